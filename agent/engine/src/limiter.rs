@@ -428,7 +428,7 @@ pub struct PastEviction {
     pub is_same_boot: bool,
     /// The pod: UID, namespace, name, owner and labels are known.
     pub pod: Pod,
-    /// Owner and labels are not known after all: it counts for every owner and every group of its namespace.
+    /// Where that is not so, it counts for every group of its namespace, and without an owner for every owner there.
     pub is_workload_known: bool,
 }
 

@@ -293,19 +293,22 @@ impl Fleet {
         }
     }
 
-    /// Asks all agents that run, several at a time; the answers stand in the order of their nodes.
-    pub async fn ask_all<'a>(
+    /// Asks all agents that run, several at a time. `take` has each answer as it comes, in the order of their nodes: no more than those
+    /// of agents that are asked at the same time are kept here.
+    pub async fn ask_each<'a>(
         &self,
         agents: &'a [AgentPod],
         words: &[&str],
-    ) -> Vec<(&'a AgentPod, Result<String, FleetError>)> {
+        mut take: impl FnMut(&'a AgentPod, Result<String, FleetError>),
+    ) {
         let running = agents.iter().filter(|agent| agent.phase == "Running");
         let asked = running.map(|agent| async move { (agent, self.ask(agent, words).await) });
         // Boxed, as each answer has a type of its own.
-        stream::iter(asked.map(Box::pin).collect::<Vec<_>>())
-            .buffered(AT_ONCE)
-            .collect()
-            .await
+        let asked = asked.map(Box::pin).collect::<Vec<_>>();
+        let mut answers = stream::iter(asked).buffered(AT_ONCE);
+        while let Some((agent, answer)) = answers.next().await {
+            take(agent, answer);
+        }
     }
 
     /// Whether the ConfigMap pauses all agents.

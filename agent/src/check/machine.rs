@@ -38,7 +38,12 @@ const CAPABILITIES: [(u32, &str, &str, State); 7] = [
         State::Degraded,
     ),
     (39, "CAP_BPF", "loading kernel programs", State::Degraded),
-    (24, "CAP_SYS_RESOURCE", "lowering oom_score_adj", State::Ok),
+    (
+        24,
+        "CAP_SYS_RESOURCE",
+        "raising the limit on locked memory, which kernel maps count against before 5.11",
+        State::Ok,
+    ),
     (2, "CAP_DAC_READ_SEARCH", "reading files of pods", State::Ok),
 ];
 const CAP_SYS_ADMIN: u32 = 21;

@@ -1,11 +1,14 @@
-//! The evictions of a journal, and how one of them is named.
+//! The evictions of a state directory, and how one of them is named.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+};
 
 use evictd_store::{
-    incident::Incident,
+    incident::{Incident, files},
     journal::{self, Damage},
-    record::{Record, Reported},
+    record::{EvictionRecord, OutcomeRecord, Record, Reported, RequestRecord},
 };
 use evictd_sys::fs::PathError;
 
@@ -15,103 +18,266 @@ use crate::cli::input::bad;
 /// Names the newest one.
 const LATEST: &str = "latest";
 
-/// What the journal knows of one eviction.
+/// What is known of one eviction, without what was seen before and after.
 pub(super) struct Known {
-    /// Without what was seen before and after.
-    pub incident: Incident,
+    pub eviction: Box<EvictionRecord>,
+    pub asked: Option<Box<RequestRecord>>,
     pub reported: Option<Reported>,
     /// The pod went. One that was asked may have been refused, by its budget for example.
     pub is_agreed: bool,
-    /// By when it happened: one that a budget has protected goes later, under the name of its first request.
-    place: usize,
+    finish: Option<OutcomeRecord>,
 }
 
 impl Known {
-    fn new(incident: Incident, place: usize) -> Self {
-        let asked = incident.asked.as_ref();
+    fn new(eviction: Box<EvictionRecord>, asked: Option<Box<RequestRecord>>) -> Self {
         Self {
-            is_agreed: !asked.is_some_and(|asked| asked.may_be_refused),
-            incident,
+            is_agreed: !asked.as_ref().is_some_and(|asked| asked.may_be_refused),
+            eviction,
+            asked,
             reported: None,
-            place,
+            finish: None,
+        }
+    }
+
+    /// One that was refused has no file.
+    fn of_file(incident: Incident) -> Self {
+        let asked = incident.asked.map(Box::new);
+        Self {
+            is_agreed: true,
+            finish: incident.finish,
+            ..Self::new(Box::new(incident.eviction), asked)
+        }
+    }
+
+    /// The incident as far as it is known without its file.
+    pub fn incident(self) -> Incident {
+        Incident {
+            asked: self.asked.map(|asked| *asked),
+            finish: self.finish,
+            ..Incident::new(*self.eviction)
         }
     }
 }
 
-/// Every record of the journal, oldest first, and what of it cannot be read.
-pub(super) fn journal_of(dir: &Path) -> Result<(Vec<Record>, Vec<Damage>), CommandError> {
-    // A directory that is not there has no journal, which is not the same as an empty one.
-    std::fs::read_dir(dir).map_err(PathError::at(dir))?;
-    Ok(journal::read_noting_damage(dir)?)
+/// Which evictions are wanted. No others are kept in memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted<'a> {
+    All,
+    /// The newest ones, so many.
+    Newest(usize),
+    /// Those whose id ends so, or the newest one.
+    Named(&'a str),
 }
 
-/// Every eviction of a journal, oldest first.
-pub(super) fn known(records: Vec<Record>) -> Vec<Known> {
-    let mut known: Vec<Known> = Vec::new();
-    let mut places = BTreeMap::new();
-    for record in records {
+/// The evictions that are wanted, oldest first.
+pub(super) struct Evictions {
+    pub known: Vec<Known>,
+    /// All that there are, wanted or not.
+    pub total: usize,
+    /// Incident files that cannot be read and may be wanted.
+    pub damaged: Vec<PathError>,
+}
+
+/// The evictions of a state directory, and what of its journal cannot be read.
+pub(super) fn evictions(
+    dir: &Path,
+    wanted: Wanted<'_>,
+) -> Result<(Evictions, Vec<Damage>), CommandError> {
+    let mut gathered = Gathered::new(wanted);
+    let damage = each_record(dir, |record| gathered.take(record))?;
+    Ok((gathered.with_files(dir), damage))
+}
+
+/// Gives every record of the journal to `take`, oldest first; what of it cannot be read.
+pub(super) fn each_record(
+    dir: &Path,
+    take: impl FnMut(Record),
+) -> Result<Vec<Damage>, CommandError> {
+    // A directory that is not there has no journal, which is not the same as an empty one.
+    std::fs::read_dir(dir).map_err(PathError::at(dir))?;
+    Ok(journal::read_each(dir, take)?)
+}
+
+/// Takes in the journal record by record. A full journal has some ten thousand evictions.
+struct Gathered<'a> {
+    wanted: Wanted<'a>,
+    /// By when each happened: one that a budget has protected goes later, under the name of its first request.
+    known: BTreeMap<usize, Known>,
+    /// How many of these are agreed.
+    agreed: usize,
+    next: usize,
+    /// The place of each, kept or not, by id.
+    places: HashMap<String, usize>,
+}
+
+impl<'a> Gathered<'a> {
+    fn new(wanted: Wanted<'a>) -> Self {
+        Self {
+            wanted: match wanted {
+                Wanted::Named(LATEST) => Wanted::Newest(1),
+                wanted => wanted,
+            },
+            known: BTreeMap::new(),
+            agreed: 0,
+            next: 0,
+            places: HashMap::new(),
+        }
+    }
+
+    fn take(&mut self, record: Record) {
         match record {
             // What waited for the API server is carried over into a new file, and is there twice.
-            Record::Evicted(eviction) if !places.contains_key(&eviction.id) => {
-                places.insert(eviction.id.clone(), known.len());
-                known.push(Known::new(Incident::new(*eviction), known.len()));
-            }
-            Record::Counted(counted) => {
-                let next = known.len();
-                let mut found = known.iter_mut().rev();
-                let found = found.find(|known| id(known) == counted.id);
-                if let Some(found) = found.filter(|known| !known.is_agreed) {
-                    found.is_agreed = true;
-                    found.incident.eviction.time = counted.time;
-                    found.place = next;
-                }
+            Record::Evicted(eviction) if !self.places.contains_key(&eviction.id) => {
+                self.add(eviction, None);
             }
             Record::Asked(asked) => {
-                known.push(Known::new(Incident::of_asked(*asked), known.len()));
+                let eviction = Box::new(EvictionRecord::from(asked.as_ref()));
+                self.add(eviction, Some(asked));
+            }
+            Record::Counted(counted) => {
+                let place = self.places.get(&counted.id).copied();
+                let Some(mut known) = place.and_then(|place| self.known.remove(&place)) else {
+                    return;
+                };
+                if known.is_agreed {
+                    self.known.extend(place.map(|place| (place, known)));
+                    return;
+                }
+                known.is_agreed = true;
+                known.eviction.time = counted.time;
+                self.keep(known);
             }
             Record::Finished(finish) => {
-                if let Some(known) = places.get(&finish.id).and_then(|i| known.get_mut(*i)) {
-                    known.incident.finish = Some(finish);
+                if let Some(known) = self.find(&finish.id) {
+                    known.finish = Some(finish);
                 }
             }
             Record::Reported(reported) => {
-                if let Some(known) = places.get(&reported.id).and_then(|i| known.get_mut(*i)) {
+                if let Some(known) = self.find(&reported.id) {
                     known.reported = Some(reported);
                 }
             }
             _ => {}
         }
     }
-    // Each before what came after its agreement.
-    known.sort_by_key(|known| known.place);
-    known
+
+    fn find(&mut self, id: &str) -> Option<&mut Known> {
+        self.known.get_mut(self.places.get(id)?)
+    }
+
+    fn add(&mut self, eviction: Box<EvictionRecord>, asked: Option<Box<RequestRecord>>) {
+        match is_wanted(self.wanted, &eviction.id) {
+            true => self.keep(Known::new(eviction, asked)),
+            false => {
+                self.places.insert(eviction.id, self.next);
+                self.next += 1;
+            }
+        }
+    }
+
+    fn keep(&mut self, known: Known) {
+        self.places.insert(id(&known).to_owned(), self.next);
+        self.agreed += usize::from(known.is_agreed);
+        self.known.insert(self.next, known);
+        self.next += 1;
+        // One that is not agreed to yet may become the newest.
+        if let Wanted::Newest(most) = self.wanted
+            && self.agreed > most
+            && let Some((place, _)) = self.known.iter().find(|(_, known)| known.is_agreed)
+        {
+            let place = *place;
+            self.known.remove(&place);
+            self.agreed -= 1;
+        }
+    }
+
+    /// With the incidents whose files outlive what the journal has of them.
+    fn with_files(self, dir: &Path) -> Evictions {
+        let mut known: Vec<Known> = self.known.into_values().collect();
+        let mut total = self.places.len();
+        let mut damaged = Vec::new();
+        let unknown = files::ids(dir).into_iter();
+        for id in unknown.filter(|id| !self.places.contains_key(id)) {
+            total += 1;
+            if !is_wanted(self.wanted, &id) {
+                continue;
+            }
+            match files::read(dir, &id) {
+                Ok(Some(incident)) => {
+                    let at = place_of(&known, &incident);
+                    known.insert(at, Known::of_file(incident));
+                }
+                // Its place was needed for a newer one meanwhile.
+                Ok(None) => total -= 1,
+                Err(error) => {
+                    total -= 1;
+                    damaged.push(error);
+                }
+            }
+        }
+        if let Wanted::Newest(most) = self.wanted {
+            known.drain(..known.len().saturating_sub(most));
+        }
+        Evictions {
+            known,
+            total,
+            damaged,
+        }
+    }
 }
 
-/// The eviction with this id, with this end of its id, or the latest one.
-pub(super) fn find(mut known: Vec<Known>, wanted: &str, dir: &Path) -> Result<Known, CommandError> {
-    let total = known.len();
-    if wanted == LATEST
-        && let Some(newest) = known.pop()
-    {
-        return Ok(newest);
+fn is_wanted(wanted: Wanted<'_>, id: &str) -> bool {
+    match wanted {
+        Wanted::All | Wanted::Newest(_) => true,
+        Wanted::Named(end) => !end.is_empty() && id.ends_with(end),
     }
-    let is_it = |known: &Known| !wanted.is_empty() && id(known).ends_with(wanted);
-    let exact = known.iter().position(|k| id(k) == wanted);
-    let mut matching = known.iter().enumerate().filter(|(_, k)| is_it(k));
-    match (exact, matching.next(), matching.next()) {
-        (Some(place), ..) => Ok(known.swap_remove(place)),
-        (None, Some((place, _)), None) => Ok(known.swap_remove(place)),
-        (None, Some(_), Some(_)) => Err(bad(wanted, "is the end of more than one incident's id")),
-        (None, None, _) => {
-            let dir = dir.display();
-            let reason = format!("is none of the {total} incidents in {dir}");
-            Err(bad(wanted, &reason))
+}
+
+/// Where an incident belongs by its time. The order of the journal stays: the clock may have been set back.
+fn place_of(known: &[Known], incident: &Incident) -> usize {
+    let time = |eviction: &EvictionRecord| eviction.time.parse::<jiff::Timestamp>().ok();
+    let at = time(&incident.eviction);
+    let before = |known: &Known| time(&known.eviction) <= at;
+    known.iter().rposition(before).map_or(0, |last| last + 1)
+}
+
+impl Evictions {
+    /// How many older ones there are than those that were wanted.
+    pub(super) fn left_out(&self) -> usize {
+        self.total.saturating_sub(self.known.len())
+    }
+
+    /// The eviction with this id, with this end of its id, or the latest one, of those that were wanted so.
+    pub(super) fn find(self, wanted: &str, dir: &Path) -> Result<Known, CommandError> {
+        let Self {
+            mut known,
+            total,
+            damaged,
+        } = self;
+        if wanted == LATEST
+            && let Some(newest) = known.pop()
+        {
+            return Ok(newest);
+        }
+        let exact = known.iter().position(|known| id(known) == wanted);
+        match (exact, known.len()) {
+            (Some(place), _) => Ok(known.swap_remove(place)),
+            (None, 1) => Ok(known.swap_remove(0)),
+            (None, 0) => Err(match damaged.into_iter().next() {
+                Some(damaged) => damaged.into(),
+                None => {
+                    let dir = dir.display();
+                    let reason = format!("is none of the {total} incidents in {dir}");
+                    bad(wanted, &reason)
+                }
+            }),
+            (None, _) => Err(bad(wanted, "is the end of more than one incident's id")),
         }
     }
 }
 
 fn id(known: &Known) -> &str {
-    &known.incident.eviction.id
+    &known.eviction.id
 }
 
 #[cfg(test)]
@@ -139,21 +305,33 @@ mod tests {
             "namespace": "shop", "name": "db", "uid": "u",
             "signal": "memory.available",
         });
-        let read = |lines: &[&Value]| {
+        let read_wanted = |lines: &[&Value], wanted: Wanted<'_>| {
             let records = lines
                 .iter()
                 .map(|line| serde_json::from_value((*line).clone()));
             let records: Result<Vec<Record>, _> = records.collect();
-            let known = known(records.expect("records")).into_iter();
+            let mut gathered = Gathered::new(wanted);
+            let records = records.expect("records").into_iter();
+            records.for_each(|record| gathered.take(record));
+            let nowhere = Path::new("/nowhere");
+            let known = gathered.with_files(nowhere).known.into_iter();
             known
-                .map(|k| (id(&k).to_owned(), k.is_agreed, k.incident.eviction.time))
+                .map(|k| (id(&k).to_owned(), k.is_agreed, k.eviction.time))
                 .collect::<Vec<_>>()
         };
+        let read = |lines: &[&Value]| read_wanted(lines, Wanted::All);
         let protected = read(&[&asked, &evicted]);
         assert_eq!((protected[0].0.as_str(), protected[0].1), ("a", false));
         let gone = read(&[&asked, &evicted, &counted]);
         assert_eq!(gone[0].0, "b");
         let expected = ("a".to_owned(), true, "2026-11-22T05:00:00Z".to_owned());
         assert_eq!(gone[1], expected);
+        // It was the oldest, and becomes the newest.
+        let newest = read_wanted(&[&asked, &evicted, &counted], Wanted::Newest(1));
+        assert_eq!((newest.len(), &newest[0]), (1, &expected));
+        let named = read_wanted(&[&asked, &evicted, &counted], Wanted::Named("a"));
+        assert_eq!(named, [expected]);
+        let latest = read_wanted(&[&asked, &counted, &evicted], Wanted::Named(LATEST));
+        assert_eq!(latest[0].0, "b");
     }
 }

@@ -14,7 +14,7 @@ use super::{
     input::bad,
     policy,
     report::NOT_AGREED,
-    table::{Alignment, Table, bytes},
+    table::{Alignment, Table, bytes, printable},
     to_json,
 };
 
@@ -107,7 +107,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(answer(arguments))
+    let text = runtime.block_on(answer(arguments))?;
+    Ok(match arguments.output {
+        OutputFormat::Table => printable(text),
+        OutputFormat::Json => text,
+    })
 }
 
 async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
@@ -340,6 +344,40 @@ fn json_of(agent: &AgentPod, text: &str) -> Result<Value, FleetError> {
     })
 }
 
+/// The newest evictions of all nodes that have answered, oldest first.
+#[derive(Default)]
+struct Newest {
+    found: Vec<Value>,
+    /// So many; all of them where there is no bound.
+    most: Option<usize>,
+    left_out: u64,
+}
+
+impl Newest {
+    fn take(&mut self, agent: &AgentPod, evictions: Vec<Value>) {
+        // The agent says with its oldest one how many it has left out.
+        let older = evictions.first().map(|first| &first["olderLeftOut"]);
+        self.left_out += older.and_then(Value::as_u64).unwrap_or(0);
+        self.found.extend(evictions.into_iter().map(|mut eviction| {
+            if let Some(eviction) = eviction.as_object_mut() {
+                eviction.remove("olderLeftOut");
+                eviction.insert("node".to_owned(), agent.node.as_str().into());
+            }
+            eviction
+        }));
+        self.found
+            .sort_by(|one, other| word(one, "time").cmp(word(other, "time")));
+        let most = self.most.unwrap_or(usize::MAX);
+        let too_many = self.found.len().saturating_sub(most);
+        self.found.drain(..too_many);
+        self.left_out += too_many as u64;
+    }
+}
+
+fn word<'a>(eviction: &'a Value, field: &str) -> &'a str {
+    eviction[field].as_str().unwrap_or_default()
+}
+
 async fn incidents(
     fleet: &Fleet,
     node: Option<&str>,
@@ -353,8 +391,18 @@ async fn incidents(
     let waits = agents.iter().filter(|agent| agent.phase != "Running");
     let waits =
         waits.map(|agent| format!("the agent on {}: its pod is {}", agent.node, agent.phase));
-    let (mut found, mut silent) = (Vec::new(), waits.collect::<Vec<_>>());
-    for (agent, answer) in fleet.ask_all(&agents, &["report", "-o", "json"]).await {
+    let mut silent: Vec<String> = waits.collect();
+    let mut newest = Newest {
+        most: (!all).then_some(NEWEST),
+        ..Newest::default()
+    };
+    let most = NEWEST.to_string();
+    // An agent runs it within its own memory limit.
+    let words: &[&str] = match all {
+        true => &["report", "-o", "json"],
+        false => &["report", "--newest", &most, "-o", "json"],
+    };
+    let take = |agent: &AgentPod, answer: Result<String, FleetError>| {
         // Lines of a journal that cannot be read hide no others.
         let answer = answer.or_else(|error| match error {
             FleetError::Agent {
@@ -369,25 +417,15 @@ async fn incidents(
             error => Err(error),
         });
         match answer.and_then(|text| json_of(agent, &text)) {
-            Ok(Value::Array(evictions)) => {
-                found.extend(evictions.into_iter().map(|mut eviction| {
-                    eviction["node"] = agent.node.as_str().into();
-                    eviction
-                }));
-            }
+            Ok(Value::Array(evictions)) => newest.take(agent, evictions),
             Ok(_) => silent.push(format!("the agent on {}: no list", agent.node)),
             Err(error) => silent.push(error.to_string()),
         }
-    }
-    let text =
-        |eviction: &Value, field: &str| eviction[field].as_str().unwrap_or_default().to_owned();
-    found.sort_by_key(|eviction| text(eviction, "time"));
-    let left_out = if all {
-        0
-    } else {
-        found.len().saturating_sub(NEWEST)
     };
-    let found = found.split_off(left_out);
+    fleet.ask_each(&agents, words, take).await;
+    let Newest {
+        found, left_out, ..
+    } = newest;
     if output == OutputFormat::Json {
         return to_json(&json!({ "incidents": found, "leftOut": left_out, "unanswered": silent }));
     }
@@ -400,6 +438,7 @@ async fn incidents(
         ("INCIDENT", Alignment::Left),
     ]);
     for eviction in &found {
+        let text = |eviction: &Value, field: &str| word(eviction, field).to_owned();
         let note = match (eviction["error"].as_str(), eviction["shadow"] == true) {
             (Some(error), _) => format!("refused: {error}"),
             (None, true) => "shadow".to_owned(),

@@ -10,7 +10,6 @@ use std::{
 
 use clap::{Parser, Subcommand, ValueEnum};
 use evictd_config::{Config, ConfigError, DEFAULT_STATE_DIR, KubeletDocument};
-use evictd_store::journal::Damage;
 use evictd_sys::fs::PathError;
 
 use crate::daemon::RunError;
@@ -119,9 +118,9 @@ enum CommandError {
     /// A file does not hold what it should.
     #[error("{}: {reason}", path.display())]
     Input { path: PathBuf, reason: String },
-    /// Lines of the journal cannot be read.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Journal(Vec<Damage>),
+    /// Lines of the journal, or incident files, cannot be read.
+    #[error("{}", .0.join("; "))]
+    Damaged(Vec<String>),
     /// What was asked for cannot be had.
     #[error("{what}: {reason}")]
     Argument { what: String, reason: String },
@@ -150,7 +149,7 @@ impl CommandError {
             | Self::Policy(_)
             | Self::Read { .. }
             | Self::Input { .. }
-            | Self::Journal(_)
+            | Self::Damaged(_)
             | Self::Argument { .. } => 2,
             Self::Run(error) if error.is_bad_input() => 2,
             Self::Fleet(error) if error.is_bad_input() => 2,
@@ -215,9 +214,9 @@ pub fn run(
                 text
             }),
             Command::Top(arguments) => top::run(&arguments, stdout),
-            Command::Report(arguments) => report::run(&arguments).map(|(text, unread)| {
+            Command::Report(arguments) => report::run(&arguments, stdout).map(|unread| {
                 lacks = unread;
-                text
+                String::new()
             }),
             Command::Detach(arguments) => detach::run(&arguments),
             Command::Thresholds(arguments) => thresholds::run(&arguments),

@@ -10,7 +10,7 @@ use super::{
     explained::{Explained, RuleView},
     input::invalid,
     state_dir_of,
-    table::{Alignment, Table},
+    table::{Alignment, Table, printable},
     to_json,
 };
 
@@ -116,7 +116,7 @@ fn explain(pod: &str, config: Option<&Path>, output: OutputFormat) -> Result<Str
         (found, OutputFormat::Json) => to_json(&found),
         (found, OutputFormat::Table) => {
             let old = (!is_fresh).then_some(age.as_secs());
-            Ok(found.iter().map(|e| say(e, old)).collect())
+            Ok(printable(found.iter().map(|e| say(e, old)).collect()))
         }
     }
 }

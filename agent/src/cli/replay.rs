@@ -17,7 +17,7 @@ use super::{
     CommandError, OutputFormat,
     input::{invalid, read_json},
     scenario::{self, Scenario, Step},
-    table::{Alignment, Table},
+    table::{Alignment, Table, printable},
     to_json,
 };
 
@@ -182,7 +182,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         let incident = replay_incident(path, &document)?;
         return match arguments.output {
             None | Some(OutputFormat::Json) => to_json(&incident),
-            Some(OutputFormat::Table) => Ok(incident.text()),
+            Some(OutputFormat::Table) => Ok(printable(incident.text())),
         };
     }
     let scenario = scenario::read(path, document)?;

@@ -12,15 +12,16 @@ use evictd_config::duration;
 use evictd_engine::{Cause, Resource, Signal};
 use evictd_store::{
     incident::{Incident, RankedPod, files},
-    record::{EvictionRecord, OutcomeRecord, PaceRecord, Record, Reported},
+    journal,
+    record::{EvictionRecord, OutcomeRecord, PaceRecord, Reported},
 };
 use serde_json::{Value, json, to_value};
 
 use super::{
     CommandError,
-    evictions::{Known, find, journal_of, known},
-    state_dir_of,
-    table::{Alignment, Table, amount_of, bytes},
+    evictions::{Evictions, Known, Wanted, each_record, evictions},
+    print, state_dir_of,
+    table::{Alignment, Table, amount_of, bytes, printable},
     to_json,
 };
 use crate::cli::input::bad;
@@ -40,6 +41,9 @@ pub(super) struct Arguments {
     /// How far --shadow looks back
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration::parse, requires = "shadow")]
     since: Duration,
+    /// List no more than so many, the newest
+    #[arg(long, value_name = "N", conflicts_with_all = ["incident", "shadow"])]
+    newest: Option<usize>,
     /// The agent's configuration file, which names its state directory; without it the installed one
     #[arg(long, value_name = "FILE", conflicts_with = "state_dir")]
     config: Option<PathBuf>,
@@ -65,58 +69,134 @@ enum Format {
     Html,
 }
 
-/// The report, and what of the journal it lacks because it cannot be read.
-pub(super) fn run(arguments: &Arguments) -> Result<(String, Option<CommandError>), CommandError> {
+/// Prints the report; what it lacks because it cannot be read.
+pub(super) fn run(
+    arguments: &Arguments,
+    stdout: &mut impl io::Write,
+) -> Result<Option<CommandError>, CommandError> {
     let dir = state_dir(arguments)?;
-    let (records, damage) = journal_of(&dir)?;
-    let lacks = (!damage.is_empty()).then_some(CommandError::Journal(damage));
-    Ok((report(arguments, &dir, records)?, lacks))
+    let lacks = match &arguments.incident {
+        _ if arguments.shadow => compare(arguments, &dir, stdout)?,
+        Some(wanted) => one(arguments, &dir, wanted, stdout)?,
+        None => all(arguments, &dir, stdout)?,
+    };
+    Ok((!lacks.is_empty()).then_some(CommandError::Damaged(lacks)))
 }
 
-fn report(arguments: &Arguments, dir: &Path, records: Vec<Record>) -> Result<String, CommandError> {
-    if arguments.shadow {
-        let now = jiff::Timestamp::now();
-        let compared = shadow::Comparison::of(records, now - arguments.since, now);
-        return match arguments.output {
-            Format::Table => Ok(compared.text()),
-            Format::Json => to_json(&compared),
-            Format::Svg => Err(bad(
-                "-o svg",
-                "is a picture of one incident, not of --shadow",
-            )),
-            Format::Html => Err(bad(
-                "-o html",
-                "is a page about one incident, not of --shadow",
-            )),
-        };
+/// What shadow mode would have done, held against what happened.
+fn compare(
+    arguments: &Arguments,
+    dir: &Path,
+    stdout: &mut impl io::Write,
+) -> Result<Vec<String>, CommandError> {
+    match arguments.output {
+        Format::Table | Format::Json => {}
+        Format::Svg => {
+            let reason = "is a picture of one incident, not of --shadow";
+            return Err(bad("-o svg", reason));
+        }
+        Format::Html => {
+            let reason = "is a page about one incident, not of --shadow";
+            return Err(bad("-o html", reason));
+        }
     }
-    let known = known(records);
-    let Some(wanted) = &arguments.incident else {
-        return match arguments.output {
-            Format::Table => Ok(list(&known)),
-            Format::Json => {
-                let evictions: Result<Vec<_>, _> = known.iter().map(listed).collect();
-                to_json(&evictions?)
-            }
-            Format::Svg => Err(bad("-o svg", "is a picture of one incident: which?")),
-            Format::Html => Err(bad("-o html", "is a page about one incident: which?")),
-        };
+    let mut coverage = shadow::Coverage::new(journal::is_cut(dir));
+    let mut records = Vec::new();
+    let damage = each_record(dir, |record| {
+        coverage.note(&record);
+        if shadow::Comparison::wants(&record) {
+            records.push(record);
+        }
+    })?;
+    let now = jiff::Timestamp::now();
+    let since = now.checked_sub(arguments.since);
+    let since = since.unwrap_or(jiff::Timestamp::MIN);
+    let compared = shadow::Comparison::of(records, &coverage, since, now);
+    let text = match arguments.output {
+        Format::Json => to_json(&compared)?,
+        _ => printable(compared.text()),
     };
-    let Known {
-        incident,
-        reported,
-        is_agreed,
-        ..
-    } = find(known, wanted, dir)?;
-    let incident = match files::read(dir, &incident.eviction.id)? {
+    print(stdout, &text)?;
+    Ok(damage.iter().map(ToString::to_string).collect())
+}
+
+/// Which evictions there were.
+fn all(
+    arguments: &Arguments,
+    dir: &Path,
+    stdout: &mut impl io::Write,
+) -> Result<Vec<String>, CommandError> {
+    match arguments.output {
+        Format::Table | Format::Json => {}
+        Format::Svg => return Err(bad("-o svg", "is a picture of one incident: which?")),
+        Format::Html => return Err(bad("-o html", "is a page about one incident: which?")),
+    }
+    let wanted = arguments.newest.map_or(Wanted::All, Wanted::Newest);
+    let (found, damage) = evictions(dir, wanted)?;
+    match arguments.output {
+        Format::Json => match print_list(&found, stdout) {
+            // A reader that has seen enough is not an error.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
+            _ => {}
+        },
+        _ => {
+            let mut text = list(&found.known);
+            let left_out = found.left_out();
+            if left_out > 0 {
+                text += &format!("\n{left_out} older ones are left out\n");
+            }
+            print(stdout, &text)?;
+        }
+    }
+    let damage = damage.iter().map(ToString::to_string);
+    let files = found.damaged.iter().map(ToString::to_string);
+    Ok(damage.chain(files).collect())
+}
+
+/// For programs, one eviction after the other: a full journal has thousands, and this runs beside an agent, within its memory limit.
+fn print_list(found: &Evictions, stdout: &mut impl io::Write) -> io::Result<()> {
+    let mut separator = "[";
+    for known in &found.known {
+        let mut eviction = listed(known)?;
+        if separator == "[" && found.left_out() > 0 {
+            eviction["olderLeftOut"] = found.left_out().into();
+        }
+        stdout.write_all(separator.as_bytes())?;
+        serde_json::to_writer(&mut *stdout, &eviction)?;
+        separator = ",";
+    }
+    if found.known.is_empty() {
+        stdout.write_all(b"[")?;
+    }
+    stdout.write_all(b"]\n")
+}
+
+/// One eviction. Where its file is damaged the journal tells of it.
+fn one(
+    arguments: &Arguments,
+    dir: &Path,
+    wanted: &str,
+    stdout: &mut impl io::Write,
+) -> Result<Vec<String>, CommandError> {
+    let (found, damage) = evictions(dir, Wanted::Named(wanted))?;
+    let mut lacks: Vec<String> = damage.iter().map(ToString::to_string).collect();
+    let mut known = found.find(wanted, dir)?;
+    let (reported, is_agreed) = (known.reported.take(), known.is_agreed);
+    let incident = known.incident();
+    let mut damaged = None;
+    let incident = match files::read(dir, &incident.eviction.id) {
         // Its end may be in the journal alone, which is on disk before anything else.
-        Some(recorded) => Incident {
+        Ok(Some(recorded)) => Incident {
             finish: incident.finish.or(recorded.finish),
             ..recorded
         },
-        None => incident,
+        Ok(None) => incident,
+        Err(error) => {
+            damaged = Some(error.to_string());
+            incident
+        }
     };
-    match arguments.output {
+    let text = match arguments.output {
         Format::Table => {
             let text = text(&incident, reported.as_ref());
             let note = if is_agreed {
@@ -124,17 +204,21 @@ fn report(arguments: &Arguments, dir: &Path, records: Vec<Record>) -> Result<Str
             } else {
                 "no agreement is known: its budget refused, or the API server did not answer\n"
             };
-            Ok(text + note)
+            printable(text + note)
         }
-        Format::Json => to_json(&json!({ "incident": incident, "reported": reported })),
-        Format::Html => Ok(page::page(&incident, reported.as_ref())?),
-        Format::Svg => incident.picture()?.ok_or_else(|| {
-            bad(
+        Format::Json => to_json(&json!({ "incident": incident, "reported": reported }))?,
+        Format::Html => page::page(&incident, reported.as_ref())?,
+        Format::Svg => incident.picture()?.ok_or_else(|| match &damaged {
+            Some(reason) => CommandError::Damaged(vec![reason.clone()]),
+            None => bad(
                 wanted,
                 "was not recorded, so that there is nothing to draw; the journal has its stages",
-            )
-        }),
-    }
+            ),
+        })?,
+    };
+    print(stdout, &text)?;
+    lacks.extend(damaged);
+    Ok(lacks)
 }
 
 fn state_dir(arguments: &Arguments) -> Result<PathBuf, CommandError> {
@@ -145,9 +229,9 @@ fn state_dir(arguments: &Arguments) -> Result<PathBuf, CommandError> {
 }
 
 /// An eviction as the list for programs has it.
-fn listed(known: &Known) -> Result<Value, CommandError> {
-    let mut eviction = to_value(&known.incident.eviction).map_err(io::Error::from)?;
-    if let Some(asked) = &known.incident.asked {
+fn listed(known: &Known) -> io::Result<Value> {
+    let mut eviction = to_value(&known.eviction)?;
+    if let Some(asked) = &known.asked {
         eviction["gracePeriodSeconds"] = asked.grace_period_seconds.into();
         eviction["agreed"] = known.is_agreed.into();
     }
@@ -165,13 +249,13 @@ fn list(known: &[Known]) -> String {
         ("INCIDENT", Alignment::Left),
     ]);
     for Known {
-        incident,
+        eviction,
+        asked,
         is_agreed,
         ..
     } in known
     {
-        let eviction = &incident.eviction;
-        let note = match (&eviction.error, eviction.shadow, &incident.asked) {
+        let note = match (&eviction.error, eviction.shadow, asked) {
             (Some(error), ..) => format!("refused: {error}"),
             (None, true, _) => "shadow".to_owned(),
             (None, false, Some(_)) if !is_agreed => NOT_AGREED.to_owned(),
@@ -357,19 +441,53 @@ fn standings(pods: &[RankedPod]) -> String {
         ("NOTE", Alignment::Left),
     ]);
     for (position, pod) in pods.iter().enumerate() {
-        let note = if pod.evicted { "evicted" } else { "" };
         table.row([
-            (position + 1).to_string(),
+            pod.place.unwrap_or(position + 1).to_string(),
             pod.pod.clone(),
             pod.usage
                 .map_or_else(|| "-".to_owned(), |u| bytes(u.into())),
             bytes(pod.request.into()),
-            pod.priority.to_string(),
+            priority(pod),
             pod.qos_class.clone(),
-            note.to_owned(),
+            notes(pod).join(", "),
         ]);
     }
     table.render()
+}
+
+/// A priority that is not known is none.
+fn priority(pod: &RankedPod) -> String {
+    match pod.priority_unknown {
+        true => "-".to_owned(),
+        false => pod.priority.to_string(),
+    }
+}
+
+/// What of a pod's place its numbers do not explain.
+fn notes(pod: &RankedPod) -> Vec<String> {
+    let mut notes = Vec::new();
+    if pod.evicted {
+        notes.push("evicted".to_owned());
+    }
+    if pod.order != 0 {
+        notes.push(format!("a policy's order {}", pod.order));
+    }
+    if pod.priority_unknown {
+        notes.push("its priority is not known: ranked last".to_owned());
+    }
+    if pod.terminating {
+        notes.push("evicted before, still ending".to_owned());
+    }
+    if pod.protected {
+        notes.push("protected".to_owned());
+    }
+    if let Some(why) = &pod.spared {
+        notes.push(match why.as_str() {
+            "" => "spared by a policy".to_owned(),
+            why => format!("spared: {why}"),
+        });
+    }
+    notes
 }
 
 #[cfg(test)]

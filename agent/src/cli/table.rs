@@ -35,7 +35,9 @@ impl Table {
 
     /// Adds a row: as many cells as there are columns.
     pub(super) fn row(&mut self, cells: impl Into<Vec<String>>) {
-        self.rows.push(cells.into());
+        let cells = cells.into().into_iter();
+        let one_line = |cell: String| printable(cell).replace(['\n', '\t'], " ");
+        self.rows.push(cells.map(one_line).collect());
     }
 
     /// The table as lines of text.
@@ -59,6 +61,15 @@ impl Table {
             text.push('\n');
         }
         text
+    }
+}
+
+/// A text for a terminal. Users of pods choose names of processes and messages: a control character in them is shown as U+FFFD.
+pub(super) fn printable(text: String) -> String {
+    let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    match text.contains(is_control) {
+        true => text.replace(is_control, "\u{fffd}"),
+        false => text,
     }
 }
 
@@ -89,6 +100,14 @@ pub(super) fn bytes(amount: i128) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_reach_no_terminal() {
+        let mut table = Table::new(&[("COMM", Alignment::Left)]);
+        table.row(["a\u{1b}[2Jb\nc\u{9b}d".to_owned()]);
+        assert_eq!(table.render(), "COMM\na\u{fffd}[2Jb c\u{fffd}d\n");
+        assert_eq!(printable("a\tb\r\n".to_owned()), "a\tb\u{fffd}\n");
+    }
 
     #[test]
     fn columns_are_aligned() {

@@ -3,8 +3,8 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use evictd_engine::{
-    ManagedPod as _, Pod, PodUsage, Ranked, Ranking, Resource, Signal, Usages, history::Sample,
-    model::settings::RankingStrategy, oom_badness, oom_score_adj, pace::Judged,
+    ManagedPod as _, Pod, PodUsage, RankKey, Ranked, Ranking, Resource, Signal, Usages,
+    history::Sample, model::settings::RankingStrategy, oom_badness, oom_score_adj, pace::Judged,
 };
 use evictd_node::pods::table::Entry;
 use evictd_policy::evaluator::Explanation;
@@ -16,7 +16,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use super::Agent;
 
-/// Pods that are told of, in the order of eviction.
+/// Pods that are told of, the first in the order of eviction; besides them only those that the report names.
 const PODS: usize = 16;
 
 /// What a pod uses now, in bytes; `None` if its cgroup is gone.
@@ -43,16 +43,15 @@ impl Agent {
 
     fn begin(&mut self, mut incident: Incident) {
         self.describe_pods(&mut incident);
-        if incident.asked.is_some() {
-            // It may last longer than the recorder remembers.
-            incident.see(&self.samples());
-        }
-        self.incidents.begin(monotonic_ns(), incident);
+        let samples = self.samples();
+        self.incidents.begin(monotonic_ns(), incident, &samples);
     }
 
     /// Takes note of pods that are ending after a soft eviction, and of those that have ended.
     fn follow_asked(&mut self) {
         while let Some(asked) = self.pod_source.going() {
+            // The API server has agreed.
+            self.metrics.asked(&asked);
             self.begin(Incident::of_asked(asked));
         }
         let entries = &self.handed_over.entries;
@@ -144,7 +143,7 @@ impl Agent {
         };
         let oom_victim = ranked.iter().filter_map(badness).max();
         let policies = self.policies.evaluator.explain();
-        let standing = |ranked: &Ranked<'_>| {
+        let standing = |(position, ranked): (usize, &Ranked<'_>)| {
             let pod = ranked.pod;
             let said = policies.iter().find(|said| said.uid == pod.uid);
             let evicted = is_victim(&pod.uid);
@@ -165,9 +164,27 @@ impl Agent {
                 protected: pod.is_protected(self.config.mode),
                 spared: spared.map(reason),
                 terminating: !evicted && self.was_on_its_way(&pod.uid, eviction),
+                place: (position >= PODS).then_some(position + 1),
             }
         };
-        let pods = ranked.iter().take(PODS).map(standing).collect();
+        // Policies may spare many pods before the victim, and others choose by another order.
+        let may_go = ranked
+            .iter()
+            .filter(|ranked| !ranked.pod.is_protected(self.config.mode));
+        let by_kubelet = may_go.min_by_key(|ranked| {
+            RankKey::of_kubelet(ranked.inputs.priority, ranked.inputs.request, ranked.usage)
+        });
+        let by_kubelet = by_kubelet.map(|ranked| ranked.pod.uid.as_str());
+        let by_oom_killer = oom_victim.as_ref().map(|(_, pod)| pod);
+        let is_told = |(position, ranked): &(usize, &Ranked<'_>)| {
+            let pod = ranked.pod;
+            *position < PODS
+                || is_victim(&pod.uid)
+                || by_kubelet == Some(pod.uid.as_str())
+                || by_oom_killer.is_some_and(|name| *name == pod.to_string())
+        };
+        let told = ranked.iter().enumerate().filter(is_told);
+        let pods = told.map(standing).collect();
         let mut names = RankingStrategy::CHOICES.into_iter();
         let strategy = names.find(|(_, strategy)| *strategy == self.config.ranking_strategy);
         incident.ranked_by = strategy.map(|(name, _)| RankedBy {

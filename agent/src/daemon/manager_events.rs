@@ -165,6 +165,10 @@ impl Agent {
         let asked = RequestRecord::new(&entry.pod, message, choice.reading, grace);
         let mut asked = asked.at_this_time(eviction.timing.as_deref());
         asked.shadow = demand.shadow;
+        if demand.shadow {
+            self.metrics.asked(&asked);
+        }
+        let goes = asked.clone();
         let record = self.eviction_log.take_asked(asked);
         self.note_incident(&record, None);
         self.write_down(record);
@@ -175,12 +179,15 @@ impl Agent {
         let Some(manager) = self.manager.as_ref().map(|r| Arc::clone(r.commands())) else {
             return;
         };
+        let metrics = Arc::clone(&self.metrics);
         tokio::task::spawn_blocking(move || {
             let grace = u64::try_from(grace).unwrap_or(0);
             let ended = end_gracefully(entry.killer.path(), Duration::from_secs(grace), PATIENCE);
             if let Err(error) = ended {
                 tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
             }
+            // It has ended, or was killed when its time was over.
+            metrics.asked(&goes);
             clear(&left);
             settle(&manager, chosen, eviction);
         });

@@ -219,6 +219,7 @@ impl Agent {
         self.mitigation.close();
         // The last things that were told may be an eviction.
         self.read_oom_events();
+        self.tell_oom_kills(u64::MAX);
         // A pod that is being asked to go meanwhile has an incident as well.
         self.flush_disk().await;
         self.write_incidents(u64::MAX);
@@ -332,6 +333,13 @@ impl Agent {
         }
     }
 
+    /// Has kills written down that wait to be told together, by a time in nanoseconds of CLOCK_MONOTONIC.
+    fn tell_oom_kills(&mut self, by: u64) {
+        for told in self.oom_attributor.due(by) {
+            self.write_down(Record::OomKill(Box::new(told)));
+        }
+    }
+
     fn read_oom_events(&mut self) {
         // What was done before a kill is known before the kill is judged.
         self.reconcile();
@@ -346,6 +354,7 @@ impl Agent {
                 self.write_down(Record::OomKill(Box::new(told)));
             }
         }
+        self.tell_oom_kills(monotonic_ns());
         for which in DROPS.map(|(_, _, which)| which) {
             let objects = self.object.iter().chain(&self.counters_object);
             let drops = objects.filter_map(|object| object.drops(which).ok());

@@ -1,7 +1,7 @@
 //! The OOM killer's deeds, told with their cause: whose memory it was, whose limit, and what evictd had done before.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -29,6 +29,14 @@ const RECENT_NS: u64 = 5_000_000_000;
 /// A cgroup whose usage is this close to its limit when a task in it is killed was at its limit, in pages: a charge
 /// is tried in batches of at most so many.
 const BATCH_PAGES: u64 = 64;
+
+/// For one limit of a pod's own, or of another cgroup, there is one record in so long, in nanoseconds: who makes the kernel kill
+/// without end does not fill the journal.
+const ONE_RECORD_NS: u64 = 60_000_000_000;
+/// Limits that have records of their own at the same time; all others share one.
+const LIMITS: usize = 64;
+/// No cgroup has this id.
+const OTHERS: u64 = 0;
 
 /// Kills since the start of the agent.
 #[derive(Debug, Default)]
@@ -66,7 +74,20 @@ pub struct OomAttributor {
     /// Of those that were here before, oldest first: their kills may be read after they are gone.
     gone: VecDeque<(u64, PodName)>,
     evictions: VecDeque<Remembered>,
+    /// By the id of the cgroup that was at its limit.
+    told: HashMap<u64, Told>,
     counters: Arc<OomCounters>,
+}
+
+/// What was told of the kills for one limit.
+#[derive(Debug)]
+struct Told {
+    /// When it was, in nanoseconds of CLOCK_MONOTONIC.
+    at: u64,
+    /// Kills since then.
+    more: u64,
+    /// The last of these.
+    last: Option<OomKill>,
 }
 
 impl OomAttributor {
@@ -79,6 +100,7 @@ impl OomAttributor {
             pods: Vec::new(),
             gone: VecDeque::new(),
             evictions: VecDeque::new(),
+            told: HashMap::new(),
             counters: Arc::default(),
         }
     }
@@ -131,11 +153,12 @@ impl OomAttributor {
         }
     }
 
-    /// Judges one kill, counts it, and says it in the log; `None` when the victim is none of the node's.
+    /// Judges one kill and counts it. Logs it and gives its record, unless the victim is none of the node's, or it is told later with
+    /// others for the same limit: by [`Self::due`], or with the next kill.
     pub fn take(&mut self, kill: &oom::OomKill) -> Option<OomKill> {
         let node = self.scopes.first()?;
         levels(kill).iter().find(|l| l.id == *node)?;
-        let told = self.attribute(kill);
+        let (told, limit) = self.attribute(kill);
         let counter = match told.cause {
             OomCause::PodLimit => &self.counters.pod_limit,
             OomCause::OtherLimit => &self.counters.other_limit,
@@ -143,11 +166,58 @@ impl OomAttributor {
             _ => &self.counters.after_eviction,
         };
         counter.fetch_add(1, Ordering::Relaxed);
+        let told = match told.cause {
+            OomCause::PodLimit | OomCause::OtherLimit => self.fold(limit, told)?,
+            OomCause::Machine | OomCause::Scope => told,
+        };
         say(&told);
         Some(told)
     }
 
-    fn attribute(&self, kill: &oom::OomKill) -> OomKill {
+    /// The first kill for a limit is told at once, later ones together.
+    fn fold(&mut self, limit: u64, kill: OomKill) -> Option<OomKill> {
+        let is_known = self.told.contains_key(&limit);
+        let limit = match self.told.len() < LIMITS || is_known {
+            true => limit,
+            false => OTHERS,
+        };
+        let at = kill.at;
+        match self.told.get_mut(&limit) {
+            Some(told) if at.saturating_sub(told.at) < ONE_RECORD_NS => {
+                told.more += 1;
+                told.last = Some(kill);
+                None
+            }
+            told => {
+                let more = told.map_or(0, |told| told.more);
+                let last = None;
+                self.told.insert(limit, Told { at, more: 0, last });
+                Some(OomKill { more, ..kill })
+            }
+        }
+    }
+
+    /// What is to be told by now, in nanoseconds of CLOCK_MONOTONIC, of kills that have no record yet; it is logged here.
+    pub fn due(&mut self, now: u64) -> Vec<OomKill> {
+        let mut due = Vec::new();
+        self.told.retain(|_, told| {
+            if now.saturating_sub(told.at) < ONE_RECORD_NS {
+                return true;
+            }
+            let Some(last) = told.last.take() else {
+                return false;
+            };
+            let more = told.more - 1;
+            (told.at, told.more) = (now, 0);
+            due.push(OomKill { more, ..last });
+            true
+        });
+        due.iter().for_each(say);
+        due
+    }
+
+    /// With the id of the cgroup that was at its limit, if one was.
+    fn attribute(&self, kill: &oom::OomKill) -> (OomKill, u64) {
         let levels = levels(kill);
         let page = page_size();
         let (cgroup, _) = self.path(levels.iter().map(|l| l.id));
@@ -180,7 +250,8 @@ impl OomAttributor {
         let is_short = matches!(cause, OomCause::Machine | OomCause::Scope);
         let scope = self.scopes.first();
         let scope = levels.iter().find(|l| Some(&l.id) == scope);
-        OomKill {
+        let at_its_limit = limit.map_or(OTHERS, |at| levels[at].id);
+        let kill = OomKill {
             time: wall_clock(kill.time_ns),
             at: kill.time_ns,
             pid: kill.pid,
@@ -201,7 +272,9 @@ impl OomAttributor {
             scope_usage: scope.map(|l| l.usage.saturating_mul(page)),
             was_first: is_short && !before.iter().any(|b| !b.shadow),
             before,
-        }
+            more: 0,
+        };
+        (kill, at_its_limit)
     }
 
     fn pod(&self, id: u64) -> Option<&PodName> {

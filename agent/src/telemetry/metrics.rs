@@ -6,8 +6,9 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use evictd_engine::{Cause, Pod, record::Stages};
+use evictd_engine::{Cause, Owner, Pod, record::Stages};
 use evictd_fastpath::VictimExit;
+use evictd_store::record::RequestRecord;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
     metrics::{
@@ -34,6 +35,10 @@ const STAGES: [&str; 5] = ["wake", "decide", "signal", "exit", "freed"];
 
 /// Namespaces and kinds of owners that are shown under their names; others are `other`.
 const OWNERS: usize = 200;
+/// What is not shown under its name.
+const OTHER: &str = "other";
+/// Kinds that Kubernetes has defined are names of DNS labels, in bytes.
+const LONGEST_KIND: usize = 63;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct EvictedOf {
@@ -95,7 +100,7 @@ impl Metrics {
         let evictions = evictions();
         registry.register(
             "evictions",
-            "Hard evictions decided, by signal, those whose SIGKILL was refused included; shadow=\"true\": only decided",
+            "Pods evicted, by signal, soft evictions included; shadow=\"true\": only decided",
             evictions.clone(),
         );
         let owners = Family::default();
@@ -153,7 +158,7 @@ impl Metrics {
         self.met_in_force.inc();
     }
 
-    /// An eviction by the fast path (with its number, for [`Self::finished`]) or by the manager.
+    /// An eviction by the fast path (with its number, for [`Self::finished`]) or by the manager. Where SIGKILL was refused no pod went.
     pub fn evicted(
         &self,
         pod: &Pod,
@@ -163,14 +168,11 @@ impl Metrics {
         refused: bool,
         number: Option<u64>,
     ) {
-        self.count_owner(pod, shadow);
-        let signal = signal.to_owned();
-        self.evictions
-            .get_or_create(&Evicted { signal, shadow })
-            .inc();
         if refused {
             self.refused.inc();
+            return;
         }
+        self.count(pod.owner.as_ref(), &pod.namespace, signal, shadow);
         self.observe("wake", stages.crossed, stages.woken);
         self.observe("decide", stages.woken, stages.decided);
         self.observe("signal", stages.decided, stages.signalled);
@@ -183,19 +185,34 @@ impl Metrics {
         }
     }
 
-    fn count_owner(&self, pod: &Pod, shadow: bool) {
+    /// A pod was asked to go under a soft threshold, and goes; in shadow mode it would have been asked.
+    pub fn asked(&self, asked: &RequestRecord) {
+        let workload = asked.workload.as_ref();
+        let owner = workload.and_then(|workload| workload.owner.as_ref());
+        self.count(owner, &asked.namespace, &asked.signal, asked.shadow);
+    }
+
+    fn count(&self, owner: Option<&Owner>, namespace: &str, signal: &str, shadow: bool) {
+        let signal = signal.to_owned();
+        self.evictions
+            .get_or_create(&Evicted { signal, shadow })
+            .inc();
         let of = |namespace: &str, owner_kind: &str| EvictedOf {
             namespace: namespace.to_owned(),
             owner_kind: owner_kind.to_owned(),
             shadow,
         };
-        let kind = pod.owner.as_ref().map_or("", |owner| owner.kind.as_str());
-        let mut labels = of(&pod.namespace, kind);
+        let kind = match owner.map_or("", |owner| owner.kind.as_str()) {
+            // The API server does not bound what an ownerReference says.
+            kind if kind.len() > LONGEST_KIND => OTHER,
+            kind => kind,
+        };
+        let mut labels = of(namespace, kind);
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         if shown.len() < OWNERS {
             shown.insert(labels.clone());
         } else if !shown.contains(&labels) {
-            labels = of("other", "other");
+            labels = of(OTHER, OTHER);
         }
         drop(shown);
         self.owners.get_or_create(&labels).inc();
@@ -234,5 +251,56 @@ impl Metrics {
         let mut buffer = String::new();
         text::encode(&mut buffer, &self.registry)?;
         Ok(buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(kind: &str) -> Pod {
+        Pod {
+            namespace: "shop".into(),
+            owner: Some(Owner {
+                kind: kind.into(),
+                ..Owner::default()
+            }),
+            ..Pod::default()
+        }
+    }
+
+    fn evict(metrics: &Metrics, pod: &Pod, refused: bool) {
+        metrics.evicted(
+            pod,
+            "memory.available",
+            false,
+            Stages::default(),
+            refused,
+            None,
+        );
+    }
+
+    #[test]
+    fn a_refused_signal_evicts_no_pod() {
+        let metrics = Metrics::new(Sources::default());
+        evict(&metrics, &pod("Job"), true);
+        let text = metrics.text().unwrap();
+        for line in [
+            "evictd_evictions_total{signal=\"memory.available\",shadow=\"false\"} 0",
+            "evictd_eviction_signals_refused_total 1",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        assert!(!text.contains("namespace=\"shop\""), "{text}");
+    }
+
+    #[test]
+    fn a_kind_of_any_length_is_shown_as_other() {
+        let metrics = Metrics::new(Sources::default());
+        evict(&metrics, &pod(&"k".repeat(LONGEST_KIND)), false);
+        evict(&metrics, &pod(&"k".repeat(1 << 20)), false);
+        let text = metrics.text().unwrap();
+        assert!(text.contains("owner_kind=\"other\",shadow=\"false\"} 1"));
+        assert!(text.len() < 64 << 10, "{}", text.len());
     }
 }

@@ -128,9 +128,11 @@ impl Chart {
         self.levels.push((value, label.to_string()));
     }
 
-    /// A line upwards that means something; in the order of time.
+    /// A line upwards that means something; in the order of time. One beyond the axis is left out.
     pub fn moment(&mut self, value: f64, label: impl Display) {
-        self.moments.push((value, label.to_string()));
+        if (self.x.start..=self.x.end).contains(&value) {
+            self.moments.push((value, label.to_string()));
+        }
     }
 
     /// A line; names are shown where there is more than one.
@@ -447,6 +449,25 @@ mod tests {
                 .iter()
                 .all(|p| p.from >= 0 && p.from + wide(&p.label) <= 360)
         );
+    }
+
+    #[test]
+    fn no_moment_is_beyond_the_axis() {
+        let mut chart = chart();
+        chart.moment(-250.0, "before");
+        chart.moment(101.0, "after");
+        assert!(chart.marks(800).is_empty());
+        // The recorder has forgotten what was before the first moments.
+        let mut incident = crate::incident::tests::incident("one");
+        let start = incident.start();
+        for samples in incident.samples.values_mut() {
+            samples.retain(|(time, _)| *time > start);
+            samples.insert(0, (start + 1_000_000, 7));
+        }
+        let moments = incident.moments();
+        let chart = incident.chart().unwrap();
+        assert_eq!(chart.moments.len(), moments.len());
+        assert!(chart.marks(800).iter().all(|mark| mark.x >= LEFT));
     }
 
     #[test]

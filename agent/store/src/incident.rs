@@ -55,6 +55,9 @@ pub struct RankedPod {
     /// It was evicted before and was still on its way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminating: bool,
+    /// Its place in the order of eviction, from 1 on, where pods before it are not told of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<usize>,
 }
 
 /// By which order the pods of an incident stand.
@@ -215,7 +218,9 @@ impl Incident {
         let (from, to) = (-(end * 2.0).max(250.0), (end * 1.5).max(100.0));
         let is_near = |(time, _): &&(u64, u64)| (from..=to).contains(&ms(*time));
         let near: Vec<_> = samples.iter().filter(is_near).collect();
-        let from = from.max(ms(near.first()?.0) - (to - from) * 0.02);
+        // The first look may be later than the first moment, which is at 0.
+        let first = ms(near.first()?.0).min(0.0);
+        let from = from.max(first - (to - from) * 0.02);
         let (time_scale, time_unit) = match to - from {
             extent if extent > 20_000.0 => (1000.0, "s"),
             _ => (1.0, "ms"),

@@ -126,11 +126,11 @@ pub enum JournalError {
 }
 
 impl Journal {
-    /// Opens the journal of a directory, which is made when it is not there. On a disk that is full or read-only it starts without a file,
-    /// or without the directory, and makes it when it can.
+    /// Opens the journal of a directory, which is made when it is not there. On a disk that is full, read-only or broken it starts without
+    /// a file, or without the directory, and makes it when it can.
     ///
     /// # Errors
-    /// The directory may not be written, or another agent holds it.
+    /// The directory may not be written or is none, or another agent holds it: a matter of the configuration.
     pub fn open(dir: &Path) -> Result<Self, JournalError> {
         Self::open_on(System, dir, FILE_BYTES)
     }
@@ -155,7 +155,7 @@ impl<D: Disk> Journal<D> {
         };
         match journal.open_current() {
             Ok(()) => {}
-            Err(JournalError::Path(error)) if has_no_room(&error.source) => {
+            Err(JournalError::Path(error)) if !is_configured_wrong(&error.source) => {
                 tracing::error!(%error, "the journal has no file yet");
             }
             Err(error) => return Err(error),
@@ -381,7 +381,7 @@ impl<D: Disk> Journal<D> {
     /// What is kept and was not carried over by an earlier agent, which may have ended in the middle of that.
     fn not_in_this_file(&self) -> VecDeque<String> {
         let here = read_file(&self.dir.join(CURRENT), &|_| true);
-        let here = here.map(|read| read.records).unwrap_or_default();
+        let here = here.map(|(records, _)| records).unwrap_or_default();
         let (mut evicted, mut counts) = (HashSet::new(), Counts::default());
         for record in &here {
             if let Record::Evicted(eviction) = record {
@@ -426,12 +426,12 @@ fn whole_lines(path: &Path) -> io::Result<u64> {
     Ok(whole as u64)
 }
 
-/// Whether it may be otherwise later, without a change of the configuration.
-fn has_no_room(error: &io::Error) -> bool {
-    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+/// Whether only another configuration helps. A disk that is full, read-only or broken stops no agent: the journal tries again.
+fn is_configured_wrong(error: &io::Error) -> bool {
+    use io::ErrorKind::{IsADirectory, NotADirectory, PermissionDenied};
     matches!(
         error.kind(),
-        QuotaExceeded | ReadOnlyFilesystem | StorageFull
+        PermissionDenied | NotADirectory | IsADirectory
     )
 }
 
@@ -453,40 +453,57 @@ pub fn read_where(
 ) -> Result<(Vec<Record>, usize), PathError> {
     let (mut records, mut damaged) = (Vec::new(), 0);
     for name in [PREVIOUS, CURRENT] {
-        let read = read_file(&dir.join(name), &wanted)?;
-        records.extend(read.records);
-        damaged += read.damage.map_or(0, |damage| damage.lines) + usize::from(read.is_cut);
+        let (read, unread) = read_file(&dir.join(name), &wanted)?;
+        records.extend(read);
+        damaged += unread.damage.map_or(0, |damage| damage.lines) + usize::from(unread.is_cut);
     }
     Ok((records, damaged))
 }
 
-/// Reads all records of a directory, oldest first, and says which files have lines that cannot be read. A last line that a crash has
-/// cut is none of them.
+/// Gives all records of a directory to `take`, oldest first, and keeps none; says which files have lines that cannot be read. A last
+/// line that a crash has cut is none of them.
 ///
 /// # Errors
 /// A file that is there cannot be read.
-pub fn read_noting_damage(dir: &Path) -> Result<(Vec<Record>, Vec<Damage>), PathError> {
-    let (mut records, mut damage) = (Vec::new(), Vec::new());
+pub fn read_each(dir: &Path, mut take: impl FnMut(Record)) -> Result<Vec<Damage>, PathError> {
+    let mut damage = Vec::new();
     for name in [PREVIOUS, CURRENT] {
-        let read = read_file(&dir.join(name), &|_| true)?;
-        records.extend(read.records);
+        let read = each_of_file(&dir.join(name), &|_| true, &mut take)?;
         damage.extend(read.damage);
     }
-    Ok((records, damage))
+    Ok(damage)
 }
 
-/// What one file holds.
+/// Whether older records may have gone with a file that was replaced.
+pub fn is_cut(dir: &Path) -> bool {
+    dir.join(PREVIOUS).exists()
+}
+
+/// What of one file is no record.
 #[derive(Default)]
-struct ReadFile {
-    records: Vec<Record>,
+struct Unread {
     damage: Option<Damage>,
     /// Its last line has no end, and is no record.
     is_cut: bool,
 }
 
-/// The same of one file, which need not be there.
-fn read_file(path: &Path, wanted: &impl Fn(&[u8]) -> bool) -> Result<ReadFile, PathError> {
-    let mut read = ReadFile::default();
+/// The records of one file, which need not be there.
+fn read_file(
+    path: &Path,
+    wanted: &impl Fn(&[u8]) -> bool,
+) -> Result<(Vec<Record>, Unread), PathError> {
+    let mut records = Vec::new();
+    let unread = each_of_file(path, wanted, &mut |record| records.push(record))?;
+    Ok((records, unread))
+}
+
+/// The same, one after the other.
+fn each_of_file(
+    path: &Path,
+    wanted: &impl Fn(&[u8]) -> bool,
+    take: &mut impl FnMut(Record),
+) -> Result<Unread, PathError> {
+    let mut read = Unread::default();
     let file = match File::open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(read),
@@ -508,7 +525,7 @@ fn read_file(path: &Path, wanted: &impl Fn(&[u8]) -> bool) -> Result<ReadFile, P
             continue;
         }
         match serde_json::from_slice(&line) {
-            Ok(record) => read.records.push(record),
+            Ok(record) => take(record),
             Err(_) if line.is_empty() => {}
             Err(_) if !is_whole => read.is_cut = true,
             Err(_) => {

@@ -89,13 +89,14 @@ impl Counts {
     /// The newest ones that fit into so many bytes as lines, by what tells them apart; the oldest first.
     pub fn newest(&self, bytes: u64) -> Vec<String> {
         let mut left = bytes;
+        // One that is too long hides no others.
         let fits = |(_, record): &&(String, Record)| {
             let length = serde_json::to_vec(record).map_or(u64::MAX, |line| line.len() as u64 + 1);
             let rest = left.checked_sub(length);
-            left = rest.unwrap_or(0);
+            left = rest.unwrap_or(left);
             rest.is_some()
         };
-        let newest = self.records.iter().rev().take_while(fits);
+        let newest = self.records.iter().rev().filter(fits);
         let mut ids: Vec<String> = newest.map(|(id, _)| id.clone()).collect();
         ids.reverse();
         ids
@@ -325,7 +326,11 @@ impl Restored {
                 labels: e.counted.workload.clone().unwrap_or_default().labels,
                 ..Pod::default()
             },
-            is_workload_known: e.counted.workload.is_some(),
+            is_workload_known: e
+                .counted
+                .workload
+                .as_ref()
+                .is_some_and(|workload| !workload.is_partial),
         };
         self.evictions.iter().map(past).collect()
     }

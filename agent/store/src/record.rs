@@ -420,6 +420,40 @@ impl Record {
     pub fn evicted(eviction: EvictionRecord) -> Self {
         Self::Evicted(Box::new(eviction))
     }
+
+    /// When it was, as RFC 3339; `None` where the record does not say.
+    pub fn time(&self) -> Option<&str> {
+        let time = match self {
+            Self::Evicted(record) => &record.time,
+            Self::Reported(record) => &record.time,
+            Self::Asked(record) => &record.time,
+            Self::Reclaimed(record) => &record.time,
+            Self::Graduated(record) => &record.time,
+            Self::OomKill(record) => &record.time,
+            Self::Paused(record) => &record.time,
+            Self::Stuck(record) => &record.time,
+            Self::MetInForce(record) => &record.time,
+            Self::Counted(record) => &record.time,
+            Self::Comeback(record) => &record.time,
+            Self::TimeBound(record) => &record.time,
+            Self::KubeletEvicted(record) => &record.time,
+            Self::ShadowNode(record) => &record.time,
+            Self::Finished(_) => return None,
+        };
+        Some(time)
+    }
+
+    /// Whether a new file of the journal may begin with it although it is older.
+    pub fn may_be_carried_over(&self) -> bool {
+        matches!(
+            self,
+            Self::Evicted(_)
+                | Self::Counted(_)
+                | Self::Comeback(_)
+                | Self::Stuck(_)
+                | Self::TimeBound(_)
+        )
+    }
 }
 
 /// A pause was seen, or it was seen that it is lifted.

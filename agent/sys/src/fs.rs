@@ -7,25 +7,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The extension of a file that is not complete yet.
+pub const TEMPORARY: &str = "new";
+
 /// Atomically replaces a file (temporary file, then rename): readers see the old one or the new one. `durable`: so do readers after
-/// the machine has lost its power. Only the owner may read it.
+/// the machine has lost its power. Only the owner may read it. After an error no temporary file is left.
 ///
 /// # Errors
 /// The directory cannot be written.
 pub fn replace(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
-    let new = path.with_extension("new");
+    let new = path.with_extension(TEMPORARY);
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o600)
         .open(&new)?;
-    file.write_all(bytes)?;
-    if durable {
-        file.sync_data()?;
-    }
+    let written = file.write_all(bytes).and_then(|()| match durable {
+        true => file.sync_data(),
+        false => Ok(()),
+    });
     drop(file);
-    fs::rename(&new, path)?;
+    let renamed = written.and_then(|()| fs::rename(&new, path));
+    if renamed.is_err() {
+        // On a full disk it would take what is left.
+        let _ = fs::remove_file(&new);
+    }
+    renamed?;
     match path.parent() {
         Some(directory) if durable => File::open(directory)?.sync_all(),
         _ => Ok(()),
@@ -70,4 +78,33 @@ pub fn is_gone(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::ENODEV | libc::ENOENT | libc::ESRCH)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_replaced_leaves_no_temporary_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("one.json");
+        replace(&path, b"1", true).unwrap();
+        replace(&path, b"2", false).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"2");
+        // A directory is in the way.
+        let taken = dir.path().join("taken");
+        fs::create_dir(&taken).unwrap();
+        replace(&taken, b"3", false).unwrap_err();
+        let names = fs::read_dir(dir.path()).unwrap();
+        assert_eq!(names.count(), 2);
+    }
+
+    #[test]
+    fn a_full_disk_keeps_no_part_of_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        // Writing to it fails with ENOSPC.
+        std::os::unix::fs::symlink("/dev/full", dir.path().join("one.new")).unwrap();
+        replace(&dir.path().join("one.json"), b"1", false).unwrap_err();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
 }

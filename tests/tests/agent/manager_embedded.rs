@@ -463,6 +463,8 @@ fn a_soft_threshold_asks_and_waits() {
     two.files.config["evictionSoft"] = json!({ "memory.available": "160Mi" });
     two.files.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
     two.files.config["evictionMaxPodGracePeriod"] = json!(5);
+    let address = free_address().unwrap();
+    two.files.config["metricsAddress"] = json!(address);
     let mut calm = Hog::start(&two.cgroup("calm"), &["--mib", "20"]).unwrap();
     let mut agent = two.files.start(&[]);
     let mut greedy = Hog::start(&two.cgroup("greedy"), &["--mib", "110"]).unwrap();
@@ -478,6 +480,45 @@ fn a_soft_threshold_asks_and_waits() {
     // No other pod is asked once memory is back.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(two.files.records().len(), 1);
+    // It counts as evicted when it has ended.
+    assert!(
+        until(SOON, || counted(&address, false) == 1),
+        "{}",
+        agent.log()
+    );
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// Evictions for memory that a running agent shows.
+fn counted(address: &str, shadow: bool) -> u64 {
+    let name =
+        format!("evictd_evictions_total{{signal=\"memory.available\",shadow=\"{shadow}\"}} ");
+    let text = metrics(address).unwrap_or_default();
+    let count = text.lines().find_map(|line| line.strip_prefix(&name));
+    count.map_or(0, |count| count.parse().unwrap())
+}
+
+// R47
+#[test]
+fn a_soft_threshold_of_shadow_mode_is_counted() {
+    skip_if!(not_root());
+    let mut two = Two::new("softshadow", None, None);
+    two.files.config["evictionSoft"] = json!({ "memory.available": "160Mi" });
+    two.files.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    let address = free_address().unwrap();
+    two.files.config["metricsAddress"] = json!(address);
+    let mut agent = two.files.start(&["--shadow"]);
+    let mut greedy = Hog::start(&two.cgroup("greedy"), &["--mib", "110"]).unwrap();
+    assert!(
+        until(SOON, || counted(&address, true) == 1),
+        "{}",
+        agent.log()
+    );
+    assert_eq!(counted(&address, false), 0);
+    let records = two.files.records();
+    let asked = |r: &&Record| matches!(r, Record::Asked(asked) if asked.shadow);
+    assert_eq!(records.iter().filter(asked).count(), 1, "{records:?}");
+    assert!(greedy.is_alive());
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 

@@ -1,9 +1,13 @@
 //! `evictd report` and `evictd top` as processes: an eviction is told again, and who would be next is shown.
 
-use std::process::Output;
+use std::{io, os::unix::process::CommandExt as _, process::Output};
 
 use evictd_node::proc::pids::Pids;
-use evictd_tests::{agent::evictd, forker::process_ids_of_the_machine, prelude::*};
+use evictd_tests::{
+    agent::{binary, evictd},
+    forker::process_ids_of_the_machine,
+    prelude::*,
+};
 
 fn text(output: &Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -209,6 +213,74 @@ fn an_agent_that_is_told_to_end_writes_down_what_is_not_over() {
         left.min().unwrap() < threshold,
         "the eviction itself: {looks:?}"
     );
+}
+
+/// `kubectl evictd` runs it in the agent's container, whose memory limit holds for both.
+#[test]
+fn a_full_journal_is_listed_in_little_memory() {
+    const LIMIT: u64 = 48 * MIB;
+    let dir = tempfile::tempdir().unwrap();
+    let labels = json!({
+        "app.kubernetes.io/name": "web", "app.kubernetes.io/instance": "x", "pod-template-hash": "7d9c",
+    });
+    let owner = json!({"kind": "ReplicaSet", "name": "web-7d9c", "uid": "0b5dbb9a-5d0c-4a29-8e5e-3f2d5f5d6c11"});
+    let line = |number: usize| {
+        let id = format!("0b5dbb9a-5d0c-4a29-8e5e-3f2d5f5d6c11-123456789012-{number}");
+        json!({
+            "event": "evicted", "id": id, "time": "2026-11-22T02:00:00Z", "namespace": "shop", "name": "web", "uid": id,
+            "reason": "Evicted", "message": "The node was low on resource: memory. ".repeat(5), "signal": "memory.available",
+            "shadow": false, "hook": "sampler", "stages": {"crossed": 1, "woken": 2, "decided": 3, "signalled": 4},
+            "available": 1, "threshold": 2, "usageAtCrossing": 0, "usageAtDecision": 0, "workingSet": 0, "request": 0,
+            "workload": {"owner": owner, "labels": labels},
+        })
+        .to_string()
+    };
+    let mut number = 0;
+    for name in ["journal.1.jsonl", "journal.jsonl"] {
+        let mut text = String::new();
+        while text.len() < 4 << 20 {
+            number += 1;
+            text += &(line(number) + "\n");
+        }
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    for words in [
+        &["--newest", "20", "-o", "json"][..],
+        &["-o", "json"],
+        &["-o", "table"],
+        &["latest"],
+    ] {
+        let mut command = Command::new(binary().unwrap());
+        command.arg("report").args(words);
+        command.arg("--state-dir").arg(dir.path());
+        let bound = libc::rlimit {
+            rlim_cur: LIMIT,
+            rlim_max: LIMIT,
+        };
+        // SAFETY: it calls nothing but setrlimit, on values of its own.
+        unsafe {
+            command.pre_exec(
+                move || match libc::setrlimit(libc::RLIMIT_DATA, &raw const bound) {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                },
+            );
+        }
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {stderr}");
+        let listed = String::from_utf8(output.stdout).unwrap();
+        let expected = match words[0] {
+            "latest" => "shop/web was evicted".to_owned(),
+            _ => format!("-123456789012-{number}"),
+        };
+        assert!(listed.contains(&expected), "{words:?}");
+        if words[0] == "--newest" {
+            let listed: Vec<Value> = serde_json::from_str(&listed).unwrap();
+            assert_eq!(listed.len(), 20);
+            assert_eq!(listed[0]["olderLeftOut"], number - 20);
+        }
+    }
 }
 
 /// The agent runs without the kubelet's file as well, and so does what reads its journal or removes its pins.

@@ -33,6 +33,7 @@ fn workload() -> Workload {
             uid: text("o1"),
         }),
         labels: BTreeMap::from([(text("app"), text("db"))]),
+        is_partial: true,
     }
 }
 
@@ -145,6 +146,7 @@ fn oom_kill(cause: OomCause, is_full: bool) -> OomKill {
             shadow: false,
         })),
         was_first: !is_full,
+        more: if is_full { 9 } else { 0 },
     }
 }
 

@@ -157,7 +157,7 @@ fn metrics_of_evictions_are_as_ever() {
         "memory.available",
         false,
         stages,
-        true,
+        false,
         None,
     );
     let text = metrics.text().unwrap();

@@ -62,6 +62,7 @@ fn incident(is_full: bool) -> Incident {
         protected: usage.is_some(),
         spared: usage.map(|_| "a gate says no".into()),
         terminating: usage.is_some(),
+        place: usage.map(|_| 17),
     };
     Incident {
         asked: is_full.then(|| asked(true)),

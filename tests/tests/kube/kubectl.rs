@@ -9,6 +9,7 @@ use evictd_tests::{
 };
 
 const TOP: &str = "/evictd top --once --interval 0.5 -o json";
+const NEWEST: &str = "/evictd report --newest 20 -o json";
 const EXPLAIN: &str = "/evictd policy explain default/db --config /etc/evictd/config.yaml -o json";
 
 /// A cluster of one node with an agent, and the plugin beside it.
@@ -350,6 +351,10 @@ fn incidents_of_all_nodes_stand_in_the_order_of_time() {
     };
     let all: Vec<Value> = (0..25).map(eviction).collect();
     cluster.agent_says("/evictd report -o json", prints(&json!(all)));
+    // What an agent prints takes memory of its own: it is asked for no more than what is shown.
+    let mut newest = all[5..].to_vec();
+    newest[0]["olderLeftOut"] = 5.into();
+    cluster.agent_says(NEWEST, prints(&json!(newest)));
     let shown = cluster.said(&["incidents"]);
     assert!(
         shown.contains("2026-11-23T07:00:24  n2    default/hog  memory.available"),
@@ -368,6 +373,7 @@ fn incidents_of_all_nodes_stand_in_the_order_of_time() {
     assert_eq!(found["leftOut"], 5);
     assert_eq!(found["incidents"][0]["id"], "i-5");
     assert_eq!(found["incidents"][0]["node"], NODE);
+    assert!(found["incidents"][0].get("olderLeftOut").is_none());
 
     let one = Ran {
         stdout: "default/hog was evicted\n".into(),
@@ -386,15 +392,12 @@ fn incidents_of_all_nodes_stand_in_the_order_of_time() {
     assert_eq!(one, "default/hog was evicted\n");
     let mut asked = eviction(3);
     asked["agreed"] = false.into();
-    cluster.agent_says("/evictd report -o json", prints(&json!([asked])));
+    cluster.agent_says(NEWEST, prints(&json!([asked])));
     let shown = cluster.said(&["incidents"]);
     assert!(shown.contains("asked, and not agreed to  i-3"), "{shown}");
 
     // One agent that fails hides no other one's.
-    cluster.agent_says(
-        "/evictd report -o json",
-        fails("/var/lib/evictd: No such file"),
-    );
+    cluster.agent_says(NEWEST, fails("/var/lib/evictd: No such file"));
     let shown = cluster.said(&["incidents"]);
     assert!(
         shown.contains("without the agent on n2: /var/lib/evictd: No such file"),

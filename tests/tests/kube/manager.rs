@@ -15,6 +15,8 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
     member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
     member.config["evictionMaxPodGracePeriod"] = json!(3);
+    let address = free_address().unwrap();
+    member.config["metricsAddress"] = json!(address);
     let guarded = member.pod("guarded", 1, "BestEffort", 0, None).unwrap();
     let free = member.pod("free", 2, "BestEffort", 0, None).unwrap();
     member
@@ -65,6 +67,10 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
         records.iter().any(|r| matches!(r, Record::Counted(_)))
     };
     assert!(member.wait(SOON, is_agreed));
+    // The alerts of a fleet see it as they see a pod that was killed.
+    let counted = "evictd_evictions_total{signal=\"memory.available\",shadow=\"false\"} 1\n";
+    let is_counted = |_: &ClusterNode| metrics(&address).is_ok_and(|text| text.contains(counted));
+    assert!(member.wait(SOON, is_counted), "{}", agent.log());
     // The kubelet has ended it.
     drop(second);
     assert_eq!(agent.terminate().unwrap(), Some(0));

@@ -99,6 +99,53 @@ fn a_spared_pod_outlives_a_smaller_one() {
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
+/// Policies spare the first eighteen of twenty pods: the one that goes is in its report all the same, and in its place.
+// R49
+#[test]
+fn a_victim_behind_many_spared_pods_is_reported() {
+    skip_if!(not_root());
+    let mut ruled = Ruled::new("emmany", "", &never());
+    // None is above its request, so that the policy's order decides.
+    let pod = |name: &str, app: &str| {
+        ruled.scope.child(&format!("besteffort/{name}")).unwrap();
+        let cgroup = format!("besteffort/{name}");
+        json!({"name": name, "cgroup": cgroup, "labels": {"app": app}, "requests": {"memory": "1Gi"}})
+    };
+    let spared = (0..18).map(|number| pod(&format!("spared{number}"), "db"));
+    let others = [pod("hog", "web"), pod("web", "web")];
+    let pods: Vec<Value> = spared.chain(others).collect();
+    ruled.files = Files::new(ruled.scope.path(), &json!(pods));
+    ruled.files.config["policies"] = json!([ruled.policies()]);
+    fs::create_dir(ruled.policies()).unwrap();
+    let mut spec = never();
+    spec["rules"][0]["order"] = (-5).into();
+    ruled.write("db", &spec);
+    let mut agent = ruled.files.start(&[]);
+    let mut hog = ruled.hog("hog", "220");
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL), "{}", agent.log());
+    ruled.wait("it is written down", |r| r.evicted() == ["hog"]);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    let text = ruled.told(&["report", "latest", "-o", "json"]);
+    let incident: Value = serde_json::from_str(&text).unwrap();
+    let pods = incident["incident"]["pods"].as_array().unwrap();
+    let victim = pods.iter().find(|pod| pod["evicted"] == true).unwrap();
+    assert_eq!(
+        (&victim["pod"], &victim["place"]),
+        (&json!("default/hog"), &json!(19))
+    );
+    assert_eq!(pods.len(), 17, "{text}");
+    assert!(pods[0]["spared"].is_string() && pods[0].get("place").is_none());
+    let table = ruled.told(&["report", "latest"]);
+    let line = table
+        .lines()
+        .find(|line| line.contains("default/hog  "))
+        .unwrap();
+    assert!(
+        line.trim_start().starts_with("19 ") && line.ends_with("evicted"),
+        "{table}"
+    );
+}
+
 // R12, R13
 #[test]
 fn top_shows_the_order_that_policies_leave() {

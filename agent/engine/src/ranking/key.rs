@@ -47,6 +47,16 @@ impl RankKey {
         tie: 0,
     };
 
+    /// Where the kubelet puts a pod when memory runs short. It knows no policies, and every priority.
+    pub fn of_kubelet(priority: i32, request: u64, usage: Option<u64>) -> Self {
+        let inputs = RankInputs {
+            priority,
+            request,
+            ..RankInputs::default()
+        };
+        Self::new(RankingStrategy::Kubelet, Resource::Memory, inputs, usage)
+    }
+
     /// Where a pod with this claim stands when it uses this much of the resource. A pod without any numbers
     /// (`usage` is `None`) goes before those that have some, as in the kubelet.
     ///

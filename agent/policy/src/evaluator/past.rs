@@ -34,8 +34,11 @@ impl Past<'_> {
         let gone = &eviction.pod;
         match key {
             QuotaKey::Node => true,
+            QuotaKey::Owner(uid) if gone.owner.is_some() => {
+                gone.owner.as_ref().is_some_and(|o| o.uid == *uid)
+            }
             _ if !eviction.is_workload_known => gone.namespace == pod.namespace,
-            QuotaKey::Owner(uid) => gone.owner.as_ref().is_some_and(|o| o.uid == *uid),
+            QuotaKey::Owner(_) => false,
             QuotaKey::Group {
                 rule,
                 limit,

@@ -2,9 +2,7 @@
 
 use std::io;
 
-use evictd_engine::{
-    Cause, RankInputs, RankKey, Resource, Signal, model::settings::RankingStrategy,
-};
+use evictd_engine::{Cause, RankKey, Resource, Signal};
 use evictd_store::{
     chart::STYLE as CHART_STYLE,
     incident::{Incident, RankedPod},
@@ -12,7 +10,7 @@ use evictd_store::{
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::{amount, expectation, heading, name, urgency};
+use super::{amount, expectation, heading, name, notes, priority, urgency};
 use crate::cli::table::bytes;
 
 const STYLE: &str = include_str!("page.css");
@@ -242,11 +240,11 @@ fn ranking(incident: &Incident) -> Markup {
         } }
         tbody { @for (position, pod) in incident.pods.iter().enumerate() {
             tr.evicted[pod.evicted] {
-                td data-label="#" { (position + 1) }
+                td data-label="#" { (pod.place.unwrap_or(position + 1)) }
                 td data-label="pod" { (pod.pod) }
                 td.number data-label="usage" { (or_dash(pod.usage.map(|u| bytes(u.into())))) }
                 td.number data-label="request" { (bytes(pod.request.into())) }
-                td.number data-label="priority" { (pod.priority) }
+                td.number data-label="priority" { (priority(pod)) }
                 td data-label="QoS" { (pod.qos_class) }
                 td.number data-label="OOM score" { (or_dash(pod.oom_score_adj.map(|n| n.to_string()))) }
                 td data-label="why there" { (reason(pod)) }
@@ -257,26 +255,15 @@ fn ranking(incident: &Incident) -> Markup {
 
 /// Why a pod stands where it stands, and whether it could go.
 fn reason(pod: &RankedPod) -> String {
-    let mut reasons = Vec::new();
-    if pod.evicted {
-        reasons.push("evicted".to_owned());
-    }
-    reasons.push(match pod.usage {
+    let mut reasons = notes(pod);
+    let usage = match pod.usage {
         None => "no numbers".to_owned(),
         Some(usage) if usage > pod.request => {
             format!("{} above its request", bytes((usage - pod.request).into()))
         }
         Some(usage) => format!("{} below its request", bytes((pod.request - usage).into())),
-    });
-    if pod.protected {
-        reasons.push("protected".to_owned());
-    }
-    if let Some(why) = &pod.spared {
-        reasons.push(match why.as_str() {
-            "" => "spared by a policy".to_owned(),
-            why => format!("spared: {why}"),
-        });
-    }
+    };
+    reasons.insert(usize::from(pod.evicted), usage);
     reasons.join(", ")
 }
 
@@ -323,15 +310,8 @@ fn kubelet(incident: &Incident) -> String {
 
 /// The pod that the kubelet's own order puts first, among those that are recorded.
 fn kubelet_choice(pods: &[RankedPod]) -> Option<&RankedPod> {
-    let place = |pod: &&RankedPod| {
-        let claim = RankInputs {
-            priority: pod.priority,
-            request: pod.request,
-            ..RankInputs::default()
-        };
-        RankKey::new(RankingStrategy::Kubelet, Resource::Memory, claim, pod.usage)
-    };
-    pods.iter().filter(|pod| !pod.protected).min_by_key(place)
+    let key = |pod: &&RankedPod| RankKey::of_kubelet(pod.priority, pod.request, pod.usage);
+    pods.iter().filter(|pod| !pod.protected).min_by_key(key)
 }
 
 fn oom_killer(incident: &Incident) -> String {

@@ -15,6 +15,9 @@ const CONSEQUENCES: SignedDuration = SignedDuration::from_mins(5);
 pub(super) struct Comparison {
     /// From when on, as RFC 3339.
     since: String,
+    /// Where the journal begins later than that: nothing is known of the time before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    covers_since: Option<String>,
     /// What shadow mode would have evicted, oldest first.
     would_evict: Vec<Decision>,
     /// How many of those the kubelet followed with an eviction of its own.
@@ -64,13 +67,60 @@ struct Foreign {
     at: Timestamp,
 }
 
+/// From when on a journal has everything.
+#[derive(Debug, Default)]
+pub(super) struct Coverage {
+    /// Older files are gone: what is carried over from them says nothing about their time.
+    is_cut: bool,
+    /// The first record; of a journal that is cut, the first one that is not carried over.
+    first: Option<Timestamp>,
+}
+
+impl Coverage {
+    pub(super) fn new(is_cut: bool) -> Self {
+        Self {
+            is_cut,
+            first: None,
+        }
+    }
+
+    /// Takes in a record of the journal, in any order.
+    pub(super) fn note(&mut self, record: &Record) {
+        if self.is_cut && record.may_be_carried_over() {
+            return;
+        }
+        let at = record.time().and_then(|time| time.parse().ok());
+        self.first = self.first.into_iter().chain(at).min();
+    }
+}
+
 impl Comparison {
+    /// Whether a record is compared.
+    pub(super) fn wants(record: &Record) -> bool {
+        matches!(
+            record,
+            Record::Evicted(_)
+                | Record::Asked(_)
+                | Record::KubeletEvicted(_)
+                | Record::OomKill(_)
+                | Record::ShadowNode(_)
+        )
+    }
+
     /// Compares what a journal has since a moment until now.
     pub(super) fn of(
         records: impl IntoIterator<Item = Record>,
+        coverage: &Coverage,
         since: Timestamp,
         now: Timestamp,
     ) -> Self {
+        // Of an empty journal nothing is known at all.
+        let begins = coverage.first.unwrap_or(now);
+        // A decision in a file that is gone may have foreseen what came shortly after.
+        let is_known = |at: Timestamp| {
+            let known = at.duration_since(begins);
+            !known.is_negative() && (!coverage.is_cut || known > CONSEQUENCES)
+        };
         let (mut decisions, mut foreign, mut node_changes) = (Vec::new(), Vec::new(), 0);
         let mut known = std::collections::BTreeSet::new();
         let time = |text: &str| text.parse::<Timestamp>().ok().filter(|at| *at >= since);
@@ -78,7 +128,8 @@ impl Comparison {
             // What waited for the API server is carried over into a new file, and is there twice.
             // One from before has to do with what follows.
             let at = eviction.time.parse::<Timestamp>().ok();
-            if let Some(at) = at.filter(|at| eviction.shadow && *at + CONSEQUENCES >= since)
+            if let Some(at) =
+                at.filter(|at| eviction.shadow && since.duration_since(*at) <= CONSEQUENCES)
                 && known.insert(eviction.id.clone())
             {
                 decisions.push((at, eviction));
@@ -132,7 +183,7 @@ impl Comparison {
         };
         let unforeseen = foreign
             .iter()
-            .filter(|f| !decisions.iter().any(|(at, _)| is_after(f, *at)))
+            .filter(|f| is_known(f.at) && !decisions.iter().any(|(at, _)| is_after(f, *at)))
             .cloned()
             .collect();
         let would_evict: Vec<Decision> = decisions
@@ -151,9 +202,10 @@ impl Comparison {
         let count =
             |wanted: &dyn Fn(&Decision) -> bool| would_evict.iter().filter(|d| wanted(d)).count();
         let has_none = |d: &Decision| d.kubelet.is_none() && d.oom_killer.is_none();
-        let is_young = |d: &Decision| d.at + CONSEQUENCES > now;
+        let is_young = |d: &Decision| now.duration_since(d.at) < CONSEQUENCES;
         Self {
             since: since.to_string(),
+            covers_since: (begins > since).then(|| begins.to_string()),
             kubelet_acted: count(&|d| d.kubelet.is_some()),
             oom_killer_acted: count(&|d| d.oom_killer.is_some()),
             nothing_followed: count(&|d| has_none(d) && !is_young(d)),
@@ -177,6 +229,10 @@ impl Comparison {
             self.nothing_followed,
             self.node_changes,
         );
+        if let Some(begins) = &self.covers_since {
+            text +=
+                &format!("  the journal begins at {begins}: nothing is known of the time before\n");
+        }
         if self.undecided > 0 {
             let young = self.undecided;
             text += &format!("  of {young} it is too early to say: they are less than 5 min old\n");
@@ -261,10 +317,21 @@ mod tests {
         lines.into_iter().map(read).collect()
     }
 
+    fn coverage(records: &[Record], is_cut: bool) -> Coverage {
+        let mut coverage = Coverage::new(is_cut);
+        records.iter().for_each(|record| coverage.note(record));
+        coverage
+    }
+
+    fn compare(records: Vec<Record>, since: Timestamp, now: Timestamp) -> Comparison {
+        let coverage = coverage(&records, false);
+        Comparison::of(records, &coverage, since, now)
+    }
+
     #[test]
     fn each_decision_is_compared_with_what_followed() {
         let since = "2026-11-22T01:00:00Z".parse().expect("a time");
-        let compared = Comparison::of(records(), since, Timestamp::MAX);
+        let compared = compare(records(), since, Timestamp::MAX);
         let counts = (
             compared.would_evict.len(),
             compared.kubelet_acted,
@@ -294,14 +361,49 @@ mod tests {
         let time = |text: &str| text.parse::<Timestamp>().expect("a time");
         // The decision was made before, what followed comes after.
         let since = time("2026-11-22T02:00:05Z");
-        let late = Comparison::of(records(), since, Timestamp::MAX);
+        let late = compare(records(), since, Timestamp::MAX);
         let unforeseen: Vec<&str> = late.unforeseen.iter().map(|f| f.pod.as_str()).collect();
         assert_eq!(unforeseen, ["shop/late"]);
         assert_eq!(late.would_evict.len(), 1);
         // Of the last one it is not known yet.
         let now = time("2026-11-22T04:00:03Z");
-        let early = Comparison::of(records(), since, now);
+        let early = compare(records(), since, now);
         assert_eq!((early.nothing_followed, early.undecided), (0, 1));
         assert!(early.text().contains("of 1 it is too early to say"));
+    }
+
+    #[test]
+    fn what_the_journal_does_not_cover_is_said() {
+        let time = |text: &str| text.parse::<Timestamp>().expect("a time");
+        let since = time("2026-11-21T00:00:00Z");
+        let whole = compare(records(), since, Timestamp::MAX);
+        assert_eq!(whole.covers_since.as_deref(), Some("2026-11-22T00:00:00Z"));
+        let line =
+            "the journal begins at 2026-11-22T00:00:00Z: nothing is known of the time before";
+        assert!(whole.text().contains(line), "{}", whole.text());
+        let later = compare(records(), time("2026-11-22T00:00:00Z"), Timestamp::MAX);
+        assert_eq!(later.covers_since, None);
+        // Evictions may be carried over into the files that are left: they say nothing about their time.
+        let cut: Vec<Record> = records().split_off(6);
+        let coverage = coverage(&cut, true);
+        let cut = Comparison::of(cut, &coverage, since, Timestamp::MAX);
+        assert_eq!(cut.covers_since.as_deref(), Some("2026-11-22T04:00:00Z"));
+        let late: Vec<&str> = cut.unforeseen.iter().map(|f| f.pod.as_str()).collect();
+        assert_eq!(late, ["shop/late"]);
+        let empty = compare(Vec::new(), since, Timestamp::MAX);
+        assert!(empty.covers_since.is_some());
+    }
+
+    #[test]
+    fn the_end_of_all_time_is_a_time() {
+        let mut records = records();
+        for record in &mut records {
+            if let Record::Evicted(eviction) = record {
+                "9999-12-30T22:00:00.99Z".clone_into(&mut eviction.time);
+            }
+        }
+        let compared = compare(records, Timestamp::MIN, Timestamp::MAX);
+        assert_eq!(compared.would_evict.len(), 3);
+        assert_eq!(compared.undecided, 3);
     }
 }

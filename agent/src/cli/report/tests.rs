@@ -67,6 +67,139 @@ fn a_damaged_journal_is_told_and_what_can_be_read_is_shown() {
     );
 }
 
+/// The file of an incident that was written when the eviction was over.
+fn incident(id: &str, time: &str) -> Value {
+    let mut eviction = eviction(id);
+    eviction["time"] = time.into();
+    let pod = |name: &str, more: Value| {
+        let mut pod = json!({
+            "pod": name, "usage": 30, "request": 10, "priority": 7, "qosClass": "Burstable", "evicted": false,
+        });
+        let fields = more.as_object().unwrap().clone();
+        pod.as_object_mut().unwrap().extend(fields);
+        pod
+    };
+    json!({
+        "version": 1, "eviction": eviction, "samples": {"memory.available": [[0, 9], [5, 1]]},
+        "pods": [
+            pod("shop/zero", json!({"order": -5, "spared": ""})),
+            pod("shop/going", json!({"terminating": true, "protected": true})),
+            pod("shop/web", json!({"evicted": true, "place": 19})),
+            pod("shop/new", json!({"priorityUnknown": true, "place": 20})),
+        ],
+    })
+}
+
+fn write_incident(dir: &Path, incident: &Value) {
+    let id = incident["eviction"]["id"].as_str().unwrap();
+    let files = dir.join("incidents");
+    fs::create_dir_all(&files).unwrap();
+    fs::write(files.join(format!("{id}.json")), incident.to_string()).unwrap();
+}
+
+/// The ids of a list, oldest first.
+fn ids(list: &str) -> Vec<String> {
+    let list: Vec<Value> = serde_json::from_str(list).unwrap();
+    let ids = list.iter().map(|e| e["id"].as_str().unwrap().to_owned());
+    ids.collect()
+}
+
+// R49
+#[test]
+fn an_incident_outlives_what_the_journal_has_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal.jsonl");
+    fs::write(&path, "").unwrap();
+    write_incident(dir.path(), &incident("i-x", "2026-11-22T03:00:00Z"));
+    let said = |words: &[&str]| {
+        let (code, out, err) = evictd(words, dir.path());
+        assert_eq!((code, err.as_str()), (0, ""), "{words:?}");
+        out
+    };
+    assert_eq!(ids(&said(&["report", "-o", "json"])), ["i-x"]);
+    for name in ["i-x", "x", "latest"] {
+        let told = said(&["report", name]);
+        assert!(told.contains("2 looks were recorded"), "{told}");
+        assert!(said(&["report", name, "-o", "html"]).contains("<svg"));
+    }
+    // By its time among those that the journal has.
+    let line = |id: &str, time: &str| {
+        let mut eviction = eviction(id);
+        eviction["time"] = time.into();
+        format!("{eviction}\n")
+    };
+    let [before, after] = [
+        line("before", "2026-11-22T02:00:00Z"),
+        line("after", "2026-11-22T04:00:00Z"),
+    ];
+    fs::write(&path, before + &after).unwrap();
+    let all = said(&["report", "-o", "json"]);
+    assert_eq!(ids(&all), ["before", "i-x", "after"]);
+    let newest = said(&["report", "--newest", "2", "-o", "json"]);
+    assert_eq!(ids(&newest), ["i-x", "after"]);
+    let newest: Value = serde_json::from_str(&newest).unwrap();
+    assert_eq!(newest[0]["olderLeftOut"], 1);
+    let table = said(&["report", "--newest", "1"]);
+    assert!(table.ends_with("\n2 older ones are left out\n"), "{table}");
+    let none = said(&["report", "--newest", "0", "-o", "json"]);
+    assert_eq!(none, "[]\n");
+}
+
+#[test]
+fn a_damaged_file_hides_no_eviction() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal.jsonl");
+    fs::write(&path, format!("{}\n", eviction("one"))).unwrap();
+    let mut damaged = incident("one", "2026-11-22T02:00:00Z");
+    damaged["version"] = 9.into();
+    write_incident(dir.path(), &damaged);
+    for form in ["table", "json", "html"] {
+        let (code, out, err) = evictd(&["report", "one", "-o", form], dir.path());
+        assert_eq!(code, 2);
+        assert!(out.contains("shop") && out.contains("web"), "{form}: {out}");
+        assert!(err.contains("one.json: version: 9 is not"), "{form}: {err}");
+    }
+    // There is nothing to draw.
+    let (code, out, err) = evictd(&["report", "one", "-o", "svg"], dir.path());
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(err.contains("one.json: version: 9 is not"), "{err}");
+    // Of one that the journal no longer names nothing else is known.
+    damaged["eviction"]["id"] = "lost".into();
+    write_incident(dir.path(), &damaged);
+    let (code, out, err) = evictd(&["report", "-o", "json"], dir.path());
+    assert_eq!((code, ids(&out)), (2, vec!["one".to_owned()]));
+    assert!(err.contains("lost.json: version: 9"), "{err}");
+    let (code, out, err) = evictd(&["report", "lost"], dir.path());
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(err.contains("lost.json: version: 9"), "{err}");
+}
+
+#[test]
+fn the_table_says_why_a_pod_stands_where_it_stands() {
+    let dir = tempfile::tempdir().unwrap();
+    write_incident(dir.path(), &incident("i-x", "2026-11-22T03:00:00Z"));
+    let (_, text, _) = evictd(&["report", "i-x"], dir.path());
+    for line in [
+        " 1  shop/zero    30 B     10 B         7  Burstable  a policy's order -5, spared by a policy",
+        " 2  shop/going   30 B     10 B         7  Burstable  evicted before, still ending, protected",
+        "19  shop/web     30 B     10 B         7  Burstable  evicted",
+        "20  shop/new     30 B     10 B         -  Burstable  its priority is not known: ranked last",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    let (_, page, _) = evictd(&["report", "i-x", "-o", "html"], dir.path());
+    for words in [
+        "20 B above its request, a policy's order -5, spared by a policy",
+        "20 B above its request, evicted before, still ending, protected",
+        "evicted, 20 B above its request",
+        "its priority is not known: ranked last",
+        "data-label=\"#\">19<",
+        "data-label=\"priority\">-<",
+    ] {
+        assert!(page.contains(words), "{words}\n{page}");
+    }
+}
+
 #[test]
 fn a_refused_signal_is_no_eviction() {
     let dir = tempfile::tempdir().unwrap();

@@ -14,7 +14,11 @@ use super::{
     Watch,
     view::{Past, State, View, draw},
 };
-use crate::cli::{CommandError, evictions, explained::RuleView};
+use crate::cli::{
+    CommandError,
+    evictions::{self, Wanted},
+    explained::RuleView,
+};
 
 /// How long a journal that was read is not read again.
 const JOURNAL: Duration = Duration::from_secs(10);
@@ -90,12 +94,11 @@ fn is_end(key: KeyEvent) -> bool {
 /// The last evictions, the newest first; none where nothing was written yet.
 fn past(state_dir: &Path) -> Vec<Past> {
     // What cannot be read is told by `evictd report`.
-    let (records, _) = evictions::journal_of(state_dir).unwrap_or_default();
-    let known = evictions::known(records);
-    let newest = known.iter().rev().take(PAST);
-    newest
-        .map(|known| Past::new(&known.incident.eviction))
-        .collect()
+    let Ok((found, _)) = evictions::evictions(state_dir, Wanted::Newest(PAST)) else {
+        return Vec::new();
+    };
+    let newest = found.known.iter().rev();
+    newest.map(|known| Past::new(&known.eviction)).collect()
 }
 
 /// Of the node; without what this kernel does not tell.

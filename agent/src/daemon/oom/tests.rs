@@ -59,9 +59,9 @@ fn the_cause_is_the_cgroup_that_was_full() {
         let levels = tree(root, &container, full);
         let scopes = vec![id(root, ""), id(root, "kubepods")];
         let told = full.map_or(0, |full| id(root, full));
-        let mut evidence = OomAttributor::new(root, scopes);
         // Whether the kernel said whose limit it was, or it is read off the levels.
         for limit_id in [told, UNKNOWN] {
+            let mut evidence = OomAttributor::new(root, scopes.clone());
             let told = evidence.take(&kill(levels, limit_id)).unwrap();
             assert_eq!(told.cause, expected, "{full:?}");
             assert_eq!(told.cgroup, format!("/{container}"));
@@ -126,4 +126,72 @@ fn victims_of_others_are_left_out_and_paths_end_where_the_tree_does() {
     let told = evidence.take(&kill(levels, 0)).unwrap();
     assert_eq!(told.cgroup, format!("/{POD}"));
     assert!(told.pod.is_some());
+}
+
+// R45
+#[test]
+fn kills_for_one_limit_do_not_fill_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let levels = tree(root, &format!("{POD}/c1"), Some(POD));
+    let limit = id(root, POD);
+    let mut evidence = OomAttributor::new(root, vec![id(root, "")]);
+    let start = monotonic_ns();
+    let at = |ms: u64| oom::OomKill {
+        time_ns: start + ms * 1_000_000,
+        ..kill(levels, limit)
+    };
+    let told: Vec<OomKill> = (0..1000).filter_map(|ms| evidence.take(&at(ms))).collect();
+    assert_eq!((told.len(), told[0].more), (1, 0), "the first one at once");
+    let counters = evidence.counters();
+    assert_eq!(counters.pod_limit.load(Ordering::Relaxed), 1000);
+    assert!(evidence.due(start + ONE_RECORD_NS - 1).is_empty());
+    let minute = start + ONE_RECORD_NS;
+    let due = evidence.due(minute);
+    assert_eq!((due.len(), due[0].more), (1, 998));
+    assert_eq!(due[0].at, start + 999_000_000, "the last one");
+    // Kills that go on have one record a minute.
+    let since = |ns: u64| oom::OomKill {
+        time_ns: minute + ns,
+        ..kill(levels, limit)
+    };
+    assert_eq!(evidence.take(&since(1)), None);
+    assert_eq!(evidence.take(&since(2)), None);
+    let next = evidence.take(&since(ONE_RECORD_NS)).unwrap();
+    assert_eq!(next.more, 2);
+    assert!(evidence.due(minute + 2 * ONE_RECORD_NS).is_empty());
+    assert!(evidence.told.is_empty(), "it is over");
+    // What waits is told at the end.
+    let end = |ns: u64| since(3 * ONE_RECORD_NS + ns);
+    assert_eq!(evidence.take(&end(0)).unwrap().more, 0);
+    assert_eq!(evidence.take(&end(1)), None);
+    assert_eq!(evidence.due(u64::MAX).len(), 1);
+}
+
+#[test]
+fn kills_for_many_limits_share_a_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let mut evidence = OomAttributor::new(root, vec![id(root, "")]);
+    let of = |number: usize| {
+        let path = format!("kubepods/other{number}/c1");
+        let full = format!("kubepods/other{number}");
+        let levels = tree(root, &path, Some(&full));
+        kill(levels, id(root, &full))
+    };
+    let told = (0..LIMITS + 20).filter_map(|number| evidence.take(&of(number)));
+    assert_eq!(told.count(), LIMITS + 1);
+    assert_eq!(evidence.told.len(), LIMITS + 1);
+}
+
+/// A node that is short is told kill by kill.
+#[test]
+fn kills_of_a_short_node_are_told_one_by_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let levels = tree(root, POD, None);
+    let mut evidence = OomAttributor::new(root, vec![id(root, "")]);
+    let told = (0..10).filter_map(|_| evidence.take(&kill(levels, 0)));
+    assert_eq!(told.count(), 10);
+    assert!(evidence.due(u64::MAX).is_empty());
 }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use evictd_engine::history::Sample;
-use evictd_sys::fs::PathError;
+use evictd_sys::fs::{PathError, TEMPORARY};
 
 use crate::{
     incident::{Incident, VERSION},
@@ -24,6 +24,8 @@ use crate::{
 
 /// Where they are, in the state directory.
 const DIRECTORY: &str = "incidents";
+/// Their extension.
+const FILE: &str = "json";
 /// Files that are kept.
 pub const MOST: usize = 64;
 /// Evictions that may be open at once: as many as the fast path has under way. Of more, the oldest is given up.
@@ -72,8 +74,10 @@ impl Incidents {
         &self.kept
     }
 
-    /// A pod was evicted, or asked to end.
-    pub fn begin(&mut self, now: u64, incident: Incident) {
+    /// A pod was evicted, or asked to end. What was seen before is kept now: until the incident is written the recorder may have
+    /// forgotten it.
+    pub fn begin(&mut self, now: u64, mut incident: Incident, samples: &[Sample]) {
+        incident.see(samples);
         if self.open.len() >= MOST_OPEN {
             self.open.pop_front();
             self.kept.failed.fetch_add(1, Ordering::Relaxed);
@@ -150,8 +154,10 @@ impl Writer {
             };
         }
         // What cannot be listed cannot be written either, and that was said.
-        let names = names(&self.directory).unwrap_or_default();
-        for path in names.iter().rev().skip(MOST) {
+        let listed = names(&self.directory, FILE).unwrap_or_default();
+        // An agent that was killed while it wrote has left a temporary file.
+        let left = names(&self.directory, TEMPORARY).unwrap_or_default();
+        for path in listed.iter().rev().skip(MOST).chain(&left) {
             let _ = fs::remove_file(path);
         }
     }
@@ -159,24 +165,37 @@ impl Writer {
     fn write_one(&self, incident: &Incident) -> io::Result<()> {
         fs::create_dir_all(&self.directory)?;
         let path = file(&self.directory, &incident.eviction.id);
-        evictd_sys::fs::replace(&path, &serde_json::to_vec(incident)?, false)
+        evictd_sys::fs::replace(&path, &serde_json::to_vec(incident)?, true)
     }
 }
 
-/// The files, the oldest first. One of a time to come is older than all others: the clock was set back since.
-fn names(directory: &Path) -> io::Result<Vec<PathBuf>> {
+/// The files with this extension, the oldest first. One of a time to come is older than all others: the clock was set back since.
+fn names(directory: &Path, wanted: &str) -> io::Result<Vec<PathBuf>> {
     let now = SystemTime::now();
     let mut names = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let path = entry.path();
-        if path.extension().is_some_and(|e| e == "json") {
+        if path.extension().is_some_and(|e| e == wanted) {
             let written = entry.metadata()?.modified()?;
             names.push((written <= now, written, path));
         }
     }
     names.sort();
     Ok(names.into_iter().map(|(_, _, path)| path).collect())
+}
+
+/// The ids of the incidents that have a file, oldest file first; at most [`MOST`].
+pub fn ids(state_dir: &Path) -> Vec<String> {
+    // Where no incident was written there is no directory.
+    let names = names(&state_dir.join(DIRECTORY), FILE).unwrap_or_default();
+    let newest = names.len().saturating_sub(MOST);
+    let ids = names
+        .iter()
+        .skip(newest)
+        .filter_map(|path| path.file_stem());
+    ids.filter_map(|id| id.to_str().map(str::to_owned))
+        .collect()
 }
 
 /// What was kept of an eviction, if anything was.
@@ -218,14 +237,14 @@ pub fn decode(bytes: &[u8]) -> Result<Incident, String> {
 }
 
 fn file(directory: &Path, id: &str) -> PathBuf {
-    directory.join(format!("{id}.json"))
+    directory.join(format!("{id}.{FILE}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::incident::tests::incident;
-    use evictd_engine::Signal;
+    use evictd_engine::{Signal, history::Recorder};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -269,8 +288,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut incidents = Incidents::new(dir.path());
         let (one, two) = (incident("one"), incident("two"));
-        incidents.begin(SECOND, begun(&one));
-        incidents.begin(SECOND, begun(&two));
+        incidents.begin(SECOND, begun(&one), &[]);
+        incidents.begin(SECOND, begun(&two), &[]);
         incidents.finish(2 * SECOND, one.finish.as_ref().unwrap());
         assert!(incidents.due(2 * SECOND).is_empty());
         let due = incidents.due(3 * SECOND);
@@ -296,34 +315,72 @@ mod tests {
         assert_eq!(incidents.kept().written.load(Ordering::Relaxed), 2);
     }
 
+    // R49
+    #[test]
+    fn what_was_seen_before_outlives_the_recorder() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut incidents = Incidents::new(dir.path());
+        let (recorder, one) = (Recorder::default(), incident("one"));
+        let crossed = one.eviction.stages.crossed;
+        let look = |time: u64| recorder.record(time, Signal::MemoryAvailable, 7);
+        look(crossed - 5_000_000);
+        look(crossed);
+        incidents.begin(SECOND, begun(&one), &recorder.since(0));
+        // Until the pod is gone the fast path looks every millisecond.
+        (1..=2000).for_each(|ms| look(crossed + ms * 1_000_000));
+        let seen = recorder.since(0);
+        assert!(seen.iter().all(|sample| sample.time > crossed));
+        incidents.writer().write(incidents.due(u64::MAX), &seen);
+        let kept = read(dir.path(), "one").unwrap().unwrap();
+        let samples = &kept.samples["memory.available"];
+        assert_eq!(samples[0], (crossed - 5_000_000, 7));
+        assert!(samples.is_sorted() && samples.len() == seen.len() + 1);
+    }
+
     #[test]
     fn only_so_many_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let mut incidents = Incidents::new(dir.path());
         let name = |number: usize| format!("{number:03}");
         for number in 0..MOST_OPEN + 2 {
-            incidents.begin(SECOND, begun(&incident(&name(number))));
+            incidents.begin(SECOND, begun(&incident(&name(number))), &[]);
         }
         assert_eq!(incidents.kept().failed.load(Ordering::Relaxed), 2);
         incidents.writer().write(incidents.due(u64::MAX), &[]);
         for number in MOST_OPEN + 2..MOST_OPEN + 5 {
-            incidents.begin(SECOND, begun(&incident(&name(number))));
+            incidents.begin(SECOND, begun(&incident(&name(number))), &[]);
             incidents.writer().write(incidents.due(u64::MAX), &[]);
         }
-        assert_eq!(names(&dir.path().join(DIRECTORY)).unwrap().len(), MOST);
+        assert_eq!(
+            names(&dir.path().join(DIRECTORY), FILE).unwrap().len(),
+            MOST
+        );
         let is_there = |number| read(dir.path(), &name(number)).unwrap().is_some();
         assert!(!is_there(0) && !is_there(2) && is_there(MOST_OPEN + 4));
         // The clock is set back a day.
         let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
-        for path in names(&dir.path().join(DIRECTORY)).unwrap() {
+        for path in names(&dir.path().join(DIRECTORY), FILE).unwrap() {
             let file = fs::File::options().write(true).open(path).unwrap();
             file.set_modified(tomorrow).unwrap();
         }
         for number in MOST_OPEN + 5..MOST_OPEN + 7 {
-            incidents.begin(SECOND, begun(&incident(&name(number))));
+            incidents.begin(SECOND, begun(&incident(&name(number))), &[]);
             incidents.writer().write(incidents.due(u64::MAX), &[]);
         }
         assert!(is_there(MOST_OPEN + 5) && is_there(MOST_OPEN + 6));
+    }
+
+    #[test]
+    fn what_a_crash_has_left_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = dir.path().join(DIRECTORY).join("half.new");
+        fs::create_dir(dir.path().join(DIRECTORY)).unwrap();
+        fs::write(&left, "{").unwrap();
+        let mut incidents = Incidents::new(dir.path());
+        incidents.begin(SECOND, begun(&incident("one")), &[]);
+        incidents.writer().write(incidents.due(u64::MAX), &[]);
+        assert!(!left.exists());
+        assert!(read(dir.path(), "one").unwrap().is_some());
     }
 
     #[test]
@@ -331,7 +388,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(DIRECTORY), "in the way").unwrap();
         let mut incidents = Incidents::new(dir.path());
-        incidents.begin(SECOND, begun(&incident("one")));
+        incidents.begin(SECOND, begun(&incident("one")), &[]);
         incidents.writer().write(incidents.due(u64::MAX), &[]);
         assert_eq!(incidents.kept().failed.load(Ordering::Relaxed), 1);
     }

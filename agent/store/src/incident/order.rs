@@ -8,8 +8,8 @@ use evictd_engine::{
 use super::{Incident, RankedPod};
 
 impl Incident {
-    /// Whether the pod that went is the first one in the order of eviction; `None` where the file does not tell: it is older, the pod is
-    /// not among those it names, a budget may have protected those before it, or they were passed over because they did not grow.
+    /// Whether the pod that went is the first one in the order of eviction; `None` where the file does not tell: it is older, the pod or
+    /// one before it is not among those it names, a budget may have protected those before it, or they were passed over because they did not grow.
     ///
     /// The use of the others was read after the decision. So much less is held against the pod as all of them can have grown by.
     pub fn went_first(&self) -> Option<bool> {
@@ -20,6 +20,15 @@ impl Incident {
             .find(|(word, _)| *word == ranked_by.strategy)?;
         let pace = eviction.pace.as_ref()?;
         if pace.growing || self.asked.as_ref().is_some_and(|a| a.may_be_refused) {
+            return None;
+        }
+        let listed = self.pods.iter().position(|pod| pod.evicted)?;
+        if self
+            .pods
+            .get(listed)?
+            .place
+            .is_some_and(|place| place > listed + 1)
+        {
             return None;
         }
         let mut pods: Vec<&RankedPod> = self.pods.iter().collect();
@@ -172,6 +181,7 @@ mod tests {
         assert_eq!(went_first(|i| i.ranked_by = None), None);
         assert_eq!(went_first(|i| i.pods[0].evicted = false), None);
         assert_eq!(went_first(|i| i.eviction.pace = None), None);
+        assert_eq!(went_first(|i| i.pods[0].place = Some(19)), None);
         let growing = |incident: &mut Incident| {
             incident.eviction.pace.get_or_insert_default().growing = true;
         };

@@ -41,6 +41,8 @@ struct Faulty(Arc<FaultyState>);
 struct FaultyState {
     calls: AtomicU64,
     fault: Mutex<Option<Fault>>,
+    /// What a call fails with.
+    errno: i32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,9 +54,14 @@ enum Call {
 
 impl Faulty {
     fn new(fault: Option<Fault>) -> Self {
+        Self::failing_with(libc::ENOSPC, fault)
+    }
+
+    fn failing_with(errno: i32, fault: Option<Fault>) -> Self {
         Self(Arc::new(FaultyState {
             calls: AtomicU64::new(0),
             fault: Mutex::new(fault),
+            errno,
         }))
     }
 
@@ -76,7 +83,7 @@ impl Faulty {
             Some(Fault::NoNames(at)) => n >= at && call == Call::Names,
         };
         match fails {
-            true => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+            true => Err(io::Error::from_raw_os_error(self.0.errno)),
             false => Ok(()),
         }
     }
@@ -313,6 +320,32 @@ fn a_start_without_room_makes_its_file_later() {
     assert_eq!(read(dir.path()).unwrap(), (vec![eviction(2)], 0));
 }
 
+/// What only another configuration mends ends the start; a broken disk does not.
+#[test]
+fn a_start_on_a_broken_disk_makes_its_file_later() {
+    for errno in [
+        libc::EIO,
+        libc::EUCLEAN,
+        libc::EROFS,
+        libc::EDQUOT,
+        libc::ENFILE,
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Faulty::failing_with(errno, Some(Fault::From(0)));
+        let mut journal = Journal::open_on(disk.clone(), dir.path(), LIMIT).unwrap();
+        journal.follow().unwrap();
+        journal.append(&eviction(1)).unwrap_err();
+        disk.heal();
+        journal.append(&eviction(2)).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), (vec![eviction(2)], 0));
+    }
+    for errno in [libc::EACCES, libc::EPERM, libc::ENOTDIR, libc::EISDIR] {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Faulty::failing_with(errno, Some(Fault::From(0)));
+        Journal::open_on(disk, dir.path(), LIMIT).unwrap_err();
+    }
+}
+
 /// What waits to be reported is in the file before, and there is no room for the next one yet.
 #[test]
 fn a_start_without_room_carries_over_what_waits_later() {
@@ -328,6 +361,6 @@ fn a_start_without_room_carries_over_what_waits_later() {
     journal.append(&eviction(2)).unwrap_err();
     disk.heal();
     journal.append(&eviction(3)).unwrap();
-    let kept = read_file(&from, &|_| true).unwrap().records;
+    let kept = read_file(&from, &|_| true).unwrap().0;
     assert_eq!(kept, [eviction(1), eviction(3)]);
 }

@@ -35,6 +35,7 @@ fn eviction(boot: &str, number: u64, monotonic_s: u64, wall_s: i64) -> EvictionR
                 uid: "owner".into(),
             }),
             labels: [("app".to_owned(), "web".to_owned())].into(),
+            is_partial: false,
         }),
         ..EvictionRecord::example(format!("{boot}-17-{number}"))
     }
@@ -237,6 +238,60 @@ fn a_pod_that_was_asked_counts_when_it_goes() {
     };
     let agreed = Record::Counted(Box::new(agreed));
     assert_eq!(ages(&recall(vec![record(true), agreed])), [4]);
+}
+
+/// A tenant's pod has labels of a megabyte. They fill no journal, and limits count it all the same.
+#[test]
+fn labels_of_any_length_hide_no_other_eviction() {
+    let long = |bytes: usize| Pod {
+        owner: Some(Owner {
+            kind: "Job".into(),
+            name: "web".into(),
+            uid: "owner".into(),
+        }),
+        labels: [("app".to_owned(), "x".repeat(bytes))].into(),
+        ..Pod::default()
+    };
+    let kept = Workload::from(&long(1000));
+    assert_eq!((kept.labels.len(), kept.is_partial), (1, false));
+    let bounded = Workload::from(&long(1 << 20));
+    assert!(bounded.labels.is_empty() && bounded.is_partial);
+    let recorded = EvictionRecord {
+        workload: Some(bounded),
+        ..eviction(BOOT, 1, 100, WALL)
+    };
+    let record = Record::evicted(recorded);
+    assert!(serde_json::to_vec(&record).unwrap().len() < 1 << 10);
+    let restored = counts([record]).restore(&clocks(BOOT, 200, WALL));
+    let past = &restored.past_evictions()[0];
+    // Of its groups nothing is known, of its owner all.
+    assert!(!past.is_workload_known);
+    assert_eq!(past.pod.owner.as_ref().unwrap().uid, "owner");
+    let kind = Pod {
+        owner: Some(Owner {
+            kind: "k".repeat(1 << 20),
+            ..Owner::default()
+        }),
+        ..Pod::default()
+    };
+    let bounded = Workload::from(&kind);
+    assert!(bounded.owner.is_none() && bounded.is_partial);
+
+    // An agent of the version before has written all of them.
+    let giant = EvictionRecord {
+        workload: Some(Workload {
+            labels: long(1 << 20).labels,
+            ..Workload::default()
+        }),
+        ..eviction(BOOT, 2, 101, WALL)
+    };
+    let records = [
+        eviction(BOOT, 1, 100, WALL),
+        giant,
+        eviction(BOOT, 3, 102, WALL),
+    ];
+    let newest = counts(records.map(Record::evicted)).newest(FILE_BYTES / 4);
+    assert_eq!(newest, [1, 3].map(|n| format!("{BOOT}-17-{n}")));
 }
 
 // A journal as the version before has written it, a record of a version to come, and half a line.

@@ -8,6 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{EvictionRecord, RequestRecord};
 
+/// Labels of a pod take so many bytes at most, keys and values together; the API server takes a megabyte and more. As many
+/// evictions as may wait for the API server still fit into two files of the journal.
+const LABELS: usize = 4 << 10;
+/// The same of its owner: a kind, the name of an object, and a UID.
+const OWNER: usize = 1 << 10;
+
 /// What policies see of a pod, and its owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -18,13 +24,24 @@ pub struct Workload {
     /// `metadata.labels`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// What is absent was too long to be kept: limits count the pod as one of which it is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_partial: bool,
 }
 
 impl From<&Pod> for Workload {
     fn from(pod: &Pod) -> Self {
+        let labels = pod.labels.iter();
+        let labels: usize = labels.map(|(key, value)| key.len() + value.len()).sum();
+        let owner = |owner: &Owner| owner.kind.len() + owner.name.len() + owner.uid.len();
+        let owner = pod.owner.as_ref().map_or(0, owner);
         Self {
-            owner: pod.owner.clone(),
-            labels: pod.labels.clone(),
+            owner: pod.owner.clone().filter(|_| owner <= OWNER),
+            labels: match labels <= LABELS {
+                true => pod.labels.clone(),
+                false => BTreeMap::new(),
+            },
+            is_partial: labels > LABELS || owner > OWNER,
         }
     }
 }

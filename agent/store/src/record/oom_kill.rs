@@ -100,6 +100,13 @@ pub struct OomKill {
     pub before: Vec<Before>,
     /// The node was short, and evictd had not acted: the OOM killer was first.
     pub was_first: bool,
+    /// So many more kills for the same limit since the record before, which have no record of their own.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Says it in the log.
@@ -122,6 +129,7 @@ pub fn say(kill: &OomKill) {
         oom_score_adj = kill.oom_score_adj,
         scope_usage = kill.scope_usage,
         evicted_before = evicted.join(","),
+        more = (kill.more > 0).then_some(kill.more),
         "{}",
         match kill.cause {
             OomCause::PodLimit => "the OOM killer: a pod is at a limit of its own",
