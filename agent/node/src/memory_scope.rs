@@ -77,7 +77,7 @@ pub struct Scope {
     guard: Option<MemoryGuard>,
     /// Where it may be swapped out to.
     swap: Option<SwapRoom>,
-    /// All pods together may swap out so many bytes more.
+    /// All pods together can swap out so many bytes more, and may.
     pod_swap: u64,
 }
 
@@ -249,7 +249,7 @@ impl Scope {
         self.limits = limits;
     }
 
-    /// Where there is swap, asks how many bytes more all pods together may swap out.
+    /// Where there is swap, asks how many bytes more all pods together can swap out and may.
     pub fn limit_swap(&mut self, left: impl FnOnce() -> u64) {
         if self.swap.is_some() {
             self.pod_swap = left();

@@ -299,6 +299,7 @@ impl Agent {
         self.take_kubelet_evictions();
         self.reload(false);
         self.follow_node_scope();
+        self.look_at_pods();
         self.ticks = self.ticks.wrapping_add(1);
         let lost = match &self.counters_object {
             Some(object) => self.cgroup_events.rescan_due(object).unwrap_or(true),

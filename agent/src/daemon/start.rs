@@ -103,7 +103,7 @@ impl Agent {
         let memory_signals: Vec<_> = scopes.iter().map(Scope::signal).collect();
         let allocatable_capacity = scopes.get(1).map(Scope::capacity);
         let pods = table.entries.len();
-        let entries = table.entries.clone();
+        let (entries, swap) = (table.entries.clone(), Arc::clone(&table.swap));
         evidence.know(&entries);
         let words = MessageBuilder {
             thresholds: config.eviction.thresholds.clone(),
@@ -266,7 +266,7 @@ impl Agent {
             steps,
             incidents,
             disk: DiskWriter::new(disk),
-            handed_over: HandedOver::new(entries, targets, mount),
+            handed_over: HandedOver::new(entries, swap, targets, mount),
         })
     }
 }
