@@ -79,6 +79,8 @@ pub struct Scope {
     swap: Option<SwapRoom>,
     /// All pods together can swap out so many bytes more, and may.
     pod_swap: u64,
+    /// So many bytes of pods' page cache the kernel will not take back (`memory.min`).
+    protected: u64,
 }
 
 /// A threshold that can never be kept.
@@ -167,6 +169,7 @@ impl Scope {
         Ok(Self {
             swap: SwapRoom::open(&cgroup),
             pod_swap: u64::MAX,
+            protected: 0,
             cgroup: cgroup.with_kernel_counter(),
             signal,
             capacity,
@@ -256,6 +259,11 @@ impl Scope {
         }
     }
 
+    /// So many bytes of page cache below are protected from now on.
+    pub fn protect(&mut self, bytes: u64) {
+        self.protected = bytes;
+    }
+
     /// Reads it now. Does not allocate.
     ///
     /// # Errors
@@ -270,16 +278,6 @@ impl Scope {
         let guard = self.guard.as_ref();
         let written = discounted.saturating_sub(reading.dirty_or_writeback);
         let word = guard.and_then(|guard| guard.left(free, written));
-        let left = word.map(|word| word.on_the_scale_of(self.limits.threshold));
-        let available = left.map_or(counted, |left| left.min(counted));
-        let lacking = counted - available;
-        // The triggers follow: what the machine lacks besides is as if it were in use; what a cgroup has to write before it can
-        // give it back is as if it did not count as available. That cannot be more than does.
-        let (used, withheld) = if self.is_machine {
-            (lacking, 0)
-        } else {
-            (0, lacking)
-        };
         let cache = reading.reclaimable();
         // On v1 kernel memory is not told apart; the part that keeps track of page cache goes with it.
         let of_cache = reading.kernel.min(cache / KERNEL_OF_CACHE);
@@ -289,6 +287,18 @@ impl Scope {
             true => cache,
             false => cache.saturating_add(of_cache),
         };
+        let shortage = self.shortage(&reading, reclaimable, counted, word);
+        let left = word.map(|word| word.on_the_scale_of(self.limits.threshold));
+        let left = left.into_iter().chain(self.left_unprotected(&shortage));
+        let available = left.fold(counted, u64::min);
+        let lacking = counted - available;
+        // The triggers follow: what the machine lacks besides is as if it were in use; what a cgroup has to write before it can
+        // give it back is as if it did not count as available. That cannot be more than does.
+        let (used, withheld) = if self.is_machine {
+            (lacking, 0)
+        } else {
+            (0, lacking)
+        };
         Ok(MemorySample {
             usage: reading.usage.saturating_add(used),
             reclaimable_cache: discounted.saturating_sub(withheld),
@@ -296,7 +306,7 @@ impl Scope {
             uncategorized: reading.uncategorized,
             kernel: reading.kernel - of_cache,
             reclaimable,
-            shortage: self.shortage(&reading, reclaimable, counted, word),
+            shortage,
         })
     }
 
@@ -336,6 +346,14 @@ impl Scope {
             Some(_) if !self.is_machine => reading.dirty_or_writeback.min(reclaimable).min(left),
             _ => 0,
         };
+        let protected = self.protected.min(reading.reclaimable());
+        let protected = protected.min(left - unwritten);
+        // The kernel's view counts where it is another one: memory that grows is urgent although the kubelet finds enough.
+        let amount = match (word, &self.guard) {
+            (Some(word), _) => word.amount,
+            (None, Some(guard)) if protected > 0 => guard.amount(),
+            _ => 0,
+        };
         let on_scale = machine.map(|word| word.on_the_scale_of(threshold));
         Shortage {
             available: on_scale.map_or(counted, |left| left.min(counted)),
@@ -347,14 +365,23 @@ impl Scope {
             kernel: reading.kernel.min(used),
             unlisted: 0,
             room: Room {
-                at_once: left - unwritten,
+                at_once: left - unwritten - protected,
                 slowly: unwritten,
                 per_second: WRITES_PER_SECOND,
                 swap: usable,
             },
             swap_free: free,
-            guard: word.map_or(0, |word| word.amount.min(threshold)),
+            guard: amount.min(threshold),
         }
+    }
+
+    /// What is left beside page cache that is protected, as an amount of the signal: the threshold itself when the guard's amount
+    /// is left. The triggers follow it; a pod that is not urgent goes by the kubelet's count alone.
+    fn left_unprotected(&self, shortage: &Shortage) -> Option<u64> {
+        let room = shortage.room;
+        let left = room.at_once.saturating_add(room.slowly);
+        let is_seen = self.protected > 0 && shortage.guard > 0;
+        is_seen.then(|| left.saturating_add(shortage.threshold - shortage.guard))
     }
 
     /// What counts as available although it is charged.

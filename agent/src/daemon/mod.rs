@@ -32,6 +32,7 @@ use evictd_fastpath::{Control, Event, EventQueue, FastPath, KilledBy};
 use evictd_manager::{self as manager, Command, DiskScanner, ManagerHandle, StepThreads};
 use evictd_node::{
     bpf::{kernel_log::KernelLog, object::BpfObject},
+    cgroup::protection::Protection,
     trigger::{
         cgroups::CgroupEvents,
         oom::{OomReader, kind},
@@ -156,6 +157,7 @@ struct Agent {
     /// What the manager has seen lately.
     seen_by_manager: Arc<Recorder>,
     handed_over: HandedOver,
+    protection: Protection,
 }
 
 impl Agent {

@@ -11,8 +11,10 @@ use evictd_manager::{Command, PodSet, ScanTarget};
 use evictd_node::{
     cgroup::{
         hierarchy::{MountedHierarchy, Place},
+        protection::Protection,
         swap::PodSwap,
     },
+    memory_scope::Scope,
     pods::table::{Entry, PodTable},
 };
 
@@ -78,6 +80,11 @@ impl HandedOver {
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
+}
+
+/// What looks at what is protected below the node's scope.
+pub(super) fn protection(node: &Scope) -> Protection {
+    Protection::below(node.cgroup().path(), node.is_limited())
 }
 
 impl Agent {
@@ -169,8 +176,10 @@ impl Agent {
 
     /// Looks at what is read of each pod once a second.
     pub(super) fn look_at_pods(&self) {
-        let pods = self.handed_over.entries.iter().map(|entry| &entry.memory);
-        self.handed_over.swap.refresh(pods);
+        let pods = || self.handed_over.entries.iter().map(|entry| &entry.memory);
+        self.handed_over.swap.refresh(pods());
+        let protected = self.protection.cache_of(pods());
+        self.control.set_protected(protected);
     }
 
     /// Hands over the node's scope when its capacity has changed, or swap has come or gone; the pods with what they may swap out.
@@ -178,6 +187,7 @@ impl Agent {
         let Some((scope, looked_at)) = self.node_memory.refresh(&self.config) else {
             return;
         };
+        self.protection = protection(&scope);
         self.control.send_node(Box::new(scope));
         self.send_to_manager(Command::NodeMemory(Box::new(looked_at)));
         let entries = self.handed_over.entries.clone();
