@@ -52,7 +52,10 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
         return scope.guarded(guard);
     }
     match MemAvailable::open(Path::new("/proc")) {
-        Ok(memory) => scope.guarded(MemoryGuard::machine(memory, amount)),
+        Ok(memory) => {
+            let memory = memory.with_balloon(Path::new("/sys"));
+            scope.guarded(MemoryGuard::machine(memory, amount))
+        }
         Err(error) => {
             tracing::warn!(%error, "no memory guard: what the kernel holds available is not known");
             scope
