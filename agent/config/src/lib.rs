@@ -82,8 +82,9 @@ pub struct Config {
     /// `accountReclaimableCache`: count page cache that can be reclaimed as available.
     pub account_reclaimable_cache: bool,
     /// `memoryGuard`: less than this of what the kernel has available counts as less than the hard threshold. For the machine
-    /// that is its MemAvailable, for a cgroup of v1 what is free and what could be freed without writing it first. Without an
-    /// amount it is 100 MiB. Off in mode `kubelet` unless asked for.
+    /// that is its MemAvailable without what `memory.min` protects; for a cgroup of v1 what is free and what could be freed without
+    /// writing it first; for one of v2, where page cache is protected, what is left beside that. Without an amount it is 100 MiB.
+    /// Off in mode `kubelet` unless asked for.
     pub memory_guard: Reserve,
     /// `kernelFloor`: the limit at which the kernel itself kills the first victim; without an amount it is half of
     /// the hard threshold.

@@ -182,7 +182,9 @@ impl Terminating {
             }
             Some(exited) if now.saturating_sub(exited) < CLEANUP_NS => {
                 let due = exited.saturating_add(UNMOUNT_NS);
-                pending.add(shared, due.max(now.saturating_add(EXIT_NS)));
+                // As for processes: the longer nothing has come, the longer it may take.
+                let soon = now.saturating_add(now.saturating_sub(due).max(EXIT_NS));
+                pending.add(shared, due.max(soon));
             }
             Some(_) => {}
         }
@@ -248,6 +250,18 @@ mod tests {
         late.observe(MS, seen(false, 210));
         assert_eq!(late.observe(31 * SECOND, seen(false, 210)), Fate::Released);
         assert_eq!(pending(&late, 31 * SECOND, 210), Pending::default());
+    }
+
+    // R43
+    #[test]
+    fn shared_memory_that_is_overdue_is_due_the_later_the_longer_nothing_has_come() {
+        let mut victim = Terminating::new(0, 300 * MIB, 200 * MIB);
+        victim.observe(0, seen(false, 200));
+        let due_in = |now| pending(&victim, now, 200).due.unwrap() - now;
+        assert_eq!(due_in(SECOND), 4 * SECOND);
+        assert_eq!(due_in(UNMOUNT_NS), EXIT_NS);
+        assert_eq!(due_in(7 * SECOND), 2 * SECOND);
+        assert_eq!(due_in(25 * SECOND), 20 * SECOND);
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub struct Control {
     settings: SwapSlot<FastPathSettings>,
     /// Pods that the fast path has not killed, and when they were.
     killed: ArrayQueue<(Arc<Entry>, u64, KilledBy)>,
+    /// So many bytes of pods' page cache are protected (`memory.min`).
+    protected: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -65,6 +67,7 @@ impl Control {
             scopes: Default::default(),
             settings: SwapSlot::default(),
             killed: ArrayQueue::new(MAX_IN_FLIGHT),
+            protected: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         }))
     }
@@ -126,6 +129,15 @@ impl Control {
         if let Some(slot) = self.scopes.get(index) {
             slot.retire(scope);
         }
+    }
+
+    /// So many bytes of pods' page cache the kernel will not take back: the next look counts them as no room.
+    pub fn set_protected(&self, bytes: u64) {
+        self.protected.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn protected(&self) -> u64 {
+        self.protected.load(Ordering::Relaxed)
     }
 
     /// Asks the fast path to end.

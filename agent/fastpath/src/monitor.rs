@@ -283,6 +283,7 @@ impl MemoryMonitor {
         let (_, _, dying_before) = self.in_flight.pending(&monitor.scope, woken);
         let (hook, table) = (self.setup.trigger.hook(), &mut self.setup.table);
         monitor.scope.limit_swap(|| table.swap.left());
+        monitor.scope.protect(self.setup.control.protected());
         monitor.sample(woken, dying_before, triggers, hook, self.growth, || {
             table.flush_statistics()
         })?;

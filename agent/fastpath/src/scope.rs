@@ -191,13 +191,17 @@ impl ScopeMonitor {
 
     /// What the machine's counters tell of what is charged and is not in the cgroup's statistics.
     fn apply_machine_share(&mut self, missing: u64) {
+        let is_v1 = self.scope.cgroup().version() == Version::V1;
         if missing > 0 {
             let cache = self.machine.cache_in(missing);
             self.sample.has_unlisted_cache(cache);
         } else if !self.pressed {
-            self.machine.settle();
+            let threshold = self.scope.limits().threshold;
+            let is_far = self.sample.available >= threshold.saturating_mul(2);
+            let kernel = (is_v1 && is_far).then_some(self.sample.kernel);
+            self.machine.settle(kernel);
         }
-        if self.scope.cgroup().version() == Version::V1 {
+        if is_v1 {
             let slab = self.machine.slab_in(self.sample.kernel);
             self.sample.has_reclaimable_slab(slab);
         }

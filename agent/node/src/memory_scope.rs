@@ -82,8 +82,10 @@ pub struct Scope {
     guard: Option<MemoryGuard>,
     /// Where it may be swapped out to.
     swap: Option<SwapRoom>,
-    /// All pods together may swap out so many bytes more.
+    /// All pods together can swap out so many bytes more, and may.
     pod_swap: u64,
+    /// So many bytes of pods' page cache the kernel will not take back (`memory.min`).
+    protected: u64,
 }
 
 /// A threshold that can never be kept.
@@ -172,6 +174,7 @@ impl Scope {
         Ok(Self {
             swap: SwapRoom::open(&cgroup),
             pod_swap: u64::MAX,
+            protected: 0,
             cgroup: cgroup.with_kernel_counter(),
             signal,
             capacity,
@@ -254,11 +257,16 @@ impl Scope {
         self.limits = limits;
     }
 
-    /// Where there is swap, asks how many bytes more all pods together may swap out.
+    /// Where there is swap, asks how many bytes more all pods together can swap out and may.
     pub fn limit_swap(&mut self, left: impl FnOnce() -> u64) {
         if self.swap.is_some() {
             self.pod_swap = left();
         }
+    }
+
+    /// So many bytes of page cache below are protected from now on.
+    pub fn protect(&mut self, bytes: u64) {
+        self.protected = bytes;
     }
 
     /// Reads it now. Does not allocate.
@@ -275,16 +283,6 @@ impl Scope {
         let guard = self.guard.as_ref();
         let written = discounted.saturating_sub(reading.dirty_or_writeback);
         let word = guard.and_then(|guard| guard.left(free, written));
-        let left = word.map(|word| word.on_the_scale_of(self.limits.threshold));
-        let available = left.map_or(counted, |left| left.min(counted));
-        let lacking = counted - available;
-        // The triggers follow: what the machine lacks besides is as if it were in use; what a cgroup has to write before it can
-        // give it back is as if it did not count as available. That cannot be more than does.
-        let (used, withheld) = if self.is_machine {
-            (lacking, 0)
-        } else {
-            (0, lacking)
-        };
         let cache = reading.reclaimable();
         // On v1 kernel memory is not told apart; the part that keeps track of page cache goes with it.
         let of_cache = reading.kernel.min(cache / KERNEL_OF_CACHE);
@@ -293,6 +291,18 @@ impl Scope {
             true if self.cgroup.is_root() => cache.saturating_sub(reading.slab_reclaimable),
             true => cache,
             false => cache.saturating_add(of_cache),
+        };
+        let shortage = self.shortage(&reading, reclaimable, counted, word);
+        let left = word.map(|word| word.on_the_scale_of(self.limits.threshold));
+        let left = left.into_iter().chain(self.left_unprotected(&shortage));
+        let available = left.fold(counted, u64::min);
+        let lacking = counted - available;
+        // The triggers follow: what the machine lacks besides is as if it were in use; what a cgroup has to write before it can
+        // give it back is as if it did not count as available. That cannot be more than does.
+        let (used, withheld) = if self.is_machine {
+            (lacking, 0)
+        } else {
+            (0, lacking)
         };
         Ok(MemorySample {
             usage: reading.usage.saturating_add(used),
@@ -304,7 +314,7 @@ impl Scope {
                 true => reclaimable,
                 false => reclaimable.saturating_sub(reading.slab_reclaimable),
             },
-            shortage: self.shortage(&reading, reclaimable, counted, word),
+            shortage,
         })
     }
 
@@ -350,6 +360,14 @@ impl Scope {
             None => reading.slab_reclaimable.min(reclaimable),
         };
         let slowly = unwritten.saturating_add(slab).min(left);
+        let protected = self.protected.min(reading.reclaimable());
+        let protected = protected.min(left - slowly);
+        // The kernel's view counts where it is another one: memory that grows is urgent although the kubelet finds enough.
+        let amount = match (word, &self.guard) {
+            (Some(word), _) => word.amount,
+            (None, Some(guard)) if protected > 0 => guard.amount(),
+            _ => 0,
+        };
         let on_scale = machine.map(|word| word.on_the_scale_of(threshold));
         Shortage {
             available: on_scale.map_or(counted, |left| left.min(counted)),
@@ -361,15 +379,24 @@ impl Scope {
             kernel: reading.kernel.min(used),
             unlisted: 0,
             room: Room {
-                at_once: left - slowly,
+                at_once: left - slowly - protected,
                 slowly,
                 per_second: WRITES_PER_SECOND,
                 swap: usable,
             },
             swap_free: free,
-            guard: word.map_or(0, |word| word.amount.min(threshold)),
+            guard: amount.min(threshold),
             bounded: Bounded::default(),
         }
+    }
+
+    /// What is left beside page cache that is protected, as an amount of the signal: the threshold itself when the guard's amount
+    /// is left. The triggers follow it; a pod that is not urgent goes by the kubelet's count alone.
+    fn left_unprotected(&self, shortage: &Shortage) -> Option<u64> {
+        let room = shortage.room;
+        let left = room.at_once.saturating_add(room.slowly);
+        let is_seen = self.protected > 0 && shortage.guard > 0;
+        is_seen.then(|| left.saturating_add(shortage.threshold - shortage.guard))
     }
 
     /// What counts as available although it is charged.

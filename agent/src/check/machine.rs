@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use evictd_node::{
     bpf::btf::VMLINUX,
-    proc::{numa, psi::Pressure},
+    proc::{machine, numa, psi::Pressure},
 };
 use evictd_sys::rt::probe_realtime;
 
@@ -58,7 +58,7 @@ pub fn release(proc: &Path) -> String {
 
 /// Everything that files tell.
 pub fn findings(proc: &Path, sys: &Path) -> Vec<Finding> {
-    vec![
+    let findings = vec![
         capabilities(proc),
         btf(),
         lockdown(sys),
@@ -67,7 +67,8 @@ pub fn findings(proc: &Path, sys: &Path) -> Vec<Finding> {
         numa(sys),
         psi(proc),
         realtime(),
-    ]
+    ];
+    findings.into_iter().chain(balloon(proc, sys)).collect()
 }
 
 fn capabilities(proc: &Path) -> Finding {
@@ -148,6 +149,28 @@ fn swap(proc: &Path) -> Finding {
             Finding::new(TOPIC, State::Degraded, detail)
         }
     }
+}
+
+/// A balloon that stays in `MemTotal`; any other is followed as the capacity.
+fn balloon(proc: &Path, sys: &Path) -> Option<Finding> {
+    const TOPIC: &str = "balloon";
+    if !machine::gives_balloon_back(sys) {
+        return None;
+    }
+    Some(match machine::balloon(proc) {
+        Some(bytes) => {
+            let detail = format!(
+                "deflates before the OOM killer comes: the {} MiB that it holds are room, and no growth",
+                bytes >> 20
+            );
+            Finding::new(TOPIC, State::Ok, detail)
+        }
+        None => {
+            let detail = "deflates before the OOM killer comes, and the kernel does not tell what it holds (6.15 and later do): \
+                          what it takes looks like growth, and can cost pods";
+            Finding::new(TOPIC, State::Degraded, detail)
+        }
+    })
 }
 
 fn numa(sys: &Path) -> Finding {
@@ -236,6 +259,20 @@ mod tests {
             "Filename Type Size Used Priority\n/dev/vdb partition 1 0 -2\n",
         )]);
         assert_eq!(swap(with.path()).state, State::Degraded);
+    }
+
+    #[test]
+    fn a_balloon_whose_size_is_not_told_degrades() {
+        let features = "bus/virtio/drivers/virtio_balloon/virtio3/features";
+        let told = |features: (&str, &str), meminfo: &str| {
+            let root = root(&[features, ("meminfo", meminfo)]);
+            balloon(root.path(), root.path()).map(|finding| finding.state)
+        };
+        let deflates = (features, "0010\n");
+        assert_eq!(told(deflates, "Balloon: 2048 kB\n"), Some(State::Ok));
+        assert_eq!(told(deflates, "MemTotal: 1 kB\n"), Some(State::Degraded));
+        assert_eq!(told((features, "0100\n"), "MemTotal: 1 kB\n"), None);
+        assert_eq!(told(("none", ""), "MemTotal: 1 kB\n"), None);
     }
 
     #[test]

@@ -11,7 +11,11 @@ use evictd_engine::{
 };
 use evictd_node::{
     bpf::{object::BpfObject, pin::is_bpffs},
-    cgroup::memory::{MemoryCgroup, Version, memory_root},
+    cgroup::{
+        memory::{MemoryCgroup, Version, memory_root},
+        protection::{Protection, set_on},
+    },
+    pods::discovery::pods_below,
     proc::machine::memory_total,
     trigger::{
         memory::{self, Built},
@@ -114,6 +118,7 @@ impl Check {
         };
         findings.extend(evidence);
         findings.push(pinned_guard(config, memory.as_ref()));
+        findings.extend(root.iter().filter_map(|(root, _)| protection(root)));
         let mut hooks = signals::memory(memory.map(|built| built.choice), root.as_ref());
         let usable = hooks
             .iter()
@@ -133,6 +138,24 @@ impl Check {
             findings,
         }
     }
+}
+
+/// Page cache that the kernel will not take back.
+fn protection(root: &Path) -> Option<Finding> {
+    let pods = pods_below(root).found;
+    let memory = pods.iter().flat_map(|pod| MemoryCgroup::open(&pod.path));
+    let memory: Vec<_> = memory.collect();
+    let set = set_on(&memory);
+    let bytes = Protection::below(root, false).cache_of(memory.iter());
+    (set > 0).then(|| {
+        let detail = format!(
+            "set on {set} of {} pods: {} MiB of their page cache count as available and cannot be reclaimed now; growth that \
+             leaves nothing else is urgent",
+            memory.len(),
+            bytes >> 20
+        );
+        Finding::new("memory.min", State::Ok, detail)
+    })
 }
 
 const MET_NOW: &str = "thresholds now";
@@ -338,6 +361,38 @@ fn sizing(capacity: u64, eviction: &EvictionConfig) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pods_whose_cache_is_protected_are_told_of() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |name: &str, min: &str| {
+            let group = dir.path().join(name);
+            std::fs::create_dir_all(&group).unwrap();
+            for (file, text) in [
+                ("min", min),
+                ("current", "100000000"),
+                (
+                    "stat",
+                    "anon 0\nfile 100000000\ninactive_file 100000000\nactive_file 0\n",
+                ),
+            ] {
+                std::fs::write(group.join(format!("memory.{file}")), text).unwrap();
+            }
+        };
+        let pods = [
+            "pod00000000-0000-0000-0000-000000000001",
+            "pod00000000-0000-0000-0000-000000000002",
+        ];
+        make("kubepods", "0");
+        for pod in pods {
+            make(&format!("kubepods/{pod}"), "0");
+        }
+        assert_eq!(protection(dir.path()), None);
+        make("kubepods", "52428800");
+        make(&format!("kubepods/{}", pods[1]), "52428800");
+        let told = protection(dir.path()).unwrap().detail;
+        assert!(told.starts_with("set on 1 of 2 pods: 50 MiB of"), "{told}");
+    }
 
     #[test]
     fn a_guard_that_sees_less_is_degraded_and_says_why() {

@@ -32,6 +32,7 @@ use evictd_fastpath::{Control, Event, EventQueue, FastPath, KilledBy};
 use evictd_manager::{self as manager, Command, DiskScanner, ManagerHandle, StepThreads};
 use evictd_node::{
     bpf::{kernel_log::KernelLog, object::BpfObject},
+    cgroup::protection::Protection,
     trigger::{
         cgroups::CgroupEvents,
         oom::{OomReader, kind},
@@ -156,6 +157,7 @@ struct Agent {
     /// What the manager has seen lately.
     seen_by_manager: Arc<Recorder>,
     handed_over: HandedOver,
+    protection: Protection,
 }
 
 impl Agent {
@@ -300,6 +302,7 @@ impl Agent {
         self.take_kubelet_evictions();
         self.reload(false);
         self.follow_node_scope();
+        self.look_at_pods();
         self.ticks = self.ticks.wrapping_add(1);
         let lost = match &self.counters_object {
             Some(object) => self.cgroup_events.rescan_due(object).unwrap_or(true),

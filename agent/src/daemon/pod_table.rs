@@ -9,7 +9,12 @@ use std::{
 
 use evictd_manager::{Command, PodSet, ScanTarget};
 use evictd_node::{
-    cgroup::hierarchy::{MountedHierarchy, Place},
+    cgroup::{
+        hierarchy::{MountedHierarchy, Place},
+        protection::Protection,
+        swap::PodSwap,
+    },
+    memory_scope::Scope,
     pods::table::{Entry, PodTable},
 };
 
@@ -25,6 +30,8 @@ const GATHER_BELOW: Duration = Duration::from_millis(200);
 pub(super) struct HandedOver {
     /// The pods.
     pub entries: Vec<Arc<Entry>>,
+    /// What they can swap out.
+    swap: Arc<PodSwap>,
     targets: Vec<ScanTarget>,
     members: PodSet,
     /// Where the memory hierarchy is mounted.
@@ -37,10 +44,16 @@ pub(super) struct HandedOver {
 }
 
 impl HandedOver {
-    pub fn new(entries: Vec<Arc<Entry>>, targets: Vec<ScanTarget>, mount: PathBuf) -> Self {
+    pub fn new(
+        entries: Vec<Arc<Entry>>,
+        swap: Arc<PodSwap>,
+        targets: Vec<ScanTarget>,
+        mount: PathBuf,
+    ) -> Self {
         Self {
             members: PodSet::new(&entries),
             entries,
+            swap,
             targets,
             hierarchy: MountedHierarchy::new(mount),
             unplaced: false,
@@ -67,6 +80,11 @@ impl HandedOver {
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
+}
+
+/// What looks at what is protected below the node's scope.
+pub(super) fn protection(node: &Scope) -> Protection {
+    Protection::below(node.cgroup().path(), node.is_limited())
 }
 
 impl Agent {
@@ -149,10 +167,19 @@ impl Agent {
         self.handed_over.targets.clone_from(&targets);
         self.handed_over.members = members.clone();
         self.handed_over.entries.clone_from(&table.entries);
+        self.handed_over.swap = Arc::clone(&table.swap);
         self.scanner.set_targets(targets);
         self.send_to_manager(Command::Members(members));
         self.oom_attributor.know(&table.entries);
         self.control.send(table);
+    }
+
+    /// Looks at what is read of each pod once a second.
+    pub(super) fn look_at_pods(&self) {
+        let pods = || self.handed_over.entries.iter().map(|entry| &entry.memory);
+        self.handed_over.swap.refresh(pods());
+        let protected = self.protection.cache_of(pods());
+        self.control.set_protected(protected);
     }
 
     /// Hands over the node's scope when its capacity has changed, or swap has come or gone; the pods with what they may swap out.
@@ -160,6 +187,7 @@ impl Agent {
         let Some((scope, looked_at)) = self.node_memory.refresh(&self.config) else {
             return;
         };
+        self.protection = protection(&scope);
         self.control.send_node(Box::new(scope));
         self.send_to_manager(Command::NodeMemory(Box::new(looked_at)));
         let entries = self.handed_over.entries.clone();

@@ -45,14 +45,17 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
     let configured = guard.memory_available.as_ref();
     let amount = configured.map_or(GUARD, |value| value.amount(capacity));
     if !scope.is_machine() {
-        return match scope.cgroup().version() {
-            Version::V1 => scope.guarded(MemoryGuard::cgroup_v1(amount)),
-            // A writer that writes more than the disk can take waits there.
-            Version::V2 => scope,
+        let guard = match scope.cgroup().version() {
+            Version::V1 => MemoryGuard::cgroup_v1(amount),
+            Version::V2 => MemoryGuard::cgroup_v2(amount),
         };
+        return scope.guarded(guard);
     }
     match MemAvailable::open(Path::new("/proc")) {
-        Ok(memory) => scope.guarded(MemoryGuard::machine(memory, amount)),
+        Ok(memory) => {
+            let memory = memory.with_balloon(Path::new("/sys"));
+            scope.guarded(MemoryGuard::machine(memory, amount))
+        }
         Err(error) => {
             tracing::warn!(%error, "no memory guard: what the kernel holds available is not known");
             scope

@@ -35,7 +35,7 @@ use crate::{
         metrics::{self, Dropped, Reloads},
         oom::OomAttributor,
         pod_source::{self, Opened, PodSource},
-        pod_table::HandedOver,
+        pod_table::{HandedOver, protection},
         sources,
     },
     telemetry::{self, Health, Heartbeat, Metrics, MetricsListener},
@@ -70,6 +70,7 @@ impl Agent {
         let mut allocatable = Allocatable::new(config, &scope);
         let (pods_scope, pods_looked_at) = allocatable.first().unzip();
         let node_memory = NodeMemory::new(config, &scope)?;
+        let protection = protection(&scope);
         let capacity = scope.capacity();
         let mut evidence = evidence(&scope, pods_scope.as_ref());
         let scopes: Vec<_> = std::iter::once(scope).chain(pods_scope).collect();
@@ -103,7 +104,7 @@ impl Agent {
         let memory_signals: Vec<_> = scopes.iter().map(Scope::signal).collect();
         let allocatable_capacity = scopes.get(1).map(Scope::capacity);
         let pods = table.entries.len();
-        let entries = table.entries.clone();
+        let (entries, swap) = (table.entries.clone(), Arc::clone(&table.swap));
         evidence.know(&entries);
         let words = MessageBuilder {
             thresholds: config.eviction.thresholds.clone(),
@@ -266,7 +267,8 @@ impl Agent {
             steps,
             incidents,
             disk: DiskWriter::new(disk),
-            handed_over: HandedOver::new(entries, targets, mount),
+            handed_over: HandedOver::new(entries, swap, targets, mount),
+            protection,
         })
     }
 }

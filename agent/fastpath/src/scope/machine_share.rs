@@ -4,7 +4,8 @@
 //! shared memory have not grown since nothing was missing: all that may be anonymous is taken to be.
 //!
 //! v1 counts a cgroup's kernel memory and has no line for the slab in it: dentries and inodes of many files. What its kernel memory
-//! and the machine's reclaimable slab both have grown by since the least of each was seen is taken for the cgroup's reclaimable slab.
+//! and the machine's reclaimable slab both have grown by since memory was last far from short, or since the least of each was seen
+//! after that, is taken for the cgroup's reclaimable slab.
 
 use std::path::Path;
 
@@ -19,7 +20,7 @@ pub struct MachineShare {
     machine: Option<MemoryUse>,
     /// The machine's anonymous and shared memory when nothing was missing.
     anonymous: Option<u64>,
-    /// The least that was seen, of the cgroup's kernel memory and of the machine's reclaimable slab.
+    /// The least that was seen since memory was far from short, of the cgroup's kernel memory and of the machine's reclaimable slab.
     least: Option<(u64, u64)>,
 }
 
@@ -41,9 +42,20 @@ impl MachineShare {
         self.machine.as_ref()?.read().ok()
     }
 
-    /// Nothing is missing in the statistics at this look.
-    pub fn settle(&mut self) {
-        self.anonymous = self.read().map(|uses| uses.anonymous);
+    /// Nothing is missing in the statistics at this look. `kernel`: what a v1 cgroup has of kernel memory, where memory is far from
+    /// short.
+    pub fn settle(&mut self, kernel: Option<u64>) {
+        let uses = self.read();
+        self.anonymous = uses.map(|uses| uses.anonymous);
+        if let (Some(kernel), Some(uses)) = (kernel, uses) {
+            self.begin(kernel, uses.reclaimable_slab);
+        }
+    }
+
+    /// What has come by now may be in use: days after the start the machine's slab has grown by more than any kernel memory, and all
+    /// of it would be taken for slab that can be given back.
+    fn begin(&mut self, kernel: u64, slab: u64) {
+        self.least = Some((kernel, slab));
     }
 
     /// The page cache in `missing` bytes that are charged and not in the statistics.
@@ -116,5 +128,15 @@ mod tests {
         assert_eq!(share.slab_given(60 * MIB, 350 * MIB), 40 * MIB);
         // Too little for a look at the machine.
         assert_eq!(share.slab_in(20 * MIB + NEW_BYTES), 0);
+    }
+
+    // R40
+    #[test]
+    fn what_was_there_while_memory_was_far_from_short_is_no_slab() {
+        let mut share = MachineShare::default();
+        assert_eq!(share.slab_given(50 * MIB, 150 * MIB), 0);
+        share.begin(600 * MIB, 2000 * MIB);
+        assert_eq!(share.slab_given(640 * MIB, 2010 * MIB), 10 * MIB);
+        assert_eq!(share.slab_given(640 * MIB, 2100 * MIB), 40 * MIB);
     }
 }

@@ -7,6 +7,7 @@ pub mod kill;
 pub mod members;
 pub mod memory;
 pub mod pids;
+pub mod protection;
 pub mod reclaim;
 pub mod stat_flush;
 pub mod swap;

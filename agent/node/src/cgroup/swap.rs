@@ -1,12 +1,14 @@
 //! Where the memory of a cgroup may be swapped out to.
 //!
 //! Each of three limits holds: what the machine has, `memory.swap.max` of the scope's own cgroup, and those of the pods'
-//! containers, which the kubelet sets by `memorySwap.swapBehavior`: 0 for all with `NoSwap`, its default.
+//! containers, which the kubelet sets by `memorySwap.swapBehavior`: 0 for all with `NoSwap`, its default. A container can swap out
+//! no more than it has, whatever it may.
 
 use std::{
     fs::{self, File},
     io,
-    path::Path,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use crate::{
@@ -86,13 +88,25 @@ fn is_on_zram(line: &str) -> bool {
 /// cgroup), or has just been made and gets its limit a moment later: it does not count.
 const SANDBOX: u64 = 4 << 20;
 
-/// What all pods together may swap out.
-#[derive(Debug, Default)]
+/// What all pods together can swap out and may.
+#[derive(Debug)]
 pub struct PodSwap {
-    /// In bytes; `None` where at least one of them is not limited.
-    limit: Option<u64>,
-    /// What they have swapped out: `memory.swap.current` of the cgroups that they lie in.
-    swapped: Vec<File>,
+    /// With what was swapped out by then, in bytes; the largest number where at least one of them is not limited.
+    until: AtomicU64,
+    /// What they have swapped out: `memory.swap.current` of the cgroups that they lie in. The fast path's own files.
+    swapped: Vec<(PathBuf, File)>,
+    /// The machine has swap; otherwise nothing is read.
+    is_read: bool,
+}
+
+impl Default for PodSwap {
+    fn default() -> Self {
+        Self {
+            until: AtomicU64::new(u64::MAX),
+            swapped: Vec::new(),
+            is_read: false,
+        }
+    }
 }
 
 impl PodSwap {
@@ -105,49 +119,74 @@ impl PodSwap {
     }
 
     fn of_pods<'a>(pods: impl Iterator<Item = &'a MemoryCgroup> + Clone) -> Self {
-        let limit = pods
-            .clone()
-            .try_fold(0_u64, |sum, pod| Some(sum.saturating_add(limit_of(pod)?)));
-        let mut parents: Vec<&Path> = pods.filter_map(|pod| pod.path().parent()).collect();
+        let mut parents: Vec<&Path> = pods.clone().filter_map(|pod| pod.path().parent()).collect();
         parents.sort_unstable();
         // A cgroup sorts before those below it, which it counts.
         parents.dedup_by(|below, above| below.starts_with(above));
-        let swapped = match limit {
-            Some(1..) => parents.iter(),
-            _ => [].iter(),
+        let open = |dir: &Path| {
+            let path = dir.join("memory.swap.current");
+            let file = open_primed(&path).ok()?;
+            Some((path, file))
         };
-        let open = |dir: &&Path| open_primed(&dir.join("memory.swap.current")).ok();
-        Self {
-            limit,
-            swapped: swapped.filter_map(open).collect(),
-        }
+        let swap = Self {
+            swapped: parents.into_iter().filter_map(open).collect(),
+            is_read: true,
+            ..Self::default()
+        };
+        swap.refresh(pods);
+        swap
     }
 
-    /// Bytes that they may still swap out; the largest number where they are not limited. Does not allocate.
-    pub fn left(&self) -> u64 {
-        let Some(limit) = self.limit else {
-            return u64::MAX;
+    /// Looks at all of them anew: their memory grows, and limits change. For threads of normal priority, by files of their own.
+    pub fn refresh<'a>(&self, pods: impl Iterator<Item = &'a MemoryCgroup>) {
+        if !self.is_read {
+            return;
+        }
+        // In this order: what is swapped out meanwhile counts twice rather than not at all.
+        let swapped = self.swapped.iter().filter_map(|(path, _)| bytes_in(path));
+        let swapped = swapped.fold(0, u64::saturating_add);
+        let can = pods
+            .map(can_swap)
+            .try_fold(0_u64, |sum, can| Some(sum.saturating_add(can?)));
+        let until = match can {
+            None => u64::MAX,
+            Some(0) => 0,
+            Some(can) => swapped.saturating_add(can),
         };
-        let swapped = self.swapped.iter().map(|file| read(file).ok().flatten());
-        limit.saturating_sub(swapped.flatten().sum())
+        self.until.store(until, Ordering::Relaxed);
+    }
+
+    /// Bytes that they can still swap out and may; the largest number where they are not limited. What was swapped out since all of
+    /// them were looked at is left out. Does not allocate.
+    pub fn left(&self) -> u64 {
+        let until = self.until.load(Ordering::Relaxed);
+        if until == 0 || until == u64::MAX {
+            return until;
+        }
+        let swapped = self
+            .swapped
+            .iter()
+            .map(|(_, file)| read(file).ok().flatten());
+        until.saturating_sub(swapped.flatten().fold(0, u64::saturating_add))
     }
 }
 
-/// What a pod may swap out, by its own limit and those of its containers; `None`: as much as there is.
-fn limit_of(pod: &MemoryCgroup) -> Option<u64> {
+/// What a pod can still swap out, by its own limit and those of its containers; `None`: as much as there is.
+fn can_swap(pod: &MemoryCgroup) -> Option<u64> {
     if pod.version() == Version::V1 {
         return None;
     }
-    let own = limit_in(pod.path());
+    let own = can_swap_in(pod.path());
     let entries = fs::read_dir(pod.path()).into_iter().flatten().flatten();
     let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()));
     let mut containers = dirs.map(|entry| entry.path()).peekable();
+    let none_of_small = |dir: &Path| (swappable_in(dir) < SANDBOX).then_some(0);
     if containers.peek().is_none() {
-        return own.or_else(|| (swappable_in(pod.path()) < SANDBOX).then_some(0));
+        return own.or_else(|| none_of_small(pod.path()));
     }
     let below = containers.try_fold(0_u64, |sum, dir| {
-        let limit = limit_in(&dir).or_else(|| (swappable_in(&dir) < SANDBOX).then_some(0))?;
-        Some(sum.saturating_add(limit))
+        let can = can_swap_in(&dir).or_else(|| none_of_small(&dir))?;
+        Some(sum.saturating_add(can))
     });
     match (own, below) {
         (Some(own), Some(below)) => Some(own.min(below)),
@@ -155,9 +194,19 @@ fn limit_of(pod: &MemoryCgroup) -> Option<u64> {
     }
 }
 
-/// `memory.swap.max`; `None` where it is no number.
-fn limit_in(dir: &Path) -> Option<u64> {
-    number(&fs::read(dir.join("memory.swap.max")).ok()?)
+/// What is left of the limit, and no more than there is to be swapped out; `None` where there is no limit.
+fn can_swap_in(dir: &Path) -> Option<u64> {
+    let limit = bytes_in(&dir.join("memory.swap.max"))?;
+    let swapped = bytes_in(&dir.join("memory.swap.current")).unwrap_or(0);
+    Some(match limit.saturating_sub(swapped) {
+        0 => 0,
+        left => left.min(swappable_in(dir)),
+    })
+}
+
+/// What a file says; `None` where it is no number.
+fn bytes_in(path: &Path) -> Option<u64> {
+    number(&fs::read(path).ok()?)
 }
 
 /// Anonymous and shared memory: page cache, of a log for example, is not swapped out.
@@ -224,12 +273,17 @@ mod tests {
         assert_eq!(room(64 << 10, "max\n", "N\n", file, 5 * MIB), Some(5 * MIB));
     }
 
-    /// What pods may swap out, whose cgroups have these limits and usages: those of the pod, then those of its containers.
+    /// What pods can swap out and may, whose cgroups have these limits and usages: those of the pod, then those of its containers, of
+    /// which the second has swapped out 1 MiB.
     fn pods(pods: &[&[(&str, u64)]]) -> u64 {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("memory.swap.current"), "1048576\n").unwrap();
+        made(dir.path(), pods).0.left()
+    }
+
+    fn made(dir: &Path, pods: &[&[(&str, u64)]]) -> (PodSwap, Vec<MemoryCgroup>) {
+        fs::write(dir.join("memory.swap.current"), "1048576\n").unwrap();
         let made = pods.iter().enumerate().map(|(pod, groups)| {
-            let pod = dir.path().join(format!("pod{pod}"));
+            let pod = dir.join(format!("pod{pod}"));
             for (at, (max, usage)) in groups.iter().enumerate() {
                 let dir = match at {
                     0 => pod.clone(),
@@ -241,11 +295,48 @@ mod tests {
                 fs::write(dir.join("memory.current"), (usage * 2).to_string()).unwrap();
                 let stat = format!("anon {usage}\nfile {usage}\n");
                 fs::write(dir.join("memory.stat"), stat).unwrap();
+                let swapped = if at == 0 || at == 2 { MIB } else { 0 };
+                fs::write(dir.join("memory.swap.current"), swapped.to_string()).unwrap();
             }
             MemoryCgroup::open(&pod).unwrap()
         });
         let made: Vec<_> = made.collect();
-        PodSwap::of_pods(made.iter()).left()
+        (PodSwap::of_pods(made.iter()), made)
+    }
+
+    // R40
+    #[test]
+    fn a_container_can_swap_out_no_more_than_it_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let (gib, write) = (1 << 30, |name: &str, text: String| {
+            fs::write(dir.path().join(name), text).unwrap();
+        });
+        let allowance = (16 * gib).to_string();
+        // Burstable with LimitedSwap, beside a BestEffort hog, which may swap out nothing.
+        let idle: &[_] = &[("max", gib), (&allowance, gib)];
+        let (swap, pods) = made(dir.path(), &[idle, &[("max", 9 * gib), ("0", 9 * gib)]]);
+        assert_eq!(swap.left(), gib);
+        // What is swapped out leaves less at once; what grows is seen at the next look.
+        write("memory.swap.current", (101 * MIB).to_string());
+        assert_eq!(swap.left(), gib - 100 * MIB);
+        write(
+            "pod0/container1/memory.swap.current",
+            (100 * MIB).to_string(),
+        );
+        write(
+            "pod0/container1/memory.stat",
+            format!("anon {}\nshmem {}\n", 2 * gib, MIB),
+        );
+        swap.refresh(pods.iter());
+        assert_eq!(swap.left(), 2 * gib + MIB);
+        // The limit is the lesser one.
+        write("pod0/container1/memory.swap.max", (101 * MIB).to_string());
+        swap.refresh(pods.iter());
+        assert_eq!(swap.left(), MIB);
+        // The kubelet is started with NoSwap.
+        write("pod0/container1/memory.swap.max", "0".into());
+        swap.refresh(pods.iter());
+        assert_eq!(swap.left(), 0);
     }
 
     #[test]

@@ -17,6 +17,8 @@ enum GuardSource {
     Machine(MemAvailable),
     /// What the kernel can take in a cgroup without waiting for a disk.
     CgroupV1,
+    /// The kubelet's, but for what is protected in a cgroup of v2.
+    CgroupV2,
 }
 
 impl MemoryGuard {
@@ -40,6 +42,21 @@ impl MemoryGuard {
         }
     }
 
+    /// For a cgroup of v2, where a writer that writes more than the disk can take waits: only page cache that `memory.min` protects
+    /// is no memory that is left.
+    pub fn cgroup_v2(amount: u64) -> Self {
+        let word = GuardSource::CgroupV2;
+        Self {
+            source: word,
+            amount,
+        }
+    }
+
+    /// So much should be left.
+    pub(super) fn amount(&self) -> u64 {
+        self.amount
+    }
+
     /// What it knows to be left. `free` is not charged, `written` is page cache that counts as available and can be taken at
     /// once; all in bytes.
     pub(super) fn left(&self, free: u64, written: u64) -> Option<Left> {
@@ -50,6 +67,7 @@ impl MemoryGuard {
                 (available, Some(total.saturating_sub(available)))
             }
             GuardSource::CgroupV1 => (free.saturating_add(written), None),
+            GuardSource::CgroupV2 => return None,
         };
         Some(Left {
             bytes,

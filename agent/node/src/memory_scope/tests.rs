@@ -1,5 +1,7 @@
 use std::{fs, path::Path};
 
+use evictd_engine::pace::{Decision, Pace, Pending, Urgency};
+
 use super::*;
 use crate::proc::machine::MemAvailable;
 
@@ -109,6 +111,88 @@ fn memory_that_comes_or_goes_is_no_growth() {
         assert_eq!(shortage.used, 910 * MIB);
         assert_eq!(shortage.room.at_once, available * MIB);
     }
+}
+
+/// A cgroup of v2 of 1000 MiB, 400 of them page cache, where so many are anonymous.
+fn with_cache(dir: &Path, anon: u64) {
+    let write = |name: &str, text: String| fs::write(dir.join(name), text).unwrap();
+    let (anon, file) = (anon * MIB, 400 * MIB);
+    write("memory.max", (1000 * MIB).to_string());
+    write("memory.current", (anon + file).to_string());
+    write(
+        "memory.stat",
+        format!("anon {anon}\nfile {file}\ninactive_file {file}\nactive_file 0\n"),
+    );
+}
+
+// R40
+#[test]
+fn growth_is_urgent_where_only_protected_cache_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = |_| Limits {
+        threshold: 100 * MIB,
+        resolved: 100 * MIB,
+        floor: None,
+    };
+    let decide = |guard: bool, protected: u64| {
+        with_cache(dir.path(), 500);
+        let cgroup = MemoryCgroup::open(dir.path()).unwrap();
+        let mut scope = Scope::new(cgroup, limits, false).unwrap();
+        if guard {
+            scope = scope.guarded(MemoryGuard::cgroup_v2(100 * MIB));
+        }
+        scope.protect(protected * MIB);
+        let mut pace = Pace::default();
+        for (ms, anon) in [(1, 520), (11, 540), (21, 560)] {
+            with_cache(dir.path(), anon);
+            let look = scope.sample().unwrap();
+            pace.observe(ms * 1_000_000, &look.shortage);
+        }
+        let look = scope.sample().unwrap();
+        // The trigger at the threshold is as far from the counter as the threshold from what is available.
+        let trigger = scope.usage_limit(100 * MIB, look.reclaimable_cache);
+        assert_eq!(trigger + 100 * MIB, look.usage + look.available + 1);
+        // The kubelet's count decides what is not urgent.
+        assert_eq!(look.shortage.available, 440 * MIB);
+        let is_urgent = matches!(
+            pace.decide(21_000_000, &look.shortage, Pending::default()),
+            Decision::Evict {
+                urgency: Urgency::Urgent { .. },
+                ..
+            }
+        );
+        (
+            look.available / MIB,
+            look.shortage.room.at_once / MIB,
+            is_urgent,
+        )
+    };
+    assert_eq!(decide(true, 0), (440, 440, false));
+    assert_eq!(decide(true, 300), (140, 140, false));
+    assert_eq!(decide(true, 400), (40, 40, true));
+    // The guard is switched off.
+    assert_eq!(decide(false, 400), (440, 40, false));
+    // A moment ago there was more of it.
+    assert_eq!(decide(true, 700), (40, 40, true));
+}
+
+#[test]
+fn what_the_machine_cannot_take_back_is_no_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 250));
+    scope.protect(200 * MIB);
+    let look = scope.sample().unwrap();
+    assert_eq!(look.available, 50 * MIB);
+    assert_eq!(
+        scope.capacity() - (look.usage - look.reclaimable_cache),
+        look.available
+    );
+    let shortage = look.shortage;
+    assert_eq!(
+        (shortage.used, shortage.room.at_once),
+        (750 * MIB, 50 * MIB)
+    );
+    assert_eq!(shortage.available, 250 * MIB);
 }
 
 /// The guard is about the last bytes, not about the threshold.

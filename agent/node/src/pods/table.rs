@@ -130,8 +130,8 @@ pub struct PodTable {
     seen: Vec<u64>,
     /// Of the cgroups that the pods lie in: their classes, and the cgroup of all pods.
     above: StatFlusher,
-    /// What the pods may swap out.
-    pub swap: PodSwap,
+    /// What the pods can swap out and may: a thread of normal priority looks at them once a second.
+    pub swap: Arc<PodSwap>,
 }
 
 /// What each pod used at one moment.
@@ -162,7 +162,7 @@ impl PodTable {
         let candidates = entries.iter().map(|e| candidate(e)).collect();
         let zeros = vec![0; entries.len()];
         let above = StatFlusher::of(&above(&entries));
-        let swap = PodSwap::of(entries.iter().map(|entry| &entry.memory));
+        let swap = Arc::new(PodSwap::of(entries.iter().map(|entry| &entry.memory)));
         Self {
             entries,
             candidates,

@@ -17,7 +17,11 @@ const MEMINFO_HEAD: usize = 256;
 /// (`si_mem_available`). Slab, page tables, huge pages and the watermarks' reserves are not in it, all of which the
 /// kubelet's count of a v2 node takes for available.
 #[derive(Debug)]
-pub struct MemAvailable(File);
+pub struct MemAvailable {
+    meminfo: File,
+    /// What a balloon holds is there until the OOM killer comes: [`gives_balloon_back`].
+    with_balloon: bool,
+}
 
 impl MemAvailable {
     /// Opens `meminfo` below a procfs mount.
@@ -25,7 +29,18 @@ impl MemAvailable {
     /// # Errors
     /// Not there, or without the line (kernels before 3.14).
     pub fn open(proc: &Path) -> Result<Self, PathError> {
-        open_meminfo(proc, Self, |opened| opened.read().map(drop))
+        let open = |meminfo| Self {
+            meminfo,
+            with_balloon: false,
+        };
+        open_meminfo(proc, open, |opened| opened.read().map(drop))
+    }
+
+    /// With what a balloon holds that gives it back before the OOM killer comes, below a sysfs mount.
+    #[must_use]
+    pub fn with_balloon(mut self, sys: &Path) -> Self {
+        self.with_balloon = gives_balloon_back(sys);
+        self
     }
 
     /// This moment's. Does not allocate.
@@ -33,16 +48,49 @@ impl MemAvailable {
     /// # Errors
     /// Not in the kernel's form.
     pub fn read(&self) -> io::Result<MachineMemory> {
-        let mut buffer = [0; MEMINFO_HEAD];
-        let head = pread(&self.0, &mut buffer)?;
-        let total = meminfo(head, "MemTotal:").ok_or_else(|| malformed("no MemTotal"))?;
-        let available = meminfo(head, "MemAvailable:");
+        let mut buffer = [0; MEMINFO];
+        let wanted = match self.with_balloon {
+            true => MEMINFO,
+            false => MEMINFO_HEAD,
+        };
+        let text = pread(&self.meminfo, &mut buffer[..wanted])?;
+        let total = meminfo(text, "MemTotal:").ok_or_else(|| malformed("no MemTotal"))?;
+        let available = meminfo(text, "MemAvailable:");
         let available = available.ok_or_else(|| malformed("no MemAvailable"))?;
-        Ok(MachineMemory { total, available })
+        let balloon = match self.with_balloon {
+            true => meminfo(text, BALLOON).unwrap_or(0),
+            false => 0,
+        };
+        Ok(MachineMemory {
+            total,
+            available: available.saturating_add(balloon).min(total),
+        })
     }
 }
 
-/// The machine's memory at one moment, in bytes. A balloon or hot-plugged memory changes both by the same amount.
+/// Since 6.15.
+const BALLOON: &str = "Balloon:";
+/// `VIRTIO_BALLOON_F_DEFLATE_ON_OOM`.
+const DEFLATE_ON_OOM: usize = 2;
+
+/// Whether the machine has a balloon of virtio that gives its pages back before the OOM killer comes, below a sysfs mount. What it
+/// holds stays in `MemTotal`, and is in no other line than its own.
+pub fn gives_balloon_back(sys: &Path) -> bool {
+    let devices = fs::read_dir(sys.join("bus/virtio/drivers/virtio_balloon"));
+    let mut devices = devices.into_iter().flatten().flatten();
+    devices.any(|device| {
+        let features = fs::read(device.path().join("features"));
+        features.is_ok_and(|bits| bits.get(DEFLATE_ON_OOM) == Some(&b'1'))
+    })
+}
+
+/// What balloons hold, in bytes; `None` where the kernel does not tell.
+pub fn balloon(proc: &Path) -> Option<u64> {
+    meminfo(&fs::read(proc.join("meminfo")).ok()?, BALLOON)
+}
+
+/// The machine's memory at one moment, in bytes. A balloon or hot-plugged memory changes both by the same amount, or, with
+/// [`MemAvailable::with_balloon`], none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineMemory {
     /// `MemTotal`.
@@ -192,5 +240,29 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn a_balloon_that_gives_back_is_available() {
+        let dir = tempfile::tempdir().unwrap();
+        let driver = dir.path().join("bus/virtio/drivers/virtio_balloon");
+        fs::create_dir_all(driver.join("virtio0")).unwrap();
+        fs::write(driver.join("bind"), "").unwrap();
+        let available = |features: &str, balloon: u64| {
+            fs::write(driver.join("virtio0/features"), features).unwrap();
+            let lines = (0..50).map(|line| format!("Line{line}: 1 kB\n"));
+            let text = format!(
+                "MemTotal: 8000 kB\nMemFree: 100 kB\nMemAvailable: {} kB\n{}Balloon: {balloon} kB\n",
+                7000 - balloon,
+                lines.collect::<String>(),
+            );
+            fs::write(dir.path().join("meminfo"), text).unwrap();
+            let memory = MemAvailable::open(dir.path()).unwrap();
+            memory.with_balloon(dir.path()).read().unwrap().available >> 10
+        };
+        assert_eq!(available("0110010100\n", 0), 7000);
+        assert_eq!(available("0110010100\n", 6000), 7000);
+        // The kernel takes what such a balloon holds from `MemTotal`, too.
+        assert_eq!(available("0100010100\n", 6000), 1000);
     }
 }
