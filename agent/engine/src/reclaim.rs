@@ -2,8 +2,15 @@
 
 use std::collections::BTreeSet;
 
-/// The pods that are known to run here, by the UID that the runtime has for them; `None` when that is not known yet.
-pub type KnownPods = Option<BTreeSet<String>>;
+/// The pods of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownPods {
+    /// By the UID that the runtime has for them; `None` when that is not known yet.
+    pub uids: Option<BTreeSet<String>>,
+    /// A kubelet sees to what they leave behind: it removes a container's log with the container, and finds neither once the
+    /// container is gone.
+    pub has_kubelet: bool,
+}
 
 /// What a reclaim has removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

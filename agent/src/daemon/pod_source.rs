@@ -182,11 +182,14 @@ impl PodSource {
         }
     }
 
-    /// The pods of the node, by the UID that the container runtime has for a pod; `None` as long as they are not known.
+    /// The pods of the node, by the UID that the container runtime has for a pod.
     pub(super) fn known_pods(&self) -> KnownPods {
         match self {
             Self::Cluster { cluster, .. } => cluster.known_pods(),
-            Self::Manifest { pods, .. } => Some(pods.iter().map(|p| p.pod.uid.clone()).collect()),
+            Self::Manifest { pods, .. } => KnownPods {
+                uids: Some(pods.iter().map(|p| p.pod.uid.clone()).collect()),
+                has_kubelet: false,
+            },
         }
     }
 

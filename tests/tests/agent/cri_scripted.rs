@@ -85,7 +85,10 @@ fn node() -> State {
 }
 
 fn known() -> KnownPods {
-    Some(["live".to_owned()].into())
+    KnownPods {
+        uids: Some(["live".to_owned()].into()),
+        has_kubelet: false,
+    }
 }
 
 type Outcome = Result<Removed, (CriError, Removed)>;
@@ -190,6 +193,35 @@ fn an_image_that_is_used_meanwhile_stays() {
     );
     let (_, calls) = reclaim(state, &[Images], |_| {});
     assert_eq!(calls, ["RemoveImage a", "RemoveImage c"]);
+}
+
+// R8: with a kubelet beside it only what is gone goes: the logs of the rest are freed by the kubelet alone.
+#[test]
+fn a_kubelet_is_left_the_containers_of_pods_that_it_knows() {
+    let mut state = node();
+    let over = sandbox("s-over", "over", SandboxState::NotReady);
+    state.sandboxes.push(over);
+    let ended = container("over-0", "s-over", "i-over", ContainerState::Exited, 7);
+    state.containers.push(ended);
+    state.images.push(image("i-over"));
+    let known = KnownPods {
+        uids: Some(["live", "over"].map(str::to_owned).into()),
+        has_kubelet: true,
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path());
+    let runtime = Runtime::start(&config.socket, state).unwrap();
+    block_on(Reclaimer::new(config).reclaim(&BOTH, &known)).unwrap();
+    assert_eq!(
+        runtime.state().calls,
+        [
+            "RemoveContainer gone-0",
+            "StopPodSandbox s-gone",
+            "RemovePodSandbox s-gone",
+            "RemoveImage i-gone",
+            "RemoveImage i-spare",
+        ]
+    );
 }
 
 #[test]
