@@ -10,7 +10,11 @@ use std::{
 };
 
 use evictd_engine::Pod;
-use evictd_node::{cgroup::memory::descendants, fs::mounts, pods::cgroup_name};
+use evictd_node::{
+    cgroup::memory::descendants,
+    fs::mounts::{self, MountPoints},
+    pods::cgroup_name,
+};
 use evictd_sys::fs::read_lossy;
 
 /// Where the container runtime's logs of all pods lie (the kubelet's `podLogsDirectory`).
@@ -37,15 +41,22 @@ pub struct PodDirs {
 }
 
 /// The directories of a pod of the kubelet's, as far as they can be found. They have the UID that the cgroup has: a static pod's is not that
-/// of its mirror in the API.
-pub fn of_kubelet_pod(kubelet: &Path, logs: &Path, pod: &Pod, cgroup: &Path) -> PodDirs {
+/// of its mirror in the API. What is mounted is not looked at.
+pub fn of_kubelet_pod(
+    kubelet: &Path,
+    logs: &Path,
+    pod: &Pod,
+    cgroup: &Path,
+    mounts: &MountPoints,
+) -> PodDirs {
+    let is_there = |path: &Path| mounts.is_mounted(path) || path.is_dir();
     let named = cgroup_name::parse(cgroup).map(|name| name.uid);
     let uid = named.as_ref().unwrap_or(&pod.uid);
     let own = kubelet.join("pods").join(uid).join("volumes");
     let volumes = pod.volumes.iter().filter(|volume| volume.is_local);
     let volumes = volumes.filter_map(|volume| {
         let mut candidates = LOCAL_PLUGINS.map(|plugin| own.join(plugin).join(&volume.name));
-        let found = candidates.iter_mut().find(|path| path.is_dir())?;
+        let found = candidates.iter_mut().find(|path| is_there(path))?;
         Some((volume.name.clone(), std::mem::take(found)))
     });
     let logs = logs.join(format!("{}_{}_{}", pod.namespace, pod.name, uid));
@@ -55,7 +66,7 @@ pub fn of_kubelet_pod(kubelet: &Path, logs: &Path, pod: &Pod, cgroup: &Path) -> 
         .map(|c| (c.name.clone(), logs.join(&c.name)));
     PodDirs {
         volumes: volumes.collect(),
-        logs: logs.filter(|(_, path)| path.is_dir()).collect(),
+        logs: logs.filter(|(_, path)| is_there(path)).collect(),
         layers: layers(cgroup),
     }
 }
@@ -149,7 +160,7 @@ mod tests {
         };
         let own = Path::new("/kubepods/burstable/podu1");
         for (pod, cgroup) in [(pod, Path::new("/nowhere")), (mirror, own)] {
-            let places = of_kubelet_pod(&kubelet, &logs, &pod, cgroup);
+            let places = of_kubelet_pod(&kubelet, &logs, &pod, cgroup, &MountPoints::default());
             assert_eq!(places.volumes, [("scratch".to_owned(), scratch.clone())]);
             assert_eq!(places.logs, [("web".to_owned(), web.clone())]);
             assert!(places.layers.is_empty());

@@ -16,7 +16,7 @@ use evictd_config::KubeletSource;
 use evictd_cri::Counters;
 use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_fastpath::{Event, EventQueue};
-use evictd_manager::{EvictionReport, ManagerHandle};
+use evictd_manager::{DiskScanner, EvictionReport, ManagerHandle};
 use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
 
@@ -35,6 +35,7 @@ pub(super) struct Shown<'a> {
     /// What the fast path watches by that hook.
     pub memory_signals: Vec<Signal>,
     pub manager: &'a ManagerHandle,
+    pub scanner: &'a Arc<DiskScanner>,
     pub hooks: Vec<Hook>,
     pub source: &'a PodSource,
     pub dropped: &'a Arc<Dropped>,
@@ -182,6 +183,12 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         "start_time_seconds",
         "When the agent started, in seconds since the epoch",
         Box::new(move || started),
+    ));
+    let scanner = Arc::clone(shown.scanner);
+    sources.plain_gauges.push((
+        "disk_scan_stuck",
+        "1 while the thread that measures the pods' use of disks has waited for a filesystem for ten minutes",
+        Box::new(move || u64::from(scanner.is_stuck())),
     ));
     let events = Arc::clone(shown.events);
     sources.plain_gauges.push((

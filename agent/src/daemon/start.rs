@@ -24,6 +24,7 @@ use super::{
     node_memory::NodeMemory,
     policies::Policies,
     recall,
+    scan_watch::ScanWatch,
     scope::{self, guarded, hard_memory_threshold, scope, tell_floor},
 };
 use crate::{
@@ -196,6 +197,7 @@ impl Agent {
             oom: &evidence.counters(),
             policies: &policies,
             manager: &manager,
+            scanner: &scanner,
             hooks,
             source: &source,
             dropped: &dropped,
@@ -241,6 +243,7 @@ impl Agent {
             manager_events: Arc::clone(manager.events()),
             manager: Some(manager),
             scanner,
+            scan_watch: ScanWatch::default(),
             metrics,
             health,
             dropped,
