@@ -8,6 +8,7 @@ use std::{
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
+    time::Duration,
 };
 
 use evictd_cri::messages::{
@@ -25,6 +26,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::{net::UnixListener, sync::oneshot};
 
+/// gRPC's `UNKNOWN`.
+pub const UNKNOWN: u32 = 2;
 /// gRPC's `UNIMPLEMENTED`.
 pub const UNIMPLEMENTED: u32 = 12;
 /// gRPC's `FAILED_PRECONDITION`.
@@ -59,6 +62,8 @@ pub struct State {
     pub calls: Vec<String>,
     /// What goes wrong, by call (`ListImages`) or by call and id (`RemoveImage sha256:1`).
     pub faults: HashMap<String, Fault>,
+    /// How long an answer takes, by call.
+    pub delays: HashMap<String, Duration>,
     /// What happens after a call has been answered.
     pub after: HashMap<String, Event>,
 }
@@ -140,6 +145,10 @@ async fn answer(
     let body = body.map(|b| b.to_bytes()).unwrap_or_default();
     // One flag, four bytes of length, the message.
     let message = body.get(5..).unwrap_or_default();
+    let delay = lock(&state).delays.get(&call).copied();
+    if let Some(delay) = delay {
+        tokio::time::sleep(delay).await;
+    }
     let (fault, answered) = {
         let mut state = lock(&state);
         let id = id_of(&call, message);

@@ -1,7 +1,10 @@
 //! Node-level reclaim against a scripted container runtime: what goes, in which order, and what happens when the runtime
 //! does not do as it should (R8).
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use evictd_config::CriConfig;
 use evictd_cri::{
@@ -15,7 +18,7 @@ use evictd_engine::{
     NodeReclaim::{self, Containers, Images},
     reclaim::{KnownPods, Removed},
 };
-use evictd_tests::runtime::{FAILED_PRECONDITION, Fault, Runtime, State, UNIMPLEMENTED};
+use evictd_tests::runtime::{FAILED_PRECONDITION, Fault, Runtime, State, UNIMPLEMENTED, UNKNOWN};
 
 const BOTH: [NodeReclaim; 2] = [Containers, Images];
 
@@ -247,6 +250,50 @@ fn what_the_runtime_refuses_is_counted_and_the_rest_goes_on() {
     let refusal = removed.refusal.expect("a refusal");
     assert!(refusal.contains("RemoveImage"), "{refusal}");
     assert_eq!(calls[2..], ["RemoveImage i-spare", "RemoveImage i-unused"]);
+}
+
+/// One that is in trouble keeps no image of others: whether it is refused or not answered.
+// R8
+#[test]
+fn a_container_of_which_nothing_is_told_is_counted_and_the_rest_goes_on() {
+    for fault in [Fault::Refused(UNKNOWN), Fault::Hangs] {
+        let mut state = node();
+        let fault = state.faults.insert("ContainerStatus live-2".into(), fault);
+        assert!(fault.is_none());
+        let (outcome, calls) = reclaim(state, &[Images], |config| {
+            config.request_timeout = Duration::from_secs(2);
+        });
+        let removed = outcome.unwrap();
+        assert_eq!(calls, ["RemoveImage i-spare"]);
+        assert_eq!((removed.images, removed.refused), (1, 1));
+        let refusal = removed.refusal.expect("a refusal");
+        assert!(refusal.starts_with("ContainerStatus"), "{refusal}");
+    }
+}
+
+// R8: once for each container, several at a time.
+#[test]
+fn many_containers_are_asked_about_at_once() {
+    let mut state = node();
+    for n in 0..40 {
+        let id = format!("c{n}");
+        let more = container(&id, "s-live", "i-live", ContainerState::Running, n);
+        state.containers.push(more);
+    }
+    let delay = Duration::from_millis(100);
+    state.delays.insert("ContainerStatus".into(), delay);
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path());
+    let _runtime = Runtime::start(&config.socket, state).unwrap();
+    let mut reclaimer = Reclaimer::new(config);
+    let mut timed = || {
+        let began = Instant::now();
+        block_on(reclaimer.look()).unwrap();
+        began.elapsed()
+    };
+    let [first, second] = [timed(), timed()];
+    assert!(first >= delay && first < 20 * delay, "{first:?}");
+    assert!(second < delay, "they are known: {second:?}");
 }
 
 #[test]
