@@ -12,9 +12,10 @@ use std::{
 };
 
 use evictd_cri::messages::{
-    Container, ContainerRequest, ContainerStatus, ContainerStatusResponse, Empty, Image,
-    ListContainersResponse, ListImagesResponse, ListPodSandboxResponse, Mount, PodSandbox,
-    PodSandboxRequest, RemoveImageRequest, StatusResponse,
+    Container, ContainerRequest, ContainerStats, ContainerStatus, ContainerStatusResponse, Empty,
+    Image, ImageFsInfoResponse, ListContainerStatsResponse, ListContainersResponse,
+    ListImagesResponse, ListPodSandboxResponse, Mount, PodSandbox, PodSandboxRequest,
+    RemoveImageRequest, StatusResponse,
 };
 use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
 use hyper::{
@@ -56,6 +57,10 @@ pub struct State {
     pub images: Vec<Image>,
     /// What is mounted, by container.
     pub mounts: HashMap<String, Vec<Mount>>,
+    /// What its containers use.
+    pub stats: Vec<ContainerStats>,
+    /// Where it keeps its files; without it the call is one that it does not know.
+    pub disks: Option<ImageFsInfoResponse>,
     /// What `Status` tells beside the status.
     pub info: HashMap<String, String>,
     /// Every call that changes something: `RemoveImage sha256:1`.
@@ -216,6 +221,11 @@ impl State {
                 let status = Some(ContainerStatus { mounts });
                 ContainerStatusResponse { status }.encode_to_vec()
             }
+            "ListContainerStats" => {
+                let stats = self.stats.clone();
+                ListContainerStatsResponse { stats }.encode_to_vec()
+            }
+            "ImageFsInfo" => self.disks.as_ref()?.encode_to_vec(),
             "RemoveContainer" => {
                 self.containers.retain(|c| c.id != id);
                 Empty {}.encode_to_vec()

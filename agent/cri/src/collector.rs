@@ -8,7 +8,7 @@ use std::{
 use evictd_config::CriConfig;
 use evictd_engine::{
     NodeReclaim,
-    reclaim::{KnownPods, Removed},
+    reclaim::{KnownPods, Layers, Removed},
 };
 use evictd_sys::clock::monotonic_ns;
 use tokio::task::JoinSet;
@@ -18,7 +18,7 @@ use super::{
     images::{ImageRecords, InUse, is_used},
     messages::{Container, ContainerState, Image},
 };
-use crate::exited;
+use crate::{RuntimeDisks, disks, exited};
 
 /// A list of containers is asked for again before an image is removed when it is older than this: a container that has
 /// started in the meantime may use it.
@@ -91,6 +91,24 @@ impl Reclaimer {
             self.remove_images(&runtime, removed).await?;
         }
         Ok(())
+    }
+
+    /// What writable layers use, as the runtime counts it.
+    ///
+    /// # Errors
+    /// The runtime does not answer.
+    pub async fn layers(config: &CriConfig) -> Result<Layers, CriError> {
+        let runtime = connect(config).await?;
+        Ok(disks::layers(&runtime.container_stats().await?))
+    }
+
+    /// Where the runtime keeps images and writable layers.
+    ///
+    /// # Errors
+    /// The runtime does not answer.
+    pub async fn disks(config: &CriConfig) -> Result<RuntimeDisks, CriError> {
+        let runtime = connect(config).await?;
+        Ok((&runtime.image_fs_info().await?).into())
     }
 
     async fn remove_images(

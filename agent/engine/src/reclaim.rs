@@ -1,6 +1,12 @@
 //! What the node gives back before a pod has to go.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+
+use crate::FsUsage;
+
+/// What the writable layers of containers use as the runtime counts it, with the containers' names, by the UID that the runtime
+/// has for their pod.
+pub type Layers = HashMap<String, Vec<(String, FsUsage)>>;
 
 /// The pods of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

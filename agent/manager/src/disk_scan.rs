@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_engine::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};
+use evictd_engine::{ContainerUsage, FsUsage, PodUsage, VolumeUsage, reclaim::Layers};
 use evictd_node::{
     fs::{
         du::{Usage, Walk, lower_priority},
@@ -74,12 +74,39 @@ pub struct DiskUse {
     pub counted: [i64; FILESYSTEMS],
     /// When the walk began, in nanoseconds of CLOCK_MONOTONIC.
     pub began: u64,
+    /// Containers whose writable layers were not found, with the reason.
+    unknown: Vec<(String, String)>,
+    /// Of these and of others that have none, whose numbers are the runtime's.
+    filled: HashSet<String>,
+    /// The UID that the runtime has for the pod.
+    runtime_uid: String,
 }
 
 /// Filesystems that can have counts.
 pub const FILESYSTEMS: usize = evictd_node::trigger::inodes::MAX_FILESYSTEMS as usize;
 
 impl DiskUse {
+    /// Containers of which it is not known what their writable layers use, with the reason: they count as if they used nothing.
+    pub fn unknown_layers(&self) -> impl Iterator<Item = &(String, String)> {
+        self.unknown
+            .iter()
+            .filter(|(name, _)| !self.filled.contains(name))
+    }
+
+    /// Takes the runtime's numbers where the walk has none.
+    fn fill(&mut self, layers: &Layers) {
+        for (name, fs) in layers.get(&self.runtime_uid).into_iter().flatten() {
+            let container = container(&mut self.usage, name.clone());
+            if container.rootfs.bytes.is_none() || self.filled.contains(name) {
+                container.rootfs = *fs;
+                self.filled.insert(name.clone());
+            }
+        }
+        if self.usage.ephemeral_storage.is_some() {
+            self.usage.ephemeral_storage = Some(bytes(&self.usage));
+        }
+    }
+
     /// Inodes that the pod has made since the walk on a filesystem, less those removed.
     pub fn since(&self, filesystem: usize, counted_now: i64) -> i64 {
         let then = self.counted.get(filesystem).copied().unwrap_or(0);
@@ -95,6 +122,7 @@ pub type Found = HashMap<String, Arc<DiskUse>>;
 struct State {
     targets: Arc<Vec<ScanTarget>>,
     found: Arc<Found>,
+    layers: Arc<Layers>,
 }
 
 /// The scanner, seen from outside.
@@ -161,6 +189,19 @@ impl DiskScanner {
                 return;
             }
         }
+    }
+
+    /// What writable layers use by the runtime's count: for those that cannot be walked.
+    pub fn set_layers(&self, layers: Layers) {
+        let layers = Arc::new(layers);
+        let old = std::mem::replace(&mut self.lock().layers, Arc::clone(&layers));
+        drop(old);
+        self.update(|found, _| {
+            for known in found.values_mut() {
+                Arc::make_mut(known).fill(&layers);
+            }
+        });
+        self.cycles.fetch_add(1, Ordering::Release);
     }
 
     /// While a disk is short walks follow one another sooner, the first of them without rest.
@@ -281,7 +322,9 @@ impl DiskScanner {
         usage.is_some_and(|usage| usage.ephemeral_storage.is_some())
     }
 
-    fn publish(&self, uid: &str, found: DiskUse) {
+    fn publish(&self, uid: &str, mut found: DiskUse) {
+        let layers = Arc::clone(&self.lock().layers);
+        found.fill(&layers);
         let walked = Arc::new(found);
         self.update(|found, targets| {
             // It may be gone by now.
@@ -336,6 +379,8 @@ impl Scan {
         let places = (target.places)(mounts);
         let found = DiskUse {
             began,
+            unknown: places.unknown,
+            runtime_uid: places.runtime_uid,
             ..DiskUse::default()
         };
         let of = |kind, named: Named| named.into_iter().map(move |(n, path)| (kind, n, path));
@@ -527,6 +572,64 @@ mod tests {
         std::thread::sleep(Duration::from_millis(100));
         assert!(!scanner.is_stuck());
         assert!(scanner.is_stuck_at(monotonic_ns() + 600_000_000_000));
+    }
+
+    // R10
+    #[test]
+    fn the_runtimes_numbers_stand_in_for_layers_that_cannot_be_walked() {
+        let layer = tempfile::tempdir().unwrap();
+        let places = PodDirs {
+            layers: vec![("walked".into(), layer.path().to_owned())],
+            unknown: vec![
+                ("hidden".into(), "why".into()),
+                ("other".into(), "why".into()),
+            ],
+            runtime_uid: "of-the-runtime".into(),
+            ..PodDirs::default()
+        };
+        let target = ScanTarget {
+            uid: "u".into(),
+            cgroups: Vec::new(),
+            places: Arc::new(move |_| places.clone()),
+        };
+        let scanner = DiskScanner::start(None).unwrap();
+        scanner.set_targets(vec![target]);
+        while !scanner.is_walked("u") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let unknown = || {
+            let found = scanner.found();
+            let names = found["u"].unknown_layers().map(|(name, _)| name.clone());
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(unknown(), ["hidden", "other"]);
+        let own = scanner.found()["u"].usage.ephemeral_storage.unwrap();
+        for (round, bytes) in [5 << 20, 7 << 20].into_iter().enumerate() {
+            let fs = FsUsage {
+                bytes: Some(bytes),
+                inodes: Some(9),
+            };
+            let layers = ["walked", "hidden"].map(|name| (name.to_owned(), fs));
+            let before = scanner.scanned();
+            scanner.set_layers([("of-the-runtime".to_owned(), layers.into())].into());
+            assert!(scanner.scanned() > before);
+            if round == 1 {
+                // A walk that ends later has them too.
+                scanner.set_pressed(true);
+                let seen = scanner.found()["u"].began;
+                while scanner.found()["u"].began == seen {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            let found = scanner.found();
+            let usage = &found["u"].usage;
+            let of = |name: &str| usage.containers.iter().find(|c| c.name == name);
+            assert_eq!(of("hidden").unwrap().rootfs, fs);
+            assert_eq!(of("walked").unwrap().rootfs.inodes, Some(1));
+            assert_eq!(usage.ephemeral_storage, Some(own + bytes));
+            assert_eq!(unknown(), ["other"]);
+        }
+        scanner.stop();
     }
 
     /// Each change comes while the thread goes to sleep, or may: with a lost one the next walk would be a minute late.

@@ -38,6 +38,10 @@ pub struct PodDirs {
     pub logs: Named,
     /// Local volumes.
     pub volumes: Named,
+    /// Containers that run and whose writable layers cannot be found, with the reason.
+    pub unknown: Vec<(String, String)>,
+    /// The UID that the runtime has for the pod; empty where there is none.
+    pub runtime_uid: String,
 }
 
 /// The directories of a pod of the kubelet's, as far as they can be found. They have the UID that the cgroup has: a static pod's is not that
@@ -64,27 +68,44 @@ pub fn of_kubelet_pod(
         .containers
         .iter()
         .map(|c| (c.name.clone(), logs.join(&c.name)));
+    let groups = descendants(cgroup).unwrap_or_default();
+    let mounts = |group: &PathBuf| {
+        let procs = fs::read_to_string(group.join("cgroup.procs")).ok()?;
+        let pid: u32 = procs.lines().next()?.parse().ok()?;
+        read_lossy(format!("/proc/{pid}/mountinfo")).ok()
+    };
+    let (layers, unknown) = layers(groups.iter().filter_map(mounts));
     PodDirs {
         volumes: volumes.collect(),
         logs: logs.filter(|(_, path)| is_there(path)).collect(),
-        layers: layers(cgroup),
+        layers,
+        unknown,
+        runtime_uid: uid.clone(),
     }
 }
 
-/// The writable layers of the containers that run in a pod's cgroup.
-fn layers(cgroup: &Path) -> Named {
-    let groups = descendants(cgroup).unwrap_or_default();
-    let layer = |group: &PathBuf| {
-        let procs = fs::read_to_string(group.join("cgroup.procs")).ok()?;
-        let pid: u32 = procs.lines().next()?.parse().ok()?;
-        let mounts = read_lossy(format!("/proc/{pid}/mountinfo")).ok()?;
-        Some((container_name(&mounts)?, mounts::upper_of_root(&mounts)?))
-    };
-    let mut found: Named = groups.iter().filter_map(layer).collect();
+/// The writable layers of containers, by the mounts of one process of each, and those that cannot be found.
+fn layers(mountinfos: impl Iterator<Item = String>) -> (Named, Vec<(String, String)>) {
+    let (mut found, mut unknown) = (Named::new(), Vec::new());
+    for mounts in mountinfos {
+        let Some(name) = container_name(&mounts) else {
+            continue;
+        };
+        let is_here = |layer: PathBuf| match layer.is_dir() {
+            true => Ok(layer),
+            false => Err("the upper layer of its overlay cannot be seen from here".to_owned()),
+        };
+        match mounts::upper_of_root(&mounts).and_then(is_here) {
+            Ok(layer) => found.push((name, layer)),
+            Err(reason) => unknown.push((name, reason)),
+        }
+    }
     // A container may have groups below its own.
     found.sort();
     found.dedup();
-    found
+    unknown.sort();
+    unknown.dedup();
+    (found, unknown)
 }
 
 /// The container's name, from where its termination log is mounted from.
@@ -117,11 +138,42 @@ mod tests {
         assert_eq!(container_name(MOUNTINFO).as_deref(), Some("web"));
         assert_eq!(
             mounts::upper_of_root(MOUNTINFO),
-            Some("/var/lib/containerd/s/9/fs".into())
+            Ok("/var/lib/containerd/s/9/fs".into())
         );
         let unknown = "1 0 8:1 /srv/containers/web/x/y / rw - ext4 /dev/sda1 rw\n";
         assert_eq!(container_name(unknown), None);
-        assert_eq!(mounts::upper_of_root(unknown), None);
+        assert!(mounts::upper_of_root(unknown).is_err());
+    }
+
+    // R10: btrfs and zfs snapshots, devices of their own, FUSE, and what is not mounted into the agent's container.
+    #[test]
+    fn a_layer_that_cannot_be_found_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let upper = dir.path().join("fs");
+        let root = |kind: &str, options: &str| {
+            let mounts = MOUNTINFO.lines().skip(1).collect::<Vec<_>>().join("\n");
+            format!("4711 4000 0:120 / / rw - {kind} x {options}\n{mounts}\n")
+        };
+        let overlay = format!("rw,lowerdir=/l,upperdir={},workdir=/w", upper.display());
+        let of = |kind: &str, options: &str| layers([root(kind, options)].into_iter());
+        let (found, unknown) = of("overlay", &overlay);
+        assert!(found.is_empty() && unknown[0].0 == "web");
+        assert!(unknown[0].1.contains("cannot be seen"), "{unknown:?}");
+        fs::create_dir(&upper).unwrap();
+        let (found, unknown) = of("overlay", &overlay);
+        assert_eq!((found, unknown), (vec![("web".into(), upper)], vec![]));
+        for kind in ["btrfs", "fuse.fuse-overlayfs"] {
+            let (found, unknown) = of(kind, "rw");
+            assert!(found.is_empty());
+            assert!(unknown[0].1.contains(kind), "{unknown:?}");
+        }
+        let (_, unknown) = of("overlay", "ro,lowerdir=/l");
+        assert!(unknown[0].1.contains("without an upper"), "{unknown:?}");
+        // The sandbox has no name.
+        assert_eq!(
+            layers(["4711 4000 0:120 / / rw - xfs x rw\n".to_owned()].into_iter()),
+            (vec![], vec![])
+        );
     }
 
     // R10

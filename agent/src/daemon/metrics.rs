@@ -22,7 +22,9 @@ use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
 
 use super::{Agent, policies::Policies};
 use crate::{
-    daemon::{oom::OomCounters, pod_source::PodSource, sources::Signals},
+    daemon::{
+        oom::OomCounters, pod_source::PodSource, scan_watch::unknown_layers, sources::Signals,
+    },
     telemetry::{Hook, Labelled, Sources},
 };
 use names::{INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS, Shows};
@@ -189,6 +191,12 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         "disk_scan_stuck",
         "1 while the thread that measures the pods' use of disks has waited for a filesystem for ten minutes",
         Box::new(move || u64::from(scanner.is_stuck())),
+    ));
+    let scanner = Arc::clone(shown.scanner);
+    sources.plain_gauges.push((
+        "writable_layers_unknown",
+        "Containers of which neither a walk nor the runtime tells what they have written to their roots: it counts as nothing",
+        Box::new(move || unknown_layers(&scanner)),
     ));
     let events = Arc::clone(shown.events);
     sources.plain_gauges.push((

@@ -20,6 +20,7 @@ mod pod_table;
 pub(crate) mod policies;
 mod recall;
 mod reload;
+mod runtime_disks;
 mod scan_watch;
 mod scope;
 mod sources;

@@ -8,13 +8,15 @@ use std::{
 
 use evictd_config::CriConfig;
 use evictd_cri::{
-    CriError, Reclaimer,
+    CriError, CriWorker, Reclaimer, Request, Tell,
     messages::{
-        Container, ContainerMetadata, ContainerState, Image, ImageSpec, Mount, PodSandbox,
-        PodSandboxMetadata, SandboxState,
+        Container, ContainerAttributes, ContainerMetadata, ContainerState, ContainerStats,
+        FilesystemIdentifier, FilesystemUsage, Image, ImageFsInfoResponse, ImageSpec, Mount,
+        PodSandbox, PodSandboxMetadata, SandboxState, UInt64Value,
     },
 };
 use evictd_engine::{
+    FsUsage,
     NodeReclaim::{self, Containers, Images},
     reclaim::{KnownPods, Removed},
 };
@@ -294,6 +296,99 @@ fn many_containers_are_asked_about_at_once() {
     let [first, second] = [timed(), timed()];
     assert!(first >= delay && first < 20 * delay, "{first:?}");
     assert!(second < delay, "they are known: {second:?}");
+}
+
+// R8: the look that takes place from time to time.
+#[test]
+fn a_look_holds_up_no_reclaim() {
+    let mut state = node();
+    state.faults.insert("ListImages".into(), Fault::Hangs);
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path());
+    let runtime = Runtime::start(&config.socket, state).unwrap();
+    let told = block_on(told_by_a_worker(config));
+    let [Tell::Layers(_), Tell::Reclaimed(Some(removed))] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(removed.containers, 2);
+    assert!(!runtime.state().calls.is_empty());
+}
+
+/// What a worker tells until the end of a reclaim of containers that is asked for at its first look.
+async fn told_by_a_worker(config: CriConfig) -> Vec<Tell> {
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let worker = CriWorker::start(config, move |what| tell.send(what).unwrap());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let what = vec![Containers];
+    let known = known();
+    assert!(worker.ask(Request { what, known }));
+    let mut all = Vec::new();
+    while !matches!(all.last(), Some(Tell::Reclaimed(_))) {
+        let next = tokio::time::timeout(Duration::from_secs(5), told.recv());
+        all.push(next.await.expect("it waits for the look").unwrap());
+    }
+    all
+}
+
+fn stats(uid: &str, name: &str, used: Option<u64>) -> ContainerStats {
+    let value = |value| Some(UInt64Value { value });
+    ContainerStats {
+        attributes: Some(ContainerAttributes {
+            metadata: Some(ContainerMetadata {
+                name: name.into(),
+                attempt: 0,
+            }),
+            labels: [("io.kubernetes.pod.uid".to_owned(), uid.to_owned())].into(),
+        }),
+        writable_layer: Some(FilesystemUsage {
+            used_bytes: used.and_then(value),
+            inodes_used: value(3),
+            ..FilesystemUsage::default()
+        }),
+    }
+}
+
+// R10: what cannot be walked the runtime tells: at a look, and before it is decided who goes after a reclaim.
+#[test]
+fn the_runtime_tells_of_writable_layers_and_of_its_disks() {
+    let mut state = node();
+    state.stats = vec![
+        stats("live", "main", Some(7 << 20)),
+        stats("live", "unknown", None),
+        stats("other", "main", Some(1)),
+    ];
+    let at = |mountpoint: &str| FilesystemUsage {
+        fs_id: Some(FilesystemIdentifier {
+            mountpoint: mountpoint.into(),
+        }),
+        ..FilesystemUsage::default()
+    };
+    state.disks = Some(ImageFsInfoResponse {
+        image_filesystems: vec![at("/images"), at("/more")],
+        container_filesystems: vec![at("/layers")],
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path());
+    let _runtime = Runtime::start(&config.socket, state).unwrap();
+    let told = block_on(told_by_a_worker(config));
+    let [
+        Tell::Layers(first),
+        Tell::Disks(disks),
+        Tell::Layers(second),
+        Tell::Reclaimed(_),
+    ] = &told[..]
+    else {
+        panic!("{told:?}");
+    };
+    assert_eq!(first, second);
+    let used = FsUsage {
+        bytes: Some(7 << 20),
+        inodes: Some(3),
+    };
+    assert_eq!(first["live"], [("main".to_owned(), used)]);
+    assert_eq!(first["other"].len(), 1);
+    let paths = ["/images", "/layers"].map(|path| Some(path.into()));
+    assert_eq!([disks.images.clone(), disks.containers.clone()], paths);
 }
 
 #[test]

@@ -169,13 +169,23 @@ pub fn mount_of(path: &Path) -> Result<(Superblock, PathBuf), PathError> {
     Err(PathError::at(path)(malformed("overlays nested too deep")))
 }
 
-/// The upper layer of the overlay that is mounted at `/` in a process's mountinfo: a container's writable layer. `None`
-/// where the root is something else.
-pub fn upper_of_root(mountinfo: &str) -> Option<PathBuf> {
+/// The upper layer of the overlay that is mounted at `/` in a process's mountinfo: a container's writable layer.
+///
+/// # Errors
+/// The root is something else, in words for the log.
+pub fn upper_of_root(mountinfo: &str) -> Result<PathBuf, String> {
     let mut mounts = mountinfo.lines().filter_map(parse);
     // The last one lies on top.
-    let root = mounts.rfind(|mount| mount.point == "/")?;
-    (root.superblock.kind == "overlay").then(|| upper(&root.options))?
+    let Some(root) = mounts.rfind(|mount| mount.point == "/") else {
+        return Err("its root is not among its mounts".to_owned());
+    };
+    match root.superblock.kind.as_str() {
+        "overlay" => upper(&root.options)
+            .ok_or_else(|| "its root is an overlay without an upper layer".to_owned()),
+        other => Err(format!(
+            "its root is a filesystem of type {other}, not an overlay"
+        )),
+    }
 }
 
 /// The mount's id in mountinfo (statx(2), `STATX_MNT_ID`, 5.8 and later).
