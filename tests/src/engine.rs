@@ -40,13 +40,14 @@ impl Node {
         );
     }
 
-    /// Adds a pod that uses this much memory, beyond a request of nothing.
+    /// Adds a pod that uses this much memory, beyond a request of nothing. Its files were walked: it has none.
     #[must_use]
     pub fn pod(mut self, name: &str, usage_mi: u64) -> Self {
         self.usages.insert(
             name.to_owned(),
             PodUsage {
                 memory_working_set: Some(usage_mi * MI),
+                ephemeral_storage: Some(0),
                 ..PodUsage::default()
             },
         );
@@ -87,6 +88,7 @@ pub fn manager(mode: Mode, config: Value) -> Planner {
         strategy: config.ranking_strategy,
         mode,
         externally_handled: Vec::new(),
+        static_pods_keep_files: false,
     })
 }
 

@@ -8,12 +8,14 @@ use std::{
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
+    time::Duration,
 };
 
 use evictd_cri::messages::{
-    Container, ContainerRequest, ContainerStatus, ContainerStatusResponse, Empty, Image,
-    ListContainersResponse, ListImagesResponse, ListPodSandboxResponse, Mount, PodSandbox,
-    PodSandboxRequest, RemoveImageRequest, StatusResponse,
+    Container, ContainerRequest, ContainerStats, ContainerStatus, ContainerStatusResponse, Empty,
+    Image, ImageFsInfoResponse, ListContainerStatsResponse, ListContainersResponse,
+    ListImagesResponse, ListPodSandboxResponse, Mount, PodSandbox, PodSandboxRequest,
+    RemoveImageRequest, StatusResponse,
 };
 use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
 use hyper::{
@@ -25,6 +27,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::{net::UnixListener, sync::oneshot};
 
+/// gRPC's `UNKNOWN`.
+pub const UNKNOWN: u32 = 2;
 /// gRPC's `UNIMPLEMENTED`.
 pub const UNIMPLEMENTED: u32 = 12;
 /// gRPC's `FAILED_PRECONDITION`.
@@ -48,12 +52,18 @@ pub struct State {
     pub images: Vec<Image>,
     /// What is mounted, by container.
     pub mounts: HashMap<String, Vec<Mount>>,
+    /// What its containers use.
+    pub stats: Vec<ContainerStats>,
+    /// Where it keeps its files; without it the call is one that it does not know.
+    pub disks: Option<ImageFsInfoResponse>,
     /// What `Status` tells beside the status.
     pub info: HashMap<String, String>,
     /// Every call that changes something: `RemoveImage sha256:1`.
     pub calls: Vec<String>,
     /// What goes wrong, by call (`ListImages`) or by call and id (`RemoveImage sha256:1`).
     pub faults: HashMap<String, Fault>,
+    /// How long an answer takes, by call.
+    pub delays: HashMap<String, Duration>,
     /// What happens after a call has been answered.
     pub after: HashMap<String, Event>,
 }
@@ -131,6 +141,10 @@ async fn answer(
     let body = body.map(|b| b.to_bytes()).unwrap_or_default();
     // One flag, four bytes of length, the message.
     let message = body.get(5..).unwrap_or_default();
+    let delay = lock(&state).delays.get(&call).copied();
+    if let Some(delay) = delay {
+        tokio::time::sleep(delay).await;
+    }
     let (fault, answered) = {
         let mut state = lock(&state);
         let id = id_of(&call, message);
@@ -198,6 +212,11 @@ impl State {
                 let status = Some(ContainerStatus { mounts });
                 ContainerStatusResponse { status }.encode_to_vec()
             }
+            "ListContainerStats" => {
+                let stats = self.stats.clone();
+                ListContainerStatsResponse { stats }.encode_to_vec()
+            }
+            "ImageFsInfo" => self.disks.as_ref()?.encode_to_vec(),
             "RemoveContainer" => {
                 self.containers.retain(|c| c.id != id);
                 Empty {}.encode_to_vec()

@@ -14,9 +14,10 @@ use tonic::{
 use tonic_prost::ProstCodec;
 
 use super::messages::{
-    Container, ContainerRequest, ContainerStatusResponse, Empty, Image, ImageSpec,
-    ListContainersResponse, ListImagesResponse, ListPodSandboxResponse, Mount, PodSandbox,
-    PodSandboxRequest, RemoveImageRequest, StatusRequest, StatusResponse,
+    Container, ContainerRequest, ContainerStats, ContainerStatusResponse, Empty, Image,
+    ImageFsInfoResponse, ImageSpec, ListContainerStatsResponse, ListContainersResponse,
+    ListImagesResponse, ListPodSandboxResponse, Mount, PodSandbox, PodSandboxRequest,
+    RemoveImageRequest, StatusRequest, StatusResponse,
 };
 
 /// The largest answer that is read, in bytes: the kubelet's `maxMsgSize`.
@@ -160,6 +161,25 @@ impl Runtime {
         let request = ContainerRequest { container_id };
         let answer: ContainerStatusResponse = self.call(path, request).await?;
         Ok(answer.status.unwrap_or_default().mounts)
+    }
+
+    /// What the containers that run use.
+    ///
+    /// # Errors
+    /// As [`CriError`] says.
+    pub async fn container_stats(&self) -> Result<Vec<ContainerStats>, CriError> {
+        let path = "/runtime.v1.RuntimeService/ListContainerStats";
+        let answer: ListContainerStatsResponse = self.call(path, Empty {}).await?;
+        Ok(answer.stats)
+    }
+
+    /// Where images and writable layers lie.
+    ///
+    /// # Errors
+    /// As [`CriError`] says.
+    pub async fn image_fs_info(&self) -> Result<ImageFsInfoResponse, CriError> {
+        let path = "/runtime.v1.ImageService/ImageFsInfo";
+        self.call(path, Empty {}).await
     }
 
     /// Removes a container that has ended; one that is gone already is none to remove.

@@ -1,31 +1,42 @@
 //! One reclaim: ask what there is, remove what is not in use, stop when the time is over.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, Instant},
+};
 
 use evictd_config::CriConfig;
 use evictd_engine::{
     NodeReclaim,
-    reclaim::{KnownPods, Removed},
+    reclaim::{KnownPods, Layers, Removed},
 };
 use evictd_sys::clock::monotonic_ns;
+use tokio::task::JoinSet;
 
 use super::{
     client::{CriError, Runtime},
     images::{ImageRecords, InUse, is_used},
     messages::{Container, ContainerState, Image},
 };
-use crate::exited;
+use crate::{RuntimeDisks, disks, exited};
 
 /// A list of containers is asked for again before an image is removed when it is older than this: a container that has
 /// started in the meantime may use it.
 const FRESH: Duration = Duration::from_secs(1);
+
+/// So many containers are asked about at once.
+const AT_ONCE: usize = 8;
 
 /// Reclaims, and remembers what it has seen of images.
 #[derive(Debug)]
 pub struct Reclaimer {
     config: CriConfig,
     records: ImageRecords,
+    mounted: Mounted,
 }
+
+/// The images that are mounted into containers, by container. That stays as it is as long as the container is there.
+type Mounted = HashMap<String, Vec<String>>;
 
 impl Reclaimer {
     /// Nothing was seen yet.
@@ -33,6 +44,7 @@ impl Reclaimer {
         Self {
             config,
             records: ImageRecords::default(),
+            mounted: Mounted::new(),
         }
     }
 
@@ -41,8 +53,8 @@ impl Reclaimer {
     /// # Errors
     /// The runtime does not answer.
     pub async fn look(&mut self) -> Result<(), CriError> {
-        let runtime = self.connect().await?;
-        let (images, in_use) = look(&runtime).await?;
+        let runtime = connect(&self.config).await?;
+        let (images, in_use) = look(&runtime, &mut self.mounted, &mut Removed::default()).await?;
         self.records.detect(monotonic_ns(), &images, &in_use);
         Ok(())
     }
@@ -71,7 +83,7 @@ impl Reclaimer {
         known: &KnownPods,
         removed: &mut Removed,
     ) -> Result<(), CriError> {
-        let runtime = self.connect().await?;
+        let runtime = connect(&self.config).await?;
         if what.contains(&NodeReclaim::Containers) {
             remove_dead(&runtime, known, removed).await?;
         }
@@ -81,15 +93,22 @@ impl Reclaimer {
         Ok(())
     }
 
-    async fn connect(&self) -> Result<Runtime, CriError> {
-        let CriConfig {
-            socket,
-            request_timeout,
-            reclaim_timeout,
-            ..
-        } = &self.config;
-        let until = Instant::now() + *reclaim_timeout;
-        Runtime::connect(socket, *request_timeout, until).await
+    /// What writable layers use, as the runtime counts it.
+    ///
+    /// # Errors
+    /// The runtime does not answer.
+    pub async fn layers(config: &CriConfig) -> Result<Layers, CriError> {
+        let runtime = connect(config).await?;
+        Ok(disks::layers(&runtime.container_stats().await?))
+    }
+
+    /// Where the runtime keeps images and writable layers.
+    ///
+    /// # Errors
+    /// The runtime does not answer.
+    pub async fn disks(config: &CriConfig) -> Result<RuntimeDisks, CriError> {
+        let runtime = connect(config).await?;
+        Ok((&runtime.image_fs_info().await?).into())
     }
 
     async fn remove_images(
@@ -97,7 +116,7 @@ impl Reclaimer {
         runtime: &Runtime,
         removed: &mut Removed,
     ) -> Result<(), CriError> {
-        let (images, mut in_use) = look(runtime).await?;
+        let (images, mut in_use) = look(runtime, &mut self.mounted, removed).await?;
         let mut looked = Instant::now();
         let now = monotonic_ns();
         self.records.detect(now, &images, &in_use);
@@ -118,6 +137,11 @@ impl Reclaimer {
         }
         Ok(())
     }
+}
+
+async fn connect(config: &CriConfig) -> Result<Runtime, CriError> {
+    let until = Instant::now() + config.reclaim_timeout;
+    Runtime::connect(&config.socket, config.request_timeout, until).await
 }
 
 async fn remove_dead(
@@ -164,32 +188,62 @@ fn note(removed: &mut Removed, outcome: Result<(), CriError>) -> Result<bool, Cr
         }
         Err(error) if error.is_final() => Err(error),
         Err(error) => {
-            removed.refused += 1;
-            removed.refusal = Some(error.to_string());
+            refuse(removed, &error);
             Ok(false)
         }
     }
 }
 
+fn refuse(removed: &mut Removed, error: &CriError) {
+    removed.refused += 1;
+    removed.refusal = Some(error.to_string());
+}
+
 /// All images, and what is in use. In this order: a container that begins in between has its image in the second part.
-async fn look(runtime: &Runtime) -> Result<(Vec<Image>, InUse), CriError> {
+async fn look(
+    runtime: &Runtime,
+    mounted: &mut Mounted,
+    removed: &mut Removed,
+) -> Result<(Vec<Image>, InUse), CriError> {
     let images = runtime.images().await?;
     let containers = runtime.containers().await?;
     let mut in_use = InUse::new();
     used_by(&containers, &mut in_use);
-    for container in &containers {
-        // What has ended mounts nothing any more.
-        if container.state() == ContainerState::Exited {
-            continue;
+    // What has ended mounts nothing any more.
+    let has_not_ended = |c: &&Container| c.state() != ContainerState::Exited;
+    let alive = containers.iter().filter(has_not_ended);
+    let alive: HashSet<&str> = alive.map(|c| &*c.id).collect();
+    mounted.retain(|id, _| alive.contains(&**id));
+    let unknown = alive.into_iter().filter(|id| !mounted.contains_key(*id));
+    let unknown: Vec<String> = unknown.map(str::to_owned).collect();
+    let mut unknown = unknown.into_iter();
+    let mut asked = JoinSet::new();
+    loop {
+        for id in unknown.by_ref().take(AT_ONCE - asked.len()) {
+            let runtime = runtime.clone();
+            asked.spawn(async move {
+                let answer = runtime.mounts(&id).await;
+                (id, answer)
+            });
         }
-        match runtime.mounts(&container.id).await {
+        let Some(done) = asked.join_next().await else {
+            break;
+        };
+        let Ok((id, answer)) = done else { continue };
+        match answer {
             Ok(mounts) => {
-                in_use.extend(mounts.into_iter().filter_map(|m| m.image).map(|i| i.image))
+                let images = mounts.into_iter().filter_map(|m| m.image);
+                let images = images.map(|image| image.image).collect();
+                mounted.insert(id, images);
             }
             Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
+            // A container that the runtime cannot tell of does not keep the unused images of all others.
+            Err(error @ CriError::Late { .. }) if runtime.has_time() => refuse(removed, &error),
+            Err(error) if error.is_final() => return Err(error),
+            Err(error) => refuse(removed, &error),
         }
     }
+    in_use.extend(mounted.values().flatten().cloned());
     in_use.extend(sandbox_image(runtime).await?);
     Ok((images, in_use))
 }

@@ -38,7 +38,12 @@ impl<'a> Pods<'a> {
     /// be told from a pod that lives counts as one.
     fn is_needed(&self, uid: &str) -> bool {
         let is_known = |known: &BTreeSet<String>| uid.is_empty() || known.contains(uid);
-        self.alive.contains(uid) || self.known.as_ref().is_none_or(is_known)
+        self.alive.contains(uid) || self.known.uids.as_ref().is_none_or(is_known)
+    }
+
+    /// Whether one that is not the youngest stays as well.
+    fn all_stay(&self) -> bool {
+        self.known.has_kubelet
     }
 }
 
@@ -51,8 +56,8 @@ fn is_ready(sandbox: &PodSandbox) -> bool {
 }
 
 /// Containers that have ended, oldest first: all of pods that are gone, and all but the youngest of each name of pods
-/// that live (`MaxPerPodContainer` is 1). Those that were never started, and those whose state the runtime does not know,
-/// are left to the kubelet.
+/// that live (`MaxPerPodContainer` is 1), unless there is a kubelet to remove these with their logs. Those that were never
+/// started, and those whose state the runtime does not know, are left to the kubelet.
 pub fn containers(
     containers: &[Container],
     sandboxes: &[PodSandbox],
@@ -75,7 +80,7 @@ pub fn containers(
                 return true;
             };
             let name = container.metadata.as_ref().map_or("", |m| &m.name);
-            !(pods.is_needed(uid) && kept.insert((*uid, name)))
+            !(pods.is_needed(uid) && (pods.all_stay() || kept.insert((*uid, name))))
         })
         .collect();
     dead.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
@@ -83,7 +88,7 @@ pub fn containers(
 }
 
 /// Sandboxes that have ended and hold no container any more, oldest first: all of pods that are gone, and all but the
-/// youngest of pods that live (`evictSandboxes`).
+/// youngest of pods that live (`evictSandboxes`), unless there is a kubelet.
 pub fn sandboxes(
     containers: &[Container],
     sandboxes: &[PodSandbox],
@@ -98,7 +103,7 @@ pub fn sandboxes(
     let mut dead: Vec<&PodSandbox> = all
         .into_iter()
         // The youngest is kept whether it has ended or not; an older one that runs is none to remove.
-        .filter(|s| !(pods.is_needed(uid(s)) && kept.insert(uid(s))))
+        .filter(|s| !(pods.is_needed(uid(s)) && (pods.all_stay() || kept.insert(uid(s)))))
         .filter(|s| !is_ready(s) && !inhabited.contains(&*s.id))
         .collect();
     dead.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));

@@ -7,6 +7,7 @@
 
 mod client;
 mod collector;
+mod disks;
 pub mod exited;
 pub mod images;
 pub mod messages;
@@ -14,4 +15,5 @@ mod worker;
 
 pub use client::{CriError, Runtime};
 pub use collector::Reclaimer;
-pub use worker::{Counters, CriWorker, Request};
+pub use disks::RuntimeDisks;
+pub use worker::{Counters, CriWorker, Request, Tell};

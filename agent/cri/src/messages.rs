@@ -220,3 +220,74 @@ pub struct RemoveImageRequest {
     #[prost(message, optional, tag = "1")]
     pub image: Option<ImageSpec>,
 }
+
+/// `ListContainerStatsResponse`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ListContainerStatsResponse {
+    /// All containers that run.
+    #[prost(message, repeated, tag = "1")]
+    pub stats: Vec<ContainerStats>,
+}
+
+/// `ContainerStats`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ContainerStats {
+    /// Which container.
+    #[prost(message, optional, tag = "1")]
+    pub attributes: Option<ContainerAttributes>,
+    /// What its writable layer uses.
+    #[prost(message, optional, tag = "4")]
+    pub writable_layer: Option<FilesystemUsage>,
+}
+
+/// `ContainerAttributes`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ContainerAttributes {
+    /// The name in the pod.
+    #[prost(message, optional, tag = "2")]
+    pub metadata: Option<ContainerMetadata>,
+    /// What the kubelet has written on it, the pod's UID among it.
+    #[prost(map = "string, string", tag = "3")]
+    pub labels: HashMap<String, String>,
+}
+
+/// `FilesystemUsage`.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct FilesystemUsage {
+    /// Where it lies.
+    #[prost(message, optional, tag = "2")]
+    pub fs_id: Option<FilesystemIdentifier>,
+    /// Bytes.
+    #[prost(message, optional, tag = "3")]
+    pub used_bytes: Option<UInt64Value>,
+    /// Inodes.
+    #[prost(message, optional, tag = "4")]
+    pub inodes_used: Option<UInt64Value>,
+}
+
+/// `FilesystemIdentifier`.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct FilesystemIdentifier {
+    /// A directory on it.
+    #[prost(string, tag = "1")]
+    pub mountpoint: String,
+}
+
+/// `UInt64Value`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message)]
+pub struct UInt64Value {
+    /// The number.
+    #[prost(uint64, tag = "1")]
+    pub value: u64,
+}
+
+/// `ImageFsInfoResponse`.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct ImageFsInfoResponse {
+    /// Where images lie.
+    #[prost(message, repeated, tag = "1")]
+    pub image_filesystems: Vec<FilesystemUsage>,
+    /// Where writable layers lie; younger runtimes only.
+    #[prost(message, repeated, tag = "2")]
+    pub container_filesystems: Vec<FilesystemUsage>,
+}

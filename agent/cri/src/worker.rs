@@ -11,15 +11,18 @@ use std::{
 use evictd_config::CriConfig;
 use evictd_engine::{
     NodeReclaim,
-    reclaim::{KnownPods, Removed},
+    reclaim::{KnownPods, Layers, Removed},
 };
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::client::CriError;
-use crate::Reclaimer;
+use crate::{Reclaimer, RuntimeDisks};
 
 /// How often images are looked at: the kubelet's `ImageGCPeriod`.
 const LOOK: Duration = Duration::from_secs(300);
+
+/// So long the end of a reclaim waits for what writable layers use.
+const LAYERS: Duration = Duration::from_secs(1);
 
 /// What is to be reclaimed.
 #[derive(Clone, Debug)]
@@ -60,33 +63,50 @@ pub struct CriWorker {
     task: JoinHandle<()>,
 }
 
+/// What the task tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tell {
+    /// A reclaim is at its end: what was removed, or `None` when there is no runtime to ask.
+    Reclaimed(Option<Removed>),
+    /// What writable layers use: at each look, and before each reclaim is at its end.
+    Layers(Layers),
+    /// Where images and writable layers lie: at each look.
+    Disks(RuntimeDisks),
+}
+
 impl CriWorker {
-    /// Starts the task; it calls `settled` at the end of each reclaim: what was removed, or `None` when there is no
-    /// runtime to ask.
-    pub fn start(
-        config: CriConfig,
-        settled: impl Fn(Option<Removed>) + Send + Sync + 'static,
-    ) -> Self {
+    /// Starts the task.
+    pub fn start(config: CriConfig, tell: impl Fn(Tell) + Send + Sync + 'static) -> Self {
         // The manager asks for the next one only when this one is over.
         let (requests, mut queue) = mpsc::channel::<Request>(1);
         let counters = Arc::new(Counters::default());
         let mut work = Work {
-            socket: config.socket.display().to_string(),
-            reclaimer: Reclaimer::new(config),
+            reclaimer: Reclaimer::new(config.clone()),
+            config,
             counters: Arc::clone(&counters),
             is_away: false,
+            tell,
         };
         let task = tokio::spawn(async move {
             let mut looks = tokio::time::interval(LOOK);
             looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
-                tokio::select! {
+                let asked = tokio::select! {
                     biased;
-                    request = queue.recv() => match request {
-                        Some(request) => settled(work.reclaim(&request).await),
-                        None => return,
-                    },
-                    _ = looks.tick() => work.look().await,
+                    request = queue.recv() => Some(request),
+                    _ = looks.tick() => {
+                        // Who asks meanwhile does not wait for its end.
+                        tokio::select! {
+                            biased;
+                            request = queue.recv() => Some(request),
+                            () = work.look() => None,
+                        }
+                    }
+                };
+                match asked {
+                    Some(Some(request)) => work.answer(&request).await,
+                    Some(None) => return,
+                    None => {}
                 }
             }
         });
@@ -119,18 +139,45 @@ impl Drop for CriWorker {
     }
 }
 
-struct Work {
-    socket: String,
+struct Work<T> {
+    config: CriConfig,
     reclaimer: Reclaimer,
     counters: Arc<Counters>,
     /// The runtime did not answer the last time; said once.
     is_away: bool,
+    tell: T,
 }
 
-impl Work {
+impl<T: Fn(Tell)> Work<T> {
     async fn look(&mut self) {
         let looked = self.reclaimer.look().await;
         self.note(looked.as_ref().err());
+        if looked.is_ok() {
+            // Not every runtime has these calls: what they would tell stays unknown.
+            match Reclaimer::layers(&self.config).await {
+                Ok(layers) => (self.tell)(Tell::Layers(layers)),
+                Err(error) => {
+                    tracing::debug!(%error, "the runtime does not tell of writable layers")
+                }
+            }
+            match Reclaimer::disks(&self.config).await {
+                Ok(disks) => (self.tell)(Tell::Disks(disks)),
+                Err(error) => tracing::debug!(%error, "the runtime does not tell of its disks"),
+            }
+        }
+    }
+
+    /// Reclaims. Beside that it asks for what layers use: who has to go if it is not enough depends on that.
+    async fn answer(&mut self, request: &Request) {
+        let config = self.config.clone();
+        let layers = tokio::spawn(async move { Reclaimer::layers(&config).await });
+        let removed = self.reclaim(request).await;
+        let asked = layers.abort_handle();
+        if let Ok(Ok(Ok(layers))) = tokio::time::timeout(LAYERS, layers).await {
+            (self.tell)(Tell::Layers(layers));
+        }
+        asked.abort();
+        (self.tell)(Tell::Reclaimed(removed));
     }
 
     async fn reclaim(&mut self, request: &Request) -> Option<Removed> {
@@ -159,11 +206,12 @@ impl Work {
         if let Some(error) = error {
             add(&self.counters.unavailable, 1);
             if !self.is_away {
-                let socket = &self.socket;
-                tracing::warn!(%error, socket, "no container runtime: evictd reclaims nothing from the node");
+                let socket = self.config.socket.display();
+                tracing::warn!(%error, %socket, "no container runtime: evictd reclaims nothing from the node");
             }
         } else if self.is_away {
-            tracing::info!(socket = self.socket, "the container runtime answers again");
+            let socket = self.config.socket.display();
+            tracing::info!(%socket, "the container runtime answers again");
         }
         self.is_away = error.is_some();
     }

@@ -34,6 +34,8 @@ const NEXT_DEATH_NS: u64 = 100 * MS;
 const LAST_NS: u64 = 8 * MS;
 /// Whether more comes back than others use is seen over so long at least.
 const FLOW_NS: u64 = 16 * MS;
+/// Where it is not known yet what every pod uses, what is not urgent waits so long at most after the threshold was met.
+const NUMBERS_NS: u64 = 30 * SECOND;
 /// A look or two: the threshold has been met for as long as the kubelet needs to see it, whatever lies between two looks.
 const LOOKS_NS: u64 = 50 * MS;
 
@@ -321,6 +323,12 @@ impl Pace {
         matches!(urgency, Urgency::Urgent { .. })
             || self.evictions == 0
             || attainable.saturating_add(pending.amount) >= deficit
+    }
+
+    /// Whether a decision can wait for pods of which it is not known yet what they use: a pod that is known would go in their stead.
+    pub fn can_wait_for_numbers(&self, now: u64, urgency: Urgency) -> bool {
+        let is_new = |since: u64| now < since.saturating_add(NUMBERS_NS);
+        matches!(urgency, Urgency::Paced { .. }) && self.met_since.is_some_and(is_new)
     }
 
     /// A pod was evicted for this, or for something else that it gives back to this as well. Its growth is not told from that

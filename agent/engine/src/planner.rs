@@ -14,8 +14,8 @@ use std::time::Duration;
 use super::{
     Candidate, CandidateState, Cause, Earlier, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS,
     LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan, Pod, Pressure,
-    Ranked, Ranking, Recreation, ReleaseTarget, Rules, Settings, Signal, SignalForecast, Snapshot,
-    Threshold, Timing, Trend,
+    Ranked, Ranking, Recreation, ReleaseTarget, Resource, Rules, Settings, Signal, SignalForecast,
+    Snapshot, Threshold, Timing, Trend,
     growth::Room,
     local_storage_excess, message,
     pace::{Decision, Judged, MONITORING_INTERVAL_NS, Pace, Rule, Shortage, Urgency},
@@ -183,10 +183,9 @@ impl Planner {
         if self.paced_is_held {
             return Vec::new();
         }
-        let candidates = node
-            .pods
-            .iter()
-            .filter(|pod| self.state_of(pod) == CandidateState::Eligible);
+        let candidates = node.pods.iter().filter(|pod| {
+            self.state_of(pod, Resource::EphemeralStorage) == CandidateState::Eligible
+        });
         let evictions = candidates.filter_map(|pod| {
             let usage = node.usages.get(&pod.uid)?;
             let LocalStorageExcess { limit, message } =
@@ -200,8 +199,7 @@ impl Planner {
             ))
         });
         let evictions: Vec<EvictionDecision> = evictions.collect();
-        self.pending
-            .remember(now, node, self.settings.layout, &evictions);
+        self.pending.remember(now, node, &self.settings, &evictions);
         evictions
     }
 
@@ -223,8 +221,7 @@ impl Planner {
             if let Some(first) = chosen.first() {
                 let condition = threshold.signal.node_condition();
                 self.recreations.remember(now, node, &chosen, condition);
-                self.pending
-                    .remember(now, node, self.settings.layout, &chosen);
+                self.pending.remember(now, node, &self.settings, &chosen);
                 self.note_eviction(now, first.cause);
             }
             evictions.extend(chosen);
@@ -246,9 +243,7 @@ impl Planner {
         ) else {
             return Vec::new();
         };
-        let pending = self
-            .pending
-            .pending(now, node, self.settings.layout, signal);
+        let pending = self.pending.pending(now, node, &self.settings, signal);
         let shortage = shortage(threshold, seen);
         // For a moment growth may be the victims' own.
         if pending.due.is_some() && pace.is_settling(nanos(now)) {
@@ -268,6 +263,9 @@ impl Planner {
             return Vec::new();
         };
         if self.paced_is_held && matches!(urgency, Urgency::Paced { .. }) {
+            return Vec::new();
+        }
+        if pace.can_wait_for_numbers(nanos(now), urgency) && self.awaits_walks(node, signal) {
             return Vec::new();
         }
         let attainable = self.attainable(node, signal);
@@ -305,12 +303,25 @@ impl Planner {
             };
             let usage = self.settings.layout.usage(signal, pod, usage);
             let grew = self.usage_growth.note(signal, &pod.uid, nanos(now), usage);
-            if self.state_of(pod) == CandidateState::Eligible {
+            if self.state_of(pod, signal.resource()) == CandidateState::Eligible {
                 main = main.max((grew, pod.uid.as_str()));
             }
         }
         let (grew, uid) = main;
         (grew > 0 && grew >= growth / 2).then_some((uid, growth))
+    }
+
+    /// Whether the files of a pod that may go were not walked yet: it counts as one that uses nothing, whatever it has.
+    fn awaits_walks(&self, node: Snapshot<'_>, signal: Signal) -> bool {
+        let is_walked = |pod: &Pod| {
+            let usage = node.usages.get(&pod.uid);
+            usage.is_some_and(|usage| usage.ephemeral_storage.is_some())
+        };
+        let resource = signal.resource();
+        resource.is_of_files()
+            && node.pods.iter().any(|pod| {
+                self.state_of(pod, resource) == CandidateState::Eligible && !is_walked(pod)
+            })
     }
 
     /// What all pods that may go use together of what a signal watches, in its unit.
@@ -319,7 +330,8 @@ impl Planner {
             let usage = node.usages.get(&pod.uid)?;
             Some(self.settings.layout.usage(signal, pod, usage))
         };
-        let may_go = |pod: &&Pod| self.state_of(pod) == CandidateState::Eligible;
+        let resource = signal.resource();
+        let may_go = |pod: &&Pod| self.state_of(pod, resource) == CandidateState::Eligible;
         let usages = node.pods.iter().filter(may_go).filter_map(usage);
         usages.fold(0, u64::saturating_add)
     }
@@ -368,27 +380,28 @@ impl Planner {
         main: Option<(&str, u64)>,
     ) -> Vec<EvictionDecision> {
         let signal = threshold.signal;
+        let resource = signal.resource();
         let ranked = self.ranked(node, signal);
         let evict = |ranked: &Ranked<'_>| self.eviction_of(node, threshold, ranked.pod);
         // Pods without numbers come first, which a candidate cannot say: the kubelet's choice is made here.
         if demand == ReleaseTarget::First {
             let first = ranked
                 .iter()
-                .find(|ranked| self.state_of(ranked.pod) == CandidateState::Eligible);
+                .find(|ranked| self.state_of(ranked.pod, resource) == CandidateState::Eligible);
             return first.map(evict).into_iter().collect();
         }
         let candidate = |ranked: &Ranked<'_>| Candidate {
             inputs: ranked.inputs,
             usage: ranked.usage.unwrap_or(0),
             is_exact: true,
-            state: self.state_of(ranked.pod),
+            state: self.state_of(ranked.pod, resource),
         };
         let mut candidates: Vec<Candidate> = ranked.iter().map(candidate).collect();
         let mut victims = vec![0; candidates.len()];
         let system_over_reserved = node.observations.system_over_reserved();
         let rules = Rules {
             strategy: self.settings.strategy,
-            resource: signal.resource(),
+            resource,
             system_over_reserved,
         };
         if let Some((uid, growth)) = main
@@ -444,10 +457,12 @@ impl Planner {
         }
     }
 
-    /// Whether a pod may be evicted. The kubelet would evict one that is still there a second time.
-    fn state_of(&self, pod: &Pod) -> CandidateState {
+    /// Whether a pod may be evicted for a resource. The kubelet would evict one that is still there a second time.
+    fn state_of(&self, pod: &Pod, resource: Resource) -> CandidateState {
         match self.settings.mode {
             mode if pod.is_protected(mode) || pod.is_denied => CandidateState::Protected,
+            // In vain, and again as soon as the kubelet has started it.
+            _ if self.settings.keeps(pod, resource) => CandidateState::Protected,
             Mode::Evictd if self.pending.contains(pod) => CandidateState::Terminating,
             _ => CandidateState::Eligible,
         }

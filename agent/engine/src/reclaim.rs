@@ -1,9 +1,22 @@
 //! What the node gives back before a pod has to go.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
-/// The pods that are known to run here, by the UID that the runtime has for them; `None` when that is not known yet.
-pub type KnownPods = Option<BTreeSet<String>>;
+use crate::FsUsage;
+
+/// What the writable layers of containers use as the runtime counts it, with the containers' names, by the UID that the runtime
+/// has for their pod.
+pub type Layers = HashMap<String, Vec<(String, FsUsage)>>;
+
+/// The pods of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownPods {
+    /// By the UID that the runtime has for them; `None` when that is not known yet.
+    pub uids: Option<BTreeSet<String>>,
+    /// A kubelet sees to what they leave behind: it removes a container's log with the container, and finds neither once the
+    /// container is gone.
+    pub has_kubelet: bool,
+}
 
 /// What a reclaim has removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

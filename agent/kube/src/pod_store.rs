@@ -11,10 +11,18 @@ const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 #[derive(Debug, Default)]
 pub struct PodStore {
     pods: BTreeMap<String, Pod>,
+    /// Those that the API server has still although they are over, by the same UID.
+    over: BTreeSet<String>,
     /// What a list has brought so far that is not at its end.
-    incoming: Option<BTreeMap<String, Pod>>,
+    incoming: Option<Listed>,
     synced: bool,
     revision: u64,
+}
+
+#[derive(Debug, Default)]
+struct Listed {
+    pods: BTreeMap<String, Pod>,
+    over: BTreeSet<String>,
 }
 
 /// What is odd about a pod, for the counters.
@@ -31,13 +39,13 @@ pub struct Oddities {
 impl PodStore {
     /// A list begins: what is known stays in force until its end.
     pub fn begin_relist(&mut self) {
-        self.incoming = Some(BTreeMap::new());
+        self.incoming = Some(Listed::default());
     }
 
     /// The list is at its end and replaces what was known.
     pub fn end_relist(&mut self) {
         if let Some(incoming) = self.incoming.take() {
-            self.pods = incoming;
+            (self.pods, self.over) = (incoming.pods, incoming.over);
             self.synced = true;
             self.revision += 1;
         }
@@ -51,7 +59,10 @@ impl PodStore {
             terminating: pod.is_deleting,
         };
         if !oddities.no_uid {
-            let pods = self.incoming.as_mut().unwrap_or(&mut self.pods);
+            let pods = match &mut self.incoming {
+                Some(incoming) => &mut incoming.pods,
+                None => &mut self.pods,
+            };
             pods.insert(key(&pod).to_owned(), pod);
             self.revision += 1;
         }
@@ -61,7 +72,18 @@ impl PodStore {
     /// A pod is gone.
     pub fn remove(&mut self, pod: &Pod) {
         self.pods.remove(key(pod));
+        self.over.remove(key(pod));
         self.revision += 1;
+    }
+
+    /// A pod is over: its containers have ended, and its object is there still.
+    pub fn put_over(&mut self, pod: &Pod) {
+        self.remove(pod);
+        let over = match &mut self.incoming {
+            Some(incoming) => &mut incoming.over,
+            None => &mut self.over,
+        };
+        over.insert(key(pod).to_owned());
     }
 
     /// What an earlier agent knew, until the first list is at its end.
@@ -106,6 +128,11 @@ impl PodStore {
     pub fn uids(&self) -> BTreeSet<&str> {
         self.pods.keys().map(String::as_str).collect()
     }
+
+    /// The same with those of pods that are over.
+    pub fn known_uids(&self) -> BTreeSet<String> {
+        self.pods.keys().chain(&self.over).cloned().collect()
+    }
 }
 
 /// The kubelet names the cgroup of a static pod after the hash of its file, not after the mirror pod's UID.
@@ -141,7 +168,7 @@ mod tests {
         store.put(pod("b"));
         assert!(store.get("a").is_some());
         store.end_relist();
-        assert_eq!(store.uids(), BTreeSet::from(["b"]));
+        assert_eq!(store.known_uids(), BTreeSet::from(["b".to_owned()]));
     }
 
     #[test]
@@ -167,9 +194,30 @@ mod tests {
         store.begin_relist();
         store.put(pod("b"));
         store.end_relist();
-        assert_eq!(store.uids(), BTreeSet::from(["b"]));
+        assert_eq!(store.known_uids(), BTreeSet::from(["b".to_owned()]));
         store.restore(vec![pod("a")]);
-        assert_eq!(store.uids(), BTreeSet::from(["b"]), "too late");
+        assert_eq!(
+            store.known_uids(),
+            BTreeSet::from(["b".to_owned()]),
+            "too late"
+        );
+    }
+
+    #[test]
+    fn a_pod_that_is_over_is_known_until_it_is_gone() {
+        let mut store = PodStore::default();
+        store.put(pod("a"));
+        store.put(pod("b"));
+        store.put_over(&pod("a"));
+        assert!(store.get("a").is_none() && store.len() == 1);
+        let both = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
+        assert_eq!(store.known_uids(), both);
+        store.begin_relist();
+        store.put_over(&pod("b"));
+        store.end_relist();
+        assert_eq!(store.known_uids(), BTreeSet::from(["b".to_owned()]));
+        store.remove(&pod("b"));
+        assert!(store.known_uids().is_empty());
     }
 
     #[test]

@@ -359,12 +359,14 @@ impl Cluster {
         }
     }
 
-    /// Pods that the API server has on this node and that are not over; `None` before its first list is complete.
+    /// Pods that the API server has on this node, those that are over included; not known before its first list is complete.
     pub fn known_pods(&self) -> KnownPods {
-        self.pods.with(|store| {
-            let uids = || store.uids().into_iter().map(str::to_owned).collect();
-            store.is_synced().then(uids)
-        })
+        KnownPods {
+            uids: self
+                .pods
+                .with(|store| store.is_synced().then(|| store.known_uids())),
+            has_kubelet: true,
+        }
     }
 
     /// What was counted.

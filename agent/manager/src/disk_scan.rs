@@ -1,13 +1,18 @@
 //! How much disk each pod uses: a thread that walks all pods' directories, over and over, slowly.
 //!
 //! The kubelet walks once a minute. A walk at the moment of pressure would be too late, and a fast one would take the
-//! disk from those who need it: this thread has the lowest priority and sleeps most of the time, except while a disk is
+//! disk from those who need it: this thread has the lowest priority and sleeps most of the time, less while a disk is
 //! short. What hooks count since a walk is added by [`DiskUse::since`].
+//!
+//! A pod with very many files holds up no other one: its walk is interrupted and goes on when the others had their turn
+//! ([`schedule`]).
+
+mod schedule;
 
 use std::{
     collections::{HashMap, HashSet},
     os::fd::AsRawFd as _,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -15,9 +20,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_engine::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};
+use evictd_engine::{ContainerUsage, FsUsage, PodUsage, VolumeUsage, reclaim::Layers};
 use evictd_node::{
-    fs::du::{Usage, Walk, lower_priority},
+    fs::{
+        du::{Usage, Walk, lower_priority},
+        mounts::{MountPoints, MountTable},
+    },
     trigger::inodes::ShareReader,
 };
 use evictd_sys::{
@@ -28,19 +36,23 @@ use evictd_sys::{
 };
 
 use crate::{PodDirs, pod_dirs::Named};
+use schedule::{Schedule, Turn};
 
-/// A walk over all pods begins this long after the last one did, at the soonest (the kubelet's
-/// `volumeStatsAggPeriod`).
-const PERIOD: Duration = Duration::from_secs(60);
-/// The same while a disk is short.
-const PRESSED_PERIOD: Duration = Duration::from_secs(2);
 /// Entries that are looked at in one go.
 const STEP: usize = 128;
+/// Entries of one pod until the next one has its turn.
+const SLICE: usize = 16_384;
 /// It sleeps so many times as long as it has worked: 5 % of a CPU at most.
 const REST: u32 = 19;
+/// The same while a disk is short, once all pods were walked: a quarter of a CPU.
+const PRESSED_REST: u32 = 3;
+/// The thread waits for no longer than this without a sign of life.
+const BEAT: Duration = Duration::from_secs(30);
+/// Without a sign of life for so long it is stuck in a call to a filesystem.
+const STUCK: Duration = Duration::from_secs(600);
 
-/// Finds a pod's directories when its turn has come.
-pub type DirResolver = Arc<dyn Fn() -> PodDirs + Send + Sync>;
+/// Finds a pod's directories when its turn has come. What is mounted there is not to be touched.
+pub type DirResolver = Arc<dyn Fn(&MountPoints) -> PodDirs + Send + Sync>;
 
 /// A pod to be walked.
 #[derive(Clone)]
@@ -56,18 +68,45 @@ pub struct ScanTarget {
 /// What a walk has found for one pod.
 #[derive(Clone, Debug, Default)]
 pub struct DiskUse {
-    /// In the form of the kubelet's summary.
+    /// In the form of the kubelet's summary. Without `ephemeral_storage` the first walk is not at its end: there is more.
     pub usage: PodUsage,
     /// Inodes made less those removed when the walk was half way through, by filesystem.
     pub counted: [i64; FILESYSTEMS],
     /// When the walk began, in nanoseconds of CLOCK_MONOTONIC.
     pub began: u64,
+    /// Containers whose writable layers were not found, with the reason.
+    unknown: Vec<(String, String)>,
+    /// Of these and of others that have none, whose numbers are the runtime's.
+    filled: HashSet<String>,
+    /// The UID that the runtime has for the pod.
+    runtime_uid: String,
 }
 
 /// Filesystems that can have counts.
 pub const FILESYSTEMS: usize = evictd_node::trigger::inodes::MAX_FILESYSTEMS as usize;
 
 impl DiskUse {
+    /// Containers of which it is not known what their writable layers use, with the reason: they count as if they used nothing.
+    pub fn unknown_layers(&self) -> impl Iterator<Item = &(String, String)> {
+        self.unknown
+            .iter()
+            .filter(|(name, _)| !self.filled.contains(name))
+    }
+
+    /// Takes the runtime's numbers where the walk has none.
+    fn fill(&mut self, layers: &Layers) {
+        for (name, fs) in layers.get(&self.runtime_uid).into_iter().flatten() {
+            let container = container(&mut self.usage, name.clone());
+            if container.rootfs.bytes.is_none() || self.filled.contains(name) {
+                container.rootfs = *fs;
+                self.filled.insert(name.clone());
+            }
+        }
+        if self.usage.ephemeral_storage.is_some() {
+            self.usage.ephemeral_storage = Some(bytes(&self.usage));
+        }
+    }
+
     /// Inodes that the pod has made since the walk on a filesystem, less those removed.
     pub fn since(&self, filesystem: usize, counted_now: i64) -> i64 {
         let then = self.counted.get(filesystem).copied().unwrap_or(0);
@@ -83,6 +122,7 @@ pub type Found = HashMap<String, Arc<DiskUse>>;
 struct State {
     targets: Arc<Vec<ScanTarget>>,
     found: Arc<Found>,
+    layers: Arc<Layers>,
 }
 
 /// The scanner, seen from outside.
@@ -93,6 +133,8 @@ pub struct DiskScanner {
     pressed: AtomicBool,
     stop: AtomicBool,
     cycles: AtomicU64,
+    /// The last sign of life, in nanoseconds of CLOCK_MONOTONIC.
+    beat: AtomicU64,
 }
 
 impl DiskScanner {
@@ -107,6 +149,7 @@ impl DiskScanner {
             pressed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             cycles: AtomicU64::new(0),
+            beat: AtomicU64::new(monotonic_ns()),
         });
         let own = Arc::clone(&scanner);
         std::thread::Builder::new()
@@ -148,11 +191,34 @@ impl DiskScanner {
         }
     }
 
-    /// While a disk is short walks follow one another without rest.
+    /// What writable layers use by the runtime's count: for those that cannot be walked.
+    pub fn set_layers(&self, layers: Layers) {
+        let layers = Arc::new(layers);
+        let old = std::mem::replace(&mut self.lock().layers, Arc::clone(&layers));
+        drop(old);
+        self.update(|found, _| {
+            for known in found.values_mut() {
+                Arc::make_mut(known).fill(&layers);
+            }
+        });
+        self.cycles.fetch_add(1, Ordering::Release);
+    }
+
+    /// While a disk is short walks follow one another sooner, the first of them without rest.
     pub fn set_pressed(&self, pressed: bool) {
         if self.pressed.swap(pressed, Ordering::Relaxed) != pressed {
             self.changed.notify();
         }
+    }
+
+    /// Whether the thread hangs in a call to a filesystem: what is known of pods grows old, and new ones stay unknown.
+    pub fn is_stuck(&self) -> bool {
+        self.is_stuck_at(monotonic_ns())
+    }
+
+    fn is_stuck_at(&self, now: u64) -> bool {
+        let quiet = now.saturating_sub(self.beat.load(Ordering::Relaxed));
+        Duration::from_nanos(quiet) >= STUCK
     }
 
     /// Counts the pods that were walked; when it changes there is something new in [`Self::found`].
@@ -179,114 +245,222 @@ impl DiskScanner {
         self.stop.load(Ordering::Acquire)
     }
 
+    fn beat(&self) {
+        self.beat.store(monotonic_ns(), Ordering::Relaxed);
+    }
+
+    fn is_pressed(&self) -> bool {
+        self.pressed.load(Ordering::Relaxed)
+    }
+
     fn run(&self, shares: Option<&ShareReader>) {
-        loop {
-            let began = Instant::now();
+        let mut mounts = MountTable::default();
+        let mut schedule = Schedule::default();
+        while !self.is_stopped() {
+            // Before the look: what changes after it ends the wait.
+            self.changed.clear();
+            self.beat();
             let targets = Arc::clone(&self.lock().targets);
-            for target in targets.iter() {
-                let Some(walked) = self.scan(target, shares) else {
-                    return;
-                };
-                let walked = Arc::new(walked);
-                self.update(|found, targets| {
-                    // It may be gone by now.
-                    if targets.iter().any(|e| e.uid == target.uid) {
-                        found.insert(target.uid.clone(), Arc::clone(&walked));
-                    }
-                });
-                self.cycles.fetch_add(1, Ordering::Release);
-            }
-            if !self.rest(began, &targets) {
-                return;
+            let now = Instant::now();
+            schedule.follow(&targets, self.is_pressed(), now);
+            match schedule.next(now) {
+                Turn::Wait(left) => {
+                    poll([self.changed.fd().as_raw_fd()], Some(left.min(BEAT)));
+                }
+                turn => self.take_turn(turn, &mut schedule, (&mut mounts, shares)),
             }
         }
     }
 
-    /// Waits until the next scan is due, or a new pod is there; false when it is over.
-    fn rest(&self, began: Instant, known: &[ScanTarget]) -> bool {
-        let known: HashSet<&str> = known.iter().map(|e| e.uid.as_str()).collect();
+    /// Goes on with one pod until it is done, its slice is over, or there is a new pod.
+    fn take_turn(
+        &self,
+        turn: Turn,
+        schedule: &mut Schedule,
+        (mounts, shares): (&mut MountTable, Option<&ShareReader>),
+    ) {
+        // An old table is better than none.
+        let _ = mounts.refresh();
+        let mut scan = match turn {
+            Turn::Begin(target) => Box::new(Scan::begin(target, mounts.points(), shares)),
+            Turn::GoOn(mut scan) => {
+                scan.pass_by(mounts.points());
+                scan
+            }
+            Turn::Wait(_) => return,
+        };
+        let was_pressed = self.is_pressed();
+        let mut entries = 0;
+        while !self.is_stopped() {
+            let began = Instant::now();
+            let is_done = scan.step(mounts.points());
+            entries += STEP;
+            let worked = began.elapsed();
+            scan.worked += worked;
+            if is_done {
+                let found = scan.finish(shares);
+                self.publish(&scan.target.uid, found);
+                schedule.done(&scan);
+                return self.rest(worked, schedule);
+            }
+            self.rest(worked, schedule);
+            let news = schedule.has_news(&self.lock().targets);
+            if entries >= SLICE || news || self.is_pressed() != was_pressed {
+                break;
+            }
+        }
+        if !self.is_walked(&scan.target.uid) {
+            self.publish(&scan.target.uid, scan.so_far());
+        }
+        schedule.park(scan);
+    }
+
+    /// Whether a walk of a pod has come to its end.
+    fn is_walked(&self, uid: &str) -> bool {
+        let found = self.found();
+        let usage = found.get(uid).map(|found| &found.usage);
+        usage.is_some_and(|usage| usage.ephemeral_storage.is_some())
+    }
+
+    fn publish(&self, uid: &str, mut found: DiskUse) {
+        let layers = Arc::clone(&self.lock().layers);
+        found.fill(&layers);
+        let walked = Arc::new(found);
+        self.update(|found, targets| {
+            // It may be gone by now.
+            if targets.iter().any(|e| e.uid == uid) {
+                found.insert(uid.to_owned(), Arc::clone(&walked));
+            }
+        });
+        self.cycles.fetch_add(1, Ordering::Release);
+    }
+
+    /// Sleeps in proportion to its work, until there is a new pod or a disk becomes short.
+    fn rest(&self, worked: Duration, schedule: &Schedule) {
+        let was_pressed = self.is_pressed();
+        let until = Instant::now() + worked * schedule.rest();
         loop {
-            // Before the look: what changes after it ends the wait.
             self.changed.clear();
-            let targets = Arc::clone(&self.lock().targets);
-            let news = targets.iter().any(|e| !known.contains(e.uid.as_str()));
-            let period = if self.pressed.load(Ordering::Relaxed) {
-                PRESSED_PERIOD
-            } else {
-                PERIOD
-            };
-            let left = period.saturating_sub(began.elapsed());
-            if self.is_stopped() || news || left.is_zero() {
-                return !self.is_stopped();
+            self.beat();
+            let left = until.saturating_duration_since(Instant::now());
+            let news = schedule.has_news(&self.lock().targets);
+            let is_over = left.is_zero() || news || self.is_pressed() != was_pressed;
+            if is_over || self.is_stopped() {
+                return;
             }
             poll([self.changed.fd().as_raw_fd()], Some(left));
         }
     }
+}
 
-    /// One pod; `None` when it is over.
-    fn scan(&self, target: &ScanTarget, shares: Option<&ShareReader>) -> Option<DiskUse> {
-        let mut found = DiskUse {
-            began: monotonic_ns(),
+/// What kind of directory it is.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Volume,
+    Layer,
+    Logs,
+}
+
+/// The walk of one pod, as far as it has come.
+struct Scan {
+    target: ScanTarget,
+    found: DiskUse,
+    /// What hooks had counted when it began.
+    before: [i64; FILESYSTEMS],
+    /// Directories that were not begun, the next one last.
+    left: Vec<(Kind, String, PathBuf)>,
+    walk: Option<(Kind, String, Walk)>,
+    worked: Duration,
+}
+
+impl Scan {
+    fn begin(target: ScanTarget, mounts: &MountPoints, shares: Option<&ShareReader>) -> Self {
+        let began = monotonic_ns();
+        let places = (target.places)(mounts);
+        let found = DiskUse {
+            began,
+            unknown: places.unknown,
+            runtime_uid: places.runtime_uid,
             ..DiskUse::default()
         };
-        let places = (target.places)();
-        // One reading before and one after stand for the middle of the walk.
-        let counted = |index| shares.map_or(0, |s| s.net(&target.cgroups, index));
-        let before: [i64; FILESYSTEMS] = std::array::from_fn(counted);
-        let usage = &mut found.usage;
-        for (name, fs) in self.each(&places.volumes)? {
-            usage.volumes.push(VolumeUsage { name, fs });
+        let of = |kind, named: Named| named.into_iter().map(move |(n, path)| (kind, n, path));
+        let left = of(Kind::Logs, places.logs)
+            .chain(of(Kind::Layer, places.layers))
+            .chain(of(Kind::Volume, places.volumes));
+        Self {
+            found,
+            before: counted(&target, shares),
+            left: left.collect(),
+            walk: None,
+            worked: Duration::ZERO,
+            target,
         }
-        for (name, fs) in self.each(&places.layers)? {
-            container(usage, name).rootfs = fs;
-        }
-        for (name, fs) in self.each(&places.logs)? {
-            container(usage, name).logs = fs;
-        }
-        usage.ephemeral_storage = Some(bytes(usage));
-        found.counted = std::array::from_fn(|i| i64::midpoint(before[i], counted(i)));
-        Some(found)
     }
 
-    /// Walks some directories one by one.
-    fn each(&self, named: &Named) -> Option<Vec<(String, FsUsage)>> {
-        let mut found = Vec::new();
-        for (name, path) in named {
-            if let Some(usage) = self.one(path)? {
-                let usage = FsUsage {
-                    bytes: Some(usage.bytes),
-                    inodes: Some(usage.inodes),
-                };
-                found.push((name.clone(), usage));
+    /// One step; `true` at the end.
+    fn step(&mut self, mounts: &MountPoints) -> bool {
+        if let Some((kind, name, walk)) = &mut self.walk {
+            if walk.step(STEP) {
+                let (kind, name, found) = (*kind, std::mem::take(name), walk.found().0);
+                add(&mut self.found.usage, kind, name, found);
+                self.walk = None;
             }
+        } else if let Some((kind, name, path)) = self.left.pop() {
+            // One that cannot be looked at has no number.
+            let walk = Walk::new(&path, mounts).ok();
+            self.walk = walk.map(|walk| (kind, name, walk));
         }
-        Some(found)
+        self.walk.is_none() && self.left.is_empty()
     }
 
-    /// One directory; the inner `None` is one that cannot be looked at.
-    fn one(&self, path: &Path) -> Option<Option<Usage>> {
-        let Ok(mut walk) = Walk::new(&[path]) else {
-            return Some(None);
+    fn pass_by(&mut self, mounts: &MountPoints) {
+        if let Some((_, _, walk)) = &mut self.walk {
+            walk.pass_by(mounts);
+        }
+    }
+
+    /// Others have their turn.
+    fn park(&mut self) {
+        if let Some((_, _, walk)) = &mut self.walk {
+            walk.park();
+        }
+    }
+
+    /// What is known before the end: there is so much at least.
+    fn so_far(&self) -> DiskUse {
+        let mut found = DiskUse {
+            counted: self.before,
+            ..self.found.clone()
         };
-        loop {
-            let began = Instant::now();
-            let done = walk.step(STEP);
-            if done {
-                return Some(Some(walk.found().0));
-            }
-            let until = Instant::now() + began.elapsed() * REST;
-            loop {
-                self.changed.clear();
-                if self.is_stopped() {
-                    return None;
-                }
-                let left = until.saturating_duration_since(Instant::now());
-                if left.is_zero() || self.pressed.load(Ordering::Relaxed) {
-                    break;
-                }
-                poll([self.changed.fd().as_raw_fd()], Some(left));
-            }
+        if let Some((kind, name, walk)) = &self.walk {
+            add(&mut found.usage, *kind, name.clone(), walk.found().0);
         }
+        found
+    }
+
+    fn finish(&self, shares: Option<&ShareReader>) -> DiskUse {
+        let after = counted(&self.target, shares);
+        let mut found = self.found.clone();
+        found.usage.ephemeral_storage = Some(bytes(&found.usage));
+        // One reading before and one after stand for the middle of the walk.
+        found.counted = std::array::from_fn(|i| i64::midpoint(self.before[i], after[i]));
+        found
+    }
+}
+
+fn counted(target: &ScanTarget, shares: Option<&ShareReader>) -> [i64; FILESYSTEMS] {
+    std::array::from_fn(|index| shares.map_or(0, |s| s.net(&target.cgroups, index)))
+}
+
+fn add(usage: &mut PodUsage, kind: Kind, name: String, found: Usage) {
+    let fs = FsUsage {
+        bytes: Some(found.bytes),
+        inodes: Some(found.inodes),
+    };
+    match kind {
+        Kind::Volume => usage.volumes.push(VolumeUsage { name, fs }),
+        Kind::Layer => container(usage, name).rootfs = fs,
+        Kind::Logs => container(usage, name).logs = fs,
     }
 }
 
@@ -311,7 +485,7 @@ fn bytes(usage: &PodUsage) -> u64 {
 
 /// Directories that are given beforehand.
 pub fn fixed(volumes: Vec<(String, PathBuf)>) -> DirResolver {
-    Arc::new(move || PodDirs {
+    Arc::new(move |_| PodDirs {
         volumes: volumes.clone(),
         ..PodDirs::default()
     })
@@ -350,6 +524,114 @@ mod tests {
         scanner.stop();
     }
 
+    // R10
+    #[test]
+    fn a_huge_pod_delays_no_new_one() {
+        let huge = tempfile::tempdir().unwrap();
+        for n in 0..100_000 {
+            std::fs::File::create(huge.path().join(format!("f{n}"))).unwrap();
+        }
+        let small = tempfile::tempdir().unwrap();
+        std::fs::write(small.path().join("f"), vec![1; 8192]).unwrap();
+        let target = |uid: &str, dir: &tempfile::TempDir| ScanTarget {
+            uid: uid.into(),
+            cgroups: Vec::new(),
+            places: fixed(vec![("scratch".into(), dir.path().to_owned())]),
+        };
+        let scanner = DiskScanner::start(None).unwrap();
+        scanner.set_targets(vec![target("huge", &huge)]);
+        // It is at work, and what it has found until then counts already.
+        std::thread::sleep(Duration::from_millis(300));
+        let both = || vec![target("huge", &huge), target("small", &small)];
+        scanner.set_targets(both());
+        let until = Instant::now() + Duration::from_secs(1);
+        while !scanner.is_walked("small") {
+            assert!(Instant::now() < until, "it waits");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!scanner.is_walked("huge"));
+        let so_far = scanner.found().get("huge").map(|found| found.usage.clone());
+        let inodes = so_far.unwrap().volumes[0].fs.inodes.unwrap();
+        assert!((1..100_000).contains(&inodes), "{inodes}");
+        // In turns it comes to its end.
+        scanner.set_pressed(true);
+        while !scanner.is_walked("huge") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let found = scanner.found();
+        assert_eq!(found["huge"].usage.volumes[0].fs.inodes, Some(100_001));
+        assert!(!scanner.is_stuck());
+        scanner.stop();
+    }
+
+    #[test]
+    fn a_thread_without_a_sign_of_life_is_stuck() {
+        let scanner = DiskScanner::start(None).unwrap();
+        scanner.stop();
+        // Its last one.
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!scanner.is_stuck());
+        assert!(scanner.is_stuck_at(monotonic_ns() + 600_000_000_000));
+    }
+
+    // R10
+    #[test]
+    fn the_runtimes_numbers_stand_in_for_layers_that_cannot_be_walked() {
+        let layer = tempfile::tempdir().unwrap();
+        let places = PodDirs {
+            layers: vec![("walked".into(), layer.path().to_owned())],
+            unknown: vec![
+                ("hidden".into(), "why".into()),
+                ("other".into(), "why".into()),
+            ],
+            runtime_uid: "of-the-runtime".into(),
+            ..PodDirs::default()
+        };
+        let target = ScanTarget {
+            uid: "u".into(),
+            cgroups: Vec::new(),
+            places: Arc::new(move |_| places.clone()),
+        };
+        let scanner = DiskScanner::start(None).unwrap();
+        scanner.set_targets(vec![target]);
+        while !scanner.is_walked("u") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let unknown = || {
+            let found = scanner.found();
+            let names = found["u"].unknown_layers().map(|(name, _)| name.clone());
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(unknown(), ["hidden", "other"]);
+        let own = scanner.found()["u"].usage.ephemeral_storage.unwrap();
+        for (round, bytes) in [5 << 20, 7 << 20].into_iter().enumerate() {
+            let fs = FsUsage {
+                bytes: Some(bytes),
+                inodes: Some(9),
+            };
+            let layers = ["walked", "hidden"].map(|name| (name.to_owned(), fs));
+            let before = scanner.scanned();
+            scanner.set_layers([("of-the-runtime".to_owned(), layers.into())].into());
+            assert!(scanner.scanned() > before);
+            if round == 1 {
+                // A walk that ends later has them too.
+                scanner.set_pressed(true);
+                let seen = scanner.found()["u"].began;
+                while scanner.found()["u"].began == seen {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            let found = scanner.found();
+            let usage = &found["u"].usage;
+            let of = |name: &str| usage.containers.iter().find(|c| c.name == name);
+            assert_eq!(of("hidden").unwrap().rootfs, fs);
+            assert_eq!(of("walked").unwrap().rootfs.inodes, Some(1));
+            assert_eq!(usage.ephemeral_storage, Some(own + bytes));
+            assert_eq!(unknown(), ["other"]);
+        }
+        scanner.stop();
+    }
+
     /// Each change comes while the thread goes to sleep, or may: with a lost one the next walk would be a minute late.
     #[test]
     fn no_change_is_lost() {
@@ -362,7 +644,7 @@ mod tests {
                 places: fixed(Vec::new()),
             };
             scanner.set_targets(vec![target]);
-            let until = Instant::now() + PERIOD / 3;
+            let until = Instant::now() + Duration::from_secs(20);
             while scanner.scanned() == before {
                 assert!(Instant::now() < until, "change {n} is lost");
                 std::thread::yield_now();

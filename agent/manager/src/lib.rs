@@ -18,7 +18,7 @@ mod sources;
 mod step_threads;
 mod usage;
 
-pub use disk_scan::{DirResolver, DiskScanner, ScanTarget, fixed};
+pub use disk_scan::{DirResolver, DiskScanner, DiskUse, ScanTarget, fixed};
 pub use event_queue::EventQueue;
 pub use handle::ManagerHandle;
 pub use manager_loop::node_reclaim::ReclaimOptions;

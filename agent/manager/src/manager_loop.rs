@@ -292,9 +292,8 @@ impl ManagerLoop {
             .filter(short)
             .map(|t| t.signal.resource())
             .collect();
-        let disk = [Resource::EphemeralStorage, Resource::Inodes];
         let is_pressed = |t: &Threshold| {
-            disk.contains(&t.signal.resource())
+            t.signal.resource().is_of_files()
                 && (t.is_met(&seen, false) || self.planner.is_pressed(t))
         };
         self.scanner

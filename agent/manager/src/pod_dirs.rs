@@ -10,7 +10,11 @@ use std::{
 };
 
 use evictd_engine::Pod;
-use evictd_node::{cgroup::memory::descendants, fs::mounts, pods::cgroup_name};
+use evictd_node::{
+    cgroup::memory::descendants,
+    fs::mounts::{self, MountPoints},
+    pods::cgroup_name,
+};
 use evictd_sys::fs::read_lossy;
 
 /// Where the container runtime's logs of all pods lie (the kubelet's `podLogsDirectory`).
@@ -34,18 +38,29 @@ pub struct PodDirs {
     pub logs: Named,
     /// Local volumes.
     pub volumes: Named,
+    /// Containers that run and whose writable layers cannot be found, with the reason.
+    pub unknown: Vec<(String, String)>,
+    /// The UID that the runtime has for the pod; empty where there is none.
+    pub runtime_uid: String,
 }
 
 /// The directories of a pod of the kubelet's, as far as they can be found. They have the UID that the cgroup has: a static pod's is not that
-/// of its mirror in the API.
-pub fn of_kubelet_pod(kubelet: &Path, logs: &Path, pod: &Pod, cgroup: &Path) -> PodDirs {
+/// of its mirror in the API. What is mounted is not looked at.
+pub fn of_kubelet_pod(
+    kubelet: &Path,
+    logs: &Path,
+    pod: &Pod,
+    cgroup: &Path,
+    mounts: &MountPoints,
+) -> PodDirs {
+    let is_there = |path: &Path| mounts.is_mounted(path) || path.is_dir();
     let named = cgroup_name::parse(cgroup).map(|name| name.uid);
     let uid = named.as_ref().unwrap_or(&pod.uid);
     let own = kubelet.join("pods").join(uid).join("volumes");
     let volumes = pod.volumes.iter().filter(|volume| volume.is_local);
     let volumes = volumes.filter_map(|volume| {
         let mut candidates = LOCAL_PLUGINS.map(|plugin| own.join(plugin).join(&volume.name));
-        let found = candidates.iter_mut().find(|path| path.is_dir())?;
+        let found = candidates.iter_mut().find(|path| is_there(path))?;
         Some((volume.name.clone(), std::mem::take(found)))
     });
     let logs = logs.join(format!("{}_{}_{}", pod.namespace, pod.name, uid));
@@ -53,27 +68,44 @@ pub fn of_kubelet_pod(kubelet: &Path, logs: &Path, pod: &Pod, cgroup: &Path) -> 
         .containers
         .iter()
         .map(|c| (c.name.clone(), logs.join(&c.name)));
+    let groups = descendants(cgroup).unwrap_or_default();
+    let mounts = |group: &PathBuf| {
+        let procs = fs::read_to_string(group.join("cgroup.procs")).ok()?;
+        let pid: u32 = procs.lines().next()?.parse().ok()?;
+        read_lossy(format!("/proc/{pid}/mountinfo")).ok()
+    };
+    let (layers, unknown) = layers(groups.iter().filter_map(mounts));
     PodDirs {
         volumes: volumes.collect(),
-        logs: logs.filter(|(_, path)| path.is_dir()).collect(),
-        layers: layers(cgroup),
+        logs: logs.filter(|(_, path)| is_there(path)).collect(),
+        layers,
+        unknown,
+        runtime_uid: uid.clone(),
     }
 }
 
-/// The writable layers of the containers that run in a pod's cgroup.
-fn layers(cgroup: &Path) -> Named {
-    let groups = descendants(cgroup).unwrap_or_default();
-    let layer = |group: &PathBuf| {
-        let procs = fs::read_to_string(group.join("cgroup.procs")).ok()?;
-        let pid: u32 = procs.lines().next()?.parse().ok()?;
-        let mounts = read_lossy(format!("/proc/{pid}/mountinfo")).ok()?;
-        Some((container_name(&mounts)?, mounts::upper_of_root(&mounts)?))
-    };
-    let mut found: Named = groups.iter().filter_map(layer).collect();
+/// The writable layers of containers, by the mounts of one process of each, and those that cannot be found.
+fn layers(mountinfos: impl Iterator<Item = String>) -> (Named, Vec<(String, String)>) {
+    let (mut found, mut unknown) = (Named::new(), Vec::new());
+    for mounts in mountinfos {
+        let Some(name) = container_name(&mounts) else {
+            continue;
+        };
+        let is_here = |layer: PathBuf| match layer.is_dir() {
+            true => Ok(layer),
+            false => Err("the upper layer of its overlay cannot be seen from here".to_owned()),
+        };
+        match mounts::upper_of_root(&mounts).and_then(is_here) {
+            Ok(layer) => found.push((name, layer)),
+            Err(reason) => unknown.push((name, reason)),
+        }
+    }
     // A container may have groups below its own.
     found.sort();
     found.dedup();
-    found
+    unknown.sort();
+    unknown.dedup();
+    (found, unknown)
 }
 
 /// The container's name, from where its termination log is mounted from.
@@ -106,11 +138,42 @@ mod tests {
         assert_eq!(container_name(MOUNTINFO).as_deref(), Some("web"));
         assert_eq!(
             mounts::upper_of_root(MOUNTINFO),
-            Some("/var/lib/containerd/s/9/fs".into())
+            Ok("/var/lib/containerd/s/9/fs".into())
         );
         let unknown = "1 0 8:1 /srv/containers/web/x/y / rw - ext4 /dev/sda1 rw\n";
         assert_eq!(container_name(unknown), None);
-        assert_eq!(mounts::upper_of_root(unknown), None);
+        assert!(mounts::upper_of_root(unknown).is_err());
+    }
+
+    // R10: btrfs and zfs snapshots, devices of their own, FUSE, and what is not mounted into the agent's container.
+    #[test]
+    fn a_layer_that_cannot_be_found_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let upper = dir.path().join("fs");
+        let root = |kind: &str, options: &str| {
+            let mounts = MOUNTINFO.lines().skip(1).collect::<Vec<_>>().join("\n");
+            format!("4711 4000 0:120 / / rw - {kind} x {options}\n{mounts}\n")
+        };
+        let overlay = format!("rw,lowerdir=/l,upperdir={},workdir=/w", upper.display());
+        let of = |kind: &str, options: &str| layers([root(kind, options)].into_iter());
+        let (found, unknown) = of("overlay", &overlay);
+        assert!(found.is_empty() && unknown[0].0 == "web");
+        assert!(unknown[0].1.contains("cannot be seen"), "{unknown:?}");
+        fs::create_dir(&upper).unwrap();
+        let (found, unknown) = of("overlay", &overlay);
+        assert_eq!((found, unknown), (vec![("web".into(), upper)], vec![]));
+        for kind in ["btrfs", "fuse.fuse-overlayfs"] {
+            let (found, unknown) = of(kind, "rw");
+            assert!(found.is_empty());
+            assert!(unknown[0].1.contains(kind), "{unknown:?}");
+        }
+        let (_, unknown) = of("overlay", "ro,lowerdir=/l");
+        assert!(unknown[0].1.contains("without an upper"), "{unknown:?}");
+        // The sandbox has no name.
+        assert_eq!(
+            layers(["4711 4000 0:120 / / rw - xfs x rw\n".to_owned()].into_iter()),
+            (vec![], vec![])
+        );
     }
 
     // R10
@@ -149,7 +212,7 @@ mod tests {
         };
         let own = Path::new("/kubepods/burstable/podu1");
         for (pod, cgroup) in [(pod, Path::new("/nowhere")), (mirror, own)] {
-            let places = of_kubelet_pod(&kubelet, &logs, &pod, cgroup);
+            let places = of_kubelet_pod(&kubelet, &logs, &pod, cgroup, &MountPoints::default());
             assert_eq!(places.volumes, [("scratch".to_owned(), scratch.clone())]);
             assert_eq!(places.logs, [("web".to_owned(), web.clone())]);
             assert!(places.layers.is_empty());

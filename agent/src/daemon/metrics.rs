@@ -16,13 +16,15 @@ use evictd_config::KubeletSource;
 use evictd_cri::Counters;
 use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_fastpath::{Event, EventQueue};
-use evictd_manager::{EvictionReport, ManagerHandle};
+use evictd_manager::{DiskScanner, EvictionReport, ManagerHandle};
 use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
 
 use super::{Agent, policies::Policies};
 use crate::{
-    daemon::{oom::OomCounters, pod_source::PodSource, sources::Signals},
+    daemon::{
+        oom::OomCounters, pod_source::PodSource, scan_watch::unknown_layers, sources::Signals,
+    },
     telemetry::{Hook, Labelled, Sources},
 };
 use names::{INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS, Shows};
@@ -35,6 +37,7 @@ pub(super) struct Shown<'a> {
     /// What the fast path watches by that hook.
     pub memory_signals: Vec<Signal>,
     pub manager: &'a ManagerHandle,
+    pub scanner: &'a Arc<DiskScanner>,
     pub hooks: Vec<Hook>,
     pub source: &'a PodSource,
     pub dropped: &'a Arc<Dropped>,
@@ -182,6 +185,18 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         "start_time_seconds",
         "When the agent started, in seconds since the epoch",
         Box::new(move || started),
+    ));
+    let scanner = Arc::clone(shown.scanner);
+    sources.plain_gauges.push((
+        "disk_scan_stuck",
+        "1 while the thread that measures the pods' use of disks has waited for a filesystem for ten minutes",
+        Box::new(move || u64::from(scanner.is_stuck())),
+    ));
+    let scanner = Arc::clone(shown.scanner);
+    sources.plain_gauges.push((
+        "writable_layers_unknown",
+        "Containers of which neither a walk nor the runtime tells what they have written to their roots: it counts as nothing",
+        Box::new(move || unknown_layers(&scanner)),
     ));
     let events = Arc::clone(shown.events);
     sources.plain_gauges.push((

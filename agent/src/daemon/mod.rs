@@ -20,6 +20,8 @@ mod pod_table;
 pub(crate) mod policies;
 mod recall;
 mod reload;
+mod runtime_disks;
+mod scan_watch;
 mod scope;
 mod sources;
 mod start;
@@ -57,6 +59,7 @@ use disk::DiskWriter;
 use node_memory::NodeMemory;
 use pod_table::HandedOver;
 use policies::Policies;
+use scan_watch::ScanWatch;
 use sources::DiskRetry;
 
 pub use error::RunError;
@@ -136,6 +139,7 @@ struct Agent {
     manager: Option<ManagerHandle>,
     manager_events: Arc<manager::EventQueue>,
     scanner: Arc<DiskScanner>,
+    scan_watch: ScanWatch,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     dropped: Arc<Dropped>,
@@ -297,6 +301,7 @@ impl Agent {
         self.read_oom_events();
         self.write_incidents(monotonic_ns());
         self.disk.watch();
+        self.scan_watch.tick(&self.scanner);
         self.policies.refresh(self.disk.queue());
         self.write_pauses();
         self.take_kubelet_evictions();

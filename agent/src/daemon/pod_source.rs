@@ -18,6 +18,7 @@ use evictd_kube::session::Cluster;
 use evictd_manager::{POD_LOGS, ScanTarget, fixed, of_kubelet_pod};
 use evictd_node::{
     cgroup::memory::{descendant_ids, descendants},
+    fs::mounts::MountPoints,
     pods::{
         builder::{Known, PodTableBuilder},
         cgroup_name,
@@ -160,7 +161,9 @@ impl PodSource {
             Self::Cluster { .. } => {
                 let kubelet = config.filesystems.kubelet().to_owned();
                 let entry = Arc::clone(entry);
-                Arc::new(move || of_kubelet_pod(&kubelet, Path::new(POD_LOGS), &entry.pod, &cgroup))
+                Arc::new(move |mounts: &MountPoints| {
+                    of_kubelet_pod(&kubelet, Path::new(POD_LOGS), &entry.pod, &cgroup, mounts)
+                })
             }
         };
         ScanTarget {
@@ -182,11 +185,14 @@ impl PodSource {
         }
     }
 
-    /// The pods of the node, by the UID that the container runtime has for a pod; `None` as long as they are not known.
+    /// The pods of the node, by the UID that the container runtime has for a pod.
     pub(super) fn known_pods(&self) -> KnownPods {
         match self {
             Self::Cluster { cluster, .. } => cluster.known_pods(),
-            Self::Manifest { pods, .. } => Some(pods.iter().map(|p| p.pod.uid.clone()).collect()),
+            Self::Manifest { pods, .. } => KnownPods {
+                uids: Some(pods.iter().map(|p| p.pod.uid.clone()).collect()),
+                has_kubelet: false,
+            },
         }
     }
 

@@ -213,5 +213,6 @@ pub(super) fn settings(
         strategy: config.ranking_strategy,
         mode: config.mode,
         externally_handled: by_fastpath,
+        static_pods_keep_files: config.cluster.is_some(),
     }
 }

@@ -24,6 +24,8 @@ use super::{
     node_memory::NodeMemory,
     policies::Policies,
     recall,
+    runtime_disks::RuntimeDisks,
+    scan_watch::ScanWatch,
     scope::{self, guarded, hard_memory_threshold, scope, tell_floor},
 };
 use crate::{
@@ -178,8 +180,13 @@ impl Agent {
         let steps = StepThreads::start(&mitigation, manager.commands())?;
         let cri = config.cri.clone().map(|cri| {
             let commands = Arc::clone(manager.commands());
-            evictd_cri::CriWorker::start(cri, move |removed| {
-                commands.send(Command::Reclaimed(removed));
+            let (scanner, disks) = (Arc::clone(&scanner), RuntimeDisks::new(config));
+            evictd_cri::CriWorker::start(cri, move |told| match told {
+                evictd_cri::Tell::Reclaimed(removed) => {
+                    commands.send(Command::Reclaimed(removed));
+                }
+                evictd_cri::Tell::Layers(layers) => scanner.set_layers(layers),
+                evictd_cri::Tell::Disks(theirs) => disks.compare(theirs),
             })
         });
         // In shadow mode what an earlier agent has begun waits for one that is not.
@@ -197,6 +204,7 @@ impl Agent {
             oom: &evidence.counters(),
             policies: &policies,
             manager: &manager,
+            scanner: &scanner,
             hooks,
             source: &source,
             dropped: &dropped,
@@ -242,6 +250,7 @@ impl Agent {
             manager_events: Arc::clone(manager.events()),
             manager: Some(manager),
             scanner,
+            scan_watch: ScanWatch::default(),
             metrics,
             health,
             dropped,

@@ -1,6 +1,12 @@
 //! What a disk refuses keeps no agent from watching memory.
 
-use evictd_tests::prelude::*;
+use evictd_tests::{prelude::*, skip::no_bpf};
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sched::{CloneFlags, unshare},
+};
+
+const NONE: Option<&str> = None;
 
 /// More than the threshold leaves of the scope, and less than the scope.
 const TOO_MUCH: [&str; 2] = ["--mib", "210"];
@@ -36,6 +42,41 @@ fn a_state_directory_that_is_read_only_stops_no_agent() {
         files.config["stateDir"] = json!(dir);
         evicts(&files, &hog, "the journal has no file yet");
     }
+}
+
+/// The upper layer of the overlay lies where another filesystem is mounted, as it may in a container. Kernels before 5.8 do not tell of any
+/// superblock.
+// R3
+#[test]
+fn a_disk_whose_superblock_cannot_be_told_is_watched() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("hiddenupper", 256 * MIB).unwrap();
+    let (mut files, _) = Files::hog_and_calm(&scope);
+    let address = free_address().unwrap();
+    files.config["metricsAddress"] = json!(address);
+    for signal in ["nodefs.available", "nodefs.inodesFree"] {
+        files.config["evictionHard"][signal] = json!("1%");
+    }
+    let run = || {
+        or_skip!(unshare(CloneFlags::CLONE_NEWNS));
+        mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
+        let mut disk = or_skip!(Disk::new("ext4", 16, 1024));
+        let merged = or_skip!(disk.overlay());
+        let (kind, hidden) = (Some("tmpfs"), disk.path());
+        mount(kind, &hidden, kind, MsFlags::empty(), NONE).unwrap();
+        files.config["filesystems"] = json!({ "nodefs": merged });
+        let mut agent = files.start(&[]);
+        for signal in ["nodefs.available", "nodefs.inodesFree"] {
+            let line = format!("evictd_signal_available{{signal=\"{signal}\"}}");
+            let is_shown = || metrics(&address).is_ok_and(|text| text.contains(&line));
+            assert!(until(SOON, is_shown), "{}", agent.log());
+        }
+        let log = agent.log();
+        assert!(log.contains("its superblock cannot be told"), "{log}");
+        assert_eq!(agent.terminate().unwrap(), Some(0));
+        umount2(&hidden, MntFlags::MNT_DETACH).unwrap();
+    };
+    std::thread::scope(|threads| threads.spawn(run).join().unwrap());
 }
 
 // R3

@@ -4,7 +4,10 @@ use std::io;
 
 use evictd_config::CriConfig;
 use evictd_cri::Reclaimer;
-use evictd_engine::NodeReclaim::{Containers, Images};
+use evictd_engine::{
+    NodeReclaim::{Containers, Images},
+    reclaim::KnownPods,
+};
 use evictd_node::fs::statfs::Filesystem;
 use evictd_tests::{
     containerd::{self, Containerd, PAUSE, Pods},
@@ -83,7 +86,10 @@ fn a_real_runtime_removes_what_is_unused() {
         image_minimum_gc_age: Duration::ZERO,
     });
     let run = current_thread().unwrap();
-    let known = Some(["live".to_owned()].into());
+    let known = KnownPods {
+        uids: Some(["live".to_owned()].into()),
+        has_kubelet: false,
+    };
     let before = node.free();
     let removed = run
         .block_on(reclaimer.reclaim(&[Containers, Images], &known))

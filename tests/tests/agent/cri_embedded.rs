@@ -1,6 +1,6 @@
 //! Node-level reclaim by `evictd run` as a process: pods wait for it, and only for as long as they should (R8).
 
-use evictd_cri::messages::Image;
+use evictd_cri::messages::{FilesystemIdentifier, FilesystemUsage, Image, ImageFsInfoResponse};
 use evictd_store::record::node_reclaim::NodeReclaimed;
 use evictd_tests::{
     prelude::*,
@@ -180,4 +180,33 @@ fn shadow_and_pause_reclaim_nothing() {
         assert!(node.lives());
         assert_eq!(agent.terminate().unwrap(), Some(0));
     }
+}
+
+// R3: where images lie is configured here, or guessed elsewhere; the runtime knows.
+#[test]
+fn a_disk_that_is_not_the_runtimes_is_told() {
+    skip_if!(not_root());
+    let mut node = or_skip!(Node::new("crielsewhere"));
+    node.files.config["evictionHard"]["nodefs.available"] = json!("1%");
+    let at = |path: &std::path::Path| FilesystemUsage {
+        fs_id: Some(FilesystemIdentifier {
+            mountpoint: path.display().to_string(),
+        }),
+        ..FilesystemUsage::default()
+    };
+    let state = State {
+        disks: Some(ImageFsInfoResponse {
+            image_filesystems: vec![at("/proc".as_ref())],
+            container_filesystems: vec![at(&node.disk.path())],
+        }),
+        ..State::default()
+    };
+    let socket = node.files.dir().join("cri.sock");
+    node.runtime = Some(Runtime::start(&socket, state).unwrap());
+    let mut agent = node.files.start(&[]);
+    let is_told = || agent.log().contains("set filesystems.imagefs");
+    assert!(until(SOON, is_told), "{}", agent.log());
+    let log = agent.log();
+    assert!(!log.contains("filesystems.containerfs"), "{log}");
+    assert_eq!(agent.terminate().unwrap(), Some(0));
 }

@@ -3,19 +3,21 @@
 
 use evictd_config::CriConfig;
 use evictd_cri::{
-    CriError, Reclaimer,
+    CriError, CriWorker, Reclaimer, Request, Tell,
     messages::{
-        Container, ContainerMetadata, ContainerState, Image, ImageSpec, Mount, PodSandbox,
-        PodSandboxMetadata, SandboxState,
+        Container, ContainerAttributes, ContainerMetadata, ContainerState, ContainerStats,
+        FilesystemIdentifier, FilesystemUsage, Image, ImageFsInfoResponse, ImageSpec, Mount,
+        PodSandbox, PodSandboxMetadata, SandboxState, UInt64Value,
     },
 };
 use evictd_engine::{
+    FsUsage,
     NodeReclaim::{self, Containers, Images},
     reclaim::{KnownPods, Removed},
 };
 use evictd_tests::{
     prelude::*,
-    runtime::{FAILED_PRECONDITION, Fault, Runtime, State, UNIMPLEMENTED},
+    runtime::{FAILED_PRECONDITION, Fault, Runtime, State, UNIMPLEMENTED, UNKNOWN},
 };
 
 const BOTH: [NodeReclaim; 2] = [Containers, Images];
@@ -86,7 +88,10 @@ fn node() -> State {
 }
 
 fn known() -> KnownPods {
-    Some(["live".to_owned()].into())
+    KnownPods {
+        uids: Some(["live".to_owned()].into()),
+        has_kubelet: false,
+    }
 }
 
 type Outcome = Result<Removed, (CriError, Removed)>;
@@ -191,6 +196,35 @@ fn an_image_that_is_used_meanwhile_stays() {
     assert_eq!(calls, ["RemoveImage a", "RemoveImage c"]);
 }
 
+// R8: with a kubelet beside it only what is gone goes: the logs of the rest are freed by the kubelet alone.
+#[test]
+fn a_kubelet_is_left_the_containers_of_pods_that_it_knows() {
+    let mut state = node();
+    let over = sandbox("s-over", "over", SandboxState::NotReady);
+    state.sandboxes.push(over);
+    let ended = container("over-0", "s-over", "i-over", ContainerState::Exited, 7);
+    state.containers.push(ended);
+    state.images.push(image("i-over"));
+    let known = KnownPods {
+        uids: Some(["live", "over"].map(str::to_owned).into()),
+        has_kubelet: true,
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path());
+    let runtime = Runtime::start(&config.socket, state).unwrap();
+    block_on(Reclaimer::new(config).reclaim(&BOTH, &known)).unwrap();
+    assert_eq!(
+        runtime.state().calls,
+        [
+            "RemoveContainer gone-0",
+            "StopPodSandbox s-gone",
+            "RemovePodSandbox s-gone",
+            "RemoveImage i-gone",
+            "RemoveImage i-spare",
+        ]
+    );
+}
+
 #[test]
 fn what_the_runtime_refuses_is_counted_and_the_rest_goes_on() {
     let mut state = node();
@@ -214,6 +248,143 @@ fn what_the_runtime_refuses_is_counted_and_the_rest_goes_on() {
     let refusal = removed.refusal.expect("a refusal");
     assert!(refusal.contains("RemoveImage"), "{refusal}");
     assert_eq!(calls[2..], ["RemoveImage i-spare", "RemoveImage i-unused"]);
+}
+
+/// One that is in trouble keeps no image of others: whether it is refused or not answered.
+// R8
+#[test]
+fn a_container_of_which_nothing_is_told_is_counted_and_the_rest_goes_on() {
+    for fault in [Fault::Refused(UNKNOWN), Fault::Hangs] {
+        let mut state = node();
+        let fault = state.faults.insert("ContainerStatus live-2".into(), fault);
+        assert!(fault.is_none());
+        let (outcome, calls) = reclaim(state, &[Images], |config| {
+            config.request_timeout = Duration::from_secs(2);
+        });
+        let removed = outcome.unwrap();
+        assert_eq!(calls, ["RemoveImage i-spare"]);
+        assert_eq!((removed.images, removed.refused), (1, 1));
+        let refusal = removed.refusal.expect("a refusal");
+        assert!(refusal.starts_with("ContainerStatus"), "{refusal}");
+    }
+}
+
+// R8: once for each container, several at a time.
+#[test]
+fn many_containers_are_asked_about_at_once() {
+    let mut state = node();
+    for n in 0..40 {
+        let id = format!("c{n}");
+        let more = container(&id, "s-live", "i-live", ContainerState::Running, n);
+        state.containers.push(more);
+    }
+    let delay = Duration::from_millis(100);
+    state.delays.insert("ContainerStatus".into(), delay);
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path());
+    let _runtime = Runtime::start(&config.socket, state).unwrap();
+    let mut reclaimer = Reclaimer::new(config);
+    let mut timed = || {
+        let began = Instant::now();
+        block_on(reclaimer.look()).unwrap();
+        began.elapsed()
+    };
+    let [first, second] = [timed(), timed()];
+    assert!(first >= delay && first < 20 * delay, "{first:?}");
+    assert!(second < delay, "they are known: {second:?}");
+}
+
+// R8: the look that takes place from time to time.
+#[test]
+fn a_look_holds_up_no_reclaim() {
+    let mut state = node();
+    state.faults.insert("ListImages".into(), Fault::Hangs);
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path());
+    let runtime = Runtime::start(&config.socket, state).unwrap();
+    let told = block_on(told_by_a_worker(config));
+    let [Tell::Layers(_), Tell::Reclaimed(Some(removed))] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(removed.containers, 2);
+    assert!(!runtime.state().calls.is_empty());
+}
+
+/// What a worker tells until the end of a reclaim of containers that is asked for at its first look.
+async fn told_by_a_worker(config: CriConfig) -> Vec<Tell> {
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let worker = CriWorker::start(config, move |what| tell.send(what).unwrap());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let what = vec![Containers];
+    let known = known();
+    assert!(worker.ask(Request { what, known }));
+    let mut all = Vec::new();
+    while !matches!(all.last(), Some(Tell::Reclaimed(_))) {
+        let next = tokio::time::timeout(Duration::from_secs(5), told.recv());
+        all.push(next.await.expect("it waits for the look").unwrap());
+    }
+    all
+}
+
+fn stats(uid: &str, name: &str, used: Option<u64>) -> ContainerStats {
+    let value = |value| Some(UInt64Value { value });
+    ContainerStats {
+        attributes: Some(ContainerAttributes {
+            metadata: Some(ContainerMetadata {
+                name: name.into(),
+                attempt: 0,
+            }),
+            labels: [("io.kubernetes.pod.uid".to_owned(), uid.to_owned())].into(),
+        }),
+        writable_layer: Some(FilesystemUsage {
+            used_bytes: used.and_then(value),
+            inodes_used: value(3),
+            ..FilesystemUsage::default()
+        }),
+    }
+}
+
+// R10: what cannot be walked the runtime tells: at a look, and before it is decided who goes after a reclaim.
+#[test]
+fn the_runtime_tells_of_writable_layers_and_of_its_disks() {
+    let mut state = node();
+    state.stats = vec![
+        stats("live", "main", Some(7 << 20)),
+        stats("live", "unknown", None),
+        stats("other", "main", Some(1)),
+    ];
+    let at = |mountpoint: &str| FilesystemUsage {
+        fs_id: Some(FilesystemIdentifier {
+            mountpoint: mountpoint.into(),
+        }),
+        ..FilesystemUsage::default()
+    };
+    state.disks = Some(ImageFsInfoResponse {
+        image_filesystems: vec![at("/images"), at("/more")],
+        container_filesystems: vec![at("/layers")],
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path());
+    let _runtime = Runtime::start(&config.socket, state).unwrap();
+    let told = block_on(told_by_a_worker(config));
+    let [
+        Tell::Layers(first),
+        Tell::Disks(disks),
+        Tell::Layers(second),
+        Tell::Reclaimed(_),
+    ] = &told[..]
+    else {
+        panic!("{told:?}");
+    };
+    assert_eq!(first, second);
+    let used = FsUsage {
+        bytes: Some(7 << 20),
+        inodes: Some(3),
+    };
+    assert_eq!(first["live"], [("main".to_owned(), used)]);
+    assert_eq!(first["other"].len(), 1);
+    let paths = ["/images", "/layers"].map(|path| Some(path.into()));
+    assert_eq!([disks.images.clone(), disks.containers.clone()], paths);
 }
 
 #[test]

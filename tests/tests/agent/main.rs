@@ -6,6 +6,7 @@ mod check_agrees;
 mod cri_containerd;
 mod cri_embedded;
 mod cri_scripted;
+mod hung_volume;
 mod logs;
 mod manager_embedded;
 mod report_page;

@@ -2,7 +2,7 @@
 //! and soft thresholds. Real forks and files, real filesystems on loop devices.
 
 use evictd_engine::pace::{Decision, Rule};
-use evictd_node::proc::pids::Pids;
+use evictd_node::{fs::statfs::Filesystem, proc::pids::Pids};
 use evictd_store::record::{EvictionRecord, PaceRecord};
 use evictd_tests::{
     cgroup::PidsBeside,
@@ -382,6 +382,32 @@ fn a_pod_that_fills_the_disk_is_evicted() {
         ("greedy", "nodefs.available")
     );
     assert!(is_emptied(&two.dir("greedy")));
+    assert!(!is_alive(&mut greedy) && is_alive(&mut calm));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// No pod was walked when the agent starts: the first that is walked is not the one that fills the disk.
+// R10
+#[test]
+fn a_disk_that_is_short_at_the_start_takes_the_pod_that_fills_it() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 128, 8192));
+    let mut two = Two::new("atstart", Some(disk), None);
+    let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
+    let mut greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    fs::write(two.dir("calm").join("log"), vec![1; 8 << 10]).unwrap();
+    for n in 0..5000 {
+        fs::write(two.dir("greedy").join(format!("empty{n}")), "").unwrap();
+    }
+    fs::write(two.dir("greedy").join("data"), vec![1; 80 << 20]).unwrap();
+    let left = Filesystem::open(&two.dir("calm")).unwrap().read().unwrap();
+    // Less than half of the threshold is left: no reclaim is waited for.
+    two.threshold("nodefs.available", json!((3 * left.available).to_string()));
+    let mut agent = two.files.start(&[]);
+    assert!(until(SOON, || !two.files.evicted().is_empty()));
+    // Whatever else there might be to come.
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(two.files.evicted(), ["greedy"], "{}", agent.log());
     assert!(!is_alive(&mut greedy) && is_alive(&mut calm));
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }

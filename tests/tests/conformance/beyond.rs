@@ -152,6 +152,7 @@ fn guaranteed_pods_go_with_the_others_only_if_daemons_are_to_blame() {
             strategy: RankingStrategy::Qos,
             mode: Mode::Evictd,
             externally_handled: Vec::new(),
+            static_pods_keep_files: false,
         });
         let mut evicted = Vec::new();
         // It grows, so that more is wanted than the small one has while the first one still dies.

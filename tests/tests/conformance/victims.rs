@@ -3,8 +3,8 @@
 
 use evictd_config::Config;
 use evictd_engine::{
-    Cause, ContainerUsage, EmptyDir, FsUsage, NodeReclaim, Observation, Volume, VolumeUsage,
-    model::quantity::Quantity,
+    Cause, ContainerUsage, EmptyDir, FsUsage, Layout, NodeReclaim, Observation, Planner, Settings,
+    Volume, VolumeUsage, model::quantity::Quantity,
 };
 use evictd_tests::{
     engine::{MI, Node, manager, names, one_gib, step},
@@ -406,4 +406,139 @@ fn a_fork_bomb_of_a_high_priority_takes_one_pod_with_it() {
         }
     }
     assert_eq!(gone, ["small-00", "bomb"]);
+}
+
+/// What goes after a reclaim that brings nothing.
+fn after_reclaim(manager: &mut Planner, second: i64, node: &Node) -> Vec<String> {
+    let round = step(manager, second, node);
+    let (now, snapshot) = (second * 1_000_000_000, node.snapshot());
+    let evictions = manager.after_reclaim(now, &round, snapshot, snapshot);
+    names(&evictions).into_iter().map(str::to_owned).collect()
+}
+
+/// Two pods on a disk that is short: of `known` it is known what it uses.
+fn half_walked() -> Node {
+    let mut node = Node::default().pod("known", 0).pod("unwalked", 0);
+    let usage = node.usages.get_mut("known").unwrap();
+    let mut container = ContainerUsage::default();
+    (container.logs.bytes, container.logs.inodes) = (Some(8192), Some(2));
+    usage.containers = vec![container];
+    node.usages.get_mut("unwalked").unwrap().ephemeral_storage = None;
+    node
+}
+
+// R10: as long as it is not known who uses the disk no pod goes that happens to be known.
+#[test]
+fn a_disk_waits_until_all_pods_were_walked() {
+    for (signal, short) in [
+        (Signal::NodeFsAvailable, 400 * MI as i64),
+        (Signal::NodeFsInodesFree, 400),
+    ] {
+        let config = json!({
+            "evictionHard": {"nodefs.available": "1Gi", "nodefs.inodesFree": "1000"},
+            "enforceNodeAllocatable": [],
+        });
+        let manager = || manager(Mode::Evictd, config.clone());
+        let mut node = half_walked();
+        let mut one = manager();
+        node.observe(signal, short, 1);
+        assert_eq!(after_reclaim(&mut one, 1, &node), [""; 0], "{signal}");
+        let mut walked = node.clone();
+        let usage = walked.usages.get_mut("unwalked").unwrap();
+        usage.ephemeral_storage = Some(800 * MI);
+        let mut container = ContainerUsage::default();
+        (container.logs.bytes, container.logs.inodes) = (Some(800 * MI), Some(800));
+        usage.containers = vec![container];
+        walked.observe(signal, short, 3);
+        assert_eq!(
+            after_reclaim(&mut one, 3, &walked),
+            ["unwalked"],
+            "{signal}"
+        );
+
+        // A walk that does not end is not waited for any longer.
+        let mut one = manager();
+        for (second, expected) in [(1, vec![]), (30, vec![]), (31, vec!["known"])] {
+            node.observe(signal, short, second);
+            let evicted = after_reclaim(&mut one, second, &node);
+            assert_eq!(evicted, expected, "{signal}, second {second}");
+        }
+
+        // Nor is one that says nothing: the pod may not go.
+        let mut protected = node.clone();
+        protected.pods[1].priority = 2_000_001_000;
+        assert_eq!(after_reclaim(&mut manager(), 31, &protected), ["known"]);
+
+        // What is urgent does not wait.
+        let mut one = manager();
+        for (second, left, expected) in [(1, short, vec![]), (2, short / 2, vec!["known"])] {
+            node.observe(signal, left, second);
+            let evicted = after_reclaim(&mut one, second, &node);
+            assert_eq!(evicted, expected, "{signal}, second {second}");
+        }
+    }
+}
+
+// R12: on a cluster the kubelet starts a static pod again, with all its files: on a disk its end brings nothing.
+#[test]
+fn a_static_pod_that_keeps_its_files_does_not_go_for_them() {
+    for (keeps, expected) in [(true, "other"), (false, "static")] {
+        let config = json!({
+            "evictionHard": {"nodefs.available": "1Gi", "memory.available": "1Gi"},
+            "enforceNodeAllocatable": [],
+        });
+        let config = Config::from_values(config, None).unwrap();
+        let planner = || {
+            Planner::new(Settings {
+                eviction: config.eviction.clone(),
+                layout: Layout::default(),
+                strategy: config.ranking_strategy,
+                mode: Mode::Evictd,
+                externally_handled: Vec::new(),
+                static_pods_keep_files: keeps,
+            })
+        };
+        let limited = |pod: &mut Pod| pod.storage_limit = Some(Quantity::bytes(100 * MI));
+        let mut node = Node::with_memory(4000, 1)
+            .pod("static", 300)
+            .that(limited)
+            .that(|pod| pod.is_static = true)
+            .pod("other", 200)
+            .that(limited);
+        let fill = |node: &mut Node, name: &str, used: u64| {
+            let usage = node.usages.get_mut(name).unwrap();
+            usage.ephemeral_storage = Some(used * MI);
+            let mut container = ContainerUsage::default();
+            container.logs.bytes = Some(used * MI);
+            usage.containers = vec![container];
+        };
+        // Under pressure.
+        fill(&mut node, "static", 90);
+        fill(&mut node, "other", 80);
+        node.observe(Signal::NodeFsAvailable, 1000 * MI as i64, 1);
+        assert_eq!(after_reclaim(&mut planner(), 1, &node), [expected]);
+        // Above limits of their own.
+        for name in ["static", "other"] {
+            fill(&mut node, name, 150);
+        }
+        node.observe(Signal::NodeFsAvailable, 4 << 30, 1);
+        let over = step(&mut planner(), 1, &node).evictions;
+        let expected: &[&str] = match keeps {
+            true => &["other"],
+            false => &["static", "other"],
+        };
+        assert_eq!(names(&over), expected);
+        // Killed for memory it gives back its memory, and no files that others would wait for.
+        fill(&mut node, "other", 80);
+        node.observe(Signal::MemoryAvailable, 900 * MI as i64, 1);
+        node.observe(Signal::NodeFsAvailable, 1000 * MI as i64, 1);
+        let mut manager = planner();
+        let round = step(&mut manager, 1, &node);
+        let first = names(&round.evictions).join(" ");
+        assert_eq!(first, "static");
+        let (now, snapshot) = (1_000_000_000, node.snapshot());
+        let next = manager.after_reclaim(now, &round, snapshot, snapshot);
+        let waited: &[&str] = if keeps { &["other"] } else { &[] };
+        assert_eq!(names(&next), waited);
+    }
 }

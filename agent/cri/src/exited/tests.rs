@@ -34,8 +34,17 @@ fn container(id: &str, sandbox: &str, attempt: u32, state: ContainerState) -> Co
 }
 
 fn known(uids: &[&str]) -> KnownPods {
-    Some(uids.iter().map(|&uid| uid.to_owned()).collect())
+    KnownPods {
+        uids: Some(uids.iter().map(|&uid| uid.to_owned()).collect()),
+        has_kubelet: false,
+    }
 }
+
+/// The pods of the node are not known yet.
+const NONE: KnownPods = KnownPods {
+    uids: None,
+    has_kubelet: false,
+};
 
 // R8
 #[test]
@@ -48,7 +57,7 @@ fn of_a_pod_that_lives_the_youngest_dead_container_stays() {
         container("c3", "s", 3, Running),
     ];
     // A ready sandbox is enough, whether the agent knows the pod or not.
-    for known in [known(&[]), known(&["u"]), None] {
+    for known in [known(&[]), known(&["u"]), NONE] {
         assert_eq!(containers(&all, &sandboxes, &known), ["c0", "c1"]);
     }
 }
@@ -77,7 +86,39 @@ fn of_a_pod_that_is_gone_nothing_stays() {
     assert_eq!(super::sandboxes(&[], &sandboxes, &known), ["old", "new"]);
 }
 
-// R8: the pods of the node are not known yet.
+// R8: the kubelet frees logs with containers, and of pods that are gone by their names alone.
+#[test]
+fn a_kubelet_is_left_all_but_what_is_gone() {
+    let sandboxes = [
+        sandbox("live", "live", 1, Ready),
+        sandbox("old", "live", 0, NotReady),
+        sandbox("over", "over", 1, NotReady),
+        sandbox("before", "over", 0, NotReady),
+        sandbox("gone", "gone", 0, NotReady),
+    ];
+    let all = [
+        container("a", "live", 0, Exited),
+        container("b", "live", 1, Exited),
+        container("c", "over", 0, Exited),
+        container("d", "over", 1, Exited),
+        container("e", "gone", 0, Exited),
+        container("f", "gone", 1, Exited),
+    ];
+    let known = KnownPods {
+        has_kubelet: true,
+        ..known(&["live", "over"])
+    };
+    assert_eq!(containers(&all, &sandboxes, &known), ["e", "f"]);
+    assert_eq!(super::sandboxes(&all[..2], &sandboxes, &known), ["gone"]);
+    // As long as the API server has not answered all of them may be there.
+    let unknown = KnownPods {
+        uids: None,
+        ..known
+    };
+    assert_eq!(containers(&all, &sandboxes, &unknown), [""; 0]);
+}
+
+// R8
 #[test]
 fn who_cannot_be_told_from_a_pod_that_lives_counts_as_one() {
     let all = [
@@ -88,8 +129,8 @@ fn who_cannot_be_told_from_a_pod_that_lives_counts_as_one() {
         sandbox("s", "u", 0, NotReady),
         sandbox("t", "u", 1, NotReady),
     ];
-    assert_eq!(containers(&all, &of_one, &None), ["a"]);
-    assert_eq!(sandboxes(&[], &of_one, &None), ["s"]);
+    assert_eq!(containers(&all, &of_one, &NONE), ["a"]);
+    assert_eq!(sandboxes(&[], &of_one, &NONE), ["s"]);
 }
 
 #[test]

@@ -147,7 +147,7 @@ impl Pod {
     }
 
     /// Whether a mode of the engine refuses to evict the pod, for whatever reason: the `evictd` mode judges static pods
-    /// by their priority, as the documentation says; the kubelet never evicts any. As long as a static pod's priority is not
+    /// by their priority, as the documentation says, where their end brings anything; the kubelet never evicts any. As long as a static pod's priority is not
     /// known it stays: control planes run as such.
     pub fn is_protected(&self, mode: Mode) -> bool {
         match mode {

@@ -38,6 +38,13 @@ pub enum Resource {
     Pids,
 }
 
+impl Resource {
+    /// Whether a pod holds it by files, which are walked in the background.
+    pub fn is_of_files(self) -> bool {
+        matches!(self, Self::EphemeralStorage | Self::Inodes)
+    }
+}
+
 /// The node condition that a signal raises, in the order in which they are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeCondition {

@@ -8,7 +8,7 @@ pub struct PodUsage {
     pub memory_working_set: Option<u64>,
     /// How many processes run in the pod.
     pub processes: Option<u64>,
-    /// Bytes of local disk that the pod uses in all.
+    /// Bytes of local disk that the pod uses in all; `None` as long as its files were not walked.
     pub ephemeral_storage: Option<u64>,
     /// The containers that have numbers.
     pub containers: Vec<ContainerUsage>,

@@ -76,7 +76,8 @@ impl Planner {
         let leaves_idle = self.settings.mode == Mode::Evictd;
         let may_go = |ranked: &Ranked<'_>| {
             let uses = ranked.usage.is_some_and(|used| used > 0);
-            let is_eligible = self.state_of(ranked.pod) == CandidateState::Eligible;
+            let is_eligible =
+                self.state_of(ranked.pod, signal.resource()) == CandidateState::Eligible;
             // What uses nothing of what is short would go in vain.
             chosen.uid == ranked.pod.uid || is_eligible && (uses || !leaves_idle)
         };
@@ -93,7 +94,8 @@ impl Planner {
 
     /// All pods that may be evicted for a signal and use something of what is short, in the order of eviction.
     pub fn candidates<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<&'a Pod> {
-        let may_go = |pod: &Pod| self.state_of(pod) == CandidateState::Eligible;
+        let resource = signal.resource();
+        let may_go = |pod: &Pod| self.state_of(pod, resource) == CandidateState::Eligible;
         self.ranked(node, signal)
             .into_iter()
             .filter(|ranked| ranked.usage.is_some_and(|used| used > 0) && may_go(ranked.pod))
@@ -116,7 +118,7 @@ impl Planner {
         self.cancel_eviction(chosen_uid);
         let Some(gone) = gone else { return };
         let gone = std::slice::from_ref(gone);
-        self.pending.remember(now, node, self.settings.layout, gone);
+        self.pending.remember(now, node, &self.settings, gone);
         if let [
             EvictionDecision {
                 cause: Cause::Pressure(signal),
@@ -132,8 +134,7 @@ impl Planner {
     /// Others have killed a pod, as was seen just now: it is not evicted again, and what its end brings is on its way, for every
     /// signal. [`Planner::note_external_eviction`] follows.
     pub fn note_external_kill(&mut self, now: i64, node: Snapshot<'_>, uid: &str) {
-        let layout = self.settings.layout;
-        self.pending.remember_untold(now, node, layout, uid);
+        self.pending.remember_untold(now, node, &self.settings, uid);
     }
 
     /// The fast path has evicted a pod, on what it saw then: the dip is over before the planner looks, and the condition
@@ -148,8 +149,7 @@ impl Planner {
         // What is due is not asked for: the fast path is at it.
         self.pressure.update(now, dip.observations);
         self.note_eviction(now, Cause::Pressure(signal));
-        let layout = self.settings.layout;
-        self.pending.remember_told(now, dip, layout, uid);
+        self.pending.remember_told(now, dip, &self.settings, uid);
         let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) else {
             return;
         };

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{EvictionDecision, Layout, Pod, Resource, Signal, Snapshot, pace::Pending};
+use crate::{EvictionDecision, Pod, Resource, Settings, Signal, Snapshot, pace::Pending};
 
 const SECOND: i64 = 1_000_000_000;
 /// How long a victim may take beyond its grace period until it no longer counts as on its way: it does not block the
@@ -46,7 +46,7 @@ impl PendingVictims {
         &mut self,
         now: i64,
         node: Snapshot<'_>,
-        layout: Layout,
+        settings: &Settings,
         evictions: &[EvictionDecision],
     ) {
         for eviction in evictions {
@@ -54,7 +54,7 @@ impl PendingVictims {
             let grace = pod.map_or(0, |pod| eviction.grace_to_ask(pod));
             let grace = grace.saturating_mul(SECOND);
             let victim = Victim {
-                expected: expected(node, layout, &eviction.uid),
+                expected: expected(node, settings, &eviction.uid),
                 ..Victim::new(now.saturating_add(grace))
             };
             self.0.insert(eviction.uid.clone(), victim);
@@ -66,7 +66,7 @@ impl PendingVictims {
         &mut self,
         now: i64,
         node: Snapshot<'_>,
-        layout: Layout,
+        settings: &Settings,
         uid: &str,
     ) {
         if self.0.get(uid).is_some_and(|victim| !victim.is_dead) {
@@ -74,7 +74,7 @@ impl PendingVictims {
         }
         let victim = Victim {
             is_untold: true,
-            expected: expected(node, layout, uid),
+            expected: expected(node, settings, uid),
             ..Victim::new(now)
         };
         self.0.insert(uid.to_owned(), victim);
@@ -85,14 +85,14 @@ impl PendingVictims {
         &mut self,
         now: i64,
         node: Snapshot<'_>,
-        layout: Layout,
+        settings: &Settings,
         uid: &str,
     ) {
         let known = self.0.get_mut(uid);
         if known.is_some_and(|victim| std::mem::take(&mut victim.is_untold)) {
             return;
         }
-        self.remember_untold(now, node, layout, uid);
+        self.remember_untold(now, node, settings, uid);
         if let Some(victim) = self.0.get_mut(uid) {
             victim.is_untold = false;
         }
@@ -151,7 +151,7 @@ impl PendingVictims {
         &self,
         now: i64,
         node: Snapshot<'_>,
-        layout: Layout,
+        settings: &Settings,
         signal: Signal,
     ) -> Pending {
         let mut pending = Pending::default();
@@ -163,7 +163,7 @@ impl PendingVictims {
             // It may have died since the round began. What has ended of one that still dies is no longer counted as its own.
             let left = victim.left(node, signal);
             let amount = match (pod.filter(|_| !victim.is_dead), node.usages.get(uid)) {
-                (Some(pod), Some(usage)) => layout.usage(signal, pod, usage).max(left),
+                (Some(pod), Some(usage)) => settings.gives(signal, pod, usage).max(left),
                 _ => left,
             };
             // Processes end at once; files wait for the kubelet, at most until the deadline.
@@ -219,7 +219,7 @@ impl Victim {
 }
 
 /// What the end of a pod will bring, as far as it is known.
-fn expected(node: Snapshot<'_>, layout: Layout, uid: &str) -> Vec<Expected> {
+fn expected(node: Snapshot<'_>, settings: &Settings, uid: &str) -> Vec<Expected> {
     let pod = node.pods.iter().find(|pod| pod.uid == uid);
     let Some((pod, usage)) = pod.zip(node.usages.get(uid)) else {
         return Vec::new();
@@ -227,7 +227,7 @@ fn expected(node: Snapshot<'_>, layout: Layout, uid: &str) -> Vec<Expected> {
     let of_signal = |signal| {
         Some(Expected {
             signal,
-            usage: layout.usage(signal, pod, usage),
+            usage: settings.gives(signal, pod, usage),
             available: node.observations.get(signal)?.available,
         })
     };

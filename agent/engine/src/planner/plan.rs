@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::local_storage::LIMITS;
 use crate::{
-    Forecast, Layout, Message, NodeCondition, NodeReclaim, Observations, Pod, Signal, Threshold,
-    Usages,
+    Forecast, Layout, Message, NodeCondition, NodeReclaim, Observations, Pod, PodUsage, Resource,
+    Signal, Threshold, Usages,
     model::settings::{EvictionConfig, Mode, RankingStrategy},
     pace::{Judged, Urgency},
 };
@@ -30,6 +30,23 @@ pub struct Settings {
     pub mode: Mode,
     /// Signals whose hard thresholds the fast path acts on: here they count for conditions and forecasts alone.
     pub externally_handled: Vec<Signal>,
+    /// A static pod that is killed keeps its files: the kubelet starts it again with them.
+    pub static_pods_keep_files: bool,
+}
+
+impl Settings {
+    /// Whether the end of a pod leaves what it uses of a resource where it is.
+    pub(super) fn keeps(&self, pod: &Pod, resource: Resource) -> bool {
+        self.static_pods_keep_files && resource.is_of_files() && !pod.ends_by_api()
+    }
+
+    /// What the end of a pod brings of what a signal watches, in its unit.
+    pub(super) fn gives(&self, signal: Signal, pod: &Pod, usage: &PodUsage) -> u64 {
+        match self.keeps(pod, signal.resource()) {
+            true => 0,
+            false => self.layout.usage(signal, pod, usage),
+        }
+    }
 }
 
 /// The node at one instant.

@@ -261,7 +261,7 @@ fn put(connection: &ApiClient, shared: &Shared, watched: WatchedPod) {
             }
         }
         // Its containers have ended: there is nothing left to evict.
-        Ok(pod) if watched.is_over => shared.with(|store| store.remove(&pod)),
+        Ok(pod) if watched.is_over => shared.with(|store| store.put_over(&pod)),
         Ok(pod) => {
             let full_name = pod.to_string();
             let oddities = shared.with(|store| store.put(pod));

@@ -13,12 +13,17 @@ use std::{
 
 use evictd_sys::fs::{PathError, is_gone};
 
-/// Directories that are open at once: one for each level that the walk is deep in.
-const MAX_DEPTH: usize = 256;
-/// Hard-linked inodes that are remembered, so that each is counted once; more than these are counted each time.
-const MAX_LINKED: usize = 1 << 20;
+use super::mounts::MountPoints;
+
+/// Directories that are open at once. Those above are closed, and opened again when the walk comes back to them.
+const MAX_OPEN: usize = 256;
+/// Hard-linked inodes that are remembered, so that each is counted once; of more than these each name counts for its part. So
+/// many for a walk, of which a few are under way at once.
+const MAX_LINKED: usize = 1 << 17;
 /// st_blocks is in units of 512 bytes, whatever the filesystem's block size is (stat(2)).
 const STAT_BLOCK: u64 = 512;
+/// Parts of an inode, one of which counts for each of its names.
+const PARTS: u64 = 1 << 32;
 
 /// What lies below a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,52 +39,94 @@ pub struct Usage {
 pub struct Missed {
     /// Entries that were there when listed and gone when looked at.
     pub vanished: u64,
-    /// Directories on other filesystems: not entered, not counted.
+    /// Mount points, and directories on other filesystems: not entered, not counted.
     pub elsewhere: u64,
-    /// Directories that could not be read, or lie deeper than the walk goes.
+    /// Directories that could not be read.
     pub unread: u64,
 }
 
-/// A walk in progress. It does nothing between [`Self::step`]s and never follows a symbolic link.
+/// A directory that the walk is in.
+struct Level {
+    path: PathBuf,
+    /// `None`: closed. It is opened again when its turn comes.
+    listing: Option<ReadDir>,
+    /// Entries that were taken from the listing.
+    taken: usize,
+}
+
+/// A walk in progress. It does nothing between [`Self::step`]s, never follows a symbolic link, and touches no mount point: the
+/// server of a FUSE or network filesystem may never answer.
 pub struct Walk {
+    root: PathBuf,
+    /// The directory was not begun.
+    is_new: bool,
     device: u64,
-    open: Vec<(PathBuf, ReadDir)>,
-    /// Directories that were given and not begun.
-    roots: Vec<PathBuf>,
+    /// From the root down. Those that are closed come first.
+    levels: Vec<Level>,
+    closed: usize,
+    mounts: HashSet<PathBuf>,
     linked: HashSet<u64>,
+    max_linked: usize,
     usage: Usage,
+    /// Inodes of which only some names were met, in [`PARTS`] of an inode.
+    parts: u64,
     missed: Missed,
 }
 
 impl Walk {
-    /// A walk below some directories of one filesystem: a pod's volumes, its logs. Those that are not there have
-    /// nothing in them.
+    /// A walk below a directory: a volume, a container's logs. One that is not there, or that a filesystem is mounted on which
+    /// may not answer, has nothing in it.
     ///
     /// # Errors
-    /// A directory cannot be looked at, or is on another filesystem than the first.
-    pub fn new(directories: &[&Path]) -> Result<Self, PathError> {
-        let (mut device, mut roots) = (None, Vec::new());
-        for &directory in directories {
-            match fs::symlink_metadata(directory) {
-                Ok(meta) if *device.get_or_insert(meta.dev()) == meta.dev() => {
-                    roots.push(directory.to_owned());
-                }
-                Ok(_) => {
-                    let other = std::io::Error::other("on another filesystem than the first");
-                    return Err(PathError::at(directory)(other));
-                }
-                Err(e) if is_gone(&e) => {}
-                Err(e) => return Err(PathError::at(directory)(e)),
-            }
-        }
-        Ok(Self {
-            device: device.unwrap_or(0),
-            open: Vec::new(),
-            roots,
+    /// The directory cannot be looked at.
+    pub fn new(directory: &Path, mounts: &MountPoints) -> Result<Self, PathError> {
+        let mut walk = Self {
+            root: directory.to_owned(),
+            is_new: false,
+            device: 0,
+            levels: Vec::new(),
+            closed: 0,
+            mounts: HashSet::new(),
             linked: HashSet::new(),
+            max_linked: MAX_LINKED,
             usage: Usage::default(),
+            parts: 0,
             missed: Missed::default(),
-        })
+        };
+        if mounts.may_hang(directory) {
+            walk.missed.elsewhere += 1;
+            return Ok(walk);
+        }
+        walk.pass_by(mounts);
+        match fs::symlink_metadata(directory) {
+            Ok(meta) => {
+                walk.device = meta.dev();
+                walk.is_new = true;
+                Ok(walk)
+            }
+            Err(e) if is_gone(&e) => Ok(walk),
+            Err(e) => Err(PathError::at(directory)(e)),
+        }
+    }
+
+    /// What is mounted by now is passed by from here on.
+    pub fn pass_by(&mut self, mounts: &MountPoints) {
+        self.mounts = mounts.below(&self.root);
+        if mounts.may_hang(&self.root) {
+            // Nothing below can be reached any more.
+            (self.is_new, self.closed) = (false, 0);
+            self.levels.clear();
+            self.missed.elsewhere += 1;
+        }
+    }
+
+    /// Closes all directories but the one that the walk is in: it goes on later.
+    pub fn park(&mut self) {
+        let above = self.levels.len().saturating_sub(1);
+        for level in self.levels.iter_mut().take(above).skip(self.closed) {
+            level.listing = None;
+        }
+        self.closed = self.closed.max(above);
     }
 
     /// Looks at up to `entries` more entries, one lstat(2) each; `true` when there are no more.
@@ -89,35 +136,74 @@ impl Walk {
                 return true;
             }
         }
-        self.open.is_empty() && self.roots.is_empty()
+        self.levels.is_empty() && !self.is_new
     }
 
     /// One entry. `false` when there is none left.
     fn look(&mut self) -> bool {
-        let Some((directory, listing)) = self.open.last_mut() else {
-            let Some(root) = self.roots.pop() else {
+        let Some(level) = self.levels.last_mut() else {
+            if !std::mem::take(&mut self.is_new) {
                 return false;
-            };
-            self.visit(root);
+            }
+            self.visit(self.root.clone());
             return true;
         };
+        let listing = match &mut level.listing {
+            Some(listing) => listing,
+            None => {
+                self.reopen();
+                return true;
+            }
+        };
+        level.taken += 1;
         match listing.next() {
             Some(Ok(entry)) => {
-                let path = directory.join(entry.file_name());
+                let path = level.path.join(entry.file_name());
                 self.visit(path);
             }
             Some(Err(e)) => {
                 self.note(&e);
-                self.open.pop();
+                self.leave();
             }
-            None => {
-                self.open.pop();
-            }
+            None => self.leave(),
         }
         true
     }
 
+    /// Goes on in a directory that was closed meanwhile. Where entries have come and gone since, some are missed or met twice.
+    fn reopen(&mut self) {
+        let Some(level) = self.levels.last_mut() else {
+            return;
+        };
+        if self.mounts.contains(&level.path) {
+            self.missed.elsewhere += 1;
+            return self.leave();
+        }
+        match fs::read_dir(&level.path) {
+            Ok(mut listing) => {
+                if let Some(last) = level.taken.checked_sub(1) {
+                    listing.nth(last);
+                }
+                level.listing = Some(listing);
+                self.closed = self.levels.len() - 1;
+            }
+            Err(e) => {
+                self.note(&e);
+                self.leave();
+            }
+        }
+    }
+
+    fn leave(&mut self) {
+        self.levels.pop();
+        self.closed = self.closed.min(self.levels.len());
+    }
+
     fn visit(&mut self, path: PathBuf) {
+        if self.mounts.contains(&path) {
+            self.missed.elsewhere += 1;
+            return;
+        }
         let meta = match fs::symlink_metadata(&path) {
             Ok(meta) => meta,
             Err(e) => return self.note(&e),
@@ -130,27 +216,42 @@ impl Walk {
         if !meta.is_dir() {
             return;
         }
-        if self.open.len() == MAX_DEPTH {
-            self.missed.unread += 1;
-            return;
-        }
         match fs::read_dir(&path) {
-            Ok(listing) => self.open.push((path, listing)),
+            Ok(listing) => self.enter(path, listing),
             Err(e) => self.note(&e),
         }
     }
 
-    fn count(&mut self, meta: &Metadata) {
-        // A directory's links are its children; a file with one name cannot be met twice.
-        if !meta.is_dir()
-            && meta.nlink() > 1
-            && self.linked.len() < MAX_LINKED
-            && !self.linked.insert(meta.ino())
+    fn enter(&mut self, path: PathBuf, listing: ReadDir) {
+        if self.levels.len() - self.closed == MAX_OPEN
+            && let Some(outermost) = self.levels.get_mut(self.closed)
         {
-            return;
+            outermost.listing = None;
+            self.closed += 1;
+        }
+        self.levels.push(Level {
+            path,
+            listing: Some(listing),
+            taken: 0,
+        });
+    }
+
+    fn count(&mut self, meta: &Metadata) {
+        let bytes = meta.blocks() * STAT_BLOCK;
+        // A directory's links are its children; a file with one name cannot be met twice.
+        if !meta.is_dir() && meta.nlink() > 1 {
+            if self.linked.contains(&meta.ino()) {
+                return;
+            }
+            if self.linked.len() >= self.max_linked {
+                self.parts += PARTS / meta.nlink();
+                self.usage.bytes += bytes / meta.nlink();
+                return;
+            }
+            self.linked.insert(meta.ino());
         }
         self.usage.inodes += 1;
-        self.usage.bytes += meta.blocks() * STAT_BLOCK;
+        self.usage.bytes += bytes;
     }
 
     fn note(&mut self, error: &std::io::Error) {
@@ -163,7 +264,13 @@ impl Walk {
 
     /// What was found so far, and what was not.
     pub fn found(&self) -> (Usage, Missed) {
-        (self.usage, self.missed)
+        // To the nearest: a third is not one in three parts exactly.
+        let inodes = self.usage.inodes + (self.parts + PARTS / 2) / PARTS;
+        let usage = Usage {
+            inodes,
+            ..self.usage
+        };
+        (usage, self.missed)
     }
 }
 
@@ -194,8 +301,12 @@ pub fn lower_priority() {
 mod tests {
     use super::*;
 
-    fn all(directories: &[&Path]) -> (Usage, Missed) {
-        let mut walk = Walk::new(directories).unwrap();
+    fn walk(directory: &Path) -> Walk {
+        Walk::new(directory, &MountPoints::default()).unwrap()
+    }
+
+    fn all(directory: &Path) -> (Usage, Missed) {
+        let mut walk = walk(directory);
         while !walk.step(3) {}
         walk.found()
     }
@@ -209,7 +320,7 @@ mod tests {
         fs::write(at("a"), vec![1; 10_000]).unwrap();
         fs::hard_link(at("a"), at("sub/b")).unwrap();
         std::os::unix::fs::symlink("/", at("sub/root")).unwrap();
-        let (usage, missed) = all(&[dir.path()]);
+        let (usage, missed) = all(dir.path());
         // The directory, sub, a, and the link that is not followed.
         assert_eq!(usage.inodes, 4);
         let blocks = |name: &str| fs::symlink_metadata(at(name)).unwrap().blocks() * STAT_BLOCK;
@@ -220,14 +331,99 @@ mod tests {
 
     #[test]
     fn other_filesystems_are_not_entered() {
-        let mut walk = Walk::new(&["/proc/sys/kernel".as_ref()]).unwrap();
+        let mut walk = walk("/proc/sys/kernel".as_ref());
         walk.device = 0;
         while !walk.step(10) {}
         assert_eq!(walk.found().1.elsewhere, 1);
         assert_eq!(walk.found().0, Usage::default());
+    }
+
+    // R10
+    #[test]
+    fn what_is_mounted_is_passed_by() {
         let dir = tempfile::tempdir().unwrap();
-        let error = Walk::new(&[dir.path(), "/proc".as_ref()]).err().unwrap();
-        assert!(error.to_string().starts_with("/proc: "), "{error}");
+        let place = dir.path().canonicalize().unwrap();
+        let line = |rest: &str, kind: &str| {
+            let at = place.join(rest);
+            format!("36 35 0:41 / {} rw - {kind} x rw\n", at.display())
+        };
+        for path in ["v/sub/mounted/far", "v/sub/near"] {
+            fs::create_dir_all(place.join(path)).unwrap();
+        }
+        let volume = dir.path().join("v");
+        let walked = |table: &str| {
+            let mut walk = Walk::new(&volume, &MountPoints::of(table)).unwrap();
+            while !walk.step(3) {}
+            (walk.found().0.inodes, walk.found().1.elsewhere)
+        };
+        assert_eq!(walked(""), (5, 0));
+        for kind in ["fuse.sshfs", "ext4"] {
+            assert_eq!(walked(&line("v/sub/mounted", kind)), (3, 1));
+        }
+        assert_eq!(walked(&line("v", "nfs4")), (0, 1));
+        assert_eq!(walked(&line("v", "tmpfs")), (5, 0));
+        // It comes while the walk is under way, and where the walk is.
+        let mut walk = walk(&volume);
+        walk.step(4);
+        walk.park();
+        walk.pass_by(&MountPoints::of(&line("v", "fuse")));
+        assert!(walk.step(1));
+    }
+
+    // R10: as deep as a pod makes them.
+    #[test]
+    fn what_lies_deep_is_counted_with_few_descriptors() {
+        let dir = tempfile::tempdir().unwrap();
+        let levels = MAX_OPEN + 44;
+        let mut at = dir.path().to_owned();
+        for level in 0..levels {
+            fs::write(at.join("a"), "").unwrap();
+            at = at.join(format!("d{}", level % 10));
+            fs::create_dir(&at).unwrap();
+            fs::write(at.join("z"), "").unwrap();
+        }
+        fs::write(at.join("data"), vec![1; 1 << 20]).unwrap();
+        let mut walk = walk(dir.path());
+        let (mut deepest, mut steps) = (0, 0);
+        while !walk.step(1) {
+            let open = walk.levels.iter().filter(|l| l.listing.is_some()).count();
+            assert!(open <= MAX_OPEN, "{open}");
+            deepest = deepest.max(walk.levels.len());
+            steps += 1;
+            if steps % 100 == 0 {
+                walk.park();
+                let open = walk.levels.iter().filter(|l| l.listing.is_some());
+                assert!(open.count() <= 1);
+            }
+        }
+        let (usage, missed) = walk.found();
+        assert_eq!((missed, deepest), (Missed::default(), levels + 1));
+        assert_eq!(usage.inodes, 3 * levels as u64 + 2);
+        assert!(usage.bytes >= 1 << 20, "{usage:?}");
+    }
+
+    /// Of what does not fit into the memory of links each name counts for its part.
+    // R10
+    #[test]
+    fn hard_links_beyond_the_limit_count_once_in_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: String| dir.path().join(name);
+        for file in 0..6 {
+            fs::write(at(format!("{file}-0")), vec![1; 96 << 10]).unwrap();
+            for name in 1..3 {
+                fs::hard_link(at(format!("{file}-0")), at(format!("{file}-{name}"))).unwrap();
+            }
+        }
+        let expected = all(dir.path()).0;
+        assert_eq!(expected.inodes, 7);
+        for limit in 0..6 {
+            let mut walk = walk(dir.path());
+            walk.max_linked = limit;
+            while !walk.step(3) {}
+            let usage = walk.found().0;
+            assert_eq!(usage.inodes, expected.inodes, "{limit}");
+            assert!(usage.bytes.abs_diff(expected.bytes) < 32, "{limit}");
+        }
     }
 
     #[test]
@@ -238,7 +434,7 @@ mod tests {
             fs::create_dir(&sub).unwrap();
             fs::write(sub.join("f"), "").unwrap();
         }
-        let mut walk = Walk::new(&[dir.path()]).unwrap();
+        let mut walk = walk(dir.path());
         assert!(!walk.step(10));
         assert!(walk.found().0.inodes <= 10);
         for n in 0..50 {
@@ -254,8 +450,8 @@ mod tests {
     fn what_is_not_there_has_nothing_in_it() {
         let dir = tempfile::tempdir().unwrap();
         let gone = dir.path().join("gone");
-        assert_eq!(all(&[&gone]).0, Usage::default());
-        assert_eq!(all(&[&gone, dir.path()]).0.inodes, 1);
+        assert_eq!(all(&gone).0, Usage::default());
+        assert_eq!(all(dir.path()).0.inodes, 1);
     }
 
     #[test]

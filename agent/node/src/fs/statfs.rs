@@ -11,7 +11,7 @@ use std::{
 
 use evictd_sys::fs::PathError;
 
-use super::mounts::superblock_of;
+use super::mounts::{Superblock, superblock_of};
 use crate::{kernfile::malformed, sampling};
 
 /// One reading of a filesystem (statfs(2), as cadvisor's `getVfsStats` reads it).
@@ -68,7 +68,16 @@ impl Filesystem {
     /// What tells it from other filesystems: the device number of its superblock, in the kernel's own encoding. On btrfs all
     /// subvolumes have the same one, as for cAdvisor; stat(2) gives each another (`st_dev`), which serves where the superblock is not known.
     fn identity(&self) -> u32 {
-        superblock_of(&self.path).map_or_else(|_| kernel_device(self.device), |s| s.device)
+        superblock_of(&self.path).map_or_else(|_| self.stand_in().device, |s| s.device)
+    }
+
+    /// What stands for the superblock where that cannot be told: the device number of stat(2). An overlay whose upper layer
+    /// cannot be seen from here has one of its own, and kernels before 5.8 do not tell which mount a path is on.
+    pub fn stand_in(&self) -> Superblock {
+        Superblock {
+            device: kernel_device(self.device),
+            kind: "unknown".to_owned(),
+        }
     }
 
     /// Bytes and inodes. Does not allocate.

@@ -30,7 +30,7 @@ use crate::{
     trigger::{
         counter::{CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
         hook::{CountHook, HookUnavailable, SelectedHook, select},
-        inodes::hooks::probe,
+        inodes::hooks::{probe, without_hooks},
     },
 };
 
@@ -68,7 +68,8 @@ pub enum InodeError {
 struct Watched {
     filesystem: Filesystem,
     superblock: Superblock,
-    mount_point: PathBuf,
+    /// `None` where the superblock cannot be told.
+    mount_point: Option<PathBuf>,
     choice: SelectedHook<CountHook>,
     /// Whether the kernel counts it at present: not while it is unmounted.
     counted: bool,
@@ -85,7 +86,7 @@ impl Watched {
         let Ok((superblock, mount_point)) = mount_of(path) else {
             return Err(gone);
         };
-        if mount_point != self.mount_point || superblock.kind != self.superblock.kind {
+        if Some(mount_point) != self.mount_point || superblock.kind != self.superblock.kind {
             return Err(gone);
         }
         self.filesystem = Filesystem::open(path).map_err(|_| gone)?;
@@ -139,14 +140,21 @@ impl InodeTrigger {
         let mut watched: Vec<Watched> = Vec::new();
         for &directory in directories {
             let filesystem = Filesystem::open(directory)?;
-            let (superblock, mount_point) = mount_of(directory)?;
+            let place = mount_of(directory);
+            let (superblock, mount_point) = match &place {
+                Ok((superblock, mount_point)) => (superblock.clone(), Some(mount_point.clone())),
+                Err(_) => (filesystem.stand_in(), None),
+            };
             if watched.iter().any(|w| w.superblock == superblock) {
                 continue;
             }
             if watched.len() == MAX_FILESYSTEMS as usize {
                 return Err(InodeError::TooMany(directory.to_owned()));
             }
-            let facts = probe(&superblock.kind, &mut object, &mut attached, forced);
+            let facts = match &place {
+                Ok(_) => probe(&superblock.kind, &mut object, &mut attached, forced),
+                Err(error) => without_hooks(error, forced),
+            };
             let choice = select(&facts, forced)?;
             watched.push(Watched {
                 filesystem,
@@ -171,7 +179,8 @@ impl InodeTrigger {
 
     /// The index of the filesystem that a directory is on; `None` when it is not watched.
     pub fn index_of(&self, directory: &Path) -> Option<usize> {
-        let superblock = superblock_of(directory).ok()?;
+        let stand_in = || Some(Filesystem::open(directory).ok()?.stand_in());
+        let superblock = superblock_of(directory).ok().or_else(stand_in)?;
         self.watched.iter().position(|w| w.superblock == superblock)
     }
 

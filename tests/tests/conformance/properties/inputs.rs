@@ -125,6 +125,7 @@ pub fn settings() -> impl Strategy<Value = Settings> {
                 strategy,
                 mode,
                 externally_handled: Vec::new(),
+                static_pods_keep_files: false,
             },
         )
 }

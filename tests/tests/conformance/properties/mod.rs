@@ -44,6 +44,7 @@ fn hard_memory(mode: Mode, threshold: u64, reclaim: u64) -> Planner {
         strategy: RankingStrategy::Kubelet,
         mode,
         externally_handled: Vec::new(),
+        static_pods_keep_files: false,
     })
 }
 

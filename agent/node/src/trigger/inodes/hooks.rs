@@ -1,5 +1,7 @@
 //! Which tracepoints tell about the inodes of which filesystem.
 
+use evictd_sys::fs::PathError;
+
 use crate::{
     bpf::{
         object::{AttachPoint, BpfObject, ProgramSpec},
@@ -150,6 +152,23 @@ pub(super) fn probe(
             attached.push((kind.to_owned(), hook));
             break;
         }
+    }
+    facts
+}
+
+/// What there is for a filesystem whose superblock cannot be told: hooks know filesystems by it.
+pub(super) fn without_hooks(
+    error: &PathError,
+    forced: Option<CountHook>,
+) -> ProbeResults<CountHook> {
+    let mut facts = ProbeResults::default();
+    let asked = CountHook::PREFERENCE.iter();
+    for &hook in asked.filter(|hook| forced.is_none_or(|forced| forced == **hook)) {
+        let found = match hook {
+            CountHook::Sampler => Ok(()),
+            _ => Err(format!("its superblock cannot be told: {error}")),
+        };
+        facts.record(hook, found);
     }
     facts
 }

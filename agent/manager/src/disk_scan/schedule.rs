@@ -1,0 +1,300 @@
+//! Whose directories are walked next, and how much rest the thread takes.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{PRESSED_REST, REST, Scan, ScanTarget};
+
+/// A pod is walked again so long after its last walk began (the kubelet's `volumeStatsAggPeriod`).
+const PERIOD: Duration = Duration::from_secs(60);
+/// The same while a disk is short, at the soonest.
+const PRESSED_PERIOD: Duration = Duration::from_secs(2);
+/// While a disk is short a pod is walked again after so many times as long as walks like its own of all pods would take.
+const PRESSED_SHARE: u32 = 3;
+/// Walks that are under way at once: each holds a descriptor and the links that it has met.
+const OPEN: usize = 8;
+
+/// What to do next.
+pub(super) enum Turn {
+    /// Begin with a pod.
+    Begin(ScanTarget),
+    /// Go on with one.
+    GoOn(Box<Scan>),
+    /// Nothing is due for so long.
+    Wait(Duration),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Its walk was not begun.
+    New,
+    /// It was begun then and given up: too many others are under way.
+    Dropped(Instant),
+    /// It is under way since then.
+    Open(Instant),
+    /// The last one began then.
+    Walked(Instant),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    standing: Standing,
+    /// What the last whole walk took, without rests.
+    worked: Duration,
+}
+
+/// When a disk is short, or was the last time. A threshold may be met and not met by turns.
+#[derive(Clone, Copy, Debug)]
+struct Pressed {
+    since: Instant,
+    until: Instant,
+}
+
+/// Pods take turns. A new one comes first; then those whose time has come, alternating with those that are under way.
+#[derive(Default)]
+pub(super) struct Schedule {
+    targets: Arc<Vec<ScanTarget>>,
+    known: HashMap<String, Known>,
+    parked: VecDeque<Box<Scan>>,
+    is_pressed: bool,
+    pressed: Option<Pressed>,
+    rest: u32,
+    has_begun: bool,
+}
+
+impl Schedule {
+    /// Whether there are pods that it does not know.
+    pub fn has_news(&self, targets: &Arc<Vec<ScanTarget>>) -> bool {
+        let is_new = |target: &ScanTarget| !self.known.contains_key(&target.uid);
+        !Arc::ptr_eq(targets, &self.targets) && targets.iter().any(is_new)
+    }
+
+    /// Takes over who there is, and whether a disk is short.
+    pub fn follow(&mut self, targets: &Arc<Vec<ScanTarget>>, is_pressed: bool, now: Instant) {
+        if !Arc::ptr_eq(targets, &self.targets) {
+            self.targets = Arc::clone(targets);
+            let present: HashSet<&str> = targets.iter().map(|t| t.uid.as_str()).collect();
+            self.known.retain(|uid, _| present.contains(uid.as_str()));
+            self.parked
+                .retain(|scan| present.contains(scan.target.uid.as_str()));
+            for target in targets.iter() {
+                self.known.entry(target.uid.clone()).or_insert(Known {
+                    standing: Standing::New,
+                    worked: Duration::ZERO,
+                });
+            }
+        }
+        self.is_pressed = is_pressed;
+        if is_pressed {
+            let goes_on = |before: &Pressed| now < before.until + PERIOD;
+            let before = self.pressed.filter(goes_on);
+            let since = before.map_or(now, |before| before.since);
+            self.pressed = Some(Pressed { since, until: now });
+        }
+        self.rest = match self.pressed.filter(|_| is_pressed) {
+            None => REST,
+            // Not for ever, should a walk not come to its end.
+            Some(Pressed { since, .. }) if now < since + PERIOD && self.is_any_older(since) => 0,
+            Some(_) => PRESSED_REST,
+        };
+    }
+
+    /// Whether a pod was not walked since.
+    fn is_any_older(&self, since: Instant) -> bool {
+        let is_older = |known: &Known| match known.standing {
+            Standing::Walked(began) => began < since,
+            _ => true,
+        };
+        self.known.values().any(is_older)
+    }
+
+    /// How many times as long as it has worked the thread sleeps.
+    pub fn rest(&self) -> u32 {
+        self.rest
+    }
+
+    /// Whose turn it is.
+    pub fn next(&mut self, now: Instant) -> Turn {
+        let goes_on = std::mem::take(&mut self.has_begun) && !self.parked.is_empty();
+        let target = match self.soonest() {
+            Some((target, None)) => Some(target),
+            Some((target, Some(due))) if due <= now && !goes_on => Some(target),
+            _ => None,
+        };
+        if let Some(target) = target.cloned() {
+            if let Some(known) = self.known.get_mut(&target.uid) {
+                known.standing = Standing::Open(now);
+            }
+            self.has_begun = true;
+            return Turn::Begin(target);
+        }
+        if let Some(scan) = self.parked.pop_front() {
+            return Turn::GoOn(scan);
+        }
+        let due = self.soonest().and_then(|(_, due)| due);
+        Turn::Wait(due.map_or(PERIOD, |due| due.saturating_duration_since(now)))
+    }
+
+    /// The pod that may be begun next, and when; `None` for a new one, which does not wait.
+    fn soonest(&self) -> Option<(&ScanTarget, Option<Instant>)> {
+        let has_room = self.parked.len() < OPEN;
+        let due = |target: &ScanTarget| {
+            let known = self.known.get(&target.uid)?;
+            match known.standing {
+                Standing::New => Some(None),
+                Standing::Walked(began) if has_room => Some(Some(self.due(known, began))),
+                // Another one's walk has ended.
+                Standing::Dropped(began) if has_room => Some(Some(began)),
+                _ => None,
+            }
+        };
+        let begin = self.targets.iter().filter_map(|t| Some((t, due(t)?)));
+        begin.min_by_key(|(_, due)| *due)
+    }
+
+    fn due(&self, known: &Known, began: Instant) -> Instant {
+        let period = match self.pressed.filter(|_| self.is_pressed) {
+            None => PERIOD,
+            Some(Pressed { since, .. }) if began < since => PRESSED_PERIOD,
+            Some(_) => {
+                let pods = u32::try_from(self.known.len()).unwrap_or(u32::MAX);
+                let all = known.worked.saturating_mul(pods);
+                let period = all.saturating_mul(PRESSED_SHARE);
+                period.clamp(PRESSED_PERIOD, PERIOD)
+            }
+        };
+        began + period
+    }
+
+    /// A walk is at its end.
+    pub fn done(&mut self, scan: &Scan) {
+        if let Some(known) = self.known.get_mut(&scan.target.uid)
+            && let Standing::Open(began) = known.standing
+        {
+            known.standing = Standing::Walked(began);
+            known.worked = scan.worked;
+        }
+    }
+
+    /// A walk is interrupted; it goes on when its turn comes again.
+    pub fn park(&mut self, mut scan: Box<Scan>) {
+        if self.parked.len() < OPEN {
+            scan.park();
+            self.parked.push_back(scan);
+        } else if let Some(known) = self.known.get_mut(&scan.target.uid)
+            && let Standing::Open(began) = known.standing
+        {
+            known.standing = Standing::Dropped(began);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk_scan::fixed;
+    use evictd_node::fs::mounts::MountPoints;
+
+    fn targets(count: usize) -> Arc<Vec<ScanTarget>> {
+        let target = |n: usize| ScanTarget {
+            uid: format!("{n:02}"),
+            cgroups: Vec::new(),
+            places: fixed(Vec::new()),
+        };
+        Arc::new((0..count).map(target).collect())
+    }
+
+    /// The pod whose turn it is, after its turn: a walk of `huge` ones does not come to its end, that of others takes `worked`.
+    fn turn(schedule: &mut Schedule, now: Instant, huge: &[&str], worked: Duration) -> String {
+        let mut scan = match schedule.next(now) {
+            Turn::Begin(target) => Box::new(Scan::begin(target, &MountPoints::default(), None)),
+            Turn::GoOn(scan) => scan,
+            Turn::Wait(left) => return format!("wait {}", left.as_secs()),
+        };
+        scan.worked = worked;
+        let uid = scan.target.uid.clone();
+        if huge.contains(&uid.as_str()) {
+            schedule.park(scan);
+        } else {
+            schedule.done(&scan);
+        }
+        uid
+    }
+
+    #[test]
+    fn a_huge_pod_holds_up_no_other_one() {
+        let begin = Instant::now();
+        let mut schedule = Schedule::default();
+        schedule.follow(&targets(3), false, begin);
+        let turns = |schedule: &mut Schedule, after: u64, count: usize| {
+            let now = begin + Duration::from_secs(after);
+            let turn = |_| turn(schedule, now, &["00"], Duration::from_secs(1));
+            (0..count).map(turn).collect::<Vec<_>>()
+        };
+        assert_eq!(turns(&mut schedule, 0, 5), ["00", "01", "02", "00", "00"]);
+        // A new one is next, and those whose time has come take turns with it.
+        schedule.follow(&targets(4), false, begin);
+        assert_eq!(turns(&mut schedule, 1, 2), ["03", "00"]);
+        assert_eq!(turns(&mut schedule, 60, 5), ["01", "00", "02", "00", "00"]);
+        // Who is gone is not walked to the end.
+        schedule.follow(&Arc::new(targets(4)[1..].to_vec()), false, begin);
+        assert_eq!(turns(&mut schedule, 60, 1), ["wait 1"]);
+    }
+
+    #[test]
+    fn few_walks_are_under_way_and_a_new_pod_comes_first_all_the_same() {
+        let begin = Instant::now();
+        let mut schedule = Schedule::default();
+        let all = targets(OPEN + 3);
+        let huge: Vec<&str> = all[..OPEN + 2].iter().map(|t| t.uid.as_str()).collect();
+        schedule.follow(&all, false, begin);
+        let mut turns = Vec::new();
+        for _ in 0..2 * OPEN + 6 {
+            turns.push(turn(&mut schedule, begin, &huge, Duration::ZERO));
+            assert!(schedule.parked.len() <= OPEN);
+        }
+        assert_eq!(turns[OPEN + 2], all[OPEN + 2].uid, "the small one");
+        // Those that found no place wait until another one's walk has ended.
+        assert!(turns[OPEN + 3..].iter().all(|uid| *uid < all[OPEN].uid));
+        let walked = turn(&mut schedule, begin, &[], Duration::ZERO);
+        assert!(walked < all[OPEN].uid);
+        let next = turn(&mut schedule, begin, &[], Duration::ZERO);
+        assert_eq!(next, all[OPEN].uid);
+    }
+
+    #[test]
+    fn while_a_disk_is_short_the_thread_rests_after_the_first_walks() {
+        let begin = Instant::now();
+        let at = |ms: u64| begin + Duration::from_millis(ms);
+        let pods = targets(10);
+        let mut schedule = Schedule::default();
+        let walk_all = |schedule: &mut Schedule, ms: u64, worked: u64| {
+            for _ in 0..10 {
+                turn(schedule, at(ms), &[], Duration::from_millis(worked));
+            }
+        };
+        schedule.follow(&pods, false, begin);
+        assert_eq!(schedule.rest(), REST);
+        walk_all(&mut schedule, 0, 1);
+        schedule.follow(&pods, true, at(10_000));
+        assert_eq!(schedule.rest(), 0);
+        walk_all(&mut schedule, 10_000, 1);
+        schedule.follow(&pods, true, at(10_001));
+        assert_eq!(schedule.rest(), PRESSED_REST);
+        // Quick walks are repeated soon; the slower they are, the later.
+        let due = |schedule: &mut Schedule, ms| turn(schedule, at(ms), &[], Duration::ZERO);
+        assert_eq!(due(&mut schedule, 10_500), "wait 1");
+        walk_all(&mut schedule, 12_000, 500);
+        assert_eq!(due(&mut schedule, 12_000), "wait 15");
+        walk_all(&mut schedule, 27_000, 5000);
+        assert_eq!(due(&mut schedule, 27_000), "wait 60");
+        // Short by turns: not without rest each time.
+        schedule.follow(&pods, false, at(28_000));
+        assert_eq!(schedule.rest(), REST);
+        schedule.follow(&pods, true, at(29_000));
+        assert_eq!(schedule.rest(), PRESSED_REST);
+    }
+}

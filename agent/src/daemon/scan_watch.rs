@@ -1,0 +1,51 @@
+//! Says what the scan of the pods' disk use cannot do: the thread itself has no time for the log.
+
+use std::collections::HashSet;
+
+use evictd_manager::DiskScanner;
+
+/// What was said, each once.
+#[derive(Debug, Default)]
+pub(super) struct ScanWatch {
+    is_stuck: bool,
+    scanned: u64,
+    /// Why writable layers are not known.
+    reasons: HashSet<String>,
+}
+
+impl ScanWatch {
+    /// To be called at each tick.
+    pub fn tick(&mut self, scanner: &DiskScanner) {
+        let is_stuck = scanner.is_stuck();
+        match (std::mem::replace(&mut self.is_stuck, is_stuck), is_stuck) {
+            (false, true) => tracing::warn!(
+                "the scan of the pods' disk use waits for a filesystem that does not answer: their numbers grow old"
+            ),
+            (true, false) => tracing::info!("the scan of the pods' disk use goes on"),
+            _ => {}
+        }
+        let scanned = scanner.scanned();
+        if std::mem::replace(&mut self.scanned, scanned) == scanned {
+            return;
+        }
+        for (uid, found) in scanner.found().iter() {
+            for (container, reason) in found.unknown_layers() {
+                if self.reasons.insert(reason.clone()) {
+                    tracing::warn!(
+                        uid,
+                        container,
+                        reason,
+                        "what a container has written to its root is not known: it counts as nothing, as for all others of this kind"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Containers of which it is not known what their writable layers use.
+pub(super) fn unknown_layers(scanner: &DiskScanner) -> u64 {
+    let found = scanner.found();
+    let each = found.values().map(|found| found.unknown_layers().count());
+    each.sum::<usize>() as u64
+}

@@ -1,0 +1,108 @@
+//! A pod mounts a filesystem on or below its volume whose server does not answer any more: FUSE by a sidecar, NFS.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
+    os::fd::AsRawFd as _,
+    path::{Path, PathBuf},
+};
+
+use evictd_tests::{
+    cgroup::TestCgroup,
+    embedded::Files,
+    forker::Forker,
+    node::MIB,
+    or_skip,
+    skip::not_root,
+    skip_if,
+    wait::{SOON, until},
+};
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sched::{CloneFlags, unshare},
+};
+use serde_json::json;
+
+const NONE: Option<&str> = None;
+
+/// A FUSE filesystem whose server says that it is there, and nothing else.
+struct Hung {
+    // Closed first: a thread that waits for an answer has an error then.
+    device: Option<File>,
+    at: PathBuf,
+}
+
+impl Hung {
+    fn mount(at: &Path) -> io::Result<Self> {
+        let mut device = File::options().read(true).write(true).open("/dev/fuse")?;
+        let fd = device.as_raw_fd();
+        let options = format!("fd={fd},rootmode=40000,user_id=0,group_id=0");
+        let (kind, options) = (Some("fuse"), Some(options.as_str()));
+        mount(Some("hung"), at, kind, MsFlags::empty(), options)?;
+        // `struct fuse_in_header`: length, FUSE_INIT, the number of the request.
+        let mut request = [0; 64 << 10];
+        let read = device.read(&mut request)?;
+        assert!(read >= 16 && request[4] == 26, "{:?}", &request[..16]);
+        // `struct fuse_out_header`, `struct fuse_init_out` of protocol 7.31.
+        let mut answer = Vec::new();
+        for word in [80_u32, 0] {
+            answer.extend(word.to_ne_bytes());
+        }
+        answer.extend(&request[8..16]);
+        for word in [7_u32, 31, 0, 0, 0, 4096] {
+            answer.extend(word.to_ne_bytes());
+        }
+        answer.resize(80, 0);
+        device.write_all(&answer)?;
+        Ok(Self {
+            device: Some(device),
+            at: at.to_owned(),
+        })
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        drop(self.device.take());
+        // What cannot be unmounted goes with its namespace.
+        let _ = umount2(&self.at, MntFlags::MNT_DETACH);
+    }
+}
+
+// R10: what is mounted is not touched, and the walks go on. What lies below the mount point is out of reach.
+#[test]
+fn a_filesystem_that_does_not_answer_holds_up_no_walk() {
+    skip_if!(not_root());
+    skip_if!((!Path::new("/dev/fuse").exists()).then_some("no /dev/fuse here"));
+    let scope = TestCgroup::new("hungfuse", 256 * MIB).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let names = ["below", "itself", "greedy"];
+    let pod = |name: &str| {
+        scope.child(name).unwrap();
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.join("sub/mounted")).unwrap();
+        let size = if name == "below" { 4 << 20 } else { 12 << 20 };
+        fs::write(path.join("sub/data"), vec![1; size]).unwrap();
+        json!({
+            "name": name,
+            "cgroup": name,
+            "emptyDirs": [{ "name": "scratch", "path": path, "sizeLimit": "8Mi" }],
+        })
+    };
+    let mut files = Files::new(scope.path(), &json!(names.map(pod)));
+    files.config["filesystems"] = json!({ "nodefs": dir.path() });
+    let _pods = names.map(|name| Forker::start(Some(&scope.path().join(name))).unwrap());
+    // The mounts are this thread's and the agent's: no other process of this machine hangs.
+    let run = || {
+        or_skip!(unshare(CloneFlags::CLONE_NEWNS));
+        mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
+        let _below = or_skip!(Hung::mount(&dir.path().join("below/sub/mounted")));
+        let _itself = or_skip!(Hung::mount(&dir.path().join("itself")));
+        let mut agent = files.start(&[]);
+        // The last one of them: the thread has passed by the others.
+        let is_evicted = || files.evicted() == ["greedy"];
+        assert!(until(SOON, is_evicted), "{}", agent.log());
+        assert_eq!(agent.terminate().unwrap(), Some(0));
+    };
+    std::thread::scope(|threads| threads.spawn(run).join().unwrap());
+}
