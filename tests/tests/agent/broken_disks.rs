@@ -105,6 +105,8 @@ fn filesystems_that_cannot_be_told_stop_no_agent() {
     for signal in ["imagefs.available", "nodefs.inodesFree"] {
         assert!(until(SOON, || is_shown(signal)), "{}", agent.log());
     }
-    assert!(agent.log().contains("disks are watched now"));
+    // What an agent says reaches the test a moment later.
+    let is_said = || agent.log().contains("disks are watched now");
+    assert!(until(SOON, is_said), "{}", agent.log());
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
