@@ -391,13 +391,14 @@ fn a_pod_that_fills_the_disk_is_evicted() {
 #[test]
 fn a_disk_that_is_short_at_the_start_takes_the_pod_that_fills_it() {
     skip_if!(not_root());
-    let disk = or_skip!(Disk::new("ext4", 128, 8192));
+    let disk = or_skip!(Disk::new("ext4", 256, 150_000));
     let mut two = Two::new("atstart", Some(disk), None);
     let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
     let mut greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
     fs::write(two.dir("calm").join("log"), vec![1; 8 << 10]).unwrap();
-    for n in 0..5000 {
-        fs::write(two.dir("greedy").join(format!("empty{n}")), "").unwrap();
+    // Their walk takes longer than from one look of the agent to the next.
+    for n in 0..120_000 {
+        fs::File::create(two.dir("greedy").join(format!("empty{n}"))).unwrap();
     }
     fs::write(two.dir("greedy").join("data"), vec![1; 80 << 20]).unwrap();
     let left = Filesystem::open(&two.dir("calm")).unwrap().read().unwrap();
