@@ -3,12 +3,14 @@
 //! A usage counter tells that a pod grows, and not what grows: page cache counts in it as well. So the few pods whose counters have
 //! grown most are read in full at one look after the other.
 
-use crate::growth::{Growth, Sample};
+use crate::growth::{Grown, Growth, Sample};
 
 /// Pods that are watched at once.
 pub const WATCHED: usize = 4;
 /// What a counter may jump ahead by: a huge page, or what CPUs charge in advance. Less is no growth.
 const JUMP: u64 = 2 << 20;
+/// Over so long at least, in nanoseconds, growth is compared with that of the whole scope.
+pub const STEADY_NS: u64 = 250_000_000;
 /// What was read longer ago, in nanoseconds, tells nothing of now.
 const RECENT_NS: u64 = 100_000_000;
 
@@ -33,6 +35,8 @@ pub struct Grower {
     pub pod: u64,
     /// What it grows by, in bytes per second: the fastest growth that was seen.
     pub growth: u64,
+    /// The same over [`STEADY_NS`], in which a burst counts for little; 0 where it was not seen for so long.
+    pub steadily: u64,
 }
 
 impl Growers {
@@ -66,8 +70,11 @@ impl Growers {
         });
         recent.filter_map(|Watched { pod, growth, .. }| {
             let speeds = growth.windows(JUMP).map(|grown| grown.per_second());
-            let growth = speeds.max()?;
-            Some(Grower { pod: *pod, growth })
+            Some(Grower {
+                pod: *pod,
+                growth: speeds.max()?,
+                steadily: growth.over(STEADY_NS).map_or(0, Grown::per_second),
+            })
         })
     }
 }

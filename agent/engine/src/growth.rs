@@ -209,6 +209,11 @@ impl Growth {
         seen.next().unwrap_or(false)
     }
 
+    /// The growth over the shortest window of at least so many nanoseconds, however small; `None` where nothing was seen for so long.
+    pub fn over(&self, shortest: u64) -> Option<Grown> {
+        self.windows(0).find(|grown| grown.elapsed >= shortest)
+    }
+
     /// The growth that uses up the room first, and the nanoseconds that this takes; `None` where no growth that was seen
     /// lasts so long.
     pub fn exhausts(&self, room: Room, noise: u64) -> Option<(u64, Grown)> {

@@ -6,7 +6,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::growth::{Grown, Growth, Room, Sample};
+use super::{
+    growers::STEADY_NS,
+    growth::{Grown, Growth, Room, Sample},
+};
 
 const SECOND: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
@@ -79,7 +82,7 @@ pub struct Shortage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bounded {
-    /// What these pods grow by, per second.
+    /// What these pods grow by, per second, over [`STEADY_NS`].
     pub growth: u64,
     /// What is left below their limits together.
     pub left: u64,
@@ -406,6 +409,15 @@ impl Pace {
             .is_some_and(|last| now < last.saturating_add(SETTLE_NS))
     }
 
+    /// Whether limits of the pods' own end the growth before the room is used up: all of it but an eighth is of such pods.
+    fn ends_at_limits(&self, seen: &Shortage) -> bool {
+        let Bounded { growth, left } = seen.bounded;
+        let steady = self.growth.over(STEADY_NS);
+        let is_theirs =
+            steady.is_some_and(|grown| growth.saturating_add(growth / 7) >= grown.per_second());
+        growth > 0 && is_theirs && left.saturating_add(BLUR) <= seen.room.at_once
+    }
+
     /// The growth that uses up the room before the kubelet would have looked again, if one does.
     fn urgency(&self, now: u64, seen: &Shortage) -> Option<(u64, Grown)> {
         let has_evicted = |last: u64| now < last.saturating_add(SECOND);
@@ -418,7 +430,7 @@ impl Pace {
             .exhausts(seen.usable(), seen.noise(self.is_met()))?;
         let is_urgent = end < MONITORING_INTERVAL_NS + DEATH_NS
             && seen.is_close(self.is_met(), end, grown)
-            && !seen.ends_at_limits(grown);
+            && !self.ends_at_limits(seen);
         is_urgent.then_some((end, grown))
     }
 }
@@ -584,13 +596,6 @@ impl Shortage {
             return self.room.at_once < self.guard || fills;
         }
         self.room.at_once < self.threshold
-    }
-
-    /// Whether limits of the pods' own end this growth before the room is used up: all of it but an eighth is of such pods.
-    fn ends_at_limits(&self, grown: Grown) -> bool {
-        let Bounded { growth, left } = self.bounded;
-        let growth = growth.saturating_add(growth / 7);
-        growth >= grown.per_second() && left.saturating_add(BLUR) <= self.room.at_once
     }
 
     /// Whether less can be used than the threshold asks for: the kernel cannot end this shortage by itself.

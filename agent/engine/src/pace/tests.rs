@@ -481,19 +481,23 @@ fn what_a_victim_frees_late_is_no_growth_of_others() {
 /// A pod that leaks up to its own limit is killed there: nothing has to go for it, where enough is left then.
 #[test]
 fn a_growth_that_ends_at_a_limit_of_its_own_is_not_urgent() {
-    let is_urgent = |left: u64, growth: u64| {
+    // 100 MiB a second, and in the end a burst, as after a pause of the machine.
+    let is_urgent = |left: u64, growth: u64, burst: u64| {
+        let grown = |ms: u64| ms / 10 + burst * (ms / 498);
         let grows = |ms: u64| Shortage {
             bounded: Bounded {
                 growth: growth * MIB,
-                left: (left - ms / 5) * MIB,
+                left: (left - grown(ms)) * MIB,
             },
-            ..seen(422 + ms / 5, 0)
+            ..seen(375 + grown(ms), 0)
         };
         let mut pace = Pace::default();
-        let (now, last) = looked(&mut pace, 1, 50, grows);
+        let (now, last) = looked(&mut pace, 1, 500, grows);
         is_urgent(pace.decide(now, &last, Pending::default()))
     };
-    assert!(!is_urgent(40, 200));
-    assert!(is_urgent(85, 200), "nothing would be left by then");
-    assert!(is_urgent(40, 100), "half of the growth has no such limit");
+    assert!(!is_urgent(80, 100, 0));
+    assert!(!is_urgent(80, 130, 8), "a burst of 4 GiB a second");
+    assert!(is_urgent(135, 100, 0), "nothing would be left by then");
+    assert!(is_urgent(80, 50, 0), "half of the growth has no such limit");
+    assert!(is_urgent(80, 100, 30), "another pod has begun to grow");
 }

@@ -59,7 +59,7 @@ impl MemoryMonitor {
             growers.note(grower.pod, monotonic_ns(), held);
             // One that is past its limit has another one.
             if reading.usage <= limit && !self.in_flight.contains(entry) {
-                bounded.growth = bounded.growth.saturating_add(grower.growth);
+                bounded.growth = bounded.growth.saturating_add(grower.steadily);
                 bounded.left = bounded.left.saturating_add(limit.saturating_sub(held));
             }
         }
