@@ -357,6 +357,12 @@ impl Pace {
         self.last_eviction
     }
 
+    /// Whether a pod was evicted since the kubelet could have looked.
+    pub fn has_evicted_lately(&self, now: u64) -> bool {
+        let is_late = |last| now.saturating_sub(last) < MONITORING_INTERVAL_NS;
+        self.last_eviction.is_some_and(is_late)
+    }
+
     /// What is counted as victims' has become others': growth is seen anew.
     pub fn forget_growth(&mut self) {
         self.growth.forget();

@@ -18,7 +18,7 @@ use super::{
     Snapshot, Threshold, Timing, Trend,
     growth::Room,
     local_storage_excess, message,
-    pace::{Decision, Judged, MONITORING_INTERVAL_NS, Pace, Rule, Shortage, Urgency},
+    pace::{Decision, Judged, Pace, Rule, Shortage, Urgency},
     select, spare_in_vain,
 };
 use crate::{
@@ -279,8 +279,7 @@ impl Planner {
             Urgency::Paced { .. } => None,
         };
         // The first pod goes by the order alone.
-        let was_lately = |last| nanos(now).saturating_sub(last) < MONITORING_INTERVAL_NS;
-        let main = main.filter(|_| pace.last_eviction().is_some_and(was_lately));
+        let main = main.filter(|_| pace.has_evicted_lately(nanos(now)));
         let mut chosen = self.choose(node, threshold, ReleaseTarget::Amount(wanted), main);
         for eviction in &mut chosen {
             eviction.timing = Some(Box::new(Timing { urgency, judged }));

@@ -7,10 +7,7 @@ use evictd_engine::{
     growers::{self, Grower, WATCHED},
     growth::Room,
     growth_of,
-    pace::{
-        Decision, Judged, MONITORING_INTERVAL_NS, NextVictim, Pace, Pending, Relief, Shortage,
-        Urgency,
-    },
+    pace::{Decision, Judged, NextVictim, Pace, Pending, Relief, Shortage, Urgency},
     spare_in_vain, spare_still,
     terminating::{Fate, Remains, Terminating},
 };
@@ -261,8 +258,7 @@ impl Evictd {
 
     /// As `MemoryMonitor::spare_in_vain`.
     fn spare_in_vain(&self, world: &World<'_>, candidates: &mut [Candidate], growth: u64) {
-        let last = self.pace.last_eviction();
-        let was_lately = last.is_some_and(|last| world.now - last < MONITORING_INTERVAL_NS);
+        let was_lately = self.pace.has_evicted_lately(world.now);
         let may_go = |grower: &Grower| {
             let candidate = candidates.get(grower.pod as usize - 1);
             candidate.is_some_and(|c| c.state == CandidateState::Eligible)

@@ -160,8 +160,8 @@ impl MemoryMonitor {
 
     /// Whether a pod went for a scope since the kubelet could have looked.
     fn has_evicted_lately(&self, index: usize) -> bool {
-        let last = self.scopes.get(index).and_then(|m| m.pace.last_eviction());
-        last.is_some_and(|last| monotonic_ns().saturating_sub(last) < MONITORING_INTERVAL_NS)
+        let monitor = self.scopes.get(index);
+        monitor.is_some_and(|monitor| monitor.pace.has_evicted_lately(monotonic_ns()))
     }
 
     /// The first pod goes by the order alone. Where it has not ended the growth, those that follow it go for nothing as long as one

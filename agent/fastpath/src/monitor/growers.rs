@@ -7,7 +7,7 @@ use evictd_engine::{
     growers::{Grower, WATCHED},
     pace::Bounded,
 };
-use evictd_node::pods::table::{Entry, PodTable};
+use evictd_node::pods::table::{Entry, Largest, PodTable};
 use evictd_sys::clock::monotonic_ns;
 
 use crate::monitor::MemoryMonitor;
@@ -21,15 +21,13 @@ impl MemoryMonitor {
             grew,
             ..
         } = &*self.setup.table;
-        let mut most = [(0, usize::MAX); WATCHED];
+        let mut most = Largest::<WATCHED>::default();
         for (place, (candidate, grew)) in candidates.iter().zip(grew).enumerate() {
-            // The least of them is the first.
-            if candidate.state == CandidateState::Eligible && *grew > most[0].0 {
-                most[0] = (*grew, place);
-                most.sort_unstable();
+            if candidate.state == CandidateState::Eligible {
+                most.offer(*grew, place);
             }
         }
-        for entry in most.iter().filter_map(|(_, place)| entries.get(*place)) {
+        for entry in most.0.iter().filter_map(|(_, place)| entries.get(*place)) {
             // A counter is exact, what is page cache of it is as old as the statistics.
             entry.flush_statistics();
             if let Ok(reading) = entry.memory.read() {

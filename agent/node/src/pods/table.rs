@@ -218,25 +218,41 @@ impl PodTable {
     /// Makes the kernel flush the statistics of those pods that have grown most since that was done for them, and of the
     /// cgroups above. Does not allocate.
     pub fn flush_statistics(&mut self) {
-        let mut most = [(0, usize::MAX); MOST_GROWN];
+        let mut most = Largest::<MOST_GROWN>::default();
         for (place, (entry, seen)) in self.entries.iter().zip(&mut self.seen).enumerate() {
             let usage = entry.memory.usage().unwrap_or(0);
             // Who has given something back grows from there.
             *seen = usage.min(*seen);
             let grown = usage - *seen;
-            // The least of them is the first.
-            if grown > most[0].0 {
-                most[0] = (grown, place);
-                most.sort_unstable();
-            }
+            most.offer(grown, place);
         }
-        for (grown, place) in most {
+        for (grown, place) in most.0 {
             if let (Some(entry), Some(seen)) = (self.entries.get(place), self.seen.get_mut(place)) {
                 entry.statistics.flush();
                 *seen += grown;
             }
         }
         self.above.flush();
+    }
+}
+
+/// The places of the largest amounts that were offered, the largest last; an amount of 0 is none.
+#[derive(Clone, Copy, Debug)]
+pub struct Largest<const N: usize>(pub [(u64, usize); N]);
+
+impl<const N: usize> Default for Largest<N> {
+    fn default() -> Self {
+        Self([(0, usize::MAX); N])
+    }
+}
+
+impl<const N: usize> Largest<N> {
+    /// Takes the place of the least one, if it is larger. Does not allocate.
+    pub fn offer(&mut self, amount: u64, place: usize) {
+        if let Some(least) = self.0.first_mut().filter(|least| amount > least.0) {
+            *least = (amount, place);
+            self.0.sort_unstable();
+        }
     }
 }
 
