@@ -5,8 +5,8 @@ use std::{path::Path, time::Duration};
 use evictd_config::Config;
 use evictd_engine::{Signal, Threshold, ThresholdValue, model::quantity::Quantity};
 use evictd_node::{
-    cgroup::memory::{MemoryCgroup, Version, memory_root},
-    memory_scope::{Limits, MemoryGuard, Scope, ScopeError},
+    cgroup::memory::{MemoryCgroup, memory_root},
+    memory_scope::{Limits, Scope, ScopeError},
     proc::machine::{MemAvailable, memory_total},
 };
 
@@ -45,17 +45,10 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
     let configured = guard.memory_available.as_ref();
     let amount = configured.map_or(GUARD, |value| value.amount(capacity));
     if !scope.is_machine() {
-        let guard = match scope.cgroup().version() {
-            Version::V1 => MemoryGuard::cgroup_v1(amount),
-            Version::V2 => MemoryGuard::cgroup_v2(amount),
-        };
-        return scope.guarded(guard);
+        return scope.guarded(amount, None);
     }
     match MemAvailable::open(Path::new("/proc")) {
-        Ok(memory) => {
-            let memory = memory.with_balloon(Path::new("/sys"));
-            scope.guarded(MemoryGuard::machine(memory, amount))
-        }
+        Ok(memory) => scope.guarded(amount, Some(memory.with_balloon(Path::new("/sys")))),
         Err(error) => {
             tracing::warn!(%error, "no memory guard: what the kernel holds available is not known");
             scope

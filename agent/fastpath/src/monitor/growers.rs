@@ -18,11 +18,11 @@ impl MemoryMonitor {
         let PodTable {
             entries,
             candidates,
-            grew,
+            history,
             ..
         } = &*self.setup.table;
         let mut most = Largest::<WATCHED>::default();
-        for (place, (candidate, grew)) in candidates.iter().zip(grew).enumerate() {
+        for (place, (candidate, grew)) in candidates.iter().zip(history.grew()).enumerate() {
             if candidate.state == CandidateState::Eligible {
                 most.offer(*grew, place);
             }
