@@ -4,16 +4,29 @@
 //! judge (`cargo xtask judge`) on those of a simulated node.
 
 use crate::{
-    Candidate, growth_of,
+    Candidate, ReleaseTarget,
+    growers::WATCHED,
+    growth_of,
+    model::usage::MemoryReading,
     pace::{Judged, NextVictim, Pending, Relief, Urgency},
     permit::LastResort,
-    select::{Rules, spare_in_vain, spare_still},
+    select::{Rules, select, spare_in_vain, spare_still},
 };
 
-/// The pods, as a round reads and evicts them. A position is that of a candidate.
+/// The candidates of a round; a position is that of a candidate.
+pub struct Candidates<'a, R> {
+    /// As they were loaded.
+    pub candidates: &'a mut [Candidate],
+    /// What each grew by, in bytes per second, by its usage counter.
+    pub grew: &'a [u64],
+    /// Reads the pod at a position in full; `None`: it is gone.
+    pub read: R,
+}
+
+/// The pods, as a round reads and evicts them.
 pub trait Pods {
-    /// The candidates as they were loaded, and what each grew by, in bytes per second.
-    fn candidates(&mut self) -> (&mut [Candidate], &[u64]);
+    /// The candidates.
+    fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>>;
 
     /// The rules of every choice.
     fn rules(&self) -> Rules;
@@ -22,17 +35,14 @@ pub trait Pods {
     /// these use at most together, in bytes.
     fn load(&mut self, resort: LastResort) -> u64;
 
-    /// The candidate that comes first in the order of eviction and uses something.
-    fn choose(&mut self) -> Option<usize>;
-
     /// Whether a pod was evicted for this scope since the kubelet could have looked.
     fn has_evicted_lately(&self) -> bool;
 
     /// Reads in full the pods whose counters have grown most.
     fn watch_growers(&mut self);
 
-    /// The candidate that has at least half of this growth (bytes per second) and may be evicted; its usage is exact then.
-    fn main_grower(&mut self, growth: u64) -> Option<usize>;
+    /// What the pods grow by of those that grow most, in bytes per second, and their positions; 0: none.
+    fn growers(&self) -> [(u64, usize); WATCHED];
 
     /// The next step of the last resort, where policies have denied pods and allow more of them when all else has failed.
     fn next_resort(&self, resort: LastResort) -> Option<LastResort>;
@@ -102,7 +112,7 @@ impl Round {
 
     /// One pod, as the kubelet does.
     fn evict_one(&self, pods: &mut impl Pods) -> Outcome {
-        while let Some(victim) = pods.choose() {
+        while let Some(victim) = choose(pods) {
             // One that died by itself in between gives nothing, and the next one is asked for.
             if pods.evict(victim, Choice::default()).is_some() {
                 return Outcome::Done;
@@ -113,8 +123,11 @@ impl Round {
 
     /// As many pods as it takes for memory to be back before nothing is left, at a growth in bytes per second.
     fn evict_urgently(&self, pods: &mut impl Pods, growth: u64) -> Outcome {
-        let (candidates, grew) = pods.candidates();
-        let mut relief = Relief::new(&self.judged, growth, growth_of(candidates, grew));
+        let growers = {
+            let loaded = pods.candidates();
+            growth_of(loaded.candidates, loaded.grew)
+        };
+        let mut relief = Relief::new(&self.judged, growth, growers);
         let (mut resort, mut left) = (LastResort::None, self.most);
         while left > 0
             && let Some(next) = relief.next()
@@ -122,12 +135,12 @@ impl Round {
             let growing = match next {
                 NextVictim::First => spares_in_vain(pods, growth),
                 NextVictim::Growing => {
-                    let (candidates, grew) = pods.candidates();
-                    spare_still(candidates, grew);
+                    let loaded = pods.candidates();
+                    spare_still(loaded.candidates, loaded.grew);
                     true
                 }
             };
-            let Some(victim) = pods.choose() else {
+            let Some(victim) = choose(pods) else {
                 if growing {
                     return Outcome::Done;
                 }
@@ -140,24 +153,50 @@ impl Round {
             };
             if let Some(gives) = pods.evict(victim, Choice { resort, growing }) {
                 left -= 1;
-                let (_, grew) = pods.candidates();
-                relief.add(grew.get(victim).copied().unwrap_or(0), gives);
+                let grew = pods.candidates().grew.get(victim).copied();
+                relief.add(grew.unwrap_or(0), gives);
             }
         }
         Outcome::Done
     }
 }
 
-/// The first pod goes by the order alone. Where it has not ended the growth, those that follow it go for nothing as long as one pod
-/// makes most of it and they cannot carry that together: they are passed over. Whether any is.
+impl<R: Fn(usize) -> Option<MemoryReading>> Candidates<'_, R> {
+    /// The position of the candidate that comes first in the order of eviction, which is chosen ([`select`]).
+    pub fn choose(self, rules: Rules, target: ReleaseTarget) -> Option<usize> {
+        let exact = |position| (self.read)(position).map(|reading| reading.working_set());
+        let mut first = [0];
+        let chosen = select(self.candidates, rules, target, exact, &mut first);
+        (chosen.count > 0).then_some(first[0])
+    }
+}
+
+/// The candidate that comes first in the order of eviction and uses something.
+fn choose(pods: &mut impl Pods) -> Option<usize> {
+    let rules = pods.rules();
+    pods.candidates().choose(rules, ReleaseTarget::Amount(1))
+}
+
+/// The first pod is evicted by the order alone. Where that has not ended the growth, those that follow are passed over as long as the
+/// pods that make most of it have to be evicted all the same ([`spare_in_vain`]). Whether any is.
 fn spares_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
     if !pods.has_evicted_lately() {
         return false;
     }
-    let Some(grower) = pods.main_grower(growth) else {
-        return false;
+    let (rules, mut growers) = (pods.rules(), pods.growers());
+    let Candidates {
+        candidates, read, ..
+    } = pods.candidates();
+    for (_, position) in growers.iter().filter(|(grew, _)| *grew > 0) {
+        if let Some(candidate) = candidates.get_mut(*position)
+            && let Some(reading) = read(*position)
+        {
+            (candidate.usage, candidate.is_exact) = (reading.working_set(), true);
+        }
+    }
+    let held = |position, usage| {
+        let reading = read(position);
+        reading.map_or(0, |reading| reading.unreclaimable().min(usage))
     };
-    let rules = pods.rules();
-    let (candidates, _) = pods.candidates();
-    spare_in_vain(candidates, rules, grower, growth)
+    spare_in_vain(candidates, rules, &mut growers, growth, held)
 }

@@ -64,6 +64,8 @@ pub(super) struct MemoryMonitor {
     pub(super) usage_cache: UsageCache,
     /// The pods that grow most.
     pub(super) growers: Growers,
+    /// And those of their cgroups that have limits of their own.
+    pub(super) limited_growers: Growers,
     pub(super) evictions: u64,
     met_in_force: u64,
     /// When the floor victims were published last; 0: they have to be.
@@ -101,6 +103,7 @@ impl MemoryMonitor {
             cpus,
             usage_cache: UsageCache::default(),
             growers: Growers::default(),
+            limited_growers: Growers::default(),
             evictions: 0,
             met_in_force: 0,
             named: 0,

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    Candidate, CandidateState, ReleaseTarget, Rules,
+    Candidate, CandidateState, Rules,
     counter_history::CounterHistory,
-    growers::{Grower, Growers, WATCHED},
+    growers::{Growers, WATCHED},
     model::usage::MemoryReading,
     pace::{Decision, Judged, Pace, Pending, Rule, Shortage, Urgency},
     permit::LastResort,
-    round::{Choice, Pods, Round},
+    round::{Candidates, Choice, Pods, Round},
     terminating::{Fate, Remains, Terminating},
 };
 use evictd_node::{
@@ -281,8 +281,13 @@ struct SimulatedPods<'r, 'a> {
 }
 
 impl Pods for SimulatedPods<'_, '_> {
-    fn candidates(&mut self) -> (&mut [Candidate], &[u64]) {
-        (&mut self.candidates, self.evictd.history.grew())
+    fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
+        let world = &*self.world;
+        Candidates {
+            candidates: &mut self.candidates,
+            grew: self.evictd.history.grew(),
+            read: |pod: usize| world.reading(pod),
+        }
     }
 
     fn rules(&self) -> Rules {
@@ -298,12 +303,6 @@ impl Pods for SimulatedPods<'_, '_> {
         let candidates = self.candidates.iter();
         let eligible = candidates.filter(|c| c.state == CandidateState::Eligible);
         eligible.map(|c| c.usage).fold(0, u64::saturating_add)
-    }
-
-    fn choose(&mut self) -> Option<usize> {
-        let target = ReleaseTarget::Amount(1);
-        let chosen = self.world.choose(&mut self.candidates, target, 1);
-        chosen.first().copied()
     }
 
     fn has_evicted_lately(&self) -> bool {
@@ -324,18 +323,16 @@ impl Pods for SimulatedPods<'_, '_> {
         }
     }
 
-    fn main_grower(&mut self, growth: u64) -> Option<usize> {
-        let may_go = |grower: &Grower| {
-            let candidate = self.candidates.get(grower.pod as usize - 1);
-            candidate.is_some_and(|c| c.state == CandidateState::Eligible)
-        };
-        let growing = self.evictd.growers.growing(self.world.now).filter(may_go);
-        let main = growing.max_by_key(|grower| grower.growth);
-        let position = main.filter(|main| main.growth >= growth / 2)?.pod as usize - 1;
-        let candidate = &mut self.candidates[position];
-        candidate.usage = self.world.working_set(position)?;
-        candidate.is_exact = true;
-        Some(position)
+    fn growers(&self) -> [(u64, usize); WATCHED] {
+        let (growers, now) = (&self.evictd.growers, self.world.now);
+        let growth = |pod: usize| (growers.growth_of(pod as u64 + 1, now), pod);
+        let mut growing: Vec<_> = (0..self.candidates.len()).map(growth).collect();
+        growing.sort_unstable_by(|one, other| other.cmp(one));
+        let mut most = [(0, usize::MAX); WATCHED];
+        most.iter_mut()
+            .zip(growing)
+            .for_each(|(to, from)| *to = from);
+        most
     }
 
     fn next_resort(&self, _resort: LastResort) -> Option<LastResort> {

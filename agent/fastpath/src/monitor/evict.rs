@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    Candidate, CandidateState, Observation, Observations, ReleaseTarget, Resource, Rules,
+    CandidateState, Observation, Observations, ReleaseTarget, Resource, Rules,
+    growers::WATCHED,
     limiter::ShadowChooser,
     model::{settings::MemoryHook, usage::MemoryReading},
-    pace::{Decision, Judged, MONITORING_INTERVAL_NS, Pending, Rule, Shortage, Urgency},
+    pace::{Decision, Judged, MONITORING_INTERVAL_NS, Pending, Rule, Urgency},
     permit::LastResort,
     rank,
     record::Stages,
-    round::{Choice, Outcome, Pods, Round},
+    round::{Candidates, Choice, Outcome, Pods, Round},
     terminating::Terminating,
 };
 use evictd_node::{
@@ -22,7 +23,7 @@ use evictd_sys::clock::monotonic_ns;
 use crate::{
     BlockedBy, Event, EvictionReport,
     in_flight::{MAX_IN_FLIGHT, Victim},
-    monitor::{MemoryMonitor, usage_cache::read_usage},
+    monitor::{MemoryMonitor, growers::BEFOREHAND, usage_cache::read_usage},
     scope::{Cause, ScopeMonitor, Victims},
 };
 
@@ -30,17 +31,20 @@ impl MemoryMonitor {
     /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done before the
     /// next look. Victims held `dying_before` bytes when the look at the scope began.
     pub(crate) fn resolve_pressure(&mut self, index: usize, now: u64, dying_before: u64) -> bool {
-        let bounded = self.bounded_growth(index, now);
         let Some(monitor) = self.scopes.get_mut(index) else {
             return true;
         };
         let (pending, shadow, dying) = self.in_flight.pending(&monitor.scope, now);
-        let seen = Shortage {
-            bounded,
-            ..monitor.shortage(shadow, dying, dying_before)
-        };
+        let mut seen = monitor.shortage(shadow, dying, dying_before);
         monitor.pace.observe(now, &seen);
-        let Decision::Evict { urgency, .. } = monitor.pace.decide(now, &seen, pending) else {
+        let pace = monitor.pace;
+        let mut decision = pace.decide(now, &seen, pending);
+        if decision.is_urgent() {
+            // Only then is it asked whether limits of the pods' own end the growth.
+            seen.bounded = self.bounded_growth(index);
+            decision = pace.decide(now, &seen, pending);
+        }
+        let Decision::Evict { urgency, .. } = decision else {
             return self.in_flight.dying() == 0;
         };
         if matches!(urgency, Urgency::Paced { .. }) && !self.setup.limiter.lets_paced(now) {
@@ -54,7 +58,7 @@ impl MemoryMonitor {
         if most > 0 {
             let judged = Judged {
                 now,
-                pace: monitor.pace,
+                pace,
                 seen,
                 pending,
                 rule: Rule::Lasting,
@@ -120,7 +124,8 @@ impl MemoryMonitor {
     /// Which of the candidates, as they are loaded, comes first.
     pub(crate) fn first_in_order(&mut self) -> Option<usize> {
         let rules = self.rules();
-        self.setup.table.choose(rules, ReleaseTarget::First)
+        let candidates = self.setup.table.candidates();
+        candidates.choose(rules, ReleaseTarget::First)
     }
 
     /// A pod whose memory a scope does not count cannot help it. Answers with what the others use at most together, in bytes.
@@ -362,7 +367,7 @@ impl MemoryMonitor {
     /// time without an agent. In any case all pods are read: by how much each has grown is known when one has to go.
     pub(crate) fn publish_floor_victims(&mut self) {
         self.load_candidates(LastResort::None);
-        self.watch_growers();
+        self.watch_growers(BEFOREHAND);
         let has_floor = |monitor: &ScopeMonitor| monitor.scope.limits().floor.is_some();
         let is_used = self.setup.is_pinned || self.scopes.iter().any(has_floor);
         if !is_used || !self.setup.trigger.has_program() {
@@ -455,13 +460,8 @@ struct ScopePods<'a> {
 }
 
 impl Pods for ScopePods<'_> {
-    fn candidates(&mut self) -> (&mut [Candidate], &[u64]) {
-        let PodTable {
-            candidates,
-            history,
-            ..
-        } = &mut *self.monitor.setup.table;
-        (candidates, history.grew())
+    fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
+        self.monitor.setup.table.candidates()
     }
 
     fn rules(&self) -> Rules {
@@ -473,23 +473,17 @@ impl Pods for ScopePods<'_> {
         self.monitor.exclude_pods_outside_scope(self.index)
     }
 
-    fn choose(&mut self) -> Option<usize> {
-        let rules = self.rules();
-        let table = &mut self.monitor.setup.table;
-        table.choose(rules, ReleaseTarget::Amount(1))
-    }
-
     fn has_evicted_lately(&self) -> bool {
         let monitor = self.monitor.scopes.get(self.index);
         monitor.is_some_and(|monitor| monitor.pace.has_evicted_lately(monotonic_ns()))
     }
 
     fn watch_growers(&mut self) {
-        self.monitor.watch_growers();
+        self.monitor.watch_growers(WATCHED);
     }
 
-    fn main_grower(&mut self, growth: u64) -> Option<usize> {
-        self.monitor.main_grower(growth)
+    fn growers(&self) -> [(u64, usize); WATCHED] {
+        self.monitor.growing()
     }
 
     fn next_resort(&self, resort: LastResort) -> Option<LastResort> {

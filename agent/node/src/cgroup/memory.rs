@@ -57,6 +57,16 @@ pub enum Version {
     V2,
 }
 
+impl Version {
+    /// The file with a cgroup's own limit.
+    pub(super) fn limit_file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.limit_in_bytes",
+            Self::V2 => "memory.max",
+        }
+    }
+}
+
 /// A memory cgroup with its files held open.
 #[derive(Debug)]
 pub struct MemoryCgroup {
@@ -216,22 +226,19 @@ impl MemoryCgroup {
 
     /// The cgroup's own limit in bytes, `None` where it has none.
     pub fn limit(&self) -> Result<Option<u64>, PathError> {
-        let file = self.path.join(match self.version {
-            Version::V1 => "memory.limit_in_bytes",
-            Version::V2 => "memory.max",
-        });
+        let file = self.path.join(self.version.limit_file());
         if self.is_root() {
             return Ok(None);
         }
         let text = fs::read_to_string(&file).map_err(PathError::at(&file))?;
-        Ok(limit_in(&text, page_size()))
+        Ok(limit_in(text.as_bytes(), page_size()))
     }
 }
 
 /// The limit that a file of v1 or v2 tells. For "no limit" v2 has a word, and v1 the largest multiple of a page below 2^63.
-fn limit_in(text: &str, page_size: u64) -> Option<u64> {
+pub(super) fn limit_in(text: &[u8], page_size: u64) -> Option<u64> {
     let unlimited = i64::MAX as u64 / page_size * page_size;
-    number(text.as_bytes()).filter(|limit| *limit < unlimited)
+    number(text).filter(|limit| *limit < unlimited)
 }
 
 fn is_v2_root(path: &Path) -> bool {
@@ -283,9 +290,9 @@ mod tests {
 
     #[test]
     fn no_limit_is_none_whatever_the_size_of_a_page() {
-        assert_eq!(limit_in("9223372036854771712\n", 4 << 10), None);
-        assert_eq!(limit_in("9223372036854710272\n", 64 << 10), None);
-        assert_eq!(limit_in("max\n", 64 << 10), None);
-        assert_eq!(limit_in("268435456\n", 64 << 10), Some(256 << 20));
+        assert_eq!(limit_in(b"9223372036854771712\n", 4 << 10), None);
+        assert_eq!(limit_in(b"9223372036854710272\n", 64 << 10), None);
+        assert_eq!(limit_in(b"max\n", 64 << 10), None);
+        assert_eq!(limit_in(b"268435456\n", 64 << 10), Some(256 << 20));
     }
 }

@@ -4,6 +4,7 @@ pub mod end;
 pub mod group;
 pub mod hierarchy;
 pub mod kill;
+pub mod limited;
 pub mod members;
 pub mod memory;
 pub mod pids;

@@ -156,7 +156,6 @@ pub fn guess(group: &PodGroup, memory_total: u64) -> Pod {
         },
         priority_unknown: !is_node_critical,
         memory_request,
-        memory_limit: limit,
         is_static: is_static(&group.name.uid),
         ..Pod::default()
     }

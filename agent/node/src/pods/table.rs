@@ -7,13 +7,17 @@ use std::{
 };
 
 use evictd_engine::{
-    Candidate, CandidateState, ManagedPod, Pod, RankInputs, ReleaseTarget, Rules,
-    counter_history::CounterHistory, model::settings::Mode, permit::EvictionPermit, select,
+    Candidate, CandidateState, ManagedPod, Pod, RankInputs,
+    counter_history::CounterHistory,
+    model::{settings::Mode, usage::MemoryReading},
+    permit::EvictionPermit,
+    round::Candidates,
 };
 use evictd_sys::fs::{PathError, is_gone};
 
 use crate::cgroup::{
-    kill::CgroupKiller, memory::MemoryCgroup, stat_flush::StatFlusher, swap::PodSwap,
+    kill::CgroupKiller, limited::LimitedCgroups, memory::MemoryCgroup, stat_flush::StatFlusher,
+    swap::PodSwap,
 };
 
 /// One pod with everything open that a decision and a kill need.
@@ -25,6 +29,8 @@ pub struct Entry {
     pub memory: MemoryCgroup,
     /// The same of its containers and of itself, to be flushed.
     statistics: StatFlusher,
+    /// Those of them that have limits of their own.
+    pub limited: LimitedCgroups,
     /// Its end.
     pub killer: CgroupKiller,
     /// Whether it is never evicted.
@@ -44,6 +50,7 @@ impl Entry {
             pod,
             memory: MemoryCgroup::open(cgroup)?,
             statistics: StatFlusher::of_tree(cgroup),
+            limited: LimitedCgroups::of_tree(cgroup),
             killer: CgroupKiller::open(cgroup)?,
             protected,
             permit: EvictionPermit::default(),
@@ -158,13 +165,14 @@ impl PodTable {
         self.history.note(now, usages);
     }
 
-    /// The position of the candidate that comes first in the order of eviction, which is read in full. Does not allocate.
-    pub fn choose(&mut self, rules: Rules, target: ReleaseTarget) -> Option<usize> {
+    /// The candidates, and what reads a pod in full.
+    pub fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
         let entries = &self.entries;
-        let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
-        let mut first = [0];
-        let chosen = select(&mut self.candidates, rules, target, exact, &mut first);
-        (chosen.count > 0).then_some(first[0])
+        Candidates {
+            candidates: &mut self.candidates,
+            grew: self.history.grew(),
+            read: |position: usize| entries.get(position)?.memory.read().ok(),
+        }
     }
 
     /// Makes the kernel flush the statistics of those pods that have grown most since that was done for them, and of the
