@@ -48,7 +48,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A ConfigMap that was missing is looked for again after so many times the time between two reports: 10 minutes.
 const LOOK_AGAIN: u32 = 20;
 /// Behind the name of the ConfigMap that all are told by: the one with the nodes' entries.
-const ENTRIES: &str = "-evictions";
+pub(crate) const ENTRIES: &str = "-evictions";
 /// Entries beyond which none is added, whatever the configuration says.
 const MOST_ENTRIES: usize = 2000;
 /// Old entries that one write takes away.

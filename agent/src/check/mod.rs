@@ -67,7 +67,6 @@ impl Finding {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refused {
     /// The hook.
-    #[serde(rename = "rung")]
     pub hook: String,
     /// The kernel's reason.
     pub reason: String,
@@ -79,7 +78,6 @@ pub struct SignalHook {
     /// The signal, under the kubelet's name, or `pods` for the cgroups that come and go.
     pub signal: &'static str,
     /// The hook that is used; `None` when the signal cannot be watched.
-    #[serde(rename = "rung")]
     pub hook: Option<String>,
     /// What it is about: a filesystem's type and directory, or why there is no hook.
     #[serde(skip_serializing_if = "Option::is_none")]
