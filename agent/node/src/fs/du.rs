@@ -118,6 +118,13 @@ impl Walk {
             self.levels.clear();
             self.missed.elsewhere += 1;
         }
+        // On a directory between the root and where the walk is: all paths below it lead into the new filesystem.
+        let is_mounted = |level: &Level| self.mounts.contains(&level.path);
+        if let Some(mounted) = self.levels.iter().position(is_mounted) {
+            self.levels.truncate(mounted);
+            self.closed = self.closed.min(mounted);
+            self.missed.elsewhere += 1;
+        }
     }
 
     /// Closes all directories but the one that the walk is in: it goes on later.
@@ -175,10 +182,6 @@ impl Walk {
         let Some(level) = self.levels.last_mut() else {
             return;
         };
-        if self.mounts.contains(&level.path) {
-            self.missed.elsewhere += 1;
-            return self.leave();
-        }
         match fs::read_dir(&level.path) {
             Ok(mut listing) => {
                 if let Some(last) = level.taken.checked_sub(1) {
@@ -368,6 +371,33 @@ mod tests {
         walk.park();
         walk.pass_by(&MountPoints::of(&line("v", "fuse")));
         assert!(walk.step(1));
+    }
+
+    // R10
+    #[test]
+    fn what_lies_below_a_new_mount_is_not_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().canonicalize().unwrap();
+        fs::create_dir_all(place.join("v/a/b")).unwrap();
+        for file in 0..10 {
+            fs::write(place.join(format!("v/a/b/{file}")), "").unwrap();
+        }
+        for (mounted, seen) in [("v/a", 5), ("v/a/b", 5)] {
+            for is_parked in [true, false] {
+                let mut walk = walk(&place.join("v"));
+                // The three directories and two of the files.
+                walk.step(5);
+                if is_parked {
+                    walk.park();
+                }
+                let at = place.join(mounted);
+                let line = format!("36 35 0:41 / {} rw - fuse.x x rw\n", at.display());
+                walk.pass_by(&MountPoints::of(&line));
+                while !walk.step(1) {}
+                let (usage, missed) = walk.found();
+                assert_eq!((usage.inodes, missed.elsewhere), (seen, 1), "{mounted}");
+            }
+        }
     }
 
     // R10: as deep as a pod makes them.
