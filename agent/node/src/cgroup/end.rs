@@ -77,7 +77,7 @@ pub fn end_gracefully(path: &Path, grace: Duration, patience: Duration) -> Resul
         };
         if !std::mem::replace(&mut asked, true) {
             // Those that refuse are killed when their time is over, and the refusal is told then.
-            let _ = pod.signal(libc::SIGTERM);
+            pod.signal(libc::SIGTERM);
         }
         if pod.is_empty() {
             return Ok(());
