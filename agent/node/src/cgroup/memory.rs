@@ -18,16 +18,15 @@ use crate::kernfile::{malformed, number, open_primed, pread, value_of, values_of
 /// Longest `memory.stat` that is read: v2 has about 60 lines, v1 with two NUMA nodes less.
 const STAT_BYTES: usize = 8192;
 
-/// Page cache on the lists, page cache to be written, shared memory, slab that can be reclaimed, and the lines that everything
-/// is in. Without `total_` v1 speaks of
-/// this cgroup alone, without its children.
+/// Lines of v1's `memory.stat`: page cache on the lists, page cache to be written, shared memory, slab that can be reclaimed, and
+/// the lines that add up to all that is listed. Lines without `total_` are of this cgroup alone, without those below.
 const V1_KEYS: [&str; 10] = [
     "total_inactive_file",
     "total_active_file",
     "total_dirty",
     "total_writeback",
     "total_shmem",
-    // No line has no name: slab is in none.
+    // v1 lists no slab, and no line has an empty name.
     "",
     "total_cache",
     "total_rss",

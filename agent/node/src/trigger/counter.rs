@@ -54,7 +54,7 @@ pub struct CounterEvent {
 pub struct Drift {
     /// Samples that found the count off.
     pub corrections: u64,
-    /// By how much, flushed without sign.
+    /// By how much, added up without sign.
     pub total: u64,
 }
 
