@@ -14,6 +14,7 @@ use evictd_common::{
 use crate::{
     bpf::{
         object::{AttachPoint, BpfObject, ObjectError, ProgramSpec},
+        ring::next_record,
         tracefs,
     },
     trigger::hook::{CountHook, Hook as _, HookUnavailable, ProbeResults, SelectedHook, select},
@@ -152,12 +153,7 @@ impl CgroupEvents {
     /// The oldest change not read yet.
     pub fn next_event(&mut self) -> Option<CgroupEvent> {
         loop {
-            let item = self.ring.as_mut()?.next()?;
-            let Ok(bytes) = <&[u8; size_of::<Event>()]>::try_from(&*item) else {
-                continue;
-            };
-            // SAFETY: Event is made of integers, so that every pattern of its bytes is one.
-            let event: Event = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+            let event: Event = next_record(self.ring.as_mut()?)?;
             // One byte of a full path went to the end mark.
             self.cut |= event.length as usize >= PATH_BYTES - 1;
             if let Some(change) = change(&event) {

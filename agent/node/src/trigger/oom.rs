@@ -3,7 +3,10 @@
 use aya::maps::{MapData, RingBuf};
 pub use evictd_common::oom::{LEVELS, Level, OomEvent as Record, OomKill, UNKNOWN, kind};
 
-use crate::bpf::object::{AttachPoint, BpfObject, ObjectError, ProgramSpec, VictimArgument};
+use crate::bpf::{
+    object::{AttachPoint, BpfObject, ObjectError, ProgramSpec, VictimArgument},
+    ring::next_record,
+};
 
 /// Tells the victim as a task: all that can be read of it.
 const VICTIM_TYPED: ProgramSpec = ProgramSpec {
@@ -78,7 +81,7 @@ impl OomReader {
 
     /// The next kill that was not read yet, oldest first.
     pub fn next_kill(&mut self) -> Option<OomKill> {
-        read(&mut self.kills)
+        next_record(&mut self.kills)
     }
 }
 
@@ -94,21 +97,10 @@ fn attach_first(object: &mut BpfObject, hooks: &[ProgramSpec]) -> Result<(), Str
     Err(reasons.join("; "))
 }
 
-/// The next record of a ring buffer that holds nothing but records of this type.
-fn read<T: aya::Pod>(ring: &mut RingBuf<MapData>) -> Option<T> {
-    loop {
-        let item = ring.next()?;
-        if item.len() == size_of::<T>() {
-            // SAFETY: Pod: every pattern of its bytes is one, and there are as many as it has.
-            return Some(unsafe { std::ptr::read_unaligned(item.as_ptr().cast()) });
-        }
-    }
-}
-
 impl Iterator for OomReader {
     type Item = Record;
 
     fn next(&mut self) -> Option<Record> {
-        read(&mut self.ring)
+        next_record(&mut self.ring)
     }
 }

@@ -23,6 +23,7 @@ use crate::{
         object::{AttachPoint, BpfObject, ProgramSpec, chain, os_error},
         perf_wakeup::LocalWakeup,
         pin::PinDirectory,
+        ring::next_record,
     },
     cgroup::memory::MemoryCgroup,
     trigger::{
@@ -278,21 +279,16 @@ impl MemoryTrigger for BpfMemoryTrigger {
 
     fn next(&mut self) -> Option<TriggerEvent> {
         loop {
-            let item = self.events.next()?;
-            let Ok(bytes) = <&[u8; size_of::<TriggerEvent>()]>::try_from(&*item) else {
-                continue;
-            };
-            // SAFETY: Trip is made of integers, so that every pattern of its bytes is one.
-            let trip: TriggerEvent = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
-            let slot = trip.slot as usize;
-            let told = self.handed_on.get_mut(slot);
-            if self.generations.get(slot) != Some(&trip.generation) {
+            let event: TriggerEvent = next_record(&mut self.events)?;
+            let slot = event.slot as usize;
+            let handed_on = self.handed_on.get_mut(slot);
+            if self.generations.get(slot) != Some(&event.generation) {
                 continue;
             }
             // Two CPUs that crossed at once have written two.
-            if let Some(told) = told.filter(|told| **told != trip.generation) {
-                *told = trip.generation;
-                return Some(trip);
+            if let Some(last) = handed_on.filter(|last| **last != event.generation) {
+                *last = event.generation;
+                return Some(event);
             }
         }
     }
