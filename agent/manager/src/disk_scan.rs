@@ -401,7 +401,7 @@ impl Scan {
     fn step(&mut self, mounts: &MountPoints) -> bool {
         if let Some((kind, name, walk)) = &mut self.walk {
             if walk.step(STEP) {
-                let (kind, name, found) = (*kind, std::mem::take(name), walk.found().0);
+                let (kind, name, found) = (*kind, std::mem::take(name), walk.found());
                 add(&mut self.found.usage, kind, name, found);
                 self.walk = None;
             }
@@ -433,7 +433,7 @@ impl Scan {
             ..self.found.clone()
         };
         if let Some((kind, name, walk)) = &self.walk {
-            add(&mut found.usage, *kind, name.clone(), walk.found().0);
+            add(&mut found.usage, *kind, name.clone(), walk.found());
         }
         found
     }

@@ -20,9 +20,7 @@ use evictd_common::memory::{
 
 use super::{TRIGGER_STATE, TRIGGERS, notify::is_unread};
 use crate::{
-    kstruct::{
-        Address, CSS_PARENT, MAX_DEPTH, cgroup_id, current_memcg, field, usage_of, word,
-    },
+    kstruct::{Address, CSS_PARENT, MAX_DEPTH, cgroup_id, current_memcg, field, usage_of, word},
     oom::{anonymous_memory, shared_memory},
 };
 
