@@ -40,8 +40,8 @@ pub fn cost(hook: MemoryHook) -> Cost {
 pub fn program(hook: MemoryHook) -> Option<ProgramSpec> {
     const CHARGE: &str = "page_counter_try_charge";
     let (name, place) = match hook {
-        MemoryHook::Fexit => ("memory_charge_exit", AttachPoint::FunctionExit(CHARGE)),
-        MemoryHook::Kprobe => ("memory_charge_entry", AttachPoint::FunctionEntry(CHARGE)),
+        MemoryHook::Fexit => ("memory_charge_exit", AttachPoint::Fexit(CHARGE)),
+        MemoryHook::Kprobe => ("memory_charge_entry", AttachPoint::Kprobe(CHARGE)),
         MemoryHook::Tracepoint => (
             "memory_lruvec",
             AttachPoint::BtfTracepoint("mod_memcg_lruvec_state"),

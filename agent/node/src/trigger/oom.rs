@@ -15,11 +15,11 @@ const VICTIM_TYPED: ProgramSpec = ProgramSpec {
 };
 const VICTIM_ENTRY: ProgramSpec = ProgramSpec {
     name: "oom_victim_entry",
-    attach_point: AttachPoint::FunctionStart("mark_oom_victim"),
+    attach_point: AttachPoint::Fentry("mark_oom_victim"),
 };
 const VICTIM_PROBE: ProgramSpec = ProgramSpec {
     name: "oom_victim_probe",
-    attach_point: AttachPoint::FunctionEntry("mark_oom_victim"),
+    attach_point: AttachPoint::Kprobe("mark_oom_victim"),
 };
 /// Tells its process id.
 const VICTIM_NUMBER: ProgramSpec = ProgramSpec {
@@ -30,11 +30,11 @@ const VICTIM_NUMBER: ProgramSpec = ProgramSpec {
 const CONTEXT: [ProgramSpec; 2] = [
     ProgramSpec {
         name: "oom_context_entry",
-        attach_point: AttachPoint::FunctionStart("oom_kill_process"),
+        attach_point: AttachPoint::Fentry("oom_kill_process"),
     },
     ProgramSpec {
         name: "oom_context_probe",
-        attach_point: AttachPoint::FunctionEntry("oom_kill_process"),
+        attach_point: AttachPoint::Kprobe("oom_kill_process"),
     },
 ];
 const RECLAIM: ProgramSpec = ProgramSpec {

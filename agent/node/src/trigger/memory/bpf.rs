@@ -38,7 +38,7 @@ use crate::{
 /// What is given back, beside [`MemoryHook::Fexit`].
 const UNCHARGE: ProgramSpec = ProgramSpec {
     name: "memory_uncharge_exit",
-    attach_point: AttachPoint::FunctionExit("page_counter_uncharge"),
+    attach_point: AttachPoint::Fexit("page_counter_uncharge"),
 };
 
 /// Reclaims that give nothing back, with the names of their links among what is pinned.
@@ -157,7 +157,7 @@ impl Attached {
     /// Attaches the program of this hook; the reason is the kernel's.
     pub fn new(hook: MemoryHook, object: &mut BpfObject) -> Result<Self, String> {
         let program = hook::program(hook).ok_or_else(|| format!("{hook} has no kernel program"))?;
-        let link = if matches!(program.attach_point, AttachPoint::FunctionEntry(_)) {
+        let link = if matches!(program.attach_point, AttachPoint::Kprobe(_)) {
             Link::Kprobe(object.attach_kprobe(&program)?)
         } else {
             let program = object.load_program(&program)?;
