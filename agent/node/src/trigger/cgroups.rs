@@ -125,7 +125,7 @@ impl CgroupEvents {
                     known
                         .and_then(|()| object.attach_all(programs(hook)))
                         .and_then(|()| {
-                            ring = Some(object.ring("POD_LIFE").map_err(|e| e.to_string())?);
+                            ring = Some(object.ring("CGROUP_EVENTS").map_err(|e| e.to_string())?);
                             Ok(())
                         })
                 }
@@ -171,7 +171,7 @@ impl CgroupEvents {
         if self.ring.is_none() {
             return Ok(true);
         }
-        let dropped = object.drops(DropCounter::PodLife)?;
+        let dropped = object.drops(DropCounter::CgroupEvent)?;
         let lost = dropped != std::mem::replace(&mut self.dropped, dropped);
         Ok(lost | std::mem::take(&mut self.cut))
     }

@@ -40,7 +40,7 @@ pub use shares::ShareReader;
 
 const MAPS: MapNames = MapNames {
     counts: "INODE_COUNTS",
-    triggers: "INODE_WIRES",
+    triggers: "INODE_TRIGGERS",
     wakeups: "INODE_WAKEUPS",
 };
 

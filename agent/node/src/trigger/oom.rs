@@ -72,7 +72,7 @@ impl OomReader {
         }
         Ok((
             Self {
-                ring: object.ring("TELEMETRY")?,
+                ring: object.ring("OOM_RECORDS")?,
                 kills: object.ring("OOM_KILLS")?,
             },
             refused,

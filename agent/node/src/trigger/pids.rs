@@ -53,7 +53,7 @@ fn programs(hook: CountHook) -> &'static [ProgramSpec] {
 
 const MAPS: MapNames = MapNames {
     counts: "PID_COUNT",
-    triggers: "PID_WIRES",
+    triggers: "PID_TRIGGERS",
     wakeups: "PID_WAKEUPS",
 };
 

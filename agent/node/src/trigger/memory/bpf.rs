@@ -215,7 +215,7 @@ impl BpfMemoryTrigger {
                 attached,
                 cgroup_ids,
                 triggers: object.array("TRIGGERS")?,
-                generation_count: object.array("ARMINGS")?,
+                generation_count: object.array("GENERATION")?,
                 victims: object.hash("VICTIMS")?,
                 ranked: Default::default(),
                 killed: KernelKills::new(object.map("KILLED")?),
