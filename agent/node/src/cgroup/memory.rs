@@ -13,7 +13,7 @@ use evictd_sys::{
     page::page_size,
 };
 
-use crate::kernfile::{malformed, number, open_primed, pread, value_of, values_of};
+use crate::kernfile::{bad_message, number, open_primed, pread, value_of, values_of};
 
 /// Longest `memory.stat` that is read: v2 has about 60 lines, v1 with two NUMA nodes less.
 const STAT_BYTES: usize = 8192;
@@ -152,7 +152,7 @@ impl MemoryCgroup {
             return root_usage(pread(&self.stat, &mut [0; STAT_BYTES])?);
         };
         let mut buffer = [0; 32];
-        number(pread(usage, &mut buffer)?).ok_or_else(|| malformed("not a number of bytes"))
+        number(pread(usage, &mut buffer)?).ok_or_else(bad_message)
     }
 
     /// The same by a file that is opened for it: for threads of normal priority ([`crate::pods::table::Entry::open_memory`]).
@@ -166,7 +166,7 @@ impl MemoryCgroup {
             Version::V2 => "memory.current",
         };
         let text = fs::read(self.path.join(file))?;
-        number(&text).ok_or_else(|| malformed("not a number of bytes"))
+        number(&text).ok_or_else(bad_message)
     }
 
     /// Usage and page cache, in bytes. Does not allocate.
@@ -200,8 +200,8 @@ impl MemoryCgroup {
         Ok(MemoryReading {
             usage,
             kernel,
-            inactive_file: inactive.ok_or_else(|| malformed("no inactive_file"))?,
-            active_file: active.ok_or_else(|| malformed("no active_file"))?,
+            inactive_file: inactive.ok_or_else(bad_message)?,
+            active_file: active.ok_or_else(bad_message)?,
             // Not there on a kernel that is built without writeback of cgroups.
             dirty_or_writeback: sum(&[dirty, writeback]),
             shmem: shmem.unwrap_or(0),
@@ -239,8 +239,8 @@ fn is_v2_root(path: &Path) -> bool {
 }
 
 fn root_usage(stat: &[u8]) -> io::Result<u64> {
-    let anon = value_of(stat, "anon").ok_or_else(|| malformed("no anon"))?;
-    let file = value_of(stat, "file").ok_or_else(|| malformed("no file"))?;
+    let anon = value_of(stat, "anon").ok_or_else(bad_message)?;
+    let file = value_of(stat, "file").ok_or_else(bad_message)?;
     Ok(anon.saturating_add(file))
 }
 

@@ -12,7 +12,7 @@ use std::{
 use evictd_sys::fs::PathError;
 
 use super::mounts::{Superblock, superblock_of};
-use crate::{kernfile::malformed, sampling};
+use crate::{kernfile::bad_message, sampling};
 
 /// One reading of a filesystem (statfs(2), as cadvisor's `getVfsStats` reads it).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Filesystem {
         } else {
             s.f_bsize
         });
-        let unit = unit.map_err(|_| malformed("statfs: negative block size"))?;
+        let unit = unit.map_err(|_| bad_message())?;
         Ok(FilesystemReading {
             capacity: s.f_blocks.saturating_mul(unit),
             available: s.f_bavail.saturating_mul(unit),
