@@ -29,8 +29,8 @@ use crate::{
 
 pub use self::kernel_kills::{KernelKill, inherit as inherit_kills};
 pub use evictd_common::memory::{
-    MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent, batch_bytes,
-    is_unlimited, slot,
+    CHARGE_BATCH, MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent,
+    batch_bytes, is_unlimited, slot,
 };
 pub use evictd_sys::page::page_size;
 
