@@ -93,9 +93,9 @@ impl Standby {
             .name("standby".into())
             .stack_size(FASTPATH_STACK + STACK_ROOM)
             .spawn(move || {
-                let refused = set_sched_fifo(FASTPATH_PRIORITY);
+                let granted = set_sched_fifo(FASTPATH_PRIORITY);
                 prefault_stack::<FASTPATH_STACK>();
-                let told = send.send(refused.map_or_else(|| Ok(gettid()), Err));
+                let told = send.send(granted.map(|()| gettid()));
                 if let (Ok(()), Ok(shared)) = (told, handed.recv()) {
                     shared.run();
                 }
@@ -152,7 +152,7 @@ fn spawn(
             let placed = only(cpu)
                 .and_then(|here| sched_setaffinity(THE_CALLER, &here))
                 .map_err(io::Error::from)
-                .and_then(|()| set_sched_fifo(WAKE_PRIORITY).map_or(Ok(()), Err));
+                .and_then(|()| set_sched_fifo(WAKE_PRIORITY));
             let goes_on = placed.is_ok();
             prefault_stack::<WAKE_STACK>();
             if ready.send(placed).is_ok() && goes_on {
