@@ -10,7 +10,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd as _, AsRawFd as _},
+    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -168,8 +168,8 @@ impl StandbyShared {
     fn wait_for_wakeup(&self, cpu: usize, wakeup: LocalWakeup) {
         let mut wakeup = Some(wakeup);
         loop {
-            let event = wakeup.as_ref().map_or(-1, |w| w.as_fd().as_raw_fd());
-            let [end, alarm] = poll([self.end.fd().as_raw_fd(), event], Some(CPU_LOOK));
+            let event = wakeup.as_ref().map(AsFd::as_fd);
+            let [end, alarm] = poll([Some(self.end.fd()), event], Some(CPU_LOOK));
             if end != 0 {
                 return;
             }
@@ -213,7 +213,7 @@ impl StandbyShared {
 
     /// What the standby thread does all its life: sleep, until it is called.
     fn run(&self) {
-        let fds = [&self.end, &self.call].map(|event| event.fd().as_raw_fd());
+        let fds = [&self.end, &self.call].map(|event| Some(event.fd()));
         loop {
             let [end, _] = poll(fds, None);
             if end != 0 {

@@ -11,7 +11,6 @@ mod schedule;
 
 use std::{
     collections::{HashMap, HashSet},
-    os::fd::AsRawFd as _,
     path::PathBuf,
     sync::{
         Arc,
@@ -265,7 +264,7 @@ impl DiskScanner {
             schedule.follow(&targets, self.is_pressed(), now);
             match schedule.next(now) {
                 Turn::Wait(left) => {
-                    poll([self.changed.fd().as_raw_fd()], Some(left.min(BEAT)));
+                    poll([Some(self.changed.fd())], Some(left.min(BEAT)));
                 }
                 turn => self.take_turn(turn, &mut schedule, (&mut mounts, shares)),
             }
@@ -348,7 +347,7 @@ impl DiskScanner {
             if is_over || self.is_stopped() {
                 return;
             }
-            poll([self.changed.fd().as_raw_fd()], Some(left));
+            poll([Some(self.changed.fd())], Some(left));
         }
     }
 }
