@@ -17,7 +17,7 @@ use crate::{
         ring::next_record,
         tracefs,
     },
-    trigger::hook::{CountHook, Hook as _, HookUnavailable, ProbeResults, SelectedHook, select},
+    trigger::hook::{self, CountHook, HookUnavailable, SelectedHook},
 };
 
 /// The programs of a hook: all of them or none.
@@ -66,6 +66,15 @@ fn expect_fields() -> Result<(), String> {
     tracefs::expect("cgroup", "cgroup_attach_task", &attach)
 }
 
+/// Attaches the programs of a hook; the ring buffer that they write to.
+fn attach(hook: CountHook, object: &mut BpfObject) -> Result<RingBuf<MapData>, String> {
+    if hook == CountHook::Tracepoint {
+        expect_fields()?;
+    }
+    object.attach_all(programs(hook))?;
+    object.ring("CGROUP_EVENTS").map_err(|e| e.to_string())
+}
+
 /// What happened to a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupEventKind {
@@ -108,32 +117,14 @@ impl CgroupEvents {
         object: Result<&mut BpfObject, &str>,
         forced: Option<CountHook>,
     ) -> Result<Self, HookUnavailable<CountHook>> {
-        let mut facts = ProbeResults::default();
-        let (mut object, mut ring) = (object, None);
-        for &hook in CountHook::PREFERENCE {
-            if ring.is_some() || forced.is_some_and(|f| f != hook) {
-                continue;
-            }
-            let tried = match (hook, &mut object) {
-                (CountHook::Sampler, _) => Ok(()),
-                (_, Err(reason)) => Err((*reason).to_owned()),
-                (_, Ok(object)) => {
-                    let known = match hook {
-                        CountHook::Tracepoint => expect_fields(),
-                        _ => Ok(()),
-                    };
-                    known
-                        .and_then(|()| object.attach_all(programs(hook)))
-                        .and_then(|()| {
-                            ring = Some(object.ring("CGROUP_EVENTS").map_err(|e| e.to_string())?);
-                            Ok(())
-                        })
-                }
-            };
-            facts.record(hook, tried);
-        }
+        let mut object = object;
+        let (choice, ring) = hook::probe(forced, |hook| match (hook, &mut object) {
+            (CountHook::Sampler, _) => Ok(None),
+            (_, Err(reason)) => Err((*reason).to_owned()),
+            (_, Ok(object)) => attach(hook, object).map(Some),
+        })?;
         Ok(Self {
-            choice: select(&facts, forced)?,
+            choice,
             ring,
             dropped: 0,
             cut: false,
