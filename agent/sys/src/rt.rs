@@ -31,12 +31,17 @@ pub fn lock_memory() -> io::Result<()> {
 /// # Errors
 /// No root above this directory, or it may not be written to.
 pub fn join_root_memcg(cgroup: &Path) -> io::Result<()> {
-    // Only a root has one (cgroup_base_files of `kernel/cgroup/cgroup-v1.c`).
-    let is_root = |dir: &&Path| dir.join("release_agent").exists();
-    let root = cgroup.ancestors().find(is_root);
-    let tasks = root.ok_or(io::ErrorKind::NotFound)?.join("tasks");
+    let root = v1_root(cgroup).ok_or(io::ErrorKind::NotFound)?;
+    let tasks = root.join("tasks");
     // 0 is the thread that writes.
     fs::write(tasks, "0")
+}
+
+/// The root of the hierarchy of cgroup v1 that a cgroup is in; `None` on v2, and where the root is not mounted.
+pub fn v1_root(cgroup: &Path) -> Option<&Path> {
+    // Only a root has one (cgroup_base_files of `kernel/cgroup/cgroup-v1.c`).
+    let is_root = |dir: &&Path| dir.join("release_agent").exists();
+    cgroup.ancestors().find(is_root)
 }
 
 /// Gives the calling thread the fast path's SCHED_FIFO.

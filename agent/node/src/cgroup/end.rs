@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_sys::fs::{PathError, is_gone};
+use evictd_sys::{
+    fs::{PathError, is_gone},
+    rt::v1_root,
+};
 
 use super::kill::CgroupKiller;
 use crate::{cgroup::memory::descendants, proc::pidfd::Pidfd};
@@ -113,9 +116,7 @@ fn thaw(path: &Path) {
 
 /// The same cgroup in v1's freezer hierarchy: the container runtimes give a cgroup the same name in each.
 fn freezer_of(path: &Path) -> Option<PathBuf> {
-    // Only the root of a v1 hierarchy has that file.
-    let is_root = |dir: &&Path| dir.ends_with("memory") && dir.join("release_agent").exists();
-    let root = path.ancestors().find(is_root)?;
+    let root = v1_root(path).filter(|root| root.ends_with("memory"))?;
     Some(
         root.with_file_name("freezer")
             .join(path.strip_prefix(root).ok()?),
