@@ -12,7 +12,7 @@ use evictd_sys::{
 };
 
 use super::kill::CgroupKiller;
-use crate::{cgroup::memory::descendants, proc::pidfd::Pidfd};
+use crate::{cgroup::tree::descendants, proc::pidfd::Pidfd};
 
 /// Why a pod is not dead.
 #[derive(Debug, thiserror::Error)]

@@ -21,7 +21,7 @@ use evictd_sys::fs::{PathError, is_gone};
 
 use super::group::Group;
 use crate::{
-    cgroup::memory::{Version, descendants},
+    cgroup::{memory::Version, tree::descendants},
     kernfile::open_primed,
     proc::process,
 };

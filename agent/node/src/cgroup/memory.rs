@@ -8,10 +8,7 @@ use std::{
 };
 
 use evictd_engine::model::usage::MemoryReading;
-use evictd_sys::{
-    fs::{PathError, is_gone},
-    page::page_size,
-};
+use evictd_sys::{fs::PathError, page::page_size};
 
 use crate::kernfile::{bad_message, number, open_primed, pread, value_of, values_of};
 
@@ -242,38 +239,6 @@ fn root_usage(stat: &[u8]) -> io::Result<u64> {
     let anon = value_of(stat, "anon").ok_or_else(bad_message)?;
     let file = value_of(stat, "file").ok_or_else(bad_message)?;
     Ok(anon.saturating_add(file))
-}
-
-/// The ids of a cgroup and of all below it; of those that vanish meanwhile there is none.
-pub fn descendant_ids(root: &Path) -> Vec<u64> {
-    let dirs = descendants(root).unwrap_or_default();
-    dirs.iter()
-        .filter_map(|dir| fs::metadata(dir).map(|m| m.ino()).ok())
-        .collect()
-}
-
-/// A cgroup directory and all below it, parents before children. What vanishes meanwhile is left out.
-///
-/// # Errors
-/// The cgroup is not there, or one below it cannot be listed.
-pub fn descendants(root: &Path) -> Result<Vec<PathBuf>, PathError> {
-    fs::metadata(root).map_err(PathError::at(root))?;
-    let mut found = vec![root.to_owned()];
-    let mut next = 0;
-    while let Some(dir) = found.get(next).cloned() {
-        next += 1;
-        let entries = match fs::read_dir(&dir) {
-            Ok(entries) => entries,
-            Err(e) if is_gone(&e) => continue,
-            Err(e) => return Err(PathError::at(&dir)(e)),
-        };
-        for entry in entries.flatten() {
-            if entry.file_type().is_ok_and(|t| t.is_dir()) {
-                found.push(entry.path());
-            }
-        }
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

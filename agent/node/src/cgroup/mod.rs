@@ -12,3 +12,4 @@ pub mod reclaim;
 pub mod stat_flush;
 pub mod swap;
 pub mod throttle;
+pub mod tree;
