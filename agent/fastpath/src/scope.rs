@@ -16,7 +16,7 @@ use evictd_node::{
     sampling::FlushDeadline,
     trigger::memory::{KernelVictim, MAX_VICTIMS, TriggerEvent, page_size},
 };
-use evictd_sys::clock::after;
+use evictd_sys::clock::sleep_then_now;
 
 use crate::{
     spin::{SpinPolicy, Wait, spin_window},
@@ -172,7 +172,7 @@ impl ScopeMonitor {
         self.stat_lag.bound(limits.threshold);
         let (look, missing) =
             self.stat_lag
-                .sample(|| self.scope.sample(), is_short, add_up, after)?;
+                .sample(|| self.scope.sample(), is_short, add_up, sleep_then_now)?;
         self.sample = look;
         self.gone = false;
         self.pressed = is_pressing(self.sample.available);

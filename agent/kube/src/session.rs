@@ -12,7 +12,7 @@ use evictd_store::{
     disk_queue::DiskQueue,
     record::{EvictionRecord, Record, RequestRecord, oom_kill::OomKill, shadow::KubeletEviction},
 };
-use evictd_sys::clock::WallClock;
+use evictd_sys::clock::ClockJump;
 use tokio::{
     sync::{mpsc, oneshot, watch as channel},
     task::JoinHandle,
@@ -73,7 +73,7 @@ pub struct Cluster {
     soft: Option<mpsc::Sender<SoftRequest>>,
     /// Who was asked to go and will.
     going: Option<mpsc::Receiver<RequestRecord>>,
-    clock: WallClock,
+    clock: ClockJump,
     oom_events: OomEventLimiter,
     begin: Option<oneshot::Sender<()>>,
     followers: Followers,
@@ -187,7 +187,7 @@ impl Cluster {
             wanted,
             soft: None,
             going: None,
-            clock: WallClock::new(Instant::now(), SystemTime::now()),
+            clock: ClockJump::new(Instant::now(), SystemTime::now()),
             oom_events: OomEventLimiter::default(),
             begin: Some(begin),
             followers,

@@ -8,7 +8,6 @@ mod note_kills;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    os::fd::AsRawFd as _,
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -170,10 +169,7 @@ impl ManagerLoop {
 
     fn wait(&self, interval: Duration) {
         let [pids, inodes] = self.sources.fds();
-        poll(
-            [pids, inodes, self.commands.fd().as_raw_fd()],
-            Some(interval),
-        );
+        poll([pids, inodes, Some(self.commands.fd())], Some(interval));
     }
 
     fn apply(&mut self, command: Command) {

@@ -10,7 +10,7 @@ use evictd_engine::{
     MemorySizing, Observations, Signal, Threshold, ThresholdValue, model::settings::EvictionConfig,
 };
 use evictd_node::{
-    bpf::{object::BpfObject, pin::is_bpffs},
+    bpf::{object::BpfObject, pin::require_bpffs},
     cgroup::{
         memory::{MemoryCgroup, Version, memory_root},
         protection::{Protection, set_on},
@@ -288,7 +288,7 @@ fn pinned_guard(config: Option<&Config>, memory: Option<&Built>) -> Finding {
         let detail = format!("{reason}: the kubelet and the OOM killer decide while no agent runs");
         Finding::new(PINNED_GUARD, State::Degraded, detail)
     };
-    if let Err(error) = is_bpffs(&guard.directory) {
+    if let Err(error) = require_bpffs(&guard.directory) {
         return degraded(error.to_string());
     }
     let Some(trigger) = memory.map(|built| &built.trigger) else {

@@ -15,7 +15,7 @@ use evictd_fastpath::Event;
 use evictd_node::{
     pods::{cgroup_name, table::Entry},
     trigger::{
-        memory::{is_unlimited, page_size},
+        memory::{CHARGE_BATCH, is_unlimited, page_size},
         oom::{self, Level, UNKNOWN},
     },
 };
@@ -26,10 +26,6 @@ use evictd_sys::clock::monotonic_ns;
 const REMEMBERED: usize = 64;
 /// An eviction that ended longer before a kill has nothing to do with it, in nanoseconds.
 const RECENT_NS: u64 = 5_000_000_000;
-/// A cgroup whose usage is this close to its limit when a task in it is killed was at its limit, in pages: a charge
-/// is tried in batches of at most so many.
-const BATCH_PAGES: u64 = 64;
-
 /// For one limit of a pod's own, or of another cgroup, there is one record in so long, in nanoseconds: who makes the kernel kill
 /// without end does not fill the journal.
 const ONE_RECORD_NS: u64 = 60_000_000_000;
@@ -327,7 +323,8 @@ fn levels(kill: &oom::OomKill) -> &[Level] {
 /// Which of the levels was at its limit: as `oom_kill_process` was told, or else the lowest one that is full.
 fn at_limit(kill: &oom::OomKill, levels: &[Level]) -> Option<usize> {
     let page_shift = page_size().ilog2();
-    let is_full = |l: &Level| !is_unlimited(l.max, page_shift) && l.usage + BATCH_PAGES >= l.max;
+    // A charge is tried in batches: what is so close to its limit when a task in it is killed was at its limit.
+    let is_full = |l: &Level| !is_unlimited(l.max, page_shift) && l.usage + CHARGE_BATCH >= l.max;
     match kill.limit_id {
         0 => None,
         UNKNOWN => levels.iter().position(is_full),

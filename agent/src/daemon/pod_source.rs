@@ -17,7 +17,7 @@ use evictd_engine::{Pod, model::settings::Mode, reclaim::KnownPods};
 use evictd_kube::session::Cluster;
 use evictd_manager::{POD_LOGS, ScanTarget, fixed, of_kubelet_pod};
 use evictd_node::{
-    cgroup::memory::{descendant_ids, descendants},
+    cgroup::tree::{descendant_ids, descendants},
     fs::mounts::MountPoints,
     pods::{
         builder::{Known, PodTableBuilder},

@@ -7,7 +7,7 @@ use evictd_engine::{Layout, Signal, Threshold};
 use evictd_manager::{DiskSource, DiskSources, SignalSources};
 use evictd_node::{
     bpf::object::BpfObject,
-    fs::statfs::{Layout as Found, NodeFilesystems},
+    fs::statfs::NodeFilesystems,
     memory_scope::Scope,
     proc::pids::Pids,
     trigger::{
@@ -151,17 +151,7 @@ fn disks(config: &Config, object: Result<&mut BpfObject, &str>) -> Result<DiskSo
     Ok(DiskSources {
         trigger,
         names: [a, b, c],
-        layout: match found.layout {
-            Found::One => Layout::default(),
-            Found::SeparateImages => Layout {
-                dedicated_image_fs: true,
-                split_image_fs: false,
-            },
-            Found::Split => Layout {
-                dedicated_image_fs: true,
-                split_image_fs: true,
-            },
-        },
+        layout: found.layout,
     })
 }
 

@@ -13,3 +13,4 @@ pub mod reclaim;
 pub mod stat_flush;
 pub mod swap;
 pub mod throttle;
+pub mod tree;

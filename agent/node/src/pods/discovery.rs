@@ -13,7 +13,7 @@ use evictd_engine::{Pod, QosClass, SYSTEM_NODE_CRITICAL_PRIORITY};
 use evictd_sys::fs::{PathError, is_gone};
 
 use crate::{
-    cgroup::memory::{MemoryCgroup, descendants},
+    cgroup::{memory::MemoryCgroup, tree::descendants},
     pods::cgroup_name::{self, PodPath},
 };
 

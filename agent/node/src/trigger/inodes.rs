@@ -29,7 +29,7 @@ use crate::{
     sampling,
     trigger::{
         counter::{CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
-        hook::{CountHook, HookUnavailable, SelectedHook, select},
+        hook::{CountHook, HookUnavailable, SelectedHook},
         inodes::hooks::{probe, without_hooks},
     },
 };
@@ -40,7 +40,7 @@ pub use shares::ShareReader;
 
 const MAPS: MapNames = MapNames {
     counts: "INODE_COUNTS",
-    triggers: "INODE_WIRES",
+    triggers: "INODE_TRIGGERS",
     wakeups: "INODE_WAKEUPS",
 };
 
@@ -151,11 +151,10 @@ impl InodeTrigger {
             if watched.len() == MAX_FILESYSTEMS as usize {
                 return Err(InodeError::TooMany(directory.to_owned()));
             }
-            let facts = match &place {
+            let choice = match &place {
                 Ok(_) => probe(&superblock.kind, &mut object, &mut attached, forced),
                 Err(error) => without_hooks(error, forced),
-            };
-            let choice = select(&facts, forced)?;
+            }?;
             watched.push(Watched {
                 filesystem,
                 superblock,
