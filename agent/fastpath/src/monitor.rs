@@ -323,7 +323,7 @@ impl MemoryMonitor {
         if !std::mem::replace(&mut monitor.gone, true) {
             self.setup.events.send(Event::ScopeGone {
                 signal: monitor.scope.signal(),
-                errno: error.raw_os_error().unwrap_or(0),
+                errno: error.raw_os_error().unwrap_or(libc::EIO),
             });
         }
     }

@@ -54,7 +54,7 @@ impl MemoryMonitor {
             Ok(false)
         };
         let refused = switched.as_ref().err();
-        let errno = refused.map(|error| error.raw_os_error().unwrap_or(0));
+        let errno = refused.map(|error| error.raw_os_error().unwrap_or(libc::EIO));
         let is_lost = errno.is_some();
         self.setup.events.note_hook(is_lost);
         // Once for each loss: every look tries again.

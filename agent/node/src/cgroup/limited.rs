@@ -2,11 +2,15 @@
 
 use std::{fs::File, path::Path};
 
+use evictd_sys::page::page_size;
+
 use crate::{
-    cgroup::memory::{MemoryCgroup, descendants, limit_in},
+    cgroup::{
+        memory::{MemoryCgroup, limit_in},
+        tree::descendants,
+    },
     kernfile::{open_primed, pread},
 };
-use evictd_sys::page::page_size;
 
 /// Those of one pod, its own and its containers', with their files held open.
 #[derive(Debug, Default)]
