@@ -172,7 +172,8 @@ impl MemoryMonitor {
                 }
                 None => read_usage(entry, candidate),
             };
-            candidate.state = if self.in_flight.contains(entry) {
+            let is_dying = self.in_flight.contains(entry) || entry.permit.is_being_killed(now);
+            candidate.state = if is_dying {
                 CandidateState::Terminating
             } else if entry.protected || !limiter.allows(&entry.permit, now, resort) {
                 CandidateState::Protected
