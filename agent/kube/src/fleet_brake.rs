@@ -28,7 +28,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client,
-    runtime::watcher::{self, Event, watcher},
+    runtime::watcher::{self, Event},
 };
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -36,7 +36,7 @@ use tokio::time::Instant;
 use crate::{
     client::{ApiClient, ApiError, ApiRequest, JSON, MERGE},
     events,
-    watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
+    watch::{Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
 
 /// A node tells of its evictions no more often.
@@ -349,7 +349,7 @@ impl WatchHandler for Follower {
         let ConfigMapName { namespace, name } = &self.fleet.config.config_map;
         let fields = format!("metadata.name={name}");
         let api = Api::<ConfigMap>::namespaced(client, namespace);
-        Box::pin(watcher(api, from_cache(Some(&fields))))
+        follow(api, Some(&fields))
     }
 
     fn apply(&mut self, event: Event<ConfigMap>) {

@@ -210,6 +210,28 @@ fn failures_are_followed_by_pauses() {
         state.put_pod(pod("a", "ua", "Burstable", 0, None));
         for what in [
             InjectedFault::Status(500),
+/// A proxy that closes each watch as soon as it is open is not asked without end.
+#[test]
+fn a_watch_that_ends_at_once_is_followed_by_a_pause() {
+    let w = start(|_| {});
+    assert!(w.knows(&[]));
+    assert!(w.server.wait(SOON, |s| s.requests.len() == 2));
+    {
+        let mut state = w.server.state();
+        state.fails("GET", "/pods", usize::MAX, InjectedFault::Empty);
+        state.end_watches();
+    }
+    assert!(w.server.wait(SOON, |s| s.requests.len() >= 3));
+    std::thread::sleep(Duration::from_secs(3));
+    let asked = w.server.state().requests.len();
+    assert!(asked <= 6, "{asked}");
+    assert!(w.connection.counters.watch_errors.get() >= 2);
+    assert_eq!(w.lists(), 1, "a watch goes on where it was");
+    w.server.state().faults.clear();
+    w.put("a", "ua");
+    assert!(w.knows(&["ua"]));
+}
+
             InjectedFault::Status(429),
             InjectedFault::Status(403),
             InjectedFault::Slow(Duration::from_millis(200)),

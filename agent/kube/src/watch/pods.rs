@@ -16,7 +16,7 @@ use evictd_store::record::shadow::KubeletEviction;
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api, Client, Resource,
-    runtime::watcher::{self, Event, watcher},
+    runtime::watcher::{self, Event},
 };
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -26,7 +26,7 @@ use crate::{
     client::ApiClient,
     eviction_api::EVICTED,
     pod_store::PodStore,
-    watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
+    watch::{Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
 
 /// The pod store, and the notification that it has changed.
@@ -196,7 +196,7 @@ impl WatchHandler for Pods {
 
     fn open(&self, client: Client) -> Events<WatchedPod> {
         let fields = format!("spec.nodeName={}", self.node);
-        Box::pin(watcher(Api::all(client), from_cache(Some(&fields))))
+        follow(Api::all(client), Some(&fields))
     }
 
     fn apply(&mut self, event: Event<WatchedPod>) {

@@ -6,7 +6,7 @@ use evictd_policy::{API_VERSION, KIND, PolicyStore};
 use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api, Client, Resource,
-    runtime::watcher::{self, Event, watcher},
+    runtime::watcher::{self, Event},
 };
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -15,7 +15,7 @@ use tokio::sync::watch as channel;
 use crate::{
     client::ApiClient,
     policy_status::{GROUP, PLURAL, StatusWriter, VERSION},
-    watch::{Absences, Events, WatchFailure, WatchHandler, from_cache, run_watcher},
+    watch::{Absences, Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
 
 /// How often it is looked whether a policy has got its first pod here. Nothing is done while nothing has changed.
@@ -120,7 +120,7 @@ impl WatchHandler for Policies {
     const RARE_RETRY: bool = true;
 
     fn open(&self, client: Client) -> Events<WatchedPolicy> {
-        Box::pin(watcher(Api::all(client), from_cache(None)))
+        follow(Api::all(client), None)
     }
 
     fn apply(&mut self, event: Event<WatchedPolicy>) {
@@ -171,9 +171,7 @@ impl WatchHandler for Policies {
                 tracing::info!(
                     "the API server has no evictionpolicies.{GROUP} (deploy/crds): policies come from files alone"
                 );
-                if self.absences.begin() {
-                    self.policies.replace(&[]);
-                }
+                self.absences.begin();
             }
             WatchFailure::Forbidden => tracing::error!(
                 %error,

@@ -6,7 +6,7 @@ use evictd_policy::{API_VERSION, PolicyStore, TENANT_KIND};
 use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api, Client, Resource,
-    runtime::watcher::{self, Event, watcher},
+    runtime::watcher::{self, Event},
 };
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -15,7 +15,7 @@ use tokio::sync::watch as channel;
 use crate::{
     client::ApiClient,
     policy_status::{GROUP, VERSION},
-    watch::{Absences, Events, WatchFailure, WatchHandler, from_cache, run_watcher},
+    watch::{Absences, Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
 
 /// Name of the resource.
@@ -102,7 +102,7 @@ impl WatchHandler for TenantPolicies {
     const RARE_RETRY: bool = true;
 
     fn open(&self, client: Client) -> Events<WatchedTenantPolicy> {
-        Box::pin(watcher(Api::all(client), from_cache(None)))
+        follow(Api::all(client), None)
     }
 
     fn apply(&mut self, event: Event<WatchedTenantPolicy>) {
@@ -122,9 +122,7 @@ impl WatchHandler for TenantPolicies {
     fn failed(&mut self, failure: WatchFailure, error: &watcher::Error) {
         if failure == WatchFailure::Absent {
             tracing::info!("the API server has no {TENANT_PLURAL}.{GROUP} (deploy/crds)");
-            if self.absences.begin() {
-                self.policies.replace_tenants(&[]);
-            }
+            self.absences.begin();
         } else {
             tracing::warn!(%error, "the watch of tenants' policies has stopped: those known stay in force");
         }
