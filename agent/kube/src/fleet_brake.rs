@@ -188,7 +188,13 @@ impl Fleet {
                 continue;
             }
             tokio::time::sleep(self.spread.mul_f64(fastrand::f64())).await;
-            let reported = self.report().await;
+            let Some(evicted) = self.time_that_counts(last) else {
+                // The API server was away for so long that this eviction says nothing about the present.
+                told = last;
+                look = Some(Instant::now());
+                continue;
+            };
+            let reported = self.report(evicted).await;
             self.note_entries(&reported);
             if reported.is_ok() {
                 // Evictions since then are told by the next report.
@@ -197,6 +203,17 @@ impl Fleet {
             }
             tokio::time::sleep(self.report_every).await;
         }
+    }
+
+    /// The wall clock's time of an eviction at this CLOCK_MONOTONIC, unless it no longer counts.
+    fn time_that_counts(&self, last: u64) -> Option<Timestamp> {
+        let age = Duration::from_nanos(monotonic_ns().saturating_sub(last));
+        let counts = age < self.config.rules.window;
+        counts.then(|| {
+            Timestamp::now()
+                .saturating_sub(age)
+                .unwrap_or(Timestamp::MIN)
+        })
     }
 
     fn path(&self, suffix: &str) -> String {
@@ -211,8 +228,8 @@ impl Fleet {
         Ok(entries(&self.connection.call(&call).await?))
     }
 
-    /// Tells that this node has evicted, unless enough others have, and pulls the brake if they are too many.
-    async fn report(&self) -> Result<(), ApiError> {
+    /// Tells that this node has evicted at that time, unless enough others have, and pulls the brake if they are too many.
+    async fn report(&self, evicted: Timestamp) -> Result<(), ApiError> {
         let rules = &self.config.rules;
         let now = Timestamp::now().as_second();
         let mut entries = self.entries().await?;
@@ -226,8 +243,8 @@ impl Fleet {
                 .take(MOST_REMOVED)
                 .map(|(node, _)| (node.clone(), Value::Null))
                 .collect();
-            let time = Timestamp::from_second(now).map(|time| time.to_string());
-            data.insert(self.node.clone(), time.unwrap_or_default().into());
+            let evicted = format!("{evicted:.0}");
+            data.insert(self.node.clone(), evicted.into());
             let body = json!({ "data": data });
             let call = ApiRequest::new(Method::PATCH, self.path(ENTRIES), MERGE, &body);
             entries = self::entries(&self.connection.call(&call).await?);
