@@ -64,7 +64,7 @@ pub enum SoftOutcome {
         /// So many pods were spared by policies and limits.
         spared: usize,
     },
-    /// No pod could be asked: the API server does not answer, the agent may not ask, or there is no candidate.
+    /// No pod could be asked: the API server does not answer or is busy, the agent may not ask, or there is no candidate.
     NotAsked,
 }
 
@@ -151,7 +151,7 @@ impl SoftEvictor {
         let removal = match eviction_api::may_evict(&self.connection, pod, grace).await {
             Ok(Removal::Deleted) => self.remove(&candidate.pod, &asked).await?,
             Ok(removal) => removal,
-            Err(error) if is_budget(&error) => return Ok(None),
+            Err(error) if error.is_budget() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         Ok(Some((removal, asked)))
@@ -313,8 +313,8 @@ impl SoftEvictor {
                         break;
                     }
                 }
-                // A server that does not answer will not answer for the next one either.
-                Err(Refusal::Api(error)) if error.code() == 0 => {
+                // A server that cannot answer for this one cannot for the next one either, which would go for nothing.
+                Err(Refusal::Api(error)) if error.concerns_all() => {
                     tracing::warn!(%pod, %error, "no pod can be evicted through the API");
                     return SoftOutcome::NotAsked;
                 }
@@ -349,11 +349,6 @@ fn remember<T>(pods: &mut VecDeque<T>, pod: T) {
         pods.pop_front();
     }
     pods.push_back(pod);
-}
-
-/// A budget says no. Any other 429 is a server that is busy.
-fn is_budget(error: &ApiError) -> bool {
-    error.code() == 429 && error.has_cause("DisruptionBudget")
 }
 
 fn reference(pod: &Pod) -> PodRef<'_> {
