@@ -217,8 +217,13 @@ impl PolicyStore {
         }
         for document in tenants {
             let mut document = document.clone();
-            let name = name(&document).rsplit('/').next().unwrap_or_default();
-            document["metadata"]["name"] = name.to_owned().into();
+            let Some(full_name) = document.pointer_mut("/metadata/name") else {
+                tracing::warn!("a remembered policy of a namespace has no name");
+                continue;
+            };
+            let name = full_name.as_str().unwrap_or_default();
+            let name = name.rsplit('/').next().unwrap_or_default();
+            *full_name = name.to_owned().into();
             state.put_tenant(&document);
         }
         self.enforce(state);
