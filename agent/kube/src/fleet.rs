@@ -82,6 +82,12 @@ pub enum FleetError {
 }
 
 impl FleetError {
+    /// Whether an agent of another version does not know the command: clap's words.
+    fn is_unknown_option(&self) -> bool {
+        matches!(self, Self::Agent { reason, printed, .. }
+            if printed.is_empty() && reason.starts_with("error: unexpected argument"))
+    }
+
     /// Whether something that the user has named is wrong.
     pub fn is_bad_input(&self) -> bool {
         matches!(self, Self::Kubeconfig(_) | Self::Missing { .. })
@@ -252,6 +258,19 @@ impl Fleet {
         }
     }
 
+    async fn ask_in(&self, agent: &AgentPod, commands: &[&[&str]]) -> Result<String, FleetError> {
+        let [older @ .., last] = commands else {
+            return Ok(String::new());
+        };
+        for words in older {
+            match self.ask(agent, words).await {
+                Err(error) if error.is_unknown_option() => {}
+                answer => return answer,
+            }
+        }
+        self.ask(agent, last).await
+    }
+
     async fn execute(&self, agent: &AgentPod, words: &[&str]) -> Result<String, FleetError> {
         let failed = |reason: String| FleetError::Agent {
             node: agent.node.clone(),
@@ -293,16 +312,16 @@ impl Fleet {
         }
     }
 
-    /// Asks all agents that run, several at a time. `take` has each answer as it comes, in the order of their nodes: no more than those
-    /// of agents that are asked at the same time are kept here.
+    /// Asks all agents that run, several at a time; of several commands the first one that an agent's version knows. `take` has each
+    /// answer as it comes, in the order of their nodes: no more than those of agents that are asked at the same time are kept here.
     pub async fn ask_each<'a>(
         &self,
         agents: &'a [AgentPod],
-        words: &[&str],
+        commands: &[&[&str]],
         mut take: impl FnMut(&'a AgentPod, Result<String, FleetError>),
     ) {
         let running = agents.iter().filter(|agent| agent.phase == "Running");
-        let asked = running.map(|agent| async move { (agent, self.ask(agent, words).await) });
+        let asked = running.map(|agent| async move { (agent, self.ask_in(agent, commands).await) });
         // Boxed, as each answer has a type of its own.
         let asked = asked.map(Box::pin).collect::<Vec<_>>();
         let mut answers = stream::iter(asked).buffered(AT_ONCE);

@@ -397,10 +397,12 @@ async fn incidents(
         ..Newest::default()
     };
     let most = NEWEST.to_string();
-    // An agent runs it within its own memory limit.
-    let words: &[&str] = match all {
-        true => &["report", "-o", "json"],
-        false => &["report", "--newest", &most, "-o", "json"],
+    let every: &[&str] = &["report", "-o", "json"];
+    // An agent runs it within its own memory limit. One of the version before has no such option.
+    let bounded: &[&str] = &["report", "--newest", &most, "-o", "json"];
+    let commands = match all {
+        true => vec![every],
+        false => vec![bounded, every],
     };
     let take = |agent: &AgentPod, answer: Result<String, FleetError>| {
         // Lines of a journal that cannot be read hide no others.
@@ -422,7 +424,7 @@ async fn incidents(
             Err(error) => silent.push(error.to_string()),
         }
     };
-    fleet.ask_each(&agents, words, take).await;
+    fleet.ask_each(&agents, &commands, take).await;
     let Newest {
         found, left_out, ..
     } = newest;
