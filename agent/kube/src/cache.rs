@@ -17,7 +17,6 @@ use evictd_policy::{Namespaces, PauseSource, PauseState, PolicyStore};
 
 use super::client::ApiClient;
 use crate::watch::{namespaces::nothing_known, pods::Shared};
-use file::without_documents;
 
 mod file;
 
@@ -172,9 +171,7 @@ impl ClusterCache {
         if self.written.lock().ok()?.as_ref() == Some(&revision) {
             return None;
         }
-        let pods: Vec<Pod> = self
-            .pods
-            .with(|store| store.pods().map(without_documents).collect());
+        let pods: Vec<Pod> = self.pods.with(|store| store.pods().cloned().collect());
         let Namespaces {
             labels: mut namespaces,
             keys: namespace_keys,

@@ -5,6 +5,7 @@ use evictd_kube::{
     watch::pods::{self, Shared},
 };
 use evictd_tests::{apiserver::pod, prelude::*};
+use jiff::{SignedDuration, Timestamp};
 
 struct Watching {
     server: ApiServer,
@@ -140,7 +141,11 @@ fn too_old_means_a_new_list() {
 fn evictions_during_an_outage_are_seen() {
     let evicted = |name: &str, uid: &str| {
         let mut pod = pod(name, uid, "Burstable", 0, None);
-        pod["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "low"});
+        let since = Timestamp::now() - SignedDuration::from_hours(1);
+        let target = json!({"type": "DisruptionTarget", "status": "True", "lastTransitionTime": format!("{since:.0}")});
+        pod["status"] = json!({
+            "phase": "Failed", "reason": "Evicted", "message": "low", "conditions": [target],
+        });
         pod
     };
     let w = start(|server| {
@@ -160,6 +165,9 @@ fn evictions_during_an_outage_are_seen() {
     assert!(w.knows(&[]));
     let news: Vec<_> = w.shared.kubelet_evictions();
     assert_eq!(news.iter().map(|e| &e.uid).collect::<Vec<_>>(), ["ua"]);
+    let time: Timestamp = news[0].time.parse().unwrap();
+    let age = Timestamp::now().duration_since(time).as_mins();
+    assert!((59..62).contains(&age), "{age}");
     assert_eq!(w.connection.counters.kubelet_evictions.get(), 1);
 }
 
@@ -202,14 +210,6 @@ fn an_outage_is_outlasted() {
     assert!(w.knows(&["ua", "ub"]));
 }
 
-/// Errors, delays and half an answer are followed by a pause, not by a storm.
-#[test]
-fn failures_are_followed_by_pauses() {
-    let w = start(|server| {
-        let mut state = server.state();
-        state.put_pod(pod("a", "ua", "Burstable", 0, None));
-        for what in [
-            InjectedFault::Status(500),
 /// A proxy that closes each watch as soon as it is open is not asked without end.
 #[test]
 fn a_watch_that_ends_at_once_is_followed_by_a_pause() {
@@ -232,6 +232,14 @@ fn a_watch_that_ends_at_once_is_followed_by_a_pause() {
     assert!(w.knows(&["ua"]));
 }
 
+/// Errors, delays and half an answer are followed by a pause, not by a storm.
+#[test]
+fn failures_are_followed_by_pauses() {
+    let w = start(|server| {
+        let mut state = server.state();
+        state.put_pod(pod("a", "ua", "Burstable", 0, None));
+        for what in [
+            InjectedFault::Status(500),
             InjectedFault::Status(429),
             InjectedFault::Status(403),
             InjectedFault::Slow(Duration::from_millis(200)),
