@@ -5,10 +5,7 @@ use http::Method;
 use serde_json::json;
 
 use super::client::{ApiClient, ApiRequest, JSON};
-use crate::{
-    policy_status::{GROUP, PLURAL},
-    watch::tenants::TENANT_PLURAL,
-};
+use crate::policy_document::{ClusterPolicies, GROUP, PolicyKind as _, TenantPolicies};
 
 /// One right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +63,27 @@ pub const RIGHTS: [Right; 18] = [
     right("patch", "events.k8s.io", "events", "", "counting Events"),
     right("list", "", "namespaces", "", "namespaceSelector"),
     right("watch", "", "namespaces", "", "namespaceSelector"),
-    right("list", GROUP, PLURAL, "", "policies of the API server"),
-    right("watch", GROUP, PLURAL, "", "policies of the API server"),
-    right("patch", GROUP, PLURAL, "status", "the status of policies"),
+    right(
+        "list",
+        GROUP,
+        ClusterPolicies::PLURAL,
+        "",
+        "policies of the API server",
+    ),
+    right(
+        "watch",
+        GROUP,
+        ClusterPolicies::PLURAL,
+        "",
+        "policies of the API server",
+    ),
+    right(
+        "patch",
+        GROUP,
+        ClusterPolicies::PLURAL,
+        "status",
+        "the status of policies",
+    ),
     right(
         "list",
         "networking.k8s.io",
@@ -96,8 +111,20 @@ pub const PAUSE_RIGHTS: [Right; 2] = [
 
 /// The rights that it needs everywhere where it follows the policies of namespaces.
 pub const TENANT_RIGHTS: [Right; 2] = [
-    right("list", GROUP, TENANT_PLURAL, "", "policies of namespaces"),
-    right("watch", GROUP, TENANT_PLURAL, "", "policies of namespaces"),
+    right(
+        "list",
+        GROUP,
+        TenantPolicies::PLURAL,
+        "",
+        "policies of namespaces",
+    ),
+    right(
+        "watch",
+        GROUP,
+        TenantPolicies::PLURAL,
+        "",
+        "policies of namespaces",
+    ),
 ];
 
 /// The same for the two ConfigMaps of the fleet brake.

@@ -19,6 +19,7 @@ pub mod node_status;
 mod oom_events;
 pub mod pause;
 pub mod pod_store;
+pub mod policy_document;
 pub mod policy_status;
 pub mod reporter;
 pub mod scraper_access;

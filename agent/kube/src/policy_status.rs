@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
 
 use super::client::{ApiClient, ApiError, ApiRequest, MERGE};
+use crate::policy_document::{ClusterPolicies, GROUP, PolicyKind as _, VERSION};
 
 mod conditions;
 
@@ -151,7 +152,8 @@ impl StatusWriter {
             "metadata": {"uid": status.uid, "resourceVersion": seen.version},
             "status": {"conditions": conditions::merged(&seen.conditions, &status)},
         });
-        let path = format!("/apis/{GROUP}/{VERSION}/{PLURAL}/{name}/status");
+        let plural = ClusterPolicies::PLURAL;
+        let path = format!("/apis/{GROUP}/{VERSION}/{plural}/{name}/status");
         let call = ApiRequest::new(Method::PATCH, path, MERGE, &body);
         match self.connection.call(&call).await {
             Ok(_) => {
@@ -215,12 +217,3 @@ impl State {
 fn is_worth_a_retry(error: &ApiError) -> bool {
     error.code() == 409 || error.is_retryable()
 }
-
-/// API group of policies.
-pub const GROUP: &str = "evictd.io";
-
-/// Version of the group.
-pub const VERSION: &str = "v1alpha1";
-
-/// Name of the resource.
-pub const PLURAL: &str = "evictionpolicies";
