@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     cache::ClusterCache,
-    fleet_brake::Fleet,
+    fleet_brake::FleetBrake,
     node_status::{DesiredStatus, LeftOver, NodeWriter, StaleConditions},
     oom_events::OomEventLimiter,
     reporter::{QUEUE, Reporter},
@@ -375,7 +375,7 @@ impl Cluster {
     }
 
     /// This node's part of the fleet brake, if there is one.
-    pub fn fleet_brake(&self) -> Option<&Arc<Fleet>> {
+    pub fn fleet_brake(&self) -> Option<&Arc<FleetBrake>> {
         self.followers.fleet()
     }
 

@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use evictd_kube::fleet::{
-    AGENTS, Access, AgentPod, BRAKE, Brake, Fleet, FleetError, NodeState, PAUSE,
+use evictd_kube::fleet_client::{
+    AGENTS, Access, AgentPod, BRAKE, Brake, FleetClient, FleetError, NodeState, PAUSE,
 };
 use serde_json::{Value, json};
 
@@ -127,7 +127,7 @@ async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
         }
         _ => None,
     };
-    let fleet = Fleet::open(Access {
+    let fleet = FleetClient::open(Access {
         kubeconfig: arguments.kubeconfig.clone(),
         context: arguments.context.clone(),
         namespace: arguments.namespace.clone(),
@@ -174,7 +174,7 @@ async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
     }
 }
 
-async fn status(fleet: &Fleet, output: OutputFormat) -> Result<String, CommandError> {
+async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, CommandError> {
     let (nodes, agents) = (fleet.nodes().await?, fleet.agents().await?);
     let (all_paused, brake) = (fleet.is_paused().await?, fleet.brake().await?);
     let agent_of = |node: &NodeState| agents.iter().find(|agent| agent.node == node.name);
@@ -244,7 +244,7 @@ async fn status(fleet: &Fleet, output: OutputFormat) -> Result<String, CommandEr
 }
 
 async fn explain(
-    fleet: &Fleet,
+    fleet: &FleetClient,
     namespace: &str,
     name: &str,
     output: OutputFormat,
@@ -379,7 +379,7 @@ fn word<'a>(eviction: &'a Value, field: &str) -> &'a str {
 }
 
 async fn incidents(
-    fleet: &Fleet,
+    fleet: &FleetClient,
     node: Option<&str>,
     all: bool,
     output: OutputFormat,
@@ -467,7 +467,7 @@ async fn incidents(
 }
 
 async fn pause(
-    fleet: &Fleet,
+    fleet: &FleetClient,
     node: Option<&str>,
     is_paused: bool,
     output: OutputFormat,
@@ -500,7 +500,7 @@ async fn pause(
 }
 
 /// What is to be said of agents that a pause may not reach. A user who may not read that pauses all the same.
-async fn pause_note(fleet: &Fleet) -> Result<Option<String>, FleetError> {
+async fn pause_note(fleet: &FleetClient) -> Result<Option<String>, FleetError> {
     match fleet.agents_that_ignore_pause().await {
         Ok(ignoring) if ignoring.is_empty() => Ok(None),
         Ok(ignoring) => Ok(Some(format!(

@@ -6,7 +6,7 @@ use evictd_engine::{
     limiter::EvictionLimiter,
     permit::{EvictionPermit, LastResort},
 };
-use evictd_kube::fleet_brake::Fleet;
+use evictd_kube::fleet_brake::FleetBrake;
 use evictd_tests::{apiserver::State, prelude::*, watch_fixture::Following};
 use jiff::{SignedDuration, Timestamp};
 
@@ -17,7 +17,7 @@ const EVICTIONS: &str = "evictd-fleet-evictions";
 /// One node's agent, as far as the brake goes.
 struct Node {
     limiter: Arc<EvictionLimiter>,
-    fleet: Arc<Fleet>,
+    fleet: Arc<FleetBrake>,
 }
 
 impl Node {
@@ -42,7 +42,7 @@ impl Node {
         let limiter = Arc::new(EvictionLimiter::default());
         let times = (Duration::ZERO, Duration::from_millis(200));
         let connection = Arc::clone(&following.connection);
-        let fleet = Fleet::with_times(connection, config, name, Arc::clone(&limiter), times);
+        let fleet = FleetBrake::with_times(connection, config, name, Arc::clone(&limiter), times);
         following.spawn(Arc::clone(&fleet).run());
         Self { limiter, fleet }
     }

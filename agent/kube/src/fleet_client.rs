@@ -112,7 +112,7 @@ pub struct Access {
 }
 
 /// All agents of a cluster.
-pub struct Fleet {
+pub struct FleetClient {
     client: Client,
     namespace: String,
     agents: String,
@@ -157,7 +157,7 @@ pub struct AgentPod {
     pub configuration: Option<String>,
 }
 
-impl Fleet {
+impl FleetClient {
     /// Reads the kubeconfig; nothing is sent yet.
     ///
     /// # Errors
@@ -348,7 +348,7 @@ impl Fleet {
     pub async fn brake(&self) -> Result<Option<Brake>, FleetError> {
         let map = self.config_maps().get_opt(&self.brake).await;
         let map = map.map_err(|error| api("configmaps", &error))?;
-        let state = map.map(|map| fleet_brake::told(&map).state);
+        let state = map.map(|map| fleet_brake::published(&map).state);
         let pulled = state.filter(|state| state.pace != FleetPace::Normal);
         Ok(pulled.and_then(|FleetState { pace, until }| {
             let until = Timestamp::from_second(until).ok()?;
