@@ -1,4 +1,4 @@
-//! What an agent remembers over a restart: pods, policies, labels of namespaces and pauses, as the API server told them
+//! What an agent remembers over a restart: pods, policies, labels of namespaces and pauses, as the API server had them
 //! last. An agent that starts while the API server is away would otherwise know pods by their cgroups alone, and could not
 //! spare any of them.
 //!

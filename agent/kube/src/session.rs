@@ -1,4 +1,4 @@
-//! The agent's side of the cluster: the pods it works with, and what it tells.
+//! The agent's side of the cluster: its watches, and what it reports.
 
 use std::{
     sync::Arc,

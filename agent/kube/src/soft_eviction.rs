@@ -1,9 +1,10 @@
 //! Soft eviction: pods are asked to go, and may take their time.
 //!
 //! A dry run of the Eviction API says whether PodDisruptionBudgets let a pod go; a DELETE with the same preconditions follows. A pod
-//! that its budget protects is passed over for the next candidate.
-//! Each request asks before whether evictions are paused, held back or used up by now: the decision may be half a minute old.
-//! Static pods are passed over as well: the API server cannot end them. When budgets protect all candidates for longer than is configured, or the hard threshold is met, the first candidate goes
+//! that its budget protects is passed over for the next candidate, and so are static pods, which the API server cannot end. Before each
+//! request it is checked whether evictions are paused, held back or used up by now: the decision may be half a minute old.
+//!
+//! When budgets protect all candidates for longer than is configured, or the hard threshold is met, the first candidate goes
 //! nevertheless, by DELETE; the journal, an Event and a counter say so and why.
 
 use std::{

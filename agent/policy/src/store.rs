@@ -1,4 +1,4 @@
-//! All policies that files and the API server have told of, and which version of each is in force.
+//! All policies of files and of the API server, and which version of each is in force.
 //!
 //! Of equal names the file's policy holds: it comes from the administrator of this one node, and it is there when the
 //! API server is not. A policy that cannot be used leaves its last good version in force.
