@@ -194,7 +194,7 @@ impl FleetClient {
     /// [`FleetError::Api`].
     pub async fn nodes(&self) -> Result<Vec<NodeState>, FleetError> {
         let nodes = Api::<Node>::all(self.client.clone());
-        let mut states: Vec<_> = list(&nodes, "nodes", "").await?.iter().map(state).collect();
+        let mut states = list(&nodes, "nodes", "", |node| Some(state(node))).await?;
         states.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(states)
     }
@@ -204,8 +204,7 @@ impl FleetClient {
     /// # Errors
     /// [`FleetError::Api`].
     pub async fn agents(&self) -> Result<Vec<AgentPod>, FleetError> {
-        let pods = list(&self.agent_pods(), "pods", &self.agents).await?;
-        let mut agents: Vec<_> = pods.iter().filter_map(agent).collect();
+        let mut agents = list(&self.agent_pods(), "pods", &self.agents, agent).await?;
         agents.sort_by(|a, b| (&a.node, &a.name).cmp(&(&b.node, &b.name)));
         Ok(agents)
     }
@@ -456,8 +455,13 @@ impl FleetClient {
     }
 }
 
-/// All objects with these labels, page by page.
-async fn list<K>(objects: &Api<K>, what: &str, labels: &str) -> Result<Vec<K>, FleetError>
+/// What is wanted of all objects with these labels, page by page: a Node alone may have 100 KiB.
+async fn list<K, T>(
+    objects: &Api<K>,
+    what: &str,
+    labels: &str,
+    take: impl Fn(&K) -> Option<T>,
+) -> Result<Vec<T>, FleetError>
 where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
@@ -469,7 +473,7 @@ where
     loop {
         let page = objects.list(&wanted).await;
         let page = page.map_err(|error| api(what, &error))?;
-        all.extend(page.items);
+        all.extend(page.items.iter().filter_map(&take));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => wanted = wanted.continue_token(&token),
             None => return Ok(all),
