@@ -6,7 +6,7 @@
 
 use std::{
     borrow::Cow,
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -165,6 +165,8 @@ impl<'de> Deserialize<'de> for WatchedPod {
         if let Some(Value::Object(annotations)) = value.pointer_mut("/metadata/annotations") {
             leave_out_documents(annotations);
         }
+        let phase = value["status"]["phase"].as_str();
+        let is_over = matches!(phase, Some("Succeeded" | "Failed"));
         let text = |field: &str| value["metadata"][field].as_str().map(str::to_owned);
         Ok(Self {
             metadata: ObjectMeta {
@@ -173,13 +175,28 @@ impl<'de> Deserialize<'de> for WatchedPod {
                 resource_version: text("resourceVersion"),
                 ..ObjectMeta::default()
             },
-            is_over: matches!(
-                value["status"]["phase"].as_str(),
-                Some("Succeeded" | "Failed")
-            ),
+            is_over,
             evicted: EvictedByKubelet::of(&value["status"]),
-            pod: pod::read_pod("pod", &value),
+            pod: pod::read_pod("pod", &value).map(|pod| match is_over {
+                true => identity(pod),
+                false => pod,
+            }),
         })
+    }
+}
+
+/// What is needed of a pod that is over: thousands of them may wait for the garbage collector of terminated pods.
+fn identity(pod: Pod) -> Pod {
+    Pod {
+        uid: pod.uid,
+        namespace: pod.namespace,
+        name: pod.name,
+        annotations: match pod.is_mirror {
+            true => pod.annotations,
+            false => BTreeMap::new(),
+        },
+        is_mirror: pod.is_mirror,
+        ..Pod::default()
     }
 }
 
@@ -366,5 +383,18 @@ mod tests {
             .map(|(key, value)| key.len() + value.len())
             .sum();
         assert!((15_000..=MOST_ANNOTATIONS).contains(&bytes), "{bytes}");
+        // Of one that is over its name alone.
+        let over = json!({
+            "metadata": {"name": "p", "uid": "u", "annotations": {"a": "b"}, "labels": {"a": "b"}},
+            "spec": {"containers": [{"name": "c"}]},
+            "status": {"phase": "Failed"},
+        });
+        let watched: WatchedPod = serde_json::from_value(over).unwrap();
+        let expected = Pod {
+            uid: "u".to_owned(),
+            name: "p".to_owned(),
+            ..Pod::default()
+        };
+        assert_eq!(watched.pod.unwrap(), expected);
     }
 }
