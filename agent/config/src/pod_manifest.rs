@@ -1,4 +1,4 @@
-//! The manifest file: who runs here, where no API server tells. YAML or JSON:
+//! The manifest file: the pods of a node without an API server. YAML or JSON:
 //!
 //! ```yaml
 //! pods:

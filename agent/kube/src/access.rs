@@ -7,8 +7,7 @@ use serde_json::json;
 use super::client::{ApiClient, ApiRequest, JSON};
 use crate::{
     fleet_brake,
-    policy_status::{GROUP, PLURAL},
-    watch::tenants::TENANT_PLURAL,
+    policy_document::{ClusterPolicies, GROUP, PolicyKind as _, TenantPolicies},
 };
 
 /// One right.
@@ -67,9 +66,27 @@ pub const RIGHTS: [Right; 18] = [
     right("patch", "events.k8s.io", "events", "", "counting Events"),
     right("list", "", "namespaces", "", "namespaceSelector"),
     right("watch", "", "namespaces", "", "namespaceSelector"),
-    right("list", GROUP, PLURAL, "", "policies of the API server"),
-    right("watch", GROUP, PLURAL, "", "policies of the API server"),
-    right("patch", GROUP, PLURAL, "status", "the status of policies"),
+    right(
+        "list",
+        GROUP,
+        ClusterPolicies::PLURAL,
+        "",
+        "policies of the API server",
+    ),
+    right(
+        "watch",
+        GROUP,
+        ClusterPolicies::PLURAL,
+        "",
+        "policies of the API server",
+    ),
+    right(
+        "patch",
+        GROUP,
+        ClusterPolicies::PLURAL,
+        "status",
+        "the status of policies",
+    ),
     right(
         "list",
         "networking.k8s.io",
@@ -97,8 +114,20 @@ pub const PAUSE_RIGHTS: [Right; 2] = [
 
 /// The rights that it needs everywhere where it follows the policies of namespaces.
 pub const TENANT_RIGHTS: [Right; 2] = [
-    right("list", GROUP, TENANT_PLURAL, "", "policies of namespaces"),
-    right("watch", GROUP, TENANT_PLURAL, "", "policies of namespaces"),
+    right(
+        "list",
+        GROUP,
+        TenantPolicies::PLURAL,
+        "",
+        "policies of namespaces",
+    ),
+    right(
+        "watch",
+        GROUP,
+        TenantPolicies::PLURAL,
+        "",
+        "policies of namespaces",
+    ),
 ];
 
 /// The same for the ConfigMap of the fleet brake that all agents watch.

@@ -1,8 +1,8 @@
-//! Tells the API server of evictions: what has to go goes first, what is only to be read comes after.
+//! Reports evictions to the API server: DELETEs first, Events after.
 //!
 //! For each eviction in the journal that was not reported: DisruptionTarget where the kubelet sets it and it can still be
-//! set, DELETE, an Event on the pod and one on the node, and then a line in the journal that it was done. Of a static pod
-//! the Events alone tell: the API server cannot end it. Every step may be repeated without harm, so that a crash between
+//! set, DELETE, an Event on the pod and one on the node, and then a line in the journal that it was done. A static pod
+//! has Events alone: the API server cannot end it. Every step may be repeated without harm, so that a crash between
 //! any two of them costs nothing: the UID guards the DELETE, the Event's name the Event.
 //!
 //! With `evictedPods: Fail` one patch of the status takes the place of the condition and the DELETE. It is a request: the server may

@@ -1,4 +1,4 @@
-//! The agent's side of the cluster: the pods it works with, and what it tells.
+//! The agent's side of the cluster: its watches, and what it reports.
 
 use std::{
     sync::Arc,
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     cache::ClusterCache,
-    fleet_brake::Fleet,
+    fleet_brake::FleetBrake,
     node_status::{DesiredStatus, LeftOver, NodeWriter, StaleConditions},
     oom_events::OomEventLimiter,
     reporter::{QUEUE, Reporter},
@@ -119,7 +119,6 @@ impl Cluster {
         ));
         keeping.restore();
         let followers = Followers::start(&connection, cluster, policies, pauses);
-        let watching = pods::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
         // Nothing is deleted in shadow mode: they wait for an agent that is not.
         left_over.retain(|eviction| eviction.shadow || !config.shadow);
         if !left_over.is_empty() {
@@ -136,8 +135,6 @@ impl Cluster {
             cluster.evicted_pods,
             left_over,
         );
-        let (evictions, queue) = mpsc::channel(QUEUE);
-        let (wanted, desired) = channel::channel(DesiredStatus::default());
         let writer = NodeWriter::new(
             Arc::clone(&connection),
             node,
@@ -145,38 +142,25 @@ impl Cluster {
             cluster.former_taint_prefixes.clone(),
             NODE_STATUS_REPORT,
         );
-        let transition = config.eviction.pressure_transition_period;
+        let (evictions, queue) = mpsc::channel(QUEUE);
+        let (wanted, desired) = channel::channel(DesiredStatus::default());
         let (begin, begun) = oneshot::channel();
-        let checked = Arc::clone(&connection);
-        let pause = cluster.pause_config_map.clone();
-        let tenants = TENANT_RIGHTS
-            .into_iter()
-            .filter(|_| cluster.tenant_grace.is_some());
-        let reviews = config.metrics_tls.as_ref().is_some_and(|t| t.authorization);
-        let more = tenants.chain(SCRAPER_RIGHTS.into_iter().filter(|_| reviews));
-        let more: Vec<Right> = more.collect();
-        let fleet = cluster.fleet_brake.as_ref().map(|f| f.config_map.clone());
-        let are_bound = cluster.admission_policies;
+        let watching = pods::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
+        let checking = check(
+            Arc::clone(&connection),
+            cluster.clone(),
+            needed(config, cluster),
+        );
+        let (kept, stay) = (
+            Arc::clone(&keeping),
+            config.eviction.pressure_transition_period.max(FIRST_WORD),
+        );
         let tasks = Tasks {
             watch: tokio::spawn(watching),
-            check: tokio::spawn(async move {
-                access::check(&checked, pause.as_ref(), fleet.as_ref(), more).await;
-                if are_bound {
-                    admission::check(&checked, &admission::SETTLES, admission::AGAIN).await;
-                }
-            }),
-            keeping: {
-                let keeping = Arc::clone(&keeping);
-                tokio::spawn(async move { keeping.run().await })
-            },
+            check: tokio::spawn(checking),
+            keeping: tokio::spawn(async move { kept.run().await }),
             reporter: tokio::spawn(reporter.run(queue)),
-            node: tokio::spawn(keep_node(
-                writer,
-                desired,
-                begun,
-                transition.max(FIRST_WORD),
-                config.shadow,
-            )),
+            node: tokio::spawn(keep_node(writer, desired, begun, stay, config.shadow)),
             soft: None,
         };
         let mut started = Self {
@@ -375,7 +359,7 @@ impl Cluster {
     }
 
     /// This node's part of the fleet brake, if there is one.
-    pub fn fleet_brake(&self) -> Option<&Arc<Fleet>> {
+    pub fn fleet_brake(&self) -> Option<&Arc<FleetBrake>> {
         self.followers.fleet()
     }
 
@@ -403,6 +387,25 @@ impl Cluster {
         if tokio::time::timeout(LAST_WORDS, both).await.is_err() {
             tracing::warn!("the API server has not heard everything: the next agent goes on");
         }
+    }
+}
+
+/// The rights that this configuration needs everywhere, besides those that all agents need.
+fn needed(config: &Config, cluster: &ClusterConfig) -> Vec<Right> {
+    let tenants = TENANT_RIGHTS.into_iter();
+    let tenants = tenants.filter(|_| cluster.tenant_grace.is_some());
+    let reviews = config.metrics_tls.as_ref().is_some_and(|t| t.authorization);
+    let scrapers = SCRAPER_RIGHTS.into_iter().filter(|_| reviews);
+    tenants.chain(scrapers).collect()
+}
+
+/// Asks for the agent's rights, and whether an admission policy holds them to its node.
+async fn check(connection: Arc<ApiClient>, cluster: ClusterConfig, needed: Vec<Right>) {
+    let pause = cluster.pause_config_map.as_ref();
+    let brake = cluster.fleet_brake.as_ref().map(|f| &f.config_map);
+    access::check(&connection, pause, brake, needed).await;
+    if cluster.admission_policies {
+        admission::check(&connection, &admission::SETTLES, admission::AGAIN).await;
     }
 }
 

@@ -64,7 +64,7 @@ use sources::DiskRetry;
 
 pub use error::RunError;
 pub use reload::ConfigSource;
-pub use scope::configured_floor;
+pub use scope::{configured_floor, node_scope};
 
 /// How often the agent looks after itself; where no hook tells of cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.

@@ -7,7 +7,7 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles, refuse_empty};
+use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles};
 use evictd_fastpath::FastPathSettings;
 use evictd_manager::Command;
 use serde_json::Value;
@@ -59,9 +59,14 @@ impl ConfigSource {
     /// # Errors
     /// As [`Config::load_again`].
     pub fn load(&mut self, known: &Config) -> Result<Config, ConfigError> {
+        self.read(known, false)
+    }
+
+    fn read(&mut self, known: &Config, has_changed: bool) -> Result<Config, ConfigError> {
         self.stamps = self.look(known);
         let files = self.kubelet_files(known);
-        let (mut config, kubelet) = Config::load_again(&self.config, &files, &self.kubelet)?;
+        let (mut config, kubelet) =
+            Config::load_again(&self.config, has_changed, &files, &self.kubelet)?;
         match (&kubelet.unreadable, &self.kubelet.unreadable) {
             (Some(reason), before) if before.as_ref() != Some(reason) => {
                 tracing::warn!(
@@ -107,11 +112,7 @@ impl ConfigSource {
             }
         }
         self.changing = None;
-        if let Err(error) = refuse_empty(&self.config) {
-            self.stamps = self.look(known);
-            return Some(Err(error));
-        }
-        Some(self.load(known))
+        Some(self.read(known, true))
     }
 }
 

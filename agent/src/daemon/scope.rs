@@ -10,6 +10,8 @@ use evictd_node::{
     proc::machine::{MemAvailable, memory_total},
 };
 
+use serde_json::{Map, Value};
+
 use super::RunError;
 
 /// Where cgroups are mounted.
@@ -33,6 +35,13 @@ pub(super) fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, Run
     let root = MemoryCgroup::open(&root).map_err(ScopeError::from)?;
     let total = memory_total(Path::new("/proc")).map_err(ScopeError::from)?;
     Ok(Scope::machine(root, total, limits, cache)?)
+}
+
+/// What counts as the node, whatever its thresholds; without a configuration what does by default.
+pub fn node_scope(config: Option<&Config>) -> Option<Scope> {
+    let default = || Config::from_values(Value::Object(Map::new()), None);
+    let config = config.cloned().map_or_else(default, Ok).ok()?;
+    scope(&config, &never_met(Signal::MemoryAvailable)).ok()
 }
 
 /// The fast path's scope: it is guarded by the kernel's own count beside the kubelet's.
