@@ -212,6 +212,10 @@ impl Agent {
             }
         }
         self.health.ends();
+                () = self.policies.looked() => {
+                    self.policies.take_look(self.disk.queue());
+                    self.write_pauses();
+                }
         self.write_pauses();
         self.scanner.stop();
         if let Some(manager) = self.manager.take() {
