@@ -3,6 +3,7 @@
 
 mod allocatable;
 mod disk;
+mod ending;
 mod error;
 pub mod eviction_log;
 mod guard;
@@ -56,6 +57,7 @@ use crate::{
 };
 use allocatable::Allocatable;
 use disk::DiskWriter;
+use ending::Ending;
 use node_memory::NodeMemory;
 use pod_table::HandedOver;
 use policies::Policies;
@@ -74,7 +76,7 @@ const RESCAN_TICKS: u32 = 60;
 /// A pod makes several cgroups when it starts: one look for all of them.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// How long work that blocks may go on when all else has ended.
+/// How long work that blocks may go on when all else has ended ([`ending`]).
 const LAST_WORK: Duration = Duration::from_secs(1);
 
 /// What the fast path acts on.
@@ -183,7 +185,8 @@ impl Agent {
         let life = life.map_err(|e| e.into_parts().1)?;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
+        let mut ending: Option<Ending> = None;
+        let by = loop {
             let due = self.handed_over.due();
             tokio::select! {
                 ready = reports.readable() => {
@@ -204,40 +207,31 @@ impl Agent {
                     self.on_cgroup_events();
                 }
                 () = self.pod_source.changed() => self.follow_api(),
-                () = at(due) => self.follow_waiting(),
-                action = asked.next() => match action {
-                    SignalAction::Reload => self.reload(true),
-                    SignalAction::Shutdown => break,
-                },
-            }
-        }
-        self.health.ends();
                 () = self.policies.looked() => {
                     self.policies.take_look(self.disk.queue());
                     self.write_pauses();
                 }
-        self.write_pauses();
-        self.scanner.stop();
-        if let Some(manager) = self.manager.take() {
-            manager.stop();
-        }
-        self.take_notes();
-        if let Some(fastpath) = self.fastpath.take() {
-            fastpath.stop();
-        }
-        // No pod is left throttled.
-        self.mitigation.close();
-        // The last things that were told may be an eviction.
-        self.read_oom_events();
-        self.tell_oom_kills(u64::MAX);
-        // A pod that is being asked to go meanwhile has an incident as well.
-        self.flush_disk().await;
-        self.write_incidents(u64::MAX);
-        if let PodSource::Cluster { cluster, .. } = self.pod_source {
-            cluster.stop().await;
-        }
-        self.disk.close();
-        tracing::info!("stopped");
+                () = at(due) => self.follow_waiting(),
+                action = asked.next() => match (action, &ending) {
+                    (SignalAction::Reload, _) => self.reload(true),
+                    (SignalAction::Shutdown, None) => {
+                        self.health.ends();
+                        ending = Some(Ending::begin());
+                    }
+                    // Asked again: without the reports.
+                    (SignalAction::Shutdown, Some(ending)) => break ending.by,
+                },
+                () = at(ending.as_ref().map(|ending| ending.look)) => {
+                    let is_reported = self.is_reported();
+                    if let Some(ending) = &mut ending
+                        && ending.stops(is_reported)
+                    {
+                        break ending.by;
+                    }
+                }
+            }
+        };
+        self.end(by).await;
         Ok(())
     }
 

@@ -196,6 +196,14 @@ impl PodSource {
         }
     }
 
+    /// Whether all evictions that were handed over are reported.
+    pub(super) fn is_reported(&self) -> bool {
+        match self {
+            Self::Cluster { cluster, .. } => cluster.is_reported(),
+            Self::Manifest { .. } => true,
+        }
+    }
+
     /// Ends when there is reason to look before the time.
     pub(super) async fn changed(&self) {
         match self {
