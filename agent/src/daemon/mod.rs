@@ -49,7 +49,7 @@ use crate::{
     daemon::{
         eviction_log::{EvictionLog, ensure_dead},
         metrics::{Dropped, Reloads, names::DROPS},
-        oom::OomAttributor,
+        oom::{KillSummary, OomAttributor, UnattributedKills},
         os_signals::{OsSignals, SignalAction},
         pod_source::PodSource,
     },
@@ -152,6 +152,7 @@ struct Agent {
     config_source: ConfigSource,
     reloads: Arc<Reloads>,
     oom_attributor: OomAttributor,
+    unattributed_kills: UnattributedKills,
     policies: Policies,
     cri: Option<evictd_cri::CriWorker>,
     mitigation: Arc<evictd_manager::mitigation_worker::MitigationWorker>,
@@ -339,8 +340,16 @@ impl Agent {
         }
     }
 
-    /// Has kills written down that wait to be told together, by a time in nanoseconds of CLOCK_MONOTONIC.
+    /// Reports kills that wait to be reported together, by a time in nanoseconds of CLOCK_MONOTONIC.
     fn tell_oom_kills(&mut self, by: u64) {
+        if let Some(KillSummary { kills, pid, cgroup }) = self.unattributed_kills.due(by) {
+            tracing::warn!(
+                kills,
+                pid,
+                cgroup,
+                "OOM kill (only the pid and the cgroup are known)"
+            );
+        }
         for told in self.oom_attributor.due(by) {
             self.write_down(Record::OomKill(Box::new(told)));
         }
@@ -351,8 +360,7 @@ impl Agent {
         self.reconcile();
         for record in self.oom.iter_mut().flatten() {
             if record.kind == kind::MARK_VICTIM {
-                let (pid, cgroup) = (record.pid, record.cgroup_id);
-                tracing::warn!(pid, cgroup, "the OOM killer; nothing more is known here");
+                self.unattributed_kills.note(record.pid, record.cgroup_id);
             }
         }
         while let Some(kill) = self.oom.as_mut().and_then(OomReader::next_kill) {

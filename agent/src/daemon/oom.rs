@@ -1,4 +1,6 @@
-//! The OOM killer's deeds, told with their cause: whose memory it was, whose limit, and what evictd had done before.
+//! Attributes OOM kills to a pod, a limit, and earlier evictions.
+
+mod unattributed;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -21,6 +23,8 @@ use evictd_node::{
 };
 use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKill, PodName, say};
 use evictd_sys::clock::monotonic_ns;
+
+pub use unattributed::{KillSummary, UnattributedKills};
 
 /// Evictions that are remembered, and pods that are gone.
 const REMEMBERED: usize = 64;
