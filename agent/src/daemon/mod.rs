@@ -336,7 +336,7 @@ impl Agent {
         if let Some(manager) = &self.manager
             && !manager.commands().send(command)
         {
-            tracing::warn!("the manager is behind: a command is lost");
+            tracing::warn!("the manager's command queue is full: a command was dropped");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Who says who runs here.
+//! Source of the pod list: a manifest file, or the API server joined with the cgroup tree.
 
 use std::{
     collections::BTreeSet,
