@@ -6,6 +6,7 @@ mod disk;
 mod ending;
 mod error;
 pub mod eviction_log;
+mod file_look;
 mod guard;
 mod incidents;
 mod manager_events;
@@ -58,9 +59,11 @@ use crate::{
 use allocatable::Allocatable;
 use disk::DiskWriter;
 use ending::Ending;
+use file_look::FileLook;
 use node_memory::NodeMemory;
 use pod_table::HandedOver;
 use policies::Policies;
+use reload::Stamp;
 use scan_watch::ScanWatch;
 use sources::DiskRetry;
 
@@ -90,7 +93,7 @@ pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
     abort_on_panic();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(4)
+        .max_blocking_threads(6)
         // Under PID pressure there may be none to be had when it is needed.
         .thread_keep_alive(Duration::MAX)
         .build()?;
@@ -150,6 +153,7 @@ struct Agent {
     layout: Layout,
     disk_retry: DiskRetry,
     config_source: ConfigSource,
+    config_look: FileLook<Vec<Stamp>>,
     reloads: Arc<Reloads>,
     oom_attributor: OomAttributor,
     unattributed_kills: UnattributedKills,
@@ -212,9 +216,10 @@ impl Agent {
                     self.policies.take_look(self.disk.queue());
                     self.write_pauses();
                 }
+                () = self.config_look.looked() => self.follow_configuration(),
                 () = at(due) => self.follow_waiting(),
                 action = asked.next() => match (action, &ending) {
-                    (SignalAction::Reload, _) => self.reload(true),
+                    (SignalAction::Reload, _) => self.reload(None),
                     (SignalAction::Shutdown, None) => {
                         self.health.ends();
                         ending = Some(Ending::begin());
@@ -304,7 +309,7 @@ impl Agent {
         self.policies.refresh(self.disk.queue());
         self.write_pauses();
         self.take_kubelet_evictions();
-        self.reload(false);
+        self.look_at_configuration();
         self.follow_node_scope();
         self.look_at_pods();
         self.ticks = self.ticks.wrapping_add(1);

@@ -23,7 +23,7 @@ use evictd_store::disk_queue::DiskQueue;
 use evictd_sys::clock::monotonic_ns;
 use tokio::sync::Notify;
 
-use super::RunError;
+use super::{RunError, file_look::FileLook};
 use crate::telemetry::Labelled;
 
 /// File in the state directory whose presence pauses all evictions.
@@ -43,11 +43,12 @@ pub struct Policies {
     pub pauses: Arc<PauseState>,
     files: Vec<PathBuf>,
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
+    look: FileLook<Vec<(PathBuf, u64, Option<SystemTime>)>>,
     /// Why the files could not be read the last time.
     unread: Option<String>,
     state_dir: PathBuf,
-    told: Vec<Explanation>,
     marks: Arc<MarkFiles>,
+    told: Vec<Explanation>,
     telling: Arc<Telling>,
     // The thread ends when this is dropped.
     _worker: Option<Worker>,
@@ -83,17 +84,19 @@ impl Policies {
         let worker = wanted
             .then(|| Worker::start(Arc::clone(&evaluator)))
             .transpose()?;
+        let looked = Arc::<Notify>::default();
         let started = Self {
             evaluator,
             policies,
             pauses,
             files: policy.files.clone(),
             seen,
+            look: FileLook::new(Arc::clone(&looked)),
             unread: None,
             state_dir: config.state_dir.clone(),
+            marks: Arc::new(MarkFiles::new(&config.state_dir, looked)),
             told: Vec::new(),
             telling: Arc::default(),
-            marks: Arc::new(MarkFiles::new(&config.state_dir)),
             _worker: worker,
         };
         // A pause outlives a restart: no pod is evicted before the first look.
@@ -107,21 +110,27 @@ impl Policies {
         self.pauses.set(PauseSource::File, paused);
     }
 
-    /// Judges the pods of a table that is about to be handed over.
-    pub fn present(&mut self, table: &PodTable) {
-    /// Ends when files in the state directory were looked for; [`Self::take_look`] is due then.
+    /// Ends when files were looked at; [`Self::take_look`] is due then.
     pub async fn looked(&self) {
         self.marks.looked.notified().await;
     }
 
-    /// Obeys the files that were found.
+    /// Obeys what was found.
     pub fn take_look(&mut self, disk: &DiskQueue) {
         self.set_pause();
+        if let Some(seen) = self.look.take()
+            && (seen != self.seen || self.unread.is_some())
+        {
+            self.seen = seen;
+            self.read_again();
+        }
         if self.marks.is_asked.load(Ordering::Relaxed) {
             self.report(disk);
         }
     }
 
+    /// Judges the pods of a table that is about to be handed over.
+    pub fn present(&mut self, table: &PodTable) {
         self.evaluator.present(&table.entries);
     }
 
@@ -206,15 +215,12 @@ impl Policies {
         }
     }
 
-    /// Looks for files that have changed.
+    /// Has files looked at that may have changed.
     pub fn refresh(&mut self, disk: &DiskQueue) {
         self.marks.look_on(disk);
         self.evaluator.look_after_the_ending();
-        let seen = file::fingerprint(&self.files);
-        if seen != self.seen || self.unread.is_some() {
-            self.seen = seen;
-            self.read_again();
-        }
+        let files = self.files.clone();
+        self.look.begin(move || file::fingerprint(&files));
         self.report(disk);
     }
 
@@ -281,10 +287,6 @@ impl Policies {
     }
 }
 
-/// How the last file fares that says what there is to explain.
-#[derive(Default)]
-struct Telling {
-    is_under_way: AtomicBool,
 /// Files in the state directory that ask for something by being there. The thread that waits for that disk looks for them: even a
 /// stat hangs on a disk that does not answer, and what was known before holds meanwhile.
 #[derive(Debug)]
@@ -298,11 +300,11 @@ struct MarkFiles {
     /// The last look could not tell whether evictions are paused.
     is_unknown: AtomicBool,
     is_under_way: AtomicBool,
-    looked: Notify,
+    looked: Arc<Notify>,
 }
 
 impl MarkFiles {
-    fn new(state_dir: &Path) -> Self {
+    fn new(state_dir: &Path, looked: Arc<Notify>) -> Self {
         Self {
             pause: state_dir.join(PAUSE),
             asked: asked_file(state_dir),
@@ -311,7 +313,7 @@ impl MarkFiles {
             is_asked: AtomicBool::new(false),
             is_unknown: AtomicBool::new(false),
             is_under_way: AtomicBool::new(false),
-            looked: Notify::new(),
+            looked,
         }
     }
 
@@ -358,6 +360,10 @@ impl MarkFiles {
     }
 }
 
+/// How the last file fares that says what there is to explain.
+#[derive(Default)]
+struct Telling {
+    is_under_way: AtomicBool,
     has_failed: AtomicBool,
 }
 
@@ -380,7 +386,10 @@ mod tests {
     #[test]
     fn a_pause_that_cannot_be_read_holds() {
         let dir = tempfile::tempdir().unwrap();
-        let (pause, marks) = (dir.path().join(PAUSE), MarkFiles::new(dir.path()));
+        let (pause, marks) = (
+            dir.path().join(PAUSE),
+            MarkFiles::new(dir.path(), Arc::default()),
+        );
         let is_paused = || {
             marks.look();
             marks.is_paused.load(Ordering::Relaxed)
