@@ -59,7 +59,7 @@ impl Agent {
         if let Some(manager) = self.manager.take() {
             manager.stop();
         }
-        self.take_notes();
+        self.handle_manager_events();
         if let Some(fastpath) = self.fastpath.take() {
             fastpath.stop();
         }

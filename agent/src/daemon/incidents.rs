@@ -64,7 +64,7 @@ impl Agent {
             self.metrics.asked(&asked);
             self.begin(Incident::of_asked(asked));
         }
-        let entries = &self.handed_over.entries;
+        let entries = &self.pods.entries;
         self.incidents.find_gone(monotonic_ns(), |uid| {
             let entry = entries.iter().find(|entry| entry.pod.uid == uid);
             entry.is_none_or(|entry| entry.is_empty())
@@ -80,7 +80,7 @@ impl Agent {
         }
         for standing in over.iter_mut().flat_map(|incident| &mut incident.pods) {
             let name = &standing.pod;
-            let entries = &self.handed_over.entries;
+            let entries = &self.pods.entries;
             let entry = entries.iter().find(|e| e.pod.to_string() == *name);
             // A victim's cgroup goes with it.
             let used = entry.and_then(working_set);
@@ -126,7 +126,7 @@ impl Agent {
             order: entry.permit.order(),
             ..entry.pod.clone()
         };
-        let pods: Vec<Pod> = self.handed_over.entries.iter().map(in_order).collect();
+        let pods: Vec<Pod> = self.pods.entries.iter().map(in_order).collect();
         let ranked = ranking.order(&pods, &usages);
         let by_kubelet = self.choice_of_kubelet(&ranked);
         let scored_by = self.node_memory.kubelet_capacity();
@@ -172,7 +172,7 @@ impl Agent {
             };
             Some((entry.pod.uid.clone(), usage))
         };
-        self.handed_over.entries.iter().filter_map(usage).collect()
+        self.pods.entries.iter().filter_map(usage).collect()
     }
 
     /// Policies may spare many pods before the victim, and other strategies choose by another order.
@@ -229,7 +229,7 @@ impl Agent {
 
     /// Whether a pod was evicted before another one and something was left of it: it was no candidate.
     fn was_on_its_way(&self, uid: &str, eviction: &EvictionRecord) -> bool {
-        let mut entries = self.handed_over.entries.iter();
+        let mut entries = self.pods.entries.iter();
         let Some(entry) = entries.find(|entry| entry.pod.uid == uid) else {
             return false;
         };

@@ -61,7 +61,7 @@ use disk::DiskWriter;
 use ending::Ending;
 use file_look::FileLook;
 use node_memory::NodeMemory;
-use pod_table::HandedOver;
+use pod_table::PublishedPods;
 use policies::Policies;
 use reload::Stamp;
 use scan_watch::ScanWatch;
@@ -167,7 +167,7 @@ struct Agent {
     node_state: NodeState,
     /// What the manager has seen lately.
     seen_by_manager: Arc<Recorder>,
-    handed_over: HandedOver,
+    pods: PublishedPods,
     protection: Protection,
 }
 
@@ -192,7 +192,7 @@ impl Agent {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut ending: Option<Ending> = None;
         let by = loop {
-            let due = self.handed_over.due();
+            let due = self.pods.due();
             tokio::select! {
                 ready = reports.readable() => {
                     ready?.clear_ready();
@@ -200,7 +200,7 @@ impl Agent {
                 }
                 ready = events.readable() => {
                     ready?.clear_ready();
-                    self.take_notes();
+                    self.handle_manager_events();
                 }
                 Some(record) = self.disk.acknowledged() => self.report_to_cluster(record),
                 _ = tick.tick() => {
@@ -247,7 +247,7 @@ impl Agent {
             self.oom_attributor.note(&report);
             if let Event::Evicted(evicted) = &report {
                 self.policies.note(&evicted.pod.pod, evicted.last_resort);
-                self.handed_over.take_over(&evicted.pod);
+                self.pods.take_over(&evicted.pod);
                 self.send_to_manager(Command::EvictedByFastPath {
                     uid: evicted.pod.pod.uid.clone(),
                     signal: evicted.signal,
@@ -287,7 +287,7 @@ impl Agent {
         let evicted = cluster.kubelet_evictions();
         for record in self.eviction_log.take_kubelet_evictions(evicted) {
             if let Record::KubeletEvicted(evicted) = &record {
-                let mut entries = self.handed_over.entries.iter();
+                let mut entries = self.pods.entries.iter();
                 if let Some(entry) = entries.find(|entry| entry.pod.uid == evicted.uid) {
                     self.control
                         .note_kill(entry, monotonic_ns(), KilledBy::Kubelet);
@@ -317,7 +317,7 @@ impl Agent {
             Some(object) => self.cgroup_events.rescan_due(object).unwrap_or(true),
             None => true,
         };
-        let unplaced = self.handed_over.take_unplaced();
+        let unplaced = self.pods.take_unplaced();
         if lost || unplaced || self.ticks.is_multiple_of(RESCAN_TICKS) {
             self.refresh();
         } else {

@@ -38,7 +38,7 @@ use crate::{
         metrics::{self, Dropped, Reloads},
         oom::{OomAttributor, UnattributedKills},
         pod_source::{self, Opened, PodSource},
-        pod_table::{HandedOver, protection},
+        pod_table::{PublishedPods, protection},
         sources,
     },
     telemetry::{self, Health, Heartbeat, Metrics, MetricsListener},
@@ -279,7 +279,7 @@ impl Agent {
             steps,
             incidents,
             disk: DiskWriter::new(disk),
-            handed_over: HandedOver::new(entries, swap, targets, mount),
+            pods: PublishedPods::new(entries, swap, targets, mount),
             protection,
         })
     }
