@@ -4,7 +4,6 @@
 use std::env;
 
 use evictd_tests::{agent::binary, bpffs::Bpffs, prelude::*};
-use nix::{sys::signal, unistd::Pid};
 
 /// More than the threshold leaves of the scope, and less than the scope.
 const TOO_MUCH: [&str; 2] = ["--mib", "210"];
@@ -146,9 +145,8 @@ fn an_agent_that_ends_watches_while_it_reports() {
     };
     goes(&first);
     assert!(member.wait(SOON, |m| m.evictions().len() == 1));
-    let pid = Pid::from_raw(agent.pid().cast_signed());
     let asked = Instant::now();
-    signal::kill(pid, signal::Signal::SIGTERM).unwrap();
+    agent.ask_to_end().unwrap();
     std::thread::sleep(Duration::from_secs(1));
     goes(&second);
     let has_ended = || agent.has_ended().unwrap();
