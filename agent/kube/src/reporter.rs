@@ -10,7 +10,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -79,6 +82,8 @@ pub struct Reporter {
     node: String,
     events: Events,
     jobs: VecDeque<Job>,
+    /// How many there are, for the end of the agent.
+    unreported: Arc<AtomicUsize>,
     /// As many as an earlier agent has left, and some more.
     most_jobs: usize,
     backoff: ExponentialBackoff,
@@ -108,6 +113,7 @@ impl Reporter {
             node: node.to_owned(),
             events: Events::new(node),
             most_jobs: left_over.len() + QUEUE,
+            unreported: Arc::new(AtomicUsize::new(left_over.len())),
             jobs: left_over.into_iter().map(Job::new).collect(),
             backoff: pauses(),
             evicted_pods,
@@ -117,12 +123,18 @@ impl Reporter {
         }
     }
 
+    /// Evictions that were taken and are not reported.
+    pub fn unreported(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.unreported)
+    }
+
     /// Reports until the queue is closed and empty.
     pub async fn run(mut self, mut queue: mpsc::Receiver<EvictionRecord>) {
         loop {
             while let Ok(eviction) = queue.try_recv() {
                 self.take(eviction);
             }
+            self.unreported.store(self.jobs.len(), Ordering::Relaxed);
             self.delete_what_came_back().await;
             if self.jobs.is_empty() {
                 let flush = self.events.next_flush();

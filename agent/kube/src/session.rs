@@ -1,7 +1,10 @@
 //! The agent's side of the cluster: its watches, and what it reports.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
@@ -48,8 +51,6 @@ const GOING: usize = 8;
 /// How often an Event is tried that is not about an eviction, and the pause after the first try.
 const EVENT_ATTEMPTS: u32 = 6;
 const EVENT_PAUSE: Duration = Duration::from_secs(1);
-/// How long the end waits until the Node is written and the last evictions are reported.
-const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Why the cluster cannot be followed.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +70,8 @@ pub struct Cluster {
     node: String,
     pods: Arc<Shared>,
     evictions: mpsc::Sender<EvictionRecord>,
+    /// Those that the reporter has taken from there and not reported.
+    unreported: Arc<AtomicUsize>,
     wanted: channel::Sender<DesiredStatus>,
     soft: Option<mpsc::Sender<SoftRequest>>,
     /// Who was asked to go and will.
@@ -135,6 +138,7 @@ impl Cluster {
             cluster.evicted_pods,
             left_over,
         );
+        let unreported = reporter.unreported();
         let writer = NodeWriter::new(
             Arc::clone(&connection),
             node,
@@ -168,6 +172,7 @@ impl Cluster {
             connection,
             pods,
             evictions,
+            unreported,
             wanted,
             soft: None,
             going: None,
@@ -228,6 +233,12 @@ impl Cluster {
                 "too many evictions wait to be reported: this one waits for the next start"
             );
         }
+    }
+
+    /// Whether the API server has heard of all evictions that were handed over.
+    pub fn is_reported(&self) -> bool {
+        let is_taken = self.evictions.capacity() == self.evictions.max_capacity();
+        is_taken && self.unreported.load(Ordering::Relaxed) == 0
     }
 
     /// Tells of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force, by an Event: tried a few
@@ -363,28 +374,29 @@ impl Cluster {
         self.followers.fleet()
     }
 
-    /// Tells what is left to tell, and ends; all within a few seconds. Conditions and taints that hold stay for the next agent.
-    pub async fn stop(self) {
+    /// Reports what is left to report, writes down what is known of the cluster, and ends, all by a moment. Conditions and taints that
+    /// hold stay for the next agent.
+    pub async fn stop(self, by: tokio::time::Instant) {
         drop(self.followers);
         self.tasks.watch.abort();
         self.tasks.check.abort();
         self.tasks.keeping.abort();
-        // A disk that does not answer holds up no end.
-        if tokio::time::timeout(LAST_WORDS, self.keeping.keep())
-            .await
-            .is_err()
-        {
-            tracing::warn!(
-                "what is known of the cluster is not on disk: the next agent asks for it"
-            );
-        }
         if let Some(soft) = self.tasks.soft {
             soft.abort();
         }
         // Without a sender both tasks come to their end by themselves.
         drop((self.evictions, self.wanted));
-        let both = futures::future::join(self.tasks.reporter, self.tasks.node);
-        if tokio::time::timeout(LAST_WORDS, both).await.is_err() {
+        let tasks = futures::future::join(self.tasks.reporter, self.tasks.node);
+        // A disk that does not answer holds up no report, and neither of them the end.
+        let kept = tokio::time::timeout_at(by, self.keeping.keep());
+        let reported = tokio::time::timeout_at(by, tasks);
+        let (kept, reported) = futures::future::join(kept, reported).await;
+        if kept.is_err() {
+            tracing::warn!(
+                "what is known of the cluster is not on disk: the next agent asks for it"
+            );
+        }
+        if reported.is_err() {
             tracing::warn!("the API server has not heard everything: the next agent goes on");
         }
     }

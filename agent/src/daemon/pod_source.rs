@@ -1,4 +1,4 @@
-//! Who says who runs here.
+//! Source of the pod list: a manifest file, or the API server joined with the cgroup tree.
 
 use std::{
     collections::BTreeSet,
@@ -193,6 +193,14 @@ impl PodSource {
                 uids: Some(pods.iter().map(|p| p.pod.uid.clone()).collect()),
                 has_kubelet: false,
             },
+        }
+    }
+
+    /// Whether all evictions that were handed over are reported.
+    pub(super) fn is_reported(&self) -> bool {
+        match self {
+            Self::Cluster { cluster, .. } => cluster.is_reported(),
+            Self::Manifest { .. } => true,
         }
     }
 

@@ -5,14 +5,17 @@ use std::{
     io::{self, Read as _, Write as _},
     os::fd::AsRawFd as _,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use evictd_tests::{
     cgroup::TestCgroup,
     embedded::Files,
     forker::Forker,
+    hog::Hog,
     node::MIB,
     or_skip,
+    scrape::{free_address, get},
     skip::not_root,
     skip_if,
     wait::{SOON, until},
@@ -103,6 +106,36 @@ fn a_filesystem_that_does_not_answer_holds_up_no_walk() {
         let is_evicted = || files.evicted() == ["greedy"];
         assert!(until(SOON, is_evicted), "{}", agent.log());
         assert_eq!(agent.terminate().unwrap(), Some(0));
+    };
+    std::thread::scope(|threads| threads.spawn(run).join().unwrap());
+}
+
+// R42
+#[test]
+fn a_state_directory_that_does_not_answer_stops_no_thread_but_its_own() {
+    skip_if!(not_root());
+    skip_if!((!Path::new("/dev/fuse").exists()).then_some("no /dev/fuse here"));
+    let scope = TestCgroup::new("hungstate", 256 * MIB).unwrap();
+    let (mut files, [greedy, _]) = Files::hog_and_calm(&scope);
+    let health = free_address().unwrap();
+    files.config["healthAddress"] = json!(health);
+    let run = || {
+        or_skip!(unshare(CloneFlags::CLONE_NEWNS));
+        mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
+        let mut agent = files.start(&[]);
+        // The start reads the journal.
+        let is_ready = || get(&health, "/readyz").is_ok_and(|text| text.contains(" 200 "));
+        assert!(until(SOON, is_ready), "{}", agent.log());
+        let _hung = or_skip!(Hung::mount(&files.dir().join("state")));
+        let is_said = |said: &str| until(SOON, || agent.log().contains(said));
+        assert!(is_said("the disk does not answer"), "{}", agent.log());
+        let mut hog = Hog::start(&greedy, &["--mib", "210"]).unwrap();
+        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        // By the thread that looks for the pause as well.
+        assert!(is_said("evicted: "), "{}", agent.log());
+        let asked = Instant::now();
+        assert_eq!(agent.terminate().unwrap(), Some(0));
+        assert!(asked.elapsed() < Duration::from_secs(15), "{}", agent.log());
     };
     std::thread::scope(|threads| threads.spawn(run).join().unwrap());
 }
