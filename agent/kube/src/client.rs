@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
     path::PathBuf,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -236,7 +236,7 @@ pub struct ApiClient {
     has_told_forbidden: AtomicBool,
     lacks_evictions: AtomicBool,
     /// What was counted.
-    pub counters: Counters,
+    pub counters: Arc<Counters>,
 }
 
 impl ApiClient {
@@ -261,7 +261,7 @@ impl ApiClient {
             shadow: AtomicBool::new(false),
             has_told_forbidden: AtomicBool::new(false),
             lacks_evictions: AtomicBool::new(false),
-            counters: Counters::default(),
+            counters: Arc::default(),
         })
     }
 

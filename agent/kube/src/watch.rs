@@ -2,25 +2,26 @@
 //! that is read again, a list that is asked for again.
 
 pub mod namespaces;
+mod paced;
 pub mod pods;
 pub mod policies;
-mod stream;
 pub mod tenants;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
-use futures::StreamExt as _;
+use futures::{StreamExt as _, stream::BoxStream};
 use kube::{
-    Client,
+    Api, Client, Resource,
     runtime::{
         utils::Backoff as _,
         watcher::{self, DefaultBackoff, Event},
     },
 };
+use serde::de::DeserializeOwned;
 
+use self::paced::Watches;
 use super::client::ApiClient;
-pub use stream::{Events, follow};
 
 /// A list that does not come in this time is asked for again.
 const LIST_DEADLINE: Duration = Duration::from_secs(30);
@@ -83,6 +84,21 @@ pub trait WatchHandler {
     fn recovered(&mut self);
 }
 
+/// What a watch brings.
+pub type Events<K> = BoxStream<'static, watcher::Result<Event<K>>>;
+
+/// Follows the objects that a field selector selects: a list from the API server's cache, and watches with bookmarks.
+pub fn follow<K>(api: Api<K>, fields: Option<&str>) -> Events<K>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let mut config = watcher::Config::default().any_semantic();
+    config.field_selector = fields.map(str::to_owned);
+    // With a limit kube leaves out resourceVersion=0, and the list would go through to etcd.
+    config.page_size = None;
+    watcher::watcher(api, config).boxed()
+}
+
 /// Keeps a listener up to date for ever. Errors are told once until it works again, counted, and followed by a pause.
 pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, mut listener: L) {
     let rarely = || {
@@ -94,10 +110,11 @@ pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, mut listener: 
             .build()
     };
     let (mut backoff, mut patience) = (DefaultBackoff::default(), rarely());
+    let watches = Watches::new(Arc::clone(&connection.counters));
     let mut ill = None;
     loop {
         let opened = connection.generation();
-        let mut events = listener.open(connection.client());
+        let mut events = listener.open(watches.paced(connection.client()));
         let mut listed = false;
         loop {
             let next = if listed {
@@ -114,19 +131,17 @@ pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, mut listener: 
             };
             match next {
                 Some(Ok(event)) => {
-                    if matches!(event, Some(Event::Init)) {
+                    if matches!(event, Event::Init) {
                         listed = false;
-                    } else if matches!(event, Some(Event::InitDone)) {
+                    } else if matches!(event, Event::InitDone) {
                         listed = true;
                     }
-                    if !matches!(event, Some(Event::Init)) && ill.take().is_some() {
+                    if !matches!(event, Event::Init) && ill.take().is_some() {
                         listener.recovered();
                         backoff.reset();
                         patience = rarely();
                     }
-                    if let Some(event) = event {
-                        listener.apply(event);
-                    }
+                    listener.apply(event);
                 }
                 Some(Err(error)) => {
                     let failure = match code(&error) {

@@ -1,0 +1,87 @@
+//! A pause between watches that end as soon as they are open. kube's watcher opens a watch that has ended anew at once; a server or a proxy
+//! that closes each of them would be asked without end.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use kube::{
+    Client,
+    client::Body,
+    runtime::{utils::Backoff as _, watcher::DefaultBackoff},
+};
+use tokio::time::Instant;
+use tower::service_fn;
+
+use crate::counters::Counters;
+
+/// A watch that lasts less has failed: the server ends it after minutes. client-go has one second for this (`reflector.go`, "very short
+/// watch").
+const SHORT: Duration = Duration::from_secs(5);
+
+/// The watches of one listener, one after the other.
+#[derive(Clone)]
+pub struct Watches {
+    state: Arc<Mutex<State>>,
+    counters: Arc<Counters>,
+}
+
+#[derive(Default)]
+struct State {
+    opened: Option<Instant>,
+    backoff: DefaultBackoff,
+}
+
+impl Watches {
+    /// None was opened yet.
+    pub fn new(counters: Arc<Counters>) -> Self {
+        Self {
+            state: Arc::default(),
+            counters,
+        }
+    }
+
+    /// A client whose watches are opened after a pause where the one before was short, which counts as an error.
+    pub fn paced(&self, client: Client) -> Client {
+        let (watches, namespace) = (self.clone(), client.default_namespace().to_owned());
+        let send = move |request: http::Request<Body>| {
+            let (watches, client) = (watches.clone(), client.clone());
+            async move {
+                let query = request.uri().query().unwrap_or_default();
+                let is_watch = query.split('&').any(|part| part == "watch=true");
+                if is_watch {
+                    watches.pause().await;
+                }
+                let answer = client.send(request).await?;
+                if is_watch && answer.status().is_success() {
+                    watches.locked().opened = Some(Instant::now());
+                }
+                Ok::<_, kube::Error>(answer)
+            }
+        };
+        Client::new(service_fn(send), namespace)
+    }
+
+    async fn pause(&self) {
+        if let Some(pause) = self.next_pause(Instant::now()) {
+            self.counters.watch_errors.add();
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn next_pause(&self, now: Instant) -> Option<Duration> {
+        let mut state = self.locked();
+        let is_short = state.opened.is_some_and(|opened| now - opened < SHORT);
+        if !is_short {
+            state.backoff.reset();
+            return None;
+        }
+        state.backoff.next()
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, State> {
+        // Nothing can panic while it is held.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
