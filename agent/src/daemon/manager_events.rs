@@ -183,11 +183,13 @@ impl Agent {
         tokio::task::spawn_blocking(move || {
             let grace = u64::try_from(grace).unwrap_or(0);
             let ended = end_gracefully(entry.killer.path(), Duration::from_secs(grace), PATIENCE);
-            if let Err(error) = ended {
-                tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
+            match ended {
+                // It has ended, or was killed when its time was over.
+                Ok(()) => metrics.asked(&goes),
+                Err(error) => {
+                    tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
+                }
             }
-            // It has ended, or was killed when its time was over.
-            metrics.asked(&goes);
             clear(&left);
             settle(&manager, chosen, eviction);
         });
