@@ -11,10 +11,7 @@ use evictd_node::cgroup::end::end_gracefully;
 use evictd_store::record::{Record, RequestRecord};
 
 use super::Agent;
-use crate::daemon::{
-    eviction_log::{PATIENCE, ensure_dead},
-    pod_source::PodSource,
-};
+use crate::daemon::{ensure_dead::Victim, eviction_log::PATIENCE, pod_source::PodSource};
 
 impl Agent {
     pub(super) fn take_notes(&mut self) {
@@ -136,11 +133,10 @@ impl Agent {
         self.handed_over.take_over(&decided.pod);
         let record = self.eviction_log.take_decided(decided);
         if !decided.shadow {
-            let victim = Arc::clone(&decided.pod);
-            let left = self.pod_source.leftovers(&victim.pod.uid);
-            tokio::task::spawn_blocking(move || {
-                ensure_dead(&victim);
-                clear(&left);
+            self.ensure_dead.look_at(Victim {
+                entry: Arc::clone(&decided.pod),
+                signalled: decided.stages.signalled,
+                left: self.pod_source.leftovers(&decided.pod.pod.uid),
             });
         }
         let record = Record::evicted(record);
@@ -202,7 +198,7 @@ fn settle(manager: &CommandQueue, chosen: String, gone: EvictionDecision) {
 }
 
 /// Empties directories; they themselves stay, for the next pod.
-fn clear(directories: &[PathBuf]) {
+pub(super) fn clear(directories: &[PathBuf]) {
     for directory in directories {
         if let Err(error) = empty(directory) {
             tracing::warn!(directory = %directory.display(), %error, "an emptyDir is not empty");

@@ -3,6 +3,7 @@
 
 mod allocatable;
 mod disk;
+mod ensure_dead;
 mod error;
 pub mod eviction_log;
 mod guard;
@@ -46,7 +47,8 @@ use tokio::io::unix::AsyncFd;
 
 use crate::{
     daemon::{
-        eviction_log::{EvictionLog, ensure_dead},
+        ensure_dead::{EnsureDead, Victim},
+        eviction_log::EvictionLog,
         metrics::{Dropped, Reloads, names::DROPS},
         oom::OomAttributor,
         os_signals::{OsSignals, SignalAction},
@@ -104,7 +106,7 @@ pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
         let agent = Agent::start(config, origin, Arc::clone(&health)).await?;
         agent.serve(asked).await
     });
-    // A victim that does not die, or a disk that does not answer, holds up no end: the next agent goes on with it.
+    // Nor does a disk that does not answer.
     runtime.shutdown_timeout(LAST_WORK);
     ended
 }
@@ -158,6 +160,7 @@ struct Agent {
     disk: DiskWriter,
     /// What the node should say, or would in shadow mode.
     node_state: NodeState,
+    ensure_dead: EnsureDead,
     /// What the manager has seen lately.
     seen_by_manager: Arc<Recorder>,
     handed_over: HandedOver,
@@ -239,6 +242,8 @@ impl Agent {
 
     fn reconcile(&mut self) {
         while let Some(report) = self.events.next() {
+        // A victim that does not die holds up no end: the next agent goes on with it.
+        self.ensure_dead.stop(LAST_WORK);
             self.show(&report);
             self.oom_attributor.note(&report);
             if let Event::Evicted(evicted) = &report {
@@ -252,8 +257,11 @@ impl Agent {
                     refused: evicted.errno != 0,
                 });
                 if !evicted.shadow {
-                    let victim = Arc::clone(&evicted.pod);
-                    tokio::task::spawn_blocking(move || ensure_dead(&victim));
+                    self.ensure_dead.look_at(Victim {
+                        entry: Arc::clone(&evicted.pod),
+                        signalled: evicted.stages.signalled,
+                        left: Vec::new(),
+                    });
                 }
             }
             let Some(record) = self.eviction_log.take(&report) else {

@@ -32,8 +32,10 @@ use crate::{
     daemon::{
         disk::DiskWriter,
         eviction_log::EvictionLog,
+        ensure_dead::EnsureDead,
         guard,
         message::MessageBuilder,
+        manager_events::clear,
         metrics::{self, Dropped, Reloads},
         oom::OomAttributor,
         pod_source::{self, Opened, PodSource},
@@ -189,10 +191,15 @@ impl Agent {
                 evictd_cri::Tell::Disks(theirs) => disks.compare(theirs),
             })
         });
+        let blocking = tokio::runtime::Handle::current();
+        // A disk may hang: not the thread that kills.
+        let ensure_dead = EnsureDead::start(move |directories| {
+            drop(blocking.spawn_blocking(move || clear(&directories)));
+        })?;
         // In shadow mode what an earlier agent has begun waits for one that is not.
         if !config.shadow {
             let ends_pods = matches!(source, PodSource::Manifest { .. });
-            recall::go_on(&restored, &entries, ends_pods);
+            recall::go_on(&restored, &entries, ends_pods, &ensure_dead);
         }
         let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::new(Dropped::default());
@@ -275,6 +282,7 @@ impl Agent {
             mitigation,
             steps,
             incidents,
+            ensure_dead,
             disk: DiskWriter::new(disk),
             handed_over: HandedOver::new(entries, swap, targets, mount),
             protection,
