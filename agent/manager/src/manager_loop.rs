@@ -404,6 +404,8 @@ pub struct Status {
     pub conditions: BTreeSet<NodeCondition>,
     /// How far the counts of hooks were off, by signal.
     pub drift: Vec<(Signal, Drift)>,
+    /// Which of nodefs, imagefs and containerfs do not answer.
+    pub hung: [bool; 3],
     /// Rounds since the start.
     pub cycles: u64,
     /// Pods that came back after an eviction.

@@ -316,6 +316,9 @@ impl Agent {
         self.reload(false);
         self.follow_node_scope();
         self.look_at_pods();
+        if let Some(manager) = &self.manager {
+            self.scan_watch.see_hung(manager.status().get().hung);
+        }
         self.ticks = self.ticks.wrapping_add(1);
         let lost = match &self.counters_object {
             Some(object) => self.cgroup_events.rescan_due(object).unwrap_or(true),

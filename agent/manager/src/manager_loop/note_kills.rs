@@ -78,6 +78,7 @@ impl ManagerLoop {
             thresholds: self.thresholds.clone(),
             forecasts: round.forecasts,
             conditions,
+            hung: self.sources.hung(),
             drift: self.sources.drift(),
             cycles: self.cycles,
             recreations: self.recreations,
