@@ -1,6 +1,10 @@
 //! Starts and ends the thread of the manager.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use evictd_engine::history::Recorder;
 use evictd_sys::rt::{MANAGER_PRIORITY, join_root_memcg, prefault_heap, set_sched_fifo};
@@ -79,11 +83,16 @@ impl ManagerHandle {
         &self.recorder
     }
 
-    /// Ends the thread.
-    #[expect(clippy::disallowed_methods, reason = "the caller has normal priority")]
-    pub fn stop(self) {
+    /// Ends the thread. False when it has not ended in time: a call into the kernel does not return.
+    pub fn stop(self, patience: Duration) -> bool {
         self.commands.stop();
-        // A panic has said what it was.
-        let _ = self.thread.join();
+        let until = Instant::now() + patience;
+        while !self.thread.is_finished() {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 }

@@ -76,6 +76,8 @@ const RESCAN_TICKS: u32 = 60;
 /// A pod makes several cgroups when it starts: one look for all of them.
 const GATHER: Duration = Duration::from_millis(20);
 
+/// How long the manager may take to end.
+const MANAGER_END: Duration = Duration::from_secs(2);
 /// How long work that blocks may go on when all else has ended.
 const LAST_WORK: Duration = Duration::from_secs(1);
 
@@ -157,10 +159,10 @@ struct Agent {
     mitigation: Arc<evictd_manager::mitigation_worker::MitigationWorker>,
     steps: StepThreads,
     incidents: Incidents,
+    ensure_dead: EnsureDead,
     disk: DiskWriter,
     /// What the node should say, or would in shadow mode.
     node_state: NodeState,
-    ensure_dead: EnsureDead,
     /// What the manager has seen lately.
     seen_by_manager: Arc<Recorder>,
     handed_over: HandedOver,
@@ -200,7 +202,7 @@ impl Agent {
                 Some(record) = self.disk.acknowledged() => self.report_to_cluster(record),
                 _ = tick.tick() => {
                     self.tick();
-                    self.follow_disks().await;
+                    self.follow_disks();
                 }
                 gathered = gather(life.as_ref()) => {
                     gathered?;
@@ -217,8 +219,10 @@ impl Agent {
         self.health.ends();
         self.write_pauses();
         self.scanner.stop();
-        if let Some(manager) = self.manager.take() {
-            manager.stop();
+        if let Some(manager) = self.manager.take()
+            && !manager.stop(MANAGER_END)
+        {
+            tracing::error!("the control loop hangs: the agent ends without it");
         }
         self.take_notes();
         if let Some(fastpath) = self.fastpath.take() {
@@ -236,14 +240,14 @@ impl Agent {
             cluster.stop().await;
         }
         self.disk.close();
+        // A victim that does not die holds up no end: the next agent goes on with it.
+        self.ensure_dead.stop(LAST_WORK);
         tracing::info!("stopped");
         Ok(())
     }
 
     fn reconcile(&mut self) {
         while let Some(report) = self.events.next() {
-        // A victim that does not die holds up no end: the next agent goes on with it.
-        self.ensure_dead.stop(LAST_WORK);
             self.show(&report);
             self.oom_attributor.note(&report);
             if let Event::Evicted(evicted) = &report {
@@ -310,15 +314,15 @@ impl Agent {
         self.write_incidents(monotonic_ns());
         self.disk.watch();
         self.scan_watch.tick(&self.scanner);
+        if let Some(manager) = &self.manager {
+            self.scan_watch.see_hung(manager.status().get().hung);
+        }
         self.policies.refresh(self.disk.queue());
         self.write_pauses();
         self.take_kubelet_evictions();
         self.reload(false);
         self.follow_node_scope();
         self.look_at_pods();
-        if let Some(manager) = &self.manager {
-            self.scan_watch.see_hung(manager.status().get().hung);
-        }
         self.ticks = self.ticks.wrapping_add(1);
         let lost = match &self.counters_object {
             Some(object) => self.cgroup_events.rescan_due(object).unwrap_or(true),
@@ -334,8 +338,8 @@ impl Agent {
     }
 
     /// Disks that can be watched by now. No hook counts their inodes before the next start.
-    async fn follow_disks(&mut self) {
-        let Some(found) = self.disk_retry.tick(&self.config).await else {
+    fn follow_disks(&mut self) {
+        let Some(found) = self.disk_retry.tick(&self.config) else {
             return;
         };
         tracing::info!("disks are watched now");

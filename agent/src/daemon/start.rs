@@ -31,11 +31,11 @@ use super::{
 use crate::{
     daemon::{
         disk::DiskWriter,
-        eviction_log::EvictionLog,
         ensure_dead::EnsureDead,
+        eviction_log::EvictionLog,
         guard,
-        message::MessageBuilder,
         manager_events::clear,
+        message::MessageBuilder,
         metrics::{self, Dropped, Reloads},
         oom::OomAttributor,
         pod_source::{self, Opened, PodSource},
@@ -158,7 +158,6 @@ impl Agent {
         let mount = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(mount, _)| mount);
         let mount = mount.unwrap_or_else(|| PathBuf::from(scope::CGROUP_MOUNT));
         let layout = signals.sources.layout();
-        let disk_retry = sources::DiskRetry::new(&signals.sources);
         let hooks = metrics::hooks(&signals);
         let manager = ManagerHandle::start(evictd_manager::Setup {
             settings: sources::settings(config, layout, BY_FASTPATH.to_vec()),
@@ -273,7 +272,7 @@ impl Agent {
             allocatable,
             node_memory,
             layout,
-            disk_retry,
+            disk_retry: signals.disk_retry,
             config_source: origin,
             reloads,
             oom_attributor: evidence,
@@ -297,11 +296,14 @@ fn heartbeats(events: &Arc<EventQueue>, commands: &Arc<CommandQueue>) -> Vec<Hea
         Heartbeat {
             name: "fast path",
             limit: telemetry::FAST_PATH_LIMIT,
+            is_vital: true,
             last: Box::new(move || events.last_beat()),
         },
         Heartbeat {
             name: "control loop",
             limit: telemetry::CONTROL_LOOP_LIMIT,
+            // Memory is watched without it, and an agent that takes the place of this one hangs where it hung.
+            is_vital: false,
             last: Box::new(move || commands.last_beat()),
         },
     ]
