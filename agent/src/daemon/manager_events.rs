@@ -110,13 +110,17 @@ impl Agent {
     }
 
     /// Has a step taken away from this thread.
-    fn mitigate(&self, demand: evictd_manager::mitigation_worker::MitigationRequest) {
-        let pods = demand.pods.len();
-        if demand.shadow {
-            tracing::warn!(step = ?demand.step, pods, "shadow mode: this step would be taken before a pod is evicted");
+    fn mitigate(&self, request: evictd_manager::mitigation_worker::MitigationRequest) {
+        if request.shadow {
+            let (step, pods) = (request.action.step(), request.action.pods().len());
+            tracing::warn!(
+                ?step,
+                pods,
+                "shadow mode: this step would be taken before a pod is evicted"
+            );
             return;
         }
-        self.steps.take(demand);
+        self.steps.take(request);
     }
 
     fn take_reclaimed(&mut self, reclaimed: &Reclaimed) {

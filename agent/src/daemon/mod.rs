@@ -242,6 +242,7 @@ impl Agent {
         self.disk.close();
         // A victim that does not die holds up no end: the next agent goes on with it.
         self.ensure_dead.stop(LAST_WORK);
+        self.steps.stop(LAST_WORK);
         tracing::info!("stopped");
         Ok(())
     }

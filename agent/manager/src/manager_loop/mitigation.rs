@@ -14,7 +14,7 @@ use crate::{
     ManagerEvent,
     manager_loop::{ManagerLoop, execute::is_short, signed},
     message::MitigationOutcome,
-    mitigation_worker::{Done, MitigationRequest},
+    mitigation_worker::{Done, MitigationAction, MitigationRequest},
 };
 
 /// The steps so far.
@@ -65,19 +65,19 @@ impl ManagerLoop {
             self.mitigation.available = seen.get(signal).map_or(0, |now| now.available);
         }
         let config = self.mitigation.steps.config();
-        let pods = match step {
-            Step::Reclaim(_) => self.unspared(),
-            Step::Throttle => self.first(seen, signal, config.throttle.map_or(0, |b| b.pods)),
-            Step::Unthrottle => Vec::new(),
+        let action = match step {
+            Step::Reclaim(deficit) => MitigationAction::Reclaim {
+                deficit,
+                pods: self.unspared(),
+                within: config.reclaim.unwrap_or_default(),
+            },
+            Step::Throttle => {
+                let count = config.throttle.map_or(0, |throttle| throttle.pods);
+                MitigationAction::Throttle(self.first(seen, signal, count))
+            }
+            Step::Unthrottle => MitigationAction::ReleaseAll,
         };
-        let demand = MitigationRequest {
-            step,
-            signal,
-            pods,
-            within: config.reclaim.unwrap_or_default(),
-            shadow: self.shadow,
-        };
-        let is_sent = self.emit(ManagerEvent::Mitigate(Box::new(demand)));
+        let is_sent = self.ask(action, self.shadow);
         if self.shadow || !is_sent {
             // Nothing is done, so that no answer comes.
             self.mitigation.steps.reclaimed();
@@ -89,14 +89,18 @@ impl ManagerLoop {
         if self.shadow || self.mitigation.steps.config().throttle.is_none() {
             return;
         }
-        let demand = MitigationRequest {
-            step: Step::Unthrottle,
-            signal: self.mitigation.signal,
-            pods: vec![Arc::clone(pod)],
-            within: std::time::Duration::ZERO,
-            shadow: false,
+        self.ask(MitigationAction::Release(vec![Arc::clone(pod)]), false);
+    }
+
+    /// Has a step taken; false when it found no place.
+    fn ask(&self, action: MitigationAction, shadow: bool) -> bool {
+        let signal = self.mitigation.signal;
+        let request = MitigationRequest {
+            action,
+            signal,
+            shadow,
         };
-        self.emit(ManagerEvent::Mitigate(Box::new(demand)));
+        self.emit(ManagerEvent::Mitigate(Box::new(request)))
     }
 
     /// Shadow mode begins, and leaves no pod throttled; or it ends, and none of its steps was taken.
@@ -113,14 +117,7 @@ impl ManagerLoop {
 
     fn release_throttled(&mut self) {
         if self.mitigation.must_release {
-            let demand = MitigationRequest {
-                step: Step::Unthrottle,
-                signal: self.mitigation.signal,
-                pods: Vec::new(),
-                within: std::time::Duration::ZERO,
-                shadow: false,
-            };
-            self.mitigation.must_release = !self.emit(ManagerEvent::Mitigate(Box::new(demand)));
+            self.mitigation.must_release = !self.ask(MitigationAction::ReleaseAll, false);
         }
     }
 
