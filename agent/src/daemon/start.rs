@@ -186,7 +186,7 @@ impl Agent {
                 evictd_cri::Tell::Reclaimed(removed) => {
                     commands.send(Command::Reclaimed(removed));
                 }
-                evictd_cri::Tell::Layers(layers) => scanner.set_layers(layers),
+                evictd_cri::Tell::Layers { layers, asked } => scanner.set_layers(layers, asked),
                 evictd_cri::Tell::Disks(theirs) => disks.compare(theirs),
             })
         });
