@@ -21,7 +21,7 @@ const RESERVED_HEAP: usize = 64 << 10;
 pub struct ManagerHandle {
     thread: std::thread::JoinHandle<()>,
     commands: Arc<CommandQueue>,
-    notes: Arc<EventQueue>,
+    events: Arc<EventQueue>,
     status: Arc<SharedStatus>,
     recorder: Arc<Recorder>,
 }
@@ -32,7 +32,7 @@ impl ManagerHandle {
     /// # Errors
     /// The system has no thread or descriptor to give.
     pub fn start(mut setup: Setup) -> io::Result<Self> {
-        let notes = EventQueue::new()?;
+        let events = EventQueue::new()?;
         let commands = CommandQueue::new()?;
         let status = Arc::<SharedStatus>::default();
         let recorder = Arc::<Recorder>::default();
@@ -42,7 +42,7 @@ impl ManagerHandle {
             Arc::clone(&recorder),
         );
         let memory_v1 = setup.memory_v1.take();
-        let mut looping = ManagerLoop::new(setup, Arc::clone(&notes), shared);
+        let mut looping = ManagerLoop::new(setup, Arc::clone(&events), shared);
         let thread = std::thread::Builder::new()
             .name("manager".into())
             .spawn(move || {
@@ -57,7 +57,7 @@ impl ManagerHandle {
         Ok(Self {
             thread,
             commands,
-            notes,
+            events,
             status,
             recorder,
         })
@@ -70,7 +70,7 @@ impl ManagerHandle {
 
     /// Where its events come from.
     pub fn events(&self) -> &Arc<EventQueue> {
-        &self.notes
+        &self.events
     }
 
     /// What the last round saw.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    Observations, Signal, Snapshot,
+    Observations, Signal,
     mitigation::{Shortage, Step, Steps},
     model::settings::MitigationConfig,
 };
@@ -146,10 +146,8 @@ impl ManagerLoop {
             .filter(|t| !t.is_hard() && memory.contains(&t.signal) && is_short(t, seen))
             .filter_map(|t| {
                 let now = seen.get(t.signal)?;
-                let wanted = i128::from(t.resolved_amount(now.capacity));
-                let deficit = wanted - i128::from(now.available);
                 let short = Shortage {
-                    deficit: u64::try_from(deficit).unwrap_or(0),
+                    deficit: t.deficit(now),
                     is_met: now.available < signed(t.amount(now.capacity)),
                 };
                 Some((t.signal, short))
@@ -159,7 +157,7 @@ impl ManagerLoop {
 
     /// All pods that no policy denies; protected ones are not in the set.
     fn unspared(&self) -> Vec<Arc<Entry>> {
-        let unspared = self.running.iter().filter(|pod| !pod.is_denied);
+        let unspared = self.node.running.iter().filter(|pod| !pod.is_denied);
         unspared
             .filter_map(|pod| self.pods.entry(&pod.uid).cloned())
             .collect()
@@ -167,11 +165,7 @@ impl ManagerLoop {
 
     /// The first candidates, in the order of eviction.
     fn first(&self, seen: &Observations, signal: Signal, count: usize) -> Vec<Arc<Entry>> {
-        let node = Snapshot {
-            observations: seen,
-            pods: &self.running,
-            usages: self.usage_collector.usages(),
-        };
+        let node = self.node.snapshot(seen);
         let candidates = self.planner.candidates(node, signal).into_iter();
         candidates
             .filter_map(|pod| self.pods.entry(&pod.uid).cloned())
