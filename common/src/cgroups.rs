@@ -29,6 +29,4 @@ pub struct Event {
     pub path: [u8; PATH_BYTES],
 }
 
-crate::plain_old_data!(Event);
-
-const _: () = assert!(size_of::<Event>() == 2 * 8 + 2 * 4 + PATH_BYTES);
+crate::plain_old_data!(Event = 2 * 8 + 2 * 4 + PATH_BYTES);

@@ -52,8 +52,8 @@ pub struct CgroupCount {
     pub gone: i64,
 }
 
-crate::plain_old_data!(CounterTrigger, CounterTriggerEvent, CgroupCount);
-
-const _: () = assert!(size_of::<CounterTrigger>() == 2 * 8 + 2 * 4);
-const _: () = assert!(size_of::<CounterTriggerEvent>() == 5 * 8 + 2 * 4);
-const _: () = assert!(size_of::<CgroupCount>() == 2 * 8);
+crate::plain_old_data!(
+    CounterTrigger = 2 * 8 + 2 * 4,
+    CounterTriggerEvent = 5 * 8 + 2 * 4,
+    CgroupCount = 2 * 8,
+);

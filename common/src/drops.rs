@@ -6,10 +6,10 @@
 pub enum Drop {
     /// The wake-up ring buffer was full; the trigger stays armed and the next charge tries again.
     Wakeup = 0,
-    /// The telemetry ring buffer was full; the record is lost.
-    Telemetry = 1,
-    /// The ring buffer of pod life was full; the pod table has to be read anew.
-    PodLife = 2,
+    /// The ring buffer of OOM records was full; the record is lost.
+    OomRecord = 1,
+    /// The ring buffer of cgroup events was full; the pod table has to be read anew.
+    CgroupEvent = 2,
     /// No room to count a cgroup by itself; what its tasks did is in the whole count only.
     Share = 3,
 }

@@ -16,6 +16,4 @@ pub struct ShareKey {
     pub filesystem: u64,
 }
 
-crate::plain_old_data!(ShareKey);
-
-const _: () = assert!(size_of::<ShareKey>() == 2 * 8);
+crate::plain_old_data!(ShareKey = 2 * 8);

@@ -10,10 +10,11 @@ pub mod memory;
 pub mod oom;
 pub mod pids;
 
-/// Marks the types that aya may copy to and from maps byte by byte.
+/// Marks the types that aya may copy to and from maps byte by byte. Each is given with the sum of its fields' sizes.
 macro_rules! plain_old_data {
-    ($($t:ty),+ $(,)?) => {$(
-        // SAFETY: repr(C), made of integers only, and without padding (asserted below).
+    ($($t:ty = $size:expr),+ $(,)?) => {$(
+        const _: () = assert!(size_of::<$t>() == $size, "padding");
+        // SAFETY: repr(C), made of integers only, and without padding: its fields fill it.
         #[cfg(feature = "user")]
         unsafe impl aya::Pod for $t {}
     )+};

@@ -208,18 +208,14 @@ pub struct TriggerEvent {
 }
 
 crate::plain_old_data!(
-    KernelKill,
-    MemoryTrigger,
-    MemoryTriggerState,
-    PinnedGuard,
-    TriggerEvent,
-    Victim,
-    VictimKey
+    KernelKill = 2 * 8,
+    MemoryTrigger = 5 * 8 + 2 * 4,
+    MemoryTriggerState = 9 * 8,
+    PinnedGuard = 4 * 8,
+    TriggerEvent = 5 * 8 + 2 * 4,
+    Victim = 3 * 8,
+    VictimKey = 2 * 8,
 );
-
-const _: () = assert!(size_of::<MemoryTrigger>() == 5 * 8 + 2 * 4);
-const _: () = assert!(size_of::<MemoryTriggerState>() == 9 * 8);
-const _: () = assert!(size_of::<TriggerEvent>() == 5 * 8 + 2 * 4);
 
 #[cfg(test)]
 mod tests {

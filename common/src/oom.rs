@@ -73,8 +73,8 @@ pub struct OomContext {
     pub limit_id: u64,
 }
 
-crate::plain_old_data!(OomEvent, OomKill, OomContext);
-
-const _: () = assert!(size_of::<OomEvent>() == 2 * 8 + 2 * 4);
-const _: () = assert!(size_of::<OomKill>() == 3 * 8 + LEVELS * 3 * 8 + 16 + 2 * 4);
-const _: () = assert!(size_of::<OomContext>() == 3 * 8);
+crate::plain_old_data!(
+    OomEvent = 2 * 8 + 2 * 4,
+    OomKill = 3 * 8 + LEVELS * 3 * 8 + 16 + 2 * 4,
+    OomContext = 3 * 8,
+);

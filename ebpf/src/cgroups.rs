@@ -21,7 +21,7 @@ use crate::{
 
 /// A node that starts a hundred pods at once makes some six hundred records.
 #[map]
-static POD_LIFE: RingBuf = RingBuf::with_byte_size(512 * 1024, 0);
+static CGROUP_EVENTS: RingBuf = RingBuf::with_byte_size(512 * 1024, 0);
 
 /// `TP_PROTO(struct cgroup *cgrp, const char *path)`.
 #[btf_tracepoint(function = "cgroup_mkdir")]
@@ -109,8 +109,8 @@ fn untyped(ctx: &TracePointContext, kind: u32, path_field: usize) -> Option<u64>
 
 #[inline(always)]
 fn record(kind: u32, cgroup_id: u64, path: *const u8) {
-    let Some(mut entry) = POD_LIFE.reserve::<Event>(0) else {
-        drops::count(Drop::PodLife);
+    let Some(mut entry) = CGROUP_EVENTS.reserve::<Event>(0) else {
+        drops::count(Drop::CgroupEvent);
         return;
     };
     let event = entry.as_mut_ptr();

@@ -25,7 +25,8 @@ static INODE_DEVICES: Array<u32> = Array::with_max_entries(MAX_FILESYSTEMS, 0);
 #[map]
 static INODE_COUNTS: Array<i64> = Array::with_max_entries(MAX_FILESYSTEMS, 0);
 #[map]
-static INODE_WIRES: Array<CounterTrigger> = Array::with_max_entries(MAX_FILESYSTEMS * TRIGGERS, 0);
+static INODE_TRIGGERS: Array<CounterTrigger> =
+    Array::with_max_entries(MAX_FILESYSTEMS * TRIGGERS, 0);
 #[map]
 static INODE_TRIPPED: Array<u64> = Array::with_max_entries(MAX_FILESYSTEMS * TRIGGERS, 0);
 #[map]
@@ -35,7 +36,7 @@ static INODE_SHARES: HashMap<ShareKey, CgroupCount> = HashMap::with_max_entries(
 
 const COUNTER: EventCounter = EventCounter {
     counts: &INODE_COUNTS,
-    triggers: &INODE_WIRES,
+    triggers: &INODE_TRIGGERS,
     tripped: &INODE_TRIPPED,
     wakeups: &INODE_WAKEUPS,
 };

@@ -25,9 +25,9 @@ static TRIGGERS: Array<MemoryTrigger> = Array::with_max_entries(MAX_TRIGGERS, 0)
 static TRIGGER_STATE: Array<MemoryTriggerState> = Array::with_max_entries(MAX_TRIGGERS, 0);
 /// How often the agent has set a trigger, all slots together.
 #[map]
-static ARMINGS: Array<u64> = Array::with_max_entries(1, 0);
+static GENERATION: Array<u64> = Array::with_max_entries(1, 0);
 #[map]
-static SLACK: PerCpuArray<SkipAllowance> = PerCpuArray::with_max_entries(1, 0);
+static SKIP_ALLOWANCE: PerCpuArray<SkipAllowance> = PerCpuArray::with_max_entries(1, 0);
 /// [`slack_shift`](evictd_common::memory::slack_shift) of this machine.
 #[unsafe(no_mangle)]
 static SLACK_SHIFT: Global<u32> = Global::new(0);
@@ -40,8 +40,8 @@ static SLACK_SHIFT: Global<u32> = Global::new(0);
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SkipAllowance {
-    /// [`ARMINGS`] when it was granted: it does not outlive a trigger.
-    armings: u64,
+    /// [`GENERATION`] when it was granted: it does not outlive a trigger.
+    generation: u64,
     /// Pages.
     left: u64,
     /// How far the nearest limit is, in pages, while a look goes on. Here and not in a register: values that the verifier
@@ -52,8 +52,8 @@ struct SkipAllowance {
 impl SkipAllowance {
     /// Takes from it, if there is enough.
     #[inline(always)]
-    fn consume(&mut self, pages: u64, armings: u64) -> bool {
-        let enough = self.armings == armings && self.left >= pages;
+    fn consume(&mut self, pages: u64, generation: u64) -> bool {
+        let enough = self.generation == generation && self.left >= pages;
         if enough {
             self.left -= pages;
         }
@@ -74,9 +74,9 @@ impl SkipAllowance {
 
     /// Grants what the distances allow that were noted.
     #[inline(always)]
-    fn refill(&mut self, armings: u64) {
+    fn refill(&mut self, generation: u64) {
         self.left = skip_allowance(self.nearest, SLACK_SHIFT.load() & 31);
-        self.armings = armings;
+        self.generation = generation;
     }
 }
 
@@ -84,12 +84,13 @@ impl SkipAllowance {
 #[btf_tracepoint(function = "mod_memcg_lruvec_state")]
 pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
     let value: i32 = ctx.arg(2);
-    let (Some(allowance), Some(&armings)) = (SLACK.get_ptr_mut(0), ARMINGS.get(0)) else {
+    let (Some(allowance), Some(&generation)) = (SKIP_ALLOWANCE.get_ptr_mut(0), GENERATION.get(0))
+    else {
         return 0;
     };
-    // SAFETY: a per-CPU slot. Two tasks that mix their words on it mix two slacks that were both granted.
+    // SAFETY: a per-CPU slot. Two tasks that mix their words on it mix two allowances that were both granted.
     let allowance = unsafe { &mut *allowance };
-    if allowance.consume(u64::from(value.unsigned_abs()), armings) {
+    if allowance.consume(u64::from(value.unsigned_abs()), generation) {
         return 0;
     }
     let memcg: *const u8 = ctx.arg(0);
@@ -98,7 +99,7 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
         allowance.note(distance)
     });
     // An arming in between makes the next event look again.
-    allowance.refill(armings);
+    allowance.refill(generation);
     notify_huge_charge(ctx.as_ptr(), u64::try_from(value).unwrap_or(0));
     0
 }
@@ -143,13 +144,13 @@ struct Seen {
 /// Compares every trigger; `note` hears how far each limit is, in pages.
 #[inline(always)]
 fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) {
-    let Some(&nobodys) = ARMINGS.get(0) else {
+    let Some(&no_counter) = GENERATION.get(0) else {
         return note(0);
     };
     let mut seen = Seen {
         // No counter lies there. A number that the verifier does not know, like those that follow: it would go through the
         // loop once more for each that it does.
-        counter: nobodys,
+        counter: no_counter,
         usage: 0,
         tripped: 0,
     };

@@ -52,7 +52,7 @@ static MM_RSS: Global<u32> = Global::new(0);
 static MM_RSS_STRIDE: Global<u32> = Global::new(0);
 
 #[map]
-static TELEMETRY: RingBuf = RingBuf::with_byte_size(64 * 1024, 0);
+static OOM_RECORDS: RingBuf = RingBuf::with_byte_size(64 * 1024, 0);
 #[map]
 static OOM_KILLS: RingBuf = RingBuf::with_byte_size(16 * 1024, 0);
 /// The kernel kills for one shortage at a time (`oom_lock`).
@@ -156,7 +156,7 @@ fn limit_id(now: u64) -> u64 {
 #[inline(always)]
 fn describe(task: Address) {
     let Some(mut entry) = OOM_KILLS.reserve::<OomKill>(0) else {
-        drops::count(Drop::Telemetry);
+        drops::count(Drop::OomRecord);
         return;
     };
     // SAFETY: takes no arguments.
@@ -229,8 +229,8 @@ fn resident<const N: usize>(task: Address, counters: [u64; N]) -> Option<u64> {
 
 #[inline(always)]
 fn record(kind: u32, pid: u32) {
-    let Some(mut entry) = TELEMETRY.reserve::<OomEvent>(0) else {
-        drops::count(Drop::Telemetry);
+    let Some(mut entry) = OOM_RECORDS.reserve::<OomEvent>(0) else {
+        drops::count(Drop::OomRecord);
         return;
     };
     entry.write(OomEvent {

@@ -24,7 +24,7 @@ use crate::{
 #[map]
 static PID_COUNT: Array<i64> = Array::with_max_entries(1, 0);
 #[map]
-static PID_WIRES: Array<CounterTrigger> = Array::with_max_entries(TRIGGERS, 0);
+static PID_TRIGGERS: Array<CounterTrigger> = Array::with_max_entries(TRIGGERS, 0);
 #[map]
 static PID_TRIPPED: Array<u64> = Array::with_max_entries(TRIGGERS, 0);
 #[map]
@@ -35,7 +35,7 @@ static PID_SHARES: HashMap<u64, CgroupCount> = HashMap::with_max_entries(MAX_SHA
 
 const COUNTER: EventCounter = EventCounter {
     counts: &PID_COUNT,
-    triggers: &PID_WIRES,
+    triggers: &PID_TRIGGERS,
     tripped: &PID_TRIPPED,
     wakeups: &PID_WAKEUPS,
 };

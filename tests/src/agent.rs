@@ -169,9 +169,14 @@ impl Agent {
         log.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// SIGTERM, whose effect is not waited for.
+    pub fn ask_to_end(&self) -> io::Result<()> {
+        signal(&self.child, libc::SIGTERM)
+    }
+
     /// SIGTERM, and its exit code.
     pub fn terminate(&mut self) -> io::Result<Option<i32>> {
-        signal(&self.child, libc::SIGTERM)?;
+        self.ask_to_end()?;
         Ok(self.child.wait()?.code())
     }
 

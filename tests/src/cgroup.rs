@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_node::cgroup::memory::{MemoryCgroup, Version, descendants};
+use evictd_node::cgroup::{
+    memory::{MemoryCgroup, Version},
+    tree::descendants,
+};
 
 /// A memory cgroup that is removed with all below it, after every process in it was killed.
 pub struct TestCgroup {

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::AsRawFd as _,
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -232,7 +232,7 @@ impl Watched {
                 None => {}
             }
             let left = end.checked_duration_since(Instant::now())?;
-            poll([self.events.as_raw_fd()], Some(left));
+            poll([Some(self.events.as_fd())], Some(left));
         }
     }
 

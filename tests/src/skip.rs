@@ -32,7 +32,8 @@ pub fn no_bpf() -> Option<&'static str> {
 
 /// Why nothing here can have real-time priority.
 pub fn no_realtime() -> Option<String> {
-    probe_realtime().map(|error| format!("SCHED_FIFO: {error}"))
+    let refused = probe_realtime().err();
+    refused.map(|error| format!("SCHED_FIFO: {error}"))
 }
 
 /// Whether this is a guest of `cargo xtask vm`: its kernel's command line says which cgroups it has.

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{ConfigError, read_kubelet_document, thresholds::DEFAULT_EVICTION_HARD};
+use super::{ConfigError, read_written_document, thresholds::DEFAULT_EVICTION_HARD};
 
 /// What the files' names end with; others are passed over.
 const EXTENSION: &str = "conf";
@@ -64,7 +64,7 @@ pub fn read(directory: &Path) -> Result<Vec<Value>, ConfigError> {
 }
 
 fn read_one(path: &Path) -> Result<Value, ConfigError> {
-    let document = read_kubelet_document(path)?;
+    let document = read_written_document(path)?;
     let wrong = |reason: String| ConfigError::Syntax {
         path: path.into(),
         reason,

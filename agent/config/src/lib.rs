@@ -3,7 +3,7 @@
 //! What the kubelet has too is called as in the KubeletConfiguration; an absent field means the kubelet's default.
 
 use std::{
-    fs,
+    fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
@@ -162,17 +162,23 @@ impl Config {
         Self::from_document(document, &files, before)
     }
 
-    /// The same for an agent that runs: it stays with these files of the kubelet's.
+    /// The same for an agent that runs: it stays with these files of the kubelet's. `has_changed`: the file is another one than before,
+    /// and without a byte it is about to be written.
     ///
     /// # Errors
     ///
     /// As [`Config::load_beside`].
     pub fn load_again(
         path: &Path,
+        has_changed: bool,
         files: &KubeletFiles,
         before: &KubeletDocument,
     ) -> Result<(Self, KubeletDocument), ConfigError> {
-        Self::from_document(read_document(path)?, files, before)
+        let document = match has_changed {
+            true => read_written_document(path)?,
+            false => read_document(path)?,
+        };
+        Self::from_document(document, files, before)
     }
 
     fn from_document(
@@ -333,34 +339,34 @@ fn kubelet_fields(document: Value) -> Result<EvictionFields, ConfigError> {
 /// # Errors
 /// The file cannot be read, or its syntax is wrong.
 pub fn read_document(path: &Path) -> Result<Value, ConfigError> {
-    let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
+    parse_text(path, &read_text(path)?)
+}
+
+/// The same of a file that is never without a byte but for the moment before it is written. The kubelet refuses such files of its own
+/// (`configfiles.Load`).
+fn read_written_document(path: &Path) -> Result<Value, ConfigError> {
+    let text = read_text(path)?;
+    if text.is_empty() {
+        return Err(ConfigError::Read {
+            path: path.into(),
+            source: io::Error::new(io::ErrorKind::UnexpectedEof, "the file is empty"),
+        });
+    }
+    parse_text(path, &text)
+}
+
+fn read_text(path: &Path) -> Result<String, ConfigError> {
+    fs::read_to_string(path).map_err(|source| ConfigError::Read {
         path: path.into(),
         source,
-    })?;
-    parse_document(&text).map_err(|reason| ConfigError::Syntax {
-        path: path.into(),
-        reason,
     })
 }
 
-/// A file of the kubelet's, which itself refuses one without a byte (`configfiles.Load`): it is about to be written.
-fn read_kubelet_document(path: &Path) -> Result<Value, ConfigError> {
-    refuse_empty(path)?;
-    read_document(path)
-}
-
-/// Refuses a file without a single byte, as one that is about to be written.
-///
-/// # Errors
-/// It is empty. One that cannot be looked at is for its reader to refuse.
-pub fn refuse_empty(path: &Path) -> Result<(), ConfigError> {
-    if fs::metadata(path).is_ok_and(|facts| facts.len() == 0) {
-        return Err(ConfigError::Read {
-            path: path.into(),
-            source: std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the file is empty"),
-        });
-    }
-    Ok(())
+fn parse_text(path: &Path, text: &str) -> Result<Value, ConfigError> {
+    parse_document(text).map_err(|reason| ConfigError::Syntax {
+        path: path.into(),
+        reason,
+    })
 }
 
 /// A YAML or JSON document that was read elsewhere; an empty one is null.

@@ -1,4 +1,4 @@
-//! Where a threshold comes from, for those who ask.
+//! Where a threshold comes from, for reports.
 
 use std::{collections::BTreeMap, fmt};
 

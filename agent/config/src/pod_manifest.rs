@@ -1,4 +1,4 @@
-//! The manifest file: who runs here, where no API server tells. YAML or JSON:
+//! The manifest file: the pods of a node without an API server. YAML or JSON:
 //!
 //! ```yaml
 //! pods:
@@ -122,7 +122,6 @@ fn pod(mut fields: ObjectDecoder, scope: &Path) -> Result<ManifestPod, ConfigErr
         qos: fields.choice("qosClass", &CLASSES)?.unwrap_or(made),
         is_static: fields.boolean("static")?.unwrap_or(false),
         memory_request: request.unwrap_or(0),
-        memory_limit: limit,
         labels: fields.text_map("labels")?,
         annotations: fields.text_map("annotations")?,
         phase: fields

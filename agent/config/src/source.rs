@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{ConfigError, drop_ins, read_kubelet_document};
+use super::{ConfigError, drop_ins, read_written_document};
 
 /// The files in which the kubelet's settings are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl KubeletFiles {
     /// # Errors
     /// One that cannot be read or is empty, or is no KubeletConfiguration.
     pub(super) fn read(&self) -> Result<Option<Value>, ConfigError> {
-        let base = self.config.as_deref().map(read_kubelet_document);
+        let base = self.config.as_deref().map(read_written_document);
         let base = base.transpose()?;
         let drop_ins = self.directory.as_deref().map(drop_ins::read).transpose()?;
         Ok(drop_ins::merge(base, drop_ins.unwrap_or_default()))
@@ -218,6 +218,15 @@ mod tests {
         let last = read(&read(&file).unwrap()).unwrap();
         assert_eq!(last.source, KubeletSource::LastRead);
         assert_eq!(last.document, file.document);
+
+        // A named pipe has no length before it is read.
+        let (pipe, text) = (path.clone(), "c: 3");
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let writer = std::thread::spawn(move || fs::write(pipe, text));
+        assert_eq!(read(&none).unwrap().document, Some(json!({"c": 3})));
+        writer.join().unwrap().unwrap();
+        fs::remove_file(&path).unwrap();
 
         // A directory is not read either; what is no text is an error, like what is no YAML.
         fs::create_dir(&path).unwrap();

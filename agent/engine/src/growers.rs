@@ -6,51 +6,44 @@
 use crate::growth::{Grown, Growth, Sample};
 
 /// Pods that are watched at once.
-pub const WATCHED: usize = 4;
+pub const WATCHED: usize = 8;
 /// What a counter may jump ahead by: a huge page, or what CPUs charge in advance. Less is no growth.
 const JUMP: u64 = 2 << 20;
 /// Over so long at least, in nanoseconds, growth is compared with that of the whole scope.
 pub const STEADY_NS: u64 = 250_000_000;
 /// What was read longer ago, in nanoseconds, tells nothing of now.
 const RECENT_NS: u64 = 100_000_000;
+/// And what was read so much longer ago nothing of a growth that lasts.
+const FORGET_NS: u64 = 1_000_000_000;
 
-/// What some pods held. Allocates nothing; the caller brings the clock, in nanoseconds of one monotonic clock.
+/// What some cgroups held, those of pods or of their containers. Allocates nothing; the caller brings the clock, in nanoseconds of one
+/// monotonic clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Growers {
     watched: [Watched; WATCHED],
 }
 
-/// One pod, by a number that no other pod has; 0: none.
+/// One cgroup, by its id; 0: none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Watched {
-    pod: u64,
+    id: u64,
     time: u64,
     growth: Growth,
 }
 
-/// A pod that grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grower {
-    /// Its number.
-    pub pod: u64,
-    /// What it grows by, in bytes per second: the fastest growth that was seen.
-    pub growth: u64,
-    /// The same over [`STEADY_NS`], in which a burst counts for little; 0 where it was not seen for so long.
-    pub steadily: u64,
-}
-
 impl Growers {
-    /// A pod holds so many bytes now that only its end gives back. One that is new takes the place of the one that was read longest ago.
-    pub fn note(&mut self, pod: u64, time: u64, held: u64) {
-        let known = self.watched.iter().position(|watched| watched.pod == pod);
+    /// A cgroup holds so many bytes now that only the end of its processes gives back. One that is new takes the place of the one that
+    /// was read longest ago.
+    pub fn note(&mut self, id: u64, time: u64, held: u64) {
+        let known = self.watched.iter().position(|watched| watched.id == id);
         let oldest = || (0..WATCHED).min_by_key(|at| self.watched[*at].time);
         let place = known.or_else(oldest);
         let Some(watched) = place.and_then(|at| self.watched.get_mut(at)) else {
             return;
         };
-        if watched.pod != pod {
+        if watched.id != id {
             *watched = Watched {
-                pod,
+                id,
                 ..Watched::default()
             };
         }
@@ -62,20 +55,30 @@ impl Growers {
         });
     }
 
-    /// Those that grow, as far as that was seen a moment ago.
-    pub fn growing(&self, now: u64) -> impl Iterator<Item = Grower> {
-        let recent = self.watched.iter().filter(move |watched| {
-            let age = now.saturating_sub(watched.time);
-            watched.pod != 0 && age <= RECENT_NS
-        });
-        recent.filter_map(|Watched { pod, growth, .. }| {
-            let speeds = growth.windows(JUMP).map(|grown| grown.per_second());
-            Some(Grower {
-                pod: *pod,
-                growth: speeds.max()?,
-                steadily: growth.over(STEADY_NS).map_or(0, Grown::per_second),
-            })
-        })
+    /// What a cgroup grows by, in bytes per second: the fastest growth that was seen a moment ago; 0 where none was.
+    pub fn growth_of(&self, id: u64, now: u64) -> u64 {
+        let watched = self.find(id, now, RECENT_NS);
+        let windows = watched.into_iter().flat_map(|w| w.growth.windows(JUMP));
+        windows.map(Grown::per_second).max().unwrap_or(0)
+    }
+
+    /// What a cgroup has grown by steadily: in bytes since a time, or less, and in bytes per second over [`STEADY_NS`].
+    pub fn steady_growth_of(&self, id: u64, now: u64, since: u64) -> (u64, u64) {
+        let growth = self.find(id, now, FORGET_NS).map(|watched| watched.growth);
+        let growth = growth.unwrap_or_default();
+        let steady = growth.over(STEADY_NS).filter(|g| g.elapsed >= STEADY_NS);
+        (growth.since(since), steady.map_or(0, Grown::per_second))
+    }
+
+    /// Whether a cgroup was read not long ago.
+    pub fn is_watched(&self, id: u64, now: u64) -> bool {
+        self.find(id, now, FORGET_NS).is_some()
+    }
+
+    fn find(&self, id: u64, now: u64, within: u64) -> Option<&Watched> {
+        let is_it =
+            |watched: &&Watched| watched.id == id && now.saturating_sub(watched.time) <= within;
+        self.watched.iter().find(is_it).filter(|_| id != 0)
     }
 }
 
@@ -87,8 +90,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn growing(growers: &Growers, now: u64) -> Vec<(u64, u64)> {
-        let growing = growers.growing(now);
-        growing.map(|g| (g.pod, g.growth / MIB)).collect()
+        let all = (1..20).map(|id| (id, growers.growth_of(id, now) / MIB));
+        all.filter(|(_, growth)| *growth > 0).collect()
     }
 
     #[test]
@@ -108,15 +111,31 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_that_was_read_longest_ago_makes_room() {
+    fn the_cgroup_that_was_read_longest_ago_makes_room() {
         let mut growers = Growers::default();
-        for pod in 1..=WATCHED as u64 + 1 {
-            growers.note(pod, pod * MS, 0);
+        for id in 1..=WATCHED as u64 + 1 {
+            growers.note(id, id * MS, 0);
         }
-        // What pod 1 was says nothing of the pod that has its place now.
-        growers.note(5, 12 * MS, 20 * MIB);
-        assert_eq!(growing(&growers, 12 * MS), [(5, 2857)]);
-        growers.note(1, 13 * MS, 50 * MIB);
-        assert_eq!(growing(&growers, 13 * MS), [(5, 2857)]);
+        // What 1 was says nothing of the one that has its place now.
+        growers.note(9, 16 * MS, 20 * MIB);
+        assert_eq!(growing(&growers, 16 * MS), [(9, 2857)]);
+        growers.note(1, 17 * MS, 50 * MIB);
+        assert_eq!(growing(&growers, 17 * MS), [(9, 2857)]);
+    }
+
+    #[test]
+    fn a_steady_growth_is_told_since_a_time_and_by_its_rate() {
+        let mut growers = Growers::default();
+        for at in 0..=10 {
+            growers.note(7, 1 + at * 100 * MS, at * 2 * MIB);
+        }
+        let (since, rate) = growers.steady_growth_of(7, 1000 * MS, 700 * MS);
+        assert!((2 * MIB..=6 * MIB).contains(&since), "{since}");
+        assert_eq!(rate / MIB, 20);
+        // Its container has ended meanwhile and begun anew: what it held before says nothing.
+        growers.note(7, 3000 * MS, MIB);
+        growers.note(7, 3010 * MS, 5 * MIB);
+        let (since, _) = growers.steady_growth_of(7, 3010 * MS, 2700 * MS);
+        assert_eq!(since, 4 * MIB);
     }
 }

@@ -209,9 +209,34 @@ impl Growth {
         seen.next().unwrap_or(false)
     }
 
-    /// The growth over the shortest window of at least so many nanoseconds, however small; `None` where nothing was seen for so long.
+    /// The growth over the shortest window of at least so many nanoseconds, however small, or over the longest one where nothing was
+    /// seen for so long; `None` where there is no growth.
     pub fn over(&self, shortest: u64) -> Option<Grown> {
-        self.windows(0).find(|grown| grown.elapsed >= shortest)
+        let mut longest = None;
+        for grown in self.windows(0) {
+            longest = Some(grown);
+            if grown.elapsed >= shortest {
+                break;
+            }
+        }
+        longest
+    }
+
+    /// By how much the amount has grown since the first sample that is known of `since` or later: no more than since then.
+    pub fn since(&self, since: u64) -> u64 {
+        let begins = self.windows.iter().filter_map(|window| window.begin);
+        let earliest = begins
+            .filter(|begin| begin.time >= since)
+            .min_by_key(|begin| begin.time);
+        let (Some(begin), Some(latest)) = (earliest, self.latest) else {
+            return 0;
+        };
+        unsigned(latest.grown_since(begin))
+    }
+
+    /// The time of the last sample, in nanoseconds.
+    pub fn latest(&self) -> Option<u64> {
+        self.latest.map(|latest| latest.time)
     }
 
     /// The growth that uses up the room first, and the nanoseconds that this takes; `None` where no growth that was seen

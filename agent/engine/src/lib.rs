@@ -1,5 +1,6 @@
 //! Decides: thresholds, state, ranking. No I/O, no clock, no async.
 
+pub mod counter_history;
 pub mod fleet;
 mod forecast;
 pub mod growers;
@@ -15,6 +16,7 @@ mod planner;
 mod ranking;
 pub mod reclaim;
 pub mod record;
+pub mod round;
 mod select;
 mod sizing;
 pub mod soft;

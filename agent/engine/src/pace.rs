@@ -78,11 +78,13 @@ pub struct Shortage {
     pub bounded: Bounded,
 }
 
-/// The growth of pods that have limits of their own: there the kernel ends it, by an OOM kill within the pod.
+/// The growth of cgroups that have limits of their own: there the kernel ends it, by an OOM kill within the pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Bounded {
-    /// What these pods grow by, per second, over [`STEADY_NS`].
+    /// What they have grown by since [`Pace::steady_since`], or less.
+    pub grown: u64,
+    /// What they grow by, per second, over [`STEADY_NS`].
     pub growth: u64,
     /// What is left below their limits together.
     pub left: u64,
@@ -178,6 +180,19 @@ pub enum Decision {
         /// `None`: the first pod that uses anything of what is short.
         amount: Option<u64>,
     },
+}
+
+impl Decision {
+    /// Whether a pod may be evicted at once.
+    pub fn is_urgent(self) -> bool {
+        matches!(
+            self,
+            Self::Evict {
+                urgency: Urgency::Urgent { .. },
+                ..
+            }
+        )
+    }
 }
 
 /// What is known of one signal of one scope between two looks. Allocates nothing.
@@ -415,13 +430,32 @@ impl Pace {
             .is_some_and(|last| now < last.saturating_add(SETTLE_NS))
     }
 
-    /// Whether limits of the pods' own end the growth before the room is used up: all of it but an eighth is of such pods.
+    /// Whether limits of the pods' own end the growth before the room is used up: three quarters of it are of such pods at least,
+    /// as far as windows of different lengths tell.
     fn ends_at_limits(&self, seen: &Shortage) -> bool {
-        let Bounded { growth, left } = seen.bounded;
+        let Bounded {
+            grown,
+            growth,
+            left,
+        } = seen.bounded;
+        // What is used by then, that of others included.
+        let is_bounded = |part: u64, all: u64| {
+            let scaled = u128::from(left) * u128::from(all) / u128::from(part.max(1));
+            let used = u64::try_from(scaled).unwrap_or(u64::MAX).max(left);
+            part > 0
+                && part.saturating_add(part / 3) >= all
+                && used.saturating_add(BLUR) <= seen.room.at_once
+        };
+        self.growth.over(STEADY_NS).is_some_and(|all| {
+            is_bounded(grown, all.amount) || is_bounded(growth, all.per_second())
+        })
+    }
+
+    /// Since when the growth is compared with that of pods that have limits of their own ([`Bounded`]).
+    pub fn steady_since(&self) -> u64 {
+        let latest = self.growth.latest().unwrap_or(0);
         let steady = self.growth.over(STEADY_NS);
-        let is_theirs =
-            steady.is_some_and(|grown| growth.saturating_add(growth / 7) >= grown.per_second());
-        growth > 0 && is_theirs && left.saturating_add(BLUR) <= seen.room.at_once
+        latest.saturating_sub(steady.map_or(0, |grown| grown.elapsed))
     }
 
     /// The growth that uses up the room before the kubelet would have looked again, if one does.

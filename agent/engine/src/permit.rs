@@ -9,6 +9,9 @@ pub const QUOTAS_OF_A_POD: usize = 8;
 const PACKED: usize = 4;
 /// Never counts as past.
 const UNBOUNDED: u64 = u64::MAX;
+/// To signal a pod of thousands of processes, and to report that, takes no longer, in nanoseconds.
+const KILL_NS: u64 = 1_000_000_000;
+
 /// Whether and in what order one pod may go. It changes in place; who reads it never waits.
 #[derive(Debug)]
 pub struct EvictionPermit {
@@ -124,6 +127,13 @@ impl EvictionPermit {
     /// When it was evicted last, in nanoseconds of CLOCK_MONOTONIC; zero if it was not.
     pub fn used_at(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Whether one of the two loops kills it at this moment, or has a moment ago (nanoseconds of CLOCK_MONOTONIC): the other one's
+    /// report has not come yet.
+    pub fn is_being_killed(&self, now: u64) -> bool {
+        let at = self.used_at();
+        at > 0 && now.saturating_sub(at) < KILL_NS
     }
 
     /// Whether an earlier agent has killed it and something is left of it: it is not evicted a second time.

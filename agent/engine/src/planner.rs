@@ -18,12 +18,16 @@ use super::{
     Snapshot, Threshold, Timing, Trend,
     growth::Room,
     local_storage_excess, message,
-    pace::{Decision, Judged, Pace, Rule, Shortage, Urgency},
+    pace::{Decision, Judged, Pace, Rule, Shortage, Urgency, grown_in},
     select, spare_in_vain,
 };
 use crate::{
     model::settings::Mode,
-    planner::{pending::PendingVictims, recreation::RecreationTracker, usage_growth::UsageGrowth},
+    planner::{
+        pending::{FILES_DEADLINE_NANOS, PendingVictims},
+        recreation::RecreationTracker,
+        usage_growth::UsageGrowth,
+    },
 };
 
 /// How far back a forecast looks.
@@ -249,7 +253,7 @@ impl Planner {
         if pending.due.is_some() && pace.is_settling(nanos(now)) {
             return Vec::new();
         }
-        let judged = Judged {
+        let mut judged = Judged {
             now: nanos(now),
             pace,
             seen: shortage,
@@ -259,55 +263,71 @@ impl Planner {
                 false => Rule::Soft,
             },
         };
-        let Decision::Evict { urgency, amount } = judged.decide() else {
+        let Decision::Evict {
+            mut urgency,
+            mut amount,
+        } = judged.decide()
+        else {
             return Vec::new();
         };
+        let attainable = self.attainable(node, signal);
+        let growers = match urgency {
+            Urgency::Urgent { .. } => self.growers(now, node, signal),
+            Urgency::Paced { .. } => Vec::new(),
+        };
+        // The first pod is evicted by the order alone.
+        let has_evicted = pace.has_evicted_lately(nanos(now));
+        if let Urgency::Urgent { growth, .. } = urgency
+            && has_evicted
+            && signal.resource().is_of_files()
+            && is_in_vain(&growers, growth, attainable)
+        {
+            judged.rule = Rule::Soft;
+            let Decision::Evict {
+                urgency: paced,
+                amount: first,
+            } = judged.decide()
+            else {
+                return Vec::new();
+            };
+            (urgency, amount) = (paced, first);
+        }
         if self.paced_is_held && matches!(urgency, Urgency::Paced { .. }) {
             return Vec::new();
         }
         if pace.can_wait_for_numbers(nanos(now), urgency) && self.awaits_walks(node, signal) {
             return Vec::new();
         }
-        let attainable = self.attainable(node, signal);
         if !pace.is_worth_it(&shortage, urgency, attainable, pending) {
             return Vec::new();
         }
         // What no pod has cannot be had at once: one goes, and the node is looked at again.
         let wanted = amount.filter(|amount| *amount <= attainable).unwrap_or(1);
-        let main = match urgency {
-            Urgency::Urgent { growth, .. } => self.main_grower(now, node, signal, growth),
-            Urgency::Paced { .. } => None,
+        let growing = match urgency {
+            Urgency::Urgent { growth, .. } if has_evicted => Some((growth, growers)),
+            _ => None,
         };
-        // The first pod goes by the order alone.
-        let main = main.filter(|_| pace.has_evicted_lately(nanos(now)));
-        let mut chosen = self.choose(node, threshold, ReleaseTarget::Amount(wanted), main);
+        let mut chosen = self.choose(node, threshold, ReleaseTarget::Amount(wanted), growing);
         for eviction in &mut chosen {
             eviction.timing = Some(Box::new(Timing { urgency, judged }));
         }
         chosen
     }
 
-    /// The pod that makes at least half of a growth per second, and that growth.
-    fn main_grower<'a>(
-        &mut self,
-        now: i64,
-        node: Snapshot<'a>,
-        signal: Signal,
-        growth: u64,
-    ) -> Option<(&'a str, u64)> {
-        let mut main = (0, "");
+    /// What the pods grow by per second that may be evicted, with their UIDs.
+    fn growers<'a>(&mut self, now: i64, node: Snapshot<'a>, signal: Signal) -> Vec<(u64, &'a str)> {
+        let mut growers = Vec::new();
         for pod in node.pods {
             let Some(usage) = node.usages.get(&pod.uid) else {
                 continue;
             };
             let usage = self.settings.layout.usage(signal, pod, usage);
             let grew = self.usage_growth.note(signal, &pod.uid, nanos(now), usage);
-            if self.state_of(pod, signal.resource()) == CandidateState::Eligible {
-                main = main.max((grew, pod.uid.as_str()));
+            if grew > 0 && self.state_of(pod, signal.resource()) == CandidateState::Eligible {
+                growers.push((grew, pod.uid.as_str()));
             }
         }
-        let (grew, uid) = main;
-        (grew > 0 && grew >= growth / 2).then_some((uid, growth))
+        growers
     }
 
     /// Whether the files of a pod that may go were not walked yet: it counts as one that uses nothing, whatever it has.
@@ -369,14 +389,14 @@ impl Planner {
         }
     }
 
-    /// Chooses victims for one threshold. The order is that of the ranking, the choice that of the fast path; `main` is the pod that
-    /// makes most of a growth per second, before which none goes in vain.
+    /// Chooses victims for one threshold. The order is that of the ranking, the choice that of the fast path; `growing` is a growth per
+    /// second and the pods that have it, before which none is evicted in vain.
     fn choose(
         &self,
         node: Snapshot<'_>,
         threshold: &Threshold,
         demand: ReleaseTarget,
-        main: Option<(&str, u64)>,
+        growing: Option<(u64, Vec<(u64, &str)>)>,
     ) -> Vec<EvictionDecision> {
         let signal = threshold.signal;
         let resource = signal.resource();
@@ -403,10 +423,15 @@ impl Planner {
             resource,
             system_over_reserved,
         };
-        if let Some((uid, growth)) = main
-            && let Some(place) = ranked.iter().position(|ranked| ranked.pod.uid == uid)
-        {
-            spare_in_vain(&mut candidates, rules, place, growth);
+        if let Some((growth, growers)) = growing {
+            let position = |uid| ranked.iter().position(|ranked| ranked.pod.uid == uid);
+            let growers = growers.into_iter();
+            let mut growers: Vec<(u64, usize)> = growers
+                .filter_map(|(grew, uid)| Some((grew, position(uid)?)))
+                .collect();
+            spare_in_vain(&mut candidates, rules, &mut growers, growth, |_, usage| {
+                usage
+            });
         }
         let selection = select(&mut candidates, rules, demand, |_| None, &mut victims);
         let chosen = victims
@@ -509,6 +534,14 @@ fn shortage(threshold: &Threshold, seen: Observation) -> Shortage {
         },
         ..Shortage::default()
     }
+}
+
+/// Whether files that grow by so much per second are not stopped by another pod's end: no pods make half of the growth, and what all of
+/// them have together is used up before the files of one evicted now are removed.
+fn is_in_vain(growers: &[(u64, &str)], growth: u64, attainable: u64) -> bool {
+    let theirs = growers.iter().map(|(grew, _)| *grew);
+    let theirs = theirs.fold(0, u64::saturating_add);
+    theirs < growth / 2 && attainable < grown_in(growth, nanos(FILES_DEADLINE_NANOS))
 }
 
 /// A time as the pace takes it. The first second of a recorded sequence is as good as any other.

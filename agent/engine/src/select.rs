@@ -64,43 +64,83 @@ pub fn spare_still(candidates: &mut [Candidate], grew: &[u64]) {
     }
 }
 
-/// Passes over the candidates that come before a pod which has most of the growth per second, until they are loaded anew, where they
-/// would go in vain: all of them together are used up before the kubelet has looked again, and then the pod has to go all the same.
-/// A pod below its request goes for no other one. Whether any is passed over.
+/// Passes over the candidates that come before the pods which make most of a growth per second, until they are loaded anew, where
+/// they would be evicted in vain: all of them together are used up before the kubelet has looked again, and then those pods have to
+/// be evicted all the same. A pod below its request is no reason to spare another one. Whether any is passed over.
+///
+/// `growers` are what pods grow by and their positions; `held` reads what only the end of the candidate at a position gives back, of
+/// which its usage is an upper bound.
 pub fn spare_in_vain(
     candidates: &mut [Candidate],
     rules: Rules,
-    grower: usize,
+    growers: &mut [(u64, usize)],
     growth: u64,
+    mut held: impl FnMut(usize, u64) -> u64,
 ) -> bool {
-    let Some(last) = candidates.get(grower).copied() else {
+    let Some(first) = first_of_main_growers(candidates, rules, growers, growth) else {
         return false;
     };
-    if !may_go(&last) || last.usage <= last.inputs.request {
-        return false;
-    }
-    let last = rules.place(grower, &last);
-    let is_before = |(at, candidate): &(usize, &Candidate)| {
-        may_go(candidate) && rules.place(*at, candidate) < last
+    let is_before = |position: usize, candidate: &Candidate| {
+        may_go(candidate) && rules.place(position, candidate) < first
     };
-    let before = candidates.iter().enumerate().filter(is_before);
-    let (mut count, mut amount) = (0, 0_u64);
-    for (_, candidate) in before {
-        count += 1;
-        amount = amount.saturating_add(candidate.usage);
+    let needed = grown_in(growth, MONITORING_INTERVAL_NS);
+    let (mut count, mut at_most, mut amount) = (0, 0_u64, 0_u64);
+    for (position, candidate) in candidates.iter().enumerate() {
+        if is_before(position, candidate) {
+            count += 1;
+            at_most = at_most.saturating_add(candidate.usage);
+        }
     }
-    if count == 0 || amount >= grown_in(growth, MONITORING_INTERVAL_NS) {
+    if count == 0 {
         return false;
     }
-    for at in 0..candidates.len() {
-        if let Some(candidate) = candidates.get(at).copied()
-            && is_before(&(at, &candidate))
-            && let Some(candidate) = candidates.get_mut(at)
-        {
+    // Upper bounds may be page cache, which the kernel could take at any time.
+    for (position, candidate) in candidates.iter().enumerate() {
+        if at_most < needed || amount >= needed {
+            break;
+        }
+        if is_before(position, candidate) {
+            amount = amount.saturating_add(held(position, candidate.usage));
+        }
+    }
+    if amount >= needed {
+        return false;
+    }
+    for (position, candidate) in candidates.iter_mut().enumerate() {
+        if is_before(position, candidate) {
             candidate.state = CandidateState::Still;
         }
     }
     true
+}
+
+/// The first in the order of the pods that make half of a growth per second: as few as it takes, and those that grow half as fast as
+/// the last of them. `None` where all of them together do not.
+fn first_of_main_growers(
+    candidates: &[Candidate],
+    rules: Rules,
+    growers: &mut [(u64, usize)],
+    growth: u64,
+) -> Option<Ranked> {
+    growers.sort_unstable_by(|one, other| other.cmp(one));
+    let (mut all, mut first, mut least) = (0_u64, None, 0);
+    for &(grew, position) in &*growers {
+        let has_half = all >= growth / 2 && all > 0;
+        if grew == 0 || (has_half && grew < least / 2) {
+            break;
+        }
+        let candidate = candidates.get(position).filter(|c| may_go(c));
+        let Some(candidate) = candidate.filter(|c| c.usage > c.inputs.request) else {
+            continue;
+        };
+        if !has_half {
+            all = all.saturating_add(grew);
+            least = grew;
+        }
+        let place = rules.place(position, candidate);
+        first = first.map_or(Some(place), |first: Ranked| Some(first.min(place)));
+    }
+    first.filter(|_| all >= growth / 2)
 }
 
 /// The rules of one choice.

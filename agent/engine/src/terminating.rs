@@ -23,6 +23,8 @@ const RESUMED_NS: u64 = SECOND / 2;
 const UNMOUNT_NS: u64 = 5 * SECOND;
 /// And how long that is waited for (the kubelet's `podCleanupTimeout`).
 const CLEANUP_NS: u64 = 30 * SECOND;
+/// What a victim has brought is told at the latest so long after its end.
+const REPORT_WITHIN_NS: u64 = 2 * SECOND;
 
 /// A victim that was sent SIGKILL. Times are nanoseconds of one monotonic clock, amounts are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +143,14 @@ impl Terminating {
     pub fn is_over(&self, now: u64, usage: Option<u64>) -> bool {
         self.exited
             .is_some_and(|exited| !self.lingers(now, exited, usage))
+    }
+
+    /// Whether it is time to tell what it has brought: its processes are gone and enough is available, or it has had its time. From
+    /// its end, or where it is stuck from its SIGKILL: what dies slowly has not brought yet what it will.
+    pub fn is_report_due(&self, now: u64, fate: Fate, is_enough: bool) -> bool {
+        let since = self.exited.unwrap_or(self.signalled);
+        let is_late = now.saturating_sub(since) > REPORT_WITHIN_NS && fate != Fate::Dying;
+        (self.exited.is_some() && is_enough) || is_late || fate == Fate::Restarted
     }
 
     /// Adds what it is still expected to give; `usage` is as [`Remains::usage`] now.

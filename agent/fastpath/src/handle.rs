@@ -42,8 +42,8 @@ impl FastPath {
                     // Before another thread is started from here.
                     limit: Scope::memory_v1(&setup.scopes)
                         .and_then(|cgroup| join_root_memcg(cgroup).err()),
-                    lock: lock_memory(),
-                    fifo: become_fifo(),
+                    lock: lock_memory().err(),
+                    fifo: become_fifo().err(),
                     standby: None,
                 };
                 prefault_stack::<FASTPATH_STACK>();

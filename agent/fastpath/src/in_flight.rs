@@ -16,8 +16,6 @@ use crate::{StuckVictim, VictimExit};
 
 /// Victims that may be on their way at once; more deaths at a time than this wait for the next look.
 pub const MAX_IN_FLIGHT: usize = 64;
-/// What a victim has brought is told at the latest so long after its end.
-const REPORT_WITHIN_NS: u64 = 2_000_000_000;
 /// A stuck victim is killed again so often: the signal is pending already, and a process may join its cgroup.
 const STUCK_KILL_NS: u64 = 1_000_000_000;
 
@@ -256,11 +254,7 @@ impl InFlight {
             }
             let exited = victim.terminating.exited();
             let is_enough = exited.is_some() && look.available >= threshold;
-            // From its end, or where it is stuck from its SIGKILL: what dies slowly has not brought yet what it will.
-            let since = exited.unwrap_or(victim.terminating.signalled());
-            let is_late = fate == Fate::Restarted
-                || (now.saturating_sub(since) > REPORT_WITHIN_NS && fate != Fate::Dying);
-            if !victim.told && (is_enough || is_late) {
+            if !victim.told && victim.terminating.is_report_due(now, fate, is_enough) {
                 victim.told = true;
                 send(VictimEvent::Finished(VictimExit {
                     pod: Arc::clone(&victim.pod),

@@ -64,6 +64,8 @@ pub(super) struct MemoryMonitor {
     pub(super) usage_cache: UsageCache,
     /// The pods that grow most.
     pub(super) growers: Growers,
+    /// And those of their cgroups that have limits of their own.
+    pub(super) limited_growers: Growers,
     pub(super) evictions: u64,
     met_in_force: u64,
     /// When the floor victims were published last; 0: they have to be.
@@ -101,6 +103,7 @@ impl MemoryMonitor {
             cpus,
             usage_cache: UsageCache::default(),
             growers: Growers::default(),
+            limited_growers: Growers::default(),
             evictions: 0,
             met_in_force: 0,
             named: 0,
@@ -320,7 +323,7 @@ impl MemoryMonitor {
         if !std::mem::replace(&mut monitor.gone, true) {
             self.setup.events.send(Event::ScopeGone {
                 signal: monitor.scope.signal(),
-                errno: error.raw_os_error().unwrap_or(0),
+                errno: error.raw_os_error().unwrap_or(libc::EIO),
             });
         }
     }

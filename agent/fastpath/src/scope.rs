@@ -13,10 +13,10 @@ use evictd_engine::{
 use evictd_node::{
     cgroup::memory::Version,
     memory_scope::{Limits, MemorySample, Scope},
-    sampling,
+    sampling::FlushDeadline,
     trigger::memory::{KernelVictim, MAX_VICTIMS, TriggerEvent, page_size},
 };
-use evictd_sys::clock::after;
+use evictd_sys::clock::sleep_then_now;
 
 use crate::{
     spin::{SpinPolicy, Wait, spin_window},
@@ -115,9 +115,8 @@ pub(super) struct ScopeMonitor {
     /// When pods may go for it.
     pub pace: Pace,
     machine: MachineShare,
-    /// When the kernel was last made to flush its statistics, and the bytes that could be used then before memory was
-    /// short.
-    flushed: Option<(u64, u64)>,
+    /// When the kernel is made to flush its statistics.
+    flush: FlushDeadline,
 }
 
 impl ScopeMonitor {
@@ -145,7 +144,7 @@ impl ScopeMonitor {
             stat_lag,
             pace: Pace::default(),
             machine: MachineShare::open(),
-            flushed: None,
+            flush: FlushDeadline::default(),
         }
     }
 
@@ -173,7 +172,7 @@ impl ScopeMonitor {
         self.stat_lag.bound(limits.threshold);
         let (look, missing) =
             self.stat_lag
-                .sample(|| self.scope.sample(), is_short, add_up, after)?;
+                .sample(|| self.scope.sample(), is_short, add_up, sleep_then_now)?;
         self.sample = look;
         self.gone = false;
         self.pressed = is_pressing(self.sample.available);
@@ -213,26 +212,17 @@ impl ScopeMonitor {
         let Shortage {
             threshold, room, ..
         } = self.sample.shortage;
-        let free = self.scope.capacity().saturating_sub(self.sample.usage);
-        if !self.scope.is_limited() || free >= threshold.saturating_mul(2) {
-            self.flushed = None;
+        if !self.scope.is_limited() {
             return false;
         }
-        let is_due = self.flushed.is_none_or(|(since, left)| {
-            let lasts = sampling::next_look(left, growth).as_nanos();
-            u128::from(now.saturating_sub(since)) >= lasts
-        });
-        if is_due {
-            self.flushed = Some((now, room.at_once.saturating_sub(threshold)));
-        }
-        is_due
+        let free = self.scope.capacity().saturating_sub(self.sample.usage);
+        let left = room.at_once.saturating_sub(threshold);
+        self.flush.is_due(now, free, threshold, left, growth)
     }
 
-    /// The statistics were flushed at `now` without a look: they are good for the shortest time that a look is.
+    /// The statistics were flushed at `now` without a look.
     pub fn is_flushed(&mut self, now: u64) {
-        if self.flushed.is_some() {
-            self.flushed = Some((now, 0));
-        }
+        self.flush.was_flushed(now);
     }
 
     /// What is short as the pace is decided by it; `shadow` bytes are taken for given back already, `dying` bytes are victims',
@@ -308,7 +298,7 @@ impl ScopeMonitor {
         self.stat_lag.forget();
         self.pace.reset();
         self.machine.forget();
-        self.flushed = None;
+        self.flush.forget();
     }
 
     /// The scope has another capacity: what grows in it, and since when its threshold is met, is as true as before. Memory may come

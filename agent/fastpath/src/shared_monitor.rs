@@ -7,7 +7,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd as _, OwnedFd, RawFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -67,7 +67,7 @@ impl SharedMonitor {
     /// A program has reserved a record and not submitted it: it may wait for this CPU, which a thread that asks again and again would
     /// keep from it.
     fn let_it_write(&self) {
-        poll([self.control.fd().as_raw_fd()], Some(HALF_WRITTEN));
+        poll([Some(self.control.fd())], Some(HALF_WRITTEN));
     }
 
     /// Decides in place of the fast path when there is something to decide and it has not come.
@@ -97,15 +97,14 @@ impl SharedMonitor {
         self.monitor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A negative one, which is left out, where there is none.
-    fn trigger_fd(&self) -> RawFd {
-        self.trigger.as_ref().map_or(-1, |fd| fd.as_raw_fd())
+    fn trigger_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.trigger.as_ref().map(AsFd::as_fd)
     }
 
     /// Sleeps until the hook or the control block has something to tell, and no longer than this; what the time is then, and whether the
     /// hook has something.
     fn sleep(&self, interval: Duration) -> (u64, bool) {
-        let fds = [self.trigger_fd(), self.control.fd().as_raw_fd()];
+        let fds = [self.trigger_fd(), Some(self.control.fd())];
         let [trigger, _] = poll(fds, Some(interval));
         (monotonic_ns(), trigger != 0)
     }

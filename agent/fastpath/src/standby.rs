@@ -10,7 +10,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd as _, AsRawFd as _},
+    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -93,9 +93,9 @@ impl Standby {
             .name("standby".into())
             .stack_size(FASTPATH_STACK + STACK_ROOM)
             .spawn(move || {
-                let refused = set_sched_fifo(FASTPATH_PRIORITY);
+                let granted = set_sched_fifo(FASTPATH_PRIORITY);
                 prefault_stack::<FASTPATH_STACK>();
-                let told = send.send(refused.map_or_else(|| Ok(gettid()), Err));
+                let told = send.send(granted.map(|()| gettid()));
                 if let (Ok(()), Ok(shared)) = (told, handed.recv()) {
                     shared.run();
                 }
@@ -152,7 +152,7 @@ fn spawn(
             let placed = only(cpu)
                 .and_then(|here| sched_setaffinity(THE_CALLER, &here))
                 .map_err(io::Error::from)
-                .and_then(|()| set_sched_fifo(WAKE_PRIORITY).map_or(Ok(()), Err));
+                .and_then(|()| set_sched_fifo(WAKE_PRIORITY));
             let goes_on = placed.is_ok();
             prefault_stack::<WAKE_STACK>();
             if ready.send(placed).is_ok() && goes_on {
@@ -168,8 +168,8 @@ impl StandbyShared {
     fn wait_for_wakeup(&self, cpu: usize, wakeup: LocalWakeup) {
         let mut wakeup = Some(wakeup);
         loop {
-            let event = wakeup.as_ref().map_or(-1, |w| w.as_fd().as_raw_fd());
-            let [end, alarm] = poll([self.end.fd().as_raw_fd(), event], Some(CPU_LOOK));
+            let event = wakeup.as_ref().map(AsFd::as_fd);
+            let [end, alarm] = poll([Some(self.end.fd()), event], Some(CPU_LOOK));
             if end != 0 {
                 return;
             }
@@ -213,7 +213,7 @@ impl StandbyShared {
 
     /// What the standby thread does all its life: sleep, until it is called.
     fn run(&self) {
-        let fds = [&self.end, &self.call].map(|event| event.fd().as_raw_fd());
+        let fds = [&self.end, &self.call].map(|event| Some(event.fd()));
         loop {
             let [end, _] = poll(fds, None);
             if end != 0 {

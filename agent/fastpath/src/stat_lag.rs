@@ -7,7 +7,10 @@
 
 use std::{io, mem, time::Duration};
 
-use evictd_node::{memory_scope::MemorySample, trigger::memory::page_size};
+use evictd_node::{
+    memory_scope::MemorySample,
+    trigger::memory::{CHARGE_BATCH, page_size},
+};
 
 /// What lasts longer is no lag. A pod that takes kernel memory at 1 GB/s takes 5 MiB meanwhile, and the floor still holds.
 const FLUSH_DEADLINE_NS: u64 = 5_000_000;
@@ -17,9 +20,9 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// What may be new in no line since the last look, in bytes: kernel memory, and huge pages that are charged before they are
 /// filled and counted.
 const NEW_BYTES: u64 = 8 << 20;
-/// What each CPU may keep to itself (`MEMCG_CHARGE_BATCH` pages each): charges in advance, changes that it has not announced,
+/// What each CPU may keep to itself, three batches of pages: charges in advance, changes that it has not announced,
 /// and its part of those that are announced and not worth adding up yet.
-const PAGES_OF_A_CPU: u64 = 3 * 64;
+const PAGES_OF_A_CPU: u64 = 3 * CHARGE_BATCH;
 
 /// What is known of one scope's unlisted memory.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::client::{ApiClient, ApiRequest, JSON};
 use crate::{
-    policy_status::{GROUP, PLURAL},
-    watch::tenants::TENANT_PLURAL,
+    fleet_brake,
+    policy_document::{ClusterPolicies, GROUP, PolicyKind as _, TenantPolicies},
 };
 
 /// One right.
@@ -66,9 +66,27 @@ pub const RIGHTS: [Right; 18] = [
     right("patch", "events.k8s.io", "events", "", "counting Events"),
     right("list", "", "namespaces", "", "namespaceSelector"),
     right("watch", "", "namespaces", "", "namespaceSelector"),
-    right("list", GROUP, PLURAL, "", "policies of the API server"),
-    right("watch", GROUP, PLURAL, "", "policies of the API server"),
-    right("patch", GROUP, PLURAL, "status", "the status of policies"),
+    right(
+        "list",
+        GROUP,
+        ClusterPolicies::PLURAL,
+        "",
+        "policies of the API server",
+    ),
+    right(
+        "watch",
+        GROUP,
+        ClusterPolicies::PLURAL,
+        "",
+        "policies of the API server",
+    ),
+    right(
+        "patch",
+        GROUP,
+        ClusterPolicies::PLURAL,
+        "status",
+        "the status of policies",
+    ),
     right(
         "list",
         "networking.k8s.io",
@@ -96,15 +114,32 @@ pub const PAUSE_RIGHTS: [Right; 2] = [
 
 /// The rights that it needs everywhere where it follows the policies of namespaces.
 pub const TENANT_RIGHTS: [Right; 2] = [
-    right("list", GROUP, TENANT_PLURAL, "", "policies of namespaces"),
-    right("watch", GROUP, TENANT_PLURAL, "", "policies of namespaces"),
+    right(
+        "list",
+        GROUP,
+        TenantPolicies::PLURAL,
+        "",
+        "policies of namespaces",
+    ),
+    right(
+        "watch",
+        GROUP,
+        TenantPolicies::PLURAL,
+        "",
+        "policies of namespaces",
+    ),
 ];
 
-/// The same for the two ConfigMaps of the fleet brake.
-pub const FLEET_RIGHTS: [Right; 4] = [
-    right("get", "", "configmaps", "", "the fleet brake"),
+/// The same for the ConfigMap of the fleet brake that all agents watch.
+pub const FLEET_RIGHTS: [Right; 3] = [
     right("list", "", "configmaps", "", "the fleet brake"),
     right("watch", "", "configmaps", "", "the fleet brake"),
+    right("patch", "", "configmaps", "", "the fleet brake"),
+];
+
+/// And for the one with the nodes' entries, which a node that has evicted reads and writes.
+pub const FLEET_ENTRY_RIGHTS: [Right; 2] = [
+    right("get", "", "configmaps", "", "the fleet brake"),
     right("patch", "", "configmaps", "", "the fleet brake"),
 ];
 
@@ -117,16 +152,18 @@ pub async fn check(
     more: impl IntoIterator<Item = Right>,
 ) -> Vec<Right> {
     let mut missing = Vec::new();
+    let entries = fleet.map(|map| format!("{}{}", map.name, fleet_brake::ENTRIES));
     let everywhere = RIGHTS.into_iter().chain(more);
-    let everywhere = everywhere.map(|right| (right, "", ""));
-    let there = pause
-        .map(|map| PAUSE_RIGHTS.map(|right| (right, map.namespace.as_str(), map.name.as_str())));
-    let brake = fleet
-        .map(|map| FLEET_RIGHTS.map(|right| (right, map.namespace.as_str(), map.name.as_str())));
-    let there = there.into_iter().flatten();
-    let endpoints = ENDPOINT_RIGHTS.map(|right| (right, "default", "kubernetes"));
-    let all = everywhere.chain(endpoints).chain(there);
-    for (right, namespace, name) in all.chain(brake.into_iter().flatten()) {
+    let mut all: Vec<_> = everywhere.map(|right| (right, "", "")).collect();
+    all.extend(ENDPOINT_RIGHTS.map(|right| (right, "default", "kubernetes")));
+    if let Some(ConfigMapName { namespace, name }) = pause {
+        all.extend(PAUSE_RIGHTS.map(|right| (right, namespace.as_str(), name.as_str())));
+    }
+    if let (Some(ConfigMapName { namespace, name }), Some(entries)) = (fleet, &entries) {
+        all.extend(FLEET_RIGHTS.map(|right| (right, namespace.as_str(), name.as_str())));
+        all.extend(FLEET_ENTRY_RIGHTS.map(|right| (right, namespace.as_str(), entries.as_str())));
+    }
+    for (right, namespace, name) in all {
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",

@@ -20,10 +20,10 @@ pub const SETTLES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs
 /// About how long until the next question while there is no answer, or a bad one.
 pub const AGAIN: Duration = Duration::from_secs(600);
 
-/// Asks until a policy refuses, and says once if none does. Each time that none did is counted.
+/// Asks until a policy refuses, and says once if none does, and once if no answer tells. Each time that none did is counted.
 pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration) {
     let mut settles = settles.iter();
-    let mut is_told = false;
+    let (mut is_told, mut is_unknown) = (false, false);
     loop {
         match pose_as_another(connection).await {
             Ok(()) => match settles.next() {
@@ -40,13 +40,17 @@ pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration
                     }
                 }
             },
-            // No answer says nothing.
-            Err(error) if error.is_retryable() => {}
-            Err(error) => {
-                if is_told && error.is_forbidden() {
+            Err(error) if error.is_forbidden() && !error.is_missing_right() => {
+                if is_told {
                     tracing::info!("an admission policy holds this token to its node now");
                 }
                 return;
+            }
+            // No right to Events, no answer, a webhook that fails: none of them tells whether there is a policy.
+            Err(error) => {
+                if !std::mem::replace(&mut is_unknown, true) {
+                    tracing::warn!(%error, "it is not known whether an admission policy holds this token to its node");
+                }
             }
         }
         tokio::time::sleep(again.mul_f64(0.5 + fastrand::f64())).await;

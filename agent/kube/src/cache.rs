@@ -1,4 +1,4 @@
-//! What an agent remembers over a restart: pods, policies, labels of namespaces and pauses, as the API server told them
+//! What an agent remembers over a restart: pods, policies, labels of namespaces and pauses, as the API server had them
 //! last. An agent that starts while the API server is away would otherwise know pods by their cgroups alone, and could not
 //! spare any of them.
 //!
@@ -17,7 +17,6 @@ use evictd_policy::{Namespaces, PauseSource, PauseState, PolicyStore};
 
 use super::client::ApiClient;
 use crate::watch::{namespaces::nothing_known, pods::Shared};
-use file::without_documents;
 
 mod file;
 
@@ -172,9 +171,7 @@ impl ClusterCache {
         if self.written.lock().ok()?.as_ref() == Some(&revision) {
             return None;
         }
-        let pods: Vec<Pod> = self
-            .pods
-            .with(|store| store.pods().map(without_documents).collect());
+        let pods: Vec<Pod> = self.pods.with(|store| store.pods().cloned().collect());
         let Namespaces {
             labels: mut namespaces,
             keys: namespace_keys,

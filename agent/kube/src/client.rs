@@ -40,6 +40,9 @@ const LOOKUP: Duration = Duration::from_secs(2);
 /// Longer than a watch may be silent: it ends by itself after less than five minutes.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// The cause of a 429 by which a PodDisruptionBudget refuses an eviction (`policyv1.DisruptionBudgetCause`).
+const DISRUPTION_BUDGET: &str = "DisruptionBudget";
+
 /// How often certificates are read again while the server cannot be reached.
 const RENEWAL: Duration = Duration::from_secs(30);
 /// A connection without traffic is probed after this time and then at these intervals; after so many probes without an answer it
@@ -121,6 +124,20 @@ impl ApiError {
     /// Whether the server names this reason among its `details.causes`.
     pub fn has_cause(&self, reason: &str) -> bool {
         matches!(self, Self::Refused { causes, .. } if causes.iter().any(|cause| cause == reason))
+    }
+
+    /// Whether the server would say the same to a request about any other object: no answer, a token that it does not take, a server or
+    /// a proxy before it that is overloaded or away. A 500 may be about the object: a webhook that fails, two budgets for one pod.
+    pub fn concerns_all(&self) -> bool {
+        match self.code() {
+            429 => !self.has_cause(DISRUPTION_BUDGET),
+            code => matches!(code, 0 | 401 | 502..=504),
+        }
+    }
+
+    /// Whether a PodDisruptionBudget refuses. Any other 429 is a server that is busy.
+    pub fn is_budget(&self) -> bool {
+        self.code() == 429 && self.has_cause(DISRUPTION_BUDGET)
     }
 
     /// Whether the same request may do better later: no answer, an overloaded or failing server, an old token.

@@ -9,14 +9,14 @@ use serde_json::Value;
 use super::client::{ApiClient, ApiRequest, JSON};
 use crate::session::StartError;
 
-/// The KubeletConfiguration of this node; `None` where it is not wanted, where a file has it already (`told`), or where the kubelet does not
-/// answers: then evictd's own file and the kubelet's defaults hold, and that is said.
+/// The KubeletConfiguration of this node; `None` where it is not wanted, where a file has it already, or where the kubelet does not answer:
+/// then evictd's own file and the kubelet's defaults hold, and that is logged.
 ///
 /// # Errors
 /// A kubeconfig that cannot be used.
-pub fn ask(config: &Config, event: bool) -> Result<Option<Value>, StartError> {
+pub fn ask(config: &Config, has_file: bool) -> Result<Option<Value>, StartError> {
     let wanted = config.cluster.as_ref().filter(|cluster| cluster.configz);
-    let Some(cluster) = wanted.filter(|_| !event) else {
+    let Some(cluster) = wanted.filter(|_| !has_file) else {
         return Ok(None);
     };
     // Gone before the agent's own runtime starts.

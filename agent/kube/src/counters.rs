@@ -50,7 +50,7 @@ counters! {
     reported,
     /// Evictions that the API server would not take, given up after several attempts.
     report_refused,
-    /// Evictions that were forgotten because too many waited.
+    /// Reports put off to the agent's next start, because too many waited.
     report_dropped,
     /// Soft evictions: a dry run of the Eviction API, then a DELETE.
     soft_evictions,

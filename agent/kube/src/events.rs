@@ -1,6 +1,6 @@
 //! Events about evicted pods and about the node (events.k8s.io/v1).
 //!
-//! An Event's name is made of the eviction it tells of: the same one sent twice, because the agent or the answer was
+//! An Event's name is made of the eviction that it is about: the same one sent twice, because the agent or the answer was
 //! lost in between, is refused the second time and exists once. (`generateName` cannot do that, and one that ends in a
 //! dot is refused by a 1.36 server.) What happens to the node again and again is one Event with a count.
 

@@ -2,11 +2,11 @@
 //!
 //! `NAME-evictions` has one entry for each node that has evicted lately, with the time. Nothing watches it: a node that has evicted
 //! reads it from the API server's cache, and adds its entry unless there are enough already, at most once in `REPORT_EVERY` and
-//! after a random wait. The answer to that write tells how many nodes there are. The node that finds enough writes `NAME`, which
+//! after a random wait. The answer to that write has all entries. The node that finds enough writes `NAME`, which
 //! all watch and which changes a few times in an incident. So five thousand nodes that evict at once make some hundred writes, and
 //! then reads at a rate of nodes by `REPORT_EVERY`.
 //!
-//! Without the API server a node knows what it has heard last until that ends by itself, and goes on at its own pace.
+//! Without the API server the state that a node has read last holds until its end; the node goes on at its own pace.
 //!
 //! A brake that nothing pulls is silent, and so is one that cannot be pulled. So each agent looks for both ConfigMaps at its start,
 //! and says what is missing.
@@ -28,7 +28,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client,
-    runtime::watcher::{self, Event, watcher},
+    runtime::watcher::{self, Event},
 };
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -36,10 +36,10 @@ use tokio::time::Instant;
 use crate::{
     client::{ApiClient, ApiError, ApiRequest, JSON, MERGE},
     events,
-    watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
+    watch::{Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
 
-/// A node tells of its evictions no more often.
+/// A node reports its evictions no more often.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
 /// It waits for a random part of this before, so that not all nodes write before any of them has read what others wrote.
 const SPREAD: Duration = Duration::from_secs(5);
@@ -47,8 +47,8 @@ const SPREAD: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_secs(1);
 /// A ConfigMap that was missing is looked for again after so many times the time between two reports: 10 minutes.
 const LOOK_AGAIN: u32 = 20;
-/// Behind the name of the ConfigMap that all are told by: the one with the nodes' entries.
-const ENTRIES: &str = "-evictions";
+/// Behind the name of the ConfigMap with the state: the one with the nodes' entries.
+pub(crate) const ENTRIES: &str = "-evictions";
 /// Entries beyond which none is added, whatever the configuration says.
 const MOST_ENTRIES: usize = 2000;
 /// Old entries that one write takes away.
@@ -56,7 +56,7 @@ const MOST_REMOVED: usize = 64;
 
 /// What the watched ConfigMap says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct PublishedState {
     pub(crate) state: FleetState,
     resource_version: Option<String>,
 }
@@ -64,25 +64,25 @@ pub(crate) struct Told {
 /// Whether the brake could work when it was used last; `None` before that.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usable {
-    /// What all nodes are told is there.
-    told: Option<bool>,
+    /// The published state is there.
+    published: Option<bool>,
     /// The entries could be read, and written where that was needed.
     entries: Option<bool>,
 }
 
 /// One node's part of the fleet brake.
-pub struct Fleet {
+pub struct FleetBrake {
     connection: Arc<ApiClient>,
     config: FleetConfig,
     node: String,
     limiter: Arc<EvictionLimiter>,
-    told: Mutex<Told>,
+    published: Mutex<PublishedState>,
     usable: Mutex<Usable>,
     spread: Duration,
     report_every: Duration,
 }
 
-impl Fleet {
+impl FleetBrake {
     /// A part that is not yet running.
     pub fn new(
         connection: Arc<ApiClient>,
@@ -106,14 +106,14 @@ impl Fleet {
             config,
             node: node.to_owned(),
             limiter,
-            told: Mutex::default(),
+            published: Mutex::default(),
             usable: Mutex::default(),
             spread,
             report_every,
         })
     }
 
-    /// Follows what all nodes are told, and tells of this node's evictions, for ever.
+    /// Follows the published state, and reports this node's evictions, for ever.
     pub async fn run(self: Arc<Self>) {
         let listener = Follower {
             fleet: Arc::clone(&self),
@@ -121,17 +121,17 @@ impl Fleet {
         };
         tokio::select! {
             () = run_watcher(&self.connection, listener) => {}
-            () = self.tell() => {}
+            () = self.report_evictions() => {}
         }
     }
 
     /// Whether both ConfigMaps are there and the last report has reached them.
     pub fn is_available(&self) -> bool {
         let usable = *self.usable.lock().unwrap_or_else(PoisonError::into_inner);
-        usable.told == Some(true) && usable.entries == Some(true)
+        usable.published == Some(true) && usable.entries == Some(true)
     }
 
-    /// What has come of using one of the ConfigMaps; trouble is told once.
+    /// What has come of using one of the ConfigMaps; trouble is logged once.
     fn note(
         &self,
         which: fn(&mut Usable) -> &mut Option<bool>,
@@ -164,14 +164,14 @@ impl Fleet {
         self.note(|usable| &mut usable.entries, ENTRIES, trouble.as_deref());
     }
 
-    fn note_told(&self, is_there: bool) {
+    fn note_published(&self, is_there: bool) {
         let trouble = (!is_there).then_some("there is no such ConfigMap");
-        self.note(|usable| &mut usable.told, "", trouble);
+        self.note(|usable| &mut usable.published, "", trouble);
     }
 
-    async fn tell(&self) {
+    async fn report_evictions(&self) {
         // None yet.
-        let mut told = 0;
+        let mut reported = 0;
         let mut look = Some(Instant::now() + self.spread.mul_f64(fastrand::f64()));
         loop {
             tokio::time::sleep(LOOK.min(self.report_every)).await;
@@ -184,19 +184,36 @@ impl Fleet {
             }
             let last = self.limiter.last_eviction();
             // In shadow mode nothing is written, and nothing is wrong with that.
-            if last == told || self.connection.is_shadow() {
+            if last == reported || self.connection.is_shadow() {
                 continue;
             }
             tokio::time::sleep(self.spread.mul_f64(fastrand::f64())).await;
-            let reported = self.report().await;
-            self.note_entries(&reported);
-            if reported.is_ok() {
-                // Evictions since then are told by the next report.
-                told = last;
+            let Some(evicted) = self.time_that_counts(last) else {
+                // The API server was away for so long that this eviction says nothing about the present.
+                reported = last;
+                look = Some(Instant::now());
+                continue;
+            };
+            let answer = self.report(evicted).await;
+            self.note_entries(&answer);
+            if answer.is_ok() {
+                // Evictions since then are for the next report.
+                reported = last;
                 look = None;
             }
             tokio::time::sleep(self.report_every).await;
         }
+    }
+
+    /// The wall clock's time of an eviction at this CLOCK_MONOTONIC, unless it no longer counts.
+    fn time_that_counts(&self, last: u64) -> Option<Timestamp> {
+        let age = Duration::from_nanos(monotonic_ns().saturating_sub(last));
+        let counts = age < self.config.rules.window;
+        counts.then(|| {
+            Timestamp::now()
+                .saturating_sub(age)
+                .unwrap_or(Timestamp::MIN)
+        })
     }
 
     fn path(&self, suffix: &str) -> String {
@@ -211,8 +228,8 @@ impl Fleet {
         Ok(entries(&self.connection.call(&call).await?))
     }
 
-    /// Tells that this node has evicted, unless enough others have, and pulls the brake if they are too many.
-    async fn report(&self) -> Result<(), ApiError> {
+    /// Reports an eviction of that time, unless enough other nodes have, and pulls the brake if they are too many.
+    async fn report(&self, evicted: Timestamp) -> Result<(), ApiError> {
         let rules = &self.config.rules;
         let now = Timestamp::now().as_second();
         let mut entries = self.entries().await?;
@@ -226,24 +243,29 @@ impl Fleet {
                 .take(MOST_REMOVED)
                 .map(|(node, _)| (node.clone(), Value::Null))
                 .collect();
-            let time = Timestamp::from_second(now).map(|time| time.to_string());
-            data.insert(self.node.clone(), time.unwrap_or_default().into());
+            let evicted = format!("{evicted:.0}");
+            data.insert(self.node.clone(), evicted.into());
             let body = json!({ "data": data });
             let call = ApiRequest::new(Method::PATCH, self.path(ENTRIES), MERGE, &body);
             entries = self::entries(&self.connection.call(&call).await?);
         }
-        let told = self.told();
-        match rules.judge(told.state, fresh(&entries), now) {
-            Some(state) => self.pull(state, fresh(&entries), &told).await,
+        let published = self.published();
+        match rules.judge(published.state, fresh(&entries), now) {
+            Some(state) => self.pull(state, fresh(&entries), &published).await,
             None => Ok(()),
         }
     }
 
-    async fn pull(&self, state: FleetState, nodes: u32, told: &Told) -> Result<(), ApiError> {
+    async fn pull(
+        &self,
+        state: FleetState,
+        nodes: u32,
+        before: &PublishedState,
+    ) -> Result<(), ApiError> {
         let until = Timestamp::from_second(state.until).map(|time| time.to_string());
         let body = json!({
             // Another node may have been faster.
-            "metadata": {"resourceVersion": told.resource_version},
+            "metadata": {"resourceVersion": before.resource_version},
             "data": {
                 "pace": state.pace.as_str(),
                 "until": until.unwrap_or_default(),
@@ -254,11 +276,11 @@ impl Fleet {
         let call = ApiRequest::new(Method::PATCH, self.path(""), MERGE, &body);
         match self.connection.call(&call).await {
             Ok(map) => {
-                self.hear(read(&map));
+                self.take(read(&map));
                 let events = events::Events::new(&self.node);
-                // One node tells of it, in place of thousands.
-                let told = events.about_fleet(&self.connection, &state, nodes).await;
-                if let Err(error) = told {
+                // From one node, in place of thousands.
+                let sent = events.about_fleet(&self.connection, &state, nodes).await;
+                if let Err(error) = sent {
                     tracing::debug!(%error, "no Event tells of the fleet brake");
                 }
                 Ok(())
@@ -268,20 +290,23 @@ impl Fleet {
         }
     }
 
-    fn told(&self) -> Told {
-        self.told
+    fn published(&self) -> PublishedState {
+        self.published
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    /// Takes what all nodes are told. Only the time that is left is kept, so that it ends without the API server.
-    fn hear(&self, told: Told) {
+    /// Takes a published state. Only the time that is left is kept, so that it ends without the API server.
+    fn take(&self, published: PublishedState) {
         let now = Timestamp::now().as_second();
-        let state = self.config.rules.in_force(told.state, now);
+        let state = self.config.rules.in_force(published.state, now);
         let before = std::mem::replace(
-            &mut *self.told.lock().unwrap_or_else(PoisonError::into_inner),
-            told,
+            &mut *self
+                .published
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+            published,
         );
         let left = Duration::from_secs(u64::try_from(state.until - now).unwrap_or(0));
         self.limiter
@@ -311,14 +336,14 @@ fn seconds(time: &str) -> Option<i64> {
     time.parse::<Timestamp>().ok().map(|time| time.as_second())
 }
 
-/// What a ConfigMap says to all nodes; without sense it says nothing.
-fn read(map: &Value) -> Told {
+/// The state that a ConfigMap publishes; one without sense publishes none.
+fn read(map: &Value) -> PublishedState {
     let text = |field: &str| map["data"][field].as_str().unwrap_or_default();
     let pace = FleetPace::ALL
         .into_iter()
         .find(|p| p.as_str() == text("pace"));
     let state = pace.zip(seconds(text("until")));
-    Told {
+    PublishedState {
         state: state.map_or_else(FleetState::default, |(pace, until)| FleetState {
             pace,
             until,
@@ -330,12 +355,12 @@ fn read(map: &Value) -> Told {
 }
 
 struct Follower {
-    fleet: Arc<Fleet>,
+    fleet: Arc<FleetBrake>,
     /// What a list has brought that is not at its end.
-    incoming: Option<Told>,
+    incoming: Option<PublishedState>,
 }
 
-pub(crate) fn told(map: &ConfigMap) -> Told {
+pub(crate) fn published(map: &ConfigMap) -> PublishedState {
     // A ConfigMap has always a form in JSON.
     read(&serde_json::to_value(map).unwrap_or_default())
 }
@@ -349,25 +374,25 @@ impl WatchHandler for Follower {
         let ConfigMapName { namespace, name } = &self.fleet.config.config_map;
         let fields = format!("metadata.name={name}");
         let api = Api::<ConfigMap>::namespaced(client, namespace);
-        Box::pin(watcher(api, from_cache(Some(&fields))))
+        follow(api, Some(&fields))
     }
 
     fn apply(&mut self, event: Event<ConfigMap>) {
         match event {
             Event::Init => self.incoming = None,
-            Event::InitApply(map) => self.incoming = Some(told(&map)),
+            Event::InitApply(map) => self.incoming = Some(published(&map)),
             Event::InitDone => {
                 let incoming = self.incoming.take();
-                self.fleet.note_told(incoming.is_some());
-                self.fleet.hear(incoming.unwrap_or_default());
+                self.fleet.note_published(incoming.is_some());
+                self.fleet.take(incoming.unwrap_or_default());
             }
             Event::Apply(map) => {
-                self.fleet.note_told(true);
-                self.fleet.hear(told(&map));
+                self.fleet.note_published(true);
+                self.fleet.take(published(&map));
             }
             Event::Delete(_) => {
-                self.fleet.note_told(false);
-                self.fleet.hear(Told::default());
+                self.fleet.note_published(false);
+                self.fleet.take(PublishedState::default());
             }
         }
     }

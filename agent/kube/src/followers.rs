@@ -9,7 +9,7 @@ use tokio::{sync::watch as channel, task::JoinHandle};
 use super::client::ApiClient;
 use crate::{
     cluster_addresses,
-    fleet_brake::Fleet,
+    fleet_brake::FleetBrake,
     pause,
     policy_status::{SPREAD, StatusWriter},
     watch::{namespaces, policies, tenants},
@@ -22,7 +22,7 @@ pub struct Followers {
     /// True when the server has answered: policies and pauses.
     answers: Vec<channel::Receiver<bool>>,
     namespaces: channel::Receiver<namespaces::Settled>,
-    fleet: Option<Arc<Fleet>>,
+    fleet: Option<Arc<FleetBrake>>,
 }
 
 impl Followers {
@@ -79,7 +79,7 @@ impl Followers {
         let fleet = config.fleet_brake.as_ref().map(|brake| {
             let limiter = Arc::clone(evaluator.limiter());
             let connection = Arc::clone(connection);
-            Fleet::new(connection, brake.clone(), &config.node_name, limiter)
+            FleetBrake::new(connection, brake.clone(), &config.node_name, limiter)
         });
         if let Some(fleet) = &fleet {
             tasks.push(tokio::spawn(Arc::clone(fleet).run()));
@@ -103,7 +103,7 @@ impl Followers {
     }
 
     /// This node's part of the fleet brake, if there is one.
-    pub(crate) fn fleet(&self) -> Option<&Arc<Fleet>> {
+    pub(crate) fn fleet(&self) -> Option<&Arc<FleetBrake>> {
         self.fleet.as_ref()
     }
 

@@ -1,7 +1,7 @@
-//! The cluster around the node: who runs here according to the API server, and what Kubernetes is told.
+//! The cluster around the node: the pods that the API server has here, and what is reported to it.
 //!
 //! Nothing here stands between a tripped trigger and SIGKILL. The fast path kills locally whether the API
-//! server answers or not; this module gives it the pods beforehand and does the telling afterwards.
+//! server answers or not; this crate gives it the pods beforehand and reports afterwards.
 
 pub mod access;
 pub mod admission;
@@ -12,13 +12,14 @@ pub mod configz;
 pub mod counters;
 pub mod events;
 pub mod eviction_api;
-pub mod fleet;
 pub mod fleet_brake;
+pub mod fleet_client;
 pub mod followers;
 pub mod node_status;
 mod oom_events;
 pub mod pause;
 pub mod pod_store;
+pub mod policy_document;
 pub mod policy_status;
 pub mod reporter;
 pub mod scraper_access;

@@ -289,14 +289,12 @@ impl NodeWriter {
             .with_jitter()
             .without_max_times();
         let mut backoff = pauses.build();
-        let (mut before, mut tainted) = (left.conditions.clone(), left.taints.clone());
+        let mut written = Written::new(&left);
         let mut since = Transitions::new(&left.conditions);
         let times = self.taint.as_ref().map(|t| (t.set_after, t.remove_after));
         let (set_after, remove_after) = times.unwrap_or_default();
-        let of = tainted.iter().filter_map(|t| self.condition_of(&t.key));
+        let of = left.taints.iter().filter_map(|t| self.condition_of(&t.key));
         let mut taints = Taints::new(set_after, remove_after, &of.collect());
-        // What was written last may or may not have been carried out.
-        let (mut unsure_conditions, mut unsure_taints) = (false, false);
         let mut ending = false;
         let mut repeat_at = Instant::now() + self.repeat;
         loop {
@@ -305,9 +303,7 @@ impl NodeWriter {
             since.update(&target.conditions);
             let (set, next) = taints.update(Instant::now(), &target);
             let set = self.taints_of(&set);
-            let has_conditions = target.conditions == before && !unsure_conditions;
-            let has_taints = set == tainted && !unsure_taints;
-            if has_conditions && has_taints {
+            if written.has_conditions(&target.conditions) && written.has_taints(&set) {
                 if ending {
                     return;
                 }
@@ -317,55 +313,116 @@ impl NodeWriter {
                         None => std::future::pending().await,
                     }
                 };
-                let says_something = !before.is_empty() || !tainted.is_empty();
                 tokio::select! {
                     changed = wanted.changed() => ending = changed.is_err(),
                     () = left.over() => {}
                     () = due => {}
                     // The Node may have been made anew, or another client has taken it away.
-                    () = tokio::time::sleep_until(repeat_at), if says_something => {
-                        (unsure_conditions, unsure_taints) = (true, true);
+                    () = tokio::time::sleep_until(repeat_at), if !written.is_empty() => {
+                        written.doubt();
                         repeat_at = Instant::now() + self.repeat;
                     }
                 }
                 continue;
             }
-            // Each by itself: an admission policy may refuse one and not the other.
-            let mut errors = Vec::new();
-            if !has_taints {
-                match self.write_taints(&set).await {
-                    Ok(()) => (tainted, unsure_taints) = (set, false),
-                    Err(error) => {
-                        unsure_taints = true;
-                        errors.push(("taints", error));
-                    }
-                }
-            }
-            if !has_conditions {
-                match self.write_conditions(&before, &target, &since).await {
-                    Ok(()) => (before, unsure_conditions) = (target.conditions, false),
-                    Err(error) => {
-                        before.extend(&target.conditions);
-                        unsure_conditions = true;
-                        errors.push(("conditions", error));
-                    }
-                }
-            }
-            if errors.is_empty() {
-                let conditions: Vec<&str> = before.iter().map(|c| c.as_str()).collect();
-                let taints: Vec<&str> = tainted.iter().map(|t| t.key.as_str()).collect();
-                let (conditions, taints) = (conditions.join(","), taints.join(","));
-                tracing::info!(conditions, taints, "node conditions and taints written");
+            if self.write(&mut written, target, set, &since).await {
+                tracing::info!(
+                    conditions = %join(written.conditions.iter().map(|c| c.as_str())),
+                    taints = %join(written.taints.iter().map(|t| t.key.as_str())),
+                    "node conditions and taints written"
+                );
                 backoff = pauses.build();
                 continue;
-            }
-            for (what, error) in errors {
-                tracing::warn!(what, %error, "the node cannot be written");
             }
             tokio::select! {
                 () = tokio::time::sleep(backoff.next().unwrap_or(PAUSES.1)) => {}
                 changed = wanted.changed(), if !ending => ending = changed.is_err(),
             }
+        }
+    }
+
+    /// Writes what is not there. Each by itself: an admission policy may refuse one and not the other.
+    async fn write(
+        &self,
+        written: &mut Written,
+        target: DesiredStatus,
+        set: BTreeSet<OwnTaint>,
+        since: &Transitions,
+    ) -> bool {
+        let (mut are_set, mut are_conditions) = (Ok(()), Ok(()));
+        if !written.has_taints(&set) {
+            are_set = self.write_taints(&set).await;
+            written.tried_taints(set, are_set.is_ok());
+        }
+        if !written.has_conditions(&target.conditions) {
+            let before = &written.conditions;
+            are_conditions = self.write_conditions(before, &target, since).await;
+            written.tried_conditions(target.conditions, are_conditions.is_ok());
+        }
+        let mut is_written = true;
+        for (what, result) in [("taints", are_set), ("conditions", are_conditions)] {
+            if let Err(error) = result {
+                tracing::warn!(what, %error, "the Node cannot be updated");
+                is_written = false;
+            }
+        }
+        is_written
+    }
+}
+
+fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.collect::<Vec<_>>().join(",")
+}
+
+/// What the Node says of conditions and taints. What was written last may or may not have been carried out.
+struct Written {
+    /// Those that may be there.
+    conditions: BTreeSet<NodeCondition>,
+    are_conditions_sure: bool,
+    taints: BTreeSet<OwnTaint>,
+    are_taints_sure: bool,
+}
+
+impl Written {
+    fn new(left: &StaleConditions) -> Self {
+        Self {
+            conditions: left.conditions.clone(),
+            are_conditions_sure: true,
+            taints: left.taints.clone(),
+            are_taints_sure: true,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.conditions.is_empty() && self.taints.is_empty()
+    }
+
+    fn has_conditions(&self, wanted: &BTreeSet<NodeCondition>) -> bool {
+        self.are_conditions_sure && self.conditions == *wanted
+    }
+
+    fn has_taints(&self, wanted: &BTreeSet<OwnTaint>) -> bool {
+        self.are_taints_sure && self.taints == *wanted
+    }
+
+    /// All of it is written again.
+    fn doubt(&mut self) {
+        (self.are_conditions_sure, self.are_taints_sure) = (false, false);
+    }
+
+    fn tried_conditions(&mut self, wanted: BTreeSet<NodeCondition>, is_done: bool) {
+        self.are_conditions_sure = is_done;
+        if is_done {
+            self.conditions = wanted;
+        } else {
+            self.conditions.extend(wanted);
+        }
+    }
+
+    fn tried_taints(&mut self, wanted: BTreeSet<OwnTaint>, is_done: bool) {
+        self.are_taints_sure = is_done;
+        if is_done {
+            self.taints = wanted;
         }
     }
 }

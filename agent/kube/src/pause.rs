@@ -1,7 +1,7 @@
-//! Brakes that the API server tells of: an annotation of the own Node, and a ConfigMap for all agents.
+//! Pauses in the API server: an annotation of the own Node, and a ConfigMap for all agents.
 //!
-//! Each is a watch of one object by its name. While a watch is broken the last known word holds: a node that was told to
-//! stop does not go on because the API server is away, and one that was not told does not stop.
+//! Each is a watch of one object by its name. While a watch is broken the last known value holds: a paused node does not go on
+//! because the API server is away, and one that was not paused does not stop.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
     Api, Client,
     core::PartialObjectMeta,
-    runtime::watcher::{self, Event, watcher},
+    runtime::watcher::{self, Event},
 };
 use tokio::sync::watch as channel;
 
 use super::client::ApiClient;
-use crate::watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher};
+use crate::watch::{Events, WatchFailure, WatchHandler, follow, run_watcher};
 
 /// Name of the entry of the ConfigMap.
 const ENTRY: &str = "paused";
@@ -32,7 +32,7 @@ pub async fn of_node(
         let fields = format!("metadata.name={node}");
         // Of a Node the metadata is the smallest part.
         let api = Api::<PartialObjectMeta<Node>>::all(client);
-        Box::pin(watcher(api, from_cache(Some(&fields))))
+        follow(api, Some(&fields))
     });
     let word = |node: &PartialObjectMeta<Node>| {
         let annotations = node.metadata.annotations.as_ref();
@@ -52,7 +52,7 @@ pub async fn of_config_map(
     let open = Box::new(move |client| -> Events<_> {
         let fields = format!("metadata.name={}", map.name);
         let api = Api::<ConfigMap>::namespaced(client, &map.namespace);
-        Box::pin(watcher(api, from_cache(Some(&fields))))
+        follow(api, Some(&fields))
     });
     let word = |map: &ConfigMap| map.data.as_ref().and_then(|d| d.get(ENTRY)).cloned();
     let obedient = PauseWatch::new(PauseSource::ConfigMap, pauses, settled, open, word);

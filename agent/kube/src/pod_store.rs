@@ -1,4 +1,4 @@
-//! The node's pods as the API server has told of them.
+//! The node's pods as the API server has them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

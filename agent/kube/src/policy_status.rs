@@ -2,7 +2,7 @@
 //! whether any agent has seen a pod that it selects.
 //!
 //! Every agent comes to the same verdict, and one of them has to write it. Each waits for a random time; the agent that is first
-//! writes, the others see it in their watch and have nothing left to write. Who comes too late nevertheless meets the
+//! writes, the others see it in their watch and have nothing left to write. An agent that comes too late nevertheless meets the
 //! resourceVersion that the first one has changed (409), and looks again. An agent writes each of its opinions once: two
 //! versions of evictd with different opinions do not write against each other. What agents see differently, since each has
 //! other pods, goes one way only: from no agent has seen any to an agent has.
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
 
 use super::client::{ApiClient, ApiError, ApiRequest, MERGE};
+use crate::policy_document::{ClusterPolicies, GROUP, PolicyKind as _, VERSION};
 
 mod conditions;
 
@@ -151,7 +152,8 @@ impl StatusWriter {
             "metadata": {"uid": status.uid, "resourceVersion": seen.version},
             "status": {"conditions": conditions::merged(&seen.conditions, &status)},
         });
-        let path = format!("/apis/{GROUP}/{VERSION}/{PLURAL}/{name}/status");
+        let plural = ClusterPolicies::PLURAL;
+        let path = format!("/apis/{GROUP}/{VERSION}/{plural}/{name}/status");
         let call = ApiRequest::new(Method::PATCH, path, MERGE, &body);
         match self.connection.call(&call).await {
             Ok(_) => {
@@ -215,12 +217,3 @@ impl State {
 fn is_worth_a_retry(error: &ApiError) -> bool {
     error.code() == 409 || error.is_retryable()
 }
-
-/// API group of policies.
-pub const GROUP: &str = "evictd.io";
-
-/// Version of the group.
-pub const VERSION: &str = "v1alpha1";
-
-/// Name of the resource.
-pub const PLURAL: &str = "evictionpolicies";

@@ -1,8 +1,8 @@
-//! Tells the API server of evictions: what has to go goes first, what is only to be read comes after.
+//! Reports evictions to the API server: DELETEs first, Events after.
 //!
 //! For each eviction in the journal that was not reported: DisruptionTarget where the kubelet sets it and it can still be
-//! set, DELETE, an Event on the pod and one on the node, and then a line in the journal that it was done. Of a static pod
-//! the Events alone tell: the API server cannot end it. Every step may be repeated without harm, so that a crash between
+//! set, DELETE, an Event on the pod and one on the node, and then a line in the journal that it was done. A static pod
+//! has Events alone: the API server cannot end it. Every step may be repeated without harm, so that a crash between
 //! any two of them costs nothing: the UID guards the DELETE, the Event's name the Event.
 //!
 //! With `evictedPods: Fail` one patch of the status takes the place of the condition and the DELETE. It is a request: the server may
@@ -10,7 +10,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -79,6 +82,8 @@ pub struct Reporter {
     node: String,
     events: Events,
     jobs: VecDeque<Job>,
+    /// How many there are, for the end of the agent.
+    unreported: Arc<AtomicUsize>,
     /// As many as an earlier agent has left, and some more.
     most_jobs: usize,
     backoff: ExponentialBackoff,
@@ -108,6 +113,7 @@ impl Reporter {
             node: node.to_owned(),
             events: Events::new(node),
             most_jobs: left_over.len() + QUEUE,
+            unreported: Arc::new(AtomicUsize::new(left_over.len())),
             jobs: left_over.into_iter().map(Job::new).collect(),
             backoff: pauses(),
             evicted_pods,
@@ -117,12 +123,18 @@ impl Reporter {
         }
     }
 
+    /// Evictions that were taken and are not reported.
+    pub fn unreported(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.unreported)
+    }
+
     /// Reports until the queue is closed and empty.
     pub async fn run(mut self, mut queue: mpsc::Receiver<EvictionRecord>) {
         loop {
             while let Ok(eviction) = queue.try_recv() {
                 self.take(eviction);
             }
+            self.unreported.store(self.jobs.len(), Ordering::Relaxed);
             self.delete_what_came_back().await;
             if self.jobs.is_empty() {
                 let flush = self.events.next_flush();

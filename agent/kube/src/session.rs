@@ -1,7 +1,10 @@
-//! The agent's side of the cluster: the pods it works with, and what it tells.
+//! The agent's side of the cluster: its watches, and what it reports.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
@@ -12,7 +15,7 @@ use evictd_store::{
     disk_queue::DiskQueue,
     record::{EvictionRecord, Record, RequestRecord, oom_kill::OomKill, shadow::KubeletEviction},
 };
-use evictd_sys::clock::WallClock;
+use evictd_sys::clock::ClockJump;
 use tokio::{
     sync::{mpsc, oneshot, watch as channel},
     task::JoinHandle,
@@ -28,7 +31,7 @@ use super::{
 };
 use crate::{
     cache::ClusterCache,
-    fleet_brake::Fleet,
+    fleet_brake::FleetBrake,
     node_status::{DesiredStatus, LeftOver, NodeWriter, StaleConditions},
     oom_events::OomEventLimiter,
     reporter::{QUEUE, Reporter},
@@ -48,8 +51,6 @@ const GOING: usize = 8;
 /// How often an Event is tried that is not about an eviction, and the pause after the first try.
 const EVENT_ATTEMPTS: u32 = 6;
 const EVENT_PAUSE: Duration = Duration::from_secs(1);
-/// How long the end waits until the Node is written and the last evictions are reported.
-const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Why the cluster cannot be followed.
 #[derive(Debug, thiserror::Error)]
@@ -69,11 +70,13 @@ pub struct Cluster {
     node: String,
     pods: Arc<Shared>,
     evictions: mpsc::Sender<EvictionRecord>,
+    /// Those that the reporter has taken from there and not reported.
+    unreported: Arc<AtomicUsize>,
     wanted: channel::Sender<DesiredStatus>,
     soft: Option<mpsc::Sender<SoftRequest>>,
     /// Who was asked to go and will.
     going: Option<mpsc::Receiver<RequestRecord>>,
-    clock: WallClock,
+    clock: ClockJump,
     oom_events: OomEventLimiter,
     begin: Option<oneshot::Sender<()>>,
     followers: Followers,
@@ -119,7 +122,6 @@ impl Cluster {
         ));
         keeping.restore();
         let followers = Followers::start(&connection, cluster, policies, pauses);
-        let watching = pods::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
         // Nothing is deleted in shadow mode: they wait for an agent that is not.
         left_over.retain(|eviction| eviction.shadow || !config.shadow);
         if !left_over.is_empty() {
@@ -136,8 +138,7 @@ impl Cluster {
             cluster.evicted_pods,
             left_over,
         );
-        let (evictions, queue) = mpsc::channel(QUEUE);
-        let (wanted, desired) = channel::channel(DesiredStatus::default());
+        let unreported = reporter.unreported();
         let writer = NodeWriter::new(
             Arc::clone(&connection),
             node,
@@ -145,38 +146,25 @@ impl Cluster {
             cluster.former_taint_prefixes.clone(),
             NODE_STATUS_REPORT,
         );
-        let transition = config.eviction.pressure_transition_period;
+        let (evictions, queue) = mpsc::channel(QUEUE);
+        let (wanted, desired) = channel::channel(DesiredStatus::default());
         let (begin, begun) = oneshot::channel();
-        let checked = Arc::clone(&connection);
-        let pause = cluster.pause_config_map.clone();
-        let tenants = TENANT_RIGHTS
-            .into_iter()
-            .filter(|_| cluster.tenant_grace.is_some());
-        let reviews = config.metrics_tls.as_ref().is_some_and(|t| t.authorization);
-        let more = tenants.chain(SCRAPER_RIGHTS.into_iter().filter(|_| reviews));
-        let more: Vec<Right> = more.collect();
-        let fleet = cluster.fleet_brake.as_ref().map(|f| f.config_map.clone());
-        let are_bound = cluster.admission_policies;
+        let watching = pods::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
+        let checking = check(
+            Arc::clone(&connection),
+            cluster.clone(),
+            needed(config, cluster),
+        );
+        let (kept, stay) = (
+            Arc::clone(&keeping),
+            config.eviction.pressure_transition_period.max(FIRST_WORD),
+        );
         let tasks = Tasks {
             watch: tokio::spawn(watching),
-            check: tokio::spawn(async move {
-                access::check(&checked, pause.as_ref(), fleet.as_ref(), more).await;
-                if are_bound {
-                    admission::check(&checked, &admission::SETTLES, admission::AGAIN).await;
-                }
-            }),
-            keeping: {
-                let keeping = Arc::clone(&keeping);
-                tokio::spawn(async move { keeping.run().await })
-            },
+            check: tokio::spawn(checking),
+            keeping: tokio::spawn(async move { kept.run().await }),
             reporter: tokio::spawn(reporter.run(queue)),
-            node: tokio::spawn(keep_node(
-                writer,
-                desired,
-                begun,
-                transition.max(FIRST_WORD),
-                config.shadow,
-            )),
+            node: tokio::spawn(keep_node(writer, desired, begun, stay, config.shadow)),
             soft: None,
         };
         let mut started = Self {
@@ -184,10 +172,11 @@ impl Cluster {
             connection,
             pods,
             evictions,
+            unreported,
             wanted,
             soft: None,
             going: None,
-            clock: WallClock::new(Instant::now(), SystemTime::now()),
+            clock: ClockJump::new(Instant::now(), SystemTime::now()),
             oom_events: OomEventLimiter::default(),
             begin: Some(begin),
             followers,
@@ -244,6 +233,12 @@ impl Cluster {
                 "too many evictions wait to be reported: this one waits for the next start"
             );
         }
+    }
+
+    /// Whether the API server has heard of all evictions that were handed over.
+    pub fn is_reported(&self) -> bool {
+        let is_taken = self.evictions.capacity() == self.evictions.max_capacity();
+        is_taken && self.unreported.load(Ordering::Relaxed) == 0
     }
 
     /// Tells of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force, by an Event: tried a few
@@ -375,34 +370,54 @@ impl Cluster {
     }
 
     /// This node's part of the fleet brake, if there is one.
-    pub fn fleet_brake(&self) -> Option<&Arc<Fleet>> {
+    pub fn fleet_brake(&self) -> Option<&Arc<FleetBrake>> {
         self.followers.fleet()
     }
 
-    /// Tells what is left to tell, and ends; all within a few seconds. Conditions and taints that hold stay for the next agent.
-    pub async fn stop(self) {
+    /// Reports what is left to report, writes down what is known of the cluster, and ends, all by a moment. Conditions and taints that
+    /// hold stay for the next agent.
+    pub async fn stop(self, by: tokio::time::Instant) {
         drop(self.followers);
         self.tasks.watch.abort();
         self.tasks.check.abort();
         self.tasks.keeping.abort();
-        // A disk that does not answer holds up no end.
-        if tokio::time::timeout(LAST_WORDS, self.keeping.keep())
-            .await
-            .is_err()
-        {
-            tracing::warn!(
-                "what is known of the cluster is not on disk: the next agent asks for it"
-            );
-        }
         if let Some(soft) = self.tasks.soft {
             soft.abort();
         }
         // Without a sender both tasks come to their end by themselves.
         drop((self.evictions, self.wanted));
-        let both = futures::future::join(self.tasks.reporter, self.tasks.node);
-        if tokio::time::timeout(LAST_WORDS, both).await.is_err() {
+        let tasks = futures::future::join(self.tasks.reporter, self.tasks.node);
+        // A disk that does not answer holds up no report, and neither of them the end.
+        let kept = tokio::time::timeout_at(by, self.keeping.keep());
+        let reported = tokio::time::timeout_at(by, tasks);
+        let (kept, reported) = futures::future::join(kept, reported).await;
+        if kept.is_err() {
+            tracing::warn!(
+                "what is known of the cluster is not on disk: the next agent asks for it"
+            );
+        }
+        if reported.is_err() {
             tracing::warn!("the API server has not heard everything: the next agent goes on");
         }
+    }
+}
+
+/// The rights that this configuration needs everywhere, besides those that all agents need.
+fn needed(config: &Config, cluster: &ClusterConfig) -> Vec<Right> {
+    let tenants = TENANT_RIGHTS.into_iter();
+    let tenants = tenants.filter(|_| cluster.tenant_grace.is_some());
+    let reviews = config.metrics_tls.as_ref().is_some_and(|t| t.authorization);
+    let scrapers = SCRAPER_RIGHTS.into_iter().filter(|_| reviews);
+    tenants.chain(scrapers).collect()
+}
+
+/// Asks for the agent's rights, and whether an admission policy holds them to its node.
+async fn check(connection: Arc<ApiClient>, cluster: ClusterConfig, needed: Vec<Right>) {
+    let pause = cluster.pause_config_map.as_ref();
+    let brake = cluster.fleet_brake.as_ref().map(|f| &f.config_map);
+    access::check(&connection, pause, brake, needed).await;
+    if cluster.admission_policies {
+        admission::check(&connection, &admission::SETTLES, admission::AGAIN).await;
     }
 }
 

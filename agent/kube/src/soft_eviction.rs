@@ -1,9 +1,10 @@
 //! Soft eviction: pods are asked to go, and may take their time.
 //!
 //! A dry run of the Eviction API says whether PodDisruptionBudgets let a pod go; a DELETE with the same preconditions follows. A pod
-//! that its budget protects is passed over for the next candidate.
-//! Each request asks before whether evictions are paused, held back or used up by now: the decision may be half a minute old.
-//! Static pods are passed over as well: the API server cannot end them. When budgets protect all candidates for longer than is configured, or the hard threshold is met, the first candidate goes
+//! that its budget protects is passed over for the next candidate, and so are static pods, which the API server cannot end. Before each
+//! request it is checked whether evictions are paused, held back or used up by now: the decision may be half a minute old.
+//!
+//! When budgets protect all candidates for longer than is configured, or the hard threshold is met, the first candidate goes
 //! nevertheless, by DELETE; the journal, an Event and a counter say so and why.
 
 use std::{
@@ -64,7 +65,7 @@ pub enum SoftOutcome {
         /// So many pods were spared by policies and limits.
         spared: usize,
     },
-    /// No pod could be asked: the API server does not answer, the agent may not ask, or there is no candidate.
+    /// No pod could be asked: the API server does not answer or is busy, the agent may not ask, or there is no candidate.
     NotAsked,
 }
 
@@ -151,7 +152,7 @@ impl SoftEvictor {
         let removal = match eviction_api::may_evict(&self.connection, pod, grace).await {
             Ok(Removal::Deleted) => self.remove(&candidate.pod, &asked).await?,
             Ok(removal) => removal,
-            Err(error) if is_budget(&error) => return Ok(None),
+            Err(error) if error.is_budget() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         Ok(Some((removal, asked)))
@@ -313,8 +314,8 @@ impl SoftEvictor {
                         break;
                     }
                 }
-                // A server that does not answer will not answer for the next one either.
-                Err(Refusal::Api(error)) if error.code() == 0 => {
+                // A server that cannot answer for this one cannot for the next one either, which would go for nothing.
+                Err(Refusal::Api(error)) if error.concerns_all() => {
                     tracing::warn!(%pod, %error, "no pod can be evicted through the API");
                     return SoftOutcome::NotAsked;
                 }
@@ -349,11 +350,6 @@ fn remember<T>(pods: &mut VecDeque<T>, pod: T) {
         pods.pop_front();
     }
     pods.push_back(pod);
-}
-
-/// A budget says no. Any other 429 is a server that is busy.
-fn is_budget(error: &ApiError) -> bool {
-    error.code() == 429 && error.has_cause("DisruptionBudget")
 }
 
 fn reference(pod: &Pod) -> PodRef<'_> {

@@ -4,12 +4,13 @@
 pub mod namespaces;
 pub mod pods;
 pub mod policies;
+mod stream;
 pub mod tenants;
 
-use std::{pin::Pin, time::Duration};
+use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
-use futures::{Stream, StreamExt as _};
+use futures::StreamExt as _;
 use kube::{
     Client,
     runtime::{
@@ -19,14 +20,12 @@ use kube::{
 };
 
 use super::client::ApiClient;
+pub use stream::{Events, follow};
 
 /// A list that does not come in this time is asked for again.
 const LIST_DEADLINE: Duration = Duration::from_secs(30);
 /// First and longest pause after a refusal that only an operator can change; by chance up to twice as much.
 const RARELY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
-
-/// What a watch brings.
-pub type Events<K> = Pin<Box<dyn Stream<Item = Result<Event<K>, watcher::Error>> + Send>>;
 
 /// Why a watch does not bring anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +48,8 @@ struct Absences(u32);
 
 impl Absences {
     /// The first such answer.
-    fn begin(&mut self) -> bool {
-        self.0 = 0;
-        self.again()
+    fn begin(&mut self) {
+        self.0 = 1;
     }
 
     /// One more; true when it is to be believed, once.
@@ -85,15 +83,6 @@ pub trait WatchHandler {
     fn recovered(&mut self);
 }
 
-/// The configuration of a list from the API server's cache and a watch with bookmarks; `fields` is the selector.
-pub fn from_cache(fields: Option<&str>) -> watcher::Config {
-    let mut config = watcher::Config::default().any_semantic();
-    config.field_selector = fields.map(str::to_owned);
-    // With a limit kube leaves out resourceVersion=0, and the list would go through to etcd.
-    config.page_size = None;
-    config
-}
-
 /// Keeps a listener up to date for ever. Errors are told once until it works again, counted, and followed by a pause.
 pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, mut listener: L) {
     let rarely = || {
@@ -125,17 +114,19 @@ pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, mut listener: 
             };
             match next {
                 Some(Ok(event)) => {
-                    if matches!(event, Event::Init) {
+                    if matches!(event, Some(Event::Init)) {
                         listed = false;
-                    } else if matches!(event, Event::InitDone) {
+                    } else if matches!(event, Some(Event::InitDone)) {
                         listed = true;
                     }
-                    if !matches!(event, Event::Init) && ill.take().is_some() {
+                    if !matches!(event, Some(Event::Init)) && ill.take().is_some() {
                         listener.recovered();
                         backoff.reset();
                         patience = rarely();
                     }
-                    listener.apply(event);
+                    if let Some(event) = event {
+                        listener.apply(event);
+                    }
                 }
                 Some(Err(error)) => {
                     let failure = match code(&error) {

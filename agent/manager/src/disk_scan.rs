@@ -11,7 +11,6 @@ mod schedule;
 
 use std::{
     collections::{HashMap, HashSet},
-    os::fd::AsRawFd as _,
     path::PathBuf,
     sync::{
         Arc,
@@ -313,7 +312,7 @@ impl DiskScanner {
             schedule.follow(&targets, self.is_pressed(), now);
             match schedule.next(now) {
                 Turn::Wait(left) => {
-                    poll([self.changed.fd().as_raw_fd()], Some(left.min(BEAT)));
+                    poll([Some(self.changed.fd())], Some(left.min(BEAT)));
                 }
                 turn => self.take_turn(turn, &mut schedule, (&mut mounts, shares)),
             }
@@ -401,7 +400,7 @@ impl DiskScanner {
             if is_over || self.is_stopped() {
                 return;
             }
-            poll([self.changed.fd().as_raw_fd()], Some(left.min(BEAT)));
+            poll([Some(self.changed.fd())], Some(left.min(BEAT)));
         }
     }
 }
@@ -454,7 +453,7 @@ impl Scan {
     fn step(&mut self, mounts: &MountPoints) -> bool {
         if let Some((kind, name, walk)) = &mut self.walk {
             if walk.step(STEP) {
-                let (kind, name, found) = (*kind, std::mem::take(name), walk.found().0);
+                let (kind, name, found) = (*kind, std::mem::take(name), walk.found());
                 add(&mut self.found.usage, kind, name, found);
                 self.walk = None;
             }
@@ -486,7 +485,7 @@ impl Scan {
             ..self.found.clone()
         };
         if let Some((kind, name, walk)) = &self.walk {
-            add(&mut found.usage, *kind, name.clone(), walk.found().0);
+            add(&mut found.usage, *kind, name.clone(), walk.found());
         }
         found
     }

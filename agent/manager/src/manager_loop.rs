@@ -8,7 +8,6 @@ mod report;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    os::fd::AsRawFd as _,
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -200,10 +199,7 @@ impl ManagerLoop {
 
     fn wait(&self, interval: Duration) {
         let [pids, inodes] = self.sources.fds();
-        poll(
-            [pids, inodes, self.commands.fd().as_raw_fd()],
-            Some(interval),
-        );
+        poll([pids, inodes, Some(self.commands.fd())], Some(interval));
     }
 
     fn apply(&mut self, command: Command) {

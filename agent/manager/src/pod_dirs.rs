@@ -11,7 +11,7 @@ use std::{
 
 use evictd_engine::Pod;
 use evictd_node::{
-    cgroup::memory::descendants,
+    cgroup::tree::descendants,
     fs::mounts::{self, MountPoints},
     pods::cgroup_name,
 };

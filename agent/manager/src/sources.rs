@@ -1,10 +1,6 @@
 //! What the node has left of everything, and the triggers that say when to look.
 
-use std::{
-    fmt, io,
-    os::fd::{AsRawFd as _, RawFd},
-    time::Duration,
-};
+use std::{fmt, io, os::fd::BorrowedFd, time::Duration};
 
 use evictd_engine::{Layout, Observation, Observations, Signal, Threshold};
 use evictd_node::{
@@ -228,11 +224,11 @@ impl SignalSources {
         first
     }
 
-    /// What becomes readable at a crossing: descriptors that stay open as long as this lives, -1 where there is none.
-    pub fn fds(&self) -> [RawFd; 2] {
+    /// What becomes readable at a crossing.
+    pub fn fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
         let pids = self.pids.as_ref().and_then(|p| p.fd());
         let inodes = self.disks.as_ref().and_then(|d| d.trigger.fd());
-        [pids, inodes].map(|fd| fd.map_or(-1, |fd| fd.as_raw_fd()))
+        [pids, inodes]
     }
 
     /// What watches a signal: a kernel hook, or the sampler.

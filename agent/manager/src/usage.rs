@@ -7,9 +7,7 @@ use std::{
 };
 
 use evictd_engine::{ContainerUsage, FsUsage, PodUsage, Resource, Usages, model::settings::Mode};
-use evictd_node::{
-    cgroup::memory::descendant_ids, pods::table::Entry, trigger::inodes::ShareReader,
-};
+use evictd_node::{cgroup::tree::descendant_ids, pods::table::Entry, trigger::inodes::ShareReader};
 
 use evictd_sys::clock::monotonic_ns;
 

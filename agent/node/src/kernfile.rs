@@ -66,10 +66,14 @@ pub fn values_of<const N: usize>(bytes: &[u8], keys: [&str; N]) -> [Option<u64>;
     values
 }
 
-/// The error of a file that does not hold what the kernel writes there.
-pub fn malformed(what: &'static str) -> io::Error {
-    // Made from a static string: no allocation on the fast path until it is printed.
+/// The error of a file that does not hold what the kernel writes there, for a thread that may allocate: it says what is missing.
+pub fn malformed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// The same for a thread that decides: an error number (EBADMSG) takes no memory, and reaches the log as a number.
+pub fn bad_message() -> io::Error {
+    io::Error::from_raw_os_error(libc::EBADMSG)
 }
 
 #[cfg(test)]

@@ -1,32 +1,21 @@
 //! The cgroup that counts as the node, or the pods' cgroup below it, and what must stay available in it.
 
-mod guard;
+mod accounting;
 
 use std::{io, os::unix::ffi::OsStrExt as _, path::Path};
 
-use evictd_engine::{
-    Signal,
-    growth::Room,
-    model::usage::MemoryReading,
-    pace::{Bounded, Shortage},
-};
+use evictd_engine::{Signal, pace::Shortage};
 use evictd_sys::fs::PathError;
 
 use crate::{
     cgroup::{
         memory::{MemoryCgroup, Version},
-        swap::{FreeSwap, SwapRoom},
+        swap::SwapRoom,
     },
     pods::table::Entry,
+    proc::machine::MemAvailable,
 };
-use guard::Left;
-
-pub use guard::MemoryGuard;
-
-/// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each page.
-const KERNEL_OF_CACHE: u64 = 32;
-/// How fast page cache is taken to be written and memory to be swapped out, in bytes per second: a slow disk.
-const WRITES_PER_SECOND: u64 = 32 << 20;
+pub use accounting::{Accounting, Guard, GuardSource};
 
 /// Amounts of the scope's signal, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,26 +55,18 @@ impl Limits {
     }
 }
 
-/// A scope with its capacity.
+/// A scope with its files held open.
 #[derive(Debug)]
 pub struct Scope {
     cgroup: MemoryCgroup,
     signal: Signal,
-    capacity: u64,
-    limits: Limits,
-    /// The machine's usage is not what the root's page counter counts.
-    is_machine: bool,
-    /// The OOM killer acts at its own limit, if not before.
-    is_limited: bool,
-    /// Page cache on the active list counts as available too.
-    reclaimable_cache: bool,
-    guard: Option<MemoryGuard>,
+    accounting: Accounting,
+    /// What the kernel itself has available, where that guards the machine.
+    machine: Option<MemAvailable>,
     /// Where it may be swapped out to.
     swap: Option<SwapRoom>,
     /// All pods together can swap out so many bytes more, and may.
     pod_swap: u64,
-    /// So many bytes of pods' page cache the kernel will not take back (`memory.min`).
-    protected: u64,
 }
 
 /// A threshold that can never be kept.
@@ -156,9 +137,10 @@ impl Scope {
         let signal = Signal::MemoryAvailable;
         let capacity = machine_capacity(&root, total)?;
         let mut scope = Self::with_capacity(root, signal, capacity, limits, reclaimable_cache)?;
-        scope.is_limited = capacity < total;
+        let is_limited = capacity < total;
+        scope.accounting.is_limited = is_limited;
         // A limited cgroup of v1 runs short of page cache that has to be written, which the machine's word says nothing of.
-        scope.is_machine = !scope.is_limited || scope.cgroup.version() == Version::V2;
+        scope.accounting.is_machine = !is_limited || scope.cgroup.version() == Version::V2;
         Ok(scope)
     }
 
@@ -171,44 +153,55 @@ impl Scope {
     ) -> Result<Self, ScopeError> {
         let limits = limits(capacity);
         limits.check(capacity)?;
+        let is_root = cgroup.is_root();
         Ok(Self {
             swap: SwapRoom::open(&cgroup),
             pod_swap: u64::MAX,
-            protected: 0,
             cgroup: cgroup.with_kernel_counter(),
             signal,
-            capacity,
-            limits,
-            is_machine: false,
-            is_limited: true,
-            reclaimable_cache,
-            guard: None,
+            machine: None,
+            accounting: Accounting {
+                capacity,
+                limits,
+                is_machine: false,
+                is_limited: true,
+                is_root,
+                reclaimable_cache,
+                guard: None,
+                protected: 0,
+            },
         })
     }
 
-    /// From now on less than the guard's amount of what it knows is less than the hard threshold too, whatever the kubelet's
-    /// count says (docs/differences.md): the OOM killer goes by what the kernel has.
+    /// From now on less than so many bytes of what the kernel itself has is less than the hard threshold too, whatever the kubelet's
+    /// count says (docs/differences.md): the OOM killer goes by what the kernel has. On the machine that is `MemAvailable`.
     #[must_use]
-    pub fn guarded(mut self, guard: MemoryGuard) -> Self {
-        self.guard = Some(guard);
+    pub fn guarded(mut self, amount: u64, machine: Option<MemAvailable>) -> Self {
+        let source = match (&machine, self.cgroup.version()) {
+            (Some(_), _) => GuardSource::Machine,
+            (None, Version::V1) => GuardSource::CgroupV1,
+            (None, Version::V2) => GuardSource::CgroupV2,
+        };
+        self.accounting.guard = Some(Guard { source, amount });
+        self.machine = machine;
         self
     }
 
     /// Whether it is the machine, whose root's page counter has to be compared with the usage before a trigger can be set on it:
     /// it counts the charges of all cgroups, kernel memory too, while the usage is what the kubelet takes for it.
     pub fn is_machine(&self) -> bool {
-        self.is_machine
+        self.accounting.is_machine
     }
 
     /// Whether the OOM killer acts at a limit of its own: what its counter counts is exact then, and page cache that only statistics
     /// show may be something else by now.
     pub fn is_limited(&self) -> bool {
-        self.is_limited
+        self.accounting.is_limited
     }
 
     /// Whether another scope is this one with another capacity, so that what was seen of one is true of the other.
     pub fn is_resized(&self, other: &Self) -> bool {
-        let what = |scope: &Self| (scope.cgroup.id(), scope.is_machine, scope.is_limited);
+        let what = |scope: &Self| (scope.cgroup.id(), scope.is_machine(), scope.is_limited());
         what(self) == what(other)
     }
 
@@ -244,17 +237,22 @@ impl Scope {
 
     /// Its capacity in bytes.
     pub fn capacity(&self) -> u64 {
-        self.capacity
+        self.accounting.capacity
     }
 
     /// The amounts.
     pub fn limits(&self) -> Limits {
-        self.limits
+        self.accounting.limits
+    }
+
+    /// The usage in bytes at which `amount` is no longer available ([`Accounting::usage_limit`]).
+    pub fn usage_limit(&self, amount: u64, discounted: u64) -> u64 {
+        self.accounting.usage_limit(amount, discounted)
     }
 
     /// Other amounts from now on, which [`Limits::check`] has found to be possible.
     pub fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
+        self.accounting.limits = limits;
     }
 
     /// Where there is swap, asks how many bytes more all pods together can swap out and may.
@@ -266,7 +264,7 @@ impl Scope {
 
     /// So many bytes of page cache below are protected from now on.
     pub fn protect(&mut self, bytes: u64) {
-        self.protected = bytes;
+        self.accounting.protected = bytes;
     }
 
     /// Reads it now. Does not allocate.
@@ -275,148 +273,11 @@ impl Scope {
     /// ENODEV when the cgroup was removed.
     pub fn sample(&self) -> io::Result<MemorySample> {
         let reading = self.cgroup.read()?;
-        let discounted = self.reclaimable_cache(&reading);
-        let counted = self
-            .capacity
-            .saturating_sub(reading.usage.saturating_sub(discounted));
-        let free = self.capacity.saturating_sub(reading.usage);
-        let guard = self.guard.as_ref();
-        let written = discounted.saturating_sub(reading.dirty_or_writeback);
-        let word = guard.and_then(|guard| guard.left(free, written));
-        let cache = reading.reclaimable();
-        // On v1 kernel memory is not told apart; the part that keeps track of page cache goes with it.
-        let of_cache = reading.kernel.min(cache / KERNEL_OF_CACHE);
-        let reclaimable = match self.is_machine {
-            // A root's usage is made of anonymous memory and page cache.
-            true if self.cgroup.is_root() => cache.saturating_sub(reading.slab_reclaimable),
-            true => cache,
-            false => cache.saturating_add(of_cache),
-        };
-        let shortage = self.shortage(&reading, reclaimable, counted, word);
-        let left = word.map(|word| word.on_the_scale_of(self.limits.threshold));
-        let left = left.into_iter().chain(self.left_unprotected(&shortage));
-        let available = left.fold(counted, u64::min);
-        let lacking = counted - available;
-        // The triggers follow: what the machine lacks besides is as if it were in use; what a cgroup has to write before it can
-        // give it back is as if it did not count as available. That cannot be more than does.
-        let (used, withheld) = if self.is_machine {
-            (lacking, 0)
-        } else {
-            (0, lacking)
-        };
-        Ok(MemorySample {
-            usage: reading.usage.saturating_add(used),
-            reclaimable_cache: discounted.saturating_sub(withheld),
-            available,
-            uncategorized: reading.uncategorized,
-            kernel: reading.kernel - of_cache,
-            reclaimable: match self.is_machine {
-                true => reclaimable,
-                false => reclaimable.saturating_sub(reading.slab_reclaimable),
-            },
-            shortage,
-        })
-    }
-
-    /// What is short, as the pace of evictions is decided by it.
-    fn shortage(
-        &self,
-        reading: &MemoryReading,
-        reclaimable: u64,
-        counted: u64,
-        word: Option<Left>,
-    ) -> Shortage {
-        let Limits {
-            threshold,
-            resolved,
-            ..
-        } = self.limits;
+        let machine = self.machine.as_ref();
+        let machine = machine.and_then(|machine| machine.read().ok());
         let swap = self.swap.as_ref().map(|swap| swap.read(self.pod_swap));
-        let FreeSwap { free, usable } = swap.unwrap_or_default();
-        // The kernel's own word on the machine is the better one.
-        let machine = word.filter(|_| self.is_machine);
-        let own = reading.usage.saturating_sub(reclaimable);
-        let (used, left) = match machine {
-            Some(Left {
-                bytes,
-                used: Some(used),
-                ..
-            }) if !self.is_limited => (used, bytes),
-            word => {
-                // Below its own limit there may be less than on the machine.
-                let lacking = word.map(|word| self.capacity.saturating_sub(word.bytes));
-                let used = own.max(lacking.unwrap_or(0));
-                (used, self.capacity.saturating_sub(used))
-            }
-        };
-        // v1 does not make a group's writers wait.
-        let unwritten = match word {
-            Some(_) if !self.is_machine => reading.dirty_or_writeback.min(reclaimable).min(left),
-            _ => 0,
-        };
-        // The kernel does not tell slab that it can give back from slab in use: inodes of open sockets and pipes, files on tmpfs.
-        let slab = match machine {
-            Some(_) => 0,
-            None => reading.slab_reclaimable.min(reclaimable),
-        };
-        let slowly = unwritten.saturating_add(slab).min(left);
-        let protected = self.protected.min(reading.reclaimable());
-        let protected = protected.min(left - slowly);
-        // The kernel's view counts where it is another one: memory that grows is urgent although the kubelet finds enough.
-        let amount = match (word, &self.guard) {
-            (Some(word), _) => word.amount,
-            (None, Some(guard)) if protected > 0 => guard.amount(),
-            _ => 0,
-        };
-        let on_scale = machine.map(|word| word.on_the_scale_of(threshold));
-        Shortage {
-            available: on_scale.map_or(counted, |left| left.min(counted)),
-            threshold,
-            resolved,
-            used,
-            dying: 0,
-            skew: 0,
-            kernel: reading.kernel.min(used),
-            unlisted: 0,
-            room: Room {
-                at_once: left - slowly - protected,
-                slowly,
-                per_second: WRITES_PER_SECOND,
-                swap: usable,
-            },
-            swap_free: free,
-            guard: amount.min(threshold),
-            bounded: Bounded::default(),
-        }
-    }
-
-    /// What is left beside page cache that is protected, as an amount of the signal: the threshold itself when the guard's amount
-    /// is left. The triggers follow it; a pod that is not urgent goes by the kubelet's count alone.
-    fn left_unprotected(&self, shortage: &Shortage) -> Option<u64> {
-        let room = shortage.room;
-        let left = room.at_once.saturating_add(room.slowly);
-        let is_seen = self.protected > 0 && shortage.guard > 0;
-        is_seen.then(|| left.saturating_add(shortage.threshold - shortage.guard))
-    }
-
-    /// What counts as available although it is charged.
-    fn reclaimable_cache(&self, reading: &MemoryReading) -> u64 {
-        let active = if self.reclaimable_cache {
-            reading.active_file
-        } else {
-            0
-        };
-        reading.inactive_file.saturating_add(active)
-    }
-
-    /// The usage at which `amount` is no longer available, as the kubelet's notifier computes it
-    /// (`threshold_notifier_linux.go`): capacity - amount + inactive_file. The comparison is "less than", so the trigger
-    /// is one byte further.
-    pub fn usage_limit(&self, amount: u64, discounted: u64) -> u64 {
-        self.capacity
-            .saturating_sub(amount)
-            .saturating_add(discounted)
-            .saturating_add(1)
+        let swap = swap.unwrap_or_default();
+        Ok(self.accounting.sample(&reading, machine, swap))
     }
 }
 

@@ -66,6 +66,96 @@ impl Nearness {
     }
 }
 
+/// How short of memory a scope is, as far as its next look depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScopeState {
+    /// No threshold is met.
+    Calm,
+    /// A threshold is met, and victims are ending.
+    Busy,
+    /// A threshold is met, and nothing is to be done about it at once: the recovery trips a trigger, and a growth that makes it urgent
+    /// has to be seen.
+    Idle,
+    /// The same, and no pod is left that may be evicted.
+    NoCandidates,
+}
+
+/// What tells of a crossing between two looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notification {
+    /// A kernel program does, at the crossing: only what no charge moves has to be looked at (inactive_file, the capacity), which is slower
+    /// than usage.
+    AtCrossing,
+    /// An eventfd tells late, and nothing tells on the way to a hook that was refused: the crossing is found by looking.
+    Late,
+    /// A hook that is not attached as long as the threshold is far.
+    OnceNear,
+}
+
+/// While memory is on its way back.
+pub const BUSY: Duration = Duration::from_millis(1);
+const IDLE: Duration = Duration::from_millis(20);
+const HOOKED_FLOOR: Duration = Duration::from_millis(10);
+
+/// When to look at a scope again: `distance` bytes may still be used before its threshold is met, and `room` before nothing is left, at
+/// the fastest growth of the machine in bytes per second.
+pub fn next_look_at(
+    state: ScopeState,
+    notification: Notification,
+    distance: u64,
+    room: u64,
+    growth: u64,
+) -> Duration {
+    let far = next_look(distance, growth);
+    match (state, notification) {
+        (ScopeState::Busy, _) => BUSY,
+        (ScopeState::NoCandidates, _) => IDLE,
+        // In good time for a growth that begins now to be seen before it has used up much of what is left.
+        (ScopeState::Idle, _) => next_look(room / 4, growth).min(IDLE),
+        (ScopeState::Calm, Notification::AtCrossing) => far.max(HOOKED_FLOOR),
+        (ScopeState::Calm, Notification::Late) => far,
+        (ScopeState::Calm, Notification::OnceNear) => Nearness::new(growth).next_look(distance),
+    }
+}
+
+/// When the kernel is made to flush a cgroup's statistics for a look: page cache that they still show may have become something else.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FlushDeadline {
+    /// When that was done last, and the bytes that could be used then before memory was short.
+    flushed: Option<(u64, u64)>,
+}
+
+impl FlushDeadline {
+    /// Whether it is due at `now` (nanoseconds): `free` bytes, which are not charged, do not suffice for the threshold by themselves, and
+    /// the fastest growth (bytes per second) could have used up since the last time what was `left` then.
+    pub fn is_due(&mut self, now: u64, free: u64, threshold: u64, left: u64, growth: u64) -> bool {
+        if free >= threshold.saturating_mul(2) {
+            self.forget();
+            return false;
+        }
+        let is_due = self.flushed.is_none_or(|(since, left)| {
+            let lasts = next_look(left, growth).as_nanos();
+            u128::from(now.saturating_sub(since)) >= lasts
+        });
+        if is_due {
+            self.flushed = Some((now, left));
+        }
+        is_due
+    }
+
+    /// The statistics were flushed at `now` without a look: they are good for the shortest time that a look is.
+    pub fn was_flushed(&mut self, now: u64) {
+        if self.flushed.is_some() {
+            self.flushed = Some((now, 0));
+        }
+    }
+
+    /// Nothing is known of the last time.
+    pub fn forget(&mut self) {
+        self.flushed = None;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 //!
 //! Whether two *can* do so follows from what they say: every agent finds the same, because nothing but the policies is
 //! looked at. Most pairs of policies can, since a pod may have any labels together. Whether they *do* takes a pod, and
-//! each agent sees its own. A status tells of a contradiction that an agent has seen, for as long as there can be one.
+//! each agent sees its own. A status has a contradiction that an agent has seen, for as long as there can be one.
 
 use super::{
     model::{Evict, EvictionPolicy, Rule},

@@ -1,4 +1,4 @@
-//! Who may be evicted, when, in what order, and what follows.
+//! Which pods may be evicted, when, in what order, and what follows.
 //!
 //! Operators write down what they know of their workloads as [`EvictionPolicy`] objects or files. The [`evaluator`] turns
 //! them into numbers in each pod's entry (`engine::permit`) long before a node is short of anything: the fast path reads

@@ -1,4 +1,4 @@
-//! All policies that files and the API server have told of, and which version of each is in force.
+//! All policies of files and of the API server, and which version of each is in force.
 //!
 //! Of equal names the file's policy holds: it comes from the administrator of this one node, and it is there when the
 //! API server is not. A policy that cannot be used leaves its last good version in force.
@@ -217,8 +217,13 @@ impl PolicyStore {
         }
         for document in tenants {
             let mut document = document.clone();
-            let name = name(&document).rsplit('/').next().unwrap_or_default();
-            document["metadata"]["name"] = name.to_owned().into();
+            let Some(full_name) = document.pointer_mut("/metadata/name") else {
+                tracing::warn!("a remembered policy of a namespace has no name");
+                continue;
+            };
+            let name = full_name.as_str().unwrap_or_default();
+            let name = name.rsplit('/').next().unwrap_or_default();
+            *full_name = name.to_owned().into();
             state.put_tenant(&document);
         }
         self.enforce(state);

@@ -206,8 +206,8 @@ fn psi(proc: &Path) -> Finding {
 
 fn realtime() -> Finding {
     match probe_realtime() {
-        None => Finding::new("real-time priority", State::Ok, "SCHED_FIFO is granted"),
-        Some(e) => Finding::new(
+        Ok(()) => Finding::new("real-time priority", State::Ok, "SCHED_FIFO is granted"),
+        Err(e) => Finding::new(
             "real-time priority",
             State::Degraded,
             format!("SCHED_FIFO: {e}"),

@@ -10,7 +10,7 @@ use evictd_engine::{
     MemorySizing, Observations, Signal, Threshold, ThresholdValue, model::settings::EvictionConfig,
 };
 use evictd_node::{
-    bpf::{object::BpfObject, pin::is_bpffs},
+    bpf::{object::BpfObject, pin::require_bpffs},
     cgroup::{
         memory::{MemoryCgroup, Version, memory_root},
         protection::{Protection, set_on},
@@ -25,7 +25,7 @@ use evictd_node::{
 use evictd_sys::clock::monotonic_ns;
 use serde::Serialize;
 
-use crate::daemon::{configured_floor, node_view::NodeView};
+use crate::daemon::{configured_floor, node_scope, node_view::NodeView};
 
 /// The signal without which there is nothing to do.
 const MEMORY: &str = "memory.available";
@@ -67,7 +67,6 @@ impl Finding {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refused {
     /// The hook.
-    #[serde(rename = "rung")]
     pub hook: String,
     /// The kernel's reason.
     pub reason: String,
@@ -79,7 +78,6 @@ pub struct SignalHook {
     /// The signal, under the kubelet's name, or `pods` for the cgroups that come and go.
     pub signal: &'static str,
     /// The hook that is used; `None` when the signal cannot be watched.
-    #[serde(rename = "rung")]
     pub hook: Option<String>,
     /// What it is about: a filesystem's type and directory, or why there is no hook.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,7 +116,9 @@ impl Check {
         };
         findings.extend(evidence);
         findings.push(pinned_guard(config, memory.as_ref()));
-        findings.extend(root.iter().filter_map(|(root, _)| protection(root)));
+        let scope = node_scope(config);
+        findings
+            .extend(scope.and_then(|scope| protection(scope.cgroup().path(), scope.is_limited())));
         let mut hooks = signals::memory(memory.map(|built| built.choice), root.as_ref());
         let usable = hooks
             .iter()
@@ -141,13 +141,13 @@ impl Check {
 }
 
 /// Page cache that the kernel will not take back.
-fn protection(root: &Path) -> Option<Finding> {
+fn protection(root: &Path, is_limited: bool) -> Option<Finding> {
     let pods = pods_below(root).found;
     let memory = pods.iter().flat_map(|pod| MemoryCgroup::open(&pod.path));
     let memory: Vec<_> = memory.collect();
     let set = set_on(&memory);
-    let bytes = Protection::below(root, false).cache_of(memory.iter());
     (set > 0).then(|| {
+        let bytes = Protection::below(root, is_limited).cache_of(memory.iter());
         let detail = format!(
             "set on {set} of {} pods: {} MiB of their page cache count as available and cannot be reclaimed now; growth that \
              leaves nothing else is urgent",
@@ -290,7 +290,7 @@ fn pinned_guard(config: Option<&Config>, memory: Option<&Built>) -> Finding {
         let detail = format!("{reason}: the kubelet and the OOM killer decide while no agent runs");
         Finding::new(PINNED_GUARD, State::Degraded, detail)
     };
-    if let Err(error) = is_bpffs(&guard.directory) {
+    if let Err(error) = require_bpffs(&guard.directory) {
         return degraded(error.to_string());
     }
     let Some(trigger) = memory.map(|built| &built.trigger) else {
@@ -387,11 +387,20 @@ mod tests {
         for pod in pods {
             make(&format!("kubepods/{pod}"), "0");
         }
-        assert_eq!(protection(dir.path()), None);
+        assert_eq!(protection(dir.path(), false), None);
         make("kubepods", "52428800");
         make(&format!("kubepods/{}", pods[1]), "52428800");
-        let told = protection(dir.path()).unwrap().detail;
+        let said = |is_limited| protection(dir.path(), is_limited).unwrap().detail;
+        let told = said(false);
         assert!(told.starts_with("set on 1 of 2 pods: 50 MiB of"), "{told}");
+        // What plays the node is a cgroup, which limits what is protected unless it is itself at a limit.
+        std::fs::write(dir.path().join("memory.min"), "0").unwrap();
+        let (free, limited) = (said(false), said(true));
+        assert!(free.starts_with("set on 1 of 2 pods: 0 MiB"), "{free}");
+        assert!(
+            limited.starts_with("set on 1 of 2 pods: 50 MiB"),
+            "{limited}"
+        );
     }
 
     #[test]

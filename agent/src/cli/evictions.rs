@@ -17,6 +17,8 @@ use crate::cli::input::bad;
 
 /// Names the newest one.
 const LATEST: &str = "latest";
+/// Requests that are not agreed to, of which that may still come: an agent forgets which pods it has asked after as many.
+const REQUESTS: usize = 256;
 
 /// What is known of one eviction, without what was seen before and after.
 pub(super) struct Known {
@@ -74,7 +76,7 @@ pub(super) struct Evictions {
     pub known: Vec<Known>,
     /// All that there are, wanted or not.
     pub total: usize,
-    /// Incident files that cannot be read and may be wanted.
+    /// Incident files that cannot be read and may be wanted, or their directory.
     pub damaged: Vec<PathError>,
 }
 
@@ -135,17 +137,11 @@ impl<'a> Gathered<'a> {
                 self.add(eviction, Some(asked));
             }
             Record::Counted(counted) => {
-                let place = self.places.get(&counted.id).copied();
-                let Some(mut known) = place.and_then(|place| self.known.remove(&place)) else {
-                    return;
-                };
-                if known.is_agreed {
-                    self.known.extend(place.map(|place| (place, known)));
-                    return;
+                if let Some(mut known) = self.take_open(&counted.id) {
+                    known.is_agreed = true;
+                    known.eviction.time = counted.time;
+                    self.keep(known);
                 }
-                known.is_agreed = true;
-                known.eviction.time = counted.time;
-                self.keep(known);
             }
             Record::Finished(finish) => {
                 if let Some(known) = self.find(&finish.id) {
@@ -165,6 +161,13 @@ impl<'a> Gathered<'a> {
         self.known.get_mut(self.places.get(id)?)
     }
 
+    /// Takes out one that is not agreed to yet.
+    fn take_open(&mut self, id: &str) -> Option<Known> {
+        let place = self.places.get(id)?;
+        let is_open = self.known.get(place).is_some_and(|known| !known.is_agreed);
+        is_open.then(|| self.known.remove(place)).flatten()
+    }
+
     fn add(&mut self, eviction: Box<EvictionRecord>, asked: Option<Box<RequestRecord>>) {
         match is_wanted(self.wanted, &eviction.id) {
             true => self.keep(Known::new(eviction, asked)),
@@ -177,17 +180,24 @@ impl<'a> Gathered<'a> {
 
     fn keep(&mut self, known: Known) {
         self.places.insert(id(&known).to_owned(), self.next);
-        self.agreed += usize::from(known.is_agreed);
+        let is_agreed = known.is_agreed;
+        self.agreed += usize::from(is_agreed);
         self.known.insert(self.next, known);
         self.next += 1;
-        // One that is not agreed to yet may become the newest.
-        if let Wanted::Newest(most) = self.wanted
-            && self.agreed > most
-            && let Some((place, _)) = self.known.iter().find(|(_, known)| known.is_agreed)
+        let Wanted::Newest(most) = self.wanted else {
+            return;
+        };
+        // One that is not agreed to yet may become the newest, as long as the agent knows its request.
+        let (kept, most) = match is_agreed {
+            true => (self.agreed, most),
+            false => (self.known.len() - self.agreed, most.max(REQUESTS)),
+        };
+        let mut alike = (self.known.iter()).filter(|(_, known)| known.is_agreed == is_agreed);
+        if kept > most
+            && let Some(place) = alike.next().map(|(place, _)| *place)
         {
-            let place = *place;
             self.known.remove(&place);
-            self.agreed -= 1;
+            self.agreed -= usize::from(is_agreed);
         }
     }
 
@@ -196,8 +206,11 @@ impl<'a> Gathered<'a> {
         let mut known: Vec<Known> = self.known.into_values().collect();
         let mut total = self.places.len();
         let mut damaged = Vec::new();
-        let unknown = files::ids(dir).into_iter();
-        for id in unknown.filter(|id| !self.places.contains_key(id)) {
+        let ids = files::ids(dir).unwrap_or_else(|error| {
+            damaged.push(error);
+            Vec::new()
+        });
+        for id in ids.into_iter().filter(|id| !self.places.contains_key(id)) {
             total += 1;
             if !is_wanted(self.wanted, &id) {
                 continue;
@@ -282,18 +295,23 @@ fn id(known: &Known) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use evictd_store::record::counted::Counted;
     use serde_json::{Value, json};
 
     use super::*;
 
+    fn asked(id: &str) -> Value {
+        json!({
+            "event": "asked", "id": id, "time": "2026-11-22T02:00:00Z", "namespace": "shop", "name": "db", "uid": "u",
+            "message": "low", "signal": "memory.available", "available": 1, "threshold": 2, "workingSet": 0, "request": 0,
+            "shadow": false, "gracePeriodSeconds": 30, "decided": 0, "mayBeRefused": true,
+        })
+    }
+
     /// A budget protects a pod for a while; another one goes, and then it goes too.
     #[test]
     fn who_was_asked_goes_when_that_is_agreed() {
-        let asked = json!({
-            "event": "asked", "id": "a", "time": "2026-11-22T02:00:00Z", "namespace": "shop", "name": "db", "uid": "u",
-            "message": "low", "signal": "memory.available", "available": 1, "threshold": 2, "workingSet": 0, "request": 0,
-            "shadow": false, "gracePeriodSeconds": 30, "decided": 0, "mayBeRefused": true,
-        });
+        let asked = asked("a");
         let evicted = json!({
             "event": "evicted", "id": "b", "time": "2026-11-22T03:00:00Z", "namespace": "shop", "name": "web", "uid": "v",
             "reason": "Evicted", "message": "low", "signal": "memory.available", "shadow": false, "hook": "sampler",
@@ -333,5 +351,40 @@ mod tests {
         assert_eq!(named, [expected]);
         let latest = read_wanted(&[&asked, &counted, &evicted], Wanted::Named(LATEST));
         assert_eq!(latest[0].0, "b");
+    }
+
+    #[test]
+    fn incidents_that_cannot_be_listed_are_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = |dir: &Path| Gathered::new(Wanted::All).with_files(dir).damaged;
+        assert!(found(dir.path()).is_empty());
+        std::fs::write(dir.path().join("incidents"), "in the way").unwrap();
+        let damaged = found(dir.path())[0].to_string();
+        assert!(damaged.contains("incidents: "), "{damaged}");
+    }
+
+    /// Budgets refuse for weeks, and the journal has every request.
+    #[test]
+    fn requests_without_an_answer_are_bounded() {
+        let record = |n: usize| -> Record {
+            serde_json::from_value(asked(&format!("asked-{n}"))).expect("a record")
+        };
+        let mut gathered = Gathered::new(Wanted::Newest(2));
+        (0..10_000).for_each(|n| gathered.take(record(n)));
+        assert_eq!(gathered.known.len(), REQUESTS);
+        // The last ones may still be agreed to.
+        for n in [9_998, 1, 9_900, 9_997] {
+            let Record::Asked(asked) = record(n) else {
+                panic!("it is a request");
+            };
+            gathered.take(Record::Counted(Box::new(Counted::agreed(&asked))));
+        }
+        let agreed = gathered.known.values().filter(|known| known.is_agreed);
+        assert_eq!(
+            agreed.map(id).collect::<Vec<_>>(),
+            ["asked-9900", "asked-9997"]
+        );
+        let found = gathered.with_files(Path::new("/nowhere"));
+        assert_eq!((found.known.len(), found.total), (2, 10_000));
     }
 }

@@ -1,4 +1,4 @@
-//! What the policies say of the pods here: a running agent writes it down, and answers who asks whether it still holds.
+//! What the policies say of the pods here: a running agent writes it down, and answers whether it still holds.
 
 use std::{
     collections::HashMap,

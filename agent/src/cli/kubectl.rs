@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use evictd_kube::fleet::{
-    AGENTS, Access, AgentPod, BRAKE, Brake, Fleet, FleetError, NodeState, PAUSE,
+use evictd_kube::fleet_client::{
+    AGENTS, Access, AgentPod, BRAKE, Brake, FleetClient, FleetError, NodeState, PAUSE,
 };
 use serde_json::{Value, json};
 
@@ -127,7 +127,7 @@ async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
         }
         _ => None,
     };
-    let fleet = Fleet::open(Access {
+    let fleet = FleetClient::open(Access {
         kubeconfig: arguments.kubeconfig.clone(),
         context: arguments.context.clone(),
         namespace: arguments.namespace.clone(),
@@ -174,7 +174,7 @@ async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
     }
 }
 
-async fn status(fleet: &Fleet, output: OutputFormat) -> Result<String, CommandError> {
+async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, CommandError> {
     let (nodes, agents) = (fleet.nodes().await?, fleet.agents().await?);
     let (all_paused, brake) = (fleet.is_paused().await?, fleet.brake().await?);
     let agent_of = |node: &NodeState| agents.iter().find(|agent| agent.node == node.name);
@@ -243,96 +243,138 @@ async fn status(fleet: &Fleet, output: OutputFormat) -> Result<String, CommandEr
     ))
 }
 
+/// What an agent knows of one of its pods.
+struct Explained {
+    pod: String,
+    node: String,
+    /// In the order of eviction, from 0 on.
+    place: usize,
+    /// What `evictd top` prints.
+    top: Value,
+    /// What `evictd policy explain` prints, or why it does not: an agent without policies has nothing to explain.
+    policies: Result<Value, String>,
+}
+
 async fn explain(
-    fleet: &Fleet,
+    fleet: &FleetClient,
     namespace: &str,
     name: &str,
     output: OutputFormat,
 ) -> Result<String, CommandError> {
-    let pod = format!("{namespace}/{name}");
-    let node = fleet.node_of(namespace, name).await?;
-    let agent = fleet.agent_on(&node).await?;
-    let top = ["top", "--once", "--interval", "0.5", "-o", "json"];
-    let top = json_of(&agent, &fleet.ask(&agent, &top).await?)?;
-    let policies = [
-        "policy", "explain", &pod, "--config", INSTALLED, "-o", "json",
-    ];
-    // An agent without policies has nothing to explain, which is no reason to say nothing at all.
-    let policies = fleet.ask(&agent, &policies).await;
-    let pods = top["pods"]
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    let place = pods.iter().position(|other| other["pod"] == pod.as_str());
-    let Some((place, found)) = place.map(|place| (place, &pods[place])) else {
-        let reason = format!("the agent on {node} does not see it");
-        return Err(FleetError::Missing { what: pod, reason }.into());
-    };
-    let policies = match policies {
-        Ok(text) => Ok(json_of(&agent, &text)?),
-        Err(FleetError::Agent { reason, .. }) => Err(reason),
-        Err(error) => return Err(error.into()),
-    };
-    if output == OutputFormat::Json {
-        return to_json(&json!({
-            "pod": found, "node": node, "place": place + 1, "of": pods.len(), "signals": top["signals"],
-            "policies": policies.ok(), "policiesUnknown": top["policiesUnknown"],
-        }));
+    let explained = Explained::ask(fleet, namespace, name).await?;
+    match output {
+        OutputFormat::Json => explained.json(),
+        OutputFormat::Table => Ok(explained.text()),
     }
-    let amount = |field: &str| {
-        found[field]
-            .as_u64()
-            .map_or("-".to_owned(), |n| bytes(n.into()))
-    };
-    let mut text = format!(
-        "{pod} on {node}: {} of {} in the order of eviction for memory\n\
-         uses {}, has requested {}, priority {}, {}\n",
-        place + 1,
-        pods.len(),
-        amount("usage"),
-        amount("request"),
-        found["priority"],
-        found["qosClass"].as_str().unwrap_or_default(),
-    );
-    let is = |field: &str| found[field] == true;
-    let notes = [
-        ("predictedEvictionVictim", "it would be evicted first"),
-        ("predictedOomVictim", "the OOM killer would choose it"),
-        ("protected", "it is protected: evictd never evicts it"),
-    ];
-    for (_, note) in notes.into_iter().filter(|(field, _)| is(field)) {
-        text += &format!("{note}\n");
+}
+
+impl Explained {
+    async fn ask(fleet: &FleetClient, namespace: &str, name: &str) -> Result<Self, FleetError> {
+        let pod = format!("{namespace}/{name}");
+        let node = fleet.node_of(namespace, name).await?;
+        let agent = fleet.agent_on(&node).await?;
+        let top = ["top", "--once", "--interval", "0.5", "-o", "json"];
+        let top = json_of(&agent, &fleet.ask(&agent, &top).await?)?;
+        let policies = [
+            "policy", "explain", &pod, "--config", INSTALLED, "-o", "json",
+        ];
+        let policies = fleet.ask(&agent, &policies).await;
+        let place = pods_of(&top).iter().position(|other| other["pod"] == pod);
+        let Some(place) = place else {
+            let reason = format!("the agent on {node} does not see it");
+            return Err(FleetError::Missing { what: pod, reason });
+        };
+        let policies = match policies {
+            Ok(text) => Ok(json_of(&agent, &text)?),
+            Err(FleetError::Agent { reason, .. }) => Err(reason),
+            Err(error) => return Err(error),
+        };
+        Ok(Self {
+            pod,
+            node,
+            place,
+            top,
+            policies,
+        })
     }
-    if let Some(seconds) = found["untilLimitSeconds"].as_f64() {
-        text += &format!("at its present growth it meets its own limit in {seconds:.0} s\n");
+
+    fn json(&self) -> Result<String, CommandError> {
+        to_json(&json!({
+            "pod": self.top["pods"][self.place], "node": self.node, "place": self.place + 1, "of": pods_of(&self.top).len(),
+            "signals": self.top["signals"], "policies": self.policies.as_ref().ok(), "policiesUnknown": self.top["policiesUnknown"],
+        }))
     }
-    if top["policiesUnknown"] == true {
-        text += "the agent does not answer now: policies are as they were, and not in this order\n";
-    }
-    match policies {
-        Err(reason) => text += &format!("policies: {reason}\n"),
-        Ok(said) => {
-            for said in said.as_array().into_iter().flatten() {
-                let why = said["reason"].as_str();
-                text += &match (said["mayGo"] == true, why) {
-                    (true, _) => "policies: it may be evicted now\n".to_owned(),
-                    (false, Some(why)) => format!("policies: it is spared: {why}\n"),
-                    (false, None) => "policies: it is spared\n".to_owned(),
-                };
-                for rule in said["rules"].as_array().into_iter().flatten() {
-                    let word = |field: &str| rule[field].as_str().unwrap_or_default();
-                    let says = if rule["saysYes"] == true { "yes" } else { "no" };
-                    let shadow = match rule["shadow"] == true {
-                        true => policy::SHADOW,
-                        false => "",
-                    };
-                    let (rule, evict) = (word("rule"), word("evict"));
-                    text += &format!("  rule {rule}{shadow}: {evict}: {says}\n");
-                }
+
+    fn text(&self) -> String {
+        let found = &self.top["pods"][self.place];
+        let amount = |field: &str| {
+            found[field]
+                .as_u64()
+                .map_or("-".to_owned(), |n| bytes(n.into()))
+        };
+        let mut text = format!(
+            "{} on {}: {} of {} in the order of eviction for memory\n\
+             uses {}, has requested {}, priority {}, {}\n",
+            self.pod,
+            self.node,
+            self.place + 1,
+            pods_of(&self.top).len(),
+            amount("usage"),
+            amount("request"),
+            found["priority"],
+            found["qosClass"].as_str().unwrap_or_default(),
+        );
+        let is = |field: &str| found[field] == true;
+        let notes = [
+            ("predictedEvictionVictim", "it would be evicted first"),
+            ("predictedOomVictim", "the OOM killer would choose it"),
+            ("protected", "it is protected: evictd never evicts it"),
+        ];
+        for (_, note) in notes.into_iter().filter(|(field, _)| is(field)) {
+            text += &format!("{note}\n");
+        }
+        if let Some(seconds) = found["untilLimitSeconds"].as_f64() {
+            text += &format!("at its present growth it meets its own limit in {seconds:.0} s\n");
+        }
+        if self.top["policiesUnknown"] == true {
+            text +=
+                "the agent does not answer now: policies are as they were, and not in this order\n";
+        }
+        match &self.policies {
+            Err(reason) => text += &format!("policies: {reason}\n"),
+            Ok(said) => {
+                let said = said.as_array().into_iter().flatten();
+                text.extend(said.map(words_of_policies));
             }
         }
+        text
     }
-    Ok(text)
+}
+
+fn pods_of(top: &Value) -> &[Value] {
+    top["pods"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default()
+}
+
+/// What policies say of a pod, and each of their rules.
+fn words_of_policies(said: &Value) -> String {
+    let mut text = match (said["mayGo"] == true, said["reason"].as_str()) {
+        (true, _) => "policies: it may be evicted now\n".to_owned(),
+        (false, Some(why)) => format!("policies: it is spared: {why}\n"),
+        (false, None) => "policies: it is spared\n".to_owned(),
+    };
+    for rule in said["rules"].as_array().into_iter().flatten() {
+        let says = if rule["saysYes"] == true { "yes" } else { "no" };
+        let shadow = match rule["shadow"] == true {
+            true => policy::SHADOW,
+            false => "",
+        };
+        let (rule, evict) = (word(rule, "rule"), word(rule, "evict"));
+        text += &format!("  rule {rule}{shadow}: {evict}: {says}\n");
+    }
+    text
 }
 
 /// What an agent has printed as JSON.
@@ -374,12 +416,12 @@ impl Newest {
     }
 }
 
-fn word<'a>(eviction: &'a Value, field: &str) -> &'a str {
-    eviction[field].as_str().unwrap_or_default()
+fn word<'a>(of: &'a Value, field: &str) -> &'a str {
+    of[field].as_str().unwrap_or_default()
 }
 
 async fn incidents(
-    fleet: &Fleet,
+    fleet: &FleetClient,
     node: Option<&str>,
     all: bool,
     output: OutputFormat,
@@ -388,6 +430,29 @@ async fn incidents(
         Some(node) => vec![fleet.agent_on(node).await?],
         None => fleet.agents().await?,
     };
+    let (newest, silent) = ask_for_incidents(fleet, &agents, all).await;
+    let Newest {
+        found, left_out, ..
+    } = newest;
+    if output == OutputFormat::Json {
+        return to_json(&json!({ "incidents": found, "leftOut": left_out, "unanswered": silent }));
+    }
+    let mut shown = table_of(&found);
+    if left_out > 0 {
+        shown += &format!("\n{left_out} older ones are left out: --all shows them\n");
+    }
+    for reason in silent {
+        shown += &format!("\nwithout {reason}\n");
+    }
+    Ok(shown)
+}
+
+/// The evictions of these agents, and why some are not among them.
+async fn ask_for_incidents(
+    fleet: &FleetClient,
+    agents: &[AgentPod],
+    all: bool,
+) -> (Newest, Vec<String>) {
     let waits = agents.iter().filter(|agent| agent.phase != "Running");
     let waits =
         waits.map(|agent| format!("the agent on {}: its pod is {}", agent.node, agent.phase));
@@ -397,10 +462,12 @@ async fn incidents(
         ..Newest::default()
     };
     let most = NEWEST.to_string();
-    // An agent runs it within its own memory limit.
-    let words: &[&str] = match all {
-        true => &["report", "-o", "json"],
-        false => &["report", "--newest", &most, "-o", "json"],
+    let every: &[&str] = &["report", "-o", "json"];
+    // An agent runs it within its own memory limit. One of the version before has no such option.
+    let bounded: &[&str] = &["report", "--newest", &most, "-o", "json"];
+    let commands = match all {
+        true => vec![every],
+        false => vec![bounded, every],
     };
     let take = |agent: &AgentPod, answer: Result<String, FleetError>| {
         // Lines of a journal that cannot be read hide no others.
@@ -422,13 +489,11 @@ async fn incidents(
             Err(error) => silent.push(error.to_string()),
         }
     };
-    fleet.ask_each(&agents, words, take).await;
-    let Newest {
-        found, left_out, ..
-    } = newest;
-    if output == OutputFormat::Json {
-        return to_json(&json!({ "incidents": found, "leftOut": left_out, "unanswered": silent }));
-    }
+    fleet.ask_each(agents, &commands, take).await;
+    (newest, silent)
+}
+
+fn table_of(evictions: &[Value]) -> String {
     let mut table = Table::new(&[
         ("TIME", Alignment::Left),
         ("NODE", Alignment::Left),
@@ -437,8 +502,8 @@ async fn incidents(
         ("NOTE", Alignment::Left),
         ("INCIDENT", Alignment::Left),
     ]);
-    for eviction in &found {
-        let text = |eviction: &Value, field: &str| word(eviction, field).to_owned();
+    for eviction in evictions {
+        let text = |field: &str| word(eviction, field).to_owned();
         let note = match (eviction["error"].as_str(), eviction["shadow"] == true) {
             (Some(error), _) => format!("refused: {error}"),
             (None, true) => "shadow".to_owned(),
@@ -446,26 +511,19 @@ async fn incidents(
             (None, false) => String::new(),
         };
         table.row([
-            text(eviction, "time").chars().take(19).collect(),
-            text(eviction, "node"),
-            format!("{}/{}", text(eviction, "namespace"), text(eviction, "name")),
-            text(eviction, "signal"),
+            text("time").chars().take(19).collect(),
+            text("node"),
+            format!("{}/{}", text("namespace"), text("name")),
+            text("signal"),
             note,
-            text(eviction, "id"),
+            text("id"),
         ]);
     }
-    let mut shown = table.render();
-    if left_out > 0 {
-        shown += &format!("\n{left_out} older ones are left out: --all shows them\n");
-    }
-    for reason in silent {
-        shown += &format!("\nwithout {reason}\n");
-    }
-    Ok(shown)
+    table.render()
 }
 
 async fn pause(
-    fleet: &Fleet,
+    fleet: &FleetClient,
     node: Option<&str>,
     is_paused: bool,
     output: OutputFormat,
@@ -498,7 +556,7 @@ async fn pause(
 }
 
 /// What is to be said of agents that a pause may not reach. A user who may not read that pauses all the same.
-async fn pause_note(fleet: &Fleet) -> Result<Option<String>, FleetError> {
+async fn pause_note(fleet: &FleetClient) -> Result<Option<String>, FleetError> {
     match fleet.agents_that_ignore_pause().await {
         Ok(ignoring) if ignoring.is_empty() => Ok(None),
         Ok(ignoring) => Ok(Some(format!(

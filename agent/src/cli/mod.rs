@@ -126,7 +126,7 @@ enum CommandError {
     Argument { what: String, reason: String },
     /// Other nodes' agents cannot be asked.
     #[error(transparent)]
-    Fleet(#[from] evictd_kube::fleet::FleetError),
+    Fleet(#[from] evictd_kube::fleet_client::FleetError),
     /// The output cannot be written.
     #[error("standard output: {0}")]
     Write(#[from] io::Error),

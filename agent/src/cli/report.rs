@@ -83,23 +83,23 @@ pub(super) fn run(
     Ok((!lacks.is_empty()).then_some(CommandError::Damaged(lacks)))
 }
 
+/// Refuses the formats for one incident where none is named.
+fn refuse_picture(output: Format) -> Result<(), CommandError> {
+    let option = match output {
+        Format::Table | Format::Json => return Ok(()),
+        Format::Svg => "-o svg",
+        Format::Html => "-o html",
+    };
+    Err(bad(option, "shows one incident, and none is named"))
+}
+
 /// What shadow mode would have done, held against what happened.
 fn compare(
     arguments: &Arguments,
     dir: &Path,
     stdout: &mut impl io::Write,
 ) -> Result<Vec<String>, CommandError> {
-    match arguments.output {
-        Format::Table | Format::Json => {}
-        Format::Svg => {
-            let reason = "is a picture of one incident, not of --shadow";
-            return Err(bad("-o svg", reason));
-        }
-        Format::Html => {
-            let reason = "is a page about one incident, not of --shadow";
-            return Err(bad("-o html", reason));
-        }
-    }
+    refuse_picture(arguments.output)?;
     let mut coverage = shadow::Coverage::new(journal::is_cut(dir));
     let mut records = Vec::new();
     let damage = each_record(dir, |record| {
@@ -126,11 +126,7 @@ fn all(
     dir: &Path,
     stdout: &mut impl io::Write,
 ) -> Result<Vec<String>, CommandError> {
-    match arguments.output {
-        Format::Table | Format::Json => {}
-        Format::Svg => return Err(bad("-o svg", "is a picture of one incident: which?")),
-        Format::Html => return Err(bad("-o html", "is a page about one incident: which?")),
-    }
+    refuse_picture(arguments.output)?;
     let wanted = arguments.newest.map_or(Wanted::All, Wanted::Newest);
     let (found, damage) = evictions(dir, wanted)?;
     match arguments.output {

@@ -6,14 +6,15 @@ use evictd_store::{
     disk_queue::{DiskQueue, DiskThread, RECORDS},
     record::{Record, oom_kill::OomCause},
 };
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout_at},
+};
 
 use super::{Agent, pod_source::PodSource};
 
 /// A disk that works on one job for so long is said to hang.
 const HANGS: Duration = Duration::from_secs(2);
-/// How long the end of the agent waits for the disk, each time.
-const LAST_WRITES: Duration = Duration::from_secs(3);
 
 /// The thread, and what comes back from it.
 pub(super) struct DiskWriter {
@@ -77,8 +78,14 @@ impl DiskWriter {
         }
     }
 
-    /// Waits until what was handed over is on disk, but not for long.
-    async fn flush(&mut self) -> Vec<Record> {
+    /// Whether all that was handed over is on disk, or never will be, and its reports were taken from here.
+    pub fn is_written(&self) -> bool {
+        let queue = self.thread.queue();
+        queue.records() == 0 && self.acknowledged.is_empty()
+    }
+
+    /// Waits until what was handed over is on disk, but not beyond a moment.
+    async fn flush(&mut self, by: Instant) -> Vec<Record> {
         let (done, flushed) = tokio::sync::oneshot::channel();
         let asked = self.thread.queue().flush(move || {
             let _ = done.send(());
@@ -95,7 +102,7 @@ impl DiskWriter {
                 }
             };
             // `close` says what is lost.
-            let _ = tokio::time::timeout(LAST_WRITES, wait).await;
+            let _ = timeout_at(by, wait).await;
         }
         while let Ok(record) = self.acknowledged.try_recv() {
             records.push(record);
@@ -103,10 +110,11 @@ impl DiskWriter {
         records
     }
 
-    /// Ends the thread; a disk that does not answer is given up.
-    pub fn close(self) {
+    /// Ends the thread; a disk that does not answer is given up at a moment.
+    pub fn close(self, by: Instant) {
         drop(self.acknowledged);
-        if let Err(records) = self.thread.close(LAST_WRITES) {
+        let patience = by.saturating_duration_since(Instant::now());
+        if let Err(records) = self.thread.close(patience) {
             tracing::error!(
                 records,
                 "the agent ends without these records: the disk does not answer"
@@ -142,8 +150,8 @@ impl Agent {
     }
 
     /// Reports what comes to be on disk in the last moments.
-    pub(super) async fn flush_disk(&mut self) {
-        for record in self.disk.flush().await {
+    pub(super) async fn flush_disk(&mut self, by: Instant) {
+        for record in self.disk.flush(by).await {
             self.report_to_cluster(record);
         }
     }

@@ -120,13 +120,16 @@ impl EvictionLog {
                 return None;
             }
             Event::HookLost { errno } => {
-                let error = std::io::Error::from_raw_os_error(*errno);
-                tracing::error!(%error, "the hook could not be attached; the sampler goes on alone");
+                let error = refusal(*errno);
+                tracing::error!(
+                    error,
+                    "the hook could not be attached; the sampler goes on alone"
+                );
                 return None;
             }
             Event::ScopeGone { signal, errno } => {
-                let error = std::io::Error::from_raw_os_error(*errno);
-                tracing::error!(%signal, %error, "the scope's memory cannot be read");
+                let error = refusal(*errno);
+                tracing::error!(%signal, error, "the scope's memory cannot be read");
                 return None;
             }
         };
@@ -365,7 +368,7 @@ fn met_in_force(id: String, signal: Signal, available: u64, threshold: u64) -> M
     }
 }
 
-/// Why the kernel refused a signal, if it did.
+/// Why the kernel refused a call, if it was the kernel: 0 is no error of its.
 fn refusal(errno: i32) -> Option<String> {
     (errno != 0).then(|| std::io::Error::from_raw_os_error(errno).to_string())
 }
@@ -412,7 +415,7 @@ fn say_finished(pod: &Pod, f: &OutcomeRecord) {
     } else if f.freed == 0 {
         tracing::warn!(%pod, available = f.available, "the evicted pod's memory was not enough");
     } else {
-        tracing::info!(%pod, available = f.available, "the threshold is available again");
+        tracing::info!(%pod, available = f.available, "the threshold is no longer met");
     }
 }
 

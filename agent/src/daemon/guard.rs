@@ -31,7 +31,7 @@ pub fn pin(config: &Config, trigger: &mut dyn MemoryTrigger) -> Option<Pins> {
     let directory = match PinDirectory::open(&path) {
         Ok(directory) => directory,
         Err(error) => {
-            tracing::info!(%error, "no guard outlives this agent");
+            tracing::info!(%error, "the pinned guard is not installed");
             return None;
         }
     };
@@ -41,7 +41,7 @@ pub fn pin(config: &Config, trigger: &mut dyn MemoryTrigger) -> Option<Pins> {
             true
         }
         Err(reason) => {
-            tracing::warn!(reason, "no guard outlives this agent");
+            tracing::warn!(reason, "the pinned guard is not installed");
             // What was pinned before it was refused would never act.
             if let Err(error) = directory.remove_own() {
                 tracing::error!(%error, "cannot remove the pin of a failed guard");
@@ -66,7 +66,8 @@ pub fn replace_earlier(pins: &mut Pins) {
     }
     match pins.directory.remove_earlier() {
         Ok(0) => {}
-        Ok(_) => tracing::info!("the guard of an earlier agent is replaced"),
+        Ok(_) if pins.is_pinned => tracing::info!("the guard of an earlier agent is replaced"),
+        Ok(_) => tracing::info!("the guard of an earlier agent is removed"),
         Err(error) => tracing::error!(%error, "the guard of an earlier agent stays attached"),
     }
 }

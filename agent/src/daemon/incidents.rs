@@ -25,6 +25,16 @@ fn working_set(entry: &Arc<Entry>) -> Option<u64> {
     Some(memory.read().ok()?.working_set())
 }
 
+/// The oom_score_adj that the kubelet gives a pod's containers on a node of this capacity, in bytes.
+fn score_adj(pod: &Pod, capacity: u64) -> i32 {
+    oom_score_adj(
+        pod.qos,
+        pod.is_node_critical(),
+        pod.memory_request,
+        capacity,
+    )
+}
+
 impl Agent {
     /// An eviction begins or is over.
     ///
@@ -54,7 +64,7 @@ impl Agent {
             self.metrics.asked(&asked);
             self.begin(Incident::of_asked(asked));
         }
-        let entries = &self.handed_over.entries;
+        let entries = &self.pods.entries;
         self.incidents.find_gone(monotonic_ns(), |uid| {
             let entry = entries.iter().find(|entry| entry.pod.uid == uid);
             entry.is_none_or(|entry| entry.is_empty())
@@ -70,7 +80,7 @@ impl Agent {
         }
         for standing in over.iter_mut().flat_map(|incident| &mut incident.pods) {
             let name = &standing.pod;
-            let entries = &self.handed_over.entries;
+            let entries = &self.pods.entries;
             let entry = entries.iter().find(|e| e.pod.to_string() == *name);
             // A victim's cgroup goes with it.
             let used = entry.and_then(working_set);
@@ -104,19 +114,7 @@ impl Agent {
         if signal.resource() != Resource::Memory {
             return;
         }
-        let is_victim = |uid: &str| uid == eviction.uid;
-        let usage = |entry: &Arc<Entry>| {
-            let usage = match is_victim(&entry.pod.uid) {
-                true => Some(eviction.working_set),
-                false => working_set(entry),
-            };
-            let usage = PodUsage {
-                memory_working_set: Some(usage?),
-                ..PodUsage::default()
-            };
-            Some((entry.pod.uid.clone(), usage))
-        };
-        let usages: Usages = self.handed_over.entries.iter().filter_map(usage).collect();
+        let usages = self.working_sets(eviction);
         let ranking = Ranking {
             strategy: self.config.ranking_strategy,
             signal,
@@ -128,77 +126,110 @@ impl Agent {
             order: entry.permit.order(),
             ..entry.pod.clone()
         };
-        let pods: Vec<Pod> = self.handed_over.entries.iter().map(in_order).collect();
+        let pods: Vec<Pod> = self.pods.entries.iter().map(in_order).collect();
         let ranked = ranking.order(&pods, &usages);
-        let capacity = self.node_memory.capacity();
+        let by_kubelet = self.choice_of_kubelet(&ranked);
         let scored_by = self.node_memory.kubelet_capacity();
-        let adjust = |ranked: &Ranked<'_>| {
-            let (qos, is_critical) = (ranked.pod.qos, ranked.pod.is_node_critical());
-            let request = ranked.pod.memory_request;
-            oom_score_adj(qos, is_critical, request, scored_by)
+        let by_oom_killer = self.choice_of_oom_killer(&ranked, scored_by);
+        let chosen = [by_kubelet, by_oom_killer];
+        let is_chosen = |uid: &str| chosen.iter().flatten().any(|pod| pod.uid == uid);
+        let is_shown = |(position, ranked): &(usize, &Ranked<'_>)| {
+            let uid = &ranked.pod.uid;
+            *position < PODS || *uid == eviction.uid || is_chosen(uid)
         };
-        let badness = |ranked: &Ranked<'_>| {
-            let points = oom_badness(ranked.usage?, adjust(ranked), capacity);
-            Some((points, ranked.pod.to_string()))
-        };
-        let oom_victim = ranked.iter().filter_map(badness).max();
         let policies = self.policies.evaluator.explain();
+        let shown = ranked.iter().enumerate().filter(is_shown);
         let standing = |(position, ranked): (usize, &Ranked<'_>)| {
-            let pod = ranked.pod;
-            let said = policies.iter().find(|said| said.uid == pod.uid);
-            let evicted = is_victim(&pod.uid);
-            // A limit that this eviction has used up did not spare its pod.
-            let spared = said.filter(|said| !said.may_go && !evicted);
-            let reason = |said: &Explanation| said.reason.clone().unwrap_or_default();
+            let said = policies.iter().find(|said| said.uid == ranked.pod.uid);
             RankedPod {
-                pod: pod.to_string(),
-                usage: ranked.usage,
-                request: ranked.inputs.request,
-                priority: ranked.inputs.priority,
-                priority_unknown: ranked.inputs.priority_unknown,
-                order: ranked.inputs.order,
-                qos_class: ranked.inputs.qos.as_str().to_owned(),
-                evicted,
-                usage_after: None,
-                oom_score_adj: Some(adjust(ranked)),
-                protected: pod.is_protected(self.config.mode),
-                spared: spared.map(reason),
-                terminating: !evicted && self.was_on_its_way(&pod.uid, eviction),
+                oom_score_adj: Some(score_adj(ranked.pod, scored_by)),
                 place: (position >= PODS).then_some(position + 1),
+                ..self.standing(ranked, said, eviction)
             }
         };
-        // Policies may spare many pods before the victim, and others choose by another order.
-        let may_go = ranked
-            .iter()
-            .filter(|ranked| !ranked.pod.is_protected(self.config.mode));
-        let by_kubelet = may_go.min_by_key(|ranked| {
-            RankKey::of_kubelet(ranked.inputs.priority, ranked.inputs.request, ranked.usage)
-        });
-        let by_kubelet = by_kubelet.map(|ranked| ranked.pod.uid.as_str());
-        let by_oom_killer = oom_victim.as_ref().map(|(_, pod)| pod);
-        let is_told = |(position, ranked): &(usize, &Ranked<'_>)| {
-            let pod = ranked.pod;
-            *position < PODS
-                || is_victim(&pod.uid)
-                || by_kubelet == Some(pod.uid.as_str())
-                || by_oom_killer.is_some_and(|name| *name == pod.to_string())
-        };
-        let told = ranked.iter().enumerate().filter(is_told);
-        let pods = told.map(standing).collect();
+        let pods = shown.map(standing).collect();
         let mut names = RankingStrategy::CHOICES.into_iter();
         let strategy = names.find(|(_, strategy)| *strategy == self.config.ranking_strategy);
+        incident.oom_victim = by_oom_killer.map(Pod::to_string);
         incident.ranked_by = strategy.map(|(name, _)| RankedBy {
             strategy: name.to_owned(),
             read,
         });
         incident.pods = pods;
-        incident.capacity = Some(capacity);
-        incident.oom_victim = oom_victim.map(|(_, pod)| pod);
+        incident.capacity = Some(self.node_memory.capacity());
+    }
+
+    /// What each pod uses now, and the victim of an eviction when it was chosen.
+    fn working_sets(&self, eviction: &EvictionRecord) -> Usages {
+        let usage = |entry: &Arc<Entry>| {
+            let usage = match entry.pod.uid == eviction.uid {
+                true => Some(eviction.working_set),
+                false => working_set(entry),
+            };
+            let usage = PodUsage {
+                memory_working_set: Some(usage?),
+                ..PodUsage::default()
+            };
+            Some((entry.pod.uid.clone(), usage))
+        };
+        self.pods.entries.iter().filter_map(usage).collect()
+    }
+
+    /// Policies may spare many pods before the victim, and other strategies choose by another order.
+    fn choice_of_kubelet<'a>(&self, ranked: &[Ranked<'a>]) -> Option<&'a Pod> {
+        let may_go = ranked
+            .iter()
+            .filter(|ranked| !ranked.pod.is_protected(self.config.mode));
+        let first = may_go.min_by_key(|ranked| {
+            RankKey::of_kubelet(ranked.inputs.priority, ranked.inputs.request, ranked.usage)
+        });
+        first.map(|ranked| ranked.pod)
+    }
+
+    fn choice_of_oom_killer<'a>(&self, ranked: &[Ranked<'a>], scored_by: u64) -> Option<&'a Pod> {
+        let capacity = self.node_memory.capacity();
+        let badness = |ranked: &Ranked<'a>| {
+            let points = oom_badness(ranked.usage?, score_adj(ranked.pod, scored_by), capacity);
+            Some((points, ranked.pod.to_string(), ranked.pod))
+        };
+        let worst = ranked.iter().filter_map(badness);
+        let worst = worst.max_by(|one, other| (one.0, &one.1).cmp(&(other.0, &other.1)));
+        worst.map(|(.., pod)| pod)
+    }
+
+    /// What decided where a pod comes in the order of eviction, and whether it could go.
+    fn standing(
+        &self,
+        ranked: &Ranked<'_>,
+        said: Option<&Explanation>,
+        eviction: &EvictionRecord,
+    ) -> RankedPod {
+        let pod = ranked.pod;
+        let evicted = pod.uid == eviction.uid;
+        // A limit that this eviction has used up did not spare its pod.
+        let spared = said.filter(|said| !said.may_go && !evicted);
+        let reason = |said: &Explanation| said.reason.clone().unwrap_or_default();
+        RankedPod {
+            pod: pod.to_string(),
+            usage: ranked.usage,
+            request: ranked.inputs.request,
+            priority: ranked.inputs.priority,
+            priority_unknown: ranked.inputs.priority_unknown,
+            order: ranked.inputs.order,
+            qos_class: ranked.inputs.qos.as_str().to_owned(),
+            evicted,
+            usage_after: None,
+            oom_score_adj: None,
+            protected: pod.is_protected(self.config.mode),
+            spared: spared.map(reason),
+            terminating: !evicted && self.was_on_its_way(&pod.uid, eviction),
+            place: None,
+        }
     }
 
     /// Whether a pod was evicted before another one and something was left of it: it was no candidate.
     fn was_on_its_way(&self, uid: &str, eviction: &EvictionRecord) -> bool {
-        let mut entries = self.handed_over.entries.iter();
+        let mut entries = self.pods.entries.iter();
         let Some(entry) = entries.find(|entry| entry.pod.uid == uid) else {
             return false;
         };

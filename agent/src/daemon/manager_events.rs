@@ -14,14 +14,14 @@ use super::Agent;
 use crate::daemon::{ensure_dead::Victim, eviction_log::PATIENCE, pod_source::PodSource};
 
 impl Agent {
-    pub(super) fn take_notes(&mut self) {
-        while let Some(note) = self.manager_events.next() {
-            self.handle_manager_event(note);
+    pub(super) fn handle_manager_events(&mut self) {
+        while let Some(event) = self.manager_events.next() {
+            self.handle_manager_event(event);
         }
     }
 
-    fn handle_manager_event(&mut self, note: ManagerEvent) {
-        match note {
+    fn handle_manager_event(&mut self, event: ManagerEvent) {
+        match event {
             ManagerEvent::Evicted(decided) => self.take_decided(&decided),
             ManagerEvent::Soft(demand) => self.take_demand(*demand),
             ManagerEvent::Node(state) => {
@@ -134,7 +134,7 @@ impl Agent {
     fn take_decided(&mut self, decided: &EvictionReport) {
         self.show_decided(decided);
         self.policies.note(&decided.pod.pod, false);
-        self.handed_over.take_over(&decided.pod);
+        self.pods.take_over(&decided.pod);
         let record = self.eviction_log.take_decided(decided);
         if !decided.shadow {
             self.ensure_dead.look_at(Victim {

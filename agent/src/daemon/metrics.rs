@@ -121,43 +121,60 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
     if let PodSource::Cluster { cluster, .. } = shown.source
         && let Some(fleet) = cluster.fleet_brake()
     {
-        let fleet = Arc::clone(fleet);
-        sources.plain_gauges.push((
+        sources.gauge(
             "fleet_brake_available",
             "1 while both ConfigMaps of the fleet brake are there and the last report has reached them",
-            Box::new(move || u64::from(fleet.is_available())),
-        ));
+            fleet,
+            |fleet| u64::from(fleet.is_available()),
+        );
     }
-    let events = Arc::clone(shown.events);
-    sources.counters.push((
+    show_queues(&mut sources, shown);
+    show_pods(&mut sources, shown);
+    show(&mut sources, shown.oom, OOM_KILLS);
+    show(&mut sources, shown.mitigation, MITIGATION);
+    show(&mut sources, shown.incidents, INCIDENTS);
+    if let Some(counters) = shown.cri {
+        show(&mut sources, counters, RECLAIMS);
+    }
+    show_configuration(&mut sources, shown);
+    for (name, help, which) in DROPS {
+        sources.counter(name, help, shown.dropped, move |dropped| dropped.get(which));
+    }
+    sources
+}
+
+/// What waits for a thread, and what found no place there.
+fn show_queues(sources: &mut Sources, shown: &Shown<'_>) {
+    sources.counter(
         "fastpath_events_dropped",
         "Events of the fast path that did not fit into its queue",
-        Box::new(move || events.dropped()),
-    ));
-    let events = Arc::clone(shown.events);
-    sources.counters.push((
+        shown.events,
+        EventQueue::dropped,
+    );
+    sources.counter(
         "standby_decisions",
         "Crossings decided by the standby thread on the CPU where they happened, because the fast path was late",
-        Box::new(move || events.taken_over()),
-    ));
-    let events = Arc::clone(shown.manager.events());
-    sources.counters.push((
+        shown.events,
+        EventQueue::taken_over,
+    );
+    sources.counter(
         "manager_events_dropped",
         "Events of the manager that did not fit into its queue",
-        Box::new(move || events.dropped()),
-    ));
-    let commands = Arc::clone(shown.manager.commands());
-    sources.counters.push((
+        shown.manager.events(),
+        |events| events.dropped(),
+    );
+    sources.counter(
         "manager_commands_dropped",
         "Commands to the manager that did not fit into its queue",
-        Box::new(move || commands.dropped()),
-    ));
-    let lost = shown.journal.lost();
-    sources.counters.push((
+        shown.manager.commands(),
+        |commands| commands.dropped(),
+    );
+    sources.counter(
         "journal_records_lost",
         "Records that could not be written to the journal",
-        Box::new(move || lost.load(Ordering::Relaxed)),
-    ));
+        &shown.journal.lost(),
+        |lost| lost.load(Ordering::Relaxed),
+    );
     let queue = shown.journal.clone();
     sources.gauges.push(Labelled {
         name: "disk_queue",
@@ -171,18 +188,23 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
                 .to_vec()
         }),
     });
+}
+
+/// What is known of the pods, and what watches them.
+fn show_pods(sources: &mut Sources, shown: &Shown<'_>) {
     let unopened = shown.source.unopened();
-    sources.counters.push((
+    sources.counter(
         "pods_unopened",
         "Pods that could not be opened or listed although they were there: they are not evicted until they can be",
-        Box::new(move || unopened.total.load(Ordering::Relaxed)),
-    ));
-    let unopened = shown.source.unopened();
-    sources.plain_gauges.push((
+        &unopened,
+        |unopened| unopened.total.load(Ordering::Relaxed),
+    );
+    sources.gauge(
         "pods_not_open",
         "Pods that could not be opened, and directories of pods that could not be listed, at the last attempt",
-        Box::new(move || unopened.now.load(Ordering::Relaxed)),
-    ));
+        &unopened,
+        |unopened| unopened.now.load(Ordering::Relaxed),
+    );
     let started = SystemTime::now().duration_since(UNIX_EPOCH);
     let started = started.map_or(0, |since| since.as_secs());
     sources.plain_gauges.push((
@@ -190,16 +212,16 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         "When the agent started, in seconds since the epoch",
         Box::new(move || started),
     ));
-    let commands = Arc::clone(shown.manager.commands());
-    sources.plain_gauges.push((
+    sources.gauge(
         "control_loop_stuck",
         "1 while the control loop has not run for 30 seconds: only memory is watched",
-        Box::new(move || {
+        shown.manager.commands(),
+        |commands| {
             let (last, now) = (commands.last_beat(), monotonic_ns());
             let quiet = Duration::from_nanos(now.saturating_sub(last));
             u64::from(last != 0 && quiet > CONTROL_LOOP_LIMIT)
-        }),
-    ));
+        },
+    );
     let status = Arc::clone(shown.manager.status());
     sources.gauges.push(Labelled {
         name: "filesystem_hung",
@@ -211,42 +233,40 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
                 .collect()
         }),
     });
-    let scanner = Arc::clone(shown.scanner);
-    sources.plain_gauges.push((
+    sources.gauge(
         "disk_scan_stuck",
         "1 while the thread that measures the pods' use of disks has waited for a filesystem for ten minutes",
-        Box::new(move || u64::from(scanner.is_stuck())),
-    ));
-    let scanner = Arc::clone(shown.scanner);
-    sources.plain_gauges.push((
+        shown.scanner,
+        |scanner| u64::from(scanner.is_stuck()),
+    );
+    sources.gauge(
         "writable_layers_unknown",
         "Containers of which neither a walk nor the runtime tells what they have written to their roots: it counts as nothing",
-        Box::new(move || unknown_layers(&scanner)),
-    ));
-    let events = Arc::clone(shown.events);
-    sources.plain_gauges.push((
+        shown.scanner,
+        unknown_layers,
+    );
+    sources.gauge(
         "memory_hook_lost",
         "1 while the hook for memory could not be attached or detached at the last attempt: the sampler goes on alone",
-        Box::new(move || u64::from(events.is_hook_lost())),
-    ));
-    show(&mut sources, shown.oom, OOM_KILLS);
-    show(&mut sources, shown.mitigation, MITIGATION);
-    show(&mut sources, shown.incidents, INCIDENTS);
-    if let Some(counters) = shown.cri {
-        show(&mut sources, counters, RECLAIMS);
-    }
-    let reloads = Arc::clone(shown.reloads);
-    sources.counters.push((
+        shown.events,
+        |events| u64::from(events.is_hook_lost()),
+    );
+}
+
+/// The configuration, and what the machine gives.
+fn show_configuration(sources: &mut Sources, shown: &Shown<'_>) {
+    sources.counter(
         "configuration_reloads",
         "Changed configurations that were put in force",
-        Box::new(move || reloads.applied.load(Ordering::Relaxed)),
-    ));
-    let reloads = Arc::clone(shown.reloads);
-    sources.counters.push((
+        shown.reloads,
+        |reloads| reloads.applied.load(Ordering::Relaxed),
+    );
+    sources.counter(
         "configuration_refused",
         "Changed configurations that could not be used: the last good one stayed in force",
-        Box::new(move || reloads.refused.load(Ordering::Relaxed)),
-    ));
+        shown.reloads,
+        |reloads| reloads.refused.load(Ordering::Relaxed),
+    );
     let realtime = i64::from(shown.realtime);
     sources.gauges.push(Labelled {
         name: "realtime_priority",
@@ -275,12 +295,6 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         label: "source",
         read: Box::new(move || reloads.kubelet()),
     });
-    for (name, help, which) in DROPS {
-        let dropped = Arc::clone(shown.dropped);
-        let read = move || dropped.get(which);
-        sources.counters.push((name, help, Box::new(read)));
-    }
-    sources
 }
 
 fn show<C, const N: usize>(sources: &mut Sources, counters: &Arc<C>, which: [Shows<C>; N])
@@ -288,9 +302,9 @@ where
     C: Send + Sync + 'static,
 {
     for (name, help, which) in which {
-        let counters = Arc::clone(counters);
-        let read = move || which(&counters).load(Ordering::Relaxed);
-        sources.counters.push((name, help, Box::new(read)));
+        sources.counter(name, help, counters, move |counters| {
+            which(counters).load(Ordering::Relaxed)
+        });
     }
 }
 

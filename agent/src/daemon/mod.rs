@@ -3,9 +3,11 @@
 
 mod allocatable;
 mod disk;
+mod ending;
 mod ensure_dead;
 mod error;
 pub mod eviction_log;
+mod file_look;
 mod guard;
 mod incidents;
 mod manager_events;
@@ -50,7 +52,7 @@ use crate::{
         ensure_dead::{EnsureDead, Victim},
         eviction_log::EvictionLog,
         metrics::{Dropped, Reloads, names::DROPS},
-        oom::OomAttributor,
+        oom::{KillSummary, OomAttributor, UnattributedKills},
         os_signals::{OsSignals, SignalAction},
         pod_source::PodSource,
     },
@@ -58,15 +60,18 @@ use crate::{
 };
 use allocatable::Allocatable;
 use disk::DiskWriter;
+use ending::Ending;
+use file_look::FileLook;
 use node_memory::NodeMemory;
-use pod_table::HandedOver;
+use pod_table::PublishedPods;
 use policies::Policies;
+use reload::Stamp;
 use scan_watch::ScanWatch;
 use sources::DiskRetry;
 
 pub use error::RunError;
 pub use reload::ConfigSource;
-pub use scope::configured_floor;
+pub use scope::{configured_floor, node_scope};
 
 /// How often the agent looks after itself; where no hook tells of cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.
@@ -76,9 +81,7 @@ const RESCAN_TICKS: u32 = 60;
 /// A pod makes several cgroups when it starts: one look for all of them.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// How long the manager may take to end.
-const MANAGER_END: Duration = Duration::from_secs(2);
-/// How long work that blocks may go on when all else has ended.
+/// How long work that blocks may go on when all else has ended ([`ending`]).
 const LAST_WORK: Duration = Duration::from_secs(1);
 
 /// What the fast path acts on.
@@ -92,7 +95,7 @@ pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
     abort_on_panic();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(4)
+        .max_blocking_threads(6)
         // Under PID pressure there may be none to be had when it is needed.
         .thread_keep_alive(Duration::MAX)
         .build()?;
@@ -152,8 +155,10 @@ struct Agent {
     layout: Layout,
     disk_retry: DiskRetry,
     config_source: ConfigSource,
+    config_look: FileLook<Vec<Stamp>>,
     reloads: Arc<Reloads>,
     oom_attributor: OomAttributor,
+    unattributed_kills: UnattributedKills,
     policies: Policies,
     cri: Option<evictd_cri::CriWorker>,
     mitigation: Arc<evictd_manager::mitigation_worker::MitigationWorker>,
@@ -165,7 +170,7 @@ struct Agent {
     node_state: NodeState,
     /// What the manager has seen lately.
     seen_by_manager: Arc<Recorder>,
-    handed_over: HandedOver,
+    pods: PublishedPods,
     protection: Protection,
 }
 
@@ -188,8 +193,9 @@ impl Agent {
         let life = life.map_err(|e| e.into_parts().1)?;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            let due = self.handed_over.due();
+        let mut ending: Option<Ending> = None;
+        let by = loop {
+            let due = self.pods.due();
             tokio::select! {
                 ready = reports.readable() => {
                     ready?.clear_ready();
@@ -197,7 +203,7 @@ impl Agent {
                 }
                 ready = events.readable() => {
                     ready?.clear_ready();
-                    self.take_notes();
+                    self.handle_manager_events();
                 }
                 Some(record) = self.disk.acknowledged() => self.report_to_cluster(record),
                 _ = tick.tick() => {
@@ -209,41 +215,32 @@ impl Agent {
                     self.on_cgroup_events();
                 }
                 () = self.pod_source.changed() => self.follow_api(),
+                () = self.policies.looked() => {
+                    self.policies.take_look(self.disk.queue());
+                    self.write_pauses();
+                }
+                () = self.config_look.looked() => self.follow_configuration(),
                 () = at(due) => self.follow_waiting(),
-                action = asked.next() => match action {
-                    SignalAction::Reload => self.reload(true),
-                    SignalAction::Shutdown => break,
+                action = asked.next() => match (action, &ending) {
+                    (SignalAction::Reload, _) => self.reload(None),
+                    (SignalAction::Shutdown, None) => {
+                        self.health.ends();
+                        ending = Some(Ending::begin());
+                    }
+                    // Asked again: without the reports.
+                    (SignalAction::Shutdown, Some(ending)) => break ending.by,
                 },
+                () = at(ending.as_ref().map(|ending| ending.look)) => {
+                    let is_reported = self.is_reported();
+                    if let Some(ending) = &mut ending
+                        && ending.stops(is_reported)
+                    {
+                        break ending.by;
+                    }
+                }
             }
-        }
-        self.health.ends();
-        self.write_pauses();
-        self.scanner.stop();
-        if let Some(manager) = self.manager.take()
-            && !manager.stop(MANAGER_END)
-        {
-            tracing::error!("the control loop hangs: the agent ends without it");
-        }
-        self.take_notes();
-        if let Some(fastpath) = self.fastpath.take() {
-            fastpath.stop();
-        }
-        // No pod is left throttled.
-        self.mitigation.close();
-        // The last things that were told may be an eviction.
-        self.read_oom_events();
-        self.tell_oom_kills(u64::MAX);
-        // A pod that is being asked to go meanwhile has an incident as well.
-        self.flush_disk().await;
-        self.write_incidents(u64::MAX);
-        if let PodSource::Cluster { cluster, .. } = self.pod_source {
-            cluster.stop().await;
-        }
-        self.disk.close();
-        // A victim that does not die holds up no end: the next agent goes on with it.
-        self.ensure_dead.stop(LAST_WORK);
-        self.steps.stop(LAST_WORK);
-        tracing::info!("stopped");
+        };
+        self.end(by).await;
         Ok(())
     }
 
@@ -253,7 +250,7 @@ impl Agent {
             self.oom_attributor.note(&report);
             if let Event::Evicted(evicted) = &report {
                 self.policies.note(&evicted.pod.pod, evicted.last_resort);
-                self.handed_over.take_over(&evicted.pod);
+                self.pods.take_over(&evicted.pod);
                 self.send_to_manager(Command::EvictedByFastPath {
                     uid: evicted.pod.pod.uid.clone(),
                     signal: evicted.signal,
@@ -296,7 +293,7 @@ impl Agent {
         let evicted = cluster.kubelet_evictions();
         for record in self.eviction_log.take_kubelet_evictions(evicted) {
             if let Record::KubeletEvicted(evicted) = &record {
-                let mut entries = self.handed_over.entries.iter();
+                let mut entries = self.pods.entries.iter();
                 if let Some(entry) = entries.find(|entry| entry.pod.uid == evicted.uid) {
                     self.control
                         .note_kill(entry, monotonic_ns(), KilledBy::Kubelet);
@@ -321,7 +318,7 @@ impl Agent {
         self.policies.refresh(self.disk.queue());
         self.write_pauses();
         self.take_kubelet_evictions();
-        self.reload(false);
+        self.look_at_configuration();
         self.follow_node_scope();
         self.look_at_pods();
         self.ticks = self.ticks.wrapping_add(1);
@@ -329,7 +326,7 @@ impl Agent {
             Some(object) => self.cgroup_events.rescan_due(object).unwrap_or(true),
             None => true,
         };
-        let unplaced = self.handed_over.take_unplaced();
+        let unplaced = self.pods.take_unplaced();
         if lost || unplaced || self.ticks.is_multiple_of(RESCAN_TICKS) {
             self.refresh();
         } else {
@@ -353,12 +350,20 @@ impl Agent {
         if let Some(manager) = &self.manager
             && !manager.commands().send(command)
         {
-            tracing::warn!("the manager is behind: a command is lost");
+            tracing::warn!("the manager's command queue is full: a command was dropped");
         }
     }
 
-    /// Has kills written down that wait to be told together, by a time in nanoseconds of CLOCK_MONOTONIC.
+    /// Reports kills that wait to be reported together, by a time in nanoseconds of CLOCK_MONOTONIC.
     fn tell_oom_kills(&mut self, by: u64) {
+        if let Some(KillSummary { kills, pid, cgroup }) = self.unattributed_kills.due(by) {
+            tracing::warn!(
+                kills,
+                pid,
+                cgroup,
+                "OOM kill (only the pid and the cgroup are known)"
+            );
+        }
         for told in self.oom_attributor.due(by) {
             self.write_down(Record::OomKill(Box::new(told)));
         }
@@ -369,8 +374,7 @@ impl Agent {
         self.reconcile();
         for record in self.oom.iter_mut().flatten() {
             if record.kind == kind::MARK_VICTIM {
-                let (pid, cgroup) = (record.pid, record.cgroup_id);
-                tracing::warn!(pid, cgroup, "the OOM killer; nothing more is known here");
+                self.unattributed_kills.note(record.pid, record.cgroup_id);
             }
         }
         while let Some(kill) = self.oom.as_mut().and_then(OomReader::next_kill) {

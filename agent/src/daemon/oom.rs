@@ -1,4 +1,6 @@
-//! The OOM killer's deeds, told with their cause: whose memory it was, whose limit, and what evictd had done before.
+//! Attributes OOM kills to a pod, a limit, and earlier evictions.
+
+mod unattributed;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -15,21 +17,19 @@ use evictd_fastpath::Event;
 use evictd_node::{
     pods::{cgroup_name, table::Entry},
     trigger::{
-        memory::{is_unlimited, page_size},
+        memory::{CHARGE_BATCH, is_unlimited, page_size},
         oom::{self, Level, UNKNOWN},
     },
 };
 use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKill, PodName, say};
 use evictd_sys::clock::monotonic_ns;
 
+pub use unattributed::{KillSummary, UnattributedKills};
+
 /// Evictions that are remembered, and pods that are gone.
 const REMEMBERED: usize = 64;
 /// An eviction that ended longer before a kill has nothing to do with it, in nanoseconds.
 const RECENT_NS: u64 = 5_000_000_000;
-/// A cgroup whose usage is this close to its limit when a task in it is killed was at its limit, in pages: a charge
-/// is tried in batches of at most so many.
-const BATCH_PAGES: u64 = 64;
-
 /// For one limit of a pod's own, or of another cgroup, there is one record in so long, in nanoseconds: who makes the kernel kill
 /// without end does not fill the journal.
 const ONE_RECORD_NS: u64 = 60_000_000_000;
@@ -75,13 +75,13 @@ pub struct OomAttributor {
     gone: VecDeque<(u64, PodName)>,
     evictions: VecDeque<Remembered>,
     /// By the id of the cgroup that was at its limit.
-    told: HashMap<u64, Told>,
+    limits: HashMap<u64, LimitRecord>,
     counters: Arc<OomCounters>,
 }
 
-/// What was told of the kills for one limit.
+/// The last record of the kills for one limit.
 #[derive(Debug)]
-struct Told {
+struct LimitRecord {
     /// When it was, in nanoseconds of CLOCK_MONOTONIC.
     at: u64,
     /// Kills since then.
@@ -100,7 +100,7 @@ impl OomAttributor {
             pods: Vec::new(),
             gone: VecDeque::new(),
             evictions: VecDeque::new(),
-            told: HashMap::new(),
+            limits: HashMap::new(),
             counters: Arc::default(),
         }
     }
@@ -153,62 +153,62 @@ impl OomAttributor {
         }
     }
 
-    /// Judges one kill and counts it. Logs it and gives its record, unless the victim is none of the node's, or it is told later with
+    /// Judges one kill and counts it. Logs it and gives its record, unless the victim is none of the node's, or it is in a later record with
     /// others for the same limit: by [`Self::due`], or with the next kill.
     pub fn take(&mut self, kill: &oom::OomKill) -> Option<OomKill> {
         let node = self.scopes.first()?;
         levels(kill).iter().find(|l| l.id == *node)?;
-        let (told, limit) = self.attribute(kill);
-        let counter = match told.cause {
+        let (record, limit) = self.attribute(kill);
+        let counter = match record.cause {
             OomCause::PodLimit => &self.counters.pod_limit,
             OomCause::OtherLimit => &self.counters.other_limit,
-            _ if told.was_first => &self.counters.first,
+            _ if record.was_first => &self.counters.first,
             _ => &self.counters.after_eviction,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        let told = match told.cause {
-            OomCause::PodLimit | OomCause::OtherLimit => self.fold(limit, told)?,
-            OomCause::Machine | OomCause::Scope => told,
+        let record = match record.cause {
+            OomCause::PodLimit | OomCause::OtherLimit => self.fold(limit, record)?,
+            OomCause::Machine | OomCause::Scope => record,
         };
-        say(&told);
-        Some(told)
+        say(&record);
+        Some(record)
     }
 
-    /// The first kill for a limit is told at once, later ones together.
+    /// The first kill for a limit has a record at once, later ones have one together.
     fn fold(&mut self, limit: u64, kill: OomKill) -> Option<OomKill> {
-        let is_known = self.told.contains_key(&limit);
-        let limit = match self.told.len() < LIMITS || is_known {
+        let is_known = self.limits.contains_key(&limit);
+        let limit = match self.limits.len() < LIMITS || is_known {
             true => limit,
             false => OTHERS,
         };
         let at = kill.at;
-        match self.told.get_mut(&limit) {
-            Some(told) if at.saturating_sub(told.at) < ONE_RECORD_NS => {
-                told.more += 1;
-                told.last = Some(kill);
+        match self.limits.get_mut(&limit) {
+            Some(record) if at.saturating_sub(record.at) < ONE_RECORD_NS => {
+                record.more += 1;
+                record.last = Some(kill);
                 None
             }
-            told => {
-                let more = told.map_or(0, |told| told.more);
+            record => {
+                let more = record.map_or(0, |record| record.more);
                 let last = None;
-                self.told.insert(limit, Told { at, more: 0, last });
+                self.limits.insert(limit, LimitRecord { at, more: 0, last });
                 Some(OomKill { more, ..kill })
             }
         }
     }
 
-    /// What is to be told by now, in nanoseconds of CLOCK_MONOTONIC, of kills that have no record yet; it is logged here.
+    /// Records that are due by now, in nanoseconds of CLOCK_MONOTONIC, of kills that have none yet; they are logged here.
     pub fn due(&mut self, now: u64) -> Vec<OomKill> {
         let mut due = Vec::new();
-        self.told.retain(|_, told| {
-            if now.saturating_sub(told.at) < ONE_RECORD_NS {
+        self.limits.retain(|_, record| {
+            if now.saturating_sub(record.at) < ONE_RECORD_NS {
                 return true;
             }
-            let Some(last) = told.last.take() else {
+            let Some(last) = record.last.take() else {
                 return false;
             };
-            let more = told.more - 1;
-            (told.at, told.more) = (now, 0);
+            let more = record.more - 1;
+            (record.at, record.more) = (now, 0);
             due.push(OomKill { more, ..last });
             true
         });
@@ -327,7 +327,8 @@ fn levels(kill: &oom::OomKill) -> &[Level] {
 /// Which of the levels was at its limit: as `oom_kill_process` was told, or else the lowest one that is full.
 fn at_limit(kill: &oom::OomKill, levels: &[Level]) -> Option<usize> {
     let page_shift = page_size().ilog2();
-    let is_full = |l: &Level| !is_unlimited(l.max, page_shift) && l.usage + BATCH_PAGES >= l.max;
+    // A charge is tried in batches: what is so close to its limit when a task in it is killed was at its limit.
+    let is_full = |l: &Level| !is_unlimited(l.max, page_shift) && l.usage + CHARGE_BATCH >= l.max;
     match kill.limit_id {
         0 => None,
         UNKNOWN => levels.iter().position(is_full),

@@ -1,4 +1,4 @@
-//! Who says who runs here.
+//! Source of the pod list: a manifest file, or the API server joined with the cgroup tree.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ use evictd_engine::{Pod, model::settings::Mode, reclaim::KnownPods};
 use evictd_kube::session::Cluster;
 use evictd_manager::{POD_LOGS, ScanTarget, fixed, of_kubelet_pod};
 use evictd_node::{
-    cgroup::memory::{descendant_ids, descendants},
+    cgroup::tree::{descendant_ids, descendants},
     fs::mounts::MountPoints,
     pods::{
         builder::{Known, PodTableBuilder},
@@ -193,6 +193,14 @@ impl PodSource {
                 uids: Some(pods.iter().map(|p| p.pod.uid.clone()).collect()),
                 has_kubelet: false,
             },
+        }
+    }
+
+    /// Whether all evictions that were handed over are reported.
+    pub(super) fn is_reported(&self) -> bool {
+        match self {
+            Self::Cluster { cluster, .. } => cluster.is_reported(),
+            Self::Manifest { .. } => true,
         }
     }
 

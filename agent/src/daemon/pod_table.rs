@@ -26,8 +26,8 @@ use super::Agent;
 /// at a directory instead of two times all files of the pod.
 const GATHER_BELOW: Duration = Duration::from_millis(200);
 
-/// The table that was handed over last, and what was made of it: what has not changed is not made anew.
-pub(super) struct HandedOver {
+/// The pods as the loops and the scan have them, and what was made of their table: what has not changed is not made anew.
+pub(super) struct PublishedPods {
     /// The pods.
     pub entries: Vec<Arc<Entry>>,
     /// What they can swap out.
@@ -43,7 +43,7 @@ pub(super) struct HandedOver {
     due: Option<Instant>,
 }
 
-impl HandedOver {
+impl PublishedPods {
     pub fn new(
         entries: Vec<Arc<Entry>>,
         swap: Arc<PodSwap>,
@@ -91,7 +91,7 @@ impl Agent {
     /// Cgroups have come and gone: a look at the pods among them is due.
     pub(super) fn on_cgroup_events(&mut self) {
         let mut directories = BTreeSet::new();
-        let known = &mut self.handed_over;
+        let known = &mut self.pods;
         while let Some(change) = self.cgroup_events.next_event() {
             if !self.pod_source.may_concern(&change) {
                 continue;
@@ -124,7 +124,7 @@ impl Agent {
 
     /// Looks at the pods whose changes have waited.
     pub(super) fn follow_waiting(&mut self) {
-        let known = &mut self.handed_over;
+        let known = &mut self.pods;
         known.due = None;
         let directories = std::mem::take(&mut known.waiting);
         let table = self.pod_source.follow(&directories);
@@ -154,7 +154,7 @@ impl Agent {
             return;
         };
         self.policies.present(&table);
-        let before = &self.handed_over;
+        let before = &self.pods;
         let known: HashMap<*const Entry, &ScanTarget> = before
             .entries
             .iter()
@@ -167,10 +167,10 @@ impl Agent {
         };
         let targets: Vec<ScanTarget> = table.entries.iter().map(target).collect();
         let members = PodSet::after(&before.members, &table.entries);
-        self.handed_over.targets.clone_from(&targets);
-        self.handed_over.members = members.clone();
-        self.handed_over.entries.clone_from(&table.entries);
-        self.handed_over.swap = Arc::clone(&table.swap);
+        self.pods.targets.clone_from(&targets);
+        self.pods.members = members.clone();
+        self.pods.entries.clone_from(&table.entries);
+        self.pods.swap = Arc::clone(&table.swap);
         self.scanner.set_targets(targets);
         self.send_to_manager(Command::Members(members));
         self.oom_attributor.know(&table.entries);
@@ -179,8 +179,8 @@ impl Agent {
 
     /// Looks at what is read of each pod once a second.
     pub(super) fn look_at_pods(&self) {
-        let pods = || self.handed_over.entries.iter().map(|entry| &entry.memory);
-        self.handed_over.swap.refresh(pods());
+        let pods = || self.pods.entries.iter().map(|entry| &entry.memory);
+        self.pods.swap.refresh(pods());
         let protected = self.protection.cache_of(pods());
         self.control.set_protected(protected);
     }
@@ -193,7 +193,7 @@ impl Agent {
         self.protection = protection(&scope);
         self.control.send_node(Box::new(scope));
         self.send_to_manager(Command::NodeMemory(Box::new(looked_at)));
-        let entries = self.handed_over.entries.clone();
+        let entries = self.pods.entries.clone();
         self.publish(Some(Box::new(PodTable::new(entries))));
     }
 

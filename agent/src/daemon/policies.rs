@@ -21,8 +21,9 @@ use evictd_policy::{
 use evictd_store::disk_queue::DiskQueue;
 
 use evictd_sys::clock::monotonic_ns;
+use tokio::sync::Notify;
 
-use super::RunError;
+use super::{RunError, file_look::FileLook};
 use crate::telemetry::Labelled;
 
 /// File in the state directory whose presence pauses all evictions.
@@ -42,9 +43,11 @@ pub struct Policies {
     pub pauses: Arc<PauseState>,
     files: Vec<PathBuf>,
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
+    look: FileLook<Vec<(PathBuf, u64, Option<SystemTime>)>>,
     /// Why the files could not be read the last time.
     unread: Option<String>,
     state_dir: PathBuf,
+    marks: Arc<MarkFiles>,
     told: Vec<Explanation>,
     telling: Arc<Telling>,
     // The thread ends when this is dropped.
@@ -81,26 +84,49 @@ impl Policies {
         let worker = wanted
             .then(|| Worker::start(Arc::clone(&evaluator)))
             .transpose()?;
+        let looked = Arc::<Notify>::default();
         let started = Self {
             evaluator,
             policies,
             pauses,
             files: policy.files.clone(),
             seen,
+            look: FileLook::new(Arc::clone(&looked)),
             unread: None,
             state_dir: config.state_dir.clone(),
+            marks: Arc::new(MarkFiles::new(&config.state_dir, looked)),
             told: Vec::new(),
             telling: Arc::default(),
             _worker: worker,
         };
         // A pause outlives a restart: no pod is evicted before the first look.
-        started.look_for_pause();
+        started.marks.look();
+        started.set_pause();
         Ok(started)
     }
 
-    fn look_for_pause(&self) {
-        let paused = self.state_dir.join(PAUSE).exists();
+    fn set_pause(&self) {
+        let paused = self.marks.is_paused.load(Ordering::Relaxed);
         self.pauses.set(PauseSource::File, paused);
+    }
+
+    /// Ends when files were looked at; [`Self::take_look`] is due then.
+    pub async fn looked(&self) {
+        self.marks.looked.notified().await;
+    }
+
+    /// Obeys what was found.
+    pub fn take_look(&mut self, disk: &DiskQueue) {
+        self.set_pause();
+        if let Some(seen) = self.look.take()
+            && (seen != self.seen || self.unread.is_some())
+        {
+            self.seen = seen;
+            self.read_again();
+        }
+        if self.marks.is_asked.load(Ordering::Relaxed) {
+            self.report(disk);
+        }
     }
 
     /// Judges the pods of a table that is about to be handed over.
@@ -189,15 +215,12 @@ impl Policies {
         }
     }
 
-    /// Looks for files that have changed.
+    /// Has files looked at that may have changed.
     pub fn refresh(&mut self, disk: &DiskQueue) {
-        self.look_for_pause();
+        self.marks.look_on(disk);
         self.evaluator.look_after_the_ending();
-        let seen = file::fingerprint(&self.files);
-        if seen != self.seen || self.unread.is_some() {
-            self.seen = seen;
-            self.read_again();
-        }
+        let files = self.files.clone();
+        self.look.begin(move || file::fingerprint(&files));
         self.report(disk);
     }
 
@@ -234,7 +257,7 @@ impl Policies {
             gates.for_each(|g| g.age_seconds = None);
         }
         let asked = asked_file(&self.state_dir);
-        let is_asked = asked.exists();
+        let is_asked = self.marks.is_asked.swap(false, Ordering::Relaxed);
         let has_failed = self.telling.has_failed.swap(false, Ordering::Relaxed);
         if without_time == self.told && !is_asked && !has_failed {
             return;
@@ -264,6 +287,79 @@ impl Policies {
     }
 }
 
+/// Files in the state directory that ask for something by being there. The thread that waits for that disk looks for them: even a
+/// stat hangs on a disk that does not answer, and what was known before holds meanwhile.
+#[derive(Debug)]
+struct MarkFiles {
+    pause: PathBuf,
+    asked: PathBuf,
+    /// Whether evictions are paused, as of the last look that could tell.
+    is_paused: AtomicBool,
+    /// Whether a subcommand waits for [`STATUS`].
+    is_asked: AtomicBool,
+    /// The last look could not tell whether evictions are paused.
+    is_unknown: AtomicBool,
+    is_under_way: AtomicBool,
+    looked: Arc<Notify>,
+}
+
+impl MarkFiles {
+    fn new(state_dir: &Path, looked: Arc<Notify>) -> Self {
+        Self {
+            pause: state_dir.join(PAUSE),
+            asked: asked_file(state_dir),
+            // A pause that an earlier agent has obeyed holds until it is known to be removed.
+            is_paused: AtomicBool::new(true),
+            is_asked: AtomicBool::new(false),
+            is_unknown: AtomicBool::new(false),
+            is_under_way: AtomicBool::new(false),
+            looked,
+        }
+    }
+
+    /// Has the disk's thread look, unless it has not answered the last time yet, or too many files wait for it.
+    fn look_on(self: &Arc<Self>, disk: &DiskQueue) {
+        if self.is_under_way.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let marks = Arc::clone(self);
+        let look = move || {
+            marks.look();
+            marks.is_under_way.store(false, Ordering::Relaxed);
+            marks.looked.notify_one();
+        };
+        if disk.write_file(look).is_err() {
+            self.is_under_way.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// An error is not the absence of the file: it changes nothing.
+    fn look(&self) {
+        match self.pause.try_exists() {
+            Ok(paused) => {
+                self.is_paused.store(paused, Ordering::Relaxed);
+                if self.is_unknown.swap(false, Ordering::Relaxed) {
+                    tracing::info!(paused, "the file that pauses evictions can be looked for");
+                }
+            }
+            Err(error) => {
+                if !self.is_unknown.swap(true, Ordering::Relaxed) {
+                    let (path, paused) = (&self.pause, self.is_paused.load(Ordering::Relaxed));
+                    tracing::error!(
+                        path = %path.display(),
+                        %error,
+                        paused,
+                        "cannot tell whether the file that pauses evictions is there: until then they stay as they are"
+                    );
+                }
+            }
+        }
+        // The subcommand that waits says what is wrong with its file.
+        let is_asked = self.asked.try_exists().unwrap_or(false);
+        self.is_asked.store(is_asked, Ordering::Relaxed);
+    }
+}
+
 /// How the last file fares that says what there is to explain.
 #[derive(Default)]
 struct Telling {
@@ -279,4 +375,39 @@ pub fn asked_file(state_dir: &Path) -> PathBuf {
 /// Where an agent with this state directory writes what there is to explain.
 pub fn status_file(state_dir: &Path) -> PathBuf {
     state_dir.join(STATUS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_pause_that_cannot_be_read_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pause, marks) = (
+            dir.path().join(PAUSE),
+            MarkFiles::new(dir.path(), Arc::default()),
+        );
+        let is_paused = || {
+            marks.look();
+            marks.is_paused.load(Ordering::Relaxed)
+        };
+        // ELOOP, at the first look.
+        symlink(PAUSE, &pause).unwrap();
+        assert!(is_paused());
+        fs::remove_file(&pause).unwrap();
+        assert!(!is_paused());
+        symlink(PAUSE, &pause).unwrap();
+        assert!(!is_paused(), "it was not there before");
+        fs::remove_file(&pause).unwrap();
+        fs::write(&pause, "").unwrap();
+        assert!(is_paused());
+        fs::remove_file(&pause).unwrap();
+        symlink(PAUSE, &pause).unwrap();
+        assert!(is_paused());
+        fs::remove_file(&pause).unwrap();
+        assert!(!is_paused());
+    }
 }

@@ -7,7 +7,7 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles, refuse_empty};
+use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles};
 use evictd_fastpath::FastPathSettings;
 use evictd_manager::Command;
 use serde_json::Value;
@@ -59,9 +59,14 @@ impl ConfigSource {
     /// # Errors
     /// As [`Config::load_again`].
     pub fn load(&mut self, known: &Config) -> Result<Config, ConfigError> {
+        self.read(known, false)
+    }
+
+    fn read(&mut self, known: &Config, has_changed: bool) -> Result<Config, ConfigError> {
         self.stamps = self.look(known);
         let files = self.kubelet_files(known);
-        let (mut config, kubelet) = Config::load_again(&self.config, &files, &self.kubelet)?;
+        let (mut config, kubelet) =
+            Config::load_again(&self.config, has_changed, &files, &self.kubelet)?;
         match (&kubelet.unreadable, &self.kubelet.unreadable) {
             (Some(reason), before) if before.as_ref() != Some(reason) => {
                 tracing::warn!(
@@ -88,15 +93,27 @@ impl ConfigSource {
     }
 
     fn look(&self, known: &Config) -> Vec<Stamp> {
-        let kubelet = self.kubelet_files(known).all();
-        let files = std::iter::once(&self.config).chain(&kubelet);
-        files.map(|path| stamp(path)).collect()
+        self.begin_look(known)()
     }
 
-    /// The new configuration when a file has changed and is the same at two looks: it may be half written. `insist`: at once.
-    fn changed(&mut self, known: &Config, insist: bool) -> Option<Result<Config, ConfigError>> {
-        if !insist {
-            let seen = self.look(known);
+    /// Looks at the files when it is called; their disk may not answer.
+    fn begin_look(&self, known: &Config) -> impl FnOnce() -> Vec<Stamp> + Send + use<> {
+        let (config, kubelet) = (self.config.clone(), self.kubelet_files(known));
+        move || {
+            let kubelet = kubelet.all();
+            let files = std::iter::once(&config).chain(&kubelet);
+            files.map(|path| stamp(path)).collect()
+        }
+    }
+
+    /// The new configuration when a file has changed and is the same at two looks: it may be half written. `seen`: by the last look;
+    /// without it the files are read at once.
+    fn changed(
+        &mut self,
+        known: &Config,
+        seen: Option<Vec<Stamp>>,
+    ) -> Option<Result<Config, ConfigError>> {
+        if let Some(seen) = seen {
             if seen == self.stamps {
                 self.changing = None;
                 return None;
@@ -107,16 +124,12 @@ impl ConfigSource {
             }
         }
         self.changing = None;
-        if let Err(error) = refuse_empty(&self.config) {
-            self.stamps = self.look(known);
-            return Some(Err(error));
-        }
-        Some(self.load(known))
+        Some(self.read(known, true))
     }
 }
 
 /// What tells one version of a file from the next; a ConfigMap's files are links that are swapped.
-type Stamp = Option<(u64, u64, i64, i64, u64)>;
+pub(super) type Stamp = Option<(u64, u64, i64, i64, u64)>;
 
 fn stamp(path: &Path) -> Stamp {
     let meta = fs::metadata(path).ok()?;
@@ -130,10 +143,23 @@ fn stamp(path: &Path) -> Stamp {
 }
 
 impl Agent {
-    /// Reads the files again when they have changed; `insist`: in any case. A configuration that cannot be used is said,
-    /// and the last good one stays in force.
-    pub(super) fn reload(&mut self, insist: bool) {
-        let loaded = match self.config_source.changed(&self.config, insist) {
+    /// Has the files looked at, on a thread that may wait for their disks.
+    pub(super) fn look_at_configuration(&self) {
+        let look = self.config_source.begin_look(&self.config);
+        self.config_look.begin(look);
+    }
+
+    /// Reads the files again when the last look has found them changed.
+    pub(super) fn follow_configuration(&mut self) {
+        if let Some(seen) = self.config_look.take() {
+            self.reload(Some(seen));
+        }
+    }
+
+    /// Reads the files again when they have changed; `seen`: by the last look, without it in any case. A configuration that cannot be
+    /// used is said, and the last good one stays in force.
+    pub(super) fn reload(&mut self, seen: Option<Vec<Stamp>>) {
+        let loaded = match self.config_source.changed(&self.config, seen) {
             None => return,
             Some(loaded) => loaded.map_err(RunError::from),
         };
@@ -237,6 +263,11 @@ mod tests {
 
     use super::*;
 
+    fn look(origin: &mut ConfigSource, known: &Config) -> Option<Result<Config, ConfigError>> {
+        let seen = origin.look(known);
+        origin.changed(known, Some(seen))
+    }
+
     /// A start takes its time: it waits for an API server, or is kept from running.
     #[test]
     fn what_changes_after_it_was_read_is_a_change() {
@@ -250,16 +281,16 @@ mod tests {
         let mut origin = ConfigSource::new(&path, None, None, false);
         let known = Config::load(&path).unwrap();
         let config = origin.load(&known).unwrap();
-        assert!(origin.changed(&config, false).is_none());
+        assert!(look(&mut origin, &config).is_none());
         write("1000Mi");
-        assert!(origin.changed(&config, false).is_none(), "it may go on");
-        let changed = origin.changed(&config, false).unwrap().unwrap();
+        assert!(look(&mut origin, &config).is_none(), "it may go on");
+        let changed = look(&mut origin, &config).unwrap().unwrap();
         assert_ne!(changed, config);
-        assert!(origin.changed(&changed, false).is_none());
-        assert!(origin.changed(&changed, true).is_some());
+        assert!(look(&mut origin, &changed).is_none());
+        assert!(origin.changed(&changed, None).is_some());
         // A shell truncates a file before it writes it, and a disk may be full.
         fs::write(&path, "").unwrap();
-        let error = origin.changed(&changed, true).unwrap().unwrap_err();
+        let error = origin.changed(&changed, None).unwrap().unwrap_err();
         assert!(error.to_string().ends_with("the file is empty"), "{error}");
     }
 
@@ -287,12 +318,12 @@ mod tests {
         let known = Config::load(&path).unwrap();
         let running = origin.load(&known).unwrap();
         own(&other);
-        let changed = origin.changed(&running, true).unwrap().unwrap();
+        let changed = origin.changed(&running, None).unwrap().unwrap();
         assert_ne!(changed.cluster, running.cluster);
         assert_eq!(changed.eviction, running.eviction);
         // Its own file is followed.
         kubelet("one", "3Gi");
-        let changed = origin.changed(&running, true).unwrap().unwrap();
+        let changed = origin.changed(&running, None).unwrap().unwrap();
         assert_ne!(changed.eviction, running.eviction);
     }
 }

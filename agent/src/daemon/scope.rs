@@ -5,10 +5,12 @@ use std::{path::Path, time::Duration};
 use evictd_config::Config;
 use evictd_engine::{Signal, Threshold, ThresholdValue, model::quantity::Quantity};
 use evictd_node::{
-    cgroup::memory::{MemoryCgroup, Version, memory_root},
-    memory_scope::{Limits, MemoryGuard, Scope, ScopeError},
+    cgroup::memory::{MemoryCgroup, memory_root},
+    memory_scope::{Limits, Scope, ScopeError},
     proc::machine::{MemAvailable, memory_total},
 };
+
+use serde_json::{Map, Value};
 
 use super::RunError;
 
@@ -35,6 +37,13 @@ pub(super) fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, Run
     Ok(Scope::machine(root, total, limits, cache)?)
 }
 
+/// What counts as the node, whatever its thresholds; without a configuration what does by default.
+pub fn node_scope(config: Option<&Config>) -> Option<Scope> {
+    let default = || Config::from_values(Value::Object(Map::new()), None);
+    let config = config.cloned().map_or_else(default, Ok).ok()?;
+    scope(&config, &never_met(Signal::MemoryAvailable)).ok()
+}
+
 /// The fast path's scope: it is guarded by the kernel's own count beside the kubelet's.
 pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
     let guard = &config.memory_guard;
@@ -45,17 +54,10 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
     let configured = guard.memory_available.as_ref();
     let amount = configured.map_or(GUARD, |value| value.amount(capacity));
     if !scope.is_machine() {
-        let guard = match scope.cgroup().version() {
-            Version::V1 => MemoryGuard::cgroup_v1(amount),
-            Version::V2 => MemoryGuard::cgroup_v2(amount),
-        };
-        return scope.guarded(guard);
+        return scope.guarded(amount, None);
     }
     match MemAvailable::open(Path::new("/proc")) {
-        Ok(memory) => {
-            let memory = memory.with_balloon(Path::new("/sys"));
-            scope.guarded(MemoryGuard::machine(memory, amount))
-        }
+        Ok(memory) => scope.guarded(amount, Some(memory.with_balloon(Path::new("/sys")))),
         Err(error) => {
             tracing::warn!(%error, "no memory guard: what the kernel holds available is not known");
             scope

@@ -11,7 +11,7 @@ use evictd_engine::{Layout, Signal, Threshold};
 use evictd_manager::{DiskSource, DiskSources, SignalSources};
 use evictd_node::{
     bpf::object::BpfObject,
-    fs::statfs::{Layout as Found, NodeFilesystems},
+    fs::statfs::NodeFilesystems,
     memory_scope::Scope,
     proc::pids::Pids,
     trigger::{
@@ -158,7 +158,7 @@ fn say(signal: Signal, choice: &SelectedHook<CountHook>) {
 /// nodefs, imagefs and containerfs, and how they lie. Each has answered.
 struct Disks {
     paths: [PathBuf; 3],
-    layout: Found,
+    layout: Layout,
 }
 
 /// Finds the node's filesystems, or says why they cannot be watched.
@@ -209,17 +209,7 @@ fn watch(
     Ok(DiskSources {
         trigger,
         names: [a, b, c],
-        layout: match layout {
-            Found::One => Layout::default(),
-            Found::SeparateImages => Layout {
-                dedicated_image_fs: true,
-                split_image_fs: false,
-            },
-            Found::Split => Layout {
-                dedicated_image_fs: true,
-                split_image_fs: true,
-            },
-        },
+        layout,
     })
 }
 

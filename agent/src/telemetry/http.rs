@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     io::{self, Read, Write},
     net::{IpAddr, TcpListener},
-    os::fd::{AsFd as _, BorrowedFd},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     time::{Duration, Instant},
 };
 
@@ -16,7 +16,7 @@ use super::tls::{Tls, Transport};
 
 /// The longest request head, in bytes.
 const HEAD_BYTES: usize = 8 << 10;
-/// Without a free descriptor there is nothing to accept with; the listener is left alone for so long.
+/// Without a free descriptor, or memory, there is nothing to accept with; the listener is left alone for so long.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
 
 /// How many connections there may be, and for how long.
@@ -96,12 +96,14 @@ pub(super) fn spawn(
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let mut server = Server {
+        spare: Some(spare(&listener)?),
         listener,
         limits,
         tls,
         responder,
         connections: Vec::with_capacity(limits.connections),
         no_descriptor_until: None,
+        is_short: false,
     };
     let thread = std::thread::Builder::new().name(name.into());
     thread.spawn(move || server.run()).map(drop)
@@ -115,6 +117,16 @@ struct Server<R> {
     /// The oldest first.
     connections: Vec<Connection>,
     no_descriptor_until: Option<Instant>,
+    /// Open for nothing but its number, which a connection takes where the process has none left: the kubelet restarts an agent whose
+    /// probes are not answered.
+    spare: Option<OwnedFd>,
+    /// The last connection found neither a descriptor nor the spare one.
+    is_short: bool,
+}
+
+/// A descriptor to close when there is no other one.
+fn spare(listener: &TcpListener) -> io::Result<OwnedFd> {
+    listener.as_fd().try_clone_to_owned()
 }
 
 struct Connection {
@@ -168,6 +180,10 @@ impl<R: Responder> Server<R> {
             if ready.new {
                 self.accept(now);
             }
+            if self.spare.is_none() {
+                // As soon as the connection that has its number is over, or any other.
+                self.spare = spare(&self.listener).ok();
+            }
         }
     }
 
@@ -214,6 +230,7 @@ impl<R: Responder> Server<R> {
         for _ in 0..self.limits.connections {
             match self.listener.accept() {
                 Ok((stream, peer)) => {
+                    self.is_short = false;
                     if stream.set_nonblocking(true).is_err() {
                         continue;
                     }
@@ -235,7 +252,18 @@ impl<R: Responder> Server<R> {
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                    self.drop_one();
+                    if self.spare.take().is_some() {
+                        continue;
+                    }
+                    // The connection that has the spare number is given time to be answered.
+                    if std::mem::replace(&mut self.is_short, true) {
+                        self.drop_one();
+                    }
+                    self.no_descriptor_until = Some(now + NO_DESCRIPTOR);
+                    return;
+                }
+                // The connection stays in the queue, and the listener ready.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM)) => {
                     self.no_descriptor_until = Some(now + NO_DESCRIPTOR);
                     return;
                 }
@@ -516,6 +544,67 @@ mod tests {
         };
         let text = ask(serve(limits, &LONG), "GET / HTTP/1.1\r\n\r\n");
         assert!(text.len() > LONG.len());
+    }
+
+    /// Set in the process of a test that takes all descriptors: their limit is the process's.
+    const CHILD: &str = "EVICTD_TEST_WITHOUT_DESCRIPTORS";
+
+    fn probe(socket: socket2::Socket, address: SocketAddr) -> io::Result<String> {
+        socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+        socket.connect(&address.into())?;
+        let (mut stream, mut text) = (TcpStream::from(socket), String::new());
+        stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n")?;
+        stream.read_to_string(&mut text)?;
+        // Its number stays taken: the client is no part of the server's process elsewhere.
+        std::mem::forget(stream);
+        Ok(text)
+    }
+
+    #[test]
+    fn without_a_free_descriptor_probes_are_answered() {
+        if std::env::var_os(CHILD).is_none() {
+            let this = "telemetry::http::tests::without_a_free_descriptor_probes_are_answered";
+            let child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", this])
+                .env(CHILD, "")
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&child.stdout);
+            assert!(
+                child.status.success() && said.contains("1 passed"),
+                "{said}"
+            );
+            return;
+        }
+        let few = libc::rlimit {
+            rlim_cur: 64,
+            rlim_max: 64,
+        };
+        // SAFETY: it is given a local.
+        let done = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) };
+        assert_eq!(done, 0);
+        let limits = Limits {
+            head: Duration::from_secs(3600),
+            ..LIMITS
+        };
+        let address = serve(limits, "");
+        let socket =
+            || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let (idle, probes) = (socket(), [(); 4].map(|()| socket()));
+        let mut taken = Vec::new();
+        while let Ok(file) = std::fs::File::open("/dev/null") {
+            taken.push(file);
+        }
+        for socket in probes {
+            let answer = probe(socket, address).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
+        // A client that asks nothing has the spare number.
+        drop(taken.pop());
+        let probe_after = socket();
+        idle.connect(&address.into()).unwrap();
+        let answer = probe(probe_after, address).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
 
     #[test]

@@ -243,11 +243,17 @@ impl Shared {
 }
 
 async fn run(connection: Arc<ApiClient>, shared: Arc<Shared>, mut asked: Asked) {
+    // Anyone may send tokens, and each is reviewed: an outage is one line.
+    let mut is_logged = false;
     while let Some(token) = asked.next().await {
         let said = review(&connection, &token).await;
-        let said = said.inspect_err(|error| {
-            tracing::warn!(%error, "the token of a scraper cannot be reviewed");
-        });
+        match &said {
+            Ok(_) => is_logged = false,
+            Err(error) if !std::mem::replace(&mut is_logged, true) => {
+                tracing::warn!(%error, "the tokens of scrapers cannot be reviewed");
+            }
+            Err(error) => tracing::debug!(%error, "the token of a scraper cannot be reviewed"),
+        }
         let now = Instant::now();
         shared.locked().reviewed(&token, now, said.ok());
         shared.news.notify();

@@ -53,6 +53,34 @@ pub struct Sources {
     pub counters: Vec<(&'static str, &'static str, Reading)>,
 }
 
+impl Sources {
+    /// Shows a counter of `of`, asked for at each scrape.
+    pub fn counter<T: Send + Sync + 'static>(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        of: &Arc<T>,
+        read: impl Fn(&T) -> u64 + Send + Sync + 'static,
+    ) {
+        let of = Arc::clone(of);
+        self.counters
+            .push((name, help, Box::new(move || read(&of))));
+    }
+
+    /// The same for a number that may go down.
+    pub fn gauge<T: Send + Sync + 'static>(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        of: &Arc<T>,
+        read: impl Fn(&T) -> u64 + Send + Sync + 'static,
+    ) {
+        let of = Arc::clone(of);
+        self.plain_gauges
+            .push((name, help, Box::new(move || read(&of))));
+    }
+}
+
 /// Counters under their names, and the former names of these, which are shown until the next release.
 const FORMER_NAMES: [(&str, &str); 10] = [
     ("fastpath_events_dropped", "reports_dropped"),

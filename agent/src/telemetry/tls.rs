@@ -37,6 +37,8 @@ struct Followed {
     files: CertificateFiles,
     modified: [Option<SystemTime>; 2],
     looked: Instant,
+    /// Why they could not be used the last time; they are tried again.
+    unusable: Option<String>,
 }
 
 impl Tls {
@@ -61,6 +63,7 @@ impl Tls {
                 files: files.clone(),
                 modified,
                 looked: Instant::now(),
+                unusable: None,
             }),
         })
     }
@@ -84,13 +87,22 @@ impl Tls {
         }
         followed.looked = Instant::now();
         let modified = modified(&followed.files);
-        if modified == std::mem::replace(&mut followed.modified, modified) {
+        let is_known = modified == std::mem::replace(&mut followed.modified, modified);
+        if is_known && followed.unusable.is_none() {
             return;
         }
         match from_files(&followed.files) {
-            Ok(config) => self.config = Arc::new(config),
+            Ok(config) => {
+                self.config = Arc::new(config);
+                followed.unusable = None;
+            }
+            // Without a free descriptor they cannot be read, and do not change afterwards.
             Err(error) => {
-                tracing::error!(%error, "the metrics keep the certificate that they have");
+                let reason = error.to_string();
+                if followed.unusable.as_ref() != Some(&reason) {
+                    tracing::error!(%error, "the metrics keep the certificate that they have");
+                }
+                followed.unusable = Some(reason);
             }
         }
     }
@@ -211,5 +223,51 @@ impl AsFd for Transport {
             Self::Plain(stream) => stream.as_fd(),
             Self::Tls(stream) => stream.sock.as_fd(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_could_not_be_used_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = CertificateFiles {
+            certificate: dir.path().join("tls.crt"),
+            private_key: dir.path().join("tls.key"),
+        };
+        let write = |certificate: &str, key: &str| {
+            let texts = [(&files.certificate, certificate), (&files.private_key, key)];
+            for (path, text) in texts {
+                fs::write(path, text).unwrap();
+                let file = fs::File::options().write(true).open(path).unwrap();
+                // What tells them apart is not their time.
+                file.set_modified(
+                    SystemTime::UNIX_EPOCH + Duration::from_secs(text.len().min(1) as u64),
+                )
+                .unwrap();
+            }
+        };
+        let made = rcgen::generate_simple_self_signed(["evictd".to_owned()]).unwrap();
+        let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        write(&certificate, &key);
+        let mut tls = Tls::open(Some(&files)).unwrap();
+        let look = |tls: &mut Tls| {
+            let before = Arc::clone(&tls.config);
+            if let Some(followed) = &mut tls.files {
+                followed.looked = Instant::now().checked_sub(LOOK_AGAIN).unwrap();
+            }
+            tls.look_again();
+            !Arc::ptr_eq(&before, &tls.config)
+        };
+        assert!(!look(&mut tls));
+        write("", &key);
+        assert!(!look(&mut tls), "it keeps the one that it has");
+        write("x", &key);
+        assert!(!look(&mut tls));
+        write(&certificate, &key);
+        assert!(look(&mut tls), "of the same time as the one before");
+        assert!(!look(&mut tls));
     }
 }

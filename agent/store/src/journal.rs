@@ -4,7 +4,9 @@
 //! one before: the journal takes twice [`FILE_BYTES`]. Where no new file can be made the full one goes on, up to twice its size.
 //!
 //! Whatever call fails: what was acknowledged stays readable, a line that was cut is never continued by the next one, and the
-//! next record finds the journal as if nothing had happened, as soon as the disk takes it.
+//! next record finds the journal as if nothing had happened, as soon as the disk takes it. Nothing is acknowledged that is written to a
+//! file without a name: where the files, or the directory, are removed, the journal begins anew with what the API server has not heard
+//! of and what counts.
 
 mod damage;
 mod disk;
@@ -84,7 +86,7 @@ struct Held {
     /// is full or read-only gives it too.
     names: File,
     /// The file that the version before locks, where there is one or it can be made.
-    _before: Option<File>,
+    before: Option<File>,
 }
 
 impl Held {
@@ -96,22 +98,39 @@ impl Held {
             Err(fs::TryLockError::WouldBlock) => return Err(JournalError::InUse(dir.to_owned())),
             Err(fs::TryLockError::Error(e)) => return Err(PathError::at(dir)(e).into()),
         }
-        let path = dir.join(LOCK_BEFORE);
-        let made = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path);
-        let before = made.or_else(|_| File::open(&path)).ok();
-        // Whatever else is wrong with it, no agent of the version before has it.
-        if let Some(Err(fs::TryLockError::WouldBlock)) = before.as_ref().map(File::try_lock) {
-            return Err(JournalError::InUse(dir.to_owned()));
-        }
-        Ok(Self {
-            names,
-            _before: before,
-        })
+        let before = lock_before(dir)?;
+        Ok(Self { names, before })
     }
+
+    /// Locks anew what was removed since.
+    fn renew(&mut self, dir: &Path) -> Result<(), JournalError> {
+        // A disk that cannot tell has removed nothing.
+        let is_removed = |file: &File, path: &Path| disk::is_at(file, path).is_ok_and(|is| !is);
+        if is_removed(&self.names, dir) {
+            *self = Self::new(dir)?;
+        } else if let Some(before) = &self.before
+            && is_removed(before, &dir.join(LOCK_BEFORE))
+        {
+            self.before = lock_before(dir)?;
+        }
+        Ok(())
+    }
+}
+
+/// Locks the file that the version before locks; `None` where it can be neither made nor locked.
+fn lock_before(dir: &Path) -> Result<Option<File>, JournalError> {
+    let path = dir.join(LOCK_BEFORE);
+    let made = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path);
+    let before = made.or_else(|_| File::open(&path)).ok();
+    // Whatever else is wrong with it, no agent of the version before has it.
+    if let Some(Err(fs::TryLockError::WouldBlock)) = before.as_ref().map(File::try_lock) {
+        return Err(JournalError::InUse(dir.to_owned()));
+    }
+    Ok(before)
 }
 
 /// Why a journal cannot be opened or written.
@@ -178,6 +197,7 @@ impl<D: Disk> Journal<D> {
     fn try_append(&mut self, record: &Record) -> Result<(), JournalError> {
         let line = self.line(record)?;
         let length = line.len() as u64;
+        self.find_removed()?;
         if self.file.is_none() || self.bytes + length > self.limit {
             let rotated = self.rotate();
             if self.file.is_none() || self.bytes + length > 2 * self.limit {
@@ -298,6 +318,30 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
+    /// Gives up a file that was removed, and locks a directory that was made anew: what is written to a file without a name is lost with
+    /// the process.
+    fn find_removed(&mut self) -> Result<(), JournalError> {
+        if let Some(held) = &mut self.held {
+            held.renew(&self.dir)?;
+        }
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        let path = self.path();
+        // A disk that cannot tell has removed nothing.
+        if self.disk.is_at(file, &path).unwrap_or(true) {
+            return Ok(());
+        }
+        tracing::error!(
+            path = %path.display(),
+            "the journal's file was removed: it begins anew, with what counts and what was not reported"
+        );
+        self.file = None;
+        self.is_current = false;
+        (self.bytes, self.is_torn) = (0, false);
+        Ok(())
+    }
+
     /// A new file in place of one that is full. After an error the full one goes on, whatever it is called by now: it never takes
     /// the place of the one before a second time.
     fn rotate(&mut self) -> Result<(), JournalError> {
@@ -307,7 +351,11 @@ impl<D: Disk> Journal<D> {
         }
         if self.is_current {
             let [from, to] = [CURRENT, PREVIOUS].map(|name| self.dir.join(name));
-            self.disk.rename(&from, &to).map_err(|e| self.error(e))?;
+            match self.disk.rename(&from, &to) {
+                // It was removed: all that is missing is the next one.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                renamed => renamed.map_err(|e| self.error(e))?,
+            }
             self.is_current = false;
             self.names_pending = true;
         }
@@ -359,8 +407,9 @@ impl<D: Disk> Journal<D> {
     }
 
     fn open_current(&mut self) -> Result<(), JournalError> {
-        if self.held.is_none() {
-            self.held = Some(Held::new(&self.dir)?);
+        match &mut self.held {
+            Some(held) => held.renew(&self.dir)?,
+            None => self.held = Some(Held::new(&self.dir)?),
         }
         let path = self.dir.join(CURRENT);
         let (file, length) = self.disk.open(&path).map_err(PathError::at(&path))?;
@@ -398,9 +447,14 @@ impl<D: Disk> Journal<D> {
         self.kept().into_iter().filter(is_missing).collect()
     }
 
-    fn error(&self, source: io::Error) -> JournalError {
+    /// The file by the name that it has now.
+    fn path(&self) -> PathBuf {
         let name = if self.is_current { CURRENT } else { PREVIOUS };
-        PathError::at(&self.dir.join(name))(source).into()
+        self.dir.join(name)
+    }
+
+    fn error(&self, source: io::Error) -> JournalError {
+        PathError::at(&self.path())(source).into()
     }
 }
 

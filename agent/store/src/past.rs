@@ -263,7 +263,7 @@ pub struct Restored {
 
 impl Restored {
     /// Pods that were killed in the last ten minutes of this boot, oldest first. Whether anything is left of them is for
-    /// the caller to see (the node crate's `Killer::holds_older_than`). Pods that were asked to go are not among them.
+    /// the caller to see, by their cgroups. Pods that were asked to go are not among them.
     pub fn victims(&self) -> Vec<EarlierVictim> {
         self.under_way()
             .filter(|e| e.counted.grace_period_seconds.is_none())

@@ -1,5 +1,4 @@
-//! The wall clock, compared with the monotonic one. Nothing is decided on it; but times in Events and in the journal
-//! are its.
+//! The clocks: the monotonic one, on which all is decided, and jumps of the wall clock, whose times are in Events and in the journal.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -8,12 +7,12 @@ const JUMP: Duration = Duration::from_secs(2);
 
 /// What both clocks showed at the last look.
 #[derive(Clone, Copy, Debug)]
-pub struct WallClock {
+pub struct ClockJump {
     steady: Instant,
     wall: SystemTime,
 }
 
-impl WallClock {
+impl ClockJump {
     /// The first look.
     pub fn new(steady: Instant, wall: SystemTime) -> Self {
         Self { steady, wall }
@@ -32,7 +31,7 @@ impl WallClock {
 }
 
 /// Sleeps, if for any time at all; what the time is then, as of [`monotonic_ns`].
-pub fn after(pause: Duration) -> u64 {
+pub fn sleep_then_now(pause: Duration) -> u64 {
     if !pause.is_zero() {
         std::thread::sleep(pause);
     }
@@ -41,13 +40,22 @@ pub fn after(pause: Duration) -> u64 {
 
 /// Now, in nanoseconds of CLOCK_MONOTONIC: the clock of `bpf_ktime_get_ns`.
 pub fn monotonic_ns() -> u64 {
+    nanoseconds(libc::CLOCK_MONOTONIC)
+}
+
+/// Now, in nanoseconds of CLOCK_BOOTTIME: the monotonic clock with the time that the machine has slept.
+pub fn boottime_ns() -> u64 {
+    nanoseconds(libc::CLOCK_BOOTTIME)
+}
+
+fn nanoseconds(clock: libc::clockid_t) -> u64 {
     let mut t = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: writes into a local; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
-    // Both are positive on this clock.
+    // SAFETY: writes into a local; both clocks always exist.
+    unsafe { libc::clock_gettime(clock, &raw mut t) };
+    // Both fields are positive on these clocks.
     t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs()
 }
 
@@ -59,7 +67,7 @@ mod tests {
     fn a_clock_that_was_set_is_noticed_once_in_both_directions() {
         let seconds = Duration::from_secs;
         let (start, noon) = (Instant::now(), SystemTime::UNIX_EPOCH + seconds(1_000_000));
-        let mut clock = WallClock::new(start, noon);
+        let mut clock = ClockJump::new(start, noon);
         // A minute later, and a second off: it was slewed, not set.
         assert_eq!(clock.jump(start + seconds(60), noon + seconds(61)), None);
         let hour = seconds(3600);

@@ -1,13 +1,20 @@
 //! Waiting for descriptors, without allocating.
 
-use std::{os::fd::RawFd, time::Duration};
+use std::{
+    os::fd::{AsRawFd as _, BorrowedFd},
+    time::Duration,
+};
 
 /// What there is of each descriptor (`revents` of poll(2)), as soon as there is something, or after so much patience; without
-/// a limit when there is none. A negative descriptor is left out. An interrupted wait finds nothing: it is over too early,
+/// a limit when there is none. What is `None` has nothing. An interrupted wait finds nothing: it is over too early,
 /// which is harmless to a caller that looks again.
-pub fn poll<const N: usize>(fds: [RawFd; N], timeout: Option<Duration>) -> [i16; N] {
+pub fn poll<const N: usize>(
+    fds: [Option<BorrowedFd<'_>>; N],
+    timeout: Option<Duration>,
+) -> [i16; N] {
     let mut fds = fds.map(|fd| libc::pollfd {
-        fd,
+        // The kernel passes over a negative one.
+        fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
         events: libc::POLLIN,
         revents: 0,
     });

@@ -13,10 +13,13 @@ pub const MANAGER_PRIORITY: i32 = 1;
 
 /// Locks what the process has and what it will touch; pages that are never touched stay unallocated
 /// (`MCL_ONFAULT`), or a thread's unused stack would count as the agent's memory.
-pub fn lock_memory() -> Option<io::Error> {
+///
+/// # Errors
+/// CAP_IPC_LOCK is missing, and RLIMIT_MEMLOCK is too small.
+pub fn lock_memory() -> io::Result<()> {
     const FLAGS: i32 = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
     // SAFETY: plain flags; nothing is freed or moved.
-    (unsafe { libc::mlockall(FLAGS) } != 0).then(io::Error::last_os_error)
+    checked(unsafe { libc::mlockall(FLAGS) })
 }
 
 /// Has what the kernel allocates for the calling thread, and for those that it starts, counted at the root of a hierarchy of
@@ -28,57 +31,78 @@ pub fn lock_memory() -> Option<io::Error> {
 /// # Errors
 /// No root above this directory, or it may not be written to.
 pub fn join_root_memcg(cgroup: &Path) -> io::Result<()> {
-    // Only a root has one (cgroup_base_files of `kernel/cgroup/cgroup-v1.c`).
-    let is_root = |dir: &&Path| dir.join("release_agent").exists();
-    let root = cgroup.ancestors().find(is_root);
-    let tasks = root.ok_or(io::ErrorKind::NotFound)?.join("tasks");
+    let root = v1_root(cgroup).ok_or(io::ErrorKind::NotFound)?;
+    let tasks = root.join("tasks");
     // 0 is the thread that writes.
     fs::write(tasks, "0")
 }
 
+/// The root of the hierarchy of cgroup v1 that a cgroup is in; `None` on v2, and where the root is not mounted.
+pub fn v1_root(cgroup: &Path) -> Option<&Path> {
+    // Only a root has one (cgroup_base_files of `kernel/cgroup/cgroup-v1.c`).
+    let is_root = |dir: &&Path| dir.join("release_agent").exists();
+    cgroup.ancestors().find(is_root)
+}
+
 /// Gives the calling thread the fast path's SCHED_FIFO.
-pub fn become_fifo() -> Option<io::Error> {
+///
+/// # Errors
+/// See [`set_sched_fifo`].
+pub fn become_fifo() -> io::Result<()> {
     set_sched_fifo(FASTPATH_PRIORITY)
 }
 
 /// Gives the calling thread SCHED_FIFO with a priority from 1 to 99. Where its cgroup of v1's cpu hierarchy has no budget for
-/// real-time tasks, the thread leaves it for the root, which has one. The error names the true reason.
-pub fn set_sched_fifo(priority: i32) -> Option<io::Error> {
-    let refused = set_fifo(priority)?;
+/// real-time tasks, the thread leaves it for the root, which has one.
+///
+/// # Errors
+/// CAP_SYS_NICE is missing, or the thread cannot leave a cgroup without a budget: the error names the true reason.
+pub fn set_sched_fifo(priority: i32) -> io::Result<()> {
+    let Err(refused) = set_fifo(priority) else {
+        return Ok(());
+    };
     if refused.raw_os_error() != Some(libc::EPERM) {
-        return Some(refused);
+        return Err(refused);
     }
     if cpu_group::may_be_nice() == Some(false) {
-        return Some(io::Error::other(format!(
+        return Err(io::Error::other(format!(
             "{refused}: CAP_SYS_NICE is missing"
         )));
     }
     let Some(group) = CpuGroup::without_budget() else {
-        return Some(refused);
+        return Err(refused);
     };
-    if let Err(left) = group.leave() {
-        return Some(group.explain(&refused, &left));
-    }
-    set_fifo(priority).inspect(|_| group.come_back())
+    group
+        .leave()
+        .map_err(|left| group.explain(&refused, &left))?;
+    set_fifo(priority).inspect_err(|_| group.come_back())
 }
 
-fn set_fifo(priority: i32) -> Option<io::Error> {
+fn set_fifo(priority: i32) -> io::Result<()> {
     let parameters = libc::sched_param {
         sched_priority: priority,
     };
     // SCHED_RESET_ON_FORK: what this thread might start is not a real-time program.
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
     // SAFETY: 0 is the calling thread; the struct outlives the call.
-    (unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } != 0)
-        .then(io::Error::last_os_error)
+    checked(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) })
 }
 
-/// Whether SCHED_FIFO would be granted, tried on a thread of its own; `Some` is the refusal.
-pub fn probe_realtime() -> Option<io::Error> {
-    match std::thread::spawn(become_fifo).join() {
-        Ok(refusal) => refusal,
-        Err(_) => Some(io::Error::other("the probing thread has panicked")),
+/// What a call of libc has answered that gives 0 or sets `errno`.
+fn checked(answer: libc::c_int) -> io::Result<()> {
+    match answer {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Tries SCHED_FIFO on a thread of its own.
+///
+/// # Errors
+/// See [`set_sched_fifo`].
+pub fn probe_realtime() -> io::Result<()> {
+    let tried = std::thread::spawn(become_fifo).join();
+    tried.unwrap_or_else(|_| Err(io::Error::other("the probing thread has panicked")))
 }
 
 /// Touches the stack that will be used, so that no page fault happens later.

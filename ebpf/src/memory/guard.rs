@@ -20,15 +20,13 @@ use evictd_common::memory::{
 
 use super::{TRIGGER_STATE, TRIGGERS, notify::is_unread};
 use crate::{
-    kstruct::{Address, CSS_PARENT, cgroup_id, current_memcg, field, usage_of, word},
+    kstruct::{Address, CSS_PARENT, MAX_DEPTH, cgroup_id, current_memcg, field, usage_of, word},
     oom::{anonymous_memory, shared_memory},
 };
 
 const SIGKILL: u32 = 9;
 /// `BPF_NOEXIST`: only a key that is not there yet.
 const NO_EXIST: u64 = 1;
-/// Cgroups from a task's own up to its pod's and beyond.
-const MAX_DEPTH: usize = 16;
 
 #[map]
 static PINNED_GUARD: Array<PinnedGuard> = Array::with_max_entries(1, 0);

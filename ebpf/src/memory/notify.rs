@@ -44,9 +44,9 @@ static WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
 /// One event for each CPU on which a thread waits. What is written there says nothing: to wake is all that it is for.
 #[map]
 static CPU_WAKEUPS: PerfEventArray<u64> = PerfEventArray::new(0);
-/// 1 since an alarm, until a slow charge has asked whether it was heard.
+/// 1 after a wake-up, until a slow charge has asked whether its record was read.
 #[map]
-static ALARMED: Array<u32> = Array::with_max_entries(1, 0);
+static WAKEUP_PENDING: Array<u32> = Array::with_max_entries(1, 0);
 
 /// Reports a crossing, once per arming.
 #[inline(always)]
@@ -88,7 +88,7 @@ pub fn wake(
         "slot {} tripped at {} pages, limit {}", slot, usage, trigger.limit
     );
     if trigger.action == action::WAKE_LOCAL {
-        set_alarmed(1);
+        set_wakeup_pending(1);
     }
 }
 
@@ -99,21 +99,22 @@ pub fn is_unread(state: &MemoryTriggerState) -> bool {
 }
 
 #[inline(always)]
-fn set_alarmed(value: u32) {
-    if let Some(alarmed) = ALARMED.get_ptr_mut(0) {
+fn set_wakeup_pending(value: u32) {
+    if let Some(pending) = WAKEUP_PENDING.get_ptr_mut(0) {
         // SAFETY: the only slot of an array map; a word that two CPUs write at once is one of the two.
-        unsafe { alarmed.write(value) };
+        unsafe { pending.write(value) };
     }
 }
 
 /// After a charge of so many pages that the task will be busy clearing them for longer than the agent is given: the next
-/// charge would remind too late. So an alarm that it has caused, and that no thread has read yet, wakes the thread that waits on this CPU now.
+/// charge would remind too late. So where it has caused a wake-up whose record no thread has read yet, it wakes the thread that waits
+/// on this CPU now.
 #[inline(always)]
 pub fn notify_huge_charge(context: *mut c_void, pages: u64) {
-    if pages < SLOW_PAGES || ALARMED.get(0).is_none_or(|alarmed| *alarmed == 0) {
+    if pages < SLOW_PAGES || WAKEUP_PENDING.get(0).is_none_or(|pending| *pending == 0) {
         return;
     }
-    set_alarmed(0);
+    set_wakeup_pending(0);
     if WAKEUPS.query(AVAILABLE_DATA) != 0 {
         wake_here(context);
     }

@@ -61,6 +61,7 @@ async fn serve(state: &Mutex<State>, mut request: Request) -> Response<Body> {
     match faults {
         Some(InjectedFault::Status(code)) => return scripted(code),
         Some(InjectedFault::NoRight) => return no_right(&seen),
+        Some(InjectedFault::Empty) => return Response::default(),
         Some(InjectedFault::Terminating) => return terminating(),
         Some(InjectedFault::Hang) => return std::future::pending().await,
         Some(InjectedFault::Slow(delay)) => tokio::time::sleep(delay).await,

@@ -37,6 +37,8 @@ pub enum InjectedFault {
     NoRight,
     /// What a namespace that is being deleted answers to what is to be made in it.
     Terminating,
+    /// 200 without a byte: a watch that ends at once.
+    Empty,
     Slow(Duration),
     /// No answer at all; the connection stays open.
     Hang,

@@ -102,7 +102,7 @@ pub fn judge(seed: u64) -> Judgement {
 
 fn strategy_of<'a>(index: usize, incident: &world::Incident) -> Box<dyn Strategy<'a>> {
     match index {
-        0 => Box::new(Evictd::new(incident.restart)),
+        0 => Box::new(Evictd::new(incident.restart, incident.pods.len())),
         1 => Box::new(Kubelet::new(incident.kubelet_looks)),
         _ => Box::new(Poller::default()),
     }

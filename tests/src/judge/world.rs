@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 
 use evictd_engine::{
     Candidate, CandidateState, RankInputs, ReleaseTarget, Resource, Rules,
-    model::settings::RankingStrategy, pace::MONITORING_INTERVAL_NS, select,
+    model::{settings::RankingStrategy, usage::MemoryReading},
+    pace::MONITORING_INTERVAL_NS,
+    select,
 };
 
 /// Nanoseconds.
@@ -256,10 +258,18 @@ impl<'a> World<'a> {
         (!state.removed).then_some((state.anon + state.tmpfs + cache) as u64)
     }
 
-    /// A pod's usage without its inactive page cache; `None` once its cgroup is removed.
-    pub fn working_set(&self, pod: usize) -> Option<u64> {
+    /// What a pod's files show; `None` once its cgroup is removed.
+    pub fn reading(&self, pod: usize) -> Option<MemoryReading> {
         let state = &self.pods[pod];
-        (!state.removed).then_some((state.anon + state.tmpfs + state.active) as u64)
+        let held = self.held(pod);
+        let [inactive, active] = [state.inactive + state.dirty, state.active].map(|a| a as u64);
+        (!state.removed).then(|| MemoryReading {
+            usage: held + inactive + active,
+            inactive_file: inactive,
+            active_file: active,
+            shmem: self.shared(pod),
+            ..MemoryReading::default()
+        })
     }
 
     /// What a pod has that cannot be given back; 0 once its cgroup is removed.
@@ -362,7 +372,7 @@ impl<'a> World<'a> {
         most: usize,
     ) -> Vec<usize> {
         let mut victims = vec![0; most.min(candidates.len())];
-        let exact = |pod| self.working_set(pod);
+        let exact = |pod| self.reading(pod).map(|reading| reading.working_set());
         let chosen = select(candidates, self.rules(), demand, exact, &mut victims);
         victims.truncate(chosen.count);
         victims

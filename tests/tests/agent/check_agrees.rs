@@ -10,7 +10,7 @@ fn hooks(text: &str) -> BTreeMap<String, String> {
     };
     let lines = text.lines().filter(|l| l.starts_with("evictd_hook_info{"));
     lines
-        .filter_map(|line| Some((label(line, "signal")?, label(line, "rung")?)))
+        .filter_map(|line| Some((label(line, "signal")?, label(line, "hook")?)))
         .collect()
 }
 
@@ -40,7 +40,7 @@ fn check_reports_the_hooks_that_the_agent_attaches() {
     for (signal, hook) in &attached {
         let found = signals.iter().find(|s| s["signal"] == signal.as_str());
         let found = found.unwrap_or_else(|| panic!("check says nothing of {signal}: {check:#}"));
-        assert_eq!(found["rung"], hook.as_str(), "{signal}: {found:#}");
+        assert_eq!(found["hook"], hook.as_str(), "{signal}: {found:#}");
     }
     let names: Vec<_> = attached.keys().map(String::as_str).collect();
     for expected in [

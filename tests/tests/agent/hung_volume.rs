@@ -199,3 +199,30 @@ fn a_nodefs_that_answers_again_is_watched() {
         assert_eq!(agent.terminate().unwrap(), Some(0));
     });
 }
+
+// R42
+#[test]
+fn a_state_directory_that_does_not_answer_stops_no_thread_but_its_own() {
+    skip_if!(not_root());
+    skip_if!((!Path::new("/dev/fuse").exists()).then_some("no /dev/fuse here"));
+    let scope = TestCgroup::new("hungstate", 256 * MIB).unwrap();
+    let (mut files, [greedy, _]) = Files::hog_and_calm(&scope);
+    let health = free_address().unwrap();
+    files.config["healthAddress"] = json!(health);
+    apart(|| {
+        let mut agent = files.start(&[]);
+        // The start reads the journal.
+        let is_ready = || get(&health, "/readyz").is_ok_and(|text| text.contains(" 200 "));
+        assert!(until(SOON, is_ready), "{}", agent.log());
+        let _hung = or_skip!(Hung::mount(&files.dir().join("state")));
+        let is_said = |said: &str| until(SOON, || agent.log().contains(said));
+        assert!(is_said("the disk does not answer"), "{}", agent.log());
+        let mut hog = Hog::start(&greedy, &["--mib", "210"]).unwrap();
+        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        // By the thread that looks for the pause as well.
+        assert!(is_said("evicted: "), "{}", agent.log());
+        let asked = Instant::now();
+        assert_eq!(agent.terminate().unwrap(), Some(0));
+        assert!(asked.elapsed() < Duration::from_secs(15), "{}", agent.log());
+    });
+}

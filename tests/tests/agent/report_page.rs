@@ -376,7 +376,7 @@ fn a_damaged_incident_is_named_and_the_journal_tells_the_rest() {
     assert_eq!(listed.status.code(), Some(2));
     let stderr = String::from_utf8(listed.stderr).unwrap();
     assert!(
-        stderr.contains("-o html: is a page about one incident"),
+        stderr.contains("-o html: shows one incident, and none is named"),
         "{stderr}"
     );
 }

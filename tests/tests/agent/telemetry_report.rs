@@ -310,7 +310,7 @@ fn what_is_not_there_is_refused() {
     };
     assert!(refused(&["report", "x"], at).contains("x: is none of the 0 incidents in "));
     assert!(refused(&["report", "latest"], at).contains("latest: is none of the 0 incidents"));
-    assert!(refused(&["report", "-o", "svg"], at).contains("-o svg: is a picture of one incident"));
+    assert!(refused(&["report", "-o", "svg"], at).contains("-o svg: shows one incident, and none"));
     let nowhere = dir.path().join("nowhere");
     assert!(refused(&["report"], &[("--state-dir", &nowhere)]).contains("nowhere: No such file"));
     assert!(refused(&["top", "--interval", "0"], &[]).contains("is no positive number of seconds"));

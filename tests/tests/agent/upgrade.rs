@@ -126,3 +126,39 @@ fn to_this_version_and_back() {
     assert!(detach.status.success());
     assert_eq!(node.guards(), 0);
 }
+
+/// What is unreported is reported before the loops stop, and no API server holds up the end beyond the grace period of the chart.
+// R42
+#[test]
+fn an_agent_that_ends_watches_while_it_reports() {
+    skip_if!(not_root());
+    let mut member = ClusterNode::new("endwatch", 256).unwrap();
+    member.config["pinnedGuard"] = json!({"enabled": false});
+    let [first, second] = [("first", 1), ("second", 2)]
+        .map(|(name, number)| member.pod(name, number, "BestEffort", 0, None).unwrap());
+    let mut agent = member.start().unwrap();
+    let hang = InjectedFault::Hang;
+    member.server.state().fails("", "", 100_000, hang);
+    let goes = |pod: &Path| {
+        let mut hog = Hog::start(pod, &["--mib", "1024"]).unwrap();
+        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    };
+    goes(&first);
+    assert!(member.wait(SOON, |m| m.evictions().len() == 1));
+    let asked = Instant::now();
+    agent.ask_to_end().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    goes(&second);
+    let has_ended = || agent.has_ended().unwrap();
+    assert!(until(SOON, has_ended));
+    assert!(
+        asked.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        asked.elapsed()
+    );
+    let names: Vec<String> = member.evictions().into_iter().map(|e| e.name).collect();
+    assert_eq!(names, ["first", "second"], "{}", agent.log());
+    let memory = MemoryCgroup::open(member.cgroup.path()).unwrap();
+    assert_eq!(memory.oom_kills().unwrap(), 0);
+    assert!(agent.log().contains("stopped"), "{}", agent.log());
+}

@@ -2,7 +2,7 @@
 //! that node said within the same second; cgroup v2 with systemd's names from kernel 6.1.
 
 use evictd_node::{
-    cgroup::memory::{Version, descendants},
+    cgroup::{memory::Version, tree::descendants},
     pods::cgroup_name,
     proc::{machine::memory_total, psi::Pressure},
 };

@@ -542,3 +542,30 @@ fn a_static_pod_that_keeps_its_files_does_not_go_for_them() {
         assert_eq!(names(&next), waited);
     }
 }
+
+/// An image is unpacked, 150 MiB a second: no pod has it, and the few files of the pods come back later than the disk is full.
+#[test]
+fn a_disk_that_no_pod_fills_takes_one_pod_in_ten_seconds() {
+    let config = json!({"evictionHard": {"nodefs.available": "2Gi"}});
+    let mut manager = manager(Mode::Evictd, config);
+    let mut node = (0..8).fold(Node::default(), |node, number| {
+        node.pod(&format!("pod-{number}"), 10)
+    });
+    for usage in node.usages.values_mut() {
+        let mut container = ContainerUsage::default();
+        container.logs.bytes = Some(50 << 10);
+        usage.containers = vec![container];
+    }
+    let mut evicted: Vec<(i64, String)> = Vec::new();
+    for second in 0..26 {
+        let available = (4096 - 150 * second).max(0) * MI as i64;
+        node.observe(Signal::NodeFsAvailable, available, second);
+        for name in after_reclaim(&mut manager, second, &node) {
+            node.pods.retain(|pod| pod.name != name);
+            evicted.push((second, name));
+        }
+    }
+    let at: Vec<i64> = evicted.iter().map(|(second, _)| *second).collect();
+    let pauses = at.windows(2).map(|pair| pair[1] - pair[0]);
+    assert!(at.len() == 2 && pauses.min() >= Some(10), "{evicted:?}");
+}

@@ -149,6 +149,25 @@ fn helm_is_told_the_namespace_of_the_release() {
     assert!(named > 5, "{named}");
 }
 
+/// The messages that a page has readers look for in the log are in the code.
+#[test]
+fn log_messages_are_the_codes() {
+    let page = fs::read_to_string(checkout().join("docs/records.md")).unwrap();
+    let (_, table) = page.split_once("| level | `message` begins with").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    let messages = table
+        .lines()
+        .skip(2)
+        .map(|row| row.split('`').nth(1).unwrap());
+    let sources = files_below(&checkout().join("agent"), "rs").unwrap();
+    let code: String = sources
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    let missing: Vec<&str> = messages.filter(|message| !code.contains(message)).collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
 /// An agent that the rollback has not reached evicts as before: the pause must outlast it.
 #[test]
 fn a_pause_is_removed_after_the_rollback_has_reached_all() {

@@ -1,7 +1,7 @@
 //! The chart, through Helm's own engine: it is clean, the plain manifests say the same, and what it says fits the agent.
 
 use evictd_kube::{
-    access::{ENDPOINT_RIGHTS, FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS, Right},
+    access::{ENDPOINT_RIGHTS, FLEET_ENTRY_RIGHTS, FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS, Right},
     scraper_access::SCRAPER_RIGHTS,
 };
 use evictd_tests::{
@@ -301,9 +301,17 @@ fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
         plain.iter().find(is_it).expect(name)
     };
     let fleet = role("evictd-fleet");
-    assert_eq!(granted(fleet), wanted(&FLEET_RIGHTS));
-    let maps = json!(["evictd-fleet", "evictd-fleet-evictions"]);
-    assert_eq!(fleet["rules"][0]["resourceNames"], maps);
+    let of_brake = [
+        ("evictd-fleet", &FLEET_RIGHTS[..]),
+        ("evictd-fleet-evictions", &FLEET_ENTRY_RIGHTS),
+    ];
+    let rules = fleet["rules"].as_array().unwrap();
+    assert_eq!(rules.len(), of_brake.len());
+    for (rule, (name, rights)) in rules.iter().zip(of_brake) {
+        assert_eq!(rule["resourceNames"], json!([name]));
+        let alone = json!({"kind": "Role", "rules": [rule]});
+        assert_eq!(granted(&alone), wanted(rights));
+    }
     // One ConfigMap, and the one that the agent is told to look at.
     let role = role("evictd-pause");
     assert_eq!(granted(role), wanted(&PAUSE_RIGHTS));

@@ -217,7 +217,7 @@ fn a_pods_cgroup_that_goes_away() {
     };
     let watched = node.watch(options).unwrap().unwrap();
     let pods = node.cgroup.path().join("kubepods");
-    let mut dirs = evictd_node::cgroup::memory::descendants(&pods).unwrap();
+    let mut dirs = evictd_node::cgroup::tree::descendants(&pods).unwrap();
     dirs.reverse();
     for dir in dirs {
         std::fs::remove_dir(dir).unwrap();

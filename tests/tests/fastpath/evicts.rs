@@ -111,7 +111,7 @@ fn a_pod_is_a_victim_before_its_last_process_is_signalled() {
     let mut hog = Hog::start(&many, &["--mib", "2000", "--rate", "400"]).unwrap();
     let seen = thread::spawn(move || {
         // A thousand processes that end must not keep it from looking.
-        let refused = set_sched_fifo(50);
+        let refused = set_sched_fifo(50).err();
         let is_seen = until(SOON, || pod.permit.is_used());
         (is_seen.then(monotonic_ns), refused)
     });

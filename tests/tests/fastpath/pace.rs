@@ -458,36 +458,49 @@ fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
 }
 
 /// Pods of a lower priority come first. The first of them goes; the others have not enough between them to last until the kubelet
-/// looks again, and the hog would have to go all the same.
-#[test]
-fn a_hog_of_a_high_priority_takes_one_pod_with_it() {
-    skip_if!(not_root());
+/// looks again, and the hogs would have to go all the same.
+fn hogs_of_a_high_priority_take_one_pod_with_them(hogs: usize, rate: &str) {
     let scope = TestCgroup::new("pace-priority", 512 * MIB).unwrap();
-    let names: Vec<String> = (0..12).map(|number| format!("small-{number:02}")).collect();
-    let mut pods: Vec<Value> = names
-        .iter()
-        .map(|name| json!({ "name": name, "cgroup": name }))
-        .collect();
-    pods.push(json!({ "name": "hog", "cgroup": "hog", "priority": 100 }));
+    let names = |of: &str, count: usize| -> Vec<String> {
+        (0..count)
+            .map(|number| format!("{of}-{number:02}"))
+            .collect()
+    };
+    let (small, hogs) = (names("small", 12), names("hog", hogs));
+    let pod = |name: &String| json!({ "name": name, "cgroup": name });
+    let mut pods: Vec<Value> = small.iter().chain(&hogs).map(pod).collect();
+    for hog in &mut pods[small.len()..] {
+        hog["priority"] = json!(100);
+    }
     let mut files = Files::new(scope.path(), &json!(pods));
     files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
-    let start = |name: &str, arguments: &[&str]| {
+    let start = |name: &String, arguments: &[&str]| {
         Hog::start(&scope.child(name).unwrap(), arguments).unwrap()
     };
-    let mut small: Vec<Hog> = names
+    let mut small: Vec<Hog> = small
         .iter()
         .map(|name| start(name, &["--mib", "6"]))
         .collect();
     assert!(until(LONG, || scope.usage().unwrap() > 72 * MIB));
-    let hog_dir = scope.child("hog").unwrap();
+    hogs.iter()
+        .for_each(|name| drop(scope.child(name).unwrap()));
     let agent = files.start(&[]);
-    let mut hog = Hog::start(&hog_dir, &["--mib", "4000", "--rate", "300"]).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    let is_told = || files.evicted().iter().any(|name| name == "hog");
+    let mut running: Vec<Hog> = hogs
+        .iter()
+        .map(|name| start(name, &["--mib", "4000", "--rate", rate]))
+        .collect();
+    for hog in &mut running {
+        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    }
+    let is_told = || hogs.iter().all(|hog| files.evicted().contains(hog));
     assert!(until(LONG, is_told), "{}", agent.log());
     std::thread::sleep(MOMENT);
     let evicted = files.evicted();
-    assert!(evicted.len() <= 2, "{evicted:?}: {}", agent.log());
+    assert!(
+        evicted.len() <= hogs.len() + 1,
+        "{evicted:?}: {}",
+        agent.log()
+    );
     let alive = small
         .iter_mut()
         .filter_map(|pod| pod.is_alive().then_some(()))
@@ -497,31 +510,82 @@ fn a_hog_of_a_high_priority_takes_one_pod_with_it() {
     assert_eq!(memory.oom_kills().unwrap(), 0);
 }
 
-/// A pod that leaks is killed at its own limit, and what it has comes back; the node's threshold is met for a moment before.
 #[test]
-fn a_pod_that_grows_up_to_its_own_limit_costs_no_neighbour() {
+fn a_hog_of_a_high_priority_takes_one_pod_with_it() {
     skip_if!(not_root());
+    hogs_of_a_high_priority_take_one_pod_with_them(1, "300");
+}
+
+/// None of them has half of the growth.
+#[test]
+fn three_hogs_of_a_high_priority_take_one_pod_with_them() {
+    skip_if!(not_root());
+    hogs_of_a_high_priority_take_one_pod_with_them(3, "100");
+}
+
+/// A container that leaks is killed at its own limit, and what it has comes back; the node's threshold is met for a moment before.
+/// `seen`: whether the agent has seen the growth from its beginning.
+fn a_growth_up_to_a_limit_costs_no_neighbour(rate: &str, seen: bool, leaks: Value) {
     let scope = TestCgroup::new("pace-limit", 512 * MIB).unwrap();
     let mut pods: Vec<Value> = NEIGHBOURS
         .map(|name| json!({ "name": name, "cgroup": name, "requests": { "memory": "10Mi" } }))
         .into();
-    let memory = json!({ "memory": "310Mi" });
-    pods.push(json!({ "name": "leaks", "cgroup": "leaks", "requests": memory, "limits": memory }));
+    let mut pod = json!({ "name": "leaks", "cgroup": "leaks", "requests": { "memory": "310Mi" } });
+    pod.as_object_mut()
+        .unwrap()
+        .extend(leaks.as_object().unwrap().clone());
+    pods.push(pod);
     let mut files = Files::new(scope.path(), &json!(pods));
     files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
     let mut neighbours =
         NEIGHBOURS.map(|name| Hog::start(&scope.child(name).unwrap(), &["--mib", "40"]).unwrap());
     assert!(until(LONG, || scope.usage().unwrap() > 120 * MIB));
-    let leaks = scope.child("leaks").unwrap();
-    scope.limit_child("leaks", 310 * MIB).unwrap();
-    let agent = files.start(&[]);
+    let app = scope.child("leaks/app").unwrap();
+    scope.limit_child("leaks/app", 310 * MIB).unwrap();
+    // Its sum is no limit of the pod that matters.
+    scope.child("leaks/sidecar").unwrap();
+    scope.limit_child("leaks/sidecar", 1000 * MIB).unwrap();
+    let mut agent = seen.then(|| files.start(&[]));
     for _ in 0..2 {
-        let mut leak = Hog::start(&leaks, &["--mib", "400", "--rate", "60"]).unwrap();
+        let mut leak = Hog::start(&app, &["--mib", "400", "--rate", rate]).unwrap();
+        if agent.is_none() {
+            assert!(until(LONG, || scope.usage().unwrap() > 300 * MIB));
+            agent = Some(files.start(&[]));
+        }
         assert_eq!(leak.wait().unwrap(), Some(libc::SIGKILL));
         std::thread::sleep(MOMENT);
-        assert!(files.evictions().is_empty(), "{}", agent.log());
+        let log = agent.as_ref().map(Agent::log).unwrap_or_default();
+        assert!(
+            files.evictions().is_empty(),
+            "{log}\n{}",
+            json!(files.judged())
+        );
         assert!(neighbours.iter_mut().all(Hog::is_alive));
     }
     let kill = files.oom_kill().map(|kill| kill.cause);
-    assert_eq!(kill, Some(OomCause::PodLimit), "{}", agent.log());
+    let log = agent.map(|agent| agent.log()).unwrap_or_default();
+    assert_eq!(kill, Some(OomCause::PodLimit), "{log}");
+}
+
+#[test]
+fn a_container_that_grows_up_to_its_own_limit_costs_no_neighbour() {
+    skip_if!(not_root());
+    for rate in ["60", "12", "500"] {
+        a_growth_up_to_a_limit_costs_no_neighbour(rate, true, json!({}));
+    }
+}
+
+/// The agent is started in the middle of it.
+#[test]
+fn a_growth_up_to_a_limit_costs_no_neighbour_at_the_start() {
+    skip_if!(not_root());
+    a_growth_up_to_a_limit_costs_no_neighbour("60", false, json!({}));
+}
+
+/// A pod that may not be evicted grows as another one does.
+#[test]
+fn a_critical_pod_that_grows_up_to_its_own_limit_costs_no_neighbour() {
+    skip_if!(not_root());
+    let critical = json!({ "priority": 2_000_000_000 });
+    a_growth_up_to_a_limit_costs_no_neighbour("60", true, critical);
 }

@@ -6,6 +6,7 @@ mod daemon;
 mod journal;
 mod shown;
 mod state;
+mod values;
 
 use evictd_tests::prelude::*;
 

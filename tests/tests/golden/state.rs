@@ -38,6 +38,7 @@ fn incident(is_full: bool) -> Incident {
         swap_free: 18,
         guard: 8,
         bounded: Bounded {
+            grown: 24,
             growth: 19,
             left: 20,
         },

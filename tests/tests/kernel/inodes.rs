@@ -2,10 +2,11 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
+use evictd_engine::Layout;
 use evictd_node::{
     fs::{
         mounts::superblock_of,
-        statfs::{Filesystem, Layout, NodeFilesystems},
+        statfs::{Filesystem, NodeFilesystems},
     },
     trigger::{
         counter::{Crossing, Trigger},
@@ -295,8 +296,12 @@ fn subvolumes_of_btrfs_are_one_filesystem() {
         let found = NodeFilesystems::find(kubelet, &images, &containers);
         found.unwrap().layout
     };
-    assert_eq!(layout(&disk.path()), Layout::One);
-    assert_eq!(layout(Path::new("/proc")), Layout::SeparateImages);
+    assert_eq!(layout(&disk.path()), Layout::default());
+    let separate_images = Layout {
+        dedicated_image_fs: true,
+        split_image_fs: false,
+    };
+    assert_eq!(layout(Path::new("/proc")), separate_images);
 }
 
 /// btrfs has no inodes to run out of; who makes how many is counted all the same.

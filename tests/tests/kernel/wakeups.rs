@@ -3,7 +3,7 @@
 
 use std::{
     io::{PipeWriter, pipe},
-    os::fd::{AsFd, AsRawFd as _},
+    os::fd::AsFd,
     sync::mpsc,
     thread::JoinHandle,
 };
@@ -34,7 +34,7 @@ impl Sleeper {
         let thread = std::thread::spawn(move || {
             // SAFETY: takes no arguments.
             tell.send(unsafe { libc::gettid() }).unwrap();
-            let [_, alarm] = poll([fd.as_raw_fd(), rings.as_raw_fd()], None);
+            let [_, alarm] = poll([Some(fd.as_fd()), Some(rings.as_fd())], None);
             alarm == 0
         });
         let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());

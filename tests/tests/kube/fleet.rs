@@ -6,7 +6,7 @@ use evictd_engine::{
     limiter::EvictionLimiter,
     permit::{EvictionPermit, LastResort},
 };
-use evictd_kube::fleet_brake::Fleet;
+use evictd_kube::fleet_brake::FleetBrake;
 use evictd_tests::{apiserver::State, prelude::*, watch_fixture::Following};
 use jiff::{SignedDuration, Timestamp};
 
@@ -17,18 +17,22 @@ const EVICTIONS: &str = "evictd-fleet-evictions";
 /// One node's agent, as far as the brake goes.
 struct Node {
     limiter: Arc<EvictionLimiter>,
-    fleet: Arc<Fleet>,
+    fleet: Arc<FleetBrake>,
 }
 
 impl Node {
     fn new(following: &Following, name: &str) -> Self {
+        Self::with_window(following, name, Duration::from_secs(600))
+    }
+
+    fn with_window(following: &Following, name: &str, window: Duration) -> Self {
         let config = FleetConfig {
             config_map: ConfigMapName {
                 namespace: SPACE.into(),
                 name: NAME.into(),
             },
             rules: FleetRules {
-                window: Duration::from_secs(600),
+                window,
                 slow_nodes: 2,
                 pause_nodes: 3,
                 pause: Duration::from_secs(600),
@@ -38,7 +42,7 @@ impl Node {
         let limiter = Arc::new(EvictionLimiter::default());
         let times = (Duration::ZERO, Duration::from_millis(200));
         let connection = Arc::clone(&following.connection);
-        let fleet = Fleet::with_times(connection, config, name, Arc::clone(&limiter), times);
+        let fleet = FleetBrake::with_times(connection, config, name, Arc::clone(&limiter), times);
         following.spawn(Arc::clone(&fleet).run());
         Self { limiter, fleet }
     }
@@ -164,6 +168,41 @@ fn without_the_api_server_each_node_goes_on_by_itself() {
     assert!(node.limiter.lets_paced(monotonic_ns()));
     maps(&mut f.server.state());
     assert!(f.wait(|f| entries(&f.server.state()) == ["n1"]));
+}
+
+/// An API server that was away for a while hears of evictions of that time, not of all nodes' evictions at once.
+#[test]
+fn an_eviction_of_an_outage_is_reported_with_its_own_time() {
+    let away = |f: &Following| {
+        let mut state = f.server.state();
+        state.fails("", EVICTIONS, usize::MAX, InjectedFault::Status(503));
+    };
+    let is_back = |f: &Following| f.server.state().faults.clear();
+    let f = Following::new(|server| maps(&mut server.state())).unwrap();
+    away(&f);
+    let window = Duration::from_secs(8);
+    let node = Node::with_window(&f, "n1", window);
+    let evicted = Timestamp::now();
+    node.evicts();
+    std::thread::sleep(Duration::from_secs(3));
+    is_back(&f);
+    assert!(f.wait(|f| entries(&f.server.state()) == ["n1"]));
+    let map = f.server.state().config_map(SPACE, EVICTIONS);
+    let told: Timestamp = map["data"]["n1"].as_str().unwrap().parse().unwrap();
+    let late = told.duration_since(evicted);
+    assert!(late < SignedDuration::from_secs(2), "{late:?}");
+
+    // One that no longer counts is not told at all, and the brake can be pulled nevertheless.
+    away(&f);
+    node.evicts();
+    assert!(f.wait(|_| !node.fleet.is_available()));
+    std::thread::sleep(window);
+    is_back(&f);
+    assert!(f.wait(|_| node.fleet.is_available()));
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(f.server.state().config_map(SPACE, EVICTIONS), map);
+    node.evicts();
+    assert!(f.wait(|f| f.server.state().config_map(SPACE, EVICTIONS) != map));
 }
 
 /// A brake that cannot be pulled says so before it is needed, and when it can be again.

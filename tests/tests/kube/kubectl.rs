@@ -396,6 +396,20 @@ fn incidents_of_all_nodes_stand_in_the_order_of_time() {
     let shown = cluster.said(&["incidents"]);
     assert!(shown.contains("asked, and not agreed to  i-3"), "{shown}");
 
+    // An agent of the version before has no `--newest`.
+    let old = Ran {
+        stderr: "error: unexpected argument '--newest' found\n\nUsage: evictd report [OPTIONS]\n"
+            .into(),
+        code: 2,
+        ..Ran::default()
+    };
+    cluster.agent_says(NEWEST, old);
+    let shown = cluster.said(&["incidents"]);
+    assert!(
+        shown.contains("i-24") && shown.contains("5 older ones are left out"),
+        "{shown}"
+    );
+
     // One agent that fails hides no other one's.
     cluster.agent_says(NEWEST, fails("/var/lib/evictd: No such file"));
     let shown = cluster.said(&["incidents"]);

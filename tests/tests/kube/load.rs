@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use evictd_kube::{
-    access::{ENDPOINT_RIGHTS, FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS},
+    access::{ENDPOINT_RIGHTS, FLEET_ENTRY_RIGHTS, FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS},
     policy_status::SPREAD,
 };
 use evictd_tests::{apiserver::State, prelude::*};
@@ -114,9 +114,11 @@ fn the_load_of_one_agent_is_what_the_page_says() {
         })
         .collect();
     let _agent = member.start().unwrap();
-    assert!(member.server.wait(SOON, |s| s.count("POST", "reviews")
-        == RIGHTS.len() + ENDPOINT_RIGHTS.len() + PAUSE_RIGHTS.len() + FLEET_RIGHTS.len()
-        && s.count("GET", ENTRIES) == 1));
+    let of_brake = FLEET_RIGHTS.len() + FLEET_ENTRY_RIGHTS.len();
+    let rights = RIGHTS.len() + ENDPOINT_RIGHTS.len() + PAUSE_RIGHTS.len() + of_brake;
+    let is_asked = |s: &State| s.count("POST", "reviews") == rights;
+    let has_looked = |s: &State| is_asked(s) && s.count("GET", ENTRIES) == 1;
+    assert!(member.server.wait(SOON, has_looked));
     let start = settle(&member);
     let watches = start.iter().filter(|(kind, _)| kind.starts_with("WATCH"));
     assert_eq!(watches.map(|(_, times)| times).sum::<usize>(), WATCHES);

@@ -327,6 +327,28 @@ fn trouble_with_one_and_trouble_with_all() {
     assert_eq!(soft.evict(&[0, 1], false), SoftOutcome::NotAsked);
 }
 
+// What the server says about itself is no reason for another pod.
+#[test]
+fn a_busy_server_takes_no_other_pod() {
+    let mut soft = soft(json!({}));
+    for code in [401, 429, 502, 503, 504] {
+        let times = if code == 401 { 2 } else { 1 };
+        for (method, path) in [("POST", "/web-2/eviction"), ("DELETE", "/pods/web-2")] {
+            let busy = InjectedFault::Status(code);
+            soft.server.state().fails(method, path, times, busy);
+            let outcome = soft.evict(&[1, 2], false);
+            assert_eq!(outcome, SoftOutcome::NotAsked, "{method} {code}");
+        }
+    }
+    let state = soft.server.state();
+    assert_eq!(state.count("POST", "/web-3/eviction"), 0);
+    assert_eq!(state.pods.len(), 3);
+    drop(state);
+    let outcome = soft.evict(&[1, 2], false);
+    let first = matches!(outcome, SoftOutcome::Evicted { index: 0, .. });
+    assert!(first, "{outcome:?}");
+}
+
 /// Counts what is logged on this thread.
 #[derive(Default)]
 struct Lines(AtomicUsize);

@@ -5,6 +5,7 @@ use evictd_kube::{
     watch::pods::{self, Shared},
 };
 use evictd_tests::{apiserver::pod, prelude::*};
+use jiff::{SignedDuration, Timestamp};
 
 struct Watching {
     server: ApiServer,
@@ -140,7 +141,11 @@ fn too_old_means_a_new_list() {
 fn evictions_during_an_outage_are_seen() {
     let evicted = |name: &str, uid: &str| {
         let mut pod = pod(name, uid, "Burstable", 0, None);
-        pod["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "low"});
+        let since = Timestamp::now() - SignedDuration::from_hours(1);
+        let target = json!({"type": "DisruptionTarget", "status": "True", "lastTransitionTime": format!("{since:.0}")});
+        pod["status"] = json!({
+            "phase": "Failed", "reason": "Evicted", "message": "low", "conditions": [target],
+        });
         pod
     };
     let w = start(|server| {
@@ -160,6 +165,9 @@ fn evictions_during_an_outage_are_seen() {
     assert!(w.knows(&[]));
     let news: Vec<_> = w.shared.kubelet_evictions();
     assert_eq!(news.iter().map(|e| &e.uid).collect::<Vec<_>>(), ["ua"]);
+    let time: Timestamp = news[0].time.parse().unwrap();
+    let age = Timestamp::now().duration_since(time).as_mins();
+    assert!((59..62).contains(&age), "{age}");
     assert_eq!(w.connection.counters.kubelet_evictions.get(), 1);
 }
 
@@ -200,6 +208,28 @@ fn an_outage_is_outlasted() {
     );
     w.server.come_back().unwrap();
     assert!(w.knows(&["ua", "ub"]));
+}
+
+/// A proxy that closes each watch as soon as it is open is not asked without end.
+#[test]
+fn a_watch_that_ends_at_once_is_followed_by_a_pause() {
+    let w = start(|_| {});
+    assert!(w.knows(&[]));
+    assert!(w.server.wait(SOON, |s| s.requests.len() == 2));
+    {
+        let mut state = w.server.state();
+        state.fails("GET", "/pods", usize::MAX, InjectedFault::Empty);
+        state.end_watches();
+    }
+    assert!(w.server.wait(SOON, |s| s.requests.len() >= 3));
+    std::thread::sleep(Duration::from_secs(3));
+    let asked = w.server.state().requests.len();
+    assert!(asked <= 6, "{asked}");
+    assert!(w.connection.counters.watch_errors.get() >= 2);
+    assert_eq!(w.lists(), 1, "a watch goes on where it was");
+    w.server.state().faults.clear();
+    w.put("a", "ua");
+    assert!(w.knows(&["ua"]));
 }
 
 /// Errors, delays and half an answer are followed by a pause, not by a storm.

@@ -96,7 +96,6 @@ impl From<PodJson> for Pod {
             priority_unknown: false,
             qos,
             memory_request: spec.request(MEMORY).floor(),
-            memory_limit: spec.memory_limit(),
             storage_request: spec.request(EPHEMERAL_STORAGE).floor(),
             storage_limit: spec.limit(EPHEMERAL_STORAGE),
             pod_level_memory_request: pod_level

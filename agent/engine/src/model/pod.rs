@@ -48,8 +48,6 @@ pub struct Pod {
     pub qos: QosClass,
     /// The memory request of the whole pod with its overhead, in bytes, fractions cut.
     pub memory_request: u64,
-    /// The memory limit of the whole pod with its overhead, in bytes; `None` if a container has none.
-    pub memory_limit: Option<u64>,
     /// The ephemeral-storage request of the whole pod with its overhead, in bytes, fractions cut.
     pub storage_request: u64,
     /// The ephemeral-storage limit of the whole pod: the sum over the containers that have one.

@@ -486,6 +486,7 @@ fn a_growth_that_ends_at_a_limit_of_its_own_is_not_urgent() {
         let grown = |ms: u64| ms / 10 + burst * (ms / 498);
         let grows = |ms: u64| Shortage {
             bounded: Bounded {
+                grown: 0,
                 growth: growth * MIB,
                 left: (left - grown(ms)) * MIB,
             },
@@ -493,11 +494,36 @@ fn a_growth_that_ends_at_a_limit_of_its_own_is_not_urgent() {
         };
         let mut pace = Pace::default();
         let (now, last) = looked(&mut pace, 1, 500, grows);
-        is_urgent(pace.decide(now, &last, Pending::default()))
+        pace.decide(now, &last, Pending::default()).is_urgent()
     };
     assert!(!is_urgent(80, 100, 0));
     assert!(!is_urgent(80, 130, 8), "a burst of 4 GiB a second");
     assert!(is_urgent(135, 100, 0), "nothing would be left by then");
     assert!(is_urgent(80, 50, 0), "half of the growth has no such limit");
     assert!(is_urgent(80, 100, 30), "another pod has begun to grow");
+}
+
+/// The same where it is over so fast, or the agent has seen so little, that no growth was seen for a quarter of a second.
+#[test]
+fn a_burst_up_to_a_limit_of_its_own_is_not_urgent() {
+    // Nothing, and then 500 MiB a second.
+    let is_urgent = |quiet: u64, theirs: u64, left: u64| {
+        let grown = |ms: u64| ms.saturating_sub(quiet) / 2;
+        let mut pace = Pace::default();
+        let (now, last) = looked(&mut pace, 1, quiet + 160, |ms| seen(345 + grown(ms), 0));
+        assert!(pace.decide(now, &last, Pending::default()).is_urgent());
+        let bounded = Bounded {
+            grown: theirs * MIB,
+            growth: 0,
+            left: left * MIB,
+        };
+        let last = Shortage { bounded, ..last };
+        pace.decide(now, &last, Pending::default()).is_urgent()
+    };
+    // 75 of the 80 MiB were seen of the pod.
+    for quiet in [0, 90, 1000] {
+        assert!(!is_urgent(quiet, 75, 48));
+        assert!(is_urgent(quiet, 40, 48), "half of it is of others");
+        assert!(is_urgent(quiet, 75, 85), "nothing would be left by then");
+    }
 }

@@ -289,11 +289,22 @@ fn before_a_grower(each: u64, requested: u64) -> Vec<Candidate> {
     candidates
 }
 
+/// Whether a pod is passed over for these growers, and the one that is evicted next.
+fn next_beside(
+    candidates: &mut [Candidate],
+    growers: &[(u64, usize)],
+    mib_per_second: u64,
+) -> (bool, Vec<usize>) {
+    let mut growers: Vec<_> = growers.iter().map(|(mib, at)| (mib << 20, *at)).collect();
+    let growth = mib_per_second << 20;
+    let spared = spare_in_vain(candidates, RULES, &mut growers, growth, |_, usage| usage);
+    (spared, choose(candidates, RULES, ReleaseTarget::Amount(1)))
+}
+
 #[test]
 fn pods_that_cannot_carry_a_growth_do_not_go_in_vain() {
-    let next = |candidates: &mut [Candidate], mib_per_second: u64| {
-        let is_any = spare_in_vain(candidates, RULES, 60, mib_per_second << 20);
-        (is_any, choose(candidates, RULES, ReleaseTarget::Amount(1)))
+    let next = |candidates: &mut [Candidate], speed: u64| {
+        next_beside(candidates, &[(speed / 2, 60)], speed)
     };
     // 300 MiB are used up in a second.
     assert_eq!(next(&mut before_a_grower(5, 256), 300), (true, vec![60]));
@@ -305,4 +316,43 @@ fn pods_that_cannot_carry_a_growth_do_not_go_in_vain() {
     let mut protected = before_a_grower(5, 256);
     protected[60].state = CandidateState::Protected;
     assert!(!next(&mut protected, 300).0);
+}
+
+#[test]
+fn several_pods_may_make_most_of_a_growth() {
+    let three = || {
+        let mut candidates = before_a_grower(5, 256);
+        candidates.extend([200, 100].map(|priority| candidate(priority, 0, 300 << 20)));
+        candidates
+    };
+    let hogs = [(100, 60), (100, 61), (100, 62)];
+    // Of equal growth, in the order of eviction: priority 100 before 200, the one above its request by more first.
+    assert_eq!(next_beside(&mut three(), &hogs, 300), (true, vec![62]));
+    // A small pod that grows a little is none of them.
+    let with_small = [(100, 60), (100, 61), (100, 62), (3, 0)];
+    assert_eq!(
+        next_beside(&mut three(), &with_small, 303),
+        (true, vec![62])
+    );
+    // Most of it is of no pod that is known.
+    let (spared, first) = next_beside(&mut three(), &hogs, 900);
+    assert_eq!((spared, first), (false, vec![0]));
+}
+
+#[test]
+fn page_cache_carries_no_growth() {
+    let mut candidates = before_a_grower(50, 256);
+    let held = |position: usize, usage: u64| match position {
+        0..30 => usage / 50,
+        _ => usage,
+    };
+    // 3,000 MiB at most, of which 1,530 are held: less than 2,000.
+    let growers = &mut [(200 << 20, 60)];
+    assert!(spare_in_vain(
+        &mut candidates,
+        RULES,
+        growers,
+        200 << 20,
+        held
+    ));
 }

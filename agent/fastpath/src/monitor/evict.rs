@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    CandidateState, Observation, Observations, ReleaseTarget, Resource, Rules, growth_of,
+    CandidateState, Observation, Observations, ReleaseTarget, Resource, Rules,
+    growers::WATCHED,
     limiter::ShadowChooser,
     model::{settings::MemoryHook, usage::MemoryReading},
-    pace::{
-        Decision, Judged, MONITORING_INTERVAL_NS, NextVictim, Pending, Relief, Rule, Shortage,
-        Urgency,
-    },
+    pace::{Decision, Judged, MONITORING_INTERVAL_NS, Pending, Rule, Urgency},
     permit::LastResort,
     rank,
     record::Stages,
-    select, spare_in_vain, spare_still,
+    round::{Candidates, Choice, Outcome, Pods, Round},
     terminating::Terminating,
 };
 use evictd_node::{
@@ -25,7 +23,7 @@ use evictd_sys::clock::monotonic_ns;
 use crate::{
     BlockedBy, Event, EvictionReport,
     in_flight::{MAX_IN_FLIGHT, Victim},
-    monitor::{MemoryMonitor, usage_cache::read_usage},
+    monitor::{MemoryMonitor, growers::BEFOREHAND, usage_cache::read_usage},
     scope::{Cause, ScopeMonitor, Victims},
 };
 
@@ -33,145 +31,53 @@ impl MemoryMonitor {
     /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done before the
     /// next look. Victims held `dying_before` bytes when the look at the scope began.
     pub(crate) fn resolve_pressure(&mut self, index: usize, now: u64, dying_before: u64) -> bool {
-        let bounded = self.bounded_growth(index, now);
         let Some(monitor) = self.scopes.get_mut(index) else {
             return true;
         };
         let (pending, shadow, dying) = self.in_flight.pending(&monitor.scope, now);
-        let seen = Shortage {
-            bounded,
-            ..monitor.shortage(shadow, dying, dying_before)
-        };
+        let mut seen = monitor.shortage(shadow, dying, dying_before);
         monitor.pace.observe(now, &seen);
-        let Decision::Evict { urgency, .. } = monitor.pace.decide(now, &seen, pending) else {
+        let pace = monitor.pace;
+        let mut decision = pace.decide(now, &seen, pending);
+        if decision.is_urgent() {
+            // Only then is it asked whether limits of the pods' own end the growth.
+            seen.bounded = self.bounded_growth(index);
+            decision = pace.decide(now, &seen, pending);
+        }
+        let Decision::Evict { urgency, .. } = decision else {
             return self.in_flight.dying() == 0;
         };
         if matches!(urgency, Urgency::Paced { .. }) && !self.setup.limiter.lets_paced(now) {
             self.report_no_candidates(index, false);
             return self.in_flight.dying() == 0;
         }
-        let judged = Judged {
-            now,
-            pace: monitor.pace,
-            seen,
-            pending,
-            rule: Rule::Lasting,
-        };
         let at_once = self.setup.victims_at_once.min(MAX_IN_FLIGHT);
-        let mut room = at_once
+        let most = at_once
             .saturating_sub(self.in_flight.dying())
             .min(self.in_flight.room());
-        if room == 0 {
-            return self.in_flight.dying() == 0;
-        }
-        let rules = self.rules();
-        let mut resort = LastResort::None;
-        self.load_candidates(resort);
-        let attainable = self.exclude_pods_outside_scope(index);
-        let Some(monitor) = self.scopes.get(index) else {
-            return true;
-        };
-        if !monitor
-            .pace
-            .is_worth_it(&seen, urgency, attainable, pending)
-        {
-            self.report_no_candidates(index, true);
-            return self.in_flight.dying() == 0;
-        }
-        let mut relief = match urgency {
-            Urgency::Urgent { growth, .. } => Some(Relief::new(&judged, growth, self.growers())),
-            Urgency::Paced { .. } => None,
-        };
-        let mut victims = [0];
-        // Nothing stands between a crossing and the first signal.
-        let has_evicted = self.has_evicted_lately(index);
-        if has_evicted {
-            self.watch_growers();
-        }
-        while room > 0 {
-            let Some(mut next) = relief.map_or(Some(NextVictim::First), |relief| relief.next())
-            else {
-                break;
+        if most > 0 {
+            let judged = Judged {
+                now,
+                pace,
+                seen,
+                pending,
+                rule: Rule::Lasting,
             };
-            if next == NextVictim::First
-                && let Urgency::Urgent { growth, .. } = urgency
-                && self.spare_in_vain(index, growth)
-            {
-                next = NextVictim::Growing;
-            } else if next == NextVictim::Growing {
-                let PodTable {
-                    candidates, grew, ..
-                } = &mut *self.setup.table;
-                spare_still(candidates, grew);
-            }
-            let PodTable {
-                entries,
-                candidates,
-                ..
-            } = &mut *self.setup.table;
-            let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
-            let chosen = select(
-                candidates,
-                rules,
-                ReleaseTarget::Amount(1),
-                exact,
-                &mut victims,
-            );
-            if chosen.count == 0 && next == NextVictim::Growing {
-                break;
-            }
-            if chosen.count == 0 {
-                let last = self.setup.limiter.last_resort();
-                let is_urgent = matches!(urgency, Urgency::Urgent { .. });
-                if is_urgent && resort < last && self.in_flight.dying() == 0 && self.denied() > 0 {
-                    // The last resort: pods that `lastResort` allows, mildest step first.
-                    resort = resort.next();
-                    self.load_candidates(resort);
-                    self.exclude_pods_outside_scope(index);
-                    continue;
-                }
-                self.report_no_candidates(index, false);
-                break;
-            }
-            let [victim] = victims;
-            let why = Why {
+            let round = Round {
                 urgency,
                 judged,
-                resort,
-                growing: next == NextVictim::Growing,
-                killed: None,
+                most,
             };
-            // A pod that died by itself in between gives nothing; the next one is asked for.
-            let Some(gives) = self.kill(index, victim, why) else {
-                continue;
-            };
-            room -= 1;
-            let Some(relief) = &mut relief else {
-                break;
-            };
-            let grew = self.setup.table.grew.get(victim);
-            relief.add(grew.copied().unwrap_or(0), gives);
-        }
-        if !has_evicted {
-            self.watch_growers();
+            let outcome = round.run(&mut ScopePods {
+                monitor: self,
+                index,
+                round: &round,
+            });
+            if outcome != Outcome::Done {
+                self.report_no_candidates(index, outcome == Outcome::InVain);
+            }
         }
         self.in_flight.dying() == 0
-    }
-
-    /// Whether a pod went for a scope since the kubelet could have looked.
-    fn has_evicted_lately(&self, index: usize) -> bool {
-        let monitor = self.scopes.get(index);
-        monitor.is_some_and(|monitor| monitor.pace.has_evicted_lately(monotonic_ns()))
-    }
-
-    /// The first pod goes by the order alone. Where it has not ended the growth, those that follow it go for nothing as long as one
-    /// pod makes most of it and they cannot carry that together: they are passed over.
-    fn spare_in_vain(&mut self, index: usize, growth: u64) -> bool {
-        let rules = self.rules();
-        self.has_evicted_lately(index)
-            && self.main_grower(growth).is_some_and(|place| {
-                spare_in_vain(&mut self.setup.table.candidates, rules, place, growth)
-            })
     }
 
     /// Takes note of pods from which the kernel has killed by itself: what is left of them is killed, and they are evicted pods
@@ -208,34 +114,18 @@ impl MemoryMonitor {
             let why = Why {
                 urgency,
                 judged,
-                resort: LastResort::None,
-                growing: false,
+                choice: Choice::default(),
                 killed: Some(kill.time),
             };
             self.kill(kill.scope, position, why);
         }
     }
 
-    /// What those that may go grow by together, in bytes per second.
-    fn growers(&self) -> u64 {
-        let PodTable {
-            candidates, grew, ..
-        } = &*self.setup.table;
-        growth_of(candidates, grew)
-    }
-
     /// Which of the candidates, as they are loaded, comes first.
     pub(crate) fn first_in_order(&mut self) -> Option<usize> {
         let rules = self.rules();
-        let PodTable {
-            entries,
-            candidates,
-            ..
-        } = &mut *self.setup.table;
-        let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
-        let mut first = [0];
-        let chosen = select(candidates, rules, ReleaseTarget::First, exact, &mut first);
-        (chosen.count > 0).then_some(first[0])
+        let candidates = self.setup.table.candidates();
+        candidates.choose(rules, ReleaseTarget::First)
     }
 
     /// A pod whose memory a scope does not count cannot help it. Answers with what the others use at most together, in bytes.
@@ -282,7 +172,8 @@ impl MemoryMonitor {
                 }
                 None => read_usage(entry, candidate),
             };
-            candidate.state = if self.in_flight.contains(entry) {
+            let is_dying = self.in_flight.contains(entry) || entry.permit.is_being_killed(now);
+            candidate.state = if is_dying {
                 CandidateState::Terminating
             } else if entry.protected || !limiter.allows(&entry.permit, now, resort) {
                 CandidateState::Protected
@@ -305,7 +196,7 @@ impl MemoryMonitor {
         let shadow = self.setup.shadow;
         let limiter = &self.setup.limiter;
         // Several are chosen at once: the one before may have used up what this one's limits had left.
-        if why.killed.is_none() && !limiter.allows(&entry.permit, decided, why.resort) {
+        if why.killed.is_none() && !limiter.allows(&entry.permit, decided, why.choice.resort) {
             return None;
         }
         let mut errno = 0;
@@ -336,7 +227,11 @@ impl MemoryMonitor {
         let held = reading.as_ref().map(MemoryReading::unreclaimable);
         // What it held while others grew.
         let still = reading.and_then(|reading| {
-            let since = self.setup.table.still_since(victim, reading.usage)?;
+            let since = self
+                .setup
+                .table
+                .history
+                .still_since(victim, reading.usage)?;
             Some((reading.unreclaimable(), since))
         });
         self.evictions += 1;
@@ -382,8 +277,8 @@ impl MemoryMonitor {
             shared: shared.min(working_set),
             shadow,
             by_kernel: why.killed.is_some(),
-            last_resort: why.resort != LastResort::None,
-            growing: why.growing,
+            last_resort: why.choice.resort != LastResort::None,
+            growing: why.choice.growing,
             errno,
             pod: Arc::clone(&entry),
         }));
@@ -473,7 +368,7 @@ impl MemoryMonitor {
     /// time without an agent. In any case all pods are read: by how much each has grown is known when one has to go.
     pub(crate) fn publish_floor_victims(&mut self) {
         self.load_candidates(LastResort::None);
-        self.watch_growers();
+        self.watch_growers(BEFOREHAND);
         let has_floor = |monitor: &ScopeMonitor| monitor.scope.limits().floor.is_some();
         let is_used = self.setup.is_pinned || self.scopes.iter().any(has_floor);
         if !is_used || !self.setup.trigger.has_program() {
@@ -558,6 +453,61 @@ impl MemoryMonitor {
     }
 }
 
+/// The pods that one scope counts, for one round of evictions.
+struct ScopePods<'a> {
+    monitor: &'a mut MemoryMonitor,
+    index: usize,
+    round: &'a Round,
+}
+
+impl Pods for ScopePods<'_> {
+    fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
+        self.monitor.setup.table.candidates()
+    }
+
+    fn rules(&self) -> Rules {
+        self.monitor.rules()
+    }
+
+    fn load(&mut self, resort: LastResort) -> u64 {
+        self.monitor.load_candidates(resort);
+        self.monitor.exclude_pods_outside_scope(self.index)
+    }
+
+    fn has_evicted_lately(&self) -> bool {
+        let monitor = self.monitor.scopes.get(self.index);
+        monitor.is_some_and(|monitor| monitor.pace.has_evicted_lately(monotonic_ns()))
+    }
+
+    fn watch_growers(&mut self) {
+        self.monitor.watch_growers(WATCHED);
+    }
+
+    fn growers(&self) -> [(u64, usize); WATCHED] {
+        self.monitor.growing()
+    }
+
+    fn next_resort(&self, resort: LastResort) -> Option<LastResort> {
+        let MemoryMonitor {
+            setup, in_flight, ..
+        } = &*self.monitor;
+        let is_allowed = resort < setup.limiter.last_resort()
+            && in_flight.dying() == 0
+            && self.monitor.denied() > 0;
+        is_allowed.then(|| resort.next())
+    }
+
+    fn evict(&mut self, position: usize, choice: Choice) -> Option<Pending> {
+        let why = Why {
+            urgency: self.round.urgency,
+            judged: self.round.judged,
+            choice,
+            killed: None,
+        };
+        self.monitor.kill(self.index, position, why)
+    }
+}
+
 /// What only the pod's end gives back of what it uses, in bytes. Where that is less than a step, it is not asked.
 fn held(entries: &[Arc<Entry>], position: usize, usage: u64, step: u64) -> u64 {
     let reading = entries
@@ -576,9 +526,7 @@ const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
 struct Why {
     urgency: Urgency,
     judged: Judged,
-    resort: LastResort,
-    /// Because it grows, others were passed over.
-    growing: bool,
+    choice: Choice,
     /// When the kernel has killed from it by itself, in nanoseconds of CLOCK_MONOTONIC.
     killed: Option<u64>,
 }

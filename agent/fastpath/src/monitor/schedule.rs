@@ -3,17 +3,9 @@
 use std::time::Duration;
 
 use evictd_engine::model::settings::MemoryHook;
-use evictd_node::sampling::{self, Nearness};
+use evictd_node::sampling::{self, Nearness, Notification, ScopeState};
 
 use crate::{Event, monitor::MemoryMonitor, scope::ScopeMonitor, spin::Wait};
-
-/// While memory is on its way back.
-const PRESSURE_INTERVAL: Duration = Duration::from_millis(1);
-/// While a threshold is met and nothing is to be done about it at once: the recovery trips a trigger, and a growth that makes it
-/// urgent has to be seen.
-const IDLE_INTERVAL: Duration = Duration::from_millis(20);
-/// With a program the sampler has only the ground to watch (inactive_file, capacity), which moves slower than usage.
-const HOOKED_FLOOR: Duration = Duration::from_millis(10);
 
 impl MemoryMonitor {
     /// How to wait for the look that is due after the interval: earlier or awake when some scope's threshold is about to be
@@ -44,7 +36,7 @@ impl MemoryMonitor {
             .iter()
             .any(|monitor| monitor.pressed && !monitor.idle)
         {
-            return PRESSURE_INTERVAL;
+            return sampling::BUSY;
         }
         let growth = self.growth;
         let nearness = Nearness::new(growth);
@@ -62,7 +54,7 @@ impl MemoryMonitor {
             Ok(false)
         };
         let refused = switched.as_ref().err();
-        let errno = refused.map(|error| error.raw_os_error().unwrap_or(0));
+        let errno = refused.map(|error| error.raw_os_error().unwrap_or(libc::EIO));
         let is_lost = errno.is_some();
         self.setup.events.note_hook(is_lost);
         // Once for each loss: every look tries again.
@@ -75,27 +67,27 @@ impl MemoryMonitor {
         }
         let is_attached = has_triggers && !is_lost && trigger.is_attached();
         let next = |monitor: &ScopeMonitor| {
-            let far = sampling::next_look(monitor.distance(), growth);
             if monitor.gone {
-                sampling::CEILING
-            } else if monitor.pressed && monitor.no_candidates {
-                IDLE_INTERVAL
-            } else if monitor.pressed {
-                // In good time for a growth that begins now to be seen before it has used up much of what is left.
-                let left = monitor.sample.shortage.room.at_once / 4;
-                sampling::next_look(left, growth).min(IDLE_INTERVAL)
-            } else if is_attached && monitor.is_armed(trigger) {
-                // An eventfd tells late: the last spin window is found by looking.
-                if has_program {
-                    far.max(HOOKED_FLOOR)
-                } else {
-                    far
+                return sampling::CEILING;
+            }
+            let state = match (monitor.pressed, monitor.no_candidates) {
+                (false, _) => ScopeState::Calm,
+                (true, false) => ScopeState::Idle,
+                (true, true) => ScopeState::NoCandidates,
+            };
+            let notification = if is_attached && monitor.is_armed(trigger) {
+                match has_program {
+                    true => Notification::AtCrossing,
+                    // The last spin window is found by looking.
+                    false => Notification::Late,
                 }
             } else if has_triggers && !is_lost {
-                nearness.next_look(monitor.distance())
+                Notification::OnceNear
             } else {
-                far
-            }
+                Notification::Late
+            };
+            let room = monitor.sample.shortage.room.at_once;
+            sampling::next_look_at(state, notification, monitor.distance(), room, growth)
         };
         let looks = self.scopes.iter().map(next);
         looks.min().unwrap_or(sampling::CEILING)

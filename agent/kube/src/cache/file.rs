@@ -17,8 +17,6 @@ pub const FILE: &str = "cluster.jsonl";
 const VERSION: u32 = 1;
 /// Longest file, in bytes. Pods and policies of namespaces that do not fit are left out.
 const MOST_BYTES: usize = 4 << 20;
-/// Longest value of an annotation that is kept, in bytes: policies look at marks, not at documents.
-const LONGEST_ANNOTATION: usize = 1024;
 /// Why nothing is remembered.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
@@ -180,14 +178,6 @@ impl Memory {
         text.push('\n');
         Ok((text, left_out))
     }
-}
-
-/// A pod without the annotations that others use as a cupboard.
-pub(super) fn without_documents(pod: &Pod) -> Pod {
-    let mut pod = pod.clone();
-    pod.annotations
-        .retain(|_, value| value.len() <= LONGEST_ANNOTATION);
-    pod
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client,
     core::PartialObjectMeta,
-    runtime::watcher::{self, Event, watcher},
+    runtime::watcher::{self, Event},
 };
 use tokio::sync::watch as channel;
 
 use crate::{
     client::ApiClient,
-    watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
+    watch::{Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
 
 /// The labels that are known of every namespace, or that cannot be.
@@ -109,7 +109,7 @@ impl WatchHandler for NamespaceWatch {
     const RARE_RETRY: bool = true;
 
     fn open(&self, client: Client) -> Events<Self::Object> {
-        Box::pin(watcher(Api::all(client), from_cache(None)))
+        follow(Api::all(client), None)
     }
 
     fn apply(&mut self, event: Event<Self::Object>) {

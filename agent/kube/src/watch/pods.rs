@@ -6,27 +6,28 @@
 
 use std::{
     borrow::Cow,
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use evictd_config::kube::{decode::JsonError, pod};
 use evictd_engine::Pod;
 use evictd_store::record::shadow::KubeletEviction;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api, Client, Resource,
-    runtime::watcher::{self, Event, watcher},
+    runtime::watcher::{self, Event},
 };
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::Notify;
 
 use crate::{
     client::ApiClient,
     eviction_api::EVICTED,
     pod_store::PodStore,
-    watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
+    watch::{Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
 
 /// The pod store, and the notification that it has changed.
@@ -53,6 +54,14 @@ struct KubeletEvictions {
 const MOST_SEEN: usize = 1024;
 /// So many wait to be taken, which happens every second.
 const MOST_NEWS: usize = 256;
+/// Longest value of an annotation that is kept, in bytes.
+const LONGEST_ANNOTATION: usize = 1024;
+/// What is kept of all annotations of a pod, in bytes: the shortest ones.
+const MOST_ANNOTATIONS: usize = 16 << 10;
+/// The kubelet's own condition on a pod that it has evicted.
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+/// What the kubelet has done is in the watch after so long at most, as long as the watch works.
+const AT_ONCE: SignedDuration = SignedDuration::from_secs(10);
 
 impl Shared {
     /// Looks at the pod store or changes it.
@@ -77,18 +86,18 @@ impl Shared {
     }
 
     /// Takes note of a pod that the kubelet has evicted; one that was evicted before the agent looked is no news.
-    fn note_evicted(&self, pod: &Pod, message: String, is_news: bool) -> bool {
+    fn note_evicted(&self, pod: &Pod, by_kubelet: &EvictedByKubelet, is_news: bool) -> bool {
         let mut evicted = self.evicted();
         if !evicted.note(&pod.uid) {
             return false;
         }
         if is_news && evicted.news.len() < MOST_NEWS {
             evicted.news.push(KubeletEviction {
-                time: jiff::Timestamp::now().to_string(),
+                time: by_kubelet.time(Timestamp::now()).to_string(),
                 namespace: pod.namespace.clone(),
                 name: pod.name.clone(),
                 uid: pod.uid.clone(),
-                message,
+                message: by_kubelet.message.clone(),
             });
         }
         is_news
@@ -109,20 +118,55 @@ impl KubeletEvictions {
     }
 }
 
+/// What a pod's status says of its eviction by the kubelet.
+#[derive(Clone, Debug)]
+struct EvictedByKubelet {
+    message: String,
+    /// When its condition DisruptionTarget came, in whole seconds.
+    since: Option<Timestamp>,
+}
+
+impl EvictedByKubelet {
+    fn of(status: &Value) -> Option<Self> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let is_evicted = status["phase"] == "Failed" && status["reason"] == EVICTED;
+        is_evicted.then(|| {
+            let mut conditions = status["conditions"].as_array().into_iter().flatten();
+            let target = conditions.find(|condition| condition["type"] == DISRUPTION_TARGET);
+            let since = target.and_then(|target| target["lastTransitionTime"].as_str());
+            Self {
+                message: text(&status["message"]).unwrap_or_default(),
+                since: since.and_then(|since| since.parse().ok()),
+            }
+        })
+    }
+
+    /// When it was, if that is learnt `now`: what a watch brings at once is known to less than a second, and what it brings after an
+    /// outage is long past. Both clocks are this node's.
+    fn time(&self, now: Timestamp) -> Timestamp {
+        let is_past = |since: &Timestamp| now.duration_since(*since) > AT_ONCE;
+        self.since.filter(is_past).unwrap_or(now)
+    }
+}
+
 /// A pod as it comes: what the engine needs of it, or why that cannot be read.
 #[derive(Clone, Debug)]
 pub struct WatchedPod {
     metadata: ObjectMeta,
     pod: Result<Pod, JsonError>,
     is_over: bool,
-    /// `status.message` where the kubelet has evicted it.
-    evicted: Option<String>,
+    evicted: Option<EvictedByKubelet>,
 }
 
 impl<'de> Deserialize<'de> for WatchedPod {
     /// Never fails on a pod: one that cannot be read must not hide the others.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(deserializer)?;
+        let mut value = Value::deserialize(deserializer)?;
+        if let Some(Value::Object(annotations)) = value.pointer_mut("/metadata/annotations") {
+            leave_out_documents(annotations);
+        }
+        let phase = value["status"]["phase"].as_str();
+        let is_over = matches!(phase, Some("Succeeded" | "Failed"));
         let text = |field: &str| value["metadata"][field].as_str().map(str::to_owned);
         Ok(Self {
             metadata: ObjectMeta {
@@ -131,19 +175,51 @@ impl<'de> Deserialize<'de> for WatchedPod {
                 resource_version: text("resourceVersion"),
                 ..ObjectMeta::default()
             },
-            is_over: matches!(
-                value["status"]["phase"].as_str(),
-                Some("Succeeded" | "Failed")
-            ),
-            evicted: (value["status"]["phase"] == "Failed" && value["status"]["reason"] == EVICTED)
-                .then(|| {
-                    value["status"]["message"]
-                        .as_str()
-                        .unwrap_or_default()
-                        .to_owned()
-                }),
-            pod: pod::read_pod("pod", &value),
+            is_over,
+            evicted: EvictedByKubelet::of(&value["status"]),
+            pod: pod::read_pod("pod", &value).map(|pod| match is_over {
+                true => identity(pod),
+                false => pod,
+            }),
         })
+    }
+}
+
+/// What is needed of a pod that is over: thousands of them may wait for the garbage collector of terminated pods.
+fn identity(pod: Pod) -> Pod {
+    Pod {
+        uid: pod.uid,
+        namespace: pod.namespace,
+        name: pod.name,
+        annotations: match pod.is_mirror {
+            true => pod.annotations,
+            false => BTreeMap::new(),
+        },
+        is_mirror: pod.is_mirror,
+        ..Pod::default()
+    }
+}
+
+/// Leaves out annotations that others use as a cupboard: a pod may have 256 KiB of them, and all pods of a full node more than an agent's
+/// memory limit. Policies look at marks.
+fn leave_out_documents(annotations: &mut Map<String, Value>) {
+    let length = |value: &Value| value.as_str().map_or(0, str::len);
+    annotations.retain(|_, value| length(value) <= LONGEST_ANNOTATION);
+    let size = |(key, value): (&String, &Value)| key.len() + length(value);
+    if annotations.iter().map(size).sum::<usize>() <= MOST_ANNOTATIONS {
+        return;
+    }
+    let mut sizes: Vec<(usize, String)> = annotations
+        .iter()
+        .map(|annotation| (size(annotation), annotation.0.clone()))
+        .collect();
+    sizes.sort_unstable();
+    let mut kept = 0;
+    for (size, key) in sizes {
+        kept += size;
+        if kept > MOST_ANNOTATIONS {
+            annotations.remove(&key);
+        }
     }
 }
 
@@ -196,7 +272,7 @@ impl WatchHandler for Pods {
 
     fn open(&self, client: Client) -> Events<WatchedPod> {
         let fields = format!("spec.nodeName={}", self.node);
-        Box::pin(watcher(Api::all(client), from_cache(Some(&fields))))
+        follow(Api::all(client), Some(&fields))
     }
 
     fn apply(&mut self, event: Event<WatchedPod>) {
@@ -243,11 +319,11 @@ fn take(connection: &ApiClient, shared: &Shared, event: Event<WatchedPod>) {
 }
 
 fn note_evicted(connection: &ApiClient, shared: &Shared, watched: &WatchedPod, is_news: bool) {
-    if let (Ok(pod), Some(message)) = (&watched.pod, &watched.evicted)
-        && shared.note_evicted(pod, message.clone(), is_news)
+    if let (Ok(pod), Some(by_kubelet)) = (&watched.pod, &watched.evicted)
+        && shared.note_evicted(pod, by_kubelet, is_news)
     {
         connection.counters.kubelet_evictions.add();
-        tracing::info!(%pod, message, "the kubelet has evicted a pod");
+        tracing::info!(%pod, by_kubelet.message, "the kubelet has evicted a pod");
     }
 }
 
@@ -281,5 +357,44 @@ fn put(connection: &ApiClient, shared: &Shared, watched: WatchedPod) {
                 );
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_annotations_is_bounded() {
+        let mut annotations: Map<String, Value> = (0..250)
+            .map(|n| (format!("a/{n}"), "x".repeat(1000).into()))
+            .collect();
+        annotations.insert("document".to_owned(), "x".repeat(1025).into());
+        annotations.insert("zz".to_owned(), "mark".into());
+        let pod = json!({"metadata": {"name": "p", "uid": "u", "annotations": annotations}});
+        let watched: WatchedPod = serde_json::from_value(pod).unwrap();
+        let kept = watched.pod.unwrap().annotations;
+        assert_eq!(kept["zz"], "mark");
+        assert!(!kept.contains_key("document"));
+        let bytes: usize = kept
+            .iter()
+            .map(|(key, value)| key.len() + value.len())
+            .sum();
+        assert!((15_000..=MOST_ANNOTATIONS).contains(&bytes), "{bytes}");
+        // Of one that is over its name alone.
+        let over = json!({
+            "metadata": {"name": "p", "uid": "u", "annotations": {"a": "b"}, "labels": {"a": "b"}},
+            "spec": {"containers": [{"name": "c"}]},
+            "status": {"phase": "Failed"},
+        });
+        let watched: WatchedPod = serde_json::from_value(over).unwrap();
+        let expected = Pod {
+            uid: "u".to_owned(),
+            name: "p".to_owned(),
+            ..Pod::default()
+        };
+        assert_eq!(watched.pod.unwrap(), expected);
     }
 }

@@ -1,80 +1,26 @@
 //! The policies of the API server: one watch of all of them, since there are few and they hold for every node.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use evictd_policy::{API_VERSION, KIND, PolicyStore};
-use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use evictd_policy::PolicyStore;
 use kube::{
-    Api, Client, Resource,
-    runtime::watcher::{self, Event, watcher},
+    Api, Client,
+    runtime::watcher::{self, Event},
 };
-use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::sync::watch as channel;
 
 use crate::{
     client::ApiClient,
-    policy_status::{GROUP, PLURAL, StatusWriter, VERSION},
-    watch::{Absences, Events, WatchFailure, WatchHandler, from_cache, run_watcher},
+    policy_document::{ClusterPolicies, GROUP, WatchedDocument},
+    policy_status::StatusWriter,
+    watch::{Absences, Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
+
+type Watched = WatchedDocument<ClusterPolicies>;
 
 /// How often it is looked whether a policy has got its first pod here. Nothing is done while nothing has changed.
 const LOOK: Duration = Duration::from_secs(2);
-
-/// A policy as it comes, good or not.
-#[derive(Clone, Debug)]
-pub struct WatchedPolicy {
-    metadata: ObjectMeta,
-    document: Value,
-}
-
-impl<'de> Deserialize<'de> for WatchedPolicy {
-    /// Never fails on an object: one that cannot be read must not hide the others.
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut document = Value::deserialize(deserializer)?;
-        let text = |field: &str| document["metadata"][field].as_str().map(str::to_owned);
-        let metadata = ObjectMeta {
-            name: text("name"),
-            resource_version: text("resourceVersion"),
-            ..ObjectMeta::default()
-        };
-        // The items of a list have neither.
-        if let Some(fields) = document.as_object_mut() {
-            let mut default = |field: &str, value: String| {
-                fields
-                    .entry(field)
-                    .or_insert_with(|| Value::String(value.clone()));
-            };
-            default("apiVersion", API_VERSION.to_owned());
-            default("kind", KIND.to_owned());
-        }
-        Ok(Self { metadata, document })
-    }
-}
-
-impl Resource for WatchedPolicy {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        KIND.into()
-    }
-    fn group((): &()) -> Cow<'_, str> {
-        GROUP.into()
-    }
-    fn version((): &()) -> Cow<'_, str> {
-        VERSION.into()
-    }
-    fn plural((): &()) -> Cow<'_, str> {
-        PLURAL.into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
 
 /// Keeps the policy store up to date for ever, and has the status of each policy written. `settled` becomes true when the
 /// server has answered.
@@ -115,15 +61,15 @@ struct Policies {
 }
 
 impl WatchHandler for Policies {
-    type Object = WatchedPolicy;
+    type Object = Watched;
 
     const RARE_RETRY: bool = true;
 
-    fn open(&self, client: Client) -> Events<WatchedPolicy> {
-        Box::pin(watcher(Api::all(client), from_cache(None)))
+    fn open(&self, client: Client) -> Events<Watched> {
+        follow(Api::all(client), None)
     }
 
-    fn apply(&mut self, event: Event<WatchedPolicy>) {
+    fn apply(&mut self, event: Event<Watched>) {
         match event {
             Event::Init => self.incoming.clear(),
             Event::InitApply(policy) => self.incoming.push(policy.document),
@@ -171,9 +117,7 @@ impl WatchHandler for Policies {
                 tracing::info!(
                     "the API server has no evictionpolicies.{GROUP} (deploy/crds): policies come from files alone"
                 );
-                if self.absences.begin() {
-                    self.policies.replace(&[]);
-                }
+                self.absences.begin();
             }
             WatchFailure::Forbidden => tracing::error!(
                 %error,

@@ -1,77 +1,22 @@
 //! The policies of namespaces about their own pods: watched where the configuration wants them.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
-use evictd_policy::{API_VERSION, PolicyStore, TENANT_KIND};
-use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use evictd_policy::PolicyStore;
 use kube::{
-    Api, Client, Resource,
-    runtime::watcher::{self, Event, watcher},
+    Api, Client,
+    runtime::watcher::{self, Event},
 };
-use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::sync::watch as channel;
 
 use crate::{
     client::ApiClient,
-    policy_status::{GROUP, VERSION},
-    watch::{Absences, Events, WatchFailure, WatchHandler, from_cache, run_watcher},
+    policy_document::{GROUP, PolicyKind as _, TenantPolicies, WatchedDocument},
+    watch::{Absences, Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
 
-/// Name of the resource.
-pub const TENANT_PLURAL: &str = "podevictionpolicies";
-
-/// A policy as it comes, good or not.
-#[derive(Clone, Debug)]
-pub struct WatchedTenantPolicy {
-    metadata: ObjectMeta,
-    document: Value,
-}
-
-impl<'de> Deserialize<'de> for WatchedTenantPolicy {
-    /// Never fails on an object: one that cannot be read must not hide the others.
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut document = Value::deserialize(deserializer)?;
-        let text = |field: &str| document["metadata"][field].as_str().map(str::to_owned);
-        let metadata = ObjectMeta {
-            name: text("name"),
-            namespace: text("namespace"),
-            resource_version: text("resourceVersion"),
-            ..ObjectMeta::default()
-        };
-        // The items of a list have neither.
-        if let Some(fields) = document.as_object_mut() {
-            for (field, value) in [("apiVersion", API_VERSION), ("kind", TENANT_KIND)] {
-                fields.entry(field).or_insert_with(|| value.into());
-            }
-        }
-        Ok(Self { metadata, document })
-    }
-}
-
-impl Resource for WatchedTenantPolicy {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        TENANT_KIND.into()
-    }
-    fn group((): &()) -> Cow<'_, str> {
-        GROUP.into()
-    }
-    fn version((): &()) -> Cow<'_, str> {
-        VERSION.into()
-    }
-    fn plural((): &()) -> Cow<'_, str> {
-        TENANT_PLURAL.into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+type Watched = WatchedDocument<TenantPolicies>;
 
 /// Keeps the policies up to date for ever. `settled` becomes true when the server has answered.
 pub async fn run(
@@ -79,7 +24,7 @@ pub async fn run(
     policies: Arc<PolicyStore>,
     settled: channel::Sender<bool>,
 ) {
-    let listener = TenantPolicies {
+    let listener = Handler {
         policies,
         settled,
         incoming: Vec::new(),
@@ -88,7 +33,7 @@ pub async fn run(
     run_watcher(&connection, listener).await;
 }
 
-struct TenantPolicies {
+struct Handler {
     policies: Arc<PolicyStore>,
     settled: channel::Sender<bool>,
     /// What a list has brought so far that is not at its end.
@@ -96,16 +41,16 @@ struct TenantPolicies {
     absences: Absences,
 }
 
-impl WatchHandler for TenantPolicies {
-    type Object = WatchedTenantPolicy;
+impl WatchHandler for Handler {
+    type Object = Watched;
 
     const RARE_RETRY: bool = true;
 
-    fn open(&self, client: Client) -> Events<WatchedTenantPolicy> {
-        Box::pin(watcher(Api::all(client), from_cache(None)))
+    fn open(&self, client: Client) -> Events<Watched> {
+        follow(Api::all(client), None)
     }
 
-    fn apply(&mut self, event: Event<WatchedTenantPolicy>) {
+    fn apply(&mut self, event: Event<Watched>) {
         match event {
             Event::Init => self.incoming.clear(),
             Event::InitApply(policy) => self.incoming.push(policy.document),
@@ -121,10 +66,11 @@ impl WatchHandler for TenantPolicies {
 
     fn failed(&mut self, failure: WatchFailure, error: &watcher::Error) {
         if failure == WatchFailure::Absent {
-            tracing::info!("the API server has no {TENANT_PLURAL}.{GROUP} (deploy/crds)");
-            if self.absences.begin() {
-                self.policies.replace_tenants(&[]);
-            }
+            tracing::info!(
+                "the API server has no {}.{GROUP} (deploy/crds)",
+                TenantPolicies::PLURAL
+            );
+            self.absences.begin();
         } else {
             tracing::warn!(%error, "the watch of tenants' policies has stopped: those known stay in force");
         }

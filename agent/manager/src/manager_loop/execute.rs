@@ -98,9 +98,13 @@ impl ManagerLoop {
             let limiter = &self.limiter;
             limiter.charge_in_shadow(&pod.permit, decided, ShadowChooser::Manager);
         } else {
+            let before = pod.permit.used_at();
+            // A pod of thousands of processes is not signalled at once: the fast path must know of it meanwhile.
+            pod.permit.mark_used(decided);
             match pod.killer.kill() {
                 // It has ended by itself; what it leaves behind is the node's to clean up.
                 Ok(round) if round.empty => {
+                    pod.permit.unmark_used(before);
                     self.planner.forget_recreation(&eviction.uid);
                     return false;
                 }
@@ -108,7 +112,10 @@ impl ManagerLoop {
                     self.limiter.charge(&pod.permit, decided);
                     self.known_kills.note(&pod);
                 }
-                Err(e) => errno = e.raw_os_error().unwrap_or(libc::EIO),
+                Err(e) => {
+                    pod.permit.unmark_used(before);
+                    errno = e.raw_os_error().unwrap_or(libc::EIO);
+                }
             }
         }
         let signalled = monotonic_ns();

@@ -7,4 +7,5 @@ pub mod object;
 pub(crate) mod offsets;
 pub mod perf_wakeup;
 pub mod pin;
+pub(crate) mod ring;
 pub(crate) mod tracefs;

@@ -78,11 +78,11 @@ pub enum AttachPoint {
     /// `tp_btf`: a tracepoint with typed arguments.
     BtfTracepoint(&'static str),
     /// `fexit` of a kernel function.
-    FunctionExit(&'static str),
+    Fexit(&'static str),
     /// `fentry` of a kernel function.
-    FunctionStart(&'static str),
+    Fentry(&'static str),
     /// A kprobe at the entry of a kernel function.
-    FunctionEntry(&'static str),
+    Kprobe(&'static str),
     /// A tracepoint of tracefs: category and name.
     Tracepoint(&'static str, &'static str),
 }
@@ -213,9 +213,7 @@ impl BpfObject {
     /// The kernel's reason, with the verifier's last words where it gave any.
     pub fn attach(&mut self, program: &ProgramSpec) -> Result<(), String> {
         // To be told so after half a second of the verifier's work would only make the start longer.
-        if matches!(program.attach_point, AttachPoint::FunctionEntry(_))
-            && !Path::new(KPROBES).exists()
-        {
+        if matches!(program.attach_point, AttachPoint::Kprobe(_)) && !Path::new(KPROBES).exists() {
             return Err(format!("this kernel has no kprobes: no {KPROBES}"));
         }
         let missing = || {
@@ -242,7 +240,7 @@ impl BpfObject {
         if !Path::new(KPROBES).exists() {
             return Err(format!("this kernel has no kprobes: no {KPROBES}"));
         }
-        let (Some(Program::KProbe(kprobe)), AttachPoint::FunctionEntry(function)) =
+        let (Some(Program::KProbe(kprobe)), AttachPoint::Kprobe(function)) =
             (self.ebpf.program_mut(program.name), program.attach_point)
         else {
             return Err(format!(
@@ -301,7 +299,7 @@ impl BpfObject {
             (Program::BtfTracePoint(p), AttachPoint::BtfTracepoint(name)) => {
                 p.load(name, btf).and_then(|()| p.fd())
             }
-            (Program::FExit(p), AttachPoint::FunctionExit(name)) => {
+            (Program::FExit(p), AttachPoint::Fexit(name)) => {
                 p.load(name, btf).and_then(|()| p.fd())
             }
             _ => return Err(missing()),
@@ -364,13 +362,13 @@ fn attach(
         (Program::BtfTracePoint(p), AttachPoint::BtfTracepoint(name)) => {
             p.load(name, btf?).and_then(|()| p.attach().map(drop))
         }
-        (Program::FExit(p), AttachPoint::FunctionExit(name)) => {
+        (Program::FExit(p), AttachPoint::Fexit(name)) => {
             p.load(name, btf?).and_then(|()| p.attach().map(drop))
         }
-        (Program::FEntry(p), AttachPoint::FunctionStart(name)) => {
+        (Program::FEntry(p), AttachPoint::Fentry(name)) => {
             p.load(name, btf?).and_then(|()| p.attach().map(drop))
         }
-        (Program::KProbe(p), AttachPoint::FunctionEntry(name)) => {
+        (Program::KProbe(p), AttachPoint::Kprobe(name)) => {
             p.load().and_then(|()| p.attach(name, 0).map(drop))
         }
         (Program::TracePoint(p), AttachPoint::Tracepoint(category, name)) => {

@@ -1,4 +1,4 @@
-//! The struct offsets that `ebpf/src/kernel.rs` wants as globals.
+//! The struct offsets that `ebpf/src/kstruct.rs` wants as globals.
 
 use super::btf::{Btf, BtfError};
 

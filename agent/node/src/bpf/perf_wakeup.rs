@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd as _, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
 
@@ -39,7 +39,7 @@ impl LocalWakeup {
     /// Forgets what has been heard, and makes room for what comes.
     pub fn clear(&mut self) {
         // It is readable as long as no thread has polled it since the last wake-up, whatever was read meanwhile (`perf_poll`).
-        poll([self.event.as_fd().as_raw_fd()], Some(Duration::ZERO));
+        poll([Some(self.event.as_fd())], Some(Duration::ZERO));
         self.event.for_each(|_| {});
     }
 }

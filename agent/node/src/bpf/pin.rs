@@ -64,7 +64,7 @@ impl PinDirectory {
     /// # Errors
     /// There is no bpffs, or it cannot be written to.
     pub fn open(path: &Path) -> Result<Self, PinError> {
-        is_bpffs(path)?;
+        require_bpffs(path)?;
         fs::create_dir_all(path).map_err(PathError::at(path))?;
         Ok(Self {
             earlier: names(path)?,
@@ -149,11 +149,11 @@ pub fn detach(path: &Path) -> Result<Vec<PathBuf>, PathError> {
     Ok(names)
 }
 
-/// Whether a directory lies, or would lie, on a BPF filesystem.
+/// Makes sure that a directory lies, or would lie, on a BPF filesystem.
 ///
 /// # Errors
 /// It would not, or that cannot be found out.
-pub fn is_bpffs(path: &Path) -> Result<(), PinError> {
+pub fn require_bpffs(path: &Path) -> Result<(), PinError> {
     let mut ancestors = path.ancestors().skip_while(|a| !a.exists());
     let existing = ancestors.next().unwrap_or(Path::new("/"));
     let name = CString::new(existing.as_os_str().as_bytes())

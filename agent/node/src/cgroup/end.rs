@@ -6,10 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_sys::fs::{PathError, is_gone};
+use evictd_sys::{
+    fs::{PathError, is_gone},
+    rt::v1_root,
+};
 
 use super::kill::CgroupKiller;
-use crate::{cgroup::memory::descendants, proc::pidfd::Pidfd};
+use crate::{cgroup::tree::descendants, proc::pidfd::Pidfd};
 
 /// Why a pod is not dead.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +113,7 @@ pub fn end_gracefully(path: &Path, grace: Duration, patience: Duration) -> Resul
         };
         if !std::mem::replace(&mut asked, true) {
             // Those that refuse are killed when their time is over, and the refusal is told then.
-            let _ = pod.signal(libc::SIGTERM);
+            pod.signal(libc::SIGTERM);
         }
         if pod.is_empty() {
             return Ok(());
@@ -146,9 +149,7 @@ fn thaw(path: &Path) {
 
 /// The same cgroup in v1's freezer hierarchy: the container runtimes give a cgroup the same name in each.
 fn freezer_of(path: &Path) -> Option<PathBuf> {
-    // Only the root of a v1 hierarchy has that file.
-    let is_root = |dir: &&Path| dir.ends_with("memory") && dir.join("release_agent").exists();
-    let root = path.ancestors().find(is_root)?;
+    let root = v1_root(path).filter(|root| root.ends_with("memory"))?;
     Some(
         root.with_file_name("freezer")
             .join(path.strip_prefix(root).ok()?),

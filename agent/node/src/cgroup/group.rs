@@ -118,19 +118,36 @@ impl Group {
     }
 
     /// Sends a signal once to every process in the group. Does not allocate.
-    ///
-    /// # Errors
-    /// See [`signal_members`].
-    pub(super) fn signal(&self, signal: i32) -> io::Result<KillResult> {
+    pub(super) fn signal(&self, signal: i32) -> KillResult {
         signal_members(signal, &|each| self.for_each(each))
     }
 
-    /// The same in the groups that are below it now, whether they were there when it was opened or not. Does not allocate.
+    /// The same in the groups that are below it now as well, whether they were there when it was opened or not.
+    pub(super) fn signal_tree(&self, signal: i32) -> KillResult {
+        let mut round = KillResult::EMPTY;
+        let walked = walk(self.dir.as_fd(), DEEPEST, &mut |group| {
+            round.add(signal_members(signal, &|each| list(group, each)));
+        });
+        if let Err(e) = walked {
+            round.note(&e);
+        }
+        round
+    }
+
+    /// Calls `each` for every process that is in the group now, and in those that are below it now. Does not allocate.
     ///
     /// # Errors
-    /// A directory or a list cannot be read. A group that is gone is an empty one.
-    pub(super) fn signal_tree(&self, signal: i32) -> io::Result<KillResult> {
-        signal_tree(self.dir.as_fd(), signal, DEEPEST)
+    /// The first refusal, after all else was read. A group that is gone is an empty one.
+    pub(super) fn for_each_in_tree(&self, each: &mut dyn FnMut(i32)) -> io::Result<()> {
+        let mut refused = None;
+        let walked = walk(self.dir.as_fd(), DEEPEST, &mut |group| {
+            if let Err(e) = list(group, each)
+                && !is_gone(&e)
+            {
+                refused.get_or_insert(e);
+            }
+        });
+        refused.map_or(walked, Err)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -140,47 +157,74 @@ impl Group {
             Err(e) => is_gone(&e),
         }
     }
+
+    /// Whether no process is found in the group and in those that are below it now. What cannot be looked at counts as empty.
+    pub(super) fn is_tree_empty(&self) -> bool {
+        let mut empty = true;
+        // The caller has read the groups that it knows.
+        let _ = self.for_each_in_tree(&mut |_| empty = false);
+        empty
+    }
 }
 
 /// Groups within each other that are looked through: a container runtime makes one or two, systemd in a container some more.
 const DEEPEST: usize = 8;
 
-fn signal_tree(dir: BorrowedFd<'_>, signal: i32, depth: usize) -> io::Result<KillResult> {
-    let mut round = signal_members(signal, &|each| {
-        let procs = openat(dir, c"cgroup.procs", OFlags::CLOEXEC, Mode::empty())?;
-        match for_each_pid(&File::from(procs), each) {
-            // A threaded group.
-            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
-            read => read,
-        }
-    })?;
+/// Calls `each` for every process that is in a group now.
+fn list(group: BorrowedFd<'_>, each: &mut dyn FnMut(i32)) -> io::Result<()> {
+    let procs = openat(group, c"cgroup.procs", OFlags::CLOEXEC, Mode::empty())?;
+    match for_each_pid(&File::from(procs), each) {
+        // A threaded group.
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        read => read,
+    }
+}
+
+/// Calls `visit` for a group and those that are below it now. Does not allocate.
+///
+/// # Errors
+/// The first refusal, after all that can be reached was visited. A group that is gone is none.
+fn walk(
+    group: BorrowedFd<'_>,
+    depth: usize,
+    visit: &mut dyn FnMut(BorrowedFd<'_>),
+) -> io::Result<()> {
+    visit(group);
+    if depth == 0 {
+        return Ok(());
+    }
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let list = match openat(dir, c".", flags, Mode::empty()) {
-        Ok(list) => list,
-        Err(e) if is_gone(&e.into()) => return Ok(round),
-        Err(e) => return Err(e.into()),
+    let list = match openat(group, c".", flags, Mode::empty()) {
+        Err(e) if is_gone(&e.into()) => return Ok(()),
+        list => list?,
     };
     let mut buffer = [MaybeUninit::uninit(); 1024];
     let mut entries = RawDir::new(&list, &mut buffer);
+    let mut refused = None;
+    let mut note = |error: io::Error| {
+        if !is_gone(&error) {
+            refused.get_or_insert(error);
+        }
+    };
     while let Some(entry) = entries.next() {
         let entry = match entry {
-            Err(e) if is_gone(&e.into()) => break,
-            entry => entry?,
+            Ok(entry) => entry,
+            Err(e) => {
+                note(e.into());
+                break;
+            }
         };
         let name = entry.file_name();
-        let is_group = entry.file_type() == FileType::Directory && name != c"." && name != c"..";
-        if !is_group || depth == 0 {
+        if entry.file_type() != FileType::Directory || name == c"." || name == c".." {
             continue;
         }
-        let below = match openat(dir, name, flags | OFlags::PATH, Mode::empty()) {
-            Err(e) if is_gone(&e.into()) => continue,
-            below => below?,
+        let walked = match openat(group, name, flags | OFlags::PATH, Mode::empty()) {
+            Ok(below) => walk(below.as_fd(), depth - 1, visit),
+            Err(e) => Err(e.into()),
         };
-        let sent = signal_tree(below.as_fd(), signal, depth - 1)?;
-        round.processes += sent.processes;
-        round.empty &= sent.empty;
+        walked.unwrap_or_else(&mut note);
     }
-    Ok(round)
+    refused.map_or(Ok(()), Err)
 }
 
 /// Room for an open file that one thread at a time may take out.

@@ -21,7 +21,7 @@ use evictd_sys::fs::{PathError, is_gone};
 
 use super::group::Group;
 use crate::{
-    cgroup::memory::{Version, descendants},
+    cgroup::{memory::Version, tree::descendants},
     kernfile::open_primed,
     proc::process,
 };
@@ -90,86 +90,76 @@ impl CgroupKiller {
     /// Sends SIGKILL once to all that is there. Does not allocate.
     ///
     /// # Errors
-    /// The first refusal, after all others were signalled. A group that is gone is an empty one.
+    /// The first refusal, where no process was signalled. A group that is gone is an empty one.
     pub fn kill(&self) -> io::Result<KillResult> {
         if let Some(mut kill) = self.kill.as_ref() {
             // The write would succeed for an empty group as well, and an empty group must not pass for a kill.
             if self.events.as_ref().is_some_and(is_unpopulated) {
-                return Ok(KillResult {
-                    processes: 0,
-                    empty: true,
-                });
+                return Ok(KillResult::EMPTY);
             }
             return match kill.write_all(b"1") {
                 Ok(()) => Ok(KillResult {
-                    processes: 0,
                     empty: false,
+                    ..KillResult::EMPTY
                 }),
-                Err(e) if is_gone(&e) => Ok(KillResult {
-                    processes: 0,
-                    empty: true,
-                }),
+                Err(e) if is_gone(&e) => Ok(KillResult::EMPTY),
                 Err(e) => Err(e),
             };
         }
-        let mut round = self.signal(libc::SIGKILL)?;
-        if round.empty
+        let mut round = self.signal(libc::SIGKILL);
+        if round == KillResult::EMPTY
             && let Some(pod) = self.groups.first()
         {
-            // A container may have been started again since: its cgroup is another one. What cannot be looked at is as it was.
-            round = pod.signal_tree(libc::SIGKILL).unwrap_or(round);
+            // A container may have been started again since: its cgroup is another one.
+            let below = pod.signal_tree(libc::SIGKILL);
+            // Where nothing can be looked at (no descriptor is left), the groups that are held open have the say.
+            if !below.empty {
+                round = below;
+            }
         }
         // What has begun to exit is in no list.
         round.empty &= self.events.as_ref().is_none_or(is_unpopulated);
-        Ok(round)
+        round.or_refusal()
     }
 
-    /// Sends a signal once to every process that is there, one by one. Does not allocate.
-    ///
-    /// # Errors
-    /// The first refusal, after all others were signalled. A group that is gone is an empty one.
-    pub(super) fn signal(&self, signal: i32) -> io::Result<KillResult> {
-        let mut round = KillResult {
-            processes: 0,
-            empty: true,
-        };
-        let mut refused = None;
+    /// Sends a signal once to every process that is there, one by one, whatever is refused meanwhile. Does not allocate.
+    pub(super) fn signal(&self, signal: i32) -> KillResult {
+        let mut round = KillResult::EMPTY;
         for group in &self.groups {
-            match group.signal(signal) {
-                Ok(sent) => {
-                    round.processes += sent.processes;
-                    round.empty &= sent.empty;
-                }
-                Err(e) => {
-                    refused.get_or_insert(e);
-                }
-            }
+            round.add(group.signal(signal));
         }
-        refused.map_or(Ok(round), Err)
+        round
     }
 
     /// Whether no process is left, and all memory that went with processes is back. Does not allocate.
     pub fn is_empty(&self) -> bool {
         match &self.events {
             Some(events) => is_unpopulated(events),
-            None => self.groups.iter().all(Group::is_empty),
+            // As for `kill`: first the groups that are held open, then those that were made since.
+            None => {
+                self.groups.iter().all(Group::is_empty)
+                    && self.groups.first().is_none_or(Group::is_tree_empty)
+            }
         }
     }
 
     /// Whether something is left of what ran at a moment, in nanoseconds of CLOCK_MONOTONIC: a process that was started
-    /// before, or one of which that cannot be told. For threads that may take their time.
+    /// before, or one of which that cannot be known. For threads that may take their time.
     pub fn holds_older_than(&self, moment: u64) -> bool {
         if self.is_empty() {
             return false;
         }
-        let ages = self.groups.iter().map(|group| Age::of(group, moment));
+        let moment = i64::try_from(moment).unwrap_or(i64::MAX);
         let (mut found, mut older) = (false, false);
-        for age in ages {
-            found |= age != Age::Empty;
-            older |= age == Age::Older;
-        }
+        let is_read = self.groups.first().is_some_and(|pod| {
+            let read = pod.for_each_in_tree(&mut |pid| {
+                found = true;
+                older |= process::started(pid).is_none_or(|start| start <= moment);
+            });
+            read.is_ok()
+        });
         // One that has begun to exit is in no list.
-        older || !found
+        older || !found || !is_read
     }
 
     /// As [`Self::kill`], but spares groups in which all processes were started after a moment. For threads that may take their time.
@@ -179,8 +169,11 @@ impl CgroupKiller {
         if spared.is_empty() {
             return self.kill().map(drop);
         }
-        let refused = killed.iter().map(|group| group.signal(libc::SIGKILL).err());
-        refused.flatten().next().map_or(Ok(()), Err)
+        let mut round = KillResult::EMPTY;
+        for group in killed {
+            round.add(group.signal(libc::SIGKILL));
+        }
+        round.or_refusal().map(drop)
     }
 }
 
@@ -219,5 +212,41 @@ fn is_unpopulated(events: &File) -> bool {
             .split(|byte| *byte == b'\n')
             .any(|line| line == b"populated 0"),
         Err(e) => is_gone(&e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, process::Command};
+
+    use super::*;
+
+    /// Directories with files in the place of v1's cgroups.
+    #[test]
+    fn a_list_that_cannot_be_read_spares_no_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = dir.path();
+        fs::write(pod.join("cgroup.procs"), "").unwrap();
+        let killer = CgroupKiller::open(pod).unwrap();
+        assert_eq!(killer.kill().unwrap(), KillResult::EMPTY);
+        let mut member = Command::new("sleep").arg("600").spawn().unwrap();
+        // Of two groups that came later, on both sides of the one with the process, the list is a directory.
+        for group in ["a", "c"] {
+            fs::create_dir_all(pod.join(group).join("cgroup.procs")).unwrap();
+        }
+        fs::create_dir(pod.join("b")).unwrap();
+        fs::write(pod.join("b/cgroup.procs"), format!("{}\n", member.id())).unwrap();
+        let was_empty = killer.is_empty();
+        let round = killer.kill();
+        // Whatever has become of it, nothing is left behind.
+        member.kill().unwrap();
+        member.wait().unwrap();
+        assert!(!was_empty);
+        let killed = KillResult {
+            processes: 1,
+            empty: false,
+            refused: Some(libc::EISDIR),
+        };
+        assert_eq!(round.unwrap(), killed);
     }
 }

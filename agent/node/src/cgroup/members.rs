@@ -26,15 +26,48 @@ const FIRST_BATCH: usize = 8;
 pub struct KillResult {
     /// Processes that were signalled; with `cgroup.kill` the kernel does not say how many.
     pub processes: u32,
-    /// Whether no process was there.
+    /// Whether no process was listed.
     pub empty: bool,
+    /// Error number of the first refusal: of a signal, or of a list.
+    pub refused: Option<i32>,
 }
 
-/// Sends a signal once to every process that a list names. Those that begin while this runs may be missed.
-///
-/// # Errors
-/// The first refusal, after all others were signalled; or the list cannot be made. A group that is gone is an empty one.
-pub fn signal_members(signal: i32, list: &List<'_>) -> io::Result<KillResult> {
+impl KillResult {
+    /// No process was there.
+    pub(super) const EMPTY: Self = Self {
+        processes: 0,
+        empty: true,
+        refused: None,
+    };
+
+    /// Adds what was done in another group.
+    pub(super) fn add(&mut self, other: Self) {
+        self.processes += other.processes;
+        self.empty &= other.empty;
+        self.refused = self.refused.or(other.refused);
+    }
+
+    /// Takes note of an error, unless it says that a group or a process is gone.
+    pub(super) fn note(&mut self, error: &io::Error) {
+        if !is_gone(error) {
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            self.refused.get_or_insert(errno);
+        }
+    }
+
+    /// # Errors
+    /// The refusal, where nothing was signalled.
+    pub(super) fn or_refusal(self) -> io::Result<Self> {
+        match self.refused {
+            Some(errno) if self.processes == 0 => Err(io::Error::from_raw_os_error(errno)),
+            _ => Ok(self),
+        }
+    }
+}
+
+/// Sends a signal once to every process that a list names, whatever is refused meanwhile. Those that begin while this runs may
+/// be missed. A group that is gone is an empty one.
+pub fn signal_members(signal: i32, list: &List<'_>) -> KillResult {
     let mut sent = Sent::new(signal);
     let mut batch = Batch::new();
     let (mut is_lacking, mut any) = (false, false);
@@ -44,9 +77,8 @@ pub fn signal_members(signal: i32, list: &List<'_>) -> io::Result<KillResult> {
             is_lacking = batch.add(pid, list, &mut sent).is_err();
         }
     });
-    match listed {
-        Err(e) if !is_gone(&e) => return Err(e),
-        _ => {}
+    if let Err(e) = listed {
+        sent.round.note(&e);
     }
     // Even if all that were listed have ended: they may have forked before.
     if !is_lacking && any && (batch.count > 0 || sent.round.empty) {
@@ -55,37 +87,29 @@ pub fn signal_members(signal: i32, list: &List<'_>) -> io::Result<KillResult> {
     // Gives its descriptors back.
     batch.clear();
     if is_lacking {
-        sent.by_number(list)?;
+        sent.by_number(list);
     }
-    sent.outcome()
+    sent.round
 }
 
 /// What was sent so far.
 struct Sent {
     signal: i32,
     round: KillResult,
-    refused: Option<io::Error>,
 }
 
 impl Sent {
     fn new(signal: i32) -> Self {
         Self {
             signal,
-            round: KillResult {
-                processes: 0,
-                empty: true,
-            },
-            refused: None,
+            round: KillResult::EMPTY,
         }
     }
 
     fn note(&mut self, outcome: io::Result<()>) {
         match outcome {
             Ok(()) => self.round.processes += 1,
-            Err(e) if is_gone(&e) => {}
-            Err(e) => {
-                self.refused.get_or_insert(e);
-            }
+            Err(e) => self.round.note(&e),
         }
     }
 
@@ -93,19 +117,14 @@ impl Sent {
     /// forbids them (ENOSYS, EPERM). The new list is the check, and each process is signalled as soon as the list names it.
     /// What is left is the chance that a process ends, is reaped, and its PID is given away within these microseconds; to
     /// let the whole pod live would be sure harm.
-    fn by_number(&mut self, list: &List<'_>) -> io::Result<()> {
+    fn by_number(&mut self, list: &List<'_>) {
         let listed = list(&mut |pid| {
             self.round.empty = false;
             self.note(signal_by_number(pid, self.signal));
         });
-        match listed {
-            Err(e) if !is_gone(&e) => Err(e),
-            _ => Ok(()),
+        if let Err(e) = listed {
+            self.round.note(&e);
         }
-    }
-
-    fn outcome(self) -> io::Result<KillResult> {
-        self.refused.map_or(Ok(self.round), Err)
     }
 }
 

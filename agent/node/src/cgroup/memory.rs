@@ -8,26 +8,22 @@ use std::{
 };
 
 use evictd_engine::model::usage::MemoryReading;
-use evictd_sys::{
-    fs::{PathError, is_gone},
-    page::page_size,
-};
+use evictd_sys::{fs::PathError, page::page_size};
 
-use crate::kernfile::{malformed, number, open_primed, pread, value_of, values_of};
+use crate::kernfile::{bad_message, number, open_primed, pread, value_of, values_of};
 
 /// Longest `memory.stat` that is read: v2 has about 60 lines, v1 with two NUMA nodes less.
 const STAT_BYTES: usize = 8192;
 
-/// Page cache on the lists, page cache to be written, shared memory, slab that can be reclaimed, and the lines that everything
-/// is in. Without `total_` v1 speaks of
-/// this cgroup alone, without its children.
+/// Lines of v1's `memory.stat`: page cache on the lists, page cache to be written, shared memory, slab that can be reclaimed, and
+/// the lines that add up to all that is listed. Lines without `total_` are of this cgroup alone, without those below.
 const V1_KEYS: [&str; 10] = [
     "total_inactive_file",
     "total_active_file",
     "total_dirty",
     "total_writeback",
     "total_shmem",
-    // No line has no name: slab is in none.
+    // v1 lists no slab, and no line has an empty name.
     "",
     "total_cache",
     "total_rss",
@@ -55,6 +51,16 @@ pub enum Version {
     V1,
     /// `memory.current` and friends.
     V2,
+}
+
+impl Version {
+    /// The file with a cgroup's own limit.
+    pub(super) fn limit_file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.limit_in_bytes",
+            Self::V2 => "memory.max",
+        }
+    }
 }
 
 /// A memory cgroup with its files held open.
@@ -153,7 +159,7 @@ impl MemoryCgroup {
             return root_usage(pread(&self.stat, &mut [0; STAT_BYTES])?);
         };
         let mut buffer = [0; 32];
-        number(pread(usage, &mut buffer)?).ok_or_else(|| malformed("not a number of bytes"))
+        number(pread(usage, &mut buffer)?).ok_or_else(bad_message)
     }
 
     /// The same by a file that is opened for it: for threads of normal priority ([`crate::pods::table::Entry::open_memory`]).
@@ -167,7 +173,7 @@ impl MemoryCgroup {
             Version::V2 => "memory.current",
         };
         let text = fs::read(self.path.join(file))?;
-        number(&text).ok_or_else(|| malformed("not a number of bytes"))
+        number(&text).ok_or_else(bad_message)
     }
 
     /// Usage and page cache, in bytes. Does not allocate.
@@ -201,8 +207,8 @@ impl MemoryCgroup {
         Ok(MemoryReading {
             usage,
             kernel,
-            inactive_file: inactive.ok_or_else(|| malformed("no inactive_file"))?,
-            active_file: active.ok_or_else(|| malformed("no active_file"))?,
+            inactive_file: inactive.ok_or_else(bad_message)?,
+            active_file: active.ok_or_else(bad_message)?,
             // Not there on a kernel that is built without writeback of cgroups.
             dirty_or_writeback: sum(&[dirty, writeback]),
             shmem: shmem.unwrap_or(0),
@@ -216,22 +222,19 @@ impl MemoryCgroup {
 
     /// The cgroup's own limit in bytes, `None` where it has none.
     pub fn limit(&self) -> Result<Option<u64>, PathError> {
-        let file = self.path.join(match self.version {
-            Version::V1 => "memory.limit_in_bytes",
-            Version::V2 => "memory.max",
-        });
+        let file = self.path.join(self.version.limit_file());
         if self.is_root() {
             return Ok(None);
         }
         let text = fs::read_to_string(&file).map_err(PathError::at(&file))?;
-        Ok(limit_in(&text, page_size()))
+        Ok(limit_in(text.as_bytes(), page_size()))
     }
 }
 
 /// The limit that a file of v1 or v2 tells. For "no limit" v2 has a word, and v1 the largest multiple of a page below 2^63.
-fn limit_in(text: &str, page_size: u64) -> Option<u64> {
+pub(super) fn limit_in(text: &[u8], page_size: u64) -> Option<u64> {
     let unlimited = i64::MAX as u64 / page_size * page_size;
-    number(text.as_bytes()).filter(|limit| *limit < unlimited)
+    number(text).filter(|limit| *limit < unlimited)
 }
 
 fn is_v2_root(path: &Path) -> bool {
@@ -240,41 +243,9 @@ fn is_v2_root(path: &Path) -> bool {
 }
 
 fn root_usage(stat: &[u8]) -> io::Result<u64> {
-    let anon = value_of(stat, "anon").ok_or_else(|| malformed("no anon"))?;
-    let file = value_of(stat, "file").ok_or_else(|| malformed("no file"))?;
+    let anon = value_of(stat, "anon").ok_or_else(bad_message)?;
+    let file = value_of(stat, "file").ok_or_else(bad_message)?;
     Ok(anon.saturating_add(file))
-}
-
-/// The ids of a cgroup and of all below it; of those that vanish meanwhile there is none.
-pub fn descendant_ids(root: &Path) -> Vec<u64> {
-    let dirs = descendants(root).unwrap_or_default();
-    dirs.iter()
-        .filter_map(|dir| fs::metadata(dir).map(|m| m.ino()).ok())
-        .collect()
-}
-
-/// A cgroup directory and all below it, parents before children. What vanishes meanwhile is left out.
-///
-/// # Errors
-/// The cgroup is not there, or one below it cannot be listed.
-pub fn descendants(root: &Path) -> Result<Vec<PathBuf>, PathError> {
-    fs::metadata(root).map_err(PathError::at(root))?;
-    let mut found = vec![root.to_owned()];
-    let mut next = 0;
-    while let Some(dir) = found.get(next).cloned() {
-        next += 1;
-        let entries = match fs::read_dir(&dir) {
-            Ok(entries) => entries,
-            Err(e) if is_gone(&e) => continue,
-            Err(e) => return Err(PathError::at(&dir)(e)),
-        };
-        for entry in entries.flatten() {
-            if entry.file_type().is_ok_and(|t| t.is_dir()) {
-                found.push(entry.path());
-            }
-        }
-    }
-    Ok(found)
 }
 
 #[cfg(test)]
@@ -283,9 +254,9 @@ mod tests {
 
     #[test]
     fn no_limit_is_none_whatever_the_size_of_a_page() {
-        assert_eq!(limit_in("9223372036854771712\n", 4 << 10), None);
-        assert_eq!(limit_in("9223372036854710272\n", 64 << 10), None);
-        assert_eq!(limit_in("max\n", 64 << 10), None);
-        assert_eq!(limit_in("268435456\n", 64 << 10), Some(256 << 20));
+        assert_eq!(limit_in(b"9223372036854771712\n", 4 << 10), None);
+        assert_eq!(limit_in(b"9223372036854710272\n", 64 << 10), None);
+        assert_eq!(limit_in(b"max\n", 64 << 10), None);
+        assert_eq!(limit_in(b"268435456\n", 64 << 10), Some(256 << 20));
     }
 }

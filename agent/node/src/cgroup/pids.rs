@@ -7,7 +7,7 @@ use std::{
 
 use evictd_sys::fs::{PathError, is_gone};
 
-use crate::{cgroup::memory::descendants, kernfile::number};
+use crate::{cgroup::tree::descendants, kernfile::number};
 
 /// What a pod uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

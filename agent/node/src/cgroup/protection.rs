@@ -12,7 +12,11 @@ use std::{
 
 use evictd_sys::fs::read_lossy;
 
-use crate::{cgroup::memory::MemoryCgroup, fs::mounts::MOUNTINFO, kernfile::number};
+use crate::{
+    cgroup::{memory::MemoryCgroup, tree::subdirectories},
+    fs::mounts::MOUNTINFO,
+    kernfile::number,
+};
 
 /// Less protection than this, in bytes, is not worth a look at what it covers: that of a pod's sandbox.
 const SMALL: u64 = 1 << 20;
@@ -182,12 +186,6 @@ fn cache_in(dir: &Path, effective: u64) -> u64 {
 pub fn set_on(pods: &[MemoryCgroup]) -> usize {
     let is_set = |pod: &&MemoryCgroup| bytes_in(pod.path(), "memory.min") > 0;
     pods.iter().filter(is_set).count()
-}
-
-fn subdirectories(dir: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()));
-    dirs.map(|entry| entry.path())
 }
 
 /// What a file says; 0 where it is gone, or on v1, which has no protection; all there is where it is no number.

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{cgroup::memory::descendants, kernfile::open_primed};
+use crate::{cgroup::tree::descendants, kernfile::open_primed};
 
 /// `memory.stat` of some cgroups, held open; those that lie below come before those above.
 ///

@@ -12,7 +12,10 @@ use std::{
 };
 
 use crate::{
-    cgroup::memory::{MemoryCgroup, Version},
+    cgroup::{
+        memory::{MemoryCgroup, Version},
+        tree::subdirectories,
+    },
     kernfile::{number, open_primed, pread, values_of},
     proc::machine::{SwapFree, has_swap},
 };
@@ -177,9 +180,7 @@ fn can_swap(pod: &MemoryCgroup) -> Option<u64> {
         return None;
     }
     let own = can_swap_in(pod.path());
-    let entries = fs::read_dir(pod.path()).into_iter().flatten().flatten();
-    let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()));
-    let mut containers = dirs.map(|entry| entry.path()).peekable();
+    let mut containers = subdirectories(pod.path()).peekable();
     let none_of_small = |dir: &Path| (swappable_in(dir) < SANDBOX).then_some(0);
     if containers.peek().is_none() {
         return own.or_else(|| none_of_small(pod.path()));

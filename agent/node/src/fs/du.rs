@@ -34,17 +34,6 @@ pub struct Usage {
     pub bytes: u64,
 }
 
-/// What a walk could not see.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Missed {
-    /// Entries that were there when listed and gone when looked at.
-    pub vanished: u64,
-    /// Mount points, and directories on other filesystems: not entered, not counted.
-    pub elsewhere: u64,
-    /// Directories that could not be read.
-    pub unread: u64,
-}
-
 /// A directory that the walk is in.
 struct Level {
     path: PathBuf,
@@ -70,7 +59,6 @@ pub struct Walk {
     usage: Usage,
     /// Inodes of which only some names were met, in [`PARTS`] of an inode.
     parts: u64,
-    missed: Missed,
 }
 
 impl Walk {
@@ -91,10 +79,8 @@ impl Walk {
             max_linked: MAX_LINKED,
             usage: Usage::default(),
             parts: 0,
-            missed: Missed::default(),
         };
         if mounts.may_hang(directory) {
-            walk.missed.elsewhere += 1;
             return Ok(walk);
         }
         walk.pass_by(mounts);
@@ -116,7 +102,12 @@ impl Walk {
             // Nothing below can be reached any more.
             (self.is_new, self.closed) = (false, 0);
             self.levels.clear();
-            self.missed.elsewhere += 1;
+        }
+        // On a directory between the root and where the walk is: all paths below it lead into the new filesystem.
+        let is_mounted = |level: &Level| self.mounts.contains(&level.path);
+        if let Some(mounted) = self.levels.iter().position(is_mounted) {
+            self.levels.truncate(mounted);
+            self.closed = self.closed.min(mounted);
         }
     }
 
@@ -161,11 +152,8 @@ impl Walk {
                 let path = level.path.join(entry.file_name());
                 self.visit(path);
             }
-            Some(Err(e)) => {
-                self.note(&e);
-                self.leave();
-            }
-            None => self.leave(),
+            // What is left of it is not counted.
+            Some(Err(_)) | None => self.leave(),
         }
         true
     }
@@ -175,10 +163,6 @@ impl Walk {
         let Some(level) = self.levels.last_mut() else {
             return;
         };
-        if self.mounts.contains(&level.path) {
-            self.missed.elsewhere += 1;
-            return self.leave();
-        }
         match fs::read_dir(&level.path) {
             Ok(mut listing) => {
                 if let Some(last) = level.taken.checked_sub(1) {
@@ -187,10 +171,8 @@ impl Walk {
                 level.listing = Some(listing);
                 self.closed = self.levels.len() - 1;
             }
-            Err(e) => {
-                self.note(&e);
-                self.leave();
-            }
+            // It is gone, or cannot be read.
+            Err(_) => self.leave(),
         }
     }
 
@@ -201,24 +183,20 @@ impl Walk {
 
     fn visit(&mut self, path: PathBuf) {
         if self.mounts.contains(&path) {
-            self.missed.elsewhere += 1;
             return;
         }
-        let meta = match fs::symlink_metadata(&path) {
-            Ok(meta) => meta,
-            Err(e) => return self.note(&e),
+        // Gone since it was listed, or on another filesystem.
+        let Ok(meta) = fs::symlink_metadata(&path) else {
+            return;
         };
         if meta.dev() != self.device {
-            self.missed.elsewhere += 1;
             return;
         }
         self.count(&meta);
-        if !meta.is_dir() {
-            return;
-        }
-        match fs::read_dir(&path) {
-            Ok(listing) => self.enter(path, listing),
-            Err(e) => self.note(&e),
+        if meta.is_dir()
+            && let Ok(listing) = fs::read_dir(&path)
+        {
+            self.enter(path, listing);
         }
     }
 
@@ -254,23 +232,14 @@ impl Walk {
         self.usage.bytes += bytes;
     }
 
-    fn note(&mut self, error: &std::io::Error) {
-        if is_gone(error) {
-            self.missed.vanished += 1;
-        } else {
-            self.missed.unread += 1;
-        }
-    }
-
-    /// What was found so far, and what was not.
-    pub fn found(&self) -> (Usage, Missed) {
+    /// What was found so far; without what is mounted below, what has vanished meanwhile, and what cannot be read.
+    pub fn found(&self) -> Usage {
         // To the nearest: a third is not one in three parts exactly.
         let inodes = self.usage.inodes + (self.parts + PARTS / 2) / PARTS;
-        let usage = Usage {
+        Usage {
             inodes,
             ..self.usage
-        };
-        (usage, self.missed)
+        }
     }
 }
 
@@ -305,7 +274,7 @@ mod tests {
         Walk::new(directory, &MountPoints::default()).unwrap()
     }
 
-    fn all(directory: &Path) -> (Usage, Missed) {
+    fn all(directory: &Path) -> Usage {
         let mut walk = walk(directory);
         while !walk.step(3) {}
         walk.found()
@@ -320,13 +289,12 @@ mod tests {
         fs::write(at("a"), vec![1; 10_000]).unwrap();
         fs::hard_link(at("a"), at("sub/b")).unwrap();
         std::os::unix::fs::symlink("/", at("sub/root")).unwrap();
-        let (usage, missed) = all(dir.path());
+        let usage = all(dir.path());
         // The directory, sub, a, and the link that is not followed.
         assert_eq!(usage.inodes, 4);
         let blocks = |name: &str| fs::symlink_metadata(at(name)).unwrap().blocks() * STAT_BLOCK;
         let expected = blocks("") + blocks("sub") + blocks("a") + blocks("sub/root");
         assert_eq!(usage.bytes, expected);
-        assert_eq!(missed, Missed::default());
     }
 
     #[test]
@@ -334,8 +302,7 @@ mod tests {
         let mut walk = walk("/proc/sys/kernel".as_ref());
         walk.device = 0;
         while !walk.step(10) {}
-        assert_eq!(walk.found().1.elsewhere, 1);
-        assert_eq!(walk.found().0, Usage::default());
+        assert_eq!(walk.found(), Usage::default());
     }
 
     // R10
@@ -354,20 +321,46 @@ mod tests {
         let walked = |table: &str| {
             let mut walk = Walk::new(&volume, &MountPoints::of(table)).unwrap();
             while !walk.step(3) {}
-            (walk.found().0.inodes, walk.found().1.elsewhere)
+            walk.found().inodes
         };
-        assert_eq!(walked(""), (5, 0));
+        assert_eq!(walked(""), 5);
         for kind in ["fuse.sshfs", "ext4"] {
-            assert_eq!(walked(&line("v/sub/mounted", kind)), (3, 1));
+            assert_eq!(walked(&line("v/sub/mounted", kind)), 3);
         }
-        assert_eq!(walked(&line("v", "nfs4")), (0, 1));
-        assert_eq!(walked(&line("v", "tmpfs")), (5, 0));
+        assert_eq!(walked(&line("v", "nfs4")), 0);
+        assert_eq!(walked(&line("v", "tmpfs")), 5);
         // It comes while the walk is under way, and where the walk is.
         let mut walk = walk(&volume);
         walk.step(4);
         walk.park();
         walk.pass_by(&MountPoints::of(&line("v", "fuse")));
         assert!(walk.step(1));
+    }
+
+    // R10
+    #[test]
+    fn what_lies_below_a_new_mount_is_not_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().canonicalize().unwrap();
+        fs::create_dir_all(place.join("v/a/b")).unwrap();
+        for file in 0..10 {
+            fs::write(place.join(format!("v/a/b/{file}")), "").unwrap();
+        }
+        for mounted in ["v/a", "v/a/b"] {
+            for is_parked in [true, false] {
+                let mut walk = walk(&place.join("v"));
+                // The three directories and two of the files.
+                walk.step(5);
+                if is_parked {
+                    walk.park();
+                }
+                let at = place.join(mounted);
+                let line = format!("36 35 0:41 / {} rw - fuse.x x rw\n", at.display());
+                walk.pass_by(&MountPoints::of(&line));
+                while !walk.step(1) {}
+                assert_eq!(walk.found().inodes, 5, "{mounted}");
+            }
+        }
     }
 
     // R10: as deep as a pod makes them.
@@ -396,8 +389,8 @@ mod tests {
                 assert!(open.count() <= 1);
             }
         }
-        let (usage, missed) = walk.found();
-        assert_eq!((missed, deepest), (Missed::default(), levels + 1));
+        let usage = walk.found();
+        assert_eq!(deepest, levels + 1);
         assert_eq!(usage.inodes, 3 * levels as u64 + 2);
         assert!(usage.bytes >= 1 << 20, "{usage:?}");
     }
@@ -414,13 +407,13 @@ mod tests {
                 fs::hard_link(at(format!("{file}-0")), at(format!("{file}-{name}"))).unwrap();
             }
         }
-        let expected = all(dir.path()).0;
+        let expected = all(dir.path());
         assert_eq!(expected.inodes, 7);
         for limit in 0..6 {
             let mut walk = walk(dir.path());
             walk.max_linked = limit;
             while !walk.step(3) {}
-            let usage = walk.found().0;
+            let usage = walk.found();
             assert_eq!(usage.inodes, expected.inodes, "{limit}");
             assert!(usage.bytes.abs_diff(expected.bytes) < 32, "{limit}");
         }
@@ -436,22 +429,21 @@ mod tests {
         }
         let mut walk = walk(dir.path());
         assert!(!walk.step(10));
-        assert!(walk.found().0.inodes <= 10);
+        assert!(walk.found().inodes <= 10);
         for n in 0..50 {
             fs::remove_dir_all(dir.path().join(format!("d{n}"))).unwrap();
         }
         while !walk.step(10) {}
-        let (usage, missed) = walk.found();
-        assert!(usage.inodes + missed.vanished <= 101 && missed.vanished > 0);
-        assert_eq!(missed.unread, 0);
+        let inodes = walk.found().inodes;
+        assert!((1..101).contains(&inodes), "{inodes}");
     }
 
     #[test]
     fn what_is_not_there_has_nothing_in_it() {
         let dir = tempfile::tempdir().unwrap();
         let gone = dir.path().join("gone");
-        assert_eq!(all(&gone).0, Usage::default());
-        assert_eq!(all(dir.path()).0.inodes, 1);
+        assert_eq!(all(&gone), Usage::default());
+        assert_eq!(all(dir.path()).inodes, 1);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
     fs::File,
     io::{self, Read as _, Seek as _},
     mem::MaybeUninit,
-    os::{fd::AsRawFd as _, unix::ffi::OsStrExt as _},
+    os::{fd::AsFd as _, unix::ffi::OsStrExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -118,7 +118,7 @@ impl MountTable {
         let (mut file, is_news) = match self.file.take() {
             // A change shows as an error (proc_pid_mounts(5)).
             Some(file) => {
-                let [found] = poll([file.as_raw_fd()], Some(Duration::ZERO));
+                let [found] = poll([Some(file.as_fd())], Some(Duration::ZERO));
                 (file, found & libc::POLLERR != 0)
             }
             None => (File::open(OF_THREAD).map_err(at())?, true),

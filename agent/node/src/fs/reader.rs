@@ -3,7 +3,6 @@
 
 use std::{
     io,
-    os::fd::AsRawFd as _,
     path::PathBuf,
     sync::{
         Arc,
@@ -137,7 +136,7 @@ impl FilesystemReader {
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            poll([self.shared.answered.fd().as_raw_fd()], Some(left));
+            poll([Some(self.shared.answered.fd())], Some(left));
         }
     }
 
@@ -189,7 +188,7 @@ impl Drop for FilesystemReader {
 impl Shared {
     fn run(&self, mut read: Read) {
         loop {
-            let [asked] = poll([self.asked.fd().as_raw_fd()], None);
+            let [asked] = poll([Some(self.asked.fd())], None);
             if self.is_over.load(Ordering::Acquire) {
                 return;
             }

@@ -9,10 +9,11 @@ use std::{
     time::Duration,
 };
 
+use evictd_engine::Layout;
 use evictd_sys::fs::PathError;
 
 use super::mounts::{Superblock, superblock_of};
-use crate::{kernfile::malformed, sampling};
+use crate::{kernfile::bad_message, sampling};
 
 /// One reading of a filesystem (statfs(2), as cadvisor's `getVfsStats` reads it).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,7 +103,7 @@ impl Filesystem {
         } else {
             s.f_bsize
         });
-        let unit = unit.map_err(|_| malformed("statfs: negative block size"))?;
+        let unit = unit.map_err(|_| bad_message())?;
         Ok(FilesystemReading {
             capacity: s.f_blocks.saturating_mul(unit),
             available: s.f_bavail.saturating_mul(unit),
@@ -122,21 +123,10 @@ impl Filesystem {
     }
 }
 
-/// How the node's storage is laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// Everything on one filesystem.
-    One,
-    /// Images and writable layers on a filesystem of their own.
-    SeparateImages,
-    /// Images on a filesystem of their own, writable layers with the kubelet.
-    Split,
-}
-
 /// The filesystems of a node. Signals of equal filesystems read the same one.
 #[derive(Debug)]
 pub struct NodeFilesystems {
-    /// Which of the documented layouts this is.
+    /// Which of them are separate.
     pub layout: Layout,
     /// The kubelet's root directory: volumes and logs.
     pub nodefs: Filesystem,
@@ -197,13 +187,13 @@ fn kernel_device(device: u64) -> u32 {
     libc::major(device) << 20 | libc::minor(device)
 }
 
+/// `None`: the writable layers lie on a third filesystem.
 fn layout(nodefs: u32, imagefs: u32, containerfs: u32) -> Option<Layout> {
-    match (nodefs == imagefs, containerfs) {
-        (true, c) if c == nodefs => Some(Layout::One),
-        (false, c) if c == imagefs => Some(Layout::SeparateImages),
-        (false, c) if c == nodefs => Some(Layout::Split),
-        _ => None,
-    }
+    let is_known = containerfs == nodefs || containerfs == imagefs;
+    is_known.then_some(Layout {
+        dedicated_image_fs: imagefs != nodefs,
+        split_image_fs: containerfs != imagefs,
+    })
 }
 
 /// Bytes that one filesystem can take in a second at most, for the deadline sampler: buffered writes go into the
@@ -225,9 +215,15 @@ mod tests {
     // R3
     #[test]
     fn the_three_layouts_and_the_one_that_is_none() {
-        assert_eq!(layout(1, 1, 1), Some(Layout::One));
-        assert_eq!(layout(1, 2, 2), Some(Layout::SeparateImages));
-        assert_eq!(layout(1, 2, 1), Some(Layout::Split));
+        let separate = |dedicated_image_fs, split_image_fs| {
+            Some(Layout {
+                dedicated_image_fs,
+                split_image_fs,
+            })
+        };
+        assert_eq!(layout(1, 1, 1), separate(false, false));
+        assert_eq!(layout(1, 2, 2), separate(true, false));
+        assert_eq!(layout(1, 2, 1), separate(true, true));
         assert_eq!(layout(1, 2, 3), None);
         assert_eq!(layout(1, 1, 3), None);
     }
@@ -253,7 +249,7 @@ mod tests {
     fn one_directory_three_times_is_one_filesystem() {
         let dir = tempfile::tempdir().unwrap();
         let found = NodeFilesystems::find(dir.path(), dir.path(), dir.path()).unwrap();
-        assert_eq!(found.layout, Layout::One);
+        assert_eq!(found.layout, Layout::default());
         let reading = found.nodefs.read().unwrap();
         assert!(reading.available <= reading.capacity && reading.capacity > 0);
         assert!(reading.inodes_free <= reading.inodes);

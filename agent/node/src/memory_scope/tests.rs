@@ -25,10 +25,10 @@ fn machine(dir: &Path, threshold: u64) -> Scope {
     Scope::machine(root, 1000 * MIB, limits, false).unwrap()
 }
 
-/// 100 MiB are guarded, and so many of 1000 are left.
-fn left(dir: &Path, mib: u64) -> MemoryGuard {
+/// So many of 1000 MiB are left.
+fn left(dir: &Path, mib: u64) -> Option<MemAvailable> {
     write_meminfo(dir, 1000, mib);
-    MemoryGuard::machine(MemAvailable::open(dir).unwrap(), 100 * MIB)
+    Some(MemAvailable::open(dir).unwrap())
 }
 
 fn write_meminfo(dir: &Path, total: u64, available: u64) {
@@ -43,7 +43,7 @@ fn the_kubelets_count_holds_while_the_machine_has_more() {
     let dir = tempfile::tempdir().unwrap();
     let plain = machine(dir.path(), 100 * MIB).sample().unwrap();
     assert_eq!(plain.available, 600 * MIB);
-    let guarded = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 700));
+    let guarded = machine(dir.path(), 100 * MIB).guarded(100 * MIB, left(dir.path(), 700));
     let guarded = guarded.sample().unwrap();
     let shortage = plain.shortage;
     assert_eq!(
@@ -90,7 +90,7 @@ fn active_page_cache_is_available_where_that_is_wanted() {
 #[test]
 fn what_the_machine_lacks_is_lacking() {
     let dir = tempfile::tempdir().unwrap();
-    let scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 90));
+    let scope = machine(dir.path(), 100 * MIB).guarded(100 * MIB, left(dir.path(), 90));
     let look = scope.sample().unwrap();
     assert_eq!(look.available, 90 * MIB);
     // The triggers follow the same sum.
@@ -104,7 +104,7 @@ fn what_the_machine_lacks_is_lacking() {
 #[test]
 fn memory_that_comes_or_goes_is_no_growth() {
     let dir = tempfile::tempdir().unwrap();
-    let scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 90));
+    let scope = machine(dir.path(), 100 * MIB).guarded(100 * MIB, left(dir.path(), 90));
     for (total, available) in [(1000, 90), (3000, 2090), (950, 40)] {
         write_meminfo(dir.path(), total, available);
         let shortage = scope.sample().unwrap().shortage;
@@ -139,7 +139,7 @@ fn growth_is_urgent_where_only_protected_cache_is_left() {
         let cgroup = MemoryCgroup::open(dir.path()).unwrap();
         let mut scope = Scope::new(cgroup, limits, false).unwrap();
         if guard {
-            scope = scope.guarded(MemoryGuard::cgroup_v2(100 * MIB));
+            scope = scope.guarded(100 * MIB, None);
         }
         scope.protect(protected * MIB);
         let mut pace = Pace::default();
@@ -179,7 +179,7 @@ fn growth_is_urgent_where_only_protected_cache_is_left() {
 #[test]
 fn what_the_machine_cannot_take_back_is_no_room() {
     let dir = tempfile::tempdir().unwrap();
-    let mut scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 250));
+    let mut scope = machine(dir.path(), 100 * MIB).guarded(100 * MIB, left(dir.path(), 250));
     scope.protect(200 * MIB);
     let look = scope.sample().unwrap();
     assert_eq!(look.available, 50 * MIB);
@@ -200,19 +200,19 @@ fn what_the_machine_cannot_take_back_is_no_room() {
 fn a_generous_threshold_stays_the_kubelets() {
     let dir = tempfile::tempdir().unwrap();
     let threshold = 500 * MIB;
-    let above = machine(dir.path(), threshold).guarded(left(dir.path(), 110));
+    let above = machine(dir.path(), threshold).guarded(100 * MIB, left(dir.path(), 110));
     assert_eq!(above.sample().unwrap().available, threshold + 10 * MIB);
-    let below = machine(dir.path(), threshold).guarded(left(dir.path(), 90));
+    let below = machine(dir.path(), threshold).guarded(100 * MIB, left(dir.path(), 90));
     assert_eq!(below.sample().unwrap().available, threshold - 10 * MIB);
     // A guard above the threshold would evict where nothing is short.
-    let small = machine(dir.path(), 50 * MIB).guarded(left(dir.path(), 60));
+    let small = machine(dir.path(), 50 * MIB).guarded(100 * MIB, left(dir.path(), 60));
     assert_eq!(small.sample().unwrap().available, 60 * MIB);
 }
 
 #[test]
 fn without_the_machines_word_the_kubelets_count_remains() {
     let dir = tempfile::tempdir().unwrap();
-    let scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 90));
+    let scope = machine(dir.path(), 100 * MIB).guarded(100 * MIB, left(dir.path(), 90));
     fs::write(dir.path().join("meminfo"), "nonsense\n").unwrap();
     assert_eq!(scope.sample().unwrap().available, 600 * MIB);
 }
@@ -238,7 +238,7 @@ fn with_writers(dir: &Path, dirty: u64, writeback: u64) -> Scope {
     };
     let cgroup = MemoryCgroup::open(dir).unwrap();
     let scope = Scope::new(cgroup, limits, false).unwrap();
-    scope.guarded(MemoryGuard::cgroup_v1(100 * MIB))
+    scope.guarded(100 * MIB, None)
 }
 
 #[test]
@@ -291,7 +291,10 @@ fn a_container_without_a_limit_has_the_kubelets_capacity() {
         assert_eq!(look.available, 500 * MIB, "the kubelet's count");
         // Its counter has slab in it, as a root's statistics have not.
         assert_eq!(look.reclaimable, 250 * MIB);
-        let guarded = scope.guarded(left(dir.path(), 90)).sample().unwrap();
+        let guarded = scope
+            .guarded(100 * MIB, left(dir.path(), 90))
+            .sample()
+            .unwrap();
         assert_eq!(guarded.available, 90 * MIB);
         assert_eq!(guarded.shortage.room.at_once, 90 * MIB);
     }
@@ -308,10 +311,16 @@ fn a_containers_limit_is_its_capacity() {
         (800 * MIB, 80 * MIB)
     );
     assert!(scope.is_limited());
-    let look = scope.guarded(left(dir.path(), 900)).sample().unwrap();
+    let look = scope
+        .guarded(100 * MIB, left(dir.path(), 900))
+        .sample()
+        .unwrap();
     assert_eq!((look.available, look.usage), (300 * MIB, 700 * MIB));
     assert_eq!(look.shortage.room.at_once, 350 * MIB, "with slab");
-    let look = limited().guarded(left(dir.path(), 70)).sample().unwrap();
+    let look = limited()
+        .guarded(100 * MIB, left(dir.path(), 70))
+        .sample()
+        .unwrap();
     assert_eq!(
         (look.available, look.shortage.room.at_once),
         (70 * MIB, 70 * MIB)

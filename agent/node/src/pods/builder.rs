@@ -11,7 +11,7 @@ use evictd_engine::{Pod, model::settings::Mode};
 
 use super::table::{Entry, PodTable};
 use crate::{
-    cgroup::memory::descendant_ids,
+    cgroup::tree::descendant_ids,
     pods::{
         cgroup_name,
         discovery::{PodGroup, guess, pods_below},

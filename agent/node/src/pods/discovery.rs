@@ -13,7 +13,7 @@ use evictd_engine::{Pod, QosClass, SYSTEM_NODE_CRITICAL_PRIORITY};
 use evictd_sys::fs::{PathError, is_gone};
 
 use crate::{
-    cgroup::memory::{MemoryCgroup, descendants},
+    cgroup::{memory::MemoryCgroup, tree::descendants},
     pods::cgroup_name::{self, PodPath},
 };
 
@@ -156,7 +156,6 @@ pub fn guess(group: &PodGroup, memory_total: u64) -> Pod {
         },
         priority_unknown: !is_node_critical,
         memory_request,
-        memory_limit: limit,
         is_static: is_static(&group.name.uid),
         ..Pod::default()
     }

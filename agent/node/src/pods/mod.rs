@@ -1,4 +1,4 @@
-//! Who runs here: cgroups by their names, a manifest file, and the table that the fast path reads.
+//! The pods of this node: found by the names of their cgroups, opened, and held in the table that the fast path reads.
 
 pub mod builder;
 pub mod cgroup_name;

@@ -7,13 +7,17 @@ use std::{
 };
 
 use evictd_engine::{
-    Candidate, CandidateState, ManagedPod, Pod, RankInputs, model::settings::Mode,
+    Candidate, CandidateState, ManagedPod, Pod, RankInputs,
+    counter_history::CounterHistory,
+    model::{settings::Mode, usage::MemoryReading},
     permit::EvictionPermit,
+    round::Candidates,
 };
 use evictd_sys::fs::{PathError, is_gone};
 
 use crate::cgroup::{
-    kill::CgroupKiller, memory::MemoryCgroup, stat_flush::StatFlusher, swap::PodSwap,
+    kill::CgroupKiller, limited::LimitedCgroups, memory::MemoryCgroup, stat_flush::StatFlusher,
+    swap::PodSwap,
 };
 
 /// One pod with everything open that a decision and a kill need.
@@ -25,6 +29,8 @@ pub struct Entry {
     pub memory: MemoryCgroup,
     /// The same of its containers and of itself, to be flushed.
     statistics: StatFlusher,
+    /// Those of them that have limits of their own.
+    pub limited: LimitedCgroups,
     /// Its end.
     pub killer: CgroupKiller,
     /// Whether it is never evicted.
@@ -44,6 +50,7 @@ impl Entry {
             pod,
             memory: MemoryCgroup::open(cgroup)?,
             statistics: StatFlusher::of_tree(cgroup),
+            limited: LimitedCgroups::of_tree(cgroup),
             killer: CgroupKiller::open(cgroup)?,
             protected,
             permit: EvictionPermit::default(),
@@ -119,13 +126,8 @@ pub struct PodTable {
     pub entries: Vec<Arc<Entry>>,
     /// One per entry; the fast path writes here and never grows it.
     pub candidates: Vec<Candidate>,
-    /// By how much each was seen to grow, in bytes per second; 0 where that is not known.
-    pub grew: Vec<u64>,
-    /// What each used when that was asked, and when it was (nanoseconds of CLOCK_MONOTONIC); 0: never.
-    earlier: Vec<u64>,
-    earlier_at: u64,
-    /// The same a second or two before that, and as much before again.
-    older: [Usages; 2],
+    /// What their usage counters showed at earlier looks.
+    pub history: CounterHistory,
     /// What each used when its statistics were flushed last, in bytes.
     seen: Vec<u64>,
     /// Of the cgroups that the pods lie in: their classes, and the cgroup of all pods.
@@ -134,21 +136,6 @@ pub struct PodTable {
     pub swap: Arc<PodSwap>,
 }
 
-/// What each pod used at one moment.
-#[derive(Debug, Default)]
-struct Usages {
-    /// In nanoseconds of CLOCK_MONOTONIC; 0: never.
-    at: u64,
-    /// In bytes, one per entry.
-    bytes: Vec<u64>,
-}
-
-/// Over less than this a growth says nothing, in nanoseconds.
-const GROWTH_NS: u64 = 1_000_000;
-/// What is `older` is so much older at least, in nanoseconds.
-const OLDER_NS: u64 = 1_000_000_000;
-/// A pod whose counter has moved by less than this has not grown, in bytes.
-const STILL: u64 = 1 << 20;
 /// So many pods at once have their statistics flushed: the pod that made them lag is the one that has grown most.
 const MOST_GROWN: usize = 4;
 
@@ -160,59 +147,32 @@ impl PodTable {
         }
         entries.sort_by(|one, other| key(one).cmp(&key(other)));
         let candidates = entries.iter().map(|e| candidate(e)).collect();
-        let zeros = vec![0; entries.len()];
         let above = StatFlusher::of(&above(&entries));
         let swap = Arc::new(PodSwap::of(entries.iter().map(|entry| &entry.memory)));
         Self {
+            history: CounterHistory::new(entries.len()),
+            seen: vec![0; entries.len()],
             entries,
             candidates,
-            grew: zeros.clone(),
-            earlier: zeros.clone(),
-            earlier_at: 0,
-            older: [(); 2].map(|()| Usages {
-                at: 0,
-                bytes: zeros.clone(),
-            }),
-            seen: zeros,
             above,
             swap,
         }
     }
 
-    /// All usages were asked anew: who has grown since they were before. Does not allocate.
+    /// All usages were read anew. Does not allocate.
     pub fn note_growth(&mut self, now: u64) {
-        let elapsed = now.saturating_sub(self.earlier_at);
-        if elapsed < GROWTH_NS {
-            return;
-        }
-        let is_first = self.earlier_at == 0;
-        if self.earlier_at.saturating_sub(self.older[0].at) >= OLDER_NS {
-            self.older.swap(0, 1);
-            let older = &mut self.older[0];
-            older.at = self.earlier_at;
-            older.bytes.copy_from_slice(&self.earlier);
-        }
-        let usages = self.candidates.iter().zip(&mut self.earlier);
-        for ((candidate, earlier), grew) in usages.zip(&mut self.grew) {
-            let grown = u128::from(candidate.usage.saturating_sub(*earlier));
-            let per_second = grown * 1_000_000_000 / u128::from(elapsed);
-            *grew = match is_first {
-                true => 0,
-                false => u64::try_from(per_second).unwrap_or(u64::MAX),
-            };
-            *earlier = candidate.usage;
-        }
-        self.earlier_at = now;
+        let usages = self.candidates.iter().map(|candidate| candidate.usage);
+        self.history.note(now, usages);
     }
 
-    /// Since when (nanoseconds of CLOCK_MONOTONIC) a pod that uses so much now is known not to have grown.
-    pub fn still_since(&self, place: usize, usage: u64) -> Option<u64> {
-        let is_still = |older: &&Usages| {
-            let was = older.bytes.get(place);
-            older.at > 0 && was.is_some_and(|was| usage.abs_diff(*was) <= STILL)
-        };
-        let older = self.older.iter().rev().find(is_still)?;
-        Some(older.at)
+    /// The candidates, and what reads a pod in full.
+    pub fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
+        let entries = &self.entries;
+        Candidates {
+            candidates: &mut self.candidates,
+            grew: self.history.grew(),
+            read: |position: usize| entries.get(position)?.memory.read().ok(),
+        }
     }
 
     /// Makes the kernel flush the statistics of those pods that have grown most since that was done for them, and of the
@@ -294,28 +254,6 @@ mod tests {
     use std::fs;
 
     use super::*;
-
-    #[test]
-    fn a_pod_that_has_not_grown_is_known_after_a_second() {
-        let dir = tempfile::tempdir().unwrap();
-        for file in ["memory.usage_in_bytes", "memory.stat", "cgroup.procs"] {
-            fs::write(dir.path().join(file), "0").unwrap();
-        }
-        let entry = Entry::open(Pod::default(), dir.path(), Mode::Evictd).unwrap();
-        let mut table = PodTable::new(vec![Arc::new(entry)]);
-        let mut note = |now: u64, usage: u64| {
-            table.candidates[0].usage = usage;
-            table.note_growth(now);
-            table.still_since(0, usage)
-        };
-        let (second, usage) = (1_000_000_000, 500 << 20);
-        assert_eq!(note(5 * second, usage), None);
-        assert_eq!(note(5 * second + 10_000_000, usage), Some(5 * second));
-        assert_eq!(note(5 * second + 20_000_000, usage + 2 * STILL), None);
-        assert_eq!(note(6 * second, usage), Some(5 * second));
-        assert_eq!(note(7 * second, usage), Some(5 * second));
-        assert_eq!(note(8 * second, usage), Some(6 * second));
-    }
 
     /// The pod that has grown most comes first, and one that has shrunk meanwhile is not forgotten.
     #[test]

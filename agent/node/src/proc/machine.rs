@@ -8,7 +8,7 @@ use std::{
 
 use evictd_sys::fs::PathError;
 
-use crate::kernfile::{malformed, number, pread};
+use crate::kernfile::{bad_message, malformed, number, open_primed, pread};
 
 /// More than the first lines of meminfo: MemTotal, MemFree, MemAvailable.
 const MEMINFO_HEAD: usize = 256;
@@ -29,11 +29,10 @@ impl MemAvailable {
     /// # Errors
     /// Not there, or without the line (kernels before 3.14).
     pub fn open(proc: &Path) -> Result<Self, PathError> {
-        let open = |meminfo| Self {
-            meminfo,
+        Ok(Self {
+            meminfo: open_meminfo(proc, &["MemTotal:", "MemAvailable:"])?,
             with_balloon: false,
-        };
-        open_meminfo(proc, open, |opened| opened.read().map(drop))
+        })
     }
 
     /// With what a balloon holds that gives it back before the OOM killer comes, below a sysfs mount.
@@ -54,9 +53,9 @@ impl MemAvailable {
             false => MEMINFO_HEAD,
         };
         let text = pread(&self.meminfo, &mut buffer[..wanted])?;
-        let total = meminfo(text, "MemTotal:").ok_or_else(|| malformed("no MemTotal"))?;
+        let total = meminfo(text, "MemTotal:").ok_or_else(bad_message)?;
         let available = meminfo(text, "MemAvailable:");
-        let available = available.ok_or_else(|| malformed("no MemAvailable"))?;
+        let available = available.ok_or_else(bad_message)?;
         let balloon = match self.with_balloon {
             true => meminfo(text, BALLOON).unwrap_or(0),
             false => 0,
@@ -122,7 +121,7 @@ impl MemoryUse {
     /// # Errors
     /// Not there, or without the lines.
     pub fn open(proc: &Path) -> Result<Self, PathError> {
-        open_meminfo(proc, Self, |opened| opened.read().map(drop))
+        open_meminfo(proc, &["AnonPages:", "Shmem:", "SReclaimable:"]).map(Self)
     }
 
     /// Bytes at this moment. Does not allocate.
@@ -132,7 +131,7 @@ impl MemoryUse {
     pub fn read(&self) -> io::Result<MemoryUses> {
         let mut buffer = [0; MEMINFO];
         let text = pread(&self.0, &mut buffer)?;
-        let line = |name| meminfo(text, name).ok_or_else(|| malformed("a line is missing"));
+        let line = |name| meminfo(text, name).ok_or_else(bad_message);
         Ok(MemoryUses {
             anonymous: line("AnonPages:")?.saturating_add(line("Shmem:")?),
             reclaimable_slab: line("SReclaimable:")?,
@@ -168,8 +167,7 @@ impl SwapFree {
     /// # Errors
     /// Not in the kernel's form.
     pub fn read(&self) -> io::Result<u64> {
-        meminfo(pread(&self.0, &mut [0; MEMINFO])?, "SwapFree:")
-            .ok_or_else(|| malformed("no SwapFree"))
+        meminfo(pread(&self.0, &mut [0; MEMINFO])?, "SwapFree:").ok_or_else(bad_message)
     }
 }
 
@@ -183,18 +181,19 @@ pub fn memory_total(proc: &Path) -> Result<u64, PathError> {
     meminfo(&text, "MemTotal:").ok_or_else(|| PathError::at(&path)(malformed("no MemTotal")))
 }
 
-/// Opens `meminfo` below a procfs mount for a reader of it, which has to find its lines there.
-fn open_meminfo<T>(
-    proc: &Path,
-    reader: impl FnOnce(File) -> T,
-    read: impl FnOnce(&T) -> io::Result<()>,
-) -> Result<T, PathError> {
+/// Opens `meminfo` below a procfs mount for a reader that has to find these lines there.
+fn open_meminfo(proc: &Path, lines: &[&str]) -> Result<File, PathError> {
     let path = proc.join("meminfo");
-    let opened = File::open(&path)
-        .map(reader)
-        .map_err(PathError::at(&path))?;
-    read(&opened).map_err(PathError::at(&path))?;
-    Ok(opened)
+    let file = open_primed(&path)?;
+    let mut buffer = [0; MEMINFO];
+    let text = pread(&file, &mut buffer).map_err(PathError::at(&path))?;
+    match lines.iter().find(|line| meminfo(text, line).is_none()) {
+        Some(line) => {
+            let what = format!("no {}", line.trim_end_matches(':'));
+            Err(PathError::at(&path)(malformed(&what)))
+        }
+        None => Ok(file),
+    }
 }
 
 /// The bytes that a line of meminfo tells in kB. Does not allocate.

@@ -4,7 +4,7 @@ use std::{fs::File, io, path::Path};
 
 use evictd_sys::fs::PathError;
 
-use crate::kernfile::{malformed, number, open_primed, pread};
+use crate::kernfile::{bad_message, number, open_primed, pread};
 
 /// One reading of the node. The unit is a task: every thread counts, and so does a zombie until it is reaped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,13 +66,13 @@ impl Pids {
         for file in &self.limits {
             let mut buffer = [0; 32];
             let limit = number(pread(file, &mut buffer)?);
-            capacity = capacity.min(limit.ok_or_else(|| malformed("not a number of tasks"))?);
+            capacity = capacity.min(limit.ok_or_else(bad_message)?);
         }
         let mut buffer = [0; 128];
         let used = running_and_all(pread(&self.loadavg, &mut buffer)?);
         Ok(PidReading {
             capacity,
-            used: used.ok_or_else(|| malformed("no field `running/all` in loadavg"))?,
+            used: used.ok_or_else(bad_message)?,
         })
     }
 }

@@ -1,6 +1,9 @@
 //! When processes were started.
 
-use evictd_sys::fs::read_lossy;
+use evictd_sys::{
+    clock::{boottime_ns, monotonic_ns},
+    fs::read_lossy,
+};
 
 /// Fields of `/proc/PID/stat` between the command's closing parenthesis and `starttime`.
 const BEFORE_START: usize = 19;
@@ -9,9 +12,8 @@ const BEFORE_START: usize = 19;
 /// where the machine slept meanwhile. `None` for a process that is gone or not to be seen.
 pub fn started(pid: i32) -> Option<i64> {
     let stat = read_lossy(format!("/proc/{pid}/stat")).ok()?;
-    let boottime = clock(libc::CLOCK_BOOTTIME);
-    let slept = boottime.saturating_sub(clock(libc::CLOCK_MONOTONIC));
-    Some(start_of(&stat, ticks_per_second())?.saturating_sub(slept))
+    let slept = boottime_ns().saturating_sub(monotonic_ns());
+    Some(start_of(&stat, ticks_per_second())?.saturating_sub_unsigned(slept))
 }
 
 /// `starttime` out of a `stat`, in nanoseconds of CLOCK_BOOTTIME.
@@ -27,22 +29,9 @@ fn ticks_per_second() -> i64 {
     unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1)
 }
 
-fn clock(id: libc::clockid_t) -> i64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes into a local; these clocks always exist.
-    unsafe { libc::clock_gettime(id, &raw mut t) };
-    t.tv_sec
-        .saturating_mul(1_000_000_000)
-        .saturating_add(t.tv_nsec)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evictd_sys::clock::monotonic_ns;
 
     #[test]
     fn a_start_is_found_behind_any_name() {

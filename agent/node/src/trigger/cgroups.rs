@@ -14,9 +14,10 @@ use evictd_common::{
 use crate::{
     bpf::{
         object::{AttachPoint, BpfObject, ObjectError, ProgramSpec},
+        ring::next_record,
         tracefs,
     },
-    trigger::hook::{CountHook, Hook as _, HookUnavailable, ProbeResults, SelectedHook, select},
+    trigger::hook::{self, CountHook, HookUnavailable, SelectedHook},
 };
 
 /// The programs of a hook: all of them or none.
@@ -65,6 +66,15 @@ fn expect_fields() -> Result<(), String> {
     tracefs::expect("cgroup", "cgroup_attach_task", &attach)
 }
 
+/// Attaches the programs of a hook; the ring buffer that they write to.
+fn attach(hook: CountHook, object: &mut BpfObject) -> Result<RingBuf<MapData>, String> {
+    if hook == CountHook::Tracepoint {
+        expect_fields()?;
+    }
+    object.attach_all(programs(hook))?;
+    object.ring("CGROUP_EVENTS").map_err(|e| e.to_string())
+}
+
 /// What happened to a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupEventKind {
@@ -107,32 +117,14 @@ impl CgroupEvents {
         object: Result<&mut BpfObject, &str>,
         forced: Option<CountHook>,
     ) -> Result<Self, HookUnavailable<CountHook>> {
-        let mut facts = ProbeResults::default();
-        let (mut object, mut ring) = (object, None);
-        for &hook in CountHook::PREFERENCE {
-            if ring.is_some() || forced.is_some_and(|f| f != hook) {
-                continue;
-            }
-            let tried = match (hook, &mut object) {
-                (CountHook::Sampler, _) => Ok(()),
-                (_, Err(reason)) => Err((*reason).to_owned()),
-                (_, Ok(object)) => {
-                    let known = match hook {
-                        CountHook::Tracepoint => expect_fields(),
-                        _ => Ok(()),
-                    };
-                    known
-                        .and_then(|()| object.attach_all(programs(hook)))
-                        .and_then(|()| {
-                            ring = Some(object.ring("POD_LIFE").map_err(|e| e.to_string())?);
-                            Ok(())
-                        })
-                }
-            };
-            facts.record(hook, tried);
-        }
+        let mut object = object;
+        let (choice, ring) = hook::probe(forced, |hook| match (hook, &mut object) {
+            (CountHook::Sampler, _) => Ok(None),
+            (_, Err(reason)) => Err((*reason).to_owned()),
+            (_, Ok(object)) => attach(hook, object).map(Some),
+        })?;
         Ok(Self {
-            choice: select(&facts, forced)?,
+            choice,
             ring,
             dropped: 0,
             cut: false,
@@ -152,12 +144,7 @@ impl CgroupEvents {
     /// The oldest change not read yet.
     pub fn next_event(&mut self) -> Option<CgroupEvent> {
         loop {
-            let item = self.ring.as_mut()?.next()?;
-            let Ok(bytes) = <&[u8; size_of::<Event>()]>::try_from(&*item) else {
-                continue;
-            };
-            // SAFETY: Event is made of integers, so that every pattern of its bytes is one.
-            let event: Event = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+            let event: Event = next_record(self.ring.as_mut()?)?;
             // One byte of a full path went to the end mark.
             self.cut |= event.length as usize >= PATH_BYTES - 1;
             if let Some(change) = change(&event) {
@@ -175,7 +162,7 @@ impl CgroupEvents {
         if self.ring.is_none() {
             return Ok(true);
         }
-        let dropped = object.drops(DropCounter::PodLife)?;
+        let dropped = object.drops(DropCounter::CgroupEvent)?;
         let lost = dropped != std::mem::replace(&mut self.dropped, dropped);
         Ok(lost | std::mem::take(&mut self.cut))
     }

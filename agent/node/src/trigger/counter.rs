@@ -11,7 +11,10 @@ use std::{
 use aya::maps::{Array, MapData, RingBuf};
 use evictd_common::counter::{CounterTrigger as Record, direction};
 
-use crate::bpf::object::{BpfObject, ObjectError, os_error};
+use crate::bpf::{
+    object::{BpfObject, ObjectError, os_error},
+    ring::next_record,
+};
 
 pub use evictd_common::counter::{CgroupCount, CounterTriggerEvent, TRIGGERS};
 
@@ -54,7 +57,7 @@ pub struct CounterEvent {
 pub struct Drift {
     /// Samples that found the count off.
     pub corrections: u64,
-    /// By how much, flushed without sign.
+    /// By how much, added up without sign.
     pub total: u64,
 }
 
@@ -79,7 +82,7 @@ struct Slot {
     trigger: Option<Trigger>,
     generation: u64,
     /// The generation whose crossing was handed out: two CPUs that cross at once both report it.
-    told: u64,
+    handed_on: u64,
 }
 
 #[derive(Default)]
@@ -113,7 +116,7 @@ fn record(base: i64, slot: Slot) -> Record {
 pub(super) struct EventCounter {
     counts: Array<MapData, i64>,
     triggers: Array<MapData, Record>,
-    trips: RingBuf<MapData>,
+    wakeups: RingBuf<MapData>,
     counters: Vec<Counter>,
 }
 
@@ -126,7 +129,7 @@ impl EventCounter {
         Ok(Self {
             counts: object.array(names.counts)?,
             triggers: object.array(names.triggers)?,
-            trips: object.ring(names.wakeups)?,
+            wakeups: object.ring(names.wakeups)?,
             counters: (0..counters).map(|_| Counter::default()).collect(),
         })
     }
@@ -213,38 +216,32 @@ impl EventCounter {
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.trips.as_fd()
+        self.wakeups.as_fd()
     }
 
     /// The oldest crossing not read yet, once per arming. Those of triggers that were set anew in the meantime are left
     /// out.
     pub fn next(&mut self) -> Option<CounterEvent> {
         loop {
-            let item = self.trips.next()?;
-            let Ok(bytes) = <&[u8; size_of::<CounterTriggerEvent>()]>::try_from(&*item) else {
-                continue;
-            };
-            // SAFETY: Trip is made of integers, so that every pattern of its bytes is one.
-            let trip: CounterTriggerEvent =
-                unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+            let event: CounterTriggerEvent = next_record(&mut self.wakeups)?;
             let (counter, slot) = (
-                (trip.slot / TRIGGERS) as usize,
-                (trip.slot % TRIGGERS) as usize,
+                (event.slot / TRIGGERS) as usize,
+                (event.slot % TRIGGERS) as usize,
             );
             let Some(state) = self.counters.get_mut(counter) else {
                 continue;
             };
             let armed = &mut state.slots[slot];
             if let Some(base) = state.base
-                && armed.generation == trip.generation
-                && armed.told != trip.generation
+                && armed.generation == event.generation
+                && armed.handed_on != event.generation
             {
-                armed.told = trip.generation;
+                armed.handed_on = event.generation;
                 return Some(CounterEvent {
                     counter,
                     slot,
-                    available: base - trip.count,
-                    event: trip,
+                    available: base - event.count,
+                    event,
                 });
             }
         }
@@ -288,7 +285,7 @@ mod tests {
             Slot {
                 trigger,
                 generation: 1,
-                told: 0,
+                handed_on: 0,
             },
         )
     }
@@ -316,7 +313,7 @@ mod tests {
         fn below_or_recovered(base in -1_000_000_i64..1_000_000, limit in 0_i64..1_000_000, count in -1_000_000_i64..1_000_000) {
             let holds = |crossing| {
                 let trigger = Some(Trigger { available: limit, crossing });
-                let r = record(base, Slot { trigger, generation: 1, told: 0 });
+                let r = record(base, Slot { trigger, generation: 1, handed_on: 0 });
                 if r.direction == direction::FALLING { count <= r.limit } else { count >= r.limit }
             };
             proptest::prop_assert_eq!(holds(Crossing::Below), base - count < limit);

@@ -1,4 +1,4 @@
-//! The ladders: which hook a trigger gets. Facts go in, a decision comes out; nothing is touched here.
+//! The ladders: which hook a trigger gets. How a hook is attached comes from the trigger; nothing is touched here.
 
 use std::fmt;
 
@@ -40,8 +40,8 @@ pub fn cost(hook: MemoryHook) -> Cost {
 pub fn program(hook: MemoryHook) -> Option<ProgramSpec> {
     const CHARGE: &str = "page_counter_try_charge";
     let (name, place) = match hook {
-        MemoryHook::Fexit => ("memory_charge_exit", AttachPoint::FunctionExit(CHARGE)),
-        MemoryHook::Kprobe => ("memory_charge_entry", AttachPoint::FunctionEntry(CHARGE)),
+        MemoryHook::Fexit => ("memory_charge_exit", AttachPoint::Fexit(CHARGE)),
+        MemoryHook::Kprobe => ("memory_charge_entry", AttachPoint::Kprobe(CHARGE)),
         MemoryHook::Tracepoint => (
             "memory_lruvec",
             AttachPoint::BtfTracepoint("mod_memcg_lruvec_state"),
@@ -88,32 +88,6 @@ impl Hook for CountHook {
     const FIELD: &'static str = "countHook";
 }
 
-/// What probing found: for each hook, nothing or the reason why it cannot be had. A hook that was not tried is absent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbeResults<H = MemoryHook> {
-    refused: Vec<(H, String)>,
-    usable: Vec<H>,
-}
-
-impl<H> Default for ProbeResults<H> {
-    fn default() -> Self {
-        Self {
-            refused: Vec::new(),
-            usable: Vec::new(),
-        }
-    }
-}
-
-impl<H: Hook> ProbeResults<H> {
-    /// Notes what trying a hook gave.
-    pub fn record(&mut self, hook: H, tried: Result<(), String>) {
-        match tried {
-            Ok(()) => self.usable.push(hook),
-            Err(reason) => self.refused.push((hook, reason)),
-        }
-    }
-}
-
 /// The hook that is used, and why the better ones are not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectedHook<H = MemoryHook> {
@@ -133,61 +107,51 @@ pub struct HookUnavailable<H: Hook = MemoryHook> {
     pub reason: String,
 }
 
-/// Takes the best hook that works, or the one that is asked for and no other: who names a hook wants to know when
-/// it is refused.
-pub fn select<H: Hook>(
-    facts: &ProbeResults<H>,
+/// Tries the hooks from the best down until one can be had; or the one that is asked for and no other: who names a hook wants to
+/// know when it is refused.
+///
+/// # Errors
+/// The forced hook is refused, or all are.
+pub(super) fn probe<H: Hook, T>(
     forced: Option<H>,
-) -> Result<SelectedHook<H>, HookUnavailable<H>> {
-    let reason_of = |hook: H| {
-        let known = facts.refused.iter().find(|(h, _)| *h == hook);
-        known.map_or_else(|| "was not probed".to_owned(), |(_, reason)| reason.clone())
-    };
-    if let Some(hook) = forced {
-        return if facts.usable.contains(&hook) {
-            Ok(SelectedHook {
-                hook,
-                refused: Vec::new(),
-            })
-        } else {
-            Err(HookUnavailable {
-                hook,
-                reason: reason_of(hook),
-            })
-        };
+    mut attach: impl FnMut(H) -> Result<T, String>,
+) -> Result<(SelectedHook<H>, T), HookUnavailable<H>> {
+    let forced = forced.as_ref().map(std::slice::from_ref);
+    let mut refused = Vec::new();
+    for &hook in forced.unwrap_or(H::PREFERENCE) {
+        match attach(hook) {
+            Ok(attached) => return Ok((SelectedHook { hook, refused }, attached)),
+            Err(reason) => refused.push((hook, reason)),
+        }
     }
-    let hooks = H::PREFERENCE.iter().copied();
-    let hook = hooks
-        .clone()
-        .find(|h| facts.usable.contains(h))
-        .unwrap_or(H::LAST);
-    let refused = hooks
-        .take_while(|h| *h != hook)
-        .map(|h| (h, reason_of(h)))
-        .collect();
-    Ok(SelectedHook { hook, refused })
+    let (hook, reason) = refused
+        .pop()
+        .unwrap_or_else(|| (H::LAST, "was not tried".to_owned()));
+    Err(HookUnavailable { hook, reason })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn facts(usable: &[MemoryHook]) -> ProbeResults {
-        let mut facts = ProbeResults::default();
-        for hook in MemoryHook::LADDER {
-            let tried = if usable.contains(&hook) {
-                Ok(())
-            } else {
-                Err(format!("no {hook}"))
-            };
-            facts.record(hook, tried);
-        }
-        facts
+    /// On a machine where these can be had.
+    fn choose(
+        usable: &[MemoryHook],
+        forced: Option<MemoryHook>,
+    ) -> Result<SelectedHook, HookUnavailable> {
+        let attach = |hook: MemoryHook| match usable.contains(&hook) {
+            true => Ok(hook),
+            false => Err(format!("no {hook}")),
+        };
+        let (choice, attached) = probe(forced, attach)?;
+        assert_eq!(choice.hook, attached);
+        Ok(choice)
     }
 
     #[test]
     fn the_best_usable_hook_is_taken_and_the_refused_ones_keep_their_reason() {
-        let choice = select(&facts(&[MemoryHook::Sampler, MemoryHook::Tracepoint]), None).unwrap();
+        let usable = [MemoryHook::Sampler, MemoryHook::Tracepoint];
+        let choice = choose(&usable, None).unwrap();
         assert_eq!(choice.hook, MemoryHook::Tracepoint);
         assert_eq!(
             choice.refused,
@@ -199,23 +163,18 @@ mod tests {
     }
 
     #[test]
-    fn with_nothing_at_all_the_sampler_is_left() {
-        assert_eq!(
-            select(&ProbeResults::<MemoryHook>::default(), None)
-                .unwrap()
-                .hook,
-            MemoryHook::Sampler
-        );
+    fn with_nothing_else_the_sampler_is_left() {
+        let choice = choose(&[MemoryHook::Sampler], None).unwrap();
+        assert_eq!(choice.hook, MemoryHook::Sampler);
+        assert_eq!(choice.refused.len(), MemoryHook::LADDER.len() - 1);
     }
 
     #[test]
     fn a_forced_hook_is_taken_or_refused_but_never_replaced() {
-        let facts = facts(&[MemoryHook::Fexit, MemoryHook::Eventfd]);
-        assert_eq!(
-            select(&facts, Some(MemoryHook::Eventfd)).unwrap().hook,
-            MemoryHook::Eventfd
-        );
-        let refused = select(&facts, Some(MemoryHook::Kprobe)).unwrap_err();
+        let usable = [MemoryHook::Fexit, MemoryHook::Eventfd];
+        let choice = choose(&usable, Some(MemoryHook::Eventfd)).unwrap();
+        assert_eq!((choice.hook, choice.refused), (MemoryHook::Eventfd, vec![]));
+        let refused = choose(&usable, Some(MemoryHook::Kprobe)).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "memoryHook: kprobe cannot be used here: no kprobe"

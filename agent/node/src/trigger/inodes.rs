@@ -30,7 +30,7 @@ use crate::{
     sampling,
     trigger::{
         counter::{CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
-        hook::{CountHook, HookUnavailable, SelectedHook, select},
+        hook::{CountHook, HookUnavailable, SelectedHook},
         inodes::hooks::{probe, without_hooks},
     },
 };
@@ -41,7 +41,7 @@ pub use shares::ShareReader;
 
 const MAPS: MapNames = MapNames {
     counts: "INODE_COUNTS",
-    triggers: "INODE_WIRES",
+    triggers: "INODE_TRIGGERS",
     wakeups: "INODE_WAKEUPS",
 };
 
@@ -143,11 +143,10 @@ impl InodeTrigger {
             if watched.len() == MAX_FILESYSTEMS as usize {
                 return Err(InodeError::TooMany(directory.to_owned()));
             }
-            let facts = match &place {
+            let choice = match &place {
                 Ok(_) => probe(&superblock.kind, &mut object, &mut attached, forced),
                 Err(error) => without_hooks(error, forced),
-            };
-            let choice = select(&facts, forced)?;
+            }?;
             let disk = Disk {
                 filesystem,
                 superblock: superblock.clone(),

@@ -19,7 +19,7 @@ use crate::{
     },
     cgroup::memory::MemoryCgroup,
     trigger::{
-        hook::{self, HookUnavailable, ProbeResults, SelectedHook, select},
+        hook::{self, HookUnavailable, SelectedHook},
         memory::{
             bpf::{Attached, BpfMemoryTrigger},
             cgroup_v1::CgroupV1Trigger,
@@ -29,8 +29,8 @@ use crate::{
 
 pub use self::kernel_kills::{KernelKill, inherit as inherit_kills};
 pub use evictd_common::memory::{
-    MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent, batch_bytes,
-    is_unlimited, slot,
+    CHARGE_BATCH, MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent,
+    batch_bytes, is_unlimited, slot,
 };
 pub use evictd_sys::page::page_size;
 
@@ -267,33 +267,13 @@ pub fn build(
     object: Result<&mut BpfObject, &str>,
     forced: Option<MemoryHook>,
 ) -> Result<Built, HookUnavailable> {
-    let mut facts = ProbeResults::default();
-    let mut found: Option<Box<dyn MemoryTrigger>> = None;
-    let mut object = object;
-    let mut with_program = None;
-    for hook in MemoryHook::LADDER {
-        if found.is_some() || forced.is_some_and(|f| f != hook) {
-            continue;
-        }
-        let tried = match (hook, &mut object) {
-            (MemoryHook::Sampler, _) => Ok(Box::new(Sampler) as Box<dyn MemoryTrigger>),
-            (MemoryHook::Eventfd, _) => CgroupV1Trigger::new(scopes).map(|e| Box::new(e) as _),
-            (_, Ok(object)) => attach(hook, scopes, object, &mut with_program),
-            (_, Err(reason)) => Err((*reason).to_owned()),
-        };
-        facts.record(
-            hook,
-            match tried {
-                Ok(trigger) => {
-                    found = Some(trigger);
-                    Ok(())
-                }
-                Err(reason) => Err(reason),
-            },
-        );
-    }
-    let choice = select(&facts, forced)?;
-    let trigger = found.unwrap_or_else(|| Box::new(Sampler));
+    let (mut object, mut with_program) = (object, None);
+    let (choice, trigger) = hook::probe(forced, |hook| match (hook, &mut object) {
+        (MemoryHook::Sampler, _) => Ok(Box::new(Sampler) as Box<dyn MemoryTrigger>),
+        (MemoryHook::Eventfd, _) => CgroupV1Trigger::new(scopes).map(|e| Box::new(e) as _),
+        (_, Ok(object)) => attach(hook, scopes, object, &mut with_program),
+        (_, Err(reason)) => Err((*reason).to_owned()),
+    })?;
     Ok(Built { trigger, choice })
 }
 

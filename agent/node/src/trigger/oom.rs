@@ -3,7 +3,10 @@
 use aya::maps::{MapData, RingBuf};
 pub use evictd_common::oom::{LEVELS, Level, OomEvent as Record, OomKill, UNKNOWN, kind};
 
-use crate::bpf::object::{AttachPoint, BpfObject, ObjectError, ProgramSpec, VictimArgument};
+use crate::bpf::{
+    object::{AttachPoint, BpfObject, ObjectError, ProgramSpec, VictimArgument},
+    ring::next_record,
+};
 
 /// Tells the victim as a task: all that can be read of it.
 const VICTIM_TYPED: ProgramSpec = ProgramSpec {
@@ -12,11 +15,11 @@ const VICTIM_TYPED: ProgramSpec = ProgramSpec {
 };
 const VICTIM_ENTRY: ProgramSpec = ProgramSpec {
     name: "oom_victim_entry",
-    attach_point: AttachPoint::FunctionStart("mark_oom_victim"),
+    attach_point: AttachPoint::Fentry("mark_oom_victim"),
 };
 const VICTIM_PROBE: ProgramSpec = ProgramSpec {
     name: "oom_victim_probe",
-    attach_point: AttachPoint::FunctionEntry("mark_oom_victim"),
+    attach_point: AttachPoint::Kprobe("mark_oom_victim"),
 };
 /// Tells its process id.
 const VICTIM_NUMBER: ProgramSpec = ProgramSpec {
@@ -27,11 +30,11 @@ const VICTIM_NUMBER: ProgramSpec = ProgramSpec {
 const CONTEXT: [ProgramSpec; 2] = [
     ProgramSpec {
         name: "oom_context_entry",
-        attach_point: AttachPoint::FunctionStart("oom_kill_process"),
+        attach_point: AttachPoint::Fentry("oom_kill_process"),
     },
     ProgramSpec {
         name: "oom_context_probe",
-        attach_point: AttachPoint::FunctionEntry("oom_kill_process"),
+        attach_point: AttachPoint::Kprobe("oom_kill_process"),
     },
 ];
 const RECLAIM: ProgramSpec = ProgramSpec {
@@ -69,7 +72,7 @@ impl OomReader {
         }
         Ok((
             Self {
-                ring: object.ring("TELEMETRY")?,
+                ring: object.ring("OOM_RECORDS")?,
                 kills: object.ring("OOM_KILLS")?,
             },
             refused,
@@ -78,7 +81,7 @@ impl OomReader {
 
     /// The next kill that was not read yet, oldest first.
     pub fn next_kill(&mut self) -> Option<OomKill> {
-        read(&mut self.kills)
+        next_record(&mut self.kills)
     }
 }
 
@@ -94,21 +97,10 @@ fn attach_first(object: &mut BpfObject, hooks: &[ProgramSpec]) -> Result<(), Str
     Err(reasons.join("; "))
 }
 
-/// The next record of a ring buffer that holds nothing but records of this type.
-fn read<T: aya::Pod>(ring: &mut RingBuf<MapData>) -> Option<T> {
-    loop {
-        let item = ring.next()?;
-        if item.len() == size_of::<T>() {
-            // SAFETY: Pod: every pattern of its bytes is one, and there are as many as it has.
-            return Some(unsafe { std::ptr::read_unaligned(item.as_ptr().cast()) });
-        }
-    }
-}
-
 impl Iterator for OomReader {
     type Item = Record;
 
     fn next(&mut self) -> Option<Record> {
-        read(&mut self.ring)
+        next_record(&mut self.ring)
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     sampling,
     trigger::{
         counter::{CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
-        hook::{CountHook, Hook as _, HookUnavailable, ProbeResults, SelectedHook, select},
+        hook::{self, CountHook, HookUnavailable, SelectedHook},
     },
 };
 
@@ -53,7 +53,7 @@ fn programs(hook: CountHook) -> &'static [ProgramSpec] {
 
 const MAPS: MapNames = MapNames {
     counts: "PID_COUNT",
-    triggers: "PID_WIRES",
+    triggers: "PID_TRIGGERS",
     wakeups: "PID_WAKEUPS",
 };
 
@@ -134,25 +134,12 @@ impl PidTrigger {
         object: Result<&mut BpfObject, &str>,
         forced: Option<CountHook>,
     ) -> Result<Self, HookUnavailable<CountHook>> {
-        let mut facts = ProbeResults::default();
-        let mut counting = None;
-        let mut object = object;
-        for &hook in CountHook::PREFERENCE {
-            if forced.is_some_and(|f| f != hook) {
-                continue;
-            }
-            let tried = match (hook, &mut object) {
-                (CountHook::Sampler, _) => Ok(()),
-                (_, Err(reason)) => Err((*reason).to_owned()),
-                (_, Ok(object)) => attach(hook, object, &mut counting),
-            };
-            let found = tried.is_ok();
-            facts.record(hook, tried);
-            if found {
-                break;
-            }
-        }
-        let choice = select(&facts, forced)?;
+        let (mut object, mut counting) = (object, None);
+        let (choice, ()) = hook::probe(forced, |hook| match (hook, &mut object) {
+            (CountHook::Sampler, _) => Ok(()),
+            (_, Err(reason)) => Err((*reason).to_owned()),
+            (_, Ok(object)) => attach(hook, object, &mut counting),
+        })?;
         let (counting, unused) = match choice.hook {
             CountHook::Sampler => (None, counting),
             CountHook::Typed | CountHook::Tracepoint => (counting, None),

@@ -83,7 +83,8 @@ impl State {
         {
             return Some(known.status.clone());
         }
-        if known.is_none() && self.objects.len() >= MOST_OBJECTS {
+        // One that takes the place of another of its name needs no other.
+        if !self.objects.contains_key(&name) && self.objects.len() >= MOST_OBJECTS {
             if !std::mem::replace(&mut self.too_many, true) {
                 tracing::error!(
                     most = MOST_OBJECTS,
@@ -163,10 +164,12 @@ impl State {
                 self.tenants.insert(key, Arc::new(policy));
             }
             Err(error) => {
-                tracing::error!(policy = ?key, %error, "a namespace's policy cannot be used");
-                let beside = self.tenants_refused.iter().filter(|(of, _)| *of == key.0);
-                if has_place(self.tenants_refused.len(), beside.count()) {
-                    self.tenants_refused.insert(key);
+                let refused = &mut self.tenants_refused;
+                let beside = refused.iter().filter(|(of, _)| *of == key.0).count();
+                // A tenant with thousands of them does not fill the log either.
+                if refused.contains(&key) || has_place(refused.len(), beside) {
+                    tracing::error!(policy = ?key, %error, "a namespace's policy cannot be used");
+                    refused.insert(key);
                 }
             }
         }

@@ -106,6 +106,42 @@ fn there_is_an_end_to_how_many_are_kept() {
     assert!(store.put(&document("p0", 2, "Always")).is_some());
     store.remove("p0");
     assert!(store.put(&document("late", 1, "Never")).is_some());
+    // So may one that was deleted and made anew meanwhile.
+    let mut anew = document("late", 1, "Always");
+    anew["metadata"]["uid"] = "another".into();
+    let taken = store.put(&anew).expect("it has a place");
+    assert_eq!(taken.uid, "another");
+}
+
+/// A file from a disk that was full, or of another program.
+#[test]
+fn what_is_damaged_in_memory_is_left_out() {
+    let store = store();
+    let tenant = |metadata: Value| {
+        json!({
+            "apiVersion": "evictd.io/v1alpha1",
+            "kind": "PodEvictionPolicy",
+            "metadata": metadata,
+            "spec": {"order": -1},
+        })
+    };
+    let good = json!({"namespace": "shop", "name": "shop/db"});
+    let tenants = [
+        json!("text"),
+        json!(7),
+        json!([]),
+        json!({}),
+        json!({"name": 7}),
+        json!(null),
+        good,
+    ]
+    .map(tenant);
+    let objects = [json!("text"), json!(7), json!({"metadata": "text"})];
+    store.restore(&objects, &[&tenants[..], &objects[..]].concat());
+    let state = store.state();
+    let known: Vec<_> = state.tenants.keys().cloned().collect();
+    assert_eq!(known, [("shop".to_owned(), "db".to_owned())]);
+    assert!(state.objects.is_empty());
 }
 
 /// One namespace takes no places that others need.

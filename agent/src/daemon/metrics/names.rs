@@ -18,12 +18,12 @@ pub const DROPS: [(&str, &str, Drop); 4] = [
     (
         "telemetry_dropped",
         "Records that did not fit into the telemetry ring buffer",
-        Drop::Telemetry,
+        Drop::OomRecord,
     ),
     (
         "pod_life_dropped",
         "Cgroup events that did not fit into their ring buffer: the directories were scanned instead",
-        Drop::PodLife,
+        Drop::CgroupEvent,
     ),
     (
         "shares_dropped",

@@ -160,7 +160,7 @@ fn kills_for_one_limit_do_not_fill_the_journal() {
     let next = evidence.take(&since(ONE_RECORD_NS)).unwrap();
     assert_eq!(next.more, 2);
     assert!(evidence.due(minute + 2 * ONE_RECORD_NS).is_empty());
-    assert!(evidence.told.is_empty(), "it is over");
+    assert!(evidence.limits.is_empty(), "it is over");
     // What waits is told at the end.
     let end = |ns: u64| since(3 * ONE_RECORD_NS + ns);
     assert_eq!(evidence.take(&end(0)).unwrap().more, 0);
@@ -181,7 +181,7 @@ fn kills_for_many_limits_share_a_record() {
     };
     let told = (0..LIMITS + 20).filter_map(|number| evidence.take(&of(number)));
     assert_eq!(told.count(), LIMITS + 1);
-    assert_eq!(evidence.told.len(), LIMITS + 1);
+    assert_eq!(evidence.limits.len(), LIMITS + 1);
 }
 
 /// A node that is short is told kill by kill.

@@ -55,6 +55,10 @@ impl Disk for Gated {
         System.length(file)
     }
 
+    fn is_at(&self, file: &File, path: &Path) -> io::Result<bool> {
+        System.is_at(file, path)
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         System.rename(from, to)
     }

@@ -153,13 +153,21 @@ impl Writer {
                 }
             };
         }
-        // What cannot be listed cannot be written either, and that was said.
-        let listed = names(&self.directory, FILE).unwrap_or_default();
-        // An agent that was killed while it wrote has left a temporary file.
-        let left = names(&self.directory, TEMPORARY).unwrap_or_default();
-        for path in listed.iter().rev().skip(MOST).chain(&left) {
-            let _ = fs::remove_file(path);
+        if let Err(error) = self.remove_old() {
+            tracing::warn!(%error, "incidents that are too many cannot be removed");
         }
+    }
+
+    fn remove_old(&self) -> io::Result<()> {
+        let listed = names(&self.directory, FILE)?;
+        // An agent that was killed while it wrote has left a temporary file.
+        let left = names(&self.directory, TEMPORARY)?;
+        let mut removed = Ok(());
+        for path in listed.iter().rev().skip(MOST).chain(&left) {
+            // One that stays keeps no other.
+            removed = removed.and(fs::remove_file(path));
+        }
+        removed
     }
 
     fn write_one(&self, incident: &Incident) -> io::Result<()> {
@@ -171,14 +179,27 @@ impl Writer {
 
 /// The files with this extension, the oldest first. One of a time to come is older than all others: the clock was set back since.
 fn names(directory: &Path, wanted: &str) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(directory) {
+        Ok(entries) => oldest_first(entries, wanted),
+        // No incident was written yet.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn oldest_first(entries: fs::ReadDir, wanted: &str) -> io::Result<Vec<PathBuf>> {
     let now = SystemTime::now();
     let mut names = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let path = entry.path();
-        if path.extension().is_some_and(|e| e == wanted) {
-            let written = entry.metadata()?.modified()?;
-            names.push((written <= now, written, path));
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_none_or(|e| e != wanted) {
+            continue;
+        }
+        match fs::symlink_metadata(&path).and_then(|facts| facts.modified()) {
+            Ok(written) => names.push((written <= now, written, path)),
+            // The agent writes and removes files while a report lists them.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
     }
     names.sort();
@@ -186,16 +207,20 @@ fn names(directory: &Path, wanted: &str) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The ids of the incidents that have a file, oldest file first; at most [`MOST`].
-pub fn ids(state_dir: &Path) -> Vec<String> {
-    // Where no incident was written there is no directory.
-    let names = names(&state_dir.join(DIRECTORY), FILE).unwrap_or_default();
+///
+/// # Errors
+/// The directory is there and cannot be listed.
+pub fn ids(state_dir: &Path) -> Result<Vec<String>, PathError> {
+    let directory = state_dir.join(DIRECTORY);
+    let names = names(&directory, FILE).map_err(PathError::at(&directory))?;
     let newest = names.len().saturating_sub(MOST);
     let ids = names
         .iter()
         .skip(newest)
         .filter_map(|path| path.file_stem());
-    ids.filter_map(|id| id.to_str().map(str::to_owned))
-        .collect()
+    Ok(ids
+        .filter_map(|id| id.to_str().map(str::to_owned))
+        .collect())
 }
 
 /// What was kept of an eviction, if anything was.
@@ -368,6 +393,29 @@ mod tests {
             incidents.writer().write(incidents.due(u64::MAX), &[]);
         }
         assert!(is_there(MOST_OPEN + 5) && is_there(MOST_OPEN + 6));
+    }
+
+    /// An agent that runs replaces temporary files and removes old ones while a report lists them.
+    #[test]
+    fn a_file_that_vanishes_meanwhile_hides_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ["a.json", "b.json", "c.json"].map(|name| dir.path().join(name));
+        files.iter().for_each(|file| fs::write(file, "{}").unwrap());
+        let mut entries = fs::read_dir(dir.path()).unwrap();
+        // With the first entry the kernel has given out all of them.
+        let first = entries.next().unwrap().unwrap().path();
+        let rest: Vec<_> = files.iter().filter(|file| **file != first).collect();
+        fs::remove_file(rest[0]).unwrap();
+        assert_eq!(oldest_first(entries, FILE).unwrap(), [rest[1].clone()]);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_listed_is_not_an_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(ids(dir.path()).unwrap(), [""; 0]);
+        fs::write(dir.path().join(DIRECTORY), "in the way").unwrap();
+        let error = ids(dir.path()).unwrap_err().to_string();
+        assert!(error.contains(DIRECTORY), "{error}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Who goes first by the order that an incident's file has.
+//! Which pod goes first by the order that an incident's file has.
 
 use evictd_engine::{
     Candidate, CandidateState, QosClass, RankInputs, ReleaseTarget, Rules, Signal,

@@ -4,6 +4,7 @@ use std::{
     fmt,
     fs::{self, File},
     io::{self, Write as _},
+    os::unix::fs::MetadataExt as _,
     path::Path,
 };
 
@@ -42,6 +43,12 @@ pub trait Disk: fmt::Debug + Send {
     /// The disk is broken.
     fn length(&self, file: &Self::File) -> io::Result<u64>;
 
+    /// Whether a path still leads to an open file: it may have been removed, or moved, since.
+    ///
+    /// # Errors
+    /// The disk is broken.
+    fn is_at(&self, file: &Self::File, path: &Path) -> io::Result<bool>;
+
     /// Gives a file another name, in place of the file that has it.
     ///
     /// # Errors
@@ -53,6 +60,20 @@ pub trait Disk: fmt::Debug + Send {
     /// # Errors
     /// They are not.
     fn sync_names(&self, dir: &File) -> io::Result<()>;
+}
+
+/// Whether a path leads to an open file or directory.
+///
+/// # Errors
+/// The disk is broken.
+pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let there = match fs::metadata(path) {
+        Ok(there) => there,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(e),
+    };
+    let open = file.metadata()?;
+    Ok((there.dev(), there.ino()) == (open.dev(), open.ino()))
 }
 
 /// The machine's own disk.
@@ -82,6 +103,10 @@ impl Disk for System {
 
     fn length(&self, file: &File) -> io::Result<u64> {
         Ok(file.metadata()?.len())
+    }
+
+    fn is_at(&self, file: &File, path: &Path) -> io::Result<bool> {
+        is_at(file, path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

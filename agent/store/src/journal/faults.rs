@@ -121,6 +121,11 @@ impl Disk for Faulty {
         System.length(file)
     }
 
+    fn is_at(&self, file: &File, path: &Path) -> io::Result<bool> {
+        self.call(Call::Other)?;
+        System.is_at(file, path)
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.call(Call::Other)?;
         System.rename(from, to)
@@ -363,4 +368,85 @@ fn a_start_without_room_carries_over_what_waits_later() {
     journal.append(&eviction(3)).unwrap();
     let kept = read_file(&from, &|_| true).unwrap().0;
     assert_eq!(kept, [eviction(1), eviction(3)]);
+}
+
+/// What waits to be reported, and what counts, is in the new file; every record that follows is where the next agent reads it.
+// R42
+#[test]
+fn a_journal_whose_files_were_removed_begins_anew() {
+    let names = |dir: &Path| {
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    for is_dir_removed in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("state");
+        let mut journal = Journal::open_on(Faulty::new(None), &dir, LIMIT).unwrap();
+        journal.follow().unwrap();
+        journal.restore().unwrap();
+        // The first waits, the second only counts.
+        for record in [eviction(0), eviction(10), reported(10)] {
+            journal.append(&record).unwrap();
+        }
+        match is_dir_removed {
+            true => fs::remove_dir_all(&dir).unwrap(),
+            false => [CURRENT, LOCK_BEFORE]
+                .iter()
+                .for_each(|name| fs::remove_file(dir.join(name)).unwrap()),
+        }
+        journal.append(&eviction(21)).unwrap();
+        assert_eq!(names(&dir), [CURRENT, LOCK_BEFORE]);
+        let (records, _) = read(&dir).unwrap();
+        let Record::Evicted(counted) = eviction(10) else {
+            panic!("an eviction");
+        };
+        let counted = Record::Counted(Box::new(Counted::from(counted.as_ref())));
+        assert_eq!(records, [eviction(0), counted, eviction(21)]);
+        // Of both versions no second agent may write there.
+        let second = Journal::open(&dir).unwrap_err();
+        assert!(matches!(second, JournalError::InUse(_)), "{second}");
+        let before = File::open(dir.join(LOCK_BEFORE)).unwrap();
+        assert!(before.try_lock().is_err());
+        // Removed at its limit, and more than twice.
+        for id in 30..70 {
+            if id % 13 == 0 {
+                fs::remove_file(dir.join(CURRENT)).unwrap();
+            }
+            for record in [eviction(id), reported(id)] {
+                journal.append(&record).unwrap();
+                assert!(read(&dir).unwrap().0.contains(&record), "{id}");
+            }
+        }
+        assert_eq!(journal.lost().load(Ordering::Relaxed), 0);
+    }
+}
+
+/// Between the look and the rename.
+#[test]
+fn a_full_file_that_was_removed_is_rotated() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open_on(Faulty::new(None), dir.path(), LIMIT).unwrap();
+    journal.append(&eviction(1)).unwrap();
+    fs::remove_file(dir.path().join(CURRENT)).unwrap();
+    journal.rotate().unwrap();
+    journal.append(&eviction(2)).unwrap();
+    assert_eq!(read(dir.path()).unwrap(), (vec![eviction(2)], 0));
+}
+
+#[test]
+fn a_directory_that_another_agent_has_made_anew_is_left_to_it() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("state");
+    let mut first = Journal::open(&dir).unwrap();
+    first.append(&eviction(1)).unwrap();
+    fs::remove_dir_all(&dir).unwrap();
+    let mut second = Journal::open(&dir).unwrap();
+    let refusal = first.append(&eviction(2)).unwrap_err();
+    assert!(matches!(refusal, JournalError::InUse(_)), "{refusal}");
+    second.append(&eviction(3)).unwrap();
+    assert_eq!(read(&dir).unwrap(), (vec![eviction(3)], 0));
 }

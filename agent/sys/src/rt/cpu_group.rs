@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::fs::read_lossy;
+use crate::{fs::read_lossy, rt::v1_root};
 
 /// The bit of CAP_SYS_NICE (`include/uapi/linux/capability.h`).
 const CAP_SYS_NICE: u32 = 23;
@@ -30,9 +30,7 @@ impl CpuGroup {
         let budget = |dir: &Path| fs::read_to_string(dir.join(BUDGET)).ok();
         let dir = all.into_iter().find(|dir| budget(dir).is_some())?;
         let has_none = budget(&dir).is_some_and(|text| text.trim() == "0");
-        // Only a root has one (cgroup_base_files of `kernel/cgroup/cgroup-v1.c`).
-        let is_root = |dir: &&Path| dir.join("release_agent").exists();
-        let root = dir.ancestors().find(is_root).map(Path::to_owned);
+        let root = v1_root(&dir).map(Path::to_owned);
         has_none.then_some(Self { dir, root })
     }
 

@@ -28,9 +28,7 @@ pub fn measure(times: usize) -> io::Result<Vec<f64>> {
 
 fn on(cpu: usize, times: usize) -> io::Result<Vec<f64>> {
     pin(cpu)?;
-    if let Some(error) = become_fifo() {
-        return Err(error);
-    }
+    become_fifo()?;
     let mut found = Vec::with_capacity(times);
     for time in 0..times {
         if time % TIMES_AT_ONCE == 0 {

@@ -51,25 +51,6 @@ impl Spec {
         Some(limit)
     }
 
-    /// The memory that the pod cannot exceed; `None` if there is no such limit.
-    pub(super) fn memory_limit(&self) -> Option<u64> {
-        let pod_has = self
-            .resources
-            .as_ref()
-            .is_some_and(|r| r.limits.contains_key(MEMORY));
-        let running = self
-            .containers
-            .iter()
-            .chain(self.init_containers.iter().filter(|c| c.is_restartable()));
-        let bounded = pod_has
-            || running
-                .clone()
-                .all(|c| c.resources.limits.contains_key(MEMORY));
-        self.limit(MEMORY)
-            .filter(|limit| bounded && limit.sign() > 0)
-            .map(|limit| limit.floor())
-    }
-
     /// The most that the pod's containers need at any time (KEP-753): the sum of those that run side by side, or what
     /// an init container needs beside the restartable ones started before it, whichever is more.
     fn aggregate<'a>(

@@ -107,12 +107,3 @@ fn there_is_an_end_to_what_is_remembered() {
     assert_eq!(kept.pods.len() + left_out, 100);
     assert_eq!(kept.policies, many.policies);
 }
-
-#[test]
-fn documents_in_annotations_are_left_out() {
-    let mut pod = pod();
-    let document = "x".repeat(LONGEST_ANNOTATION + 1);
-    pod.annotations.insert("document".into(), document);
-    let kept = without_documents(&pod);
-    assert_eq!(kept.annotations.keys().collect::<Vec<_>>(), ["a"]);
-}

@@ -7,7 +7,7 @@ use crate::{
         object::{AttachPoint, BpfObject, ProgramSpec},
         tracefs,
     },
-    trigger::hook::{CountHook, Hook as _, ProbeResults},
+    trigger::hook::{self, CountHook, HookUnavailable, SelectedHook},
 };
 
 const EXT4_TYPED: &[ProgramSpec] = &[
@@ -128,47 +128,37 @@ fn attach(object: &mut BpfObject, programs: &[ProgramSpec]) -> Result<(), String
     object.attach_all(programs)
 }
 
-/// Tries the hooks of one filesystem type; programs that are attached already serve another one of the type.
+/// Takes the best hook of one filesystem type; programs that are attached already serve another one of the type.
+///
+/// # Errors
+/// The forced hook is refused.
 pub(super) fn probe(
     kind: &str,
     object: &mut Result<&mut BpfObject, &str>,
     attached: &mut Vec<(String, CountHook)>,
     forced: Option<CountHook>,
-) -> ProbeResults<CountHook> {
-    let mut facts = ProbeResults::default();
-    for &hook in CountHook::PREFERENCE {
-        if forced.is_some_and(|f| f != hook) {
-            continue;
-        }
-        let tried = match object {
-            _ if hook == CountHook::Sampler => Ok(()),
-            _ if attached.iter().any(|(k, h)| k == kind && *h == hook) => Ok(()),
-            Err(reason) => Err((*reason).to_owned()),
-            Ok(object) => programs(kind, hook).and_then(|programs| attach(object, &programs)),
-        };
-        let found = tried.is_ok();
-        facts.record(hook, tried);
-        if found {
-            attached.push((kind.to_owned(), hook));
-            break;
-        }
-    }
-    facts
+) -> Result<SelectedHook<CountHook>, HookUnavailable<CountHook>> {
+    let (choice, ()) = hook::probe(forced, |hook| match object {
+        _ if hook == CountHook::Sampler => Ok(()),
+        _ if attached.iter().any(|(k, h)| k == kind && *h == hook) => Ok(()),
+        Err(reason) => Err((*reason).to_owned()),
+        Ok(object) => programs(kind, hook).and_then(|programs| attach(object, &programs)),
+    })?;
+    attached.push((kind.to_owned(), choice.hook));
+    Ok(choice)
 }
 
 /// What there is for a filesystem whose superblock cannot be told: hooks know filesystems by it.
+///
+/// # Errors
+/// Another hook than the sampler is forced.
 pub(super) fn without_hooks(
     error: &PathError,
     forced: Option<CountHook>,
-) -> ProbeResults<CountHook> {
-    let mut facts = ProbeResults::default();
-    let asked = CountHook::PREFERENCE.iter();
-    for &hook in asked.filter(|hook| forced.is_none_or(|forced| forced == **hook)) {
-        let found = match hook {
-            CountHook::Sampler => Ok(()),
-            _ => Err(format!("its superblock cannot be told: {error}")),
-        };
-        facts.record(hook, found);
-    }
-    facts
+) -> Result<SelectedHook<CountHook>, HookUnavailable<CountHook>> {
+    let (choice, ()) = hook::probe(forced, |hook| match hook {
+        CountHook::Sampler => Ok(()),
+        _ => Err(format!("its superblock cannot be told: {error}")),
+    })?;
+    Ok(choice)
 }

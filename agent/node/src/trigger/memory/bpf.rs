@@ -23,6 +23,7 @@ use crate::{
         object::{AttachPoint, BpfObject, ProgramSpec, chain, os_error},
         perf_wakeup::LocalWakeup,
         pin::PinDirectory,
+        ring::next_record,
     },
     cgroup::memory::MemoryCgroup,
     trigger::{
@@ -37,7 +38,7 @@ use crate::{
 /// What is given back, beside [`MemoryHook::Fexit`].
 const UNCHARGE: ProgramSpec = ProgramSpec {
     name: "memory_uncharge_exit",
-    attach_point: AttachPoint::FunctionExit("page_counter_uncharge"),
+    attach_point: AttachPoint::Fexit("page_counter_uncharge"),
 };
 
 /// Reclaims that give nothing back, with the names of their links among what is pinned.
@@ -156,7 +157,7 @@ impl Attached {
     /// Attaches the program of this hook; the reason is the kernel's.
     pub fn new(hook: MemoryHook, object: &mut BpfObject) -> Result<Self, String> {
         let program = hook::program(hook).ok_or_else(|| format!("{hook} has no kernel program"))?;
-        let link = if matches!(program.attach_point, AttachPoint::FunctionEntry(_)) {
+        let link = if matches!(program.attach_point, AttachPoint::Kprobe(_)) {
             Link::Kprobe(object.attach_kprobe(&program)?)
         } else {
             let program = object.load_program(&program)?;
@@ -214,7 +215,7 @@ impl BpfMemoryTrigger {
                 attached,
                 cgroup_ids,
                 triggers: object.array("TRIGGERS")?,
-                generation_count: object.array("ARMINGS")?,
+                generation_count: object.array("GENERATION")?,
                 victims: object.hash("VICTIMS")?,
                 ranked: Default::default(),
                 killed: KernelKills::new(object.map("KILLED")?),
@@ -278,21 +279,16 @@ impl MemoryTrigger for BpfMemoryTrigger {
 
     fn next(&mut self) -> Option<TriggerEvent> {
         loop {
-            let item = self.events.next()?;
-            let Ok(bytes) = <&[u8; size_of::<TriggerEvent>()]>::try_from(&*item) else {
-                continue;
-            };
-            // SAFETY: Trip is made of integers, so that every pattern of its bytes is one.
-            let trip: TriggerEvent = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
-            let slot = trip.slot as usize;
-            let told = self.handed_on.get_mut(slot);
-            if self.generations.get(slot) != Some(&trip.generation) {
+            let event: TriggerEvent = next_record(&mut self.events)?;
+            let slot = event.slot as usize;
+            let handed_on = self.handed_on.get_mut(slot);
+            if self.generations.get(slot) != Some(&event.generation) {
                 continue;
             }
             // Two CPUs that crossed at once have written two.
-            if let Some(told) = told.filter(|told| **told != trip.generation) {
-                *told = trip.generation;
-                return Some(trip);
+            if let Some(last) = handed_on.filter(|last| **last != event.generation) {
+                *last = event.generation;
+                return Some(event);
             }
         }
     }

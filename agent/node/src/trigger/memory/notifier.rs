@@ -136,7 +136,7 @@ struct Worker {
 impl Worker {
     fn run(&mut self) {
         loop {
-            poll([self.shared.event.fd().as_raw_fd()], None);
+            poll([Some(self.shared.event.fd())], None);
             // Before anything is looked at: what comes later rings again.
             self.shared.event.clear();
             if self.shared.is_over.load(Ordering::Acquire) {

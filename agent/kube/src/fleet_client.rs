@@ -82,6 +82,12 @@ pub enum FleetError {
 }
 
 impl FleetError {
+    /// Whether an agent of another version does not know the command: clap's words.
+    fn is_unknown_option(&self) -> bool {
+        matches!(self, Self::Agent { reason, printed, .. }
+            if printed.is_empty() && reason.starts_with("error: unexpected argument"))
+    }
+
     /// Whether something that the user has named is wrong.
     pub fn is_bad_input(&self) -> bool {
         matches!(self, Self::Kubeconfig(_) | Self::Missing { .. })
@@ -106,7 +112,7 @@ pub struct Access {
 }
 
 /// All agents of a cluster.
-pub struct Fleet {
+pub struct FleetClient {
     client: Client,
     namespace: String,
     agents: String,
@@ -151,7 +157,7 @@ pub struct AgentPod {
     pub configuration: Option<String>,
 }
 
-impl Fleet {
+impl FleetClient {
     /// Reads the kubeconfig; nothing is sent yet.
     ///
     /// # Errors
@@ -188,7 +194,7 @@ impl Fleet {
     /// [`FleetError::Api`].
     pub async fn nodes(&self) -> Result<Vec<NodeState>, FleetError> {
         let nodes = Api::<Node>::all(self.client.clone());
-        let mut states: Vec<_> = list(&nodes, "nodes", "").await?.iter().map(state).collect();
+        let mut states = list(&nodes, "nodes", "", |node| Some(state(node))).await?;
         states.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(states)
     }
@@ -198,8 +204,7 @@ impl Fleet {
     /// # Errors
     /// [`FleetError::Api`].
     pub async fn agents(&self) -> Result<Vec<AgentPod>, FleetError> {
-        let pods = list(&self.agent_pods(), "pods", &self.agents).await?;
-        let mut agents: Vec<_> = pods.iter().filter_map(agent).collect();
+        let mut agents = list(&self.agent_pods(), "pods", &self.agents, agent).await?;
         agents.sort_by(|a, b| (&a.node, &a.name).cmp(&(&b.node, &b.name)));
         Ok(agents)
     }
@@ -252,6 +257,19 @@ impl Fleet {
         }
     }
 
+    async fn ask_in(&self, agent: &AgentPod, commands: &[&[&str]]) -> Result<String, FleetError> {
+        let [older @ .., last] = commands else {
+            return Ok(String::new());
+        };
+        for words in older {
+            match self.ask(agent, words).await {
+                Err(error) if error.is_unknown_option() => {}
+                answer => return answer,
+            }
+        }
+        self.ask(agent, last).await
+    }
+
     async fn execute(&self, agent: &AgentPod, words: &[&str]) -> Result<String, FleetError> {
         let failed = |reason: String| FleetError::Agent {
             node: agent.node.clone(),
@@ -293,16 +311,16 @@ impl Fleet {
         }
     }
 
-    /// Asks all agents that run, several at a time. `take` has each answer as it comes, in the order of their nodes: no more than those
-    /// of agents that are asked at the same time are kept here.
+    /// Asks all agents that run, several at a time; of several commands the first one that an agent's version knows. `take` has each
+    /// answer as it comes, in the order of their nodes: no more than those of agents that are asked at the same time are kept here.
     pub async fn ask_each<'a>(
         &self,
         agents: &'a [AgentPod],
-        words: &[&str],
+        commands: &[&[&str]],
         mut take: impl FnMut(&'a AgentPod, Result<String, FleetError>),
     ) {
         let running = agents.iter().filter(|agent| agent.phase == "Running");
-        let asked = running.map(|agent| async move { (agent, self.ask(agent, words).await) });
+        let asked = running.map(|agent| async move { (agent, self.ask_in(agent, commands).await) });
         // Boxed, as each answer has a type of its own.
         let asked = asked.map(Box::pin).collect::<Vec<_>>();
         let mut answers = stream::iter(asked).buffered(AT_ONCE);
@@ -329,7 +347,7 @@ impl Fleet {
     pub async fn brake(&self) -> Result<Option<Brake>, FleetError> {
         let map = self.config_maps().get_opt(&self.brake).await;
         let map = map.map_err(|error| api("configmaps", &error))?;
-        let state = map.map(|map| fleet_brake::told(&map).state);
+        let state = map.map(|map| fleet_brake::published(&map).state);
         let pulled = state.filter(|state| state.pace != FleetPace::Normal);
         Ok(pulled.and_then(|FleetState { pace, until }| {
             let until = Timestamp::from_second(until).ok()?;
@@ -437,8 +455,13 @@ impl Fleet {
     }
 }
 
-/// All objects with these labels, page by page.
-async fn list<K>(objects: &Api<K>, what: &str, labels: &str) -> Result<Vec<K>, FleetError>
+/// What is wanted of all objects with these labels, page by page: a Node alone may have 100 KiB.
+async fn list<K, T>(
+    objects: &Api<K>,
+    what: &str,
+    labels: &str,
+    take: impl Fn(&K) -> Option<T>,
+) -> Result<Vec<T>, FleetError>
 where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
@@ -450,7 +473,7 @@ where
     loop {
         let page = objects.list(&wanted).await;
         let page = page.map_err(|error| api(what, &error))?;
-        all.extend(page.items);
+        all.extend(page.items.iter().filter_map(&take));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => wanted = wanted.continue_token(&token),
             None => return Ok(all),

@@ -1,0 +1,114 @@
+//! What the usage counters of all pods showed at earlier looks: by how much each pod grows, and since when one has not.
+
+/// Over less than this a growth says nothing, in nanoseconds.
+const GROWTH_NS: u64 = 1_000_000;
+/// What is `older` is so much older at least, in nanoseconds.
+const OLDER_NS: u64 = 1_000_000_000;
+/// A pod whose counter has moved by less than this has not grown, in bytes.
+const STILL: u64 = 1 << 20;
+
+/// The counters of so many pods, by their positions. Times are nanoseconds of one monotonic clock, 0: never; amounts are bytes.
+#[derive(Debug, Default)]
+pub struct CounterHistory {
+    grew: Vec<u64>,
+    latest: Counters,
+    /// A second or two before the latest, and as much before again.
+    older: [Counters; 2],
+}
+
+/// All counters at one moment.
+#[derive(Clone, Debug, Default)]
+struct Counters {
+    at: u64,
+    bytes: Vec<u64>,
+}
+
+impl CounterHistory {
+    /// For so many pods, none of which was read yet.
+    pub fn new(pods: usize) -> Self {
+        let never = Counters {
+            at: 0,
+            bytes: vec![0; pods],
+        };
+        Self {
+            grew: vec![0; pods],
+            older: [never.clone(), never.clone()],
+            latest: never,
+        }
+    }
+
+    /// What each pod was seen to grow by, in bytes per second; 0 where that is not known.
+    pub fn grew(&self) -> &[u64] {
+        &self.grew
+    }
+
+    /// All counters were read. Does not allocate.
+    pub fn note(&mut self, now: u64, usages: impl Iterator<Item = u64>) {
+        let latest = &mut self.latest;
+        let elapsed = now.saturating_sub(latest.at);
+        if elapsed < GROWTH_NS {
+            return;
+        }
+        let is_first = latest.at == 0;
+        if latest.at.saturating_sub(self.older[0].at) >= OLDER_NS {
+            self.older.swap(0, 1);
+            let older = &mut self.older[0];
+            older.at = latest.at;
+            older.bytes.copy_from_slice(&latest.bytes);
+        }
+        for ((usage, before), grew) in usages.zip(&mut latest.bytes).zip(&mut self.grew) {
+            let grown = u128::from(usage.saturating_sub(*before));
+            let per_second = grown * 1_000_000_000 / u128::from(elapsed);
+            *grew = match is_first {
+                true => 0,
+                false => u64::try_from(per_second).unwrap_or(u64::MAX),
+            };
+            *before = usage;
+        }
+        latest.at = now;
+    }
+
+    /// Since when a pod that uses so much now is known not to have grown.
+    pub fn still_since(&self, position: usize, usage: u64) -> Option<u64> {
+        let is_still = |older: &&Counters| {
+            let was = older.bytes.get(position);
+            older.at > 0 && was.is_some_and(|was| usage.abs_diff(*was) <= STILL)
+        };
+        let older = self.older.iter().rev().find(is_still)?;
+        Some(older.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_pod_that_has_not_grown_is_known_after_a_second() {
+        let mut history = CounterHistory::new(1);
+        let mut note = |now: u64, usage: u64| {
+            history.note(now, std::iter::once(usage));
+            history.still_since(0, usage)
+        };
+        let usage = 500 << 20;
+        assert_eq!(note(5 * SECOND, usage), None);
+        assert_eq!(note(5 * SECOND + 10_000_000, usage), Some(5 * SECOND));
+        assert_eq!(note(5 * SECOND + 20_000_000, usage + 2 * STILL), None);
+        assert_eq!(note(6 * SECOND, usage), Some(5 * SECOND));
+        assert_eq!(note(7 * SECOND, usage), Some(5 * SECOND));
+        assert_eq!(note(8 * SECOND, usage), Some(6 * SECOND));
+    }
+
+    #[test]
+    fn growth_is_that_between_two_looks() {
+        let mut history = CounterHistory::new(2);
+        history.note(SECOND, [100, 900].into_iter());
+        assert_eq!(history.grew(), [0, 0], "nothing was known before");
+        history.note(SECOND + GROWTH_NS / 2, [500, 900].into_iter());
+        assert_eq!(history.grew(), [0, 0], "too soon");
+        history.note(SECOND + 2 * GROWTH_NS, [300, 800].into_iter());
+        assert_eq!(history.grew(), [100_000, 0]);
+    }
+}

@@ -1,0 +1,202 @@
+//! One round of evictions: the pods that are evicted for one scope's memory at one look, one after the other.
+//!
+//! [`crate::pace`] has said that a pod may go; how many do, and which, is decided here. The fast path runs it on the node's pods, the
+//! judge (`cargo xtask judge`) on those of a simulated node.
+
+use crate::{
+    Candidate, ReleaseTarget,
+    growers::WATCHED,
+    growth_of,
+    model::usage::MemoryReading,
+    pace::{Judged, NextVictim, Pending, Relief, Urgency},
+    permit::LastResort,
+    select::{Rules, select, spare_in_vain, spare_still},
+};
+
+/// The candidates of a round; a position is that of a candidate.
+pub struct Candidates<'a, R> {
+    /// As they were loaded.
+    pub candidates: &'a mut [Candidate],
+    /// What each grew by, in bytes per second, by its usage counter.
+    pub grew: &'a [u64],
+    /// Reads the pod at a position in full; `None`: it is gone.
+    pub read: R,
+}
+
+/// The pods, as a round reads and evicts them.
+pub trait Pods {
+    /// The candidates.
+    fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>>;
+
+    /// The rules of every choice.
+    fn rules(&self) -> Rules;
+
+    /// Loads the candidates anew: upper bounds of what they use, and which of them may be evicted for this scope. Returns what
+    /// these use at most together, in bytes.
+    fn load(&mut self, resort: LastResort) -> u64;
+
+    /// Whether a pod was evicted for this scope since the kubelet could have looked.
+    fn has_evicted_lately(&self) -> bool;
+
+    /// Reads in full the pods whose counters have grown most.
+    fn watch_growers(&mut self);
+
+    /// What the pods grow by of those that grow most, in bytes per second, and their positions; 0: none.
+    fn growers(&self) -> [(u64, usize); WATCHED];
+
+    /// The next step of the last resort, where policies have denied pods and allow more of them when all else has failed.
+    fn next_resort(&self, resort: LastResort) -> Option<LastResort>;
+
+    /// Evicts a pod, and returns what is expected of it; `None` when that is nothing: it was empty already, or the kernel refuses.
+    fn evict(&mut self, position: usize, choice: Choice) -> Option<Pending>;
+}
+
+/// How a pod was chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Which pods the policies' last resort has allowed.
+    pub resort: LastResort,
+    /// Because it grows: pods that come before it in the order were passed over.
+    pub growing: bool,
+}
+
+/// What a round has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// As many pods were evicted as it takes, or as may be at once.
+    Done,
+    /// No pod is left that may be evicted.
+    NoCandidates,
+    /// All pods together cannot end the shortage, and it is not urgent.
+    InVain,
+}
+
+/// The decision that a round carries out.
+#[derive(Clone, Copy, Debug)]
+pub struct Round {
+    /// Why pods may be evicted.
+    pub urgency: Urgency,
+    /// What that was decided from.
+    pub judged: Judged,
+    /// So many pods at most.
+    pub most: usize,
+}
+
+impl Round {
+    /// Evicts pods. Allocates nothing by itself.
+    pub fn run(&self, pods: &mut impl Pods) -> Outcome {
+        let Judged {
+            pace,
+            seen,
+            pending,
+            ..
+        } = &self.judged;
+        let attainable = pods.load(LastResort::None);
+        if !pace.is_worth_it(seen, self.urgency, attainable, *pending) {
+            return Outcome::InVain;
+        }
+        // Nothing stands between a crossing and the first signal.
+        let has_evicted = pods.has_evicted_lately();
+        if has_evicted {
+            pods.watch_growers();
+        }
+        let outcome = match self.urgency {
+            Urgency::Urgent { growth, .. } => self.evict_urgently(pods, growth),
+            Urgency::Paced { .. } => self.evict_one(pods),
+        };
+        if !has_evicted {
+            pods.watch_growers();
+        }
+        outcome
+    }
+
+    /// One pod, as the kubelet does.
+    fn evict_one(&self, pods: &mut impl Pods) -> Outcome {
+        while let Some(victim) = choose(pods) {
+            // One that died by itself in between gives nothing, and the next one is asked for.
+            if pods.evict(victim, Choice::default()).is_some() {
+                return Outcome::Done;
+            }
+        }
+        Outcome::NoCandidates
+    }
+
+    /// As many pods as it takes for memory to be back before nothing is left, at a growth in bytes per second.
+    fn evict_urgently(&self, pods: &mut impl Pods, growth: u64) -> Outcome {
+        let growers = {
+            let loaded = pods.candidates();
+            growth_of(loaded.candidates, loaded.grew)
+        };
+        let mut relief = Relief::new(&self.judged, growth, growers);
+        let (mut resort, mut left) = (LastResort::None, self.most);
+        while left > 0
+            && let Some(next) = relief.next()
+        {
+            let growing = match next {
+                NextVictim::First => spares_in_vain(pods, growth),
+                NextVictim::Growing => {
+                    let loaded = pods.candidates();
+                    spare_still(loaded.candidates, loaded.grew);
+                    true
+                }
+            };
+            let Some(victim) = choose(pods) else {
+                if growing {
+                    return Outcome::Done;
+                }
+                let Some(next) = pods.next_resort(resort) else {
+                    return Outcome::NoCandidates;
+                };
+                resort = next;
+                pods.load(resort);
+                continue;
+            };
+            if let Some(gives) = pods.evict(victim, Choice { resort, growing }) {
+                left -= 1;
+                let grew = pods.candidates().grew.get(victim).copied();
+                relief.add(grew.unwrap_or(0), gives);
+            }
+        }
+        Outcome::Done
+    }
+}
+
+impl<R: Fn(usize) -> Option<MemoryReading>> Candidates<'_, R> {
+    /// The position of the candidate that comes first in the order of eviction, which is chosen ([`select`]).
+    pub fn choose(self, rules: Rules, target: ReleaseTarget) -> Option<usize> {
+        let exact = |position| (self.read)(position).map(|reading| reading.working_set());
+        let mut first = [0];
+        let chosen = select(self.candidates, rules, target, exact, &mut first);
+        (chosen.count > 0).then_some(first[0])
+    }
+}
+
+/// The candidate that comes first in the order of eviction and uses something.
+fn choose(pods: &mut impl Pods) -> Option<usize> {
+    let rules = pods.rules();
+    pods.candidates().choose(rules, ReleaseTarget::Amount(1))
+}
+
+/// The first pod is evicted by the order alone. Where that has not ended the growth, those that follow are passed over as long as the
+/// pods that make most of it have to be evicted all the same ([`spare_in_vain`]). Whether any is.
+fn spares_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
+    if !pods.has_evicted_lately() {
+        return false;
+    }
+    let (rules, mut growers) = (pods.rules(), pods.growers());
+    let Candidates {
+        candidates, read, ..
+    } = pods.candidates();
+    for (_, position) in growers.iter().filter(|(grew, _)| *grew > 0) {
+        if let Some(candidate) = candidates.get_mut(*position)
+            && let Some(reading) = read(*position)
+        {
+            (candidate.usage, candidate.is_exact) = (reading.working_set(), true);
+        }
+    }
+    let held = |position, usage| {
+        let reading = read(position);
+        reading.map_or(0, |reading| reading.unreclaimable().min(usage))
+    };
+    spare_in_vain(candidates, rules, &mut growers, growth, held)
+}

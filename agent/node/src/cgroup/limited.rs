@@ -1,0 +1,146 @@
+//! Cgroups of a pod with memory limits of their own: there the kernel ends a growth, by an OOM kill within the cgroup.
+
+use std::{fs::File, path::Path};
+
+use evictd_sys::page::page_size;
+
+use crate::{
+    cgroup::{
+        memory::{MemoryCgroup, limit_in},
+        tree::descendants,
+    },
+    kernfile::{open_primed, pread},
+};
+
+/// Those of one pod, its own and its containers', with their files held open.
+#[derive(Debug, Default)]
+pub struct LimitedCgroups(Vec<LimitedCgroup>);
+
+/// One of them.
+#[derive(Debug)]
+pub struct LimitedCgroup {
+    /// Its memory.
+    pub memory: MemoryCgroup,
+    limit: File,
+}
+
+/// What is in use below a limit, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BelowLimit {
+    /// What only the end of processes gives back.
+    pub held: u64,
+    /// So much more of that fits below the limit, and below those of the cgroups above.
+    pub left: u64,
+}
+
+impl LimitedCgroups {
+    /// Of a cgroup and all below it. What vanishes meanwhile is left out.
+    pub fn of_tree(root: &Path) -> Self {
+        let dirs = descendants(root).unwrap_or_default();
+        Self(
+            dirs.iter()
+                .filter_map(|dir| LimitedCgroup::open(dir))
+                .collect(),
+        )
+    }
+
+    /// Those without another one below them.
+    pub fn innermost(&self) -> impl Iterator<Item = &LimitedCgroup> {
+        let has_none_below = |one: &&LimitedCgroup| {
+            let others = self.0.iter().map(|other| other.memory.path());
+            !others
+                .filter(|other| *other != one.memory.path())
+                .any(|other| other.starts_with(one.memory.path()))
+        };
+        self.0.iter().filter(has_none_below)
+    }
+
+    /// What is in use of one of them; `None` where it is gone, or past its limit, so that it has another one. Does not allocate.
+    pub fn read(&self, one: &LimitedCgroup) -> Option<BelowLimit> {
+        let own = one.read()?;
+        let is_above = |other: &&LimitedCgroup| {
+            let (above, path) = (other.memory.path(), one.memory.path());
+            above != path && path.starts_with(above)
+        };
+        let above = self.0.iter().filter(is_above);
+        let left = above.filter_map(LimitedCgroup::read).map(|uses| uses.left);
+        Some(BelowLimit {
+            left: left.fold(own.left, u64::min),
+            ..own
+        })
+    }
+}
+
+impl LimitedCgroup {
+    /// `None`: it has no limit.
+    fn open(dir: &Path) -> Option<Self> {
+        let memory = MemoryCgroup::open(dir).ok()?;
+        let limit = open_primed(&dir.join(memory.version().limit_file())).ok()?;
+        let limited = Self { memory, limit };
+        limited.limit().is_some().then_some(limited)
+    }
+
+    fn limit(&self) -> Option<u64> {
+        limit_in(pread(&self.limit, &mut [0; 32]).ok()?, page_size())
+    }
+
+    fn read(&self) -> Option<BelowLimit> {
+        let (limit, reading) = (self.limit()?, self.memory.read().ok()?);
+        let held = reading.unreclaimable();
+        (reading.usage <= limit).then_some(BelowLimit {
+            held,
+            left: limit.saturating_sub(held),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_container_has_the_least_that_is_left_of_its_limit_and_its_pods() {
+        let dir = tempfile::tempdir().unwrap();
+        let uses = |path: &str, usage: u64, limit: &str| {
+            let dir = dir.path().join(path);
+            fs::create_dir_all(&dir).unwrap();
+            let write = |name: &str, text: String| fs::write(dir.join(name), text).unwrap();
+            write("memory.current", (usage * MIB).to_string());
+            write("memory.max", limit.to_owned());
+            write(
+                "memory.stat",
+                format!("inactive_file {}\nactive_file 0\n", MIB),
+            );
+        };
+        let mib = |mib: u64| (mib * MIB).to_string();
+        uses("", 150, &mib(200));
+        uses("sandbox", 1, "max");
+        uses("app", 100, &mib(120));
+        uses("sidecar", 49, &mib(190));
+        let limited = LimitedCgroups::of_tree(dir.path());
+        let mut seen: Vec<_> = limited
+            .innermost()
+            .map(|one| {
+                let name = one.memory.path().file_name().unwrap().to_owned();
+                let BelowLimit { held, left } = limited.read(one).unwrap();
+                (name.into_string().unwrap(), held / MIB, left / MIB)
+            })
+            .collect();
+        seen.sort();
+        let expected = [("app", 99, 21), ("sidecar", 48, 51)];
+        assert_eq!(
+            seen,
+            expected.map(|(name, held, left)| (name.to_owned(), held, left))
+        );
+        // Past its limit: that is another one by now.
+        uses("app", 130, &mib(120));
+        let app = limited
+            .innermost()
+            .find(|one| one.memory.path().ends_with("app"));
+        assert_eq!(limited.read(app.unwrap()), None);
+    }
+}

@@ -1,0 +1,87 @@
+//! The end of the agent: what is unreported is reported while the loops still watch; then they stop, and the rest is written and
+//! reported. All of it has one deadline, for a pod that takes longer than its grace period is killed in the middle of that.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Agent, LAST_WORK, pod_source::PodSource};
+
+/// How long the end may take; the chart grants 15 s (`terminationGracePeriodSeconds`).
+const END: Duration = Duration::from_secs(10);
+/// How much of that the loops go on for while an API server or a disk does not answer.
+const WATCHES: Duration = Duration::from_secs(5);
+/// How often the agent looks whether all is reported.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long the last records of the loops are waited for before they are reported.
+const LAST_RECORDS: Duration = Duration::from_secs(2);
+/// How long the manager may take to end.
+const MANAGER_END: Duration = Duration::from_secs(2);
+/// What is kept for the disk when the API server takes all the time there is.
+const LAST_WRITES: Duration = Duration::from_secs(1);
+
+/// An end that has begun.
+pub(super) struct Ending {
+    /// When the loops stop at the latest.
+    stop: Instant,
+    /// When it is over.
+    pub by: Instant,
+    /// When the agent looks next whether the loops may stop.
+    pub look: Instant,
+}
+
+impl Ending {
+    pub fn begin() -> Self {
+        let now = Instant::now();
+        Self {
+            stop: now + WATCHES,
+            by: now + END,
+            look: now,
+        }
+    }
+
+    /// Whether the loops stop now: `is_reported`, or they have gone on for long enough.
+    pub fn stops(&mut self, is_reported: bool) -> bool {
+        let now = Instant::now();
+        self.look = now + LOOK;
+        is_reported || now >= self.stop
+    }
+}
+
+impl Agent {
+    /// Whether what has happened so far is on disk and reported.
+    pub(super) fn is_reported(&self) -> bool {
+        self.disk.is_written() && self.pod_source.is_reported()
+    }
+
+    /// Stops the loops, that of memory last, and reports what they have done meanwhile.
+    pub(super) async fn end(mut self, by: Instant) {
+        self.write_pauses();
+        self.scanner.stop();
+        if let Some(manager) = self.manager.take()
+            && !manager.stop(MANAGER_END)
+        {
+            tracing::error!("the control loop hangs: the agent ends without it");
+        }
+        self.handle_manager_events();
+        if let Some(fastpath) = self.fastpath.take() {
+            fastpath.stop();
+        }
+        // No pod is left throttled; the list of them is written below.
+        self.mitigation.close();
+        // The last events may be an eviction.
+        self.read_oom_events();
+        self.tell_oom_kills(u64::MAX);
+        // A pod that is being asked to go meanwhile has an incident as well.
+        self.flush_disk(by.min(Instant::now() + LAST_RECORDS)).await;
+        self.write_incidents(u64::MAX);
+        if let PodSource::Cluster { cluster, .. } = self.pod_source {
+            cluster.stop(by - LAST_WRITES).await;
+        }
+        self.disk.close(by);
+        // A disk that does not answer and a victim that does not die hold up no end: the next agent goes on with them.
+        self.steps.stop(LAST_WORK);
+        self.ensure_dead.stop(LAST_WORK);
+        tracing::info!("stopped");
+    }
+}
