@@ -2,8 +2,8 @@
 //!
 //! Exited containers and dead sandboxes first ([`exited`]), then images that no container uses, oldest first ([`images`]): what
 //! the kubelet removes, in its order, over the same interface. Which of both a disk is helped by is the layout's to say
-//! ([`evictd_engine::Layout::node_reclaim`]). Everything here runs on the slow side and has a deadline; the manager hear
-//! how it went, look again, and then decide who must go.
+//! ([`evictd_engine::Layout::node_reclaim`]). Everything here runs apart from the manager and has a deadline; the
+//! manager gets the result, looks again, and then decides which pods must go.
 
 mod client;
 mod collector;

@@ -13,6 +13,7 @@ use evictd_engine::{
     NodeReclaim,
     reclaim::{KnownPods, Layers, Removed},
 };
+use evictd_sys::clock::monotonic_ns;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::client::CriError;
@@ -69,7 +70,12 @@ pub enum Tell {
     /// A reclaim is at its end: what was removed, or `None` when there is no runtime to ask.
     Reclaimed(Option<Removed>),
     /// What writable layers use: at each look, and before each reclaim is at its end.
-    Layers(Layers),
+    Layers {
+        /// By pod.
+        layers: Layers,
+        /// When the runtime was asked, in nanoseconds of CLOCK_MONOTONIC.
+        asked: u64,
+    },
     /// Where images and writable layers lie: at each look.
     Disks(RuntimeDisks),
 }
@@ -154,8 +160,9 @@ impl<T: Fn(Tell)> Work<T> {
         self.note(looked.as_ref().err());
         if looked.is_ok() {
             // Not every runtime has these calls: what they would tell stays unknown.
+            let asked = monotonic_ns();
             match Reclaimer::layers(&self.config).await {
-                Ok(layers) => (self.tell)(Tell::Layers(layers)),
+                Ok(layers) => (self.tell)(Tell::Layers { layers, asked }),
                 Err(error) => {
                     tracing::debug!(%error, "the runtime does not tell of writable layers")
                 }
@@ -169,14 +176,14 @@ impl<T: Fn(Tell)> Work<T> {
 
     /// Reclaims. Beside that it asks for what layers use: who has to go if it is not enough depends on that.
     async fn answer(&mut self, request: &Request) {
-        let config = self.config.clone();
+        let (config, asked) = (self.config.clone(), monotonic_ns());
         let layers = tokio::spawn(async move { Reclaimer::layers(&config).await });
         let removed = self.reclaim(request).await;
-        let asked = layers.abort_handle();
+        let asking = layers.abort_handle();
         if let Ok(Ok(Ok(layers))) = tokio::time::timeout(LAYERS, layers).await {
-            (self.tell)(Tell::Layers(layers));
+            (self.tell)(Tell::Layers { layers, asked });
         }
-        asked.abort();
+        asking.abort();
         (self.tell)(Tell::Reclaimed(removed));
     }
 

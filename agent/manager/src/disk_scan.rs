@@ -77,6 +77,8 @@ pub struct DiskUse {
     unknown: Vec<(String, String)>,
     /// Of these and of others that have none, whose numbers are the runtime's.
     filled: HashSet<String>,
+    /// When the runtime was asked for them, in nanoseconds of CLOCK_MONOTONIC.
+    filled_at: u64,
     /// The UID that the runtime has for the pod.
     runtime_uid: String,
 }
@@ -92,18 +94,48 @@ impl DiskUse {
             .filter(|(name, _)| !self.filled.contains(name))
     }
 
-    /// Takes the runtime's numbers where the walk has none.
-    fn fill(&mut self, layers: &Layers) {
-        for (name, fs) in layers.get(&self.runtime_uid).into_iter().flatten() {
+    /// Whether the walk has come to its end.
+    fn is_whole(&self) -> bool {
+        self.usage.ephemeral_storage.is_some()
+    }
+
+    /// Takes the runtime's numbers where the walk has none. What an earlier answer said and this one does not is gone.
+    fn fill(&mut self, answer: &LayersAnswer) {
+        self.empty();
+        for (name, fs) in answer.layers.get(&self.runtime_uid).into_iter().flatten() {
             let container = container(&mut self.usage, name.clone());
             if container.rootfs.bytes.is_none() || self.filled.contains(name) {
                 container.rootfs = *fs;
                 self.filled.insert(name.clone());
             }
         }
-        if self.usage.ephemeral_storage.is_some() {
+        self.filled_at = answer.asked;
+        if self.is_whole() {
             self.usage.ephemeral_storage = Some(bytes(&self.usage));
         }
+    }
+
+    /// Without the runtime's numbers.
+    fn empty(&mut self) {
+        for name in self.filled.drain() {
+            container(&mut self.usage, name).rootfs = FsUsage::default();
+        }
+        if self.is_whole() {
+            self.usage.ephemeral_storage = Some(bytes(&self.usage));
+        }
+    }
+
+    /// What holds of a pod that was killed at a moment, in nanoseconds of CLOCK_MONOTONIC, and runs again; `None` where the walk is
+    /// older. The runtime's numbers are those of the containers that are gone unless it was asked later.
+    pub(crate) fn after_kill(&self, at: u64) -> Option<Self> {
+        if self.began <= at {
+            return None;
+        }
+        let mut found = self.clone();
+        if self.filled_at <= at {
+            found.empty();
+        }
+        Some(found)
     }
 
     /// Inodes that the pod has made since the walk on a filesystem, less those removed.
@@ -116,12 +148,20 @@ impl DiskUse {
 /// The last walk of every pod that was walked, by UID.
 pub type Found = HashMap<String, Arc<DiskUse>>;
 
-/// Both are replaced as a whole: the mutex is held for the exchange of pointers.
+/// What the runtime says of writable layers.
+#[derive(Default)]
+struct LayersAnswer {
+    layers: Layers,
+    /// When it was asked, in nanoseconds of CLOCK_MONOTONIC.
+    asked: u64,
+}
+
+/// All are replaced as a whole: the mutex is held for the exchange of pointers.
 #[derive(Default)]
 struct State {
     targets: Arc<Vec<ScanTarget>>,
     found: Arc<Found>,
-    layers: Arc<Layers>,
+    answer: Arc<LayersAnswer>,
 }
 
 /// The scanner, seen from outside.
@@ -164,25 +204,32 @@ impl DiskScanner {
     pub fn set_targets(&self, targets: Vec<ScanTarget>) {
         let old = std::mem::replace(&mut self.lock().targets, Arc::new(targets));
         drop(old);
-        self.update(|found, targets| {
+        self.update(|found, targets, _| {
             let known: HashSet<&str> = targets.iter().map(|e| e.uid.as_str()).collect();
             found.retain(|uid, _| known.contains(uid.as_str()));
         });
         self.changed.notify();
     }
 
-    /// Changes a copy of what was found, without the mutex, and puts it in place if no other thread has changed it meanwhile.
-    fn update(&self, change: impl Fn(&mut Found, &[ScanTarget])) {
+    /// Changes a copy of what was found, without the mutex, and puts it in place if no other thread has changed anything meanwhile.
+    fn update(&self, change: impl Fn(&mut Found, &[ScanTarget], &LayersAnswer)) {
         loop {
-            let (targets, before) = {
+            let (targets, before, answer) = {
                 let state = self.lock();
-                (Arc::clone(&state.targets), Arc::clone(&state.found))
+                (
+                    Arc::clone(&state.targets),
+                    Arc::clone(&state.found),
+                    Arc::clone(&state.answer),
+                )
             };
             let mut found = Found::clone(&before);
-            change(&mut found, &targets);
+            change(&mut found, &targets, &answer);
             let found = Arc::new(found);
             let mut state = self.lock();
-            if Arc::ptr_eq(&state.found, &before) && Arc::ptr_eq(&state.targets, &targets) {
+            if Arc::ptr_eq(&state.found, &before)
+                && Arc::ptr_eq(&state.targets, &targets)
+                && Arc::ptr_eq(&state.answer, &answer)
+            {
                 // `before` keeps the old one until the mutex is free.
                 state.found = found;
                 return;
@@ -190,14 +237,15 @@ impl DiskScanner {
         }
     }
 
-    /// What writable layers use by the runtime's count: for those that cannot be walked.
-    pub fn set_layers(&self, layers: Layers) {
-        let layers = Arc::new(layers);
-        let old = std::mem::replace(&mut self.lock().layers, Arc::clone(&layers));
+    /// What writable layers use by the runtime's count, for those that cannot be walked, and when it was asked, in nanoseconds of
+    /// CLOCK_MONOTONIC.
+    pub fn set_layers(&self, layers: Layers, asked: u64) {
+        let answer = Arc::new(LayersAnswer { layers, asked });
+        let old = std::mem::replace(&mut self.lock().answer, answer);
         drop(old);
-        self.update(|found, _| {
+        self.update(|found, _, answer| {
             for known in found.values_mut() {
-                Arc::make_mut(known).fill(&layers);
+                Arc::make_mut(known).fill(answer);
             }
         });
         self.cycles.fetch_add(1, Ordering::Release);
@@ -292,6 +340,10 @@ impl DiskScanner {
         let mut entries = 0;
         while !self.is_stopped() {
             let began = Instant::now();
+            // A turn takes long: a server that does not answer may have been mounted meanwhile.
+            if mounts.refresh().unwrap_or(false) {
+                scan.pass_by(mounts.points());
+            }
             let is_done = scan.step(mounts.points());
             entries += STEP;
             let worked = began.elapsed();
@@ -316,19 +368,20 @@ impl DiskScanner {
 
     /// Whether a walk of a pod has come to its end.
     fn is_walked(&self, uid: &str) -> bool {
-        let found = self.found();
-        let usage = found.get(uid).map(|found| &found.usage);
-        usage.is_some_and(|usage| usage.ephemeral_storage.is_some())
+        self.found().get(uid).is_some_and(|found| found.is_whole())
     }
 
-    fn publish(&self, uid: &str, mut found: DiskUse) {
-        let layers = Arc::clone(&self.lock().layers);
-        found.fill(&layers);
-        let walked = Arc::new(found);
-        self.update(|found, targets| {
+    /// A walk that is not at its end says what there is at least: less than what is known is no news.
+    fn publish(&self, uid: &str, walk: DiskUse) {
+        self.update(|found, targets, answer| {
+            let mut walk = walk.clone();
+            walk.fill(answer);
+            let is_news = |known: &Arc<DiskUse>| {
+                walk.is_whole() || !known.is_whole() && bytes(&walk.usage) >= bytes(&known.usage)
+            };
             // It may be gone by now.
-            if targets.iter().any(|e| e.uid == uid) {
-                found.insert(uid.to_owned(), Arc::clone(&walked));
+            if targets.iter().any(|e| e.uid == uid) && found.get(uid).is_none_or(is_news) {
+                found.insert(uid.to_owned(), Arc::new(walk));
             }
         });
         self.cycles.fetch_add(1, Ordering::Release);
@@ -347,7 +400,7 @@ impl DiskScanner {
             if is_over || self.is_stopped() {
                 return;
             }
-            poll([Some(self.changed.fd())], Some(left));
+            poll([Some(self.changed.fd())], Some(left.min(BEAT)));
         }
     }
 }
@@ -494,6 +547,83 @@ pub fn fixed(volumes: Vec<(String, PathBuf)>) -> DirResolver {
 mod tests {
     use super::*;
 
+    fn wait(is_there: impl Fn() -> bool) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !is_there() {
+            assert!(Instant::now() < until, "it does not come");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A static pod that was killed and runs again has the same name, and its containers have the same names.
+    #[test]
+    fn what_dead_containers_had_written_is_not_held_against_new_ones() {
+        let fs = |bytes| FsUsage {
+            bytes: Some(bytes),
+            inodes: Some(1),
+        };
+        let answer = |asked, layers: &[(&str, u64)]| LayersAnswer {
+            layers: {
+                let of_pod = layers.iter().map(|(name, n)| ((*name).to_owned(), fs(*n)));
+                [("u".to_owned(), of_pod.collect())].into()
+            },
+            asked,
+        };
+        let mut walk = DiskUse {
+            began: 50,
+            runtime_uid: "u".into(),
+            ..DiskUse::default()
+        };
+        walk.usage.ephemeral_storage = Some(0);
+        walk.fill(&answer(10, &[("a", 7)]));
+        assert_eq!(walk.usage.ephemeral_storage, Some(7));
+        assert!(walk.after_kill(60).is_none(), "the walk is older");
+        let after = walk.after_kill(20).unwrap();
+        assert_eq!(after.usage.ephemeral_storage, Some(0));
+        assert_eq!(after.usage.containers[0].rootfs.bytes, None);
+        // Asked after the kill.
+        walk.fill(&answer(30, &[("a", 2)]));
+        let after = walk.after_kill(20).unwrap();
+        assert_eq!(after.usage.ephemeral_storage, Some(2));
+        // What it does not name any more is not there.
+        walk.fill(&answer(40, &[("b", 1)]));
+        assert_eq!(walk.usage.ephemeral_storage, Some(1));
+    }
+
+    /// A walk that was given up for others begins anew.
+    #[test]
+    fn what_is_known_of_a_pod_does_not_shrink_before_its_walk_is_whole() {
+        let scanner = DiskScanner::start(None).unwrap();
+        scanner.stop();
+        scanner.set_targets(vec![ScanTarget {
+            uid: "u".into(),
+            cgroups: Vec::new(),
+            places: fixed(Vec::new()),
+        }]);
+        let volume = |n: u64| {
+            let fs = FsUsage {
+                bytes: Some(n),
+                inodes: Some(n),
+            };
+            let mut walk = DiskUse::default();
+            let name = "scratch".into();
+            walk.usage.volumes.push(VolumeUsage { name, fs });
+            walk
+        };
+        let bytes = || scanner.found()["u"].usage.volumes[0].fs.bytes.unwrap();
+        for (so_far, known) in [(5, 5), (3, 5), (6, 6)] {
+            scanner.publish("u", volume(so_far));
+            assert_eq!(bytes(), known);
+        }
+        let mut whole = volume(2);
+        whole.usage.ephemeral_storage = Some(2);
+        scanner.publish("u", whole);
+        assert_eq!(bytes(), 2);
+        // The next walk is under way.
+        scanner.publish("u", volume(9));
+        assert_eq!(bytes(), 2);
+    }
+
     #[test]
     fn pods_are_walked_and_the_dead_forgotten() {
         let dir = tempfile::tempdir().unwrap();
@@ -508,9 +638,7 @@ mod tests {
             places: fixed(vec![("scratch".into(), dir.path().to_owned())]),
         };
         scanner.set_targets(vec![target]);
-        while scanner.scanned() == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait(|| scanner.scanned() > 0);
         let found = scanner.found();
         let volume = &found["u"].usage.volumes[0];
         assert_eq!(
@@ -538,25 +666,29 @@ mod tests {
             places: fixed(vec![("scratch".into(), dir.path().to_owned())]),
         };
         let scanner = DiskScanner::start(None).unwrap();
-        scanner.set_targets(vec![target("huge", &huge)]);
+        // The thread waits in the look for the directories until both pods are there.
+        let (go_on, wait_for) = std::sync::mpsc::channel::<()>();
+        let wait_for = PiMutex::new(wait_for);
+        let dir = huge.path().to_owned();
+        let held = ScanTarget {
+            places: Arc::new(move |mounts: &MountPoints| {
+                let _ = wait_for.lock().recv();
+                fixed(vec![("scratch".into(), dir.clone())])(mounts)
+            }),
+            ..target("huge", &huge)
+        };
+        scanner.set_targets(vec![held.clone()]);
+        scanner.set_targets(vec![held, target("small", &small)]);
+        drop(go_on);
         // It is at work, and what it has found until then counts already.
-        std::thread::sleep(Duration::from_millis(300));
-        let both = || vec![target("huge", &huge), target("small", &small)];
-        scanner.set_targets(both());
-        let until = Instant::now() + Duration::from_secs(1);
-        while !scanner.is_walked("small") {
-            assert!(Instant::now() < until, "it waits");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait(|| scanner.is_walked("small"));
         assert!(!scanner.is_walked("huge"));
         let so_far = scanner.found().get("huge").map(|found| found.usage.clone());
         let inodes = so_far.unwrap().volumes[0].fs.inodes.unwrap();
         assert!((1..100_000).contains(&inodes), "{inodes}");
         // In turns it comes to its end.
         scanner.set_pressed(true);
-        while !scanner.is_walked("huge") {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait(|| scanner.is_walked("huge"));
         let found = scanner.found();
         assert_eq!(found["huge"].usage.volumes[0].fs.inodes, Some(100_001));
         assert!(!scanner.is_stuck());
@@ -567,8 +699,8 @@ mod tests {
     fn a_thread_without_a_sign_of_life_is_stuck() {
         let scanner = DiskScanner::start(None).unwrap();
         scanner.stop();
-        // Its last one.
-        std::thread::sleep(Duration::from_millis(100));
+        // Until it has ended.
+        wait(|| Arc::strong_count(&scanner) == 1);
         assert!(!scanner.is_stuck());
         assert!(scanner.is_stuck_at(monotonic_ns() + 600_000_000_000));
     }
@@ -593,9 +725,7 @@ mod tests {
         };
         let scanner = DiskScanner::start(None).unwrap();
         scanner.set_targets(vec![target]);
-        while !scanner.is_walked("u") {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait(|| scanner.is_walked("u"));
         let unknown = || {
             let found = scanner.found();
             let names = found["u"].unknown_layers().map(|(name, _)| name.clone());
@@ -610,15 +740,14 @@ mod tests {
             };
             let layers = ["walked", "hidden"].map(|name| (name.to_owned(), fs));
             let before = scanner.scanned();
-            scanner.set_layers([("of-the-runtime".to_owned(), layers.into())].into());
+            let layers = [("of-the-runtime".to_owned(), layers.into())].into();
+            scanner.set_layers(layers, monotonic_ns());
             assert!(scanner.scanned() > before);
             if round == 1 {
                 // A walk that ends later has them too.
                 scanner.set_pressed(true);
                 let seen = scanner.found()["u"].began;
-                while scanner.found()["u"].began == seen {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
+                wait(|| scanner.found()["u"].began != seen);
             }
             let found = scanner.found();
             let usage = &found["u"].usage;

@@ -1,6 +1,10 @@
 //! Starts and ends the thread of the manager.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use evictd_engine::history::Recorder;
 use evictd_sys::rt::{MANAGER_PRIORITY, join_root_memcg, prefault_heap, set_sched_fifo};
@@ -17,7 +21,7 @@ const RESERVED_HEAP: usize = 64 << 10;
 pub struct ManagerHandle {
     thread: std::thread::JoinHandle<()>,
     commands: Arc<CommandQueue>,
-    notes: Arc<EventQueue>,
+    events: Arc<EventQueue>,
     status: Arc<SharedStatus>,
     recorder: Arc<Recorder>,
 }
@@ -28,7 +32,7 @@ impl ManagerHandle {
     /// # Errors
     /// The system has no thread or descriptor to give.
     pub fn start(mut setup: Setup) -> io::Result<Self> {
-        let notes = EventQueue::new()?;
+        let events = EventQueue::new()?;
         let commands = CommandQueue::new()?;
         let status = Arc::<SharedStatus>::default();
         let recorder = Arc::<Recorder>::default();
@@ -38,7 +42,7 @@ impl ManagerHandle {
             Arc::clone(&recorder),
         );
         let memory_v1 = setup.memory_v1.take();
-        let mut looping = ManagerLoop::new(setup, Arc::clone(&notes), shared);
+        let mut looping = ManagerLoop::new(setup, Arc::clone(&events), shared);
         let thread = std::thread::Builder::new()
             .name("manager".into())
             .spawn(move || {
@@ -53,7 +57,7 @@ impl ManagerHandle {
         Ok(Self {
             thread,
             commands,
-            notes,
+            events,
             status,
             recorder,
         })
@@ -66,7 +70,7 @@ impl ManagerHandle {
 
     /// Where its events come from.
     pub fn events(&self) -> &Arc<EventQueue> {
-        &self.notes
+        &self.events
     }
 
     /// What the last round saw.
@@ -79,11 +83,16 @@ impl ManagerHandle {
         &self.recorder
     }
 
-    /// Ends the thread.
-    #[expect(clippy::disallowed_methods, reason = "the caller has normal priority")]
-    pub fn stop(self) {
+    /// Ends the thread. False when it has not ended in time: a call into the kernel does not return.
+    pub fn stop(self, patience: Duration) -> bool {
         self.commands.stop();
-        // A panic has said what it was.
-        let _ = self.thread.join();
+        let until = Instant::now() + patience;
+        while !self.thread.is_finished() {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 }

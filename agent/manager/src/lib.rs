@@ -7,6 +7,7 @@
 //! does what takes time; what waits for a network is done elsewhere.
 #![cfg_attr(test, allow(clippy::disallowed_types, clippy::disallowed_methods))]
 
+mod command_queue;
 mod disk_scan;
 mod event_queue;
 mod handle;
@@ -14,21 +15,23 @@ mod manager_loop;
 mod message;
 pub mod mitigation_worker;
 mod pod_dirs;
+mod pod_set;
 mod sources;
 mod step_threads;
 mod usage;
 
+pub use command_queue::CommandQueue;
 pub use disk_scan::{DirResolver, DiskScanner, DiskUse, ScanTarget, fixed};
 pub use event_queue::EventQueue;
 pub use handle::ManagerHandle;
 pub use manager_loop::node_reclaim::ReclaimOptions;
 pub use manager_loop::{Setup, SharedStatus, Status};
-pub use message::MitigationOutcome;
 pub use message::{
-    Command, CommandQueue, EvictionReport, ManagerEvent, PodSet, ReclaimBy, ReclaimRequest,
-    Reclaimed, SoftEvictionRequest,
+    Command, EvictionReport, ManagerEvent, MitigationOutcome, ReclaimBy, ReclaimRequest, Reclaimed,
+    SoftEvictionRequest,
 };
 pub use pod_dirs::{POD_LOGS, PodDirs, of_kubelet_pod};
+pub use pod_set::PodSet;
 pub use sources::{DiskSource, DiskSources, SignalSources};
 pub use step_threads::StepThreads;
 

@@ -4,7 +4,7 @@ mod execute;
 mod external_kills;
 pub mod mitigation;
 pub mod node_reclaim;
-mod note_kills;
+mod report;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -45,11 +45,9 @@ pub(super) struct ManagerLoop {
     pub planner: Planner,
     pub thresholds: Vec<Threshold>,
     pub sources: SignalSources,
-    pub usage_collector: UsageCollector,
+    pub node: NodePods,
     pub scanner: Arc<DiskScanner>,
     pub pods: PodSet,
-    /// Those of the pods that have processes: the others have ended by themselves or were ended.
-    pub running: Vec<Pod>,
     pub limiter: Arc<EvictionLimiter>,
     pub shadow: bool,
     pub events: Arc<EventQueue>,
@@ -74,6 +72,36 @@ pub(super) struct ManagerLoop {
     pub recreations: u64,
 }
 
+/// What the planner hears of the pods.
+pub(super) struct NodePods {
+    pub usage_collector: UsageCollector,
+    /// Those of the pods that have processes: the others have ended by themselves or were ended.
+    pub running: Vec<Pod>,
+}
+
+impl NodePods {
+    /// The node as it was observed.
+    pub fn snapshot<'a>(&'a self, observations: &'a Observations) -> Snapshot<'a> {
+        Snapshot {
+            observations,
+            pods: &self.running,
+            usages: self.usage_collector.usages(),
+        }
+    }
+
+    /// The same with the pods that have ended.
+    pub fn with_ended<'a>(
+        &'a self,
+        observations: &'a Observations,
+        pods: &'a PodSet,
+    ) -> Snapshot<'a> {
+        Snapshot {
+            pods: &pods.pods,
+            ..self.snapshot(observations)
+        }
+    }
+}
+
 /// How soon it is looked again after a trigger has moved, which may have been crossed meanwhile. A percentage of a capacity that moves
 /// itself (XFS counts the inodes that free space has room for) moves its trigger at each look.
 #[derive(Debug, Default)]
@@ -94,7 +122,7 @@ impl LookAgain {
 impl ManagerLoop {
     pub fn new(
         setup: Setup,
-        notes: Arc<EventQueue>,
+        events: Arc<EventQueue>,
         (commands, status, recorder): (Arc<CommandQueue>, Arc<SharedStatus>, Arc<Recorder>),
     ) -> Self {
         let Setup {
@@ -113,21 +141,23 @@ impl ManagerLoop {
         } = setup;
         let disks = sources.disks.as_ref();
         let shares = disks.and_then(|d| d.trigger.share_reader());
-        let mut measured = UsageCollector::new(Arc::clone(&scanner), shares, settings.mode);
-        measured.set_members(&members);
-        let mut manager = Planner::new(settings.clone());
-        manager.restore(signed(monotonic_ns()), &earlier);
+        let mut usage_collector = UsageCollector::new(Arc::clone(&scanner), shares, settings.mode);
+        usage_collector.set_members(&members);
+        let mut planner = Planner::new(settings.clone());
+        planner.restore(signed(monotonic_ns()), &earlier);
         Self {
             thresholds: settings.layout.apply(&settings.eviction.thresholds),
-            planner: manager,
+            planner,
             sources,
-            usage_collector: measured,
+            node: NodePods {
+                running: Vec::clone(&members.pods),
+                usage_collector,
+            },
             scanner,
-            running: Vec::clone(&members.pods),
             pods: members,
             limiter,
             shadow,
-            events: notes,
+            events,
             commands,
             status,
             recorder,
@@ -177,8 +207,8 @@ impl ManagerLoop {
         match command {
             Command::Members(members) => {
                 if !Arc::ptr_eq(&members.pods, &self.pods.pods) {
-                    self.usage_collector.set_members(&members);
-                    self.running.clone_from(&members.pods);
+                    self.node.usage_collector.set_members(&members);
+                    self.node.running.clone_from(&members.pods);
                 }
                 self.known_kills.keep(&members.entries);
                 self.pods = members;
@@ -215,11 +245,7 @@ impl ManagerLoop {
                 }
                 // What its end will bring is of what is there now.
                 let observations = self.sources.sample(now);
-                let node = Snapshot {
-                    observations: &observations,
-                    pods: &self.running,
-                    usages: self.usage_collector.usages(),
-                };
+                let node = self.node.snapshot(&observations);
                 self.planner
                     .soft_eviction_finished(now, node, &chosen, gone.as_ref());
             }
@@ -251,17 +277,13 @@ impl ManagerLoop {
         self.record(&seen);
         self.planner
             .hold_paced(!self.limiter.lets_paced(monotonic_ns()));
-        let node = Snapshot {
-            observations: &seen,
-            pods: &self.running,
-            usages: self.usage_collector.usages(),
-        };
-        let mut round = self.planner.plan(signed(monotonic_ns()), node);
-        let evictions = std::mem::take(&mut round.evictions);
+        let node = self.node.snapshot(&seen);
+        let mut plan = self.planner.plan(signed(monotonic_ns()), node);
+        let evictions = std::mem::take(&mut plan.evictions);
         self.execute(evictions, &seen, wake);
-        self.reclaim(&round, &seen);
+        self.reclaim(&plan, &seen);
         self.mitigate(&seen);
-        self.report(round, &seen);
+        self.report(plan, &seen);
         let has_changed = self.sources.arm(&self.thresholds, &seen);
         while let Some(refusal) = self.sources.refusals.pop() {
             self.emit(ManagerEvent::HookRefused(refusal));
@@ -279,7 +301,7 @@ impl ManagerLoop {
     /// Observations, and the use of everything that is short.
     pub(super) fn sample(&mut self) -> Observations {
         let seen = self.sources.sample(signed(monotonic_ns()));
-        self.usage_collector.take_walks();
+        self.node.usage_collector.take_walks();
         self.see_external_kills(&seen);
         let short = |t: &&Threshold| is_short(t, &seen);
         let resources: BTreeSet<Resource> = self
@@ -298,7 +320,8 @@ impl ManagerLoop {
             self.find_running(!resources.is_empty());
         }
         for resource in resources {
-            self.usage_collector
+            self.node
+                .usage_collector
                 .measure(resource, &self.pods, &self.sources);
         }
         self.ask_policies();
@@ -310,7 +333,7 @@ impl ManagerLoop {
         let now = monotonic_ns();
         let by_uid = self.pods.entries.iter().map(|e| (e.pod.uid.as_str(), e));
         let by_uid: HashMap<&str, &Arc<Entry>> = by_uid.collect();
-        for pod in &mut self.running {
+        for pod in &mut self.node.running {
             if let Some(entry) = by_uid.get(pod.uid.as_str()) {
                 let permit = &entry.permit;
                 pod.order = permit.order();
@@ -328,7 +351,7 @@ impl ManagerLoop {
         };
         let running = entries.iter().zip(pods.iter());
         let running = running.filter(|(entry, _)| stays(entry));
-        self.running = running.map(|(_, pod)| pod.clone()).collect();
+        self.node.running = running.map(|(_, pod)| pod.clone()).collect();
     }
 }
 
@@ -400,6 +423,8 @@ pub struct Status {
     pub conditions: BTreeSet<NodeCondition>,
     /// How far the counts of hooks were off, by signal.
     pub drift: Vec<(Signal, Drift)>,
+    /// Which of nodefs, imagefs and containerfs do not answer.
+    pub hung: [bool; 3],
     /// Rounds since the start.
     pub cycles: u64,
     /// Pods that came back after an eviction.

@@ -8,7 +8,7 @@ use std::{
     cmp::Reverse,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -22,7 +22,7 @@ use evictd_node::{
     cgroup::{
         memory::MemoryCgroup,
         reclaim::{self, Given, Refusal},
-        throttle::ThrottleList,
+        throttle::{Left, ThrottleList},
     },
     pods::table::Entry,
 };
@@ -30,17 +30,51 @@ use evictd_node::{
 /// A step to take.
 #[derive(Clone, Debug)]
 pub struct MitigationRequest {
-    /// Which one.
-    pub step: Step,
+    /// What to do.
+    pub action: MitigationAction,
     /// Which signal is short.
     pub signal: Signal,
-    /// The pods in question: for a reclaim all, for the throttle the first candidates in their order; for a release those
-    /// who are let go, all of them if none is named.
-    pub pods: Vec<Arc<Entry>>,
-    /// How long a reclaim may take.
-    pub within: Duration,
     /// Only speak of it.
     pub shadow: bool,
+}
+
+/// What may be done before a pod is evicted.
+#[derive(Clone, Debug)]
+pub enum MitigationAction {
+    /// Reclaim page cache.
+    Reclaim {
+        /// So many bytes of what counts as used.
+        deficit: u64,
+        /// From these pods.
+        pods: Vec<Arc<Entry>>,
+        /// How long it may take.
+        within: Duration,
+    },
+    /// Keep these from growing: the first candidates, in their order.
+    Throttle(Vec<Arc<Entry>>),
+    /// Let these grow again.
+    Release(Vec<Arc<Entry>>),
+    /// Let all pods grow again.
+    ReleaseAll,
+}
+
+impl MitigationAction {
+    /// The engine's name for it.
+    pub fn step(&self) -> Step {
+        match self {
+            Self::Reclaim { deficit, .. } => Step::Reclaim(*deficit),
+            Self::Throttle(_) => Step::Throttle,
+            Self::Release(_) | Self::ReleaseAll => Step::Unthrottle,
+        }
+    }
+
+    /// The pods that it names.
+    pub fn pods(&self) -> &[Arc<Entry>] {
+        match self {
+            Self::Reclaim { pods, .. } | Self::Throttle(pods) | Self::Release(pods) => pods,
+            Self::ReleaseAll => &[],
+        }
+    }
 }
 
 /// What came of one pod.
@@ -93,7 +127,7 @@ pub struct Counters {
 /// Does what is demanded.
 #[derive(Debug)]
 pub struct MitigationWorker {
-    throttles: Mutex<ThrottleList>,
+    throttles: ThrottleList,
     counters: Counters,
     /// What was refused the last time: said once.
     reported: Mutex<Option<String>>,
@@ -103,19 +137,26 @@ impl MitigationWorker {
     /// Releases the pods that an earlier agent has left throttled.
     pub fn open(state_dir: &Path) -> Arc<Self> {
         let (throttles, left) = ThrottleList::open(state_dir).unwrap_or_else(|error| {
-            tracing::error!(%error, "the list of pods that an earlier agent has left throttled cannot be read");
-            (ThrottleList::empty(state_dir), 0)
+            tracing::error!(%error, "the list of pods that an earlier agent has left throttled cannot be read: no pod is throttled");
+            let throttles = ThrottleList::refusing(state_dir, error.source.to_string());
+            (throttles, Left::default())
         });
-        if left > 0 {
+        for list in &left.unreadable {
+            tracing::error!(
+                list = %list.display(),
+                "a list of throttled pods is not understood: pods may be throttled still, which memory.high of their cgroups shows; remove the list afterwards"
+            );
+        }
+        if left.released > 0 {
             tracing::warn!(
-                pods = left,
+                pods = left.released,
                 "an earlier agent has left pods throttled: they were released"
             );
         }
         let counters = Counters::default();
-        add(&counters.released, left as u64);
+        add(&counters.released, left.released as u64);
         Arc::new(Self {
-            throttles: Mutex::new(throttles),
+            throttles,
             counters,
             reported: Mutex::default(),
         })
@@ -126,50 +167,56 @@ impl MitigationWorker {
         &self.counters
     }
 
-    /// Takes a step; blocks for as long as it takes.
-    pub fn work(&self, demand: &MitigationRequest) -> Done {
+    /// Takes a step; blocks for as long as it takes. A release does not wait for the disk: [`Self::save`] is to follow.
+    pub fn work(&self, request: &MitigationRequest) -> Done {
         let begun = Instant::now();
-        let (pods, refusal) = match demand.step {
-            Step::Reclaim(deficit) => self.reclaim(demand, deficit, begun),
-            Step::Throttle => self.throttle(demand),
-            Step::Unthrottle => self.release(demand),
+        let step = request.action.step();
+        let (pods, refusal) = match &request.action {
+            MitigationAction::Reclaim {
+                deficit,
+                pods,
+                within,
+            } => self.reclaim(pods, *deficit, begun + *within),
+            MitigationAction::Throttle(pods) => self.throttle(pods),
+            MitigationAction::Release(pods) => {
+                let named = |uid: &str| pods.iter().any(|entry| entry.pod.uid == uid);
+                (self.release(named), None)
+            }
+            MitigationAction::ReleaseAll => (self.release(|_| true), None),
         };
         if let Some(refusal) = &refusal {
             add(&self.counters.refused, 1);
             let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
             if reported.as_ref() != Some(refusal) {
-                tracing::warn!(step = ?demand.step, refusal, "a step before the eviction is refused");
+                tracing::warn!(?step, refusal, "a step before the eviction is refused");
                 *reported = Some(refusal.clone());
             }
         }
         Done {
-            step: demand.step,
-            signal: demand.signal,
+            step,
+            signal: request.signal,
             pods,
             refusal,
             took: begun.elapsed(),
         }
     }
 
-    /// Releases all pods, for good.
+    /// Releases all pods, for good; no disk is waited for.
     pub fn close(&self) {
-        match self.throttles().close() {
-            Ok(released) => add(&self.counters.released, released.len() as u64),
-            Err(error) => {
-                tracing::error!(%error, "the next agent releases the pods that stay throttled")
-            }
+        add(&self.counters.released, self.throttles.close().len() as u64);
+    }
+
+    /// Writes down who is throttled; waits for the disk.
+    pub fn save(&self) {
+        if let Err(error) = self.throttles.save() {
+            // What it still names is not throttled any more, which the next agent sees.
+            tracing::warn!(%error, "the list of throttled pods is an old one");
         }
     }
 
-    fn throttles(&self) -> MutexGuard<'_, ThrottleList> {
-        self.throttles
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn reclaim(&self, demand: &MitigationRequest, deficit: u64, begun: Instant) -> Outcome {
+    fn reclaim(&self, pods: &[Arc<Entry>], deficit: u64, until: Instant) -> Outcome {
         add(&self.counters.reclaims, 1);
-        let pods = opened(&demand.pods);
+        let pods = opened(pods);
         if let Some(refusal) = first_refusal(&pods, reclaim::can_reclaim) {
             return (Vec::new(), Some(refusal));
         }
@@ -183,7 +230,7 @@ impl MitigationWorker {
             let Some((entry, memory)) = pods.get(portion.pod) else {
                 continue;
             };
-            match reclaim::reclaim(memory, portion.bytes, begun + demand.within) {
+            match reclaim::reclaim(memory, portion.bytes, until) {
                 Ok(given) => {
                     add(&self.counters.reclaimed, given.usage());
                     add(&self.counters.reclaimed_working_set, given.working_set());
@@ -195,15 +242,14 @@ impl MitigationWorker {
         (done, refusal)
     }
 
-    fn throttle(&self, demand: &MitigationRequest) -> Outcome {
-        let pods = opened(&demand.pods);
+    fn throttle(&self, pods: &[Arc<Entry>]) -> Outcome {
+        let pods = opened(pods);
         if let Some(refusal) = first_refusal(&pods, reclaim::can_throttle) {
             return (Vec::new(), Some(refusal));
         }
-        let mut throttles = self.throttles();
         let (mut done, mut refusal) = (Vec::new(), None);
         for (entry, memory) in &pods {
-            match throttles.set(&entry.pod.uid, memory) {
+            match self.throttles.set(&entry.pod.uid, memory) {
                 Ok(Some(throttle)) => {
                     add(&self.counters.throttles, 1);
                     done.push(pod(entry, Given::default(), Some(throttle.high)));
@@ -215,27 +261,19 @@ impl MitigationWorker {
         (done, refusal)
     }
 
-    fn release(&self, demand: &MitigationRequest) -> Outcome {
-        let named = |uid: &str| demand.pods.iter().any(|entry| entry.pod.uid == uid);
-        let released = self
-            .throttles()
-            .release(|throttle| demand.pods.is_empty() || named(&throttle.uid));
-        match released {
-            Ok(released) => {
-                add(&self.counters.released, released.len() as u64);
-                let reported = released.into_iter().map(|throttle| Pod {
-                    namespace: String::new(),
-                    name: String::new(),
-                    uid: throttle.uid,
-                    given: Given::default(),
-                    high: Some(throttle.high),
-                });
-                let mut reported: Vec<_> = reported.collect();
-                reported.sort_by_key(|pod| Reverse(pod.high));
-                (reported, None)
-            }
-            Err(error) => (Vec::new(), Some(error.to_string())),
-        }
+    fn release(&self, which: impl Fn(&str) -> bool) -> Vec<Pod> {
+        let released = self.throttles.release(|throttle| which(&throttle.uid));
+        add(&self.counters.released, released.len() as u64);
+        let pods = released.into_iter().map(|throttle| Pod {
+            namespace: String::new(),
+            name: String::new(),
+            uid: throttle.uid,
+            given: Given::default(),
+            high: Some(throttle.high),
+        });
+        let mut pods: Vec<_> = pods.collect();
+        pods.sort_by_key(|pod| Reverse(pod.high));
+        pods
     }
 }
 

@@ -105,8 +105,8 @@ impl SignalSources {
         self.disks.as_ref().map(|d| d.layout).unwrap_or_default()
     }
 
-    /// Looks at everything. A signal that cannot be read at present has no observation, and a threshold that is not
-    /// observes is not met.
+    /// Looks at everything. A signal that cannot be read at present has no observation, and a threshold without an observation is not
+    /// met.
     pub fn sample(&mut self, now: i64) -> Observations {
         let mut seen = Observations::default();
         let mut set = |signal, available: i64, capacity: u64| {
@@ -242,6 +242,16 @@ impl SignalSources {
             None => None,
         }
         .unwrap_or(CountHook::Sampler)
+    }
+
+    /// Which of nodefs, imagefs and containerfs have not answered for long.
+    pub fn hung(&self) -> [bool; 3] {
+        let is_hung =
+            |disks: &DiskSources, disk: &DiskSource| disks.trigger.is_hung(disk.filesystem);
+        let disks = self.disks.as_ref();
+        disks.map_or([false; 3], |disks| {
+            disks.names.map(|disk| is_hung(disks, &disk))
+        })
     }
 
     /// How far the counts were off, by signal.

@@ -1,5 +1,5 @@
-//! The threads that take the steps before an eviction. They are two: `memory.high` is set and taken away while a reclaim takes its time,
-//! and neither waits for the end of a victim.
+//! The threads that take the steps before an eviction: `memory.high` is taken away while a reclaim takes its time, or the disk that a
+//! throttle waits for does not answer; and none of them waits for the end of a victim.
 
 use std::{
     io,
@@ -7,24 +7,47 @@ use std::{
         Arc,
         mpsc::{SyncSender, sync_channel},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
-
-use evictd_engine::mitigation::Step;
 
 use crate::{
     Command, CommandQueue,
-    mitigation_worker::{Done, MitigationRequest, MitigationWorker},
+    mitigation_worker::{Done, MitigationAction, MitigationRequest, MitigationWorker},
 };
 
-/// Steps that may wait for each thread. The commands has a place for the answer to each of them.
+/// Steps that may wait for each thread. The command queue has a place for the answer to each of them.
 const STEPS: usize = 16;
 
 /// The running threads; they end when this is dropped and what they have begun is done.
 pub struct StepThreads {
     reclaim: SyncSender<MitigationRequest>,
-    limit: SyncSender<MitigationRequest>,
+    release: SyncSender<MitigationRequest>,
+    throttle: SyncSender<Job>,
+    throttling: std::thread::JoinHandle<()>,
     commands: Arc<CommandQueue>,
+}
+
+/// For the thread that may wait for the disk.
+enum Job {
+    Throttle(MitigationRequest),
+    /// Pods were released: the list is an old one.
+    Save,
+}
+
+/// What is done about a step, and the list written.
+trait Work: Clone + Send + 'static {
+    fn work(&self, request: &MitigationRequest) -> Done;
+    fn save(&self);
+}
+
+impl Work for Arc<MitigationWorker> {
+    fn work(&self, request: &MitigationRequest) -> Done {
+        MitigationWorker::work(self, request)
+    }
+
+    fn save(&self) {
+        MitigationWorker::save(self);
+    }
 }
 
 impl StepThreads {
@@ -33,41 +56,64 @@ impl StepThreads {
     /// # Errors
     /// The system has no thread to give.
     pub fn start(worker: &Arc<MitigationWorker>, commands: &Arc<CommandQueue>) -> io::Result<Self> {
-        let worker = Arc::clone(worker);
-        Self::start_with(move |request| worker.work(request), commands)
+        Self::start_with(&Arc::clone(worker), commands)
     }
 
-    fn start_with(
-        work: impl Fn(&MitigationRequest) -> Done + Clone + Send + 'static,
-        commands: &Arc<CommandQueue>,
-    ) -> io::Result<Self> {
-        let spawn = |name: &str| {
-            let (demands, queue) = sync_channel::<MitigationRequest>(STEPS);
-            let (work, commands) = (work.clone(), Arc::clone(commands));
-            std::thread::Builder::new()
-                .name(name.to_owned())
-                .spawn(move || {
-                    for request in queue {
-                        commands.send(Command::MitigationDone(Box::new(work(&request))));
-                    }
-                })?;
-            io::Result::Ok(demands)
+    fn start_with<W: Work>(worker: &W, commands: &Arc<CommandQueue>) -> io::Result<Self> {
+        let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let taking = || {
+            let (worker, commands) = (worker.clone(), Arc::clone(commands));
+            move |request: &MitigationRequest| {
+                let done = worker.work(request);
+                commands.send(Command::MitigationDone(Box::new(done)));
+            }
         };
+        let (throttle, jobs) = sync_channel(STEPS);
+        let (take, saver) = (taking(), worker.clone());
+        let throttling = named("throttle").spawn(move || {
+            for job in jobs {
+                match job {
+                    Job::Throttle(request) => take(&request),
+                    Job::Save => saver.save(),
+                }
+            }
+        })?;
+        let (release, requests) = sync_channel(STEPS);
+        let (take, saves) = (taking(), throttle.clone());
+        named("memory-high").spawn(move || {
+            for request in requests {
+                take(&request);
+                // Where there is no place, the jobs that wait write the list as well.
+                let _ = saves.try_send(Job::Save);
+            }
+        })?;
+        let (reclaim, requests) = sync_channel(STEPS);
+        let take = taking();
+        named("reclaim").spawn(move || {
+            for request in requests {
+                take(&request);
+            }
+        })?;
         Ok(Self {
-            reclaim: spawn("reclaim")?,
-            limit: spawn("memory-high")?,
+            reclaim,
+            release,
+            throttle,
+            throttling,
             commands: Arc::clone(commands),
         })
     }
 
     /// Has a step taken. A step that finds no place is answered at once, as refused.
     pub fn take(&self, request: MitigationRequest) {
-        let thread = match request.step {
-            Step::Reclaim(_) => &self.reclaim,
-            Step::Throttle | Step::Unthrottle => &self.limit,
+        let (step, signal) = (request.action.step(), request.signal);
+        let is_taken = match request.action {
+            MitigationAction::Reclaim { .. } => self.reclaim.try_send(request).is_ok(),
+            MitigationAction::Throttle(_) => self.throttle.try_send(Job::Throttle(request)).is_ok(),
+            MitigationAction::Release(_) | MitigationAction::ReleaseAll => {
+                self.release.try_send(request).is_ok()
+            }
         };
-        let (step, signal) = (request.step, request.signal);
-        if thread.try_send(request).is_err() {
+        if !is_taken {
             tracing::warn!(
                 ?step,
                 "a step before the eviction is refused: too many wait"
@@ -81,36 +127,75 @@ impl StepThreads {
             })));
         }
     }
+
+    /// Ends the threads once the list is written, or after so long without it: what it still names is not throttled any more.
+    pub fn stop(self, patience: Duration) {
+        let _ = self.throttle.try_send(Job::Save);
+        drop((self.throttle, self.release, self.reclaim));
+        let until = Instant::now() + patience;
+        while !self.throttling.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::mpsc::{Receiver, channel},
-        time::Instant,
-    };
+    use std::sync::mpsc::{Receiver, channel};
 
-    use evictd_engine::Signal;
+    use evictd_engine::{Signal, mitigation::Step};
+    use evictd_sys::pi_mutex::PiMutex;
 
     use super::*;
 
-    fn request(step: Step) -> MitigationRequest {
+    fn request(action: MitigationAction) -> MitigationRequest {
         MitigationRequest {
-            step,
+            action,
             signal: Signal::MemoryAvailable,
-            pods: Vec::new(),
-            within: Duration::ZERO,
             shadow: false,
         }
     }
 
-    fn done(request: &MitigationRequest) -> Done {
-        Done {
-            step: request.step,
-            signal: request.signal,
+    fn reclaim(deficit: u64) -> MitigationRequest {
+        request(MitigationAction::Reclaim {
+            deficit,
             pods: Vec::new(),
-            refusal: None,
-            took: Duration::ZERO,
+            within: Duration::ZERO,
+        })
+    }
+
+    /// Everything but a release waits until the sender is gone.
+    #[derive(Clone)]
+    struct Waiting(Arc<[PiMutex<Receiver<()>>; 2]>);
+
+    impl Waiting {
+        fn new() -> (Self, [std::sync::mpsc::Sender<()>; 2]) {
+            let (go_on, wait) = channel();
+            let (answer, disk) = channel();
+            let waiting = [wait, disk].map(PiMutex::new);
+            (Self(Arc::new(waiting)), [go_on, answer])
+        }
+    }
+
+    impl Work for Waiting {
+        fn work(&self, request: &MitigationRequest) -> Done {
+            let [wait, disk] = &*self.0;
+            let _ = match &request.action {
+                MitigationAction::Reclaim { .. } => wait.lock().recv(),
+                MitigationAction::Throttle(_) => disk.lock().recv(),
+                _ => Ok(()),
+            };
+            Done {
+                step: request.action.step(),
+                signal: request.signal,
+                pods: Vec::new(),
+                refusal: None,
+                took: Duration::ZERO,
+            }
+        }
+
+        fn save(&self) {
+            let _ = self.0[1].lock().recv();
         }
     }
 
@@ -126,24 +211,22 @@ mod tests {
     }
 
     #[test]
-    fn a_release_does_not_wait_for_a_reclaim_and_each_step_is_answered() {
+    fn a_release_waits_neither_for_a_reclaim_nor_for_the_disk_and_each_step_is_answered() {
         let commands = CommandQueue::new().unwrap();
-        let (go_on, wait) = channel::<()>();
-        let wait = Arc::new(evictd_sys::pi_mutex::PiMutex::<Receiver<()>>::new(wait));
-        let work = move |request: &MitigationRequest| {
-            if let Step::Reclaim(_) = request.step {
-                let _ = wait.lock().recv();
-            }
-            done(request)
-        };
-        let threads = StepThreads::start_with(work, &commands).unwrap();
-        threads.take(request(Step::Reclaim(1)));
-        threads.take(request(Step::Unthrottle));
-        assert_eq!(answer(&commands).step, Step::Unthrottle);
+        let (waiting, [go_on, disk]) = Waiting::new();
+        let threads = StepThreads::start_with(&waiting, &commands).unwrap();
+        threads.take(reclaim(1));
+        threads.take(request(MitigationAction::Throttle(Vec::new())));
+        for _ in 0..3 {
+            threads.take(request(MitigationAction::ReleaseAll));
+            assert_eq!(answer(&commands).step, Step::Unthrottle);
+        }
+        drop(disk);
+        assert_eq!(answer(&commands).step, Step::Throttle);
         // One is at work or about to be, so many wait, and the rest is too much.
         let more = STEPS + 5;
         for n in 0..more as u64 {
-            threads.take(request(Step::Reclaim(n)));
+            threads.take(reclaim(n));
         }
         drop(go_on);
         let answers: Vec<Done> = (0..=more).map(|_| answer(&commands)).collect();
@@ -151,5 +234,18 @@ mod tests {
         let refused = refused.count();
         assert!((5..=6).contains(&refused), "{refused}");
         assert!(commands.next().is_none(), "each is answered once");
+    }
+
+    #[test]
+    fn a_disk_that_hangs_holds_up_no_end() {
+        let commands = CommandQueue::new().unwrap();
+        let (waiting, [_go_on, disk]) = Waiting::new();
+        let start = || StepThreads::start_with(&waiting, &commands).unwrap();
+        let begun = Instant::now();
+        start().stop(Duration::from_millis(10));
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        drop(disk);
+        start().stop(Duration::from_secs(60));
+        assert!(begun.elapsed() < Duration::from_secs(50));
     }
 }

@@ -1,6 +1,7 @@
 //! What each pod uses, measured when it is needed.
 
 use std::{
+    borrow::Cow,
     collections::{HashMap, HashSet},
     sync::Arc,
 };
@@ -34,11 +35,13 @@ struct Walks {
 }
 
 impl Walks {
-    /// The last walk of a pod, unless it was killed since.
-    fn of(&self, uid: &str) -> Option<&DiskUse> {
-        let killed = self.killed.get(uid);
+    /// The last walk of a pod, without what holds of the time before it was killed.
+    fn of(&self, uid: &str) -> Option<Cow<'_, DiskUse>> {
         let walk = self.found.get(uid)?;
-        killed.is_none_or(|at| walk.began > *at).then_some(walk)
+        match self.killed.get(uid) {
+            None => Some(Cow::Borrowed(walk)),
+            Some(at) => walk.after_kill(*at).map(Cow::Owned),
+        }
     }
 }
 
@@ -111,11 +114,10 @@ impl UsageCollector {
                 Resource::Inodes => {
                     if let Some(shares) = &self.shares {
                         // Of a pod that was not walked yet, what hooks have counted is all there is.
-                        let unwalked = DiskUse::default();
-                        let walk = self.walks.of(&entry.pod.uid).unwrap_or(&unwalked);
+                        let walk = self.walks.of(&entry.pod.uid).unwrap_or_default();
                         usage.containers.clone_from(&walk.usage.containers);
                         usage.volumes.clone_from(&walk.usage.volumes);
-                        add_inodes(entry, usage, walk, shares, sources);
+                        add_inodes(entry, usage, &walk, shares, sources);
                     }
                 }
                 // The disk scanner is all there is: no hook tells of bytes.

@@ -94,6 +94,16 @@ impl Allocatable {
         Ok(Some(scopes))
     }
 
+    /// Gives up the cgroup that is known where the pods run in another one by now: a kubelet that was given another driver leaves the
+    /// former one's. Whether it has; searches the tree.
+    pub(super) fn search_again(&mut self) -> bool {
+        let another = |known: &mut Watched| {
+            let found = pods_root(&self.root);
+            found.is_some_and(|found| found != known.dir)
+        };
+        self.known.take_if(another).is_some()
+    }
+
     /// Other thresholds from now on; the next look hands the scope over anew, if that changes what must stay available in it.
     pub(super) fn reconfigure(&mut self, config: &Config) {
         self.threshold = hard_threshold(config);
@@ -141,4 +151,54 @@ impl Allocatable {
 fn hard_threshold(config: &Config) -> Option<Threshold> {
     let hard = |t: &&Threshold| t.signal == Signal::AllocatableMemoryAvailable && t.is_hard();
     config.eviction.thresholds.iter().find(hard).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    const UID: &str = "027b1a11-f972-4ec6-943f-db9a81fa1086";
+
+    /// The cgroup of all pods with one of them; `process` runs in it.
+    fn tree(kubepods: &Path, pod: &str, process: &str) {
+        let container = kubepods.join(pod).join("container");
+        fs::create_dir_all(&container).unwrap();
+        fs::write(container.join("cgroup.procs"), process).unwrap();
+        fs::write(kubepods.join("memory.current"), "4096\n").unwrap();
+        fs::write(kubepods.join("memory.max"), "1073741824\n").unwrap();
+        let stat = "anon 4096\nfile 0\nkernel 0\ninactive_file 0\nactive_file 0\n";
+        fs::write(kubepods.join("memory.stat"), stat).unwrap();
+    }
+
+    #[test]
+    fn a_kubelet_with_another_driver_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = serde_json::json!({
+            "evictionHard": { "allocatableMemory.available": "1Mi" },
+            "memoryGuard": { "enabled": false },
+        });
+        let config = Config::from_values(config, None).unwrap();
+        let (own, none) = (std::process::id().to_string(), "");
+        let (before, after) = (
+            dir.path().join("kubepods"),
+            dir.path().join("kubepods.slice"),
+        );
+        let pod = format!("besteffort/pod{UID}");
+        tree(&before, &pod, &own);
+        let mut allocatable = Allocatable::below(&config, dir.path().to_owned());
+        let (scope, _) = allocatable.first().unwrap();
+        assert_eq!(scope.cgroup().path(), before);
+        assert!(!allocatable.search_again());
+        // The former cgroups stay, without processes.
+        tree(&before, &pod, none);
+        let uid = UID.replace('-', "_");
+        let pod = format!("kubepods-besteffort.slice/kubepods-besteffort-pod{uid}.slice");
+        tree(&after, &pod, &own);
+        assert!(allocatable.search_again());
+        let (scope, _) = allocatable.refresh(true).unwrap();
+        assert_eq!(scope.cgroup().path(), after);
+        assert!(!allocatable.search_again());
+    }
 }

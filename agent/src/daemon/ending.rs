@@ -1,11 +1,11 @@
 //! The end of the agent: what is unreported is reported while the loops still watch; then they stop, and the rest is written and
 //! reported. All of it has one deadline, for a pod that takes longer than its grace period is killed in the middle of that.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use super::{Agent, pod_source::PodSource};
+use super::{Agent, LAST_WORK, pod_source::PodSource};
 
 /// How long the end may take; the chart grants 15 s (`terminationGracePeriodSeconds`).
 const END: Duration = Duration::from_secs(10);
@@ -15,6 +15,8 @@ const WATCHES: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 /// How long the last records of the loops are waited for before they are reported.
 const LAST_RECORDS: Duration = Duration::from_secs(2);
+/// How long the manager may take to end.
+const MANAGER_END: Duration = Duration::from_secs(2);
 /// What is kept for the disk when the API server takes all the time there is.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
@@ -56,14 +58,17 @@ impl Agent {
     pub(super) async fn end(mut self, by: Instant) {
         self.write_pauses();
         self.scanner.stop();
-        if let Some(manager) = self.manager.take() {
-            manager.stop();
+        if let Some(manager) = self.manager.take()
+            && !manager.stop(MANAGER_END)
+        {
+            tracing::error!("the control loop hangs: the agent ends without it");
         }
         self.handle_manager_events();
         if let Some(fastpath) = self.fastpath.take() {
             fastpath.stop();
         }
-        self.release_throttled(by).await;
+        // No pod is left throttled; the list of them is written below.
+        self.mitigation.close();
         // The last events may be an eviction.
         self.read_oom_events();
         self.tell_oom_kills(u64::MAX);
@@ -74,31 +79,9 @@ impl Agent {
             cluster.stop(by - LAST_WRITES).await;
         }
         self.disk.close(by);
+        // A disk that does not answer and a victim that does not die hold up no end: the next agent goes on with them.
+        self.steps.stop(LAST_WORK);
+        self.ensure_dead.stop(LAST_WORK);
         tracing::info!("stopped");
-    }
-
-    /// No pod is left throttled. The list of them is on the disk of the state directory, which may not answer.
-    async fn release_throttled(&self, by: Instant) {
-        let (mitigation, (done, released)) = (
-            Arc::clone(&self.mitigation),
-            tokio::sync::oneshot::channel(),
-        );
-        let thread = std::thread::Builder::new().name("release".into());
-        let release = move || {
-            mitigation.close();
-            // The receiver may have stopped waiting.
-            let _ = done.send(());
-        };
-        if thread.spawn(release).is_err() {
-            // Under PID pressure there is no thread.
-            self.mitigation.close();
-        } else if timeout_at(by.min(Instant::now() + LAST_RECORDS), released)
-            .await
-            .is_err()
-        {
-            tracing::error!(
-                "the next agent releases the pods that stay throttled: the disk does not answer"
-            );
-        }
     }
 }

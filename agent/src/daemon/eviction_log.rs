@@ -1,11 +1,11 @@
-//! What follows a kill and may take its time: the record, the log, and making sure that no process survived.
+//! What follows a kill and may take its time: the record and the log.
 
 use std::time::Duration;
 
 use evictd_engine::{ManagedPod as _, Pod, Signal, mitigation::Step, record::NodeState};
 use evictd_fastpath::{self as fastpath, EARLIER, Event, VictimExit};
 use evictd_manager::{self as manager, MitigationOutcome, Reclaimed};
-use evictd_node::{cgroup::end::kill_until_empty, pods::table::Entry};
+use evictd_node::pods::table::Entry;
 use evictd_policy::PauseState;
 use evictd_store::{
     disk_queue::DiskQueue,
@@ -371,14 +371,6 @@ fn met_in_force(id: String, signal: Signal, available: u64, threshold: u64) -> M
 /// Why the kernel refused a call, if it was the kernel: 0 is no error of its.
 fn refusal(errno: i32) -> Option<String> {
     (errno != 0).then(|| std::io::Error::from_raw_os_error(errno).to_string())
-}
-
-/// Sees to it that a victim is dead: what was signalled through files that were open may have had children in groups
-/// that were not there yet. Blocks for as long as that takes.
-pub fn ensure_dead(victim: &Entry) {
-    if let Err(error) = kill_until_empty(victim.killer.path(), PATIENCE) {
-        tracing::error!(pod = %victim.pod, %error, "an evicted pod is not dead");
-    }
 }
 
 fn say_evicted(e: &EvictionRecord) {

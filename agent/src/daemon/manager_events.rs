@@ -11,10 +11,7 @@ use evictd_node::cgroup::end::end_gracefully;
 use evictd_store::record::{Record, RequestRecord};
 
 use super::Agent;
-use crate::daemon::{
-    eviction_log::{PATIENCE, ensure_dead},
-    pod_source::PodSource,
-};
+use crate::daemon::{ensure_dead::Victim, eviction_log::PATIENCE, pod_source::PodSource};
 
 impl Agent {
     pub(super) fn handle_manager_events(&mut self) {
@@ -113,13 +110,17 @@ impl Agent {
     }
 
     /// Has a step taken away from this thread.
-    fn mitigate(&self, demand: evictd_manager::mitigation_worker::MitigationRequest) {
-        let pods = demand.pods.len();
-        if demand.shadow {
-            tracing::warn!(step = ?demand.step, pods, "shadow mode: this step would be taken before a pod is evicted");
+    fn mitigate(&self, request: evictd_manager::mitigation_worker::MitigationRequest) {
+        if request.shadow {
+            let (step, pods) = (request.action.step(), request.action.pods().len());
+            tracing::warn!(
+                ?step,
+                pods,
+                "shadow mode: this step would be taken before a pod is evicted"
+            );
             return;
         }
-        self.steps.take(demand);
+        self.steps.take(request);
     }
 
     fn take_reclaimed(&mut self, reclaimed: &Reclaimed) {
@@ -136,11 +137,10 @@ impl Agent {
         self.pods.take_over(&decided.pod);
         let record = self.eviction_log.take_decided(decided);
         if !decided.shadow {
-            let victim = Arc::clone(&decided.pod);
-            let left = self.pod_source.leftovers(&victim.pod.uid);
-            tokio::task::spawn_blocking(move || {
-                ensure_dead(&victim);
-                clear(&left);
+            self.ensure_dead.look_at(Victim {
+                entry: Arc::clone(&decided.pod),
+                signalled: decided.stages.signalled,
+                left: self.pod_source.leftovers(&decided.pod.pod.uid),
             });
         }
         let record = Record::evicted(record);
@@ -183,11 +183,13 @@ impl Agent {
         tokio::task::spawn_blocking(move || {
             let grace = u64::try_from(grace).unwrap_or(0);
             let ended = end_gracefully(entry.killer.path(), Duration::from_secs(grace), PATIENCE);
-            if let Err(error) = ended {
-                tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
+            match ended {
+                // It has ended, or was killed when its time was over.
+                Ok(()) => metrics.asked(&goes),
+                Err(error) => {
+                    tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
+                }
             }
-            // It has ended, or was killed when its time was over.
-            metrics.asked(&goes);
             clear(&left);
             settle(&manager, chosen, eviction);
         });
@@ -200,7 +202,7 @@ fn settle(manager: &CommandQueue, chosen: String, gone: EvictionDecision) {
 }
 
 /// Empties directories; they themselves stay, for the next pod.
-fn clear(directories: &[PathBuf]) {
+pub(super) fn clear(directories: &[PathBuf]) {
     for directory in directories {
         if let Err(error) = empty(directory) {
             tracing::warn!(directory = %directory.display(), %error, "an emptyDir is not empty");

@@ -8,7 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use evictd_common::drops::Drop;
@@ -19,13 +19,17 @@ use evictd_fastpath::{Event, EventQueue};
 use evictd_manager::{DiskScanner, EvictionReport, ManagerHandle};
 use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
+use evictd_sys::clock::monotonic_ns;
 
 use super::{Agent, policies::Policies};
 use crate::{
     daemon::{
-        oom::OomCounters, pod_source::PodSource, scan_watch::unknown_layers, sources::Signals,
+        oom::OomCounters,
+        pod_source::PodSource,
+        scan_watch::{FILESYSTEMS, unknown_layers},
+        sources::Signals,
     },
-    telemetry::{Hook, Labelled, Sources},
+    telemetry::{CONTROL_LOOP_LIMIT, Hook, Labelled, Sources},
 };
 use names::{INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS, Shows};
 
@@ -208,6 +212,27 @@ fn show_pods(sources: &mut Sources, shown: &Shown<'_>) {
         "When the agent started, in seconds since the epoch",
         Box::new(move || started),
     ));
+    sources.gauge(
+        "control_loop_stuck",
+        "1 while the control loop has not run for 30 seconds: only memory is watched",
+        shown.manager.commands(),
+        |commands| {
+            let (last, now) = (commands.last_beat(), monotonic_ns());
+            let quiet = Duration::from_nanos(now.saturating_sub(last));
+            u64::from(last != 0 && quiet > CONTROL_LOOP_LIMIT)
+        },
+    );
+    let status = Arc::clone(shown.manager.status());
+    sources.gauges.push(Labelled {
+        name: "filesystem_hung",
+        help: "1 while a filesystem has not answered for five seconds: its signals are not watched",
+        label: "filesystem",
+        read: Box::new(move || {
+            let each = FILESYSTEMS.iter().zip(status.get().hung);
+            each.map(|(name, hung)| ((*name).to_owned(), i64::from(hung)))
+                .collect()
+        }),
+    });
     sources.gauge(
         "disk_scan_stuck",
         "1 while the thread that measures the pods' use of disks has waited for a filesystem for ten minutes",

@@ -4,6 +4,7 @@
 mod allocatable;
 mod disk;
 mod ending;
+mod ensure_dead;
 mod error;
 pub mod eviction_log;
 mod file_look;
@@ -48,7 +49,8 @@ use tokio::io::unix::AsyncFd;
 
 use crate::{
     daemon::{
-        eviction_log::{EvictionLog, ensure_dead},
+        ensure_dead::{EnsureDead, Victim},
+        eviction_log::EvictionLog,
         metrics::{Dropped, Reloads, names::DROPS},
         oom::{KillSummary, OomAttributor, UnattributedKills},
         os_signals::{OsSignals, SignalAction},
@@ -109,7 +111,7 @@ pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
         let agent = Agent::start(config, origin, Arc::clone(&health)).await?;
         agent.serve(asked).await
     });
-    // A victim that does not die, or a disk that does not answer, holds up no end: the next agent goes on with it.
+    // Nor does a disk that does not answer.
     runtime.shutdown_timeout(LAST_WORK);
     ended
 }
@@ -162,6 +164,7 @@ struct Agent {
     mitigation: Arc<evictd_manager::mitigation_worker::MitigationWorker>,
     steps: StepThreads,
     incidents: Incidents,
+    ensure_dead: EnsureDead,
     disk: DiskWriter,
     /// What the node should say, or would in shadow mode.
     node_state: NodeState,
@@ -205,7 +208,7 @@ impl Agent {
                 Some(record) = self.disk.acknowledged() => self.report_to_cluster(record),
                 _ = tick.tick() => {
                     self.tick();
-                    self.follow_disks().await;
+                    self.follow_disks();
                 }
                 gathered = gather(life.as_ref()) => {
                     gathered?;
@@ -256,8 +259,11 @@ impl Agent {
                     refused: evicted.errno != 0,
                 });
                 if !evicted.shadow {
-                    let victim = Arc::clone(&evicted.pod);
-                    tokio::task::spawn_blocking(move || ensure_dead(&victim));
+                    self.ensure_dead.look_at(Victim {
+                        entry: Arc::clone(&evicted.pod),
+                        signalled: evicted.stages.signalled,
+                        left: Vec::new(),
+                    });
                 }
             }
             let Some(record) = self.eviction_log.take(&report) else {
@@ -306,6 +312,9 @@ impl Agent {
         self.write_incidents(monotonic_ns());
         self.disk.watch();
         self.scan_watch.tick(&self.scanner);
+        if let Some(manager) = &self.manager {
+            self.scan_watch.see_hung(manager.status().get().hung);
+        }
         self.policies.refresh(self.disk.queue());
         self.write_pauses();
         self.take_kubelet_evictions();
@@ -327,8 +336,8 @@ impl Agent {
     }
 
     /// Disks that can be watched by now. No hook counts their inodes before the next start.
-    async fn follow_disks(&mut self) {
-        let Some(found) = self.disk_retry.tick(&self.config).await else {
+    fn follow_disks(&mut self) {
+        let Some(found) = self.disk_retry.tick(&self.config) else {
             return;
         };
         tracing::info!("disks are watched now");

@@ -140,6 +140,9 @@ impl Agent {
 
     /// Compares all cgroups with what is held open.
     pub(super) fn refresh(&mut self) {
+        if self.allocatable.search_again() {
+            self.follow_pods_scope(true);
+        }
         let table = self.pod_source.refresh();
         self.publish(table);
     }

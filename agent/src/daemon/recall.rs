@@ -7,7 +7,10 @@ use evictd_node::{cgroup::end::end_gracefully, pods::table::Entry};
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{journal::Journal, past::Restored};
 
-use crate::daemon::eviction_log::{PATIENCE, ensure_dead};
+use crate::daemon::{
+    ensure_dead::{EnsureDead, Victim},
+    eviction_log::PATIENCE,
+};
 
 /// Reads it from the journal. One that cannot be read is said and does not stop the agent.
 pub(super) fn recall(journal: &mut Journal) -> Restored {
@@ -65,12 +68,21 @@ pub(super) fn last_eviction(restored: &Restored) -> Option<u64> {
 
 /// Goes on with what the agent before was doing: what is left of its victims is killed once more. `ends_pods`: no kubelet
 /// ends pods that were asked to go.
-pub(super) fn go_on(restored: &Restored, entries: &[Arc<Entry>], ends_pods: bool) {
+pub(super) fn go_on(
+    restored: &Restored,
+    entries: &[Arc<Entry>],
+    ends_pods: bool,
+    ensure_dead: &EnsureDead,
+) {
     for victim in restored.victims() {
         if let Some(entry) = is_there(entries, &victim.uid, victim.signalled) {
             let entry = Arc::clone(entry);
             tracing::warn!(pod = %entry.pod, id = victim.id, "a pod that was evicted before is not gone yet");
-            tokio::task::spawn_blocking(move || ensure_dead(&entry));
+            ensure_dead.look_at(Victim {
+                entry,
+                signalled: victim.signalled,
+                left: Vec::new(),
+            });
         }
     }
     for asked in restored.asked().into_iter().filter(|_| ends_pods) {

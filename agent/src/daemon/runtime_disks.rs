@@ -2,18 +2,22 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use evictd_config::{Config, FilesystemPaths};
 use evictd_node::fs::mounts::superblock_of;
-use tokio::task::spawn_blocking;
 
 /// Compares, and says once what differs.
 pub(super) struct RuntimeDisks {
     paths: FilesystemPaths,
     /// What was found the last time.
     said: Arc<Mutex<Vec<String>>>,
+    /// A comparison is under way; on a disk that does not answer it is for as long as that.
+    is_busy: Arc<AtomicBool>,
 }
 
 impl RuntimeDisks {
@@ -21,20 +25,34 @@ impl RuntimeDisks {
         Self {
             paths: config.filesystems.clone(),
             said: Arc::default(),
+            is_busy: Arc::default(),
         }
     }
 
-    /// Takes what the runtime says. Disks may hang: not on this thread.
+    /// Takes what the runtime says. Disks may hang: neither on this thread nor on one that others need, and one comparison at a time.
     pub fn compare(&self, theirs: evictd_cri::RuntimeDisks) {
-        let (paths, said) = (self.paths.clone(), Arc::clone(&self.said));
-        spawn_blocking(move || {
-            let found = differences(&paths, &theirs);
+        let paths = self.paths.clone();
+        self.start(move || differences(&paths, &theirs));
+    }
+
+    fn start(&self, compare: impl FnOnce() -> Vec<String> + Send + 'static) {
+        if self.is_busy.swap(true, Ordering::Acquire) {
+            return;
+        }
+        let (said, is_busy) = (Arc::clone(&self.said), Arc::clone(&self.is_busy));
+        let thread = std::thread::Builder::new().name("disk-look".into());
+        let started = thread.spawn(move || {
+            let found = compare();
             let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
             for difference in found.iter().filter(|found| !said.contains(found)) {
                 tracing::warn!("{difference}");
             }
             *said = found;
+            is_busy.store(false, Ordering::Release);
         });
+        if started.is_err() {
+            self.is_busy.store(false, Ordering::Release);
+        }
     }
 }
 
@@ -64,5 +82,50 @@ fn difference(name: &str, own: &Path, theirs: &Path) -> Option<String> {
         Err(error) => Some(format!(
             "{name} is watched at {own}; whether that is the runtime's disk is not known: {error}"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::mpsc::channel,
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+
+    /// The runtime is asked every five minutes, and a disk may be away for hours.
+    #[test]
+    fn a_disk_that_hangs_takes_one_thread() {
+        let config = Config::from_values(serde_json::json!({}), None).unwrap();
+        let disks = RuntimeDisks::new(&config);
+        let (answer, hangs) = channel::<()>();
+        let (began, beginnings) = channel();
+        let first = began.clone();
+        disks.start(move || {
+            first.send(()).unwrap();
+            let _ = hangs.recv();
+            Vec::new()
+        });
+        beginnings.recv().unwrap();
+        for _ in 0..10 {
+            let began = began.clone();
+            disks.start(move || {
+                began.send(()).unwrap();
+                Vec::new()
+            });
+        }
+        drop(answer);
+        let until = Instant::now() + Duration::from_secs(20);
+        while disks.is_busy.load(Ordering::Acquire) {
+            assert!(Instant::now() < until);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(beginnings.try_recv().is_err(), "another one was begun");
+        disks.start(move || {
+            began.send(()).unwrap();
+            Vec::new()
+        });
+        beginnings.recv_timeout(Duration::from_secs(20)).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Says what the scan of the pods' disk use cannot do: the thread itself has no time for the log.
+//! Says what the manager and the scan of the pods' disk use cannot do: the threads themselves have no time for the log.
 
 use std::collections::HashSet;
 
@@ -11,9 +11,28 @@ pub(super) struct ScanWatch {
     scanned: u64,
     /// Why writable layers are not known.
     reasons: HashSet<String>,
+    hung: [bool; 3],
 }
 
+/// The names of the node's filesystems, in the order of [`evictd_manager::DiskSources::names`].
+pub(super) const FILESYSTEMS: [&str; 3] = ["nodefs", "imagefs", "containerfs"];
+
 impl ScanWatch {
+    /// Takes which filesystems do not answer. To be called at each tick.
+    pub fn see_hung(&mut self, hung: [bool; 3]) {
+        let before = std::mem::replace(&mut self.hung, hung);
+        for ((filesystem, was), is) in FILESYSTEMS.iter().zip(before).zip(hung) {
+            match (was, is) {
+                (false, true) => tracing::error!(
+                    filesystem,
+                    "the filesystem does not answer: its signals are not watched, all others are"
+                ),
+                (true, false) => tracing::warn!(filesystem, "the filesystem answers again"),
+                _ => {}
+            }
+        }
+    }
+
     /// To be called at each tick.
     pub fn tick(&mut self, scanner: &DiskScanner) {
         let is_stuck = scanner.is_stuck();

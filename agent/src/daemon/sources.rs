@@ -1,6 +1,10 @@
 //! Everything but the memory that the fast path watches: which programs are loaded for it, and what is looked at.
 
-use std::path::Path;
+use std::{
+    path::{Path, PathBuf},
+    sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel},
+    time::Duration,
+};
 
 use evictd_config::Config;
 use evictd_engine::{Layout, Signal, Threshold};
@@ -18,20 +22,21 @@ use evictd_node::{
     },
 };
 
-use tokio::task::{JoinHandle, spawn_blocking};
-
 use crate::daemon::RunError;
 
 /// Why a count has no hook although there might be one.
 const NOT_CONFIGURED: &str = "no threshold asks for it";
 /// So many ticks of the agent are between two attempts.
 const RETRY_TICKS: u32 = 10;
+/// The start waits for disks for so long: memory is to be watched.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// What was built. Programs stay attached for as long as the object lives.
 pub(super) struct Signals {
     pub object: Option<BpfObject>,
     pub sources: SignalSources,
     pub life: CgroupEvents,
+    pub disk_retry: DiskRetry,
 }
 
 /// Builds the sources. Hooks are attached for the signals that have thresholds; what cannot be had is said, and the
@@ -42,7 +47,7 @@ pub(super) fn build(
     pods_memory: Option<Scope>,
 ) -> Result<Signals, RunError> {
     let mut object = BpfObject::load_counts().map_err(|error| error.to_string());
-    let sources = sources(config, memory, pods_memory, &mut object);
+    let (sources, disk_retry) = sources(config, memory, pods_memory, &mut object);
     let life = CgroupEvents::build(offer(&mut object, true), None);
     let life = life.map_err(|e| std::io::Error::other(e.to_string()))?;
     for (hook, reason) in &life.choice().refused {
@@ -52,6 +57,7 @@ pub(super) fn build(
         object: object.ok(),
         sources,
         life,
+        disk_retry,
     })
 }
 
@@ -62,7 +68,7 @@ pub(super) fn without_hooks(
     pods_memory: Option<Scope>,
 ) -> SignalSources {
     let mut none = Err("nothing is to be attached".to_owned());
-    sources(config, memory, pods_memory, &mut none)
+    sources(config, memory, pods_memory, &mut none).0
 }
 
 fn sources(
@@ -70,7 +76,7 @@ fn sources(
     memory: Scope,
     pods_memory: Option<Scope>,
     object: &mut Result<BpfObject, String>,
-) -> SignalSources {
+) -> (SignalSources, DiskRetry) {
     let thresholds = &config.eviction.thresholds;
     let wants = |signals: &[Signal]| wants(thresholds, signals);
     let pids = match Pids::open(Path::new("/proc")) {
@@ -93,9 +99,40 @@ fn sources(
         Signal::ContainerFsInodesFree,
     ];
     // Memory is watched whatever is wrong with a disk.
-    let disks = disks(config, offer(object, wants(&inodes)));
+    let look = on_a_thread(config, find);
+    let found = match look.recv_timeout(FIRST_LOOK) {
+        Ok(found) => found,
+        Err(RecvTimeoutError::Timeout) => Err("they do not answer".to_owned()),
+        Err(RecvTimeoutError::Disconnected) => Err("no thread can look at them".to_owned()),
+    };
+    let disks = found.and_then(|found| watch(config, found, offer(object, wants(&inodes))));
     let disks = disks.inspect_err(|error| tracing::error!(error, "disks are not watched"));
-    SignalSources::new(memory, pods_memory, pids, disks.ok())
+    let retry = DiskRetry {
+        is_needed: disks.is_err(),
+        ticks: 0,
+        first_look: Some(look),
+        attempt: None,
+    };
+    let sources = SignalSources::new(memory, pods_memory, pids, disks.ok());
+    (sources, retry)
+}
+
+/// Has a thread do what a disk may hang. No answer comes where the system has no thread to give.
+fn on_a_thread<T: Send + 'static>(
+    config: &Config,
+    look: impl FnOnce(&Config) -> T + Send + 'static,
+) -> Receiver<T> {
+    let (found, answer) = channel();
+    let config = config.clone();
+    let thread = std::thread::Builder::new().name("disk-look".into());
+    let started = thread.spawn(move || {
+        // Where the time was over, the answer of a later look counts.
+        let _ = found.send(look(&config));
+    });
+    if let Err(error) = started {
+        tracing::warn!(%error, "no thread can look at the disks");
+    }
+    answer
 }
 
 /// The loaded programs for who wants them, or why there are none.
@@ -118,12 +155,33 @@ fn say(signal: Signal, choice: &SelectedHook<CountHook>) {
     tracing::info!(%signal, hook = %choice.hook, "the signal has its hook");
 }
 
-/// The node's filesystems, or why they cannot be watched.
-fn disks(config: &Config, object: Result<&mut BpfObject, &str>) -> Result<DiskSources, String> {
+/// nodefs, imagefs and containerfs, and how they lie. Each has answered.
+struct Disks {
+    paths: [PathBuf; 3],
+    layout: Layout,
+}
+
+/// Finds the node's filesystems, or says why they cannot be watched.
+fn find(config: &Config) -> Result<Disks, String> {
     let paths = config.filesystems.resolve();
     let paths = paths.ok_or("no kubelet directory here, and filesystems.nodefs is not set")?;
     let [nodefs, imagefs, containerfs] = &paths;
     let found = NodeFilesystems::find(nodefs, imagefs, containerfs).map_err(|e| e.to_string())?;
+    for filesystem in [&found.nodefs, &found.imagefs, &found.containerfs] {
+        let path = filesystem.path().display();
+        filesystem.read().map_err(|e| format!("{path}: {e}"))?;
+    }
+    let layout = found.layout;
+    Ok(Disks { paths, layout })
+}
+
+/// What watches them, or why it cannot.
+fn watch(
+    config: &Config,
+    Disks { paths, layout }: Disks,
+    object: Result<&mut BpfObject, &str>,
+) -> Result<DiskSources, String> {
+    let [nodefs, imagefs, containerfs] = &paths;
     let built = InodeTrigger::build(&[nodefs, imagefs, containerfs], object, None);
     let mut trigger = built.map_err(|e| e.to_string())?;
     let tested = trigger.self_test(&config.state_dir);
@@ -151,38 +209,51 @@ fn disks(config: &Config, object: Result<&mut BpfObject, &str>) -> Result<DiskSo
     Ok(DiskSources {
         trigger,
         names: [a, b, c],
-        layout: found.layout,
+        layout,
     })
 }
 
-/// Disks that could not be told apart at the start are tried again, on a thread that a disk may hang.
+/// Disks that could not be watched at the start are tried again, on a thread that a disk may hang.
 pub(super) struct DiskRetry {
     is_needed: bool,
     ticks: u32,
-    attempt: Option<JoinHandle<Result<DiskSources, String>>>,
+    /// The look of the start: while it hangs, another one would hang as well.
+    first_look: Option<Receiver<Result<Disks, String>>>,
+    attempt: Option<Receiver<Result<DiskSources, String>>>,
 }
 
 impl DiskRetry {
-    pub(super) fn new(sources: &SignalSources) -> Self {
-        Self {
-            is_needed: sources.disks.is_none(),
-            ticks: 0,
-            attempt: None,
-        }
-    }
-
     /// What an attempt has found, once. To be called at each tick.
-    pub(super) async fn tick(&mut self, config: &Config) -> Option<DiskSources> {
-        if let Some(attempt) = self.attempt.take_if(|attempt| attempt.is_finished()) {
-            let found = attempt.await.ok().and_then(Result::ok)?;
-            self.is_needed = false;
-            return Some(found);
+    pub(super) fn tick(&mut self, config: &Config) -> Option<DiskSources> {
+        if !self.is_needed {
+            self.first_look = None;
+            return None;
         }
-        self.ticks = self.ticks.wrapping_add(1);
-        if self.is_needed && self.attempt.is_none() && self.ticks.is_multiple_of(RETRY_TICKS) {
-            let config = config.clone();
-            let attempt = move || disks(&config, Err("the disks came after the start"));
-            self.attempt = Some(spawn_blocking(attempt));
+        if let Some(look) = &self.first_look {
+            match look.try_recv() {
+                Err(TryRecvError::Empty) => return None,
+                // It hung, and does not any more.
+                Ok(_) => self.ticks = RETRY_TICKS,
+                Err(TryRecvError::Disconnected) => {}
+            }
+            self.first_look = None;
+        }
+        if let Some(attempt) = &self.attempt {
+            let answer = attempt.try_recv();
+            if matches!(answer, Err(TryRecvError::Empty)) {
+                return None;
+            }
+            self.attempt = None;
+            let found = answer.ok().and_then(Result::ok);
+            self.is_needed = found.is_none();
+            return found;
+        }
+        self.ticks += 1;
+        if self.ticks >= RETRY_TICKS {
+            self.ticks = 0;
+            self.attempt = Some(on_a_thread(config, |config| {
+                watch(config, find(config)?, Err("the disks came after the start"))
+            }));
         }
         None
     }

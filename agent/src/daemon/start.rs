@@ -31,9 +31,11 @@ use super::{
 use crate::{
     daemon::{
         disk::DiskWriter,
+        ensure_dead::EnsureDead,
         eviction_log::EvictionLog,
         file_look::FileLook,
         guard,
+        manager_events::clear,
         message::MessageBuilder,
         metrics::{self, Dropped, Reloads},
         oom::{OomAttributor, UnattributedKills},
@@ -157,7 +159,6 @@ impl Agent {
         let mount = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(mount, _)| mount);
         let mount = mount.unwrap_or_else(|| PathBuf::from(scope::CGROUP_MOUNT));
         let layout = signals.sources.layout();
-        let disk_retry = sources::DiskRetry::new(&signals.sources);
         let hooks = metrics::hooks(&signals);
         let manager = ManagerHandle::start(evictd_manager::Setup {
             settings: sources::settings(config, layout, BY_FASTPATH.to_vec()),
@@ -186,14 +187,19 @@ impl Agent {
                 evictd_cri::Tell::Reclaimed(removed) => {
                     commands.send(Command::Reclaimed(removed));
                 }
-                evictd_cri::Tell::Layers(layers) => scanner.set_layers(layers),
+                evictd_cri::Tell::Layers { layers, asked } => scanner.set_layers(layers, asked),
                 evictd_cri::Tell::Disks(theirs) => disks.compare(theirs),
             })
         });
+        let blocking = tokio::runtime::Handle::current();
+        // A disk may hang: not the thread that kills.
+        let ensure_dead = EnsureDead::start(move |directories| {
+            drop(blocking.spawn_blocking(move || clear(&directories)));
+        })?;
         // In shadow mode what an earlier agent has begun waits for one that is not.
         if !config.shadow {
             let ends_pods = matches!(source, PodSource::Manifest { .. });
-            recall::go_on(&restored, &entries, ends_pods);
+            recall::go_on(&restored, &entries, ends_pods, &ensure_dead);
         }
         let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::new(Dropped::default());
@@ -267,7 +273,7 @@ impl Agent {
             allocatable,
             node_memory,
             layout,
-            disk_retry,
+            disk_retry: signals.disk_retry,
             config_source: origin,
             config_look: FileLook::new(Arc::default()),
             reloads,
@@ -278,6 +284,7 @@ impl Agent {
             mitigation,
             steps,
             incidents,
+            ensure_dead,
             disk: DiskWriter::new(disk),
             pods: PublishedPods::new(entries, swap, targets, mount),
             protection,
@@ -292,11 +299,14 @@ fn heartbeats(events: &Arc<EventQueue>, commands: &Arc<CommandQueue>) -> Vec<Hea
         Heartbeat {
             name: "fast path",
             limit: telemetry::FAST_PATH_LIMIT,
+            is_vital: true,
             last: Box::new(move || events.last_beat()),
         },
         Heartbeat {
             name: "control loop",
             limit: telemetry::CONTROL_LOOP_LIMIT,
+            // Memory is watched without it, and an agent that takes the place of this one hangs where it hung.
+            is_vital: false,
             last: Box::new(move || commands.last_beat()),
         },
     ]

@@ -34,6 +34,8 @@ pub struct Heartbeat {
     pub name: &'static str,
     /// Without a turn for so long, it hangs.
     pub limit: Duration,
+    /// Whether an agent in which it hangs should be started anew. Otherwise the agent is not ready.
+    pub is_vital: bool,
     /// When it last turned; 0: it never has.
     pub last: LastTurn,
 }
@@ -53,7 +55,7 @@ pub struct Health {
 const START: Duration = Duration::from_secs(600);
 /// The fast path looks at least once a second.
 pub const FAST_PATH_LIMIT: Duration = Duration::from_secs(10);
-/// The control loop reads filesystems, which may be slow.
+/// The control loop reads cgroups and procfs, which may be slow.
 pub const CONTROL_LOOP_LIMIT: Duration = Duration::from_secs(30);
 /// The async loop routes events at normal priority, which full CPUs may delay; the journal has a thread of its own.
 const ASYNC_LOOP_LIMIT: Duration = Duration::from_secs(30);
@@ -86,18 +88,22 @@ impl Health {
         self.agent.store(monotonic_ns(), Ordering::Relaxed);
     }
 
-    /// Whether all loops live; the error names those that do not.
+    /// Whether all vital loops live; the error names those that do not.
     ///
     /// # Errors
     /// Why the agent should be started anew.
     fn liveness(&self) -> Result<(), String> {
+        self.judge(|beat| beat.is_vital)
+    }
+
+    fn judge(&self, which: impl Fn(&Beat) -> bool) -> Result<(), String> {
         let now = monotonic_ns();
         match self.heartbeats.get() {
             None => judge([("start", START, self.began)], now),
             Some((started, heartbeats)) => {
+                let judged = self.beats(heartbeats).filter(which);
                 // A loop has all of its time for the first turn.
-                let beat = |(name, limit, last): (_, _, u64)| (name, limit, last.max(*started));
-                judge(self.beats(heartbeats).map(beat), now)
+                judge(judged.map(|b| (b.name, b.limit, b.last.max(*started))), now)
             }
         }
     }
@@ -113,24 +119,36 @@ impl Health {
         let Some((_, heartbeats)) = self.heartbeats.get() else {
             return Err("the start is not complete".to_owned());
         };
-        if let Some((name, ..)) = self.beats(heartbeats).find(|(.., last)| *last == 0) {
-            return Err(format!("the {name} has not run yet"));
+        if let Some(beat) = self.beats(heartbeats).find(|beat| beat.last == 0) {
+            return Err(format!("the {} has not run yet", beat.name));
         }
-        self.liveness()
+        self.judge(|_| true)
     }
 
-    /// All loops, by name, limit and last turn.
-    fn beats(
-        &self,
-        heartbeats: &[Heartbeat],
-    ) -> impl Iterator<Item = (&'static str, Duration, u64)> {
-        let agent = self.agent.load(Ordering::Relaxed);
-        let own = ("async loop", ASYNC_LOOP_LIMIT, agent);
-        heartbeats
-            .iter()
-            .map(|h| (h.name, h.limit, (h.last)()))
-            .chain([own])
+    /// All loops.
+    fn beats(&self, heartbeats: &[Heartbeat]) -> impl Iterator<Item = Beat> {
+        let own = Beat {
+            name: "async loop",
+            limit: ASYNC_LOOP_LIMIT,
+            is_vital: true,
+            last: self.agent.load(Ordering::Relaxed),
+        };
+        let others = heartbeats.iter().map(|h| Beat {
+            name: h.name,
+            limit: h.limit,
+            is_vital: h.is_vital,
+            last: (h.last)(),
+        });
+        others.chain([own])
     }
+}
+
+/// A loop at a moment, as [`Heartbeat`].
+struct Beat {
+    name: &'static str,
+    limit: Duration,
+    is_vital: bool,
+    last: u64,
 }
 
 /// Loops by name, limit and last turn, as of a moment.
@@ -194,6 +212,7 @@ mod tests {
         Heartbeat {
             name,
             limit: Duration::from_secs(limit),
+            is_vital: name != "control loop",
             last: Box::new(move || last.load(Ordering::Relaxed)),
         }
     }
@@ -246,8 +265,9 @@ mod tests {
         assert_eq!(health.liveness(), Ok(()));
     }
 
+    /// Another agent would hang at the same place, and memory is watched without the control loop.
     #[test]
-    fn a_control_loop_that_hangs_is_reported() {
+    fn a_control_loop_that_hangs_makes_the_agent_unready_and_ends_it_not() {
         let health = Health::default();
         let now = Arc::new(AtomicU64::new(monotonic_ns()));
         let old = Arc::new(AtomicU64::new(1));
@@ -255,20 +275,26 @@ mod tests {
             heartbeat("fast path", 3600, &now),
             heartbeat("control loop", 0, &old),
         ]);
-        let said = health.liveness().unwrap_err();
-        assert!(
-            said.starts_with("the control loop has not run for "),
-            "{said}"
-        );
-        assert_eq!(
-            healthz(&health),
-            Answer::plain("503 Service Unavailable", said.clone() + "\n")
-        );
         health.beat();
         let said = health.readiness().unwrap_err();
         assert!(
             said.starts_with("the control loop has not run for "),
             "{said}"
+        );
+        assert_eq!(health.liveness(), Ok(()));
+        assert_eq!(healthz(&health), Answer::plain("200 OK", "ok\n"));
+    }
+
+    #[test]
+    fn a_fast_path_that_hangs_is_reported() {
+        let health = Health::default();
+        let old = Arc::new(AtomicU64::new(1));
+        health.started(vec![heartbeat("fast path", 0, &old)]);
+        let said = health.liveness().unwrap_err();
+        assert!(said.starts_with("the fast path has not run for "), "{said}");
+        assert_eq!(
+            healthz(&health),
+            Answer::plain("503 Service Unavailable", said.clone() + "\n")
         );
     }
 }

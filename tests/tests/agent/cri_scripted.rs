@@ -303,7 +303,7 @@ fn a_look_holds_up_no_reclaim() {
     let config = config(dir.path());
     let runtime = Runtime::start(&config.socket, state).unwrap();
     let told = block_on(told_by_a_worker(config));
-    let [Tell::Layers(_), Tell::Reclaimed(Some(removed))] = &told[..] else {
+    let [Tell::Layers { .. }, Tell::Reclaimed(Some(removed))] = &told[..] else {
         panic!("{told:?}");
     };
     assert_eq!(removed.containers, 2);
@@ -368,9 +368,9 @@ fn the_runtime_tells_of_writable_layers_and_of_its_disks() {
     let _runtime = Runtime::start(&config.socket, state).unwrap();
     let told = block_on(told_by_a_worker(config));
     let [
-        Tell::Layers(first),
+        Tell::Layers { layers: first, .. },
         Tell::Disks(disks),
-        Tell::Layers(second),
+        Tell::Layers { layers: second, .. },
         Tell::Reclaimed(_),
     ] = &told[..]
     else {

@@ -15,7 +15,7 @@ use evictd_tests::{
     hog::Hog,
     node::MIB,
     or_skip,
-    scrape::{free_address, get},
+    scrape::{free_address, get, metrics, shows},
     skip::not_root,
     skip_if,
     wait::{SOON, until},
@@ -72,6 +72,16 @@ impl Drop for Hung {
     }
 }
 
+/// In a mount namespace of this thread and its children: no other process of this machine hangs.
+fn apart(run: impl FnOnce() + Send) {
+    let run = || {
+        or_skip!(unshare(CloneFlags::CLONE_NEWNS));
+        mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
+        run();
+    };
+    std::thread::scope(|threads| threads.spawn(run).join().unwrap());
+}
+
 // R10: what is mounted is not touched, and the walks go on. What lies below the mount point is out of reach.
 #[test]
 fn a_filesystem_that_does_not_answer_holds_up_no_walk() {
@@ -95,10 +105,7 @@ fn a_filesystem_that_does_not_answer_holds_up_no_walk() {
     let mut files = Files::new(scope.path(), &json!(names.map(pod)));
     files.config["filesystems"] = json!({ "nodefs": dir.path() });
     let _pods = names.map(|name| Forker::start(Some(&scope.path().join(name))).unwrap());
-    // The mounts are this thread's and the agent's: no other process of this machine hangs.
-    let run = || {
-        or_skip!(unshare(CloneFlags::CLONE_NEWNS));
-        mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
+    apart(|| {
         let _below = or_skip!(Hung::mount(&dir.path().join("below/sub/mounted")));
         let _itself = or_skip!(Hung::mount(&dir.path().join("itself")));
         let mut agent = files.start(&[]);
@@ -106,8 +113,91 @@ fn a_filesystem_that_does_not_answer_holds_up_no_walk() {
         let is_evicted = || files.evicted() == ["greedy"];
         assert!(until(SOON, is_evicted), "{}", agent.log());
         assert_eq!(agent.terminate().unwrap(), Some(0));
-    };
-    std::thread::scope(|threads| threads.spawn(run).join().unwrap());
+    });
+}
+
+/// No end waits for a disk.
+const END: Duration = Duration::from_secs(20);
+
+// R2, R42: at the start, and while it runs. The disks' signals are lost, and nothing else is.
+#[test]
+fn a_hung_nodefs_keeps_no_agent_from_watching_memory() {
+    skip_if!(not_root());
+    skip_if!((!Path::new("/dev/fuse").exists()).then_some("no /dev/fuse here"));
+    for hangs_at_the_start in [true, false] {
+        let scope = TestCgroup::new("hungnodefs", 256 * MIB).unwrap();
+        let (mut files, [hog, _]) = Files::hog_and_calm(&scope);
+        let nodefs = files.dir().join("nodefs");
+        fs::create_dir(&nodefs).unwrap();
+        let (health, shown) = (free_address().unwrap(), free_address().unwrap());
+        files.config["filesystems"] = json!({ "nodefs": nodefs });
+        files.config["healthAddress"] = json!(health);
+        files.config["metricsAddress"] = json!(shown);
+        apart(|| {
+            let mut hung = None;
+            if hangs_at_the_start {
+                hung = Some(or_skip!(Hung::mount(&nodefs)));
+            }
+            let mut agent = files.start(&[]);
+            if !hangs_at_the_start {
+                hung = Some(or_skip!(Hung::mount(&nodefs)));
+                let series = "evictd_filesystem_hung{filesystem=\"nodefs\"} 1";
+                assert!(until(SOON, || shows(&shown, series)));
+                let is_said = || agent.log().contains("the filesystem does not answer");
+                assert!(until(SOON, is_said), "{}", agent.log());
+            }
+            // The control loop goes on with all else: its limit is 30 seconds.
+            let cycles = || -> u64 {
+                let text = metrics(&shown).unwrap();
+                let mut lines = text.lines();
+                let cycles =
+                    lines.find_map(|line| line.strip_prefix("evictd_manager_cycles_total "));
+                cycles.unwrap().parse().unwrap()
+            };
+            let before = cycles();
+            assert!(until(SOON, || cycles() > before + 2));
+            for path in ["/healthz", "/readyz"] {
+                let is_good = || get(&health, path).unwrap().starts_with("HTTP/1.1 200");
+                assert!(until(SOON, is_good), "{path}: {}", agent.log());
+            }
+            let mut hog = Hog::start(&hog, &["--mib", "1000", "--rate", "400"]).unwrap();
+            assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+            assert!(
+                until(SOON, || files.evicted() == ["hog"]),
+                "{}",
+                agent.log()
+            );
+            let begun = Instant::now();
+            assert_eq!(agent.terminate().unwrap(), Some(0));
+            assert!(begun.elapsed() < END, "{:?}", begun.elapsed());
+            drop(hung);
+        });
+    }
+}
+
+/// A disk that answers after the start is watched from then on.
+#[test]
+fn a_nodefs_that_answers_again_is_watched() {
+    skip_if!(not_root());
+    skip_if!((!Path::new("/dev/fuse").exists()).then_some("no /dev/fuse here"));
+    let scope = TestCgroup::new("hungagain", 256 * MIB).unwrap();
+    let (mut files, _) = Files::hog_and_calm(&scope);
+    let nodefs = files.dir().join("nodefs");
+    fs::create_dir(&nodefs).unwrap();
+    files.config["filesystems"] = json!({ "nodefs": nodefs });
+    apart(|| {
+        let hung = or_skip!(Hung::mount(&nodefs));
+        let mut agent = files.start(&[]);
+        assert!(
+            agent.log().contains("they do not answer"),
+            "{}",
+            agent.log()
+        );
+        drop(hung);
+        let is_watched = || agent.log().contains("disks are watched now");
+        assert!(until(SOON, is_watched), "{}", agent.log());
+        assert_eq!(agent.terminate().unwrap(), Some(0));
+    });
 }
 
 // R42
@@ -119,9 +209,7 @@ fn a_state_directory_that_does_not_answer_stops_no_thread_but_its_own() {
     let (mut files, [greedy, _]) = Files::hog_and_calm(&scope);
     let health = free_address().unwrap();
     files.config["healthAddress"] = json!(health);
-    let run = || {
-        or_skip!(unshare(CloneFlags::CLONE_NEWNS));
-        mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
+    apart(|| {
         let mut agent = files.start(&[]);
         // The start reads the journal.
         let is_ready = || get(&health, "/readyz").is_ok_and(|text| text.contains(" 200 "));
@@ -136,6 +224,5 @@ fn a_state_directory_that_does_not_answer_stops_no_thread_but_its_own() {
         let asked = Instant::now();
         assert_eq!(agent.terminate().unwrap(), Some(0));
         assert!(asked.elapsed() < Duration::from_secs(15), "{}", agent.log());
-    };
-    std::thread::scope(|threads| threads.spawn(run).join().unwrap());
+    });
 }

@@ -1,18 +1,23 @@
-//! A loop that does not go on is named by `/healthz`, and holds up no other one.
+//! A loop that does not go on is named by a probe, and holds up no other one.
 
 use evictd_tests::{prelude::*, scrape::get, stalled::Stalled};
 
 /// Longer than the longest limit of a loop.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Stalls the thread until `/healthz` names the loop, does something meanwhile, and has it go on.
-fn stall(node: &str, thread: &str, name: &str, meanwhile: impl FnOnce(&mut Hog, &Files)) {
+/// Stalls the thread until a probe names the loop, does something meanwhile, and has it go on.
+fn stall(
+    node: &str,
+    (thread, name): (&str, &str),
+    probe: &str,
+    meanwhile: impl FnOnce(&mut Hog, &Files),
+) {
     let scope = TestCgroup::new(node, 256 * MIB).unwrap();
     let (mut files, [hog_dir, _]) = Files::hog_and_calm(&scope);
     let health = free_address().unwrap();
     files.config["healthAddress"] = json!(health);
     let mut agent = files.start(&[]);
-    let says = |what: &str| until(TIMEOUT, || get(&health, "/healthz").unwrap().contains(what));
+    let says = |what: &str| until(TIMEOUT, || get(&health, probe).unwrap().contains(what));
     assert!(is_ready(&health));
     let stalled = Stalled::new(agent.pid(), thread).unwrap();
     let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();
@@ -20,6 +25,8 @@ fn stall(node: &str, thread: &str, name: &str, meanwhile: impl FnOnce(&mut Hog, 
     assert!(says(&format!("the {name} has not run for ")));
     let answer = get(&health, "/readyz").unwrap();
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    let is_alive = get(&health, "/healthz").unwrap().contains("200 OK");
+    assert_eq!(is_alive, probe != "/healthz");
     drop(stalled);
     assert!(says("200 OK"), "it lives again");
     hog.wait().unwrap();
@@ -43,7 +50,8 @@ fn is_evicted(hog: &mut Hog, _: &Files) {
 #[test]
 fn a_stalled_main_thread_stops_no_eviction() {
     skip_if!(not_root());
-    stall("stallmain", "evictd", "async loop", |hog, files| {
+    let thread = ("evictd", "async loop");
+    stall("stallmain", thread, "/healthz", |hog, files| {
         is_evicted(hog, files);
         assert!(files.records().is_empty(), "the record waits for it");
     });
@@ -52,7 +60,28 @@ fn a_stalled_main_thread_stops_no_eviction() {
 #[test]
 fn a_stalled_manager_stops_no_eviction_for_memory() {
     skip_if!(not_root());
-    stall("stallmanager", "manager", "control loop", is_evicted);
+    // Another agent would hang where this one hangs: it is not ready, and stays.
+    let thread = ("manager", "control loop");
+    stall("stallmanager", thread, "/readyz", is_evicted);
+}
+
+#[test]
+fn a_stalled_manager_holds_up_no_end() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("stallend", 256 * MIB).unwrap();
+    let (files, _) = Files::hog_and_calm(&scope);
+    let mut agent = files.start(&[]);
+    let stall = || {
+        let _stalled = Stalled::new(agent.pid(), "manager").unwrap();
+        // SAFETY: plain integers; the agent was not waited for.
+        unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGTERM) };
+        let log = |line| until(SOON, || agent.log().contains(line));
+        assert!(log("the control loop hangs"), "{}", agent.log());
+        assert!(log("stopped"), "{}", agent.log());
+    };
+    // A traced thread is gone when its tracer is.
+    std::thread::scope(|threads| threads.spawn(stall).join().unwrap());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::{
 };
 
 use evictd_node::cgroup::{
-    end::{end_gracefully, kill_until_empty},
+    end::{end_gracefully, kill_left, kill_until_empty},
     kill::CgroupKiller,
     members::{KillResult, signal_members},
 };
@@ -448,6 +448,32 @@ fn a_container_that_was_started_again_is_killed() {
         assert!(until(SOON, || killer.kill().unwrap().empty));
         assert!(until(SOON, || killer.is_empty()), "{again}");
     }
+}
+
+/// A static pod keeps its UID and its cgroup, and the kubelet starts its containers again.
+#[test]
+fn a_late_check_spares_a_restarted_container() {
+    skip_if!(not_root());
+    let stage = Stage::new("kill-late");
+    let mut old = idle(&stage.container);
+    // A process is as old as the kernel's tick in which it was started.
+    std::thread::sleep(Duration::from_millis(20));
+    let signalled = monotonic_ns();
+    std::thread::sleep(Duration::from_millis(300));
+    let container = stage.cgroup.child("pod/two").unwrap();
+    let mut new = idle(&container);
+    // What is left of the victim is killed, and the other container is not.
+    assert!(until(SOON, || kill_left(&stage.pod, signalled).unwrap()));
+    assert_eq!(old.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(kill_left(&stage.pod, signalled).unwrap());
+    assert!(new.is_alive());
+    // What came with the signal goes with it.
+    let mut late = idle(&stage.container);
+    assert!(until(SOON, || {
+        kill_left(&stage.pod, monotonic_ns()).unwrap()
+    }));
+    assert_eq!(late.wait().unwrap(), Some(libc::SIGKILL));
+    assert_eq!(new.wait().unwrap(), Some(libc::SIGKILL));
 }
 
 #[test]

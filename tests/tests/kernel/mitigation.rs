@@ -85,7 +85,7 @@ fn a_brake_stops_growth_until_it_is_released() {
     let mut hog = Hog::start(&pod, &["--mib", "120", "--head", "40", "--wait"]).unwrap();
     hog.go().unwrap();
     assert!(until(TIMEOUT, || memory.usage().unwrap() >= 40 * MIB));
-    let mut throttles = ThrottleList::open(state.path()).unwrap().0;
+    let throttles = ThrottleList::open(state.path()).unwrap().0;
     let throttle = throttles.set("pod", &memory).unwrap().expect("a throttle");
     assert_eq!(high(&pod), throttle.high.to_string());
     hog.go().unwrap();
@@ -99,7 +99,7 @@ fn a_brake_stops_growth_until_it_is_released() {
     std::thread::sleep(Duration::from_secs(2));
     let braked = memory.usage().unwrap();
     assert!(braked < 110 * MIB, "it grows on: {} MiB", braked / MIB);
-    assert_eq!(throttles.release(|_| true).unwrap().len(), 1);
+    assert_eq!(throttles.release(|_| true).len(), 1);
     assert_eq!(high(&pod), "max");
     assert!(
         until(TIMEOUT, || memory.usage().unwrap() >= 119 * MIB),
@@ -111,6 +111,31 @@ fn a_brake_stops_growth_until_it_is_released() {
         throttle.high / MIB
     );
     matrix("memory.high", "brake", &detail);
+}
+
+// R46: the disk of the state directory hangs while a pod is written down.
+#[test]
+fn a_release_does_not_wait_for_the_disk() {
+    skip_if!(no_v2());
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let scope = TestCgroup::new("brakedisk", 256 * MIB).unwrap();
+    let pods = ["one", "other"].map(|name| scope.child(name).unwrap());
+    let [one, other] = pods.clone().map(|pod| MemoryCgroup::open(&pod).unwrap());
+    let throttles = ThrottleList::open(&disk.path()).unwrap().0;
+    throttles.set("one", &one).unwrap().expect("a throttle");
+    let frozen = disk.freeze().unwrap();
+    std::thread::scope(|threads| {
+        let set = threads.spawn(|| throttles.set("other", &other).unwrap());
+        assert!(until(TIMEOUT, || throttles.held().len() == 2));
+        let begun = Instant::now();
+        assert_eq!(throttles.release(|_| true).len(), 1);
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(!set.is_finished());
+        assert_eq!(high(&pods[0]), "max");
+        drop(frozen);
+        assert_eq!(set.join().unwrap(), None, "it was let go before");
+    });
+    assert_eq!(high(&pods[1]), "max");
 }
 
 /// An agent with both steps, a pod with cold page cache, and one that takes the room.

@@ -16,6 +16,8 @@ const PRESSED_PERIOD: Duration = Duration::from_secs(2);
 const PRESSED_SHARE: u32 = 3;
 /// Walks that are under way at once: each holds a descriptor and the links that it has met.
 const OPEN: usize = 8;
+/// A walk that takes no longer comes to its end in one turn: it needs no place among those.
+const SMALL: Duration = Duration::from_millis(30);
 
 /// What to do next.
 pub(super) enum Turn {
@@ -145,7 +147,9 @@ impl Schedule {
             let known = self.known.get(&target.uid)?;
             match known.standing {
                 Standing::New => Some(None),
-                Standing::Walked(began) if has_room => Some(Some(self.due(known, began))),
+                Standing::Walked(began) if has_room || known.worked <= SMALL => {
+                    Some(Some(self.due(known, began)))
+                }
                 // Another one's walk has ended.
                 Standing::Dropped(began) if has_room => Some(Some(began)),
                 _ => None,
@@ -263,6 +267,28 @@ mod tests {
         assert!(walked < all[OPEN].uid);
         let next = turn(&mut schedule, begin, &[], Duration::ZERO);
         assert_eq!(next, all[OPEN].uid);
+    }
+
+    #[test]
+    fn walks_that_are_under_way_keep_no_small_pod_from_its_next_one() {
+        let begin = Instant::now();
+        let mut schedule = Schedule::default();
+        let all = targets(OPEN + 2);
+        let huge: Vec<&str> = all[..OPEN].iter().map(|t| t.uid.as_str()).collect();
+        let (small, large) = (&all[OPEN].uid, &all[OPEN + 1].uid);
+        schedule.follow(&all, false, begin);
+        // Each is begun once; the last two come to their ends.
+        for _ in 0..OPEN + 1 {
+            turn(&mut schedule, begin, &huge, SMALL);
+        }
+        assert_eq!(turn(&mut schedule, begin, &huge, SMALL * 2), *large);
+        assert_eq!(schedule.parked.len(), OPEN);
+        let later = begin + PERIOD;
+        let turns: Vec<_> = (0..2 * OPEN)
+            .map(|_| turn(&mut schedule, later, &huge, SMALL))
+            .collect();
+        assert_eq!(turns.iter().filter(|uid| *uid == small).count(), 1);
+        assert!(!turns.contains(large), "it needs a place");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    Cause, EvictionDecision, Observations, Signal, Snapshot, Threshold,
+    Cause, EvictionDecision, Observations, Signal, Threshold,
     limiter::ShadowChooser,
     permit::LastResort,
     record::{SignalReading, Stages},
@@ -22,10 +22,8 @@ use crate::{
 ///
 /// [`Planner::is_pressed`]: evictd_engine::Planner::is_pressed
 pub(super) fn is_short(threshold: &Threshold, seen: &Observations) -> bool {
-    seen.get(threshold.signal).is_some_and(|now| {
-        let wanted = threshold.resolved_amount(now.capacity);
-        i128::from(now.available) < i128::from(wanted)
-    })
+    let now = seen.get(threshold.signal);
+    now.is_some_and(|now| threshold.deficit(now) > 0)
 }
 
 impl ManagerLoop {
@@ -136,7 +134,7 @@ impl ManagerLoop {
             Cause::LocalStorage(limit) => (limit.to_owned(), None),
         };
         if is_evicted {
-            self.usage_collector.forget_files(&eviction.uid);
+            self.node.usage_collector.forget_files(&eviction.uid);
         }
         let crossed = wake.crossed.filter(|(of, _)| of.as_str() == signal);
         let hook = match (crossed, eviction.cause) {
@@ -175,11 +173,7 @@ impl ManagerLoop {
         let Some(first) = self.still_allowed(&eviction, now) else {
             return false;
         };
-        let node = Snapshot {
-            observations: seen,
-            pods: &self.running,
-            usages: self.usage_collector.usages(),
-        };
+        let node = self.node.snapshot(seen);
         let choice = |eviction: EvictionDecision| {
             Some(SoftCandidate {
                 pod: Arc::clone(self.pods.entry(&eviction.uid)?),
@@ -206,11 +200,7 @@ impl ManagerLoop {
         }
         if !self.emit(ManagerEvent::Soft(Box::new(demand))) {
             // No answer comes; the next look asks again.
-            let node = Snapshot {
-                observations: seen,
-                pods: &self.running,
-                usages: self.usage_collector.usages(),
-            };
+            let node = self.node.snapshot(seen);
             self.planner
                 .soft_eviction_finished(signed(monotonic_ns()), node, &chosen, None);
             return false;
@@ -243,7 +233,7 @@ impl ManagerLoop {
             .iter()
             .find(|t| t.signal == signal && t.is_hard() != eviction.is_soft);
         let pod = self.pods.pods.iter().find(|pod| pod.uid == eviction.uid);
-        let usage = self.usage_collector.usages().get(&eviction.uid);
+        let usage = self.node.usage_collector.usages().get(&eviction.uid);
         let layout = self.sources.layout();
         SignalReading {
             signal,

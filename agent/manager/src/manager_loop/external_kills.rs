@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use evictd_engine::{Earlier, Observations, Signal, Snapshot};
+use evictd_engine::{Earlier, Observations, Signal};
 use evictd_node::pods::table::Entry;
 use evictd_sys::clock::monotonic_ns;
 
@@ -60,12 +60,10 @@ impl ManagerLoop {
         let killed: Vec<Arc<Entry>> = killed.cloned().collect();
         for entry in killed {
             self.known_kills.note(&entry);
-            self.usage_collector.measure_victim(&entry, &self.sources);
-            let node = Snapshot {
-                observations: seen,
-                pods: &self.pods.pods,
-                usages: self.usage_collector.usages(),
-            };
+            self.node
+                .usage_collector
+                .measure_victim(&entry, &self.sources);
+            let node = self.node.with_ended(seen, &self.pods);
             let now = signed(monotonic_ns());
             self.planner.note_external_kill(now, node, &entry.pod.uid);
         }
@@ -81,22 +79,20 @@ impl ManagerLoop {
     ) {
         if let Some(entry) = self.pods.entry(uid).cloned() {
             self.known_kills.note(&entry);
-            self.usage_collector.measure_victim(&entry, &self.sources);
+            self.node
+                .usage_collector
+                .measure_victim(&entry, &self.sources);
         }
         if shadow {
             self.shadow_reported.insert(signal.to_string());
         }
-        let node = Snapshot {
-            observations: dip,
-            pods: &self.pods.pods,
-            usages: self.usage_collector.usages(),
-        };
+        let node = self.node.with_ended(dip, &self.pods);
         let now = signed(monotonic_ns());
         self.planner.note_external_eviction(now, node, uid, signal);
         if shadow || refused {
             self.planner.forget_recreation(uid);
         } else {
-            self.usage_collector.forget_files(uid);
+            self.node.usage_collector.forget_files(uid);
         }
     }
 }

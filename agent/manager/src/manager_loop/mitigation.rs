@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    Observations, Signal, Snapshot,
+    Observations, Signal,
     mitigation::{Shortage, Step, Steps},
     model::settings::MitigationConfig,
 };
@@ -14,7 +14,7 @@ use crate::{
     ManagerEvent,
     manager_loop::{ManagerLoop, execute::is_short, signed},
     message::MitigationOutcome,
-    mitigation_worker::{Done, MitigationRequest},
+    mitigation_worker::{Done, MitigationAction, MitigationRequest},
 };
 
 /// The steps so far.
@@ -65,19 +65,19 @@ impl ManagerLoop {
             self.mitigation.available = seen.get(signal).map_or(0, |now| now.available);
         }
         let config = self.mitigation.steps.config();
-        let pods = match step {
-            Step::Reclaim(_) => self.unspared(),
-            Step::Throttle => self.first(seen, signal, config.throttle.map_or(0, |b| b.pods)),
-            Step::Unthrottle => Vec::new(),
+        let action = match step {
+            Step::Reclaim(deficit) => MitigationAction::Reclaim {
+                deficit,
+                pods: self.unspared(),
+                within: config.reclaim.unwrap_or_default(),
+            },
+            Step::Throttle => {
+                let count = config.throttle.map_or(0, |throttle| throttle.pods);
+                MitigationAction::Throttle(self.first(seen, signal, count))
+            }
+            Step::Unthrottle => MitigationAction::ReleaseAll,
         };
-        let demand = MitigationRequest {
-            step,
-            signal,
-            pods,
-            within: config.reclaim.unwrap_or_default(),
-            shadow: self.shadow,
-        };
-        let is_sent = self.emit(ManagerEvent::Mitigate(Box::new(demand)));
+        let is_sent = self.ask(action, self.shadow);
         if self.shadow || !is_sent {
             // Nothing is done, so that no answer comes.
             self.mitigation.steps.reclaimed();
@@ -89,14 +89,18 @@ impl ManagerLoop {
         if self.shadow || self.mitigation.steps.config().throttle.is_none() {
             return;
         }
-        let demand = MitigationRequest {
-            step: Step::Unthrottle,
-            signal: self.mitigation.signal,
-            pods: vec![Arc::clone(pod)],
-            within: std::time::Duration::ZERO,
-            shadow: false,
+        self.ask(MitigationAction::Release(vec![Arc::clone(pod)]), false);
+    }
+
+    /// Has a step taken; false when it found no place.
+    fn ask(&self, action: MitigationAction, shadow: bool) -> bool {
+        let signal = self.mitigation.signal;
+        let request = MitigationRequest {
+            action,
+            signal,
+            shadow,
         };
-        self.emit(ManagerEvent::Mitigate(Box::new(demand)));
+        self.emit(ManagerEvent::Mitigate(Box::new(request)))
     }
 
     /// Shadow mode begins, and leaves no pod throttled; or it ends, and none of its steps was taken.
@@ -113,14 +117,7 @@ impl ManagerLoop {
 
     fn release_throttled(&mut self) {
         if self.mitigation.must_release {
-            let demand = MitigationRequest {
-                step: Step::Unthrottle,
-                signal: self.mitigation.signal,
-                pods: Vec::new(),
-                within: std::time::Duration::ZERO,
-                shadow: false,
-            };
-            self.mitigation.must_release = !self.emit(ManagerEvent::Mitigate(Box::new(demand)));
+            self.mitigation.must_release = !self.ask(MitigationAction::ReleaseAll, false);
         }
     }
 
@@ -149,10 +146,8 @@ impl ManagerLoop {
             .filter(|t| !t.is_hard() && memory.contains(&t.signal) && is_short(t, seen))
             .filter_map(|t| {
                 let now = seen.get(t.signal)?;
-                let wanted = i128::from(t.resolved_amount(now.capacity));
-                let deficit = wanted - i128::from(now.available);
                 let short = Shortage {
-                    deficit: u64::try_from(deficit).unwrap_or(0),
+                    deficit: t.deficit(now),
                     is_met: now.available < signed(t.amount(now.capacity)),
                 };
                 Some((t.signal, short))
@@ -162,7 +157,7 @@ impl ManagerLoop {
 
     /// All pods that no policy denies; protected ones are not in the set.
     fn unspared(&self) -> Vec<Arc<Entry>> {
-        let unspared = self.running.iter().filter(|pod| !pod.is_denied);
+        let unspared = self.node.running.iter().filter(|pod| !pod.is_denied);
         unspared
             .filter_map(|pod| self.pods.entry(&pod.uid).cloned())
             .collect()
@@ -170,11 +165,7 @@ impl ManagerLoop {
 
     /// The first candidates, in the order of eviction.
     fn first(&self, seen: &Observations, signal: Signal, count: usize) -> Vec<Arc<Entry>> {
-        let node = Snapshot {
-            observations: seen,
-            pods: &self.running,
-            usages: self.usage_collector.usages(),
-        };
+        let node = self.node.snapshot(seen);
         let candidates = self.planner.candidates(node, signal).into_iter();
         candidates
             .filter_map(|pod| self.pods.entry(&pod.uid).cloned())

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use evictd_engine::{
-    NodeReclaim, Observations, Plan, Signal, Snapshot, Threshold, reclaim::Removed,
-};
+use evictd_engine::{NodeReclaim, Observations, Plan, Signal, Threshold, reclaim::Removed};
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
@@ -32,7 +30,7 @@ pub struct ReclaimOptions {
 /// What is waited for.
 #[derive(Debug)]
 struct Waiting {
-    round: Plan,
+    plan: Plan,
     before: Observations,
     since: u64,
     of: ReclaimBy,
@@ -82,11 +80,11 @@ impl ReclaimState {
 
 impl ManagerLoop {
     /// Requests what a plan wants reclaimed, and bounds how long evictions wait for it.
-    pub(super) fn reclaim(&mut self, round: &Plan, seen: &Observations) {
-        if round.node_reclaim.is_empty() {
+    pub(super) fn reclaim(&mut self, plan: &Plan, seen: &Observations) {
+        if plan.node_reclaim.is_empty() {
             self.reclaim.shadow_reported = false;
         } else if self.reclaim.waiting.is_none() {
-            self.begin_reclaim(round, seen);
+            self.begin_reclaim(plan, seen);
         }
         let Some(waiting) = &self.reclaim.waiting else {
             return;
@@ -97,14 +95,14 @@ impl ManagerLoop {
         }
     }
 
-    fn begin_reclaim(&mut self, round: &Plan, seen: &Observations) {
+    fn begin_reclaim(&mut self, plan: &Plan, seen: &Observations) {
         let now = monotonic_ns();
         let (of, patience) = match self.shadow || self.limiter.is_paused() {
             true => (ReclaimBy::None, Duration::ZERO),
             false => self.reclaim.next(now),
         };
         self.reclaim.waiting = Some(Waiting {
-            round: round.clone(),
+            plan: plan.clone(),
             before: *seen,
             since: now,
             of,
@@ -114,7 +112,7 @@ impl ManagerLoop {
             ReclaimBy::None => self.shadow && !self.reclaim.shadow_reported,
             ReclaimBy::Runtime | ReclaimBy::Kubelet => true,
         };
-        let what = round.node_reclaim.clone();
+        let what = plan.node_reclaim.clone();
         if speaks {
             self.reclaim.shadow_reported = self.shadow;
             let is_sent = self.emit(ManagerEvent::Reclaim(ReclaimRequest { what, of }));
@@ -155,7 +153,7 @@ impl ManagerLoop {
         };
         match removed {
             Some(removed) => {
-                let (what, before) = (waiting.round.node_reclaim.clone(), waiting.before);
+                let (what, before) = (waiting.plan.node_reclaim.clone(), waiting.before);
                 let took = Duration::from_nanos(now.saturating_sub(waiting.since));
                 let seen = self.after_reclaim().unwrap_or(before);
                 self.report_reclaimed(what, removed, &before, &seen, took);
@@ -208,15 +206,10 @@ impl ManagerLoop {
     fn after_reclaim(&mut self) -> Option<Observations> {
         let waiting = self.reclaim.waiting.take()?;
         let seen = self.sample();
-        let usages = self.usage_collector.usages();
-        let snapshot = |observations| Snapshot {
-            observations,
-            pods: &self.running,
-            usages,
-        };
+        let snapshot = |observations| self.node.snapshot(observations);
         let evictions = self.planner.after_reclaim(
             signed(monotonic_ns()),
-            &waiting.round,
+            &waiting.plan,
             snapshot(&waiting.before),
             snapshot(&seen),
         );

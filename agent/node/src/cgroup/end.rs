@@ -64,6 +64,39 @@ pub fn kill_until_empty(path: &Path, patience: Duration) -> Result<(), KillError
     }
 }
 
+/// A process that a container runtime was about to start at SIGKILL may be there so much later.
+const STARTING: u64 = 100_000_000;
+
+/// Kills once what is left of a pod that got SIGKILL at a moment, in nanoseconds of CLOCK_MONOTONIC: groups that appeared meanwhile
+/// included, but not a container that was started anew. True when nothing is left. For threads that may take their time.
+///
+/// # Errors
+/// A file or process refuses. Lacking descriptors are no error: others close theirs in time.
+pub fn kill_left(path: &Path, signalled: u64) -> Result<bool, PathError> {
+    let killer = match CgroupKiller::open(path) {
+        Ok(killer) => killer,
+        Err(e) if is_gone(&e.source) => return Ok(true),
+        Err(e) if is_lacking(&e.source) => return Ok(false),
+        Err(e) => return Err(e),
+    };
+    let moment = signalled.saturating_add(STARTING);
+    if !killer.holds_older_than(moment) {
+        return Ok(true);
+    }
+    killer
+        .kill_older_than(moment)
+        .map_err(PathError::at(path))?;
+    for group in &killer.groups {
+        // A group that vanishes here is empty. A process that is not dying keeps its memory.
+        let _ = group.for_each(&mut release_memory);
+    }
+    if !killer.holds_older_than(moment) {
+        return Ok(true);
+    }
+    thaw(path);
+    Ok(false)
+}
+
 /// Asks every process of a pod to end (SIGTERM), waits until they have or the time is over, and then kills what is left:
 /// what a container runtime does at `StopContainer`. Blocks for as long as that takes.
 ///

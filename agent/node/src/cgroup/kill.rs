@@ -161,6 +161,46 @@ impl CgroupKiller {
         // One that has begun to exit is in no list.
         older || !found || !is_read
     }
+
+    /// As [`Self::kill`], but spares groups in which all processes were started after a moment. For threads that may take their time.
+    pub(super) fn kill_older_than(&self, moment: u64) -> io::Result<()> {
+        let is_younger = |group: &&Group| Age::of(group, moment) == Age::Younger;
+        let (spared, killed): (Vec<_>, Vec<_>) = self.groups.iter().partition(is_younger);
+        if spared.is_empty() {
+            return self.kill().map(drop);
+        }
+        let mut round = KillResult::EMPTY;
+        for group in killed {
+            round.add(group.signal(libc::SIGKILL));
+        }
+        round.or_refusal().map(drop)
+    }
+}
+
+/// When the processes of a group were started, compared with a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Age {
+    Empty,
+    /// One of them was there, or it cannot be told.
+    Older,
+    Younger,
+}
+
+impl Age {
+    fn of(group: &Group, moment: u64) -> Self {
+        let moment = i64::try_from(moment).unwrap_or(i64::MAX);
+        let mut age = Self::Empty;
+        // A group that vanishes here is empty.
+        let _ = group.for_each(&mut |pid| {
+            let is_older = process::started(pid).is_none_or(|start| start <= moment);
+            if is_older {
+                age = Self::Older;
+            } else if age == Self::Empty {
+                age = Self::Younger;
+            }
+        });
+        age
+    }
 }
 
 /// Reads `populated` out of a `cgroup.events`.

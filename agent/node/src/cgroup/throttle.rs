@@ -7,7 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use evictd_sys::fs::{PathError, is_gone};
+use evictd_sys::{
+    fs::{PathError, is_gone},
+    pi_mutex::PiMutex,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::memory::MemoryCgroup;
@@ -15,6 +18,8 @@ use crate::cgroup::memory::MemoryCgroup;
 /// In the state directory.
 const FILE: &str = "brakes.json";
 const HIGH: &str = "memory.high";
+/// So many lists that are not understood are kept.
+const ASIDE: usize = 8;
 /// Limits are rounded up to this, in bytes: a multiple of any page, so that the kernel shows what was written.
 const ROUND: u64 = 64 << 10;
 
@@ -35,58 +40,128 @@ pub struct Throttle {
 }
 
 /// All that are kept from growing.
+///
+/// A pod is written down before it is throttled, and a release needs no disk: the list of pods is free while it is written.
 #[derive(Debug)]
 pub struct ThrottleList {
     dir: PathBuf,
-    held: Vec<Throttle>,
+    /// Why none may be written down.
+    refusal: Option<String>,
+    state: PiMutex<State>,
+    /// Held by the one that writes: an older list must not replace a newer one.
+    writer: PiMutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: Vec<Held>,
     is_closed: bool,
+    /// The file says something else.
+    is_changed: bool,
+}
+
+#[derive(Debug)]
+struct Held {
+    throttle: Throttle,
+    /// The limit is set; before that the pod is written down.
+    is_set: bool,
+}
+
+/// What an earlier agent has left.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Pods that were throttled, and are not any more.
+    pub released: usize,
+    /// Lists that were not understood, this one or earlier ones: the pods in them may be throttled still.
+    pub unreadable: Vec<PathBuf>,
 }
 
 impl ThrottleList {
-    /// Releases the pods that an earlier agent has left throttled, and returns how many those were. A file that cannot be read is named
-    /// in the error; then no pod is known to be throttled.
+    /// Releases the pods that an earlier agent has left throttled. A list that is not understood is kept aside.
     ///
     /// # Errors
     /// The file cannot be read or written.
-    pub fn open(state_dir: &Path) -> Result<(Self, usize), PathError> {
+    pub fn open(state_dir: &Path) -> Result<(Self, Left), PathError> {
         let path = state_dir.join(FILE);
-        let held = match fs::read(&path) {
-            Ok(text) => {
-                serde_json::from_slice(&text).map_err(|e| PathError::at(&path)(e.into()))?
-            }
+        let held: Vec<Throttle> = match fs::read(&path) {
+            Ok(text) => match serde_json::from_slice(&text) {
+                Ok(held) => held,
+                Err(_) => {
+                    keep_aside(&path).map_err(PathError::at(&path))?;
+                    Vec::new()
+                }
+            },
             Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(PathError::at(&path)(e)),
         };
-        let mut throttles = Self {
-            dir: state_dir.to_owned(),
-            held,
-            is_closed: false,
+        let throttles = Self::of(state_dir, None);
+        let held = held.into_iter().map(|throttle| Held {
+            throttle,
+            is_set: true,
+        });
+        throttles.state.lock().held = held.collect();
+        let released = throttles.release(|_| true).len();
+        if released > 0 {
+            throttles.save()?;
+        }
+        let unreadable = (0..ASIDE).map(|n| aside(&path, n)).filter(|p| p.exists());
+        let unreadable = unreadable.collect();
+        let left = Left {
+            released,
+            unreadable,
         };
-        let left = throttles.release(|_| true)?.len();
         Ok((throttles, left))
     }
 
-    /// No pod is known to be throttled.
-    pub fn empty(state_dir: &Path) -> Self {
+    /// No pod is known to be throttled, and none will be: the list that is there stays as it is.
+    pub fn refusing(state_dir: &Path, reason: String) -> Self {
+        Self::of(state_dir, Some(reason))
+    }
+
+    fn of(state_dir: &Path, refusal: Option<String>) -> Self {
         Self {
             dir: state_dir.to_owned(),
-            held: Vec::new(),
-            is_closed: false,
+            refusal,
+            state: PiMutex::default(),
+            writer: PiMutex::default(),
         }
     }
 
     /// Who is kept from growing.
-    pub fn held(&self) -> &[Throttle] {
-        &self.held
+    pub fn held(&self) -> Vec<Throttle> {
+        let state = self.state.lock();
+        state.held.iter().map(|h| h.throttle.clone()).collect()
     }
 
-    /// Keeps a pod from growing beyond what it uses now; `None` when a limit of its own does that already, or when it is
-    /// throttled.
+    /// Keeps a pod from growing beyond what it uses now; `None` when a limit of its own does that already, when it is
+    /// throttled, or when it was released before it was written down. Waits for the disk.
     ///
     /// # Errors
     /// The file cannot be written, the kernel refuses: then nothing has changed.
-    pub fn set(&mut self, uid: &str, cgroup: &MemoryCgroup) -> Result<Option<Throttle>, PathError> {
-        if self.is_closed || self.held.iter().any(|throttle| throttle.uid == uid) {
+    pub fn set(&self, uid: &str, cgroup: &MemoryCgroup) -> Result<Option<Throttle>, PathError> {
+        if let Some(reason) = &self.refusal {
+            let path = self.dir.join(FILE);
+            return Err(PathError::at(&path)(io::Error::other(reason.clone())));
+        }
+        let Some(throttle) = self.begin(uid, cgroup)? else {
+            return Ok(None);
+        };
+        let set = self.save().and_then(|()| self.finish(&throttle));
+        if set.is_err() {
+            let mut state = self.state.lock();
+            state.held.retain(|held| held.throttle != throttle);
+            state.is_changed = true;
+            drop(state);
+            // An entry of a pod that is not throttled does no harm.
+            let _ = self.save();
+        }
+        Ok(set?.then_some(throttle))
+    }
+
+    /// The throttle of a pod that is to be written down.
+    fn begin(&self, uid: &str, cgroup: &MemoryCgroup) -> Result<Option<Throttle>, PathError> {
+        let mut state = self.state.lock();
+        if state.is_closed || state.held.iter().any(|held| held.throttle.uid == uid) {
             return Ok(None);
         }
         let file = cgroup.path().join(HIGH);
@@ -104,69 +179,101 @@ impl ThrottleList {
             before,
             high,
         };
-        self.held.push(throttle.clone());
-        let set = self
-            .save()
-            .and_then(|()| fs::write(&file, high.to_string()).map_err(PathError::at(&file)));
-        if let Err(error) = set {
-            self.held.pop();
-            // An entry of a pod that is not throttled does no harm.
-            let _ = self.save();
-            return Err(error);
-        }
+        state.held.push(Held {
+            throttle: throttle.clone(),
+            is_set: false,
+        });
+        state.is_changed = true;
         Ok(Some(throttle))
     }
 
+    /// Sets the limit of a pod that is written down; false when it was released meanwhile.
+    fn finish(&self, throttle: &Throttle) -> Result<bool, PathError> {
+        let mut state = self.state.lock();
+        let held = state.held.iter_mut();
+        let Some(held) = held
+            .filter(|held| !held.is_set)
+            .find(|held| held.throttle == *throttle)
+        else {
+            return Ok(false);
+        };
+        let file = throttle.cgroup.join(HIGH);
+        fs::write(&file, throttle.high.to_string()).map_err(PathError::at(&file))?;
+        held.is_set = true;
+        Ok(true)
+    }
+
     /// Lets these grow again, and answers with them. A pod whose limit was changed from outside meanwhile keeps that one; one whose
-    /// cgroup is gone needs nothing.
-    ///
-    /// # Errors
-    /// The file cannot be written; all pods were released nevertheless.
-    pub fn release(
-        &mut self,
-        which: impl Fn(&Throttle) -> bool,
-    ) -> Result<Vec<Throttle>, PathError> {
-        let held = std::mem::take(&mut self.held);
+    /// cgroup is gone needs nothing. The file still has them: an entry of a pod that is not throttled does no harm until
+    /// [`Self::save`].
+    pub fn release(&self, which: impl Fn(&Throttle) -> bool) -> Vec<Throttle> {
+        let mut state = self.state.lock();
         let (mut released, mut kept) = (Vec::new(), Vec::new());
-        for throttle in held {
-            if !which(&throttle) {
-                kept.push(throttle);
-                continue;
+        let before = state.held.len();
+        for held in std::mem::take(&mut state.held) {
+            if !which(&held.throttle) {
+                kept.push(held);
+            } else if !held.is_set {
+                // Its turn has not come.
+            } else if let Err(error) = lift(&held.throttle) {
+                let uid = &held.throttle.uid;
+                tracing::warn!(%error, uid, "a pod stays throttled: its release is tried again");
+                kept.push(held);
+            } else {
+                released.push(held.throttle);
             }
-            if let Err(error) = lift(&throttle) {
-                tracing::warn!(%error, uid = throttle.uid, "a pod stays throttled: its release is tried again");
-                kept.push(throttle);
-                continue;
-            }
-            released.push(throttle);
         }
-        self.held = kept;
-        if !released.is_empty() {
-            self.save()?;
-        }
-        Ok(released)
+        state.is_changed |= kept.len() != before;
+        state.held = kept;
+        released
     }
 
     /// Releases all pods and throttles none any more.
-    ///
-    /// # Errors
-    /// As [`Self::release`].
-    pub fn close(&mut self) -> Result<Vec<Throttle>, PathError> {
-        self.is_closed = true;
+    pub fn close(&self) -> Vec<Throttle> {
+        self.state.lock().is_closed = true;
         self.release(|_| true)
     }
 
+    /// Writes down who is throttled, or will be, unless the file says so. Waits for the disk.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     #[expect(
         clippy::disallowed_methods,
         reason = "no thread of real-time priority limits memory"
     )]
-    fn save(&self) -> Result<(), PathError> {
+    pub fn save(&self) -> Result<(), PathError> {
+        if self.refusal.is_some() {
+            return Ok(());
+        }
+        let _writer = self.writer.lock();
+        let held: Vec<Throttle> = {
+            let mut state = self.state.lock();
+            if !std::mem::take(&mut state.is_changed) {
+                return Ok(());
+            }
+            state.held.iter().map(|h| h.throttle.clone()).collect()
+        };
         let path = self.dir.join(FILE);
-        let written = serde_json::to_vec(&self.held)
+        let written = serde_json::to_vec(&held)
             .map_err(io::Error::from)
             .and_then(|text| evictd_sys::fs::replace(&path, &text, true));
+        if written.is_err() {
+            self.state.lock().is_changed = true;
+        }
         written.map_err(PathError::at(&path))
     }
+}
+
+/// Where a list that is not understood is kept.
+fn aside(path: &Path, n: usize) -> PathBuf {
+    path.with_extension(format!("unreadable-{n}"))
+}
+
+fn keep_aside(path: &Path) -> io::Result<()> {
+    let free = (0..ASIDE).map(|n| aside(path, n)).find(|p| !p.exists());
+    // One of them says as much as all: that pods may be throttled.
+    fs::rename(path, free.unwrap_or_else(|| aside(path, ASIDE - 1)))
 }
 
 fn lift(throttle: &Throttle) -> Result<(), PathError> {

@@ -2,4 +2,5 @@
 
 pub mod du;
 pub mod mounts;
+pub(crate) mod reader;
 pub mod statfs;

@@ -109,11 +109,11 @@ pub struct MountTable {
 }
 
 impl MountTable {
-    /// What is mounted at this moment.
+    /// Looks at what is mounted at this moment; whether the table was read anew.
     ///
     /// # Errors
     /// procfs cannot be read: what was known before is in [`Self::points`] still.
-    pub fn refresh(&mut self) -> Result<&MountPoints, PathError> {
+    pub fn refresh(&mut self) -> Result<bool, PathError> {
         let at = || PathError::at(Path::new(OF_THREAD));
         let (mut file, is_news) = match self.file.take() {
             // A change shows as an error (proc_pid_mounts(5)).
@@ -130,7 +130,7 @@ impl MountTable {
             self.points = MountPoints::of(&String::from_utf8_lossy(&bytes));
         }
         self.file = Some(file);
-        Ok(&self.points)
+        Ok(is_news)
     }
 
     /// What was mounted at the last look.
@@ -316,8 +316,11 @@ mod tests {
     #[test]
     fn the_table_of_this_thread_is_read() {
         let mut table = MountTable::default();
-        assert!(table.refresh().unwrap().is_mounted(Path::new("/proc")));
-        assert!(table.refresh().unwrap().is_mounted(Path::new("/proc")));
+        assert!(table.refresh().unwrap());
+        assert!(table.points().is_mounted(Path::new("/proc")));
+        // Other processes of this machine may mount something meanwhile.
+        table.refresh().unwrap();
+        assert!(table.points().is_mounted(Path::new("/proc")));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::{
     bpf::object::{BpfObject, ObjectError, os_error},
     fs::{
         mounts::{Superblock, mount_of, superblock_of},
+        reader::{Disk, FilesystemReader},
         statfs::{Filesystem, FilesystemReading},
     },
     proc::machine::online_cpus,
@@ -62,37 +63,28 @@ pub enum InodeError {
     /// A map cannot be written.
     #[error("inode counts: {0}")]
     Map(io::Error),
+    /// What the filesystem is read with cannot be had.
+    #[error("statfs: {0}")]
+    Reader(io::Error),
 }
 
 /// A filesystem that is watched.
 struct Watched {
-    filesystem: Filesystem,
+    reader: FilesystemReader,
     superblock: Superblock,
-    /// `None` where the superblock cannot be told.
-    mount_point: Option<PathBuf>,
     choice: SelectedHook<CountHook>,
     /// Whether the kernel counts it at present: not while it is unmounted.
     counted: bool,
 }
 
 impl Watched {
-    /// statfs. A disk that was mounted again at the same place is followed, whichever device number it has now.
     fn read(&mut self) -> io::Result<FilesystemReading> {
-        let gone = match self.filesystem.read() {
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => error,
-            read => return read,
-        };
-        let path = self.filesystem.path();
-        let Ok((superblock, mount_point)) = mount_of(path) else {
-            return Err(gone);
-        };
-        if Some(mount_point) != self.mount_point || superblock.kind != self.superblock.kind {
-            return Err(gone);
+        let read = self.reader.read();
+        if let Some(superblock) = self.reader.remounted() {
+            self.superblock = superblock;
+            self.counted = false;
         }
-        self.filesystem = Filesystem::open(path).map_err(|_| gone)?;
-        self.superblock = superblock;
-        self.counted = false;
-        self.filesystem.read()
+        read
     }
 }
 
@@ -155,10 +147,14 @@ impl InodeTrigger {
                 Ok(_) => probe(&superblock.kind, &mut object, &mut attached, forced),
                 Err(error) => without_hooks(error, forced),
             }?;
-            watched.push(Watched {
+            let disk = Disk {
                 filesystem,
-                superblock,
+                superblock: superblock.clone(),
                 mount_point,
+            };
+            watched.push(Watched {
+                reader: FilesystemReader::new(disk).map_err(InodeError::Reader)?,
+                superblock,
                 counted: choice.hook != CountHook::Sampler,
                 choice,
             });
@@ -237,7 +233,8 @@ impl InodeTrigger {
     /// nothing before the first sample.
     ///
     /// # Errors
-    /// ENODEV while the filesystem is unmounted: its triggers sleep and wake with the first sample after it is back.
+    /// ENODEV while the filesystem is unmounted: its triggers sleep and wake with the first sample after it is back. `TimedOut` while it
+    /// does not answer: what counts goes on.
     pub fn sample(&mut self, filesystem: usize) -> io::Result<Option<Sample>> {
         let Some(watched) = self.watched.get_mut(filesystem) else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -247,6 +244,7 @@ impl InodeTrigger {
             .as_mut()
             .filter(|_| watched.choice.hook != CountHook::Sampler);
         let first = match (watched.read(), hooked) {
+            (Err(error), _) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
             (Err(error), Some(counting)) => {
                 if mem::take(&mut watched.counted) {
                     counting.set_device(filesystem, 0)?;
@@ -273,8 +271,8 @@ impl InodeTrigger {
         let (Some(counting), true) = (&mut self.counting, first.limits_inodes()) else {
             return Ok(None);
         };
-        let disk = &watched.filesystem;
-        let available = || disk.read().map(|r| free(r.inodes_free));
+        let reader = &mut watched.reader;
+        let available = || reader.read().map(|r| free(r.inodes_free));
         counting.budget.sample(filesystem, available).map(Some)
     }
 
@@ -336,10 +334,16 @@ impl InodeTrigger {
     /// Bytes and inodes as statfs gives them, without a look at the counts.
     ///
     /// # Errors
-    /// ENODEV while the filesystem is unmounted.
+    /// ENODEV while the filesystem is unmounted, `TimedOut` while it does not answer.
     pub fn read(&mut self, filesystem: usize) -> io::Result<FilesystemReading> {
         let watched = self.watched.get_mut(filesystem);
         watched.ok_or(io::ErrorKind::InvalidInput)?.read()
+    }
+
+    /// Whether a filesystem has not answered for long.
+    pub fn is_hung(&self, filesystem: usize) -> bool {
+        let watched = self.watched.get(filesystem);
+        watched.is_some_and(|watched| watched.reader.is_hung())
     }
 
     /// All shares.

@@ -23,7 +23,7 @@ fn high(pod: &MemoryCgroup) -> String {
 #[test]
 fn a_throttle_is_at_the_usage_and_is_removed_again() {
     let dir = tempfile::tempdir().unwrap();
-    let mut throttles = ThrottleList::open(dir.path()).unwrap().0;
+    let throttles = ThrottleList::open(dir.path()).unwrap().0;
     let free = pod(dir.path(), "free", 100 * MIB - 1, "max");
     let wide = pod(dir.path(), "wide", 50 * MIB, "209715200");
     let tight = pod(dir.path(), "tight", 50 * MIB, "1048576");
@@ -35,12 +35,10 @@ fn a_throttle_is_at_the_usage_and_is_removed_again() {
     // Its own limit is lower; and one throttle is enough.
     assert_eq!(throttles.set("tight", &tight).unwrap(), None);
     assert_eq!(throttles.set("free", &free).unwrap(), None);
-    let released = throttles
-        .release(|throttle| throttle.uid == "free")
-        .unwrap();
+    let released = throttles.release(|throttle| throttle.uid == "free");
     assert_eq!((released.len(), throttles.held().len()), (1, 1));
     assert_eq!((&*high(&free), &*high(&tight)), ("max", "1048576"));
-    throttles.release(|_| true).unwrap();
+    throttles.release(|_| true);
     assert_eq!(high(&wide), "209715200");
 }
 
@@ -51,7 +49,7 @@ fn the_next_start_unthrottles_what_a_crash_has_left() {
     let left = pod(dir.path(), "left", MIB, "max");
     let changed = pod(dir.path(), "changed", MIB, "max");
     let gone = pod(dir.path(), "gone", MIB, "max");
-    let mut throttles = ThrottleList::open(dir.path()).unwrap().0;
+    let throttles = ThrottleList::open(dir.path()).unwrap().0;
     for (uid, cgroup) in [("left", &left), ("changed", &changed), ("gone", &gone)] {
         throttles.set(uid, cgroup).unwrap().unwrap();
     }
@@ -62,39 +60,94 @@ fn the_next_start_unthrottles_what_a_crash_has_left() {
     // Another one under the old name is not the one that was throttled.
     fs::create_dir(dir.path().join("between")).unwrap();
     let other = pod(dir.path(), "gone", MIB, "max");
-    let (throttles, count) = ThrottleList::open(dir.path()).unwrap();
-    assert_eq!((count, throttles.held().len()), (3, 0));
+    let (throttles, found) = ThrottleList::open(dir.path()).unwrap();
+    assert_eq!((found.released, throttles.held().len()), (3, 0));
     assert_eq!(
         (&*high(&left), &*high(&changed), &*high(&other)),
         ("max", "4096000", "max")
     );
-    assert_eq!(ThrottleList::open(dir.path()).unwrap().1, 0);
+    assert_eq!(ThrottleList::open(dir.path()).unwrap().1, Left::default());
 }
 
 #[test]
 fn what_cannot_be_written_down_is_not_done() {
     let dir = tempfile::tempdir().unwrap();
     let free = pod(dir.path(), "free", MIB, "max");
-    let mut throttles = ThrottleList::empty(&dir.path().join("nowhere"));
+    let throttles = ThrottleList::of(&dir.path().join("nowhere"), None);
     let error = throttles.set("free", &free).unwrap_err().to_string();
     assert!(error.contains("brakes.json"), "{error}");
     assert_eq!((&*high(&free), throttles.held().len()), ("max", 0));
-    fs::write(dir.path().join(FILE), "[{").unwrap();
-    assert!(
-        ThrottleList::open(dir.path())
-            .unwrap_err()
-            .to_string()
-            .contains("brakes.json")
-    );
+    let throttles = ThrottleList::refusing(dir.path(), "no disk".to_owned());
+    let error = throttles.set("free", &free).unwrap_err().to_string();
+    assert!(error.ends_with("no disk"), "{error}");
+    throttles.save().unwrap();
+    assert!(!dir.path().join(FILE).exists());
+}
+
+/// It may name pods that are throttled.
+#[test]
+fn garbage_in_the_list_is_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = pod(dir.path(), "free", MIB, "max");
+    for n in 0..3 {
+        fs::write(dir.path().join(FILE), format!("[{{ {n}")).unwrap();
+        let (throttles, left) = ThrottleList::open(dir.path()).unwrap();
+        assert_eq!((left.released, left.unreadable.len()), (0, n + 1));
+        let kept = fs::read_to_string(&left.unreadable[n]).unwrap();
+        assert_eq!(kept, format!("[{{ {n}"));
+        throttles.set("free", &free).unwrap().unwrap();
+        throttles.close();
+        throttles.save().unwrap();
+    }
+    // It is said as long as they are there.
+    let (_, left) = ThrottleList::open(dir.path()).unwrap();
+    assert_eq!(left.unreadable.len(), 3);
+}
+
+#[test]
+fn a_pod_that_is_released_before_it_is_written_down_is_not_throttled() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = pod(dir.path(), "free", MIB, "max");
+    let throttles = ThrottleList::open(dir.path()).unwrap().0;
+    let throttle = throttles.begin("free", &free).unwrap().unwrap();
+    assert!(throttles.release(|_| true).is_empty());
+    assert!(!throttles.finish(&throttle).unwrap());
+    assert_eq!((&*high(&free), throttles.held().len()), ("max", 0));
 }
 
 #[test]
 fn a_closed_list_throttles_no_pod() {
     let dir = tempfile::tempdir().unwrap();
     let free = pod(dir.path(), "free", MIB, "max");
-    let mut throttles = ThrottleList::empty(dir.path());
+    let throttles = ThrottleList::open(dir.path()).unwrap().0;
     throttles.set("free", &free).unwrap().unwrap();
-    assert_eq!(throttles.close().unwrap().len(), 1);
+    assert_eq!(throttles.close().len(), 1);
     assert_eq!(throttles.set("free", &free).unwrap(), None);
     assert_eq!(high(&free), "max");
+}
+
+/// A pipe that is opened to be written hangs until another process reads it, as a disk may.
+#[test]
+fn a_release_does_not_wait_for_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let [one, other] = ["one", "other"].map(|name| pod(dir.path(), name, MIB, "max"));
+    let throttles = ThrottleList::open(dir.path()).unwrap().0;
+    throttles.set("one", &one).unwrap().unwrap();
+    let pipe = dir.path().join(FILE).with_extension("new");
+    let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+    // SAFETY: a C string.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    std::thread::scope(|threads| {
+        let set = threads.spawn(|| throttles.set("other", &other));
+        while throttles.held().len() < 2 {
+            std::thread::yield_now();
+        }
+        assert_eq!(throttles.release(|_| true).len(), 1);
+        assert_eq!(high(&one), "max");
+        assert!(!set.is_finished(), "the disk hangs");
+        drop(fs::File::open(&pipe).unwrap());
+        // Whether it could be written down or not.
+        assert!(!matches!(set.join().unwrap(), Ok(Some(_))));
+    });
+    assert_eq!((&*high(&other), throttles.held().len()), ("max", 0));
 }

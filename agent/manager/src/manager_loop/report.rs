@@ -1,4 +1,4 @@
-//! What others hear of a round.
+//! What others hear of a plan.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -23,9 +23,9 @@ impl ManagerLoop {
         }
     }
 
-    /// What others should know of the round.
-    pub(super) fn report(&mut self, round: evictd_engine::Plan, seen: &Observations) {
-        let conditions: BTreeSet<_> = round.conditions.into_iter().collect();
+    /// What others should know of the plan.
+    pub(super) fn report(&mut self, plan: evictd_engine::Plan, seen: &Observations) {
+        let conditions: BTreeSet<_> = plan.conditions.into_iter().collect();
         let mut met = self.thresholds.iter();
         if let Some(met) = met.find(|t| self.planner.is_pressed(t)) {
             self.message = met.to_string();
@@ -54,11 +54,11 @@ impl ManagerLoop {
             (self.reported, self.told_at) = (state, now);
         }
         self.cycles += 1;
-        for recreation in round.recreations {
+        for recreation in plan.recreations {
             self.recreations += 1;
             self.emit(ManagerEvent::Recreated(recreation));
         }
-        for threshold in round.met_in_force {
+        for threshold in plan.met_in_force {
             if let Some(seen) = seen.get(threshold.signal) {
                 self.emit(ManagerEvent::MetInForce {
                     signal: threshold.signal,
@@ -68,7 +68,7 @@ impl ManagerLoop {
             }
         }
         // In shadow mode the pods were not to end.
-        for uid in round.stuck.iter().filter(|_| !self.shadow) {
+        for uid in plan.stuck.iter().filter(|_| !self.shadow) {
             if let Some(entry) = self.pods.entry(uid) {
                 self.emit(ManagerEvent::Stuck(Arc::clone(entry)));
             }
@@ -76,8 +76,9 @@ impl ManagerLoop {
         let status = Status {
             observations: *seen,
             thresholds: self.thresholds.clone(),
-            forecasts: round.forecasts,
+            forecasts: plan.forecasts,
             conditions,
+            hung: self.sources.hung(),
             drift: self.sources.drift(),
             cycles: self.cycles,
             recreations: self.recreations,
@@ -86,7 +87,7 @@ impl ManagerLoop {
     }
 
     /// Hands an event to the daemon; false when it was dropped because too many wait.
-    pub(super) fn emit(&self, note: ManagerEvent) -> bool {
-        self.events.send(note)
+    pub(super) fn emit(&self, event: ManagerEvent) -> bool {
+        self.events.send(event)
     }
 }

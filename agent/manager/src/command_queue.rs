@@ -1,0 +1,175 @@
+//! Where commands to the manager wait.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::BorrowedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};
+
+use crate::Command;
+
+/// Commands that may wait; of tables, scopes and settings only the newest does.
+const COMMANDS: usize = 256;
+/// Further places for answers. The manager has less than so many requests under way at once, so that each answer finds a place.
+const ANSWERS: usize = 64;
+
+impl Command {
+    /// Places that it may take in the queue, those of all others included.
+    fn places(&self) -> usize {
+        match self {
+            Self::EvictedByFastPath { .. } => COMMANDS,
+            Self::SoftEvictionFinished { .. } | Self::Reclaimed(_) | Self::MitigationDone(_) => {
+                COMMANDS + ANSWERS
+            }
+            // One of each.
+            Self::Members(_)
+            | Self::PodsMemory(_)
+            | Self::NodeMemory(_)
+            | Self::Disks(_)
+            | Self::Settings { .. } => usize::MAX,
+        }
+    }
+
+    /// Whether only the newest of these two counts.
+    fn replaces(&self, other: &Self) -> bool {
+        matches!(
+            (self, other),
+            (Self::Members(_), Self::Members(_))
+                | (Self::PodsMemory(_), Self::PodsMemory(_))
+                | (Self::NodeMemory(_), Self::NodeMemory(_))
+                | (Self::Disks(_), Self::Disks(_))
+                | (Self::Settings { .. }, Self::Settings { .. })
+        )
+    }
+}
+
+/// Where commands wait. Never full of what matters: a table replaces the one before.
+#[derive(Debug)]
+pub struct CommandQueue {
+    event: EventFd,
+    commands: PiMutex<VecDeque<Command>>,
+    dropped: AtomicU64,
+    stop: AtomicBool,
+    turned: AtomicU64,
+}
+
+impl CommandQueue {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// The system has no descriptor to give.
+    pub fn new() -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            event: EventFd::new()?,
+            commands: PiMutex::new(VecDeque::with_capacity(COMMANDS + ANSWERS)),
+            dropped: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            turned: AtomicU64::new(0),
+        }))
+    }
+
+    /// Sends a command; one that is dropped because too many wait already is counted, and the answer is false.
+    pub fn send(&self, command: Command) -> bool {
+        // What is replaced or refused is freed when the mutex is free again.
+        let (replaced, refused);
+        {
+            let mut commands = self.commands.lock();
+            let before = commands.iter().position(|other| command.replaces(other));
+            replaced = before.and_then(|at| commands.remove(at));
+            refused = match commands.len() < command.places() {
+                true => {
+                    commands.push_back(command);
+                    None
+                }
+                false => Some(command),
+            };
+        }
+        self.event.notify();
+        drop(replaced);
+        self.dropped
+            .fetch_add(u64::from(refused.is_some()), Ordering::Relaxed);
+        refused.is_none()
+    }
+
+    /// Commands that were dropped since the start.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Asks the thread to end.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.event.notify();
+    }
+
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    pub(super) fn beat(&self, now: u64) {
+        self.turned.store(now, Ordering::Relaxed);
+    }
+
+    /// When the thread last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
+    pub fn last_beat(&self) -> u64 {
+        self.turned.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.event.fd()
+    }
+
+    /// The oldest command.
+    pub(super) fn next(&self) -> Option<Command> {
+        self.event.clear();
+        self.commands.lock().pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evictd_engine::Signal;
+
+    use super::*;
+    use crate::PodSet;
+
+    fn evicted(n: u64) -> Command {
+        Command::EvictedByFastPath {
+            uid: String::new(),
+            signal: Signal::MemoryAvailable,
+            available: n,
+            shadow: false,
+            refused: false,
+        }
+    }
+
+    fn all(queue: &CommandQueue) -> Vec<Command> {
+        std::iter::from_fn(|| queue.next()).collect()
+    }
+
+    #[test]
+    fn answers_and_tables_find_a_place_in_a_full_queue() {
+        let queue = CommandQueue::new().unwrap();
+        for n in 0..=COMMANDS as u64 {
+            queue.send(evicted(n));
+        }
+        assert_eq!(queue.dropped(), 1, "the last one");
+        for _ in 0..ANSWERS {
+            queue.send(Command::Reclaimed(None));
+        }
+        for _ in 0..3 {
+            queue.send(Command::Members(PodSet::default()));
+        }
+        assert_eq!(queue.dropped(), 1);
+        let commands = all(&queue);
+        assert_eq!(commands.len(), COMMANDS + ANSWERS + 1, "one table");
+        assert!(matches!(commands.last(), Some(Command::Members(_))));
+        assert!(all(&queue).is_empty());
+    }
+}

@@ -1,0 +1,43 @@
+//! The pods of the node, as the manager wants them.
+
+use std::sync::Arc;
+
+use evictd_engine::Pod;
+use evictd_node::pods::table::Entry;
+
+/// The pods of the node.
+#[derive(Clone, Debug, Default)]
+pub struct PodSet {
+    /// With files held open.
+    pub entries: Vec<Arc<Entry>>,
+    /// The same pods, in the same order, as the engine wants them; without protected ones.
+    pub pods: Arc<Vec<Pod>>,
+}
+
+impl PodSet {
+    /// From a table's entries.
+    pub fn new(entries: &[Arc<Entry>]) -> Self {
+        let entries: Vec<_> = entries.iter().filter(|e| !e.protected).cloned().collect();
+        Self {
+            pods: Arc::new(entries.iter().map(|e| e.pod.clone()).collect()),
+            entries,
+        }
+    }
+
+    /// The same, with the pods of `before` where only their containers have changed.
+    pub fn after(before: &Self, entries: &[Arc<Entry>]) -> Self {
+        let evictable = || entries.iter().filter(|e| !e.protected);
+        match evictable().map(|e| &e.pod).eq(before.pods.iter()) {
+            true => Self {
+                entries: evictable().cloned().collect(),
+                pods: Arc::clone(&before.pods),
+            },
+            false => Self::new(entries),
+        }
+    }
+
+    /// The entry of a UID.
+    pub fn entry(&self, uid: &str) -> Option<&Arc<Entry>> {
+        self.entries.iter().find(|e| e.pod.uid == uid)
+    }
+}
