@@ -96,7 +96,7 @@ pub struct Room {
 
 impl Room {
     /// All of it, whenever it comes.
-    pub fn in_all(self) -> u64 {
+    pub fn total(self) -> u64 {
         let slowly = self.slowly.saturating_add(self.swap);
         self.at_once.saturating_add(slowly)
     }
@@ -145,7 +145,7 @@ impl Growth {
 
     /// Of the amount so much belongs to a victim from now on, which had as much at every moment since `since`: what was seen
     /// since then was the growth of others, and what was seen before tells nothing.
-    pub fn leave_out(&mut self, held: u64, since: u64) {
+    pub fn exclude_victim(&mut self, held: u64, since: u64) {
         let without = |sample: Sample| {
             (sample.time >= since).then(|| Sample {
                 amount: sample.amount.saturating_sub(held),
@@ -259,7 +259,7 @@ impl Grown {
     /// The nanoseconds in which a growth that goes on for ever uses up the room.
     fn exhausts(self, room: Room) -> u64 {
         let speed = self.per_second().max(1);
-        let in_all = scaled(room.in_all(), speed);
+        let in_all = scaled(room.total(), speed);
         let in_time = room.at_once.saturating_add(room.swap);
         let faster = speed.saturating_sub(room.per_second);
         if faster == 0 {

@@ -46,7 +46,7 @@ pub use planner::pressure::Pressure;
 pub use ranking::key::{RankInputs, RankKey};
 pub use ranking::{Ranked, Ranking, Usages};
 pub use select::{
-    Candidate, CandidateState, ReleaseTarget, Rules, Selection, growth_of, rank, select,
-    spare_in_vain, spare_still,
+    Candidate, CandidateState, ReleaseTarget, Rules, Selection, exclude_not_growing, growth_of,
+    rank, select, spare_in_vain,
 };
 pub use sizing::MemorySizing;

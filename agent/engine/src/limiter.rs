@@ -12,7 +12,7 @@ use crate::{
     permit::{EvictionPermit, LastResort, Permission, QUOTAS_OF_A_POD},
 };
 
-/// Limits that one node can have at a time.
+/// Limits that one node can have at a time, by positions that a byte holds; the first one is none.
 pub const QUOTAS: usize = 256;
 /// Evictions that a quota remembers.
 const SLOTS: usize = MOST_AT_ONCE as usize;
@@ -234,7 +234,7 @@ impl EvictionLimiter {
     }
 
     /// Whether the fleet brake lets a pod go at the kubelet's pace. What is urgent does not ask.
-    pub fn lets_paced(&self, now: u64) -> bool {
+    pub fn allows_paced(&self, now: u64) -> bool {
         match self.fleet_pace(now) {
             FleetPace::Normal => true,
             FleetPace::Paused => false,
@@ -274,26 +274,26 @@ impl EvictionLimiter {
 
     /// Sets a limit: at most so many evictions in a period of nanoseconds, and never more than `ceiling` in total. What
     /// was charged stays charged.
-    pub fn set_quota(&self, at: u16, most: Option<u32>, period: u64, ceiling: Option<u32>) {
+    pub fn set_quota(&self, at: u8, most: Option<u32>, period: u64, ceiling: Option<u32>) {
         if let Some(quota) = self.quotas.get(usize::from(at)) {
             quota.set(most, period, ceiling);
         }
     }
 
     /// Evictions that a limit was ever charged with: read before counting who is left.
-    pub fn charged_in_total(&self, at: u16) -> u32 {
+    pub fn charged_in_total(&self, at: u8) -> u32 {
         let quota = self.quotas.get(usize::from(at));
         quota.map_or(0, |q| q.total.load(Ordering::Acquire))
     }
 
     /// Whether an eviction still counts for a limit.
-    pub fn is_charged(&self, at: u16, now: u64) -> bool {
+    pub fn is_charged(&self, at: u8, now: u64) -> bool {
         let quota = self.quotas.get(usize::from(at));
         quota.is_some_and(|quota| quota.counted(now) > 0)
     }
 
     /// Forgets a limit, so that its place can be another one's.
-    pub fn clear_quota(&self, at: u16) {
+    pub fn clear_quota(&self, at: u8) {
         if let Some(quota) = self.quotas.get(usize::from(at)) {
             quota.set(None, 0, None);
             quota.total.store(0, Ordering::Relaxed);
@@ -335,7 +335,7 @@ impl EvictionLimiter {
 
     /// Charges all limits of a pod that is about to be evicted.
     pub fn charge(&self, permit: &EvictionPermit, now: u64) {
-        permit.mark_used(now);
+        permit.mark_evicted(now);
         self.last_eviction.store(now, Ordering::Relaxed);
         let quotas = permit.quotas(QUOTAS_OF_A_POD);
         quotas
@@ -371,9 +371,9 @@ impl EvictionLimiter {
     }
 
     /// Whether a pod was evicted under a limit, or shadow mode has chosen it for a pressure that lasts: it does not count as available.
-    pub fn is_used(&self, permit: &EvictionPermit) -> bool {
+    pub fn is_evicted_or_chosen(&self, permit: &EvictionPermit) -> bool {
         let chosen = |by| permit.shadow_mark() == self.shadow_mark(by);
-        permit.is_used() || chosen(ShadowChooser::FastPath) || chosen(ShadowChooser::Manager)
+        permit.is_evicted() || chosen(ShadowChooser::FastPath) || chosen(ShadowChooser::Manager)
     }
 
     /// What tells a pressure of one chooser from all others; never zero.
@@ -391,7 +391,7 @@ impl EvictionLimiter {
 
     /// Charges a limit for an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this
     /// boot; the oldest first.
-    pub fn charge_past(&self, quota: u16, at: i64) {
+    pub fn charge_past(&self, quota: u8, at: i64) {
         self.note_past(at);
         if let Some(quota) = self.quotas.get(usize::from(quota)) {
             quota.charge(at);
@@ -471,9 +471,9 @@ mod tests {
             slow_interval: Duration::from_nanos(50),
         };
         let limiter = EvictionLimiter::default();
-        assert!(limiter.lets_paced(0));
+        assert!(limiter.allows_paced(0));
         limiter.set_fleet(FleetPace::Paused, Duration::from_nanos(1000), &rules, 5000);
-        assert!(!limiter.lets_paced(5999));
+        assert!(!limiter.allows_paced(5999));
         let pod = EvictionPermit::default();
         assert!(
             limiter.allows(&pod, 5999, LastResort::None),
@@ -481,7 +481,7 @@ mod tests {
         );
         limiter.charge(&pod, 5990);
         assert_eq!(limiter.fleet_pace(6000), FleetPace::Slow);
-        assert!(!limiter.lets_paced(6039) && limiter.lets_paced(6040));
+        assert!(!limiter.allows_paced(6039) && limiter.allows_paced(6040));
         assert_eq!(limiter.fleet_pace(6100), FleetPace::Normal);
         limiter.set_fleet(FleetPace::Slow, Duration::from_nanos(90), &rules, 7000);
         assert_eq!(limiter.fleet_pace(7089), FleetPace::Slow);
@@ -512,15 +512,15 @@ mod tests {
         charged.charge_past(1, 980);
         charged.charge_past(1, 500);
         for limiter in [noted, charged] {
-            assert!(!limiter.lets_paced(1029) && limiter.lets_paced(1030));
+            assert!(!limiter.allows_paced(1029) && limiter.allows_paced(1030));
             assert_eq!(limiter.last_eviction(), 0, "the fleet has heard of it");
             limiter.charge(&EvictionPermit::default(), 1040);
-            assert!(!limiter.lets_paced(1089) && limiter.lets_paced(1090));
+            assert!(!limiter.allows_paced(1089) && limiter.allows_paced(1090));
         }
         let before_boot = slow();
         before_boot.note_past(-20);
-        assert!(!before_boot.lets_paced(29) && before_boot.lets_paced(30));
-        assert!(slow().lets_paced(0), "its first one");
+        assert!(!before_boot.allows_paced(29) && before_boot.allows_paced(30));
+        assert!(slow().allows_paced(0), "its first one");
     }
 
     // R47
@@ -537,16 +537,16 @@ mod tests {
         limiter.charge_in_shadow(&pods[0], 110, ShadowChooser::FastPath);
         limiter.charge_in_shadow(&pods[1], 120, ShadowChooser::Manager);
         assert!(!lets_go(2, 130), "two would be gone");
-        assert!(!limiter.lets_paced(169) && limiter.lets_paced(170));
+        assert!(!limiter.allows_paced(169) && limiter.allows_paced(170));
         assert_eq!(limiter.last_eviction(), 0, "no other node is told");
-        assert!(limiter.is_used(&pods[0]) && limiter.is_used(&pods[1]));
-        assert!(!pods[0].is_used(), "it lives");
+        assert!(limiter.is_evicted_or_chosen(&pods[0]) && limiter.is_evicted_or_chosen(&pods[1]));
+        assert!(!pods[0].is_evicted(), "it lives");
         // Its entry is made anew meanwhile.
         let anew = EvictionPermit::default();
         anew.inherit(&pods[1]);
 
         limiter.forget_shadow_victims(ShadowChooser::FastPath);
-        assert!(!limiter.is_used(&pods[0]) && limiter.is_used(&anew));
+        assert!(!limiter.is_evicted_or_chosen(&pods[0]) && limiter.is_evicted_or_chosen(&anew));
         limiter.set_quota(9, None, 0, None);
         assert!(!lets_go(2, 1109), "the rate was used up nevertheless");
         assert!(lets_go(2, 1110));
@@ -556,7 +556,11 @@ mod tests {
         assert!(!lets_go(1, 1117));
         limiter.forget_shadow();
         assert!(lets_go(1, 1117), "one has left in earnest");
-        assert!(!limiter.is_used(&pods[2]) && !limiter.is_used(&anew) && limiter.is_used(&pods[0]));
+        assert!(
+            !limiter.is_evicted_or_chosen(&pods[2])
+                && !limiter.is_evicted_or_chosen(&anew)
+                && limiter.is_evicted_or_chosen(&pods[0])
+        );
         limiter.charge(&pods[1], 1118);
         assert!(!lets_go(2, 1119));
         // What was counted of all pods is not less than the policy side has seen.
@@ -591,7 +595,7 @@ mod tests {
         assert_eq!(limiter.charged_in_total(9), 3);
         limiter.set_quota(9, None, 0, Some(4));
         assert!(limiter.allows(&pods[2], 1000, LastResort::None));
-        assert!(pods[0].is_used() && !pods[3].is_used());
+        assert!(pods[0].is_evicted() && !pods[3].is_evicted());
         limiter.clear_quota(3);
         limiter.clear_quota(9);
         assert!(limiter.allows(&pods[3], 0, LastResort::None));

@@ -330,7 +330,7 @@ impl Pace {
 
     /// Whether pods that could give back `attainable` together may go for this, beside what is pending: at the kubelet's pace a
     /// shortage that all of them cannot end takes one pod, and no other one in vain.
-    pub fn is_worth_it(
+    pub fn can_end_shortage(
         &self,
         seen: &Shortage,
         urgency: Urgency,
@@ -344,7 +344,7 @@ impl Pace {
     }
 
     /// Whether a decision can wait for pods of which it is not known yet what they use: a pod that is known would go in their stead.
-    pub fn can_wait_for_numbers(&self, now: u64, urgency: Urgency) -> bool {
+    pub fn may_wait_for_usage(&self, now: u64, urgency: Urgency) -> bool {
         let is_new = |since: u64| now < since.saturating_add(NUMBERS_NS);
         matches!(urgency, Urgency::Paced { .. }) && self.met_since.is_some_and(is_new)
     }
@@ -357,9 +357,9 @@ impl Pace {
     }
 
     /// The same for a pod that has `held` so much at every moment since `since`: what grew was others.
-    pub fn evicted_that_has_not_grown(&mut self, now: u64, held: u64, since: u64) {
+    pub fn evicted_without_growth(&mut self, now: u64, held: u64, since: u64) {
         self.note_eviction(now);
-        self.growth.leave_out(held, since);
+        self.growth.exclude_victim(held, since);
     }
 
     fn note_eviction(&mut self, now: u64) {
@@ -640,14 +640,14 @@ impl Shortage {
 
     /// Whether less can be used than the threshold asks for: the kernel cannot end this shortage by itself.
     fn is_short(&self, was_short: bool) -> bool {
-        let room = self.usable().in_all();
+        let room = self.usable().total();
         room < self.threshold || (was_short && room < self.resolved)
     }
 
     /// A growth that is smaller says nothing. Where only the guard's amount is short, page cache waits for a disk: what the
     /// kernel needs to keep track of it grows with it.
     fn noise(&self, is_met: bool) -> u64 {
-        let room = self.usable().in_all();
+        let room = self.usable().total();
         let share = if is_met { 16 } else { 4 };
         // The less is left, the less may be missed.
         (self.threshold / share)

@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 /// Limits that one pod may be under: the node's, its owner's, and those of its rules.
 pub const QUOTAS_OF_A_POD: usize = 8;
-/// Positions in one word.
-const PACKED: usize = 4;
 /// Never counts as past.
 const UNBOUNDED: u64 = u64::MAX;
 /// To signal a pod of thousands of processes, and to report that, takes no longer, in nanoseconds.
@@ -19,10 +17,11 @@ pub struct EvictionPermit {
     until: AtomicU64,
     never: AtomicBool,
     order: AtomicI32,
-    /// Positions of the [`crate::limiter::EvictionLimiter`]'s quotas, 16 bits each; zero is none.
-    quotas: [AtomicU64; QUOTAS_OF_A_POD / PACKED],
+    /// Positions of the [`crate::limiter::EvictionLimiter`]'s quotas, 8 bits each; zero is none. One word: a limit that changes its
+    /// place is not missed meanwhile.
+    quotas: AtomicU64,
     /// When a limit was charged for it; zero as long as none was.
-    taken: AtomicU64,
+    evicted_at: AtomicU64,
     /// The pressure for which shadow mode has chosen it last, as the limiter numbers them; zero as long as it has not.
     in_shadow: AtomicU64,
     /// An earlier agent has killed it, and something is left of it.
@@ -36,8 +35,8 @@ impl Default for EvictionPermit {
             until: AtomicU64::new(UNBOUNDED),
             never: AtomicBool::new(false),
             order: AtomicI32::new(0),
-            quotas: [const { AtomicU64::new(0) }; QUOTAS_OF_A_POD / PACKED],
-            taken: AtomicU64::new(0),
+            quotas: AtomicU64::new(0),
+            evicted_at: AtomicU64::new(0),
             in_shadow: AtomicU64::new(0),
             ending: AtomicBool::new(false),
         }
@@ -89,13 +88,11 @@ impl LastResort {
 
 impl EvictionPermit {
     /// Sets what the policies say, with at most [`QUOTAS_OF_A_POD`] limits; the order first, so that no pod goes under an old one.
-    pub fn set(&self, permission: Permission, order: i16, quotas: &[u16]) {
+    pub fn set(&self, permission: Permission, order: i16, quotas: &[u8]) {
         self.order.store(order.into(), Ordering::Relaxed);
-        for (at, word) in self.quotas.iter().enumerate() {
-            let packed = quotas.iter().skip(at * PACKED).take(PACKED).rev();
-            let packed = packed.fold(0, |packed, quota| packed << 16 | u64::from(*quota));
-            word.store(packed, Ordering::Relaxed);
-        }
+        let packed = quotas.iter().take(QUOTAS_OF_A_POD).rev();
+        let packed = packed.fold(0, |packed, quota| packed << 8 | u64::from(*quota));
+        self.quotas.store(packed, Ordering::Relaxed);
         self.never
             .store(permission == Permission::Never, Ordering::Relaxed);
         let until = match permission {
@@ -108,8 +105,8 @@ impl EvictionPermit {
 
     /// Takes over that a limit was charged for the same pod before its entry was made anew.
     pub fn inherit(&self, before: &Self) {
-        self.taken
-            .store(before.taken.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.evicted_at
+            .store(before.evicted_at.load(Ordering::Relaxed), Ordering::Relaxed);
         self.mark_in_shadow(before.shadow_mark());
     }
 
@@ -120,19 +117,19 @@ impl EvictionPermit {
     }
 
     /// Whether it was evicted under a limit. What counts as available asks the limiter, which knows of shadow mode too.
-    pub fn is_used(&self) -> bool {
-        self.taken.load(Ordering::Relaxed) != 0
+    pub fn is_evicted(&self) -> bool {
+        self.evicted_at.load(Ordering::Relaxed) != 0
     }
 
     /// When it was evicted last, in nanoseconds of CLOCK_MONOTONIC; zero if it was not.
-    pub fn used_at(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
+    pub fn evicted_at(&self) -> u64 {
+        self.evicted_at.load(Ordering::Relaxed)
     }
 
     /// Whether one of the two loops kills it at this moment, or has a moment ago (nanoseconds of CLOCK_MONOTONIC): the other one's
     /// report has not come yet.
-    pub fn is_being_killed(&self, now: u64) -> bool {
-        let at = self.used_at();
+    pub fn was_killed_lately(&self, now: u64) -> bool {
+        let at = self.evicted_at();
         at > 0 && now.saturating_sub(at) < KILL_NS
     }
 
@@ -157,13 +154,13 @@ impl EvictionPermit {
     }
 
     /// Takes note that it is being killed, or that a limit is charged for it.
-    pub fn mark_used(&self, now: u64) {
-        self.taken.store(now.max(1), Ordering::Relaxed);
+    pub fn mark_evicted(&self, now: u64) {
+        self.evicted_at.store(now.max(1), Ordering::Relaxed);
     }
 
-    /// It was not killed after all; `before` is what [`EvictionPermit::used_at`] was.
-    pub fn unmark_used(&self, before: u64) {
-        self.taken.store(before, Ordering::Relaxed);
+    /// It was not killed after all; `before` is what [`EvictionPermit::evicted_at`] was.
+    pub fn restore_evicted_at(&self, before: u64) {
+        self.evicted_at.store(before, Ordering::Relaxed);
     }
 
     /// What was set last, as it is at this moment.
@@ -178,10 +175,8 @@ impl EvictionPermit {
 
     /// The first so many limits that it is under.
     pub fn quotas(&self, count: usize) -> impl Iterator<Item = usize> {
-        let words = self.quotas.iter().map(|word| word.load(Ordering::Relaxed));
-        words
-            .flat_map(|word| (0..PACKED).map(move |at| (word >> (16 * at)) as usize & 0xffff))
-            .take(count)
-            .filter(|quota| *quota != 0)
+        let quotas = self.quotas.load(Ordering::Relaxed).to_le_bytes();
+        let quotas = quotas.into_iter().take(count).map(usize::from);
+        quotas.filter(|quota| *quota != 0)
     }
 }

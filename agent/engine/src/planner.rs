@@ -295,10 +295,10 @@ impl Planner {
         if self.paced_is_held && matches!(urgency, Urgency::Paced { .. }) {
             return Vec::new();
         }
-        if pace.can_wait_for_numbers(nanos(now), urgency) && self.awaits_walks(node, signal) {
+        if pace.may_wait_for_usage(nanos(now), urgency) && self.awaits_walks(node, signal) {
             return Vec::new();
         }
-        if !pace.is_worth_it(&shortage, urgency, attainable, pending) {
+        if !pace.can_end_shortage(&shortage, urgency, attainable, pending) {
             return Vec::new();
         }
         // What no pod has cannot be had at once: one goes, and the node is looked at again.

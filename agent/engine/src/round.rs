@@ -10,7 +10,7 @@ use crate::{
     model::usage::MemoryReading,
     pace::{Judged, NextVictim, Pending, Relief, Urgency},
     permit::LastResort,
-    select::{Rules, select, spare_in_vain, spare_still},
+    select::{Rules, exclude_not_growing, select, spare_in_vain},
 };
 
 /// The candidates of a round; a position is that of a candidate.
@@ -92,7 +92,7 @@ impl Round {
             ..
         } = &self.judged;
         let attainable = pods.load(LastResort::None);
-        if !pace.is_worth_it(seen, self.urgency, attainable, *pending) {
+        if !pace.can_end_shortage(seen, self.urgency, attainable, *pending) {
             return Outcome::InVain;
         }
         // Nothing stands between a crossing and the first signal.
@@ -136,7 +136,7 @@ impl Round {
                 NextVictim::First => spares_in_vain(pods, growth),
                 NextVictim::Growing => {
                     let loaded = pods.candidates();
-                    spare_still(loaded.candidates, loaded.grew);
+                    exclude_not_growing(loaded.candidates, loaded.grew);
                     true
                 }
             };

@@ -36,8 +36,8 @@ pub enum CandidateState {
     Terminating,
     /// It could not be read: its cgroup is no more.
     NotFound,
-    /// It has no part in a growth that must end at once ([`spare_still`]), or would go in vain ([`spare_in_vain`]).
-    Still,
+    /// It has no part in a growth that must end at once ([`exclude_not_growing`]), or would go in vain ([`spare_in_vain`]).
+    PassedOver,
 }
 
 /// Less than this part of all growth is none.
@@ -55,11 +55,11 @@ pub fn growth_of(candidates: &[Candidate], grew: &[u64]) -> u64 {
 
 /// Passes over the candidates that have no part in the growth that must end, until they are loaded anew; `grew` is what each
 /// grows by.
-pub fn spare_still(candidates: &mut [Candidate], grew: &[u64]) {
+pub fn exclude_not_growing(candidates: &mut [Candidate], grew: &[u64]) {
     let all = growth_of(candidates, grew);
     for (candidate, grew) in candidates.iter_mut().zip(grew) {
         if may_go(candidate) && *grew <= all / LEAST_PART {
-            candidate.state = CandidateState::Still;
+            candidate.state = CandidateState::PassedOver;
         }
     }
 }
@@ -108,7 +108,7 @@ pub fn spare_in_vain(
     }
     for (position, candidate) in candidates.iter_mut().enumerate() {
         if is_before(position, candidate) {
-            candidate.state = CandidateState::Still;
+            candidate.state = CandidateState::PassedOver;
         }
     }
     true

@@ -121,12 +121,12 @@ impl MemoryMonitor {
         for monitor in &mut self.scopes {
             monitor.settle(&mut *self.setup.trigger, floor)?;
         }
-        (0..self.scopes.len()).for_each(|index| self.say_met_in_force(index));
+        (0..self.scopes.len()).for_each(|index| self.report_met_in_force(index));
         Ok(())
     }
 
     /// Says that the threshold of a scope is met although it has just come into force.
-    pub(super) fn say_met_in_force(&mut self, index: usize) {
+    pub(super) fn report_met_in_force(&mut self, index: usize) {
         let Some(monitor) = self.scopes.get(index) else {
             return;
         };
@@ -268,7 +268,9 @@ impl MemoryMonitor {
         if self.named == 0 || is_old || self.scopes.iter().any(ScopeMonitor::has_moved) {
             self.named = now;
             self.publish_floor_victims();
-            self.scopes.iter_mut().for_each(ScopeMonitor::is_named);
+            self.scopes
+                .iter_mut()
+                .for_each(ScopeMonitor::note_victims_published);
         }
     }
 

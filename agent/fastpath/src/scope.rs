@@ -193,7 +193,7 @@ impl ScopeMonitor {
         let is_v1 = self.scope.cgroup().version() == Version::V1;
         if missing > 0 {
             let cache = self.machine.cache_in(missing);
-            self.sample.has_unlisted_cache(cache);
+            self.sample.count_unlisted_as_cache(cache);
         } else if !self.pressed {
             let threshold = self.scope.limits().threshold;
             let is_far = self.sample.available >= threshold.saturating_mul(2);
@@ -202,7 +202,7 @@ impl ScopeMonitor {
         }
         if is_v1 {
             let slab = self.machine.slab_in(self.sample.kernel);
-            self.sample.has_reclaimable_slab(slab);
+            self.sample.count_slab_as_reclaimable(slab);
         }
     }
 
@@ -221,7 +221,7 @@ impl ScopeMonitor {
     }
 
     /// The statistics were flushed at `now` without a look.
-    pub fn is_flushed(&mut self, now: u64) {
+    pub fn note_flush(&mut self, now: u64) {
         self.flush.was_flushed(now);
     }
 
@@ -249,7 +249,7 @@ impl ScopeMonitor {
     }
 
     /// The kernel has been told.
-    pub fn is_named(&mut self) {
+    pub fn note_victims_published(&mut self) {
         self.named_at = self.sample.available;
     }
 
@@ -260,7 +260,7 @@ impl ScopeMonitor {
         let Limits {
             threshold, floor, ..
         } = self.scope.limits();
-        let room = self.sample.shortage.room.in_all();
+        let room = self.sample.shortage.room.total();
         let left = room.saturating_sub(threshold.max(floor.unwrap_or(0)));
         let step = self.step();
         let in_steps = |bytes: u64| {

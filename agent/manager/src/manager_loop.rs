@@ -276,7 +276,7 @@ impl ManagerLoop {
         let seen = self.sample();
         self.record(&seen);
         self.planner
-            .hold_paced(!self.limiter.lets_paced(monotonic_ns()));
+            .hold_paced(!self.limiter.allows_paced(monotonic_ns()));
         let node = self.node.snapshot(&seen);
         let mut plan = self.planner.plan(signed(monotonic_ns()), node);
         let evictions = std::mem::take(&mut plan.evictions);

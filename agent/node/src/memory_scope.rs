@@ -322,18 +322,18 @@ pub struct MemorySample {
 
 impl MemorySample {
     /// So much of what no statistics list turned out to be page cache, in bytes.
-    pub fn has_unlisted_cache(&mut self, bytes: u64) {
-        self.has_reclaimable(bytes);
+    pub fn count_unlisted_as_cache(&mut self, bytes: u64) {
+        self.add_reclaimable(bytes);
         self.shortage.unlisted = self.shortage.unlisted.saturating_sub(bytes);
     }
 
     /// So much of its kernel memory turned out to be reclaimable, in bytes.
-    pub fn has_reclaimable_slab(&mut self, bytes: u64) {
-        self.has_reclaimable(bytes);
+    pub fn count_slab_as_reclaimable(&mut self, bytes: u64) {
+        self.add_reclaimable(bytes);
         self.shortage.kernel = self.shortage.kernel.saturating_sub(bytes);
     }
 
-    fn has_reclaimable(&mut self, bytes: u64) {
+    fn add_reclaimable(&mut self, bytes: u64) {
         let bytes = bytes.min(self.shortage.used);
         self.reclaimable += bytes;
         self.shortage.used -= bytes;

@@ -235,9 +235,13 @@ impl Agent {
         };
         let permit = &entry.permit;
         if eviction.shadow {
-            return self.policies.evaluator.limiter().is_used(permit);
+            return self
+                .policies
+                .evaluator
+                .limiter()
+                .is_evicted_or_chosen(permit);
         }
-        let at = permit.used_at();
+        let at = permit.evicted_at();
         let is_earlier = (1..eviction.stages.decided).contains(&at);
         let is_left = || entry.is_empty() || entry.has_older_than(at);
         permit.is_ending() || (is_earlier && is_left())

@@ -359,7 +359,7 @@ impl Pods for SimulatedPods<'_, '_> {
         });
         let usage = world.usage(pod).unwrap_or(0);
         match evictd.history.still_since(pod, usage) {
-            Some(since) => evictd.pace.evicted_that_has_not_grown(now, held, since),
+            Some(since) => evictd.pace.evicted_without_growth(now, held, since),
             None => evictd.pace.evicted(now),
         }
         Some(gives)

@@ -112,7 +112,7 @@ fn a_pod_is_a_victim_before_its_last_process_is_signalled() {
     let seen = thread::spawn(move || {
         // A thousand processes that end must not keep it from looking.
         let refused = set_sched_fifo(50).err();
-        let is_seen = until(SOON, || pod.permit.is_used());
+        let is_seen = until(SOON, || pod.permit.is_evicted());
         (is_seen.then(monotonic_ns), refused)
     });
     let evicted = watched.evicted(SOON).expect("the pod is evicted");

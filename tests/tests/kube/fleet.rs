@@ -91,9 +91,9 @@ fn nodes_that_evict_slow_all_down_and_then_pause_them() {
     );
     assert!(f.wait(|_| one.pace() == FleetPace::Slow));
     let now = monotonic_ns();
-    assert!(calm.limiter.lets_paced(now), "its first one");
+    assert!(calm.limiter.allows_paced(now), "its first one");
     assert!(
-        !one.limiter.lets_paced(now),
+        !one.limiter.allows_paced(now),
         "its next one comes a minute later"
     );
     // A node that another agent speaks for, and one from long ago that does not count.
@@ -114,7 +114,7 @@ fn nodes_that_evict_slow_all_down_and_then_pause_them() {
     assert!(
         nodes
             .iter()
-            .all(|n| urgent(n) && !n.limiter.lets_paced(monotonic_ns()))
+            .all(|n| urgent(n) && !n.limiter.allows_paced(monotonic_ns()))
     );
     assert!(f.wait(|f| f.server.state().count("POST", "/events") == 2));
     let state = f.server.state();
@@ -165,7 +165,7 @@ fn without_the_api_server_each_node_goes_on_by_itself() {
         "404 at last"
     );
     assert_eq!(node.pace(), FleetPace::Normal);
-    assert!(node.limiter.lets_paced(monotonic_ns()));
+    assert!(node.limiter.allows_paced(monotonic_ns()));
     maps(&mut f.server.state());
     assert!(f.wait(|f| entries(&f.server.state()) == ["n1"]));
 }

@@ -28,7 +28,7 @@ fn pods(name: &str, sizes: &[(&str, &str)]) -> (Node, Vec<Hog>) {
     (node, hogs)
 }
 
-fn set(table: &PodTable, name: &str, permission: Permission, order: i16, quotas: &[u16]) {
+fn set(table: &PodTable, name: &str, permission: Permission, order: i16, quotas: &[u8]) {
     let entry = table.entries.iter().find(|e| e.pod.name == name).unwrap();
     entry.permit.set(permission, order, quotas);
 }
@@ -152,7 +152,7 @@ fn shadow_mode_is_held_back_by_limits_that_live_mode_finds_unused() {
     let entries = table.entries.clone();
     let used = |name: &str| {
         let entry = entries.iter().find(|e| e.pod.name == name).unwrap();
-        node.limiter.is_used(&entry.permit)
+        node.limiter.is_evicted_or_chosen(&entry.permit)
     };
     let options = Options {
         shadow: true,

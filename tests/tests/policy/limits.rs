@@ -256,14 +256,14 @@ fn a_slow_fleet_waits_after_what_was_evicted_before() {
     let now = monotonic_ns();
     let limiter = evaluator.limiter();
     limiter.set_fleet(FleetPace::Slow, minute, &rules, now);
-    assert!(limiter.lets_paced(now));
+    assert!(limiter.allows_paced(now));
     let ago = |seconds: i64| PastEviction {
         at: i64::try_from(now).unwrap() - seconds * 1_000_000_000,
         ..PastEviction::default()
     };
     evaluator.restore(vec![ago(20), ago(90)]);
     let later = |seconds: u64| now + seconds * 1_000_000_000;
-    assert!(!limiter.lets_paced(later(39)) && limiter.lets_paced(later(41)));
+    assert!(!limiter.allows_paced(later(39)) && limiter.allows_paced(later(41)));
     assert_eq!(
         limiter.last_eviction(),
         0,

@@ -86,7 +86,7 @@ pub enum MemoryHook {
 
 impl MemoryHook {
     /// All hooks, best first.
-    pub const LADDER: [Self; 5] = [
+    pub const BY_PREFERENCE: [Self; 5] = [
         Self::Fexit,
         Self::Kprobe,
         Self::Tracepoint,

@@ -106,7 +106,7 @@ fn growth_stays_known_when_the_victim_has_not_grown() {
         let mut pace = Pace::default();
         let (now, _) = looked(&mut pace, SECOND, 900, of);
         match is_still {
-            true => pace.evicted_that_has_not_grown(now, 5 * MIB, SECOND),
+            true => pace.evicted_without_growth(now, 5 * MIB, SECOND),
             false => pace.evicted(now),
         }
         // It is gone a millisecond later.
@@ -342,15 +342,15 @@ fn a_shortage_that_no_pod_can_end_takes_one() {
     let at = seen(450, 0);
     pace.observe(SECOND, &at);
     let paced = Urgency::Paced { only_cache: false };
-    assert!(pace.is_worth_it(&at, paced, MIB, Pending::default()));
+    assert!(pace.can_end_shortage(&at, paced, MIB, Pending::default()));
     pace.evicted(SECOND);
-    assert!(!pace.is_worth_it(&at, paced, MIB, Pending::default()));
-    assert!(pace.is_worth_it(&at, paced, 100 * MIB, Pending::default()));
+    assert!(!pace.can_end_shortage(&at, paced, MIB, Pending::default()));
+    assert!(pace.can_end_shortage(&at, paced, 100 * MIB, Pending::default()));
     let urgent = Urgency::Urgent {
         exhausted_in: 0,
         growth: 0,
     };
-    assert!(pace.is_worth_it(&at, urgent, MIB, Pending::default()));
+    assert!(pace.can_end_shortage(&at, urgent, MIB, Pending::default()));
 }
 
 /// What grows behind others in the order goes as well, but only when nothing else would be in time.

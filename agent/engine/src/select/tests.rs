@@ -272,10 +272,10 @@ fn who_does_not_grow_is_passed_over() {
     candidates[2].state = CandidateState::Protected;
     let grew = [1, 6400, 1 << 40];
     assert_eq!(growth_of(&candidates, &grew), 6401);
-    spare_still(&mut candidates, &grew);
+    exclude_not_growing(&mut candidates, &grew);
     let states = candidates.map(|candidate| candidate.state);
     let expected = [
-        CandidateState::Still,
+        CandidateState::PassedOver,
         CandidateState::Eligible,
         CandidateState::Protected,
     ];

@@ -47,7 +47,7 @@ impl MemoryMonitor {
         let Decision::Evict { urgency, .. } = decision else {
             return self.in_flight.dying() == 0;
         };
-        if matches!(urgency, Urgency::Paced { .. }) && !self.setup.limiter.lets_paced(now) {
+        if matches!(urgency, Urgency::Paced { .. }) && !self.setup.limiter.allows_paced(now) {
             self.report_no_candidates(index, false);
             return self.in_flight.dying() == 0;
         }
@@ -172,7 +172,7 @@ impl MemoryMonitor {
                 }
                 None => read_usage(entry, candidate),
             };
-            let is_dying = self.in_flight.contains(entry) || entry.permit.is_being_killed(now);
+            let is_dying = self.in_flight.contains(entry) || entry.permit.was_killed_lately(now);
             candidate.state = if is_dying {
                 CandidateState::Terminating
             } else if entry.protected || !limiter.allows(&entry.permit, now, resort) {
@@ -204,17 +204,17 @@ impl MemoryMonitor {
             // What a limit would have held back is held back here too.
             limiter.charge_in_shadow(&entry.permit, decided, ShadowChooser::FastPath);
         } else {
-            let before = entry.permit.used_at();
+            let before = entry.permit.evicted_at();
             // A pod of thousands of processes is not signalled at once: the manager must know of it meanwhile.
-            entry.permit.mark_used(decided);
+            entry.permit.mark_evicted(decided);
             match entry.killer.kill() {
                 Ok(round) if round.empty && why.killed.is_none() => {
-                    entry.permit.unmark_used(before);
+                    entry.permit.restore_evicted_at(before);
                     return None;
                 }
                 Ok(_) => limiter.charge(&entry.permit, decided),
                 Err(e) => {
-                    entry.permit.unmark_used(before);
+                    entry.permit.restore_evicted_at(before);
                     errno = e.raw_os_error().unwrap_or(libc::EIO);
                 }
             }
@@ -286,9 +286,7 @@ impl MemoryMonitor {
         for monitor in self.scopes.iter_mut().filter(|p| p.scope.holds(&entry)) {
             match still {
                 Some((held, since)) => {
-                    monitor
-                        .pace
-                        .evicted_that_has_not_grown(signalled, held, since);
+                    monitor.pace.evicted_without_growth(signalled, held, since);
                 }
                 None => monitor.pace.evicted(signalled),
             }
@@ -299,7 +297,7 @@ impl MemoryMonitor {
     fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
         let held = BlockedBy {
             paused: self.setup.limiter.is_paused()
-                || !self.setup.limiter.lets_paced(monotonic_ns()),
+                || !self.setup.limiter.allows_paced(monotonic_ns()),
             denied: self.denied(),
             in_vain,
         };

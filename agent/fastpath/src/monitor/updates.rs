@@ -67,7 +67,7 @@ impl MemoryMonitor {
             if let Err(e) = monitor.settle(&mut *self.setup.trigger, floor) {
                 self.report_scope_gone(index, &e);
             } else if is_new {
-                self.say_met_in_force(index);
+                self.report_met_in_force(index);
             }
         }
     }
@@ -119,7 +119,7 @@ impl MemoryMonitor {
         match settled {
             // It was told when it was met.
             Ok(()) if was_pressed => {}
-            Ok(()) => self.say_met_in_force(index),
+            Ok(()) => self.report_met_in_force(index),
             Err(e) => self.report_scope_gone(index, &e),
         }
     }

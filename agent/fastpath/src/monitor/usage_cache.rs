@@ -83,7 +83,7 @@ impl MemoryMonitor {
         self.setup.table.flush_statistics();
         self.scopes
             .iter_mut()
-            .for_each(|monitor| monitor.is_flushed(now));
+            .for_each(|monitor| monitor.note_flush(now));
         self.usage_cache.flushed = now;
     }
 

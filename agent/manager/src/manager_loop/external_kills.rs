@@ -30,13 +30,13 @@ impl KnownKills {
 
     /// Whether the pod was killed since this thread has looked.
     pub fn has_news_of(&self, entry: &Entry) -> bool {
-        let at = entry.permit.used_at();
+        let at = entry.permit.evicted_at();
         at > self.since && self.at.get(&entry.pod.uid) != Some(&at)
     }
 
     /// The kill of a pod is known.
     pub fn note(&mut self, entry: &Entry) {
-        let at = entry.permit.used_at();
+        let at = entry.permit.evicted_at();
         self.at.insert(entry.pod.uid.clone(), at);
     }
 

@@ -72,7 +72,7 @@ struct Left {
 impl Left {
     /// As an amount of the signal: the threshold itself when the guard's amount is left. More than the threshold is never asked
     /// for, or a generous threshold would mean something else than to the kubelet.
-    fn on_the_scale_of(self, threshold: u64) -> u64 {
+    fn as_signal_amount(self, threshold: u64) -> u64 {
         self.bytes
             .saturating_add(threshold.saturating_sub(self.amount))
     }
@@ -103,7 +103,7 @@ impl Accounting {
             false => cache.saturating_add(of_cache),
         };
         let shortage = self.shortage(reading, swap, reclaimable, counted, word);
-        let left = word.map(|word| word.on_the_scale_of(self.limits.threshold));
+        let left = word.map(|word| word.as_signal_amount(self.limits.threshold));
         let left = left.into_iter().chain(self.left_unprotected(&shortage));
         let available = left.fold(counted, u64::min);
         let lacking = counted - available;
@@ -197,7 +197,7 @@ impl Accounting {
             (None, Some(guard)) if protected > 0 => guard.amount,
             _ => 0,
         };
-        let on_scale = machine.map(|word| word.on_the_scale_of(threshold));
+        let on_scale = machine.map(|word| word.as_signal_amount(threshold));
         Shortage {
             available: on_scale.map_or(counted, |left| left.min(counted)),
             threshold,

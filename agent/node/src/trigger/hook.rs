@@ -55,7 +55,7 @@ pub fn program(hook: MemoryHook) -> Option<ProgramSpec> {
 }
 
 impl Hook for MemoryHook {
-    const PREFERENCE: &'static [Self] = &Self::LADDER;
+    const PREFERENCE: &'static [Self] = &Self::BY_PREFERENCE;
     const LAST: Self = Self::Sampler;
     const FIELD: &'static str = "memoryHook";
 }
@@ -166,7 +166,7 @@ mod tests {
     fn with_nothing_else_the_sampler_is_left() {
         let choice = choose(&[MemoryHook::Sampler], None).unwrap();
         assert_eq!(choice.hook, MemoryHook::Sampler);
-        assert_eq!(choice.refused.len(), MemoryHook::LADDER.len() - 1);
+        assert_eq!(choice.refused.len(), MemoryHook::BY_PREFERENCE.len() - 1);
     }
 
     #[test]

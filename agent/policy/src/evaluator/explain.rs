@@ -86,7 +86,7 @@ impl PolicyEvaluator {
         if self.limiter.is_paused() {
             return Some(HeldBack::Paused);
         }
-        if !self.limiter.lets_paced(now) {
+        if !self.limiter.allows_paced(now) {
             return Some(HeldBack::Fleet);
         }
         let state = self.state();

@@ -16,7 +16,7 @@ impl PolicyEvaluator {
     /// The places of every pod's limits, by UID, with the limits set.
     pub(super) fn limits(&self, state: &mut State, now: u64) -> BTreeMap<String, Places> {
         let mut places = BTreeMap::new();
-        let mut groups: BTreeMap<u16, Group> = BTreeMap::new();
+        let mut groups: BTreeMap<u8, Group> = BTreeMap::new();
         let State {
             pods,
             quotas,
@@ -93,17 +93,17 @@ impl PolicyEvaluator {
 }
 
 /// The position of no limit.
-const NO_LIMIT: u16 = 0;
+const NO_LIMIT: u8 = 0;
 
 /// The places of one pod's limits.
 pub(super) struct Places {
-    pub places: Vec<u16>,
+    pub places: Vec<u8>,
     /// Whether there was a place for each, here and in the permit.
     pub is_complete: bool,
 }
 
 impl Places {
-    fn add(&mut self, place: Option<u16>) {
+    fn add(&mut self, place: Option<u8>) {
         self.is_complete &= place.is_some() && self.places.len() < QUOTAS_OF_A_POD;
         self.places.push(place.unwrap_or(NO_LIMIT));
     }
@@ -122,5 +122,8 @@ fn is_available(held: &EvaluatedPod, limiter: &EvictionLimiter) -> bool {
         .conditions
         .get(READY)
         .is_none_or(|status| status == "True");
-    ready && pod.phase == "Running" && !pod.is_deleting && !limiter.is_used(held.pod.permit())
+    ready
+        && pod.phase == "Running"
+        && !pod.is_deleting
+        && !limiter.is_evicted_or_chosen(held.pod.permit())
 }

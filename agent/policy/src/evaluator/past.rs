@@ -100,7 +100,7 @@ impl State {
             && let Ok(at) = u64::try_from(last.at)
             && !managed.is_younger_than(at)
         {
-            managed.permit().mark_used(at);
+            managed.permit().mark_evicted(at);
         }
         if let Some(signalled) = self.ending.get(uid) {
             let is_there = managed.has_older_than(*signalled);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evictd_engine::limiter::{EvictionLimiter, QUOTAS};
+use evictd_engine::limiter::EvictionLimiter;
 
 /// What a limit is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +34,7 @@ pub struct Quotas {
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    at: u16,
+    at: u8,
     /// The evaluation that has asked for it last.
     asked: u64,
 }
@@ -47,14 +47,14 @@ impl Quotas {
         limiter: &EvictionLimiter,
         key: QuotaKey,
         past: impl FnOnce(&QuotaKey) -> Vec<i64>,
-    ) -> Option<u16> {
+    ) -> Option<u8> {
         let asked = self.round;
         if let Some(place) = self.places.get_mut(&key) {
             place.asked = asked;
             return Some(place.at);
         }
-        let is_free = |at: &u16| !self.places.values().any(|p| p.at == *at);
-        let at = (1..QUOTAS as u16).find(is_free)?;
+        let is_free = |at: &u8| !self.places.values().any(|p| p.at == *at);
+        let at = (1..=u8::MAX).find(is_free)?;
         limiter.clear_quota(at);
         past(&key)
             .into_iter()
