@@ -95,7 +95,7 @@ impl Round {
         if !pace.can_end_shortage(seen, self.urgency, attainable, *pending) {
             return Outcome::InVain;
         }
-        // Nothing stands between a crossing and the first signal.
+        // The pods that grow can wait for the first signal.
         let has_evicted = pods.has_evicted_lately();
         if has_evicted {
             pods.watch_growers();

@@ -155,6 +155,17 @@ pub enum VictimEvent {
     Stuck(StuckVictim),
 }
 
+/// What victims have at one moment, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VictimMemory {
+    /// What they are expected to give back.
+    pub pending: Pending,
+    /// What those use that shadow mode has only chosen.
+    pub shadow: u64,
+    /// What the others hold that the kernel cannot take.
+    pub dying: u64,
+}
+
 /// The victims, in a place that never grows.
 #[derive(Debug, Default)]
 pub struct InFlight {
@@ -201,22 +212,22 @@ impl InFlight {
             .any(|v| v.pod.memory.id() == entry.memory.id())
     }
 
-    /// What the victims which `scope` counts are expected to give back; what those hold that shadow mode has only chosen; and
-    /// what the others hold that the kernel cannot take; in bytes. Does not allocate.
-    pub fn pending(&self, scope: &Scope, now: u64) -> (Pending, u64, u64) {
-        let (mut pending, mut shadow, mut dying) = (Pending::default(), 0_u64, 0_u64);
+    /// What the victims have which `scope` counts. Does not allocate.
+    pub fn memory(&self, scope: &Scope, now: u64) -> VictimMemory {
+        let mut memory = VictimMemory::default();
         for victim in self.victims.iter().filter(|v| scope.holds(&v.pod)) {
             if victim.shadow {
                 let usage = victim.pod.memory.usage().unwrap_or(0);
-                shadow = shadow.saturating_add(usage);
-                pending.add(usage, now);
+                memory.shadow = memory.shadow.saturating_add(usage);
+                memory.pending.add(usage, now);
             } else {
                 let held = left(&victim.pod);
-                victim.terminating.add_to(&mut pending, now, held);
-                dying = dying.saturating_add(held.unwrap_or(0));
+                let pending = &mut memory.pending;
+                victim.terminating.add_to(pending, now, held);
+                memory.dying = memory.dying.saturating_add(held.unwrap_or(0));
             }
         }
-        (pending, shadow, dying)
+        memory
     }
 
     /// The pressure is over: a pod that shadow mode has chosen is a pod like any other again. Whether there was one.

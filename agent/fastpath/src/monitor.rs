@@ -1,6 +1,7 @@
 //! The loop itself: wait, look, decide, kill.
 
 mod evict;
+mod floor_victims;
 mod growers;
 mod schedule;
 mod updates;
@@ -17,7 +18,7 @@ use evictd_node::{
     memory_scope::Scope,
     pods::table::PodTable,
     proc::machine::online_cpus,
-    sampling::{Nearness, fastest_growth},
+    sampling::fastest_growth,
     trigger::memory::{ANY_SLOT, MAX_SCOPES, MemoryTrigger, SLOTS_PER_SCOPE, page_size, slot},
 };
 use evictd_sys::clock::monotonic_ns;
@@ -29,11 +30,6 @@ use crate::{
     scope::{ScopeMonitor, ScopeTriggers},
     spin::Wait,
 };
-
-/// How long the floor victims stay true while the scopes stand still: pods may change places among themselves.
-const NAMED_FOR_NS: u64 = 1_000_000_000;
-/// The same far from every threshold, where no hook has to be attached: a pod that grows is named on the way.
-const NAMED_FAR_FOR_NS: u64 = 10_000_000_000;
 
 /// Calm for so long, a pressure is over. A counter that has just reached a threshold goes back by itself when a CPU returns what
 /// it had charged in advance (`drain_stock`), and comes again.
@@ -69,7 +65,7 @@ pub(super) struct MemoryMonitor {
     pub(super) evictions: u64,
     met_in_force: u64,
     /// When the floor victims were published last; 0: they have to be.
-    pub(super) named: u64,
+    pub(super) published_at: u64,
     triggers: PendingTriggers,
     /// Since when no threshold is met.
     calm_since: Option<u64>,
@@ -106,7 +102,7 @@ impl MemoryMonitor {
             limited_growers: Growers::default(),
             evictions: 0,
             met_in_force: 0,
-            named: 0,
+            published_at: 0,
             triggers: PendingTriggers::default(),
             calm_since: None,
             cycles: 0,
@@ -232,18 +228,18 @@ impl MemoryMonitor {
         // Exits are looked for afterwards: nothing may stand between the wake-up and the signal.
         self.finish_victims(monotonic_ns());
         if self.revoke_floor_victims() {
-            self.named = 0;
+            self.published_at = 0;
         }
         if self.scopes.iter().all(|monitor| !monitor.pressed) {
             self.calm_since.get_or_insert(woken);
-            self.name_when_due(woken);
+            self.publish_when_due(woken);
         } else {
             self.calm_since = None;
             if self.in_flight.dying() > 0 {
                 // The name stays that of the pod that is dying already.
-                self.named = 0;
+                self.published_at = 0;
             } else {
-                self.name_when_due(woken);
+                self.publish_when_due(woken);
             }
         }
     }
@@ -253,24 +249,6 @@ impl MemoryMonitor {
         if self.in_flight.forget_shadow_victims() {
             let limiter = &self.setup.limiter;
             limiter.forget_shadow_victims(ShadowChooser::FastPath);
-        }
-    }
-
-    /// Asking every pod is what a look costs most: not while nothing has changed.
-    fn name_when_due(&mut self, now: u64) {
-        let nearness = Nearness::new(self.growth);
-        let is_near = |monitor: &ScopeMonitor| nearness.wants_hook(monitor.distance(), true);
-        let lasts = match self.scopes.iter().any(is_near) {
-            true => NAMED_FOR_NS,
-            false => NAMED_FAR_FOR_NS,
-        };
-        let is_old = now.saturating_sub(self.named) >= lasts;
-        if self.named == 0 || is_old || self.scopes.iter().any(ScopeMonitor::has_moved) {
-            self.named = now;
-            self.publish_floor_victims();
-            self.scopes
-                .iter_mut()
-                .for_each(ScopeMonitor::note_victims_published);
         }
     }
 
@@ -285,7 +263,7 @@ impl MemoryMonitor {
             return Ok(());
         };
         let was_pressed = monitor.pressed;
-        let (_, _, dying_before) = self.in_flight.pending(&monitor.scope, woken);
+        let dying_before = self.in_flight.memory(&monitor.scope, woken).dying;
         let (hook, table) = (self.setup.trigger.hook(), &mut self.setup.table);
         monitor.scope.limit_swap(|| table.swap.left());
         monitor.scope.protect(self.setup.control.protected());

@@ -173,7 +173,7 @@ impl Evictd {
         self.sample.available.saturating_sub(threshold)
     }
 
-    /// As `MemoryMonitor::name_when_due`: reads all pods when the node has moved, or after a second.
+    /// As `MemoryMonitor::publish_when_due`: reads all pods when the node has moved, or after a second.
     fn read_pods_when_due(&mut self, world: &World<'_>) {
         let (at, available) = self.read;
         let moved = self.sample.available.abs_diff(available);

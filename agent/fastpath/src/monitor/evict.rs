@@ -3,28 +3,24 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    CandidateState, Observation, Observations, ReleaseTarget, Resource, Rules,
+    CandidateState, Observation, Observations, Resource, Rules,
     growers::WATCHED,
     limiter::ShadowChooser,
     model::{settings::MemoryHook, usage::MemoryReading},
     pace::{Decision, Judged, MONITORING_INTERVAL_NS, Pending, Rule, Urgency},
     permit::LastResort,
-    rank,
     record::Stages,
     round::{Candidates, Choice, Outcome, Pods, Round},
     terminating::Terminating,
 };
-use evictd_node::{
-    pods::table::{Entry, PodTable},
-    trigger::memory::MAX_VICTIMS,
-};
+use evictd_node::pods::table::{Entry, PodTable};
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     BlockedBy, Event, EvictionReport,
     in_flight::{MAX_IN_FLIGHT, Victim},
-    monitor::{MemoryMonitor, growers::BEFOREHAND, usage_cache::read_usage},
-    scope::{Cause, ScopeMonitor, Victims},
+    monitor::{MemoryMonitor, usage_cache::read_usage},
+    scope::Cause,
 };
 
 impl MemoryMonitor {
@@ -34,8 +30,9 @@ impl MemoryMonitor {
         let Some(monitor) = self.scopes.get_mut(index) else {
             return true;
         };
-        let (pending, shadow, dying) = self.in_flight.pending(&monitor.scope, now);
-        let mut seen = monitor.shortage(shadow, dying, dying_before);
+        let memory = self.in_flight.memory(&monitor.scope, now);
+        let pending = memory.pending;
+        let mut seen = monitor.shortage(memory.shadow, memory.dying, dying_before);
         monitor.pace.observe(now, &seen);
         let pace = monitor.pace;
         let mut decision = pace.decide(now, &seen, pending);
@@ -121,15 +118,8 @@ impl MemoryMonitor {
         }
     }
 
-    /// Which of the candidates, as they are loaded, comes first.
-    pub(crate) fn first_in_order(&mut self) -> Option<usize> {
-        let rules = self.rules();
-        let candidates = self.setup.table.candidates();
-        candidates.choose(rules, ReleaseTarget::First)
-    }
-
     /// A pod whose memory a scope does not count cannot help it. Answers with what the others use at most together, in bytes.
-    fn exclude_pods_outside_scope(&mut self, index: usize) -> u64 {
+    pub(crate) fn exclude_pods_outside_scope(&mut self, index: usize) -> u64 {
         let mut attainable = 0_u64;
         let Some(monitor) = self.scopes.get(index) else {
             return attainable;
@@ -326,108 +316,7 @@ impl MemoryMonitor {
         self.setup.table.entries.iter().filter(spared).count()
     }
 
-    /// Revokes the floor victims when policies have changed meanwhile; true when other ones are wanted.
-    pub(crate) fn revoke_floor_victims(&mut self) -> bool {
-        let mut any = false;
-        let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
-        let entries = &self.setup.table.entries;
-        for (index, monitor) in self.scopes.iter_mut().enumerate() {
-            let is_revoked = monitor.victims.iter().any(|(position, id)| {
-                let is_it = |entry: &&Arc<Entry>| entry.memory.id() == id;
-                let entry = entries.get(position).filter(is_it);
-                // While a victim dies a new table names none anew.
-                let entry = entry.or_else(|| entries.iter().find(is_it));
-                entry.is_none_or(|e| !limiter.allows_kernel_kill(&e.permit, now))
-            });
-            if is_revoked && self.setup.trigger.set_victims(index, &[]).is_ok() {
-                monitor.victims = Victims::default();
-                any = true;
-            }
-        }
-        any
-    }
-
-    /// Excludes pods with an expiring permit: the eBPF program cannot check the deadline.
-    fn exclude_expiring_permits(&mut self) {
-        let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
-        let PodTable {
-            entries,
-            candidates,
-            ..
-        } = &mut *self.setup.table;
-        for (entry, candidate) in entries.iter().zip(candidates) {
-            if !limiter.allows_kernel_kill(&entry.permit, now) {
-                candidate.state = CandidateState::Protected;
-            }
-        }
-    }
-
-    /// Tells the kernel which pods go first, for the case that this thread cannot run when the floor is reached, and for the
-    /// time without an agent. In any case all pods are read: by how much each has grown is known when one has to go.
-    pub(crate) fn publish_floor_victims(&mut self) {
-        self.load_candidates(LastResort::None);
-        self.watch_growers(BEFOREHAND);
-        let has_floor = |monitor: &ScopeMonitor| monitor.scope.limits().floor.is_some();
-        let is_used = self.setup.is_pinned || self.scopes.iter().any(has_floor);
-        if !is_used || !self.setup.trigger.has_program() {
-            return;
-        }
-        if self.setup.shadow {
-            for (index, monitor) in self.scopes.iter_mut().enumerate() {
-                if self.setup.trigger.set_victims(index, &[]).is_ok() {
-                    monitor.victims = Victims::default();
-                }
-            }
-            return;
-        }
-        self.exclude_expiring_permits();
-        // The node comes first and leaves no pod out.
-        for index in 0..self.scopes.len() {
-            self.exclude_pods_outside_scope(index);
-            let victims = self.ranked_victims(index);
-            if let Some(monitor) = self.scopes.get_mut(index)
-                && victims != monitor.victims
-                && self
-                    .setup
-                    .trigger
-                    .set_victims(index, victims.named())
-                    .is_ok()
-            {
-                monitor.victims = victims;
-            }
-        }
-    }
-
-    /// The candidates that come first, as they are loaded: the first one by what it uses now, the others by upper bounds.
-    fn ranked_victims(&mut self, index: usize) -> Victims {
-        let mut victims = Victims::default();
-        let (rules, first) = (self.rules(), self.first_in_order());
-        let Some(monitor) = self.scopes.get(index) else {
-            return victims;
-        };
-        let PodTable {
-            entries,
-            candidates,
-            ..
-        } = &mut *self.setup.table;
-        let id = |position: usize| entries.get(position).map(|entry| entry.memory.id());
-        let mut ranked = [0; MAX_VICTIMS as usize];
-        let others = rank(candidates, rules, &mut ranked);
-        let others = ranked.get(..others).unwrap_or_default().iter().copied();
-        for (rank, position) in first.into_iter().chain(others).enumerate() {
-            if let (Some(cgroup_id), Some(candidate)) = (id(position), candidates.get(position)) {
-                let held = held(entries, position, candidate.usage, monitor.step());
-                victims.push(position, monitor.kernel_victim(cgroup_id, rank, held));
-            }
-        }
-        // They are named, not chosen: the next scope may name the first one too.
-        if let Some(named) = first.and_then(|i| candidates.get_mut(i)) {
-            named.state = CandidateState::Eligible;
-        }
-        victims
-    }
-
-    fn rules(&self) -> Rules {
+    pub(crate) fn rules(&self) -> Rules {
         Rules {
             strategy: self.setup.strategy,
             resource: Resource::Memory,
@@ -504,15 +393,6 @@ impl Pods for ScopePods<'_> {
         };
         self.monitor.kill(self.index, position, why)
     }
-}
-
-/// What only the pod's end gives back of what it uses, in bytes. Where that is less than a step, it is not asked.
-fn held(entries: &[Arc<Entry>], position: usize, usage: u64, step: u64) -> u64 {
-    let reading = entries
-        .get(position)
-        .filter(|_| usage > step)
-        .and_then(|entry| entry.memory.read().ok());
-    reading.map_or(usage, |reading| reading.unreclaimable())
 }
 
 /// So long after a kill of the kernel's own the pod's eviction is completed, in nanoseconds: the kubelet would have taken note of

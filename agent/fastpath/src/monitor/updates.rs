@@ -14,7 +14,7 @@ impl MemoryMonitor {
     /// Takes what is there.
     pub(crate) fn apply_updates(&mut self) {
         if self.setup.control.take_table(&mut self.setup.table) {
-            self.named = 0;
+            self.published_at = 0;
             self.usage_cache.forget();
         }
         // In this order: what was handed over before the settings is there with them.
@@ -48,7 +48,7 @@ impl MemoryMonitor {
                 .iter_mut()
                 .for_each(|monitor| monitor.pace = Pace::default());
         }
-        self.named = 0;
+        self.published_at = 0;
         // A shadow victim is a pod like any other from now on.
         self.forget_shadow_victims();
         self.setup.strategy = settings.strategy;
@@ -77,7 +77,7 @@ impl MemoryMonitor {
         let Some(mut scope) = self.setup.control.take_scope(index) else {
             return;
         };
-        self.named = 0;
+        self.published_at = 0;
         let floor = self.floor_is_armed();
         let trigger = &mut *self.setup.trigger;
         let mut watched = Ok(());

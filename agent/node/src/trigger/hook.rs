@@ -1,4 +1,4 @@
-//! The ladders: which hook a trigger gets. How a hook is attached comes from the trigger; nothing is touched here.
+//! Orders of preference: which hook a trigger gets. How a hook is attached comes from the trigger; nothing is touched here.
 
 use std::fmt;
 
