@@ -5,9 +5,8 @@ mod requests;
 
 use evictd_tests::{
     deploy::{
-        self,
+        Chart,
         helm::{self, helm},
-        objects,
     },
     prelude::*,
 };
@@ -18,13 +17,7 @@ use requests::{
 };
 
 fn policies() -> Policies {
-    let dir = deploy::dir().join("manifests");
-    let mut all = Vec::new();
-    for entry in fs::read_dir(dir).unwrap() {
-        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
-        all.extend(objects(&text).unwrap());
-    }
-    Policies::new(&all)
+    Policies::new(&Chart::plain().unwrap().0)
 }
 
 /// Those of a release whose evicted pods stay.
