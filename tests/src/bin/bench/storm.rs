@@ -19,6 +19,7 @@ use serde_json::json;
 use crate::{
     columns::{self, Column},
     contender::Running,
+    heat::wait,
     process::{CpuShare, Footprint},
 };
 
@@ -255,17 +256,6 @@ fn looks(node: &ClusterNode, pods: &[PathBuf]) -> io::Result<Vec<Look>> {
         found.push(Look { kind, median_us });
     }
     Ok(found)
-}
-
-fn wait(time: Duration) -> io::Result<()> {
-    let end = Instant::now() + time;
-    while Instant::now() < end {
-        if interrupted() {
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
 }
 
 /// As text.
