@@ -16,6 +16,7 @@ pub mod forker;
 pub mod hog;
 pub mod interrupt;
 pub mod judge;
+pub mod mapped;
 pub mod node;
 pub mod policies;
 pub mod policy_fixture;

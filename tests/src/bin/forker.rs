@@ -19,6 +19,8 @@ use std::{
     time::Duration,
 };
 
+use evictd_tests::mapped::Mapped;
+
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, flag, procs] = arguments.as_slice() else {
@@ -166,28 +168,11 @@ fn fork(waits: bool) -> io::Result<libc::pid_t> {
 fn fault(pages: u64) -> io::Result<()> {
     const PAGE: usize = 4096;
     let bytes = usize::try_from(pages).map_err(io::Error::other)? * PAGE;
-    // SAFETY: a new private mapping, wherever the kernel puts it.
-    let at = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the mapping that was just made. Without huge pages in the kernel it has nothing to refuse.
-    unsafe { libc::madvise(at, bytes, libc::MADV_NOHUGEPAGE) };
-    for offset in (0..bytes).step_by(PAGE) {
-        // SAFETY: inside the mapping.
-        unsafe { at.cast::<u8>().add(offset).write_volatile(1) };
-    }
-    // SAFETY: nothing refers to it any more.
-    unsafe { libc::munmap(at, bytes) };
+    drop(
+        Mapped::anon(bytes, 0)?
+            .advise(libc::MADV_NOHUGEPAGE)
+            .touch(),
+    );
     Ok(())
 }
 

@@ -6,13 +6,13 @@
 use std::{
     fs,
     io::{self, Write as _},
-    os::{fd::AsRawFd as _, unix::fs::FileExt as _},
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
-    ptr,
     time::{Duration, Instant},
 };
 
 use clap::{Parser, ValueEnum};
+use evictd_tests::mapped::Mapped;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Way {
@@ -87,7 +87,6 @@ struct Arguments {
     quiet: bool,
 }
 
-const PAGE: usize = 4096;
 /// What comes at once where a rate counts.
 const STEP: usize = 256 << 10;
 /// What each of many processes takes.
@@ -119,7 +118,7 @@ fn main() -> io::Result<()> {
     let head = bytes(arguments.head.min(arguments.mib)).map_err(io::Error::other)?;
     let bytes = bytes(arguments.mib).map_err(io::Error::other)? - head;
     if head > 0 {
-        take(Way::Touch, head)?;
+        hold(Way::Touch, head)?;
         println!("ahead");
         if arguments.wait {
             io::stdin().read_line(&mut String::new())?;
@@ -140,7 +139,7 @@ fn main() -> io::Result<()> {
             let size = usize::try_from(arguments.size).map_err(io::Error::other)? * MIB;
             let file = write_file(&arguments, size, pace)?;
             for _ in 0..arguments.maps {
-                map_file(&file, size)?;
+                std::mem::forget(Mapped::file(&file, size)?.read());
             }
             println!("mapped");
             churn(bytes)?;
@@ -189,7 +188,7 @@ fn allocate(way: Way, bytes: usize, pace: Pace) -> io::Result<()> {
     let (start, mut done) = (Instant::now(), 0);
     while done < bytes {
         let length = pace.step(bytes - done);
-        take(way, length)?;
+        hold(way, length)?;
         done += length;
         pace.keep(start, done);
     }
@@ -199,43 +198,28 @@ fn allocate(way: Way, bytes: usize, pace: Pace) -> io::Result<()> {
 /// Touches that much and gives it back, again and again.
 fn churn(bytes: usize) -> io::Result<()> {
     loop {
-        let at = take(Way::Touch, bytes)?;
-        // SAFETY: the mapping that was just made, which nothing refers to.
-        unsafe { libc::munmap(at, bytes) };
+        drop(take(Way::Touch, bytes)?);
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// A fresh mapping whose pages are all there; it stays for as long as the process does.
-fn take(way: Way, length: usize) -> io::Result<*mut libc::c_void> {
-    let flags = match way {
-        Way::Populate => libc::MAP_POPULATE,
-        Way::Hugetlb => libc::MAP_HUGETLB,
-        _ => 0,
+/// A fresh mapping whose pages are all there.
+fn take(way: Way, length: usize) -> io::Result<Mapped> {
+    let mapped = match way {
+        Way::Populate => Mapped::anon(length, libc::MAP_POPULATE),
+        Way::Hugetlb => Mapped::anon(length, libc::MAP_HUGETLB),
+        _ => Mapped::anon(length, 0),
+    }?;
+    let mapped = match way {
+        Way::Thp => mapped.advise(libc::MADV_HUGEPAGE),
+        _ => mapped,
     };
-    // SAFETY: a fresh private mapping at an address of the kernel's choice.
-    let at = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            length,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
-            -1,
-            0,
-        )
-    };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    if way == Way::Thp {
-        // SAFETY: advises on the mapping that was just made; a refusal only means small pages.
-        unsafe { libc::madvise(at, length, libc::MADV_HUGEPAGE) };
-    }
-    for offset in (0..length).step_by(PAGE) {
-        // SAFETY: inside the mapping that was just made.
-        unsafe { at.cast::<u8>().add(offset).write_volatile(1) };
-    }
-    Ok(at)
+    Ok(mapped.touch())
+}
+
+/// The same for as long as the process lives.
+fn hold(way: Way, length: usize) -> io::Result<()> {
+    take(way, length).map(std::mem::forget)
 }
 
 /// Writes to a file without a name: it goes away with the process, however that ends.
@@ -268,7 +252,7 @@ fn use_file(arguments: &Arguments, bytes: usize, pace: Pace) -> io::Result<()> {
         match arguments.way {
             Way::Write => file.write_all_at(&block, at)?,
             Way::Read => file.read_exact_at(&mut block, at)?,
-            _ => touch_file(&file, size)?,
+            _ => drop(Mapped::file(&file, size)?.read()),
         }
         done += if arguments.way == Way::Map {
             size
@@ -281,37 +265,6 @@ fn use_file(arguments: &Arguments, bytes: usize, pace: Pace) -> io::Result<()> {
     // It stays open: a file without a name would go away.
     std::mem::forget(file);
     Ok(())
-}
-
-/// Reads one byte of each page of a mapping of the file.
-fn touch_file(file: &fs::File, size: usize) -> io::Result<()> {
-    let at = map_file(file, size)?;
-    // SAFETY: the mapping that was just made, which nothing refers to.
-    unsafe { libc::munmap(at, size) };
-    Ok(())
-}
-
-/// A mapping of a file whose pages are all there; it stays for as long as the process does.
-fn map_file(file: &fs::File, size: usize) -> io::Result<*mut libc::c_void> {
-    // SAFETY: a fresh mapping, at an address of the kernel's choice, of a file that only this process has open.
-    let at = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            size,
-            libc::PROT_READ,
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
-            0,
-        )
-    };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    for offset in (0..size).step_by(PAGE) {
-        // SAFETY: inside the mapping that was just made.
-        unsafe { at.cast::<u8>().add(offset).read_volatile() };
-    }
-    Ok(at)
 }
 
 fn make_files(dir: &Path, bytes: usize, pace: Pace) -> io::Result<()> {
@@ -334,7 +287,7 @@ fn make_files(dir: &Path, bytes: usize, pace: Pace) -> io::Result<()> {
 fn alternate(mut file: &fs::File, bytes: usize, pace: Pace) -> io::Result<()> {
     let (start, block, mut done) = (Instant::now(), vec![1_u8; STEP], 0);
     while done < bytes {
-        take(Way::Touch, STEP)?;
+        hold(Way::Touch, STEP)?;
         file.write_all(&block)?;
         done += 2 * STEP;
         pace.keep(start, done);
@@ -348,7 +301,7 @@ fn fork_many(bytes: usize, pace: Pace) -> io::Result<()> {
         // SAFETY: this process has one thread, so that the child may do everything.
         match unsafe { libc::fork() } {
             0 => {
-                take(Way::Touch, CHILD)?;
+                hold(Way::Touch, CHILD)?;
                 loop {
                     std::thread::park();
                 }

@@ -6,11 +6,14 @@ pub mod promtool;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
+    ops::Index,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use serde_json::{Value, json};
+
+use crate::table::{rows, yaml};
 
 /// Name of the release and of its namespace in the plain manifests.
 pub const RELEASE: &str = "evictd";
@@ -196,14 +199,80 @@ pub fn all_objects(files: &BTreeMap<String, String>) -> io::Result<Vec<Value>> {
     Ok(all)
 }
 
-pub fn one<'a>(objects: &'a [Value], kind: &str) -> Option<&'a Value> {
-    objects.iter().find(|o| o["kind"] == kind)
+/// What a cluster applies: the objects of the chart, or of the plain manifests.
+pub struct Chart(pub Vec<Value>);
+
+impl Chart {
+    /// What the chart renders to with these values.
+    pub fn of(values: &Value) -> io::Result<Self> {
+        helm::objects(values).map(Self)
+    }
+
+    /// The plain manifests as they are in the checkout.
+    pub fn plain() -> io::Result<Self> {
+        all_objects(&manifests()?).map(Self)
+    }
+
+    pub fn kind(&self, kind: &str) -> impl Iterator<Item = &Value> {
+        self.0.iter().filter(move |object| object["kind"] == kind)
+    }
+
+    /// The agent's configuration as it is written.
+    pub fn config_text(&self) -> &str {
+        let text = self["ConfigMap"]["data"][CONFIGURATION].as_str();
+        text.expect("a configuration")
+    }
+
+    pub fn config(&self) -> Value {
+        serde_saphyr::from_str(self.config_text()).expect("YAML")
+    }
+
+    /// What the agents' pods are to be.
+    pub fn pod(&self) -> &Value {
+        &self["DaemonSet"]["spec"]["template"]["spec"]
+    }
+
+    pub fn container(&self) -> &Value {
+        &self.pod()["containers"][0]
+    }
+
+    /// Checks rows of a JSON pointer, which begins with `config`, `pod`, `container` or a kind, and what it leads to: `-` where
+    /// nothing is to be there.
+    pub fn has(&self, table: &str) {
+        for [pointer, expected] in rows(table) {
+            let (part, rest) = pointer.split_at(pointer.find('/').unwrap_or(pointer.len()));
+            let part = match part {
+                "config" => Some(self.config()),
+                "pod" => Some(self.pod().clone()),
+                "container" => Some(self.container().clone()),
+                kind => self.kind(kind).next().cloned(),
+            };
+            let found = part.as_ref().and_then(|part| part.pointer(rest));
+            let expected = (expected != "-").then(|| yaml(expected));
+            assert_eq!(found, expected.as_ref(), "{pointer}");
+        }
+    }
 }
 
-/// The agent's configuration among the objects of the chart.
-pub fn configuration(objects: &[Value]) -> Value {
-    let text = one(objects, "ConfigMap").and_then(|map| map["data"][CONFIGURATION].as_str());
-    serde_saphyr::from_str(text.expect("a configuration")).expect("YAML")
+/// The first object of a kind.
+impl Index<&str> for Chart {
+    type Output = Value;
+
+    fn index(&self, kind: &str) -> &Value {
+        let found = self.kind(kind).next();
+        found.unwrap_or_else(|| panic!("no {kind}"))
+    }
+}
+
+/// The files of `deploy/manifests`: name and content.
+pub fn manifests() -> io::Result<BTreeMap<String, String>> {
+    let entries = std::fs::read_dir(dir().join("manifests"))?;
+    let read = |entry: io::Result<std::fs::DirEntry>| {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        Ok((name.into_owned(), std::fs::read_to_string(&path)?))
+    };
+    entries.map(read).collect()
 }
 
 /// Whether a node with these labels is one of the DaemonSet's, as the scheduler sees it (terms are ORed, their expressions ANDed).

@@ -80,32 +80,19 @@ pub fn draw(seed: u64) -> Incident {
     // A growth that goes on has so much in the end.
     let endless = capacity * 1.5;
     let full_speed = |rng: &mut Rng| between(rng, 0.5, 3.0) * 1024.0 * MIB * (cpus.min(4) as f64);
+    let goes_on = |speed: f64, most: f64| Growth {
+        line: ramp(begin, speed, endless),
+        reach: (usable * most).min(speed * until),
+    };
     let overshoot = |rng: &mut Rng| between(rng, 0.05, 0.9) * threshold;
     let mut cache = None;
     let mut outside = Line::default();
     let mut limits = vec![(0, threshold as u64, resolved as u64)];
     let (shape, mut growths): (&str, Vec<Growth>) = match rng.u32(0..13) {
-        0 => {
-            let speed = full_speed(rng);
-            let reach = (usable * 0.6).min(speed * until);
-            (
-                "full speed",
-                vec![Growth {
-                    line: ramp(begin, speed, endless),
-                    reach,
-                }],
-            )
-        }
+        0 => ("full speed", vec![goes_on(full_speed(rng), 0.6)]),
         1 => {
             let speed = octaves(rng, 1.0, 2000.0) * MIB;
-            let reach = (usable * 0.6).min(speed * until);
-            (
-                "linear",
-                vec![Growth {
-                    line: ramp(begin, speed, endless),
-                    reach,
-                }],
-            )
+            ("linear", vec![goes_on(speed, 0.6)])
         }
         2 => {
             let (mut amount, factor) = (octaves(rng, 1.0, 16.0) * MIB, between(rng, 1.05, 1.5));
@@ -134,13 +121,8 @@ pub fn draw(seed: u64) -> Incident {
                 points.push((at, amount));
             }
             let reach = between(rng, 0.1, 0.9) * amount.min(usable);
-            (
-                "stepwise",
-                vec![Growth {
-                    line: Line(points),
-                    reach,
-                }],
-            )
+            let line = Line(points);
+            ("stepwise", vec![Growth { line, reach }])
         }
         kind @ (4 | 5) => {
             let size = between(rng, 0.05, 1.5) * threshold;
@@ -180,11 +162,7 @@ pub fn draw(seed: u64) -> Incident {
                     true => full_speed(rng) / count as f64,
                     false => octaves(rng, 1.0, 500.0) * MIB,
                 };
-                let reach = (usable * 0.15).min(speed * until);
-                Growth {
-                    line: ramp(begin, speed, endless),
-                    reach,
-                }
+                goes_on(speed, 0.15)
             });
             ("several pods", growths.collect())
         }
@@ -217,11 +195,7 @@ pub fn draw(seed: u64) -> Incident {
             let growths = match chance(rng, 40) {
                 true => {
                     let speed = octaves(rng, 1.0, 1000.0) * MIB;
-                    let reach = (usable * 0.4).min(speed * until);
-                    vec![Growth {
-                        line: ramp(begin, speed, endless),
-                        reach,
-                    }]
+                    vec![goes_on(speed, 0.4)]
                 }
                 false => Vec::new(),
             };
@@ -237,13 +211,8 @@ pub fn draw(seed: u64) -> Incident {
                 true => size - overshoot(rng).min(size),
                 false => (usable * 0.6).min(speed * until),
             };
-            (
-                "tmpfs",
-                vec![Growth {
-                    line: ramp(begin, speed, size),
-                    reach,
-                }],
-            )
+            let line = ramp(begin, speed, size);
+            ("tmpfs", vec![Growth { line, reach }])
         }
         11 => {
             let speed = octaves(rng, 1.0, 1000.0) * MIB;
@@ -261,11 +230,7 @@ pub fn draw(seed: u64) -> Incident {
             let growths = match chance(rng, 50) {
                 true => {
                     let speed = octaves(rng, 1.0, 200.0) * MIB;
-                    let reach = (usable * 0.3).min(speed * until);
-                    vec![Growth {
-                        line: ramp(begin, speed, endless),
-                        reach,
-                    }]
+                    vec![goes_on(speed, 0.3)]
                 }
                 false => Vec::new(),
             };

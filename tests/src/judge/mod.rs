@@ -41,7 +41,7 @@ mod report;
 mod world;
 
 use course::{Course, Kubelet, Poller, Strategy, run};
-pub use report::{Report, Tally};
+pub use report::Report;
 use world::World;
 
 use self::evictd::Evictd;

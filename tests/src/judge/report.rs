@@ -9,23 +9,32 @@ use super::{Judgement, STRATEGIES, Verdict, judge};
 /// How many of the worst cases are shown of each strategy.
 const WORST: usize = 10;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    pub kills: usize,
-    /// Pods that did not have to go.
-    pub needless: usize,
-    /// Those of them that went for page cache alone.
-    pub cache: usize,
-    /// Incidents with such pods.
-    pub incidents: usize,
-    /// Pods that went for a growth which ended by itself.
-    pub ended: usize,
-    /// Pods that went because the kubelet's count demands it.
-    pub demanded: usize,
-    pub ooms: usize,
-    /// Incidents with an OOM kill that hindsight avoids.
-    pub avoidable: usize,
-}
+/// What is summed over the incidents: the heading, the name in JSON, and what one incident adds.
+type Count = (&'static str, &'static str, fn(&Verdict) -> usize);
+const COUNTS: [Count; 8] = [
+    ("needless kills", "needlessKills", |v| v.needless),
+    ("of these for page cache", "needlessKillsForCache", |v| {
+        v.cache
+    }),
+    (
+        "incidents with needless kills",
+        "incidentsWithNeedlessKills",
+        |v| usize::from(v.needless > 0),
+    ),
+    (
+        "the kubelet's count demands it",
+        "demandedByTheKubeletsCount",
+        |v| v.demanded,
+    ),
+    ("ended by itself", "endedByItself", |v| v.ended),
+    ("avoidable OOM kills", "avoidableOomKills", |v| {
+        usize::from(v.avoidable)
+    }),
+    ("incidents with OOM kills", "incidentsWithOomKills", |v| {
+        usize::from(v.ooms > 0)
+    }),
+    ("kills in all", "kills", |v| v.kills),
+];
 
 pub struct Report {
     /// In the order of the seeds.
@@ -52,21 +61,10 @@ impl Report {
         Self { judgements }
     }
 
-    /// The sums of one of [`STRATEGIES`].
-    pub fn tally(&self, strategy: usize) -> Tally {
-        let mut tally = Tally::default();
-        for judgement in &self.judgements {
-            let status = &judgement.verdicts[strategy];
-            tally.kills += status.kills;
-            tally.needless += status.needless;
-            tally.cache += status.cache;
-            tally.incidents += usize::from(status.needless > 0);
-            tally.ended += status.ended;
-            tally.demanded += status.demanded;
-            tally.ooms += usize::from(status.ooms > 0);
-            tally.avoidable += usize::from(status.avoidable);
-        }
-        tally
+    /// A sum over the verdicts of one of [`STRATEGIES`].
+    pub fn sum(&self, strategy: usize, count: fn(&Verdict) -> usize) -> usize {
+        let verdicts = self.judgements.iter().map(|j| &j.verdicts[strategy]);
+        verdicts.map(count).sum()
     }
 
     pub fn needed(&self) -> usize {
@@ -103,7 +101,6 @@ impl Report {
 
     pub fn json(&self) -> Value {
         let strategies = STRATEGIES.iter().enumerate().map(|(index, name)| {
-            let tally = self.tally(index);
             let worst = self.worst(index).into_iter().map(|judgement| {
                 let status = &judgement.verdicts[index];
                 json!({
@@ -115,19 +112,15 @@ impl Report {
                     "avoidableOomKill": status.avoidable,
                 })
             });
-            json!({
+            let mut found = json!({
                 "name": name,
-                "needlessKills": tally.needless,
-                "needlessKillsForCache": tally.cache,
-                "incidentsWithNeedlessKills": tally.incidents,
-                "endedByItself": tally.ended,
-                "demandedByTheKubeletsCount": tally.demanded,
-                "avoidableOomKills": tally.avoidable,
-                "incidentsWithOomKills": tally.ooms,
-                "kills": tally.kills,
                 "causes": self.causes(index).into_iter().collect::<BTreeMap<_, _>>(),
                 "worst": worst.collect::<Vec<_>>(),
-            })
+            });
+            for (_, key, count) in COUNTS {
+                found[key] = self.sum(index, count).into();
+            }
+            found
         });
         json!({
             "incidents": self.judgements.len(),
@@ -141,26 +134,13 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.judgements.len();
         writeln!(f, "{count} incidents, {} pods had to go\n", self.needed())?;
-        writeln!(
-            f,
-            "| strategy | needless kills | of these for page cache | incidents with needless kills | \
-             the kubelet's count demands it | ended by itself | avoidable OOM kills | incidents with OOM kills | kills in all |"
-        )?;
-        writeln!(f, "| --- | --- | --- | --- | --- | --- | --- | --- | --- |")?;
+        let row = |name: &str, cells: [String; 8]| format!("| {name} | {} |", cells.join(" | "));
+        let headings = COUNTS.map(|(heading, ..)| heading.to_owned());
+        writeln!(f, "{}", row("strategy", headings))?;
+        writeln!(f, "{}", row("---", COUNTS.map(|_| "---".to_owned())))?;
         for (index, name) in STRATEGIES.iter().enumerate() {
-            let tally = self.tally(index);
-            writeln!(
-                f,
-                "| {name} | {} | {} | {} | {} | {} | {} | {} | {} |",
-                tally.needless,
-                tally.cache,
-                tally.incidents,
-                tally.demanded,
-                tally.ended,
-                tally.avoidable,
-                tally.ooms,
-                tally.kills
-            )?;
+            let sums = COUNTS.map(|(_, _, count)| self.sum(index, count).to_string());
+            writeln!(f, "{}", row(name, sums))?;
         }
         for (index, name) in STRATEGIES.iter().enumerate() {
             let causes = self.causes(index);

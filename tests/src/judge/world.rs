@@ -1,6 +1,6 @@
 //! The node: memory that grows by drawn lines, a kernel that reclaims and kills, and pods that take their time to die.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ops::AddAssign};
 
 use evictd_engine::{
     Candidate, CandidateState, RankInputs, ReleaseTarget, Resource, Rules,
@@ -133,9 +133,8 @@ pub struct Incident {
 struct PodState {
     anon: f64,
     tmpfs: f64,
-    inactive: f64,
-    active: f64,
-    dirty: f64,
+    /// Nothing of it is hard.
+    cache: Totals,
     dies: Option<u64>,
     /// Its memory when it arrived.
     at_death: Option<f64>,
@@ -161,6 +160,15 @@ pub struct Totals {
 impl Totals {
     pub fn usage(&self) -> f64 {
         self.hard + self.inactive + self.active + self.dirty
+    }
+}
+
+impl AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        self.hard += other.hard;
+        self.inactive += other.inactive;
+        self.active += other.active;
+        self.dirty += other.dirty;
     }
 }
 
@@ -227,9 +235,9 @@ impl<'a> World<'a> {
             mark: 0,
         };
         for (pod, spec) in world.pods.iter_mut().zip(&incident.pods) {
-            pod.active = spec.activated.at(0);
-            pod.inactive = (spec.read.at(0) - pod.active).max(0.0);
-            pod.dirty = spec.written.at(0);
+            pod.cache.active = spec.activated.at(0);
+            pod.cache.inactive = (spec.read.at(0) - pod.cache.active).max(0.0);
+            pod.cache.dirty = spec.written.at(0);
         }
         world.settle(0);
         world
@@ -254,15 +262,15 @@ impl<'a> World<'a> {
     /// What a pod is charged for; `None` once its cgroup is removed.
     pub fn usage(&self, pod: usize) -> Option<u64> {
         let state = &self.pods[pod];
-        let cache = state.inactive + state.active + state.dirty;
-        (!state.removed).then_some((state.anon + state.tmpfs + cache) as u64)
+        (!state.removed).then_some((state.anon + state.tmpfs + state.cache.usage()) as u64)
     }
 
     /// What a pod's files show; `None` once its cgroup is removed.
     pub fn reading(&self, pod: usize) -> Option<MemoryReading> {
         let state = &self.pods[pod];
         let held = self.held(pod);
-        let [inactive, active] = [state.inactive + state.dirty, state.active].map(|a| a as u64);
+        let [inactive, active] =
+            [state.cache.inactive + state.cache.dirty, state.cache.active].map(|a| a as u64);
         (!state.removed).then(|| MemoryReading {
             usage: held + inactive + active,
             inactive_file: inactive,
@@ -294,7 +302,7 @@ impl<'a> World<'a> {
             "anon {:.0} tmpfs {:.0} cache {:.0} MiB",
             mib(state.anon),
             mib(state.tmpfs),
-            mib(state.inactive + state.active + state.dirty)
+            mib(state.cache.usage())
         )
     }
 
@@ -518,18 +526,11 @@ impl<'a> World<'a> {
             }
             if pod.exited.is_some_and(|exited| exited + spec.unmount <= to) {
                 (pod.removed, pod.anon, pod.tmpfs) = (true, 0.0, 0.0);
-                self.orphans.inactive += pod.inactive;
-                self.orphans.active += pod.active;
-                self.orphans.dirty += pod.dirty;
-                sum.inactive += pod.inactive;
-                sum.active += pod.active;
-                sum.dirty += pod.dirty;
-                (pod.inactive, pod.active, pod.dirty) = (0.0, 0.0, 0.0);
+                self.orphans += pod.cache;
+                sum += std::mem::take(&mut pod.cache);
             }
             sum.hard += pod.anon + pod.tmpfs;
-            sum.inactive += pod.inactive;
-            sum.active += pod.active;
-            sum.dirty += pod.dirty;
+            sum += pod.cache;
         }
         self.swapped = self.swapped.min(sum.hard);
         sum.hard += self.incident.outside.at(clock) - self.swapped;
@@ -570,15 +571,25 @@ impl<'a> World<'a> {
 
     /// This part of the page cache that had to be written is clean now.
     fn turn_clean(&mut self, part: f64) {
-        let clean = |inactive: &mut f64, dirty: &mut f64| {
-            *inactive += *dirty * part;
-            *dirty *= 1.0 - part;
-        };
-        for pod in &mut self.pods {
-            clean(&mut pod.inactive, &mut pod.dirty);
+        for list in self.lists() {
+            list.inactive += list.dirty * part;
+            list.dirty *= 1.0 - part;
         }
-        clean(&mut self.orphans.inactive, &mut self.orphans.dirty);
-        clean(&mut self.totals.inactive, &mut self.totals.dirty);
+    }
+
+    /// The page cache of each pod, of none, and of all.
+    fn lists(&mut self) -> impl Iterator<Item = &mut Totals> {
+        let pods = self.pods.iter_mut().map(|pod| &mut pod.cache);
+        pods.chain([&mut self.orphans, &mut self.totals])
+    }
+
+    /// Takes at most so many bytes of one kind of page cache, from each pod its part; how many there were.
+    fn take(&mut self, most: f64, kind: fn(&mut Totals) -> &mut f64) -> f64 {
+        let all = *kind(&mut self.totals);
+        let taken = most.min(all);
+        let part = 1.0 - share(taken, all);
+        self.lists().for_each(|list| *kind(list) *= part);
+        taken
     }
 
     /// What the kernel does where more is charged than there is; so many bytes were written in this step of so many seconds.
@@ -588,30 +599,15 @@ impl<'a> World<'a> {
         if over <= 0.0 {
             return;
         }
-        let taken = over.min(self.totals.inactive);
-        let part = 1.0 - share(taken, self.totals.inactive);
-        self.pods.iter_mut().for_each(|pod| pod.inactive *= part);
-        self.orphans.inactive *= part;
-        self.totals.inactive *= part;
-        over -= taken;
-        let taken = over.min(self.totals.active);
-        let part = 1.0 - share(taken, self.totals.active);
-        self.pods.iter_mut().for_each(|pod| pod.active *= part);
-        self.orphans.active *= part;
-        self.totals.active *= part;
-        over -= taken;
+        over -= self.take(over, |list| &mut list.inactive);
+        over -= self.take(over, |list| &mut list.active);
         // Its writers wait until it is written. On v1 so do they for what is being written, but memory that something else
         // needs does not come by that.
         let waits = match self.incident.scope {
             ScopeKind::V1 => newly_written.min(self.totals.dirty),
             _ => self.totals.dirty,
         };
-        let taken = over.min(waits);
-        let part = 1.0 - share(taken, self.totals.dirty);
-        self.pods.iter_mut().for_each(|pod| pod.dirty *= part);
-        self.orphans.dirty *= part;
-        self.totals.dirty *= part;
-        over -= taken;
+        over -= self.take(over.min(waits), |list| &mut list.dirty);
         let free = (self.incident.swap - self.swapped).max(0.0);
         let swapped = over.min(free).min(self.incident.write_back * elapsed);
         self.swapped += swapped;
@@ -686,11 +682,11 @@ fn grow(pod: &mut PodState, spec: &PodSpec, from: u64, to: u64) {
         0 | 1 => 0.0,
         _ => (line.at(to) - line.at(from)).max(0.0),
     };
-    pod.inactive += grown(&spec.read);
-    pod.dirty += grown(&spec.written);
-    let activated = grown(&spec.activated).min(pod.inactive);
-    pod.inactive -= activated;
-    pod.active += activated;
+    pod.cache.inactive += grown(&spec.read);
+    pod.cache.dirty += grown(&spec.written);
+    let activated = grown(&spec.activated).min(pod.cache.inactive);
+    pod.cache.inactive -= activated;
+    pod.cache.active += activated;
 }
 
 fn die(pod: &mut PodState, spec: &PodSpec, dies: u64, to: u64) {

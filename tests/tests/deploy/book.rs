@@ -5,6 +5,7 @@ use evictd_tests::{
     prelude::*,
 };
 use mdbook_driver::MDBook;
+use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 
 /// Documents outside of `docs`.
 const OTHERS: [&str; 4] = [
@@ -14,30 +15,14 @@ const OTHERS: [&str; 4] = [
     "CHANGELOG.md",
 ];
 
-/// The lines of a page that are no fenced code.
-fn prose(text: &str) -> Vec<&str> {
-    let mut is_code = false;
-    let mut found = Vec::new();
-    for line in text.lines() {
-        if line.trim_start().starts_with("```") {
-            is_code = !is_code;
-        } else if !is_code {
-            found.push(line);
-        }
-    }
-    found
-}
-
-/// What the links and pictures of a page name; spans of code are left out.
+/// What the links and pictures of a page name.
 fn links(text: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    for line in prose(text) {
-        let line: String = line.split('`').step_by(2).collect();
-        let targets = line.split("](").skip(1);
-        let targets = targets.filter_map(|rest| rest.split_once(')'));
-        found.extend(targets.map(|(target, _)| target.to_owned()));
-    }
-    found
+    let target = |event| match event {
+        Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => Some(dest_url),
+        _ => None,
+    };
+    let targets = Parser::new(text).filter_map(target);
+    targets.map(|target| target.to_string()).collect()
 }
 
 /// The fragment of a heading, as GitHub makes it.
@@ -53,20 +38,23 @@ fn slug(heading: &str) -> String {
 fn fragments(text: &str) -> BTreeSet<String> {
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     let mut found = BTreeSet::new();
-    for line in prose(text) {
-        let heading = line
-            .strip_prefix('#')
-            .map(|rest| rest.trim_start_matches('#'));
-        let Some(heading) = heading.and_then(|rest| rest.strip_prefix(' ')) else {
-            continue;
-        };
-        let slug = slug(heading);
-        let count = counts.entry(slug.clone()).or_default();
-        found.insert(match *count {
-            0 => slug,
-            count => format!("{slug}-{count}"),
-        });
-        *count += 1;
+    let mut heading = None;
+    for event in Parser::new(text) {
+        match (event, &mut heading) {
+            (Event::Start(Tag::Heading { .. }), _) => heading = Some(String::new()),
+            (Event::Text(part) | Event::Code(part), Some(heading)) => heading.push_str(&part),
+            (Event::End(TagEnd::Heading(_)), Some(whole)) => {
+                let slug = slug(whole);
+                heading = None;
+                let count = counts.entry(slug.clone()).or_default();
+                found.insert(match *count {
+                    0 => slug,
+                    count => format!("{slug}-{count}"),
+                });
+                *count += 1;
+            }
+            _ => {}
+        }
     }
     found
 }

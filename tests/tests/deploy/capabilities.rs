@@ -4,19 +4,18 @@ use std::{io, os::unix::process::CommandExt as _};
 
 use evictd_tests::{
     agent::binary,
-    deploy::{self, objects, one},
+    deploy::{self, Chart},
     prelude::*,
 };
+
+use super::container::{cast, effective, only_wild_is_evicted};
 
 const LAST: libc::c_ulong = 40;
 
 /// The capabilities of the DaemonSet's container.
 fn granted() -> Vec<libc::c_ulong> {
-    let path = deploy::dir().join("manifests/daemonset.yaml");
-    let objects = objects(&fs::read_to_string(path).unwrap()).unwrap();
-    let daemonset = one(&objects, "DaemonSet").unwrap();
-    let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
-    let names = container["securityContext"]["capabilities"]["add"].as_array();
+    let chart = Chart::plain().unwrap();
+    let names = chart.container()["securityContext"]["capabilities"]["add"].as_array();
     let number = |name: &Value| {
         let known = deploy::CAPABILITIES.iter().find(|(n, _)| name == n);
         known
@@ -59,14 +58,6 @@ fn check(keep: Option<Vec<libc::c_ulong>>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// `CapEff` of a process.
-fn effective(pid: &str) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let mut lines = status.lines();
-    let found = lines.find_map(|l| l.strip_prefix("CapEff:")).unwrap();
-    u64::from_str_radix(found.trim(), 16).unwrap()
-}
-
 #[test]
 fn nothing_is_missing_that_root_would_have() {
     skip_if!(no_bpf());
@@ -87,23 +78,14 @@ fn nothing_is_missing_that_root_would_have() {
 fn a_pod_is_evicted_with_these_capabilities_alone() {
     skip_if!(not_root());
     let member = ClusterNode::new("least", 256).unwrap();
-    let quiet = member
-        .pod("quiet", 1, "Burstable", 0, Some("64Mi"))
-        .unwrap();
-    let wild = member.pod("wild", 2, "Burstable", 0, Some("16Mi")).unwrap();
-    let mut bystander = Hog::start(&quiet, &["--mib", "40"]).unwrap();
+    let (mut bystander, wild) = cast(&member);
     let config = member.write().unwrap();
     let agent = Agent::start_as(&config, &[], |command| limit(command, granted())).unwrap();
     // The user of this test may lack some of them too.
     let mask = granted().iter().fold(0, |mask, c| mask | 1 << c) & effective("self");
-    assert_eq!(effective(&agent.pid().to_string()), mask);
+    assert_eq!(effective(agent.pid()), mask);
 
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(
-        member.wait(SOON, |m| m.reported().len() == 1),
-        "it is reported"
-    );
-    assert!(bystander.is_alive());
-    assert_eq!(member.evictions()[0].name, "wild");
+    only_wild_is_evicted(&member, &mut bystander);
 }

@@ -7,9 +7,9 @@ use evictd_kube::{
 use evictd_tests::{
     agent::binary,
     deploy::{
-        self, all_objects, chart,
+        self, Chart, chart,
         helm::{self, helm},
-        objects, one, plain, plain_values,
+        manifests, objects, plain, plain_values,
     },
     prelude::*,
 };
@@ -21,18 +21,8 @@ fn render(values: &Value) -> BTreeMap<String, String> {
     rendered.unwrap()
 }
 
-fn rendered(values: &Value) -> Vec<Value> {
-    helm::objects(values).unwrap()
-}
-
-/// The plain manifests as they are in the checkout.
-fn manifests() -> BTreeMap<String, String> {
-    let entries = fs::read_dir(deploy::dir().join("manifests")).unwrap();
-    let read = |e: fs::DirEntry| {
-        let name = e.file_name().into_string().unwrap();
-        (name, fs::read_to_string(e.path()).unwrap())
-    };
-    entries.map(|e| read(e.unwrap())).collect()
+fn rendered(values: &Value) -> Chart {
+    Chart::of(values).unwrap()
 }
 
 /// Everything that can be switched on at once.
@@ -72,7 +62,7 @@ fn the_plain_manifests_are_what_the_chart_renders_to() {
         }
     }
     assert!(
-        manifests() == expected,
+        manifests().unwrap() == expected,
         "deploy/manifests differs from the chart; EVICTD_BLESS=1 cargo test -p evictd-tests --test deploy \
          writes it anew"
     );
@@ -81,31 +71,23 @@ fn the_plain_manifests_are_what_the_chart_renders_to() {
 #[test]
 fn the_step_above_the_kubelet_can_be_switched_off() {
     skip_if!(helm().err());
-    let above = |config: Value| {
-        let objects = rendered(&json!({"config": config}));
-        deploy::configuration(&objects)["evictionHardAboveKubelet"].clone()
-    };
-    assert_eq!(above(json!({})), json!({"memory.available": "100Mi"}));
-    assert_eq!(
-        above(json!({"evictionHardAboveKubelet": null})),
-        Value::Null
-    );
+    rendered(&json!({})).has("config/evictionHardAboveKubelet | {memory.available: 100Mi}");
+    let off = json!({"config": {"evictionHardAboveKubelet": null}});
+    rendered(&off).has("config/evictionHardAboveKubelet | -");
 }
 
 /// Agents test the policies where there are some that refuse.
 #[test]
 fn agents_expect_the_policies_that_are_there() {
     skip_if!(helm().err());
-    for (values, expected) in [
-        (json!({}), Value::Null),
-        (json!({"enabled": false}), json!(false)),
-        (json!({"validationActions": ["Warn"]}), json!(false)),
-        (json!({"validationActions": ["Deny", "Audit"]}), Value::Null),
-    ] {
-        let objects = rendered(&json!({"admissionPolicy": values}));
-        let text = one(&objects, "ConfigMap").unwrap()["data"]["config.yaml"].clone();
-        let config: Value = serde_saphyr::from_str(text.as_str().unwrap()).unwrap();
-        assert_eq!(config["cluster"]["admissionPolicies"], expected, "{values}");
+    for [values, expected] in rows(
+        "{} | -
+        {enabled: false} | false
+        {validationActions: [Warn]} | false
+        {validationActions: [Deny, Audit]} | -",
+    ) {
+        let objects = rendered(&json!({"admissionPolicy": yaml(values)}));
+        objects.has(&format!("config/cluster/admissionPolicies | {expected}"));
         thresholds(&objects).unwrap();
     }
 }
@@ -149,6 +131,10 @@ fn kustomized(dir: &Path) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
+fn of(text: &str) -> Chart {
+    Chart(objects(text).unwrap())
+}
+
 /// Why nothing can be built here.
 fn no_kubectl() -> Option<&'static str> {
     let version = Command::new("kubectl")
@@ -158,10 +144,9 @@ fn no_kubectl() -> Option<&'static str> {
 }
 
 /// The ConfigMap's name, which must be the one that the DaemonSet mounts.
-fn mounted(objects: &[Value]) -> String {
-    let name = &one(objects, "ConfigMap").unwrap()["metadata"]["name"];
-    let volumes = &one(objects, "DaemonSet").unwrap()["spec"]["template"]["spec"]["volumes"];
-    assert_eq!(volumes[0]["configMap"]["name"], *name);
+fn mounted(chart: &Chart) -> String {
+    let name = &chart["ConfigMap"]["metadata"]["name"];
+    assert_eq!(chart.pod()["volumes"][0]["configMap"]["name"], *name);
     name.as_str().unwrap().to_owned()
 }
 
@@ -169,62 +154,55 @@ fn mounted(objects: &[Value]) -> String {
 fn kustomize_gives_the_same_objects() {
     skip_if!(no_kubectl());
     let text = kustomized(&deploy::dir().join("manifests"));
-    let sorted = |objects: Vec<Value>| {
-        let mut texts: Vec<String> = objects.iter().map(Value::to_string).collect();
+    let sorted = |chart: Chart| {
+        let mut texts: Vec<String> = chart.0.iter().map(Value::to_string).collect();
         texts.sort();
         texts
     };
     // Kustomize's hash instead of the chart's.
-    let name = mounted(&objects(&text).unwrap());
+    let name = mounted(&of(&text));
     assert!(
         name.len() > "evictd-".len() && name.starts_with("evictd-"),
         "{name}"
     );
-    let built = objects(&text.replace(&name, "evictd")).unwrap();
-    assert_eq!(sorted(built), sorted(all_objects(&manifests()).unwrap()));
+    let built = of(&text.replace(&name, "evictd"));
+    assert_eq!(sorted(built), sorted(Chart::plain().unwrap()));
+}
+
+/// A directory with an overlay of the plain manifests, which lie in `base`.
+fn overlay(kustomization: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base");
+    fs::create_dir(&base).unwrap();
+    for (name, text) in manifests().unwrap() {
+        fs::write(base.join(name), text).unwrap();
+    }
+    let text = format!("resources: [base]\n{kustomization}");
+    fs::write(dir.path().join("kustomization.yaml"), text).unwrap();
+    dir
 }
 
 /// An overlay with another configuration is rolled out too.
 #[test]
 fn an_overlay_with_another_configuration_is_another_pod() {
     skip_if!(no_kubectl());
-    let dir = tempfile::tempdir().unwrap();
-    let base = dir.path().join("base");
-    fs::create_dir(&base).unwrap();
-    for (name, text) in manifests() {
-        fs::write(base.join(name), text).unwrap();
-    }
-    fs::write(dir.path().join("config.yaml"), "shadow: true\n").unwrap();
-    fs::write(
-        dir.path().join("kustomization.yaml"),
-        "resources: [base]\n\
-         configMapGenerator:\n\
+    let dir = overlay(
+        "configMapGenerator:\n\
          - {name: evictd, namespace: evictd, behavior: replace, files: [config.yaml]}\n",
-    )
-    .unwrap();
-    let overlaid = objects(&kustomized(dir.path())).unwrap();
-    assert_ne!(
-        mounted(&overlaid),
-        mounted(&objects(&kustomized(&base)).unwrap())
     );
-    let data = &one(&overlaid, "ConfigMap").unwrap()["data"]["config.yaml"];
+    let base = dir.path().join("base");
+    fs::write(dir.path().join("config.yaml"), "shadow: true\n").unwrap();
+    let overlaid = of(&kustomized(dir.path()));
+    assert_ne!(mounted(&overlaid), mounted(&of(&kustomized(&base))));
+    let data = &overlaid["ConfigMap"]["data"]["config.yaml"];
     assert_eq!(data, "shadow: true\n");
 }
 
 /// The accounts that the policies of an overlay with another namespace are for.
 fn held_accounts(patches: &str) -> Vec<String> {
-    let dir = tempfile::tempdir().unwrap();
-    let base = dir.path().join("base");
-    fs::create_dir(&base).unwrap();
-    for (name, text) in manifests() {
-        fs::write(base.join(name), text).unwrap();
-    }
-    let overlay = format!("resources: [base]\nnamespace: other\n{patches}");
-    fs::write(dir.path().join("kustomization.yaml"), overlay).unwrap();
-    let built = objects(&kustomized(dir.path())).unwrap();
-    let policies = built
-        .iter()
-        .filter(|o| o["kind"] == "ValidatingAdmissionPolicy");
+    let dir = overlay(&format!("namespace: other\n{patches}"));
+    let built = of(&kustomized(dir.path()));
+    let policies = built.kind("ValidatingAdmissionPolicy");
     let account = |policy: &Value| {
         let text = policy["spec"]["matchConditions"][0]["expression"].as_str();
         text.unwrap().split('\'').nth(1).unwrap().to_owned()
@@ -287,18 +265,18 @@ fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
         wanted
     };
     let mut expected = wanted(&[&RIGHTS[..], &ENDPOINT_RIGHTS].concat());
-    let plain = all_objects(&manifests()).unwrap();
-    let agent = one(&plain, "ClusterRole").unwrap();
+    let plain = Chart::plain().unwrap();
+    let agent = &plain["ClusterRole"];
     assert_eq!(granted(agent), expected);
     let rules = agent["rules"].as_array().unwrap();
     let of_slices = |rule: &&Value| rule["resources"] == json!(["endpointslices"]);
     let slices = rules.iter().find(of_slices).unwrap();
     assert_eq!(slices["resourceNames"], json!(["kubernetes"]));
-    let roles = |kind| plain.iter().filter(|o| o["kind"] == kind).count();
+    let roles = |kind| plain.kind(kind).count();
     assert_eq!((roles("ClusterRole"), roles("Role")), (1, 2));
     let role = |name: &str| {
-        let is_it = |o: &&Value| o["kind"] == "Role" && o["metadata"]["name"] == name;
-        plain.iter().find(is_it).expect(name)
+        let is_it = |o: &&Value| o["metadata"]["name"] == name;
+        plain.kind("Role").find(is_it).expect(name)
     };
     let fleet = role("evictd-fleet");
     let of_brake = [
@@ -316,7 +294,7 @@ fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
     let role = role("evictd-pause");
     assert_eq!(granted(role), wanted(&PAUSE_RIGHTS));
     assert_eq!(role["rules"][0]["resourceNames"], json!(["evictd-pause"]));
-    let config = one(&plain, "ConfigMap").unwrap()["data"]["config.yaml"].to_string();
+    let config = plain.config_text();
     assert!(
         config.contains("pauseConfigMap: evictd/evictd-pause")
             && config.contains("configMap: evictd/evictd-fleet"),
@@ -328,9 +306,12 @@ fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
     let all = rendered(&everything());
     expected.push("/nodes/proxy get".to_owned());
     expected.sort();
-    assert_eq!(granted(one(&all, "ClusterRole").unwrap()), expected);
+    assert_eq!(granted(&all["ClusterRole"]), expected);
     let none = rendered(&json!({"pause": {"configMap": ""}, "fleetBrake": {"enabled": false}}));
-    assert!(one(&none, "Role").is_none() && one(&none, "RoleBinding").is_none());
+    assert_eq!(
+        none.kind("Role").count() + none.kind("RoleBinding").count(),
+        0
+    );
 }
 
 /// A certificate from a Secret, the right to review tokens, and a role for those who scrape.
@@ -349,28 +330,25 @@ fn metrics_over_tls() {
     };
     let objects = rendered(json!({"enabled": true, "secretName": "evictd-tls"}));
     thresholds(&objects).unwrap();
-    let config = one(&objects, "ConfigMap").unwrap()["data"]["config.yaml"].to_string();
+    let config = objects.config_text();
     assert!(config.contains("metricsTls:"), "{config}");
-    let template = &one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"];
-    let volumes = template["volumes"].as_array().unwrap();
+    let volumes = objects.pod()["volumes"].as_array().unwrap();
     let secret = json!({"name": "metrics-tls", "secret": {"secretName": "evictd-tls"}});
     assert!(volumes.contains(&secret));
-    let monitor = one(&objects, "PodMonitor").unwrap();
-    let [_, endpoint] = &monitor["spec"]["podMetricsEndpoints"].as_array().unwrap()[..] else {
-        panic!("{monitor}");
-    };
-    assert_eq!(endpoint["scheme"], "https");
+    objects.has(
+        "PodMonitor/spec/podMetricsEndpoints/1/scheme | https
+        PodMonitor/spec/podMetricsEndpoints/1/tlsConfig/serverName | evictd
+        PodMonitor/spec/podMetricsEndpoints/1/tlsConfig/insecureSkipVerify | -
+        PodMonitor/spec/podMetricsEndpoints/1/authorization/credentials | {name: scraper, key: token}
+        PodMonitor/spec/podMetricsEndpoints/2 | -",
+    );
+    let endpoint = &objects["PodMonitor"]["spec"]["podMetricsEndpoints"][1];
     let relabelings = endpoint["relabelings"].as_array().unwrap();
     let instance = relabelings.iter().find(|r| r["targetLabel"] == "instance");
     let node = json!(["__meta_kubernetes_pod_node_name"]);
     assert_eq!(instance.unwrap()["sourceLabels"], node);
-    let trust = &endpoint["tlsConfig"];
-    assert_eq!(trust["serverName"], "evictd");
-    assert!(trust.get("insecureSkipVerify").is_none());
-    let token = json!({"name": "scraper", "key": "token"});
-    assert_eq!(endpoint["authorization"]["credentials"], token);
-    let roles = |objects: &[Value]| -> Vec<Value> {
-        let roles = objects.iter().filter(|o| o["kind"] == "ClusterRole");
+    let roles = |objects: &Chart| -> Vec<Value> {
+        let roles = objects.kind("ClusterRole");
         roles.map(|role| role["rules"].clone()).collect()
     };
     let reader = json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]);
@@ -383,8 +361,7 @@ fn metrics_over_tls() {
     let open = rendered(json!({"enabled": true, "authorization": false}));
     thresholds(&open).unwrap();
     assert_eq!(roles(&open).len(), 1);
-    let template = &one(&open, "DaemonSet").unwrap()["spec"]["template"]["spec"];
-    let mounts = template["containers"][0]["volumeMounts"].as_array();
+    let mounts = open.container()["volumeMounts"].as_array();
     assert!(mounts.unwrap().iter().all(|m| m["name"] != "metrics-tls"));
 }
 
@@ -397,9 +374,8 @@ fn tls_comes_to_the_metrics_with_each_agent() {
             json!({"enabled": true, "tokenSecret": {"name": "scraper"}, "tlsConfig": config});
         let values = json!({"metrics": {"tls": {"enabled": tls}, "podMonitor": monitor}});
         let objects = rendered(&values);
-        let spec = &one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"];
-        let served = spec["containers"][0]["ports"][0]["name"].clone();
-        let endpoints = &one(&objects, "PodMonitor").unwrap()["spec"]["podMetricsEndpoints"];
+        let served = objects.container()["ports"][0]["name"].clone();
+        let endpoints = &objects["PodMonitor"]["spec"]["podMetricsEndpoints"];
         let scraped: Vec<(Value, bool, bool)> = endpoints
             .as_array()
             .unwrap()
@@ -410,7 +386,7 @@ fn tls_comes_to_the_metrics_with_each_agent() {
                 (e["port"].clone(), is_https, e["authorization"].is_object())
             })
             .collect();
-        let policy = one(&objects, "NetworkPolicy").unwrap();
+        let policy = &objects["NetworkPolicy"];
         let open = policy["spec"]["ingress"][0]["ports"].as_array().unwrap();
         let open: Vec<&Value> = open.iter().map(|p| &p["port"]).collect();
         assert_eq!(open, ["metrics", "metrics-tls"]);
@@ -431,7 +407,7 @@ fn rights_can_outlast_the_configuration_that_needs_them() {
     skip_if!(helm().err());
     let rights = |values: Value| {
         let objects = rendered(&values);
-        let granted = granted(one(&objects, "ClusterRole").unwrap());
+        let granted = granted(&objects["ClusterRole"]);
         let has = |right: &str| granted.iter().any(|g| g == right);
         let reviews = [
             "authentication.k8s.io/tokenreviews create",
@@ -452,8 +428,8 @@ fn rights_can_outlast_the_configuration_that_needs_them() {
     assert_eq!(rights(without), (false, false));
 
     let objects = rendered(&json!({"pause": {"configMap": "b", "formerConfigMap": "a"}}));
-    let is_it = |o: &&Value| o["kind"] == "Role" && o["metadata"]["name"] == "evictd-pause";
-    let role = objects.iter().find(is_it).unwrap();
+    let is_it = |o: &&Value| o["metadata"]["name"] == "evictd-pause";
+    let role = objects.kind("Role").find(is_it).unwrap();
     assert_eq!(role["rules"][0]["resourceNames"], json!(["b", "a"]));
 }
 
@@ -468,18 +444,16 @@ fn gates_have_their_tokens() {
         "extraVolumeMounts": [{"name": "policies", "mountPath": "/etc/evictd-policies", "readOnly": true}],
     });
     let objects = rendered(&values);
-    let spec = &one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"];
     let has = |list: &Value, expected: Value| list.as_array().unwrap().contains(&expected);
-    let mounts = &spec["containers"][0]["volumeMounts"];
+    let mounts = &objects.container()["volumeMounts"];
     let gates = json!({"name": "gate-secrets", "mountPath": "/etc/evictd-gates", "readOnly": true});
     assert!(has(mounts, gates), "{mounts}");
     assert!(has(mounts, values["extraVolumeMounts"][0].clone()));
-    let volumes = &spec["volumes"];
+    let volumes = &objects.pod()["volumes"];
     let secret = json!({"name": "gate-secrets", "secret": {"secretName": "gates"}});
     assert!(has(volumes, secret), "{volumes}");
     assert!(has(volumes, values["extraVolumes"][0].clone()));
-    let config = one(&objects, "ConfigMap").unwrap()["data"]["config.yaml"].as_str();
-    let config = config.unwrap();
+    let config = objects.config_text();
     assert!(
         config.contains("gateSecrets: /etc/evictd-gates"),
         "{config}"
@@ -487,10 +461,9 @@ fn gates_have_their_tokens() {
 }
 
 /// The thresholds that the agent reads from a rendered ConfigMap.
-fn thresholds(objects: &[Value]) -> Result<Value, String> {
+fn thresholds(chart: &Chart) -> Result<Value, String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.yaml");
-    let text = one(objects, "ConfigMap").unwrap()["data"]["config.yaml"].as_str();
     // Where the node has its kubelet's configuration, this machine may have none.
     let kubelet = dir.path().join("kubelet.yaml");
     fs::write(
@@ -498,7 +471,7 @@ fn thresholds(objects: &[Value]) -> Result<Value, String> {
         "kind: KubeletConfiguration\nevictionHard: {memory.available: 321Mi}\n",
     )
     .unwrap();
-    fs::write(&file, text.unwrap()).unwrap();
+    fs::write(&file, chart.config_text()).unwrap();
     let out = Command::new(binary().unwrap())
         .args(["thresholds", "-o", "json", "--config"])
         .arg(&file)
@@ -515,7 +488,7 @@ fn thresholds(objects: &[Value]) -> Result<Value, String> {
 
 #[test]
 fn the_agent_reads_its_configuration() {
-    let plain = all_objects(&manifests()).unwrap();
+    let plain = Chart::plain().unwrap();
     let memory = |thresholds: &Value| {
         let all = thresholds.as_array().unwrap().iter();
         let found: Vec<Value> = all
@@ -543,67 +516,55 @@ fn the_agent_reads_its_configuration() {
 #[test]
 fn probes_have_a_port_of_their_own() {
     skip_if!(helm().err());
-    let parts = |values: Value| {
-        let objects = rendered(&values);
-        let config = one(&objects, "ConfigMap").unwrap()["data"]["config.yaml"].to_string();
-        let template = &one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"];
-        (config, template["containers"][0].clone())
-    };
-    let (config, container) = parts(json!({"hostNetwork": true}));
-    assert!(config.contains("healthAddress: 127.0.0.1:9394"), "{config}");
-    let asked = json!({"path": "/readyz", "port": "health", "host": "127.0.0.1"});
-    assert_eq!(container["readinessProbe"]["httpGet"], asked);
-    let (config, container) = parts(json!({"metrics": {"enabled": false}, "health": {"port": 1}}));
-    assert!(!config.contains("metricsAddress"), "{config}");
-    assert!(config.contains("healthAddress: 0.0.0.0:1"), "{config}");
-    assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/healthz");
-    let (config, container) = parts(json!({"health": {"enabled": false}}));
-    assert!(!config.contains("healthAddress"), "{config}");
-    assert!(container.get("livenessProbe").is_none());
-    let (_, container) = parts(json!({"metrics": {"probes": false}}));
-    assert!(container.get("readinessProbe").is_none());
+    for [values, table] in [
+        [
+            "{hostNetwork: true}",
+            "config/healthAddress | 127.0.0.1:9394
+            container/readinessProbe/httpGet | {path: /readyz, port: health, host: 127.0.0.1}",
+        ],
+        [
+            "{metrics: {enabled: false}, health: {port: 1}}",
+            "config/metricsAddress | -
+            config/healthAddress | 0.0.0.0:1
+            container/livenessProbe/httpGet/path | /healthz",
+        ],
+        [
+            "{health: {enabled: false}}",
+            "config/healthAddress | -
+            container/livenessProbe | -",
+        ],
+        ["{metrics: {probes: false}}", "container/readinessProbe | -"],
+    ] {
+        rendered(&yaml(values)).has(table);
+    }
 }
 
 /// What stands between the rest of the cluster and the agents' ports.
 #[test]
 fn metrics_are_for_those_who_scrape_them() {
     skip_if!(helm().err());
-    let ingress = |values: Value| {
-        let objects = rendered(&values);
-        one(&objects, "NetworkPolicy").map(|policy| {
-            assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress"]));
-            let template = &one(&objects, "DaemonSet").unwrap()["spec"]["template"];
-            let selected = policy["spec"]["podSelector"]["matchLabels"]
-                .as_object()
-                .unwrap();
-            for (key, value) in selected {
-                assert_eq!(template["metadata"]["labels"][key], *value);
-            }
-            policy["spec"]["ingress"].clone()
-        })
-    };
-    let default = ingress(json!({})).unwrap();
-    let port = |name: &str| json!({"port": name, "protocol": "TCP"});
-    let ports = json!([port("metrics"), port("metrics-tls")]);
-    assert_eq!(default[0]["ports"], ports);
-    let from = &default[0]["from"][0]["namespaceSelector"]["matchLabels"];
-    assert_eq!(from["kubernetes.io/metadata.name"], "monitoring");
-    assert_eq!(default.as_array().unwrap().len(), 1);
     // An empty list of peers in a rule would be every pod.
-    let closed = json!([]);
-    assert_eq!(
-        ingress(json!({"networkPolicy": {"scrapers": []}})),
-        Some(closed.clone())
-    );
-    assert_eq!(
-        ingress(json!({"metrics": {"enabled": false}})),
-        Some(closed)
-    );
-    let own = json!([{"ipBlock": {"cidr": "10.0.0.0/8"}}]);
-    let chosen = ingress(json!({"networkPolicy": {"scrapers": own}})).unwrap();
-    assert_eq!(chosen[0]["from"], own);
-    assert_eq!(ingress(json!({"networkPolicy": {"enabled": false}})), None);
-    assert_eq!(ingress(json!({"hostNetwork": true})), None);
+    for [values, pointer, expected] in rows(
+        "{} | /spec/ingress/0/ports | [{port: metrics, protocol: TCP}, {port: metrics-tls, protocol: TCP}]
+        {} | /spec/ingress/0/from/0/namespaceSelector/matchLabels/kubernetes.io~1metadata.name | monitoring
+        {} | /spec/ingress/1 | -
+        {networkPolicy: {scrapers: []}} | /spec/ingress | []
+        {metrics: {enabled: false}} | /spec/ingress | []
+        {networkPolicy: {scrapers: [{ipBlock: {cidr: 10.0.0.0/8}}]}} | /spec/ingress/0/from | [{ipBlock: {cidr: 10.0.0.0/8}}]
+        {networkPolicy: {enabled: false}} |  | -
+        {hostNetwork: true} |  | -",
+    ) {
+        let objects = rendered(&yaml(values));
+        objects.has(&format!("NetworkPolicy{pointer} | {expected}"));
+        let labels = &objects["DaemonSet"]["spec"]["template"]["metadata"]["labels"];
+        for policy in objects.kind("NetworkPolicy") {
+            assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress"]));
+            let selected = &policy["spec"]["podSelector"]["matchLabels"];
+            for (key, value) in selected.as_object().unwrap() {
+                assert_eq!(labels[key], *value);
+            }
+        }
+    }
 }
 
 /// A configuration is seen by an agent when the rollout reaches its node, and not before.
@@ -612,12 +573,13 @@ fn another_configuration_is_rolled_out() {
     skip_if!(helm().err());
     let parts = |values: &Value| {
         let objects = rendered(values);
-        let daemonset = one(&objects, "DaemonSet").unwrap();
-        let map = one(&objects, "ConfigMap").unwrap();
+        let map = &objects["ConfigMap"];
         assert_eq!(map["immutable"], true);
-        let mounted = &daemonset["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"];
-        assert_eq!(*mounted, map["metadata"]["name"]);
-        (daemonset["spec"]["template"].clone(), map.clone())
+        mounted(&objects);
+        (
+            objects["DaemonSet"]["spec"]["template"].clone(),
+            map.clone(),
+        )
     };
     let (template, map) = parts(&json!({}));
     let (other_template, other_map) = parts(&json!({"config": {"shadow": true}}));
@@ -708,10 +670,8 @@ fn wrong_values_are_refused_by_name() {
 #[test]
 fn helm_leaves_old_configurations_there() {
     skip_if!(helm().err());
-    let maps = |values: Value| -> Vec<Value> {
-        let objects = rendered(&values).into_iter();
-        objects.filter(|o| o["kind"] == "ConfigMap").collect()
-    };
+    let maps =
+        |values: Value| -> Vec<Value> { rendered(&values).kind("ConfigMap").cloned().collect() };
     let all = maps(json!({}));
     let (configurations, others): (Vec<_>, Vec<_>) = all
         .iter()

@@ -4,12 +4,12 @@
 //! Different from a node: the agent is this checkout's (with its libraries mounted, since a test builds no static one), the
 //! container uses the node's network, and a cgroup plays the node's memory.
 
-use std::io;
+use std::{fmt::Display, io};
 
 use evictd_tests::{
     agent::binary,
     containerd::{self, Containerd, DaemonContainer, Pods},
-    deploy::{self, objects, one},
+    deploy::{self, Chart},
     prelude::*,
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -19,9 +19,7 @@ const UNPRIVILEGED: &str = "65534";
 
 /// The DaemonSet's `spec.template.spec`, without what no container can have here.
 fn pod_spec() -> Value {
-    let path = deploy::dir().join("manifests/daemonset.yaml");
-    let objects = objects(&fs::read_to_string(path).unwrap()).unwrap();
-    let mut spec = one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"].clone();
+    let mut spec = Chart::plain().unwrap().pod().clone();
     let missing = deploy::missing_capabilities();
     deploy::without_capabilities(&mut spec["containers"][0], &missing);
     spec
@@ -146,12 +144,35 @@ impl Node {
     }
 }
 
+/// A pod that stays within its request, and another's cgroup.
+pub fn cast(member: &ClusterNode) -> (Hog, PathBuf) {
+    let pod = |name, number, request| {
+        let request = Some(request);
+        member.pod(name, number, "Burstable", 0, request).unwrap()
+    };
+    let bystander = Hog::start(&pod("quiet", 1, "64Mi"), &["--mib", "40"]);
+    (bystander.unwrap(), pod("wild", 2, "16Mi"))
+}
+
+pub fn only_wild_is_evicted(member: &ClusterNode, bystander: &mut Hog) {
+    let is_reported = member.wait(SOON, |m| m.reported().len() == 1);
+    assert!(is_reported, "it is reported");
+    assert!(bystander.is_alive());
+    let evictions = member.evictions();
+    assert_eq!((evictions.len(), &*evictions[0].name), (1, "wild"));
+}
+
 /// A field of `/proc/PID/status`.
-fn status(pid: u32, field: &str) -> String {
+fn status(pid: impl Display, field: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let mut lines = status.lines();
     let found = lines.find_map(|l| l.strip_prefix(field)?.strip_prefix(':'));
     found.unwrap_or_default().trim().to_owned()
+}
+
+/// Its capabilities that are in effect.
+pub fn effective(pid: impl Display) -> u64 {
+    u64::from_str_radix(&status(pid, "CapEff"), 16).unwrap()
 }
 
 // R42: and the victim is another user's, which takes CAP_KILL where there is no cgroup.kill.
@@ -160,15 +181,7 @@ fn a_container_of_the_daemonset_evicts() {
     skip_if!(not_root());
     let node = or_skip!(Node::new("contained"));
     let spec = pod_spec();
-    let quiet = node
-        .member
-        .pod("quiet", 1, "Burstable", 0, Some("64Mi"))
-        .unwrap();
-    let wild = node
-        .member
-        .pod("wild", 2, "Burstable", 0, Some("16Mi"))
-        .unwrap();
-    let mut bystander = Hog::start(&quiet, &["--mib", "40"]).unwrap();
+    let (mut bystander, wild) = cast(&node.member);
     let (pid, said) = or_skip!(node.start(&spec));
     let hook = said
         .split("hook=")
@@ -179,7 +192,7 @@ fn a_container_of_the_daemonset_evicts() {
     // It is as confined as it was asked to be.
     assert_eq!(status(pid, "NoNewPrivs"), "1");
     assert_eq!(status(pid, "Seccomp"), "2", "a filter");
-    let effective = u64::from_str_radix(&status(pid, "CapEff"), 16).unwrap();
+    let effective = effective(pid);
     let granted = spec["containers"][0]["securityContext"]["capabilities"]["add"].as_array();
     let granted = u32::try_from(granted.unwrap().len()).unwrap();
     assert!(effective.count_ones() <= granted, "{effective:x}");
@@ -202,13 +215,7 @@ fn a_container_of_the_daemonset_evicts() {
 
     let mut hog = Hog::start(&wild, &["--mib", "1024", "--uid", UNPRIVILEGED]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL), "{said}");
-    assert!(
-        node.member.wait(SOON, |m| m.reported().len() == 1),
-        "it is reported"
-    );
-    assert!(bystander.is_alive());
-    let evictions = node.member.evictions();
-    assert_eq!((evictions.len(), &*evictions[0].name), (1, "wild"));
+    only_wild_is_evicted(&node.member, &mut bystander);
 }
 
 /// The documented fallback.

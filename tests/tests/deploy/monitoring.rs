@@ -2,12 +2,7 @@
 //! the runbook.
 
 use evictd_tests::{
-    deploy::{
-        self, chart,
-        helm::{self, helm},
-        promtool::promtool,
-        run,
-    },
+    deploy::{self, Chart, chart, helm::helm, promtool::promtool, run},
     prelude::*,
 };
 
@@ -269,12 +264,12 @@ fn promtool_takes_the_rules_and_they_fire() {
 #[test]
 fn the_chart_brings_both() {
     skip_if!(helm().err());
-    let render = |values: &Value| helm::objects(values).unwrap();
+    let render = |values: &Value| Chart::of(values).unwrap();
     let objects = render(&json!({"metrics": {
         "prometheusRule": {"enabled": true, "labels": {"release": "prometheus"}, "runbook": "https://example.org/runbook"},
         "grafanaDashboard": {"enabled": true},
     }}));
-    let rule = deploy::one(&objects, "PrometheusRule").unwrap();
+    let rule = &objects["PrometheusRule"];
     assert_eq!(rule["metadata"]["labels"]["release"], "prometheus");
     let shipped = &rule["spec"]["groups"][0]["rules"];
     assert_eq!(shipped.as_array().unwrap().len(), rules().len());
@@ -291,11 +286,16 @@ fn the_chart_brings_both() {
         );
     }
     let found = objects
+        .0
         .iter()
         .find_map(|o| o["data"]["evictd.json"].as_str());
     let found: Value = serde_json::from_str(found.unwrap()).unwrap();
     assert_eq!(found, dashboard());
     let none = render(&json!({}));
-    assert!(deploy::one(&none, "PrometheusRule").is_none());
-    assert!(none.iter().all(|o| o["data"].get("evictd.json").is_none()));
+    assert!(none.kind("PrometheusRule").next().is_none());
+    assert!(
+        none.0
+            .iter()
+            .all(|o| o["data"].get("evictd.json").is_none())
+    );
 }

@@ -1,22 +1,19 @@
 //! Node pools: every node has one agent, with the values of the first pool that names it.
 
 use evictd_tests::{
-    deploy::{
-        all_objects, chart,
-        helm::{self, helm},
-        takes,
-    },
+    deploy::{Chart, all_objects, chart, helm::helm, takes},
     prelude::*,
 };
 
-fn render(values: &Value) -> Result<Vec<Value>, String> {
-    helm::objects(values).map_err(|e| e.to_string())
+fn render(values: &Value) -> Result<Chart, String> {
+    Chart::of(values).map_err(|e| e.to_string())
 }
 
-fn of<'a>(objects: &'a [Value], kind: &str) -> BTreeMap<&'a str, &'a Value> {
-    let of_kind = objects.iter().filter(|o| o["kind"] == kind);
-    of_kind
-        .map(|o| (o["metadata"]["name"].as_str().unwrap(), o))
+fn of<'a>(chart: &'a Chart, kind: &str) -> BTreeMap<&'a str, &'a Value> {
+    let name = |object: &'a Value| object["metadata"]["name"].as_str().unwrap();
+    chart
+        .kind(kind)
+        .map(|object| (name(object), object))
         .collect()
 }
 
@@ -63,12 +60,22 @@ fn templates(version: &str, values: &Value) -> BTreeMap<String, Value> {
     meta["appVersion"] = version.into();
     fs::write(&file, meta.to_string()).unwrap();
     let files = helm().unwrap().render(&copy, values, "evictd", "evictd");
-    let objects = all_objects(&files.unwrap()).unwrap();
+    let objects = Chart(all_objects(&files.unwrap()).unwrap());
     let daemonsets = of(&objects, "DaemonSet");
     let templates = daemonsets
         .iter()
         .map(|(name, d)| ((*name).to_owned(), d["spec"]["template"].clone()));
     templates.collect()
+}
+
+fn only_the_canary_differs<K: Ord + AsRef<str>, V: PartialEq>(
+    before: &BTreeMap<K, V>,
+    after: &BTreeMap<K, V>,
+) {
+    for (name, one) in before {
+        let is_canary = name.as_ref() == "evictd-canary";
+        assert_eq!(*one == after[name], !is_canary, "{}", name.as_ref());
+    }
 }
 
 /// A newer chart comes to the canary first: pods of the pinned image stay as they are.
@@ -79,9 +86,7 @@ fn a_newer_chart_leaves_pinned_pools_alone() {
     values["image"] = json!({"tag": "0.8.0"});
     values["nodePools"][0]["image"] = json!({"tag": ""});
     let (before, after) = (templates("0.8.0", &values), templates("0.9.0", &values));
-    for (name, template) in &before {
-        assert_eq!(*template == after[name], name != "evictd-canary", "{name}");
-    }
+    only_the_canary_differs(&before, &after);
     let version = &after["evictd-canary"]["metadata"]["labels"]["app.kubernetes.io/version"];
     assert_eq!(version, "0.9.0");
     // A digest pins as well.
@@ -167,38 +172,38 @@ fn admission_lets_each_pool_set_its_own_taints() {
 fn a_pool_has_its_own_values_on_top_of_all() {
     skip_if!(helm().err());
     let objects = render(&pools()).unwrap();
-    let daemonsets = of(&objects, "DaemonSet");
     let maps = of(&objects, "ConfigMap");
     let is_configuration = |map: &&&Value| map["data"]["config.yaml"].is_string();
     assert_eq!(maps.values().filter(is_configuration).count(), 3);
-    let configuration = |name: &str| -> Value {
-        let spec = &daemonsets[name]["spec"]["template"]["spec"];
-        let map = spec["volumes"][0]["configMap"]["name"].as_str().unwrap();
-        let text = maps[map]["data"]["config.yaml"].as_str().unwrap();
-        serde_saphyr::from_str(text).unwrap()
+    // Each pool as a chart of its own.
+    let pool = |name: &str| {
+        let daemonset = of(&objects, "DaemonSet")[name].clone();
+        let map = &daemonset["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"];
+        let map = maps[map.as_str().unwrap()].clone();
+        Chart(vec![daemonset, map])
     };
-    let canary = configuration("evictd-canary");
-    let both = json!({"memory.available": "300Mi", "nodefs.available": "10%"});
-    assert_eq!(canary["evictionHard"], both);
-    assert_eq!(canary["shadow"], false);
-    let all = configuration("evictd");
-    assert_eq!(all["evictionHard"]["memory.available"], "200Mi");
-    assert_eq!(all["shadow"], true);
-    let large = configuration("evictd-large");
-    assert_eq!(large["filesystems"]["imagefs"], "/mnt/disks/containerd");
-    assert_eq!(large["evictionRates"], all["evictionRates"]);
-
-    let spec = |name: &str| &daemonsets[name]["spec"];
-    assert_eq!(spec("evictd-canary")["minReadySeconds"], 600);
-    assert_eq!(spec("evictd")["minReadySeconds"], 30);
-    let at_once = |name: &str| &spec(name)["updateStrategy"]["rollingUpdate"]["maxUnavailable"];
-    assert_eq!(
-        (at_once("evictd-large"), at_once("evictd")),
-        (&json!("5%"), &json!(1))
+    let (canary, all, large) = (pool("evictd-canary"), pool("evictd"), pool("evictd-large"));
+    canary.has(
+        "config/evictionHard | {memory.available: 300Mi, nodefs.available: 10%}
+        config/shadow | false
+        DaemonSet/spec/minReadySeconds | 600
+        container/image | localhost/evictd:0.2.0",
     );
-    let image = |name: &str| &spec(name)["template"]["spec"]["containers"][0]["image"];
-    assert_eq!(image("evictd-canary"), "localhost/evictd:0.2.0");
-    assert_ne!(image("evictd"), image("evictd-canary"));
+    all.has(
+        "config/evictionHard/memory.available | 200Mi
+        config/shadow | true
+        DaemonSet/spec/minReadySeconds | 30
+        DaemonSet/spec/updateStrategy/rollingUpdate/maxUnavailable | 1",
+    );
+    large.has(
+        "config/filesystems/imagefs | /mnt/disks/containerd
+        DaemonSet/spec/updateStrategy/rollingUpdate/maxUnavailable | 5%",
+    );
+    assert_eq!(
+        large.config()["evictionRates"],
+        all.config()["evictionRates"]
+    );
+    assert_ne!(all.container()["image"], canary.container()["image"]);
 }
 
 /// A change of a pool's configuration restarts that pool's agents and no others.
@@ -210,24 +215,12 @@ fn a_canary_is_changed_alone() {
     values["nodePools"][0]["config"]["evictionHard"]["memory.available"] = "400Mi".into();
     let after = render(&values).unwrap();
     let (before, after) = (of(&before, "DaemonSet"), of(&after, "DaemonSet"));
-    for (name, daemonset) in &before {
-        assert_eq!(
-            *daemonset == after[name],
-            *name != "evictd-canary",
-            "{name}"
-        );
-    }
+    only_the_canary_differs(&before, &after);
     // An image's version is its pool's alone, and so is the version that its pods are labelled with.
     values["nodePools"][0]["image"]["tag"] = "0.3.0".into();
     let newer = render(&values).unwrap();
     let newer = of(&newer, "DaemonSet");
-    for (name, daemonset) in &after {
-        assert_eq!(
-            *daemonset == newer[name],
-            *name != "evictd-canary",
-            "{name}"
-        );
-    }
+    only_the_canary_differs(&after, &newer);
     let version = |daemonset: &Value| {
         let labels = &daemonset["spec"]["template"]["metadata"]["labels"];
         labels["app.kubernetes.io/version"].clone()
@@ -252,13 +245,13 @@ fn an_empty_pool_has_the_values_of_all() {
     };
     let mut values = json!({"config": {"shadow": true}, "nodePools": [empty("a")]});
     let before = render(&values).unwrap();
-    let data = |objects: &[Value], pool: &str| {
+    let data = |chart: &Chart, pool: &str| {
         let is_it = |o: &&Value| o["metadata"]["labels"]["evictd.dev/configuration"] == pool;
-        objects.iter().find(is_it).unwrap()["data"].clone()
+        chart.0.iter().find(is_it).unwrap()["data"].clone()
     };
     assert_eq!(data(&before, "a"), data(&before, "default"));
-    let template = |objects: &[Value], name: &str| {
-        let daemonset = of(objects, "DaemonSet")[name];
+    let template = |chart: &Chart, name: &str| {
+        let daemonset = of(chart, "DaemonSet")[name];
         daemonset["spec"]["template"].clone()
     };
     // But for its nodes, its label and its ConfigMap's name, so is its pod.
@@ -300,7 +293,7 @@ fn contradicting_pools_are_refused_by_name() {
         let mut values = pools();
         let (parent, field) = pointer.rsplit_once('/').unwrap();
         values.pointer_mut(parent).unwrap()[field] = yaml(value);
-        let error = render(&values).expect_err(pointer);
+        let error = render(&values).err().expect(pointer);
         assert!(error.contains(expected), "{pointer}: {error}");
     }
 }

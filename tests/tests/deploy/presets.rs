@@ -1,11 +1,7 @@
 //! The presets of the chart, rendered against what is recorded of each distribution in `distributions.yaml`.
 
 use evictd_tests::{
-    deploy::{
-        chart, configuration,
-        helm::{self, helm},
-        one, takes,
-    },
+    deploy::{Chart, chart, helm::helm, takes},
     prelude::*,
 };
 use serde::Deserialize;
@@ -55,10 +51,10 @@ fn distributions() -> Vec<Distribution> {
     serde_saphyr::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-fn rendered(name: &str) -> Vec<Value> {
+fn rendered(name: &str) -> Chart {
     let preset = fs::read_to_string(chart().join(format!("presets/{name}.yaml"))).unwrap();
     let values: Value = serde_saphyr::from_str(&preset).unwrap();
-    helm::objects(&values).unwrap_or_else(|e| panic!("{name}: {e}"))
+    Chart::of(&values).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
 #[test]
@@ -100,7 +96,7 @@ fn a_preset_names_what_the_node_has() {
     for d in distributions() {
         let name = &d.name;
         let objects = rendered(name);
-        let config = configuration(&objects);
+        let config = objects.config();
         let cluster = &config["cluster"];
         assert_eq!(
             cluster["kubeletConfig"].as_str(),
@@ -115,8 +111,7 @@ fn a_preset_names_what_the_node_has() {
         assert_eq!(config["filesystems"]["imagefs"], *d.runtime_root, "{name}");
         assert_eq!(config["cri"]["socket"], *d.socket, "{name}");
 
-        let spec = &one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"];
-        for volume in spec["volumes"].as_array().unwrap() {
+        for volume in objects.pod()["volumes"].as_array().unwrap() {
             let Some(path) = volume["hostPath"]["path"].as_str() else {
                 continue;
             };
@@ -134,7 +129,7 @@ fn a_preset_names_what_the_node_has() {
             }
         }
         // Where the agent looks for the files and the socket, the node's are mounted.
-        let mounts = spec["containers"][0]["volumeMounts"].as_array().unwrap();
+        let mounts = objects.container()["volumeMounts"].as_array().unwrap();
         let looked_for = [&d.config_file, &d.config_dir, &Some(d.socket.clone())];
         for path in looked_for.into_iter().flatten() {
             let mounted = mounts.iter().any(|m| {
@@ -143,7 +138,7 @@ fn a_preset_names_what_the_node_has() {
             });
             assert!(mounted, "{name}: {path} is not in the container");
         }
-        let context = &spec["containers"][0]["securityContext"];
+        let context = &objects.container()["securityContext"];
         assert_eq!(context["privileged"], false, "{name}");
         if let Some(kind) = &d.se_linux_type {
             assert_eq!(context["seLinuxOptions"]["type"], **kind, "{name}");
@@ -158,7 +153,7 @@ fn no_agent_is_wanted_where_none_can_run() {
     let mut kinds = BTreeMap::new();
     for d in distributions() {
         let objects = rendered(&d.name);
-        let daemonset = one(&objects, "DaemonSet").unwrap();
+        let daemonset = &objects["DaemonSet"];
         assert!(takes(daemonset, &BTreeMap::new()), "{}", d.name);
         for (label, value) in d.no_agent {
             let node = BTreeMap::from([(label.as_str(), value.as_str())]);
@@ -174,15 +169,15 @@ fn a_preset_brings_what_the_api_server_asks_for() {
     skip_if!(helm().err());
     for d in distributions() {
         let objects = rendered(&d.name);
-        let quota = one(&objects, "ResourceQuota");
+        let quota = objects.kind("ResourceQuota").next();
         assert_eq!(quota.is_some(), d.quota_for_critical_pods, "{}", d.name);
         if let Some(quota) = quota {
-            let spec = &one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"];
+            let spec = objects.pod();
             let scope = &quota["spec"]["scopeSelector"]["matchExpressions"][0];
             assert_eq!(scope["scopeName"], "PriorityClass");
             assert_eq!(scope["values"][0], spec["priorityClassName"]);
         }
-        let scc = objects.iter().find(|o| {
+        let scc = objects.0.iter().find(|o| {
             let role = o["roleRef"]["name"].as_str().unwrap_or_default();
             role.starts_with("system:openshift:scc:")
         });
@@ -197,7 +192,7 @@ fn a_preset_brings_what_the_api_server_asks_for() {
                 binding["roleRef"]["name"],
                 format!("system:openshift:scc:{scc}")
             );
-            let account = &one(&objects, "ServiceAccount").unwrap()["metadata"]["name"];
+            let account = &objects["ServiceAccount"]["metadata"]["name"];
             assert_eq!(binding["subjects"][0]["name"], *account);
         }
     }
@@ -208,7 +203,7 @@ fn a_preset_brings_what_the_api_server_asks_for() {
 fn the_thresholds_on_each_distribution_are_the_recorded_ones() {
     skip_if!(helm().err());
     for d in distributions() {
-        let config = configuration(&rendered(&d.name));
+        let config = rendered(&d.name).config();
         for node in [&d.node].into_iter().chain(&d.variants) {
             assert_eq!(
                 thresholds(config.clone(), node),

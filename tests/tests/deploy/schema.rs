@@ -1,7 +1,7 @@
 //! The manifests against the API's own types: what the API server would drop or refuse is found here.
 
 use evictd_tests::{
-    deploy::{self, all_objects, chart, helm::helm, one},
+    deploy::{self, Chart, all_objects, chart, helm::helm},
     prelude::*,
 };
 use k8s_openapi::api::{
@@ -68,29 +68,15 @@ fn lost(object: &Value, known: &Value, path: String) -> Result<(), String> {
     }
 }
 
-fn plain() -> Vec<Value> {
-    let dir = fs::read_dir(deploy::dir().join("manifests")).unwrap();
-    let files: BTreeMap<String, String> = dir
-        .map(|entry| {
-            let path = entry.unwrap().path();
-            (
-                path.display().to_string(),
-                fs::read_to_string(path).unwrap(),
-            )
-        })
-        .collect();
-    all_objects(&files).unwrap()
-}
-
 #[test]
 fn the_plain_manifests_fit_the_schemas() {
-    let objects = plain();
+    let objects = Chart::plain().unwrap();
     assert_eq!(
-        objects.len(),
+        objects.0.len(),
         25,
         "an object has come or gone: is it checked?"
     );
-    for object in &objects {
+    for object in &objects.0 {
         check(object).unwrap();
     }
 }
@@ -114,13 +100,13 @@ fn the_chart_fits_the_schemas_whatever_is_switched_on() {
         let rendered = helm()
             .unwrap()
             .render(&chart(), &values, "r", "kube-system");
-        let objects = all_objects(&rendered.unwrap()).unwrap();
-        let policies = objects.iter().filter(|o| o["kind"] == "NetworkPolicy");
+        let objects = Chart(all_objects(&rendered.unwrap()).unwrap());
+        let policies = objects.kind("NetworkPolicy");
         // It holds for no pod on the host's network.
         let has_policy = values["hostNetwork"] != json!(true);
         assert_eq!(policies.count(), usize::from(has_policy), "{values}");
-        assert_eq!(objects.len(), 23 + usize::from(has_policy), "{values}");
-        for object in &objects {
+        assert_eq!(objects.0.len(), 23 + usize::from(has_policy), "{values}");
+        for object in &objects.0 {
             check(object).unwrap_or_else(|e| panic!("{values}: {e}"));
         }
     }
@@ -128,8 +114,8 @@ fn the_chart_fits_the_schemas_whatever_is_switched_on() {
 
 #[test]
 fn a_misspelt_field_is_found() {
-    let objects = plain();
-    let daemonset = one(&objects, "DaemonSet").unwrap();
+    let objects = Chart::plain().unwrap();
+    let daemonset = &objects["DaemonSet"];
     let container = "/spec/template/spec/containers/0";
     for (pointer, field, value, expected) in [
         (
@@ -160,27 +146,25 @@ fn a_misspelt_field_is_found() {
 /// Everything that stands between the agent and its work, or that would be more than it needs.
 #[test]
 fn the_daemonset_is_what_docs_deploy_says() {
-    let objects = plain();
-    let daemonset = one(&objects, "DaemonSet").unwrap();
-    let spec = &daemonset["spec"]["template"]["spec"];
-    let container = &spec["containers"][0];
-    let context = &container["securityContext"];
-    assert_eq!(spec["hostPID"], true);
-    assert_eq!(spec["priorityClassName"], "system-node-critical");
-    assert_eq!(spec["tolerations"], json!([{"operator": "Exists"}]));
-    assert_eq!(context["privileged"], false);
-    assert_eq!(context["allowPrivilegeEscalation"], false);
-    assert_eq!(context["readOnlyRootFilesystem"], true);
-    assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
-    assert_eq!(context["capabilities"]["drop"], json!(["ALL"]));
-    for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
-        let asked = json!({"path": path, "port": "health"});
-        assert_eq!(container[probe]["httpGet"], asked);
-    }
-    assert_eq!(container["ports"][1]["name"], "health");
-    assert_eq!(container["ports"][0]["name"], "metrics");
-    let rolling = &daemonset["spec"]["updateStrategy"]["rollingUpdate"];
-    assert_eq!(rolling, &json!({"maxUnavailable": 1, "maxSurge": 0}));
+    let objects = Chart::plain().unwrap();
+    objects.has(
+        r#"
+        pod/hostPID | true
+        pod/priorityClassName | system-node-critical
+        pod/tolerations | [{operator: Exists}]
+        container/securityContext/privileged | false
+        container/securityContext/allowPrivilegeEscalation | false
+        container/securityContext/readOnlyRootFilesystem | true
+        container/securityContext/seccompProfile/type | RuntimeDefault
+        container/securityContext/capabilities/drop | [ALL]
+        container/livenessProbe/httpGet | {path: /healthz, port: health}
+        container/readinessProbe/httpGet | {path: /readyz, port: health}
+        container/ports/1/name | health
+        container/ports/0/name | metrics
+        DaemonSet/spec/updateStrategy/rollingUpdate | {maxUnavailable: 1, maxSurge: 0}
+        "#,
+    );
+    let container = objects.container();
     assert_eq!(
         container["resources"]["limits"]["memory"],
         container["resources"]["requests"]["memory"]
@@ -198,7 +182,10 @@ fn the_daemonset_is_what_docs_deploy_says() {
     );
     // Every capability and every mount is explained where people look for it.
     let docs = fs::read_to_string(deploy::dir().join("../docs/deploy.md")).unwrap();
-    let names = context["capabilities"]["add"].as_array().unwrap().iter();
+    let names = container["securityContext"]["capabilities"]["add"]
+        .as_array()
+        .unwrap()
+        .iter();
     let explained = names.chain(mounts.iter().map(|m| &m["mountPath"]));
     for name in explained {
         let name = name.as_str().unwrap();

@@ -1,18 +1,14 @@
 //! What a daemon costs an innocent neighbour while no pod is killed: the node is close to its threshold, where every hook
 //! is attached, and the neighbour's page faults and requests are compared with those on a node without a daemon.
 
-use std::{
-    io,
-    time::{Duration, Instant},
-};
+use std::{io, time::Duration};
 
 use evictd_sys::clock::monotonic_ns;
-use evictd_tests::interrupt::interrupted;
 use serde::Serialize;
 
 use crate::{
     contender::Contender,
-    heat::Plan,
+    heat::{Plan, wait},
     neighbour::{Neighbour, Service},
     scope::Programme,
     stats::{quantile, sorted},
@@ -84,13 +80,8 @@ fn beside(
     stage.start_ahead()?;
     contender.last_moment(&mut running)?;
     std::thread::sleep(SETTLE);
-    let (start, end) = (monotonic_ns(), Instant::now() + time);
-    while Instant::now() < end {
-        if interrupted() {
-            return Err(io::Error::other("interrupted"));
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let start = monotonic_ns();
+    wait(time)?;
     Ok(neighbour.finish(start, monotonic_ns()))
 }
 

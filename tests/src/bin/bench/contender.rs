@@ -2,9 +2,9 @@
 
 use std::{
     fs,
-    io::{self, BufRead as _, BufReader, Write as _},
+    io::{self, BufRead as _, Write as _},
     path::Path,
-    process::{Command, Stdio},
+    process::Command,
     time::Duration,
 };
 
@@ -16,7 +16,7 @@ use evictd_tests::{
     workload::{HOG, Stage},
 };
 
-use crate::{judge::Verdict, own::Own};
+use crate::{judge::Verdict, own::Own, process::Conversation};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
@@ -206,36 +206,20 @@ pub struct Competitor {
 
 impl Competitor {
     fn start(command: &mut Command) -> io::Result<Self> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let output = child.stdout.take();
+        let Conversation { child, mut answers } = Conversation::start(command)?;
         let (say, said) = std::sync::mpsc::channel();
-        let competitor = Self {
-            child: Reaped(child),
-            said,
-        };
-        let mut output = BufReader::new(output.ok_or_else(|| io::Error::other("no output"))?);
-        let mut line = String::new();
-        output.read_line(&mut line)?;
-        if line.trim() != "ready" {
-            return Err(io::Error::other("it did not start"));
-        }
         std::thread::spawn(move || {
             let mut line = String::new();
-            if output.read_line(&mut line).is_ok()
+            if answers.read_line(&mut line).is_ok()
                 && let Ok(status) = serde_json::from_str(&line)
             {
                 // The receiver is gone once the run is over.
                 let _ = say.send(status);
             }
         });
-        Ok(competitor)
+        Ok(Self { child, said })
     }
-}
 
-impl Competitor {
     fn go(&mut self) -> io::Result<()> {
         match self.child.stdin.as_mut() {
             Some(stdin) => stdin.write_all(b"\n"),

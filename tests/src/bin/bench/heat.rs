@@ -182,12 +182,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     // Its threads and the processes that it has forked have its name.
     let is_hog = |task: &Task| task.name == "hog" && !stage.is_bystander(task.tid);
     let first = kills.iter().find(|kill| is_hog(&kill.receiver));
-    let killer = match first {
-        _ if oom_killed(&stage) => Killer::Oom,
-        None => Killer::None,
-        Some(kill) if is_hog(&kill.sender) => Killer::Floor,
-        Some(_) => Killer::Daemon,
-    };
+    let killer = killer(oom_killed(&stage), first, is_hog);
     // A hog of many processes is signalled when the last one of the first round is.
     let round = status.map_or(0, |v| v.signalled);
     let signalled = first.map(|first| {
@@ -229,6 +224,28 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
         samples,
         crossing,
     })
+}
+
+/// Whatever else acted: where the OOM killer was needed, it was needed.
+pub fn killer(oom: bool, first: Option<&Kill>, is_hog: impl Fn(&Task) -> bool) -> Killer {
+    match first {
+        _ if oom => Killer::Oom,
+        None => Killer::None,
+        Some(kill) if is_hog(&kill.sender) => Killer::Floor,
+        Some(_) => Killer::Daemon,
+    }
+}
+
+/// Goes on after this time, unless it is interrupted.
+pub fn wait(time: Duration) -> io::Result<()> {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        if interrupted() {
+            return Err(io::Error::other("interrupted"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
 }
 
 /// The kernel's own peak where only the hog moves the usage; where inactive_file moves the limit too, the largest
@@ -285,15 +302,11 @@ fn hog_arguments(plan: &Plan<'_>) -> Vec<String> {
     } else {
         "/dev/shm"
     };
-    let words = [
-        ("--way", plan.way.to_owned()),
-        ("--rate", plan.rate.to_string()),
-        ("--head", head.to_string()),
-        ("--mib", (plan.size / MIB * 8).to_string()),
-        ("--dir", dir.to_owned()),
-    ];
-    words
-        .into_iter()
-        .flat_map(|(flag, value)| [flag.to_owned(), value])
-        .collect()
+    hog_words(plan.way, plan.rate, head, plan.size / MIB * 8, dir)
+}
+
+/// The command line of a hog that takes `head` of its MiB beforehand.
+pub fn hog_words(way: &str, rate: u64, head: u64, mib: u64, dir: &str) -> Vec<String> {
+    let words = format!("--way {way} --rate {rate} --head {head} --mib {mib} --dir {dir}");
+    words.split(' ').map(str::to_owned).collect()
 }

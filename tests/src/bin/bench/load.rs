@@ -4,11 +4,10 @@ use std::{
     fs::File,
     io::{self, Read as _, Seek as _, Write as _},
     process::{Command, Stdio},
-    ptr,
 };
 
 use clap::ValueEnum;
-use evictd_tests::reaped::Reaped;
+use evictd_tests::{mapped::Mapped, reaped::Reaped};
 
 use crate::own::FILE_BYTES;
 
@@ -88,18 +87,5 @@ pub fn work(kind: Kind) -> io::Result<()> {
 
 /// Maps, touches and unmaps so many bytes.
 pub fn fault(length: usize) -> io::Result<()> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a fresh private mapping at an address of the kernel's choice, touched inside its bounds and unmapped.
-    unsafe {
-        let at = libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0);
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        for offset in (0..length).step_by(4096) {
-            at.cast::<u8>().add(offset).write_volatile(1);
-        }
-        libc::munmap(at, length);
-    }
-    Ok(())
+    Mapped::anon(length, 0).map(|mapped| drop(mapped.touch()))
 }

@@ -2,6 +2,7 @@
 
 mod bare;
 mod calm;
+mod columns;
 mod contender;
 mod heat;
 mod judge;

@@ -4,18 +4,18 @@
 //! was kept waiting does not get away with fewer requests.
 
 use std::{
-    io::{self, BufRead as _, BufReader, Write as _},
+    io::{self, Write as _},
     path::Path,
-    process::{ChildStdout, Command, Stdio},
+    process::Command,
     time::Duration,
 };
 
 use evictd_sys::clock::monotonic_ns;
-use evictd_tests::reaped::Reaped;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     load::fault,
+    process::Conversation,
     stats::{quantile, sorted},
 };
 
@@ -37,39 +37,19 @@ pub struct Service {
     pub faults_per_second: f64,
 }
 
-pub struct Neighbour {
-    child: Reaped,
-    answers: BufReader<ChildStdout>,
-}
+pub struct Neighbour(Conversation);
 
 impl Neighbour {
     pub fn start(cgroup: &Path) -> io::Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg("neighbour")
-            .arg(cgroup.join("cgroup.procs"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let answers = child.stdout.take().map(BufReader::new);
-        let answers = answers.ok_or_else(|| io::Error::other("no output"))?;
-        let mut neighbour = Self {
-            child: Reaped(child),
-            answers,
-        };
-        neighbour.answer()?;
-        Ok(neighbour)
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("neighbour").arg(cgroup.join("cgroup.procs"));
+        Conversation::start(&mut command).map(Self)
     }
 
     /// How it fared between two moments (ns of CLOCK_MONOTONIC); ends it. `None` when it was killed.
     pub fn finish(mut self, from: u64, to: u64) -> Option<Service> {
-        writeln!(self.child.stdin.as_mut()?, "{from} {to}").ok()?;
-        serde_json::from_str(&self.answer().ok()?).ok()
-    }
-
-    fn answer(&mut self) -> io::Result<String> {
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        Ok(line)
+        writeln!(self.0.child.stdin.as_mut()?, "{from} {to}").ok()?;
+        serde_json::from_str(&self.0.answer().ok()?).ok()
     }
 }
 

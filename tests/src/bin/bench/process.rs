@@ -1,7 +1,9 @@
 //! What the kernel says of a process.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, BufRead as _, BufReader},
+    process::{ChildStdout, Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -10,6 +12,7 @@ use std::{
 };
 
 use evictd_sys::clock::monotonic_ns;
+use evictd_tests::reaped::Reaped;
 use serde::Serialize;
 
 /// CPU time of all threads that a process has now, in ns.
@@ -75,6 +78,36 @@ fn kib(text: &str, field: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(field));
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
         .unwrap_or(0)
+}
+
+/// A process that is told and asked by lines; killed and reaped when dropped.
+pub struct Conversation {
+    pub child: Reaped,
+    pub answers: BufReader<ChildStdout>,
+}
+
+impl Conversation {
+    /// Starts it, and waits until it has said `ready`.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let answers = child.stdout.take().map(BufReader::new);
+        let child = Reaped(child);
+        let answers = answers.ok_or_else(|| io::Error::other("no output"))?;
+        let mut started = Self { child, answers };
+        match started.answer()?.trim() {
+            "ready" => Ok(started),
+            _ => Err(io::Error::other("it did not start")),
+        }
+    }
+
+    pub fn answer(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        Ok(line)
+    }
 }
 
 /// Waits in a thread for the end of a child and notes when that was; the child is still to be reaped.

@@ -1,19 +1,13 @@
 //! What each daemon takes while nothing happens: CPU time, and memory.
 
-use std::{
-    io,
-    path::PathBuf,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{io, path::PathBuf, process::Command, time::Duration};
 
-use evictd_tests::{
-    cluster_node::ClusterNode, interrupt::interrupted, reaped::Reaped, workload::Stage,
-};
+use evictd_tests::{cluster_node::ClusterNode, reaped::Reaped, workload::Stage};
 use serde::Serialize;
 
 use crate::{
     contender::{Contender, Running},
+    heat::wait,
     process::{CpuShare, Footprint},
 };
 
@@ -98,15 +92,4 @@ fn rest(contender: String, setting: &str, pid: u32, time: Duration) -> io::Resul
         memory_kib: Footprint::of(pid)?,
         threads: std::fs::read_dir(format!("/proc/{pid}/task"))?.count(),
     })
-}
-
-fn wait(time: Duration) -> io::Result<()> {
-    let end = Instant::now() + time;
-    while Instant::now() < end {
-        if interrupted() {
-            return Err(io::Error::other("interrupted"));
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    Ok(())
 }

@@ -25,6 +25,16 @@ impl Distribution {
     }
 }
 
+/// The median, rounded.
+pub fn median(of: Option<Distribution>) -> String {
+    or_dash(of, |d| format!("{:.0}", d.p50))
+}
+
+/// A value as text, or a dash.
+pub fn or_dash<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
+    value.map_or_else(|| "-".into(), text)
+}
+
 /// The values in order; what is no number is left out.
 pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.into_iter().filter(|v| !v.is_nan()).collect();

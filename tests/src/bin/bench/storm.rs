@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
-    fmt::Write as _,
     fs, io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -18,7 +17,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
+    columns::{self, Column},
     contender::Running,
+    heat::wait,
     process::{CpuShare, Footprint},
 };
 
@@ -257,40 +258,31 @@ fn looks(node: &ClusterNode, pods: &[PathBuf]) -> io::Result<Vec<Look>> {
     Ok(found)
 }
 
-fn wait(time: Duration) -> io::Result<()> {
-    let end = Instant::now() + time;
-    while Instant::now() < end {
-        if interrupted() {
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
-}
-
 /// As text.
 pub fn draw(found: &Storms) -> String {
-    let mut text = format!(
-        "\n{} pods, {:.0} s each\n{:<26} {:>14} {:>12}\n",
-        found.pods, found.seconds, "what comes and goes", "made per s", "CPU %"
-    );
-    for storm in &found.storms {
-        let (made, cpu) = (storm.made_per_second, storm.cpu_percent);
-        // A String takes everything.
-        let _ = writeln!(text, "{:<26} {made:>14.0} {cpu:>12.2}", storm.place);
-    }
-    let _ = writeln!(text, "\n{:<26} {:>14}", "one look", "median us");
-    for look in &found.looks {
-        let _ = writeln!(text, "{:<26} {:>14.0}", look.kind, look.median_us);
-    }
-    let _ = writeln!(
-        text,
-        "\n{:<26} {:>14} {:>12}",
-        "near the threshold, part", "heap KiB", "CPU %"
-    );
-    for (part, near) in (1..).zip(&found.near) {
-        let (heap, cpu) = (near.anonymous, near.cpu_percent);
-        let _ = writeln!(text, "{part:<26} {heap:>14} {cpu:>12.2}");
-    }
-    text
+    let storms: [Column<Storm>; 3] = [
+        ("what comes and goes", -26, |s| s.place.to_owned()),
+        ("made per s", 14, |s| format!("{:.0}", s.made_per_second)),
+        ("CPU %", 12, |s| format!("{:.2}", s.cpu_percent)),
+    ];
+    let looks: [Column<Look>; 2] = [
+        ("one look", -26, |l| l.kind.to_owned()),
+        ("median us", 14, |l| format!("{:.0}", l.median_us)),
+    ];
+    let near: [Column<(usize, &Near)>; 3] = [
+        ("near the threshold, part", -26, |(part, _)| {
+            part.to_string()
+        }),
+        ("heap KiB", 14, |(_, n)| n.anonymous.to_string()),
+        ("CPU %", 12, |(_, n)| format!("{:.2}", n.cpu_percent)),
+    ];
+    let parts: Vec<_> = (1..).zip(&found.near).collect();
+    format!(
+        "\n{} pods, {:.0} s each\n{}\n{}\n{}",
+        found.pods,
+        found.seconds,
+        columns::draw(&storms, &found.storms),
+        columns::draw(&looks, &found.looks),
+        columns::draw(&near, &parts),
+    )
 }

@@ -4,38 +4,52 @@ use std::fmt::Write as _;
 
 use crate::{
     calm::Beside,
+    columns::{self, Column},
     contender::Contender,
     rest::Resting,
     scope::{Line, Race},
-    stats::Distribution,
+    stats::{Distribution, median, or_dash},
 };
+
+const COLUMNS: [Column<Line>; 14] = [
+    ("contender", -18, |l| l.contender.clone()),
+    ("way", -10, |l| l.way.clone()),
+    ("MB/s", 6, |l| speed(&l.way, l.rate)),
+    ("runs", 5, |l| l.runs.to_string()),
+    ("OOM", 4, |l| l.oom_kills.to_string()),
+    ("floor", 5, |l| l.floor_kills.to_string()),
+    ("right", 5, |l| l.right_pod.to_string()),
+    ("died", 4, |l| l.contender_died.to_string()),
+    ("overshoot KiB p50/max", 22, |l| {
+        or_dash(l.overshoot_kib, |d| format!("{:.0} / {:.0}", d.p50, d.max))
+    }),
+    ("crossed->signalled us p50/p99/max", 34, |l| {
+        let three = |d: Distribution| format!("{:.0} / {:.0} / {:.0}", d.p50, d.p99, d.max);
+        or_dash(l.signalled_us, three)
+    }),
+    ("exited p50", 11, |l| median(l.exited_us)),
+    ("freed p50", 10, |l| median(l.freed_us)),
+    ("neigh p99", 9, |l| median(l.neighbour_p99_us)),
+    ("CPU %", 6, |l| {
+        or_dash(l.cpu_share, |d| format!("{:.1}", d.p50 * 100.0))
+    }),
+];
+
+/// The rate of a course, or of all courses.
+pub fn speed(way: &str, rate: u64) -> String {
+    match (way, rate) {
+        ("all", _) => "all".to_owned(),
+        (_, 0) => "full".to_owned(),
+        (_, rate) => rate.to_string(),
+    }
+}
 
 /// A table of one line per contender and course.
 pub fn draw(race: &Race) -> String {
     let mut text = race
         .load
         .map_or_else(String::new, |load| format!("\nWith {load}:\n"));
-    text += &format!(
-        "{:<18} {:<10} {:>6} {:>5} {:>4} {:>5} {:>5} {:>4}  {:>21}  {:>33}  {:>10} {:>10} {:>9} {:>6}\n",
-        "contender",
-        "way",
-        "MB/s",
-        "runs",
-        "OOM",
-        "floor",
-        "right",
-        "died",
-        "overshoot KiB p50/max",
-        "crossed->signalled us p50/p99/max",
-        "exited p50",
-        "freed p50",
-        "neigh p99",
-        "CPU %"
-    );
-    for line in &race.results {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{}", row(line));
-    }
+    text += &columns::draw(&COLUMNS, &race.results);
     for (limit, took) in [
         (
             "bare wake-up (eventfd -> FIFO thread -> SIGKILL)",
@@ -64,44 +78,39 @@ fn calm(lines: &[Beside]) -> String {
     if lines.is_empty() {
         return String::new();
     }
-    let mut text = format!(
-        "\n{:<18} {:>14} {:>9} {:>9} {:>9}   close to the threshold, nobody killed\n",
-        "the neighbour by", "page faults/s", "x without", "p99 us", "x without"
-    );
-    let ratio = |r: Option<f64>| r.map_or_else(|| "-".into(), |r| format!("{r:.2}"));
-    for line in lines {
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "{:<18} {:>14.0} {:>9} {:>9.0} {:>9}",
-            line.contender,
-            line.faults_per_second,
-            ratio(line.fault_rate_ratio),
-            line.p99_us,
-            ratio(line.p99_ratio)
-        );
-    }
-    text
+    let columns: [Column<Beside>; 5] = [
+        ("the neighbour by", -18, |b| b.contender.clone()),
+        ("page faults/s", 14, |b| {
+            format!("{:.0}", b.faults_per_second)
+        }),
+        ("x without", 9, |b| ratio(b.fault_rate_ratio)),
+        ("p99 us", 9, |b| format!("{:.0}", b.p99_us)),
+        ("x without", 9, |b| ratio(b.p99_ratio)),
+    ];
+    let table = columns::draw(&columns, lines);
+    let (head, rows) = table.split_once('\n').unwrap_or_default();
+    format!("\n{head}   close to the threshold, nobody killed\n{rows}")
+}
+
+fn ratio(of: Option<f64>) -> String {
+    or_dash(of, |of| format!("{of:.2}"))
 }
 
 pub fn rest(resting: &[Resting]) -> String {
     if resting.is_empty() {
         return String::new();
     }
-    let mut text = format!(
-        "\n{:<18} {:<26} {:>8} {:>9} {:>9} {:>9} {:>9} {:>8}\n",
-        "at rest", "setting", "CPU %", "RSS KiB", "anon KiB", "PSS KiB", "VmLck KiB", "threads"
-    );
-    for r in resting {
-        let m = r.memory_kib;
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "{:<18} {:<26} {:>8.3} {:>9} {:>9} {:>9} {:>9} {:>8}",
-            r.contender, r.setting, r.cpu_percent, m.rss, m.anonymous, m.pss, m.locked, r.threads
-        );
-    }
-    text
+    let columns: [Column<Resting>; 8] = [
+        ("at rest", -18, |r| r.contender.clone()),
+        ("setting", -26, |r| r.setting.clone()),
+        ("CPU %", 8, |r| format!("{:.3}", r.cpu_percent)),
+        ("RSS KiB", 9, |r| r.memory_kib.rss.to_string()),
+        ("anon KiB", 9, |r| r.memory_kib.anonymous.to_string()),
+        ("PSS KiB", 9, |r| r.memory_kib.pss.to_string()),
+        ("VmLck KiB", 9, |r| r.memory_kib.locked.to_string()),
+        ("threads", 8, |r| r.threads.to_string()),
+    ];
+    format!("\n{}", columns::draw(&columns, resting))
 }
 
 /// How much sooner than the best other daemon each hook of evictd has signalled.
@@ -133,41 +142,4 @@ fn ratios(race: &Race) -> String {
         text.push('\n');
     }
     text
-}
-
-fn row(line: &Line) -> String {
-    let rate = match (line.way.as_str(), line.rate) {
-        ("all", _) => "all".to_owned(),
-        (_, 0) => "full".to_owned(),
-        (_, rate) => rate.to_string(),
-    };
-    let two = |d: Option<Distribution>| {
-        d.map_or_else(|| "-".into(), |d| format!("{:.0} / {:.0}", d.p50, d.max))
-    };
-    let three = |d: Option<Distribution>| {
-        d.map_or_else(
-            || "-".into(),
-            |d| format!("{:.0} / {:.0} / {:.0}", d.p50, d.p99, d.max),
-        )
-    };
-    let median =
-        |d: Option<Distribution>| d.map_or_else(|| "-".into(), |d| format!("{:.0}", d.p50));
-    let share = line
-        .cpu_share
-        .map_or_else(|| "-".into(), |d| format!("{:.1}", d.p50 * 100.0));
-    format!(
-        "{:<18} {:<10} {rate:>6} {:>5} {:>4} {:>5} {:>5} {:>4}  {:>21}  {:>33}  {:>10} {:>10} {:>9} {share:>6}",
-        line.contender,
-        line.way,
-        line.runs,
-        line.oom_kills,
-        line.floor_kills,
-        line.right_pod,
-        line.contender_died,
-        two(line.overshoot_kib),
-        three(line.signalled_us),
-        median(line.exited_us),
-        median(line.freed_us),
-        median(line.neighbour_p99_us),
-    )
 }

@@ -5,26 +5,19 @@ mod requests;
 
 use evictd_tests::{
     deploy::{
-        self,
+        Chart,
         helm::{self, helm},
-        objects,
     },
     prelude::*,
 };
 use policy::{Policies, Request};
 use requests::{
     AGENT, NODE, config_map, deletion, disruption_target, event, eviction, node_change, on_pods,
-    pod_status, policy_status, push, recorded, set, user,
+    pod_status, policy_status, push, recorded, set, unchanged, user,
 };
 
 fn policies() -> Policies {
-    let dir = deploy::dir().join("manifests");
-    let mut all = Vec::new();
-    for entry in fs::read_dir(dir).unwrap() {
-        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
-        all.extend(objects(&text).unwrap());
-    }
-    Policies::new(&all)
+    Policies::new(&Chart::plain().unwrap().0)
 }
 
 /// Those of a release whose evicted pods stay.
@@ -253,121 +246,68 @@ fn an_agent_may_do_nothing_else_on_its_node() {
         let error = policies.admit(&request).expect_err(what);
         assert!(error.contains(expected), "{what}: {error}");
     };
-    let metadata = "may not change a pod's metadata or specification";
-    let status = "may set the condition DisruptionTarget in a pod's status and nothing else";
-    for [what, pointer, value] in rows(
+    for [what, resources, pointer, value, expected] in rows(
         r#"
-        a label | /metadata/labels/app | other
-        a finalizer | /metadata/finalizers | []
-        an owner | /metadata/ownerReferences | [{uid: u}]
-        an image | /spec/containers/0/image | other
-        a phase | /status/phase | Succeeded
-        an address | /status/podIP | 10.0.0.1
-        a container's status | /status/containerStatuses | [{name: c, ready: false}]
-        another condition | /status/conditions/- | {type: Ready, status: "False"}
+        a label | pods, pods/status | /metadata/labels/app | other | may not change a pod's metadata or specification
+        a finalizer | pods, pods/status | /metadata/finalizers | [] | may not change a pod's metadata or specification
+        an owner | pods, pods/status | /metadata/ownerReferences | [{uid: u}] | may not change a pod's metadata or specification
+        an image | pods, pods/status | /spec/containers/0/image | other | may not change a pod's metadata or specification
+        a phase | pods, pods/status | /status/phase | Succeeded | may set the condition DisruptionTarget in a pod's status and nothing else
+        an address | pods, pods/status | /status/podIP | 10.0.0.1 | may set the condition DisruptionTarget in a pod's status and nothing else
+        a container's status | pods, pods/status | /status/containerStatuses | [{name: c, ready: false}] | may set the condition DisruptionTarget in a pod's status and nothing else
+        another condition | pods, pods/status | /status/conditions/- | {type: Ready, status: "False"} | may set the condition DisruptionTarget in a pod's status and nothing else
+        a policy's specification | evictionpolicies/status | /spec/precedence | 7 | may write the status of policies and nothing else
+        another's condition | evictionpolicies/status | /status/conditions/- | {type: Audited, status: "True"} | its own three conditions
+        immutable | evictd-fleet, evictd-fleet-evictions | /immutable | true | nothing else of them
+        a finalizer | evictd-fleet, evictd-fleet-evictions | /metadata/finalizers | [a.example/stays] | nothing else of them
+        an owner | evictd-fleet, evictd-fleet-evictions | /metadata/ownerReferences | [{uid: u}] | nothing else of them
+        labels | evictd-fleet, evictd-fleet-evictions | /metadata/labels | {a: b} | nothing else of them
+        another's taint | nodes, nodes/status | /spec/taints/- | {key: a, effect: NoExecute} | may set taints whose key begins with evictd.dev/
+        a cordon | nodes, nodes/status | /spec/unschedulable | true | may set taints whose key begins with evictd.dev/
+        the kubelet's condition | nodes, nodes/status | /status/conditions/0/status | "True" | may set conditions whose type begins with Evictd
+        capacity | nodes, nodes/status | /status/capacity | {memory: 1Ti} | may set conditions whose type begins with Evictd
+        a label | nodes, nodes/status | /metadata/labels | {a: b} | may not change a Node's metadata
         "#,
     ) {
-        let expected = if pointer.starts_with("/status") {
-            status
-        } else {
-            metadata
-        };
-        let mut request = pod_status(|pod| set(pod, pointer, yaml(value)));
-        refused(what, request.clone(), expected);
-        request.resource = "pods";
-        refused(what, request, expected);
+        for resource in resources.split(", ") {
+            let mut request = unchanged(resource);
+            set(&mut request.object, pointer, yaml(value));
+            refused(&format!("{what} of {resource}"), request, expected);
+        }
     }
-    let policies_status = "may write the status of policies and nothing else";
-    let other_spec = policy_status(|p| p["spec"]["precedence"] = 7.into());
-    refused("a policy's specification", other_spec, policies_status);
-    let mut deleted = policy_status(|_| {});
-    (deleted.operation, deleted.resource, deleted.object) =
-        ("DELETE", "evictionpolicies", Value::Null);
-    refused("a policy itself", deleted, policies_status);
-    let others = policy_status(|p| {
-        let audited = json!({"type": "Audited", "status": "True"});
-        push(&mut p["status"]["conditions"], audited);
-    });
-    refused("another's condition", others, "its own three conditions");
-    // Of whatever node: an Eviction does not say it.
-    refused("an eviction", eviction(false), "in a dry run only");
-
+    let long = "2".repeat(65);
     for [what, name, before, after, expected] in rows(
         r#"
         another node's evictions | evictd-fleet-evictions | {other: "1"} | {other: "2"} | evictions of its own node only
         evictions of a node that told of none | evictd-fleet-evictions | {} | {other: "2"} | evictions of its own node only
+        an entry that fills the ConfigMap | evictd-fleet-evictions | {} | {n2: "LONG"} | evictions of its own node only, by a time
         a pace in another's name | evictd-fleet | {} | {pace: paused, by: other} | in the name of its own node only
+        a pace that there is not | evictd-fleet | {} | {pace: halted, by: n2} | normal, slow or paused
+        a word that fills the ConfigMap | evictd-fleet | {pace: slow, by: n2} | {pace: slow, until: "LONG", by: n2} | what it says of it is short
         the pause | evictd-pause | {} | {paused: "true"} | the two ConfigMaps of its fleet brake only
         the configuration | evictd | {} | {config.yaml: ""} | the two ConfigMaps of its fleet brake only
         "#,
     ) {
-        let request = config_map(name, yaml(before), yaml(after));
-        refused(what, request, expected);
+        let after = yaml(&after.replace("LONG", &long));
+        refused(what, config_map(name, yaml(before), after), expected);
     }
-    let long = "2".repeat(65);
-    for (what, name, before, after, expected) in [
-        (
-            "an entry that fills the ConfigMap",
-            "evictd-fleet-evictions",
-            json!({}),
-            json!({NODE: &long}),
-            "evictions of its own node only, by a time",
-        ),
-        (
-            "a pace that there is not",
-            "evictd-fleet",
-            json!({}),
-            json!({"pace": "halted", "by": NODE}),
-            "normal, slow or paused",
-        ),
-        (
-            "a word that fills the ConfigMap",
-            "evictd-fleet",
-            json!({"pace": "slow", "by": NODE}),
-            json!({"pace": "slow", "until": &long, "by": NODE}),
-            "what it says of it is short",
-        ),
-    ] {
-        refused(what, config_map(name, before, after), expected);
-    }
-    for name in ["evictd-fleet", "evictd-fleet-evictions"] {
-        for (pointer, value) in [
-            ("/immutable", json!(true)),
-            ("/metadata/finalizers", json!(["a.example/stays"])),
-            ("/metadata/ownerReferences", json!([{"uid": "u"}])),
-            ("/metadata/labels", json!({"a": "b"})),
-        ] {
-            let mut changed = config_map(name, json!({"by": NODE}), json!({"by": NODE}));
-            set(&mut changed.object, pointer, value);
-            refused(pointer, changed, "nothing else of them");
-        }
-    }
-    let taints = "may set taints whose key begins with evictd.dev/";
+    // Of whatever node: an Eviction does not say it.
+    refused("an eviction", eviction(false), "in a dry run only");
     // What a server-side apply with force does to the taints of others, as it was recorded.
-    let applied = on_pods(
-        "UPDATE",
-        "nodes",
-        recorded("node-taint-apply"),
-        recorded("node-get"),
-    );
+    let mut applied = unchanged("nodes");
+    applied.object = recorded("node-taint-apply");
+    let taints = "may set taints whose key begins with evictd.dev/";
     refused("an applied taint", applied, taints);
-    for [what, pointer, value, expected] in rows(
-        r#"
-        another's taint | /spec/taints/- | {key: a, effect: NoExecute} | may set taints whose key begins with evictd.dev/
-        a cordon | /spec/unschedulable | true | may set taints whose key begins with evictd.dev/
-        the kubelet's condition | /status/conditions/0/status | "True" | may set conditions whose type begins with Evictd
-        capacity | /status/capacity | {memory: 1Ti} | may set conditions whose type begins with Evictd
-        a label | /metadata/labels | {a: b} | may not change a Node's metadata
-        "#,
+    for [what, status, resource, expected] in rows(
+        "
+        a policy itself | evictionpolicies/status | evictionpolicies | may write the status of policies and nothing else
+        the node itself | nodes | nodes | its own Node only
+        ",
     ) {
-        for resource in ["nodes", "nodes/status"] {
-            let change = |node: &mut Value| set(node, pointer, yaml(value));
-            refused(what, node_change(resource, change), expected);
-        }
+        let mut deleted = unchanged(status);
+        (deleted.operation, deleted.resource, deleted.object) = ("DELETE", resource, Value::Null);
+        refused(what, deleted, expected);
     }
-    let mut gone = node_change("nodes", |_| {});
-    (gone.operation, gone.object) = ("DELETE", Value::Null);
-    refused("the node itself", gone, "its own Node only");
     let foreign = {
         let mut old = recorded("event-created");
         old["reportingInstance"] = "n1".into();
@@ -397,20 +337,20 @@ const OF_THE_SERVER: [&str; 4] = [
 fn no_field_can_be_changed_but_the_agents_own() {
     let policies = policies();
     let mut checked = 0;
-    let brake = |name: &str| config_map(name, json!({"by": NODE}), json!({"by": NODE}));
-    let entry = config_map("evictd-fleet-evictions", json!({}), json!({NODE: "1"}));
+    let mut entry = unchanged("evictd-fleet-evictions");
+    (entry.object["data"], entry.old["data"]) = (json!({NODE: "1"}), json!({}));
     let node: &[&str] = &["/spec/taints", "/status/conditions"];
     for (request, own) in [
-        (brake("evictd-fleet"), &["/data"][..]),
+        (unchanged("evictd-fleet"), &["/data"][..]),
         (entry, &["/data"]),
-        (pod_status(|_| {}), &["/status/conditions"]),
-        (node_change("nodes", |_| {}), node),
-        (node_change("nodes/status", |_| {}), node),
-        (policy_status(|_| {}), &["/status/conditions"]),
+        (unchanged("pods/status"), &["/status/conditions"]),
+        (unchanged("nodes"), node),
+        (unchanged("nodes/status"), node),
         (
-            event("UPDATE", NODE, recorded("event-created")),
-            &["/series"],
+            unchanged("evictionpolicies/status"),
+            &["/status/conditions"],
         ),
+        (unchanged("events"), &["/series"]),
     ] {
         policies.admit(&request).unwrap();
         let mut parts = vec!["", "/metadata", "/status"];

@@ -74,6 +74,17 @@ pub fn node_change(resource: &'static str, change: impl FnOnce(&mut Value)) -> R
     on_pods("UPDATE", resource, new, old)
 }
 
+/// A change of nothing that may be changed: of a resource, or of the ConfigMap of that name.
+pub fn unchanged(of: &'static str) -> Request {
+    match of {
+        "pods" | "pods/status" => on_pods("UPDATE", of, pod(), pod()),
+        "nodes" | "nodes/status" => node_change(of, |_| {}),
+        "evictionpolicies/status" => policy_status(|_| {}),
+        "events" => event("UPDATE", NODE, recorded("event-created")),
+        name => config_map(name, json!({"by": NODE}), json!({"by": NODE})),
+    }
+}
+
 pub fn push(list: &mut Value, item: Value) {
     match list.as_array_mut() {
         Some(items) => items.push(item),

@@ -17,8 +17,8 @@ use super::{
     rival::Rival,
 };
 use crate::{
-    heat::Killer,
-    trace::{Kill, Task as Thread, Trace},
+    heat::{Killer, hog_words, killer},
+    trace::{Task as Thread, Trace},
 };
 
 const MIB: u64 = 1 << 20;
@@ -126,7 +126,7 @@ pub fn run(task: &Task) -> Result<NodeHeat, Trouble> {
     let is_hog = |thread: &Thread| thread.name == "hog" && !stage.is_bystander(thread.tid);
     let kills = trace.kills()?;
     let first = kills.iter().find(|kill| is_hog(&kill.receiver));
-    let killer = killer(oom_kills, first, is_hog);
+    let killer = killer(oom_kills > 0, first, is_hog);
     let measure = rival.measure();
     let crossing = crossing(&samples, measure, task.threshold);
     let since = |ns: u64| crossing.map(|at| (ns as f64 - at as f64) / 1e6);
@@ -156,16 +156,6 @@ pub fn run(task: &Task) -> Result<NodeHeat, Trouble> {
 
 fn mib(bytes: u64) -> f64 {
     bytes as f64 / MIB as f64
-}
-
-/// Whatever else acted: where the OOM killer was needed, it was needed.
-fn killer(oom_kills: u64, first: Option<&Kill>, is_hog: impl Fn(&Thread) -> bool) -> Killer {
-    match first {
-        _ if oom_kills > 0 => Killer::Oom,
-        None => Killer::None,
-        Some(kill) if is_hog(&kill.sender) => Killer::Floor,
-        Some(_) => Killer::Daemon,
-    }
 }
 
 fn crossing(samples: &[Sample], measure: Measure, threshold: u64) -> Option<u64> {
@@ -211,22 +201,13 @@ fn hog_arguments(task: &Task, memory: Meminfo) -> Vec<String> {
         "cache" => guest::DISK,
         _ => "/dev/shm",
     };
-    let words = [
-        ("--way", task.way.clone()),
-        ("--rate", task.rate.to_string()),
-        ("--head", head.max(1).to_string()),
-        ("--mib", (total * 4).to_string()),
-        ("--dir", dir.to_owned()),
-    ];
-    words
-        .into_iter()
-        .flat_map(|(flag, value)| [flag.to_owned(), value])
-        .collect()
+    hog_words(&task.way, task.rate, head.max(1), total * 4, dir)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::Kill;
 
     fn sample(ms: u64, available: u64) -> Sample {
         Sample {
@@ -261,9 +242,9 @@ mod tests {
             receiver: thread("hog"),
         };
         let is_hog = |thread: &Thread| thread.name == "hog";
-        assert_eq!(killer(1, Some(&by("earlyoom")), is_hog), Killer::Oom);
-        assert_eq!(killer(0, Some(&by("earlyoom")), is_hog), Killer::Daemon);
-        assert_eq!(killer(0, Some(&by("hog")), is_hog), Killer::Floor);
-        assert_eq!(killer(0, None, is_hog), Killer::None);
+        assert_eq!(killer(true, Some(&by("earlyoom")), is_hog), Killer::Oom);
+        assert_eq!(killer(false, Some(&by("earlyoom")), is_hog), Killer::Daemon);
+        assert_eq!(killer(false, Some(&by("hog")), is_hog), Killer::Floor);
+        assert_eq!(killer(false, None, is_hog), Killer::None);
     }
 }

@@ -8,7 +8,32 @@ use super::{
     NodeHeat,
     race::{Line, Race},
 };
-use crate::stats::Distribution;
+use crate::{
+    columns::{self, Column},
+    stats::{Distribution, median, or_dash},
+    table::speed,
+};
+
+const COLUMNS: [Column<Line>; 14] = [
+    ("contender", -13, |l| l.contender.clone()),
+    ("way", -10, |l| l.way.clone()),
+    ("MB/s", 5, |l| speed(&l.way, l.rate)),
+    ("runs", 5, |l| l.runs.to_string()),
+    ("in time", 7, |l| l.in_time.to_string()),
+    ("OOM", 4, |l| l.oom_kills.to_string()),
+    ("right", 5, |l| l.right_pod.to_string()),
+    ("innocents", 9, |l| l.innocents.to_string()),
+    ("hog left", 8, |l| l.hog_survived.to_string()),
+    ("d.dead", 6, |l| l.daemon_died.to_string()),
+    ("reached", 7, |l| median(l.reached_rate)),
+    ("avail. MiB", 13, |l| median(l.available_at_kill_mib)),
+    ("signalled ms p50/max", 19, |l| two(l.signalled_ms)),
+    ("dead ms p50/max", 19, |l| two(l.dead_ms)),
+];
+
+fn two(of: Option<Distribution>) -> String {
+    or_dash(of, |d| format!("{:.1} / {:.1}", d.p50, d.max))
+}
 
 /// One line per contender and course.
 pub fn draw(race: &Race) -> String {
@@ -19,32 +44,12 @@ pub fn draw(race: &Race) -> String {
         "\nA guest of {} MiB, kernel {}, threshold {} MiB ({}: times are not those of hardware):\n",
         race.memory_mib, race.kernel, race.threshold_mib, race.emulator
     );
-    text += &format!(
-        "{:<13} {:<10} {:>5} {:>5} {:>7} {:>4} {:>5} {:>9} {:>8} {:>6} {:>7}  {:>12} {:>19} {:>19}\n",
-        "contender",
-        "way",
-        "MB/s",
-        "runs",
-        "in time",
-        "OOM",
-        "right",
-        "innocents",
-        "hog left",
-        "d.dead",
-        "reached",
-        "avail. MiB",
-        "signalled ms p50/max",
-        "dead ms p50/max"
-    );
-    for line in &race.results {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{}", row(line));
-    }
+    text += &columns::draw(&COLUMNS, &race.results);
     for (name, reason) in &race.absent {
         let _ = writeln!(text, "{name}: did not take part: {reason}");
     }
     for (task, reason) in &race.broken {
-        let rate = speed(task.rate);
+        let rate = speed(&task.way, task.rate);
         let _ = writeln!(
             text,
             "{} {} {rate}: no result: {reason}",
@@ -52,41 +57,6 @@ pub fn draw(race: &Race) -> String {
         );
     }
     text
-}
-
-fn speed(rate: u64) -> String {
-    match rate {
-        0 => "full".to_owned(),
-        rate => rate.to_string(),
-    }
-}
-
-fn row(line: &Line) -> String {
-    let rate = match line.way.as_str() {
-        "all" => "all".to_owned(),
-        _ => speed(line.rate),
-    };
-    let median =
-        |d: Option<Distribution>| d.map_or_else(|| "-".into(), |d| format!("{:.0}", d.p50));
-    let two = |d: Option<Distribution>| {
-        d.map_or_else(|| "-".into(), |d| format!("{:.1} / {:.1}", d.p50, d.max))
-    };
-    format!(
-        "{:<13} {:<10} {rate:>5} {:>5} {:>7} {:>4} {:>5} {:>9} {:>8} {:>6} {:>7}  {:>12} {:>19} {:>19}",
-        line.contender,
-        line.way,
-        line.runs,
-        line.in_time,
-        line.oom_kills,
-        line.right_pod,
-        line.innocents,
-        line.hog_survived,
-        line.daemon_died,
-        median(line.reached_rate),
-        median(line.available_at_kill_mib),
-        two(line.signalled_ms),
-        two(line.dead_ms),
-    )
 }
 
 /// MemAvailable over time, one line per contender: the first runs of one course.
@@ -114,7 +84,7 @@ pub fn picture(race: &Race) -> Option<String> {
         "MemAvailable of a {} MiB guest, {} at {} MB/s (emulated)",
         race.memory_mib,
         course.way,
-        speed(course.rate)
+        speed(&course.way, course.rate)
     ));
     chart.level(race.threshold_mib as f64, "threshold");
     for heat in shown {
