@@ -92,14 +92,16 @@ fn accounting(world: &World<'_>) -> Accounting {
 
 /// What `MemAvailable` shows: it is made of counters of which each CPU keeps a little to itself.
 fn machine_memory(world: &World<'_>, reading: &Reading) -> MachineMemory {
-    let total = world.incident.capacity;
+    let capacity = world.incident.capacity;
     let blur = world.incident.fastest / FASTEST_OF_A_CPU * BLUR_OF_A_CPU;
     let (shown, flushed) = (reading.cache(), world.read_flushed().cache());
     let cache = shown.clamp(flushed.saturating_sub(blur), flushed.saturating_add(blur));
     let used = reading.usage - cache.min(reading.usage);
+    let available = capacity.saturating_sub(used);
+    // What waits for the swap device is more than there is.
     MachineMemory {
-        total,
-        available: total.saturating_sub(used),
+        total: used + available,
+        available,
     }
 }
 
