@@ -30,12 +30,6 @@ pub struct Kernel {
     dir: PathBuf,
 }
 
-/// A kernel, or why it cannot be had here: a missing mirror is no failure of the project.
-pub enum Fetched {
-    Ready(Kernel),
-    Unavailable(String),
-}
-
 impl Kernel {
     pub fn image(&self) -> PathBuf {
         self.dir.join("vmlinuz")
@@ -65,24 +59,25 @@ impl Kernel {
     }
 }
 
-/// Takes a kernel out of the cache, or downloads it.
-pub fn fetch(cache: &Path, name: &'static str, suite: &str) -> Result<Fetched> {
+/// Takes a kernel out of the cache, or downloads it; says why it cannot be had here: a missing mirror is no failure of the
+/// project.
+pub fn fetch(cache: &Path, name: &'static str, suite: &str) -> Result<Result<Kernel, String>> {
     fs::create_dir_all(cache)?;
     // Two runs at once must not unpack the same kernel; the second finds it done.
     let lock = fs::File::create(cache.join("lock"))?;
     lock.lock().context("target/vm/lock")?;
     if let Some(kernel) = Kernel::cached(cache, name) {
-        return Ok(Fetched::Ready(kernel));
+        return Ok(Ok(kernel));
     }
     println!("vm: fetching kernel {name} ({META_PACKAGE} of {suite})");
     let archives = match download(cache, suite) {
         Ok(archives) => archives,
-        Err(reason) => return Ok(Fetched::Unavailable(format!("{reason:#}"))),
+        Err(reason) => return Ok(Err(format!("{reason:#}"))),
     };
     unpack(cache, name, &archives)?;
     let kernel = Kernel::cached(cache, name).context("the kernel is not where it was unpacked")?;
     println!("vm: kernel {name} is {}", kernel.release);
-    Ok(Fetched::Ready(kernel))
+    Ok(Ok(kernel))
 }
 
 fn download(cache: &Path, suite: &str) -> Result<Vec<PathBuf>> {
