@@ -3,6 +3,7 @@
 mod bench;
 mod e2e;
 mod image;
+mod libtest;
 mod lint;
 mod parallel;
 mod plan;
