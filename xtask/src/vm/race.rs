@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use serde::Serialize;
 
 use super::{
@@ -17,7 +17,7 @@ use super::{
     qemu::Cgroup,
     unpacked,
 };
-use crate::shell::output;
+use crate::shell::{find, output};
 
 /// What the guest's disk can hold; the file has holes.
 const DISK_BYTES: u64 = 4 << 30;
@@ -68,7 +68,7 @@ pub fn run(
     fs::create_dir_all(logs())?;
     let mut files = race.files.clone();
     files.push(("/init".to_owned(), race.init.clone()));
-    let busybox = programs::find("busybox").context("busybox is not installed")?;
+    let busybox = find("busybox")?;
     files.push(("/bin/busybox".to_owned(), busybox));
     let version = output(Command::new(programs::QEMU).arg("--version"))?;
     let version = version.lines().next().unwrap_or("QEMU");
@@ -133,7 +133,7 @@ fn failure(status: &Status, timeout: u64) -> Option<String> {
 fn make_disk(dir: &Path) -> Result<PathBuf> {
     let path = dir.join("disk");
     fs::File::create(&path)?.set_len(DISK_BYTES)?;
-    let mkfs = programs::find("mkfs.ext4").context("mkfs.ext4 is not installed")?;
+    let mkfs = find("mkfs.ext4")?;
     output(Command::new(mkfs).args(["-q", "-F"]).arg(&path))?;
     Ok(path)
 }
