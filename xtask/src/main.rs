@@ -1,5 +1,6 @@
 //! `cargo xtask ...`: everything a developer or CI runs, each command installing what it needs.
 
+mod apt;
 mod bench;
 mod e2e;
 mod image;

@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{apt::Apt, modules};
-use crate::shell::output;
+use super::modules;
+use crate::{apt::Apt, shell::output};
 
 /// Debian builds every kernel of a suite also for virtual machines: small, and with BTF.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
@@ -81,7 +81,7 @@ pub fn fetch(cache: &Path, name: &'static str, suite: &str) -> Result<Result<Ker
 }
 
 fn download(cache: &Path, suite: &str) -> Result<Vec<PathBuf>> {
-    let apt = Apt::new(cache.join(format!("apt-{suite}")), suite)?;
+    let apt = Apt::of_suite(cache.join(format!("apt-{suite}")), suite)?;
     apt.download(&apt.kernel_packages(META_PACKAGE)?)
 }
 

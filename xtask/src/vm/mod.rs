@@ -2,7 +2,6 @@
 //!
 //! docs/kernels.md says how a developer uses it.
 
-mod apt;
 mod boots;
 mod build;
 mod facts;
