@@ -2,11 +2,11 @@
 
 use evictd_config::Config;
 use evictd_engine::{
-    ContainerUsage, Earlier, EarlierEviction, EarlierRecreation, EarlierVictim, FsUsage, Layout,
-    NodeCondition, Observation, Owner, Recreation, Settings, model::settings::RankingStrategy,
+    Earlier, EarlierEviction, EarlierRecreation, EarlierVictim, Layout, NodeCondition, Observation,
+    Owner, Recreation, Settings, model::settings::RankingStrategy,
 };
 use evictd_tests::{
-    engine::{MI, Node, manager, manager_of, names, one_gib, step},
+    engine::{MI, Node, Round, first, manager, manager_of, mib, names, one_gib, plays, step},
     prelude::*,
 };
 
@@ -47,22 +47,13 @@ fn static_pods_are_judged_by_their_priority() {
         .pod("static", 300)
         .that(|pod| pod.is_static = true)
         .pod("other", 200);
-    assert_eq!(
-        names(&step(&mut manager(Mode::Kubelet, one_gib()), 1, &node).evictions),
-        ["other"]
-    );
-    assert_eq!(
-        names(&step(&mut manager(Mode::Evictd, one_gib()), 1, &node).evictions),
-        ["static"]
-    );
+    assert_eq!(first(Mode::Kubelet, &node), ["other"]);
+    assert_eq!(first(Mode::Evictd, &node), ["static"]);
     let critical = Node::with_memory(900, 1)
         .pod("critical", 300)
         .that(|pod| pod.priority = 2_000_001_000);
     for mode in [Mode::Kubelet, Mode::Evictd] {
-        assert_eq!(
-            names(&step(&mut manager(mode, one_gib()), 1, &critical).evictions),
-            [""; 0]
-        );
+        assert_eq!(first(mode, &critical), [""; 0]);
     }
 }
 
@@ -86,44 +77,25 @@ fn pods_of_unknown_priority_go_last() {
         ),
     ] {
         for strategy in ["kubelet", "qos", "usage"] {
-            {
-                let mut node = Node::default()
-                    .pod("unknown", 500)
-                    .that(unknown)
-                    .pod("known", 200)
-                    .that(important);
-                for usage in node.usages.values_mut() {
-                    let used = usage.memory_working_set;
-                    usage.processes = used;
-                    usage.ephemeral_storage = used;
-                    let logs = FsUsage {
-                        bytes: used,
-                        inodes: used,
-                    };
-                    usage.containers = vec![ContainerUsage {
-                        logs,
-                        ..ContainerUsage::default()
-                    }];
-                }
-                node.observe(signal, 600 * MI as i64, 1);
-                let config = json!({
-                    "evictionHard": thresholds,
-                    "rankingStrategy": strategy,
-                    "enforceNodeAllocatable": [],
-                });
-                let mut manager = manager(Mode::Evictd, config);
-                // One goes, and the other one when nothing is expected of the first any more.
-                for (second, expected) in [(1, "known"), (50, "unknown")] {
-                    node.observe(signal, 600 * MI as i64, second);
-                    let mut round = step(&mut manager, second, &node);
-                    if round.evictions.is_empty() {
-                        // Nothing can be reclaimed first.
-                        let (now, snapshot) = (second * 1_000_000_000, node.snapshot());
-                        round.evictions = manager.after_reclaim(now, &round, snapshot, snapshot);
-                    }
-                    assert_eq!(names(&round.evictions), [expected], "{signal} {strategy}");
-                }
+            let mut node = Node::default()
+                .pod("unknown", 500)
+                .that(unknown)
+                .pod("known", 200)
+                .that(important);
+            for (name, used) in [("unknown", 500 * MI), ("known", 200 * MI)] {
+                node.processes(name, used);
+                node.logs(name, used, used);
+                node.usages.get_mut(name).unwrap().ephemeral_storage = Some(used);
             }
+            let config = json!({
+                "evictionHard": thresholds,
+                "rankingStrategy": strategy,
+                "enforceNodeAllocatable": [],
+            });
+            let mut manager = manager(Mode::Evictd, config);
+            // One goes, and the other one when nothing is expected of the first any more.
+            let rounds: &[Round] = &[(1, mib(600), &["known"]), (50, mib(600), &["unknown"])];
+            plays(&mut manager, &mut node, signal, rounds);
         }
     }
 }
