@@ -6,7 +6,9 @@ use evictd_engine::{
     Owner, Recreation, Settings, model::settings::RankingStrategy,
 };
 use evictd_tests::{
-    engine::{MI, Node, Round, first, manager, manager_of, mib, names, one_gib, plays, step},
+    engine::{
+        MI, Node, Round, evicted, first, manager, manager_of, mib, names, one_gib, plays, step,
+    },
     prelude::*,
 };
 
@@ -253,7 +255,7 @@ fn who_was_out_of_sight_for_a_round_has_not_come_back() {
     let mut manager = manager(Mode::Evictd, one_gib());
     let calm = |second| Node::with_memory(4000, second);
     let short = Node::with_memory(900, 0).pod("agent-0", 300).that(owned);
-    assert_eq!(names(&step(&mut manager, 0, &short).evictions), ["agent-0"]);
+    assert_eq!(evicted(&mut manager, 0, &short), ["agent-0"]);
     step(&mut manager, 10, &calm(10));
     let again = calm(20).pod("agent-0", 1).that(owned);
     assert_eq!(step(&mut manager, 20, &again).recreations, []);
@@ -271,17 +273,12 @@ fn who_was_not_evicted_does_not_come_back() {
     let mut manager = manager(Mode::Evictd, one_gib());
     let calm = |second, name| Node::with_memory(4000, second).pod(name, 1).that(owned);
     let short = |second, name| Node::with_memory(900, second).pod(name, 300).that(owned);
-    assert_eq!(
-        names(&step(&mut manager, 0, &short(0, "agent-0")).evictions),
-        ["agent-0"]
-    );
+    assert_eq!(evicted(&mut manager, 0, &short(0, "agent-0")), ["agent-0"]);
     manager.cancel_eviction("agent-0");
     assert_eq!(step(&mut manager, 10, &calm(10, "agent-1")).recreations, []);
     // One that was evicted before that counts all the same.
-    assert_eq!(
-        names(&step(&mut manager, 20, &short(20, "agent-1")).evictions),
-        ["agent-1"]
-    );
+    let again = evicted(&mut manager, 20, &short(20, "agent-1"));
+    assert_eq!(again, ["agent-1"]);
     let found = step(&mut manager, 40, &short(40, "agent-2"));
     assert_eq!(
         (names(&found.evictions), found.recreations.len()),

@@ -21,15 +21,15 @@ fn a_deficit_that_does_not_grow_takes_one_pod_in_ten_seconds() {
     for (mode, second) in [(Mode::Evictd, 11), (Mode::Kubelet, 11)] {
         let mut manager = manager(mode, one_gib());
         node.observe(Signal::MemoryAvailable, 100 * MI as i64, 1);
-        assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["b"]);
+        assert_eq!(evicted(&mut manager, 1, &node), ["b"]);
         let mut later = node.clone();
         later.pods.retain(|pod| pod.name != "b");
         if mode == Mode::Evictd {
             later.observe(Signal::MemoryAvailable, 600 * MI as i64, 2);
-            assert_eq!(names(&step(&mut manager, 2, &later).evictions), [""; 0]);
+            assert_eq!(evicted(&mut manager, 2, &later), [""; 0]);
         }
         later.observe(Signal::MemoryAvailable, 600 * MI as i64, second);
-        assert_eq!(names(&step(&mut manager, second, &later).evictions), ["c"]);
+        assert_eq!(evicted(&mut manager, second, &later), ["c"]);
     }
 }
 
@@ -153,19 +153,11 @@ fn a_sample_is_acted_on_once() {
     for mode in [Mode::Evictd, Mode::Kubelet] {
         let mut manager = manager(mode, one_gib());
         let node = Node::with_memory(900, 1).pod("a", 300);
-        assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["a"]);
+        assert_eq!(evicted(&mut manager, 1, &node), ["a"]);
         let mut later = Node::with_memory(900, 1).pod("b", 300);
-        assert_eq!(
-            names(&step(&mut manager, 10, &later).evictions),
-            [""; 0],
-            "{mode:?}"
-        );
+        assert_eq!(evicted(&mut manager, 10, &later), [""; 0], "{mode:?}");
         later.observe(Signal::MemoryAvailable, 900 * MI as i64, 2);
-        assert_eq!(
-            names(&step(&mut manager, 20, &later).evictions),
-            ["b"],
-            "{mode:?}"
-        );
+        assert_eq!(evicted(&mut manager, 20, &later), ["b"], "{mode:?}");
     }
 }
 
