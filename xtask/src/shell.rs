@@ -82,11 +82,8 @@ pub fn cargo() -> Command {
 }
 
 pub fn target_dir() -> Result<PathBuf> {
-    let out = cargo()
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .output()
-        .context("cannot start cargo metadata")?;
-    let metadata: serde_json::Value = serde_json::from_slice(&out.stdout)?;
+    let metadata = output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
     let dir = metadata["target_directory"].as_str();
     dir.map(PathBuf::from)
         .context("cargo metadata names no target directory")
