@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use evictd_config::Config;
 use evictd_engine::{
-    EvictionDecision, Layout, Observation, Observations, Plan, Planner, Pod, PodUsage, Settings,
-    Signal, Snapshot, Usages,
-    model::settings::{Mode, RankingStrategy},
+    ContainerUsage, EmptyDir, EvictionDecision, Layout, Observation, Observations, Plan, Planner,
+    Pod, PodUsage, Settings, Signal, Snapshot, Usages, Volume, VolumeUsage,
+    model::{
+        quantity::Quantity,
+        settings::{Mode, RankingStrategy},
+    },
 };
 use serde_json::{Value, json};
 
@@ -69,6 +72,42 @@ impl Node {
         self
     }
 
+    fn usage(&mut self, name: &str) -> &mut PodUsage {
+        self.usages.entry(name.to_owned()).or_default()
+    }
+
+    /// Sets how many processes a pod has.
+    pub fn processes(&mut self, name: &str, count: u64) {
+        self.usage(name).processes = Some(count);
+    }
+
+    /// Sets what a pod has on the disk: logs of this many bytes and inodes.
+    pub fn logs(&mut self, name: &str, bytes: u64, inodes: u64) {
+        let mut container = ContainerUsage::default();
+        container.logs.bytes = Some(bytes);
+        container.logs.inodes = Some(inodes);
+        self.usage(name).containers = vec![container];
+    }
+
+    /// Gives a pod an emptyDir with a size limit, and what is in it.
+    pub fn empty_dir(&mut self, name: &str, limit: u64, used: u64) {
+        let volume = Volume {
+            name: "v".into(),
+            is_local: true,
+            empty_dir: Some(EmptyDir {
+                size_limit: Some(Quantity::bytes(limit)),
+            }),
+        };
+        let pods = self.pods.iter_mut().filter(|pod| pod.name == name);
+        pods.for_each(|pod| pod.volumes = vec![volume.clone()]);
+        let mut volume = VolumeUsage {
+            name: "v".into(),
+            ..VolumeUsage::default()
+        };
+        volume.fs.bytes = Some(used);
+        self.usage(name).volumes = vec![volume];
+    }
+
     /// The node as the manager takes it.
     pub fn snapshot(&self) -> Snapshot<'_> {
         Snapshot {
@@ -109,6 +148,46 @@ pub fn names(evictions: &[EvictionDecision]) -> Vec<&str> {
         .iter()
         .map(|eviction| eviction.name.as_str())
         .collect()
+}
+
+/// A round's evictions, with those after a reclaim that brings nothing.
+pub fn decided(manager: &mut Planner, second: i64, node: &Node) -> Vec<EvictionDecision> {
+    let mut round = step(manager, second, node);
+    let (now, snapshot) = (second * 1_000_000_000, node.snapshot());
+    if !round.node_reclaim.is_empty() {
+        let evictions = manager.after_reclaim(now, &round, snapshot, snapshot);
+        round.evictions.extend(evictions);
+    }
+    round.evictions
+}
+
+/// Their names.
+pub fn evicted(manager: &mut Planner, second: i64, node: &Node) -> Vec<String> {
+    let decided = decided(manager, second, node).into_iter();
+    decided.map(|eviction| eviction.name).collect()
+}
+
+/// Who goes in the first round where memory has a hard threshold of 1Gi.
+pub fn first(mode: Mode, node: &Node) -> Vec<String> {
+    evicted(&mut manager(mode, one_gib()), 1, node)
+}
+
+/// A second, what is left of a signal by then, and the pods that go.
+pub type Round = (i64, i64, &'static [&'static str]);
+
+/// Plays rounds one after the other.
+#[track_caller]
+pub fn plays(manager: &mut Planner, node: &mut Node, signal: Signal, rounds: &[Round]) {
+    for (second, available, expected) in rounds {
+        node.observe(signal, *available, *second);
+        let evicted = evicted(manager, *second, node);
+        assert_eq!(evicted, *expected, "{signal}, second {second}");
+    }
+}
+
+/// Bytes, as what is left of a signal.
+pub const fn mib(count: i64) -> i64 {
+    count << 20
 }
 
 pub const STRATEGIES: [RankingStrategy; 3] = [

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use evictd_engine::{
-    ManagedPod, Pod, QosClass,
+    ManagedPod, Owner, Pod, QosClass,
     permit::{EvictionPermit, LastResort},
 };
 use evictd_node::pods::table::{Entry, PodTable};
@@ -84,6 +84,28 @@ pub fn policy(name: &str, spec: Value) -> EvictionPolicy {
         "spec": scoped(spec),
     });
     EvictionPolicy::read(document).expect("a policy")
+}
+
+/// A spec with one rule: pods may go within these limits.
+pub fn always(limits: &Value) -> Value {
+    json!({"rules": [{"name": "r", "evict": "Always", "limits": limits}]})
+}
+
+/// A policy of one gate, which decides alone.
+pub fn gated(mut gate: Value) -> EvictionPolicy {
+    gate["name"] = "g".into();
+    gate["interval"] = "100ms".into();
+    let rule = json!({"name": "r", "evict": "When", "when": "gates.g"});
+    policy("p", json!({"gates": [gate], "rules": [rule]}))
+}
+
+/// The object that a pod belongs to; its UID is its name.
+pub fn owner(kind: &str, name: &str) -> Owner {
+    Owner {
+        kind: kind.into(),
+        name: name.into(),
+        uid: name.into(),
+    }
 }
 
 /// The name of a pod that has a number.

@@ -14,7 +14,7 @@ use crate::{
     image::static_program,
     setup,
     shell::{become_program, output, release_binaries, target_dir},
-    vm::guest::{self, Guest},
+    vm::race::{self, Race},
 };
 
 /// The kernel whose suite also has the other daemons.
@@ -83,7 +83,7 @@ fn in_guest(jobs: Vec<Vec<String>>, file: &Path) -> Result<()> {
         program("evictd-tests", "bench", "/tests/bench")?,
         program("evictd-tests", "hog", "/tests/hog")?,
     ];
-    let guest = Guest {
+    let race = Race {
         kernel: KERNEL,
         memory_mib: MEMORY_MIB,
         accel: "tcg",
@@ -94,7 +94,7 @@ fn in_guest(jobs: Vec<Vec<String>>, file: &Path) -> Result<()> {
         timeout: SECONDS,
     };
     let total = jobs.len();
-    guest::run(&guest, jobs, |so_far| {
+    race::run(&race, jobs, |so_far| {
         if let Some(outcome) = so_far.jobs.last() {
             let line = |line: &&str| line.starts_with("node: ");
             let said = outcome.output.lines().rfind(line);

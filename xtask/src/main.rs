@@ -1,8 +1,10 @@
 //! `cargo xtask ...`: everything a developer or CI runs, each command installing what it needs.
 
+mod apt;
 mod bench;
 mod e2e;
 mod image;
+mod libtest;
 mod lint;
 mod parallel;
 mod plan;

@@ -8,7 +8,7 @@ use std::{path::Path, process::Command};
 use anyhow::{Context as _, Result, bail};
 use toolchain::{Compiler, find_linker};
 
-use crate::shell::{apt_install, cargo, run as sh};
+use crate::shell::{apt_install, cargo, missing, run as sh};
 
 const BPF_LINKER_VERSION: &str = "0.13.0";
 const LLVM_PREFIX: &str = "/usr/lib/llvm-22";
@@ -26,11 +26,7 @@ const FOR_TESTS: [(&str, &str); 4] = [
 /// Installs what tests need beyond the toolchain. A machine that does not have it is no failure: they are skipped there,
 /// and say why.
 pub fn for_tests() {
-    let missing: Vec<&str> = FOR_TESTS
-        .iter()
-        .filter(|(program, _)| !is_installed(program))
-        .map(|(_, package)| *package)
-        .collect();
+    let missing = missing(&FOR_TESTS);
     if missing.is_empty() {
         return;
     }
@@ -60,13 +56,6 @@ pub fn tracefs() {
     if let Err(error) = sh(mount.args(["-t", "tracefs", "tracefs", TRACEFS])) {
         println!("setup: without tracefs, some tests will be skipped: {error:#}");
     }
-}
-
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    // Where Debian has runc, which is in the PATH of root alone.
-    let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
-    dirs.into_iter().any(|dir| dir.join(program).is_file())
 }
 
 /// Installs what is missing and says what it does; silent and fast when nothing is.

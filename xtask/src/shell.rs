@@ -1,6 +1,7 @@
 //! Running other programs: one place that shows the command when it fails.
 
 use std::{
+    env,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::Command,
@@ -31,6 +32,22 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Where a program is; the sbin directories count even when PATH leaves them out.
+pub fn find(program: &str) -> Result<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(program))
+        .find(|path| path.is_file())
+        .with_context(|| format!("{program} is not installed"))
+}
+
+/// Of programs with their packages, the packages of those that are not here.
+pub fn missing<'a>(wanted: &[(&str, &'a str)]) -> Vec<&'a str> {
+    let missing = wanted.iter().filter(|(program, _)| find(program).is_err());
+    missing.map(|(_, package)| *package).collect()
+}
+
 /// Installs Debian packages; refreshes the package lists only when the packages are not known yet.
 pub fn apt_install(packages: &[&str]) -> Result<()> {
     // SAFETY: geteuid has no preconditions and cannot fail.
@@ -55,7 +72,7 @@ pub fn apt_install(packages: &[&str]) -> Result<()> {
 /// such a variable changes (ring's) would have all that depends on them compiled anew.
 pub fn cargo() -> Command {
     let mut cargo = Command::new("cargo");
-    for (name, _) in std::env::vars_os() {
+    for (name, _) in env::vars_os() {
         let of_package = |n: &str| n.starts_with("CARGO_PKG_") || n.starts_with("CARGO_MANIFEST_");
         if name.to_str().is_some_and(of_package) {
             cargo.env_remove(&name);
@@ -65,11 +82,8 @@ pub fn cargo() -> Command {
 }
 
 pub fn target_dir() -> Result<PathBuf> {
-    let out = cargo()
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .output()
-        .context("cannot start cargo metadata")?;
-    let metadata: serde_json::Value = serde_json::from_slice(&out.stdout)?;
+    let metadata = output(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
     let dir = metadata["target_directory"].as_str();
     dir.map(PathBuf::from)
         .context("cargo metadata names no target directory")

@@ -2,11 +2,13 @@
 
 use evictd_config::Config;
 use evictd_engine::{
-    ContainerUsage, Earlier, EarlierEviction, EarlierRecreation, EarlierVictim, FsUsage, Layout,
-    NodeCondition, Observation, Owner, Recreation, Settings, model::settings::RankingStrategy,
+    Earlier, EarlierEviction, EarlierRecreation, EarlierVictim, Layout, NodeCondition, Observation,
+    Owner, Recreation, Settings, model::settings::RankingStrategy,
 };
 use evictd_tests::{
-    engine::{MI, Node, manager, manager_of, names, one_gib, step},
+    engine::{
+        MI, Node, Round, evicted, first, manager, manager_of, mib, names, one_gib, plays, step,
+    },
     prelude::*,
 };
 
@@ -47,22 +49,13 @@ fn static_pods_are_judged_by_their_priority() {
         .pod("static", 300)
         .that(|pod| pod.is_static = true)
         .pod("other", 200);
-    assert_eq!(
-        names(&step(&mut manager(Mode::Kubelet, one_gib()), 1, &node).evictions),
-        ["other"]
-    );
-    assert_eq!(
-        names(&step(&mut manager(Mode::Evictd, one_gib()), 1, &node).evictions),
-        ["static"]
-    );
+    assert_eq!(first(Mode::Kubelet, &node), ["other"]);
+    assert_eq!(first(Mode::Evictd, &node), ["static"]);
     let critical = Node::with_memory(900, 1)
         .pod("critical", 300)
         .that(|pod| pod.priority = 2_000_001_000);
     for mode in [Mode::Kubelet, Mode::Evictd] {
-        assert_eq!(
-            names(&step(&mut manager(mode, one_gib()), 1, &critical).evictions),
-            [""; 0]
-        );
+        assert_eq!(first(mode, &critical), [""; 0]);
     }
 }
 
@@ -86,44 +79,25 @@ fn pods_of_unknown_priority_go_last() {
         ),
     ] {
         for strategy in ["kubelet", "qos", "usage"] {
-            {
-                let mut node = Node::default()
-                    .pod("unknown", 500)
-                    .that(unknown)
-                    .pod("known", 200)
-                    .that(important);
-                for usage in node.usages.values_mut() {
-                    let used = usage.memory_working_set;
-                    usage.processes = used;
-                    usage.ephemeral_storage = used;
-                    let logs = FsUsage {
-                        bytes: used,
-                        inodes: used,
-                    };
-                    usage.containers = vec![ContainerUsage {
-                        logs,
-                        ..ContainerUsage::default()
-                    }];
-                }
-                node.observe(signal, 600 * MI as i64, 1);
-                let config = json!({
-                    "evictionHard": thresholds,
-                    "rankingStrategy": strategy,
-                    "enforceNodeAllocatable": [],
-                });
-                let mut manager = manager(Mode::Evictd, config);
-                // One goes, and the other one when nothing is expected of the first any more.
-                for (second, expected) in [(1, "known"), (50, "unknown")] {
-                    node.observe(signal, 600 * MI as i64, second);
-                    let mut round = step(&mut manager, second, &node);
-                    if round.evictions.is_empty() {
-                        // Nothing can be reclaimed first.
-                        let (now, snapshot) = (second * 1_000_000_000, node.snapshot());
-                        round.evictions = manager.after_reclaim(now, &round, snapshot, snapshot);
-                    }
-                    assert_eq!(names(&round.evictions), [expected], "{signal} {strategy}");
-                }
+            let mut node = Node::default()
+                .pod("unknown", 500)
+                .that(unknown)
+                .pod("known", 200)
+                .that(important);
+            for (name, used) in [("unknown", 500 * MI), ("known", 200 * MI)] {
+                node.processes(name, used);
+                node.logs(name, used, used);
+                node.usages.get_mut(name).unwrap().ephemeral_storage = Some(used);
             }
+            let config = json!({
+                "evictionHard": thresholds,
+                "rankingStrategy": strategy,
+                "enforceNodeAllocatable": [],
+            });
+            let mut manager = manager(Mode::Evictd, config);
+            // One goes, and the other one when nothing is expected of the first any more.
+            let rounds: &[Round] = &[(1, mib(600), &["known"]), (50, mib(600), &["unknown"])];
+            plays(&mut manager, &mut node, signal, rounds);
         }
     }
 }
@@ -281,7 +255,7 @@ fn who_was_out_of_sight_for_a_round_has_not_come_back() {
     let mut manager = manager(Mode::Evictd, one_gib());
     let calm = |second| Node::with_memory(4000, second);
     let short = Node::with_memory(900, 0).pod("agent-0", 300).that(owned);
-    assert_eq!(names(&step(&mut manager, 0, &short).evictions), ["agent-0"]);
+    assert_eq!(evicted(&mut manager, 0, &short), ["agent-0"]);
     step(&mut manager, 10, &calm(10));
     let again = calm(20).pod("agent-0", 1).that(owned);
     assert_eq!(step(&mut manager, 20, &again).recreations, []);
@@ -299,17 +273,12 @@ fn who_was_not_evicted_does_not_come_back() {
     let mut manager = manager(Mode::Evictd, one_gib());
     let calm = |second, name| Node::with_memory(4000, second).pod(name, 1).that(owned);
     let short = |second, name| Node::with_memory(900, second).pod(name, 300).that(owned);
-    assert_eq!(
-        names(&step(&mut manager, 0, &short(0, "agent-0")).evictions),
-        ["agent-0"]
-    );
+    assert_eq!(evicted(&mut manager, 0, &short(0, "agent-0")), ["agent-0"]);
     manager.cancel_eviction("agent-0");
     assert_eq!(step(&mut manager, 10, &calm(10, "agent-1")).recreations, []);
     // One that was evicted before that counts all the same.
-    assert_eq!(
-        names(&step(&mut manager, 20, &short(20, "agent-1")).evictions),
-        ["agent-1"]
-    );
+    let again = evicted(&mut manager, 20, &short(20, "agent-1"));
+    assert_eq!(again, ["agent-1"]);
     let found = step(&mut manager, 40, &short(40, "agent-2"));
     assert_eq!(
         (names(&found.evictions), found.recreations.len()),

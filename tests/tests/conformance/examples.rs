@@ -18,6 +18,23 @@ struct Example {
     stats: Value,
 }
 
+impl Example {
+    fn new(name: &'static str, requests: Value, limits: Value, stats: Value) -> Self {
+        Self {
+            name,
+            requests,
+            limits,
+            stats,
+        }
+    }
+
+    /// Of a pod that uses this much memory.
+    fn memory(name: &'static str, requests: Value, limits: Value, bytes: u64) -> Self {
+        let stats = json!({"memory": {"workingSetBytes": bytes}});
+        Self::new(name, requests, limits, stats)
+    }
+}
+
 /// Runs `evictd rank` over pods and returns its JSON.
 fn rank(signal: &str, strategy: &str, node: Value, examples: &[Example]) -> Value {
     let pods: Vec<Value> = examples
@@ -47,16 +64,12 @@ fn rank(signal: &str, strategy: &str, node: Value, examples: &[Example]) -> Valu
     serde_json::from_str(&evictd(arguments).good()).expect("JSON")
 }
 
-fn order(ranking: &Value) -> String {
-    let names = ranking["order"]
-        .as_array()
-        .expect("an order")
-        .iter()
-        .map(|name| name.as_str().expect("a name"));
-    names
-        .map(|name| name.trim_start_matches("n/"))
-        .collect::<Vec<_>>()
-        .join(" ")
+/// The names in the order in which they go.
+fn order(signal: &str, strategy: &str, examples: &[Example]) -> String {
+    let ranking = rank(signal, strategy, json!({}), examples);
+    let names = ranking["order"].as_array().expect("an order").iter();
+    let names = names.map(|name| name.as_str().expect("a name").trim_start_matches("n/"));
+    names.collect::<Vec<_>>().join(" ")
 }
 
 /// The six pods that use a disk: class and usage in M.
@@ -71,13 +84,10 @@ fn disk_example() -> Vec<Example> {
         ("F", guaranteed.clone(), guaranteed, 1000),
     ]
     .into_iter()
-    .map(|(name, requests, limits, used)| Example {
-        name,
-        requests,
-        limits,
-        stats: json!({"containers": [{
-            "name": "c", "rootfs": {"usedBytes": used * 1_000_000u64, "inodesUsed": used}, "logs": {"usedBytes": 0}
-        }]}),
+    .map(|(name, requests, limits, used)| {
+        let rootfs = json!({"usedBytes": used * 1_000_000u64, "inodesUsed": used});
+        let container = json!({"name": "c", "rootfs": rootfs, "logs": {"usedBytes": 0}});
+        Example::new(name, requests, limits, json!({"containers": [container]}))
     })
     .collect()
 }
@@ -94,11 +104,8 @@ fn memory_example(g: u64) -> Vec<Example> {
         ("F", both("2Gi"), both("2Gi"), 10),
     ]
     .into_iter()
-    .map(|(name, requests, limits, tenths)| Example {
-        name,
-        requests,
-        limits,
-        stats: json!({"memory": {"workingSetBytes": tenths * g / 10}}),
+    .map(|(name, requests, limits, tenths)| {
+        Example::memory(name, requests, limits, tenths * g / 10)
     })
     .collect()
 }
@@ -106,30 +113,19 @@ fn memory_example(g: u64) -> Vec<Example> {
 #[test]
 fn disk_is_taken_by_usage() {
     // R25
-    assert_eq!(
-        order(&rank(
-            "nodefs.available",
-            "usage",
-            json!({}),
-            &disk_example()
-        )),
-        "B C F A D E"
-    );
+    let order = order("nodefs.available", "usage", &disk_example());
+    assert_eq!(order, "B C F A D E");
 }
 
 #[test]
 fn memory_is_taken_by_what_exceeds_the_request() {
     // R26: the document's G, once as 10^9 and once as 2^30. Limits play no part.
     for g in [1_000_000_000, GI] {
-        let ranking = rank("memory.available", "kubelet", json!({}), &memory_example(g));
-        assert_eq!(order(&ranking), "C A E B D F");
+        let order = order("memory.available", "kubelet", &memory_example(g));
+        assert_eq!(order, "C A E B D F");
     }
-    let ranking = rank(
-        "memory.available",
-        "kubelet",
-        json!({}),
-        &memory_example(GI),
-    );
+    let examples = memory_example(GI);
+    let ranking = rank("memory.available", "kubelet", json!({}), &examples);
     let excess: Vec<i64> = ranking["pods"]
         .as_array()
         .expect("pods")
@@ -146,36 +142,20 @@ fn a_pods_usage_is_the_sum_over_its_containers() {
     let containers: Vec<Value> = [300, 500]
         .map(|used| json!({"name": "c", "rootfs": {"usedBytes": used}, "logs": {"usedBytes": 1}}))
         .into();
-    let example = Example {
-        name: "A",
-        requests: json!({}),
-        limits: json!({}),
-        stats: json!({"containers": containers}),
-    };
-    assert_eq!(
-        rank("nodefs.available", "kubelet", json!({}), &[example])["pods"][0]["usage"],
-        802
-    );
+    let stats = json!({"containers": containers});
+    let example = Example::new("A", json!({}), json!({}), stats);
+    let ranking = rank("nodefs.available", "kubelet", json!({}), &[example]);
+    assert_eq!(ranking["pods"][0]["usage"], 802);
 }
 
 #[test]
 fn the_qos_strategy_takes_the_classes_in_turn() {
     // R20: in a class those above their request first, by excess, then the others by usage.
-    assert_eq!(
-        order(&rank(
-            "memory.available",
-            "qos",
-            json!({}),
-            &memory_example(GI)
-        )),
-        "A E C D B F"
-    );
+    let memory = order("memory.available", "qos", &memory_example(GI));
+    assert_eq!(memory, "A E C D B F");
     // R21: disk by usage inside a class, inodes the lowest class first.
     for signal in ["nodefs.available", "nodefs.inodesFree"] {
-        assert_eq!(
-            order(&rank(signal, "qos", json!({}), &disk_example())),
-            "A E C D B F"
-        );
+        assert_eq!(order(signal, "qos", &disk_example()), "A E C D B F");
     }
 }
 
@@ -183,25 +163,12 @@ fn the_qos_strategy_takes_the_classes_in_turn() {
 fn the_oom_killers_choice_is_shown_beside_the_eviction() {
     // R13, R27: a node of 30Gi, a Burstable pod that requests 4Gi.
     let node = json!({"memory": {"availableBytes": GI, "workingSetBytes": 29 * GI}});
+    let nine = json!({"memory": "9Gi", "cpu": "1"});
+    let four = json!({"memory": "4Gi"});
     let examples = [
-        Example {
-            name: "burstable",
-            requests: json!({"memory": "4Gi"}),
-            limits: json!({}),
-            stats: json!({"memory": {"workingSetBytes": 5 * GI}}),
-        },
-        Example {
-            name: "besteffort",
-            requests: json!({}),
-            limits: json!({}),
-            stats: json!({"memory": {"workingSetBytes": 100 * MI}}),
-        },
-        Example {
-            name: "guaranteed",
-            requests: json!({"memory": "9Gi", "cpu": "1"}),
-            limits: json!({"memory": "9Gi", "cpu": "1"}),
-            stats: json!({"memory": {"workingSetBytes": 8 * GI}}),
-        },
+        Example::memory("burstable", four, json!({}), 5 * GI),
+        Example::memory("besteffort", json!({}), json!({}), 100 * MI),
+        Example::memory("guaranteed", nine.clone(), nine, 8 * GI),
     ];
     let ranking = rank("memory.available", "kubelet", node, &examples);
     let shown = |name: &str| {
@@ -226,12 +193,8 @@ fn the_oom_killers_choice_is_shown_beside_the_eviction() {
 #[test]
 fn reservations_must_cover_the_largest_threshold() {
     // R16: 10Gi, a tenth of it reserved, a tenth of it the threshold: 8Gi are left for pods.
+    let one = |value: &str| BTreeMap::from([("memory.available".to_owned(), value.to_owned())]);
     let thresholds = |hard: &str, soft: &str| {
-        let one = |value: &str| {
-            [("memory.available".to_owned(), value.to_owned())]
-                .into_iter()
-                .collect()
-        };
         let texts = ThresholdTexts {
             hard: one(hard),
             soft: one(soft),
@@ -256,11 +219,7 @@ fn reservations_must_cover_the_largest_threshold() {
 #[test]
 fn minimum_reclaim_adds_to_the_threshold() {
     // R11: nodefs 1Gi + 500Mi; eviction goes on until 1.5Gi (the document rounds) are available.
-    let one = |value: &str| {
-        [("nodefs.available".to_owned(), value.to_owned())]
-            .into_iter()
-            .collect()
-    };
+    let one = |value: &str| BTreeMap::from([("nodefs.available".to_owned(), value.to_owned())]);
     let texts = ThresholdTexts {
         hard: one("1Gi"),
         minimum_reclaim: one("500Mi"),

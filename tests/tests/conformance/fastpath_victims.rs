@@ -1,13 +1,11 @@
 //! What the fast path kills counts for everything else that is short, as what the control loop kills does, and goes once.
 
 use evictd_engine::{
-    ContainerUsage, Earlier, EarlierVictim, EmptyDir, FsUsage, Planner, Timing, Volume,
-    VolumeUsage,
-    model::quantity::Quantity,
+    Earlier, EarlierVictim, Planner, Timing,
     pace::{Decision, Judged, Rule},
 };
 use evictd_tests::{
-    engine::{MI, Node, manager, names, step},
+    engine::{MI, Node, Round, decided, evicted, manager, plays},
     prelude::*,
 };
 
@@ -27,16 +25,8 @@ fn everything() -> Value {
 fn bomb_and_innocent() -> Node {
     let mut node = Node::default().pod("bomb", 500).pod("innocent", 100);
     for (name, times) in [("bomb", 5), ("innocent", 1)] {
-        let usage = node.usages.get_mut(name).expect("a pod");
-        usage.processes = Some(100 * times);
-        let logs = FsUsage {
-            bytes: Some(100 * MI * times),
-            inodes: Some(100 * times),
-        };
-        usage.containers = vec![ContainerUsage {
-            logs,
-            ..ContainerUsage::default()
-        }];
+        node.processes(name, 100 * times);
+        node.logs(name, 100 * MI * times, 100 * times);
     }
     for (signal, plenty) in all_short(0).map(|(signal, _)| (signal, 4 << 30)) {
         node.observe(signal, plenty, 1);
@@ -53,18 +43,6 @@ fn all_short(more: i64) -> [(Signal, i64); 4] {
         (Signal::NodeFsAvailable, bytes),
         (Signal::NodeFsInodesFree, count),
     ]
-}
-
-/// A round, and what goes after a reclaim that brings nothing.
-fn evicted(manager: &mut Planner, second: i64, node: &Node) -> Vec<String> {
-    let mut round = step(manager, second, node);
-    let (now, snapshot) = (second * SECOND, node.snapshot());
-    if !round.node_reclaim.is_empty() {
-        let evictions = manager.after_reclaim(now, &round, snapshot, snapshot);
-        round.evictions.extend(evictions);
-    }
-    let names = names(&round.evictions).into_iter();
-    names.map(str::to_owned).collect()
 }
 
 /// A manager that is told of a kill of the bomb for memory when one signal is short.
@@ -90,16 +68,14 @@ fn what_a_victim_of_the_fast_path_leaves_behind_is_still_to_come() {
         node.pods.remove(0);
         // A part of it comes; the rest alone is waited for.
         let part = all_short(25).into_iter().find(|(s, _)| *s == signal);
-        for (second, available, expected) in [
-            (3, available, vec![]),
-            (4, part.expect("a signal").1, vec![]),
-            (1 + patience, part.expect("a signal").1, vec![]),
-            (3 + patience, part.expect("a signal").1, vec!["innocent"]),
-        ] {
-            node.observe(signal, available, second);
-            let evicted = evicted(&mut manager, second, &node);
-            assert_eq!(evicted, expected, "{signal}, second {second}");
-        }
+        let part = part.expect("a signal").1;
+        let rounds: &[Round] = &[
+            (3, available, &[]),
+            (4, part, &[]),
+            (1 + patience, part, &[]),
+            (3 + patience, part, &["innocent"]),
+        ];
+        plays(&mut manager, &mut node, signal, rounds);
     }
 }
 
@@ -110,11 +86,9 @@ fn a_victim_of_the_fast_path_that_still_dies_counts() {
         let mut node = bomb_and_innocent();
         let mut manager = told(&mut node, signal, available);
         if signal == Signal::PidAvailable {
-            node.usages.get_mut("bomb").expect("a pod").processes = Some(1);
+            node.processes("bomb", 1);
         }
-        node.observe(signal, available, 3);
-        let evicted = evicted(&mut manager, 3, &node);
-        assert_eq!(evicted, [""; 0], "{signal}");
+        plays(&mut manager, &mut node, signal, &[(3, available, &[])]);
     }
 }
 
@@ -124,29 +98,16 @@ fn a_victim_of_the_fast_path_goes_once() {
     for (signal, available) in all_short(0) {
         let mut node = bomb_and_innocent();
         let mut manager = told(&mut node, signal, available);
-        for (second, expected) in [(3, vec![]), (50, vec!["innocent"]), (100, vec![])] {
-            node.observe(signal, available, second);
-            let evicted = evicted(&mut manager, second, &node);
-            assert_eq!(evicted, expected, "{signal}, second {second}");
-        }
+        let rounds: &[Round] = &[
+            (3, available, &[]),
+            (50, available, &["innocent"]),
+            (100, available, &[]),
+        ];
+        plays(&mut manager, &mut node, signal, rounds);
     }
     let mut node = bomb_and_innocent();
     let mut manager = told(&mut node, Signal::MemoryAvailable, 4 << 30);
-    node.pods[0].volumes = vec![Volume {
-        name: "v".into(),
-        is_local: true,
-        empty_dir: Some(EmptyDir {
-            size_limit: Some(Quantity::bytes(MI)),
-        }),
-    }];
-    let fs = FsUsage {
-        bytes: Some(2 * MI),
-        inodes: None,
-    };
-    node.usages.get_mut("bomb").expect("a pod").volumes = vec![VolumeUsage {
-        name: "v".into(),
-        fs,
-    }];
+    node.empty_dir("bomb", MI, 2 * MI);
     assert_eq!(evicted(&mut manager, 3, &node), [""; 0]);
     // Should the kubelet start it again, it is another one.
     let bomb = node.pods.remove(0);
@@ -220,13 +181,7 @@ fn what_a_decision_was_made_from_makes_it_again() {
         let mut evictions = Vec::new();
         for second in [2, 3] {
             node.observe(signal, available, second);
-            let mut round = step(&mut manager, second, &node);
-            if !round.node_reclaim.is_empty() {
-                let (now, snapshot) = (second * SECOND, node.snapshot());
-                let after = manager.after_reclaim(now, &round, snapshot, snapshot);
-                round.evictions.extend(after);
-            }
-            evictions.extend(round.evictions);
+            evictions.extend(decided(&mut manager, second, &node));
         }
         let [eviction] = &evictions[..] else {
             panic!("{signal}: {evictions:?}");
@@ -253,7 +208,7 @@ fn a_pod_that_is_not_known_spares_none() {
     let mut manager = told(&mut node, Signal::PidAvailable, 950);
     node.pods.remove(0);
     node = node.pod("late", 0);
-    node.usages.get_mut("late").expect("a pod").processes = Some(1);
+    node.processes("late", 1);
     let change = |pod: &mut Pod| pod.priority = -1;
     node = node.that(change);
     manager.note_external_eviction(3 * SECOND, node.snapshot(), "gone", Signal::MemoryAvailable);

@@ -3,11 +3,10 @@
 
 use evictd_config::Config;
 use evictd_engine::{
-    Cause, ContainerUsage, EmptyDir, FsUsage, Layout, NodeReclaim, Observation, Planner, Settings,
-    Volume, VolumeUsage, model::quantity::Quantity,
+    Cause, Layout, NodeReclaim, Observation, Planner, Settings, model::quantity::Quantity,
 };
 use evictd_tests::{
-    engine::{MI, Node, manager, names, one_gib, step},
+    engine::{MI, Node, Round, evicted, first, manager, mib, names, one_gib, plays, step},
     prelude::*,
 };
 
@@ -22,15 +21,15 @@ fn a_deficit_that_does_not_grow_takes_one_pod_in_ten_seconds() {
     for (mode, second) in [(Mode::Evictd, 11), (Mode::Kubelet, 11)] {
         let mut manager = manager(mode, one_gib());
         node.observe(Signal::MemoryAvailable, 100 * MI as i64, 1);
-        assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["b"]);
+        assert_eq!(evicted(&mut manager, 1, &node), ["b"]);
         let mut later = node.clone();
         later.pods.retain(|pod| pod.name != "b");
         if mode == Mode::Evictd {
             later.observe(Signal::MemoryAvailable, 600 * MI as i64, 2);
-            assert_eq!(names(&step(&mut manager, 2, &later).evictions), [""; 0]);
+            assert_eq!(evicted(&mut manager, 2, &later), [""; 0]);
         }
         later.observe(Signal::MemoryAvailable, 600 * MI as i64, second);
-        assert_eq!(names(&step(&mut manager, second, &later).evictions), ["c"]);
+        assert_eq!(evicted(&mut manager, second, &later), ["c"]);
     }
 }
 
@@ -42,16 +41,13 @@ fn a_growth_takes_as_many_pods_as_it_takes_to_live_until_their_memory_is_back() 
         .pod("a", 300)
         .pod("b", 200)
         .pod("c", 100);
-    for (second, available, expected) in [
-        (1, 1030, vec![]),
-        (2, 700, vec!["a"]),
-        (3, 400, vec![]),
-        (4, 100, vec!["b"]),
-    ] {
-        node.observe(Signal::MemoryAvailable, available * MI as i64, second);
-        let evictions = step(&mut manager, second, &node).evictions;
-        assert_eq!(names(&evictions), expected, "second {second}");
-    }
+    let rounds: &[Round] = &[
+        (1, mib(1030), &[]),
+        (2, mib(700), &["a"]),
+        (3, mib(400), &[]),
+        (4, mib(100), &["b"]),
+    ];
+    plays(&mut manager, &mut node, Signal::MemoryAvailable, rounds);
 }
 
 #[test]
@@ -59,15 +55,15 @@ fn memory_on_its_way_back_counts() {
     // R43: the victims are still there, what they use is still missing, and no other pod dies for it.
     let mut manager = manager(Mode::Evictd, one_gib());
     let mut node = Node::with_memory(800, 1).pod("a", 300).pod("b", 200);
-    assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["a"]);
-    node.observe(Signal::MemoryAvailable, 800 * MI as i64, 2);
-    assert_eq!(names(&step(&mut manager, 2, &node).evictions), [""; 0]);
-    // Only the part of a new deficit that is not on its way takes another victim, when the kubelet would have looked again.
-    for (second, expected) in [(3, vec![]), (10, vec![]), (11, vec!["b"])] {
-        node.observe(Signal::MemoryAvailable, 700 * MI as i64, second);
-        let evictions = step(&mut manager, second, &node).evictions;
-        assert_eq!(names(&evictions), expected, "second {second}");
-    }
+    let rounds: &[Round] = &[
+        (1, mib(800), &["a"]),
+        (2, mib(800), &[]),
+        // Only the part of a new deficit that is not on its way takes another victim, when the kubelet would have looked again.
+        (3, mib(700), &[]),
+        (10, mib(700), &[]),
+        (11, mib(700), &["b"]),
+    ];
+    plays(&mut manager, &mut node, Signal::MemoryAvailable, rounds);
 }
 
 #[test]
@@ -76,25 +72,20 @@ fn a_victim_that_does_not_die_does_not_block_the_next() {
     // is not evicted a second time either.
     let mut manager = manager(Mode::Evictd, one_gib());
     let mut node = Node::with_memory(800, 1).pod("stuck", 300).pod("next", 250);
-    assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["stuck"]);
-    for (second, expected) in [(11, vec![]), (12, vec!["next"]), (13, vec![])] {
-        node.observe(Signal::MemoryAvailable, 800 * MI as i64, second);
-        assert_eq!(
-            names(&step(&mut manager, second, &node).evictions),
-            expected,
-            "second {second}"
-        );
-    }
+    let rounds: &[Round] = &[
+        (1, mib(800), &["stuck"]),
+        (11, mib(800), &[]),
+        (12, mib(800), &["next"]),
+        (13, mib(800), &[]),
+    ];
+    plays(&mut manager, &mut node, Signal::MemoryAvailable, rounds);
 }
 
 #[test]
 fn a_deficit_beyond_all_pods_takes_one_at_a_time() {
     // R43: everything that runs here together is less than what is missing, so that the rest is outside of the pods.
     let node = Node::with_memory(100, 1).pod("a", 300).pod("b", 200);
-    assert_eq!(
-        names(&step(&mut manager(Mode::Evictd, one_gib()), 1, &node).evictions),
-        ["a"]
-    );
+    assert_eq!(first(Mode::Evictd, &node), ["a"]);
 }
 
 #[test]
@@ -104,14 +95,8 @@ fn pods_that_use_nothing_of_what_is_short_are_left_alone() {
         .pod("unknown", 0)
         .pod("known", 300);
     node.usages.remove("unknown");
-    assert_eq!(
-        names(&step(&mut manager(Mode::Kubelet, one_gib()), 1, &node).evictions),
-        ["unknown"]
-    );
-    assert_eq!(
-        names(&step(&mut manager(Mode::Evictd, one_gib()), 1, &node).evictions),
-        ["known"]
-    );
+    assert_eq!(first(Mode::Kubelet, &node), ["unknown"]);
+    assert_eq!(first(Mode::Evictd, &node), ["known"]);
 }
 
 /// Nor are they asked in place of the pod that was chosen.
@@ -168,19 +153,11 @@ fn a_sample_is_acted_on_once() {
     for mode in [Mode::Evictd, Mode::Kubelet] {
         let mut manager = manager(mode, one_gib());
         let node = Node::with_memory(900, 1).pod("a", 300);
-        assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["a"]);
+        assert_eq!(evicted(&mut manager, 1, &node), ["a"]);
         let mut later = Node::with_memory(900, 1).pod("b", 300);
-        assert_eq!(
-            names(&step(&mut manager, 10, &later).evictions),
-            [""; 0],
-            "{mode:?}"
-        );
+        assert_eq!(evicted(&mut manager, 10, &later), [""; 0], "{mode:?}");
         later.observe(Signal::MemoryAvailable, 900 * MI as i64, 2);
-        assert_eq!(
-            names(&step(&mut manager, 20, &later).evictions),
-            ["b"],
-            "{mode:?}"
-        );
+        assert_eq!(evicted(&mut manager, 20, &later), ["b"], "{mode:?}");
     }
 }
 
@@ -218,9 +195,7 @@ fn after_a_reclaim_what_is_the_case_then_decides() {
     let disk = |node: Node, usages: [u64; 2]| {
         let mut node = node.pod("a", 0).pod("b", 0);
         for (name, used) in ["a", "b"].into_iter().zip(usages) {
-            let mut container = ContainerUsage::default();
-            container.logs.bytes = Some(used * MI);
-            node.usages.entry(name.to_owned()).or_default().containers = vec![container];
+            node.logs(name, used * MI, 0);
         }
         node
     };
@@ -272,26 +247,8 @@ fn a_reclaim_is_judged_by_the_threshold_that_asked_for_it() {
 #[test]
 fn a_pod_over_its_own_limit_counts_for_the_round() {
     // R43: `over` exceeds the size of its emptyDir and goes for that; the 300Mi that it uses are then on their way.
-    let full = |pod: &mut Pod| {
-        let size_limit = Some(Quantity::bytes(MI));
-        pod.volumes = vec![Volume {
-            name: "v".into(),
-            is_local: true,
-            empty_dir: Some(EmptyDir { size_limit }),
-        }];
-    };
-    let mut node = Node::with_memory(800, 1)
-        .pod("over", 300)
-        .that(full)
-        .pod("big", 500);
-    let fs = FsUsage {
-        bytes: Some(2 * MI),
-        inodes: None,
-    };
-    node.usages.entry("over".into()).or_default().volumes = vec![VolumeUsage {
-        name: "v".into(),
-        fs,
-    }];
+    let mut node = Node::with_memory(800, 1).pod("over", 300).pod("big", 500);
+    node.empty_dir("over", MI, 2 * MI);
     for mode in [Mode::Kubelet, Mode::Evictd] {
         let round = step(&mut manager(mode, one_gib()), 1, &node);
         assert_eq!(names(&round.evictions), ["over"], "{mode:?}");
@@ -306,11 +263,7 @@ fn a_pod_over_its_own_limit_counts_for_the_round() {
         (Mode::Kubelet, vec!["over"]),
         (Mode::Evictd, vec!["over", "big"]),
     ] {
-        assert_eq!(
-            names(&step(&mut manager(mode, one_gib()), 1, &node).evictions),
-            expected,
-            "{mode:?}"
-        );
+        assert_eq!(first(mode, &node), expected, "{mode:?}");
     }
 }
 
@@ -323,23 +276,19 @@ fn what_the_dead_leave_behind_is_still_to_come() {
     });
     let mut manager = manager(Mode::Evictd, config);
     let mut node = Node::default().pod("a", 0).pod("b", 0);
-    for (name, processes) in [("a", 300), ("b", 200)] {
-        node.usages.get_mut(name).unwrap().processes = Some(processes);
-    }
-    node.observe(Signal::PidAvailable, 900, 1);
-    assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["a"]);
+    node.processes("a", 300);
+    node.processes("b", 200);
+    let rounds: &[Round] = &[(1, 900, &["a"])];
+    plays(&mut manager, &mut node, Signal::PidAvailable, rounds);
     node.pods.remove(0);
     // Part of it comes; the rest alone is waited for. After ten seconds nothing more is expected.
-    for (second, available, expected) in [
-        (2, 900, vec![]),
-        (3, 980, vec![]),
-        (11, 980, vec![]),
-        (13, 980, vec!["b"]),
-    ] {
-        node.observe(Signal::PidAvailable, available, second);
-        let evictions = step(&mut manager, second, &node).evictions;
-        assert_eq!(names(&evictions), expected, "second {second}");
-    }
+    let rounds: &[Round] = &[
+        (2, 900, &[]),
+        (3, 980, &[]),
+        (11, 980, &[]),
+        (13, 980, &["b"]),
+    ];
+    plays(&mut manager, &mut node, Signal::PidAvailable, rounds);
 }
 
 #[test]
@@ -347,11 +296,8 @@ fn a_victim_that_dies_during_a_reclaim_still_counts() {
     // R43: it is among the pods when the round begins, and no longer when the reclaim is over; its files are still there.
     let mut manager = manager(Mode::Evictd, disk_and_memory());
     let mut alive = Node::default().pod("a", 0).pod("b", 0);
-    for (name, used) in [("a", 2000), ("b", 500)] {
-        let mut container = ContainerUsage::default();
-        container.logs.bytes = Some(used * MI);
-        alive.usages.get_mut(name).unwrap().containers = vec![container];
-    }
+    alive.logs("a", 2000 * MI, 0);
+    alive.logs("b", 500 * MI, 0);
     for (second, expected) in [(1, vec!["a"]), (2, vec![])] {
         alive.observe(Signal::NodeFsAvailable, 900 * MI as i64, second);
         let mut after = alive.clone();
@@ -377,12 +323,10 @@ fn a_fork_bomb_of_a_high_priority_takes_one_pod_with_it() {
     }
     node = node.pod("bomb", 0).that(|pod| pod.priority = 100);
     let mut forked = |ms: i64, tasks: u64| {
-        for pod in &node.pods {
-            let processes = if pod.name == "bomb" { tasks } else { 10 };
-            if let Some(usage) = node.usages.get_mut(&pod.uid) {
-                usage.processes = Some(processes);
-            }
+        for usage in node.usages.values_mut() {
+            usage.processes = Some(10);
         }
+        node.processes("bomb", tasks);
         let now = 1_000_000_000 + ms * 1_000_000;
         node.observations.set(
             Signal::PidAvailable,
@@ -408,21 +352,10 @@ fn a_fork_bomb_of_a_high_priority_takes_one_pod_with_it() {
     assert_eq!(gone, ["small-00", "bomb"]);
 }
 
-/// What goes after a reclaim that brings nothing.
-fn after_reclaim(manager: &mut Planner, second: i64, node: &Node) -> Vec<String> {
-    let round = step(manager, second, node);
-    let (now, snapshot) = (second * 1_000_000_000, node.snapshot());
-    let evictions = manager.after_reclaim(now, &round, snapshot, snapshot);
-    names(&evictions).into_iter().map(str::to_owned).collect()
-}
-
 /// Two pods on a disk that is short: of `known` it is known what it uses.
 fn half_walked() -> Node {
     let mut node = Node::default().pod("known", 0).pod("unwalked", 0);
-    let usage = node.usages.get_mut("known").unwrap();
-    let mut container = ContainerUsage::default();
-    (container.logs.bytes, container.logs.inodes) = (Some(8192), Some(2));
-    usage.containers = vec![container];
+    node.logs("known", 8192, 2);
     node.usages.get_mut("unwalked").unwrap().ephemeral_storage = None;
     node
 }
@@ -442,40 +375,26 @@ fn a_disk_waits_until_all_pods_were_walked() {
         let mut node = half_walked();
         let mut one = manager();
         node.observe(signal, short, 1);
-        assert_eq!(after_reclaim(&mut one, 1, &node), [""; 0], "{signal}");
+        assert_eq!(evicted(&mut one, 1, &node), [""; 0], "{signal}");
         let mut walked = node.clone();
         let usage = walked.usages.get_mut("unwalked").unwrap();
         usage.ephemeral_storage = Some(800 * MI);
-        let mut container = ContainerUsage::default();
-        (container.logs.bytes, container.logs.inodes) = (Some(800 * MI), Some(800));
-        usage.containers = vec![container];
+        walked.logs("unwalked", 800 * MI, 800);
         walked.observe(signal, short, 3);
-        assert_eq!(
-            after_reclaim(&mut one, 3, &walked),
-            ["unwalked"],
-            "{signal}"
-        );
+        assert_eq!(evicted(&mut one, 3, &walked), ["unwalked"], "{signal}");
 
         // A walk that does not end is not waited for any longer.
-        let mut one = manager();
-        for (second, expected) in [(1, vec![]), (30, vec![]), (31, vec!["known"])] {
-            node.observe(signal, short, second);
-            let evicted = after_reclaim(&mut one, second, &node);
-            assert_eq!(evicted, expected, "{signal}, second {second}");
-        }
+        let rounds: &[Round] = &[(1, short, &[]), (30, short, &[]), (31, short, &["known"])];
+        plays(&mut manager(), &mut node, signal, rounds);
 
         // Nor is one that says nothing: the pod may not go.
         let mut protected = node.clone();
         protected.pods[1].priority = 2_000_001_000;
-        assert_eq!(after_reclaim(&mut manager(), 31, &protected), ["known"]);
+        assert_eq!(evicted(&mut manager(), 31, &protected), ["known"]);
 
         // What is urgent does not wait.
-        let mut one = manager();
-        for (second, left, expected) in [(1, short, vec![]), (2, short / 2, vec!["known"])] {
-            node.observe(signal, left, second);
-            let evicted = after_reclaim(&mut one, second, &node);
-            assert_eq!(evicted, expected, "{signal}, second {second}");
-        }
+        let rounds: &[Round] = &[(1, short, &[]), (2, short / 2, &["known"])];
+        plays(&mut manager(), &mut node, signal, rounds);
     }
 }
 
@@ -506,17 +425,14 @@ fn a_static_pod_that_keeps_its_files_does_not_go_for_them() {
             .pod("other", 200)
             .that(limited);
         let fill = |node: &mut Node, name: &str, used: u64| {
-            let usage = node.usages.get_mut(name).unwrap();
-            usage.ephemeral_storage = Some(used * MI);
-            let mut container = ContainerUsage::default();
-            container.logs.bytes = Some(used * MI);
-            usage.containers = vec![container];
+            node.usages.get_mut(name).unwrap().ephemeral_storage = Some(used * MI);
+            node.logs(name, used * MI, 0);
         };
         // Under pressure.
         fill(&mut node, "static", 90);
         fill(&mut node, "other", 80);
         node.observe(Signal::NodeFsAvailable, 1000 * MI as i64, 1);
-        assert_eq!(after_reclaim(&mut planner(), 1, &node), [expected]);
+        assert_eq!(evicted(&mut planner(), 1, &node), [expected]);
         // Above limits of their own.
         for name in ["static", "other"] {
             fill(&mut node, name, 150);
@@ -548,24 +464,22 @@ fn a_static_pod_that_keeps_its_files_does_not_go_for_them() {
 fn a_disk_that_no_pod_fills_takes_one_pod_in_ten_seconds() {
     let config = json!({"evictionHard": {"nodefs.available": "2Gi"}});
     let mut manager = manager(Mode::Evictd, config);
-    let mut node = (0..8).fold(Node::default(), |node, number| {
-        node.pod(&format!("pod-{number}"), 10)
-    });
-    for usage in node.usages.values_mut() {
-        let mut container = ContainerUsage::default();
-        container.logs.bytes = Some(50 << 10);
-        usage.containers = vec![container];
+    let mut node = Node::default();
+    for number in 0..8 {
+        let name = format!("pod-{number}");
+        node = node.pod(&name, 10);
+        node.logs(&name, 50 << 10, 0);
     }
-    let mut evicted: Vec<(i64, String)> = Vec::new();
+    let mut gone: Vec<(i64, String)> = Vec::new();
     for second in 0..26 {
         let available = (4096 - 150 * second).max(0) * MI as i64;
         node.observe(Signal::NodeFsAvailable, available, second);
-        for name in after_reclaim(&mut manager, second, &node) {
+        for name in evicted(&mut manager, second, &node) {
             node.pods.retain(|pod| pod.name != name);
-            evicted.push((second, name));
+            gone.push((second, name));
         }
     }
-    let at: Vec<i64> = evicted.iter().map(|(second, _)| *second).collect();
+    let at: Vec<i64> = gone.iter().map(|(second, _)| *second).collect();
     let pauses = at.windows(2).map(|pair| pair[1] - pair[0]);
-    assert!(at.len() == 2 && pauses.min() >= Some(10), "{evicted:?}");
+    assert!(at.len() == 2 && pauses.min() >= Some(10), "{gone:?}");
 }

@@ -49,6 +49,28 @@ fn print(what: &str, hook: impl Display, n: u32, (without, with): (Duration, Dur
     assert!(with > Duration::ZERO && without > Duration::ZERO);
 }
 
+type Attached<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// Measures orders of a forker, which do something so many times, or says why the programs cannot be attached.
+fn measure<T>(
+    what: &str,
+    (hook, n): (impl Display, u32),
+    pod: Option<&Path>,
+    orders: &[String],
+    attach: impl Fn() -> Attached<T>,
+) {
+    if let Err(why) = attach() {
+        evictd_tests::skip::skipped(&format!("kernel::overhead: {what}"), &why.to_string());
+        return;
+    }
+    let mut forker = Forker::start(pod).unwrap();
+    let pair = compare(|with| {
+        let _held = with.then(|| attach().unwrap());
+        orders.iter().map(|o| forker.order(o).unwrap()).sum()
+    });
+    print(what, hook, n, pair);
+}
+
 /// One after the other: the programs of one would be the overhead of the other.
 #[test]
 fn faults_forks_and_files() {
@@ -70,62 +92,40 @@ fn faults() {
         MemoryHook::Kprobe,
         MemoryHook::Tracepoint,
     ] {
-        let armed = || -> Result<_, String> {
-            let mut object = BpfObject::load().map_err(|e| e.to_string())?;
-            let built = memory::build(&[&cgroup], Ok(&mut object), Some(hook));
-            let mut trigger = built.map_err(|e| e.to_string())?.trigger;
-            for slot in 0..3 {
+        let orders = [format!("fault {N}")];
+        measure("page fault", (hook, N), Some(&pod), &orders, || {
+            let mut object = BpfObject::load()?;
+            let built = memory::build(&[&cgroup], Ok(&mut object), Some(hook))?;
+            let mut trigger = built.trigger;
+            let actions = [Action::Wake, Action::Kill, Action::Wake];
+            for (slot, action) in actions.into_iter().enumerate() {
                 let limit = memory::Trigger {
                     limit: 1 << 40,
                     direction: Direction::Rising,
-                    action: if slot == 1 {
-                        Action::Kill
-                    } else {
-                        Action::Wake
-                    },
+                    action,
                     ..memory::Trigger::DISABLED
                 };
-                trigger.arm(slot, limit).map_err(|e| e.to_string())?;
+                trigger.arm(slot, limit)?;
             }
-            trigger.set_near(true).map_err(|e| e.to_string())?;
+            trigger.set_near(true)?;
             Ok((object, trigger))
-        };
-        if let Err(why) = armed() {
-            evictd_tests::skip::skipped("kernel::overhead: page faults", &why);
-            continue;
-        }
-        let mut forker = Forker::start(Some(&pod)).unwrap();
-        let pair = compare(|with| {
-            let _held = with.then(|| armed().unwrap());
-            forker.order(&format!("fault {N}")).unwrap()
         });
-        print("page fault", hook, N, pair);
     }
 }
 
 fn forks() {
     const N: u32 = 500;
     for hook in [CountHook::Typed, CountHook::Tracepoint] {
-        let armed = || -> Result<_, String> {
-            let mut object = BpfObject::load_counts().map_err(|e| e.to_string())?;
-            let pids = Pids::open(Path::new("/proc")).map_err(|e| e.to_string())?;
-            let built = PidTrigger::build(pids, Ok(&mut object), Some(hook));
-            let mut trigger = built.map_err(|e| e.to_string())?;
-            trigger.arm(0, Some(NEVER)).map_err(|e| e.to_string())?;
-            trigger.arm(1, Some(NEVER)).map_err(|e| e.to_string())?;
-            trigger.sample().map_err(|e| e.to_string())?;
+        let orders = [format!("storm {N}")];
+        measure("fork and reap", (hook, N), None, &orders, || {
+            let mut object = BpfObject::load_counts()?;
+            let pids = Pids::open(Path::new("/proc"))?;
+            let mut trigger = PidTrigger::build(pids, Ok(&mut object), Some(hook))?;
+            trigger.arm(0, Some(NEVER))?;
+            trigger.arm(1, Some(NEVER))?;
+            trigger.sample()?;
             Ok((object, trigger))
-        };
-        if let Err(why) = armed() {
-            evictd_tests::skip::skipped("kernel::overhead: forks", &why);
-            continue;
-        }
-        let mut forker = Forker::start(None).unwrap();
-        let pair = compare(|with| {
-            let _held = with.then(|| armed().unwrap());
-            forker.order(&format!("storm {N}")).unwrap()
         });
-        print("fork and reap", hook, N, pair);
     }
 }
 
@@ -138,36 +138,18 @@ fn files() {
         ("btrfs", CountHook::Typed),
     ] {
         let disk = or_skip!(Disk::new(kind, 384, 50_000));
-        let probe = BpfObject::load_counts().map_err(|e| e.to_string());
-        let refused = probe.and_then(|mut object| {
-            let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), Some(hook));
-            built.map(drop).map_err(|e| e.to_string())
-        });
-        if let Err(why) = refused {
-            evictd_tests::skip::skipped("kernel::overhead: files", &why);
-            continue;
-        }
         let dir = disk.path().join("files");
         fs::create_dir(&dir).unwrap();
-        let mut forker = Forker::start(None).unwrap();
-        let pair = compare(|with| {
-            let _held = with.then(|| {
-                let mut object = BpfObject::load_counts().unwrap();
-                let disk = disk.path();
-                let built = InodeTrigger::build(&[&disk], Ok(&mut object), Some(hook));
-                let mut trigger = built.unwrap();
-                trigger.arm(0, 0, Some(NEVER)).unwrap();
-                trigger.arm(0, 1, Some(NEVER)).unwrap();
-                trigger.sample(0).unwrap();
-                (object, trigger)
-            });
-            let made = forker
-                .order(&format!("make {} {N}", dir.display()))
-                .unwrap();
-            made + forker
-                .order(&format!("remove {} {N}", dir.display()))
-                .unwrap()
+        let orders = ["make", "remove"].map(|verb| format!("{verb} {} {N}", dir.display()));
+        let what = format!("make and remove a file on {kind}");
+        measure(&what, (hook, N), None, &orders, || {
+            let mut object = BpfObject::load_counts()?;
+            let disk = disk.path();
+            let mut trigger = InodeTrigger::build(&[&disk], Ok(&mut object), Some(hook))?;
+            trigger.arm(0, 0, Some(NEVER))?;
+            trigger.arm(0, 1, Some(NEVER))?;
+            trigger.sample(0)?;
+            Ok((object, trigger))
         });
-        print(&format!("make and remove a file on {kind}"), hook, N, pair);
     }
 }

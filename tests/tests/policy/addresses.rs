@@ -4,7 +4,7 @@ use evictd_kube::cluster_addresses;
 use evictd_policy::{PolicySet, evaluator::Worker};
 use evictd_tests::{
     apiserver::State,
-    policy_fixture::{BarePod, policy},
+    policy_fixture::{BarePod, gated},
     prelude::*,
     watch_fixture::Following,
 };
@@ -52,11 +52,9 @@ impl Gates {
         };
         let pods: Vec<_> = [SERVICE, SERVER, POD].iter().map(pod).collect();
         // No server listens at port 1.
-        let gate = json!({"name": "g", "interval": "100ms", "timeout": "3s", "http": {"port": 1}});
-        let rule = json!({"name": "r", "evict": "When", "when": "gates.g"});
-        let spec = json!({"gates": [gate], "rules": [rule]});
+        let policy = gated(json!({"timeout": "3s", "http": {"port": 1}}));
         evaluator.present(&pods);
-        evaluator.set_policies(PolicySet::new([policy("p", spec)]));
+        evaluator.set_policies(PolicySet::new([policy]));
         let worker = Worker::start(Arc::clone(&evaluator)).unwrap();
         let networks = configured.iter().map(|n| n.parse().unwrap()).collect();
         let connection = Arc::clone(&f.connection);
@@ -94,15 +92,13 @@ impl Gates {
 
 #[test]
 fn gates_are_kept_from_the_networks_and_endpoints_that_the_api_server_names() {
-    let gates = Gates::new(
-        |state| {
-            let networks = cidrs(&["10.43.0.0/16", "10.98.0.0/15"]);
-            state.others.insert(CIDRS.into(), networks);
-            let servers = slice(&["192.0.2.10", SERVER]);
-            state.others.insert(SLICE.into(), servers);
-        },
-        &[],
-    );
+    let prepare = |state: &mut State| {
+        let networks = cidrs(&["10.43.0.0/16", "10.98.0.0/15"]);
+        state.others.insert(CIDRS.into(), networks);
+        let servers = slice(&["192.0.2.10", SERVER]);
+        state.others.insert(SLICE.into(), servers);
+    };
+    let gates = Gates::new(prepare, &[]);
     gates.says(SERVICE, "is a ClusterIP");
     gates.says(SERVER, "is the API server's address");
     gates.says(POD, "Connection refused");
@@ -121,13 +117,11 @@ fn gates_are_kept_from_the_networks_and_endpoints_that_the_api_server_names() {
 #[test]
 fn what_cannot_be_read_keeps_no_gate_from_asking() {
     let forbid = |state: &mut State| state.fails("GET", SLICE, 1000, InjectedFault::Status(403));
-    let gates = Gates::new(
-        |state| {
-            state.others.insert(SLICE.into(), slice(&[SERVER]));
-            forbid(state);
-        },
-        &[],
-    );
+    let prepare = |state: &mut State| {
+        state.others.insert(SLICE.into(), slice(&[SERVER]));
+        forbid(state);
+    };
+    let gates = Gates::new(prepare, &[]);
     gates.says(POD, "Connection refused");
     assert!(gates.f.wait(|_| gates.asked(CIDRS) >= 2));
     gates.f.server.state().faults.clear();

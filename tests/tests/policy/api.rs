@@ -1,7 +1,7 @@
 //! Policies that the API server tells of: in force by watch, with a status that one agent writes (R12, R34, R38).
 
 use evictd_kube::{policy_status::SPREAD, watch::namespaces};
-use evictd_tests::{prelude::*, watch_fixture::Following};
+use evictd_tests::{apiserver::State, prelude::*, watch_fixture::Following};
 
 const NEVER: &str = "Never";
 
@@ -9,7 +9,7 @@ fn spec(evict: &str) -> Value {
     json!({"rules": [{"name": "r", "evict": evict}]})
 }
 
-fn start(spread: u64, prepare: impl FnOnce(&mut evictd_tests::apiserver::State)) -> Following {
+fn start(spread: u64, prepare: impl FnOnce(&mut State)) -> Following {
     let f = Following::new(|server| prepare(&mut server.state())).unwrap();
     f.policies(&f.store, Duration::from_millis(spread));
     f
@@ -19,6 +19,11 @@ fn patches(f: &Following) -> usize {
     f.server.state().count("PATCH", "/evictionpolicies/")
 }
 
+fn lists(f: &Following, enough: impl Fn(usize) -> bool) {
+    let count = |s: &State| s.count("GET", "/evictionpolicies");
+    assert!(f.server.wait(SPREAD, |s| enough(count(s))));
+}
+
 fn one(name: &str, generation: i64) -> Vec<(String, i64)> {
     vec![(name.to_owned(), generation)]
 }
@@ -26,10 +31,7 @@ fn one(name: &str, generation: i64) -> Vec<(String, i64)> {
 #[test]
 fn a_policy_comes_changes_and_goes_by_watch() {
     let f = start(100, |_| {});
-    assert!(
-        f.server
-            .wait(SPREAD, |s| s.count("GET", "/evictionpolicies") == 2)
-    );
+    lists(&f, |count| count == 2);
     f.server.state().put_policy("db", spec(NEVER));
     assert!(f.wait(|f| f.in_force() == one("db", 1)));
     assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
@@ -48,10 +50,8 @@ fn a_policy_comes_changes_and_goes_by_watch() {
 fn a_bad_version_is_named_in_the_status_and_the_last_good_one_stays() {
     let f = start(100, |s| s.put_policy("db", spec(NEVER)));
     assert!(f.wait(|f| f.in_force() == one("db", 1)));
-    f.server.state().put_policy(
-        "db",
-        json!({"rules": [{"name": "r", "evict": "When", "when": "pod.colour == 'red'"}]}),
-    );
+    let bad = json!({"name": "r", "evict": "When", "when": "pod.colour == 'red'"});
+    f.server.state().put_policy("db", json!({"rules": [bad]}));
     assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "False"));
     let accepted = f.server.state().accepted("db");
     assert_eq!(accepted["reason"], "Invalid");
@@ -65,7 +65,8 @@ fn a_bad_version_is_named_in_the_status_and_the_last_good_one_stays() {
     assert_eq!(f.store.refused(), (1, false));
     // A selector that nothing can meet is no better.
     let both = json!({"matchLabels": {"app": "a"}, "matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]});
-    let unseen = json!({"selector": both, "rules": [{"name": "r", "evict": "Never"}]});
+    let mut unseen = spec(NEVER);
+    unseen["selector"] = both;
     f.server.state().put_policy("db", unseen);
     assert!(f.wait(|f| f.server.state().accepted("db")["observedGeneration"] == 3));
     let message = f.server.state().accepted("db")["message"].to_string();
@@ -83,15 +84,9 @@ fn a_status_that_is_right_is_not_written_again() {
     for _ in 0..4 {
         f.policies(&f.store, Duration::ZERO);
     }
-    assert!(
-        f.server
-            .wait(SPREAD, |s| s.count("GET", "/evictionpolicies") >= 10)
-    );
+    lists(&f, |count| count >= 10);
     f.server.state().expire();
-    assert!(
-        f.server
-            .wait(SPREAD, |s| s.count("GET", "/evictionpolicies") >= 20)
-    );
+    lists(&f, |count| count >= 20);
     // An agent that had something to write would do so at once: this one does, after all the others.
     f.server.state().put_policy("last", spec(NEVER));
     assert!(f.wait(|f| f.server.state().accepted("last")["status"] == "True"));
@@ -107,10 +102,7 @@ fn many_agents_write_once() {
     for _ in 0..20 {
         f.policies(&f.store, Duration::from_secs(2));
     }
-    assert!(
-        f.server
-            .wait(SPREAD, |s| s.count("GET", "/evictionpolicies") == 40)
-    );
+    lists(&f, |count| count == 40);
     f.server.state().put_policy("db", spec(NEVER));
     assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
     // After this time every agent's turn would have come.
@@ -121,12 +113,8 @@ fn many_agents_write_once() {
 #[test]
 fn a_conflict_means_another_look() {
     let f = start(50, |s| {
-        s.fails(
-            "PATCH",
-            "/evictionpolicies/db/status",
-            2,
-            InjectedFault::Status(409),
-        );
+        let conflict = InjectedFault::Status(409);
+        s.fails("PATCH", "/evictionpolicies/db/status", 2, conflict);
         s.put_policy("db", spec(NEVER));
     });
     assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
@@ -172,10 +160,7 @@ fn without_the_definition_it_is_asked_for_rarely() {
         s.crd = false;
         s.put_policy("db", spec(NEVER));
     });
-    assert!(
-        f.server
-            .wait(SPREAD, |s| s.count("GET", "/evictionpolicies") == 1)
-    );
+    lists(&f, |count| count == 1);
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(f.server.state().count("GET", "/evictionpolicies"), 1);
     assert_eq!(f.connection.counters.watch_errors.get(), 0);
@@ -192,11 +177,15 @@ fn what_is_forbidden_changes_nothing() {
         .state()
         .fails("GET", "/evictionpolicies", 1, InjectedFault::Status(403));
     f.server.state().expire();
-    assert!(
-        f.server
-            .wait(SPREAD, |s| s.count("GET", "/evictionpolicies") >= 3)
-    );
+    lists(&f, |count| count >= 3);
     assert_eq!(f.in_force(), one("db", 1));
+}
+
+/// A policy of namespaces with this label.
+fn of_namespaces(label: &str, value: &str) -> Value {
+    let mut spec = spec(NEVER);
+    spec["namespaceSelector"] = json!({"matchLabels": {label: value}});
+    spec
 }
 
 /// Labels of namespaces: watched while a policy asks for them, of their metadata only, and no longer.
@@ -207,10 +196,7 @@ fn namespaces_are_watched_while_a_policy_asks_for_them() {
         s.put(Collection::Namespaces, shop);
         s.put_policy(
             "own-name",
-            json!({
-                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}},
-                "rules": [{"name": "r", "evict": "Never"}],
-            }),
+            of_namespaces("kubernetes.io/metadata.name", "shop"),
         );
     });
     let evaluator = Arc::clone(f.store.evaluator());
@@ -224,10 +210,7 @@ fn namespaces_are_watched_while_a_policy_asks_for_them() {
     let asked = |f: &Following| f.server.state().count("GET", "/api/v1/namespaces");
     assert_eq!(asked(&f), 0, "the name needs no watch");
 
-    let by_tier = json!({
-        "namespaceSelector": {"matchLabels": {"tier": "gold"}},
-        "rules": [{"name": "r", "evict": "Never"}],
-    });
+    let by_tier = of_namespaces("tier", "gold");
     f.server.state().put_policy("by-tier", by_tier);
     let tier = |f: &Following, namespace: &str| {
         let known = f.store.evaluator().namespaces().labels;

@@ -77,6 +77,12 @@ impl Trusted {
         }
     }
 
+    /// Pods under the shipped policy.
+    fn keep(&self, name: &str, pods: Vec<Pod>, port: u16, coordinator: &str) -> Kept {
+        let policy = arangodb(port, coordinator);
+        Kept::new(name, pods, vec![policy], self.secrets.clone())
+    }
+
     fn server(&self, host: u8, port: u16) -> Scripted {
         Scripted::start_tls_at(host, port, &self.authority, &[SERVICE]).unwrap()
     }
@@ -104,27 +110,15 @@ fn types_without_conditions() {
     ] {
         let ruling = set.ruling(&member("m", role, ""), &enabled);
         let rule = ruling.rules[0].rule();
-        assert_eq!(
-            (
-                &rule.evict,
-                rule.no_execute.unreachable,
-                rule.no_execute.not_ready
-            ),
-            (&evict, wait, wait),
-            "{role}"
-        );
+        let waits = [rule.no_execute.unreachable, rule.no_execute.not_ready];
+        assert_eq!((&rule.evict, waits), (&evict, [wait; 2]), "{role}");
     }
     for role in ["dbserver", "agent"] {
         let ruling = set.ruling(&member("m", role, ""), &enabled);
         let rule = ruling.rules[0].rule();
         assert!(matches!(rule.evict, Evict::When(_)));
-        assert_eq!(
-            (
-                rule.no_execute.unreachable,
-                rule.limits[0].max_evicted_at_once
-            ),
-            (seconds(300), Some(1))
-        );
+        assert_eq!(rule.no_execute.unreachable, seconds(300));
+        assert_eq!(rule.limits[0].max_evicted_at_once, Some(1));
     }
     let mut other = member("m", "dbserver", "");
     other.labels.insert("app".into(), "postgres".into());
@@ -158,14 +152,8 @@ fn a_db_server_goes_drained_and_leading_nothing() {
     coordinator.json(NUMBERS, numbers(&[]));
     coordinator.json(HEALTH, health);
     coordinator.json(SHARDS, shards("DBServer0001", "DBServer0001"));
-    let policy = arangodb(server.port(), &coordinator.ip());
-    let secrets = trusted.secrets.clone();
-    let kept = Kept::new(
-        "adbdrain",
-        vec![member("prmr", "dbserver", &server.ip())],
-        vec![policy],
-        secrets,
-    );
+    let pods = vec![member("prmr", "dbserver", &server.ip())];
+    let kept = trusted.keep("adbdrain", pods, server.port(), &coordinator.ip());
     let gate = |k: &Kept, name: &str| {
         let explained = k.explain("prmr");
         explained.rules[0]
@@ -228,14 +216,8 @@ fn an_agent_goes_when_the_agency_stands_without_it() {
     };
     own.json(AGENCY, agency("A1", "A1", acked(0.0, 0.2), &pool));
     leader.json(AGENCY, agency("A2", "A2", acked(0.2, 0.2), &pool));
-    let policy = arangodb(own.port(), "127.0.0.1");
-    let secrets = trusted.secrets.clone();
-    let kept = Kept::new(
-        "adbagent",
-        vec![member("agnt", "agent", &own.ip())],
-        vec![policy],
-        secrets,
-    );
+    let pods = vec![member("agnt", "agent", &own.ip())];
+    let kept = trusted.keep("adbagent", pods, own.port(), "127.0.0.1");
     let gate = |k: &Kept, at: usize| k.explain("agnt").rules[0].gates[at].answer;
     kept.wait("it is the leader", |k| gate(k, 0) == Some(false));
     assert!(!kept.may_go("agnt"));
@@ -266,22 +248,22 @@ fn a_single_server_goes_only_as_a_follower_of_a_pair() {
     skip_if!(not_root());
     let trusted = Trusted::new();
     let server = trusted.server(76, 0);
-    server.json(
-        "/_admin/server/role",
-        json!({"role": "SINGLE", "mode": "resilient"}),
-    );
+    let mode = |mode: &str| {
+        let answer = json!({"role": "SINGLE", "mode": mode});
+        server.json("/_admin/server/role", answer);
+    };
+    mode("resilient");
     server.json(
         APPLIER,
         json!({"state": {"running": false}, "server": {"version": "3.11"}}),
     );
-    let policy = arangodb(server.port(), "127.0.0.1");
-    let secrets = trusted.secrets.clone();
     let mut paired = member("pair", "single", &server.ip());
     paired
         .labels
         .insert("evictd.io/arangodb-mode".into(), "active-failover".into());
     let alone = member("alone", "single", &server.ip());
-    let kept = Kept::new("adbsingle", vec![paired, alone], vec![policy], secrets);
+    let pods = vec![paired, alone];
+    let kept = trusted.keep("adbsingle", pods, server.port(), "127.0.0.1");
     let follows = |k: &Kept| k.explain("pair").rules[0].gates[1].answer;
     kept.wait("it leads the pair", |k| follows(k) == Some(false));
     assert!(!kept.may_go("pair"));
@@ -294,9 +276,6 @@ fn a_single_server_goes_only_as_a_follower_of_a_pair() {
         kept.entry("alone").permit.permission(monotonic_ns()),
         Permission::Never
     );
-    server.json(
-        "/_admin/server/role",
-        json!({"role": "SINGLE", "mode": "single"}),
-    );
+    mode("single");
     kept.wait("it is no pair at all", |k| !k.may_go("pair"));
 }

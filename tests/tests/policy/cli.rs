@@ -9,6 +9,18 @@ fn run(arguments: &[&str]) -> (u8, String, String) {
     (outcome.code, outcome.stdout, outcome.stderr)
 }
 
+/// It ends with the exit code of mistakes, and one line says why.
+#[track_caller]
+fn refuses(arguments: &[&str], why: &str) {
+    let (code, out, err) = run(arguments);
+    let lines = err.lines().count();
+    assert_eq!((code, out.as_str(), lines), (2, "", 1), "{err}");
+    assert!(
+        err.starts_with("evictd: ") && err.contains(why),
+        "{err} should contain {why}"
+    );
+}
+
 #[test]
 fn the_shipped_policies_are_good() {
     let (code, out, err) = run(&["check", deploy::dir().join("policies").to_str().unwrap()]);
@@ -46,11 +58,7 @@ fn a_mistake_has_a_place() {
             "a: spec.rules[0].when: \"pod.labels[\": line 1, column",
         ),
         (
-            format!(
-                "{}---\n{}",
-                policy("a", "pod.priority > 0"),
-                policy("a", "pod.priority > 1")
-            ),
+            policy("a", "pod.priority > 0") + "---\n" + &policy("a", "pod.priority > 1"),
             "policy a is in another document already",
         ),
         ("a: [".to_owned(), "p.yaml: "),
@@ -61,20 +69,9 @@ fn a_mistake_has_a_place() {
         ),
     ] {
         fs::write(&path, &text).unwrap();
-        let (code, out, err) = run(&["check", file]);
-        assert_eq!((code, out.as_str()), (2, ""), "{text}");
-        assert_eq!(err.lines().count(), 1, "{err}");
-        assert!(
-            err.starts_with("evictd: ") && err.contains(expected),
-            "{err} should contain {expected}"
-        );
+        refuses(&["check", file], expected);
     }
-    let (code, _, err) = run(&["check", "/nowhere.yaml"]);
-    assert_eq!(
-        (code, err.starts_with("evictd: /nowhere.yaml: ")),
-        (2, true),
-        "{err}"
-    );
+    refuses(&["check", "/nowhere.yaml"], "evictd: /nowhere.yaml: ");
 }
 
 /// Policies that can say different things about the same pods are named with their places; they can be used all the same.
@@ -115,12 +112,8 @@ fn a_pod_is_explained() {
     let config = dir.path().join("config.json");
     fs::write(&config, json!({"stateDir": state}).to_string()).unwrap();
     let config = config.to_str().unwrap();
-    let (code, _, err) = run(&["explain", "db-0", "--config", config]);
-    assert_eq!(
-        (code, err.contains("policies.json")),
-        (2, true),
-        "no agent has ever run: {err}"
-    );
+    // No agent has ever run.
+    refuses(&["explain", "db-0", "--config", config], "policies.json");
     let told = json!([{
         "pod": "shop/db-0",
         "uid": "u1",
@@ -152,13 +145,7 @@ fn a_pod_is_explained() {
     let (_, out, _) = run(&["explain", "u1", "--config", config, "-o", "json"]);
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap(), told);
     // The installed agent's, as of `top` and `report`.
-    let (code, _, err) = run(&["explain", "no-such-pod"]);
-    assert_eq!(code, 2);
-    assert!(err.contains("policies.json: "), "{err}");
-    let (code, _, err) = run(&["explain", "db-1", "--config", config]);
-    assert_eq!(
-        (code, err.contains("db-1: no such pod on this node")),
-        (2, true),
-        "{err}"
-    );
+    refuses(&["explain", "no-such-pod"], "policies.json: ");
+    let unknown = "db-1: no such pod on this node";
+    refuses(&["explain", "db-1", "--config", config], unknown);
 }

@@ -47,6 +47,14 @@ impl Ruled {
         Hog::start(&dir, &["--mib", mib]).unwrap()
     }
 
+    /// The same, when it has grown.
+    fn grown(&self, pod: &str, mib: u64) -> Hog {
+        let hog = self.hog(pod, &mib.to_string());
+        let least = (mib - 5) * MIB;
+        self.wait("it has grown", |r| r.scope.usage().unwrap() > least);
+        hog
+    }
+
     fn evicted(&self) -> Vec<String> {
         self.files.evicted()
     }
@@ -77,6 +85,11 @@ impl Ruled {
     }
 }
 
+/// One rule for all pods.
+fn evict(word: &str) -> Value {
+    json!({"rules": [{"name": "r", "evict": word}]})
+}
+
 fn never() -> Value {
     json!({"selector": {"matchLabels": {"app": "db"}}, "rules": [{"name": "db", "evict": "Never"}]})
 }
@@ -87,10 +100,7 @@ fn a_spared_pod_outlives_a_smaller_one() {
     skip_if!(not_root());
     let ruled = Ruled::new("emspare", "", &never());
     let mut agent = ruled.files.start(&[]);
-    let mut db = ruled.hog("db", "120");
-    ruled.wait("the database is there", |r| {
-        r.scope.usage().unwrap() > 115 * MIB
-    });
+    let mut db = ruled.grown("db", 120);
     let mut web = ruled.hog("web", "100");
     assert_eq!(web.wait().unwrap(), Some(libc::SIGKILL));
     assert!(db.is_alive());
@@ -171,9 +181,10 @@ fn top_shows_the_order_that_policies_leave() {
         });
         shown.collect::<Vec<_>>()
     };
-    let (db, web) = (|| "default/db".to_owned(), || "default/web".to_owned());
-    let why = json!("the rule says Never");
-    assert_eq!(pods(), [(db(), false, why), (web(), true, Value::Null)]);
+    let pod = |name: &str, is_first| (format!("default/{name}"), is_first, Value::Null);
+    let (mut db, web) = (pod("db", false), pod("web", true));
+    db.2 = json!("the rule says Never");
+    assert_eq!(pods(), [db, web]);
     // The larger one may go, and last.
     let mut spec = never();
     spec["rules"][0] = json!({"name": "db", "evict": "Always", "order": 10});
@@ -181,17 +192,11 @@ fn top_shows_the_order_that_policies_leave() {
     ruled.wait("the agent has read it", |r| {
         r.explained("db")["order"] == 10
     });
-    assert_eq!(
-        pods(),
-        [(web(), true, Value::Null), (db(), false, Value::Null)]
-    );
+    assert_eq!(pods(), [pod("web", true), pod("db", false)]);
     assert_eq!(top()["policiesUnknown"], false);
     assert_eq!(agent.terminate().unwrap(), Some(0));
     // Whether that still holds is not known.
-    assert_eq!(
-        pods(),
-        [(db(), true, Value::Null), (web(), false, Value::Null)]
-    );
+    assert_eq!(pods(), [pod("db", true), pod("web", false)]);
     let told = ruled.told(&["top", "-n", "1", "--interval", "0.1"]);
     assert!(told.contains("no agent answers"), "{told}");
 }
@@ -214,10 +219,9 @@ fn a_gate_opens_while_the_node_is_short() {
     });
     let ruled = Ruled::new("emgate", &server.ip(), &spec);
     let mut agent = ruled.files.start(&[]);
-    let mut db = ruled.hog("db", "200");
+    let mut db = ruled.grown("db", 200);
     ruled.wait("it is asked and said", |r| {
-        r.scope.usage().unwrap() > 195 * MIB
-            && r.explained("db")["rules"][0]["gates"][0]["answer"] == false
+        r.explained("db")["rules"][0]["gates"][0]["answer"] == false
     });
     std::thread::sleep(Duration::from_millis(300));
     assert!(db.is_alive() && ruled.evicted().is_empty());
@@ -249,11 +253,7 @@ fn a_gate_opens_while_the_node_is_short() {
 #[test]
 fn a_bad_policy_is_refused_at_the_start_and_later_changes_nothing() {
     skip_if!(not_root());
-    let ruled = Ruled::new(
-        "embad",
-        "",
-        &json!({"rules": [{"name": "r", "evict": "Sometimes"}]}),
-    );
+    let ruled = Ruled::new("embad", "", &evict("Sometimes"));
     let refused = ruled.files.refused();
     let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{stderr}");
@@ -272,14 +272,11 @@ fn a_bad_policy_is_refused_at_the_start_and_later_changes_nothing() {
         &json!({"rules": [{"name": "r", "evict": "When", "when": "pod.colour"}]}),
     );
     std::thread::sleep(Duration::from_millis(2500));
-    let mut db = ruled.hog("db", "200");
-    ruled.wait("the node is short", |r| {
-        r.scope.usage().unwrap() > 195 * MIB
-    });
+    let mut db = ruled.grown("db", 200);
     std::thread::sleep(Duration::from_millis(300));
     assert!(db.is_alive(), "the last good policy stays in force");
     // And a good one is taken without a new start.
-    ruled.write("db", &json!({"rules": [{"name": "r", "evict": "Always"}]}));
+    ruled.write("db", &evict("Always"));
     assert_eq!(db.wait().unwrap(), Some(libc::SIGKILL));
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
@@ -287,21 +284,14 @@ fn a_bad_policy_is_refused_at_the_start_and_later_changes_nothing() {
 #[test]
 fn a_file_pauses_the_agent() {
     skip_if!(not_root());
-    let ruled = Ruled::new(
-        "empause",
-        "",
-        &json!({"rules": [{"name": "r", "evict": "Always"}]}),
-    );
+    let ruled = Ruled::new("empause", "", &evict("Always"));
     let mut agent = ruled.files.start(&[]);
     let pause = ruled.files.dir().join("state/pause");
     fs::write(&pause, "").unwrap();
     ruled.wait("it is obeyed", |r| {
         r.explained("db")["reason"] == "evictions are paused on this node"
     });
-    let mut db = ruled.hog("db", "200");
-    ruled.wait("the node is short", |r| {
-        r.scope.usage().unwrap() > 195 * MIB
-    });
+    let mut db = ruled.grown("db", 200);
     std::thread::sleep(Duration::from_millis(300));
     assert!(db.is_alive());
     fs::remove_file(pause).unwrap();
@@ -344,9 +334,8 @@ fn the_kernel_kills_no_pod_that_the_policies_deny() {
         (Some(libc::SIGKILL), 1),
         "nobody looks whether it still counts"
     );
-    let always = json!({"rules": [{"name": "r", "evict": "Always"}]});
     assert_eq!(
-        stopped_with("emflooralways", &always),
+        stopped_with("emflooralways", &evict("Always")),
         (Some(libc::SIGKILL), 0),
         "the floor holds"
     );

@@ -52,13 +52,8 @@ fn a_pod_that_the_policies_deny_is_passed_over() {
     let table = node.table();
     set(&table, "big", Permission::Never, 0, &[]);
     // Its permission has run out, and it was not renewed.
-    set(
-        &table,
-        "late",
-        Permission::Until(monotonic_ns().saturating_sub(1)),
-        0,
-        &[],
-    );
+    let past = Permission::Until(monotonic_ns().saturating_sub(1));
+    set(&table, "late", past, 0, &[]);
     let watched = node.watch_table(table, pressed(400)).unwrap().unwrap();
     assert_eq!(
         watched.evicted(SOON).expect("one is left").pod.pod.name,

@@ -2,21 +2,10 @@
 
 use evictd_policy::{EvictionPolicy, PolicySet, gate::Secrets};
 use evictd_tests::{
-    policy_fixture::{Kept, may_go, pod, policy},
+    policy_fixture::{Kept, gated, may_go, pod, policy},
     prelude::*,
     scripted::{Asked, Script, Scripted},
 };
-
-/// One gate that decides alone.
-fn gated(gate: Value) -> EvictionPolicy {
-    let mut gate = gate;
-    gate["name"] = "g".into();
-    gate["interval"] = "100ms".into();
-    policy(
-        "p",
-        json!({"gates": [gate], "rules": [{"name": "r", "evict": "When", "when": "gates.g"}]}),
-    )
-}
 
 /// A pod at this address.
 fn keep(name: &str, ip: &str, policy: EvictionPolicy) -> Kept {

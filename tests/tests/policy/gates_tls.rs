@@ -1,30 +1,22 @@
 //! Gates that ask over TLS: the right authority, a wrong one, and a server that is asked without TLS.
 
-use evictd_policy::{EvictionPolicy, gate::Secrets};
+use evictd_policy::gate::Secrets;
 use evictd_tests::{
-    policy_fixture::{Kept, policy},
+    policy_fixture::{Kept, gated},
     prelude::*,
     scripted::Scripted,
     tls::Authority,
 };
 
-/// One gate that decides alone.
-fn gated(mut http: Value) -> EvictionPolicy {
-    http["path"] = "/health".into();
-    let gate = json!({"name": "g", "interval": "100ms", "http": http});
-    policy(
-        "p",
-        json!({"gates": [gate], "rules": [{"name": "r", "evict": "When", "when": "gates.g"}]}),
-    )
-}
-
-fn keep(name: &str, server: &Scripted, http: Value, secrets: &Secrets) -> Kept {
+fn keep(name: &str, server: &Scripted, mut http: Value, secrets: &Secrets) -> Kept {
     let pod = Pod {
         name: "db".into(),
         ip: server.ip(),
         ..Pod::default()
     };
-    Kept::new(name, vec![pod], vec![gated(http)], secrets.clone())
+    http["path"] = "/health".into();
+    let policy = gated(json!({"http": http}));
+    Kept::new(name, vec![pod], vec![policy], secrets.clone())
 }
 
 // R38
@@ -71,12 +63,8 @@ fn the_certificate_must_be_signed_by_the_policys_authority() {
     kept.wait("any certificate is good enough", |k| k.may_go("db"));
     drop(kept);
 
-    let kept = keep(
-        "gateplain",
-        &server,
-        json!({"port": server.port()}),
-        &secrets,
-    );
+    let plain = json!({"port": server.port()});
+    let kept = keep("gateplain", &server, plain, &secrets);
     kept.wait("TLS answers no plain question", |k| error(k).is_some());
     assert!(!kept.may_go("db"));
 }

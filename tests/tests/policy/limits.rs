@@ -10,7 +10,7 @@ use evictd_policy::{
     EvictionPolicy, PolicyEvaluator, PolicySet, evaluator::Settings, gate::Secrets,
 };
 use evictd_tests::{
-    policy_fixture::{BarePod, Kept, labels, may_go, pod, policy},
+    policy_fixture::{BarePod, Kept, always, labels, may_go, owner, pod, policy},
     prelude::*,
 };
 
@@ -21,6 +21,11 @@ fn keep(name: &str, pods: usize, policies: Vec<EvictionPolicy>) -> Kept {
         ..Pod::default()
     });
     Kept::new(name, pods.collect(), policies, Secrets::default())
+}
+
+fn rate(evictions: u32, hours: u64) -> Option<Rate> {
+    let period = Duration::from_secs(hours * 3600);
+    Some(Rate { evictions, period })
 }
 
 /// A condition on the usage holds when the pod has grown, and no longer when it has shrunk.
@@ -42,8 +47,7 @@ fn usage_is_read_anew() {
 fn limits_keep_enough_of_a_group_here() {
     skip_if!(not_root());
     let limits = json!([{"groupBy": "app", "minAvailable": 2}]);
-    let spec = json!({"rules": [{"name": "r", "evict": "Always", "limits": limits}]});
-    let mut kept = keep("gateleast", 4, vec![policy("p", spec)]);
+    let mut kept = keep("gateleast", 4, vec![policy("p", always(&limits))]);
     assert!(
         (0..4).all(|pod| may_go(&kept, pod)),
         "four of them, two to stay"
@@ -75,25 +79,13 @@ fn limits_keep_enough_of_a_group_here() {
 fn rates_hold_for_the_node_and_for_each_owner() {
     skip_if!(not_root());
     let mut node = Node::new("gaterates", 64).unwrap();
-    for (name, owner) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")] {
+    for (name, set) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")] {
         node.pod(name, QosClass::Burstable, 0, 0).unwrap();
-        node.edit(name, |pod| {
-            pod.owner = Some(evictd_engine::Owner {
-                kind: "StatefulSet".into(),
-                name: owner.into(),
-                uid: owner.into(),
-            });
-        });
+        node.edit(name, |pod| pod.owner = Some(owner("StatefulSet", set)));
     }
-    let rate = |evictions| {
-        Some(Rate {
-            evictions,
-            period: Duration::from_secs(3600),
-        })
-    };
     let settings = Settings {
-        node_rate: rate(2),
-        owner_rate: rate(1),
+        node_rate: rate(2, 1),
+        owner_rate: rate(1, 1),
         ..Settings::default()
     };
     let evaluator = PolicyEvaluator::new(settings, Secrets::default());
@@ -119,18 +111,14 @@ fn rates_hold_for_the_node_and_for_each_owner() {
 }
 
 /// A pod of this owner, without a cgroup.
-fn owned(name: &str, owner: usize) -> Arc<BarePod> {
+fn owned(name: &str, job: usize) -> Arc<BarePod> {
     Arc::new(BarePod::new(Pod {
         name: name.to_owned(),
         uid: name.to_owned(),
         namespace: "default".to_owned(),
         phase: "Running".to_owned(),
         labels: labels(&[("app", "db")]),
-        owner: Some(evictd_engine::Owner {
-            kind: "Job".into(),
-            name: owner.to_string(),
-            uid: owner.to_string(),
-        }),
+        owner: Some(owner("Job", &job.to_string())),
         ..Pod::default()
     }))
 }
@@ -138,12 +126,11 @@ fn owned(name: &str, owner: usize) -> Arc<BarePod> {
 /// All limits of all rules that hold for a pod count, whichever policy they are in.
 #[test]
 fn no_limit_of_a_pod_is_left_out() {
-    let with = |limits| json!({"rules": [{"name": "r", "evict": "Always", "limits": limits}]});
-    let pace = with(json!([
+    let pace = always(&json!([
         {"maxEvictedAtOnce": 1},
         {"groupBy": "app", "maxEvictedAtOnce": 1},
     ]));
-    let quorum = with(json!([{"groupBy": "app", "minAvailable": 2}]));
+    let quorum = always(&json!([{"groupBy": "app", "minAvailable": 2}]));
     let evaluator = PolicyEvaluator::new(Settings::default(), Secrets::default());
     evaluator.set_policies(PolicySet::new([
         policy("a-pace", pace.clone()),
@@ -168,14 +155,8 @@ fn no_limit_of_a_pod_is_left_out() {
 #[test]
 fn limits_that_do_not_count_any_more_make_room() {
     let settings = Settings {
-        node_rate: Some(Rate {
-            evictions: 1,
-            period: Duration::from_secs(3600),
-        }),
-        owner_rate: Some(Rate {
-            evictions: 1,
-            period: Duration::from_secs(24 * 3600),
-        }),
+        node_rate: rate(1, 1),
+        owner_rate: rate(1, 24),
         ..Settings::default()
     };
     let evaluator = PolicyEvaluator::new(settings, Secrets::default());
@@ -221,8 +202,7 @@ fn limits_that_do_not_count_any_more_make_room() {
 fn what_shadow_mode_has_chosen_is_not_available() {
     skip_if!(not_root());
     let limits = json!([{"groupBy": "app", "minAvailable": 2}]);
-    let spec = json!({"rules": [{"name": "r", "evict": "Always", "limits": limits}]});
-    let mut kept = keep("limitshadow", 3, vec![policy("p", spec)]);
+    let mut kept = keep("limitshadow", 3, vec![policy("p", always(&limits))]);
     let limiter = Arc::clone(kept.evaluator.limiter());
     let now = monotonic_ns();
     limiter.charge_in_shadow(&kept.entry(&pod(0)).permit, now, ShadowChooser::Manager);
@@ -278,32 +258,14 @@ fn the_more_sparing_of_equals_decides() {
     skip_if!(not_root());
     let always = |precedence| json!({"precedence": precedence, "rules": [{"name": "r", "evict": "Always", "order": -5}]});
     let never = |precedence| json!({"precedence": precedence, "rules": [{"name": "r", "evict": "Never", "order": 5}]});
-    for (i, (policies, expected, order)) in [
-        (
-            vec![policy("a", always(0)), policy("b", never(0))],
-            false,
-            5,
-        ),
-        (
-            vec![policy("a", always(1)), policy("b", never(0))],
-            true,
-            -5,
-        ),
-        (
-            vec![policy("a", always(0)), policy("b", never(1))],
-            false,
-            5,
-        ),
-    ]
-    .into_iter()
-    .enumerate()
+    for (i, (a, b, expected, order)) in [(0, 0, false, 5), (1, 0, true, -5), (0, 1, false, 5)]
+        .into_iter()
+        .enumerate()
     {
+        let policies = vec![policy("a", always(a)), policy("b", never(b))];
         let kept = keep(&format!("gateprec{i}"), 1, policies);
-        assert_eq!(
-            (may_go(&kept, 0), kept.explain(&pod(0)).order),
-            (expected, order),
-            "{i}"
-        );
+        let found = (may_go(&kept, 0), kept.explain(&pod(0)).order);
+        assert_eq!(found, (expected, order), "{i}");
     }
     let mut shadow = never(5);
     shadow["shadow"] = true.into();
@@ -343,8 +305,7 @@ fn what_was_evicted_before_counts() {
         evaluator.restore(past);
         let table = node.table();
         evaluator.present(&table.entries);
-        let spec = json!({"rules": [{"name": "r", "evict": "Always", "limits": [limit]}]});
-        evaluator.set_policies(PolicySet::new([policy("p", spec)]));
+        evaluator.set_policies(PolicySet::new([policy("p", always(&json!([limit])))]));
         let all = evaluator.explain().into_iter().filter(|e| e.may_go);
         let mut names: Vec<String> = all.map(|e| e.pod).collect();
         names.sort();

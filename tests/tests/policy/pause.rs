@@ -6,6 +6,23 @@ use evictd_kube::pause;
 use evictd_policy::{PAUSED, PauseSource};
 use evictd_tests::{prelude::*, scrape, watch_fixture::Following};
 
+/// Puts the ConfigMap, which says this word.
+fn put_map(f: &Following, paused: &str) {
+    let mut state = f.server.state();
+    state.put(Collection::ConfigMaps, config_map(paused));
+}
+
+/// Whether an agent's metrics have this line.
+fn says(address: &str, line: &'static str) -> impl Fn(&ClusterNode) -> bool {
+    let address = address.to_owned();
+    move |_| {
+        scrape::metrics(&address)
+            .unwrap()
+            .lines()
+            .any(|l| l == line)
+    }
+}
+
 fn config_map(paused: &str) -> Value {
     json!({"metadata": {"namespace": "evictd", "name": "evictd-pause"}, "data": {"paused": paused}})
 }
@@ -46,20 +63,14 @@ fn the_node_and_the_config_map_are_obeyed() {
     let f = obedient();
     f.server.state().annotate_node(PAUSED, Some("true"));
     assert!(f.wait(|f| pulled(f) == ["node"]));
-    f.server
-        .state()
-        .put(Collection::ConfigMaps, config_map("true"));
+    put_map(&f, "true");
     assert!(f.wait(|f| pulled(f) == ["node", "configMap"]));
     f.server.state().annotate_node(PAUSED, None);
     assert!(f.wait(|f| pulled(f) == ["configMap"]));
     assert!(f.pauses.is_paused());
-    f.server
-        .state()
-        .put(Collection::ConfigMaps, config_map("false"));
+    put_map(&f, "false");
     assert!(f.wait(|f| pulled(f).is_empty()));
-    f.server
-        .state()
-        .put(Collection::ConfigMaps, config_map("true"));
+    put_map(&f, "true");
     assert!(f.wait(|f| pulled(f) == ["configMap"]));
     f.server
         .state()
@@ -67,9 +78,7 @@ fn the_node_and_the_config_map_are_obeyed() {
     assert!(f.wait(|f| pulled(f).is_empty()));
     // A word that means nothing pauses nothing: the one after it is obeyed.
     f.server.state().annotate_node(PAUSED, Some("yes"));
-    f.server
-        .state()
-        .put(Collection::ConfigMaps, config_map("true"));
+    put_map(&f, "true");
     assert!(f.wait(|f| pulled(f) == ["configMap"]));
     // Of the Node only itself, of that only the metadata; of the ConfigMaps only the one.
     let state = f.server.state();
@@ -113,28 +122,27 @@ fn a_paused_agent_kills_no_pod_until_the_pause_is_lifted() {
     );
     member.server.state().annotate_node(PAUSED, Some("true"));
     let mut agent = member.start().unwrap();
-    let says = |line: &'static str| {
-        let address = address.clone();
-        move |_: &ClusterNode| {
-            scrape::metrics(&address)
-                .unwrap()
-                .lines()
-                .any(|l| l == line)
-        }
-    };
-    assert!(member.wait(SOON, says("evictd_paused{by=\"node\"} 1")));
-    assert!(member.wait(SOON, says("evictd_policy_pods{policy=\"labelled\"} 1")));
-    assert!(member.wait(SOON, says("evictd_policies_refused{source=\"api\"} 0")));
+    for line in [
+        "evictd_paused{by=\"node\"} 1",
+        "evictd_policy_pods{policy=\"labelled\"} 1",
+        "evictd_policies_refused{source=\"api\"} 0",
+    ] {
+        assert!(member.wait(SOON, says(&address, line)), "{line}");
+    }
     let mut hog = Hog::start(&wild, &["--mib", "200"]).unwrap();
     assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 195 * MIB));
     std::thread::sleep(Duration::from_millis(500));
     assert!(hog.is_alive() && member.evictions().is_empty());
     member.server.state().annotate_node(PAUSED, None);
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(member.wait(SOON, says("evictd_paused{by=\"node\"} 0")));
+    assert!(member.wait(SOON, says(&address, "evictd_paused{by=\"node\"} 0")));
     assert_eq!(agent.terminate().unwrap(), Some(0));
-    let word = |paused| ("node".to_owned(), paused, paused);
     assert_eq!(pauses(&member), [word(true), word(false)]);
+}
+
+/// The Node's word, which is the only one.
+fn word(paused: bool) -> (String, bool, bool) {
+    ("node".to_owned(), paused, paused)
 }
 
 /// What the journal says of pauses: whose word, whether it stops evictions, and whether they are stopped.
@@ -223,15 +231,10 @@ fn a_pause_outlives_a_restart_while_the_api_server_is_away() {
     member.server.state().annotate_node(PAUSED, Some("true"));
     let address = scrape::free_address().unwrap();
     member.config["metricsAddress"] = address.as_str().into();
-    let paused = |_: &ClusterNode| {
-        scrape::metrics(&address)
-            .unwrap()
-            .contains("evictd_paused{by=\"node\"} 1")
-    };
+    let paused = says(&address, "evictd_paused{by=\"node\"} 1");
     let mut first = member.start().unwrap();
-    assert!(member.wait(SOON, paused));
+    assert!(member.wait(SOON, &paused));
     assert_eq!(first.terminate().unwrap(), Some(0));
-    let word = |paused| ("node".to_owned(), paused, paused);
     assert_eq!(pauses(&member), [word(true)]);
     member.server.go_away();
     let mut second = member.start().unwrap();

@@ -1,6 +1,7 @@
 //! The static binary for each architecture, by whichever compiler this machine has for it.
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -9,6 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{Arch, Program};
 use crate::{
+    apt::Apt,
     setup,
     shell::{apt_install, cargo, output, run as sh, workspace_root},
 };
@@ -157,40 +159,16 @@ fn debian_toolchain(arch: Arch) -> Result<Toolchain> {
 }
 
 fn fetch_std(arch: Arch, version: &str, directory: &Path, sysroot: &Path) -> Result<()> {
-    for path in ["lists/partial", "cache/archives/partial"] {
-        std::fs::create_dir_all(directory.join(path))?;
-    }
-    // An apt of its own: another architecture, package lists of its own, and an empty list of what is installed.
-    std::fs::write(directory.join("status"), "")?;
-    let config = directory.join("apt.conf");
-    std::fs::write(
-        &config,
-        format!(
-            "APT::Architecture \"{0}\";\nAPT::Architectures {{ \"{0}\"; }};\nAPT::Sandbox::User \"root\";\n\
-             Dir::State \"{1}\";\nDir::Cache \"{1}/cache\";\nDir::State::lists \"{1}/lists\";\n\
-             Dir::State::status \"{1}/status\";\n",
-            arch.name(),
-            directory.display()
-        ),
-    )?;
-    let apt = |arguments: &[&str]| {
-        sh(Command::new("apt-get")
-            .current_dir(directory)
-            .env("APT_CONFIG", &config)
-            .args(arguments))
-    };
-    apt(&["update", "-qq"])?;
-    apt(&["download", "-qq", &format!("{DEBIAN_STD}={version}")])?;
-    let package = std::fs::read_dir(directory)?
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-        .context("apt-get downloaded no package")?;
+    let apt = Apt::of_arch(directory.join("apt"), arch.name())?;
+    let wanted = BTreeSet::from([format!("{DEBIAN_STD}={version}")]);
+    let packages = apt.download(&wanted)?;
     // Unpacked beside and renamed, so that what an interrupted run left is never taken for the whole.
     let partial = directory.join("partial");
-    sh(Command::new("dpkg").arg("-x").arg(&package).arg(&partial))?;
+    for package in packages {
+        sh(Command::new("dpkg").arg("-x").arg(&package).arg(&partial))?;
+        std::fs::remove_file(package)?;
+    }
     std::fs::rename(&partial, sysroot)?;
-    std::fs::remove_file(package)?;
     Ok(())
 }
 

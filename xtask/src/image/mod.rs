@@ -8,7 +8,7 @@ mod build;
 pub mod oci;
 #[cfg(test)]
 mod tests;
-mod verify;
+pub mod verify;
 
 use std::{path::PathBuf, process::Command};
 

@@ -35,25 +35,13 @@ pub struct Entry {
 /// unreferenced is in it.
 pub fn archive(path: &Path) -> Result<Verified> {
     let content = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let entries = entries(&content)?;
-    let files: Files = entries.into_iter().map(|e| (e.path, e.content)).collect();
+    let files = files(&content)?;
     let mut seen = BTreeSet::from(["index.json".to_owned(), "oci-layout".to_owned()]);
     let mut blob = |descriptor: &Value, media_type: &str| -> Result<&[u8]> {
-        let digest = text(descriptor, "/digest")?;
-        let name = blob_path(digest);
-        let content = files
-            .get(&name)
-            .with_context(|| format!("{name} is missing"))?;
+        let name = blob_path(text(descriptor, "/digest")?);
+        let content = blob(&files, descriptor)?;
         let found = text(descriptor, "/mediaType")?;
         ensure!(found == media_type, "{name} is {found}, not {media_type}");
-        let size = descriptor["size"].as_u64();
-        let length = content.len();
-        ensure!(
-            size == Some(length as u64),
-            "{name} has {length} bytes, its descriptor says {size:?}"
-        );
-        let computed = sha256(content);
-        ensure!(computed == digest, "{name} has the digest {computed}");
         seen.insert(name);
         Ok(content)
     };
@@ -74,7 +62,7 @@ pub fn archive(path: &Path) -> Result<Verified> {
         said == &Value::from(vec![diff_id.as_str()]),
         "the layer's diff id is {diff_id}, the configuration says {said}"
     );
-    let layer = self::entries(layer)?;
+    let layer = entries(layer)?;
     let unreferenced: Vec<_> = files.keys().filter(|name| !seen.contains(*name)).collect();
     ensure!(
         unreferenced.is_empty(),
@@ -87,6 +75,24 @@ pub fn archive(path: &Path) -> Result<Verified> {
         configuration,
         layer,
     })
+}
+
+/// What a descriptor names, whose size and digest must be right.
+pub fn blob<'a>(files: &'a Files, descriptor: &Value) -> Result<&'a [u8]> {
+    let digest = text(descriptor, "/digest")?;
+    let name = blob_path(digest);
+    let content = files
+        .get(&name)
+        .with_context(|| format!("{name} is missing"))?;
+    let size = descriptor["size"].as_u64();
+    let length = content.len();
+    ensure!(
+        size == Some(length as u64),
+        "{name} has {length} bytes, its descriptor says {size:?}"
+    );
+    let computed = sha256(content);
+    ensure!(computed == digest, "{name} has the digest {computed}");
+    Ok(content)
 }
 
 fn parse(document: &[u8]) -> Result<Value> {
@@ -103,6 +109,12 @@ fn single<'a>(document: &'a Value, field: &str) -> Result<&'a Value> {
         Some([one]) => Ok(one),
         _ => bail!("{field} has not exactly one member: {}", document[field]),
     }
+}
+
+/// The files of a tar archive.
+pub fn files(archive: &[u8]) -> Result<Files> {
+    let entries = entries(archive)?.into_iter();
+    Ok(entries.map(|entry| (entry.path, entry.content)).collect())
 }
 
 fn entries(content: &[u8]) -> Result<Vec<Entry>> {

@@ -1,9 +1,11 @@
 //! What each crate may depend on.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
 
 use anyhow::Context as _;
 use serde_json::Value;
+
+use crate::shell::{cargo, output};
 
 /// From the bottom up: a crate, the crates of this workspace that it may import, and the others; docs/architecture.md says
 /// what each owns. A crate that is not here may import whatever it likes.
@@ -25,24 +27,10 @@ evictd-kube: config engine policy store sys | backon fastrand futures http hyper
 /// Dependencies that are not in the table. A dev-dependency on another crate of the workspace is one as well: cargo would
 /// compile the library twice.
 pub(super) fn violations(root: &Path) -> anyhow::Result<Vec<String>> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args([
-            "metadata",
-            "--format-version",
-            "1",
-            "--no-deps",
-            "--offline",
-        ])
-        .current_dir(root)
-        .output()
-        .context("cargo metadata")?;
-    anyhow::ensure!(
-        output.status.success(),
-        "cargo metadata: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
+    let mut cargo = cargo();
+    let metadata = "metadata --format-version 1 --no-deps --offline".split(' ');
+    let metadata = output(cargo.args(metadata).current_dir(root))?;
+    let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata")?;
     Ok(check(&metadata))
 }
 

@@ -67,26 +67,22 @@ pub(super) fn violations(root: &Path) -> anyhow::Result<Vec<String>> {
             if path.ends_with("lint/words.rs") {
                 return Ok(());
             }
-            let read = match extension {
-                "rs" => in_source,
-                "md" => in_page,
-                _ => in_text,
-            };
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
             let shown = path.strip_prefix(root).unwrap_or(path).display();
-            found.extend(read(&text).into_iter().map(|(line, word, instead)| {
-                format!("{shown}:{line}: `{word}` is retired: {instead}")
-            }));
+            found.extend(
+                retired(extension, &text)
+                    .into_iter()
+                    .map(|(line, word, instead)| {
+                        format!("{shown}:{line}: `{word}` is retired: {instead}")
+                    }),
+            );
             Ok(())
         })?;
     }
     found.sort();
     Ok(found)
 }
-
-/// A line, the retired word in it, and what to write instead.
-type Found = (usize, &'static str, &'static str);
 
 /// Calls back for each file of a directory, and of those below it but for what cargo has built.
 fn files(
@@ -105,54 +101,50 @@ fn files(
     Ok(())
 }
 
-/// The retired words of Rust's identifiers and comments.
-fn in_source(text: &str) -> Vec<Found> {
-    let (mut at, mut line) = (0, 1);
+/// The retired words of a file with such a name: the line, the word, and what to write instead.
+fn retired(extension: &str, text: &str) -> Vec<(usize, &'static str, &'static str)> {
+    let text = match extension {
+        "rs" => names_and_comments(text),
+        "md" => prose(text),
+        _ => text.to_owned(),
+    };
     let mut found = Vec::new();
-    for token in tokenize(text, FrontmatterAllowed::No) {
-        let end = at + token.len as usize;
-        let piece = text.get(at..end).unwrap_or_default();
-        at = end;
-        if let TokenKind::Ident
-        | TokenKind::LineComment { .. }
-        | TokenKind::BlockComment { .. }
-        | TokenKind::Lifetime { .. } = token.kind
-        {
-            found.extend(retired(piece, line));
-        }
-        line += piece.matches('\n').count();
+    for (line, words) in (1..).zip(text.lines().map(words)) {
+        let is_used = |(word, _): &(&str, &str)| words.iter().any(|w| is_form(w, word));
+        let used = RETIRED.into_iter().filter(is_used);
+        found.extend(used.map(|(word, instead)| (line, word, instead)));
     }
     found
 }
 
-/// Those of each line.
-fn in_text(text: &str) -> Vec<Found> {
-    let lines = text.lines().zip(1..);
-    lines.flat_map(|(line, at)| retired(line, at)).collect()
+/// Rust with all but its identifiers and comments blank.
+fn names_and_comments(mut text: &str) -> String {
+    let blank = |c| if c == '\n' { c } else { ' ' };
+    let tokens = tokenize(text, FrontmatterAllowed::No);
+    let kept = tokens.map(|token| {
+        let (piece, rest) = text.split_at(token.len as usize);
+        text = rest;
+        match token.kind {
+            TokenKind::Ident
+            | TokenKind::LineComment { .. }
+            | TokenKind::BlockComment { .. }
+            | TokenKind::Lifetime { .. } => piece.to_owned(),
+            _ => piece.chars().map(blank).collect(),
+        }
+    });
+    kept.collect()
 }
 
-/// Those of a page's prose: of no fenced block, and of no span of code.
-fn in_page(text: &str) -> Vec<Found> {
+/// A page without its fenced blocks and spans of code.
+fn prose(page: &str) -> String {
     let mut fenced = false;
-    let prose = text.lines().zip(1..).filter(|(line, _)| {
+    let kept = page.lines().map(|line| {
         let is_fence = line.trim_start().starts_with("```");
         fenced ^= is_fence;
-        !fenced && !is_fence
+        let outside = line.split('`').step_by(2).filter(|_| !fenced && !is_fence);
+        outside.collect::<Vec<_>>().join(" ") + "\n"
     });
-    let of_line = |(line, at): (&str, usize)| {
-        let outside: Vec<&str> = line.split('`').step_by(2).collect();
-        retired(&outside.join(" "), at)
-    };
-    prose.flat_map(of_line).collect()
-}
-
-/// The retired words of one piece of text, which begins at this line.
-fn retired(text: &str, line: usize) -> Vec<Found> {
-    let words: Vec<String> = words(text).collect();
-    let is_used = |(word, _): &&(&str, &str)| words.iter().any(|w| is_form(w, word));
-    let used = RETIRED.iter().filter(is_used);
-    used.map(|(word, instead)| (line, *word, *instead))
-        .collect()
+    kept.collect()
 }
 
 /// Whether this is the word or its plural; a genitive's `s` is a word of its own.
@@ -165,7 +157,7 @@ fn is_form(word: &str, of: &str) -> bool {
 }
 
 /// The words of an identifier or a comment, in lower case: `FastPath` and `fast_path` have the same ones.
-fn words(text: &str) -> impl Iterator<Item = String> {
+fn words(text: &str) -> Vec<String> {
     let mut spaced = String::with_capacity(text.len() * 2);
     let mut was_lower = false;
     for c in text.chars() {
@@ -177,26 +169,22 @@ fn words(text: &str) -> impl Iterator<Item = String> {
             spaced.extend(c.to_lowercase());
         }
     }
-    let words: Vec<String> = spaced.split_whitespace().map(str::to_owned).collect();
-    words.into_iter()
+    spaced.split_whitespace().map(str::to_owned).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn found(read: fn(&str) -> Vec<Found>, text: &str) -> Vec<(usize, &str)> {
-        let found = read(text).into_iter();
+    fn found(extension: &str, text: &str) -> Vec<(usize, &'static str)> {
+        let found = retired(extension, text).into_iter();
         found.map(|(line, word, _)| (line, word)).collect()
     }
 
     #[test]
     fn identifiers_and_comments_are_checked() {
         assert_eq!(
-            found(
-                in_source,
-                "// Nobody.\nstruct MyReflex;\nfn take_mailbox() {}\n"
-            ),
+            found("rs", "// Nobody.\nstruct MyReflex;\nfn take_mailbox() {}\n"),
             [(1, "nobody"), (2, "reflex"), (3, "mailbox")]
         );
     }
@@ -205,7 +193,7 @@ mod tests {
     fn plurals_and_genitives_are_checked() {
         assert_eq!(
             found(
-                in_source,
+                "rs",
                 "// The keeper's.\nlet bells; // nobodies\nfn take_wishes() {}\n"
             ),
             [(1, "keeper"), (2, "bell"), (2, "nobody"), (3, "wish")]
@@ -215,14 +203,14 @@ mod tests {
     #[test]
     fn formats_and_parts_of_words_are_not() {
         let text = "const A: &str = \"reflex\"; // to wishbone\nlet bellows;";
-        assert!(found(in_source, text).is_empty());
+        assert!(found("rs", text).is_empty());
     }
 
     #[test]
     fn code_in_a_page_is_not() {
         let page = "Nobody has\n`rung` two bells:\n\n```\nlet reflex\n```\nsomebody\n";
         assert_eq!(
-            found(in_page, page),
+            found("md", page),
             [(1, "nobody"), (2, "bell"), (7, "somebody")]
         );
     }

@@ -7,7 +7,10 @@ use super::{
     Artifacts, ELF, Inputs, VERSION, artifacts, chart, entry, hex, read_tree, sbom, write,
 };
 use crate::{
-    image::{Arch, Provenance, oci},
+    image::{
+        Arch, Provenance, oci,
+        verify::{blob, files},
+    },
     shell::workspace_root,
 };
 
@@ -29,29 +32,6 @@ fn release() -> Artifacts {
     .unwrap()
 }
 
-fn files_of(tar: &[u8]) -> BTreeMap<String, Vec<u8>> {
-    let mut archive = tar::Archive::new(tar);
-    let mut files = BTreeMap::new();
-    for entry in archive.entries().unwrap() {
-        let mut entry = entry.unwrap();
-        if entry.header().entry_type().is_file() {
-            let mut content = Vec::new();
-            entry.read_to_end(&mut content).unwrap();
-            files.insert(entry.path().unwrap().to_str().unwrap().to_owned(), content);
-        }
-    }
-    files
-}
-
-/// The document that a descriptor names, whose digest and size must be right.
-fn follow(files: &BTreeMap<String, Vec<u8>>, descriptor: &Value) -> Vec<u8> {
-    let digest = descriptor["digest"].as_str().unwrap();
-    let content = &files[&oci::blob_path(digest)];
-    assert_eq!(oci::sha256(content), digest);
-    assert_eq!(descriptor["size"], content.len());
-    content.clone()
-}
-
 fn json(content: &[u8]) -> Value {
     serde_json::from_slice(content).unwrap()
 }
@@ -59,20 +39,20 @@ fn json(content: &[u8]) -> Value {
 #[test]
 fn one_image_serves_all_architectures() {
     let release = release();
-    let image = files_of(&release[&format!("evictd-{VERSION}.oci.tar")]);
+    let image = files(&release[&format!("evictd-{VERSION}.oci.tar")]).unwrap();
     let entry = json(&image["index.json"])["manifests"][0].clone();
     assert_eq!(entry["mediaType"], oci::INDEX);
     let name = entry["annotations"][oci::CONTAINERD_NAME].as_str().unwrap();
     assert_eq!(name, format!("localhost/evictd:{VERSION}"));
-    let index = json(&follow(&image, &entry));
+    let index = json(blob(&image, &entry).unwrap());
     let mut seen = 1;
     let mut arches = Vec::new();
     for descriptor in index["manifests"].as_array().unwrap() {
         let arch = descriptor["platform"]["architecture"].as_str().unwrap();
-        let manifest = json(&follow(&image, descriptor));
-        let configuration = json(&follow(&image, &manifest["config"]));
+        let manifest = json(blob(&image, descriptor).unwrap());
+        let configuration = json(blob(&image, &manifest["config"]).unwrap());
         assert_eq!(configuration["architecture"], arch);
-        let layer = files_of(&follow(&image, &manifest["layers"][0]));
+        let layer = files(blob(&image, &manifest["layers"][0]).unwrap()).unwrap();
         assert_eq!(layer["evictd"], format!("program for {arch}").into_bytes());
         assert_eq!(
             layer["evictd"],
@@ -92,22 +72,25 @@ fn one_image_serves_all_architectures() {
 #[test]
 fn the_chart_is_the_checkouts() {
     let release = release();
-    let layout = files_of(&release[&format!("evictd-chart-{VERSION}.oci.tar")]);
+    let layout = files(&release[&format!("evictd-chart-{VERSION}.oci.tar")]).unwrap();
     let manifest = json(&layout["index.json"])["manifests"][0].clone();
-    let manifest = json(&follow(&layout, &manifest));
+    let manifest = json(blob(&layout, &manifest).unwrap());
     assert_eq!(manifest["config"]["mediaType"], chart::CONFIGURATION);
-    let metadata = json(&follow(&layout, &manifest["config"]));
+    let metadata = json(blob(&layout, &manifest["config"]).unwrap());
     assert_eq!(
         (metadata["name"].as_str(), metadata["version"].as_str()),
         (Some("evictd"), Some(VERSION))
     );
     assert_eq!(manifest["layers"][0]["mediaType"], chart::LAYER);
-    let package = follow(&layout, &manifest["layers"][0]);
+    let package = blob(&layout, &manifest["layers"][0]).unwrap();
     assert_eq!(package, release[&format!("evictd-chart-{VERSION}.tgz")]);
     let mut tar = Vec::new();
-    GzDecoder::new(&package[..]).read_to_end(&mut tar).unwrap();
+    GzDecoder::new(package).read_to_end(&mut tar).unwrap();
     let directory = workspace_root().join("deploy/chart/evictd");
-    assert_eq!(files_of(&tar), read_tree(&directory, "evictd").unwrap());
+    assert_eq!(
+        files(&tar).unwrap(),
+        read_tree(&directory, "evictd").unwrap()
+    );
 }
 
 #[test]
@@ -115,7 +98,7 @@ fn definitions_and_manifests_are_part_of_it() {
     let release = release();
     let crd = fs::read(workspace_root().join("deploy/crds/evictionpolicies.yaml")).unwrap();
     assert_eq!(release["crd-evictionpolicies.yaml"], crd);
-    let manifests = files_of(&release[&format!("evictd-manifests-{VERSION}.tar")]);
+    let manifests = files(&release[&format!("evictd-manifests-{VERSION}.tar")]).unwrap();
     assert!(manifests.contains_key("manifests/kustomization.yaml"));
     let told = String::from_utf8(release["RELEASE.md"].clone()).unwrap();
     assert!(told.starts_with(&format!("## {VERSION}")), "{told}");

@@ -99,12 +99,9 @@ pub fn run(tests: &[Harness], at_once: usize, tally: &mut Tally) -> Result<Durat
         Ok::<_, anyhow::Error>(ran)
     }) {
         let ran = ran?;
-        tally.begin(&ran.program);
-        for line in &ran.lines {
-            tally.read(line);
-        }
         let how = format!("{}: {}", ran.title, ran.status);
-        tally.end(ran.status.success(), &how);
+        let ended = ran.status.success().then_some(()).ok_or(how);
+        tally.read(&ran.program, &ran.lines, ended);
         durations.push((ran.title, ran.took));
     }
     Ok(durations)

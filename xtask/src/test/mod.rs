@@ -124,12 +124,16 @@ fn run_filtered(arguments: &[String], tally: &mut Tally) -> Result<()> {
     plan::build(["--bins"])?;
     let mut cargo = plan::command("test");
     cargo.arg("--no-fail-fast").args(arguments);
-    tally.begin("cargo test");
+    let mut lines = Vec::new();
     let status = run_and_read(&mut cargo, |line| {
         println!("{line}");
-        tally.read(line);
+        lines.push(line.to_owned());
     })?;
-    tally.end(status.success(), &status.to_string());
+    let ended = status
+        .success()
+        .then_some(())
+        .ok_or_else(|| status.to_string());
+    tally.read("cargo test", &lines, ended);
     Ok(())
 }
 

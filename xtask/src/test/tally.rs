@@ -1,6 +1,6 @@
 //! Reads what test harnesses print, and says at the end how many tests passed, failed and were skipped, and which.
 
-use crate::vm;
+use crate::{libtest, vm};
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -8,58 +8,35 @@ pub struct Tally {
     failed: u64,
     skipped: Vec<String>,
     failures: Vec<String>,
-    /// The harness whose output is being read.
-    harness: String,
-    /// Names since the last line `failures:`; the harness prints that line twice, the second time before names alone.
-    listed: Vec<String>,
-    failed_here: u64,
 }
 
 impl Tally {
-    /// From now on lines come from this harness.
-    pub fn begin(&mut self, harness: &str) {
-        harness.clone_into(&mut self.harness);
-        self.listed.clear();
-        self.failed_here = 0;
-    }
-
-    /// Takes in a line of the harness.
-    pub fn read(&mut self, line: &str) {
-        // A skip may stand behind the harness's own "test name ... ".
-        if let Some((_, reason)) = line.split_once("SKIPPED ") {
-            self.skipped.push(reason.to_owned());
+    /// Takes in all that a harness has printed. One that ended badly without a failed test, such as by a signal, is a failure
+    /// of its own.
+    pub fn read(&mut self, harness: &str, lines: &[impl AsRef<str>], ended: Result<(), String>) {
+        let mut failed_here = 0;
+        // The harness prints `failures:` twice, the second time before names alone.
+        let mut listed = Vec::new();
+        for line in lines.iter().map(AsRef::as_ref) {
+            self.skipped
+                .extend(libtest::skipped(line).map(str::to_owned));
+            if line == "failures:" {
+                listed.clear();
+            }
+            if let Some(name) = line.strip_prefix("    ") {
+                listed.push(format!("{harness}::{name}"));
+            }
+            if let Some((passed, failed)) = libtest::counts(line) {
+                self.passed += passed;
+                failed_here += failed;
+                if failed > 0 {
+                    self.failures.append(&mut listed);
+                }
+            }
         }
-        if line == "failures:" {
-            self.listed.clear();
-        }
-        if let Some(name) = line.strip_prefix("    ") {
-            self.listed.push(name.to_owned());
-        }
-        let Some(result) = line.strip_prefix("test result: ") else {
-            return;
-        };
-        let number = |word: &str| {
-            let before = result.split(word).next()?.trim().rsplit(' ').next()?;
-            before.parse::<u64>().ok()
-        };
-        self.passed += number("passed").unwrap_or(0);
-        let failed = number("failed").unwrap_or(0);
-        self.failed += failed;
-        self.failed_here += failed;
-        if failed > 0 {
-            let harness = &self.harness;
-            let names = self
-                .listed
-                .drain(..)
-                .map(|name| format!("{harness}::{name}"));
-            self.failures.extend(names);
-        }
-    }
-
-    /// The harness has ended. One that ended badly without a result, such as by a signal, is a failure of its own.
-    pub fn end(&mut self, success: bool, how: &str) {
-        if !success && self.failed_here == 0 {
-            self.fails(&format!("{}: {how}", self.harness));
+        self.failed += failed_here;
+        if let (Err(how), 0) = (ended, failed_here) {
+            self.fails(&format!("{harness}: {how}"));
         }
     }
 
@@ -114,14 +91,13 @@ mod tests {
     #[test]
     fn results_and_skips_are_counted() {
         let mut tally = Tally::default();
-        for line in [
+        let lines = [
             "test a ... SKIPPED a line 4: needs root",
             "ok",
             "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out; finished in 1.17s",
             "test result: FAILED. 7 passed; 12 failed; 0 ignored",
-        ] {
-            tally.read(line);
-        }
+        ];
+        tally.read("kernel_pids", &lines, Err("exit status: 101".into()));
         assert_eq!((tally.passed, tally.failed), (12, 12));
         assert_eq!(tally.skipped, ["a line 4: needs root"]);
     }
@@ -129,8 +105,7 @@ mod tests {
     #[test]
     fn failed_tests_are_named_with_their_harness() {
         let mut tally = Tally::default();
-        tally.begin("kernel_pids");
-        for line in [
+        let lines = [
             "test a ... FAILED",
             "failures:",
             "---- a stdout ----",
@@ -140,10 +115,8 @@ mod tests {
             "    m::b",
             "",
             "test result: FAILED. 7 passed; 2 failed; 0 ignored",
-        ] {
-            tally.read(line);
-        }
-        tally.end(false, "exit status: 101");
+        ];
+        tally.read("kernel_pids", &lines, Err("exit status: 101".into()));
         assert_eq!(tally.failures, ["kernel_pids::a", "kernel_pids::m::b"]);
         assert_eq!(tally.failed, 2);
     }
@@ -151,13 +124,11 @@ mod tests {
     #[test]
     fn a_harness_that_is_killed_has_failed() {
         let mut tally = Tally::default();
-        tally.begin("kernel_oom");
-        tally.read("test a ... ");
-        tally.end(false, "signal: 9 (SIGKILL)");
+        let killed = Err("signal: 9 (SIGKILL)".into());
+        tally.read("kernel_oom", &["test a ... "], killed);
         assert_eq!(tally.failed, 1);
         assert_eq!(tally.failures, ["kernel_oom: signal: 9 (SIGKILL)"]);
-        tally.begin("kernel_pids");
-        tally.end(true, "exit status: 0");
+        tally.read("kernel_pids", &[""; 0], Ok(()));
         assert_eq!(tally.failed, 1);
     }
 

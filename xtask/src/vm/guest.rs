@@ -1,194 +1,237 @@
-//! Jobs in a guest whose content the caller chooses, each with its output and with how it ended. A job that takes the
-//! machine down costs itself and one boot.
+//! Jobs in a guest, each with its output and with how it ended. A job that takes the machine down costs itself and one
+//! boot.
 
 use std::{
     collections::VecDeque,
     fs,
     path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
-use serde::Serialize;
+use anyhow::Result;
 
 use super::{
-    boots::{keep, kernel_panic},
-    cache, initramfs,
-    kernels::{self, Fetched},
-    matrix_entry, programs,
+    MachineOptions, cache, initramfs,
+    kernels::Kernel,
     protocol::{Job, Report, Status},
-    qemu::{Cgroup, Event, Machine},
-    unpacked,
+    qemu::{self, Machine},
 };
-use crate::shell::output;
 
-/// What the guest's disk can hold; the file has holes.
-const DISK_BYTES: u64 = 4 << 30;
+/// The part of a job's output that is kept; what comes later is dropped, and that is said.
+const KEPT: usize = 4 << 20;
 
+/// A job that had run for longer when the time was up hangs: the others take seconds.
+const HANGS: Duration = Duration::from_secs(90);
+
+/// What a machine boots, and for how long.
 pub struct Guest<'a> {
-    pub kernel: &'a str,
-    pub memory_mib: u32,
-    pub accel: &'a str,
-    /// Path inside, path on the host; `/init` and `/bin/busybox` are added.
-    pub files: Vec<(String, PathBuf)>,
-    /// The guest's first process: `vm-init`.
-    pub init: PathBuf,
-    /// Packages of the kernel's suite that lie unpacked in the guest's root.
-    pub packages: &'a [&'a str],
-    /// Name of the packages' directory in the cache, and of the console's file.
-    pub name: &'a str,
-    pub timeout: u64,
+    pub kernel: &'a Kernel,
+    pub options: &'a MachineOptions,
+    pub disk: Option<&'a Path>,
+    /// Path inside, path on the host.
+    pub files: &'a [(String, PathBuf)],
+    /// Together with the files they are the guest's root.
+    pub trees: &'a [PathBuf],
+    /// Begins the path of each boot's console.
+    pub consoles: &'a Path,
+    /// Jobs that have not begun by then are not run.
+    pub end: Option<Instant>,
 }
 
-#[derive(Debug, Serialize)]
-pub struct Outcome {
-    pub argv: Vec<String>,
-    pub output: String,
-    /// Why it did not end by itself with exit code 0; with the kernel's last words if the machine went down.
-    pub failure: Option<String>,
+pub enum Event<'a> {
+    /// The guest is up, with so many jobs before it.
+    Up { release: String, jobs: usize },
+    /// Output of the current job, as it came.
+    Output(&'a [u8]),
+    /// The next job is over.
+    Ended(Ended<'a>),
 }
 
-#[derive(Debug, Serialize)]
-pub struct Outcomes {
-    pub kernel: String,
-    pub memory_mib: u32,
-    pub emulator: String,
-    /// Name and version of what was unpacked.
-    pub packages: Vec<String>,
-    pub jobs: Vec<Outcome>,
+pub struct Ended<'a> {
+    pub job: Job,
+    pub output: Vec<u8>,
+    pub how: How,
+    pub millis: u64,
+    pub console: &'a Path,
 }
 
-/// Runs every job, in as many boots as it takes, on cgroup v2. `on_end` is told after each, with all that came so far.
+pub enum How {
+    ByItself(Status),
+    /// The machine went down in the middle of it; how, and the kernel's last words.
+    Down(String),
+    /// The machine did not come up for it.
+    NotUp(String),
+}
+
+/// A job without a terminal.
+pub fn job(argv: Vec<String>, timeout_secs: u64) -> Job {
+    Job {
+        argv,
+        timeout_secs,
+        terminal: false,
+    }
+}
+
+/// Runs every job in as many boots as it takes. Returns why this guest cannot run any, if it cannot.
 pub fn run(
     guest: &Guest<'_>,
-    jobs: Vec<Vec<String>>,
-    mut on_end: impl FnMut(&Outcomes) -> Result<()>,
-) -> Result<Outcomes> {
-    programs::ensure()?;
-    let (name, suite) = matrix_entry(guest.kernel)?;
-    let kernel = match kernels::fetch(&cache(), name, suite)? {
-        Fetched::Ready(kernel) => kernel,
-        Fetched::Unavailable(reason) => bail!("kernel {name} cannot be had: {reason}"),
-    };
-    let unpacked = unpacked::fetch(&cache(), guest.name, suite, guest.packages)?;
+    jobs: Vec<Job>,
+    mut on_event: impl FnMut(Event<'_>) -> Result<()>,
+) -> Result<Option<String>> {
     let dir = tempfile::tempdir_in(cache())?;
-    let disk = make_disk(dir.path())?;
-    let console = super::logs().join(format!("{}.console", guest.name));
-    fs::create_dir_all(super::logs())?;
-    let mut files = guest.files.clone();
-    files.push(("/init".to_owned(), guest.init.clone()));
-    let busybox = programs::find("busybox").context("busybox is not installed")?;
-    files.push(("/bin/busybox".to_owned(), busybox));
-    let version = output(Command::new(programs::QEMU).arg("--version"))?;
-    let mut outcomes = Outcomes {
-        kernel: kernel.release.clone(),
-        memory_mib: guest.memory_mib,
-        emulator: format!(
-            "{}, {}",
-            version.lines().next().unwrap_or("QEMU"),
-            guest.accel
-        ),
-        packages: unpacked.packages,
-        jobs: Vec::new(),
+    let initramfs = dir.path().join("initramfs");
+    let left = || {
+        guest
+            .end
+            .map(|end| end.saturating_duration_since(Instant::now()))
     };
-    let mut pending: VecDeque<Job> = jobs
-        .into_iter()
-        .map(|argv| Job {
-            argv,
-            timeout_secs: guest.timeout,
-            terminal: false,
-        })
-        .collect();
-    while !pending.is_empty() {
-        let initramfs = dir.path().join("initramfs");
-        let batch: Vec<Job> = pending.iter().cloned().collect();
-        let trees = [unpacked.tree.clone()];
-        initramfs::write_files(&initramfs, &kernel, &files, &trees, &batch)?;
-        let (mut current, mut unmet) = (None, None);
-        let allowance = Duration::from_secs(guest.timeout);
+    let is_over = || left().is_some_and(|left| left.is_zero());
+    // How long the guest may be silent from now on.
+    let allowance = |pending: &VecDeque<Job>| {
+        let seconds = pending.front().map_or(0, |job| job.timeout_secs);
+        let timeout = Duration::from_secs(seconds);
+        Some(left().map_or(timeout, |left| left.min(timeout)))
+    };
+    let mut pending = VecDeque::from(jobs);
+    let mut boots = 0;
+    while !pending.is_empty() && (boots == 0 || !is_over()) {
+        boots += 1;
+        let begin = Instant::now();
+        let console = PathBuf::from(format!("{}boot{boots}.console", guest.consoles.display()));
+        let (kernel, jobs) = (guest.kernel, pending.make_contiguous());
+        initramfs::write(&initramfs, kernel, guest.files, guest.trees, jobs)?;
         let machine = Machine {
-            kernel: &kernel,
-            cgroup: Cgroup::V2,
+            kernel,
+            options: guest.options,
             initramfs: &initramfs,
             console: &console,
-            memory_mib: guest.memory_mib,
-            accel: guest.accel,
-            disk: Some(&disk),
+            disk: guest.disk,
         };
-        let mut told = Ok(());
+        let (mut current, mut unmet, mut told) = (None::<(Instant, Vec<u8>)>, None, Ok(()));
+        let mut tell = |event: Event<'_>| {
+            if told.is_ok() {
+                told = on_event(event);
+            }
+        };
         let end = machine.run(|event| match event {
-            Event::Report(Report::Ready { unmet: reason, .. }) => {
-                unmet = reason;
+            qemu::Event::Report(Report::Ready {
+                release,
+                unmet: why,
+            }) => {
+                unmet = why;
+                let jobs = pending.len();
+                tell(Event::Up { release, jobs });
                 None
             }
-            Event::Report(Report::Started { .. }) => {
-                current = Some(Vec::new());
-                Some(allowance)
+            qemu::Event::Report(Report::Started { .. }) => {
+                current = Some((Instant::now(), Vec::new()));
+                allowance(&pending)
             }
-            Event::Output(bytes) => {
-                if let Some(output) = &mut current {
+            qemu::Event::Output(bytes) => {
+                tell(Event::Output(&bytes));
+                if let Some((_, output)) = &mut current {
                     keep(output, &bytes);
                 }
                 None
             }
-            Event::Report(Report::Ended { status, .. }) => {
-                let output = current.take().unwrap_or_default();
+            qemu::Event::Report(Report::Ended { status, millis, .. }) => {
+                let (_, output) = current.take().unzip();
                 if let Some(job) = pending.pop_front() {
-                    let failure = failure(&status, guest.timeout);
-                    outcomes.jobs.push(outcome(job, &output, failure));
-                    told = std::mem::replace(&mut told, Ok(())).and_then(|()| on_end(&outcomes));
+                    tell(Event::Ended(Ended {
+                        job,
+                        output: output.unwrap_or_default(),
+                        how: How::ByItself(status),
+                        millis,
+                        console: &console,
+                    }));
                 }
-                Some(allowance)
+                allowance(&pending)
             }
         })?;
         told?;
-        if let Some(reason) = unmet {
-            bail!("{reason}");
+        if unmet.is_some() {
+            return Ok(unmet);
         }
-        if pending.is_empty() {
+        let hangs = current
+            .as_ref()
+            .is_some_and(|(begun, _)| begun.elapsed() > HANGS);
+        if is_over() && !hangs {
             break;
         }
-        let said = fs::read(&console).unwrap_or_default();
-        let panic = kernel_panic(&String::from_utf8_lossy(&said));
-        let Some(output) = current else {
-            bail!(
-                "the machine did not come up: {end}{panic}; {}",
-                console.display()
-            );
+        let Some(job) = pending.pop_front() else {
+            break;
         };
-        if let Some(job) = pending.pop_front() {
-            let failure = Some(format!("{end}{panic}"));
-            outcomes.jobs.push(outcome(job, &output, failure));
-            on_end(&outcomes)?;
+        let said = fs::read(&console).unwrap_or_default();
+        let why = format!("{end}{}", kernel_panic(&String::from_utf8_lossy(&said)));
+        let (output, how) = match current {
+            Some((_, output)) => (output, How::Down(why)),
+            None => (Vec::new(), How::NotUp(why)),
+        };
+        on_event(Event::Ended(Ended {
+            job,
+            output,
+            how,
+            millis: u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX),
+            console: &console,
+        }))?;
+    }
+    Ok(None)
+}
+
+/// What the kernel died of, if the console tells: the panic, and before it the oops that led there with its place.
+fn kernel_panic(console: &str) -> String {
+    const SIGNS: [&str; 4] = ["Oops: ", "BUG: ", "RIP: ", "Kernel panic - not syncing: "];
+    let first = |sign: &str| {
+        let (_, reason) = console.lines().find_map(|line| line.split_once(sign))?;
+        Some(format!(": {sign}{}", reason.trim()))
+    };
+    match first(SIGNS[3]) {
+        Some(panic) => {
+            SIGNS[..3]
+                .iter()
+                .filter_map(|s| first(s))
+                .collect::<String>()
+                + &panic
         }
-    }
-    Ok(outcomes)
-}
-
-fn outcome(job: Job, output: &[u8], failure: Option<String>) -> Outcome {
-    Outcome {
-        argv: job.argv,
-        output: String::from_utf8_lossy(output).into_owned(),
-        failure,
+        None => String::new(),
     }
 }
 
-fn failure(status: &Status, timeout: u64) -> Option<String> {
-    match status {
-        Status::Exited(0) => None,
-        Status::Exited(code) => Some(format!("exit code {code}")),
-        Status::Killed(signal) => Some(format!("killed by signal {signal}")),
-        Status::TimedOut => Some(format!("did not end in {timeout} s")),
-        Status::NotStarted(reason) => Some(reason.clone()),
+fn keep(output: &mut Vec<u8>, bytes: &[u8]) {
+    const NOTE: &[u8] = b"\n[more output was dropped]\n";
+    if output.len() + bytes.len() <= KEPT {
+        output.extend_from_slice(bytes);
+    } else if !output.ends_with(NOTE) {
+        output.extend_from_slice(NOTE);
     }
 }
 
-/// An ext4 image: files that are written inside need a disk, or they would not be page cache.
-fn make_disk(dir: &Path) -> Result<PathBuf> {
-    let path = dir.join("disk");
-    fs::File::create(&path)?.set_len(DISK_BYTES)?;
-    let mkfs = programs::find("mkfs.ext4").context("mkfs.ext4 is not installed")?;
-    output(Command::new(mkfs).args(["-q", "-F"]).arg(&path))?;
-    Ok(path)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_panic_is_quoted() {
+        let console = "[ 4.01] BUG: x\n[ 4.02] Kernel panic - not syncing: sysrq triggered crash\r\n[ 4.03] y\n";
+        assert_eq!(
+            kernel_panic(console),
+            ": BUG: x: Kernel panic - not syncing: sysrq triggered crash"
+        );
+        let oops = "[ 4.01] Oops: int3: 0000 [#1] SMP\n[ 4.02] RIP: 0010:f+0x1/0x2\n[ 4.03] Kernel panic - not syncing: y\n";
+        assert_eq!(
+            kernel_panic(oops),
+            ": Oops: int3: 0000 [#1] SMP: RIP: 0010:f+0x1/0x2: Kernel panic - not syncing: y"
+        );
+        assert_eq!(kernel_panic("[ 4.01] reboot: Restarting system\n"), "");
+    }
+
+    #[test]
+    fn output_is_bounded_and_says_so_once() {
+        let mut output = Vec::new();
+        for _ in 0..3 {
+            keep(&mut output, &vec![b'x'; KEPT / 2 + 1]);
+        }
+        assert!(output.len() < KEPT);
+        assert!(output.ends_with(b"x\n[more output was dropped]\n"));
+    }
 }

@@ -16,12 +16,8 @@ use super::{build::Programs, kernels::Kernel, programs, protocol};
 /// Where the guest finds the test binaries, with what they start beside them.
 pub const TESTS_DIR: &str = "/tests";
 
-pub fn write(
-    to: &Path,
-    kernel: &Kernel,
-    programs: &Programs,
-    jobs: &[protocol::Job],
-) -> Result<()> {
+/// What tests and shells find in the guest: path inside, path on the host.
+pub fn files(programs: &Programs) -> Result<Vec<(String, PathBuf)>> {
     let mut files = vec![
         ("/init".to_owned(), programs.init.clone()),
         ("/bin/evictd".to_owned(), programs.agent.clone()),
@@ -30,12 +26,12 @@ pub fn write(
         files.push((format!("{TESTS_DIR}/{name}"), path.clone()));
     }
     files.extend(programs::for_guest()?);
-    write_files(to, kernel, &files, &[], jobs)
+    Ok(files)
 }
 
 /// Writes an initramfs of these files (path inside, path on the host) and of these trees, which become the guest's
 /// root together.
-pub fn write_files(
+pub fn write(
     to: &Path,
     kernel: &Kernel,
     files: &[(String, PathBuf)],

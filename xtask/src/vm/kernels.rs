@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{apt::Apt, modules};
-use crate::shell::output;
+use super::modules;
+use crate::{apt::Apt, shell::output};
 
 /// Debian builds every kernel of a suite also for virtual machines: small, and with BTF.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
@@ -28,12 +28,6 @@ pub struct Kernel {
     /// Its release, as `uname -r` inside will say.
     pub release: String,
     dir: PathBuf,
-}
-
-/// A kernel, or why it cannot be had here: a missing mirror is no failure of the project.
-pub enum Fetched {
-    Ready(Kernel),
-    Unavailable(String),
 }
 
 impl Kernel {
@@ -65,28 +59,29 @@ impl Kernel {
     }
 }
 
-/// Takes a kernel out of the cache, or downloads it.
-pub fn fetch(cache: &Path, name: &'static str, suite: &str) -> Result<Fetched> {
+/// Takes a kernel out of the cache, or downloads it; says why it cannot be had here: a missing mirror is no failure of the
+/// project.
+pub fn fetch(cache: &Path, name: &'static str, suite: &str) -> Result<Result<Kernel, String>> {
     fs::create_dir_all(cache)?;
     // Two runs at once must not unpack the same kernel; the second finds it done.
     let lock = fs::File::create(cache.join("lock"))?;
     lock.lock().context("target/vm/lock")?;
     if let Some(kernel) = Kernel::cached(cache, name) {
-        return Ok(Fetched::Ready(kernel));
+        return Ok(Ok(kernel));
     }
     println!("vm: fetching kernel {name} ({META_PACKAGE} of {suite})");
     let archives = match download(cache, suite) {
         Ok(archives) => archives,
-        Err(reason) => return Ok(Fetched::Unavailable(format!("{reason:#}"))),
+        Err(reason) => return Ok(Err(format!("{reason:#}"))),
     };
     unpack(cache, name, &archives)?;
     let kernel = Kernel::cached(cache, name).context("the kernel is not where it was unpacked")?;
     println!("vm: kernel {name} is {}", kernel.release);
-    Ok(Fetched::Ready(kernel))
+    Ok(Ok(kernel))
 }
 
 fn download(cache: &Path, suite: &str) -> Result<Vec<PathBuf>> {
-    let apt = Apt::new(cache.join(format!("apt-{suite}")), suite)?;
+    let apt = Apt::of_suite(cache.join(format!("apt-{suite}")), suite)?;
     apt.download(&apt.kernel_packages(META_PACKAGE)?)
 }
 

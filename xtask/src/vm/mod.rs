@@ -2,11 +2,10 @@
 //!
 //! docs/kernels.md says how a developer uses it.
 
-mod apt;
 mod boots;
 mod build;
 mod facts;
-pub mod guest;
+mod guest;
 mod initramfs;
 mod kernels;
 mod modules;
@@ -14,26 +13,22 @@ mod outcome;
 mod programs;
 mod protocol;
 mod qemu;
+pub mod race;
 mod suite;
 mod table;
 mod unpacked;
 
-use std::{
-    fs,
-    io::Write as _,
-    path::{Path, PathBuf},
-    process,
-    time::Duration,
-};
+use std::{fs, io::Write as _, path::PathBuf, process};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::shell::workspace_root;
 
 use self::{
-    kernels::{Fetched, KERNELS, Kernel},
-    protocol::{Job, Report, Status},
-    qemu::{Event, Machine},
+    guest::{Event, Guest, How},
+    kernels::{KERNELS, Kernel},
+    protocol::{Job, Status},
+    qemu::Machine,
 };
 pub use self::{
     qemu::Cgroup,
@@ -117,11 +112,7 @@ pub fn run(command: Command) -> Result<()> {
             timeout,
             command,
         } => {
-            let status = run_one(&kernel, &machine, timeout, command, |bytes| {
-                let mut stdout = std::io::stdout();
-                // The reader of this may have left; the machine still goes down in order.
-                let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
-            })?;
+            let status = run_one(&kernel, &machine, timeout, command, show)?;
             // The command's own exit code is this one's, as a shell would have it.
             process::exit(match status {
                 Status::Exited(code) => code,
@@ -136,12 +127,19 @@ pub fn run(command: Command) -> Result<()> {
                 timeout_secs: 0,
                 terminal: true,
             };
-            let (kernel, dir) = prepare_one(&kernel, &machine, job)?;
+            let (kernel, files) = prepare_one(&kernel, &machine)?;
+            let dir = tempfile::tempdir_in(cache())?;
+            let initramfs = dir.path().join("initramfs");
+            initramfs::write(&initramfs, &kernel, &files, &[], &[job])?;
             println!("vm: kernel {}; Ctrl-A x ends it", kernel.release);
-            let status = machine
-                .machine(&kernel, &dir.join("initramfs"), &dir.join("console"))
-                .interactive()?;
-            fs::remove_dir_all(&dir)?;
+            let shell = Machine {
+                kernel: &kernel,
+                options: &machine,
+                initramfs: &initramfs,
+                console: &dir.path().join("console"),
+                disk: None,
+            };
+            let status = shell.interactive()?;
             if !status.success() {
                 bail!("QEMU ended with {status}");
             }
@@ -165,44 +163,22 @@ pub fn run(command: Command) -> Result<()> {
 }
 
 impl MachineOptions {
-    fn machine<'a>(
-        &'a self,
-        kernel: &'a Kernel,
-        initramfs: &'a Path,
-        console: &'a Path,
-    ) -> Machine<'a> {
-        Machine {
-            kernel,
-            cgroup: self.cgroup.unwrap_or(Cgroup::V2),
-            initramfs,
-            console,
-            memory_mib: self.memory,
-            accel: &self.accel,
-            disk: None,
-        }
+    fn cgroup(&self) -> Cgroup {
+        self.cgroup.unwrap_or(Cgroup::V2)
     }
 }
 
-/// Everything for a boot with one job: the kernel, and a directory with its initramfs, for its console too.
-fn prepare_one(name: &str, options: &MachineOptions, job: Job) -> Result<(Kernel, PathBuf)> {
+/// The kernel of that name; an error where it cannot run with this cgroup version.
+fn kernel(name: &str, cgroup: Cgroup) -> Result<Kernel> {
     programs::ensure()?;
-    let (name, suite) = matrix_entry(name)?;
-    let kernel = match kernels::fetch(&cache(), name, suite)? {
-        Fetched::Ready(kernel) => kernel,
-        Fetched::Unavailable(reason) => bail!("kernel {name} cannot be had: {reason}"),
-    };
-    let cgroup = options.cgroup.unwrap_or(Cgroup::V2);
-    if cgroup == Cgroup::V1
-        && let Some(reason) = kernel.lacks_v1()?
-    {
-        bail!("{reason}");
-    }
-    let programs = build::build()?;
-    // By process id: two shells at once must not share these.
-    let dir = cache().join(format!("run-{name}-{cgroup}-{}", process::id()));
-    fs::create_dir_all(&dir)?;
-    initramfs::write(&dir.join("initramfs"), &kernel, &programs, &[job])?;
-    Ok((kernel, dir))
+    let found = suite::available(name, cgroup)?;
+    found.map_err(|reason| anyhow!("kernel {name} cannot be had: {reason}"))
+}
+
+/// Everything for a boot: the kernel, and the files of its root.
+fn prepare_one(name: &str, options: &MachineOptions) -> Result<(Kernel, Vec<(String, PathBuf)>)> {
+    let kernel = kernel(name, options.cgroup())?;
+    Ok((kernel, initramfs::files(&build::build()?)?))
 }
 
 /// Runs one command inside and hands on what it writes, as it comes.
@@ -213,44 +189,40 @@ fn run_one(
     command: Vec<String>,
     mut on_output: impl FnMut(&[u8]),
 ) -> Result<Status> {
-    let job = Job {
-        argv: command,
-        timeout_secs: timeout,
-        terminal: false,
+    let (kernel, files) = prepare_one(name, options)?;
+    let dir = tempfile::tempdir_in(cache())?;
+    let guest = Guest {
+        kernel: &kernel,
+        options,
+        disk: None,
+        files: &files,
+        trees: &[],
+        consoles: &dir.path().join(""),
+        end: None,
     };
-    let (kernel, dir) = prepare_one(name, options, job)?;
-    let (initramfs, console) = (dir.join("initramfs"), dir.join("console"));
-    let mut ended = None;
-    let mut problem = None;
-    let end = options
-        .machine(&kernel, &initramfs, &console)
-        .run(|event| match event {
-            Event::Output(bytes) => {
-                on_output(&bytes);
-                None
-            }
-            Event::Report(Report::Ready { unmet, .. }) => {
-                problem = unmet;
-                None
-            }
-            Event::Report(Report::Started { .. }) => Some(Duration::from_secs(timeout)),
-            Event::Report(Report::Ended { status, .. }) => {
-                ended = Some(status);
-                Some(Duration::ZERO)
-            }
-        })?;
-    if let Some(reason) = problem {
-        bail!("{reason}");
-    }
-    let Some(status) = ended else {
-        // What the kernel said last is what one wants to know now.
-        let said = String::from_utf8_lossy(&fs::read(&console)?).into_owned();
-        fs::remove_dir_all(&dir)?;
-        eprint!("{said}");
-        bail!("the command did not end: {end}; the kernel's console is above");
-    };
-    fs::remove_dir_all(&dir)?;
-    Ok(status)
+    let mut status = None;
+    let unmet = guest::run(&guest, vec![guest::job(command, timeout)], |event| {
+        match event {
+            Event::Up { .. } => {}
+            Event::Output(bytes) => on_output(bytes),
+            Event::Ended(ended) => match ended.how {
+                How::ByItself(how) => status = Some(how),
+                How::Down(why) | How::NotUp(why) => {
+                    // What the kernel said last is what one wants to know now.
+                    eprint!("{}", String::from_utf8_lossy(&fs::read(ended.console)?));
+                    bail!("the command did not end: {why}; the kernel's console is above");
+                }
+            },
+        }
+        Ok(())
+    })?;
+    status.with_context(|| unmet.unwrap_or_else(|| "the command was not run".to_owned()))
+}
+
+/// Hands on what is written inside. The reader of this may have left; the machine still goes down in order.
+fn show(bytes: &[u8]) {
+    let mut stdout = std::io::stdout();
+    let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
 }
 
 fn matrix_entry(name: &str) -> Result<(&'static str, &'static str)> {

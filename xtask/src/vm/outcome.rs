@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::protocol::Status;
+use crate::libtest;
 
 /// How a test came out, with the reason when it did not pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -59,40 +60,24 @@ pub fn judge(status: &Status, output: &str) -> Outcome {
     match status {
         Status::Exited(0) => {}
         Status::Exited(code) => {
-            return Outcome::Failed(panic(output).unwrap_or_else(|| format!("exit code {code}")));
+            return Outcome::Failed(
+                libtest::panic(output).unwrap_or_else(|| format!("exit code {code}")),
+            );
         }
         Status::Killed(signal) => return Outcome::Failed(format!("killed by signal {signal}")),
         Status::TimedOut => return Outcome::Failed("its time was up".to_owned()),
         Status::NotStarted(reason) => return Outcome::Failed(reason.clone()),
     }
-    if let Some(reason) = output.lines().find_map(skipped) {
-        return Outcome::Skipped(reason.to_owned());
+    let skipped = output.lines().find_map(libtest::skipped);
+    if let Some((_, reason)) = skipped.and_then(|skipped| skipped.split_once(": ")) {
+        return Outcome::Skipped(reason.trim().to_owned());
     }
-    if output.contains("test result: ok. 1 passed") {
-        Outcome::Passed
-    } else {
-        Outcome::Failed("exit code 0, but libtest did not say that one test passed".to_owned())
+    match output.lines().find_map(libtest::counts) {
+        Some((1, 0)) => Outcome::Passed,
+        _ => {
+            Outcome::Failed("exit code 0, but libtest did not say that one test passed".to_owned())
+        }
     }
-}
-
-/// The reason in `SKIPPED: reason` or `SKIPPED name: reason`. libtest's "test NAME ... " may come before it.
-fn skipped(line: &str) -> Option<&str> {
-    let (_, rest) = line.split_once("SKIPPED")?;
-    let (_, reason) = rest.split_once(": ")?;
-    Some(reason.trim())
-}
-
-/// The first panic: where, and the first line of what it said.
-fn panic(output: &str) -> Option<String> {
-    let mut lines = output
-        .lines()
-        .skip_while(|line| !line.contains("panicked at "));
-    let (_, place) = lines.next()?.split_once("panicked at ")?;
-    Some(
-        format!("{place} {}", lines.next().unwrap_or(""))
-            .trim()
-            .to_owned(),
-    )
 }
 
 /// The MATRIX lines in a test's output; one that lacks a field shows that in the table.
@@ -159,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_test_that_skips_gives_its_reason() {
-        let output = "test a ... SKIPPED: no PSI\nok\n\ntest result: ok. 1 passed; 0 failed\n";
+        let output = "test a ... SKIPPED a: no PSI\nok\n\ntest result: ok. 1 passed; 0 failed\n";
         assert_eq!(
             judge(&Status::Exited(0), output),
             Outcome::Skipped("no PSI".into())

@@ -1,14 +1,14 @@
 //! Programs of the host: those that the harness needs here, and those that go along into the guest.
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::shell::apt_install;
+use crate::shell::{apt_install, find, missing};
 
 pub const QEMU: &str = "qemu-system-x86_64";
 
@@ -35,16 +35,9 @@ const HANDY: [&str; 2] = ["bpftool", "strace"];
 /// Installs what is missing.
 /// Fails where the matrix cannot run: a required program is missing and cannot be installed.
 pub fn ensure() -> Result<()> {
-    let missing = |wanted: &[(&str, &'static str)]| -> Vec<&'static str> {
-        wanted
-            .iter()
-            .filter(|(program, _)| find(program).is_none())
-            .map(|(_, package)| *package)
-            .collect()
-    };
     let packages = missing(&REQUIRED);
     if !packages.is_empty() {
-        if find("apt-get").is_none() {
+        if find("apt-get").is_err() {
             bail!(
                 "these are missing here, and there is no apt-get to install them: {}",
                 packages.join(" ")
@@ -61,25 +54,16 @@ pub fn ensure() -> Result<()> {
     Ok(())
 }
 
-/// Where a program is; the sbin directories count even when PATH leaves them out.
-pub fn find(program: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
-        .map(|dir| dir.join(program))
-        .find(|path| path.is_file())
-}
-
 /// Files for the guest: path inside, path on the host; programs with the libraries that they load.
 pub fn for_guest() -> Result<Vec<(String, PathBuf)>> {
     let mut files = Vec::new();
-    let busybox = find("busybox").context("busybox is not installed")?;
+    let busybox = find("busybox")?;
     let others = MKFS
         .iter()
         .map(|(program, _)| *program)
         .chain(HANDY)
         .filter_map(|name| {
-            let path = find(name)?;
+            let path = find(name).ok()?;
             Some((format!("/usr/sbin/{name}"), path))
         });
     for (inside, path) in [("/bin/busybox".to_owned(), busybox)]

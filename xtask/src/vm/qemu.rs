@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result};
 use nix::sys::{prctl::set_pdeathsig, signal::Signal};
 
 use super::{
+    MachineOptions,
     kernels::Kernel,
     programs::QEMU,
     protocol::{MARK, Report},
@@ -45,11 +46,9 @@ impl fmt::Display for Cgroup {
 
 pub struct Machine<'a> {
     pub kernel: &'a Kernel,
-    pub cgroup: Cgroup,
+    pub options: &'a MachineOptions,
     pub initramfs: &'a Path,
     pub console: &'a Path,
-    pub memory_mib: u32,
-    pub accel: &'a str,
     /// What is `/dev/vda` inside: a filesystem image, if there is one.
     pub disk: Option<&'a Path>,
 }
@@ -80,23 +79,20 @@ impl fmt::Display for End {
 
 impl Machine<'_> {
     fn command(&self) -> Command {
+        let (cgroup, accel) = (self.options.cgroup(), self.options.accel.as_str());
         // cx16 is left out: under emulation 6.12's slab allocator hangs on its cmpxchg16b.
-        let cpu = if self.accel == "tcg" {
-            "max,-cx16"
-        } else {
-            "max"
-        };
-        let version = match self.cgroup {
+        let cpu = if accel == "tcg" { "max,-cx16" } else { "max" };
+        let version = match cgroup {
             Cgroup::V1 => "",
             Cgroup::V2 => " cgroup_no_v1=all",
         };
         // One host thread for all CPUs of the guest. With a thread each, QEMU before 8.1 translates code that
         // another CPU is patching and keeps the breakpoint of the moment: the guest dies of "Oops: int3" where
         // a tracepoint was switched.
-        let accel = if self.accel == "tcg" {
+        let accel = if accel == "tcg" {
             "tcg,thread=single"
         } else {
-            self.accel
+            accel
         };
         let mut qemu = Command::new(QEMU);
         // A guest whose test run was killed would keep a CPU busy for ever.
@@ -110,7 +106,7 @@ impl Machine<'_> {
             "-smp",
             "2",
             "-m",
-            &self.memory_mib.to_string(),
+            &self.options.memory.to_string(),
         ])
         .args([
             "-nodefaults",
@@ -127,8 +123,7 @@ impl Machine<'_> {
         .arg(self.initramfs)
         .arg("-append")
         .arg(format!(
-            "console=ttyS0 loglevel=6 panic=-1 evictd.cgroup={}{version}",
-            self.cgroup
+            "console=ttyS0 loglevel=6 panic=-1 evictd.cgroup={cgroup}{version}"
         ));
         if let Some(disk) = self.disk {
             let drive = format!("file={},if=virtio,format=raw,cache=unsafe", disk.display());

@@ -9,7 +9,7 @@ use super::{
     boots::Run,
     build::{self, Test},
     cache,
-    kernels::{self, Fetched, KERNELS, Kernel},
+    kernels::{self, KERNELS, Kernel},
     logs, matrix_entry, programs,
     qemu::Cgroup,
     table::Summary,
@@ -173,17 +173,15 @@ pub fn prepare(kernels: &[&str]) {
 }
 
 /// The kernel, or why it cannot be tested with this cgroup version.
-fn available(name: &str, cgroup: Cgroup) -> Result<Result<Kernel, String>> {
+pub(super) fn available(name: &str, cgroup: Cgroup) -> Result<Result<Kernel, String>> {
     let (name, suite) = matrix_entry(name)?;
-    let kernel = match kernels::fetch(&cache(), name, suite)? {
-        Fetched::Ready(kernel) => kernel,
-        Fetched::Unavailable(reason) => return Ok(Err(reason)),
-    };
-    let lacks = match cgroup {
-        Cgroup::V1 => kernel.lacks_v1()?,
-        Cgroup::V2 => None,
-    };
-    Ok(lacks.map_or(Ok(kernel), Err))
+    let kernel = kernels::fetch(&cache(), name, suite)?;
+    if let (Ok(kernel), Cgroup::V1) = (&kernel, cgroup)
+        && let Some(lack) = kernel.lacks_v1()?
+    {
+        return Ok(Err(lack));
+    }
+    Ok(kernel)
 }
 
 #[cfg(test)]

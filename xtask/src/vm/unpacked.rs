@@ -9,8 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::apt::Apt;
-use crate::shell::output;
+use crate::{apt::Apt, shell::output};
 
 /// What is not needed inside, where every file takes memory.
 const LEFT_OUT: [&str; 8] = [
@@ -48,7 +47,7 @@ pub fn fetch(cache: &Path, name: &str, suite: &str, packages: &[&str]) -> Result
         fs::remove_dir_all(&dir)?;
     }
     println!("vm: fetching {} packages of {suite}", packages.len());
-    let apt = Apt::new(dir.join("apt"), suite)?;
+    let apt = Apt::of_suite(dir.join("apt"), suite)?;
     let names: BTreeSet<String> = packages.iter().map(|name| (*name).to_owned()).collect();
     fs::create_dir_all(&tree)?;
     let mut versions = Vec::new();

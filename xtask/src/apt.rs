@@ -1,4 +1,5 @@
-//! A package list of the project's own for one Debian suite, beside the machine's and without touching it.
+//! Package lists of the project's own, of one Debian suite or another architecture, beside the machine's and without
+//! touching it.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -13,29 +14,44 @@ use crate::shell::output;
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// An apt that knows one suite only, with its state under a directory of ours.
+/// An apt with its state under a directory of ours.
 pub struct Apt {
     dir: PathBuf,
 }
 
 impl Apt {
-    /// Points a private apt at `suite` on the mirror that this machine itself uses, and reads the package list.
-    pub fn new(dir: PathBuf, suite: &str) -> Result<Self> {
-        for sub in ["state/lists/partial", "cache/archives/partial", "debs"] {
-            fs::create_dir_all(dir.join(sub)).with_context(|| format!("{}", dir.display()))?;
-        }
+    /// Knows one suite only, of the mirror that this machine itself uses.
+    pub fn of_suite(dir: PathBuf, suite: &str) -> Result<Self> {
+        fs::create_dir_all(&dir).with_context(|| format!("{}", dir.display()))?;
         let mut options = vec!["arch=amd64".to_owned()];
         if Path::new(KEYRING).exists() {
             options.push(format!("signed-by={KEYRING}"));
         }
         let source = format!("deb [{}] {} {suite} main\n", options.join(" "), mirror()?);
         fs::write(dir.join("sources.list"), source)?;
+        let source = format!(
+            "Dir::Etc::sourcelist \"{}/sources.list\";\nDir::Etc::sourceparts \"/dev/null\";\n",
+            dir.display()
+        );
+        Self::new(dir, "amd64", &source).with_context(|| format!("suite {suite}"))
+    }
+
+    /// Knows this machine's own sources, for another architecture.
+    pub fn of_arch(dir: PathBuf, arch: &str) -> Result<Self> {
+        Self::new(dir, arch, "")
+    }
+
+    /// Reads the package lists.
+    fn new(dir: PathBuf, arch: &str, sources: &str) -> Result<Self> {
+        for sub in ["state/lists/partial", "cache/archives/partial", "debs"] {
+            fs::create_dir_all(dir.join(sub)).with_context(|| format!("{}", dir.display()))?;
+        }
         // No installed packages: what the machine has plays no part in what is downloaded.
         fs::write(dir.join("status"), "")?;
-        fs::write(dir.join("apt.conf"), configuration(&dir))?;
+        let configuration = sources.to_owned() + &configuration(&dir, arch);
+        fs::write(dir.join("apt.conf"), configuration)?;
         let apt = Self { dir };
-        output(apt.command("apt-get").args(["update", "-qq"]))
-            .with_context(|| format!("suite {suite}"))?;
+        output(apt.command("apt-get").args(["update", "-qq"]))?;
         Ok(apt)
     }
 
@@ -66,7 +82,7 @@ impl Apt {
         Ok(found)
     }
 
-    /// Downloads packages and returns the paths of the archives.
+    /// Downloads packages, each by its name or as `NAME=VERSION`, and returns the paths of the archives.
     pub fn download(&self, packages: &BTreeSet<String>) -> Result<Vec<PathBuf>> {
         let debs = self.dir.join("debs");
         fs::remove_dir_all(&debs)?;
@@ -88,15 +104,14 @@ impl Apt {
 }
 
 /// What differs from the machine's own apt.
-fn configuration(dir: &Path) -> String {
+fn configuration(dir: &Path, arch: &str) -> String {
     let dir = dir.display();
     format!(
-        "Dir::Etc::sourcelist \"{dir}/sources.list\";\n\
-         Dir::Etc::sourceparts \"/dev/null\";\n\
-         Dir::State \"{dir}/state\";\n\
+        "Dir::State \"{dir}/state\";\n\
          Dir::State::status \"{dir}/status\";\n\
          Dir::Cache \"{dir}/cache\";\n\
-         APT::Architecture \"amd64\";\n\
+         APT::Architecture \"{arch}\";\n\
+         APT::Architectures {{ \"{arch}\"; }};\n\
          Acquire::Languages \"none\";\n\
          Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
          // As root apt downloads as a user of its own, who may not write below target/.\n\
