@@ -4,7 +4,7 @@ mod accounting;
 
 use std::{io, os::unix::ffi::OsStrExt as _, path::Path};
 
-use evictd_engine::{Signal, pace::Shortage};
+use evictd_engine::Signal;
 use evictd_sys::fs::PathError;
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     pods::table::Entry,
     proc::machine::MemAvailable,
 };
-pub use accounting::{Accounting, Guard, GuardSource};
+pub use accounting::{Accounting, Guard, GuardSource, MemorySample};
 
 /// Amounts of the scope's signal, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,46 +299,6 @@ pub fn capacity(cgroup: &MemoryCgroup) -> Result<u64, ScopeError> {
     cgroup.limit()?.ok_or_else(|| ScopeError::NoLimit {
         path: cgroup.path().display().to_string(),
     })
-}
-
-/// The scope at one moment, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemorySample {
-    /// All that is charged, and what the guard adds.
-    pub usage: u64,
-    /// The part of it that counts as available.
-    pub reclaimable_cache: u64,
-    /// capacity - usage + discounted.
-    pub available: u64,
-    /// What is charged and is in no line of `memory.stat` ([`MemoryReading::uncategorized`]).
-    pub uncategorized: u64,
-    /// Kernel memory, where it has a counter of its own ([`MemoryReading::kernel`]), without what is counted as reclaimable.
-    pub kernel: u64,
-    /// What the kernel could take back ([`MemoryReading::reclaimable`]); of a cgroup without slab, of which a part may be in use.
-    pub reclaimable: u64,
-    /// What is short of it.
-    pub shortage: Shortage,
-}
-
-impl MemorySample {
-    /// So much of what no statistics list turned out to be page cache, in bytes.
-    pub fn count_unlisted_as_cache(&mut self, bytes: u64) {
-        self.add_reclaimable(bytes);
-        self.shortage.unlisted = self.shortage.unlisted.saturating_sub(bytes);
-    }
-
-    /// So much of its kernel memory turned out to be reclaimable, in bytes.
-    pub fn count_slab_as_reclaimable(&mut self, bytes: u64) {
-        self.add_reclaimable(bytes);
-        self.shortage.kernel = self.shortage.kernel.saturating_sub(bytes);
-    }
-
-    fn add_reclaimable(&mut self, bytes: u64) {
-        let bytes = bytes.min(self.shortage.used);
-        self.reclaimable += bytes;
-        self.shortage.used -= bytes;
-        self.shortage.room.at_once += bytes;
-    }
 }
 
 #[cfg(test)]

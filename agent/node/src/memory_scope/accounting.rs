@@ -6,7 +6,7 @@ use evictd_engine::{
     pace::{Bounded, Shortage},
 };
 
-use super::{Limits, MemorySample};
+use super::Limits;
 use crate::{cgroup::swap::FreeSwap, proc::machine::MachineMemory};
 
 /// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each page.
@@ -75,6 +75,46 @@ impl Left {
     fn as_signal_amount(self, threshold: u64) -> u64 {
         self.bytes
             .saturating_add(threshold.saturating_sub(self.amount))
+    }
+}
+
+/// The scope at one moment, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemorySample {
+    /// All that is charged, and what the guard adds.
+    pub usage: u64,
+    /// The part of it that counts as available.
+    pub reclaimable_cache: u64,
+    /// capacity - usage + reclaimable_cache.
+    pub available: u64,
+    /// What is charged and is in no line of `memory.stat` ([`MemoryReading::uncategorized`]).
+    pub uncategorized: u64,
+    /// Kernel memory, where it has a counter of its own ([`MemoryReading::kernel`]), without what is counted as reclaimable.
+    pub kernel: u64,
+    /// What the kernel could take back ([`MemoryReading::reclaimable`]); of a cgroup without slab, of which a part may be in use.
+    pub reclaimable: u64,
+    /// What is short of it.
+    pub shortage: Shortage,
+}
+
+impl MemorySample {
+    /// So much of what no statistics list turned out to be page cache, in bytes.
+    pub fn count_unlisted_as_cache(&mut self, bytes: u64) {
+        self.add_reclaimable(bytes);
+        self.shortage.unlisted = self.shortage.unlisted.saturating_sub(bytes);
+    }
+
+    /// So much of its kernel memory turned out to be reclaimable, in bytes.
+    pub fn count_slab_as_reclaimable(&mut self, bytes: u64) {
+        self.add_reclaimable(bytes);
+        self.shortage.kernel = self.shortage.kernel.saturating_sub(bytes);
+    }
+
+    fn add_reclaimable(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.shortage.used);
+        self.reclaimable += bytes;
+        self.shortage.used -= bytes;
+        self.shortage.room.at_once += bytes;
     }
 }
 
