@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 pub const QUOTAS_OF_A_POD: usize = 8;
 /// Never counts as past.
 const UNBOUNDED: u64 = u64::MAX;
-/// To signal a pod of thousands of processes, and to report that, takes no longer, in nanoseconds.
+/// To signal a pod of thousands of processes, and to tell the fast path of it, takes no longer, in nanoseconds.
 const KILL_NS: u64 = 1_000_000_000;
 
 /// Whether and in what order one pod may go. It changes in place; who reads it never waits.
@@ -26,6 +26,8 @@ pub struct EvictionPermit {
     in_shadow: AtomicU64,
     /// An earlier agent has killed it, and something is left of it.
     ending: AtomicBool,
+    /// Since when the manager kills it; zero if it does not.
+    killing: AtomicU64,
 }
 
 impl Default for EvictionPermit {
@@ -39,6 +41,7 @@ impl Default for EvictionPermit {
             evicted_at: AtomicU64::new(0),
             in_shadow: AtomicU64::new(0),
             ending: AtomicBool::new(false),
+            killing: AtomicU64::new(0),
         }
     }
 }
@@ -126,11 +129,20 @@ impl EvictionPermit {
         self.evicted_at.load(Ordering::Relaxed)
     }
 
-    /// Whether one of the two loops kills it at this moment, or has a moment ago (nanoseconds of CLOCK_MONOTONIC): the other one's
-    /// report has not come yet.
-    pub fn was_killed_lately(&self, now: u64) -> bool {
-        let at = self.evicted_at();
-        at > 0 && now.saturating_sub(at) < KILL_NS
+    /// The manager kills it from now on (nanoseconds of CLOCK_MONOTONIC); the fast path has not heard of that yet.
+    pub fn begin_kill(&self, now: u64) {
+        self.killing.store(now.max(1), Ordering::Relaxed);
+    }
+
+    /// The fast path has heard of it, or it was not killed after all.
+    pub fn end_kill(&self) {
+        self.killing.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the manager kills it at this moment.
+    pub fn is_being_killed(&self, now: u64) -> bool {
+        let since = self.killing.load(Ordering::Relaxed);
+        since > 0 && now.saturating_sub(since) < KILL_NS
     }
 
     /// Whether an earlier agent has killed it and something is left of it: it is not evicted a second time.

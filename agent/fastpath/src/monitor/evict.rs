@@ -162,7 +162,7 @@ impl MemoryMonitor {
                 }
                 None => read_usage(entry, candidate),
             };
-            let is_dying = self.in_flight.contains(entry) || entry.permit.was_killed_lately(now);
+            let is_dying = self.in_flight.contains(entry) || entry.permit.is_being_killed(now);
             candidate.state = if is_dying {
                 CandidateState::Terminating
             } else if entry.protected || !limiter.allows(&entry.permit, now, resort) {

@@ -30,6 +30,7 @@ impl MemoryMonitor {
     /// What the manager or the kubelet has killed gives memory back as well, whatever it was for.
     fn apply_kills(&mut self) {
         while let Some((pod, signalled, by)) = self.setup.control.take_kill() {
+            pod.permit.end_kill();
             if self.in_flight.contains(&pod) {
                 continue;
             }

@@ -98,13 +98,12 @@ impl ManagerLoop {
             let limiter = &self.limiter;
             limiter.charge_in_shadow(&pod.permit, decided, ShadowChooser::Manager);
         } else {
-            let before = pod.permit.evicted_at();
             // A pod of thousands of processes is not signalled at once: the fast path must know of it meanwhile.
-            pod.permit.mark_evicted(decided);
+            pod.permit.begin_kill(decided);
             match pod.killer.kill() {
                 // It has ended by itself; what it leaves behind is the node's to clean up.
                 Ok(round) if round.empty => {
-                    pod.permit.restore_evicted_at(before);
+                    pod.permit.end_kill();
                     self.planner.forget_recreation(&eviction.uid);
                     return false;
                 }
@@ -113,7 +112,7 @@ impl ManagerLoop {
                     self.known_kills.note(&pod);
                 }
                 Err(e) => {
-                    pod.permit.restore_evicted_at(before);
+                    pod.permit.end_kill();
                     errno = e.raw_os_error().unwrap_or(libc::EIO);
                 }
             }
