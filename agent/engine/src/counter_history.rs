@@ -1,5 +1,7 @@
 //! What the usage counters of all pods showed at earlier looks: by how much each pod grows, and since when one has not.
 
+use crate::growth::scaled;
+
 /// Over less than this a growth says nothing, in nanoseconds.
 const GROWTH_NS: u64 = 1_000_000;
 /// What is `older` is so much older at least, in nanoseconds.
@@ -57,11 +59,9 @@ impl CounterHistory {
             older.bytes.copy_from_slice(&latest.bytes);
         }
         for ((usage, before), grew) in usages.zip(&mut latest.bytes).zip(&mut self.grew) {
-            let grown = u128::from(usage.saturating_sub(*before));
-            let per_second = grown * 1_000_000_000 / u128::from(elapsed);
             *grew = match is_first {
                 true => 0,
-                false => u64::try_from(per_second).unwrap_or(u64::MAX),
+                false => scaled(usage.saturating_sub(*before), elapsed),
             };
             *before = usage;
         }

@@ -273,7 +273,7 @@ impl Grown {
 }
 
 /// `amount * 10^9 / over`, at most the largest number there is.
-fn scaled(amount: u64, over: u64) -> u64 {
+pub(crate) fn scaled(amount: u64, over: u64) -> u64 {
     let exact = u128::from(amount) * 1_000_000_000 / u128::from(over.max(1));
     u64::try_from(exact).unwrap_or(u64::MAX)
 }

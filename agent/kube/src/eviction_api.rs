@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use evictd_engine::Cause;
+use evictd_engine::{Cause, message};
 use evictd_store::record::EvictionRecord;
 use http::Method;
 use serde_json::{Value, json};
@@ -95,12 +95,12 @@ pub async fn set_disruption_target(
     connection.call(&call).await.map(drop)
 }
 
-fn disruption_target(message: &str, time: &str) -> Value {
+fn disruption_target(text: &str, time: &str) -> Value {
     json!({
-        "type": "DisruptionTarget",
+        "type": message::DISRUPTION_TARGET,
         "status": "True",
-        "reason": "TerminationByKubelet",
-        "message": message,
+        "reason": message::TERMINATION_BY_KUBELET,
+        "message": text,
         "lastTransitionTime": seconds(time),
     })
 }

@@ -1,13 +1,12 @@
 //! Starts and ends the thread of the manager.
 
-use std::{
-    io,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{io, sync::Arc, time::Duration};
 
 use evictd_engine::history::Recorder;
-use evictd_sys::rt::{MANAGER_PRIORITY, join_root_memcg, prefault_heap, set_sched_fifo};
+use evictd_sys::{
+    rt::{MANAGER_PRIORITY, join_root_memcg, prefault_heap, set_sched_fifo},
+    thread::has_ended,
+};
 
 use crate::{
     CommandQueue, EventQueue,
@@ -86,13 +85,6 @@ impl ManagerHandle {
     /// Ends the thread. False when it has not ended in time: a call into the kernel does not return.
     pub fn stop(self, patience: Duration) -> bool {
         self.commands.stop();
-        let until = Instant::now() + patience;
-        while !self.thread.is_finished() {
-            if Instant::now() >= until {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        true
+        has_ended(&self.thread, patience)
     }
 }

@@ -7,8 +7,10 @@ use std::{
         Arc,
         mpsc::{SyncSender, sync_channel},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use evictd_sys::thread::has_ended;
 
 use crate::{
     Command, CommandQueue,
@@ -132,16 +134,16 @@ impl StepThreads {
     pub fn stop(self, patience: Duration) {
         let _ = self.throttle.try_send(Job::Save);
         drop((self.throttle, self.release, self.reclaim));
-        let until = Instant::now() + patience;
-        while !self.throttling.is_finished() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        has_ended(&self.throttling, patience);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, channel};
+    use std::{
+        sync::mpsc::{Receiver, channel},
+        time::Instant,
+    };
 
     use evictd_engine::{Signal, mitigation::Step};
     use evictd_sys::pi_mutex::PiMutex;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use evictd_node::{cgroup::end::kill_left, pods::table::Entry};
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, thread::has_ended};
 
 use super::eviction_log::PATIENCE;
 
@@ -65,10 +65,7 @@ impl EnsureDead {
     /// Ends the thread when all victims are dead, or after so long without it.
     pub fn stop(self, patience: Duration) {
         drop(self.victims);
-        let until = Instant::now() + patience;
-        while !self.thread.is_finished() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        has_ended(&self.thread, patience);
     }
 }
 

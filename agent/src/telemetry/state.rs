@@ -62,9 +62,7 @@ impl Sources {
         of: &Arc<T>,
         read: impl Fn(&T) -> u64 + Send + Sync + 'static,
     ) {
-        let of = Arc::clone(of);
-        self.counters
-            .push((name, help, Box::new(move || read(&of))));
+        self.counters.push((name, help, reading(of, read)));
     }
 
     /// The same for a number that may go down.
@@ -75,10 +73,16 @@ impl Sources {
         of: &Arc<T>,
         read: impl Fn(&T) -> u64 + Send + Sync + 'static,
     ) {
-        let of = Arc::clone(of);
-        self.plain_gauges
-            .push((name, help, Box::new(move || read(&of))));
+        self.plain_gauges.push((name, help, reading(of, read)));
     }
+}
+
+fn reading<T: Send + Sync + 'static>(
+    of: &Arc<T>,
+    read: impl Fn(&T) -> u64 + Send + Sync + 'static,
+) -> Reading {
+    let of = Arc::clone(of);
+    Box::new(move || read(&of))
 }
 
 /// Counters under their names, and the former names of these, which are shown until the next release.

@@ -208,7 +208,14 @@ impl Evictd {
                 .add_to(&mut pending, now, world.left(victim.pod));
         }
         self.pace.observe(now, &seen);
-        let Decision::Evict { urgency, .. } = self.pace.decide(now, &seen, pending) else {
+        let judged = Judged {
+            now,
+            pace: self.pace,
+            seen,
+            pending,
+            rule: Rule::Lasting,
+        };
+        let Decision::Evict { urgency, .. } = judged.decide() else {
             return;
         };
         let most = MAX_IN_FLIGHT
@@ -217,13 +224,6 @@ impl Evictd {
         if most == 0 {
             return;
         }
-        let judged = Judged {
-            now,
-            pace: self.pace,
-            seen,
-            pending,
-            rule: Rule::Lasting,
-        };
         let round = Round {
             urgency,
             judged,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{Signal, pace::MONITORING_INTERVAL_NS};
+use crate::{Signal, growth::scaled, pace::MONITORING_INTERVAL_NS};
 
 /// What each pod used when a shortage was first looked at, in the signal's unit.
 #[derive(Clone, Debug, Default)]
@@ -31,9 +31,7 @@ impl UsageGrowth {
             *begin = new;
         }
         begin.latest = now;
-        let elapsed = u128::from(now.saturating_sub(begin.time)).max(1);
-        let grown = u128::from(usage - begin.usage) * 1_000_000_000 / elapsed;
-        u64::try_from(grown).unwrap_or(u64::MAX)
+        scaled(usage - begin.usage, now.saturating_sub(begin.time))
     }
 
     /// Forgets what was not asked for in a monitoring interval.

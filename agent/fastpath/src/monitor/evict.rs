@@ -31,15 +31,20 @@ impl MemoryMonitor {
             return true;
         };
         let memory = self.in_flight.memory(&monitor.scope, now);
-        let pending = memory.pending;
-        let mut seen = monitor.shortage(memory.shadow, memory.dying, dying_before);
+        let seen = monitor.shortage(memory.shadow, memory.dying, dying_before);
         monitor.pace.observe(now, &seen);
-        let pace = monitor.pace;
-        let mut decision = pace.decide(now, &seen, pending);
+        let mut judged = Judged {
+            now,
+            pace: monitor.pace,
+            seen,
+            pending: memory.pending,
+            rule: Rule::Lasting,
+        };
+        let mut decision = judged.decide();
         if decision.is_urgent() {
             // Only then is it asked whether limits of the pods' own end the growth.
-            seen.bounded = self.bounded_growth(index);
-            decision = pace.decide(now, &seen, pending);
+            judged.seen.bounded = self.bounded_growth(index);
+            decision = judged.decide();
         }
         let Decision::Evict { urgency, .. } = decision else {
             return self.in_flight.dying() == 0;
@@ -53,13 +58,6 @@ impl MemoryMonitor {
             .saturating_sub(self.in_flight.dying())
             .min(self.in_flight.room());
         if most > 0 {
-            let judged = Judged {
-                now,
-                pace,
-                seen,
-                pending,
-                rule: Rule::Lasting,
-            };
             let round = Round {
                 urgency,
                 judged,

@@ -11,7 +11,7 @@ use std::{
 };
 
 use evictd_config::kube::{decode::JsonError, pod};
-use evictd_engine::Pod;
+use evictd_engine::{Pod, message::DISRUPTION_TARGET};
 use evictd_store::record::shadow::KubeletEviction;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -58,8 +58,6 @@ const MOST_NEWS: usize = 256;
 const LONGEST_ANNOTATION: usize = 1024;
 /// What is kept of all annotations of a pod, in bytes: the shortest ones.
 const MOST_ANNOTATIONS: usize = 16 << 10;
-/// The kubelet's own condition on a pod that it has evicted.
-const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// What the kubelet has done is in the watch after so long at most, as long as the watch works.
 const AT_ONCE: SignedDuration = SignedDuration::from_secs(10);
 

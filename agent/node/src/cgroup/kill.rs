@@ -149,22 +149,20 @@ impl CgroupKiller {
         if self.is_empty() {
             return false;
         }
-        let moment = i64::try_from(moment).unwrap_or(i64::MAX);
-        let (mut found, mut older) = (false, false);
-        let is_read = self.groups.first().is_some_and(|pod| {
-            let read = pod.for_each_in_tree(&mut |pid| {
-                found = true;
-                older |= process::started(pid).is_none_or(|start| start <= moment);
-            });
-            read.is_ok()
-        });
         // One that has begun to exit is in no list.
-        older || !found || !is_read
+        self.groups.first().is_none_or(|pod| {
+            let (age, read) = Age::of(moment, |each| pod.for_each_in_tree(each));
+            age != Age::Younger || read.is_err()
+        })
     }
 
     /// As [`Self::kill`], but spares groups in which all processes were started after a moment. For threads that may take their time.
     pub(super) fn kill_older_than(&self, moment: u64) -> io::Result<()> {
-        let is_younger = |group: &&Group| Age::of(group, moment) == Age::Younger;
+        // A group that vanishes here is empty.
+        let is_younger = |group: &&Group| {
+            let (age, _) = Age::of(moment, |each| group.for_each(each));
+            age == Age::Younger
+        };
         let (spared, killed): (Vec<_>, Vec<_>) = self.groups.iter().partition(is_younger);
         if spared.is_empty() {
             return self.kill().map(drop);
@@ -187,11 +185,14 @@ enum Age {
 }
 
 impl Age {
-    fn of(group: &Group, moment: u64) -> Self {
+    /// Of the processes that `list` calls for, and how that has ended.
+    fn of(
+        moment: u64,
+        list: impl FnOnce(&mut dyn FnMut(i32)) -> io::Result<()>,
+    ) -> (Self, io::Result<()>) {
         let moment = i64::try_from(moment).unwrap_or(i64::MAX);
         let mut age = Self::Empty;
-        // A group that vanishes here is empty.
-        let _ = group.for_each(&mut |pid| {
+        let listed = list(&mut |pid| {
             let is_older = process::started(pid).is_none_or(|start| start <= moment);
             if is_older {
                 age = Self::Older;
@@ -199,7 +200,7 @@ impl Age {
                 age = Self::Younger;
             }
         });
-        age
+        (age, listed)
     }
 }
 

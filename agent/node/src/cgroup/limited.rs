@@ -1,14 +1,14 @@
 //! Cgroups of a pod with memory limits of their own: there the kernel ends a growth, by an OOM kill within the cgroup.
 
-use std::{fs::File, path::Path};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
 
 use evictd_sys::page::page_size;
 
 use crate::{
-    cgroup::{
-        memory::{MemoryCgroup, limit_in},
-        tree::descendants,
-    },
+    cgroup::memory::{MemoryCgroup, Version, limit_in},
     kernfile::{open_primed, pread},
 };
 
@@ -34,14 +34,10 @@ pub struct BelowLimit {
 }
 
 impl LimitedCgroups {
-    /// Of a cgroup and all below it. What vanishes meanwhile is left out.
-    pub fn of_tree(root: &Path) -> Self {
-        let dirs = descendants(root).unwrap_or_default();
-        Self(
-            dirs.iter()
-                .filter_map(|dir| LimitedCgroup::open(dir))
-                .collect(),
-        )
+    /// Of these directories. What vanishes meanwhile is left out.
+    pub fn of(dirs: &[PathBuf], version: Version) -> Self {
+        let open = |dir: &PathBuf| LimitedCgroup::open(dir, version);
+        Self(dirs.iter().filter_map(open).collect())
     }
 
     /// Those without another one below them.
@@ -73,19 +69,15 @@ impl LimitedCgroups {
 
 impl LimitedCgroup {
     /// `None`: it has no limit.
-    fn open(dir: &Path) -> Option<Self> {
+    fn open(dir: &Path, version: Version) -> Option<Self> {
+        let limit = open_primed(&dir.join(version.limit_file())).ok()?;
+        read_limit(&limit)?;
         let memory = MemoryCgroup::open(dir).ok()?;
-        let limit = open_primed(&dir.join(memory.version().limit_file())).ok()?;
-        let limited = Self { memory, limit };
-        limited.limit().is_some().then_some(limited)
-    }
-
-    fn limit(&self) -> Option<u64> {
-        limit_in(pread(&self.limit, &mut [0; 32]).ok()?, page_size())
+        Some(Self { memory, limit })
     }
 
     fn read(&self) -> Option<BelowLimit> {
-        let (limit, reading) = (self.limit()?, self.memory.read().ok()?);
+        let (limit, reading) = (read_limit(&self.limit)?, self.memory.read().ok()?);
         let held = reading.unreclaimable();
         (reading.usage <= limit).then_some(BelowLimit {
             held,
@@ -94,11 +86,16 @@ impl LimitedCgroup {
     }
 }
 
+fn read_limit(file: &File) -> Option<u64> {
+    limit_in(pread(file, &mut [0; 32]).ok()?, page_size())
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use super::*;
+    use crate::cgroup::tree::descendants;
 
     const MIB: u64 = 1 << 20;
 
@@ -121,7 +118,8 @@ mod tests {
         uses("sandbox", 1, "max");
         uses("app", 100, &mib(120));
         uses("sidecar", 49, &mib(190));
-        let limited = LimitedCgroups::of_tree(dir.path());
+        let dirs = descendants(dir.path()).unwrap();
+        let limited = LimitedCgroups::of(&dirs, Version::V2);
         let mut seen: Vec<_> = limited
             .innermost()
             .map(|one| {

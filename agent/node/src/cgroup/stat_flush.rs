@@ -1,12 +1,8 @@
 //! Statistics of cgroups that lie below each other, made to flush.
 
-use std::{
-    fs::File,
-    os::unix::fs::FileExt as _,
-    path::{Path, PathBuf},
-};
+use std::{fs::File, os::unix::fs::FileExt as _, path::PathBuf};
 
-use crate::{cgroup::tree::descendants, kernfile::open_primed};
+use crate::kernfile::open_primed;
 
 /// `memory.stat` of some cgroups, held open; those that lie below come before those above.
 ///
@@ -16,17 +12,12 @@ use crate::{cgroup::tree::descendants, kernfile::open_primed};
 pub struct StatFlusher(Vec<File>);
 
 impl StatFlusher {
-    /// Of a cgroup and all below it. What vanishes meanwhile is left out.
-    pub fn of_tree(root: &Path) -> Self {
-        let mut dirs = descendants(root).unwrap_or_default();
-        dirs.reverse();
-        Self::of(&dirs)
-    }
-
-    /// Of these directories, in this order.
-    pub fn of(dirs: &[PathBuf]) -> Self {
-        let open = |dir: &PathBuf| open_primed(&dir.join("memory.stat")).ok();
-        Self(dirs.iter().filter_map(open).collect())
+    /// Of these directories, those below before those above. What vanishes meanwhile is left out.
+    pub fn of<'a>(dirs: impl Iterator<Item = &'a PathBuf>) -> Self {
+        Self(
+            dirs.filter_map(|dir| open_primed(&dir.join("memory.stat")).ok())
+                .collect(),
+        )
     }
 
     /// Makes the kernel add them up. Does not allocate.

@@ -17,7 +17,7 @@ use evictd_sys::fs::{PathError, is_gone};
 
 use crate::cgroup::{
     kill::CgroupKiller, limited::LimitedCgroups, memory::MemoryCgroup, stat_flush::StatFlusher,
-    swap::PodSwap,
+    swap::PodSwap, tree::descendants,
 };
 
 /// One pod with everything open that a decision and a kill need.
@@ -46,11 +46,14 @@ impl Entry {
     /// The cgroup is not there.
     pub fn open(pod: Pod, cgroup: &Path, mode: Mode) -> Result<Self, PathError> {
         let protected = pod.is_protected(mode);
+        let memory = MemoryCgroup::open(cgroup)?;
+        // Parents before children.
+        let groups = descendants(cgroup).unwrap_or_default();
         Ok(Self {
             pod,
-            memory: MemoryCgroup::open(cgroup)?,
-            statistics: StatFlusher::of_tree(cgroup),
-            limited: LimitedCgroups::of_tree(cgroup),
+            statistics: StatFlusher::of(groups.iter().rev()),
+            limited: LimitedCgroups::of(&groups, memory.version()),
+            memory,
             killer: CgroupKiller::open(cgroup)?,
             protected,
             permit: EvictionPermit::default(),
@@ -147,7 +150,7 @@ impl PodTable {
         }
         entries.sort_by(|one, other| key(one).cmp(&key(other)));
         let candidates = entries.iter().map(|e| candidate(e)).collect();
-        let above = StatFlusher::of(&above(&entries));
+        let above = StatFlusher::of(above(&entries).iter());
         let swap = Arc::new(PodSwap::of(entries.iter().map(|entry| &entry.memory)));
         Self {
             history: CounterHistory::new(entries.len()),
