@@ -249,60 +249,56 @@ impl Pace {
         self.met_since.is_some()
     }
 
-    /// What to do about the look that was taken last. `pending` is what victims of before are expected to give back. What is
-    /// not urgent may end by itself: it has to last as long as the kubelet needs to see it for certain.
-    pub fn decide(&self, now: u64, seen: &Shortage, pending: Pending) -> Decision {
-        let lasts = MONITORING_INTERVAL_NS + LOOKS_NS;
-        self.decide_after(now, seen, pending, lasts)
-    }
-
-    /// The same for what does not come and go by itself (disk, inodes, process ids), and is looked at by the second: the first
-    /// look counts.
-    pub fn decide_at_first_look(&self, now: u64, seen: &Shortage, pending: Pending) -> Decision {
-        self.decide_after(now, seen, pending, 0)
-    }
-
-    fn decide_after(&self, now: u64, seen: &Shortage, pending: Pending, lasts: u64) -> Decision {
-        let urgent = self.urgency(now, seen);
-        if let Some((exhausted_in, grown)) = urgent {
-            let urgency = Urgency::Urgent {
-                exhausted_in,
-                growth: grown.per_second(),
-            };
-            let Some(due) = pending.due else {
-                return Decision::Evict {
-                    urgency,
-                    amount: None,
-                };
-            };
-            let wait = due.saturating_sub(now).saturating_add(MARGIN_NS);
-            // A pod that goes later is in time, too, and may not have to go. Files are not removed so fast: next to nothing of them
-            // that comes too late is not waited for.
-            let is_worth = lasts > 0
-                || wait < exhausted_in
-                || pending.amount >= grown_in(grown.per_second(), EARLY_NS);
-            let is_early = exhausted_in > EARLY_NS && is_worth;
-            if is_early || self.is_in_time(now, seen, pending, (exhausted_in, grown, wait)) {
-                return Decision::Wait { until: u64::MAX };
+    /// What to do about the look that was taken last. `pending` is what victims of before are expected to give back.
+    pub fn decide(&self, now: u64, seen: &Shortage, pending: Pending, rule: Rule) -> Decision {
+        match self.urgency(now, seen) {
+            Some(urgent) if rule != Rule::Soft => {
+                self.decide_urgent(now, seen, pending, rule, urgent)
             }
-            // As much as it takes to be there still when the first of it is due, or when what goes now is back.
-            let needed = grown_in(grown.per_second(), wait.min(BACK_NS));
+            _ => self.decide_paced(now, seen, pending, rule),
+        }
+    }
+
+    /// At machine speed: the room is used up in `exhausted_in` by the growth that was seen.
+    fn decide_urgent(
+        &self,
+        now: u64,
+        seen: &Shortage,
+        pending: Pending,
+        rule: Rule,
+        (exhausted_in, grown): (u64, Grown),
+    ) -> Decision {
+        let growth = grown.per_second();
+        let urgency = Urgency::Urgent {
+            exhausted_in,
+            growth,
+        };
+        let Some(due) = pending.due else {
             return Decision::Evict {
                 urgency,
-                amount: Some(needed.saturating_sub(seen.room.at_once).max(1)),
+                amount: None,
             };
+        };
+        let wait = due.saturating_sub(now).saturating_add(MARGIN_NS);
+        // A pod that goes later is in time, too, and may not have to go. Files are not removed so fast: next to nothing of them
+        // that comes too late is not waited for.
+        let is_worth = rule == Rule::Lasting
+            || wait < exhausted_in
+            || pending.amount >= grown_in(growth, EARLY_NS);
+        let is_early = exhausted_in > EARLY_NS && is_worth;
+        if is_early || self.is_in_time(now, seen, pending, (exhausted_in, grown, wait)) {
+            return Decision::Wait { until: u64::MAX };
         }
-        self.decide_paced(now, seen, pending, lasts)
+        // As much as it takes to be there still when the first of it is due, or when what goes now is back.
+        let needed = grown_in(growth, wait.min(BACK_NS));
+        Decision::Evict {
+            urgency,
+            amount: Some(needed.saturating_sub(seen.room.at_once).max(1)),
+        }
     }
 
-    /// The same where nothing is urgent and the threshold has lasted its grace period: for soft thresholds, below which there
-    /// is a hard one.
-    pub fn decide_soft(&self, now: u64, seen: &Shortage, pending: Pending) -> Decision {
-        self.decide_paced(now, seen, pending, 0)
-    }
-
-    /// At the kubelet's pace, once the threshold has been met for so many nanoseconds.
-    fn decide_paced(&self, now: u64, seen: &Shortage, pending: Pending, lasts: u64) -> Decision {
+    /// At the kubelet's pace, once the threshold has been met for as long as the rule asks for.
+    fn decide_paced(&self, now: u64, seen: &Shortage, pending: Pending, rule: Rule) -> Decision {
         let Some(met_since) = self.met_since else {
             return Decision::Calm;
         };
@@ -313,8 +309,7 @@ impl Pace {
         if pending.amount >= deficit.max(1) {
             return Decision::Wait { until: u64::MAX };
         }
-        let only_cache = self.short_since.is_none();
-        let ripe = met_since.saturating_add(lasts);
+        let ripe = met_since.saturating_add(rule.lasts());
         let after_last = self
             .last_eviction
             .map_or(0, |last| last.saturating_add(MONITORING_INTERVAL_NS));
@@ -322,6 +317,7 @@ impl Pace {
         if now < until {
             return Decision::Wait { until };
         }
+        let only_cache = self.short_since.is_none();
         Decision::Evict {
             urgency: Urgency::Paced { only_cache },
             amount: None,
@@ -400,11 +396,13 @@ impl Pace {
         pending: Pending,
         (exhausted_in, grown, wait): (u64, Grown, u64),
     ) -> bool {
+        let Room { at_once, swap, .. } = seen.usable();
+        let room = at_once.saturating_add(swap);
         if let (Some(began), Some(last)) = (pending.flows_since, self.last_eviction) {
             // Once it comes, the kernel weighs what comes against what others use.
             let since = began.max(last);
             let until = since.saturating_add(FLOW_NS);
-            let (growth, room) = (&self.growth, seen.room.at_once);
+            let growth = &self.growth;
             if now < until {
                 let comes = growth.exhausts_net(room, began, MS).is_none()
                     && now >= began.saturating_add(MS);
@@ -419,9 +417,7 @@ impl Pace {
         }
         // Until a next pod's memory can be there, if one has to go then.
         let until_next = grown_in(grown.per_second(), wait.saturating_add(NEXT_DEATH_NS));
-        let Room { at_once, swap, .. } = seen.usable();
-        let there = at_once.saturating_add(swap).saturating_add(pending.amount);
-        exhausted_in > wait && until_next <= there
+        exhausted_in > wait && until_next <= room.saturating_add(pending.amount)
     }
 
     /// Whether growth that is seen now may still be that of the last victim.
@@ -584,33 +580,35 @@ pub struct Judged {
 impl Judged {
     /// Makes the decision.
     pub fn decide(&self) -> Decision {
-        let Self {
-            now, seen, pending, ..
-        } = self;
-        match self.rule {
-            Rule::Lasting => self.pace.decide(*now, seen, *pending),
-            Rule::FirstLook => self.pace.decide_at_first_look(*now, seen, *pending),
-            Rule::Soft => self.pace.decide_soft(*now, seen, *pending),
-        }
+        self.pace
+            .decide(self.now, &self.seen, self.pending, self.rule)
     }
 }
 
-/// How long something has to be short before a pod goes that is not urgent.
+/// How a decision is made, and how long something has to be short before a pod goes that is not urgent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Rule {
-    /// It may end by itself ([`Pace::decide`]).
+    /// It may end by itself (memory): as long as the kubelet needs to see it for certain.
     #[default]
     Lasting,
-    /// It does not ([`Pace::decide_at_first_look`]).
+    /// It does not come and go by itself (disk, inodes, process ids), and is looked at by the second: the first look counts.
     FirstLook,
-    /// It has lasted the grace period of a soft threshold ([`Pace::decide_soft`]).
+    /// A soft threshold whose grace period is over: nothing is urgent, as there is a hard threshold below it.
     Soft,
 }
 
 impl Rule {
     fn is_lasting(&self) -> bool {
         *self == Self::Lasting
+    }
+
+    /// Nanoseconds for which the threshold has to be met before a pod goes that is not urgent.
+    fn lasts(self) -> u64 {
+        match self {
+            Self::Lasting => MONITORING_INTERVAL_NS + LOOKS_NS,
+            Self::FirstLook | Self::Soft => 0,
+        }
     }
 }
 

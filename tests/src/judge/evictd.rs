@@ -97,11 +97,9 @@ fn machine_memory(world: &World<'_>, reading: &Reading) -> MachineMemory {
     let (shown, flushed) = (reading.cache(), world.read_flushed().cache());
     let cache = shown.clamp(flushed.saturating_sub(blur), flushed.saturating_add(blur));
     let used = reading.usage - cache.min(reading.usage);
-    let available = capacity.saturating_sub(used);
-    // What waits for the swap device is more than there is.
     MachineMemory {
-        total: used + available,
-        available,
+        total: capacity,
+        available: capacity.saturating_sub(used),
     }
 }
 

@@ -335,7 +335,8 @@ impl<'a> World<'a> {
             (inactive, active) = (inactive + moved, active - moved);
         }
         Reading {
-            usage: self.totals.usage() as u64,
+            // What waits for the swap device is not charged yet.
+            usage: (self.totals.usage() as u64).min(self.incident.capacity),
             inactive: inactive as u64,
             active: active as u64,
             dirty: shown.dirty as u64,

@@ -36,6 +36,11 @@ fn is_urgent(decision: Decision) -> bool {
     matches!(urgency, Urgency::Urgent { .. })
 }
 
+/// What is decided of memory where nothing is pending.
+fn decision(pace: &Pace, now: u64, seen: &Shortage) -> Decision {
+    pace.decide(now, seen, Pending::default(), Rule::Lasting)
+}
+
 const ONE_PACED: Decision = Decision::Evict {
     urgency: Urgency::Paced { only_cache: false },
     amount: None,
@@ -48,7 +53,7 @@ fn a_growth_that_ends_before_the_kubelet_looks_is_urgent() {
         let mut pace = Pace::default();
         let of = |ms| seen(380 + ms * mib_per_second / 1000, 0);
         let (now, at) = looked(&mut pace, SECOND, 35_000 / mib_per_second, of);
-        let decision = pace.decide(now, &at, Pending::default());
+        let decision = decision(&pace, now, &at);
         assert!(is_urgent(decision), "{mib_per_second}: {decision:?}");
     }
 }
@@ -61,16 +66,16 @@ fn a_slow_growth_goes_at_the_kubelets_pace() {
     let wait = Decision::Wait {
         until: SECOND + 8000 * MS + MONITORING_INTERVAL_NS + LOOKS_NS,
     };
-    assert_eq!(pace.decide(now, &at, Pending::default()), wait);
+    assert_eq!(decision(&pace, now, &at), wait);
     let (now, at) = looked(&mut pace, now + MS, 100, |ms| of(18_000 + ms));
-    assert_eq!(pace.decide(now, &at, Pending::default()), ONE_PACED);
+    assert_eq!(decision(&pace, now, &at), ONE_PACED);
     pace.evicted(now);
     let until = now + MONITORING_INTERVAL_NS;
     let wait = Decision::Wait { until };
     let (now, at) = looked(&mut pace, now + MS, 9000, |_| seen(425, 0));
-    assert_eq!(pace.decide(now, &at, Pending::default()), wait);
+    assert_eq!(decision(&pace, now, &at), wait);
     pace.observe(until, &at);
-    assert_eq!(pace.decide(until, &at, Pending::default()), ONE_PACED);
+    assert_eq!(decision(&pace, until, &at), ONE_PACED);
 }
 
 /// The kubelet, which looks once in ten seconds, may not have seen it either.
@@ -79,21 +84,15 @@ fn a_slow_growth_goes_at_the_kubelets_pace() {
 fn a_shortage_that_ends_within_the_kubelets_interval_takes_no_pod() {
     let mut pace = Pace::default();
     let (now, at) = looked(&mut pace, SECOND, 9990, |_| seen(420, 0));
-    assert!(matches!(
-        pace.decide(now, &at, Pending::default()),
-        Decision::Wait { .. }
-    ));
+    assert!(matches!(decision(&pace, now, &at), Decision::Wait { .. }));
     let enough = seen(400, 0);
     pace.observe(now + MS, &enough);
-    assert_eq!(
-        pace.decide(now + MS, &enough, Pending::default()),
-        Decision::Calm
-    );
+    assert_eq!(decision(&pace, now + MS, &enough), Decision::Calm);
     // A soft threshold has lasted its grace period.
     let at = seen(420, 0);
     pace.observe(now + 2 * MS, &at);
     assert_eq!(
-        pace.decide_soft(now + 2 * MS, &at, Pending::default()),
+        pace.decide(now + 2 * MS, &at, Pending::default(), Rule::Soft),
         ONE_PACED
     );
 }
@@ -115,7 +114,7 @@ fn growth_stays_known_when_the_victim_has_not_grown() {
             ..of(901)
         };
         pace.observe(now + MS, &at);
-        is_urgent(pace.decide(now + MS, &at, Pending::default()))
+        is_urgent(decision(&pace, now + MS, &at))
     };
     assert!(after(true));
     assert!(!after(false));
@@ -132,7 +131,7 @@ fn swap_is_room_until_it_is_full() {
     let decide = |left: u64| {
         let mut pace = Pace::default();
         let (now, at) = looked(&mut pace, SECOND, 100, |ms| of(left + 10 - ms / 10));
-        pace.decide(now, &at, Pending::default())
+        decision(&pace, now, &at)
     };
     assert!(!is_urgent(decide(2000)), "100 MiB/s would take 20 s");
     assert!(is_urgent(decide(100)));
@@ -148,7 +147,7 @@ fn swap_that_pods_may_not_use_any_more_is_no_growth() {
         seen.room.swap = if ms < 90 { 2000 * MIB } else { 0 };
         seen
     });
-    assert!(!is_urgent(pace.decide(now, &at, Pending::default())));
+    assert!(!is_urgent(decision(&pace, now, &at)));
 }
 
 /// Memory is not short: page cache is in the way of the kubelet's formula only.
@@ -157,20 +156,14 @@ fn cache_alone_evicts_only_if_it_lasts() {
     let mut pace = Pace::default();
     let (now, at) = looked(&mut pace, SECOND, 9990, |_| seen(150, 300));
     let until = SECOND + MONITORING_INTERVAL_NS + LOOKS_NS;
-    assert_eq!(
-        pace.decide(now, &at, Pending::default()),
-        Decision::Wait { until }
-    );
+    assert_eq!(decision(&pace, now, &at), Decision::Wait { until });
     // One look that finds enough, and it begins anew.
     pace.observe(now + MS, &seen(150, 200));
     let (now, at) = looked(&mut pace, now + 2 * MS, 9990, |_| seen(150, 300));
-    assert!(matches!(
-        pace.decide(now, &at, Pending::default()),
-        Decision::Wait { .. }
-    ));
+    assert!(matches!(decision(&pace, now, &at), Decision::Wait { .. }));
     let (now, at) = looked(&mut pace, now + MS, 100, |_| seen(150, 300));
     assert_eq!(
-        pace.decide(now, &at, Pending::default()),
+        decision(&pace, now, &at),
         Decision::Evict {
             urgency: Urgency::Paced { only_cache: true },
             amount: None
@@ -184,9 +177,9 @@ fn a_growth_beside_cache_is_urgent_once_memory_is_short() {
     let of = |ms| seen(300 + ms * 2 / 10, 512 - 300 - ms * 2 / 10 - 20);
     let (now, at) = looked(&mut pace, SECOND, 300, of);
     assert!(pace.is_met());
-    assert!(!is_urgent(pace.decide(now, &at, Pending::default())));
+    assert!(!is_urgent(decision(&pace, now, &at)));
     let (now, at) = looked(&mut pace, now + MS, 265, |ms| of(301 + ms));
-    assert!(is_urgent(pace.decide(now, &at, Pending::default())));
+    assert!(is_urgent(decision(&pace, now, &at)));
 }
 
 /// However fast it grows: the last moment begins when memory is short.
@@ -197,7 +190,7 @@ fn no_growth_is_urgent_before_memory_is_short() {
         let of = |ms| seen(512 - left - 10 * (10 - ms), 100);
         let (now, at) = looked(&mut pace, SECOND, 10, of);
         assert!(pace.is_met());
-        let decision = pace.decide(now, &at, Pending::default());
+        let decision = decision(&pace, now, &at);
         assert_eq!(is_urgent(decision), urgent, "{left}: {decision:?}");
     }
 }
@@ -221,7 +214,7 @@ fn what_has_not_begun_to_come_is_waited_for() {
             begins,
             ..pending
         };
-        (now, pace.decide(now, &at, pending))
+        (now, pace.decide(now, &at, pending, Rule::Lasting))
     };
     let (now, decision) = decide(None);
     assert!(is_urgent(decision), "{decision:?}");
@@ -247,7 +240,7 @@ fn dirty_cache_counts_for_a_slow_growth_only() {
         let of = |ms| of(150 + ms * per_ten_ms / 10, 350 - ms * per_ten_ms / 10);
         let (now, at) = looked(&mut pace, SECOND, 100, of);
         assert!(!pace.is_met(), "the kubelet sees none of it");
-        pace.decide(now, &at, Pending::default())
+        decision(&pace, now, &at)
     };
     assert_eq!(decide(0), Decision::Calm);
     assert!(is_urgent(decide(10)));
@@ -258,23 +251,23 @@ fn what_is_pending_is_waited_for_as_long_as_there_is_time() {
     let mut pace = Pace::default();
     let of = |ms| seen(380 + ms, 0);
     let (now, at) = looked(&mut pace, SECOND, 40, of);
-    assert!(is_urgent(pace.decide(now, &at, Pending::default())));
+    assert!(is_urgent(decision(&pace, now, &at)));
     pace.evicted(now);
     let mut pending = Pending::default();
     pending.add(200 * MIB, now + 50 * MS);
     // Its growth has ended with it.
     let (later, at) = looked(&mut pace, now + MS, 10, |_| of(41));
     let waits = Decision::Wait { until: u64::MAX };
-    assert_eq!(pace.decide(later, &at, pending), waits);
+    assert_eq!(pace.decide(later, &at, pending, Rule::Lasting), waits);
     // Another pod goes on, fast enough to be there before the memory is back.
     let (later, at) = looked(&mut pace, later + MS, 20, |ms| of(41 + 3 * ms));
-    let decision = pace.decide(later, &at, pending);
+    let decision = pace.decide(later, &at, pending, Rule::Lasting);
     assert!(is_urgent(decision), "{decision:?}");
     // Slower, it is not there before.
     let mut pace = Pace::default();
     pace.evicted(now);
     let (later, at) = looked(&mut pace, now + 3 * MS, 20, |ms| of(41 + ms / 2));
-    assert_eq!(pace.decide(later, &at, pending), waits);
+    assert_eq!(pace.decide(later, &at, pending, Rule::Lasting), waits);
 }
 
 /// A few files that a victim leaves behind save no node whose disk fills up, and are pending for half a minute.
@@ -287,7 +280,7 @@ fn what_is_pending_and_is_next_to_nothing_is_not_waited_for() {
         pending.add(amount, 30 * SECOND);
         let of = |ms| seen(420 + ms / 20, 0);
         let (now, at) = looked(&mut pace, SECOND + 3 * MS, 400, of);
-        pace.decide_at_first_look(now, &at, pending)
+        pace.decide(now, &at, pending, Rule::FirstLook)
     };
     assert!(is_urgent(decide(MIB)));
     assert!(!is_urgent(decide(60 * MIB)));
@@ -303,14 +296,18 @@ fn tmpfs_that_comes_too_late_takes_the_next_pod_with_it() {
     let of = |ms| seen(420 + ms / 20, 0);
     let waits = Decision::Wait { until: u64::MAX };
     let (now, at) = looked(&mut pace, SECOND + 3 * MS, 400, of);
-    assert_eq!(pace.decide(now, &at, pending), waits, "there is time");
+    assert_eq!(
+        pace.decide(now, &at, pending, Rule::Lasting),
+        waits,
+        "there is time"
+    );
     let (now, at) = looked(&mut pace, now + MS, 500, |ms| of(401 + ms));
-    assert!(is_urgent(pace.decide(now, &at, pending)));
+    assert!(is_urgent(pace.decide(now, &at, pending, Rule::Lasting)));
     let (now, at) = looked(&mut pace, now + MS, 400, |_| of(900));
     let mut calm = Pace::default();
     calm.observe(now, &at);
     assert_eq!(
-        calm.decide(now, &at, pending),
+        calm.decide(now, &at, pending, Rule::Lasting),
         Decision::Wait { until: u64::MAX }
     );
 }
@@ -324,16 +321,16 @@ fn the_minimum_reclaim_goes_at_the_kubelets_pace() {
         ..seen(hard, 0)
     };
     let (now, at) = looked(&mut pace, SECOND, 100, |ms| with_reclaim(350 + ms));
-    assert!(is_urgent(pace.decide(now, &at, Pending::default())));
+    assert!(is_urgent(decision(&pace, now, &at)));
     pace.evicted(now);
     // The threshold is satisfied again, the minimum reclaim is not.
     let (later, at) = looked(&mut pace, now + 3 * MS, 5000, |_| with_reclaim(320));
-    let Decision::Wait { until } = pace.decide(later, &at, Pending::default()) else {
+    let Decision::Wait { until } = decision(&pace, later, &at) else {
         panic!("it is not urgent");
     };
     assert!(until >= now + MONITORING_INTERVAL_NS && until < now + MONITORING_INTERVAL_NS + SECOND);
     pace.observe(until, &at);
-    assert_eq!(pace.decide(until, &at, Pending::default()), ONE_PACED);
+    assert_eq!(decision(&pace, until, &at), ONE_PACED);
 }
 
 #[test]
@@ -389,7 +386,10 @@ fn a_victim_that_grows_takes_no_other_pod_with_it() {
             ..seen(420 + 4 * ms, 0)
         };
         let (now, at) = looked(&mut pace, SECOND + MS, 10, of);
-        assert_eq!(is_urgent(pace.decide(now, &at, pending(now))), urgent);
+        assert_eq!(
+            is_urgent(pace.decide(now, &at, pending(now), Rule::Lasting)),
+            urgent
+        );
     }
 }
 
@@ -408,7 +408,7 @@ fn what_comes_back_in_the_middle_of_a_look_is_no_growth_of_others() {
             }
         };
         let (now, at) = looked(&mut pace, SECOND + MS, 11, of);
-        let decision = pace.decide(now, &at, Pending::default());
+        let decision = decision(&pace, now, &at);
         assert_eq!(is_urgent(decision), urgent, "{skew}");
     }
 }
@@ -427,7 +427,7 @@ fn what_no_statistics_list_is_no_growth_of_a_pod() {
             }
         };
         let (now, at) = looked(&mut pace, SECOND, 10, of);
-        let decision = pace.decide(now, &at, Pending::default());
+        let decision = decision(&pace, now, &at);
         assert_eq!(is_urgent(decision), urgent, "{unlisted}");
     }
 }
@@ -441,7 +441,7 @@ proptest::proptest! {
             now += ms * MS;
             let at = seen(hard, cache.min(512 - hard));
             pace.observe(now, &at);
-            if let Decision::Evict { urgency, .. } = pace.decide(now, &at, Pending::default()) {
+            if let Decision::Evict { urgency, .. } = decision(&pace, now, &at) {
                 if let (Urgency::Paced { .. }, Some(last)) = (urgency, last) {
                     proptest::prop_assert!(now - last >= MONITORING_INTERVAL_NS);
                 }
@@ -470,11 +470,11 @@ fn what_a_victim_frees_late_is_no_growth_of_others() {
         ..Pending::default()
     };
     pace.observe(now, &at(480, 260));
-    let decision = pace.decide(now, &at(480, 260), pending(1));
+    let decision = pace.decide(now, &at(480, 260), pending(1), Rule::Lasting);
     assert!(!is_urgent(decision), "{decision:?}");
     // The same of others: it is there at the next look, too.
     pace.observe(now + MS, &at(480, 260));
-    let decision = pace.decide(now + MS, &at(480, 260), pending(1));
+    let decision = pace.decide(now + MS, &at(480, 260), pending(1), Rule::Lasting);
     assert!(is_urgent(decision), "{decision:?}");
 }
 
@@ -494,7 +494,7 @@ fn a_growth_that_ends_at_a_limit_of_its_own_is_not_urgent() {
         };
         let mut pace = Pace::default();
         let (now, last) = looked(&mut pace, 1, 500, grows);
-        pace.decide(now, &last, Pending::default()).is_urgent()
+        decision(&pace, now, &last).is_urgent()
     };
     assert!(!is_urgent(80, 100, 0));
     assert!(!is_urgent(80, 130, 8), "a burst of 4 GiB a second");
@@ -511,14 +511,14 @@ fn a_burst_up_to_a_limit_of_its_own_is_not_urgent() {
         let grown = |ms: u64| ms.saturating_sub(quiet) / 2;
         let mut pace = Pace::default();
         let (now, last) = looked(&mut pace, 1, quiet + 160, |ms| seen(345 + grown(ms), 0));
-        assert!(pace.decide(now, &last, Pending::default()).is_urgent());
+        assert!(decision(&pace, now, &last).is_urgent());
         let bounded = Bounded {
             grown: theirs * MIB,
             growth: 0,
             left: left * MIB,
         };
         let last = Shortage { bounded, ..last };
-        pace.decide(now, &last, Pending::default()).is_urgent()
+        decision(&pace, now, &last).is_urgent()
     };
     // 75 of the 80 MiB were seen of the pod.
     for quiet in [0, 90, 1000] {

@@ -1,6 +1,6 @@
 use std::{fs, path::Path};
 
-use evictd_engine::pace::{Decision, Pace, Pending, Urgency};
+use evictd_engine::pace::{Decision, Pace, Pending, Rule, Urgency};
 
 use super::*;
 use crate::proc::machine::MemAvailable;
@@ -155,7 +155,12 @@ fn growth_is_urgent_where_only_protected_cache_is_left() {
         // The kubelet's count decides what is not urgent.
         assert_eq!(look.shortage.available, 440 * MIB);
         let is_urgent = matches!(
-            pace.decide(21_000_000, &look.shortage, Pending::default()),
+            pace.decide(
+                21_000_000,
+                &look.shortage,
+                Pending::default(),
+                Rule::Lasting
+            ),
             Decision::Evict {
                 urgency: Urgency::Urgent { .. },
                 ..
