@@ -1,4 +1,4 @@
-//! The two ways across the border of the fast path thread. Neither end waits for the other, neither grows.
+//! The two queues between the fast path and the threads of normal priority. Neither side waits for the other, and neither queue grows.
 
 use std::{
     io,
@@ -27,7 +27,7 @@ use crate::{
 pub(super) const NODE: usize = 0;
 pub(super) const PODS: usize = 1;
 
-/// Reports that may wait for a slow reader: more than all victims at once make, each of a KiB.
+/// Events that may wait for a slow reader, each of a KiB: more than all victims at once make.
 const EVENTS: usize = 256;
 
 /// To the fast path: a new table of pods, another cgroup of all pods, another capacity of the node, or the request to stop.
@@ -38,9 +38,9 @@ pub struct Control {
     /// By their positions among the scopes.
     scopes: [SwapSlot<Scope>; MAX_SCOPES as usize],
     settings: SwapSlot<FastPathSettings>,
-    /// Pods that the fast path has not killed, and when they were.
+    /// Kills by other parts of the node: the pod, when (nanoseconds of CLOCK_MONOTONIC), and by which part.
     killed: ArrayQueue<(Arc<Entry>, u64, KilledBy)>,
-    /// So many bytes of pods' page cache are protected (`memory.min`).
+    /// Bytes of pods' page cache that `memory.min` protects.
     protected: AtomicU64,
     stop: AtomicBool,
 }
@@ -72,18 +72,18 @@ impl Control {
         }))
     }
 
-    /// Hands over a new table; one that was not taken yet is replaced. Frees the tables that the fast path has put aside.
+    /// Hands over a new table; one that was not taken yet is replaced. Frees the tables that the fast path has retired.
     pub fn send(&self, table: Box<PodTable>) {
         self.table.publish(table);
         self.event.notify();
     }
 
-    /// Hands over the pods' cgroup: it has come, or is another one or of another size now.
+    /// Hands over the pods' cgroup: it is new, another one, or of another size.
     pub fn send_pods(&self, scope: Box<Scope>) {
         self.send_scope(PODS, scope);
     }
 
-    /// Hands over the node's scope, whose capacity is another one now.
+    /// Hands over the node's scope, whose capacity has changed.
     pub fn send_node(&self, scope: Box<Scope>) {
         self.send_scope(NODE, scope);
     }
@@ -95,14 +95,14 @@ impl Control {
         }
     }
 
-    /// Hands over other settings; what was not taken yet is replaced.
+    /// Hands over new settings; those that were not taken yet are replaced.
     pub fn send_settings(&self, settings: FastPathSettings) {
         self.settings.publish(Box::new(settings));
         self.event.notify();
     }
 
-    /// Another part of the node has killed a pod, at a moment in nanoseconds of CLOCK_MONOTONIC: what comes back of it is pending.
-    /// Neither blocks nor allocates; the oldest one that was not taken yet makes room.
+    /// Another part of the node has killed a pod, at `signalled` in nanoseconds of CLOCK_MONOTONIC: its memory is pending. Neither blocks
+    /// nor allocates; if the queue is full, the oldest kill is dropped.
     pub fn note_kill(&self, pod: &Arc<Entry>, signalled: u64, by: KilledBy) {
         self.killed.force_push((Arc::clone(pod), signalled, by));
         self.event.notify();
@@ -119,7 +119,7 @@ impl Control {
         Some(settings)
     }
 
-    /// What was handed over for this position and not taken yet.
+    /// The scope that was handed over for this position and not taken yet.
     pub(super) fn take_scope(&self, index: usize) -> Option<Box<Scope>> {
         self.scopes.get(index)?.take()
     }
@@ -131,7 +131,7 @@ impl Control {
         }
     }
 
-    /// So many bytes of pods' page cache the kernel will not take back: the next look counts them as no room.
+    /// Sets the bytes of pods' page cache that the kernel does not reclaim: the next sample counts them as no room.
     pub fn set_protected(&self, bytes: u64) {
         self.protected.store(bytes, Ordering::Relaxed);
     }
@@ -146,7 +146,7 @@ impl Control {
         self.event.notify();
     }
 
-    /// Has the fast path go round once more.
+    /// Starts another cycle of the fast path.
     pub(super) fn wake(&self) {
         self.event.notify();
     }
@@ -159,7 +159,7 @@ impl Control {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// The newest table, if there is one. What was in use before is left to be freed by the sender.
+    /// Takes the newest table, if there is one. The table in use before is left to be freed by the sender.
     pub(super) fn take_table(&self, current: &mut Box<PodTable>) -> bool {
         self.event.clear();
         let Some(new) = self.table.take() else {
@@ -174,7 +174,7 @@ impl Control {
 #[derive(Debug)]
 pub struct EventQueue {
     event: EventFd,
-    reports: ArrayQueue<Event>,
+    events: ArrayQueue<Event>,
     dropped: AtomicU64,
     taken_over: AtomicU64,
     hook_lost: AtomicBool,
@@ -187,7 +187,7 @@ impl EventQueue {
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             event: EventFd::new()?,
-            reports: ArrayQueue::new(EVENTS),
+            events: ArrayQueue::new(EVENTS),
             dropped: AtomicU64::new(0),
             taken_over: AtomicU64::new(0),
             hook_lost: AtomicBool::new(false),
@@ -196,20 +196,20 @@ impl EventQueue {
         }))
     }
 
-    pub(super) fn send(&self, report: Event) {
-        if self.reports.push(report).is_err() {
+    pub(super) fn send(&self, event: Event) {
+        if self.events.push(event).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
         self.event.notify();
     }
 
-    /// The oldest report.
+    /// The oldest event.
     pub fn next(&self) -> Option<Event> {
         self.event.clear();
-        self.reports.pop()
+        self.events.pop()
     }
 
-    /// What the fast path has seen lately; the thread that decides writes to it.
+    /// The latest samples; the thread that decides writes to it.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }
@@ -241,14 +241,14 @@ impl EventQueue {
         self.turned.load(Ordering::Relaxed)
     }
 
-    /// Reports that did not fit since the start.
+    /// Events that were dropped since the start, because the queue was full.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
 
 impl AsFd for EventQueue {
-    /// Becomes readable when there is a report.
+    /// Becomes readable when there is an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.fd()
     }

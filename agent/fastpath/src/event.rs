@@ -1,4 +1,4 @@
-//! What the fast path tells: plain values, made without allocating.
+//! The events of the fast path: plain values, made without allocating.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use evictd_engine::{
 };
 use evictd_node::pods::table::Entry;
 
-/// One pod was killed, or would have been (shadow mode).
+/// One pod was sent SIGKILL, or would have been in live mode.
 #[derive(Clone, Debug)]
 pub struct EvictionReport {
     /// The victim.
     pub pod: Arc<Entry>,
     /// Counts the evictions of this agent from 1; [`VictimExit`] refers to it.
     pub number: u64,
-    /// Which signal was short: the node's, or that of the pods' cgroup.
+    /// The signal whose threshold was met: the node's, or that of the pods' cgroup.
     pub signal: Signal,
-    /// When.
+    /// The times of the crossing, the wake-up, the decision and the signal.
     pub stages: Stages,
-    /// The hook that woke the fast path; the sampler when it looked by itself.
+    /// The hook that woke the fast path; the sampler, if no hook did.
     pub hook: MemoryHook,
     /// Usage of the scope at the crossing in bytes, 0 where the hook cannot tell.
     pub usage_at_crossing: u64,
@@ -35,19 +35,19 @@ pub struct EvictionReport {
     pub threshold: u64,
     /// The victim's working set when it was decided, in bytes.
     pub working_set: u64,
-    /// Why at that moment.
+    /// Why it was evicted at that moment.
     pub urgency: Urgency,
-    /// All that this was decided from.
+    /// All inputs of that decision.
     pub judged: Judged,
     /// The part of the working set that comes back only when the kubelet unmounts it, in bytes.
     pub shared: u64,
-    /// Decided only, nothing was killed.
+    /// Shadow mode: no signal was sent.
     pub shadow: bool,
     /// The kernel program has killed from it by itself, past the floor or in the agent's place; `judged` is no decision then.
     pub by_kernel: bool,
-    /// Policies denied all pods; the last resort took it.
+    /// Policies denied all pods, and the last resort allowed this one.
     pub last_resort: bool,
-    /// It went because it grew: pods before it in the order, which did not, were passed over.
+    /// It was chosen because it grew: pods before it in the order of eviction, which did not, were passed over.
     pub growing: bool,
     /// SIGKILL was refused with this errno, 0 when it was not.
     pub errno: i32,
@@ -81,18 +81,18 @@ pub struct StuckVictim {
     pub usage: u64,
 }
 
-/// What kept pods from being evicted.
+/// Why no pod was evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockedBy {
     /// Evictions are paused.
     pub paused: bool,
-    /// Pods that a policy denied, or a limit.
+    /// Pods that a policy or a limit denied.
     pub denied: usize,
-    /// All pods together use less than what is missing, so that no other one is evicted in vain.
+    /// All pods together use less than what is missing, so that another one would be evicted in vain.
     pub in_vain: bool,
 }
 
-/// What leaves the fast path.
+/// What the fast path sends to the threads of normal priority.
 #[derive(Clone, Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -105,10 +105,10 @@ pub enum Event {
     Finished(VictimExit),
     /// See [`StuckVictim`]; once for each victim.
     Stuck(StuckVictim),
-    /// The kernel program has killed from a pod so long ago (in nanoseconds) that its eviction is not completed; `None` for a pod
-    /// that is not known.
+    /// The kernel program has killed from a pod so long ago, in nanoseconds, that the eviction is not completed; `None`: the pod is
+    /// unknown.
     KernelKill(Option<Arc<Entry>>, u64),
-    /// A threshold was met when it came into force: at the start, or as another one than before.
+    /// A threshold was met when it came into force, at the start or by a new configuration.
     MetInForce {
         /// Whose threshold.
         signal: Signal,
@@ -135,7 +135,7 @@ pub enum Event {
         /// The errno of the attempt.
         errno: i32,
     },
-    /// The scope can no longer be read: its cgroup was removed. Said once until it can be read again.
+    /// The scope can no longer be read: its cgroup was removed. Sent once until it can be read again.
     ScopeGone {
         /// The signal that it stands for.
         signal: Signal,

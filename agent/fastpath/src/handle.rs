@@ -86,8 +86,8 @@ impl FastPath {
         self.ids.fastpath
     }
 
-    /// The same of the thread that decides where this one is late; `None` where there is none: on hooks without a kernel
-    /// program, and without the rights for it.
+    /// The kernel's id of the standby thread; `None` where there is none: with a hook that has no kernel program, and without the rights
+    /// for it. For tests.
     pub fn standby_tid(&self) -> Option<i32> {
         self.ids.standby
     }
@@ -96,19 +96,19 @@ impl FastPath {
     #[expect(clippy::disallowed_methods, reason = "the caller has normal priority")]
     pub fn stop(self) {
         self.control.stop();
-        // A panic has said what it was.
+        // A panic has printed its message.
         let _ = self.thread.join();
     }
 }
 
 /// The shared monitor, with all triggers armed.
 fn share_monitor(setup: Setup) -> io::Result<Arc<SharedMonitor>> {
-    let mut watch = MemoryMonitor::new(setup);
-    watch.settle()?;
-    SharedMonitor::new(watch).map(Arc::new)
+    let mut monitor = MemoryMonitor::new(setup);
+    monitor.settle()?;
+    SharedMonitor::new(monitor).map(Arc::new)
 }
 
-/// What was refused; each is said once and changes only how fast the agent is.
+/// What the system has refused. The daemon logs each once; a refusal makes the agent slower, and nothing else.
 #[derive(Debug, Default)]
 pub struct Refusals {
     /// [`set_sched_fifo`]: needs CAP_SYS_NICE, and a budget where the kernel groups real-time tasks.

@@ -1,4 +1,4 @@
-//! The loop itself: wait, look, decide, kill.
+//! The loop itself: wait, sample, decide, kill.
 
 mod evict;
 mod floor_victims;
@@ -27,7 +27,7 @@ use crate::{
     Control, Event, EventQueue,
     in_flight::{Earlier, InFlight, VictimEvent},
     monitor::usage_cache::UsageCache,
-    scope::{ScopeMonitor, ScopeTriggers},
+    scope::{Cycle, ScopeMonitor, ScopeTriggers},
     spin::Wait,
 };
 
@@ -38,9 +38,9 @@ const OVER_AFTER_NS: u64 = 1_000_000_000;
 /// A cycle that comes later than it should by this is no sign of a stopped agent, in nanoseconds.
 const LATE_NS: u64 = 50_000_000;
 
-/// What the hook has told since the last turn.
+/// The events of the triggers since the last cycle.
 #[derive(Default)]
-struct PendingTriggers {
+struct TriggerEvents {
     /// Scope by scope.
     scopes: [ScopeTriggers; MAX_SCOPES as usize],
     /// Whose threshold's trigger tripped first.
@@ -52,27 +52,28 @@ pub(super) struct MemoryMonitor {
     pub(super) setup: Setup,
     /// The scopes; never more than [`MAX_SCOPES`].
     pub(super) scopes: Vec<ScopeMonitor>,
-    /// Victims for whichever scope: what one of them gives back, all of them get.
+    /// Victims of all scopes: what a victim gives back, each scope that counts it gets.
     pub(super) in_flight: InFlight,
-    pub(super) growth: u64,
+    /// The fastest growth that the machine can make, in bytes per second.
+    pub(super) fastest_growth: u64,
     pub(super) cpus: u64,
     /// How old the usages in the table are.
     pub(super) usage_cache: UsageCache,
-    /// The pods that grow most.
+    /// Of the pods that grow most.
     pub(super) growers: Growers,
-    /// And those of their cgroups that have limits of their own.
+    /// Of those of their cgroups that have limits of their own.
     pub(super) limited_growers: Growers,
     pub(super) evictions: u64,
     met_in_force: u64,
     /// When the floor victims were published last; 0: they have to be.
     pub(super) published_at: u64,
-    triggers: PendingTriggers,
+    triggers: TriggerEvents,
     /// Since when no threshold is met.
     calm_since: Option<u64>,
-    /// How often every scope was looked at.
+    /// Turns of the loop so far.
     pub(super) cycles: u64,
-    /// Events that the hook has told of so far.
-    pub(super) told: u64,
+    /// Events of triggers so far.
+    pub(super) events_read: u64,
     /// Why the hook could not be attached or detached at the last attempt: an errno.
     pub(super) hook_lost: Option<i32>,
 }
@@ -80,10 +81,12 @@ pub(super) struct MemoryMonitor {
 impl MemoryMonitor {
     pub(super) fn new(mut setup: Setup) -> Self {
         let mut scopes = Vec::with_capacity(MAX_SCOPES as usize);
-        let growth = fastest_growth();
+        let fastest_growth = fastest_growth();
         let cpus = online_cpus();
         let given = std::mem::take(&mut setup.scopes).into_iter().enumerate();
-        scopes.extend(given.map(|(index, scope)| ScopeMonitor::new(scope, index, growth, cpus)));
+        scopes.extend(
+            given.map(|(index, scope)| ScopeMonitor::new(scope, index, fastest_growth, cpus)),
+        );
         if let Some(last) = setup.last_eviction {
             scopes
                 .iter_mut()
@@ -95,7 +98,7 @@ impl MemoryMonitor {
             setup,
             scopes,
             in_flight,
-            growth,
+            fastest_growth,
             cpus,
             usage_cache: UsageCache::default(),
             growers: Growers::default(),
@@ -103,10 +106,10 @@ impl MemoryMonitor {
             evictions: 0,
             met_in_force: 0,
             published_at: 0,
-            triggers: PendingTriggers::default(),
+            triggers: TriggerEvents::default(),
             calm_since: None,
             cycles: 0,
-            told: 0,
+            events_read: 0,
             hook_lost: None,
         }
     }
@@ -121,7 +124,7 @@ impl MemoryMonitor {
         Ok(())
     }
 
-    /// Says that the threshold of a scope is met although it has just come into force.
+    /// Sends the event that the threshold of a scope is met although it has just come into force.
     pub(super) fn report_met_in_force(&mut self, index: usize) {
         let Some(monitor) = self.scopes.get(index) else {
             return;
@@ -143,14 +146,14 @@ impl MemoryMonitor {
         !self.setup.shadow
     }
 
-    /// One round of the loop; how to wait for the next one.
+    /// One cycle of the loop; how to wait for the next one.
     pub(super) fn run_once(&mut self, woken: u64) -> Wait {
         self.setup.events.beat(woken);
-        // A decision comes first; what is new in the control block can wait for the next turn.
+        // A decision comes first; what is new in the control block can wait for the next cycle.
         if !self.drain_triggers() {
             self.apply_updates();
         }
-        self.iterate(woken);
+        self.cycle(woken);
         let interval = self.next_look();
         let wait = self.wait(woken, interval);
         let (now, lasts) = (monotonic_ns(), wait.longest(woken));
@@ -159,22 +162,22 @@ impl MemoryMonitor {
         wait
     }
 
-    /// The part of a round that cannot wait, for a fast path that is late. What else the hook has told waits for it.
+    /// The part of a cycle that cannot wait, for a fast path that is late. Other events of triggers wait for it.
     pub(super) fn handle_pending_triggers(&mut self, woken: u64) {
         if self.drain_triggers() {
             self.setup.events.note_take_over();
-            self.iterate(woken);
+            self.cycle(woken);
         }
     }
 
-    /// Takes in what the hook has told meanwhile; whether a threshold's trigger has tripped.
+    /// Reads the events of the triggers; whether a threshold's trigger has tripped.
     pub(super) fn drain_triggers(&mut self) -> bool {
-        let PendingTriggers {
+        let TriggerEvents {
             scopes: triggers,
             tripped,
         } = &mut self.triggers;
         while let Some(trip) = self.setup.trigger.next() {
-            self.told += 1;
+            self.events_read += 1;
             if trip.slot == ANY_SLOT {
                 for triggers in &mut *triggers {
                     triggers.trip = triggers.trip.or(Some(trip));
@@ -188,7 +191,7 @@ impl MemoryMonitor {
             };
             match trip.slot % SLOTS_PER_SCOPE {
                 slot::CALIBRATION => triggers.counter = Some(trip.usage * page_size()),
-                // To be awake is all that it is for.
+                // It only has to wake the thread.
                 slot::RECOVERY => {}
                 slot::APPROACH => triggers.approached = true,
                 _ => {
@@ -200,16 +203,16 @@ impl MemoryMonitor {
         tripped.is_some()
     }
 
-    /// Whether a threshold is met: where no program tells of that in the same moment, the thread that is awake reads the counter.
+    /// Whether a threshold is met, by the usage counter: without a kernel program no event tells of that.
     pub(super) fn sees_a_crossing(&self) -> bool {
         let trigger = &*self.setup.trigger;
         !trigger.has_program() && self.scopes.iter().any(ScopeMonitor::is_crossed)
     }
 
-    /// One look at every scope, that one first whose trigger has tripped, and what follows.
-    fn iterate(&mut self, woken: u64) {
+    /// Samples every scope, the one first whose trigger has tripped, and evicts pods where that is due.
+    fn cycle(&mut self, woken: u64) {
         self.cycles += 1;
-        let PendingTriggers {
+        let TriggerEvents {
             scopes: triggers,
             tripped,
         } = std::mem::take(&mut self.triggers);
@@ -225,7 +228,7 @@ impl MemoryMonitor {
                 self.report_scope_gone(index, &e);
             }
         }
-        // Exits are looked for afterwards: nothing may stand between the wake-up and the signal.
+        // Victims are observed afterwards: nothing may delay the signal.
         self.finish_victims(monotonic_ns());
         if self.revoke_floor_victims() {
             self.published_at = 0;
@@ -236,7 +239,7 @@ impl MemoryMonitor {
         } else {
             self.calm_since = None;
             if self.in_flight.dying() > 0 {
-                // The name stays that of the pod that is dying already.
+                // The victim that is dying stays the published one.
                 self.published_at = 0;
             } else {
                 self.publish_when_due(woken);
@@ -244,7 +247,7 @@ impl MemoryMonitor {
         }
     }
 
-    /// What shadow mode has chosen is a pod like any other from now on.
+    /// Pods that shadow mode has chosen are candidates again.
     fn forget_shadow_victims(&mut self) {
         if self.in_flight.forget_shadow_victims() {
             let limiter = &self.setup.limiter;
@@ -267,9 +270,14 @@ impl MemoryMonitor {
         let (hook, table) = (self.setup.trigger.hook(), &mut self.setup.table);
         monitor.scope.limit_swap(|| table.swap.left());
         monitor.scope.protect(self.setup.control.protected());
-        monitor.sample(woken, dying_before, triggers, hook, self.growth, || {
-            table.flush_statistics()
-        })?;
+        let cycle = Cycle {
+            woken,
+            dying: dying_before,
+            triggers,
+            hook,
+            fastest_growth: self.fastest_growth,
+        };
+        monitor.sample(&cycle, || table.flush_statistics())?;
         let recorder = self.setup.events.recorder();
         let (signal, available) = (monitor.scope.signal(), monitor.sample.available);
         if monitor.pressed && !was_pressed {
@@ -294,7 +302,7 @@ impl MemoryMonitor {
         Ok(())
     }
 
-    /// Said once; the other scopes go on.
+    /// Sends once that a scope cannot be read; the other scopes go on.
     pub(super) fn report_scope_gone(&mut self, index: usize, error: &io::Error) {
         let Some(monitor) = self.scopes.get_mut(index) else {
             return;
@@ -316,8 +324,8 @@ impl MemoryMonitor {
                 .map(|monitor| (monitor.sample, monitor.scope.limits().threshold))
                 .unwrap_or_default()
         };
-        let is_fewer = self.in_flight.step(now, at, |told| {
-            events.send(match told {
+        let is_fewer = self.in_flight.step(now, at, |event| {
+            events.send(match event {
                 VictimEvent::Finished(finished) => Event::Finished(finished),
                 VictimEvent::Stuck(stuck) => Event::Stuck(stuck),
             });
@@ -331,10 +339,10 @@ impl MemoryMonitor {
 
 /// What a fast path needs.
 pub struct Setup {
-    /// The node, and the pods' cgroup if that one is watched too: at least one, at most
+    /// The node, and the pods' cgroup if that is watched too: at least one scope, at most
     /// [`MAX_SCOPES`](evictd_node::trigger::memory::MAX_SCOPES).
     pub scopes: Vec<Scope>,
-    /// The hook that watches them, built for the same cgroups in the same order.
+    /// The hook that watches these scopes, built for the same cgroups in the same order.
     pub trigger: Box<dyn MemoryTrigger>,
     /// The pods at the start.
     pub table: Box<PodTable>,
@@ -350,7 +358,7 @@ pub struct Setup {
     pub victims_at_once: usize,
     /// The order of eviction.
     pub strategy: RankingStrategy,
-    /// What holds for all pods: limits, the pause, the last resort.
+    /// Limits, the pause and the last resort.
     pub limiter: Arc<EvictionLimiter>,
     /// Where new tables come from.
     pub control: Arc<Control>,

@@ -1,4 +1,4 @@
-//! One scope with what the loop knows of it: its pressure, and its triggers.
+//! One watched scope: its pressure, its pace and its triggers.
 
 mod arming;
 mod machine_share;
@@ -24,82 +24,100 @@ use crate::{
 };
 use machine_share::MachineShare;
 
-/// Pods change places only by growing, and less than this is no reason to ask all of them again.
-const NAMING_BYTES: u64 = 2 << 20;
-/// A pod that has grown by less has not used up what was left, as far as the kernel is told.
+/// Floor victims are published anew only after memory has moved by this: pods change their rank by growing.
+const REPUBLISH_BYTES: u64 = 2 << 20;
+/// The largest [`ScopeMonitor::step`].
 const STEP_BYTES: u64 = 16 << 20;
 
-/// What is known of the crossing that started the present pressure.
+/// The crossing that started the present pressure; 0 where something of it is not known.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Cause {
+pub(super) struct Crossing {
+    /// When the trigger tripped, in nanoseconds of CLOCK_MONOTONIC.
     pub crossed: u64,
+    /// When the thread was woken, likewise.
     pub woken: u64,
+    /// What was charged then, in bytes.
     pub usage: u64,
+    /// The hook that saw it; `None`: a sample found it.
     pub hook: Option<MemoryHook>,
 }
 
-/// What the hook has told since the last turn about one scope.
+/// The events of one scope's triggers since the last cycle.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ScopeTriggers {
     /// The first crossing of the hard threshold's trigger or of the floor's.
     pub trip: Option<TriggerEvent>,
-    /// What the counter read when the calibrating trigger tripped, in bytes.
+    /// The usage counter when the calibrating trigger tripped, in bytes.
     pub counter: Option<u64>,
     /// The threshold is close.
     pub approached: bool,
 }
 
-/// The pods that the kernel may kill from for one scope.
+/// The pods that the kernel may kill from for one scope, by rank.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Victims {
+pub(super) struct FloorVictims {
     positions: [usize; MAX_VICTIMS as usize],
-    named: [KernelVictim; MAX_VICTIMS as usize],
+    published: [KernelVictim; MAX_VICTIMS as usize],
     count: usize,
 }
 
-impl Victims {
-    /// Adds the next one in rank; those without room are left out.
+impl FloorVictims {
+    /// Adds the next one in rank, if there is room for it.
     pub fn push(&mut self, position: usize, victim: KernelVictim) {
         if let (Some(at), Some(to)) = (
             self.positions.get_mut(self.count),
-            self.named.get_mut(self.count),
+            self.published.get_mut(self.count),
         ) {
             (*at, *to) = (position, victim);
             self.count += 1;
         }
     }
 
-    /// As the kernel is told, by rank.
-    pub fn named(&self) -> &[KernelVictim] {
-        self.named.get(..self.count).unwrap_or_default()
+    /// As they are published to the kernel programs, by rank.
+    pub fn published(&self) -> &[KernelVictim] {
+        self.published.get(..self.count).unwrap_or_default()
     }
 
     /// Their positions in the table that they were taken from, with the ids of their cgroups.
     pub fn iter(&self) -> impl Iterator<Item = (usize, u64)> {
-        let ids = self.named.into_iter().map(|victim| victim.cgroup_id);
+        let ids = self.published.into_iter().map(|victim| victim.cgroup_id);
         self.positions.into_iter().zip(ids).take(self.count)
     }
+}
+
+/// One turn of the loop, as a scope sees it.
+#[derive(Clone, Copy)]
+pub(super) struct Cycle<'a> {
+    /// When the thread was woken, in nanoseconds of CLOCK_MONOTONIC.
+    pub woken: u64,
+    /// Bytes that victims hold at its beginning.
+    pub dying: u64,
+    pub triggers: &'a ScopeTriggers,
+    pub hook: MemoryHook,
+    /// The fastest growth that the machine can make, in bytes per second.
+    pub fastest_growth: u64,
 }
 
 /// A scope that is watched.
 pub(super) struct ScopeMonitor {
     pub scope: Scope,
     index: usize,
-    /// The last look.
+    /// The last one.
     pub sample: MemorySample,
     /// The threshold is met: the scope is below `resolved` and has been below `threshold`.
     pub pressed: bool,
-    /// It was reported that no candidate is left.
+    /// The event that no candidate is left was sent.
     pub no_candidates: bool,
-    /// Pressed, and nothing is left to do until the recovery's trigger trips.
+    /// Pressed, with nothing to do until the recovery's trigger trips.
     pub idle: bool,
-    /// It was said that the scope cannot be read.
+    /// The event that the scope cannot be read was sent.
     pub gone: bool,
-    pub cause: Cause,
-    /// The pods that the kernel may kill from, by rank: positions in the table, and ids of their cgroups.
-    pub victims: Victims,
-    /// What was available when that was decided, in bytes.
-    named_at: u64,
+    pub crossing: Crossing,
+    /// The pods that the kernel may kill from.
+    pub victims: FloorVictims,
+    /// What was available when they were published, in bytes.
+    available_when_published: u64,
+    /// Where the threshold's trigger lies, in bytes of the usage counter; 0 before it was set.
     armed_limit: u64,
     /// Where the floor's trigger lies; 0 before it was set.
     floor_limit: u64,
@@ -109,19 +127,19 @@ pub(super) struct ScopeMonitor {
     spin_window: u64,
     /// That trigger has not tripped since it was set.
     spin_armed: bool,
-    /// What the counter reads above the usage, in bytes; `None` while that is not known.
+    /// The usage counter less the usage, in bytes; `None` while that is not known.
     offset: Option<i64>,
     stat_lag: StatLag,
-    /// When pods may go for it.
+    /// When pods may be evicted for it.
     pub pace: Pace,
     machine: MachineShare,
-    /// When the kernel is made to flush its statistics.
+    /// When the kernel's statistics have to be flushed.
     flush: FlushDeadline,
 }
 
 impl ScopeMonitor {
-    /// `growth` is the fastest that the machine can make, in bytes per second, on so many CPUs.
-    pub fn new(scope: Scope, index: usize, growth: u64, cpus: u64) -> Self {
+    /// `fastest_growth`: of the machine, in bytes per second, on so many CPUs.
+    pub fn new(scope: Scope, index: usize, fastest_growth: u64, cpus: u64) -> Self {
         let stat_lag = StatLag::new(cpus, scope.cgroup().counts_kernel_memory());
         Self {
             scope,
@@ -131,14 +149,14 @@ impl ScopeMonitor {
             no_candidates: false,
             idle: false,
             gone: false,
-            cause: Cause::default(),
-            victims: Victims::default(),
-            named_at: 0,
+            crossing: Crossing::default(),
+            victims: FloorVictims::default(),
+            available_when_published: 0,
             armed_limit: 0,
             floor_limit: 0,
             recovery_limit: None,
             spin: SpinPolicy::default(),
-            spin_window: spin_window(growth),
+            spin_window: spin_window(fastest_growth),
             spin_armed: false,
             offset: None,
             stat_lag,
@@ -148,51 +166,44 @@ impl ScopeMonitor {
         }
     }
 
-    /// A fresh look; whether the threshold is met follows from it. `add_up` makes the kernel's statistics of the pods
-    /// fresh, where they lag; `growth` is the fastest that the machine can make, in bytes per second; victims hold `dying` bytes.
-    pub fn sample(
-        &mut self,
-        woken: u64,
-        dying: u64,
-        triggers: &ScopeTriggers,
-        hook: MemoryHook,
-        growth: u64,
-        mut add_up: impl FnMut(),
-    ) -> io::Result<()> {
+    /// Samples the scope; whether the threshold is met follows from that. `flush` makes the kernel flush the statistics of the pods.
+    ///
+    /// # Errors
+    /// A file of the scope cannot be read.
+    pub fn sample(&mut self, cycle: &Cycle<'_>, mut flush: impl FnMut()) -> io::Result<()> {
         let limits = self.scope.limits();
         let was_pressed = self.pressed;
         let is_pressing = |available: u64| {
             available < limits.threshold || (was_pressed && available < limits.resolved)
         };
-        let is_short =
-            |look: &MemorySample, missing| is_pressing(look.available.saturating_add(missing));
-        if self.depends_on_statistics(woken, growth) {
-            add_up();
+        let is_short = |look: &MemorySample, lag| is_pressing(look.available.saturating_add(lag));
+        if self.depends_on_statistics(cycle.woken, cycle.fastest_growth) {
+            flush();
         }
         self.stat_lag.bound(limits.threshold);
-        let (look, missing) =
+        let (look, lag) =
             self.stat_lag
-                .sample(|| self.scope.sample(), is_short, add_up, sleep_then_now)?;
+                .sample(|| self.scope.sample(), is_short, flush, sleep_then_now)?;
         self.sample = look;
         self.gone = false;
         self.pressed = is_pressing(self.sample.available);
         if self.scope.is_limited() {
-            // What a process unmaps leaves the statistics first, and the counter when it is freed: a victim's is no page cache.
-            self.apply_machine_share(missing.saturating_sub(dying));
+            // What a process unmaps leaves the statistics first, and the counter when it is freed: a victim's memory is no page cache.
+            self.apply_machine_share(lag.saturating_sub(cycle.dying));
         }
         if self.pressed && !was_pressed {
-            self.cause = cause(woken, triggers, hook);
+            self.crossing = cycle.crossing();
             self.spin.reset();
         }
-        self.spin_armed &= !triggers.approached;
+        self.spin_armed &= !cycle.triggers.approached;
         Ok(())
     }
 
-    /// What the machine's counters tell of what is charged and is not in the cgroup's statistics.
-    fn apply_machine_share(&mut self, missing: u64) {
+    /// What of the lag is page cache, and what of kernel memory can be given back, as the machine's own counters tell.
+    fn apply_machine_share(&mut self, lag: u64) {
         let is_v1 = self.scope.cgroup().version() == Version::V1;
-        if missing > 0 {
-            let cache = self.machine.cache_in(missing);
+        if lag > 0 {
+            let cache = self.machine.cache_in(lag);
             self.sample.count_unlisted_as_cache(cache);
         } else if !self.pressed {
             let threshold = self.scope.limits().threshold;
@@ -206,9 +217,9 @@ impl ScopeMonitor {
         }
     }
 
-    /// Whether the counter alone does not tell what is short, and the fastest growth could have used up since the last time
-    /// what the statistics said was left: page cache that they still show may have become something else.
-    fn depends_on_statistics(&mut self, now: u64, growth: u64) -> bool {
+    /// Whether the counter alone does not tell that memory is short, and the fastest growth could have used up what the statistics
+    /// said was left at the last flush: page cache that they still show may have become something else.
+    fn depends_on_statistics(&mut self, now: u64, fastest_growth: u64) -> bool {
         let Shortage {
             threshold, room, ..
         } = self.sample.shortage;
@@ -217,16 +228,17 @@ impl ScopeMonitor {
         }
         let free = self.scope.capacity().saturating_sub(self.sample.usage);
         let left = room.at_once.saturating_sub(threshold);
-        self.flush.is_due(now, free, threshold, left, growth)
+        self.flush
+            .is_due(now, free, threshold, left, fastest_growth)
     }
 
-    /// The statistics were flushed at `now` without a look.
+    /// The statistics were flushed at `now` without a sample.
     pub fn note_flush(&mut self, now: u64) {
         self.flush.was_flushed(now);
     }
 
-    /// What is short as the pace is decided by it; `shadow` bytes are taken for given back already, `dying` bytes are victims',
-    /// who had `dying_before` when the look began.
+    /// What is short, for the pace. `shadow` bytes count as given back already; victims hold `dying` bytes, and held `dying_before` when
+    /// the look began.
     pub fn shortage(&self, shadow: u64, dying: u64, dying_before: u64) -> Shortage {
         let seen = self.sample.shortage;
         let used = seen.used.saturating_sub(shadow);
@@ -242,20 +254,24 @@ impl ScopeMonitor {
         }
     }
 
-    /// Whether the scope has moved since the floor victims were published: by a sixteenth of what is left, for far
-    /// from the floor an older answer does no harm.
+    /// Whether memory has moved since the floor victims were published: by a sixteenth of what is left, as far from the floor an older
+    /// choice does no harm.
     pub fn has_moved(&self) -> bool {
-        self.sample.available.abs_diff(self.named_at) >= (self.distance() / 16).max(NAMING_BYTES)
+        let moved = self
+            .sample
+            .available
+            .abs_diff(self.available_when_published);
+        moved >= (self.distance() / 16).max(REPUBLISH_BYTES)
     }
 
-    /// The kernel has been told.
+    /// The floor victims are published.
     pub fn note_victims_published(&mut self) {
-        self.named_at = self.sample.available;
+        self.available_when_published = self.sample.available;
     }
 
-    /// The pod of this cgroup, which `held` so many bytes at the last look, as the kernel may kill from it: a task must hold enough
-    /// to have used up all that was left then, whatever page cache there is later, and cannot hold more than there was. In
-    /// steps by which memory may move without being a growth; later ranks may use up to half of the threshold as well.
+    /// What the kernel may kill from this pod, which held `held` bytes at the last look. `enough`: a task that holds this much has used
+    /// up all that was left. `most`: no task can hold more. Both in steps of [`Self::step`]; each rank adds a 32nd of the threshold, the
+    /// last one almost half.
     pub fn kernel_victim(&self, cgroup_id: u64, rank: usize, held: u64) -> KernelVictim {
         let Limits {
             threshold, floor, ..
@@ -275,7 +291,7 @@ impl ScopeMonitor {
         }
     }
 
-    /// By so many bytes memory may move without being a growth.
+    /// Bytes by which memory may move without being a growth.
     pub fn step(&self) -> u64 {
         (self.scope.limits().threshold / 16).clamp(1, STEP_BYTES)
     }
@@ -291,7 +307,7 @@ impl ScopeMonitor {
         self.spin.observe(now, self.distance(), self.spin_window)
     }
 
-    /// The scope is another one: nothing that was known is true any more.
+    /// The scope is another one: all that is known of it is forgotten.
     pub fn replace(&mut self, scope: &mut Scope) {
         self.resize(scope);
         self.offset = None;
@@ -301,8 +317,8 @@ impl ScopeMonitor {
         self.flush.forget();
     }
 
-    /// The scope has another capacity: what grows in it, and since when its threshold is met, is as true as before. Memory may come
-    /// and go with every look (a balloon), and a pod that is due must not wait for the end of that.
+    /// The scope has another capacity. Its growth and the time since when its threshold is met are kept: a balloon may change the
+    /// capacity at every look, and a pod that is due must not wait for the end of that.
     pub fn resize(&mut self, scope: &mut Scope) {
         std::mem::swap(&mut self.scope, scope);
         (self.armed_limit, self.floor_limit, self.recovery_limit) = (0, 0, None);
@@ -311,19 +327,27 @@ impl ScopeMonitor {
     }
 }
 
-fn cause(woken: u64, triggers: &ScopeTriggers, hook: MemoryHook) -> Cause {
-    match triggers.trip {
-        Some(trip) => Cause {
-            crossed: trip.time_ns,
+impl Cycle<'_> {
+    fn crossing(&self) -> Crossing {
+        let Self {
             woken,
-            usage: trip.usage * page_size(),
-            hook: Some(hook),
-        },
-        None => Cause {
-            woken,
-            // The trigger was set anew just before it would have tripped.
-            hook: triggers.counter.map(|_| hook),
-            ..Cause::default()
-        },
+            triggers,
+            hook,
+            ..
+        } = *self;
+        match triggers.trip {
+            Some(trip) => Crossing {
+                crossed: trip.time_ns,
+                woken,
+                usage: trip.usage * page_size(),
+                hook: Some(hook),
+            },
+            None => Crossing {
+                woken,
+                // The trigger was set anew just before it would have tripped.
+                hook: triggers.counter.map(|_| hook),
+                ..Crossing::default()
+            },
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The state of the loop, shared by the fast path and the standby thread, which takes over where the fast path is late.
+//! The state of the loop, shared by the fast path and the standby thread, which decides where the fast path is late.
 
 #![expect(
     clippy::disallowed_types,
@@ -16,32 +16,31 @@ use evictd_sys::{clock::monotonic_ns, poll::poll};
 
 use crate::{Control, monitor::MemoryMonitor, spin::Wait};
 
-/// Awake, the loop looks at the hook so often for each pod that it asks. Only to ask it needs the state, which a standby thread has to
-/// find free if this thread's CPU goes away.
+/// While the loop spins, it polls the hook so often for each usage that it reads. Only to read a usage it locks the monitor, which the
+/// standby thread must find unlocked if the hypervisor takes this thread's CPU.
 const LOOKS_PER_POD: usize = 8;
 
-/// How long a record that is being written is left alone: its writer needs less than a microsecond.
+/// How long the thread sleeps for the writer of a record, which needs less than a microsecond.
 const HALF_WRITTEN: Duration = Duration::from_micros(100);
 
-/// Where one thread at a time decides.
+/// The monitor, with which one thread at a time decides.
 pub(super) struct SharedMonitor {
-    /// Locked by the fast path (`lock`) and the standby thread (`try_lock`), both SCHED_FIFO 50. Never held while sleeping: the standby thread
-    /// goes away again when it is taken.
+    /// Locked by `fastpath` (`lock`) and `standby` (`try_lock` only), both SCHED_FIFO 50. Never held while sleeping.
     monitor: Mutex<MemoryMonitor>,
     control: Arc<Control>,
-    /// The hook's descriptor; none for the sampler.
+    /// The hook's descriptor; `None` for the sampler.
     trigger: Option<OwnedFd>,
 }
 
 impl SharedMonitor {
     /// # Errors
-    /// The system has no descriptor to give.
-    pub fn new(watch: MemoryMonitor) -> io::Result<Self> {
-        let trigger = watch.setup.trigger.fd();
+    /// No descriptor is free.
+    pub fn new(monitor: MemoryMonitor) -> io::Result<Self> {
+        let trigger = monitor.setup.trigger.fd();
         Ok(Self {
-            control: Arc::clone(&watch.setup.control),
+            control: Arc::clone(&monitor.setup.control),
             trigger: trigger.map(|fd| fd.try_clone_to_owned()).transpose()?,
-            monitor: Mutex::new(watch),
+            monitor: Mutex::new(monitor),
         })
     }
 
@@ -53,32 +52,32 @@ impl SharedMonitor {
                 Wait::Sleep(interval) => self.sleep(interval),
                 Wait::Spin(until) => (self.spin_until(until), false),
             };
-            let mut watch = self.lock();
-            let before = watch.told;
-            waiting = watch.run_once(woken);
-            let has_told = watch.told != before;
-            drop(watch);
-            if is_readable && !has_told && self.has_unread_triggers() {
-                self.let_it_write();
+            let mut monitor = self.lock();
+            let before = monitor.events_read;
+            waiting = monitor.run_once(woken);
+            let has_read = monitor.events_read != before;
+            drop(monitor);
+            if is_readable && !has_read && self.has_unread_triggers() {
+                self.yield_to_writer();
             }
         }
     }
 
-    /// A program has reserved a record and not submitted it: it may wait for this CPU, which a thread that asks again and again would
-    /// keep from it.
-    fn let_it_write(&self) {
+    /// A program has reserved a record and not submitted it: its task may wait for this CPU, and would do so as long as this thread
+    /// polls.
+    fn yield_to_writer(&self) {
         poll([Some(self.control.fd())], Some(HALF_WRITTEN));
     }
 
-    /// Decides in place of the fast path when there is something to decide and it has not come.
+    /// Decides in place of the fast path, if that has not read the crossing yet.
     pub fn take_over(&self) {
         let woken = monotonic_ns();
-        let Some(mut watch) = self.try_take() else {
+        let Some(mut monitor) = self.try_take() else {
             return;
         };
-        watch.handle_pending_triggers(woken);
-        drop(watch);
-        // What it was woken for may not be there any more, and a call that waits goes on waiting then.
+        monitor.handle_pending_triggers(woken);
+        drop(monitor);
+        // The event that woke the fast path is read: its poll(2) would go on waiting.
         self.control.wake();
     }
 
@@ -87,13 +86,13 @@ impl SharedMonitor {
         poll([self.trigger_fd()], Some(Duration::ZERO)) != [0]
     }
 
-    /// The state, if no other thread has it.
+    /// The monitor, if no other thread has locked it.
     pub fn try_take(&self) -> Option<MutexGuard<'_, MemoryMonitor>> {
         self.monitor.try_lock().ok()
     }
 
     pub fn lock(&self) -> MutexGuard<'_, MemoryMonitor> {
-        // What panics ends the agent.
+        // A panic ends the agent.
         self.monitor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -101,33 +100,33 @@ impl SharedMonitor {
         self.trigger.as_ref().map(AsFd::as_fd)
     }
 
-    /// Sleeps until the hook or the control block has something to tell, and no longer than this; what the time is then, and whether the
-    /// hook has something.
+    /// Sleeps until the hook or the control block is readable, and no longer than `interval`. Returns the time, and whether the hook is
+    /// readable.
     fn sleep(&self, interval: Duration) -> (u64, bool) {
         let fds = [self.trigger_fd(), Some(self.control.fd())];
         let [trigger, _] = poll(fds, Some(interval));
         (monotonic_ns(), trigger != 0)
     }
 
-    /// Waits without sleeping until a threshold's trigger trips, or is seen to be met; when that was.
+    /// Waits without sleeping until a threshold's trigger trips, or a threshold is met by the counter. Returns the time.
     fn spin_until(&self, until: u64) -> u64 {
-        let turns = {
-            let mut watch = self.lock();
-            watch.warm_up();
-            watch.cycles
+        let cycles = {
+            let mut monitor = self.lock();
+            monitor.warm_up();
+            monitor.cycles
         };
         loop {
-            let mut watch = self.lock();
-            if watch.drain_triggers() || watch.sees_a_crossing() {
+            let mut monitor = self.lock();
+            if monitor.drain_triggers() || monitor.sees_a_crossing() {
                 return monotonic_ns();
             }
             let now = monotonic_ns();
-            // The standby thread has decided, if another turn has begun.
-            if watch.cycles != turns || now >= until || self.control.stopped() {
+            // The standby thread has decided, if another cycle has begun.
+            if monitor.cycles != cycles || now >= until || self.control.stopped() {
                 return now;
             }
-            watch.refresh_next(now);
-            drop(watch);
+            monitor.refresh_next(now);
+            drop(monitor);
             for _ in 0..LOOKS_PER_POD {
                 if self.has_unread_triggers() {
                     break;

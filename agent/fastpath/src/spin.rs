@@ -1,26 +1,27 @@
-//! The last spin window before a threshold: the loop is awake, and waits for the trigger without sleeping.
+//! Close to a threshold the loop spins: it waits for the trigger without sleeping.
 //!
-//! A thread that sleeps on an idle CPU needs longer to wake up than to decide, and decides slowly with cold caches. So a
-//! trigger a little before the threshold wakes it, and when the growth seen between the last two looks will reach the
-//! threshold within a moment, it stays awake for that moment. A usage that only hovers there is not worth a CPU: the time
-//! that may be spent so is small, and comes back slowly.
+//! A thread that sleeps on an idle CPU needs longer to wake up than to decide, and decides slowly with cold caches. So a trigger a spin
+//! window before the threshold wakes it, and it spins if the growth between the last two looks will reach the threshold within
+//! 1.5 ms. A usage that hovers there is not worth a CPU: the loop spins from a small budget that refills slowly.
 
 use std::time::Duration;
 
-/// The longest that the loop stays awake at once.
+/// The longest that the loop spins at once.
 const LONGEST_SPIN_NS: u64 = 2_000_000;
-/// Expected sooner than this, the crossing is waited for awake; a growth that slows down a little still arrives.
+/// The loop spins for a crossing that is expected sooner; one whose growth slows down a little still comes within
+/// [`LONGEST_SPIN_NS`].
 const SOON_NS: u64 = 1_500_000;
-/// A growth is measured over no longer than this.
+/// A growth that was measured over a longer time tells too little of the present.
 const RECENT_NS: u64 = 5_000_000;
-/// A look costs some ten microseconds; more often than this it would be a spin of its own.
+/// The shortest sleep: a look costs some ten microseconds.
 const SHORTEST_WAIT: Duration = Duration::from_micros(300);
-/// The rest after the loop was awake in vain: the growing task was kept from running, and a busy CPU is awake by itself.
+/// The pause after the loop spun in vain: another task then keeps the growing one from running, so the CPU is awake anyway.
 const REST_NS: u64 = 20_000_000;
-/// What may be spent at once, and the share of a CPU in which it comes back.
+/// The budget for spinning.
 const BUDGET_NS: u64 = 20_000_000;
+/// The budget refills by one nanosecond in so many.
 const REFILL_SHARE: u64 = 100;
-/// What an additional look costs of it.
+/// What an additional look takes from the budget.
 const LOOK_NS: u64 = 50_000;
 
 /// Bytes from the threshold at which the spin window begins: what the fastest growth of this machine (bytes per second) can
@@ -32,9 +33,9 @@ pub fn spin_window(growth: u64) -> u64 {
 /// How to wait for the next look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Asleep, for no longer than this.
+    /// Sleep, for no longer than this.
     Sleep(Duration),
-    /// Awake, until this time at most (nanoseconds of CLOCK_MONOTONIC).
+    /// Spin, until this time at most (nanoseconds of CLOCK_MONOTONIC).
     Spin(u64),
 }
 
@@ -47,27 +48,27 @@ impl Wait {
         }
     }
 
-    /// What does for both: awake if one of them is, else asleep until the first of them is due.
+    /// Waits for both: spins if one of them does, else sleeps until the first of them is due.
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Sleep(one), Self::Sleep(other)) => Self::Sleep(one.min(other)),
-            (Self::Sleep(_), awake) | (awake, _) => awake,
+            (Self::Sleep(_), spin) | (spin, _) => spin,
         }
     }
 }
 
-/// What is known of the way to one threshold.
+/// When the loop spins before one threshold.
 #[derive(Debug)]
 pub struct SpinPolicy {
-    /// When it was looked at last, and how far the threshold was then.
+    /// When the last look was, and the distance to the threshold then, in bytes.
     last: Option<(u64, u64)>,
     /// Bytes per millisecond: the present growth, or half of what was expected before. A task that is kept from running for
     /// a moment will run again.
     speed: u64,
-    /// Since when the loop is awake, and until when at most.
-    awake: Option<(u64, u64)>,
+    /// Since when the loop spins, and until when at most.
+    spinning: Option<(u64, u64)>,
     rest_until: u64,
-    /// What may be spent, in nanoseconds of a CPU.
+    /// Nanoseconds of a CPU that are left.
     budget: u64,
 }
 
@@ -76,7 +77,7 @@ impl Default for SpinPolicy {
         Self {
             last: None,
             speed: 0,
-            awake: None,
+            spinning: None,
             rest_until: 0,
             budget: BUDGET_NS,
         }
@@ -84,15 +85,15 @@ impl Default for SpinPolicy {
 }
 
 impl SpinPolicy {
-    /// The threshold is met, or whatever was known is not true any more.
+    /// The threshold is met, or it is another one.
     pub fn reset(&mut self) {
-        (self.last, self.awake, self.speed) = (None, None, 0);
+        (self.last, self.spinning, self.speed) = (None, None, 0);
     }
 
     /// A look at the time `now` (nanoseconds) found the threshold `distance` bytes away; `spin_window` is that of [`spin_window`].
     /// `None`: it is far, or nothing moves towards it.
     pub fn observe(&mut self, now: u64, distance: u64, spin_window: u64) -> Option<Wait> {
-        if let Some((since, until)) = self.awake.take() {
+        if let Some((since, until)) = self.spinning.take() {
             self.spend(now.saturating_sub(since));
             if now >= until {
                 self.rest_until = now + REST_NS;
@@ -110,11 +111,11 @@ impl SpinPolicy {
         let expected = distance.saturating_mul(1_000_000) / self.speed;
         if elapsed <= RECENT_NS && expected <= SOON_NS && now >= self.rest_until {
             let until = now + LONGEST_SPIN_NS.min(self.budget);
-            self.awake = Some((now, until));
+            self.spinning = Some((now, until));
             return Some(Wait::Spin(until));
         }
         self.spend(LOOK_NS);
-        // What was seen over a longer time says little of the present; and a growth may become faster.
+        // A speed over a longer time tells little of the present; and a growth may become faster.
         let wait = if elapsed > RECENT_NS { 0 } else { expected / 4 };
         Some(Wait::Sleep(Duration::from_nanos(wait).max(SHORTEST_WAIT)))
     }
@@ -136,7 +137,7 @@ mod tests {
     fn a_full_speed_approach_is_waited_for_spinning() {
         let mut approach = SpinPolicy::default();
         assert_eq!(approach.observe(0, 100 * MIB, SPIN_WINDOW), None);
-        // The trigger has tripped. What was seen long ago does not tell how fast it is now.
+        // The trigger has tripped. The growth over 60 ms does not tell how fast it is now.
         assert_eq!(
             approach.observe(60 * MS, 4 * MIB, SPIN_WINDOW),
             Some(Wait::Sleep(SHORTEST_WAIT))

@@ -1,12 +1,11 @@
-//! Who decides when the fast path is woken and does not come.
+//! Decides in the place of a fast path that was woken and does not run in time.
 //!
-//! To wake a thread that sleeps on another CPU means to wake that CPU: out of its idle state, or from wherever a hypervisor
-//! has put it. On a virtual machine that is some 100 us, and milliseconds now and then, in which the task that charges on the CPU
-//! beside it goes on. But that CPU is awake by definition. So there is a wake thread on each, a thread that is tied to it and
-//! sleeps on a perf event of its own. Where no thread has read a crossing in time, the next charge wakes the one of its CPU
-//! ([`evictd_node::trigger::memory::Action::WakeLocal`]); that one ties the standby thread to its CPU and wakes it, and the standby thread decides as the
-//! fast path would have ([`crate::shared_monitor`]). The standby thread is never woken from anywhere else: a thread that is on its way to another
-//! CPU could not be brought here.
+//! Waking a thread that sleeps on another CPU takes some 100 us on a virtual machine, sometimes milliseconds, and the task that charges
+//! goes on meanwhile. The CPU of that task is awake, so each CPU has a wake thread that sleeps on a perf event. When no thread reads
+//! a crossing in time, the next charge wakes the wake thread of its CPU ([`Action::WakeLocal`]). That moves the standby thread to this
+//! CPU and wakes it, and the standby thread decides as the fast path would have ([`crate::shared_monitor`]).
+//!
+//! [`Action::WakeLocal`]: evictd_node::trigger::memory::Action::WakeLocal
 
 use std::{
     io,
@@ -35,13 +34,13 @@ use crate::shared_monitor::{FASTPATH_STACK, SharedMonitor};
 
 /// Above every thread of normal priority; the standby thread runs as soon as it is called.
 const WAKE_PRIORITY: i32 = FASTPATH_PRIORITY - 1;
-/// A wake thread calls nothing that is deep: half a KiB.
+/// Bytes that a wake thread touches at the start; its calls need half a KiB.
 const WAKE_STACK: usize = 4 << 10;
-/// What is reserved, beside what is touched.
+/// Bytes of a stack that are reserved beside those that are touched.
 const STACK_ROOM: usize = 60 << 10;
-/// How often a wake sees whether its CPU has gone and come back meanwhile. Not all kernels hang up the event of a CPU that goes.
+/// How often a wake thread checks whether its CPU has gone offline and come back. Not all kernels hang up the event of such a CPU.
 const CPU_LOOK: Duration = Duration::from_secs(10);
-/// What the scheduler's calls take for the thread that makes them.
+/// The calling thread, for the scheduler's calls.
 const THE_CALLER: Pid = Pid::from_raw(0);
 
 /// What wake threads and standby thread share.
@@ -50,9 +49,9 @@ struct StandbyShared {
     standby: Pid,
     /// Wakes the standby thread.
     call: EventFd,
-    /// It was called, and has not gone back to sleep.
+    /// The standby thread was called, and has not gone back to sleep.
     called: AtomicBool,
-    /// Ends them all.
+    /// Ends all of these threads.
     end: EventFd,
 }
 
@@ -63,12 +62,11 @@ pub(super) struct Standby {
 }
 
 impl Standby {
-    /// A standby thread, and a wake thread on each CPU that the calling thread may run on. `None` where there is only one of them, and on a
-    /// hook that cannot tell where a crossing happens.
+    /// A standby thread, and a wake thread on each CPU that the calling thread may run on. `None` where that is one CPU, and with a
+    /// hook that cannot tell on which CPU a crossing happens.
     ///
     /// # Errors
-    /// Why there is none: threads or perf events are refused, or real-time priority is, without which the charging task
-    /// goes before a wake thread.
+    /// Threads, perf events or real-time priority are refused. Without that priority a wake thread would wait for the charging task.
     #[expect(clippy::disallowed_methods, reason = "at the start")]
     pub fn start(monitor: &Arc<SharedMonitor>) -> io::Result<Option<Self>> {
         let home = sched_getaffinity(THE_CALLER)?;
@@ -130,13 +128,13 @@ impl Drop for Standby {
     fn drop(&mut self) {
         self.shared.end.notify();
         for thread in self.threads.drain(..) {
-            // A panic has said what it was.
+            // A panic has printed its message.
             let _ = thread.join();
         }
     }
 }
 
-/// Starts the wake thread of a CPU and waits until it is in its place.
+/// Starts the wake thread of a CPU and waits until it is tied to that CPU.
 #[expect(clippy::disallowed_methods, reason = "at the start")]
 fn spawn(
     shared: &Arc<StandbyShared>,
@@ -164,7 +162,7 @@ fn spawn(
 }
 
 impl StandbyShared {
-    /// What a wake thread does all its life: sleep.
+    /// The loop of a wake thread.
     fn wait_for_wakeup(&self, cpu: usize, wakeup: LocalWakeup) {
         let mut wakeup = Some(wakeup);
         loop {
@@ -192,7 +190,7 @@ impl StandbyShared {
         }
     }
 
-    /// A new event for a CPU that was away, and the thread in its place again; `None` as long as it is away.
+    /// A new event for a CPU that was offline, to which the thread is tied again; `None` as long as the CPU is offline.
     fn come_back(&self, cpu: usize) -> Option<LocalWakeup> {
         sched_setaffinity(THE_CALLER, &only(cpu).ok()?).ok()?;
         let number = u32::try_from(cpu).ok()?;
@@ -204,14 +202,14 @@ impl StandbyShared {
         if self.called.swap(true, Ordering::AcqRel) {
             return;
         }
-        // Not the CPU that this thread was tied to: its cpuset may have changed. Refused, the standby thread wakes up where it is.
+        // The CPU of now: the cpuset of this thread may have changed. If refused, the standby thread wakes up where it is.
         let _ = sched_getcpu()
             .and_then(only)
             .and_then(|here| sched_setaffinity(self.standby, &here));
         self.call.notify();
     }
 
-    /// What the standby thread does all its life: sleep, until it is called.
+    /// The loop of the standby thread.
     fn run(&self) {
         let fds = [&self.end, &self.call].map(|event| Some(event.fd()));
         loop {

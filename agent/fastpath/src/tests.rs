@@ -10,7 +10,11 @@ use evictd_node::{
 };
 
 use super::{Control, Event, EventQueue, FastPathSettings, Setup};
-use crate::{monitor::MemoryMonitor, scope::ScopeTriggers, spin::Wait};
+use crate::{
+    monitor::MemoryMonitor,
+    scope::{Cycle, ScopeTriggers},
+    spin::Wait,
+};
 
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;
@@ -132,9 +136,14 @@ fn what_a_victim_still_holds_is_no_page_cache() {
         let mut watch = cgroup.watch();
         let scope = &mut watch.scopes[0];
         let mut sample = |dying| {
-            let triggers = ScopeTriggers::default();
-            let sampled = scope.sample(1, dying, &triggers, MemoryHook::Sampler, 1 << 30, || {});
-            sampled.unwrap();
+            let cycle = Cycle {
+                woken: 1,
+                dying,
+                triggers: &ScopeTriggers::default(),
+                hook: MemoryHook::Sampler,
+                fastest_growth: 1 << 30,
+            };
+            scope.sample(&cycle, || {}).unwrap();
             scope.shortage(0, dying, dying).used / MIB
         };
         sample(0);

@@ -1,6 +1,6 @@
-//! Relieves pressure: who goes, and the signal.
+//! Relieves pressure: asks which pods have to be evicted, and kills them.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use evictd_engine::{
     CandidateState, Observation, Observations, Resource, Rules,
@@ -20,8 +20,33 @@ use crate::{
     BlockedBy, Event, EvictionReport,
     in_flight::{MAX_IN_FLIGHT, Victim},
     monitor::{MemoryMonitor, usage_cache::read_usage},
-    scope::Cause,
+    scope::Crossing,
 };
+
+/// So long after a kill of the kernel's own the pod's eviction is completed, in nanoseconds: the kubelet would have taken note of
+/// the pressure within that time. Later the pod may run again for good.
+const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
+
+/// Why a pod goes, as far as its report tells.
+#[derive(Clone, Copy)]
+struct Why {
+    urgency: Urgency,
+    judged: Judged,
+    choice: Choice,
+    /// When the kernel has killed from it by itself, in nanoseconds of CLOCK_MONOTONIC.
+    killed: Option<u64>,
+}
+
+/// What a victim holds, in bytes.
+#[derive(Default)]
+struct Held {
+    /// Without page cache: that is no room which its end makes, as the kernel could take it before. `None` where it is not known.
+    unreclaimable: Option<u64>,
+    /// What it shares, which outlives its processes.
+    shared: u64,
+    /// What it held while others grew, and since when.
+    still: Option<(u64, u64)>,
+}
 
 impl MemoryMonitor {
     /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done before the
@@ -141,7 +166,7 @@ impl MemoryMonitor {
     /// are read in full.
     pub(crate) fn load_candidates(&mut self, resort: LastResort) {
         let now = monotonic_ns();
-        let recent = self.usage_cache.take(now, self.growth);
+        let recent = self.usage_cache.take(now, self.fastest_growth);
         let limiter = &self.setup.limiter;
         let PodTable {
             entries,
@@ -181,57 +206,29 @@ impl MemoryMonitor {
         let monitor = self.scopes.get(index)?;
         let working_set = self.setup.table.candidates.get(victim)?.usage;
         let decided = why.killed.unwrap_or_else(monotonic_ns);
-        let shadow = self.setup.shadow;
-        let limiter = &self.setup.limiter;
+        let (shadow, limiter) = (self.setup.shadow, &self.setup.limiter);
         // Several are chosen at once: the one before may have used up what this one's limits had left.
         if why.killed.is_none() && !limiter.allows(&entry.permit, decided, why.choice.resort) {
             return None;
         }
-        let mut errno = 0;
-        if shadow {
-            // What a limit would have held back is held back here too.
-            limiter.charge_in_shadow(&entry.permit, decided, ShadowChooser::FastPath);
-        } else {
-            let before = entry.permit.evicted_at();
-            // A pod of thousands of processes is not signalled at once: the manager must know of it meanwhile.
-            entry.permit.mark_evicted(decided);
-            match entry.killer.kill() {
-                Ok(round) if round.empty && why.killed.is_none() => {
-                    entry.permit.restore_evicted_at(before);
-                    return None;
-                }
-                Ok(_) => limiter.charge(&entry.permit, decided),
-                Err(e) => {
-                    entry.permit.restore_evicted_at(before);
-                    errno = e.raw_os_error().unwrap_or(libc::EIO);
-                }
-            }
-        }
+        let errno = self.signal(&entry, decided, why.killed.is_some())?;
         let signalled = why.killed.unwrap_or_else(monotonic_ns);
-        // What a victim shares outlives its processes; it is read when the signal is on its way.
-        let reading = entry.memory.read().ok();
-        let shared = reading.as_ref().map_or(0, |reading| reading.shmem);
-        // Page cache of the working set is no room that its end makes: the kernel could take it before.
-        let held = reading.as_ref().map(MemoryReading::unreclaimable);
-        // What it held while others grew.
-        let still = reading.and_then(|reading| {
-            let since = self
-                .setup
-                .table
-                .history
-                .still_since(victim, reading.usage)?;
-            Some((reading.unreclaimable(), since))
-        });
+        // Read when the signal is on its way.
+        let Held {
+            unreclaimable,
+            shared,
+            still,
+        } = self.measure(victim, &entry);
         self.evictions += 1;
-        let Cause {
+        let Crossing {
             crossed,
             woken,
             usage,
             hook,
-        } = monitor.cause;
+        } = monitor.crossing;
         // What was refused gives nothing; its pod is left alone, and the next one goes.
         let expected = match errno {
-            0 => held.map_or(working_set, |held| held.min(working_set)),
+            0 => unreclaimable.map_or(working_set, |held| held.min(working_set)),
             _ => 0,
         };
         let terminating = Terminating::new(signalled, expected, shared);
@@ -271,7 +268,7 @@ impl MemoryMonitor {
             pod: Arc::clone(&entry),
         }));
         // It gives to every scope that counts it.
-        for monitor in self.scopes.iter_mut().filter(|p| p.scope.holds(&entry)) {
+        for monitor in self.scopes.iter_mut().filter(|m| m.scope.holds(&entry)) {
             match still {
                 Some((held, since)) => {
                     monitor.pace.evicted_without_growth(signalled, held, since);
@@ -280,6 +277,42 @@ impl MemoryMonitor {
             }
         }
         (errno == 0).then_some(gives)
+    }
+
+    /// Sends SIGKILL, or charges the limits alone in shadow mode. The errno of a refusal, or 0; `None` where the pod was empty already
+    /// and the kernel has not killed from it.
+    fn signal(&self, entry: &Entry, decided: u64, by_kernel: bool) -> Option<i32> {
+        let limiter = &self.setup.limiter;
+        if self.setup.shadow {
+            // What a limit would have held back is held back here too.
+            limiter.charge_in_shadow(&entry.permit, decided, ShadowChooser::FastPath);
+            return Some(0);
+        }
+        let before = entry.permit.evicted_at();
+        // A pod of thousands of processes is not signalled at once: the manager must know of it meanwhile.
+        entry.permit.mark_evicted(decided);
+        let killed = entry.killer.kill();
+        if matches!(&killed, Ok(round) if !round.empty || by_kernel) {
+            limiter.charge(&entry.permit, decided);
+            return Some(0);
+        }
+        entry.permit.restore_evicted_at(before);
+        let errno = |e: io::Error| e.raw_os_error().unwrap_or(libc::EIO);
+        killed.err().map(errno)
+    }
+
+    /// What a victim holds.
+    fn measure(&self, victim: usize, entry: &Entry) -> Held {
+        let Ok(reading) = entry.memory.read() else {
+            return Held::default();
+        };
+        let history = &self.setup.table.history;
+        let since = history.still_since(victim, reading.usage);
+        Held {
+            unreclaimable: Some(reading.unreclaimable()),
+            shared: reading.shmem,
+            still: since.map(|since| (reading.unreclaimable(), since)),
+        }
     }
 
     fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
@@ -391,18 +424,4 @@ impl Pods for ScopePods<'_> {
         };
         self.monitor.kill(self.index, position, why)
     }
-}
-
-/// So long after a kill of the kernel's own the pod's eviction is completed, in nanoseconds: the kubelet would have taken note of
-/// the pressure within that time. Later the pod may run again for good.
-const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
-
-/// Why a pod goes, as far as its report tells.
-#[derive(Clone, Copy)]
-struct Why {
-    urgency: Urgency,
-    judged: Judged,
-    choice: Choice,
-    /// When the kernel has killed from it by itself, in nanoseconds of CLOCK_MONOTONIC.
-    killed: Option<u64>,
 }

@@ -12,18 +12,18 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     monitor::{MemoryMonitor, growers::BEFOREHAND},
-    scope::{ScopeMonitor, Victims},
+    scope::{FloorVictims, ScopeMonitor},
 };
 
-/// How long the floor victims stay true while the scopes stand still: pods may change places among themselves.
+/// How long published floor victims hold while memory does not move: pods may change their ranks among themselves.
 const LASTS_NS: u64 = 1_000_000_000;
-/// The same far from every threshold, where no hook has to be attached: a pod that grows is found on the way.
+/// The same far from every threshold, where no hook has to be attached: a growth is seen before it gets there.
 const LASTS_FAR_NS: u64 = 10_000_000_000;
 
 impl MemoryMonitor {
-    /// Asking every pod is what a look costs most: not while nothing has changed.
+    /// Publishes the floor victims when memory has moved or the last ones are old: reading every pod is what a cycle costs most.
     pub(crate) fn publish_when_due(&mut self, now: u64) {
-        let nearness = Nearness::new(self.growth);
+        let nearness = Nearness::new(self.fastest_growth);
         let is_near = |monitor: &ScopeMonitor| nearness.wants_hook(monitor.distance(), true);
         let lasts = match self.scopes.iter().any(is_near) {
             true => LASTS_NS,
@@ -39,8 +39,8 @@ impl MemoryMonitor {
         }
     }
 
-    /// Tells the kernel which pods go first, for the case that this thread cannot run when the floor is reached, and for the
-    /// time without an agent. In any case all pods are read: by how much each has grown is known when one has to go.
+    /// Publishes the first pods in the order of eviction to the kernel programs, for the case that this thread cannot run when the floor
+    /// is reached, and for the time without an agent. All pods are read in any case, for the growth of each.
     fn publish_floor_victims(&mut self) {
         self.load_candidates(LastResort::None);
         self.watch_growers(BEFOREHAND);
@@ -52,7 +52,7 @@ impl MemoryMonitor {
         if self.setup.shadow {
             for (index, monitor) in self.scopes.iter_mut().enumerate() {
                 if self.setup.trigger.set_victims(index, &[]).is_ok() {
-                    monitor.victims = Victims::default();
+                    monitor.victims = FloorVictims::default();
                 }
             }
             return;
@@ -67,7 +67,7 @@ impl MemoryMonitor {
                 && self
                     .setup
                     .trigger
-                    .set_victims(index, victims.named())
+                    .set_victims(index, victims.published())
                     .is_ok()
             {
                 monitor.victims = victims;
@@ -75,7 +75,7 @@ impl MemoryMonitor {
         }
     }
 
-    /// Revokes the floor victims when policies have changed meanwhile; true when other ones are wanted.
+    /// Revokes floor victims that policies deny by now; whether others are to be published.
     pub(crate) fn revoke_floor_victims(&mut self) -> bool {
         let mut any = false;
         let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
@@ -84,12 +84,12 @@ impl MemoryMonitor {
             let is_revoked = monitor.victims.iter().any(|(position, id)| {
                 let is_it = |entry: &&Arc<Entry>| entry.memory.id() == id;
                 let entry = entries.get(position).filter(is_it);
-                // While a victim dies a new table names none anew.
+                // While a victim dies, a new table comes without published victims.
                 let entry = entry.or_else(|| entries.iter().find(is_it));
                 entry.is_none_or(|e| !limiter.allows_kernel_kill(&e.permit, now))
             });
             if is_revoked && self.setup.trigger.set_victims(index, &[]).is_ok() {
-                monitor.victims = Victims::default();
+                monitor.victims = FloorVictims::default();
                 any = true;
             }
         }
@@ -111,9 +111,9 @@ impl MemoryMonitor {
         }
     }
 
-    /// The candidates that come first, as they are loaded: the first one by what it uses now, the others by upper bounds.
-    fn ranked_victims(&mut self, index: usize) -> Victims {
-        let mut victims = Victims::default();
+    /// The first candidates in the order of eviction: the first one by its exact usage, the others by upper bounds.
+    fn ranked_victims(&mut self, index: usize) -> FloorVictims {
+        let mut victims = FloorVictims::default();
         let (rules, first) = (self.rules(), self.first_in_order());
         let Some(monitor) = self.scopes.get(index) else {
             return victims;
@@ -133,14 +133,14 @@ impl MemoryMonitor {
                 victims.push(position, monitor.kernel_victim(cgroup_id, rank, held));
             }
         }
-        // They are named, not chosen: the next scope may name the first one too.
-        if let Some(named) = first.and_then(|i| candidates.get_mut(i)) {
-            named.state = CandidateState::Eligible;
+        // It is published, not evicted: the next scope may publish it too.
+        if let Some(first) = first.and_then(|i| candidates.get_mut(i)) {
+            first.state = CandidateState::Eligible;
         }
         victims
     }
 
-    /// Which of the candidates, as they are loaded, comes first.
+    /// The first candidate in the order of eviction, as they are loaded.
     pub(crate) fn first_in_order(&mut self) -> Option<usize> {
         let rules = self.rules();
         let candidates = self.setup.table.candidates();
@@ -148,7 +148,7 @@ impl MemoryMonitor {
     }
 }
 
-/// What only the pod's end gives back of what it uses, in bytes. Where that is less than a step, it is not asked.
+/// What only the pod's end gives back of its usage, in bytes. A usage of less than a step is not read in full.
 fn held(entries: &[Arc<Entry>], position: usize, usage: u64, step: u64) -> u64 {
     let reading = entries
         .get(position)

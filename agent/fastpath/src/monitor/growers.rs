@@ -1,4 +1,4 @@
-//! Which pods grow, by what only their end gives back: read in full, while a counter alone would name a writer of files as well.
+//! Which pods grow, by the memory that only their end gives back. They are read in full: a usage counter also grows with page cache.
 
 use evictd_engine::{CandidateState, growers::WATCHED, pace::Bounded};
 use evictd_node::pods::table::{Largest, PodTable};
@@ -6,12 +6,11 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::monitor::MemoryMonitor;
 
-/// So many pods are read in full before one was evicted.
+/// Pods that are read in full as long as none was evicted.
 pub(crate) const BEFOREHAND: usize = 4;
 
 impl MemoryMonitor {
-    /// Reads in full so many pods whose counters have grown most, as the candidates are loaded; those that may not be evicted grow
-    /// as others do.
+    /// Reads in full the pods whose counters have grown most, also pods that may not be evicted.
     pub(crate) fn watch_growers(&mut self, most: usize) {
         let PodTable {
             entries,
@@ -31,7 +30,7 @@ impl MemoryMonitor {
         }
         let largest = largest.0.iter().rev().take(most);
         for entry in largest.filter_map(|(_, place)| entries.get(*place)) {
-            // A counter is exact, what is page cache of it is as old as the statistics.
+            // The counter is exact; the part that is page cache is as old as the statistics.
             entry.flush_statistics();
             if let Ok(reading) = entry.memory.read() {
                 let (id, now) = (entry.memory.id(), monotonic_ns());
@@ -46,8 +45,8 @@ impl MemoryMonitor {
         }
     }
 
-    /// The growth that limits of the pods' own will end, of those that a scope counts and that are not on their way out. What grows
-    /// of them is read anew.
+    /// The growth that the pods' own limits will end, of the pods that a scope counts and that are not terminating. Those that grow are
+    /// read anew.
     pub(crate) fn bounded_growth(&mut self, index: usize) -> Bounded {
         let mut bounded = Bounded::default();
         let Some(monitor) = self.scopes.get(index) else {
@@ -78,7 +77,7 @@ impl MemoryMonitor {
         bounded
     }
 
-    /// What the pods grow by of those that grow most, in bytes per second, and their positions.
+    /// The fastest growths of pods, in bytes per second, with the positions of the pods.
     pub(crate) fn growing(&self) -> [(u64, usize); WATCHED] {
         let (mut growing, now) = (Largest::<WATCHED>::default(), monotonic_ns());
         for (position, entry) in self.setup.table.entries.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! How the loop is to wait: asleep until a trigger trips or a look is due, or awake when a crossing is imminent.
+//! How the loop waits: it sleeps until a trigger trips or a look is due, or spins when a crossing is imminent.
 
 use std::time::Duration;
 
@@ -8,8 +8,7 @@ use evictd_node::sampling::{self, Nearness, Notification, ScopeState};
 use crate::{Event, monitor::MemoryMonitor, scope::ScopeMonitor, spin::Wait};
 
 impl MemoryMonitor {
-    /// How to wait for the look that is due after the interval: earlier or awake when some scope's threshold is about to be
-    /// crossed.
+    /// How to wait for the look that is due after the interval: spinning, if a scope's threshold is about to be crossed.
     pub(crate) fn wait(&mut self, now: u64, interval: Duration) -> Wait {
         let asleep = Wait::Sleep(interval);
         let trigger = &*self.setup.trigger;
@@ -17,7 +16,7 @@ impl MemoryMonitor {
             .scopes
             .iter()
             .any(|monitor| monitor.pressed && !monitor.idle);
-        // A program is attached a moment later.
+        // A kernel program is about to be attached.
         if is_busy || (trigger.has_program() && !trigger.is_attached()) {
             return asleep;
         }
@@ -28,9 +27,9 @@ impl MemoryMonitor {
             .fold(asleep, Wait::and)
     }
 
-    /// When to look again; switches the per-page hook on the way.
+    /// When to look again; attaches or detaches the per-page hook as the distance asks for it.
     pub(crate) fn next_look(&mut self) -> Duration {
-        // Under pressure the hook stays as it is: attaching takes time that the look has not.
+        // Under pressure the hook stays as it is: attaching it takes too long.
         if self
             .scopes
             .iter()
@@ -38,7 +37,7 @@ impl MemoryMonitor {
         {
             return sampling::BUSY;
         }
-        let growth = self.growth;
+        let growth = self.fastest_growth;
         let nearness = Nearness::new(growth);
         let trigger = &mut *self.setup.trigger;
         let has_triggers = trigger.hook() != MemoryHook::Sampler;
@@ -57,12 +56,12 @@ impl MemoryMonitor {
         let errno = refused.map(|error| error.raw_os_error().unwrap_or(libc::EIO));
         let is_lost = errno.is_some();
         self.setup.events.note_hook(is_lost);
-        // Once for each loss: every look tries again.
+        // One event for each loss; every look tries again.
         if let Some(errno) = lost_now(&mut self.hook_lost, errno) {
             self.setup.events.send(Event::HookLost { errno });
         }
         if wanted && matches!(switched, Ok(true)) {
-            // What was charged while it was being attached was not seen by it.
+            // The hook has not seen the charges of the time in which it was being attached.
             return Duration::ZERO;
         }
         let is_attached = has_triggers && !is_lost && trigger.is_attached();
@@ -78,7 +77,7 @@ impl MemoryMonitor {
             let notification = if is_attached && monitor.is_armed(trigger) {
                 match has_program {
                     true => Notification::AtCrossing,
-                    // The last spin window is found by looking.
+                    // The trigger lies a spin window before the threshold; the crossing itself is found by looking.
                     false => Notification::Late,
                 }
             } else if has_triggers && !is_lost {

@@ -1,4 +1,4 @@
-//! What the control block brings: other pods, other settings, another cgroup of all pods, another capacity of the node.
+//! Takes over what the control block holds: another table of pods, other settings, another pods' cgroup, another capacity of the node.
 
 use evictd_engine::pace::Pace;
 
@@ -11,13 +11,13 @@ use crate::{
 };
 
 impl MemoryMonitor {
-    /// Takes what is there.
+    /// Takes over all that was handed over.
     pub(crate) fn apply_updates(&mut self) {
         if self.setup.control.take_table(&mut self.setup.table) {
             self.published_at = 0;
             self.usage_cache.forget();
         }
-        // In this order: what was handed over before the settings is there with them.
+        // The settings are taken first and applied last: a scope that was handed over before them is applied before them.
         let settings = self.setup.control.take_settings();
         self.apply_scope(NODE);
         self.apply_scope(PODS);
@@ -27,7 +27,7 @@ impl MemoryMonitor {
         self.apply_kills();
     }
 
-    /// What the manager or the kubelet has killed gives memory back as well, whatever it was for.
+    /// Pods that the manager or the kubelet has killed give memory back as well, whatever they were killed for.
     fn apply_kills(&mut self) {
         while let Some((pod, signalled, by)) = self.setup.control.take_kill() {
             pod.permit.end_kill();
@@ -44,13 +44,12 @@ impl MemoryMonitor {
     fn apply_settings(&mut self, settings: FastPathSettings) {
         if std::mem::replace(&mut self.setup.shadow, settings.shadow) != settings.shadow {
             self.setup.limiter.forget_shadow();
-            // What shadow mode has chosen did not die.
+            // The pods that shadow mode has chosen did not die.
             self.scopes
                 .iter_mut()
                 .for_each(|monitor| monitor.pace = Pace::default());
         }
         self.published_at = 0;
-        // A shadow victim is a pod like any other from now on.
         self.forget_shadow_victims();
         self.setup.strategy = settings.strategy;
         let floor = self.floor_is_armed();
@@ -73,7 +72,7 @@ impl MemoryMonitor {
         }
     }
 
-    /// The pods' cgroup has come later, or is another one now; or the node has another capacity.
+    /// The pods' cgroup was found, or is another one; or the node has another capacity.
     fn apply_scope(&mut self, index: usize) {
         let Some(mut scope) = self.setup.control.take_scope(index) else {
             return;
@@ -85,7 +84,7 @@ impl MemoryMonitor {
         let mut was_pressed = false;
         match self.scopes.get_mut(index) {
             Some(monitor) if monitor.scope.is_resized(&scope) => {
-                // Of the node's scope the settings tell the limits.
+                // The limits of the node's scope come with the settings.
                 let has_other_limits = index == PODS
                     && monitor.scope.capacity() == scope.capacity()
                     && monitor.scope.limits() != scope.limits();
@@ -101,12 +100,12 @@ impl MemoryMonitor {
                 monitor.replace(&mut scope);
                 self.setup.control.retire_scope(index, scope);
             }
-            // This frees the box: once, and at a quiet time.
+            // This frees the box: once, while nothing is urgent.
             None => {
                 watched = trigger.watch(index, scope.cgroup());
-                let mut monitor = ScopeMonitor::new(*scope, index, self.growth, self.cpus);
-                // A pod that went for the node gave to the pods' cgroup as well.
-                let last = self.scopes.iter().filter_map(|p| p.pace.last_eviction());
+                let mut monitor = ScopeMonitor::new(*scope, index, self.fastest_growth, self.cpus);
+                // A pod that was evicted for the node gave to the pods' cgroup as well.
+                let last = self.scopes.iter().filter_map(|m| m.pace.last_eviction());
                 if let Some(last) = last.max() {
                     monitor.pace.evicted(last);
                 }
@@ -118,7 +117,7 @@ impl MemoryMonitor {
             None => Ok(()),
         });
         match settled {
-            // It was told when it was met.
+            // The event was sent when it was met.
             Ok(()) if was_pressed => {}
             Ok(()) => self.report_met_in_force(index),
             Err(e) => self.report_scope_gone(index, &e),

@@ -1,8 +1,8 @@
-//! What the pods used a moment ago: while the loop waits awake it asks one pod after another, so that a decision has to
-//! ask only those that come first.
+//! The usage of each pod a moment ago: while the loop spins it reads one pod after another, so that a decision has to read only the first
+//! ones in the order of eviction.
 //!
-//! Usage that was read a little earlier, plus what the fastest growth of the machine may have added since, is an upper
-//! bound, and that is all that the choice needs of those that it passes over ([`evictd_engine::select`]).
+//! A usage that was read a little earlier, plus what the fastest growth of the machine may have added since, is an upper bound, and the
+//! choice needs no more of the pods that it passes over ([`evictd_engine::select`]).
 
 use evictd_engine::{Candidate, CandidateState, permit::LastResort};
 use evictd_node::pods::table::{Entry, PodTable};
@@ -10,9 +10,10 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::monitor::MemoryMonitor;
 
-/// Older than this nothing is recent: a bound that has grown further would have almost all pods read again.
+/// Usages that are older are of no use: with a bound that has grown further almost all pods would be read again.
 const RECENT_NS: u64 = 2_000_000;
-/// Awake, statistics are flushed so often: a look asks for none that are younger than a millisecond ([`evictd_node::sampling::FLOOR`]).
+/// How often the loop flushes statistics while it spins: a look takes those that are younger than a millisecond
+/// ([`evictd_node::sampling::FLOOR`]).
 const FLUSHED_NS: u64 = 600_000;
 /// What a page counter may jump ahead by at once: a huge page, or what a CPU charges in advance.
 const JUMP: u64 = 2 << 20;
@@ -20,23 +21,23 @@ const JUMP: u64 = 2 << 20;
 /// How old the candidates' usages are.
 #[derive(Debug, Default)]
 pub(crate) struct UsageCache {
-    /// Every pod was asked after this, in nanoseconds of CLOCK_MONOTONIC.
+    /// Every pod was read after this, in nanoseconds of CLOCK_MONOTONIC.
     since: Option<u64>,
-    /// When the round that is going on began.
+    /// When the present round over the pods began.
     round: Option<u64>,
-    /// Who is asked next.
+    /// The position of the pod that is read next.
     next: usize,
-    /// When the kernel was last made to flush while the loop waits awake, in nanoseconds of CLOCK_MONOTONIC.
+    /// When the loop last flushed while it spins, in nanoseconds of CLOCK_MONOTONIC.
     flushed: u64,
 }
 
 impl UsageCache {
-    /// Nothing is known from here on.
+    /// Forgets all usages.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// The place in a table of `count` pods that is to be asked now.
+    /// The position in a table of `count` pods that is read now.
     fn step(&mut self, now: u64, count: usize) -> usize {
         if self.next >= count {
             (self.since, self.next) = (self.round, 0);
@@ -48,8 +49,8 @@ impl UsageCache {
         self.next - 1
     }
 
-    /// What each pod may use more than it did when it was asked, in bytes; `growth` is the machine's fastest, in bytes per
-    /// second. The answer is good for one decision: it leaves other things in the candidates.
+    /// Bytes by which each pod may exceed the usage in its candidate; `None` if that is too old. `growth` is the machine's fastest, in bytes
+    /// per second. Good for one decision, because the decision overwrites the candidates.
     pub fn take(&mut self, now: u64, growth: u64) -> Option<u64> {
         let since = std::mem::take(self).since?;
         let elapsed = now.saturating_sub(since);
@@ -58,7 +59,7 @@ impl UsageCache {
     }
 }
 
-/// Reads an upper bound of what a pod uses: one number. Whether it may be chosen as far as that goes.
+/// Reads an upper bound of a pod's usage, which is one number. Whether the pod still exists.
 pub(crate) fn read_usage(entry: &Entry, candidate: &mut Candidate) -> CandidateState {
     match entry.memory.usage() {
         Ok(usage) => {
@@ -70,15 +71,14 @@ pub(crate) fn read_usage(entry: &Entry, candidate: &mut Candidate) -> CandidateS
 }
 
 impl MemoryMonitor {
-    /// Goes through a decision that nothing follows: the real one, a moment later, finds all it needs in the caches, and
-    /// statistics that flush.
+    /// Makes a decision without effect, so that the real one a moment later finds code and data in the caches, and flushed statistics.
     pub(crate) fn warm_up(&mut self) {
         self.flush_statistics(monotonic_ns());
         self.load_candidates(LastResort::None);
         self.first_in_order();
     }
 
-    /// Makes the kernel's statistics fresh, so that the next look need not.
+    /// Flushes the kernel's statistics, so that the next look need not.
     fn flush_statistics(&mut self, now: u64) {
         self.setup.table.flush_statistics();
         self.scopes
@@ -87,7 +87,7 @@ impl MemoryMonitor {
         self.usage_cache.flushed = now;
     }
 
-    /// Reads one pod, so that the next decision need not; or flushes, where the last time was too long ago for the next look.
+    /// Reads one pod, so that the next decision need not; or flushes, if the last flush is too old for the next look.
     pub(crate) fn refresh_next(&mut self, now: u64) {
         if now.saturating_sub(self.usage_cache.flushed) >= FLUSHED_NS {
             return self.flush_statistics(now);
@@ -100,8 +100,10 @@ impl MemoryMonitor {
         if entries.is_empty() {
             return;
         }
-        let place = self.usage_cache.step(now, entries.len());
-        if let (Some(entry), Some(candidate)) = (entries.get(place), candidates.get_mut(place)) {
+        let position = self.usage_cache.step(now, entries.len());
+        if let (Some(entry), Some(candidate)) =
+            (entries.get(position), candidates.get_mut(position))
+        {
             candidate.state = read_usage(entry, candidate);
         }
     }
@@ -121,7 +123,7 @@ mod tests {
         for place in 0..3 {
             assert_eq!(recent.step(100 + place as u64, 3), place);
         }
-        // All were asked, but that is noticed at the next step only.
+        // All were read, but that is noticed at the next step only.
         assert_eq!(recent.step(110, 3), 0);
         let more = recent.take(100 + 10 * US, GROWTH);
         assert_eq!(more, Some(GROWTH / 1_000_000 * 10 + JUMP));

@@ -1,4 +1,4 @@
-//! The triggers of a scope: where they lie, and when they are set anew.
+//! Sets the triggers of a scope: where they lie, and when they are set anew.
 
 use std::io;
 
@@ -9,9 +9,9 @@ use evictd_node::trigger::memory::{
 
 use super::{ScopeMonitor, ScopeTriggers};
 
-/// What a CPU charges in advance, in bytes: the counter moves by so much at once. A trigger is set anew when the ground has moved by
-/// that, for less than one batch of every CPU makes no difference; and the floor's trigger lies ahead by that, so that the step that
-/// reaches it ends at the floor and not behind it.
+/// What a CPU charges in advance, in bytes: the counter moves by so much at once. A trigger is set anew when its limit has moved by that,
+/// as a smaller move makes no difference. The floor's trigger lies ahead by that, so that the charge that reaches it ends at the floor
+/// and not past it.
 fn batch() -> u64 {
     batch_bytes(page_size())
 }
@@ -30,7 +30,7 @@ impl ScopeMonitor {
         self.arm(trigger, floor)
     }
 
-    /// The threshold is not met: the triggers follow the ground.
+    /// The threshold is not met: sets the triggers anew where their limits have moved.
     pub(crate) fn keep(
         &mut self,
         trigger: &mut dyn MemoryTrigger,
@@ -47,7 +47,7 @@ impl ScopeMonitor {
             self.calibrate(trigger, triggers.counter, floor)
         } else if was_pressed
             || triggers.trip.is_some()
-            || self.ground_has_moved(trigger)
+            || self.limit_has_moved(trigger)
             || self.has_left_spin_window(trigger)
         {
             self.arm(trigger, floor)
@@ -56,8 +56,8 @@ impl ScopeMonitor {
         }
     }
 
-    /// The floor's trigger follows what the kernel could take back or swap out: the kernel kills past it only where memory is short,
-    /// not where page cache is in the way of the kubelet's formula. It does so while the threshold is met too.
+    /// Sets the floor's trigger anew when that has moved which the kernel could reclaim or swap out: it kills only where memory is short,
+    /// not where the kubelet's formula counts page cache. It follows while the threshold is met, too.
     pub(crate) fn follow_floor(
         &mut self,
         trigger: &mut dyn MemoryTrigger,
@@ -80,7 +80,7 @@ impl ScopeMonitor {
             return Ok(());
         }
         self.floor_limit = limit;
-        let trigger_spec = match limit {
+        let new = match limit {
             u64::MAX => Trigger::DISABLED,
             limit => Trigger {
                 limit,
@@ -89,10 +89,10 @@ impl ScopeMonitor {
                 ..Trigger::DISABLED
             },
         };
-        self.set(trigger, slot::FLOOR, trigger_spec)
+        self.set(trigger, slot::FLOOR, new)
     }
 
-    /// Nothing is left to do: the trigger of the way back is armed where it is.
+    /// Nothing is left to do: arms the trigger of the recovery.
     pub(crate) fn await_recovery(&mut self, trigger: &mut dyn MemoryTrigger) -> io::Result<()> {
         let Some(offset) = self.offset_on(trigger) else {
             return Ok(());
@@ -105,16 +105,15 @@ impl ScopeMonitor {
             return Ok(());
         }
         self.recovery_limit = Some(limit);
-        let trigger_spec = Trigger {
+        let new = Trigger {
             limit,
             direction: Direction::Falling,
             ..Trigger::DISABLED
         };
-        self.set(trigger, slot::RECOVERY, trigger_spec)
+        self.set(trigger, slot::RECOVERY, new)
     }
 
-    /// Whether its threshold is met and nothing has been done about it yet, as far as the counter tells: a short look at what
-    /// may have moved since the last one.
+    /// Whether the threshold is met, by the counter alone, and no cycle has seen that yet.
     pub(crate) fn is_crossed(&self) -> bool {
         let threshold = self.scope.limits().threshold;
         if self.pressed || self.gone {
@@ -133,16 +132,11 @@ impl ScopeMonitor {
         self.offset_on(trigger).is_some()
     }
 
-    fn set(
-        &self,
-        trigger: &mut dyn MemoryTrigger,
-        slot: u32,
-        trigger_spec: Trigger,
-    ) -> io::Result<()> {
-        trigger.arm(slot_of(self.index, slot), trigger_spec)
+    fn set(&self, trigger: &mut dyn MemoryTrigger, slot: u32, new: Trigger) -> io::Result<()> {
+        trigger.arm(slot_of(self.index, slot), new)
     }
 
-    /// Whether the counter and the usage are different things here.
+    /// Whether the usage counter and the usage differ, so that their offset has to be known.
     fn is_calibrated(&self, trigger: &dyn MemoryTrigger) -> bool {
         self.scope.is_machine() && trigger.has_program()
     }
@@ -154,8 +148,8 @@ impl ScopeMonitor {
         }
     }
 
-    /// The counter and the usage differ by what only one of them counts, and that changes: each look asks the kernel
-    /// for the counter, by a trigger that the next charge trips, and the answer sets the triggers anew.
+    /// The offset of counter and usage changes. Each look asks the kernel for the counter, by a trigger that the next charge trips, and
+    /// sets the triggers anew with the answer.
     fn calibrate(
         &mut self,
         trigger: &mut dyn MemoryTrigger,
@@ -184,8 +178,9 @@ impl ScopeMonitor {
             .saturating_add_signed(offset)
     }
 
-    /// By enough to set the triggers anew: by a page close to the threshold, where a batch too far is as much too late.
-    fn ground_has_moved(&self, trigger: &dyn MemoryTrigger) -> bool {
+    /// Whether the threshold's limit has moved by enough to set the triggers anew: by a page close to the threshold, where a batch too far
+    /// would be too late.
+    fn limit_has_moved(&self, trigger: &dyn MemoryTrigger) -> bool {
         let limit = self.limit(self.scope.limits().threshold, 0);
         let enough = match trigger.has_program() && self.distance() <= self.spin_window {
             true => page_size(),
@@ -194,7 +189,7 @@ impl ScopeMonitor {
         limit.abs_diff(self.armed_limit) >= enough
     }
 
-    /// By so much that its trigger does not trip at once again.
+    /// Whether the usage is so far from the spin window that its trigger would not trip at once again.
     fn has_left_spin_window(&self, trigger: &dyn MemoryTrigger) -> bool {
         trigger.has_program() && !self.spin_armed && self.distance() > self.spin_window * 3 / 2
     }
@@ -223,7 +218,7 @@ impl ScopeMonitor {
         self.set(trigger, slot::HARD, hard)?;
         self.floor_limit = 0;
         self.follow_floor(trigger, floor)?;
-        // Where a trigger costs more than a store, none is set anew at the worst moment.
+        // Without a kernel program a trigger costs a system call: none is set anew close to the threshold.
         self.spin_armed = trigger.has_program() && self.distance() > self.spin_window;
         let approach = if self.spin_armed {
             approach

@@ -1,31 +1,31 @@
-//! What the machine's own counters tell of a cgroup's memory where the cgroup's statistics do not.
+//! Estimates from the machine's own counters what a cgroup's statistics do not show.
 //!
-//! The statistics of a cgroup may be behind its counter. What is missing in them is page cache, as far as the machine's anonymous and
-//! shared memory have not grown since nothing was missing: all that may be anonymous is taken to be.
+//! The statistics of a cgroup may lag behind its counter. The lag is page cache, as far as the machine's anonymous and shared memory have
+//! not grown since there was no lag: all that may be anonymous counts as anonymous.
 //!
-//! v1 counts a cgroup's kernel memory and has no line for the slab in it: dentries and inodes of many files. What its kernel memory
-//! and the machine's reclaimable slab both have grown by since memory was last far from short, or since the least of each was seen
-//! after that, is taken for the cgroup's reclaimable slab.
+//! v1 counts a cgroup's kernel memory and has no line for the slab in it: dentries and inodes of many files. The growth that the cgroup's
+//! kernel memory and the machine's reclaimable slab have in common counts as the cgroup's reclaimable slab. It is the growth since memory
+//! was last far from short, or since the least of each that was seen after that.
 
 use std::path::Path;
 
 use evictd_node::proc::machine::{MemoryUse, MemoryUses};
 
-/// Kernel memory that has grown by less is not worth a look at the machine's, in bytes.
+/// If kernel memory has grown by less, in bytes, the machine's slab is not read.
 const NEW_BYTES: u64 = 1 << 20;
 
-/// What is known of it.
+/// The machine's counters, and their values at the beginnings of these growths.
 #[derive(Debug, Default)]
 pub struct MachineShare {
     machine: Option<MemoryUse>,
-    /// The machine's anonymous and shared memory when nothing was missing.
+    /// The machine's anonymous and shared memory when there was no lag, in bytes.
     anonymous: Option<u64>,
     /// The least that was seen since memory was far from short, of the cgroup's kernel memory and of the machine's reclaimable slab.
     least: Option<(u64, u64)>,
 }
 
 impl MachineShare {
-    /// Opens what it reads.
+    /// Opens the machine's counters.
     pub fn open() -> Self {
         Self {
             machine: MemoryUse::open(Path::new("/proc")).ok(),
@@ -42,8 +42,7 @@ impl MachineShare {
         self.machine.as_ref()?.read().ok()
     }
 
-    /// Nothing is missing in the statistics at this look. `kernel`: what a v1 cgroup has of kernel memory, where memory is far from
-    /// short.
+    /// The statistics do not lag. `kernel`: the kernel memory of a v1 cgroup in bytes, if memory is far from short.
     pub fn settle(&mut self, kernel: Option<u64>) {
         let uses = self.read();
         self.anonymous = uses.map(|uses| uses.anonymous);
@@ -52,24 +51,24 @@ impl MachineShare {
         }
     }
 
-    /// What has come by now may be in use: days after the start the machine's slab has grown by more than any kernel memory, and all
-    /// of it would be taken for slab that can be given back.
+    /// Begins to count here: days after the start the machine's slab has grown by more than any kernel memory, and all of that would count
+    /// as reclaimable.
     fn begin(&mut self, kernel: u64, slab: u64) {
         self.least = Some((kernel, slab));
     }
 
-    /// The page cache in `missing` bytes that are charged and not in the statistics.
-    pub fn cache_in(&self, missing: u64) -> u64 {
-        self.cache_given(missing, self.read().map(|uses| uses.anonymous))
+    /// The page cache in a lag, both in bytes.
+    pub fn cache_in(&self, lag: u64) -> u64 {
+        self.cache_given(lag, self.read().map(|uses| uses.anonymous))
     }
 
-    fn cache_given(&self, missing: u64, anonymous: Option<u64>) -> u64 {
+    fn cache_given(&self, lag: u64, anonymous: Option<u64>) -> u64 {
         let grown = anonymous.zip(self.anonymous);
         let grown = grown.map(|(now, before)| now.saturating_sub(before));
-        missing.saturating_sub(grown.unwrap_or(missing))
+        lag.saturating_sub(grown.unwrap_or(lag))
     }
 
-    /// The reclaimable slab of a v1 cgroup that has so much kernel memory, in bytes.
+    /// The reclaimable slab of a v1 cgroup with this kernel memory, both in bytes.
     pub fn slab_in(&mut self, kernel: u64) -> u64 {
         if let Some((own, _)) = self.least
             && (own..=own.saturating_add(NEW_BYTES)).contains(&kernel)
