@@ -47,6 +47,6 @@ pub use ranking::key::{RankInputs, RankKey};
 pub use ranking::{Ranked, Ranking, Usages};
 pub use select::{
     Candidate, CandidateState, ReleaseTarget, Rules, Selection, exclude_not_growing, growth_of,
-    rank, select, spare_in_vain,
+    pass_over_in_vain, rank, select,
 };
 pub use sizing::MemorySizing;

@@ -115,9 +115,16 @@ impl Quota {
         self.charged.counted(now, period) + in_shadow
     }
 
+    /// Evictions that the rate allows at this moment, [`usize::MAX`] without one.
+    fn left_of_rate(&self, now: u64) -> usize {
+        match self.most.load(Ordering::Relaxed) {
+            0 => usize::MAX,
+            most => most.saturating_sub(self.counted(now)) as usize,
+        }
+    }
+
     fn has_room(&self, now: u64) -> bool {
-        let most = self.most.load(Ordering::Relaxed);
-        (most == 0 || self.counted(now) < most)
+        self.left_of_rate(now) > 0
             && self.total.load(Ordering::Relaxed) < self.ceiling.load(Ordering::Relaxed)
     }
 
@@ -331,6 +338,13 @@ impl EvictionLimiter {
     fn has_room_in(&self, permit: &EvictionPermit, now: u64, limits: usize) -> bool {
         let mut quotas = permit.quotas(limits).filter_map(|q| self.quotas.get(q));
         quotas.all(|q| q.has_room(now))
+    }
+
+    /// How many more evictions the rates allow at this moment that hold for a pod; [`usize::MAX`] without a rate.
+    pub fn left_of_rates(&self, permit: &EvictionPermit, now: u64) -> usize {
+        let quotas = permit.quotas(RATES).filter_map(|q| self.quotas.get(q));
+        let left = quotas.map(|q| q.left_of_rate(now));
+        left.min().unwrap_or(usize::MAX)
     }
 
     /// Charges all limits of a pod that is about to be evicted.

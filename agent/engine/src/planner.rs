@@ -19,7 +19,8 @@ use super::{
     growth::Room,
     local_storage_excess, message,
     pace::{Decision, Judged, Pace, Rule, Shortage, Urgency, grown_in},
-    select, spare_in_vain,
+    pass_over_in_vain, select,
+    select::GrowthToEnd,
 };
 use crate::{
     model::settings::Mode,
@@ -47,6 +48,8 @@ pub struct Planner {
     usage_growth: UsageGrowth,
     soft_is_held: bool,
     paced_is_held: bool,
+    /// Evictions that the rates allow.
+    left_of_rates: usize,
 }
 
 impl Planner {
@@ -65,6 +68,7 @@ impl Planner {
             usage_growth: UsageGrowth::default(),
             soft_is_held: false,
             paced_is_held: false,
+            left_of_rates: usize::MAX,
         }
     }
 
@@ -158,6 +162,11 @@ impl Planner {
     /// Holds back whatever is not urgent, or lets it go on.
     pub fn hold_paced(&mut self, held: bool) {
         self.paced_is_held = held;
+    }
+
+    /// Sets how many pods the eviction rates allow.
+    pub fn set_left_of_rates(&mut self, left: usize) {
+        self.left_of_rates = left;
     }
 
     /// Whether a threshold that is due leads to evictions here.
@@ -275,8 +284,8 @@ impl Planner {
             Urgency::Urgent { .. } => self.growers(now, node, signal),
             Urgency::Paced { .. } => Vec::new(),
         };
-        // The first pod is evicted by the order alone.
-        let has_evicted = pace.has_evicted_lately(nanos(now));
+        // The first pod is evicted by the order alone, if the eviction rates allow another one.
+        let has_evicted = pace.has_evicted_lately(nanos(now)) || self.left_of_rates <= 1;
         if let Urgency::Urgent { growth, .. } = urgency
             && has_evicted
             && signal.resource().is_of_files()
@@ -429,9 +438,12 @@ impl Planner {
             let mut growers: Vec<(u64, usize)> = growers
                 .filter_map(|(grew, uid)| Some((grew, position(uid)?)))
                 .collect();
-            spare_in_vain(&mut candidates, rules, &mut growers, growth, |_, usage| {
-                usage
-            });
+            let growth = GrowthToEnd {
+                per_second: growth,
+                growers: &mut growers,
+                allowed: self.left_of_rates,
+            };
+            pass_over_in_vain(&mut candidates, rules, growth, |_, usage| usage);
         }
         let selection = select(&mut candidates, rules, demand, |_| None, &mut victims);
         let chosen = victims

@@ -10,7 +10,7 @@ use crate::{
     model::usage::MemoryReading,
     pace::{Judged, NextVictim, Pending, Relief, Urgency},
     permit::LastResort,
-    select::{Rules, exclude_not_growing, select, spare_in_vain},
+    select::{GrowthToEnd, Rules, exclude_not_growing, pass_over_in_vain, select},
 };
 
 /// The candidates of a round; a position is that of a candidate.
@@ -34,6 +34,9 @@ pub trait Pods {
     /// Loads the candidates anew: upper bounds of what they use, and which of them may be evicted for this scope. Returns what
     /// these use at most together, in bytes.
     fn load(&mut self, resort: LastResort) -> u64;
+
+    /// How many more pods the eviction rates allow that hold for the pod at a position.
+    fn allowed(&self, position: usize) -> usize;
 
     /// Whether a pod was evicted for this scope since the kubelet could have looked.
     fn has_evicted_lately(&self) -> bool;
@@ -133,7 +136,7 @@ impl Round {
             && let Some(next) = relief.next()
         {
             let growing = match next {
-                NextVictim::First => spares_in_vain(pods, growth),
+                NextVictim::First => passes_over_in_vain(pods, growth),
                 NextVictim::Growing => {
                     let loaded = pods.candidates();
                     exclude_not_growing(loaded.candidates, loaded.grew);
@@ -177,13 +180,18 @@ fn choose(pods: &mut impl Pods) -> Option<usize> {
     pods.candidates().choose(rules, ReleaseTarget::Amount(1))
 }
 
-/// The first pod is evicted by the order alone. Where that has not ended the growth, those that follow are passed over as long as the
-/// pods that make most of it have to be evicted all the same ([`spare_in_vain`]). Whether any is.
-fn spares_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
-    if !pods.has_evicted_lately() {
+/// The first pod is evicted by the order alone, if the eviction rates allow another one. Where that does not end the growth, those that
+/// follow are passed over as long as the pods that make most of it have to be evicted all the same ([`pass_over_in_vain`]). Whether any
+/// is.
+fn passes_over_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
+    let (rules, mut growers) = (pods.rules(), pods.growers());
+    let fastest = growers.iter().max().filter(|(grew, _)| *grew > 0);
+    let Some(allowed) = fastest.map(|(_, position)| pods.allowed(*position)) else {
+        return false;
+    };
+    if !pods.has_evicted_lately() && allowed > 1 {
         return false;
     }
-    let (rules, mut growers) = (pods.rules(), pods.growers());
     let Candidates {
         candidates, read, ..
     } = pods.candidates();
@@ -198,5 +206,10 @@ fn spares_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
         let reading = read(position);
         reading.map_or(0, |reading| reading.unreclaimable().min(usage))
     };
-    spare_in_vain(candidates, rules, &mut growers, growth, held)
+    let growth = GrowthToEnd {
+        per_second: growth,
+        growers: &mut growers,
+        allowed,
+    };
+    pass_over_in_vain(candidates, rules, growth, held)
 }

@@ -6,6 +6,7 @@
 
 use super::{QosClass, RankInputs, RankKey, Resource};
 use crate::{
+    limiter::MOST_AT_ONCE,
     model::settings::RankingStrategy,
     pace::{MONITORING_INTERVAL_NS, grown_in},
     select::top::{Ranked, TopCandidates},
@@ -36,7 +37,7 @@ pub enum CandidateState {
     Terminating,
     /// It could not be read: its cgroup is no more.
     NotFound,
-    /// It has no part in a growth that must end at once ([`exclude_not_growing`]), or would go in vain ([`spare_in_vain`]).
+    /// It has no part in a growth that must end at once ([`exclude_not_growing`]), or would go in vain ([`pass_over_in_vain`]).
     PassedOver,
 }
 
@@ -64,31 +65,43 @@ pub fn exclude_not_growing(candidates: &mut [Candidate], grew: &[u64]) {
     }
 }
 
-/// Passes over the candidates that come before the pods which make most of a growth per second, until they are loaded anew, where
-/// they would be evicted in vain: all of them together are used up before the kubelet has looked again, and then those pods have to
-/// be evicted all the same. A pod below its request is no reason to spare another one. Whether any is passed over.
+/// A growth that evictions have to end.
+#[derive(Debug)]
+pub struct GrowthToEnd<'a> {
+    /// In the resource's unit.
+    pub per_second: u64,
+    /// The part of each pod that grows, and the pod's position.
+    pub growers: &'a mut [(u64, usize)],
+    /// How many more pods the eviction rates allow, [`usize::MAX`] without a rate.
+    pub allowed: usize,
+}
+
+/// Passes over the candidates that come before the pods which make most of a growth, until they are loaded anew, if they would be
+/// evicted in vain: the growth uses up what those give back that the eviction rates allow beside the growing pods before the kubelet has
+/// looked again, and then the growing pods have to be evicted all the same. A growing pod within its request is no reason to pass over
+/// another one. Whether any is passed over.
 ///
-/// `growers` are what pods grow by and their positions; `held` reads what only the end of the candidate at a position gives back, of
-/// which its usage is an upper bound.
-pub fn spare_in_vain(
+/// `held` reads what only the end of the candidate at a position gives back, of which its usage is an upper bound.
+pub fn pass_over_in_vain(
     candidates: &mut [Candidate],
     rules: Rules,
-    growers: &mut [(u64, usize)],
-    growth: u64,
+    growth: GrowthToEnd<'_>,
     mut held: impl FnMut(usize, u64) -> u64,
 ) -> bool {
-    let Some(first) = first_of_main_growers(candidates, rules, growers, growth) else {
+    let allowed = growth.allowed;
+    let needed = grown_in(growth.per_second, MONITORING_INTERVAL_NS);
+    let Some((first, growers)) = first_of_main_growers(candidates, rules, growth) else {
         return false;
     };
     let is_before = |position: usize, candidate: &Candidate| {
         may_go(candidate) && rules.place(position, candidate) < first
     };
-    let needed = grown_in(growth, MONITORING_INTERVAL_NS);
-    let (mut count, mut at_most, mut amount) = (0, 0_u64, 0_u64);
+    let beside = allowed.saturating_sub(growers);
+    let (mut count, mut at_most, mut amount) = (0, Largest::new(beside), Largest::new(beside));
     for (position, candidate) in candidates.iter().enumerate() {
         if is_before(position, candidate) {
             count += 1;
-            at_most = at_most.saturating_add(candidate.usage);
+            at_most.add(candidate.usage);
         }
     }
     if count == 0 {
@@ -96,14 +109,14 @@ pub fn spare_in_vain(
     }
     // Upper bounds may be page cache, which the kernel could take at any time.
     for (position, candidate) in candidates.iter().enumerate() {
-        if at_most < needed || amount >= needed {
+        if at_most.sum < needed || amount.sum >= needed {
             break;
         }
         if is_before(position, candidate) {
-            amount = amount.saturating_add(held(position, candidate.usage));
+            amount.add(held(position, candidate.usage));
         }
     }
-    if amount >= needed {
+    if amount.sum >= needed {
         return false;
     }
     for (position, candidate) in candidates.iter_mut().enumerate() {
@@ -114,16 +127,49 @@ pub fn spare_in_vain(
     true
 }
 
-/// The first in the order of the pods that make half of a growth per second: as few as it takes, and those that grow half as fast as
-/// the last of them. `None` where all of them together do not.
+/// The sum of the largest amounts, of so many at most.
+struct Largest {
+    sum: u64,
+    most: usize,
+    largest: [u64; MOST_AT_ONCE as usize],
+}
+
+impl Largest {
+    fn new(most: usize) -> Self {
+        Self {
+            sum: 0,
+            most,
+            largest: [0; MOST_AT_ONCE as usize],
+        }
+    }
+
+    fn add(&mut self, amount: u64) {
+        // No rate allows more than are kept here.
+        let Some(kept) = self.largest.get_mut(..self.most) else {
+            self.sum = self.sum.saturating_add(amount);
+            return;
+        };
+        if let Some(least) = kept.iter_mut().min().filter(|least| **least < amount) {
+            self.sum = self
+                .sum
+                .saturating_add(amount - std::mem::replace(least, amount));
+        }
+    }
+}
+
+/// The first in the order of the pods that make half of a growth, and how many these are: as few as it takes, and those that grow half
+/// as fast as the last of them. `None` where all of them together do not.
 fn first_of_main_growers(
     candidates: &[Candidate],
     rules: Rules,
-    growers: &mut [(u64, usize)],
-    growth: u64,
-) -> Option<Ranked> {
+    GrowthToEnd {
+        per_second: growth,
+        growers,
+        ..
+    }: GrowthToEnd<'_>,
+) -> Option<(Ranked, usize)> {
     growers.sort_unstable_by(|one, other| other.cmp(one));
-    let (mut all, mut first, mut least) = (0_u64, None, 0);
+    let (mut all, mut first, mut least, mut count) = (0_u64, None, 0, 0);
     for &(grew, position) in &*growers {
         let has_half = all >= growth / 2 && all > 0;
         if grew == 0 || (has_half && grew < least / 2) {
@@ -137,10 +183,11 @@ fn first_of_main_growers(
             all = all.saturating_add(grew);
             least = grew;
         }
+        count += 1;
         let place = rules.place(position, candidate);
         first = first.map_or(Some(place), |first: Ranked| Some(first.min(place)));
     }
-    first.filter(|_| all >= growth / 2)
+    Some((first.filter(|_| all >= growth / 2)?, count))
 }
 
 /// The rules of one choice.

@@ -305,6 +305,10 @@ impl Pods for SimulatedPods<'_, '_> {
         eligible.map(|c| c.usage).fold(0, u64::saturating_add)
     }
 
+    fn allowed(&self, _position: usize) -> usize {
+        usize::MAX
+    }
+
     fn has_evicted_lately(&self) -> bool {
         self.evictd.pace.has_evicted_lately(self.world.now)
     }

@@ -459,9 +459,14 @@ fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
     assert_eq!((stuck, kills), (1, 0), "{}", agent.log());
 }
 
-/// Pods of a lower priority come first. The first of them goes; the others have not enough between them to last until the kubelet
-/// looks again, and the hogs would have to go all the same.
-fn hogs_of_a_high_priority_take_one_pod_with_them(hogs: usize, rate: &str) {
+/// Pods of a lower priority come first, of so many MiB `each`. The first of them goes; those that may follow have not enough between
+/// them to last until the kubelet looks again, and the hogs would have to go all the same.
+fn hogs_of_a_high_priority_take_one_pod_with_them(
+    hogs: usize,
+    rate: &str,
+    each: u64,
+    evictions: Option<u32>,
+) {
     let scope = TestCgroup::new("pace-priority", 512 * MIB).unwrap();
     let names = |of: &str, count: usize| -> Vec<String> {
         (0..count)
@@ -476,14 +481,18 @@ fn hogs_of_a_high_priority_take_one_pod_with_them(hogs: usize, rate: &str) {
     }
     let mut files = Files::new(scope.path(), &json!(pods));
     files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+    if let Some(evictions) = evictions {
+        files.config["evictionRates"] =
+            json!({ "node": { "evictions": evictions, "period": "5m" } });
+    }
     let start = |name: &String, arguments: &[&str]| {
         Hog::start(&scope.child(name).unwrap(), arguments).unwrap()
     };
     let mut small: Vec<Hog> = small
         .iter()
-        .map(|name| start(name, &["--mib", "6"]))
+        .map(|name| start(name, &["--mib", &each.to_string()]))
         .collect();
-    assert!(until(LONG, || scope.usage().unwrap() > 72 * MIB));
+    assert!(until(LONG, || scope.usage().unwrap() > 12 * each * MIB));
     hogs.iter()
         .for_each(|name| drop(scope.child(name).unwrap()));
     let agent = files.start(&[]);
@@ -515,14 +524,21 @@ fn hogs_of_a_high_priority_take_one_pod_with_them(hogs: usize, rate: &str) {
 #[test]
 fn a_hog_of_a_high_priority_takes_one_pod_with_it() {
     skip_if!(not_root());
-    hogs_of_a_high_priority_take_one_pod_with_them(1, "300");
+    hogs_of_a_high_priority_take_one_pod_with_them(1, "300", 6, None);
 }
 
 /// None of them has half of the growth.
 #[test]
 fn three_hogs_of_a_high_priority_take_one_pod_with_them() {
     skip_if!(not_root());
-    hogs_of_a_high_priority_take_one_pod_with_them(3, "100");
+    hogs_of_a_high_priority_take_one_pod_with_them(3, "100", 6, None);
+}
+
+/// All of them could carry the growth, and the eviction rate allows two more: one is kept for the hog.
+#[test]
+fn an_eviction_rate_is_not_used_up_before_the_hog() {
+    skip_if!(not_root());
+    hogs_of_a_high_priority_take_one_pod_with_them(1, "20", 20, Some(3));
 }
 
 /// A container that leaks is killed at its own limit, and what it has comes back; the node's threshold is met for a moment before.

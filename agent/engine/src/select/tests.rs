@@ -295,10 +295,40 @@ fn next_beside(
     growers: &[(u64, usize)],
     mib_per_second: u64,
 ) -> (bool, Vec<usize>) {
+    next_allowed(candidates, growers, mib_per_second, usize::MAX)
+}
+
+/// The same where the eviction rates allow so many pods.
+fn next_allowed(
+    candidates: &mut [Candidate],
+    growers: &[(u64, usize)],
+    mib_per_second: u64,
+    allowed: usize,
+) -> (bool, Vec<usize>) {
     let mut growers: Vec<_> = growers.iter().map(|(mib, at)| (mib << 20, *at)).collect();
-    let growth = mib_per_second << 20;
-    let spared = spare_in_vain(candidates, RULES, &mut growers, growth, |_, usage| usage);
+    let growth = GrowthToEnd {
+        per_second: mib_per_second << 20,
+        growers: &mut growers,
+        allowed,
+    };
+    let spared = pass_over_in_vain(candidates, RULES, growth, |_, usage| usage);
     (spared, choose(candidates, RULES, ReleaseTarget::Amount(1)))
+}
+
+/// Nothing is left of a rate for the pod that grows once others have used it up.
+#[test]
+fn an_eviction_rate_is_kept_for_the_pod_that_grows() {
+    let next = |allowed| next_allowed(&mut before_a_grower(10, 256), &[(30, 60)], 30, allowed);
+    // 300 MiB in ten seconds; sixty pods hold twice as much.
+    assert_eq!(next(usize::MAX), (false, vec![0]));
+    // Nine of them hold 90.
+    assert_eq!(next(10), (true, vec![60]));
+    assert_eq!(next(1), (true, vec![60]));
+    // The largest count.
+    let mut candidates = before_a_grower(10, 256);
+    candidates[7].usage = 300 << 20;
+    let first = next_allowed(&mut candidates, &[(30, 60)], 30, 2);
+    assert_eq!(first, (false, vec![7]));
 }
 
 #[test]
@@ -347,12 +377,10 @@ fn page_cache_carries_no_growth() {
         _ => usage,
     };
     // 3,000 MiB at most, of which 1,530 are held: less than 2,000.
-    let growers = &mut [(200 << 20, 60)];
-    assert!(spare_in_vain(
-        &mut candidates,
-        RULES,
-        growers,
-        200 << 20,
-        held
-    ));
+    let growth = GrowthToEnd {
+        per_second: 200 << 20,
+        growers: &mut [(200 << 20, 60)],
+        allowed: usize::MAX,
+    };
+    assert!(pass_over_in_vain(&mut candidates, RULES, growth, held));
 }

@@ -19,7 +19,7 @@ use evictd_sys::clock::monotonic_ns;
 use crate::{
     BlockedBy, Event, EvictionReport,
     in_flight::{MAX_IN_FLIGHT, Victim},
-    monitor::{MemoryMonitor, usage_cache::read_usage},
+    monitor::{MemoryMonitor, Setup, usage_cache::read_usage},
     scope::Crossing,
 };
 
@@ -390,6 +390,14 @@ impl Pods for ScopePods<'_> {
     fn load(&mut self, resort: LastResort) -> u64 {
         self.monitor.load_candidates(resort);
         self.monitor.exclude_pods_outside_scope(self.index)
+    }
+
+    fn allowed(&self, position: usize) -> usize {
+        let Setup { table, limiter, .. } = &self.monitor.setup;
+        let entry = table.entries.get(position);
+        entry.map_or(0, |entry| {
+            limiter.left_of_rates(&entry.permit, monotonic_ns())
+        })
     }
 
     fn has_evicted_lately(&self) -> bool {
