@@ -268,7 +268,9 @@ impl MemoryMonitor {
         let was_pressed = monitor.pressed;
         let dying_before = self.in_flight.memory(&monitor.scope, woken).dying;
         let (hook, table) = (self.setup.trigger.hook(), &mut self.setup.table);
-        monitor.scope.limit_swap(|| table.swap.left());
+        monitor
+            .scope
+            .limit_swap(|at_limit| table.swap.left(at_limit));
         monitor.scope.protect(self.setup.control.protected());
         let cycle = Cycle {
             woken,

@@ -255,10 +255,11 @@ impl Scope {
         self.accounting.limits = limits;
     }
 
-    /// Where there is swap, asks how many bytes more all pods together can swap out and may.
-    pub fn limit_swap(&mut self, left: impl FnOnce() -> u64) {
+    /// Where there is swap, asks how many bytes more all pods together can swap out and may; `left` is told whether the OOM killer acts
+    /// at the scope's own limit.
+    pub fn limit_swap(&mut self, left: impl FnOnce(bool) -> u64) {
         if self.swap.is_some() {
-            self.pod_swap = left();
+            self.pod_swap = left(self.is_limited());
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
     fs::{self, File},
     io,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use crate::{
@@ -100,6 +100,10 @@ pub struct PodSwap {
     swapped: Vec<(PathBuf, File)>,
     /// The machine has swap; otherwise nothing is read.
     is_read: bool,
+    /// `vm.swappiness` is not 0: reclaim at the limit of a cgroup swaps. With 0 only reclaim for the machine does (`get_scan_count`).
+    swaps_at_limits: AtomicBool,
+    /// Where that is read; v1 has a file in each cgroup.
+    swappiness: PathBuf,
 }
 
 impl Default for PodSwap {
@@ -108,6 +112,8 @@ impl Default for PodSwap {
             until: AtomicU64::new(u64::MAX),
             swapped: Vec::new(),
             is_read: false,
+            swaps_at_limits: AtomicBool::new(true),
+            swappiness: "/proc/sys/vm/swappiness".into(),
         }
     }
 }
@@ -126,6 +132,9 @@ impl PodSwap {
         parents.sort_unstable();
         // A cgroup sorts before those below it, which it counts.
         parents.dedup_by(|below, above| below.starts_with(above));
+        let of_pod = |pod: &MemoryCgroup| pod.path().join("memory.swappiness");
+        let v1 = pods.clone().find(|pod| pod.version() == Version::V1);
+        let machine = Self::default();
         let open = |dir: &Path| {
             let path = dir.join("memory.swap.current");
             let file = open_primed(&path).ok()?;
@@ -134,6 +143,7 @@ impl PodSwap {
         let swap = Self {
             swapped: parents.into_iter().filter_map(open).collect(),
             is_read: true,
+            swappiness: v1.map_or(machine.swappiness, of_pod),
             ..Self::default()
         };
         swap.refresh(pods);
@@ -157,11 +167,16 @@ impl PodSwap {
             Some(can) => swapped.saturating_add(can),
         };
         self.until.store(until, Ordering::Relaxed);
+        let swaps = bytes_in(&self.swappiness) != Some(0);
+        self.swaps_at_limits.store(swaps, Ordering::Relaxed);
     }
 
-    /// Bytes that they can still swap out and may; the largest number where they are not limited. What was swapped out since all of
-    /// them were looked at is left out. Does not allocate.
-    pub fn left(&self) -> u64 {
+    /// Bytes that they can still swap out and may, at the limit of a cgroup or for the machine; the largest number where they are not
+    /// limited. What was swapped out since all of them were looked at is left out. Does not allocate.
+    pub fn left(&self, at_limit: bool) -> u64 {
+        if at_limit && !self.swaps_at_limits.load(Ordering::Relaxed) {
+            return 0;
+        }
         let until = self.until.load(Ordering::Relaxed);
         if until == 0 || until == u64::MAX {
             return until;
@@ -278,7 +293,7 @@ mod tests {
     /// which the second has swapped out 1 MiB.
     fn pods(pods: &[&[(&str, u64)]]) -> u64 {
         let dir = tempfile::tempdir().unwrap();
-        made(dir.path(), pods).0.left()
+        made(dir.path(), pods).0.left(true)
     }
 
     fn made(dir: &Path, pods: &[&[(&str, u64)]]) -> (PodSwap, Vec<MemoryCgroup>) {
@@ -316,10 +331,10 @@ mod tests {
         // Burstable with LimitedSwap, beside a BestEffort hog, which may swap out nothing.
         let idle: &[_] = &[("max", gib), (&allowance, gib)];
         let (swap, pods) = made(dir.path(), &[idle, &[("max", 9 * gib), ("0", 9 * gib)]]);
-        assert_eq!(swap.left(), gib);
+        assert_eq!(swap.left(true), gib);
         // What is swapped out leaves less at once; what grows is seen at the next look.
         write("memory.swap.current", (101 * MIB).to_string());
-        assert_eq!(swap.left(), gib - 100 * MIB);
+        assert_eq!(swap.left(true), gib - 100 * MIB);
         write(
             "pod0/container1/memory.swap.current",
             (100 * MIB).to_string(),
@@ -329,15 +344,23 @@ mod tests {
             format!("anon {}\nshmem {}\n", 2 * gib, MIB),
         );
         swap.refresh(pods.iter());
-        assert_eq!(swap.left(), 2 * gib + MIB);
+        assert_eq!(swap.left(true), 2 * gib + MIB);
         // The limit is the lesser one.
         write("pod0/container1/memory.swap.max", (101 * MIB).to_string());
         swap.refresh(pods.iter());
-        assert_eq!(swap.left(), MIB);
+        assert_eq!(swap.left(true), MIB);
+        // The administrator has switched swapping off but for the machine.
+        write("swappiness", "0\n".into());
+        let swap = PodSwap {
+            swappiness: dir.path().join("swappiness"),
+            ..swap
+        };
+        swap.refresh(pods.iter());
+        assert_eq!((swap.left(true), swap.left(false)), (0, MIB));
         // The kubelet is started with NoSwap.
         write("pod0/container1/memory.swap.max", "0".into());
         swap.refresh(pods.iter());
-        assert_eq!(swap.left(), 0);
+        assert_eq!(swap.left(true), 0);
     }
 
     #[test]
