@@ -100,21 +100,23 @@ pub struct MemorySample {
 impl MemorySample {
     /// So much of what no statistics list turned out to be page cache, in bytes.
     pub fn count_unlisted_as_cache(&mut self, bytes: u64) {
-        self.add_reclaimable(bytes);
+        let bytes = self.add_reclaimable(bytes);
+        self.shortage.room.at_once += bytes;
         self.shortage.unlisted = self.shortage.unlisted.saturating_sub(bytes);
     }
 
-    /// So much of its kernel memory turned out to be reclaimable, in bytes.
+    /// So much of its kernel memory turned out to be reclaimable slab, in bytes. It may be in use, as on v2: inodes of open files.
     pub fn count_slab_as_reclaimable(&mut self, bytes: u64) {
-        self.add_reclaimable(bytes);
+        let bytes = self.add_reclaimable(bytes);
+        self.shortage.room.slowly += bytes;
         self.shortage.kernel = self.shortage.kernel.saturating_sub(bytes);
     }
 
-    fn add_reclaimable(&mut self, bytes: u64) {
+    fn add_reclaimable(&mut self, bytes: u64) -> u64 {
         let bytes = bytes.min(self.shortage.used);
         self.reclaimable += bytes;
         self.shortage.used -= bytes;
-        self.shortage.room.at_once += bytes;
+        bytes
     }
 }
 
