@@ -18,25 +18,38 @@ pub struct CounterHistory {
     older: [Counters; 2],
 }
 
-/// All counters at one moment.
+/// All counters at one moment; [`UNKNOWN`] for a pod that was not read then.
 #[derive(Clone, Debug, Default)]
 struct Counters {
     at: u64,
     bytes: Vec<u64>,
 }
 
+const UNKNOWN: u64 = u64::MAX;
+
 impl CounterHistory {
     /// For so many pods, none of which was read yet.
     pub fn new(pods: usize) -> Self {
         let never = Counters {
             at: 0,
-            bytes: vec![0; pods],
+            bytes: vec![UNKNOWN; pods],
         };
         Self {
             grew: vec![0; pods],
             older: [never.clone(), never.clone()],
             latest: never,
         }
+    }
+
+    /// Takes over what is known of the pods of an earlier table: of pairs of a position here and one there. Does not allocate.
+    pub fn inherit(&mut self, before: &Self, pods: impl Iterator<Item = (usize, usize)> + Clone) {
+        let looks = std::iter::once(&mut self.latest).chain(&mut self.older);
+        let earlier = std::iter::once(&before.latest).chain(&before.older);
+        for (look, earlier) in looks.zip(earlier) {
+            look.at = earlier.at;
+            copy(&mut look.bytes, &earlier.bytes, pods.clone());
+        }
+        copy(&mut self.grew, &before.grew, pods);
     }
 
     /// What each pod was seen to grow by, in bytes per second; 0 where that is not known.
@@ -51,7 +64,6 @@ impl CounterHistory {
         if elapsed < GROWTH_NS {
             return;
         }
-        let is_first = latest.at == 0;
         if latest.at.saturating_sub(self.older[0].at) >= OLDER_NS {
             self.older.swap(0, 1);
             let older = &mut self.older[0];
@@ -59,10 +71,7 @@ impl CounterHistory {
             older.bytes.copy_from_slice(&latest.bytes);
         }
         for ((usage, before), grew) in usages.zip(&mut latest.bytes).zip(&mut self.grew) {
-            *grew = match is_first {
-                true => 0,
-                false => scaled(usage.saturating_sub(*before), elapsed),
-            };
+            *grew = scaled(usage.saturating_sub(*before), elapsed);
             *before = usage;
         }
         latest.at = now;
@@ -76,6 +85,14 @@ impl CounterHistory {
         };
         let older = self.older.iter().rev().find(is_still)?;
         Some(older.at)
+    }
+}
+
+fn copy(to: &mut [u64], from: &[u64], positions: impl Iterator<Item = (usize, usize)>) {
+    for (here, there) in positions {
+        if let (Some(to), Some(from)) = (to.get_mut(here), from.get(there)) {
+            *to = *from;
+        }
     }
 }
 
@@ -99,6 +116,22 @@ mod tests {
         assert_eq!(note(6 * SECOND, usage), Some(5 * SECOND));
         assert_eq!(note(7 * SECOND, usage), Some(5 * SECOND));
         assert_eq!(note(8 * SECOND, usage), Some(6 * SECOND));
+    }
+
+    #[test]
+    fn another_table_keeps_what_is_known_of_the_same_pods() {
+        let mut before = CounterHistory::new(2);
+        before.note(SECOND, [STILL * 9, 0].into_iter());
+        before.note(2 * SECOND, [STILL * 9, 1000].into_iter());
+        before.note(3 * SECOND, [STILL * 9, 3000].into_iter());
+        // The first pod is gone, and another one comes before the second one.
+        let mut history = CounterHistory::new(2);
+        history.inherit(&before, std::iter::once((1, 1)));
+        assert_eq!(history.grew(), [0, 2000]);
+        assert_eq!(history.still_since(1, 3000), before.still_since(1, 3000));
+        assert_eq!(history.still_since(0, 0), None, "it was never read");
+        history.note(4 * SECOND, [500 << 20, 4000].into_iter());
+        assert_eq!(history.grew(), [0, 1000]);
     }
 
     #[test]

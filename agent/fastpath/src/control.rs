@@ -162,9 +162,10 @@ impl Control {
     /// Takes the newest table, if there is one. The table in use before is left to be freed by the sender.
     pub(super) fn take_table(&self, current: &mut Box<PodTable>) -> bool {
         self.event.clear();
-        let Some(new) = self.table.take() else {
+        let Some(mut new) = self.table.take() else {
             return false;
         };
+        new.inherit(current);
         self.table.retire(std::mem::replace(current, new));
         true
     }

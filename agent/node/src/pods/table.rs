@@ -145,9 +145,6 @@ const MOST_GROWN: usize = 4;
 impl PodTable {
     /// A table of these pods.
     pub fn new(mut entries: Vec<Arc<Entry>>) -> Self {
-        fn key(e: &Entry) -> (&str, &str, &str) {
-            (&e.pod.namespace, &e.pod.name, &e.pod.uid)
-        }
         entries.sort_by(|one, other| key(one).cmp(&key(other)));
         let candidates = entries.iter().map(|e| candidate(e)).collect();
         let above = StatFlusher::of(above(&entries).iter());
@@ -159,6 +156,17 @@ impl PodTable {
             candidates,
             above,
             swap,
+        }
+    }
+
+    /// Takes over what the table in use before knows of the growth of the same pods. Does not allocate.
+    pub fn inherit(&mut self, before: &Self) {
+        let same = same_pods(&self.entries, &before.entries);
+        self.history.inherit(&before.history, same.clone());
+        for (here, there) in same {
+            if let (Some(seen), Some(before)) = (self.seen.get_mut(here), before.seen.get(there)) {
+                *seen = *before;
+            }
         }
     }
 
@@ -197,6 +205,33 @@ impl PodTable {
         }
         self.above.flush();
     }
+}
+
+/// The order among equals.
+fn key(entry: &Entry) -> (&str, &str, &str) {
+    let Pod {
+        namespace,
+        name,
+        uid,
+        ..
+    } = &entry.pod;
+    (namespace, name, uid)
+}
+
+/// The positions in both tables of the pods whose cgroup is in both.
+fn same_pods<'a>(
+    entries: &'a [Arc<Entry>],
+    before: &'a [Arc<Entry>],
+) -> impl Iterator<Item = (usize, usize)> + Clone + 'a {
+    let mut there = 0;
+    let same = move |(here, entry): (usize, &'a Arc<Entry>)| {
+        while before.get(there).is_some_and(|b| key(b) < key(entry)) {
+            there += 1;
+        }
+        let is_same = before.get(there)?.memory.id() == entry.memory.id();
+        is_same.then_some((here, there))
+    };
+    entries.iter().enumerate().filter_map(same)
 }
 
 /// The places of the largest amounts that were offered, the largest last; an amount of 0 is none.
@@ -292,5 +327,17 @@ mod tests {
         uses(5, 60);
         table.flush_statistics();
         assert_eq!(table.seen[5], 60);
+        // Pod 1 is gone, and pod 3 was made anew in another cgroup.
+        let mut left: Vec<_> = table.entries.clone();
+        left.remove(1);
+        fs::rename(path(3), path(7)).unwrap();
+        fs::create_dir(path(3)).unwrap();
+        for file in ["memory.usage_in_bytes", "memory.stat", "cgroup.procs"] {
+            fs::write(path(3).join(file), "").unwrap();
+        }
+        left[2] = open(3);
+        let mut next = PodTable::new(left);
+        next.inherit(&table);
+        assert_eq!(next.seen, [100, 400, 0, 100, 60]);
     }
 }
