@@ -29,7 +29,10 @@ const REPUBLISH_BYTES: u64 = 2 << 20;
 /// The largest [`ScopeMonitor::step`].
 const STEP_BYTES: u64 = 16 << 20;
 
-/// The crossing that started the present pressure; 0 where something of it is not known.
+/// A decision that comes later than this after a crossing is not due to it, in nanoseconds.
+const CROSSING_NS: u64 = 1_000_000_000;
+
+/// What a decision is due to: the crossing that started the pressure, or a later look; 0 where something is not known.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Crossing {
     /// When the trigger tripped, in nanoseconds of CLOCK_MONOTONIC.
@@ -192,8 +195,12 @@ impl ScopeMonitor {
             self.apply_machine_share(lag.saturating_sub(cycle.dying));
         }
         if self.pressed && !was_pressed {
-            self.crossing = cycle.crossing();
             self.spin.reset();
+        }
+        let is_late = cycle.woken.saturating_sub(self.crossing.woken) >= CROSSING_NS;
+        let has_crossed = !was_pressed || cycle.triggers.trip.is_some();
+        if self.pressed && (has_crossed || is_late) {
+            self.crossing = cycle.crossing();
         }
         self.spin_armed &= !cycle.triggers.approached;
         Ok(())

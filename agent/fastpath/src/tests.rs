@@ -6,7 +6,7 @@ use evictd_engine::model::settings::{MemoryHook, RankingStrategy};
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
     memory_scope::{Limits, Scope},
-    trigger::memory,
+    trigger::memory::{self, TriggerEvent},
 };
 
 use super::{Control, Event, EventQueue, FastPathSettings, Setup};
@@ -106,6 +106,47 @@ fn a_threshold_far_away_is_not_waited_for() {
         let waiting = watch.run_once((1000 + ms) * MS);
         assert!(matches!(waiting, Wait::Sleep(_)), "{waiting:?}");
     }
+}
+
+/// A pod that is evicted minutes after the crossing is not due to it.
+// R23
+#[test]
+fn a_crossing_is_that_of_the_decisions_right_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut watch = cgroup.watch();
+    let scope = &mut watch.scopes[0];
+    cgroup.uses(413 * MIB, 413 * MIB);
+    let trip = TriggerEvent {
+        time_ns: 999 * MS,
+        ..TriggerEvent::default()
+    };
+    let mut crossing = |woken: u64, trip| {
+        let triggers = ScopeTriggers {
+            trip,
+            ..ScopeTriggers::default()
+        };
+        let cycle = Cycle {
+            woken,
+            dying: 0,
+            triggers: &triggers,
+            hook: MemoryHook::Tracepoint,
+            fastest_growth: 1 << 30,
+        };
+        scope.sample(&cycle, || {}).unwrap();
+        (scope.crossing.crossed, scope.crossing.woken)
+    };
+    assert_eq!(crossing(1000 * MS, Some(trip)), (999 * MS, 1000 * MS));
+    assert_eq!(crossing(1900 * MS, None), (999 * MS, 1000 * MS));
+    assert_eq!(crossing(12_000 * MS, None), (0, 12_000 * MS));
+    let again = TriggerEvent {
+        time_ns: 12_500 * MS,
+        ..trip
+    };
+    assert_eq!(
+        crossing(12_501 * MS, Some(again)),
+        (12_500 * MS, 12_501 * MS)
+    );
 }
 
 /// Shortly before a threshold looks follow each other too closely to be kept all; the one that decides is.
