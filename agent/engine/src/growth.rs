@@ -43,6 +43,13 @@ pub struct Sample {
     /// The part of the amount that statistics do not list yet: what it is, a later sample tells.
     #[serde(default)]
     pub unlisted: u64,
+    /// What victims have freed so far without its being available at once: CPUs keep it in their lists of free pages.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub kept: u64,
+}
+
+fn is_zero(amount: &u64) -> bool {
+    *amount == 0
 }
 
 impl Sample {
@@ -56,7 +63,8 @@ impl Sample {
     /// of it.
     fn unknown_since(&self, begin: Self) -> i128 {
         let unlisted = self.unlisted.saturating_sub(begin.unlisted);
-        self.bookkeeping_since(begin) + i128::from(unlisted)
+        let kept = self.kept.saturating_sub(begin.kept);
+        self.bookkeeping_since(begin) + i128::from(unlisted) + i128::from(kept)
     }
 
     /// What kernel memory may have grown by for the page cache that was written meanwhile: inodes, dentries and buffer heads, which
@@ -134,8 +142,13 @@ impl Growth {
         }
     }
 
-    /// What may have left the counters of victims since the last sample without being free yet, for the kernel uncharges a page
-    /// before it frees it: no growth of others, as far as the next sample does not show it again.
+    /// What victims have freed so far without its being available, as of the last sample.
+    pub fn kept(&self) -> u64 {
+        self.latest.map_or(0, |latest| latest.kept)
+    }
+
+    /// What may have left the counters of victims since the last sample without being available yet: it is no growth of others. The
+    /// kernel uncharges a page before it frees it, and CPUs keep freed pages in lists of their own.
     pub fn freed_late(&self, sample: Sample) -> u64 {
         self.latest.map_or(0, |last| {
             let left = last.dying.saturating_sub(sample.dying);

@@ -76,6 +76,10 @@ pub struct Shortage {
     /// The growth that limits of the pods' own will end.
     #[serde(default)]
     pub bounded: Bounded,
+    /// What processes free is available only when the CPUs give it up (`MemAvailable` does not count their lists of free pages, which
+    /// hold up to an eighth of a zone). A cgroup's counter falls at once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_freed_late: bool,
 }
 
 /// The growth of cgroups that have limits of their own: there the kernel ends it, by an OOM kill within the pod.
@@ -222,11 +226,20 @@ impl Pace {
                 swap: seen.swap_free,
                 kernel: seen.kernel,
                 unlisted: seen.unlisted,
+                kept: 0,
             };
-            let unlisted = sample
-                .unlisted
-                .saturating_add(self.growth.freed_late(sample));
-            self.growth.observe(Sample { unlisted, ..sample });
+            let (freed, kept) = (self.growth.freed_late(sample), self.growth.kept());
+            self.growth.observe(match seen.is_freed_late {
+                true => Sample {
+                    kept: kept.saturating_add(freed),
+                    ..sample
+                },
+                // Only as far as the next sample does not show it again.
+                false => Sample {
+                    unlisted: sample.unlisted.saturating_add(freed),
+                    ..sample
+                },
+            });
         }
         let is_met = seen.is_met(self.is_resolving(now));
         self.met_since = is_met.then(|| self.met_since.unwrap_or(now));

@@ -361,6 +361,10 @@ pub fn draw(seed: u64) -> Incident {
         },
         marks,
         end: reached + 35 * SECOND,
+        kept: match scope {
+            ScopeKind::Machine => octaves(rng, MIB, 512.0 * MIB).min(capacity / 16.0),
+            _ => 0.0,
+        },
     }
 }
 

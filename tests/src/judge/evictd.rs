@@ -96,7 +96,7 @@ fn machine_memory(world: &World<'_>, reading: &Reading) -> MachineMemory {
     let blur = world.incident.fastest / FASTEST_OF_A_CPU * BLUR_OF_A_CPU;
     let (shown, flushed) = (reading.cache(), world.read_flushed().cache());
     let cache = shown.clamp(flushed.saturating_sub(blur), flushed.saturating_add(blur));
-    let used = reading.usage - cache.min(reading.usage);
+    let used = reading.usage - cache.min(reading.usage) + world.kept();
     MachineMemory {
         total: capacity,
         available: capacity.saturating_sub(used),

@@ -126,6 +126,8 @@ pub struct Incident {
     /// Where lines and limits change their course, ascending.
     pub marks: Vec<u64>,
     pub end: u64,
+    /// Of what processes free the CPUs keep so much at most in their lists of free pages, in bytes: it is not in `MemAvailable`.
+    pub kept: f64,
 }
 
 /// A pod as it is now. Amounts are bytes.
@@ -202,6 +204,8 @@ pub struct World<'a> {
     pub totals: Totals,
     orphans: Totals,
     swapped: f64,
+    /// What the CPUs keep in their lists of free pages.
+    kept: f64,
     history: VecDeque<(u64, Totals)>,
     /// Since when the threshold is crossed by memory that cannot be given back.
     pub short_since: Option<u64>,
@@ -225,6 +229,7 @@ impl<'a> World<'a> {
             totals: Totals::default(),
             orphans: Totals::default(),
             swapped: 0.0,
+            kept: 0.0,
             history: VecDeque::new(),
             short_since: None,
             met_since: None,
@@ -304,6 +309,11 @@ impl<'a> World<'a> {
             mib(state.tmpfs),
             mib(state.cache.usage())
         )
+    }
+
+    /// What the CPUs keep in their lists of free pages, in bytes.
+    pub fn kept(&self) -> u64 {
+        self.kept as u64
     }
 
     pub fn read(&self) -> Reading {
@@ -516,6 +526,7 @@ impl<'a> World<'a> {
         let elapsed = (to - self.now) as f64 / SECOND as f64;
         self.now = to;
         let mut sum = self.orphans;
+        let mut freed = 0.0;
         let dirty = self.totals.dirty;
         for (pod, spec) in self.pods.iter_mut().zip(&self.incident.pods) {
             if pod.removed {
@@ -523,7 +534,11 @@ impl<'a> World<'a> {
             }
             match pod.dies.filter(|dies| *dies <= to) {
                 None => grow(pod, spec, from, clock),
-                Some(dies) => die(pod, spec, dies, to),
+                Some(dies) => {
+                    let before = pod.anon;
+                    die(pod, spec, dies, to);
+                    freed += before - pod.anon;
+                }
             }
             if pod.exited.is_some_and(|exited| exited + spec.unmount <= to) {
                 (pod.removed, pod.anon, pod.tmpfs) = (true, 0.0, 0.0);
@@ -544,6 +559,9 @@ impl<'a> World<'a> {
             self.turn_clean(written / sum.dirty);
         }
         self.reclaim((sum.dirty - dirty).max(0.0), elapsed);
+        // Where nothing else is free they are emptied.
+        let free = (self.incident.capacity as f64 - self.totals.usage()).max(0.0);
+        self.kept = (self.kept + freed).min(self.incident.kept).min(free);
         let (threshold, resolved) = self.limits();
         let room = self.incident.capacity as f64 - self.totals.hard;
         let level = match self.short_since {

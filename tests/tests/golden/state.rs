@@ -37,6 +37,7 @@ fn incident(is_full: bool) -> Incident {
         },
         swap_free: 18,
         guard: 8,
+        is_freed_late: false,
         bounded: Bounded {
             grown: 24,
             growth: 19,
