@@ -43,12 +43,12 @@ pub struct Sample {
     /// The part of the amount that statistics do not list yet: what it is, a later sample tells.
     #[serde(default)]
     pub unlisted: u64,
-    /// What victims have freed so far without its being available at once: CPUs keep it in their lists of free pages.
+    /// What of the CPUs' lists of free pages is left out of the amount; 0 where these were not read.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub kept: u64,
+    pub in_lists: u64,
 }
 
-fn is_zero(amount: &u64) -> bool {
+pub(crate) fn is_zero(amount: &u64) -> bool {
     *amount == 0
 }
 
@@ -63,8 +63,7 @@ impl Sample {
     /// of it.
     fn unknown_since(&self, begin: Self) -> i128 {
         let unlisted = self.unlisted.saturating_sub(begin.unlisted);
-        let kept = self.kept.saturating_sub(begin.kept);
-        self.bookkeeping_since(begin) + i128::from(unlisted) + i128::from(kept)
+        self.bookkeeping_since(begin) + i128::from(unlisted)
     }
 
     /// What kernel memory may have grown by for the page cache that was written meanwhile: inodes, dentries and buffer heads, which
@@ -128,6 +127,7 @@ impl Growth {
         if self.latest.is_some_and(|latest| time <= latest.time) {
             return;
         }
+        self.follow_lists(sample.in_lists);
         self.latest = Some(sample);
         let mut length = SHORTEST_NS;
         for window in &mut self.windows {
@@ -142,13 +142,8 @@ impl Growth {
         }
     }
 
-    /// What victims have freed so far without its being available, as of the last sample.
-    pub fn kept(&self) -> u64 {
-        self.latest.map_or(0, |latest| latest.kept)
-    }
-
-    /// What may have left the counters of victims since the last sample without being available yet: it is no growth of others. The
-    /// kernel uncharges a page before it frees it, and CPUs keep freed pages in lists of their own.
+    /// What may have left the counters of victims since the last sample without being free yet, for the kernel uncharges a page
+    /// before it frees it: no growth of others, as far as the next sample does not show it again.
     pub fn freed_late(&self, sample: Sample) -> u64 {
         self.latest.map_or(0, |last| {
             let left = last.dying.saturating_sub(sample.dying);
@@ -171,6 +166,26 @@ impl Growth {
             window.next = window.next.and_then(without);
         }
         self.latest = self.latest.and_then(without);
+    }
+
+    /// Where the lists of free pages are read from now on, or are read no longer, the amount is another one, and nothing has grown.
+    fn follow_lists(&mut self, in_lists: u64) {
+        let before = self.latest.map_or(0, |latest| latest.in_lists);
+        if (before == 0) == (in_lists == 0) {
+            return;
+        }
+        let counted_anew = |sample: Sample| Sample {
+            amount: sample
+                .amount
+                .saturating_add(before)
+                .saturating_sub(in_lists),
+            ..sample
+        };
+        for window in &mut self.windows {
+            window.begin = window.begin.map(counted_anew);
+            window.next = window.next.map(counted_anew);
+        }
+        self.latest = self.latest.map(counted_anew);
     }
 
     /// Nothing of what was seen before tells of what is to come.
@@ -409,6 +424,24 @@ mod tests {
         // Kernel memory that is too much for them: a fork bomb.
         assert!(end(260, 260) < Some(500));
         assert!(end(40, 0) < Some(1000));
+    }
+
+    // R42
+    #[test]
+    fn what_lies_in_the_lists_of_the_cpus_is_no_growth_when_they_are_read() {
+        let mut growth = Growth::default();
+        let mut see = |ms: u64, amount: u64, in_lists: u64| {
+            growth.observe(Sample {
+                in_lists: in_lists * MIB,
+                ..sample(1 + ms * MS, amount * MIB)
+            });
+            growth.over(4 * MS).map_or(0, |grown| grown.amount / MIB)
+        };
+        assert_eq!([see(0, 500, 0), see(2, 502, 0), see(4, 504, 0)], [0, 2, 4]);
+        // Read from now on: 40 MiB lie there.
+        assert_eq!([see(6, 466, 40), see(8, 468, 70)], [6, 4]);
+        // And no longer; what grows goes on.
+        assert_eq!([see(10, 540, 0), see(12, 542, 0)], [6, 4]);
     }
 
     // R40

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     growers::STEADY_NS,
-    growth::{Grown, Growth, Room, Sample},
+    growth::{Grown, Growth, Room, Sample, is_zero},
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -76,10 +76,10 @@ pub struct Shortage {
     /// The growth that limits of the pods' own will end.
     #[serde(default)]
     pub bounded: Bounded,
-    /// What processes free is available only when the CPUs give it up (`MemAvailable` does not count their lists of free pages, which
-    /// hold up to an eighth of a zone). A cgroup's counter falls at once.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_freed_late: bool,
+    /// The part of what is available that lies in the CPUs' lists of free pages, which `MemAvailable` does not count; 0 where they were
+    /// not read.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub in_lists: u64,
 }
 
 /// The growth of cgroups that have limits of their own: there the kernel ends it, by an OOM kill within the pod.
@@ -226,20 +226,12 @@ impl Pace {
                 swap: seen.swap_free,
                 kernel: seen.kernel,
                 unlisted: seen.unlisted,
-                kept: 0,
+                in_lists: seen.in_lists,
             };
-            let (freed, kept) = (self.growth.freed_late(sample), self.growth.kept());
-            self.growth.observe(match seen.is_freed_late {
-                true => Sample {
-                    kept: kept.saturating_add(freed),
-                    ..sample
-                },
-                // Only as far as the next sample does not show it again.
-                false => Sample {
-                    unlisted: sample.unlisted.saturating_add(freed),
-                    ..sample
-                },
-            });
+            let unlisted = sample
+                .unlisted
+                .saturating_add(self.growth.freed_late(sample));
+            self.growth.observe(Sample { unlisted, ..sample });
         }
         let is_met = seen.is_met(self.is_resolving(now));
         self.met_since = is_met.then(|| self.met_since.unwrap_or(now));

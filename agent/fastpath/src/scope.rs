@@ -183,6 +183,13 @@ impl ScopeMonitor {
         if self.depends_on_statistics(cycle.woken, cycle.fastest_growth) {
             flush();
         }
+        let MemorySample {
+            available,
+            shortage,
+            ..
+        } = &self.sample;
+        let was_short = available.saturating_sub(shortage.in_lists) < limits.threshold;
+        self.scope.count_free_lists(was_short);
         self.stat_lag.bound(limits.threshold);
         let (look, lag) =
             self.stat_lag

@@ -13,7 +13,7 @@ use crate::{
         swap::SwapRoom,
     },
     pods::table::Entry,
-    proc::machine::MemAvailable,
+    proc::machine::{FreeLists, MemAvailable},
 };
 pub use accounting::{Accounting, Guard, GuardSource, MemorySample};
 
@@ -63,6 +63,9 @@ pub struct Scope {
     accounting: Accounting,
     /// What the kernel itself has available, where that guards the machine.
     machine: Option<MemAvailable>,
+    /// Beside `machine`, if that is read.
+    free_lists: Option<FreeLists>,
+    counts_free_lists: bool,
     /// Where it may be swapped out to.
     swap: Option<SwapRoom>,
     /// All pods together can swap out so many bytes more, and may.
@@ -160,6 +163,8 @@ impl Scope {
             cgroup: cgroup.with_kernel_counter(),
             signal,
             machine: None,
+            free_lists: None,
+            counts_free_lists: false,
             accounting: Accounting {
                 capacity,
                 limits,
@@ -182,6 +187,10 @@ impl Scope {
             (None, Version::V1) => GuardSource::CgroupV1,
             (None, Version::V2) => GuardSource::CgroupV2,
         };
+        self.free_lists = machine
+            .is_some()
+            .then(|| FreeLists::open(Path::new("/proc")))
+            .flatten();
         self.accounting.guard = Some(Guard { source, amount });
         self.machine = machine;
         self
@@ -268,6 +277,12 @@ impl Scope {
         self.accounting.protected = bytes;
     }
 
+    /// Whether what lies in the CPUs' lists of free pages counts as available on the machine: for a scope that is short and not at the
+    /// look at which it becomes so, as it takes time to read.
+    pub fn count_free_lists(&mut self, counts: bool) {
+        self.counts_free_lists = counts;
+    }
+
     /// Reads it now. Does not allocate.
     ///
     /// # Errors
@@ -275,10 +290,22 @@ impl Scope {
     pub fn sample(&self) -> io::Result<MemorySample> {
         let reading = self.cgroup.read()?;
         let machine = self.machine.as_ref();
-        let machine = machine.and_then(|machine| machine.read().ok());
+        let mut machine = machine.and_then(|machine| machine.read().ok());
+        let mut in_lists = 0;
+        if let (Some(machine), Some(lists), true) =
+            (&mut machine, &self.free_lists, self.counts_free_lists)
+        {
+            in_lists = lists.read().unwrap_or(0);
+            machine.available = machine
+                .available
+                .saturating_add(in_lists)
+                .min(machine.total);
+        }
         let swap = self.swap.as_ref().map(|swap| swap.read(self.pod_swap));
         let swap = swap.unwrap_or_default();
-        Ok(self.accounting.sample(&reading, machine, swap))
+        let mut sample = self.accounting.sample(&reading, machine, swap);
+        sample.shortage.in_lists = in_lists;
+        Ok(sample)
     }
 }
 

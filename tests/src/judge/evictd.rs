@@ -91,12 +91,12 @@ fn accounting(world: &World<'_>) -> Accounting {
 }
 
 /// What `MemAvailable` shows: it is made of counters of which each CPU keeps a little to itself.
-fn machine_memory(world: &World<'_>, reading: &Reading) -> MachineMemory {
+fn machine_memory(world: &World<'_>, reading: &Reading, in_lists: u64) -> MachineMemory {
     let capacity = world.incident.capacity;
     let blur = world.incident.fastest / FASTEST_OF_A_CPU * BLUR_OF_A_CPU;
     let (shown, flushed) = (reading.cache(), world.read_flushed().cache());
     let cache = shown.clamp(flushed.saturating_sub(blur), flushed.saturating_add(blur));
-    let used = reading.usage - cache.min(reading.usage) + world.kept();
+    let used = reading.usage - cache.min(reading.usage) + world.kept() - in_lists;
     MachineMemory {
         total: capacity,
         available: capacity.saturating_sub(used),
@@ -151,7 +151,14 @@ impl Evictd {
     /// As `ScopeMonitor::sample`.
     fn look_at_scope(&mut self, world: &World<'_>) {
         let (reading, unlisted) = self.read(world);
-        let machine = machine_memory(world, &reading);
+        let MemorySample {
+            available,
+            shortage,
+            ..
+        } = &self.sample;
+        let was_short = available.saturating_sub(shortage.in_lists) < world.limits().0;
+        let in_lists = if was_short { world.kept() } else { 0 };
+        let machine = machine_memory(world, &reading, in_lists);
         let swap = FreeSwap {
             free: reading.swap,
             usable: reading.swap,
@@ -165,6 +172,7 @@ impl Evictd {
         };
         self.sample = accounting(world).sample(&memory, Some(machine), swap);
         self.sample.shortage.unlisted = unlisted;
+        self.sample.shortage.in_lists = in_lists;
     }
 
     /// Bytes that may still be used before the threshold is met.

@@ -37,7 +37,7 @@ fn incident(is_full: bool) -> Incident {
         },
         swap_free: 18,
         guard: 8,
-        is_freed_late: false,
+        in_lists: 0,
         bounded: Bounded {
             grown: 24,
             growth: 19,

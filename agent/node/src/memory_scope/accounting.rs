@@ -258,7 +258,7 @@ impl Accounting {
             swap_free: free,
             guard: amount.min(threshold),
             bounded: Bounded::default(),
-            is_freed_late: machine.is_some_and(|word| word.used.is_some()),
+            in_lists: 0,
         }
     }
 

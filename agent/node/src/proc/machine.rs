@@ -3,10 +3,11 @@
 use std::{
     fs::{self, File},
     io,
+    os::unix::fs::FileExt as _,
     path::Path,
 };
 
-use evictd_sys::fs::PathError;
+use evictd_sys::{fs::PathError, page::page_size};
 
 use crate::kernfile::{bad_message, malformed, number, open_primed, pread};
 
@@ -96,6 +97,49 @@ pub struct MachineMemory {
     pub total: u64,
     /// `MemAvailable`.
     pub available: u64,
+}
+
+/// The CPUs' lists of free pages (`per_cpu_pages`), held open. What processes free lies there first, up to an eighth of a zone since 6.7,
+/// and is not in `MemAvailable`; the kernel takes it from there before the OOM killer comes.
+#[derive(Debug)]
+pub struct FreeLists(File);
+
+/// With more CPUs it takes too long to read all their lists: some 10 us for each.
+const MOST_CPUS: u64 = 32;
+/// Before each number of pages.
+const COUNT: &[u8] = b"count:";
+
+impl FreeLists {
+    /// Opens `zoneinfo` below a procfs mount; `None` where it cannot be read, or there are too many CPUs.
+    pub fn open(proc: &Path) -> Option<Self> {
+        let file = open_primed(&proc.join("zoneinfo")).ok()?;
+        (online_cpus() <= MOST_CPUS).then_some(Self(file))
+    }
+
+    /// Bytes at this moment. Does not allocate.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(&self) -> io::Result<u64> {
+        let mut buffer = [0; MEMINFO];
+        let (mut pages, mut offset, mut begun) = (0_u64, 0, 0);
+        loop {
+            let free = buffer.get_mut(begun..).unwrap_or_default();
+            let read = self.0.read_at(free, offset)?;
+            if read == 0 {
+                return Ok(pages.saturating_mul(page_size()));
+            }
+            offset += read as u64;
+            let text = buffer.get(..begun + read).unwrap_or_default();
+            let mut lines = text.split(|byte| *byte == b'\n');
+            // The last one goes on in the next part.
+            let rest = lines.next_back().map_or(0, <[u8]>::len);
+            let count = |line: &[u8]| number(line.trim_ascii().strip_prefix(COUNT)?.trim_ascii());
+            pages = lines.filter_map(count).fold(pages, u64::saturating_add);
+            buffer.copy_within(begun + read - rest..begun + read, 0);
+            begun = rest;
+        }
+    }
 }
 
 /// What the machine's memory is used for, held open: its counters are exact to a few pages of each CPU, where those of cgroups
@@ -213,6 +257,26 @@ pub fn online_cpus() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn free_pages_of_all_cpus_are_added_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let cpu = |count: u64| {
+            format!("    cpu: 0\n              count:    {count}\n              high:     8\n")
+        };
+        // More than one part, whose borders lie within lines.
+        let zone = |counts: &[u64]| {
+            let cpus: String = counts.iter().map(|count| cpu(*count)).collect();
+            format!("Node 0, zone  Normal\n  pages free     9\n  pagesets\n{cpus}  start_pfn:  1\n")
+        };
+        let counts: Vec<u64> = (0..300).collect();
+        let text = zone(&counts) + &zone(&[7]);
+        fs::write(dir.path().join("zoneinfo"), text).unwrap();
+        let lists = FreeLists(File::open(dir.path().join("zoneinfo")).unwrap());
+        assert_eq!(lists.read().unwrap(), (300 * 299 / 2 + 7) * page_size());
+        let of_machine = FreeLists::open(Path::new("/proc"));
+        assert!(of_machine.is_none_or(|lists| lists.read().unwrap() > 0));
+    }
 
     #[test]
     fn what_the_kernel_holds_available_is_read_in_bytes() {
