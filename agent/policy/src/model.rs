@@ -93,7 +93,7 @@ impl EvictionPolicy {
         Ok(policy)
     }
 
-    /// Whoever may create a pod chooses its labels and its gates' answers. A policy that depends on them has to name the
+    /// The author of a pod chooses its labels and can influence its gates' answers. A policy that depends on them has to name the
     /// namespaces whose authors it trusts.
     fn check_namespaces(&self) -> Result<(), ConfigError> {
         let missing = |reason: String| {
