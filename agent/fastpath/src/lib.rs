@@ -1,8 +1,8 @@
 //! The fast loop: from a tripped trigger to SIGKILL.
 //!
 //! One OS thread, not an async task, and a standby thread for when it is late. Between wake-up and SIGKILL it allocates nothing, takes
-//! no lock but the one that says which of the two decides, makes no network call, opens no file, and kills on values read at
-//! that moment, never on cached ones (kubernetes/kubernetes#51745 is what happens otherwise); bounds that are a fraction of a
+//! no lock but the one that says which of the two decides, makes no network call, opens no file that can be kept open, and kills on
+//! values read at that moment, never on cached ones (kubernetes/kubernetes#51745 is what happens otherwise); bounds that are a fraction of a
 //! millisecond old only tell which pods it need not ask. All that may take its time leaves through a bounded queue and is done
 //! elsewhere.
 #![cfg_attr(test, allow(clippy::disallowed_types, clippy::disallowed_methods))]
