@@ -331,8 +331,7 @@ impl MemoryMonitor {
 
 /// What a fast path needs.
 pub struct Setup {
-    /// The node, and the pods' cgroup if that one is watched too: at least one, at most
-    /// [`MAX_SCOPES`](evictd_node::trigger::memory::MAX_SCOPES).
+    /// The node, and the pods' cgroup if that one is watched too: at least one, at most [`MAX_SCOPES`].
     pub scopes: Vec<Scope>,
     /// The hook that watches them, built for the same cgroups in the same order.
     pub trigger: Box<dyn MemoryTrigger>,
