@@ -143,7 +143,7 @@ impl Kept {
         evaluator.set_cluster_addresses(ClusterAddresses::default());
         evaluator.set_policies(PolicySet::new(policies));
         let table = node.table();
-        evaluator.present(&table.entries);
+        evaluator.set_pods(&table.entries);
         let worker = Worker::start(Arc::clone(&evaluator)).expect("a thread");
         Self {
             evaluator,

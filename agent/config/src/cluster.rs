@@ -1,4 +1,4 @@
-//! `cluster`: how to reach the API server, and what may be done there.
+//! `cluster`: how to reach the API server, and what the agent does there.
 
 use std::{env, fmt, path::PathBuf, time::Duration};
 
@@ -13,7 +13,7 @@ mod taint;
 pub use fleet::FleetConfig;
 pub use taint::{DEFAULT_TAINT_PREFIX, TaintConfig, TaintEffect};
 
-/// Variable with the node's name, as a DaemonSet sets it from `spec.nodeName`.
+/// Environment variable with the node's name; a DaemonSet sets it from `spec.nodeName`.
 const NODE_NAME: &str = "NODE_NAME";
 
 /// The cluster that the node belongs to.
@@ -23,37 +23,36 @@ pub struct ClusterConfig {
     pub node_name: String,
     /// `cluster.kubeconfig`: how to reach the API server; the pod's service account by default.
     pub kubeconfig: Option<PathBuf>,
-    /// `cluster.kubeletConfig`: a KubeletConfiguration whose eviction settings hold where the file has none. While it cannot be
-    /// read, `/configz` or the kubelet's defaults stand in for it.
+    /// `cluster.kubeletConfig`: a KubeletConfiguration for eviction settings that this file lacks. While it cannot be read,
+    /// `/configz` or the kubelet's defaults stand in for it.
     pub kubelet_config: Option<PathBuf>,
-    /// `cluster.kubeletConfigDir`: the kubelet's `--config-dir`, whose files are merged into `kubeletConfig`. One that is not there
-    /// has no files.
+    /// `cluster.kubeletConfigDir`: the kubelet's `--config-dir`, whose files are merged into `kubeletConfig`. A missing directory
+    /// counts as empty.
     pub kubelet_config_dir: Option<PathBuf>,
-    /// `cluster.configz`: take those settings from the running kubelet, through the API server's node proxy. Needs the
-    /// right to `get nodes/proxy`, which is far more than evictd needs otherwise: off by default.
+    /// `cluster.configz`: ask the running kubelet for these settings, through the API server's node proxy. Off by default: it
+    /// needs the right to `get nodes/proxy`, which is far more than evictd needs otherwise.
     pub configz: bool,
-    /// `cluster.admissionPolicies`: whether admission policies hold each agent's token to its node, which the agent then tests; by
-    /// default where it has the service account's token.
+    /// `cluster.admissionPolicies`: whether admission policies restrict each agent's token to its own node; the agent then tests
+    /// this. By default on where the agent has the service account's token.
     pub admission_policies: bool,
-    /// `cluster.softOverrideAfter`: how long PodDisruptionBudgets may refuse soft evictions; `None`, the default, is as
-    /// long as the hard threshold is not met.
+    /// `cluster.softOverrideAfter`: how long PodDisruptionBudgets may refuse soft evictions; `None`, the default: until the hard
+    /// threshold is met.
     pub soft_override_after: Option<Duration>,
-    /// `cluster.evictedPods`: what becomes of an evicted pod's object.
+    /// `cluster.evictedPods`: what happens to an evicted pod's object.
     pub evicted_pods: EvictedPods,
-    /// `cluster.taint`: lead new pods elsewhere by a taint while a condition holds; `None` where it is `false`.
+    /// `cluster.taint`: the taint that keeps new pods away while a condition holds; `None` where the field is `false`.
     pub taint: Option<TaintConfig>,
-    /// `cluster.formerTaintKeyPrefixes`: prefixes that `taint.keyPrefix` had before; taints of theirs on the node are removed.
+    /// `cluster.formerTaintKeyPrefixes`: earlier values of `taint.keyPrefix`; the agent removes taints with these from its node.
     pub former_taint_prefixes: Vec<String>,
-    /// `cluster.pauseConfigMap`, as `namespace/name`: while its entry `paused` is `true` no agent evicts; `None` by
-    /// default.
+    /// `cluster.pauseConfigMap`, as `namespace/name`: while its entry `paused` is `true`, no agent evicts; `None` by default.
     pub pause_config_map: Option<ConfigMapName>,
-    /// `cluster.serviceCIDRs`: the networks of ClusterIPs, at which gates ask only where their policy says so. None: the network
+    /// `cluster.serviceCIDRs`: the networks of ClusterIPs, which gates may ask only where their policy says so. Empty: the network
     /// around the address of the Service `kubernetes`.
     pub service_networks: Vec<IpNet>,
-    /// `cluster.fleetBrake`: slow down and pause when many nodes evict; `None` by default.
+    /// `cluster.fleetBrake`: slows down and pauses evictions when many nodes evict; `None` by default.
     pub fleet_brake: Option<FleetConfig>,
-    /// `cluster.tenantPolicies.maxGrace`: follow PodEvictionPolicies, and grant their pods at most this grace; `None` by default:
-    /// they mean nothing.
+    /// `cluster.tenantPolicies.maxGrace`: the agent follows PodEvictionPolicies and grants at most this grace; `None`, the default:
+    /// it ignores them.
     pub tenant_grace: Option<Duration>,
 }
 
@@ -142,7 +141,7 @@ fn config_map(
     }
 }
 
-/// It becomes part of URLs and selectors: an RFC 1123 subdomain and nothing else.
+/// Whether a name is an RFC 1123 subdomain: the name becomes part of URLs and selectors.
 fn is_subdomain(name: &str) -> bool {
     let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
     let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
@@ -153,13 +152,13 @@ fn is_subdomain(name: &str) -> bool {
         && ends(bytes.last())
 }
 
-/// What becomes of an evicted pod's object.
+/// What happens to an evicted pod's object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvictedPods {
-    /// It is deleted.
+    /// The agent deletes it.
     #[default]
     Delete,
-    /// It stays as the kubelet's evictions leave it: phase `Failed`, reason `Evicted`.
+    /// It stays, as after an eviction by the kubelet: phase `Failed`, reason `Evicted`.
     Fail,
 }
 
@@ -167,7 +166,7 @@ impl EvictedPods {
     const CHOICES: [(&'static str, Self); 2] = [("Delete", Self::Delete), ("Fail", Self::Fail)];
 }
 
-/// A ConfigMap by its names.
+/// The namespace and the name of a ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigMapName {
     /// Its namespace.
@@ -216,7 +215,7 @@ mod tests {
             tenant_grace: None,
         };
         assert_eq!(least, expected);
-        // A token of one's own is none that a policy knows.
+        // The admission policies know only the service account's token.
         let own = json!({"nodeName": "n2", "kubeconfig": "/k"});
         assert!(!read(own).expect("a configuration").admission_policies);
     }

@@ -1,4 +1,4 @@
-//! `cri`: the container runtime that gives back what is no longer needed when a disk is short.
+//! `cri`: the container runtime, which removes unused containers and images when a disk is short.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -7,13 +7,13 @@ use serde_json::Value;
 use super::{ConfigError, duration};
 use crate::decode::ObjectDecoder;
 
-/// Where the runtime listens if nothing else is configured: the kubelet's default for `containerRuntimeEndpoint`.
+/// Default of `socket`: the kubelet's default of `containerRuntimeEndpoint`.
 const SOCKET: &str = "/run/containerd/containerd.sock";
-/// How long one call may take if nothing else is configured.
+/// Default of `requestTimeout`.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a reclaim may take if nothing else is configured; pods go when it is over.
+/// Default of `reclaimTimeout`.
 const RECLAIM_TIMEOUT: Duration = Duration::from_secs(30);
-/// The kubelet's default for `imageMinimumGCAge`.
+/// The kubelet's default of `imageMinimumGCAge`.
 const IMAGE_MINIMUM_GC_AGE: Duration = Duration::from_secs(120);
 
 /// How to reach the container runtime, and how long to wait for it.
@@ -23,14 +23,15 @@ pub struct CriConfig {
     pub socket: PathBuf,
     /// `cri.requestTimeout`: how long one call may take.
     pub request_timeout: Duration,
-    /// `cri.reclaimTimeout`: how long all of a reclaim may take.
+    /// `cri.reclaimTimeout`: how long a whole reclaim may take; after it pods are evicted.
     pub reclaim_timeout: Duration,
-    /// `cri.imageMinimumGCAge`, or the kubelet's field of this name: younger images stay.
+    /// `cri.imageMinimumGCAge`, or the kubelet's field of this name: younger images are not removed.
     pub image_minimum_gc_age: Duration,
 }
 
 impl CriConfig {
-    /// In a cluster there is a runtime unless `cri.enabled` is false; without one, only where `cri` says so.
+    /// Takes the field `cri`. In a cluster the runtime is used unless `cri.enabled` is false; without a cluster only if `cri` is
+    /// there.
     pub(super) fn take(
         fields: &mut ObjectDecoder,
         kubelet: Option<&Value>,
@@ -56,7 +57,7 @@ impl CriConfig {
         Ok(enabled.then_some(taken))
     }
 
-    /// What a KubeletConfiguration says of the runtime.
+    /// The runtime's settings in a KubeletConfiguration.
     fn of_kubelet(kubelet: Option<&Value>) -> Result<Self, ConfigError> {
         let text = |field: &str| {
             let text = kubelet.and_then(|k| k[field].as_str());
@@ -67,7 +68,7 @@ impl CriConfig {
         let field = "imageMinimumGCAge";
         let age = text(field)
             .map(|text| duration::parse(text).map_err(|e| ConfigError::text(field, text, e)));
-        // Zero is the kubelet's word for its default.
+        // In a KubeletConfiguration zero means the default.
         let age = age.transpose()?.filter(|age| !age.is_zero());
         Ok(Self {
             socket: found.transpose()?.unwrap_or_else(|| SOCKET.into()),
@@ -78,14 +79,14 @@ impl CriConfig {
     }
 }
 
-/// The path of a socket, as such or as the kubelet writes it: `unix:///run/x.sock`.
+/// The path of a socket, written as a path or in the kubelet's form `unix:///run/x.sock`.
 fn socket(field: &str, text: &str) -> Result<PathBuf, ConfigError> {
     let path = text.strip_prefix("unix://").unwrap_or(text);
     let wrong = |reason: &str| ConfigError::text(field, text, reason);
     if !path.starts_with('/') {
         return Err(wrong("must be the absolute path of a unix socket"));
     }
-    // It becomes part of a URI.
+    // The path becomes part of a URI.
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-@+:".contains(&b);
     if !path.bytes().all(plain) {
         return Err(wrong("must consist of letters, digits and /._-@+:"));

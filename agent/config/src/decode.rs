@@ -1,5 +1,5 @@
-//! Takes a parsed document apart field by field, so that every error can name the field, the value and the reason,
-//! and fields that no reader takes are found.
+//! Takes a parsed document apart field by field, so that every error names the field, the value and the reason, and unknown
+//! fields are found.
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
@@ -167,7 +167,7 @@ impl ObjectDecoder {
         parsed.map_err(|_| ConfigError::text(self.path_of(name), &text, reason))
     }
 
-    /// Takes a field that is a text with a grammar of its own.
+    /// Takes a field that is a text, and parses it.
     pub fn parsed<T: FromStr>(&mut self, name: &str) -> Result<Option<T>, ConfigError>
     where
         T::Err: ToString,
@@ -200,7 +200,7 @@ impl ObjectDecoder {
         }
     }
 
-    /// Ends the reading: a field that is left is one that does not exist.
+    /// Ends the decoding: a field that is left is unknown.
     pub fn deny_unknown_fields(self) -> Result<(), ConfigError> {
         match self.map.keys().next() {
             Some(name) => Err(ConfigError::UnknownField {

@@ -1,5 +1,5 @@
-//! The kubelet's `--config-dir`: files that are merged into its configuration, as `mergeKubeletConfigurations` in
-//! `cmd/kubelet/app/server.go` does it.
+//! The kubelet's `--config-dir`: files that are merged into its configuration, as by `mergeKubeletConfigurations` in
+//! `cmd/kubelet/app/server.go`.
 
 use std::{
     fs, io,
@@ -10,15 +10,15 @@ use serde_json::{Map, Value};
 
 use super::{ConfigError, read_written_document, thresholds::DEFAULT_EVICTION_HARD};
 
-/// What the files' names end with; others are passed over.
+/// The extension of the files; others are ignored.
 const EXTENSION: &str = "conf";
-/// So many files are read; the kubelet has no limit.
+/// Most files that are read. The kubelet has no limit.
 const MOST_FILES: usize = 1024;
-/// The fields that a KubeletConfiguration has for its own sake.
+/// The fields that name a document's type.
 const TYPE: [&str; 2] = ["apiVersion", "kind"];
 
-/// The files of a directory and of those below it, in the order in which the kubelet merges them: lexical, each directory
-/// where its name stands.
+/// The files of a directory and its subdirectories, in the order in which the kubelet merges them: by name, each subdirectory
+/// at the place of its name.
 ///
 /// # Errors
 /// A directory cannot be read, or has too many files.
@@ -38,7 +38,7 @@ fn collect(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), ConfigError
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();
-        // A link to a directory is not followed, and is no file to read either.
+        // A symbolic link to a directory is not followed; reading it as a file fails.
         if entry.file_type().map_err(failed)?.is_dir() {
             collect(&path, found)?;
         } else if path.extension().is_some_and(|e| e == EXTENSION) {
@@ -55,7 +55,7 @@ fn collect(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), ConfigError
 /// Reads the files of a directory.
 ///
 /// # Errors
-/// One that cannot be read, is neither YAML nor JSON, or is no KubeletConfiguration.
+/// A file cannot be read, is neither YAML nor JSON, or is no KubeletConfiguration.
 pub fn read(directory: &Path) -> Result<Vec<Value>, ConfigError> {
     files(directory)?
         .iter()
@@ -82,11 +82,11 @@ fn read_one(path: &Path) -> Result<Value, ConfigError> {
     }
 }
 
-/// Merges drop-ins into the kubelet's configuration file, or into nothing: maps field by field, everything else as a whole, and
-/// null takes a field away (RFC 7396).
+/// Merges drop-ins into the kubelet's configuration file, if there is one: maps field by field, everything else as a whole; null
+/// removes a field (RFC 7396).
 ///
-/// The kubelet sets the default hard thresholds when it reads a file that has none, and merges then: a drop-in that names one of
-/// them leaves the others in force. Without a file there are none but the drop-ins'.
+/// When the kubelet's file has no hard thresholds, the kubelet sets its defaults before it merges: a drop-in with one threshold
+/// leaves the other defaults in force. Without a file only the drop-ins' thresholds hold.
 pub fn merge(base: Option<Value>, drop_ins: Vec<Value>) -> Option<Value> {
     if drop_ins.is_empty() {
         return base;

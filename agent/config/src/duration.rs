@@ -1,4 +1,4 @@
-//! Go's `time.ParseDuration`: `1m30s`, `500ms`, `1.5h`, as the kubelet's configuration writes durations.
+//! Parses durations as Go's `time.ParseDuration`, which the kubelet uses: `1m30s`, `500ms`, `1.5h`.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ pub enum DurationError {
     Negative,
 }
 
-/// The largest magnitude while reading: one more than fits, because -2^63 ns is a duration and 2^63 ns is not.
+/// The largest absolute value, in nanoseconds: -2^63 ns is a duration, though 2^63 ns is not.
 const LIMIT: u64 = 1 << 63;
 
-/// Reads a duration of nanoseconds; negative ones are durations too.
+/// Parses a duration into nanoseconds; it may be negative.
 fn parse_nanos(text: &str) -> Result<i64, DurationError> {
     let negative = text.starts_with('-');
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -52,7 +52,7 @@ fn parse_nanos(text: &str) -> Result<i64, DurationError> {
     }
 }
 
-/// Reads a duration that must not be negative.
+/// Parses a duration that must not be negative.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let nanos = parse_nanos(text)?;
     u64::try_from(nanos)
@@ -60,7 +60,7 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
         .map_err(|_| DurationError::Negative)
 }
 
-/// Reads one number with its unit; returns nanoseconds and what follows.
+/// Parses one number with its unit into nanoseconds; also returns the rest of the text.
 fn parse_part(text: &str) -> Result<(u64, &str), DurationError> {
     let (integer, rest) = take_digits(text);
     let (fraction, rest) = match rest.strip_prefix('.') {
@@ -109,7 +109,7 @@ fn take_digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
 
-/// `0.<digits>` of a unit, in nanoseconds, rounded down; digits that a u64 cannot hold make no difference.
+/// `0.<digits>` of a unit, in nanoseconds, rounded down. Digits beyond a u64 are ignored.
 fn fraction_of(digits: &str, unit: u64) -> u64 {
     let mut numerator: u64 = 0;
     let mut denominator: f64 = 1.0;

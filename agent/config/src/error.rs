@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration, in one line each.
+//! Errors of a configuration, each in one line.
 
 use std::{io, path::PathBuf};
 
@@ -12,7 +12,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file is neither YAML nor JSON.
@@ -20,7 +20,7 @@ pub enum ConfigError {
     Syntax {
         /// The file.
         path: PathBuf,
-        /// What the parser said, in one line.
+        /// The parser's message, in one line.
         reason: String,
     },
     /// A field that does not exist.
@@ -51,7 +51,7 @@ impl ConfigError {
         }
     }
 
-    /// The same for a value that is a text.
+    /// As [`Self::value`], for a value that is a text.
     pub fn text(field: impl Into<String>, value: &str, reason: impl ToString) -> Self {
         Self::value(field, &Value::from(value), reason)
     }

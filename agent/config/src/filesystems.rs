@@ -5,23 +5,23 @@ use std::path::{Path, PathBuf};
 use super::ConfigError;
 use crate::decode::ObjectDecoder;
 
-/// The kubelet's root directory if nothing else is configured (`--root-dir`).
+/// The default of the kubelet's root directory (`--root-dir`).
 pub const KUBELET: &str = "/var/lib/kubelet";
-/// Where the usual runtimes keep images and writable layers: containerd, CRI-O, Docker.
+/// Where containerd, CRI-O and Docker keep images and writable layers.
 const RUNTIMES: [&str; 3] = [
     "/var/lib/containerd",
     "/var/lib/containers/storage",
     "/var/lib/docker",
 ];
 
-/// Directories by which the filesystems are known. What is not configured is found.
+/// One directory on each filesystem. Directories that are not configured are looked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilesystemPaths {
     /// `filesystems.nodefs`: the kubelet's root directory.
     pub nodefs: Option<PathBuf>,
     /// `filesystems.imagefs`: where the runtime keeps images.
     pub imagefs: Option<PathBuf>,
-    /// `filesystems.containerfs`: where it keeps writable layers.
+    /// `filesystems.containerfs`: where the runtime keeps writable layers.
     pub containerfs: Option<PathBuf>,
 }
 
@@ -39,15 +39,15 @@ impl FilesystemPaths {
         Ok(taken)
     }
 
-    /// nodefs, imagefs and containerfs: what is configured, else what is there. Without images of their own all lie with
-    /// the kubelet. `None`: there is no kubelet here and nothing is configured.
+    /// The directories of nodefs, imagefs and containerfs: those that are configured, else those that exist. Without an image
+    /// directory all three are the kubelet's root directory. `None`: no kubelet is here and nothing is configured.
     pub fn resolve(&self) -> Option<[PathBuf; 3]> {
         let present = |path: &str| Some(PathBuf::from(path)).filter(|p| p.is_dir());
         let nodefs = self.nodefs.clone().or_else(|| present(KUBELET))?;
         let found = || RUNTIMES.iter().find_map(|path| present(path));
         let imagefs = match (&self.imagefs, &self.nodefs) {
             (Some(configured), _) => configured.clone(),
-            // Who says where nodefs is and nothing else has no images to speak of.
+            // A configuration with nodefs alone means that images lie there too.
             (None, Some(nodefs)) => nodefs.clone(),
             (None, None) => found().unwrap_or_else(|| nodefs.clone()),
         };

@@ -1,4 +1,5 @@
-//! A floor that no node can keep below the hard threshold of the same file is a mistake that the file shows by itself.
+//! Refuses a `kernelFloor` that is not below the hard threshold of the same file for any node size. Where it depends on the node,
+//! the agent halves the threshold instead.
 
 use evictd_engine::{Signal, Threshold, ThresholdValue};
 
@@ -7,11 +8,11 @@ use super::{
     origin::{Origin, Origins},
 };
 
-/// Capacities of nodes, in bytes as powers of two: 64 MiB to 64 TiB.
+/// Sizes of nodes as powers of two, in bytes: 64 MiB to 64 TiB.
 const CAPACITIES: std::ops::RangeInclusive<u32> = 26..=46;
 
-/// Compares the floor with evictd's own hard threshold for nodes of all sizes. How the two compare on one node, and with what its
-/// kubelet says, is known on the node, which takes half of the threshold then.
+/// Compares the floor with evictd's own hard threshold for nodes of all sizes. A threshold of the kubelet is not compared: it can
+/// differ from node to node.
 pub(super) fn check(
     floor: &ThresholdValue,
     thresholds: &[Threshold],
@@ -64,7 +65,7 @@ mod tests {
             );
             assert!(error.starts_with(&expected), "{error}");
         }
-        // A share is more than a quantity on some nodes only.
+        // Whether a percentage is above a quantity depends on the node.
         for (hard, floor) in [
             ("100Mi", "99Mi"),
             ("5%", "4%"),

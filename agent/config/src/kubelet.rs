@@ -5,19 +5,18 @@ use std::{collections::BTreeMap, time::Duration};
 use evictd_engine::model::{quantity::Quantity, settings::EvictionConfig};
 
 use super::{
-    ConfigError,
-    beside::BesideKubelet,
-    duration,
+    ConfigError, duration,
+    hard_layers::HardLayers,
     origin::{Origin, Origins},
     statements::statements,
     thresholds::{DEFAULT_EVICTION_HARD, ENFORCE_PODS, Statements, ThresholdTexts},
 };
 use crate::decode::ObjectDecoder;
 
-/// How long a node condition stays after the last sign of pressure, if nothing is configured.
+/// Default of `evictionPressureTransitionPeriod`: how long a node condition stays after the last sign of pressure.
 pub const DEFAULT_PRESSURE_TRANSITION_PERIOD: Duration = Duration::from_secs(300);
 
-/// What `enforceNodeAllocatable` may hold.
+/// The entries that `enforceNodeAllocatable` may have.
 const ENFORCEABLE: [&str; 6] = [
     "none",
     ENFORCE_PODS,
@@ -27,7 +26,7 @@ const ENFORCEABLE: [&str; 6] = [
     "kube-reserved-compressible",
 ];
 
-/// The fields as they stand in a file; `None` is a field that is absent.
+/// The fields of one file; `None` is an absent field.
 #[derive(Debug, Default)]
 pub struct EvictionFields {
     hard: Option<Statements>,
@@ -62,16 +61,16 @@ impl EvictionFields {
         })
     }
 
-    /// Sets the transition period, which a file can only give as a text and never as zero.
+    /// Sets the transition period directly; in a file it is a text and never zero.
     pub fn with_transition_period(mut self, period: Option<Duration>) -> Self {
         self.pressure_transition_period = period.or(self.pressure_transition_period);
         self
     }
 
-    /// Fills in from `base` what is absent here.
+    /// Takes absent fields from `base`.
     fn or(self, base: Self) -> Self {
         Self {
-            // What the layers have made of it stands beside.
+            // `resolve_over` has taken the hard thresholds out of both.
             hard: None,
             soft: self.soft.or(base.soft),
             soft_grace_period: self.soft_grace_period.or(base.soft_grace_period),
@@ -91,19 +90,19 @@ impl EvictionFields {
 
     /// Applies the kubelet's defaults and parses the thresholds.
     pub fn resolve(self) -> Result<EvictionConfig, ConfigError> {
-        let (config, _) = self.resolve_over(Self::default(), &BesideKubelet::default())?;
+        let (config, _) = self.resolve_over(Self::default(), &HardLayers::default())?;
         Ok(config)
     }
 
-    /// The same for what the kubelet has below these fields, and where each threshold comes from.
+    /// As [`Self::resolve`], with the kubelet's fields below these ones; also answers where each threshold comes from.
     pub(super) fn resolve_over(
         mut self,
         mut kubelet: Self,
-        beside: &BesideKubelet,
+        hard_layers: &HardLayers,
     ) -> Result<(EvictionConfig, Origins), ConfigError> {
         let merge = self.merge_defaults.or(kubelet.merge_defaults) == Some(true);
         let (own, of_kubelet) = (self.hard.take(), kubelet.hard.take());
-        let hard = layers(own, of_kubelet, beside.fallback.as_ref(), merge);
+        let hard = layers(own, of_kubelet, hard_layers.fallback.as_ref(), merge);
         let origins = Origins {
             hard: hard
                 .iter()
@@ -117,7 +116,7 @@ impl EvictionFields {
         };
         let hard = hard.into_iter().map(|(signal, (text, _))| (signal, text));
         let mut config = self.or(kubelet).parse(hard.collect())?;
-        beside.raise(&mut config.thresholds, &origins);
+        hard_layers.raise(&mut config.thresholds, &origins);
         Ok((config, origins))
     }
 
@@ -149,8 +148,8 @@ impl EvictionFields {
     }
 }
 
-/// The hard thresholds with who says so. evictd's own replace the kubelet's whole map. The fallback is for signals of which the
-/// kubelet's says nothing, and stands for the defaults where there is no map.
+/// The hard thresholds, each with its origin. evictd's own map replaces the kubelet's as a whole. The fallback holds for signals that
+/// the kubelet's map does not name, and replaces the defaults where there is no map.
 fn layers(
     own: Option<Statements>,
     kubelet: Option<Statements>,
@@ -163,7 +162,7 @@ fn layers(
     let with_defaults = merge_defaults || is_unset && fallback.is_none();
     let defaults: Option<Statements> = with_defaults.then(|| defaults.collect());
     let fallback = fallback.filter(|_| own.is_none()).cloned();
-    // The later ones go on top. Defaults that are merged into the kubelet's map are part of it.
+    // A later layer replaces an earlier one. Defaults that the kubelet merges into its map are part of that map.
     let below = match is_unset {
         true => [(defaults, Origin::Defaults), (fallback, Origin::Fallback)],
         false => [(fallback, Origin::Fallback), (defaults, Origin::Defaults)],
@@ -191,7 +190,7 @@ fn transition_period(fields: &mut ObjectDecoder) -> Result<Option<Duration>, Con
     Ok((!period.is_zero()).then_some(period))
 }
 
-/// The memory in a map of resources to quantities; the other resources mean nothing here.
+/// The memory in a map of resources to quantities; other resources are ignored.
 fn reserved_memory(
     fields: &mut ObjectDecoder,
     name: &str,

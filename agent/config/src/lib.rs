@@ -1,6 +1,6 @@
-//! The configuration file: thresholds, quantities, durations.
+//! Decodes every document: the configuration file, the KubeletConfiguration, the pod manifest, pods and summaries of Kubernetes.
 //!
-//! What the kubelet has too is called as in the KubeletConfiguration; an absent field means the kubelet's default.
+//! Fields that the kubelet has too are named as in the KubeletConfiguration; an absent one means the kubelet's default.
 
 use std::{
     fs, io,
@@ -14,9 +14,8 @@ use evictd_engine::{
 };
 use serde_json::Value;
 
-use crate::{beside::BesideKubelet, decode::ObjectDecoder};
+use crate::{decode::ObjectDecoder, hard_layers::HardLayers};
 
-mod beside;
 mod cluster;
 mod cri;
 pub mod decode;
@@ -24,11 +23,12 @@ mod drop_ins;
 pub mod duration;
 mod error;
 mod filesystems;
-mod graduated;
+mod hard_layers;
 mod kernel_floor;
 pub mod kube;
 mod kubelet;
 mod metrics_tls;
+mod mitigation;
 mod origin;
 mod pinned_guard;
 pub mod pod_manifest;
@@ -53,7 +53,7 @@ pub use policy::PolicyConfig;
 pub use source::{KubeletDocument, KubeletFiles, KubeletSource};
 pub use thresholds::{DEFAULT_EVICTION_HARD, Statements, ThresholdTexts};
 
-/// Where the journal lives if nothing else is configured.
+/// Default of `stateDir`.
 pub const DEFAULT_STATE_DIR: &str = "/var/lib/evictd";
 
 /// Everything that can be configured.
@@ -61,7 +61,7 @@ pub const DEFAULT_STATE_DIR: &str = "/var/lib/evictd";
 pub struct Config {
     /// The kubelet's settings for eviction.
     pub eviction: EvictionConfig,
-    /// Where the thresholds come from.
+    /// Where each threshold comes from.
     pub origins: Origins,
     /// `mode`: how far the engine goes beyond the kubelet.
     pub mode: Mode,
@@ -69,39 +69,39 @@ pub struct Config {
     pub ranking_strategy: RankingStrategy,
     /// `scope`: what counts as the node.
     pub scope: Scope,
-    /// `podManifest`: a file that describes the pods, where no API server does.
+    /// `podManifest`: the file that describes the pods of a node without a cluster.
     pub pod_manifest: Option<PathBuf>,
-    /// `cluster`: the cluster that the node belongs to, if it does.
+    /// `cluster`: the cluster that the node belongs to, if any.
     pub cluster: Option<ClusterConfig>,
-    /// `stateDir`: where the journal lives.
+    /// `stateDir`: the directory of the journal.
     pub state_dir: PathBuf,
     /// `shadow`: decide and report, kill nothing.
     pub shadow: bool,
-    /// `memoryHook`: which hook of the order of preference watches memory; `auto` and none are the best that this kernel has.
+    /// `memoryHook`: the kernel hook that watches memory; `None` (`auto`) is the best one that this kernel has.
     pub memory_hook: Option<MemoryHook>,
     /// `accountReclaimableCache`: count page cache that can be reclaimed as available.
     pub account_reclaimable_cache: bool,
-    /// `memoryGuard`: less than this of what the kernel has available counts as less than the hard threshold. For the machine
-    /// that is its MemAvailable without what `memory.min` protects; for a cgroup of v1 what is free and what could be freed without
-    /// writing it first; for one of v2, where page cache is protected, what is left beside that. Without an amount it is 100 MiB.
-    /// Off in mode `kubelet` unless asked for.
-    pub memory_guard: Reserve,
-    /// `kernelFloor`: the limit at which the kernel itself kills the first victim; without an amount it is half of
-    /// the hard threshold.
-    pub kernel_floor: Reserve,
-    /// `pinnedGuard`: what the kernel does when the agent is stopped or gone.
+    /// `memoryGuard`: the hard threshold also counts as met when the kernel has less memory available than this. For the machine
+    /// that is MemAvailable less the memory that `memory.min` protects. For a cgroup v1 it is free memory plus memory that can be
+    /// freed without writing it to disk first; for a cgroup v2 with protected page cache, the memory that is left beside that
+    /// cache. Without an amount it is 100 MiB. Off in mode `kubelet` unless asked for.
+    pub memory_guard: OptionalAmount,
+    /// `kernelFloor`: the limit at which the kernel program itself kills the first victim; without an amount it is half of the
+    /// hard threshold.
+    pub kernel_floor: OptionalAmount,
+    /// `pinnedGuard`: the kernel program that acts when the agent is stopped or gone.
     pub pinned_guard: PinnedGuard,
     /// `filesystems`: where nodefs, imagefs and containerfs are.
     pub filesystems: FilesystemPaths,
-    /// `cri`: the container runtime, which gives back what is no longer needed when a disk is short; none is left alone.
+    /// `cri`: the container runtime that removes unused containers and images when a disk is short; `None`: it is not asked.
     pub cri: Option<CriConfig>,
-    /// `graduatedAction`: what is done about a soft threshold on memory before a pod is evicted.
-    pub graduated: MitigationConfig,
-    /// `policies`, `evictionRates`, `lastResort` and `gateSecrets`: who may be evicted, and when.
+    /// `graduatedAction`: the steps under a soft threshold on memory before a pod is evicted.
+    pub mitigation: MitigationConfig,
+    /// `policies`, `evictionRates`, `lastResort` and `gateSecrets`: which pods may be evicted, and when.
     pub policy: PolicyConfig,
     /// `metricsAddress`: where metrics are served, if at all.
     pub metrics_address: Option<SocketAddr>,
-    /// `metricsTls`: that they are served over TLS, and who may read them.
+    /// `metricsTls`: metrics are served over TLS, with these settings.
     pub metrics_tls: Option<MetricsTls>,
     /// `healthAddress`: where the kubelet's probes are answered, if at all.
     pub health_address: Option<SocketAddr>,
@@ -110,16 +110,16 @@ pub struct Config {
 /// What counts as the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// `scope.cgroup`: the directory of the cgroup that plays the node; none is the machine itself.
+    /// `scope.cgroup`: the directory of the cgroup that plays the node; `None`: the machine itself is the node.
     pub cgroup: Option<PathBuf>,
 }
 
-/// A limit of `memory.available` besides the thresholds.
+/// `memoryGuard` or `kernelFloor`: an amount of `memory.available` that can be switched off.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reserve {
-    /// Its `enabled`.
+pub struct OptionalAmount {
+    /// `enabled`.
     pub enabled: bool,
-    /// Its `memory.available`; `None` leaves the amount to the agent.
+    /// `memory.available`; `None`: the agent chooses the amount.
     pub memory_available: Option<ThresholdValue>,
 }
 
@@ -133,9 +133,8 @@ impl Config {
         Self::load_over(path, None)
     }
 
-    /// Reads a configuration file; the eviction fields that it lacks are taken from a KubeletConfiguration, whose
-    /// other fields mean nothing here. Without one, `cluster.kubeletConfig` may name it. The drop-ins of
-    /// `cluster.kubeletConfigDir` are merged into it.
+    /// Reads a configuration file. Eviction fields that it lacks come from the KubeletConfiguration at `kubelet_config`, else at
+    /// `cluster.kubeletConfig`, with the drop-ins of `cluster.kubeletConfigDir` merged into it.
     ///
     /// # Errors
     ///
@@ -146,13 +145,13 @@ impl Config {
         Self::from_values(document, kubelet)
     }
 
-    /// The same where a KubeletConfiguration that is missing or cannot be read is no error: what was known `before` stands in
-    /// for it, or `evictionHardFallback`, or the kubelet's defaults. Answers with what was used too.
+    /// As [`Config::load_over`], but a KubeletConfiguration that is missing or cannot be read is no error. The one known `before`
+    /// stands in for it, or `evictionHardFallback`, or the kubelet's defaults; the second value says which.
     ///
     /// # Errors
     ///
     /// As [`Config::load`], for either file, but for a KubeletConfiguration that cannot be read.
-    pub fn load_beside(
+    pub fn load_with_stand_in(
         path: &Path,
         kubelet_config: Option<&Path>,
         before: &KubeletDocument,
@@ -162,13 +161,13 @@ impl Config {
         Self::from_document(document, &files, before)
     }
 
-    /// The same for an agent that runs: it stays with these files of the kubelet's. `has_changed`: the file is another one than before,
-    /// and without a byte it is about to be written.
+    /// Reloads for a running agent, from the files it started with. `has_changed`: the file differs from before; an empty one
+    /// counts as not written yet, an error.
     ///
     /// # Errors
     ///
-    /// As [`Config::load_beside`].
-    pub fn load_again(
+    /// As [`Config::load_with_stand_in`].
+    pub fn reload(
         path: &Path,
         has_changed: bool,
         files: &KubeletFiles,
@@ -187,7 +186,7 @@ impl Config {
         before: &KubeletDocument,
     ) -> Result<(Self, KubeletDocument), ConfigError> {
         let mut kubelet = KubeletDocument::read(files, before)?;
-        let has_fallback = !document[beside::FALLBACK].is_null();
+        let has_fallback = !document[hard_layers::FALLBACK].is_null();
         let config = Self::from_values(document, kubelet.document.clone())?;
         if kubelet.source == KubeletSource::Defaults && has_fallback {
             kubelet.source = KubeletSource::Fallback;
@@ -208,9 +207,9 @@ impl Config {
         let cluster = ClusterConfig::take(&mut fields)?;
         let cri = CriConfig::take(&mut fields, kubelet_config.as_ref(), cluster.is_some())?;
         let base = kubelet_config.map_or_else(|| Ok(EvictionFields::default()), kubelet_fields)?;
-        let beside = BesideKubelet::take(&mut fields)?;
+        let hard_layers = HardLayers::take(&mut fields)?;
         let own = EvictionFields::take(&mut fields)?;
-        let (eviction, origins) = own.resolve_over(base, &beside)?;
+        let (eviction, origins) = own.resolve_over(base, &hard_layers)?;
         let mode = fields
             .choice(
                 "mode",
@@ -233,11 +232,11 @@ impl Config {
             shadow: fields.boolean("shadow")?.unwrap_or(false),
             memory_hook: fields.choice("memoryHook", &MEMORY_HOOKS)?.flatten(),
             account_reclaimable_cache: fields.boolean("accountReclaimableCache")?.unwrap_or(false),
-            memory_guard: Reserve::take(&mut fields, "memoryGuard", mode == Mode::Evictd)?,
-            kernel_floor: Reserve::take(&mut fields, "kernelFloor", true)?,
+            memory_guard: OptionalAmount::take(&mut fields, "memoryGuard", mode == Mode::Evictd)?,
+            kernel_floor: OptionalAmount::take(&mut fields, "kernelFloor", true)?,
             pinned_guard: pinned_guard::take(&mut fields)?,
             filesystems: FilesystemPaths::take(&mut fields)?,
-            graduated: graduated::take(&mut fields)?,
+            mitigation: mitigation::take(&mut fields)?,
             policy: PolicyConfig::take(&mut fields)?,
             metrics_address,
             metrics_tls: metrics_tls::take(
@@ -250,20 +249,24 @@ impl Config {
             cri,
         };
         fields.deny_unknown_fields()?;
-        if let (Some(_), Some(manifest)) = (&config.cluster, &config.pod_manifest) {
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Refuses fields that contradict each other.
+    fn check(&self) -> Result<(), ConfigError> {
+        if let (Some(_), Some(manifest)) = (&self.cluster, &self.pod_manifest) {
             return Err(ConfigError::text(
                 "podManifest",
                 &manifest.display().to_string(),
                 "cannot be used together with cluster: the API server says who runs here",
             ));
         }
-        if let (true, Some(floor)) = (
-            config.kernel_floor.enabled,
-            &config.kernel_floor.memory_available,
-        ) {
-            kernel_floor::check(floor, &config.eviction.thresholds, &config.origins)?;
+        let floor = &self.kernel_floor;
+        if let (true, Some(amount)) = (floor.enabled, &floor.memory_available) {
+            kernel_floor::check(amount, &self.eviction.thresholds, &self.origins)?;
         }
-        if let (Some(metrics), Some(health)) = (config.metrics_address, config.health_address)
+        if let (Some(metrics), Some(health)) = (self.metrics_address, self.health_address)
             && metrics == health
             && metrics.port() != 0
         {
@@ -273,11 +276,11 @@ impl Config {
                 "is metricsAddress too: each has a port of its own",
             ));
         }
-        Ok(config)
+        Ok(())
     }
 }
 
-/// What `memoryHook` may say.
+/// The values of `memoryHook`.
 const MEMORY_HOOKS: [(&str, Option<MemoryHook>); 6] = [
     ("auto", None),
     ("fexit", Some(MemoryHook::Fexit)),
@@ -298,23 +301,23 @@ impl Scope {
     }
 }
 
-impl Reserve {
+impl OptionalAmount {
     fn take(
         fields: &mut ObjectDecoder,
         name: &'static str,
         enabled: bool,
     ) -> Result<Self, ConfigError> {
-        let Some(mut reserve) = fields.object(name)? else {
+        let Some(mut amount) = fields.object(name)? else {
             return Ok(Self {
                 enabled,
                 memory_available: None,
             });
         };
         let taken = Self {
-            enabled: reserve.boolean("enabled")?.unwrap_or(true),
-            memory_available: reserve.parsed("memory.available")?,
+            enabled: amount.boolean("enabled")?.unwrap_or(true),
+            memory_available: amount.parsed("memory.available")?,
         };
-        reserve.deny_unknown_fields()?;
+        amount.deny_unknown_fields()?;
         Ok(taken)
     }
 }
@@ -334,7 +337,7 @@ fn kubelet_fields(document: Value) -> Result<EvictionFields, ConfigError> {
     EvictionFields::take(&mut fields)
 }
 
-/// Reads a YAML or JSON document; an empty one is null.
+/// Reads a YAML or JSON file; an empty one is null.
 ///
 /// # Errors
 /// The file cannot be read, or its syntax is wrong.
@@ -342,7 +345,7 @@ pub fn read_document(path: &Path) -> Result<Value, ConfigError> {
     parse_text(path, &read_text(path)?)
 }
 
-/// The same of a file that is never without a byte but for the moment before it is written. The kubelet refuses such files of its own
+/// As [`read_document`], but an empty file is an error: it is about to be written. The kubelet refuses an empty file too
 /// (`configfiles.Load`).
 fn read_written_document(path: &Path) -> Result<Value, ConfigError> {
     let text = read_text(path)?;
@@ -369,10 +372,10 @@ fn parse_text(path: &Path, text: &str) -> Result<Value, ConfigError> {
     })
 }
 
-/// A YAML or JSON document that was read elsewhere; an empty one is null.
+/// Parses a YAML or JSON document; an empty one is null.
 ///
 /// # Errors
-/// What is wrong with its syntax, in one line.
+/// The syntax error, in one line.
 pub fn parse_document(text: &str) -> Result<Value, String> {
     let document = serde_saphyr::from_str::<Option<Value>>(text);
     document.map(Option::unwrap_or_default).map_err(|error| {

@@ -1,4 +1,4 @@
-//! `metricsTls`: metrics over TLS, for those who may read them.
+//! `metricsTls`: metrics over TLS, for scrapers with a right to read them.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::decode::ObjectDecoder;
 pub struct MetricsTls {
     /// `certificateFile` and `privateKeyFile`; without them the agent signs a certificate itself.
     pub files: Option<CertificateFiles>,
-    /// `authorization`: only bearers of a token may read them that the API server knows and allows `get` on the path `/metrics`.
+    /// `authorization`: a scraper needs a token that the API server knows, with the right to `get` the path `/metrics`.
     pub authorization: bool,
 }
 
@@ -25,7 +25,7 @@ pub struct CertificateFiles {
     pub private_key: PathBuf,
 }
 
-/// Takes it; `is_served`: there is an address, `has_cluster`: there is an API server to ask.
+/// Takes the field `metricsTls`. `is_served`: metrics have an address; `has_cluster`: there is an API server that knows tokens.
 pub(super) fn take(
     fields: &mut ObjectDecoder,
     is_served: bool,

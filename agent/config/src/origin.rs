@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use evictd_engine::{Signal, Threshold, ThresholdValue};
 
-/// Who has set a threshold.
+/// Where a threshold comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
     /// The kubelet's defaults.
@@ -19,7 +19,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Its name for programs.
+    /// The origin's name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Defaults => "kubeletDefaults",
@@ -41,8 +41,8 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Where each threshold comes from. It changes nothing, so that all are equal: a configuration that says the same in another place
-/// is no other configuration.
+/// Where each threshold comes from. All values are equal to each other: a reload that finds the same thresholds in another place
+/// has nothing to put in force.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     pub(super) hard: BTreeMap<Signal, Origin>,
@@ -56,7 +56,7 @@ impl PartialEq for Origins {
 }
 
 impl Origins {
-    /// Where this threshold comes from. The pods' cgroup has that of the node, unless it is named.
+    /// Where this threshold comes from. The one of the pods' cgroup comes from where the node's does, unless a file names it.
     pub fn of(&self, threshold: &Threshold) -> Origin {
         if !threshold.is_hard() {
             return self.soft;
@@ -69,7 +69,7 @@ impl Origins {
         named.or_else(of_node).copied().unwrap_or_default()
     }
 
-    /// The same in words, with what was added to it.
+    /// Where this threshold comes from, in words, with the step that raised it.
     pub fn explain(&self, threshold: &Threshold) -> String {
         let origin = self.of(threshold);
         match &threshold.value {

@@ -1,4 +1,4 @@
-//! `pinnedGuard`: what the kernel does when the agent is stopped or gone.
+//! `pinnedGuard`: the kernel program that acts when the agent is stopped or gone.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -7,19 +7,19 @@ use serde_json::Value;
 use super::ConfigError;
 use crate::decode::ObjectDecoder;
 
-/// Where systemd mounts the BPF filesystem, and the agents' directory in it.
+/// Default of `directory`, below the mount point that systemd uses for the BPF filesystem.
 const DIRECTORY: &str = "/sys/fs/bpf/evictd";
-/// As long as a node may take to start the agent again, with its image to be pulled.
+/// Default of `expireAfter`: as long as a node may take to pull the image and start the agent again.
 const EXPIRE_AFTER: Duration = Duration::from_secs(600);
 
-/// What the kernel does when the agent is stopped or gone.
+/// The settings of the pinned guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinnedGuard {
-    /// Its `enabled`. Without a BPF filesystem it does nothing either.
+    /// `enabled`. Without a BPF filesystem there is no guard in any case.
     pub enabled: bool,
-    /// `directory`: on a BPF filesystem; each agent has a directory of its own in it.
+    /// `directory`: on a BPF filesystem; each agent has a subdirectory of its own.
     pub directory: PathBuf,
-    /// `expireAfter`: without an agent for so long the kernel kills no pod any more.
+    /// `expireAfter`: how long after the agent's end the kernel program still kills.
     pub expire_after: Duration,
 }
 

@@ -5,19 +5,19 @@
 //! - namespace: shop          # default: default
 //!   name: cache
 //!   uid: 6f1c...             # default: namespace/name
-//!   qosClass: Burstable      # default: what the memory request and limit make of it
+//!   qosClass: Burstable      # default: by the memory request and limit
 //!   priority: 100            # default: 0
-//!   static: false            # denied in `mode: kubelet`, judged by its priority otherwise
-//!   labels: {app: cache}     # what policies match and ask for; so are the five below
+//!   static: false            # true: protected in `mode: kubelet`, otherwise as its priority says
+//!   labels: {app: cache}     # for policies, as the next five fields
 //!   annotations: {}
 //!   owner: {kind: StatefulSet, name: cache, uid: 3f...}   # uid: kind/namespace/name by default
 //!   phase: Running
 //!   conditions: {Ready: "True"}
-//!   ip: 10.0.0.7             # where its gates are asked
+//!   ip: 10.0.0.7             # the server that its gates ask
 //!   requests: {memory: 64Mi}
 //!   limits: {memory: 128Mi}
 //!   cgroup: burstable/cache  # below the scope, or absolute
-//!   emptyDirs:               # what is in them goes with the pod, as in the kubelet
+//!   emptyDirs:               # emptied after an eviction, as by the kubelet
 //!   - {name: scratch, path: /srv/cache/scratch, sizeLimit: 1Gi}
 //! ```
 
@@ -33,11 +33,11 @@ use crate::{ConfigError, decode::ObjectDecoder, read_document};
 /// A pod and its cgroup directory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ManifestPod {
-    /// What the engine knows of it.
+    /// The pod, as the engine needs it.
     pub pod: Pod,
-    /// Its cgroup directory, absolute.
+    /// The absolute path of its cgroup directory.
     pub cgroup: PathBuf,
-    /// Its emptyDirs: the volume's name and the directory.
+    /// Its emptyDirs.
     pub empty_dirs: Vec<NamedDirectory>,
 }
 
@@ -96,14 +96,14 @@ fn pod(mut fields: ObjectDecoder, scope: &Path) -> Result<ManifestPod, ConfigErr
     let cgroup = scope.join(fields.required_text("cgroup")?);
     let request = memory(&mut fields, "requests")?;
     let limit = memory(&mut fields, "limits")?;
-    // A limit without a request is the request too, as in the API.
+    // As in the API, a limit without a request is also the request.
     let request = request.or(limit);
-    let made = match (request, limit) {
+    let derived = match (request, limit) {
         (None, None) => QosClass::BestEffort,
         (request, limit) if request == limit => QosClass::Guaranteed,
         _ => QosClass::Burstable,
     };
-    // The manifest knows of no containers; the kubelet's words speak of them.
+    // The manifest has no containers, but the kubelet's message names one.
     let container = Container {
         name: name.clone(),
         kind: ContainerKind::Regular,
@@ -119,7 +119,7 @@ fn pod(mut fields: ObjectDecoder, scope: &Path) -> Result<ManifestPod, ConfigErr
             .text("uid")?
             .unwrap_or_else(|| format!("{namespace}/{name}")),
         priority: fields.int32("priority")?.unwrap_or(0),
-        qos: fields.choice("qosClass", &CLASSES)?.unwrap_or(made),
+        qos: fields.choice("qosClass", &CLASSES)?.unwrap_or(derived),
         is_static: fields.boolean("static")?.unwrap_or(false),
         memory_request: request.unwrap_or(0),
         labels: fields.text_map("labels")?,
@@ -142,7 +142,7 @@ fn pod(mut fields: ObjectDecoder, scope: &Path) -> Result<ManifestPod, ConfigErr
     })
 }
 
-/// Local directories, as the engine knows them and where they are.
+/// The emptyDirs, as volumes for the engine and with their directories.
 fn empty_dirs(
     fields: &mut ObjectDecoder,
 ) -> Result<(Vec<Volume>, Vec<NamedDirectory>), ConfigError> {

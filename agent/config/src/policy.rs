@@ -1,4 +1,4 @@
-//! What the configuration says about policies.
+//! `policies`, `evictionRates`, `lastResort` and `gateSecrets`.
 
 use std::path::PathBuf;
 
@@ -8,16 +8,16 @@ use serde_json::Value;
 use super::ConfigError;
 use crate::decode::ObjectDecoder;
 
-/// `policies`, `evictionRates`, `lastResort`, `gateSecrets`.
+/// The fields about policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyConfig {
-    /// `policies`: files with policies, and directories of such files. In a cluster they come from the API server.
+    /// `policies`: files with policies, and directories of such files, beside the policies of the API server.
     pub files: Vec<PathBuf>,
-    /// `evictionRates.node`: at most so many evictions of this node's pods in a period.
+    /// `evictionRates.node`: the most evictions of this node's pods in a period.
     pub node_rate: Option<Rate>,
-    /// `evictionRates.owner`: the same for the pods of one owner.
+    /// `evictionRates.owner`: the most evictions of one owner's pods in a period.
     pub owner_rate: Option<Rate>,
-    /// `lastResort`: the pods that evictd may take when the policies deny all.
+    /// `lastResort`: the pods that may be evicted when the policies spare all, for memory and only where it is urgent.
     pub last_resort: LastResort,
     /// `gateSecrets`: the directory with the tokens and certificates that gates name.
     pub secrets: Option<PathBuf>,
@@ -60,7 +60,7 @@ impl PolicyConfig {
     }
 }
 
-/// `{evictions: 3, period: 10m}`.
+/// Takes a rate such as `{evictions: 3, period: 10m}`.
 fn rate(fields: &mut ObjectDecoder, name: &str) -> Result<Option<Rate>, ConfigError> {
     let Some(mut rate) = fields.object(name)? else {
         return Ok(None);
@@ -75,7 +75,7 @@ fn rate(fields: &mut ObjectDecoder, name: &str) -> Result<Option<Rate>, ConfigEr
     let reason = format!("must be a whole number between 1 and {most}");
     let number = number.ok_or_else(|| ConfigError::value(path, &evictions, reason))?;
     let path = rate.path_of("period");
-    // 0s is no limit: no eviction counts.
+    // A period of 0s is allowed and means no limit, since no eviction counts.
     let period = rate.duration("period")?;
     let period = period.ok_or_else(|| {
         ConfigError::value(

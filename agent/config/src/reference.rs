@@ -1,5 +1,5 @@
-//! Writes `docs/configuration.md`: the decoder tells which fields there are and what each takes, the tables keep what people
-//! wrote of each. A field that is new, gone or not described fails the test.
+//! Checks and writes the table in `docs/configuration.md`: fields, values and defaults come from the decoder, the meanings from
+//! the page itself. A field that is new, gone or not described fails the test.
 
 use std::{
     cell::RefCell,
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::Config;
 
-/// Fields that have no default and stand in the documents of defaults.
+/// Fields without a default that [`spelled_out`] has to name.
 const NAMES: [&str; 3] = [
     "cluster.nodeName",
     "cluster.fleetBrake.configMap",
@@ -24,7 +24,7 @@ thread_local! {
     static TAKEN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// A decoder has asked for this field.
+/// Records that a decoder has asked for this field.
 pub fn note(path: String) {
     TAKEN.with_borrow_mut(|taken| taken.insert(path));
 }
@@ -39,7 +39,7 @@ fn golden(name: &str) -> Value {
     serde_saphyr::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// Together they have every field.
+/// Documents that together have every field.
 fn documents() -> [Value; 3] {
     let newer = json!({
         "cluster": {
@@ -70,7 +70,8 @@ fn documents() -> [Value; 3] {
     ]
 }
 
-/// The least that brings in the maps which are absent by default, and the same with their fields at the defaults.
+/// A document with the maps that are absent by default, each with the fields it must have; and the same document with all their
+/// defaults.
 fn spelled_out() -> [Value; 2] {
     let least = json!({
         "cluster": {
@@ -109,14 +110,14 @@ fn fields() -> BTreeSet<String> {
     TAKEN.take()
 }
 
-/// A field's place in a document. A signal's name has a point.
+/// A field's JSON pointer. The name of a signal has a dot of its own.
 fn pointer(field: &str) -> String {
     let apart = field.replace("memory.available", "memory\0available");
     let apart = apart.replace('.', "/").replace('\0', ".");
     format!("/{apart}")
 }
 
-/// What the decoder says of this value of a field.
+/// Why the decoder refuses this value of a field.
 fn refusal(field: &str, value: &Value) -> Option<String> {
     let mut refused = documents().into_iter().filter_map(|mut document| {
         *document.pointer_mut(&pointer(field))? = value.clone();
@@ -128,14 +129,14 @@ fn refusal(field: &str, value: &Value) -> Option<String> {
     refused.next()
 }
 
-/// What a field takes.
+/// The values that a field takes, from the decoder's refusals of wrong ones.
 fn values(field: &str) -> String {
     let kind = |value: &Value| {
         let reason = refusal(field, value)?;
         let kind = reason
             .trim_start_matches("must be ")
             .trim_start_matches("is not ");
-        // What else could have said it.
+        // The rest of the message is advice.
         let kind = kind
             .split(';')
             .next()
@@ -171,7 +172,7 @@ fn default(field: &str, defaults: &[Value]) -> String {
     format!("`{}`", text.replace('"', ""))
 }
 
-/// What people wrote of each field.
+/// The meanings of the fields that the page has.
 fn descriptions(page: &str) -> BTreeMap<&str, &str> {
     let rows = page.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| `")?.strip_suffix(" |")?.split(" | ");
@@ -189,7 +190,7 @@ fn the_page_has_every_field() {
     let [least, all_defaults] = spelled_out();
     let read = |document: &Value| Config::from_values(document.clone(), None).unwrap();
     assert_eq!(read(&least), read(&all_defaults));
-    // What holds without a cluster is last: its container runtime is none.
+    // The defaults without a cluster come last: they have no container runtime.
     let defaults = [
         golden("configuration-cluster-defaults.yaml"),
         all_defaults,

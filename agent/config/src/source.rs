@@ -1,4 +1,4 @@
-//! Where the kubelet's settings come from, and what holds where its file cannot be read.
+//! Where the kubelet's settings come from, and what stands in for a file that cannot be read.
 
 use std::{
     fmt, io,
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{ConfigError, drop_ins, read_written_document};
 
-/// The files in which the kubelet's settings are.
+/// The files with the kubelet's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KubeletFiles {
     /// The kubelet's `--config`.
@@ -19,7 +19,7 @@ pub struct KubeletFiles {
 }
 
 impl KubeletFiles {
-    /// Those that a configuration names; `config` comes before the one of the document.
+    /// The files that a configuration names. `config` takes precedence over the document's `cluster.kubeletConfig`.
     pub(super) fn of(document: &Value, config: Option<&Path>) -> Self {
         let named = |field: &str| document["cluster"][field].as_str().map(PathBuf::from);
         Self {
@@ -30,7 +30,7 @@ impl KubeletFiles {
         }
     }
 
-    /// All files as they are now: what changes when one of them does.
+    /// All files that exist now and the directory of the drop-ins: the paths to watch for changes.
     pub fn all(&self) -> Vec<PathBuf> {
         let drop_ins = self.directory.as_deref().map(drop_ins::files);
         let drop_ins = drop_ins.and_then(Result::ok).unwrap_or_default();
@@ -38,10 +38,10 @@ impl KubeletFiles {
         named.into_iter().flatten().chain(drop_ins).collect()
     }
 
-    /// What they say together; `None` if neither is named. Both must be readable.
+    /// The merged document of all files; `None` if neither `config` nor `directory` is set.
     ///
     /// # Errors
-    /// One that cannot be read or is empty, or is no KubeletConfiguration.
+    /// A file cannot be read, is empty, or is no KubeletConfiguration.
     pub(super) fn read(&self) -> Result<Option<Value>, ConfigError> {
         let base = self.config.as_deref().map(read_written_document);
         let base = base.transpose()?;
@@ -60,16 +60,16 @@ pub enum KubeletSource {
     File,
     /// The running kubelet's `/configz`.
     Configz,
-    /// The file as it was when it could be read last.
+    /// The last version of the file that could be read.
     LastRead,
-    /// The kubelet's defaults, because the file that is named cannot be read.
+    /// The kubelet's defaults, because the named file cannot be read.
     Defaults,
-    /// `evictionHardFallback`, for the same reason.
+    /// `evictionHardFallback`, because the named file cannot be read.
     Fallback,
 }
 
 impl KubeletSource {
-    /// All of them.
+    /// All sources.
     pub const ALL: [Self; 6] = [
         Self::Unnamed,
         Self::File,
@@ -79,7 +79,7 @@ impl KubeletSource {
         Self::Fallback,
     ];
 
-    /// Its name in metrics.
+    /// The source's name in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unnamed => "unnamed",
@@ -104,19 +104,19 @@ impl fmt::Display for KubeletSource {
     }
 }
 
-/// A KubeletConfiguration, or what stands in for it.
+/// A KubeletConfiguration, or its stand-in.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KubeletDocument {
-    /// Where it comes from.
+    /// Where the document comes from.
     pub source: KubeletSource,
-    /// What it says; `None` is the kubelet's defaults.
+    /// The document; `None` means the kubelet's defaults.
     pub document: Option<Value>,
-    /// Why the file that is named cannot be read, with its path.
+    /// Why the named file cannot be read, with its path.
     pub unreadable: Option<String>,
 }
 
 impl KubeletDocument {
-    /// What the running kubelet has answered.
+    /// The answer of the running kubelet.
     pub fn of_configz(document: Value) -> Self {
         Self {
             source: KubeletSource::Configz,
@@ -125,11 +125,11 @@ impl KubeletDocument {
         }
     }
 
-    /// Reads the files, if any are named. One that is missing or cannot be read is no error: what was known before stands in for
-    /// it, or the kubelet's defaults. A directory of drop-ins that is missing has none.
+    /// Reads the files, if any are named. A file that is missing or cannot be read is no error: the document known before, or the
+    /// kubelet's defaults, stand in for it. A missing directory of drop-ins counts as empty.
     ///
     /// # Errors
-    /// A file that can be read and is no KubeletConfiguration.
+    /// A file can be read, but is no KubeletConfiguration.
     pub(super) fn read(files: &KubeletFiles, before: &Self) -> Result<Self, ConfigError> {
         use KubeletSource::{Configz, Defaults, Fallback, File, LastRead, Unnamed};
         let mut files = files.clone();
@@ -172,7 +172,7 @@ impl KubeletDocument {
     }
 }
 
-/// Text that is no text was read all the same.
+/// Whether the file could not be read. A file that is not UTF-8 was read, and is a mistake.
 fn cannot_be_read(error: &ConfigError) -> bool {
     matches!(error, ConfigError::Read { source, .. } if source.kind() != io::ErrorKind::InvalidData)
 }
@@ -209,7 +209,7 @@ mod tests {
         let file = read(&stands_in).unwrap();
         assert_eq!(file.source, KubeletSource::File);
         assert_eq!(file.document, Some(json!({"b": 2})));
-        // On its way to be written, or on a disk that is full.
+        // A writer has truncated the file, or the disk is full.
         fs::write(&path, "").unwrap();
         let last = read(&file).unwrap();
         assert_eq!(last.source, KubeletSource::LastRead);
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(last.source, KubeletSource::LastRead);
         assert_eq!(last.document, file.document);
 
-        // A named pipe has no length before it is read.
+        // A named pipe has the length 0, but is not empty.
         let (pipe, text) = (path.clone(), "c: 3");
         let made = std::process::Command::new("mkfifo").arg(&path).status();
         assert!(made.unwrap().success());
@@ -228,7 +228,7 @@ mod tests {
         writer.join().unwrap().unwrap();
         fs::remove_file(&path).unwrap();
 
-        // A directory is not read either; what is no text is an error, like what is no YAML.
+        // A directory cannot be read either. A file that is not UTF-8 is an error, like one that is not YAML.
         fs::create_dir(&path).unwrap();
         assert_eq!(read(&none).unwrap().source, KubeletSource::Defaults);
         fs::remove_dir(&path).unwrap();
@@ -256,7 +256,7 @@ mod tests {
         );
         let read = |before: &KubeletDocument| KubeletDocument::read(&files, before).unwrap();
         fs::write(&config, "evictionHard: {memory.available: 1Gi}").unwrap();
-        // A directory that is not there is said, and keeps nothing from being read.
+        // A missing directory is reported, and the file is read all the same.
         let without = read(&KubeletDocument::default());
         assert_eq!(without.source, KubeletSource::File);
         let said = without.unreadable.clone().unwrap();
@@ -271,7 +271,7 @@ mod tests {
             document.document.as_ref().unwrap()["evictionHard"]["memory.available"].clone()
         };
         assert_eq!((hard(&without), hard(&with)), (json!("1Gi"), json!("2Gi")));
-        // The file alone goes: what both said last holds.
+        // The file is gone: the last merged document holds.
         fs::remove_file(&config).unwrap();
         let last = read(&with);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Signals with their values, in the map form and in the string form.
+//! Decodes signals with their values, in the map form and in the string form.
 
 use serde_json::Value;
 

@@ -5,7 +5,7 @@ use evictd_engine::{
     model::settings::{Mode, RankingStrategy},
 };
 
-use super::{Config, Reserve};
+use super::{Config, OptionalAmount};
 
 fn load(text: &str) -> Result<Config, String> {
     load_over(text, None)
@@ -18,7 +18,7 @@ fn load_over(text: &str, kubelet: Option<&str>) -> Result<Config, String> {
             .expect("room for a few bytes");
         file
     };
-    // A file without a byte is none.
+    // An empty file would be an error.
     let kubelet = kubelet.map(|text| write(&format!("{text}\n")));
     let own = write(text);
     Config::load_over(own.path(), kubelet.as_ref().map(|file| file.path()))
@@ -135,7 +135,7 @@ fn evictds_own_fields_are_read() {
 #[test]
 fn the_memory_guard_belongs_to_the_mode() {
     let guard = |text: &str| load(text).map(|config| config.memory_guard);
-    let of = |enabled, amount: Option<&str>| Reserve {
+    let of = |enabled, amount: Option<&str>| OptionalAmount {
         enabled,
         memory_available: amount.map(|text| text.parse().expect("an amount")),
     };
@@ -182,7 +182,7 @@ fn a_kubelets_own_file_is_taken_as_it_is() {
     assert_eq!(error, r#"kind: "Pod": must be KubeletConfiguration"#);
 }
 
-/// Hard thresholds as they are on a machine of this capacity, with who says so.
+/// Hard thresholds on a machine of this capacity, each with its origin.
 fn resolved(own: &str, kubelet: &str, capacity: i64) -> Vec<String> {
     let config = load_over(own, Some(kubelet)).unwrap_or_else(|e| panic!("{own}: {e}"));
     let thresholds = config.eviction.thresholds.iter();
@@ -218,7 +218,7 @@ fn a_step_is_on_top_of_what_the_kubelet_has() {
     let found = resolved(&merged, kubelet, 80 << 30);
     assert_eq!(found[0], "imagefs.available<1Gi configuration");
     assert_eq!(found[2], "memory.available<200Mi kubeletDefaults");
-    // A threshold of evictd's own is meant as it stands, and so is that of the pods' cgroup, which follows from it.
+    // A threshold of evictd's own stays as it is, and so does the threshold of the pods' cgroup that follows from it.
     let named = format!("{own}evictionHard: {{memory.available: 1Gi}}");
     assert_eq!(
         resolved(&named, kubelet, 80 << 30),
@@ -246,7 +246,7 @@ fn a_step_is_on_top_of_what_the_kubelet_has() {
             "{amounts:?}"
         );
     }
-    // Soft thresholds are meant as they stand, and nothing is no step.
+    // Soft thresholds stay as they are, and a step of zero is no step.
     let soft =
         "evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m}";
     let config = load_over(step, Some(soft)).unwrap();
@@ -265,7 +265,7 @@ fn the_fallback_is_for_what_the_kubelet_does_not_say() {
         "memory.available<100Mi evictionHardFallback",
         "nodefs.available<5Gi evictionHardFallback",
     ];
-    // It stands for the defaults; those that the kubelet merges in itself it does not replace.
+    // The fallback replaces the defaults, but not defaults that the kubelet merges into its own map.
     assert_eq!(found(own, ""), alone);
     let kubelet = "evictionHard: {memory.available: 500Mi}";
     assert_eq!(
@@ -277,7 +277,7 @@ fn the_fallback_is_for_what_the_kubelet_does_not_say() {
         "evictionHard: {pid.available: '5'}\nmergeDefaultEvictionSettings: true",
     );
     assert!(merged.contains(&"memory.available<100Mi kubeletDefaults".to_owned()));
-    // What the kubelet has switched off it has named.
+    // A threshold that the kubelet's map switches off is named there, so the fallback does not hold.
     let off = "evictionHard: {memory.available: 0%}";
     assert_eq!(found(own, off), alone[1..]);
     assert_eq!(found(own, "evictionHard: {}"), alone);

@@ -1,4 +1,4 @@
-//! From the texts of the configuration to thresholds, by the rules of the kubelet's `ParseThresholdConfig`.
+//! Makes thresholds from the texts of a configuration, by the rules of the kubelet's `ParseThresholdConfig`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,10 +9,10 @@ use evictd_engine::{
 
 use super::{ConfigError, duration};
 
-/// Signal names with their values, as the configuration gives them; sorted, where the kubelet's maps are random.
+/// Signal names with the texts of their values, sorted by name; the kubelet's maps have no order.
 pub type Statements = BTreeMap<String, String>;
 
-/// The hard thresholds of a kubelet on Linux where none is configured (`DefaultEvictionHard`).
+/// The kubelet's default hard thresholds on Linux (`DefaultEvictionHard`).
 pub const DEFAULT_EVICTION_HARD: [(Signal, &str); 5] = [
     (Signal::MemoryAvailable, "100Mi"),
     (Signal::NodeFsAvailable, "10%"),
@@ -77,7 +77,7 @@ impl ThresholdTexts {
     }
 }
 
-/// What a hard memory threshold means for the pods' cgroup where that one has a limit.
+/// The threshold for the pods' cgroup that follows from the node's hard memory threshold.
 fn allocatable_twin(threshold: &Threshold) -> Option<Threshold> {
     (threshold.signal == Signal::MemoryAvailable && threshold.is_hard()).then(|| Threshold {
         signal: Signal::AllocatableMemoryAvailable,

@@ -12,7 +12,7 @@ use crate::{
     permit::{EvictionPermit, LastResort, Permission, QUOTAS_OF_A_POD},
 };
 
-/// Limits that one node can have at a time, by positions that a byte holds; the first one is none.
+/// Quotas that one node can have at a time. Their indexes fit a byte; index 0 stands for no quota.
 pub const QUOTAS: usize = 256;
 /// Evictions that a quota remembers.
 const SLOTS: usize = MOST_AT_ONCE as usize;
@@ -140,7 +140,7 @@ impl Quota {
     }
 
     fn count(&self) {
-        // After `taken`: the policy side reads this number before it counts the pods that are left, and so errs towards denying.
+        // After the charge: the policy side reads this number before it counts the pods that are left, and so errs towards denying.
         self.total.fetch_add(1, Ordering::Release);
     }
 
@@ -174,7 +174,7 @@ pub struct EvictionLimiter {
     last_in_shadow: AtomicI64,
     /// The pressure for which each [`ShadowChooser`] has chosen pods last; counts from 1.
     shadow_pressure: [AtomicU32; 2],
-    /// The first one belongs to no limit; positions are given out by the policy side.
+    /// By index; index 0 stands for no quota. The policy side assigns the others.
     quotas: Box<[Quota]>,
 }
 
@@ -279,29 +279,29 @@ impl EvictionLimiter {
         }
     }
 
-    /// Sets a limit: at most so many evictions in a period of nanoseconds, and never more than `ceiling` in total. What
-    /// was charged stays charged.
-    pub fn set_quota(&self, at: u8, most: Option<u32>, period: u64, ceiling: Option<u32>) {
-        if let Some(quota) = self.quotas.get(usize::from(at)) {
+    /// Sets a quota: at most so many evictions in a period of nanoseconds, and never more than `ceiling` in total. Its charges
+    /// stay.
+    pub fn set_quota(&self, index: u8, most: Option<u32>, period: u64, ceiling: Option<u32>) {
+        if let Some(quota) = self.quotas.get(usize::from(index)) {
             quota.set(most, period, ceiling);
         }
     }
 
-    /// Evictions that a limit was ever charged with: read before counting who is left.
-    pub fn charged_in_total(&self, at: u8) -> u32 {
-        let quota = self.quotas.get(usize::from(at));
+    /// Evictions that a quota was ever charged with. The caller reads this before it counts the pods that are left.
+    pub fn charged_in_total(&self, index: u8) -> u32 {
+        let quota = self.quotas.get(usize::from(index));
         quota.map_or(0, |q| q.total.load(Ordering::Acquire))
     }
 
-    /// Whether an eviction still counts for a limit.
-    pub fn is_charged(&self, at: u8, now: u64) -> bool {
-        let quota = self.quotas.get(usize::from(at));
+    /// Whether an eviction still counts for a quota.
+    pub fn is_charged(&self, index: u8, now: u64) -> bool {
+        let quota = self.quotas.get(usize::from(index));
         quota.is_some_and(|quota| quota.counted(now) > 0)
     }
 
-    /// Forgets a limit, so that its place can be another one's.
-    pub fn clear_quota(&self, at: u8) {
-        if let Some(quota) = self.quotas.get(usize::from(at)) {
+    /// Clears a quota, so that it can count for another limit.
+    pub fn clear_quota(&self, index: u8) {
+        if let Some(quota) = self.quotas.get(usize::from(index)) {
             quota.set(None, 0, None);
             quota.total.store(0, Ordering::Relaxed);
             quota.charged.clear();
@@ -403,11 +403,11 @@ impl EvictionLimiter {
         self.last_past.fetch_max(at, Ordering::Relaxed);
     }
 
-    /// Charges a limit for an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this
+    /// Charges a quota for an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this
     /// boot; the oldest first.
-    pub fn charge_past(&self, quota: u8, at: i64) {
+    pub fn charge_past(&self, index: u8, at: i64) {
         self.note_past(at);
-        if let Some(quota) = self.quotas.get(usize::from(quota)) {
+        if let Some(quota) = self.quotas.get(usize::from(index)) {
             quota.charge(at);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A pod is evicted at machine speed only when nothing slower can save the node: when what the kernel cannot give back by itself
 //! will be used up before the kubelet would have looked again. Everything else goes at the kubelet's pace, one pod in ten
-//! seconds. The same rule holds for every signal; who goes is the ranking's ([`super::select`]).
+//! seconds. The same rule holds for every signal; the ranking chooses the pod ([`super::select()`]).
 
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-/// Limits that one pod may be under: the node's, its owner's, and those of its rules.
+/// Quotas that one pod may have: the node's, its owner's, and those of its rules' limits.
 pub const QUOTAS_OF_A_POD: usize = 8;
 /// Never counts as past.
 const UNBOUNDED: u64 = u64::MAX;
@@ -17,8 +17,8 @@ pub struct EvictionPermit {
     until: AtomicU64,
     never: AtomicBool,
     order: AtomicI32,
-    /// Positions of the [`crate::limiter::EvictionLimiter`]'s quotas, 8 bits each; zero is none. One word: a limit that changes its
-    /// place is not missed meanwhile.
+    /// Indexes of the pod's quotas in the [`crate::limiter::EvictionLimiter`], 8 bits each; zero is none. One word, so that a
+    /// reader never misses a quota while they change.
     quotas: AtomicU64,
     /// When a limit was charged for it; zero as long as none was.
     evicted_at: AtomicU64,
@@ -90,7 +90,7 @@ impl LastResort {
 }
 
 impl EvictionPermit {
-    /// Sets what the policies say, with at most [`QUOTAS_OF_A_POD`] limits; the order first, so that no pod goes under an old one.
+    /// Sets what the policies say, with at most [`QUOTAS_OF_A_POD`] quotas; the order first, so that no pod goes under an old one.
     pub fn set(&self, permission: Permission, order: i16, quotas: &[u8]) {
         self.order.store(order.into(), Ordering::Relaxed);
         let packed = quotas.iter().take(QUOTAS_OF_A_POD).rev();
@@ -185,7 +185,7 @@ impl EvictionPermit {
         }
     }
 
-    /// The first so many limits that it is under.
+    /// The indexes of its first `count` quotas.
     pub fn quotas(&self, count: usize) -> impl Iterator<Item = usize> {
         let quotas = self.quotas.load(Ordering::Relaxed).to_le_bytes();
         let quotas = quotas.into_iter().take(count).map(usize::from);

@@ -1,5 +1,5 @@
-//! The eviction manager: from observations and pods to evictions, round by round. It asks for node-level reclaim and
-//! for evictions; the caller carries them out.
+//! The planner: from observations and pods to evictions, round by round. It asks for node-level reclaim and for evictions;
+//! the caller carries them out.
 
 pub mod feedback;
 pub mod local_storage;

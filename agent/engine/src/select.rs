@@ -1,7 +1,7 @@
 //! The fast path: chooses victims among candidates that are laid out beforehand, without allocating.
 //!
 //! Reading a pod's exact working set costs a system call; an upper bound is known anyway (the last value plus what
-//! may have come since, or the cgroup's usage counter). As more usage never moves a pod back ([`Standing`]), it is
+//! may have come since, or the cgroup's usage counter). As more usage never moves a pod back ([`RankKey`]), it is
 //! enough to read exactly those pods that come first by their bounds: the pod that is first by an exact value, is first.
 
 use super::{QosClass, RankInputs, RankKey, Resource};

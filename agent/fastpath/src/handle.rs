@@ -111,7 +111,7 @@ fn share_monitor(setup: Setup) -> io::Result<Arc<SharedMonitor>> {
 /// What the system has refused. The daemon logs each once; a refusal makes the agent slower, and nothing else.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    /// [`set_sched_fifo`]: needs CAP_SYS_NICE, and a budget where the kernel groups real-time tasks.
+    /// [`become_fifo`]: needs CAP_SYS_NICE, and a budget where the kernel groups real-time tasks.
     pub fifo: Option<io::Error>,
     /// `mlockall`: needs CAP_IPC_LOCK or a large enough RLIMIT_MEMLOCK.
     pub lock: Option<io::Error>,

@@ -342,7 +342,7 @@ impl MemoryMonitor {
 /// What a fast path needs.
 pub struct Setup {
     /// The node, and the pods' cgroup if that is watched too: at least one scope, at most
-    /// [`MAX_SCOPES`](evictd_node::trigger::memory::MAX_SCOPES).
+    /// [`MAX_SCOPES`].
     pub scopes: Vec<Scope>,
     /// The hook that watches these scopes, built for the same cgroups in the same order.
     pub trigger: Box<dyn MemoryTrigger>,

@@ -1,7 +1,7 @@
 //! The status of policies: whether each can be used, with the place of the error; what it says otherwise than others; and
 //! whether any agent has seen a pod that it selects.
 //!
-//! Every agent comes to the same verdict, and one of them has to write it. Each waits for a random time; the agent that is first
+//! Every agent comes to the same status, and one of them has to write it. Each waits for a random time; the agent that is first
 //! writes, the others see it in their watch and have nothing left to write. An agent that comes too late nevertheless meets the
 //! resourceVersion that the first one has changed (409), and looks again. An agent writes each of its opinions once: two
 //! versions of evictd with different opinions do not write against each other. What agents see differently, since each has
@@ -91,9 +91,9 @@ impl StatusWriter {
     }
 
     /// Looks whether the statuses of objects that were seen say what is thought of them; what does not will be written.
-    pub fn consider(&self, verdicts: &[PolicyStatus]) {
+    pub fn consider(&self, statuses: &[PolicyStatus]) {
         let mut state = self.state();
-        for status in verdicts {
+        for status in statuses {
             let due = self.some_time(1);
             state.consider(status, due);
         }

@@ -1,8 +1,8 @@
 //! CEL expressions, checked when they are read and bounded when they run.
 //!
-//! An expression is parsed into a tree of limited size. Whatever it names must exist, so that a slip of the pen is
-//! found before a node is short of memory. Every turn of a loop takes from a budget, so that neither a clumsy
-//! expression nor a huge answer can keep a thread busy.
+//! An expression is parsed into a tree of limited size. Every name in it must exist, so that a typo is found before a node
+//! is short of memory. Every turn of a loop takes from a budget, so that neither a clumsy expression nor a huge answer can
+//! keep a thread busy.
 
 use std::sync::{
     Arc,
@@ -24,15 +24,16 @@ mod visit;
 
 /// Longest expression, in bytes.
 const MAX_BYTES: usize = 4096;
-/// Nodes of the tree, macros unfolded.
+/// Most nodes of the tree, with its macros expanded.
 const MAX_NODES: usize = 2000;
 /// How deep brackets and prefixes may be nested: the parser's stack.
 const MAX_DEPTH: u16 = 48;
 /// How deep the tree may be: the interpreter's stack.
 const MAX_TREE_DEPTH: usize = 100;
-/// Turns that all loops of one evaluation may make together.
+/// Most turns of all loops of one evaluation together.
 const MAX_TURNS: u32 = 100_000;
-/// A name that an expression may use, and what may be selected from it.
+
+/// A variable that an expression may use, and its fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'a> {
     /// The variable.
@@ -46,7 +47,7 @@ pub struct Name<'a> {
 #[error("{0}")]
 pub struct ExpressionError(String);
 
-/// Why an evaluation has no result. It never means yes.
+/// Why an evaluation has no result. No result never counts as true.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct EvaluationError(String);
@@ -69,7 +70,7 @@ impl Expression {
     /// Parses an expression that may use these names and nothing else.
     ///
     /// # Errors
-    /// Too long, not CEL, an unknown variable, field or function.
+    /// The text is too long, is not CEL, or has an unknown variable, field or function.
     pub fn parse(text: &str, names: &[Name<'_>]) -> Result<Self, ExpressionError> {
         if text.len() > MAX_BYTES {
             let length = text.len();
@@ -107,7 +108,7 @@ impl Expression {
         })
     }
 
-    /// As it was written.
+    /// The expression as its author wrote it.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -124,7 +125,7 @@ impl Expression {
     /// The value of the expression with these variables.
     ///
     /// # Errors
-    /// A field that is not there, types that do not match, a loop that takes too long.
+    /// A field is absent, types do not match, or loops take too long.
     pub fn evaluate(&self, variables: &[(&str, Value)]) -> Result<Value, EvaluationError> {
         let mut context = Context::with_env(environment());
         for (name, value) in variables {
@@ -147,10 +148,10 @@ impl Expression {
         })
     }
 
-    /// The same for an expression that answers yes or no.
+    /// The value of an expression that is true or false.
     ///
     /// # Errors
-    /// As [`Expression::evaluate`], and a value that is neither.
+    /// As [`Expression::evaluate`]; also a value of another type.
     pub fn is_true(&self, variables: &[(&str, Value)]) -> Result<bool, EvaluationError> {
         match self.evaluate(variables)? {
             Value::Bool(answer) => Ok(answer),
@@ -158,10 +159,10 @@ impl Expression {
         }
     }
 
-    /// The same for an expression that gives a text.
+    /// The value of an expression that is a text.
     ///
     /// # Errors
-    /// As [`Expression::evaluate`], and a value that is none.
+    /// As [`Expression::evaluate`]; also a value of another type.
     pub fn to_text(&self, variables: &[(&str, Value)]) -> Result<String, EvaluationError> {
         match self.evaluate(variables)? {
             Value::String(text) => Ok(text.as_ref().clone()),
@@ -182,13 +183,13 @@ impl std::fmt::Debug for Expression {
     }
 }
 
-/// Made once: it holds the whole standard library.
+/// CEL's standard library. It is large, so all expressions share one.
 fn environment() -> Arc<Env> {
     static STANDARD: std::sync::OnceLock<Arc<Env>> = std::sync::OnceLock::new();
     Arc::clone(STANDARD.get_or_init(|| Arc::new(Env::stdlib())))
 }
 
-/// The deepest nesting of brackets and prefixes, those inside texts counted too; `None` where there is none.
+/// The deepest nesting of brackets and prefixes, also of those inside string literals; `None` without any.
 fn nesting(text: &str) -> Option<u16> {
     let (mut open, mut deepest, mut prefixes) = (0_u16, 0, 0_u16);
     for c in text.chars() {
@@ -212,7 +213,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// An error may quote a whole answer.
+/// Cuts an error message, which may quote a whole answer.
 fn shorten(text: &str) -> String {
     const LONGEST: usize = 160;
     let line = one_line(text);

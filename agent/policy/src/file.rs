@@ -14,26 +14,26 @@ use super::model::EvictionPolicy;
 /// Longest file that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A mistake with the file that it is in.
+/// A file of policies that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// The file.
+    /// The file as a whole is wrong.
     #[error("{}: {reason}", path.display())]
     File {
-        /// Which one.
+        /// Its path.
         path: PathBuf,
         /// Why it cannot be used.
         reason: String,
     },
-    /// It cannot be read now, which may pass.
+    /// The file cannot be read now. A later attempt may succeed.
     #[error(transparent)]
     Read(#[from] PathError),
-    /// A document in it.
+    /// A policy in the file is wrong.
     #[error("{}: {name}: {source}", path.display())]
     Policy {
         /// The file.
         path: PathBuf,
-        /// The policy's name, or which document it is.
+        /// The policy's name, or the number of its document.
         name: String,
         /// The field and the reason.
         source: ConfigError,
@@ -58,7 +58,7 @@ pub fn load(paths: &[PathBuf]) -> Result<Vec<EvictionPolicy>, PolicyError> {
     Ok(policies)
 }
 
-/// Which files there are, with what tells that one has changed.
+/// The files that exist, with length and time of change: another value when any file has changed.
 pub fn fingerprint(paths: &[PathBuf]) -> Vec<(PathBuf, u64, Option<std::time::SystemTime>)> {
     let facts = |path: PathBuf| {
         let facts = fs::metadata(&path).ok();
@@ -96,7 +96,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, PolicyError> {
     Ok(files)
 }
 
-/// Reads the policies of one file: one document each.
+/// Reads the policies of one file, one per YAML document.
 ///
 /// # Errors
 /// The first mistake.

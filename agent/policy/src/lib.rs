@@ -1,10 +1,10 @@
-//! Which pods may be evicted, when, in what order, and what follows.
+//! Which pods may be evicted, when, and in what order.
 //!
 //! Operators write down what they know of their workloads as [`EvictionPolicy`] objects or files. The [`evaluator`] turns
-//! them into numbers in each pod's entry (`engine::permit`) long before a node is short of anything: the fast path reads
-//! one word, and an age limit is part of it.
+//! them into numbers in each pod's entry (`engine::permit`) long before a node is short of anything: the fast path only
+//! reads these numbers.
 
-pub mod conflict;
+pub mod contradiction;
 pub mod evaluator;
 pub mod expression;
 pub mod file;
@@ -25,4 +25,4 @@ pub use pause::{PAUSED, PauseChange, PauseSource, PauseState};
 pub use selector::{Labels, Selector};
 pub use set::PolicySet;
 pub use store::{PolicyStatus, PolicyStore};
-pub use tenant::{PodEvictionPolicy, TENANT_KIND, Terms};
+pub use tenant::{PodEvictionPolicy, TENANT_KIND, TenantRequest};

@@ -1,4 +1,4 @@
-//! An `EvictionPolicy` as it is written: read field by field, so that every mistake has a place.
+//! An `EvictionPolicy`, read field by field, so that every error names its field.
 
 use evictd_config::{ConfigError, decode::ObjectDecoder};
 use evictd_engine::Pod;
@@ -15,22 +15,23 @@ pub const API_VERSION: &str = "evictd.io/v1alpha1";
 /// `kind` of a policy.
 pub const KIND: &str = "EvictionPolicy";
 
-/// Rules of one policy.
+/// Most rules of one policy.
 const MAX_RULES: usize = 64;
-/// Gates of one policy.
+/// Most gates of one policy.
 const MAX_GATES: usize = 8;
-/// Steps of the search for pods that a rule is left with by those before it.
+/// Most steps of the search for pods that the earlier rules leave to a rule.
 const STEPS: u32 = 1000;
+
 /// What an operator knows about workloads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvictionPolicy {
     /// `metadata.name`.
     pub name: String,
-    /// `metadata.generation`, where the API server keeps it.
+    /// `metadata.generation`; `None` for a policy from a file.
     pub generation: Option<i64>,
     /// `spec.precedence`: among policies that match a pod the highest decides.
     pub precedence: i32,
-    /// `spec.shadow`: it is evaluated and reported, and changes nothing.
+    /// `spec.shadow`: the policy is evaluated and reported, and changes nothing.
     pub shadow: bool,
     /// `spec.namespaceSelector`: over the labels of the pod's namespace.
     pub namespaces: Selector,
@@ -67,7 +68,7 @@ impl EvictionPolicy {
             .ok_or_else(|| missing("metadata"))?;
         let name = metadata.required_text("name")?;
         let generation = metadata.optional("generation").and_then(|g| g.as_i64());
-        // The API server's own.
+        // Agents write the status; the policy does not depend on it.
         fields.optional("status");
         let mut spec = fields.object("spec")?.ok_or_else(|| missing("spec"))?;
         fields.deny_unknown_fields()?;
@@ -92,8 +93,8 @@ impl EvictionPolicy {
         Ok(policy)
     }
 
-    /// A pod's labels and answers are its author's word, in every namespace: a policy that goes by them has to say whose word
-    /// counts.
+    /// The author of a pod chooses its labels and can influence its gates' answers. A policy that depends on them has to name the
+    /// namespaces whose authors it trusts.
     fn check_namespaces(&self) -> Result<(), ConfigError> {
         let missing = |reason: String| {
             let field = "spec.namespaceSelector";
@@ -119,21 +120,21 @@ impl EvictionPolicy {
                 gate.name
             ));
         }
-        let goes_by_labels = |when: &Evict| match when {
+        let reads_labels = |when: &Evict| match when {
             Evict::When(when) => {
                 let fields = when.selected("pod");
                 fields.iter().any(|f| ["labels", "annotations"].contains(f))
             }
             Evict::Always | Evict::Never => false,
         };
-        let rule_goes_by_labels = |rule: &Rule| {
+        let depends_on_labels = |rule: &Rule| {
             let has_group = rule.limits.iter().any(|limit| limit.group_by.is_some());
-            has_group || !rule.pods.is_empty() || goes_by_labels(&rule.evict)
+            has_group || !rule.pods.is_empty() || reads_labels(&rule.evict)
         };
-        let is_bound = self.pods.is_empty()
+        let trusts_no_author = self.pods.is_empty()
             && self.gates.is_empty()
-            && !self.rules.iter().any(rule_goes_by_labels);
-        if is_bound || self.all_namespaces.is_some() {
+            && !self.rules.iter().any(depends_on_labels);
+        if trusts_no_author || self.all_namespaces.is_some() {
             return Ok(());
         }
         missing(
@@ -143,7 +144,7 @@ impl EvictionPolicy {
         )
     }
 
-    /// What an operator should know of a policy that can be used all the same.
+    /// What is unsafe about the policy although it can be used.
     pub fn warning(&self) -> Option<String> {
         let insecure = self.gates.iter().filter(|g| g.sends_token_insecurely());
         let names: Vec<&str> = insecure.map(|g| g.name.as_str()).collect();
@@ -153,7 +154,7 @@ impl EvictionPolicy {
         })
     }
 
-    /// A rule for pods that the policy itself does not select, or that the rules before it take, would never apply.
+    /// Refuses a rule that can never apply: the policy does not select its pods, or earlier rules take them all.
     fn check_use_of_rule(&self, at: usize) -> Result<(), ConfigError> {
         let (before, rule) = (&self.rules[..at], &self.rules[at]);
         let path = format!("spec.rules[{at}].selector");
@@ -164,14 +165,14 @@ impl EvictionPolicy {
             return Ok(());
         }
         let takes_all = before.iter().find(|r| !beyond(&[&r.pods]));
-        let who = takes_all.map_or_else(
+        let reason = takes_all.map_or_else(
             || "the rules before it take all its pods".to_owned(),
             |r| format!("rule {} takes all its pods before", r.name),
         );
         Err(ConfigError::text(
             path,
             &rule.name,
-            format!("can never apply: {who}"),
+            format!("can never apply: {reason}"),
         ))
     }
 
@@ -185,7 +186,7 @@ impl EvictionPolicy {
         rules.position(|rule| rule.pods.matches(&pod.labels))
     }
 
-    /// The gates that a rule asks, with those whose answers they need.
+    /// The gates that a rule asks, and the gates whose answers these need.
     pub fn gates_of<'a>(&'a self, rule: &'a Rule) -> Vec<&'a Gate> {
         let Evict::When(when) = &rule.evict else {
             return Vec::new();
@@ -193,9 +194,9 @@ impl EvictionPolicy {
         self.gates_named(when.selected("gates"))
     }
 
-    /// The gates of these names, with those whose answers they need.
+    /// The gates of these names, and the gates whose answers these need.
     pub fn gates_named<'a>(&'a self, mut wanted: Vec<&'a str>) -> Vec<&'a Gate> {
-        // A gate needs answers of earlier ones only.
+        // A gate needs answers of earlier gates only.
         for gate in self.gates.iter().rev() {
             if wanted.contains(&gate.name.as_str()) {
                 wanted.extend(gate.needs());
@@ -205,7 +206,7 @@ impl EvictionPolicy {
         self.gates.iter().filter(asked).collect()
     }
 
-    /// A gate that no rule asks would be probed for nothing, or is a rule's slip of the pen.
+    /// Refuses a gate that no rule asks: it would be probed for nothing, or a rule has a typo in its name.
     fn check_use_of_gates(&self) -> Result<(), ConfigError> {
         let asked: Vec<&str> = (self.rules.iter())
             .flat_map(|rule| self.gates_of(rule))

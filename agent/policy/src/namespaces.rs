@@ -1,23 +1,24 @@
-//! What is known of the labels of namespaces.
+//! The labels of namespaces, as far as the agent knows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{Labels, Selector};
 
-/// The label that every namespace has with its own name (since Kubernetes 1.21).
+/// The label that holds the namespace's own name (every namespace has it since Kubernetes 1.21).
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
-/// Labels of namespaces, and which of them are known.
+/// Labels of namespaces, and which keys are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces {
-    /// By the namespace's name; of those that are watched, the labels that policies ask for.
+    /// By the namespace's name: the labels that policies ask for.
     pub labels: BTreeMap<String, Labels>,
-    /// The labels that are known of each of them; `None` without a cluster, where a namespace has no label but its name.
+    /// The keys that are known of each namespace; `None` without a cluster, where a namespace has no label but its name.
     pub keys: Option<BTreeSet<String>>,
 }
 
 impl Namespaces {
-    /// Whether a namespace is selected. None is by a label of which it is not known whether the namespace has it.
+    /// Whether a namespace is selected. Unknown labels select nothing: a selector of a label that the agent does not know of
+    /// this namespace matches no pod of it.
     pub fn selects(&self, selector: &Selector, namespace: &str) -> bool {
         let labels = self.labels.get(namespace);
         let is_known = |key: &str| match &self.keys {

@@ -1,4 +1,4 @@
-//! What has paused evictions: each source holds until it is taken back, and one is enough.
+//! Pauses of evictions. Each source can pause them until it ends its pause; one source is enough.
 
 use std::{
     collections::VecDeque,
@@ -17,7 +17,7 @@ pub enum PauseSource {
     File,
     /// The annotation [`PAUSED`] of the Node.
     Node,
-    /// The ConfigMap that all agents look at.
+    /// The ConfigMap of all agents (`cluster.pauseConfigMap`).
     ConfigMap,
 }
 
@@ -25,10 +25,10 @@ pub enum PauseSource {
 pub const PAUSED: &str = "evictd.io/paused";
 
 impl PauseSource {
-    /// All of them.
+    /// All sources.
     pub const ALL: [Self; 3] = [Self::File, Self::Node, Self::ConfigMap];
 
-    /// For logs and metrics.
+    /// The source's name in logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -38,24 +38,24 @@ impl PauseSource {
     }
 }
 
-/// Changes that wait until they are read; of more the oldest are forgotten and counted.
+/// Most changes that wait to be read. Beyond that the oldest ones are dropped and counted.
 const WAITING: usize = 16;
 
-/// A source has paused evictions, or does so no longer.
+/// A source has begun or ended its pause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PauseChange {
-    /// When it was seen.
+    /// When the agent saw the change.
     pub time: jiff::Timestamp,
-    /// Which one.
+    /// The source.
     pub source: PauseSource,
-    /// Whether it pauses them now.
+    /// Whether the source pauses evictions now.
     pub paused: bool,
-    /// Whether evictions are paused since, by this source or another one.
+    /// Whether evictions are paused after the change, by this source or another one.
     pub evictions_paused: bool,
 }
 
 impl PauseChange {
-    /// How a source is at this moment.
+    /// The state of a source at this moment.
     pub fn now(source: PauseSource, pauses: &PauseState) -> Self {
         Self {
             time: jiff::Timestamp::now(),
@@ -71,12 +71,12 @@ impl PauseChange {
 pub struct PauseState {
     limiter: Arc<EvictionLimiter>,
     set: [AtomicBool; 3],
-    /// The oldest first, and how many were forgotten.
+    /// The changes, the oldest first, and how many were dropped.
     changes: Mutex<(VecDeque<PauseChange>, u64)>,
 }
 
 impl PauseState {
-    /// None is pulled.
+    /// No source pauses.
     pub fn new(limiter: Arc<EvictionLimiter>) -> Self {
         Self {
             limiter,
@@ -86,17 +86,17 @@ impl PauseState {
     }
 
     fn waiting(&self) -> MutexGuard<'_, (VecDeque<PauseChange>, u64)> {
-        // What a panic has left is still what has changed.
+        // The list is whole even where a thread has panicked with it.
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has changed since this was asked last, the oldest first, and how many changes before those were forgotten.
+    /// Takes the changes since the last call, the oldest first, and the number of earlier changes that were dropped.
     pub fn changes(&self) -> (Vec<PauseChange>, u64) {
-        let (changes, forgotten) = std::mem::take(&mut *self.waiting());
-        (changes.into(), forgotten)
+        let (changes, dropped) = std::mem::take(&mut *self.waiting());
+        (changes.into(), dropped)
     }
 
-    /// Pulls or releases one; the fast path sees it at once.
+    /// Sets whether `source` pauses; the fast path sees it at once.
     pub fn set(&self, source: PauseSource, paused: bool) {
         if self.set[source as usize].swap(paused, Ordering::Relaxed) == paused {
             return;
@@ -123,12 +123,12 @@ impl PauseState {
         }
     }
 
-    /// Whether this one is pulled.
+    /// Whether `source` pauses.
     pub fn is_set(&self, source: PauseSource) -> bool {
         self.set[source as usize].load(Ordering::Relaxed)
     }
 
-    /// Whether any of them is.
+    /// Whether any source pauses.
     pub fn is_paused(&self) -> bool {
         PauseSource::ALL
             .into_iter()
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_enough_and_all_must_be_released() {
+    fn one_source_is_enough_and_all_must_end() {
         let limiter = Arc::new(EvictionLimiter::default());
         let pauses = PauseState::new(Arc::clone(&limiter));
         pauses.set(PauseSource::Node, true);

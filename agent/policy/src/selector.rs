@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// Labels by name.
 pub type Labels = BTreeMap<String, String>;
 
-/// Selects by labels; an empty one selects everything.
+/// Selects by labels. An empty selector selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     requirements: Vec<Requirement>,
@@ -32,7 +32,7 @@ impl Selector {
     /// Takes the field of this name: `matchLabels` and `matchExpressions`, both of which must hold.
     ///
     /// # Errors
-    /// An unknown field or operator, values where there must be none or none where there must be some, and
+    /// An unknown field or operator, values for an operator that takes none or no values for one that needs some, and
     /// requirements that no labels can meet together.
     pub(crate) fn take(fields: &mut ObjectDecoder, name: &str) -> Result<Self, ConfigError> {
         let Some(mut selector) = fields.object(name)? else {
@@ -69,10 +69,10 @@ impl Selector {
         Ok(taken)
     }
 
-    /// Both must hold.
+    /// Selects what both selectors select.
     ///
     /// # Errors
-    /// There are no labels that meet the requirements of both; the field is `path`.
+    /// No labels meet the requirements of both; `path` is the field in the error.
     pub(crate) fn and(&self, other: &Self, path: &str) -> Result<Self, ConfigError> {
         let both = self.joined(other);
         both.check(path)?;
@@ -90,18 +90,18 @@ impl Selector {
         }
     }
 
-    /// Whether there are labels that this selects and none of the others does. Each step of the search is counted; when
-    /// none is left the answer is yes.
+    /// Whether some labels are selected by this selector and by none of the others. Each step of the search counts down
+    /// `steps`; when none is left the answer is yes.
     pub(crate) fn selects_beyond(&self, others: &[&Self], steps: &mut u32) -> bool {
         self.contradiction().is_none() && self.clone().avoids(others, steps)
     }
 
-    /// The same of one that selects something.
+    /// Whether this selector, which selects something, selects anything that none of the others does.
     fn avoids(&mut self, others: &[&Self], steps: &mut u32) -> bool {
         let Some((first, rest)) = others.split_first() else {
             return true;
         };
-        // A pod that is not selected fails one of the requirements at least.
+        // A pod that the first one does not select fails at least one of its requirements.
         first.requirements.iter().any(|requirement| {
             if *steps == 0 {
                 return true;
@@ -114,7 +114,7 @@ impl Selector {
         })
     }
 
-    /// Both together, whether or not any labels meet the requirements of both.
+    /// The requirements of both, whether or not any labels can meet them all.
     pub(crate) fn joined(&self, other: &Self) -> Self {
         let all = self.requirements.iter().chain(&other.requirements);
         Self {
@@ -129,17 +129,17 @@ impl Selector {
             .all(|r| r.holds(labels.get(&r.key)))
     }
 
-    /// Whether it selects everything.
+    /// Whether the selector has no requirement, and so selects everything.
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
-    /// The labels that it asks for.
+    /// The keys of the labels in the requirements.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.requirements.iter().map(|r| r.key.as_str())
     }
 
-    /// As `matchExpressions` of a selector of the API.
+    /// The `matchExpressions` of an API selector with the same meaning.
     pub fn to_json(&self) -> Vec<Value> {
         let to_json = |r: &Requirement| match &r.test {
             Test::In(values) => json!({"key": r.key, "operator": "In", "values": values}),
@@ -150,9 +150,9 @@ impl Selector {
         self.requirements.iter().map(to_json).collect()
     }
 
-    /// As a CEL expression over an expression that is a map of labels.
+    /// A CEL expression with the same meaning; `labels` is the CEL expression of the map of labels.
     pub fn to_cel(&self, labels: &str) -> String {
-        // A JSON text is a CEL text.
+        // A JSON string is also a CEL string.
         let text = |text: &str| Value::from(text).to_string();
         let to_cel = |r: &Requirement| {
             let key = text(&r.key);
@@ -176,13 +176,13 @@ impl Selector {
         }
     }
 
-    /// A label of which no value meets all requirements.
+    /// A label whose requirements cannot be met together.
     fn contradiction(&self) -> Option<String> {
         let key = self.keys().find(|key| self.is_impossible(key))?;
         Some(key.to_owned())
     }
 
-    /// Whether no value of this label meets all requirements, nor its absence.
+    /// Whether neither a value of this label nor its absence meets all requirements.
     fn is_impossible(&self, key: &str) -> bool {
         let requirements: Vec<_> = self.requirements.iter().filter(|r| r.key == key).collect();
         let named = requirements.iter().filter_map(|r| match &r.test {
@@ -197,7 +197,7 @@ impl Selector {
 }
 
 impl Requirement {
-    /// What holds exactly where this does not.
+    /// The requirement that holds exactly where this one does not.
     fn negated(&self) -> Self {
         let test = match &self.test {
             Test::In(values) => Test::NotIn(values.clone()),
@@ -212,7 +212,7 @@ impl Requirement {
     fn holds(&self, value: Option<&String>) -> bool {
         match &self.test {
             Test::In(values) => value.is_some_and(|v| values.contains(v)),
-            // An absent label is not in, as in the API.
+            // As in the API, NotIn also holds without the label.
             Test::NotIn(values) => value.is_none_or(|v| !values.contains(v)),
             Test::Exists => value.is_some(),
             Test::DoesNotExist => value.is_none(),
@@ -221,8 +221,19 @@ impl Requirement {
 }
 
 fn requirement(mut fields: ObjectDecoder) -> Result<Requirement, ConfigError> {
-    const OPERATORS: [(&str, u8); 4] =
-        [("In", 0), ("NotIn", 1), ("Exists", 2), ("DoesNotExist", 3)];
+    #[derive(Clone, Copy)]
+    enum Operator {
+        In,
+        NotIn,
+        Exists,
+        DoesNotExist,
+    }
+    const OPERATORS: [(&str, Operator); 4] = [
+        ("In", Operator::In),
+        ("NotIn", Operator::NotIn),
+        ("Exists", Operator::Exists),
+        ("DoesNotExist", Operator::DoesNotExist),
+    ];
     let key = fields.required_text("key")?;
     let path = fields.path_of("operator");
     let operator = fields.choice("operator", &OPERATORS)?;
@@ -230,7 +241,7 @@ fn requirement(mut fields: ObjectDecoder) -> Result<Requirement, ConfigError> {
     let path = fields.path_of("values");
     let values = fields.texts("values")?.unwrap_or_default();
     fields.deny_unknown_fields()?;
-    let wants_values = operator < 2;
+    let wants_values = matches!(operator, Operator::In | Operator::NotIn);
     if wants_values == values.is_empty() {
         let reason = if wants_values {
             "must not be empty"
@@ -240,10 +251,10 @@ fn requirement(mut fields: ObjectDecoder) -> Result<Requirement, ConfigError> {
         return Err(ConfigError::value(path, &values.into(), reason));
     }
     let test = match operator {
-        0 => Test::In(values),
-        1 => Test::NotIn(values),
-        2 => Test::Exists,
-        _ => Test::DoesNotExist,
+        Operator::In => Test::In(values),
+        Operator::NotIn => Test::NotIn(values),
+        Operator::Exists => Test::Exists,
+        Operator::DoesNotExist => Test::DoesNotExist,
     };
     Ok(Requirement { key, test })
 }

@@ -8,10 +8,10 @@ use super::{
     gate::Gate,
     model::{Evict, EvictionPolicy, Limit, Rule},
     namespaces::{NAMESPACE_NAME, Namespaces},
-    tenant::{PodEvictionPolicy, Terms},
+    tenant::{PodEvictionPolicy, TenantRequest},
 };
 
-/// The policies in force. Those of higher precedence come first, equals by name.
+/// The policies in force, by falling precedence, then by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicySet {
     policies: Vec<Arc<EvictionPolicy>>,
@@ -21,12 +21,12 @@ pub struct PolicySet {
 /// The rules that hold for one pod.
 #[derive(Clone, Debug, Default)]
 pub struct Ruling {
-    /// Rules of the highest precedence that has any: all of them hold, which means that the most sparing one decides.
+    /// The rules of the highest precedence that matches the pod. All of them hold, so the most sparing one decides.
     pub rules: Vec<Applied>,
-    /// The same of policies in shadow mode, which change nothing.
+    /// The matching rules of policies in shadow mode, which change nothing.
     pub shadow: Vec<Applied>,
-    /// What the pod's own namespace asks for.
-    pub terms: Terms,
+    /// What the policies of the pod's own namespace ask for.
+    pub tenant_request: TenantRequest,
 }
 
 /// A rule that holds for a pod.
@@ -40,11 +40,11 @@ pub struct Applied {
 impl Applied {
     /// The rule.
     pub fn rule(&self) -> &Rule {
-        // Made from a position in the same list.
+        // `index` comes from a search in this very list.
         &self.policy.rules[self.index]
     }
 
-    /// Its position in the policy.
+    /// The rule's position in the policy.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -58,16 +58,18 @@ impl Applied {
 impl Ruling {
     /// Whether no rule holds, not even in shadow mode.
     pub fn is_empty(&self) -> bool {
-        self.rules.is_empty() && self.shadow.is_empty() && self.terms == Terms::default()
+        self.rules.is_empty()
+            && self.shadow.is_empty()
+            && self.tenant_request == TenantRequest::default()
     }
 
-    /// The order number: the highest that a rule gives, which spares the most, and what the namespace adds to that.
+    /// The order number: the highest one of the rules, which spares the pod most, plus the number that its namespace adds.
     pub fn order(&self) -> i16 {
         let order = self.rules.iter().map(|a| a.rule().order).max();
-        self.terms.apply(order.unwrap_or(0))
+        self.tenant_request.apply(order.unwrap_or(0))
     }
 
-    /// The limits of all rules with what makes them one limit and not another.
+    /// The limits of all rules, each with its rule and its position there: together they identify the limit.
     pub fn limits(&self) -> impl Iterator<Item = (&Applied, usize, &Limit)> {
         let limits = |a| -> Vec<(&Applied, usize, &Limit)> {
             let a: &Applied = a;
@@ -81,7 +83,7 @@ impl Ruling {
         self.rules.iter().flat_map(limits)
     }
 
-    /// The gates that its rules ask, those in shadow mode included.
+    /// The gates that the rules ask, also the rules in shadow mode.
     pub fn gates(&self) -> impl Iterator<Item = (&Applied, &Gate)> {
         let gates = |a| -> Vec<(&Applied, &Gate)> {
             let a: &Applied = a;
@@ -94,7 +96,7 @@ impl Ruling {
         self.rules.iter().chain(&self.shadow).flat_map(gates)
     }
 
-    /// A gate that its rules ask, by the names of its policy and its own, with the gates whose answers it needs.
+    /// A gate that the rules ask, by the names of its policy and its own, with the gates whose answers it needs.
     pub fn gate<'a>(&'a self, (policy, name): &'a (String, String)) -> Option<Vec<&'a Gate>> {
         let mut gates = self.gates();
         let (applied, _) =
@@ -102,13 +104,13 @@ impl Ruling {
         Some(applied.policy.gates_named(vec![name]))
     }
 
-    /// Whether a rule asks for anything about the pod that may change.
+    /// Whether a rule has a condition, which reads facts of the pod.
     pub fn needs_facts(&self) -> bool {
         let mut all = self.rules.iter().chain(&self.shadow);
         all.any(|a| matches!(a.rule().evict, Evict::When(_)))
     }
 
-    /// Rules that say different things about the same pod: the most sparing decides, and it is told.
+    /// Pairs of rules that say different things about the pod. The more sparing one decides.
     pub fn contradictions(&self) -> impl Iterator<Item = (&Applied, &Applied)> {
         let pairs = self.rules.iter().enumerate().flat_map(|(i, one)| {
             let others = self.rules[i + 1..].iter();
@@ -119,7 +121,7 @@ impl Ruling {
 }
 
 impl PolicySet {
-    /// These policies.
+    /// Puts these policies into the order in which they decide.
     pub fn new(policies: impl IntoIterator<Item: Into<Arc<EvictionPolicy>>>) -> Self {
         let mut policies: Vec<_> = policies.into_iter().map(Into::into).collect();
         policies.sort_by(|a, b| (b.precedence, &a.name).cmp(&(a.precedence, &b.name)));
@@ -129,7 +131,7 @@ impl PolicySet {
         }
     }
 
-    /// The same with policies of namespaces about their own pods.
+    /// Adds the policies of namespaces about their own pods.
     #[must_use]
     pub fn with_tenants(self, tenants: Vec<Arc<PodEvictionPolicy>>) -> Self {
         Self { tenants, ..self }
@@ -145,7 +147,7 @@ impl PolicySet {
         self.policies.is_empty() && self.tenants.is_empty()
     }
 
-    /// The labels of namespaces that policies ask for, beyond their name, which every namespace has as a label.
+    /// The labels of namespaces that policies ask for, without the label that holds the name.
     pub fn namespace_keys(&self) -> BTreeSet<String> {
         let keys = self.policies.iter().flat_map(|p| p.namespaces.keys());
         keys.filter(|key| *key != NAMESPACE_NAME)
@@ -153,7 +155,7 @@ impl PolicySet {
             .collect()
     }
 
-    /// Each policy with the number of these pods that a rule of it matches, whether or not another policy decides.
+    /// Each policy with the number of these pods that one of its rules matches, whether or not another policy decides.
     pub fn matched<'a>(
         &self,
         pods: impl Iterator<Item = &'a Pod> + Clone,
@@ -186,7 +188,8 @@ impl PolicySet {
             }
         }
         let tenants = self.tenants.iter().filter(|tenant| tenant.is_about(pod));
-        ruling.terms = tenants.fold(Terms::default(), |all, one| all.and(one.terms));
+        ruling.tenant_request =
+            tenants.fold(TenantRequest::default(), |all, one| all.and(one.request));
         ruling
     }
 }

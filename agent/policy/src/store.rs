@@ -1,7 +1,8 @@
 //! All policies of files and of the API server, and which version of each is in force.
 //!
-//! Of equal names the file's policy holds: it comes from the administrator of this one node, and it is there when the
-//! API server is not. A policy that cannot be used leaves its last good version in force.
+//! Where a file and an object have the same name, the file's policy holds: it comes from the administrator of this one node,
+//! and it is there when the API server is not. While a policy's newest version cannot be used, its last good version stays in
+//! force.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,13 +12,12 @@ use std::{
 use serde_json::Value;
 
 use super::{EvictionPolicy, PolicyEvaluator};
-use crate::conflict::Contradiction;
-pub use state::MOST_OBJECTS;
+use crate::contradiction::Contradiction;
 use state::{Object, State};
 
 mod state;
 
-/// What is thought of one version of an object.
+/// The status of one version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyStatus {
     /// `metadata.name`.
@@ -26,16 +26,16 @@ pub struct PolicyStatus {
     pub uid: String,
     /// `metadata.generation`.
     pub generation: Option<i64>,
-    /// The field and the reason why it cannot be used; `None` if it can.
+    /// The field and the reason why this version cannot be used; `None` if it can.
     pub refused: Option<String>,
-    /// What is unsafe about it although it is in force.
+    /// What is unsafe about this version although it is in force.
     pub warning: Option<String>,
-    /// Other objects that can say otherwise about the same pods with the same precedence, as
-    /// [`crate::conflict::named`] names them. Files have no part in it: they differ from node to node.
+    /// Other objects that can contradict this one, as [`crate::contradiction::named`] names them. Policies of files do not
+    /// count: they differ from node to node.
     pub may_contradict: Arc<[String]>,
-    /// What it says otherwise than one of them about a pod that was seen on this node.
+    /// A contradiction with one of these objects about a pod of this node, in words.
     pub contradicts: Option<String>,
-    /// A pod that it selects was seen on this node since it is in force here.
+    /// Whether this agent has seen a pod that this version selects.
     pub selects: bool,
 }
 
@@ -54,17 +54,17 @@ impl PolicyStore {
         }
     }
 
-    /// Who is told of the policies in force.
+    /// The evaluator of the policies in force.
     pub fn evaluator(&self) -> &Arc<PolicyEvaluator> {
         &self.evaluator
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // What a panic has left is still the last that was known.
+        // After a panic the state is still the last known one.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The files' policies; `None`: they cannot be used, and the last good ones stay.
+    /// Takes the files' policies; `None`: the files cannot be used, and their last good policies stay.
     pub fn set_files(&self, policies: Option<Vec<EvictionPolicy>>) {
         let mut state = self.state();
         state.files_refused = policies.is_none();
@@ -75,12 +75,12 @@ impl PolicyStore {
         }
     }
 
-    /// A new or changed object.
+    /// Takes a new or changed object.
     pub fn put(&self, document: &Value) -> Option<PolicyStatus> {
         let mut state = self.state();
         let before = state.objects.get(name(document)).map(|o| o.status.clone());
         let status = state.put(document)?;
-        // A new status alone puts nothing else in force.
+        // The same version came again, with only its status changed: the policies in force stay.
         if status.generation.is_none() || before.as_ref() != Some(&status) {
             self.enforce(state);
         } else {
@@ -89,22 +89,22 @@ impl PolicyStore {
         self.status(name(document))
     }
 
-    /// What is thought of an object.
+    /// The status of an object.
     pub fn status(&self, name: &str) -> Option<PolicyStatus> {
         let state = self.state();
         state.objects.get(name).map(|o| o.status.clone())
     }
 
-    /// What is thought of all objects, by name.
-    pub fn verdicts(&self) -> Vec<PolicyStatus> {
+    /// The statuses of all objects, by name.
+    pub fn statuses(&self) -> Vec<PolicyStatus> {
         let state = self.state();
         state.objects.values().map(|o| o.status.clone()).collect()
     }
 
-    /// Looks whether pods have come that objects in force select, and whether that makes another verdict of any. Cheap as
-    /// long as neither pods nor policies change.
+    /// Looks whether objects in force select or contradict each other on pods of this node. Answers whether a status has
+    /// changed. Cheap as long as neither pods nor policies change.
     pub fn look_for_pods(&self) -> bool {
-        let seen = self.evaluator.presented();
+        let seen = self.evaluator.pods_revision();
         let mut state = self.state();
         let now = Some((state.revision, seen));
         if std::mem::replace(&mut state.looked_at, now) == now {
@@ -126,7 +126,7 @@ impl PolicyStore {
                 other: &other.policy,
                 other_rule: other.index(),
             };
-            changed |= state.contradicts(&seen) | state.contradicts(&seen.turned());
+            changed |= state.add_contradiction(&seen) | state.add_contradiction(&seen.turned());
         }
         let State { files, objects, .. } = &mut *state;
         for (name, object) in objects {
@@ -140,7 +140,7 @@ impl PolicyStore {
         changed
     }
 
-    /// All objects that there are: others are gone.
+    /// Takes the complete list of objects; all others are gone.
     pub fn replace(&self, documents: &[Value]) -> Vec<PolicyStatus> {
         let mut state = self.state();
         let names: BTreeSet<&str> = documents.iter().map(name).collect();
@@ -151,10 +151,10 @@ impl PolicyStore {
             state.put(document);
         });
         self.enforce(state);
-        self.verdicts()
+        self.statuses()
     }
 
-    /// An object is gone.
+    /// Forgets an object that is gone.
     pub fn remove(&self, name: &str) {
         let mut state = self.state();
         if state.objects.remove(name).is_some() {
@@ -162,7 +162,7 @@ impl PolicyStore {
         }
     }
 
-    /// All policies of namespaces about their own pods.
+    /// Takes the complete list of the policies of namespaces.
     pub fn replace_tenants(&self, documents: &[Value]) {
         let mut state = self.state();
         let before = std::mem::take(&mut state.tenants);
@@ -170,7 +170,7 @@ impl PolicyStore {
         for document in documents {
             state.put_tenant(document);
         }
-        // Of one that cannot be used any more the last good version stays.
+        // Where a new version cannot be used, the last good one stays.
         let refused: Vec<_> = state.tenants_refused.iter().cloned().collect();
         for key in refused {
             if let Some(good) = before.get(&key) {
@@ -180,30 +180,31 @@ impl PolicyStore {
         self.enforce(state);
     }
 
-    /// A new or changed policy of a namespace.
+    /// Takes a new or changed policy of a namespace.
     pub fn put_tenant(&self, document: &Value) {
         let mut state = self.state();
         state.put_tenant(document);
         self.enforce(state);
     }
 
-    /// A policy of a namespace is gone.
+    /// Forgets a policy of a namespace that is gone.
     pub fn remove_tenant(&self, document: &Value) {
         let mut state = self.state();
         state.remove_tenant(document);
         self.enforce(state);
     }
 
-    /// Policies of namespaces whose newest version cannot be used.
+    /// How many policies of namespaces have a newest version that cannot be used.
     pub fn tenants_refused(&self) -> usize {
         self.state().tenants_refused.len()
     }
 
-    /// What an earlier agent had in force, and what it knew of namespaces' policies; whatever the API server tells of replaces it.
+    /// Takes over the objects and the namespaces' policies that an earlier agent had in force, until the API server's own list
+    /// replaces them.
     pub fn restore(&self, documents: &[Value], tenants: &[Value]) {
         let mut state = self.state();
         for document in documents {
-            // An object of a newer agent may be none to this one.
+            // A newer agent may have remembered an object that this version cannot read.
             if let Some(status) = state.put(document)
                 && let Some(reason) = status.refused
             {
@@ -229,15 +230,15 @@ impl PolicyStore {
         self.enforce(state);
     }
 
-    /// The API server's policies in force, for [`Self::restore`].
+    /// The objects in force, for [`Self::restore`].
     pub fn remembered(&self) -> Vec<Value> {
         let state = self.state();
         let good = state.objects.values().filter_map(|o| o.good.as_ref());
         good.map(|g| g.document.clone()).collect()
     }
 
-    /// The namespaces' policies in force, for [`Self::restore`]. An agent that does not know of them takes each for a cluster's policy
-    /// that it cannot use, and drops that name: the namespace is part of it, so that no cluster's policy has it.
+    /// The namespaces' policies in force, for [`Self::restore`]. An older agent takes each for an EvictionPolicy that it cannot
+    /// use, and drops the policy of that name. The name has the namespace in front, so that no EvictionPolicy has the same.
     pub fn remembered_tenants(&self) -> Vec<Value> {
         let state = self.state();
         let tenants = state.tenants.values();
@@ -250,7 +251,7 @@ impl PolicyStore {
         named.collect()
     }
 
-    /// Objects whose newest version cannot be used, and whether the files' cannot.
+    /// How many objects have a newest version that cannot be used, and whether the files cannot be used.
     pub fn refused(&self) -> (usize, bool) {
         let state = self.state();
         let objects = state.objects.values();
@@ -258,14 +259,14 @@ impl PolicyStore {
         (refused, state.files_refused)
     }
 
-    /// Another number after each change.
+    /// Counts changes of the policies.
     pub fn revision(&self) -> u64 {
         self.state().revision
     }
 
     fn enforce(&self, mut state: MutexGuard<'_, State>) {
         state.revision += 1;
-        state.compare();
+        state.find_possible_contradictions();
         let set = state.set();
         drop(state);
         self.evaluator.set_policies(set);

@@ -1,6 +1,6 @@
-//! `PodEvictionPolicy`: what the owners of a namespace say of their own pods. It can make them go earlier, and ask for a grace
-//! after their start; the configuration bounds the grace. It spares nothing that another policy does not spare, and is about no
-//! other namespace's pods.
+//! `PodEvictionPolicy`: what the owners of a namespace ask for their own pods. It can make pods go earlier, and ask to spare
+//! them for some time after their creation; the configuration bounds that time. It cannot spare pods in any other way, and does
+//! not touch pods of other namespaces.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{API_VERSION, Selector};
 
-/// `kind` of such a policy.
+/// `kind` of a namespace's policy.
 pub const TENANT_KIND: &str = "PodEvictionPolicy";
 /// Lowest order number.
 const LOWEST: i16 = -1000;
@@ -18,27 +18,27 @@ const LOWEST: i16 = -1000;
 /// A policy of one namespace about its own pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodEvictionPolicy {
-    /// `metadata.namespace`: the only one whose pods it is about.
+    /// `metadata.namespace`: the policy is about pods of this namespace only.
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
-    /// `spec.selector`: over the pod's labels; none is all pods of the namespace.
+    /// `spec.selector`: over the pod's labels; without it all pods of the namespace.
     pub pods: Selector,
-    /// What it asks for.
-    pub terms: Terms,
+    /// What the policy asks for.
+    pub request: TenantRequest,
 }
 
-/// What tenants' policies ask for a pod.
+/// What the policies of a namespace ask for a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
-    /// `spec.order`: added to what other policies say, never above 0: the pod goes earlier.
+pub struct TenantRequest {
+    /// `spec.order`: added to the order number of other policies. It is never above 0, so that the pod can only go earlier.
     pub order: i16,
-    /// `spec.grace`: so long after its creation the pod asks to be spared.
+    /// `spec.grace`: how long after its creation the pod asks to be spared.
     pub grace: Duration,
 }
 
-impl Terms {
-    /// Both together: the earlier order, the longer grace.
+impl TenantRequest {
+    /// Both requests together: the earlier order, the longer grace.
     pub fn and(self, other: Self) -> Self {
         Self {
             order: self.order.min(other.order),
@@ -46,14 +46,14 @@ impl Terms {
         }
     }
 
-    /// An order number of other policies with this one added.
+    /// Adds the request's order number to that of other policies.
     pub fn apply(self, order: i16) -> i16 {
         order.saturating_add(self.order).max(LOWEST)
     }
 
-    /// The time that a pod which was created at `created` is still spared at `now`, both in seconds since 1970, when a grace of
-    /// `most` is granted at most. A pod whose creation is not known is not spared.
-    pub fn left(self, created: Option<i64>, now: i64, most: Duration) -> Option<Duration> {
+    /// How long the pod is still spared at `now`, if the configuration grants `most` at most. `created` and `now` are seconds since
+    /// 1970. A pod whose creation is not known is not spared.
+    pub fn grace_left(self, created: Option<i64>, now: i64, most: Duration) -> Option<Duration> {
         let granted = self.grace.min(most);
         let age = now.saturating_sub(created?);
         let left = granted.checked_sub(Duration::from_secs(u64::try_from(age).unwrap_or(0)))?;
@@ -93,7 +93,7 @@ impl PodEvictionPolicy {
             namespace,
             name,
             pods: Selector::take(&mut spec, "selector")?,
-            terms: Terms {
+            request: TenantRequest {
                 order: earlier.ok_or_else(|| {
                     let reason = format!(
                         "must lie between {LOWEST} and 0: a tenant's pods can go earlier, not later"
@@ -107,7 +107,7 @@ impl PodEvictionPolicy {
         Ok(policy)
     }
 
-    /// The document that it can be read from again.
+    /// The policy as a document, for [`Self::read`].
     pub fn to_document(&self) -> Value {
         json!({
             "apiVersion": API_VERSION,
@@ -115,13 +115,13 @@ impl PodEvictionPolicy {
             "metadata": {"namespace": self.namespace, "name": self.name},
             "spec": {
                 "selector": {"matchExpressions": self.pods.to_json()},
-                "order": self.terms.order,
-                "grace": format!("{}ms", self.terms.grace.as_millis()),
+                "order": self.request.order,
+                "grace": format!("{}ms", self.request.grace.as_millis()),
             },
         })
     }
 
-    /// Whether it is about a pod.
+    /// Whether the policy is about this pod.
     pub fn is_about(&self, pod: &Pod) -> bool {
         self.namespace == pod.namespace && self.pods.matches(&pod.labels)
     }
@@ -178,24 +178,24 @@ mod tests {
 
     #[test]
     fn a_grace_is_as_long_as_the_cluster_grants() {
-        let terms = |order, seconds| Terms {
+        let request = |order, seconds| TenantRequest {
             order,
             grace: Duration::from_secs(seconds),
         };
         let most = Duration::from_secs(300);
-        let asked = terms(-5, 600).and(terms(-100, 60));
+        let asked = request(-5, 600).and(request(-100, 60));
         assert_eq!((asked.order, asked.grace.as_secs()), (-100, 600));
         assert_eq!((asked.apply(20), asked.apply(-950)), (-80, -1000));
         assert_eq!(
-            asked.left(Some(1000), 1100, most),
+            asked.grace_left(Some(1000), 1100, most),
             Some(Duration::from_secs(200))
         );
-        assert_eq!(asked.left(Some(1000), 1300, most), None);
+        assert_eq!(asked.grace_left(Some(1000), 1300, most), None);
         assert_eq!(
-            asked.left(Some(1000), 1100, Duration::ZERO),
+            asked.grace_left(Some(1000), 1100, Duration::ZERO),
             None,
             "none is granted"
         );
-        assert_eq!(asked.left(None, 1100, most), None);
+        assert_eq!(asked.grace_left(None, 1100, most), None);
     }
 }

@@ -1,5 +1,5 @@
-//! Tolerations as Kubernetes must have them from the start: a MutatingAdmissionPolicy for each rule that says how long its
-//! pods stay on a lost node. The API server evaluates it by itself; no webhook has to run.
+//! Tolerations, which a pod must have from its creation: a MutatingAdmissionPolicy for each rule that says how long its pods
+//! stay on a lost node. The API server evaluates it by itself; no webhook has to run.
 
 use serde_json::{Value, json};
 
@@ -14,10 +14,10 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// The pod's labels in an admission expression.
 const LABELS: &str = "(has(object.metadata.labels) ? object.metadata.labels : {})";
 
-/// Static pods are the kubelet's: what shows one to the API server is left as it is.
+/// Leaves out mirror pods: a static pod belongs to the kubelet.
 const NO_MIRROR: &str = "!(has(object.metadata.annotations) && 'kubernetes.io/config.mirror' in object.metadata.annotations)";
 
-/// The policy and its binding for each rule with `noExecute`. A policy in shadow mode changes nothing, here neither.
+/// The admission policy and its binding for each rule with `noExecute`. A policy in shadow mode has none.
 pub fn admission(policy: &EvictionPolicy) -> Vec<Value> {
     let mut objects = Vec::new();
     if policy.shadow {
@@ -25,7 +25,7 @@ pub fn admission(policy: &EvictionPolicy) -> Vec<Value> {
     }
     for (i, rule) in policy.rules.iter().enumerate() {
         if let Some(patch) = patch(rule) {
-            // The rule's name has no dot: no two names are alike.
+            // A rule's name has no dot, so that each name is unique.
             let name = format!("evictd-{}.{}", policy.name, rule.name);
             let earlier: Vec<&Selector> = policy.rules[..i].iter().map(|r| &r.pods).collect();
             objects.push(admission_policy(&name, policy, rule, &earlier, &patch));
@@ -49,7 +49,7 @@ fn admission_policy(
 ) -> Value {
     let mut labels = policy.pods.to_json();
     labels.extend(rule.pods.to_json());
-    // 63 rules before the last one, and this: as many as there may be.
+    // 63 earlier rules and this condition: the API server allows 64 conditions.
     let static_pods = json!({"name": "no-static-pod", "expression": NO_MIRROR});
     let conditions = earlier.iter().enumerate().map(|(i, selector)| {
         json!({"name": format!("not-of-rule-{i}"), "expression": format!("!({})", selector.to_cel(LABELS))})
@@ -60,7 +60,7 @@ fn admission_policy(
         "kind": "MutatingAdmissionPolicy",
         "metadata": {"name": name},
         "spec": {
-            // A cluster that cannot evaluate it must still start pods.
+            // Where the API server cannot evaluate the policy, pods must still start.
             "failurePolicy": "Ignore",
             "reinvocationPolicy": "IfNeeded",
             "matchConstraints": {
@@ -79,14 +79,15 @@ fn admission_policy(
     })
 }
 
-/// Puts the rule's tolerations before all others and takes away those of the same taints.
+/// Puts the rule's tolerations before all others and removes other tolerations of the same taints.
 ///
-/// Of several tolerations of a taint the first one counts (`GetMatchingTolerations`), also before one of all taints. Before
-/// this the API server has added 300 s of its own (`DefaultTolerationSeconds`); if it does so again afterwards, because
-/// something else has changed the pod, it finds these and adds nothing. A second evaluation changes nothing.
+/// Of several tolerations of a taint the first one counts (`GetMatchingTolerations`), also before a toleration of all taints.
+/// Before this patch the API server has added tolerations of 300 s (`DefaultTolerationSeconds`). If it runs again, because
+/// another webhook has changed the pod, it finds the rule's tolerations and adds none. A second evaluation of this patch
+/// changes nothing.
 ///
-/// Maps, not `Object.spec.tolerations{}`: as elements of a list the API server cannot turn those into JSON. Its maps have
-/// values of one type, hence `dyn`.
+/// The patch has maps, not `Object.spec.tolerations{}`: the API server cannot turn a list of such objects into JSON. The values
+/// of a CEL map have one type, hence `dyn`.
 fn patch(rule: &Rule) -> Option<String> {
     let waits = [
         (UNREACHABLE, rule.no_execute.unreachable),

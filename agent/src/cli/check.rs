@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError>
     let nothing = KubeletDocument::default();
     let file = arguments.kubelet_config.as_deref();
     let loaded = arguments.config.as_deref();
-    let loaded = loaded.map(|path| Config::load_beside(path, file, &nothing));
+    let loaded = loaded.map(|path| Config::load_with_stand_in(path, file, &nothing));
     let (config, kubelet) = loaded.transpose()?.unzip();
     let mut check = Check::of_this_machine(config.as_ref());
     check

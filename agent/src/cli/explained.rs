@@ -77,7 +77,7 @@ impl RuleView {
     /// By the pod's UID.
     ///
     /// # Errors
-    /// See [`Explained::apply`].
+    /// See [`Explained::read`].
     pub fn read(self, state_dir: &Path) -> Result<HashMap<String, Explanation>, CommandError> {
         if self != Self::Reported {
             return Ok(HashMap::new());

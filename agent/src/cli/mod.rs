@@ -86,7 +86,7 @@ fn state_dir_of(named: Option<&Path>) -> Result<PathBuf, ConfigError> {
 
 /// An agent's configuration, as the agent takes it: a file of the kubelet's that cannot be read has a stand-in.
 fn config_of(path: &Path) -> Result<Config, ConfigError> {
-    let (config, _) = Config::load_beside(path, None, &KubeletDocument::default())?;
+    let (config, _) = Config::load_with_stand_in(path, None, &KubeletDocument::default())?;
     Ok(config)
 }
 

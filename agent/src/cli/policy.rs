@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use evictd_policy::{conflict, evaluator::Explanation, file, tolerations};
+use evictd_policy::{contradiction, evaluator::Explanation, file, tolerations};
 use serde_json::{Value, json};
 
 use super::{
@@ -92,7 +92,7 @@ fn check(files: &[PathBuf]) -> Result<String, CommandError> {
             text += &format!("note: {}: {warning}\n", policy.name);
         }
     }
-    for found in conflict::among(&policies) {
+    for found in contradiction::among(&policies) {
         text += &format!("note: {}: {}\n", found.one.name, found.words());
     }
     Ok(text)

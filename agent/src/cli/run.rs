@@ -80,7 +80,7 @@ pub(super) fn configured(
     shadow: bool,
 ) -> Result<(Config, ConfigSource), CommandError> {
     let nothing = KubeletDocument::default();
-    let (config, kubelet) = Config::load_beside(path, kubelet_config, &nothing)?;
+    let (config, kubelet) = Config::load_with_stand_in(path, kubelet_config, &nothing)?;
     let configz =
         configz::ask(&config, kubelet.source == KubeletSource::File).map_err(RunError::from)?;
     let mut origin = ConfigSource::new(path, kubelet_config, configz, shadow);

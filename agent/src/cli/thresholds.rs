@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         Some(file) => Config::load_over(&arguments.config, Some(file))?,
         None => {
             let nothing = KubeletDocument::default();
-            let (config, kubelet) = Config::load_beside(&arguments.config, None, &nothing)?;
+            let (config, kubelet) = Config::load_with_stand_in(&arguments.config, None, &nothing)?;
             say_stand_in(&kubelet);
             config
         }

@@ -131,7 +131,7 @@ impl Policies {
 
     /// Judges the pods of a table that is about to be handed over.
     pub fn present(&mut self, table: &PodTable) {
-        self.evaluator.present(&table.entries);
+        self.evaluator.set_pods(&table.entries);
     }
 
     /// What the metrics show of policies.
@@ -218,7 +218,7 @@ impl Policies {
     /// Has files looked at that may have changed.
     pub fn refresh(&mut self, disk: &DiskQueue) {
         self.marks.look_on(disk);
-        self.evaluator.look_after_the_ending();
+        self.evaluator.refresh_ending();
         let files = self.files.clone();
         self.look.begin(move || file::fingerprint(&files));
         self.report(disk);

@@ -57,7 +57,7 @@ impl ConfigSource {
     /// be read is said.
     ///
     /// # Errors
-    /// As [`Config::load_again`].
+    /// As [`Config::reload`].
     pub fn load(&mut self, known: &Config) -> Result<Config, ConfigError> {
         self.read(known, false)
     }
@@ -66,7 +66,7 @@ impl ConfigSource {
         self.stamps = self.look(known);
         let files = self.kubelet_files(known);
         let (mut config, kubelet) =
-            Config::load_again(&self.config, has_changed, &files, &self.kubelet)?;
+            Config::reload(&self.config, has_changed, &files, &self.kubelet)?;
         match (&kubelet.unreadable, &self.kubelet.unreadable) {
             (Some(reason), before) if before.as_ref() != Some(reason) => {
                 tracing::warn!(
@@ -210,7 +210,7 @@ impl Agent {
         Command::Settings {
             settings: Box::new(sources::settings(config, self.layout, BY_FASTPATH.to_vec())),
             shadow: config.shadow,
-            mitigation: config.graduated,
+            mitigation: config.mitigation,
         }
     }
 }

@@ -171,7 +171,7 @@ impl Agent {
                 runtime: config.cri.as_ref().map(|cri| cri.reclaim_timeout),
                 kubelet: matches!(source, PodSource::Cluster { .. }),
             },
-            mitigation: config.graduated,
+            mitigation: config.mitigation,
             memory_v1,
             earlier: recall::earlier(&restored, &entries),
             on_kill: {

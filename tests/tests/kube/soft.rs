@@ -443,7 +443,7 @@ fn held_back(by: HeldBack, spared: usize) -> SoftOutcome {
 fn what_is_held_back_by_now_is_not_asked_to_go() {
     let mut soft = soft(json!({}));
     let here: Vec<_> = [1, 2].map(|i| Arc::new(BarePod::new(web(i)))).into();
-    soft.policies.present(&here);
+    soft.policies.set_pods(&here);
     let limiter = Arc::clone(soft.policies.limiter());
     limiter.pause(true);
     assert_eq!(soft.evict(&[1, 2], true), held_back(HeldBack::Paused, 0));

@@ -53,7 +53,7 @@ impl Gates {
         let pods: Vec<_> = [SERVICE, SERVER, POD].iter().map(pod).collect();
         // No server listens at port 1.
         let policy = gated(json!({"timeout": "3s", "http": {"port": 1}}));
-        evaluator.present(&pods);
+        evaluator.set_pods(&pods);
         evaluator.set_policies(PolicySet::new([policy]));
         let worker = Worker::start(Arc::clone(&evaluator)).unwrap();
         let networks = configured.iter().map(|n| n.parse().unwrap()).collect();

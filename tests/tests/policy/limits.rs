@@ -67,7 +67,7 @@ fn limits_keep_enough_of_a_group_here() {
     assert!(!may_go(&kept, 2));
     // A new table knows who was evicted.
     let table = kept.node.table();
-    kept.evaluator.present(&table.entries);
+    kept.evaluator.set_pods(&table.entries);
     kept.table = table;
     assert!(
         !may_go(&kept, 2) && kept.explain(&pod(2)).reason.as_deref() == Some("a limit has no room")
@@ -90,7 +90,7 @@ fn rates_hold_for_the_node_and_for_each_owner() {
     };
     let evaluator = PolicyEvaluator::new(settings, Secrets::default());
     let table = node.table();
-    evaluator.present(&table.entries);
+    evaluator.set_pods(&table.entries);
     let limiter = evaluator.limiter();
     let free = || {
         let lets_go = |e: &&Arc<evictd_node::pods::table::Entry>| {
@@ -137,7 +137,7 @@ fn no_limit_of_a_pod_is_left_out() {
         policy("b-quorum", quorum),
     ]));
     let pods = [owned("one", 1), owned("two", 2)];
-    evaluator.present(&pods);
+    evaluator.set_pods(&pods);
     let limiter = evaluator.limiter();
     let may_go = |pod: &BarePod| limiter.allows(pod.permit(), monotonic_ns(), LastResort::None);
     assert!(!may_go(&pods[0]) && !may_go(&pods[1]));
@@ -165,7 +165,7 @@ fn limits_that_do_not_count_any_more_make_room() {
     // One owner after the other, as of a CronJob.
     for owner in 0..600 {
         let pod = owned("job", owner);
-        evaluator.present(&[Arc::clone(&pod)]);
+        evaluator.set_pods(&[Arc::clone(&pod)]);
         assert!(allows(&pod, LastResort::None), "owner {owner}");
     }
     let all: Vec<_> = (0..QUOTAS)
@@ -175,7 +175,7 @@ fn limits_that_do_not_count_any_more_make_room() {
         "selector": {"matchLabels": {"app": "db"}},
         "rules": [{"name": "r", "evict": "Never"}],
     });
-    evaluator.present(&all);
+    evaluator.set_pods(&all);
     evaluator.set_policies(PolicySet::new([policy("p", never)]));
     let [first, .., last] = &all[..] else {
         panic!("pods")
@@ -190,10 +190,10 @@ fn limits_that_do_not_count_any_more_make_room() {
     limiter.charge(first.permit(), monotonic_ns());
     assert!(!allows(last, LastResort::Any));
     // What counts is kept when its pods are gone: the place of the first owner, and the node's.
-    evaluator.present::<BarePod>(&[]);
+    evaluator.set_pods::<BarePod>(&[]);
     evaluator.evaluate();
     let back = [owned("back", 0), owned("other", 1)];
-    evaluator.present(&back);
+    evaluator.set_pods(&back);
     assert!(!allows(&back[1], LastResort::Any), "the node's rate");
 }
 
@@ -210,7 +210,7 @@ fn what_shadow_mode_has_chosen_is_not_available() {
     kept.evaluator.evaluate();
     assert!(!may_go(&kept, 1), "after the next count");
     let table = kept.node.table();
-    kept.evaluator.present(&table.entries);
+    kept.evaluator.set_pods(&table.entries);
     kept.table = table;
     assert!(!may_go(&kept, 1), "in a new table");
     limiter.forget_shadow_victims(ShadowChooser::FastPath);
@@ -304,7 +304,7 @@ fn what_was_evicted_before_counts() {
         let evaluator = PolicyEvaluator::new(Settings::default(), Secrets::default());
         evaluator.restore(past);
         let table = node.table();
-        evaluator.present(&table.entries);
+        evaluator.set_pods(&table.entries);
         evaluator.set_policies(PolicySet::new([policy("p", always(&json!([limit])))]));
         let all = evaluator.explain().into_iter().filter(|e| e.may_go);
         let mut names: Vec<String> = all.map(|e| e.pod).collect();

@@ -38,7 +38,7 @@ fn present(store: &PolicyStore, cgroup: &TestCgroup, labels: &[(&str, &str)]) {
     };
     let dir = cgroup.child("pod").unwrap();
     let entry = Entry::open(pod, &dir, Mode::Evictd).unwrap();
-    store.evaluator().present(&[Arc::new(entry)]);
+    store.evaluator().set_pods(&[Arc::new(entry)]);
 }
 
 /// Twenty agents, one of which has a pod: no other one takes back what that one has seen.

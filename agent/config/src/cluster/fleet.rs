@@ -1,4 +1,4 @@
-//! `cluster.fleetBrake`: when many nodes evict within minutes.
+//! `cluster.fleetBrake`: what happens when many nodes evict within minutes.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::{ConfigError, decode::ObjectDecoder};
 /// The fleet brake of one release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetConfig {
-    /// `cluster.fleetBrake.configMap`: what all nodes are told; the nodes' own entries are in the one with `-evictions` behind.
+    /// `cluster.fleetBrake.configMap`: the ConfigMap with the pace for all nodes. The nodes' own entries are in another one, with
+    /// `-evictions` at the end of its name.
     pub config_map: ConfigMapName,
     /// `window`, `slowNodes`, `pauseNodes`, `pause` and `slowInterval`.
     pub rules: FleetRules,
@@ -24,10 +25,10 @@ const DEFAULTS: FleetRules = FleetRules {
     pause: Duration::from_secs(1800),
     slow_interval: Duration::from_secs(300),
 };
-/// More nodes than this need not be counted: each has an entry in one ConfigMap.
+/// Largest value of `slowNodes` and `pauseNodes`: each node has an entry in one ConfigMap.
 const MOST_NODES: u64 = 1000;
 
-/// Takes the field `fleetBrake`; without it there is none.
+/// Takes the field `fleetBrake`; without the field there is no fleet brake.
 pub(super) fn take(cluster: &mut ObjectDecoder) -> Result<Option<FleetConfig>, ConfigError> {
     let Some(mut brake) = cluster.object("fleetBrake")? else {
         return Ok(None);
@@ -63,7 +64,7 @@ fn nodes(brake: &mut ObjectDecoder, field: &str, default: u32) -> Result<u32, Co
     number.ok_or_else(|| ConfigError::value(path, &value, reason))
 }
 
-/// Between a second and a day.
+/// Takes a duration between a second and a day.
 fn period(
     brake: &mut ObjectDecoder,
     field: &str,

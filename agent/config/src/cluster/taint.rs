@@ -7,41 +7,41 @@ use serde_json::Value;
 use super::is_subdomain;
 use crate::{ConfigError, decode::ObjectDecoder};
 
-/// In front of `memory-pressure`, `disk-pressure` and `pid-pressure`, unless the configuration has another prefix.
+/// Default of `keyPrefix`, in front of `memory-pressure`, `disk-pressure` and `pid-pressure`.
 pub const DEFAULT_TAINT_PREFIX: &str = "evictd.dev/";
-/// The kubelet looks so often: what is over sooner, it may not see either.
+/// Default of `setAfter`. The kubelet looks this often: it may also miss shorter pressure.
 const SET_AFTER: Duration = Duration::from_secs(10);
-/// cluster-autoscaler's, under Kubernetes' own domain: it ignores taints behind them.
+/// Allowed prefixes under Kubernetes' own domain: cluster-autoscaler ignores taints whose keys begin with them.
 const AUTOSCALER: [&str; 2] = [
     "status-taint.cluster-autoscaler.kubernetes.io/",
     "startup-taint.cluster-autoscaler.kubernetes.io/",
 ];
 
-/// Taints while a condition holds.
+/// The taints that a node has while a condition holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaintConfig {
     /// `cluster.taint.keyPrefix`: the key up to the condition's name.
     pub key_prefix: String,
     /// `cluster.taint.effect`.
     pub effect: TaintEffect,
-    /// `cluster.taint.setAfter`: how long after its condition a taint comes, if the pressure lasts or has come back by then.
+    /// `cluster.taint.setAfter`: time from the condition to the taint, if there is pressure at that moment.
     pub set_after: Duration,
-    /// `cluster.taint.removeAfter`: how long after its condition it goes.
+    /// `cluster.taint.removeAfter`: time from the end of the condition to the end of the taint.
     pub remove_after: Duration,
 }
 
 /// What a taint means for pods that do not tolerate it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaintEffect {
-    /// The scheduler takes another node if there is one.
+    /// The scheduler prefers another node.
     #[default]
     PreferNoSchedule,
-    /// They do not come.
+    /// The scheduler sends none of them.
     NoSchedule,
 }
 
 impl TaintEffect {
-    /// The API's word.
+    /// The effect's name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::PreferNoSchedule => "PreferNoSchedule",
@@ -61,7 +61,7 @@ impl Default for TaintConfig {
     }
 }
 
-/// Takes the field `taint`: `true` is an object without fields, `false` no taint.
+/// Takes the field `taint`: `true` means the defaults, `false` no taint.
 pub(super) fn take(cluster: &mut ObjectDecoder) -> Result<Option<TaintConfig>, ConfigError> {
     let path = cluster.path_of("taint");
     let mut taint = match cluster.optional("taint") {
@@ -90,7 +90,7 @@ pub(super) fn take(cluster: &mut ObjectDecoder) -> Result<Option<TaintConfig>, C
     Ok(Some(taken))
 }
 
-/// Takes the field `formerTaintKeyPrefixes`. It is not one of `taint`, which may be `false`.
+/// Takes the field `formerTaintKeyPrefixes`. It stands beside `taint`, which may be `false`.
 pub(super) fn take_former(cluster: &mut ObjectDecoder) -> Result<Vec<String>, ConfigError> {
     let path = cluster.path_of("formerTaintKeyPrefixes");
     let prefixes = cluster.texts("formerTaintKeyPrefixes")?.unwrap_or_default();

@@ -1,10 +1,9 @@
-//! Reading the JSON that Kubernetes writes: unknown fields mean nothing, null is as good as absent, and an error
-//! says where it was.
+//! Decodes the JSON of Kubernetes: unknown fields are ignored, null counts as absent, and an error has the path of its field.
 
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
-/// A document that does not have the form it should: one line with the path of the field and the reason.
+/// A document with a wrong form, in one line: the path of the field and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {reason}")]
 pub struct JsonError {
@@ -12,7 +11,7 @@ pub struct JsonError {
     reason: String,
 }
 
-/// Reads a value of a known form; `root` is what the document is called in errors.
+/// Decodes a document; `root` is its name in errors.
 pub(super) fn read<T: de::DeserializeOwned>(root: &str, value: &Value) -> Result<T, JsonError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = match error.path().to_string() {

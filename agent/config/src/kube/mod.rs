@@ -1,4 +1,4 @@
-//! Documents of the Kubernetes API: pods, and the kubelet's summary of their use.
+//! Documents of Kubernetes: pods, and the kubelet's summary of their usage.
 
 pub mod decode;
 #[cfg(test)]

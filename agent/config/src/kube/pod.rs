@@ -1,4 +1,4 @@
-//! From a `v1.Pod` to what the engine needs of it. What a pod requests is computed as the kubelet 1.36 does.
+//! Makes the engine's pod from a `v1.Pod`. Requests are computed as by the kubelet 1.36.
 
 use evictd_engine::{
     ComputeResources, Container, ContainerKind, EmptyDir, Owner, Pod, QosClass, Volume,
@@ -6,14 +6,14 @@ use evictd_engine::{
 use serde_json::Value;
 
 use crate::kube::decode::{JsonError, read};
-use form::{ContainerJson, OwnerReference, PodJson, Spec, Status, VolumeJson};
+use json::{ContainerJson, OwnerReference, PodJson, Spec, Status, VolumeJson};
 
-mod form;
+mod json;
 mod resources;
 
-/// Says where the kubelet got the pod from: everything but `api` makes it a static one.
+/// Annotation with the source from which the kubelet has the pod. Every source but `api` makes it a static pod.
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
-/// Marks the pod that shows a static pod to the API server.
+/// Annotation of a mirror pod, which stands for a static pod in the API server.
 const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
 const MEMORY: &str = "memory";
@@ -48,7 +48,7 @@ fn read_items(root: &str, items: &[Value]) -> Result<Vec<Pod>, JsonError> {
         .collect()
 }
 
-/// Reads one v1.Pod; `root` is what it is called in errors.
+/// Reads one v1.Pod; `root` is its name in errors.
 ///
 /// # Errors
 ///
@@ -56,6 +56,7 @@ fn read_items(root: &str, items: &[Value]) -> Result<Vec<Pod>, JsonError> {
 pub fn read_pod(root: &str, pod: &Value) -> Result<Pod, JsonError> {
     read::<PodJson>(root, pod).map(Pod::from)
 }
+
 impl From<PodJson> for Pod {
     fn from(json: PodJson) -> Self {
         let PodJson {
@@ -114,7 +115,7 @@ impl From<PodJson> for Pod {
     }
 }
 
-/// A timestamp of the API in seconds since 1970; one that cannot be read is not known.
+/// A timestamp of the API in seconds since 1970; `None` if it cannot be parsed.
 fn seconds(timestamp: &str) -> Option<i64> {
     let timestamp: jiff::Timestamp = timestamp.parse().ok()?;
     Some(timestamp.as_second())
@@ -144,7 +145,7 @@ fn containers(regular: Vec<ContainerJson>, init: Vec<ContainerJson>) -> Vec<Cont
         .collect()
 }
 
-/// The class in the status, else what the specification makes of it (`GetPodQOS`).
+/// The QoS class in the status, else the one that follows from the specification (`GetPodQOS`).
 fn qos_class(spec: &Spec, status: &Status) -> QosClass {
     let known = [
         QosClass::BestEffort,
@@ -168,6 +169,7 @@ fn qos_class(spec: &Spec, status: &Status) -> QosClass {
     };
     QosClass::of(&resources)
 }
+
 /// hostPath counts as local, and so do emptyDirs on disk, configMaps and git repositories (`localVolumeNames`).
 impl From<&VolumeJson> for Volume {
     fn from(volume: &VolumeJson) -> Self {

@@ -1,4 +1,4 @@
-//! From the kubelet's `/stats/summary` to what the engine needs of it.
+//! Makes the engine's observations and usages from the kubelet's `/stats/summary`.
 
 use std::collections::HashMap;
 
@@ -8,24 +8,24 @@ use evictd_engine::{
 use serde_json::Value;
 
 use crate::kube::decode::{JsonError, read};
-use form::{ContainerStats, Fs, Memory, Node, PodStats, SummaryJson};
+use json::{ContainerStats, Fs, Memory, Node, PodStats, SummaryJson};
 
-mod form;
+mod json;
 
-/// The system container that holds all pods: its memory is the allocatable one.
+/// The system container of all pods; `allocatableMemory.available` is its memory.
 const PODS_CONTAINER: &str = "pods";
 
-/// A summary: what the node has left, and what its pods use.
+/// The state of the node and its pods in a summary.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// What the node has left of everything.
+    /// What the node has available, by signal.
     pub observations: Observations,
-    /// What the pods use, by UID. Of two entries for one pod the later counts.
+    /// The usage of each pod, by UID. Of two entries for one pod the later one counts.
     pub pods: HashMap<String, PodUsage>,
 }
 
 impl Summary {
-    /// The node's memory in bytes, if the summary says so.
+    /// The size of the node's memory in bytes, if the summary has it.
     pub fn memory_capacity(&self) -> Option<u64> {
         let memory = self.observations.get(Signal::MemoryAvailable)?;
         u64::try_from(memory.capacity).ok()
@@ -38,7 +38,7 @@ impl Summary {
 ///
 /// A document of another form, a field of a wrong type.
 pub fn read_summary(root: &str, document: &Value) -> Result<Summary, JsonError> {
-    // Another document must not pass for a summary without numbers; serde takes a list for a map.
+    // Another document must not pass for a summary without numbers. Serde would also decode an array.
     match document.as_object() {
         None => return Err(JsonError::new(root, "must be a map of fields")),
         Some(fields) if fields.contains_key("items") => {
@@ -52,13 +52,13 @@ pub fn read_summary(root: &str, document: &Value) -> Result<Summary, JsonError> 
     read::<SummaryJson>(root, document).map(Summary::from)
 }
 
-/// A counter as the kubelet's int64 holds it, except that what does not fit is cut.
+/// A counter as an int64, like in the kubelet, but limited to the largest int64.
 fn signed(counter: u64) -> i64 {
     i64::try_from(counter).unwrap_or(i64::MAX)
 }
 
 impl Memory {
-    /// Available, and what that and the working set make together.
+    /// The available memory, and the capacity: available plus working set.
     fn observation(&self) -> Option<Observation> {
         let (available, working_set) = (self.available_bytes?, self.working_set_bytes?);
         let capacity = signed(available.saturating_add(working_set));
@@ -91,7 +91,7 @@ impl Fs {
 }
 
 impl Node {
-    /// The observations of everything that is there in full (`makeSignalObservations`).
+    /// The observations of all signals whose numbers are complete (`makeSignalObservations`).
     fn observations(&self) -> Observations {
         let memory = |memory: Option<&Memory>| memory.and_then(Memory::observation);
         let pods = self

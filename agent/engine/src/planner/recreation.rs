@@ -28,7 +28,7 @@ pub(super) struct RecreationTracker {
     seen: HashMap<String, i64>,
     /// Until when conditions are held.
     held: HashMap<NodeCondition, i64>,
-    /// Until the first look after [`Comebacks::restore`].
+    /// Until the first look after [`RecreationTracker::restore`].
     earlier: Option<Earlier>,
 }
 

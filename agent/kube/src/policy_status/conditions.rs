@@ -1,4 +1,4 @@
-//! The conditions that a verdict stands for.
+//! The conditions of a policy's status.
 
 use evictd_policy::PolicyStatus;
 use serde_json::{Value, json};
@@ -103,7 +103,7 @@ pub(super) fn say(conditions: &[Value], status: &PolicyStatus) -> bool {
     ours == wanted.len() && wanted.iter().all(is_there)
 }
 
-/// All conditions with the verdict among them; those of other types stay.
+/// All conditions, with ours as the status wants them; those of other types stay.
 pub(super) fn merged(conditions: &[Value], status: &PolicyStatus) -> Vec<Value> {
     let now = format!("{:.0}", jiff::Timestamp::now());
     let ours = wanted(conditions, status).into_iter().map(|said| {

@@ -41,7 +41,7 @@ pub async fn run(
         loop {
             tokio::time::sleep(LOOK).await;
             if policies.look_for_pods() {
-                writer.consider(&policies.verdicts());
+                writer.consider(&policies.statuses());
             }
         }
     };
@@ -77,7 +77,7 @@ impl WatchHandler for Policies {
                 let mut documents = std::mem::take(&mut self.incoming);
                 // Every agent leaves out the same ones if there are too many.
                 documents.sort_by(|a, b| name(a).cmp(name(b)));
-                let verdicts = self.policies.replace(&documents);
+                let statuses = self.policies.replace(&documents);
                 self.writer.retain(|known| {
                     documents
                         .binary_search_by(|document| name(document).cmp(known))
@@ -85,13 +85,13 @@ impl WatchHandler for Policies {
                 });
                 let kept = |document: &&Value| {
                     let name = name(document);
-                    verdicts
+                    statuses
                         .binary_search_by(|v| v.name.as_str().cmp(name))
                         .is_ok()
                 };
                 let kept = documents.iter().filter(kept);
                 kept.for_each(|document| self.writer.see(document));
-                self.writer.consider(&verdicts);
+                self.writer.consider(&statuses);
                 self.settled.send_replace(true);
             }
             Event::Apply(policy) => {
@@ -99,14 +99,14 @@ impl WatchHandler for Policies {
                     self.writer.see(&policy.document);
                 }
                 // One that comes may contradict others that were there.
-                self.writer.consider(&self.policies.verdicts());
+                self.writer.consider(&self.policies.statuses());
             }
             Event::Delete(policy) => {
                 let gone = name(&policy.document);
                 tracing::info!(policy = gone, "a policy is gone");
                 self.policies.remove(gone);
                 self.writer.retain(|known| known != gone);
-                self.writer.consider(&self.policies.verdicts());
+                self.writer.consider(&self.policies.statuses());
             }
         }
     }

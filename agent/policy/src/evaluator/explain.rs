@@ -1,11 +1,16 @@
-//! Says why a pod may go or not: for people, and for `evictd policy explain`.
+//! Explains why a pod may be evicted or not, for logs, incidents and `evictd policy explain`.
 
 use evictd_engine::permit::{LastResort, Permission};
 use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
-use super::{PolicyEvaluator, State, facts, past::ENDING};
-use crate::{Evict, evaluator::gate_state::evaluate, gate::OnUnknown};
+use super::{EvaluatedPod, PolicyEvaluator, facts, past::ENDING};
+use crate::{
+    Evict,
+    evaluator::gate_state::evaluate,
+    gate::{Gate, OnUnknown},
+    set::Applied,
+};
 
 /// One pod under the policies.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -15,17 +20,17 @@ pub struct Explanation {
     pub pod: String,
     /// Its UID.
     pub uid: String,
-    /// Whether it could be evicted now.
+    /// Whether the pod may be evicted now.
     pub may_go: bool,
-    /// For how many seconds that holds unless it is renewed; absent if nothing but a policy can change it.
+    /// For how many seconds it may, unless that is renewed; absent if only another policy can change it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub for_seconds: Option<u64>,
-    /// Why it could not.
+    /// Why the pod may not be evicted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Its order number.
+    /// The pod's order number.
     pub order: i16,
-    /// The rules that hold for it.
+    /// The rules that hold for the pod.
     pub rules: Vec<RuleView>,
 }
 
@@ -37,11 +42,11 @@ pub struct RuleView {
     pub rule: String,
     /// `Always`, `Never`, or the expression.
     pub evict: String,
-    /// It changes nothing.
+    /// Whether its policy is in shadow mode.
     pub shadow: bool,
-    /// What it says at this moment.
+    /// Whether the rule lets the pod go at this moment.
     pub says_yes: bool,
-    /// The gates that it asks.
+    /// The gates that the rule asks.
     pub gates: Vec<GateView>,
 }
 
@@ -51,20 +56,20 @@ pub struct RuleView {
 pub struct GateView {
     /// Its name.
     pub gate: String,
-    /// The answer as long as it counts.
+    /// The last answer, as long as it counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<bool>,
-    /// How old the last answer is, whether or not it still counts.
+    /// The age of the last answer, whether or not it still counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_seconds: Option<f64>,
-    /// Why the last attempt gave no answer.
+    /// Why the last question got no usable answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What no answer means.
+    /// What a missing answer means: `deny` or `allow`.
     pub on_unknown: String,
 }
 
-/// What holds a pod back that was chosen at the kubelet's pace.
+/// Why a pod that was chosen at the kubelet's pace is not evicted after all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeldBack {
     /// A pause of the node.
@@ -79,8 +84,8 @@ pub enum HeldBack {
 }
 
 impl PolicyEvaluator {
-    /// What holds a pod back at this moment, if anything does: for those that act on a decision that has become old meanwhile.
-    /// Of a pod that is not here it is only known what holds for all of them.
+    /// What holds a pod back at this moment, if anything does. A caller asks this before it acts on a decision that may be out
+    /// of date. For a pod that this evaluator does not have the answer covers only the pause and the fleet brake.
     pub fn held_back(&self, uid: &str) -> Option<HeldBack> {
         let now = monotonic_ns();
         if self.limiter.is_paused() {
@@ -98,77 +103,86 @@ impl PolicyEvaluator {
     /// Explains every pod.
     pub fn explain(&self) -> Vec<Explanation> {
         let state = self.state();
-        let State { pods, .. } = &*state;
         let now = monotonic_ns();
-        let explain = |held: &super::EvaluatedPod| {
-            let pod = held.pod.pod();
-            let permit = held.pod.permit();
-            let may_go =
-                !held.pod.is_protected() && self.limiter.allows(permit, now, LastResort::None);
-            let permission = permit.permission(now);
-            let reason = match permission {
-                _ if may_go => None,
-                _ if permit.is_ending() => Some(ENDING.to_owned()),
-                _ if held.pod.is_protected() && pod.has_critical_priority() => {
-                    Some("its priority makes it critical".to_owned())
+        let pods = state.pods.values();
+        pods.map(|held| self.explain_pod(held, now)).collect()
+    }
+
+    fn explain_pod(&self, held: &EvaluatedPod, now: u64) -> Explanation {
+        let pod = held.pod.pod();
+        let permit = held.pod.permit();
+        let may_go = !held.pod.is_protected() && self.limiter.allows(permit, now, LastResort::None);
+        let permission = permit.permission(now);
+        let value = facts(held);
+        let rules = held.ruling.rules.iter().chain(&held.ruling.shadow);
+        let rules = rules.map(|applied| RuleView {
+            rule: applied.name(),
+            evict: match &applied.rule().evict {
+                Evict::Always => "Always".to_owned(),
+                Evict::Never => "Never".to_owned(),
+                Evict::When(when) => format!("When {}", when.text().trim()),
+            },
+            shadow: applied.policy.shadow,
+            says_yes: evaluate(applied, &value, &held.answers, now)
+                .reason
+                .is_none(),
+            gates: (applied.policy.gates_of(applied.rule()).into_iter())
+                .map(|gate| gate_view(held, applied, gate, now))
+                .collect(),
+        });
+        Explanation {
+            pod: pod.to_string(),
+            uid: pod.uid.clone(),
+            may_go,
+            for_seconds: match permission {
+                Permission::Until(until) if may_go => {
+                    Some(until.saturating_sub(now) / 1_000_000_000)
                 }
-                _ if held.pod.is_protected() => Some("it is a static pod".to_owned()),
-                _ if self.limiter.is_paused() => {
-                    Some("evictions are paused on this node".to_owned())
-                }
-                Permission::Always | Permission::Until(_) => Some("a limit has no room".to_owned()),
-                _ => held.said.reason.clone(),
-            };
-            let value = facts(held);
-            let rules = held.ruling.rules.iter().chain(&held.ruling.shadow);
-            let rules = rules.map(|applied| RuleView {
-                rule: applied.name(),
-                evict: match &applied.rule().evict {
-                    Evict::Always => "Always".to_owned(),
-                    Evict::Never => "Never".to_owned(),
-                    Evict::When(when) => format!("When {}", when.text().trim()),
-                },
-                shadow: applied.policy.shadow,
-                says_yes: evaluate(applied, &value, &held.answers, now)
-                    .reason
-                    .is_none(),
-                gates: (applied.policy.gates_of(applied.rule()).into_iter())
-                    .map(|gate| {
-                        let known = held
-                            .answers
-                            .get(&(applied.policy.name.clone(), gate.name.clone()));
-                        let answer = known.and_then(|k| k.fresh(gate, now));
-                        let age = known
-                            .and_then(|k| k.answer)
-                            .map(|(at, _)| now.saturating_sub(at));
-                        GateView {
-                            gate: gate.name.clone(),
-                            answer: answer.map(|(_, yes)| yes),
-                            age_seconds: age.map(|ns| (ns / 1_000_000) as f64 / 1000.0),
-                            error: known.and_then(|k| k.error.clone()),
-                            on_unknown: match gate.on_unknown {
-                                OnUnknown::Deny => "deny".to_owned(),
-                                OnUnknown::Allow => "allow".to_owned(),
-                            },
-                        }
-                    })
-                    .collect(),
-            });
-            Explanation {
-                pod: pod.to_string(),
-                uid: pod.uid.clone(),
-                may_go,
-                for_seconds: match permission {
-                    Permission::Until(until) if may_go => {
-                        Some(until.saturating_sub(now) / 1_000_000_000)
-                    }
-                    _ => None,
-                },
-                reason,
-                order: permit.order(),
-                rules: rules.collect(),
-            }
+                _ => None,
+            },
+            reason: match may_go {
+                true => None,
+                false => self.reason_of(held, permission),
+            },
+            order: permit.order(),
+            rules: rules.collect(),
+        }
+    }
+
+    /// Why a pod may not be evicted.
+    fn reason_of(&self, held: &EvaluatedPod, permission: Permission) -> Option<String> {
+        let reason = if held.pod.permit().is_ending() {
+            ENDING
+        } else if held.pod.is_protected() && held.pod.pod().has_critical_priority() {
+            "its priority makes it critical"
+        } else if held.pod.is_protected() {
+            "it is a static pod"
+        } else if self.limiter.is_paused() {
+            "evictions are paused on this node"
+        } else if matches!(permission, Permission::Always | Permission::Until(_)) {
+            "a limit has no room"
+        } else {
+            return held.result.reason.clone();
         };
-        pods.values().map(explain).collect()
+        Some(reason.to_owned())
+    }
+}
+
+fn gate_view(held: &EvaluatedPod, applied: &Applied, gate: &Gate, now: u64) -> GateView {
+    let key = (applied.policy.name.clone(), gate.name.clone());
+    let known = held.answers.get(&key);
+    let answer = known.and_then(|k| k.fresh(gate, now));
+    let age = known
+        .and_then(|k| k.answer)
+        .map(|(at, _)| now.saturating_sub(at));
+    GateView {
+        gate: gate.name.clone(),
+        answer: answer.map(|(_, yes)| yes),
+        age_seconds: age.map(|ns| (ns / 1_000_000) as f64 / 1000.0),
+        error: known.and_then(|k| k.error.clone()),
+        on_unknown: match gate.on_unknown {
+            OnUnknown::Deny => "deny".to_owned(),
+            OnUnknown::Allow => "allow".to_owned(),
+        },
     }
 }

@@ -1,4 +1,4 @@
-//! What gates have answered for one pod, and what that makes of a rule.
+//! The answers of gates for one pod, and the result of a rule with these answers.
 
 use std::collections::BTreeMap;
 
@@ -12,30 +12,30 @@ use super::super::{
 };
 use crate::expression::variables;
 
-/// A permission that depends on anything counts for no longer than this without being renewed: as long as it takes to
-/// be sure that the thread that renews it is dead. In nanoseconds.
+/// How long the permission of a condition counts without renewal, in nanoseconds: after this time the thread that renews it
+/// has certainly failed.
 const RENEWED_WITHIN: u64 = 30_000_000_000;
 
-/// A gate of a policy.
+/// The names of a policy and of one of its gates.
 pub type GateKey = (String, String);
 
-/// The last that was heard of a gate for one pod. Times are nanoseconds of CLOCK_MONOTONIC.
+/// The state of a gate for one pod. Times are nanoseconds of CLOCK_MONOTONIC.
 #[derive(Clone, Debug, Default)]
 pub struct GateState {
-    /// It was asked last.
+    /// When the gate was asked last.
     pub asked: u64,
-    /// No answer has come yet.
+    /// Whether its last question has no answer yet.
     pub pending: bool,
-    /// When the last usable answer was asked for, and what it was.
+    /// The last usable answer, and when it was asked for.
     pub answer: Option<(u64, bool)>,
-    /// The body of that answer, where another gate needs it.
+    /// The body of the last usable answer, where another gate needs it.
     pub body: Option<Value>,
-    /// Why the last attempt gave none.
+    /// Why the last question got no usable answer.
     pub error: Option<String>,
 }
 
 impl GateState {
-    /// The answer if it still counts.
+    /// The answer if it still counts, and until when.
     pub fn fresh(&self, gate: &Gate, now: u64) -> Option<(u64, bool)> {
         let (at, answer) = self.answer?;
         let end = at.saturating_add(nanos(gate.max_age));
@@ -46,12 +46,12 @@ impl GateState {
 /// Answers by gate.
 pub type Answers = BTreeMap<GateKey, GateState>;
 
-/// What a rule says at this moment, and why.
+/// The result of a rule at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleResult {
-    /// What it says.
+    /// For how long the rule lets the pod go.
     pub permission: Permission,
-    /// Why it does not say yes.
+    /// Why the rule spares the pod; `None` if it does not.
     pub reason: Option<String>,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn nanos(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The variable `answers`: what earlier gates were told, as far as it still counts.
+/// The variable `answers`: the bodies of gates' answers that still count.
 pub(super) fn bodies(applied: &Applied, answers: &Answers, now: u64) -> Value {
     let body = |gate: &'_ Gate| {
         let known = answers.get(&(applied.policy.name.clone(), gate.name.clone()))?;
@@ -70,7 +70,7 @@ pub(super) fn bodies(applied: &Applied, answers: &Answers, now: u64) -> Value {
     variables::map(gates.filter_map(|gate| Some((gate.name.as_str(), body(gate)?))))
 }
 
-/// What a rule says about a pod.
+/// The result of a rule for a pod.
 pub fn evaluate(applied: &Applied, pod: &Value, answers: &Answers, now: u64) -> RuleResult {
     let no = |permission, reason| RuleResult {
         permission,
@@ -102,7 +102,7 @@ pub fn evaluate(applied: &Applied, pod: &Value, answers: &Answers, now: u64) -> 
                 }
                 known.push((gate.name.as_str(), answer));
             }
-            // Left out, it makes every expression fail that cannot do without it.
+            // The gate is left out of `gates`, so that an expression that needs it fails.
             None if gate.on_unknown == OnUnknown::Deny => {}
             None => allowed.push(gate.name.as_str()),
         }
@@ -112,7 +112,7 @@ pub fn evaluate(applied: &Applied, pod: &Value, answers: &Answers, now: u64) -> 
         reason: None,
     };
     let mut last = String::new();
-    // Whatever the gates that may be unknown would answer: one way that lets the pod go is enough.
+    // Gates with `onUnknown: allow`: try all their possible answers. One combination that lets the pod go is enough.
     for guess in 0..1_u32 << allowed.len() {
         let guessed = allowed
             .iter()
@@ -132,17 +132,17 @@ pub fn evaluate(applied: &Applied, pod: &Value, answers: &Answers, now: u64) -> 
     no(Permission::NotNow, last)
 }
 
-/// What several rules say together: the most sparing one decides.
-pub fn most_restrictive(said: impl IntoIterator<Item = RuleResult>) -> RuleResult {
+/// The result of several rules together: the most sparing one decides.
+pub fn most_restrictive(results: impl IntoIterator<Item = RuleResult>) -> RuleResult {
     let no_rule = RuleResult {
         permission: Permission::Always,
         reason: None,
     };
-    let sparing = |said: &RuleResult| match said.permission {
+    let sparing = |result: &RuleResult| match result.permission {
         Permission::Always => (0, 0),
         Permission::Until(end) => (1, u64::MAX - end),
         Permission::NotNow => (2, 0),
         Permission::Never => (3, 0),
     };
-    said.into_iter().max_by_key(sparing).unwrap_or(no_rule)
+    results.into_iter().max_by_key(sparing).unwrap_or(no_rule)
 }

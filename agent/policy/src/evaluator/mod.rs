@@ -1,4 +1,4 @@
-//! Keeps every pod's permit up to date: matches policies, asks gates, counts groups. All of it off the fast path.
+//! Keeps every pod's permit up to date: matches policies, asks gates, counts groups. None of this runs on the fast path.
 
 use std::{
     collections::BTreeMap,
@@ -37,29 +37,29 @@ pub use explain::{Explanation, GateView, HeldBack, RuleView};
 pub use gate_state::GateState;
 pub use worker::{THREAD, Worker};
 
-/// Pairs of policies whose contradictions are kept in mind.
+/// Most pairs of policies whose contradictions are kept.
 const MOST_REPORTED: usize = 1024;
 
-/// What holds whatever policies say.
+/// Settings of the agent's configuration, which hold beside all policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// For all pods of the node.
+    /// The rate for all pods of the node.
     pub node_rate: Option<Rate>,
-    /// For the pods of one owner.
+    /// The rate for the pods of each owner.
     pub owner_rate: Option<Rate>,
     /// Which pods the last resort may take.
     pub last_resort: LastResort,
-    /// The longest grace that a namespace's own policy is granted; none by default.
+    /// The longest grace that a namespace's own policy gets; none by default.
     pub max_grace: Duration,
 }
 
 /// Reads objects of the API server for gates.
 pub trait ObjectReader: Send + Sync {
-    /// GETs the object at this path. An object that is not there is an answer with status 404.
+    /// Reads the object at this path. A missing object is an answer with status 404.
     fn get(&self, path: String) -> BoxFuture<'_, Result<gate::Answer, String>>;
 }
 
-/// Keeps permits.
+/// Keeps every pod's permit up to date.
 pub struct PolicyEvaluator {
     settings: Settings,
     limiter: Arc<EvictionLimiter>,
@@ -79,30 +79,31 @@ struct State {
     namespaces_revision: u64,
     /// By UID.
     pods: BTreeMap<String, EvaluatedPod>,
-    /// Another number after each change of the pods or what is known of their namespaces.
-    presented: u64,
+    /// Counts changes of the pods and of their namespaces' labels.
+    pods_revision: u64,
     quotas: Quotas,
     /// Evictions of earlier agents, the oldest first.
     past: Vec<PastEviction>,
-    /// Pods that an earlier agent has killed and of which something may be left, by UID: when they were signalled, in
-    /// nanoseconds of CLOCK_MONOTONIC.
+    /// Pods that an earlier agent has killed and that may have processes left, by UID: the time of the signal, in nanoseconds of
+    /// CLOCK_MONOTONIC.
     ending: BTreeMap<String, u64>,
     /// The first rules of two policies that contradicted each other on a pod, by the policies' names.
-    reported_conflicts: BTreeMap<(String, String), (Applied, Applied)>,
+    reported_contradictions: BTreeMap<(String, String), (Applied, Applied)>,
 }
 
-/// A pod that is here.
+/// A pod of this node.
 struct EvaluatedPod {
     pod: Arc<dyn ManagedPod>,
     ruling: Ruling,
     answers: Answers,
-    said: RuleResult,
-    /// What policies in shadow mode would say.
+    /// The result of all rules that hold.
+    result: RuleResult,
+    /// The result of the rules in shadow mode.
     shadow: RuleResult,
 }
 
 impl PolicyEvaluator {
-    /// Nothing is known yet: every pod may go.
+    /// Without policies and pods: every pod may be evicted.
     pub fn new(settings: Settings, secrets: Secrets) -> Arc<Self> {
         let limiter = Arc::new(EvictionLimiter::default());
         limiter.set_last_resort(settings.last_resort);
@@ -119,29 +120,29 @@ impl PolicyEvaluator {
         })
     }
 
-    /// What the fast path looks at besides permits.
+    /// Pause, rates and limits, which the fast path reads besides the permits.
     pub fn limiter(&self) -> &Arc<EvictionLimiter> {
         &self.limiter
     }
 
-    /// Gates may ask for objects from now on.
+    /// Lets gates read objects from now on.
     pub fn connect(&self, objects: Arc<dyn ObjectReader>) {
         // The first one stays: there is only one cluster.
         let _ = self.objects.set(objects);
     }
 
-    /// Gates may ask at these addresses only where their policy names them. Until this is set no gate asks any server.
+    /// Sets the addresses that gates may ask only where their policy names them. Until then no gate asks any server.
     pub fn set_cluster_addresses(&self, addresses: ClusterAddresses) {
         self.cluster.send_replace(Some(Arc::new(addresses)));
     }
 
-    /// Ends when a gate asks a server that may be the cluster's own. One waits for it.
+    /// Waits until a gate needs the cluster's addresses. For one waiter.
     pub async fn cluster_addresses_wanted(&self) {
         self.cluster_wanted.notified().await;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // What a panic has left is still the last that was known.
+        // After a panic the state is still the last known one.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -152,22 +153,22 @@ impl PolicyEvaluator {
             return;
         }
         state.set = set;
-        state.reported_conflicts.clear();
+        state.reported_contradictions.clear();
         state.match_all();
-        self.judge_all(&mut state);
+        self.evaluate_all(&mut state);
         drop(state);
         self.changed.notify_one();
         self.replaced.notify_one();
     }
 
-    /// Ends when other policies are in force. One waits for it.
+    /// Waits until other policies are in force. For one waiter.
     pub async fn replaced(&self) {
         self.replaced.notified().await;
     }
 
-    /// Takes note of who is here. Every pod is judged when this returns, so that the fast path never sees one that was
-    /// not.
-    pub fn present<P: ManagedPod + 'static>(&self, pods: &[Arc<P>]) {
+    /// Takes the pods of this node. All are evaluated when this returns, so that the fast path never sees a pod without a
+    /// result.
+    pub fn set_pods<P: ManagedPod + 'static>(&self, pods: &[Arc<P>]) {
         let mut state = self.state();
         let mut before = std::mem::take(&mut state.pods);
         for managed in pods {
@@ -182,7 +183,7 @@ impl PolicyEvaluator {
                 }
                 None => Answers::default(),
             };
-            state.recognise(&**managed);
+            state.restore_pod(&**managed);
             let ruling = state.ruling(pod);
             let free = || RuleResult {
                 permission: Permission::Always,
@@ -192,33 +193,34 @@ impl PolicyEvaluator {
                 pod: Arc::clone(managed) as Arc<dyn ManagedPod>,
                 ruling,
                 answers,
-                said: free(),
+                result: free(),
                 shadow: free(),
             };
             state.pods.insert(pod.uid.clone(), held);
         }
-        state.presented += 1;
-        self.judge_all(&mut state);
+        state.pods_revision += 1;
+        self.evaluate_all(&mut state);
         drop(state);
         self.changed.notify_one();
     }
 
     /// Evaluates all pods anew: answers get old, pods get older, usage changes.
     pub fn evaluate(&self) {
-        self.judge_all(&mut self.state());
+        self.evaluate_all(&mut self.state());
     }
 
-    fn judge_all(&self, state: &mut State) {
+    fn evaluate_all(&self, state: &mut State) {
         let now = monotonic_ns();
         state.quotas.begin(&self.limiter, now);
-        let limits = self.limits(state, now);
+        let quotas = self.set_quotas(state, now);
         let wall = seconds_since_1970();
         for held in state.pods.values_mut() {
             let value = facts(held);
             let ask = |applied| evaluate(applied, &value, &held.answers, now);
-            held.said = most_restrictive(held.ruling.rules.iter().map(ask));
+            held.result = most_restrictive(held.ruling.rules.iter().map(ask));
             let created = held.pod.pod().created;
-            if let Some(left) = (held.ruling.terms).left(created, wall, self.settings.max_grace) {
+            let request = held.ruling.tenant_request;
+            if let Some(left) = request.grace_left(created, wall, self.settings.max_grace) {
                 let reason = format!(
                     "its namespace asks for a grace of {} s more",
                     left.as_secs()
@@ -227,26 +229,26 @@ impl PolicyEvaluator {
                     permission: Permission::NotNow,
                     reason: Some(reason),
                 };
-                held.said = most_restrictive([held.said.clone(), grace]);
+                held.result = most_restrictive([held.result.clone(), grace]);
             }
             held.shadow = most_restrictive(held.ruling.shadow.iter().map(ask));
-            let limits = limits.get(&held.pod.pod().uid);
-            if limits.is_some_and(|limits| !limits.is_complete) {
+            let quotas = quotas.get(&held.pod.pod().uid);
+            if quotas.is_some_and(|quotas| !quotas.is_complete) {
                 let reason = "there are more limits on this node than are kept".to_owned();
                 let spared = RuleResult {
                     permission: Permission::NotNow,
                     reason: Some(reason),
                 };
-                held.said = most_restrictive([held.said.clone(), spared]);
+                held.result = most_restrictive([held.result.clone(), spared]);
             }
-            let places = limits.map_or(&[][..], |limits| &limits.places);
+            let indexes = quotas.map_or(&[][..], |quotas| &quotas.indexes);
             let permit = held.pod.permit();
-            permit.set(held.said.permission, held.ruling.order(), places);
+            permit.set(held.result.permission, held.ruling.order(), indexes);
         }
-        state.report_conflicts();
+        state.report_contradictions();
     }
 
-    /// What a policy in shadow mode would have said against the eviction of a pod.
+    /// Why policies in shadow mode would have spared a pod.
     pub fn shadow_objection(&self, uid: &str) -> Option<String> {
         let state = self.state();
         let held = state.pods.get(uid)?;
@@ -256,7 +258,7 @@ impl PolicyEvaluator {
     }
 }
 
-/// What rules see of a pod. It reads the pod's usage: only where a rule wants to know.
+/// The pod as rules see it; null where no rule has a condition, because this reads the pod's usage.
 fn facts(held: &EvaluatedPod) -> cel::Value {
     if held.ruling.needs_facts() {
         pod_value(&*held.pod)
@@ -284,7 +286,7 @@ impl State {
         for held in pods.values_mut() {
             let ruling = self.ruling(held.pod.pod());
             let before = std::mem::replace(&mut held.ruling, ruling);
-            // An answer is worth something for the question that was asked.
+            // An answer counts only for the same question.
             held.answers.retain(|key, _| {
                 let gate = held.ruling.gate(key);
                 gate.is_some() && before.gate(key) == gate
@@ -293,18 +295,18 @@ impl State {
         self.pods = pods;
     }
 
-    fn report_conflicts(&mut self) {
+    fn report_contradictions(&mut self) {
         for held in self.pods.values() {
             for (one, other) in held.ruling.contradictions() {
                 let pair = (one.policy.name.clone(), other.policy.name.clone());
-                if self.reported_conflicts.contains_key(&pair)
-                    || self.reported_conflicts.len() >= MOST_REPORTED
+                if self.reported_contradictions.contains_key(&pair)
+                    || self.reported_contradictions.len() >= MOST_REPORTED
                 {
                     continue;
                 }
                 let (pod, first, second) = (held.pod.pod(), one.name(), other.name());
                 tracing::warn!(%pod, first, second, "two rules of the same precedence contradict each other: the more sparing one decides");
-                self.reported_conflicts
+                self.reported_contradictions
                     .insert(pair, (one.clone(), other.clone()));
             }
         }

@@ -1,4 +1,4 @@
-//! What is known of namespaces, and which pods the policies match.
+//! The labels of namespaces, and the pods that policies match.
 
 use std::collections::BTreeSet;
 
@@ -6,47 +6,51 @@ use super::PolicyEvaluator;
 use crate::{Namespaces, set::Applied};
 
 impl PolicyEvaluator {
-    /// The labels of namespaces that are asked for, beyond their name.
+    /// The labels of namespaces that policies ask for, without the label that holds the name.
     pub fn namespace_keys(&self) -> BTreeSet<String> {
         self.state().set.namespace_keys()
     }
 
-    /// Takes note of namespaces.
+    /// Takes the labels of the namespaces.
     pub fn set_namespaces(&self, namespaces: Namespaces) {
         let mut state = self.state();
         if state.namespaces != namespaces {
             state.namespaces = namespaces;
             state.namespaces_revision += 1;
-            state.presented += 1;
+            state.pods_revision += 1;
             state.match_all();
-            self.judge_all(&mut state);
+            self.evaluate_all(&mut state);
             drop(state);
             self.changed.notify_one();
         }
     }
 
-    /// What is known of namespaces.
+    /// The labels of the namespaces.
     pub fn namespaces(&self) -> Namespaces {
         self.state().namespaces.clone()
     }
 
-    /// Another number after each change of them.
+    /// Counts changes of the namespaces' labels.
     pub fn namespaces_revision(&self) -> u64 {
         self.state().namespaces_revision
     }
 
-    /// Rules of the same precedence that contradicted each other on a pod since these policies are in force: the first of
-    /// each pair of policies.
+    /// Rules that have contradicted each other on a pod since these policies came into force: the first pair of rules for each
+    /// pair of policies.
     pub fn contradictions(&self) -> Vec<(Applied, Applied)> {
-        self.state().reported_conflicts.values().cloned().collect()
+        self.state()
+            .reported_contradictions
+            .values()
+            .cloned()
+            .collect()
     }
 
-    /// Another number after each change of the pods that are here, or of what is known of their namespaces.
-    pub fn presented(&self) -> u64 {
-        self.state().presented
+    /// Counts changes of the pods on this node and of their namespaces' labels.
+    pub fn pods_revision(&self) -> u64 {
+        self.state().pods_revision
     }
 
-    /// Each policy in force with the number of pods that are here and that it matches.
+    /// Each policy in force with the number of this node's pods that it matches.
     pub fn matched(&self) -> Vec<(String, usize)> {
         let state = self.state();
         let pods = state.pods.values().map(|held| held.pod.pod());

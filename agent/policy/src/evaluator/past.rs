@@ -1,4 +1,4 @@
-//! What earlier agents have evicted: it counts for limits as if this one had never been started anew.
+//! Evictions of earlier agents: they count for limits as if the agent had never been restarted.
 
 use evictd_engine::{ManagedPod, Pod, limiter::PastEviction};
 use evictd_sys::clock::monotonic_ns;
@@ -8,10 +8,10 @@ use crate::{Namespaces, PolicySet};
 
 /// Why a pod that an earlier agent has killed is not evicted.
 pub(super) const ENDING: &str = "it was evicted before the agent started, and has processes left";
-/// Pods that are not here by then are not waited for, in nanoseconds since they were signalled.
+/// How long after its signal a pod that has not appeared is remembered, in nanoseconds.
 const FORGOTTEN_NS: u64 = 600_000_000_000;
 
-/// Finds out what counts for a limit.
+/// Finds the evictions of earlier agents that count for a quota.
 pub(super) struct Past<'a> {
     pub evictions: &'a [PastEviction],
     pub set: &'a PolicySet,
@@ -21,7 +21,7 @@ pub(super) struct Past<'a> {
 }
 
 impl Past<'_> {
-    /// When evictions were that count for a limit of `pod` for `period` nanoseconds, the oldest first.
+    /// The times of the evictions that count for a quota of `pod` for `period` nanoseconds, the oldest first.
     pub fn counted(&self, key: &QuotaKey, period: u64, pod: &Pod) -> Vec<i64> {
         let is_recent =
             |e: &&PastEviction| i128::from(self.now) - i128::from(e.at) < i128::from(period);
@@ -58,7 +58,7 @@ impl Past<'_> {
 }
 
 impl PolicyEvaluator {
-    /// Takes over what earlier agents have evicted, the oldest first. Before the first pods are presented.
+    /// Takes over the evictions of earlier agents. Call it before the first [`Self::set_pods`].
     pub fn restore(&self, mut past: Vec<PastEviction>) {
         past.sort_by_key(|e| e.at);
         if let Some(last) = past.last() {
@@ -68,14 +68,14 @@ impl PolicyEvaluator {
         state.past = past;
     }
 
-    /// Pods that an earlier agent has killed, with the moment in nanoseconds of CLOCK_MONOTONIC: they are not evicted
-    /// again while something is left of them. Before the first pods are presented.
+    /// Takes over the pods that an earlier agent has killed, each with the time of the signal in nanoseconds of CLOCK_MONOTONIC.
+    /// They are not evicted again while processes of them are left. Call it before the first [`Self::set_pods`].
     pub fn await_end(&self, signalled: impl IntoIterator<Item = (String, u64)>) {
         self.state().ending = signalled.into_iter().collect();
     }
 
     /// Looks whether pods that an earlier agent has killed are gone.
-    pub fn look_after_the_ending(&self) {
+    pub fn refresh_ending(&self) {
         let mut state = self.state();
         let State { pods, ending, .. } = &mut *state;
         let now = monotonic_ns();
@@ -91,11 +91,11 @@ impl PolicyEvaluator {
 }
 
 impl State {
-    /// Takes over what an earlier agent has done to a pod.
-    pub(super) fn recognise(&self, managed: &dyn ManagedPod) {
+    /// Takes over what an earlier agent has done to a pod: an eviction, or a kill whose processes may still end.
+    pub(super) fn restore_pod(&self, managed: &dyn ManagedPod) {
         let uid = &managed.pod().uid;
         let last = self.past.iter().rfind(|e| e.pod.uid == *uid);
-        // It does not count as available, unless it runs anew.
+        // An evicted pod does not count as available, unless it runs anew.
         if let Some(last) = last.filter(|e| e.is_same_boot)
             && let Ok(at) = u64::try_from(last.at)
             && !managed.is_younger_than(at)

@@ -1,10 +1,10 @@
-//! Gives out the places of limits.
+//! Assigns the limiter's quotas to limits and rates.
 
 use std::collections::BTreeMap;
 
 use evictd_engine::limiter::EvictionLimiter;
 
-/// What a limit is for.
+/// What a quota counts evictions of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QuotaKey {
     /// All pods of the node.
@@ -15,7 +15,7 @@ pub enum QuotaKey {
     Group {
         /// `policy/rule`.
         rule: String,
-        /// Which of its limits.
+        /// The limit's position in the rule.
         limit: usize,
         /// The namespace.
         namespace: String,
@@ -24,51 +24,52 @@ pub enum QuotaKey {
     },
 }
 
-/// The places that are taken.
+/// The quotas in use.
 #[derive(Debug, Default)]
 pub struct Quotas {
-    places: BTreeMap<QuotaKey, Slot>,
+    used: BTreeMap<QuotaKey, Assigned>,
     /// Counts the evaluations.
-    round: u64,
+    evaluation: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    at: u8,
-    /// The evaluation that has asked for it last.
-    asked: u64,
+struct Assigned {
+    /// The quota's index in the limiter.
+    index: u8,
+    /// The last evaluation that needed the quota.
+    needed: u64,
 }
 
 impl Quotas {
-    /// The place of a limit; `None` when all are taken. `past` are evictions of earlier agents that count for it, the oldest
-    /// first; a new place is charged with them.
-    pub fn place(
+    /// The index of a quota; `None` when all are in use. A new quota is charged with `past`: the evictions of earlier agents
+    /// that count for it, the oldest first.
+    pub fn index(
         &mut self,
         limiter: &EvictionLimiter,
         key: QuotaKey,
         past: impl FnOnce(&QuotaKey) -> Vec<i64>,
     ) -> Option<u8> {
-        let asked = self.round;
-        if let Some(place) = self.places.get_mut(&key) {
-            place.asked = asked;
-            return Some(place.at);
+        let needed = self.evaluation;
+        if let Some(assigned) = self.used.get_mut(&key) {
+            assigned.needed = needed;
+            return Some(assigned.index);
         }
-        let is_free = |at: &u8| !self.places.values().any(|p| p.at == *at);
-        let at = (1..=u8::MAX).find(is_free)?;
-        limiter.clear_quota(at);
+        let is_free = |index: &u8| !self.used.values().any(|used| used.index == *index);
+        let index = (1..=u8::MAX).find(is_free)?;
+        limiter.clear_quota(index);
         past(&key)
             .into_iter()
-            .for_each(|then| limiter.charge_past(at, then));
-        self.places.insert(key, Slot { at, asked });
-        Some(at)
+            .for_each(|at| limiter.charge_past(index, at));
+        self.used.insert(key, Assigned { index, needed });
+        Some(index)
     }
 
-    /// Begins an evaluation: gives up the slots that the last one did not ask for, unless an eviction still counts. What was
-    /// charged must not be forgotten with the last pod.
+    /// Begins an evaluation: frees the quotas that the last one did not need. A quota with an eviction that still counts stays,
+    /// also when its last pod is gone.
     pub fn begin(&mut self, limiter: &EvictionLimiter, now: u64) {
-        let last = self.round;
-        self.places
-            .retain(|_, place| place.asked == last || limiter.is_charged(place.at, now));
-        self.round += 1;
+        let last = self.evaluation;
+        self.used
+            .retain(|_, used| used.needed == last || limiter.is_charged(used.index, now));
+        self.evaluation += 1;
     }
 }

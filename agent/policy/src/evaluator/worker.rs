@@ -1,5 +1,4 @@
-//! Asks the gates: one thread with a small runtime of its own, so that a name server that hangs delays only the
-//! gates waiting.
+//! Asks the gates: one thread with a small runtime of its own, so that a name server that hangs delays only gates.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -16,28 +15,28 @@ use crate::{
     expression::variables,
 };
 
-/// Questions that are out at once.
+/// Most questions at the same time.
 const AT_ONCE: usize = 8;
-/// All pods are evaluated anew at least this often, where there is anything to judge by.
+/// Longest time between two evaluations of all pods, where rules or rates hold.
 const LOOK: Duration = Duration::from_secs(1);
-/// A look takes some time; it does not follow the last one sooner than this.
+/// Shortest time between two evaluations, since each takes CPU time.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// The thread's name. A panic there ends one question and not the process: what servers answer is handled there and nowhere
-/// else.
+/// The thread's name. Servers' answers are handled on this thread alone, so a panic there ends one question and not the
+/// process.
 pub const THREAD: &str = "policy";
 
-/// The thread that asks. It ends with the process or when it is told to.
+/// The thread that asks the gates. It ends when the worker is dropped.
 pub struct Worker {
     stop: Arc<tokio::sync::Notify>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// One question, with all that it takes to ask it.
+/// One question of a gate about a pod, with everything needed to ask it.
 struct ProbeTask {
     uid: String,
     key: GateKey,
-    /// When it was asked, which tells it from a question that another version of the gate asks.
+    /// When it is asked. This tells it from a question of another version of the gate.
     asked: u64,
     gate: Gate,
     namespace: String,
@@ -46,10 +45,10 @@ struct ProbeTask {
 }
 
 impl Worker {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// No thread, no runtime.
+    /// The thread or its runtime cannot be created.
     pub fn start(evaluator: Arc<PolicyEvaluator>) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -72,7 +71,7 @@ impl Worker {
                         () = stopped.notified() => {}
                     }
                 });
-                // A lookup that hangs is left behind.
+                // Does not wait for a name lookup that hangs.
                 runtime.shutdown_background();
             })?;
         Ok(Self {
@@ -100,9 +99,9 @@ async fn work(evaluator: Arc<PolicyEvaluator>) {
         for question in questions {
             let (evaluator, room) = (Arc::clone(&evaluator), Arc::clone(&room));
             tokio::spawn(async move {
-                // Never closed.
+                // The semaphore is never closed, so this cannot fail.
                 let _place = room.acquire().await;
-                // What a server answers must not be able to end more than its own question.
+                // A panic over a server's answer must end this question only.
                 let results = AssertUnwindSafe(evaluator.probe(&question))
                     .catch_unwind()
                     .await;
@@ -126,7 +125,7 @@ async fn work(evaluator: Arc<PolicyEvaluator>) {
 }
 
 impl PolicyEvaluator {
-    /// Whether any policy holds for a pod of this node. If not, nothing changes with the time.
+    /// Whether a policy or a rate holds for a pod of this node. If not, results do not change with time.
     fn is_ruled(&self) -> bool {
         let Settings {
             node_rate,
@@ -163,7 +162,7 @@ impl PolicyEvaluator {
                 if let Some(other) = waits_for {
                     let known = held.answers.entry(key).or_default();
                     known.error = Some(format!("waits for the answer of {other}"));
-                    // It is asked as soon as that has come.
+                    // Look again soon: the question follows the other gate's answer.
                     next = next.min(nanos(SHORTEST_PAUSE));
                     continue;
                 }
@@ -231,7 +230,7 @@ impl PolicyEvaluator {
             .map_err(|e| format!("host: {e}"))?;
         self.cluster_wanted.notify_one();
         let mut cluster = self.cluster.subscribe();
-        // The sender is the evaluator's own; the caller sets an end to it.
+        // The sender lives as long as the evaluator. The caller's timeout bounds the wait.
         let cluster = match cluster.wait_for(Option::is_some).await {
             Ok(known) => known.clone().unwrap_or_default(),
             Err(error) => return Err(error.to_string()),
@@ -269,7 +268,7 @@ impl PolicyEvaluator {
         match results {
             Ok((yes, answer)) => {
                 let changed = known.answer.map(|(_, before)| before) != Some(yes);
-                // It counts from when it was asked for: what the server said may have been true then only.
+                // The answer's age counts from the question: it may have been true only then.
                 known.answer = Some((known.asked, yes));
                 known.error = None;
                 known.body = question.keeps_body.then(|| variables::value(&answer.body));

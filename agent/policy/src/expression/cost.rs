@@ -1,10 +1,10 @@
-//! The turns of loops: each takes one from the budget of the evaluation.
+//! Counts the turns of loops against the budget of the evaluation.
 
 use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 
 use crate::expression::visit::children_mut;
 
-/// Called once a turn; the sign keeps it out of reach of expressions.
+/// The function that each turn calls. No expression can name it, because of the `@`.
 pub(super) const TURN: &str = "@turn";
 
 /// Makes every loop of the tree take a turn from the budget each time round.
@@ -12,8 +12,8 @@ pub(super) fn count_turns(node: &mut IdedExpr) {
     if let Expr::Comprehension(loops) = &mut node.expr {
         let appends = matches!(loops.loop_cond.expr, Expr::Literal(_));
         if appends {
-            // `map` and `filter`: the interpreter knows them by a constant condition, and is fast only then. With a
-            // guard (or an empty one) their shape stays what it knows.
+            // `map` and `filter`: the interpreter recognizes them by their constant condition, and appends in place only
+            // then. So the step gets the guard, and the condition stays as it is.
             let step = std::mem::take(&mut loops.loop_step);
             loops.loop_step = guarded(step, &loops.accu_var);
         } else {
@@ -52,8 +52,8 @@ fn guarded(step: IdedExpr, accumulator: &str) -> IdedExpr {
     }
 }
 
-/// A condition, once a turn has been taken. Not `&&`: for that a failure beside a false is no failure, and a budget that
-/// is used up must end the loops around too.
+/// Takes a turn, then evaluates the condition. Not with `&&`, which hides an error beside a `false`: a used-up budget must
+/// end the outer loops too.
 fn after_turn(condition: IdedExpr) -> IdedExpr {
     let no = IdedExpr {
         id: 0,

@@ -1,12 +1,12 @@
-//! The names in an expression: all of them must exist.
+//! Checks that all names in an expression exist.
 
 use cel::common::ast::{Expr, IdedExpr, LiteralValue, operators};
 
 use super::{ExpressionError, Name};
 use crate::expression::visit::children;
 
-/// Functions that expressions may call: CEL's standard library without time zones and regular expressions, whose cost
-/// has no bound.
+/// Functions that expressions may call: CEL's standard library without time zones, and without regular expressions, whose
+/// cost has no bound.
 const FUNCTIONS: [&str; 22] = [
     "size",
     "contains",
@@ -32,7 +32,7 @@ const FUNCTIONS: [&str; 22] = [
     "hasValue",
 ];
 
-/// Everything that is named must exist; `bound` are the variables of the loops around.
+/// Checks every name below `node`; `bound` are the variables of the loops around it.
 pub(super) fn check(
     node: &IdedExpr,
     names: &[Name<'_>],

@@ -47,7 +47,7 @@ fn answers_yes_and_no_over_the_pods_labels() {
 }
 
 #[test]
-fn a_slip_of_the_pen_is_found_when_it_is_read() {
+fn a_typo_is_found_when_the_expression_is_parsed() {
     for (text, expected) in [
         (
             "pod.lables.x",

@@ -1,4 +1,4 @@
-//! What expressions see: a pod as a map, an answer as it came.
+//! The variables of expressions: a pod as a map, an answer as JSON.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -35,7 +35,7 @@ pub const POD: Name<'static> = Name {
     fields: Some(&POD_FIELDS),
 };
 
-/// JSON as CEL sees it. Whole numbers become `int` where they fit, so that they can be computed with.
+/// JSON as a CEL value. Whole numbers become `int` where they fit: expressions count with `int`.
 pub fn value(json: &serde_json::Value) -> Value {
     match json {
         serde_json::Value::Null => Value::Null,
@@ -43,7 +43,7 @@ pub fn value(json: &serde_json::Value) -> Value {
         serde_json::Value::Number(n) => match (n.as_i64(), n.as_u64()) {
             (Some(n), _) => Value::Int(n),
             (None, Some(n)) => Value::UInt(n),
-            // A JSON number is one of the three.
+            // A JSON number is an i64, a u64 or an f64.
             (None, None) => Value::Float(n.as_f64().unwrap_or(f64::NAN)),
         },
         serde_json::Value::String(s) => text(s),
@@ -77,8 +77,7 @@ fn whole(number: u64) -> Value {
     Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-/// A pod at one moment: `now` is the wall clock in seconds since 1970, `usage` what its memory cgroup counts, in
-/// bytes.
+/// A pod at one moment: `now` is the wall clock in seconds since 1970, `usage` the count of its memory cgroup in bytes.
 pub fn pod(pod: &Pod, now: i64, usage: u64) -> Value {
     let texts = |map_: &std::collections::BTreeMap<String, String>| {
         map(map_.iter().map(|(k, v)| (k.as_str(), text(v))))

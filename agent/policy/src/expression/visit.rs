@@ -1,8 +1,8 @@
-//! The nodes right below a node of an expression.
+//! The direct children of a node of an expression.
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr};
 
-/// All nodes right below.
+/// The direct children.
 pub(super) fn children(node: &IdedExpr) -> impl Iterator<Item = &IdedExpr> {
     let mut below: Vec<&IdedExpr> = Vec::new();
     match &node.expr {
@@ -30,7 +30,7 @@ fn entry(entry: &EntryExpr) -> Vec<&IdedExpr> {
     }
 }
 
-/// Calls `change` for all nodes right below.
+/// Calls `change` for each direct child.
 pub(super) fn children_mut(node: &mut IdedExpr, change: &mut impl FnMut(&mut IdedExpr)) {
     match &mut node.expr {
         Expr::Call(call) => call

@@ -1,4 +1,4 @@
-//! Asks an HTTP server, within limits: time, size, and where it may be sent. Redirects are answers: none is followed.
+//! Asks an HTTP server, with limits on time, size and address. A redirect counts as the answer and is not followed.
 
 use evictd_config::{ConfigError, decode::ObjectDecoder};
 use http::{Request, StatusCode, header, uri::Authority};
@@ -22,16 +22,16 @@ mod body;
 mod hosts;
 mod tls;
 
-/// Bytes of an answer that are read by default.
+/// Default of `maxBytes`.
 const DEFAULT_BYTES: u64 = 64 << 10;
-/// Nor may a policy let it be more.
+/// Largest `maxBytes` that a policy may set.
 const MOST_BYTES: u64 = 1 << 20;
-/// What the head of an answer may take, in bytes.
+/// Longest head of an answer, in bytes.
 const HEAD_BYTES: usize = 16 << 10;
 
 type Response = http::Response<hyper::body::Incoming>;
 
-/// Drives a connection for as long as its answer is read, and ends with the caller that waits for it.
+/// The task that drives a connection. It is aborted when the caller has read the answer or stops waiting.
 struct Driver(tokio::task::JoinHandle<()>);
 
 impl Drop for Driver {
@@ -40,16 +40,16 @@ impl Drop for Driver {
     }
 }
 
-/// How to ask.
+/// How a gate asks an HTTP server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpProbe {
     /// `scheme`: `http` by default.
     pub scheme: Scheme,
     /// `host`: an expression; the pod's IP by default.
     pub host: Option<Expression>,
-    /// `hosts`: what `host` and `serverName` may come to, and addresses that are asked although they are no pod's.
+    /// `hosts`: the allowed values of `host` and `serverName`, and addresses that may be asked although they are no pod's.
     pub hosts: Option<Hosts>,
-    /// `clusterIPs`: `host` may be a Service.
+    /// `clusterIPs`: whether `host` may be a Service.
     pub cluster_ips: bool,
     /// `port`.
     pub port: u16,
@@ -57,22 +57,22 @@ pub struct HttpProbe {
     pub path: String,
     /// `token`: the file in `gateSecrets` that holds a bearer token.
     pub token: Option<String>,
-    /// `allowInsecure`: the token goes to a server that has not shown who it is.
+    /// `allowInsecure`: whether the token goes to a server that has not proved its identity.
     pub allow_insecure: bool,
-    /// `ca` and `insecureSkipVerify`: whose word counts for the server's certificate.
+    /// `ca` and `insecureSkipVerify`: which certificates of the server are accepted.
     pub trust: Option<Trust>,
-    /// `serverName`: an expression, the name that the certificate must have; the host by default.
+    /// `serverName`: an expression for the name in the certificate; the host by default.
     pub server_name: Option<Expression>,
-    /// `maxBytes`: a longer answer is none.
+    /// `maxBytes`: a longer answer is an error.
     pub max_bytes: usize,
 }
 
-/// One question's way, worked out from the probe's expressions.
+/// The server to ask about one pod: the results of the probe's expressions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The pod's IP, or what `host` came to.
+    /// The result of `host`, or the pod's IP.
     pub host: String,
-    /// What `serverName` came to.
+    /// The result of `serverName`.
     pub server_name: Option<String>,
     /// The pod's namespace.
     pub namespace: String,
@@ -88,39 +88,39 @@ pub enum Scheme {
     Https,
 }
 
-/// What came back.
+/// The answer to a gate's question.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     /// The HTTP status.
     pub status: u16,
-    /// The body: JSON, or a text that is none.
+    /// The body: JSON, or a string if it is not JSON.
     pub body: serde_json::Value,
 }
 
-/// Why nothing usable came back.
+/// Why there is no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// The host has no address, or one that is not asked.
+    /// The host has no address, or one that gates may not ask.
     #[error("{host}: {reason}")]
     Address {
-        /// As the expression gave it.
+        /// The host, as the expression gave it.
         host: String,
-        /// What is wrong with it.
+        /// What is wrong with the host.
         reason: String,
     },
-    /// Token or certificates.
+    /// The token or the certificates cannot be used.
     #[error("{0}")]
     Secret(String),
-    /// The connection, or what came over it.
+    /// The connection or the HTTP exchange failed.
     #[error("{0}")]
     Exchange(String),
-    /// More than `maxBytes`.
+    /// The answer is longer than `maxBytes`.
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
-    /// More, or deeper nested, than is taken.
+    /// The answer has too many values, or is nested too deep.
     #[error("{0}")]
     TooComplex(&'static str),
-    /// Nothing within the time.
+    /// No answer within `timeout`.
     #[error("no answer within {0:?}")]
     TimedOut(std::time::Duration),
 }
@@ -132,7 +132,7 @@ impl HttpProbe {
             &[("http", Scheme::Http), ("https", Scheme::Https)],
         )?;
         let scheme = scheme.unwrap_or_default();
-        // What policies of before may still say.
+        // A removed field: older policies may still have it with the value 0.
         let path_of_redirects = fields.path_of("redirects");
         if let Some(redirects) = fields.optional("redirects").filter(|n| *n != 0) {
             let reason =
@@ -193,10 +193,10 @@ impl HttpProbe {
         Ok(())
     }
 
-    /// Where to ask about a pod, in terms of expressions' `variables`; `pod_ip` without `host`.
+    /// The server to ask about a pod; `variables` are the variables of the expressions, `pod_ip` the host without `host`.
     ///
     /// # Errors
-    /// An expression has no result, or one that is no text.
+    /// An expression has no result, or a result that is not a text.
     pub fn target(
         &self,
         variables: &[(&str, cel::Value)],
@@ -214,7 +214,7 @@ impl HttpProbe {
         })
     }
 
-    /// Asks a server and reads the answer. It takes as long as the peer likes: the caller sets an end to it.
+    /// Asks a server and reads the answer. The server decides how long that takes: the caller needs a timeout.
     ///
     /// # Errors
     /// See [`ProbeError`].
@@ -285,7 +285,7 @@ impl HttpProbe {
 }
 
 impl Answer {
-    /// What a gate without a check goes by.
+    /// Whether the status is a 2xx: a yes for a gate without `check`.
     pub fn is_success(&self) -> bool {
         StatusCode::from_u16(self.status).is_ok_and(|s| s.is_success())
     }
@@ -318,7 +318,7 @@ async fn send(
         .handshake(TokioIo::new(stream))
         .await
         .map_err(failed)?;
-    // What goes wrong here goes wrong for the reader too.
+    // The reader of the answer sees the same error.
     let driver = Driver(tokio::spawn(async move { drop(connection.await) }));
     let response = sender.send_request(request).await.map_err(failed)?;
     Ok((response, driver))

@@ -1,5 +1,4 @@
-//! Gates: questions about the world outside, asked in the background, whose last answer is all that the fast path
-//! ever sees.
+//! Gates: questions to HTTP servers and the API server, asked in the background. The fast path sees only their last answers.
 
 use std::time::Duration;
 
@@ -17,43 +16,43 @@ pub use object::ObjectProbe;
 mod http;
 mod object;
 
-/// Asked this often by default.
+/// Default of `interval`.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
-/// Never asked more often than this.
+/// Shortest `interval` that a policy may set.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
-/// An answer takes no longer by default.
+/// Default of `timeout`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Nor may a policy let it.
+/// Longest `timeout` that a policy may set.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Answers count for no longer than this, whatever a policy says.
+/// Longest `interval` and `maxAge` that a policy may set.
 const LONGEST_AGE: Duration = Duration::from_secs(3600);
 
-/// One question, asked anew for each pod whose rule needs it.
+/// One question, asked for each pod whose rule needs it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gate {
     /// `name`; rules know the answer as `gates.<name>`.
     pub name: String,
-    /// `interval`: how often it is asked.
+    /// `interval`: time between two questions.
     pub interval: Duration,
     /// `maxAge`: how long an answer counts; three intervals by default.
     pub max_age: Duration,
-    /// `timeout`: how long an answer may take, all in all.
+    /// `timeout`: how long an answer may take in all.
     pub timeout: Duration,
-    /// `onUnknown`: what it means to have no answer, or none that still counts.
+    /// `onUnknown`: what a missing or outdated answer means.
     pub on_unknown: OnUnknown,
-    /// What it asks.
+    /// What the gate asks.
     pub probe: Probe,
-    /// `check`: what makes the answer a yes; none is any 2xx.
+    /// `check`: the expression that makes the answer a yes; without it any status 2xx.
     pub check: Option<Expression>,
 }
 
-/// What no answer means.
+/// What a missing answer means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUnknown {
-    /// The pod is denied.
+    /// The pod is spared.
     #[default]
     Deny,
-    /// The pod may go if any answer would let it go.
+    /// The pod may be evicted if either answer would allow it.
     Allow,
 }
 
@@ -141,17 +140,17 @@ impl Gate {
         Ok(gate)
     }
 
-    /// Whether it sends a token to a server that has not proved who it is.
+    /// Whether the gate sends a token to a server that has not proved its identity.
     pub fn sends_token_insecurely(&self) -> bool {
         matches!(&self.probe, Probe::Http(http) if http.allow_insecure)
     }
 
-    /// Whether it sends a token.
+    /// Whether the gate sends a token.
     pub fn sends_token(&self) -> bool {
         matches!(&self.probe, Probe::Http(http) if http.token.is_some())
     }
 
-    /// The gates whose answers this one needs.
+    /// The names of the gates whose answers this gate needs.
     pub fn needs(&self) -> Vec<&str> {
         let expressions = match &self.probe {
             Probe::Http(http) => vec![http.host.as_ref(), http.server_name.as_ref()],

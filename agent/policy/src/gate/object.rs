@@ -7,7 +7,7 @@ use super::{
     expression,
 };
 
-/// What to read: one object of the cluster. The agent needs the right to `get` it.
+/// The object of the cluster that a gate reads. The agent needs the right to `get` it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObjectProbe {
     /// `apiVersion`: `group/version`, or the version of the core group.

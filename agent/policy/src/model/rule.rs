@@ -1,4 +1,4 @@
-//! One rule of a policy: what holds for some of its pods.
+//! One rule of a policy.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::{
     gate::Gate,
 };
 
-/// How long an eviction counts against a limit unless the limit says otherwise: long enough to be replaced.
+/// How long an eviction counts against a limit by default: long enough for the pod to be replaced.
 const DEFAULT_PERIOD: Duration = Duration::from_secs(300);
-/// Answers of so many gates are tried in all ways to see whether a condition can hold at all.
+/// Most gates whose answers are tried in all combinations to see whether a condition can hold at all.
 const GATES_TRIED: usize = 4;
-/// Order numbers lie between minus this and this.
+/// Order numbers lie between -`MAX_ORDER` and `MAX_ORDER`.
 const MAX_ORDER: i32 = 1000;
 
-/// What holds for some pods.
+/// What a policy says about the pods of one selector.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     /// `name`.
@@ -32,7 +32,7 @@ pub struct Rule {
     pub pods: Selector,
     /// `evict`, with `when`.
     pub evict: Evict,
-    /// `order`: pods with a lower number go first, where the strategy's first criterion holds them equal.
+    /// `order`: of pods that the strategy's first criterion ranks equal, those with a lower number go first.
     pub order: i16,
     /// `limits`.
     pub limits: Vec<Limit>,
@@ -43,16 +43,16 @@ pub struct Rule {
 /// Whether pods may be evicted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Evict {
-    /// Whenever the strategy says so.
+    /// Whenever the strategy chooses them.
     Always,
     /// Not for pressure.
     Never,
-    /// While this holds.
+    /// While this expression is true.
     When(Expression),
 }
 
 impl Evict {
-    /// The word of the policy.
+    /// The word in the policy.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Always => "Always",
@@ -63,28 +63,28 @@ impl Evict {
 }
 
 impl Rule {
-    /// Whether both cannot mean what they say about the same pod: the more sparing one decides then. Two conditions do
+    /// Whether the two rules say different things about the same pod; the more sparing one then decides. Two conditions do
     /// not contradict each other, since both can hold.
     pub fn contradicts(&self, other: &Self) -> bool {
         self.evict.word() != other.evict.word() || self.order != other.order
     }
 }
 
-/// How many pods of a group may go.
+/// How many pods of a group may be evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// `groupBy`: the label whose value makes the group; none is all pods of the rule.
     pub group_by: Option<String>,
-    /// `maxEvictedAtOnce`: so many evictions within `period`.
+    /// `maxEvictedAtOnce`: most evictions within `period`.
     pub max_evicted_at_once: Option<u32>,
     /// `period`: how long an eviction counts.
     pub period: Duration,
-    /// `minAvailable`: so many pods of the group stay on this node and are ready.
+    /// `minAvailable`: how many ready pods of the group must stay on this node.
     pub min_available: Option<u32>,
 }
 
 impl Limit {
-    /// The value that makes a pod's group.
+    /// The value that tells the pod's group from others.
     pub fn value_for<'a>(&self, pod: &'a Pod) -> &'a str {
         let label = self.group_by.as_ref();
         label.map_or("", |label| pod.labels.get(label).map_or("", |v| v))
@@ -208,7 +208,7 @@ fn evict(fields: &mut ObjectDecoder, gates: &[Gate]) -> Result<Evict, ConfigErro
         },
     ];
     let when = Expression::parse(&text, &names).map_err(|e| ConfigError::text(&path, &text, e))?;
-    // Without variables the answer is known already; a constant yes or no has words of its own.
+    // An expression with a result without variables is constant: `Always` or `Never` says the same.
     match when.is_true(&[]) {
         Ok(true) => Err(ConfigError::text(
             path,
@@ -229,12 +229,12 @@ fn evict(fields: &mut ObjectDecoder, gates: &[Gate]) -> Result<Evict, ConfigErro
     }
 }
 
-/// Whether a condition is false whatever its gates answer and whatever the pod is. A gate without an answer makes it fail,
-/// unless it asks for that (`has`, `?`): then nothing is claimed.
+/// Whether a condition is false whatever its gates answer and whatever the pod is. An expression that handles a missing answer
+/// (`has`, `?`) is not examined.
 fn never_holds(when: &Expression) -> bool {
     let gates = when.selected("gates");
-    let asks_for_absence = when.text().contains("has(") || when.text().contains('?');
-    if gates.is_empty() || gates.len() > GATES_TRIED || asks_for_absence {
+    let handles_absence = when.text().contains("has(") || when.text().contains('?');
+    if gates.is_empty() || gates.len() > GATES_TRIED || handles_absence {
         return false;
     }
     (0..1_u32 << gates.len()).all(|way| {

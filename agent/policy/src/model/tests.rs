@@ -323,9 +323,9 @@ fn a_gate_has_limits() {
     }
 }
 
-/// What is selected by labels has to be selected by namespaces, or the policy says why it is not.
+/// A policy that depends on labels has to name namespaces, or say why it holds in all of them.
 #[test]
-fn a_policy_that_goes_by_labels_says_where_it_holds() {
+fn a_policy_that_depends_on_labels_says_where_it_holds() {
     let rules = json!([{"name": "r", "evict": "Never"}]);
     let app = json!({"matchLabels": {"app": "db"}});
     let missing =
@@ -382,7 +382,7 @@ fn what_is_unsafe_is_told() {
     assert_eq!(unsafe_.as_deref(), Some(words));
 }
 
-/// What a gate without an answer makes of a condition is the condition's own business.
+/// A condition that can be true for some answers, or handles missing ones, is accepted.
 #[test]
 fn a_condition_that_may_hold_is_not_refused() {
     for when in [

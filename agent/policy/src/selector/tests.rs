@@ -114,7 +114,7 @@ fn every_mistake_names_its_field() {
     }
 }
 
-// Of all that two labels with two values or none can make the search knows for any selectors whether one is left.
+// Compares the search with all combinations of two labels that are absent or have one of two values.
 #[test]
 fn what_one_selects_beyond_others_is_known() {
     let requirement = |key: &str, n: usize| match n {
@@ -158,6 +158,6 @@ fn what_one_selects_beyond_others_is_known() {
     }
     assert!(
         selectors[0].selects_beyond(&[&selectors[1], &selectors[2]], &mut 0),
-        "not evaluated yet"
+        "yes when no step is left"
     );
 }

@@ -1,4 +1,4 @@
-//! What is known of files and objects, and what is in force by that.
+//! All known policies of files, objects and namespaces, and the set that is in force.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,58 +11,60 @@ use super::{
     super::{EvictionPolicy, PodEvictionPolicy, PolicySet},
     PolicyStatus,
 };
-use crate::conflict::{self, Contradiction};
+use crate::contradiction::{self, Contradiction};
 
-/// Policies of the API server that are kept; those beyond are left out, and that is said.
-pub const MOST_OBJECTS: usize = 256;
-/// Policies of namespaces that are kept.
+/// Most objects that are kept. Further ones are left out, and the log says so.
+pub(super) const MOST_OBJECTS: usize = 256;
+/// Most policies of namespaces that are kept.
 const MOST_TENANTS: usize = 1024;
-/// As many of one namespace: no tenant takes the places of others.
+/// Most policies of one namespace: no tenant takes the places of others.
 const MOST_OF_NAMESPACE: usize = 32;
-/// Longest reason that is told, in characters: an expression may be quoted in it.
+/// Longest reason in a status, in characters: it may quote an expression.
 const LONGEST_REASON: usize = 1024;
 
 #[derive(Default)]
 pub(super) struct State {
     pub files: Vec<Arc<EvictionPolicy>>,
-    /// The files' newest version cannot be used.
+    /// Whether the newest version of the files cannot be used.
     pub files_refused: bool,
-    /// By name.
+    /// Objects of the API server, by name.
     pub objects: BTreeMap<String, Object>,
     /// Policies of namespaces, by namespace and name.
     pub tenants: BTreeMap<(String, String), Arc<PodEvictionPolicy>>,
-    /// Those of them whose newest version cannot be used.
+    /// Policies of namespaces whose newest version cannot be used.
     pub tenants_refused: BTreeSet<(String, String)>,
-    /// Namespaces of which it was said that they have too many.
+    /// Namespaces that have too many policies, logged already.
     crowded: BTreeSet<String>,
-    /// Names of objects that a file overrides, said already.
+    /// Names of objects that a file overrides, logged already.
     overridden: BTreeSet<String>,
-    /// It was said that there are too many.
+    /// Whether the log has said that there are too many objects.
     too_many: bool,
+    /// Counts changes of the policies.
     pub revision: u64,
-    /// What was there when pods were last looked for: this revision, and that of the pod store.
+    /// `revision` and the evaluator's `pods_revision` at the last look for pods.
     pub looked_at: Option<(u64, u64)>,
 }
 
 pub(super) struct Object {
     pub status: PolicyStatus,
+    /// The last version that can be used.
     pub good: Option<Good>,
 }
 
 #[derive(Clone)]
 pub(super) struct Good {
     policy: Arc<EvictionPolicy>,
-    /// What it was read from, without what the API server keeps for itself.
+    /// The document of the policy, without the API server's own fields.
     pub document: Value,
 }
 
 impl Object {
-    /// Its newest version, if that can be used.
+    /// The newest version, if it can be used.
     pub fn newest(&self) -> Option<&Good> {
         self.good.as_ref().filter(|_| self.status.refused.is_none())
     }
 
-    /// Whether a pod that comes may change what is thought of it.
+    /// Whether a new pod may change the status.
     pub fn waits_for_pods(&self) -> bool {
         let status = &self.status;
         let may_contradict = status.contradicts.is_none() && !status.may_contradict.is_empty();
@@ -71,6 +73,7 @@ impl Object {
 }
 
 impl State {
+    /// Takes a new or changed object. `None`: there are too many.
     pub fn put(&mut self, document: &Value) -> Option<PolicyStatus> {
         let metadata = &document["metadata"];
         let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
@@ -83,7 +86,7 @@ impl State {
         {
             return Some(known.status.clone());
         }
-        // One that takes the place of another of its name needs no other.
+        // An object that replaces another one of its name takes its place.
         if !self.objects.contains_key(&name) && self.objects.len() >= MOST_OBJECTS {
             if !std::mem::replace(&mut self.too_many, true) {
                 tracing::error!(
@@ -140,7 +143,7 @@ impl State {
         Some(status)
     }
 
-    /// A policy of a namespace, new or changed. One that cannot be used leaves the last good version in force.
+    /// Takes a new or changed policy of a namespace. If it cannot be used, its last good version stays in force.
     pub fn put_tenant(&mut self, document: &Value) {
         let key = tenant_key(document);
         let has_place = |all: usize, of_namespace: usize| {
@@ -166,7 +169,7 @@ impl State {
             Err(error) => {
                 let refused = &mut self.tenants_refused;
                 let beside = refused.iter().filter(|(of, _)| *of == key.0).count();
-                // A tenant with thousands of them does not fill the log either.
+                // Beyond the limit nothing is logged, so that a tenant with thousands of policies cannot fill the log.
                 if refused.contains(&key) || has_place(refused.len(), beside) {
                     tracing::error!(policy = ?key, %error, "a namespace's policy cannot be used");
                     refused.insert(key);
@@ -175,7 +178,7 @@ impl State {
         }
     }
 
-    /// Such a policy is gone.
+    /// Forgets a policy of a namespace that is gone.
     pub fn remove_tenant(&mut self, document: &Value) {
         let key = tenant_key(document);
         self.tenants.remove(&key);
@@ -183,15 +186,15 @@ impl State {
         self.crowded.remove(&key.0);
     }
 
-    /// Finds which policies can contradict each other among the newest versions: a last good version that holds in place of a bad one is not
-    /// known to every agent.
-    pub fn compare(&mut self) {
+    /// Finds which objects can contradict each other. Only newest versions are compared: an agent that started later does not
+    /// know an older good version.
+    pub fn find_possible_contradictions(&mut self) {
         let newest = |o: &Object| Some(Arc::clone(&o.newest()?.policy));
         let newest: Vec<_> = self.objects.values().filter_map(newest).collect();
         let mut others: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for found in conflict::among(newest.iter().map(Arc::as_ref)) {
+        for found in contradiction::among(newest.iter().map(Arc::as_ref)) {
             for pair in [found.turned(), found] {
-                let other = conflict::named(&pair.other.name, pair.other.generation);
+                let other = contradiction::named(&pair.other.name, pair.other.generation);
                 others.entry(&pair.one.name).or_default().push(other);
             }
         }
@@ -205,15 +208,15 @@ impl State {
         }
     }
 
-    /// Takes note of a contradiction on a pod; false if it is known, or none between objects as they are now.
-    pub fn contradicts(&mut self, seen: &Contradiction<'_>) -> bool {
+    /// Takes note of a contradiction on a pod. Answers whether it is new, and one between the newest versions of two objects.
+    pub fn add_contradiction(&mut self, seen: &Contradiction<'_>) -> bool {
         let Some(object) = self.objects.get_mut(&seen.one.name) else {
             return false;
         };
         let is_newest = object
             .newest()
             .is_some_and(|good| *good.policy == *seen.one);
-        let other = conflict::named(&seen.other.name, seen.other.generation);
+        let other = contradiction::named(&seen.other.name, seen.other.generation);
         let status = &mut object.status;
         if !is_newest || status.contradicts.is_some() || !status.may_contradict.contains(&other) {
             return false;
@@ -222,7 +225,7 @@ impl State {
         true
     }
 
-    /// What is in force.
+    /// The policies in force.
     pub fn set(&mut self) -> PolicySet {
         let mut policies = self.files.clone();
         let mut overridden = BTreeSet::new();
@@ -249,7 +252,7 @@ fn tenant_key(document: &Value) -> (String, String) {
     (text("namespace").to_owned(), text("name").to_owned())
 }
 
-/// Says in the log what is unsafe about a policy that comes into force.
+/// Logs what is unsafe about a policy that comes into force.
 pub(super) fn warn_of(policy: &EvictionPolicy) {
     if let Some(warning) = policy.warning() {
         tracing::warn!(policy = policy.name, warning, "a policy in force is unsafe");

@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::*;
+use super::{state::MOST_OBJECTS, *};
 use crate::{evaluator::Settings, gate::Secrets};
 
 fn store() -> PolicyStore {
@@ -26,7 +26,7 @@ fn document(name: &str, generation: i64, evict: &str) -> Value {
     })
 }
 
-/// Name and generation of what is in force.
+/// Name and generation of the policies in force.
 fn in_force(store: &PolicyStore) -> Vec<(String, Option<i64>)> {
     let set = store.state().set();
     let policies = set.policies().iter();
@@ -36,11 +36,9 @@ fn in_force(store: &PolicyStore) -> Vec<(String, Option<i64>)> {
 #[test]
 fn the_last_good_version_stays_until_a_better_one_comes_or_the_object_goes() {
     let store = store();
-    let good = store.put(&document("a", 1, "Never")).expect("a verdict");
+    let good = store.put(&document("a", 1, "Never")).expect("a status");
     assert_eq!(good.refused, None);
-    let bad = store
-        .put(&document("a", 2, "Sometimes"))
-        .expect("a verdict");
+    let bad = store.put(&document("a", 2, "Sometimes")).expect("a status");
     let reason = bad.refused.expect("it is wrong");
     assert!(reason.starts_with("spec.rules[0].evict: "), "{reason}");
     assert_eq!(in_force(&store), [("a".to_owned(), Some(1))]);
@@ -86,8 +84,8 @@ fn a_list_replaces_what_was_remembered() {
     second.restore(&first.remembered(), &[]);
     let both = [("a".to_owned(), Some(1)), ("b".to_owned(), Some(1))];
     assert_eq!(in_force(&second), both);
-    let verdicts = second.replace(&[document("b", 2, "Sometimes")]);
-    assert!(verdicts[0].refused.is_some());
+    let statuses = second.replace(&[document("b", 2, "Sometimes")]);
+    assert!(statuses[0].refused.is_some());
     assert_eq!(
         in_force(&second),
         [("b".to_owned(), Some(1))],
@@ -102,11 +100,11 @@ fn there_is_an_end_to_how_many_are_kept() {
         store.put(&document(&format!("p{i}"), 1, "Never"));
     }
     assert_eq!(in_force(&store).len(), MOST_OBJECTS);
-    // A known one may change, and a gone one makes room.
+    // A known object may change, and an object that is gone makes room.
     assert!(store.put(&document("p0", 2, "Always")).is_some());
     store.remove("p0");
     assert!(store.put(&document("late", 1, "Never")).is_some());
-    // So may one that was deleted and made anew meanwhile.
+    // An object that was deleted and created again keeps its place.
     let mut anew = document("late", 1, "Always");
     anew["metadata"]["uid"] = "another".into();
     let taken = store.put(&anew).expect("it has a place");
@@ -172,7 +170,7 @@ fn a_namespace_has_places_of_its_own() {
         [of("crowd"), of("broken"), of("calm")],
         [(32, 0), (0, 32), (1, 0)]
     );
-    // A known one may change, and one that goes makes room.
+    // A known policy may change, and a policy that is gone makes room.
     store.put_tenant(&policy("crowd", 0, -2));
     store.remove_tenant(&policy("crowd", 1, -1));
     store.put_tenant(&policy("crowd", 4000, -1));

@@ -1,15 +1,15 @@
-//! What a pod as a whole requests and may use, computed as the kubelet 1.36 does (`component-helpers/resource`).
+//! Requests and limits of a whole pod, computed as by the kubelet 1.36 (`component-helpers/resource`).
 
 use evictd_engine::{ComputeResources, model::quantity::Quantity};
 
 use super::{
     CPU, MEMORY,
-    form::{ContainerJson, Requirements, ResourceList, Spec},
+    json::{ContainerJson, Requirements, ResourceList, Spec},
 };
 
 impl Spec {
-    /// What the whole pod requests of a resource (`GetResourceRequestQuantity`): where resources are set for the pod
-    /// as a whole, those alone; else what its containers flush to. The overhead is added to what is not zero.
+    /// The whole pod's request of a resource (`GetResourceRequestQuantity`): the pod-level request where the pod has pod-level
+    /// resources, else what its containers need together. The overhead is added unless the request is zero.
     pub(super) fn request(&self, resource: &str) -> Quantity {
         let mut request = match &self.resources {
             Some(pod) if pod.are_set_for_pod() => {
@@ -32,8 +32,8 @@ impl Spec {
         request
     }
 
-    /// The limit of the whole pod (`PodLimits`); `None` if no container has one. Containers without a limit count as
-    /// if they used nothing: that is how the kubelet sees it.
+    /// The limit of the whole pod (`PodLimits`); `None` if no container has one. As in the kubelet, containers without a limit
+    /// count as zero.
     pub(super) fn limit(&self, resource: &str) -> Option<Quantity> {
         let pod_level = self
             .resources
@@ -51,8 +51,8 @@ impl Spec {
         Some(limit)
     }
 
-    /// The most that the pod's containers need at any time (KEP-753): the sum of those that run side by side, or what
-    /// an init container needs beside the restartable ones started before it, whichever is more.
+    /// The most that the pod's containers need at any time (KEP-753): the sum over the containers that run side by side, or the
+    /// need of an init container plus that of the restartable ones before it, whichever is more.
     fn aggregate<'a>(
         &'a self,
         get: impl Fn(&'a Requirements) -> Option<&'a Quantity>,
@@ -95,20 +95,20 @@ fn larger(first: Option<Quantity>, second: Option<Quantity>) -> Option<Quantity>
     }
 }
 
-/// Whether a resource can be set for a pod as a whole (`IsSupportedPodLevelResource`).
+/// Whether pods can have a pod-level amount of this resource (`IsSupportedPodLevelResource`).
 fn is_pod_level(resource: &str) -> bool {
     matches!(resource, CPU | MEMORY) || resource.starts_with("hugepages-")
 }
 
 impl ContainerJson {
-    /// A sidecar: an init container that goes on running.
+    /// Whether this init container is a sidecar, which keeps running.
     fn is_restartable(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
     }
 }
 
 impl Requirements {
-    /// Whether these, given for a pod, replace those of its containers (`IsPodLevelResourcesSet`).
+    /// Whether these pod-level resources replace those of the containers (`IsPodLevelResourcesSet`).
     pub(super) fn are_set_for_pod(&self) -> bool {
         self.requests
             .keys()

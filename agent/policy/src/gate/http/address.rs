@@ -1,4 +1,4 @@
-//! Where a gate's question goes, and where it may not be sent.
+//! The address that a gate asks, and the addresses that it may not ask.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -10,8 +10,8 @@ use tokio::net::TcpStream;
 
 use super::{Hosts, ProbeError};
 
-/// Addresses at which a cloud, or a cluster on it, serves a machine's own credentials and that are not link-local: AWS (IPv6,
-/// and the EKS Pod Identity agent), Azure's platform, Alibaba Cloud, Oracle Cloud, Google Cloud (IPv6).
+/// Addresses at which a cloud serves a machine's own credentials, besides link-local ones: AWS (IPv6, and the EKS Pod Identity
+/// agent), Azure's platform, Alibaba Cloud, Oracle Cloud, Google Cloud (IPv6).
 const METADATA: [&str; 6] = [
     "fd00:ec2::254/128",
     "fd00:ec2::23/128",
@@ -27,30 +27,30 @@ static METADATA_NETWORKS: LazyLock<Vec<IpNet>> =
 /// Addresses of the cluster itself, which a gate reaches only where its policy names them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterAddresses {
-    /// The API server's, as the agent is told to reach it: at every port.
+    /// The API server's addresses in the agent's own configuration: gates may not ask any port of them.
     pub api_server: Vec<IpAddr>,
-    /// The API server's own, each at its port: pods of the host's network have the same addresses.
+    /// The API server's endpoints: gates may not ask these ports. Pods in the host's network have the same addresses.
     pub endpoints: Vec<SocketAddr>,
     /// The networks of ClusterIPs.
     pub services: Vec<IpNet>,
-    /// A guess at them where the cluster does not say; the addresses of pods may lie in it.
+    /// Guessed networks of ClusterIPs, where the agent cannot read them from the cluster. Addresses of pods may lie in them.
     pub assumed_services: Vec<IpNet>,
 }
 
-/// What a policy says of the addresses that its gate may reach.
+/// The addresses that a gate may ask.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Filter<'a> {
     pub cluster: &'a ClusterAddresses,
-    /// An address that is named here is meant.
+    /// Addresses that the policy names may be asked.
     pub hosts: Option<&'a Hosts>,
     /// `clusterIPs`.
     pub cluster_ips: bool,
-    /// The gate asks the pod itself, by the address that the kubelet has given it.
+    /// Whether the gate asks the pod itself, at the IP in the pod's status.
     pub is_pods_own: bool,
 }
 
 impl Filter<'_> {
-    /// Why an address is not asked.
+    /// Why the gate may not ask an address.
     fn refusal(&self, server: SocketAddr) -> Option<&'static str> {
         let address = server.ip().to_canonical();
         let leads_nowhere = match address {
@@ -92,7 +92,7 @@ impl Filter<'_> {
     }
 }
 
-/// What kubeadm and Talos give ClusterIPs, unless they are told otherwise.
+/// The default network of ClusterIPs of kubeadm and Talos.
 const DEFAULT_SERVICES: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 12);
 
 impl ClusterAddresses {
@@ -122,7 +122,8 @@ pub(super) fn bad_host(host: &str, reason: &str) -> ProbeError {
     }
 }
 
-/// The host of a text that may be a URL: servers tell of each other as `tcp://host:port`. A port must be the gate's own.
+/// The host of a text that may be a URL, because servers name each other as `tcp://host:port`. The port, if any, must be the
+/// gate's.
 pub(super) fn endpoint(text: &str, port: u16) -> Result<&str, ProbeError> {
     let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
     let rest = rest.trim_end_matches('/');
@@ -228,7 +229,7 @@ mod tests {
         let refusal = |hosts: Option<&Hosts>, cluster_ips, address: &str| {
             refusal_of(hosts, cluster_ips, false, address, 8529)
         };
-        // A pod of the host's network beside the API server; a pod whose network lies in what was only guessed.
+        // A pod in the host's network beside the API server; then a pod whose address lies in the guessed network.
         assert_eq!(refusal(None, false, "192.168.7.2"), None);
         let server = refusal_of(None, false, true, "192.168.7.2", 6443);
         assert!(server.is_some_and(|r| r.contains("API server")));

@@ -1,16 +1,19 @@
-//! An answer's body as JSON, within limits: a server under a tenant's hand decides what is in it.
+//! Parses an answer's body as JSON, with limits: a tenant may control the server.
 
 use std::{cell::Cell, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Lists and maps within each other. The interpreter of expressions takes a part of the stack for each.
+/// Deepest nesting of lists and maps. The interpreter of expressions uses stack for each level.
 const MAX_DEPTH: u32 = 32;
-/// Values in all, those inside lists and maps counted: each takes up to a hundred times the bytes that it was sent in.
+/// Most values, also inside lists and maps: in memory a value can be a hundred times as large as in the body.
 const MAX_VALUES: u32 = 65_536;
 
-/// The body as JSON; as a text if it is none; the limit that it exceeds as an error.
+/// The body as JSON, or as a string if it is not JSON.
+///
+/// # Errors
+/// The limit that the body exceeds.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value, &'static str> {
     let limits = Limits::default();
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);

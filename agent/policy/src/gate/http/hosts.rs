@@ -1,16 +1,16 @@
-//! `hosts`: the servers that a gate may be led to by what pods and servers say of themselves.
+//! `hosts`: the servers that a gate may ask. Pods and servers can influence `host` and `serverName`, but not this list.
 
 use std::net::IpAddr;
 
 use evictd_config::{ConfigError, decode::ObjectDecoder};
 use ipnet::IpNet;
 
-/// Entries of one list.
+/// Most entries of the list.
 const MAX_HOSTS: usize = 16;
-/// Stands for the pod's namespace.
+/// Placeholder for the pod's namespace.
 const NAMESPACE: &str = "$(namespace)";
 
-/// Names and networks that a policy's author has named.
+/// Names and networks in a policy's `hosts`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts {
     names: Vec<String>,
@@ -18,7 +18,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Takes the field `hosts`; `None` if it is absent.
+    /// Takes the field `hosts`; `None` if the field is absent.
     pub(super) fn take(fields: &mut ObjectDecoder) -> Result<Option<Self>, ConfigError> {
         let path = fields.path_of("hosts");
         let Some(texts) = fields.texts("hosts")? else {
@@ -42,7 +42,7 @@ impl Hosts {
         Ok(Some(hosts))
     }
 
-    /// Whether a host may be asked about a pod of this namespace: by its name, or by its address if it is one.
+    /// Whether a host, given as a name or an address, may be asked about a pod of this namespace.
     pub(super) fn allow(&self, host: &str, namespace: &str) -> bool {
         if let Ok(address) = host.parse() {
             return self.names_address(address);
@@ -57,7 +57,7 @@ impl Hosts {
         })
     }
 
-    /// Whether this very address, or a network that it is in, is named.
+    /// Whether the list has this address, or a network with it.
     pub(super) fn names_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.networks.iter().any(|n| n.contains(&address))
@@ -69,7 +69,7 @@ fn network(text: &str) -> Option<IpNet> {
     address.or_else(|_| text.parse()).ok()
 }
 
-/// A DNS name, its first label perhaps `*`, with at least two labels behind that: `*.svc` would be every Service.
+/// Whether a text is a DNS name or `*.` before one. At least two labels must follow `*`: `*.svc` would match every Service.
 fn is_pattern(text: &str) -> bool {
     let name = text.replace(NAMESPACE, "namespace");
     let (is_wild, name) = match name.strip_prefix("*.") {

@@ -15,13 +15,13 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{ProbeError, Scheme};
 
-/// Whose word counts for a server's certificate.
+/// Which certificates of a server are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// `ca`: the authorities in this file of `gateSecrets`.
+    /// `ca`: those that the authorities in this file of `gateSecrets` have signed.
     Authorities(String),
-    /// `insecureSkipVerify`: none, all certificates are taken.
-    AllPods,
+    /// `insecureSkipVerify`: every certificate.
+    AnyCertificate,
 }
 
 impl Trust {
@@ -35,7 +35,7 @@ impl Trust {
         match (scheme, ca, skip) {
             (Scheme::Http, None, false) => Ok(None),
             (Scheme::Https, Some(ca), false) => Ok(Some(Self::Authorities(ca))),
-            (Scheme::Https, None, true) => Ok(Some(Self::AllPods)),
+            (Scheme::Https, None, true) => Ok(Some(Self::AnyCertificate)),
             (Scheme::Https, None, false) => {
                 let reason = "is missing: https needs it, or insecureSkipVerify";
                 Err(ConfigError::value(path, &serde_json::Value::Null, reason))
@@ -73,8 +73,8 @@ pub(super) fn secret_name(
     ))
 }
 
-/// The directory with tokens and certificates. They are read when they are needed: Kubernetes changes mounted secrets
-/// in place.
+/// The directory with tokens and certificates. Each use reads the file again, because Kubernetes updates mounted secrets in
+/// place.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets {
     directory: Option<PathBuf>,
@@ -115,9 +115,9 @@ impl Secrets {
             .with_safe_default_protocol_versions()
             .map_err(|e| failed(&e))?;
         let config = match trust {
-            Some(Trust::AllPods) => builder
+            Some(Trust::AnyCertificate) => builder
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(TakesAll(provider)))
+                .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
                 .with_no_client_auth(),
             Some(Trust::Authorities(name)) => {
                 let mut roots = RootCertStore::empty();
@@ -146,11 +146,11 @@ impl Secrets {
     }
 }
 
-/// Takes every certificate, but still wants the handshake to be signed with its key.
+/// Accepts every certificate, but still requires a handshake that is signed with its key.
 #[derive(Debug)]
-struct TakesAll(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for TakesAll {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _end_entity: &CertificateDer<'_>,

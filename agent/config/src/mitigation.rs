@@ -1,4 +1,4 @@
-//! `graduatedAction`: what is done about a soft threshold on memory before a pod is evicted.
+//! `graduatedAction`: the steps under a soft threshold on memory before a pod is evicted.
 
 use std::time::Duration;
 
@@ -8,13 +8,14 @@ use serde_json::Value;
 use super::ConfigError;
 use crate::decode::ObjectDecoder;
 
-/// How long a reclaim may take if nothing else is configured.
-const RECLAIM: Duration = Duration::from_secs(10);
-/// How long a pod may be kept from growing if nothing else is configured.
-const BRAKE: Duration = Duration::from_secs(60);
-/// How many pods may be kept from growing if nothing else is configured, and at most.
-const PODS: u64 = 2;
-const MOST_PODS: u64 = 100;
+/// Default of `reclaim.timeLimit`.
+const RECLAIM_TIME: Duration = Duration::from_secs(10);
+/// Default of `brake.timeLimit`: how long a pod is throttled.
+const THROTTLE_TIME: Duration = Duration::from_secs(60);
+/// Default of `brake.pods`: how many pods are throttled.
+const THROTTLED_PODS: u64 = 2;
+/// Largest value of `brake.pods`.
+const MOST_THROTTLED_PODS: u64 = 100;
 
 pub(super) fn take(fields: &mut ObjectDecoder) -> Result<MitigationConfig, ConfigError> {
     let Some(mut action) = fields.object("graduatedAction")? else {
@@ -22,18 +23,21 @@ pub(super) fn take(fields: &mut ObjectDecoder) -> Result<MitigationConfig, Confi
     };
     let mut taken = MitigationConfig::default();
     if let Some((mut reclaim, enabled)) = step(&mut action, "reclaim")? {
-        let limit = time_limit(&mut reclaim)?.unwrap_or(RECLAIM);
+        let limit = time_limit(&mut reclaim)?.unwrap_or(RECLAIM_TIME);
         reclaim.deny_unknown_fields()?;
         taken.reclaim = enabled.then_some(limit);
     }
     if let Some((mut throttle, enabled)) = step(&mut action, "brake")? {
         let path = throttle.path_of("pods");
-        let pods = throttle.optional("pods").unwrap_or_else(|| PODS.into());
-        let number = pods.as_u64().filter(|n| (1..=MOST_PODS).contains(n));
-        let reason = format!("must be a whole number between 1 and {MOST_PODS}");
+        let pods = throttle.optional("pods");
+        let pods = pods.unwrap_or_else(|| THROTTLED_PODS.into());
+        let number = pods
+            .as_u64()
+            .filter(|n| (1..=MOST_THROTTLED_PODS).contains(n));
+        let reason = format!("must be a whole number between 1 and {MOST_THROTTLED_PODS}");
         let number = number.and_then(|n| usize::try_from(n).ok());
         let pods = number.ok_or_else(|| ConfigError::value(path, &pods, reason))?;
-        let time_limit = time_limit(&mut throttle)?.unwrap_or(BRAKE);
+        let time_limit = time_limit(&mut throttle)?.unwrap_or(THROTTLE_TIME);
         throttle.deny_unknown_fields()?;
         taken.throttle = enabled.then_some(ThrottleConfig { pods, time_limit });
     }
@@ -41,7 +45,7 @@ pub(super) fn take(fields: &mut ObjectDecoder) -> Result<MitigationConfig, Confi
     Ok(taken)
 }
 
-/// `{enabled: true, ...}`: who names a step wants it, unless it says otherwise.
+/// A step and whether it is enabled: a step that is named is, unless it has `enabled: false`.
 fn step(
     action: &mut ObjectDecoder,
     name: &str,
@@ -72,7 +76,7 @@ mod tests {
 
     fn read(action: Value) -> Result<MitigationConfig, String> {
         let config = Config::from_values(json!({ "graduatedAction": action }), None);
-        config.map(|c| c.graduated).map_err(|e| e.to_string())
+        config.map(|c| c.mitigation).map_err(|e| e.to_string())
     }
 
     // R46
@@ -84,7 +88,7 @@ mod tests {
             Ok(MitigationConfig::default())
         );
         let all = read(json!({"reclaim": {}, "brake": {"pods": 3, "timeLimit": "90s"}})).unwrap();
-        assert_eq!(all.reclaim, Some(RECLAIM));
+        assert_eq!(all.reclaim, Some(RECLAIM_TIME));
         let throttle = ThrottleConfig {
             pods: 3,
             time_limit: Duration::from_secs(90),

@@ -1,17 +1,18 @@
 //! Policies that say different things about the same pods.
 //!
-//! Whether two *can* do so follows from what they say: every agent finds the same, because nothing but the policies is
-//! looked at. Most pairs of policies can, since a pod may have any labels together. Whether they *do* takes a pod, and
-//! each agent sees its own. A status has a contradiction that an agent has seen, for as long as there can be one.
+//! Whether two policies *can* contradict each other follows from their texts alone, so that every agent finds the same. Most
+//! pairs can, since a pod may have any labels together. Whether they *do* takes a pod, and each agent sees only the pods of
+//! its node. A policy's status has a contradiction once an agent has seen such a pod, for as long as the two policies can
+//! contradict each other.
 
 use super::{
     model::{Evict, EvictionPolicy, Rule},
     selector::Selector,
 };
 
-/// Steps of the search, all policies together: a few hundred of the usual kind need fewer.
+/// Most steps of the search over all policies together. A few hundred ordinary policies need fewer.
 const STEPS: u32 = 50_000;
-/// Steps for one pair of rules.
+/// Most steps for one pair of rules.
 const STEPS_OF_A_PAIR: u32 = 200;
 
 /// Rules of two policies of the same precedence that hold for the same pods and say different things.
@@ -23,12 +24,12 @@ pub struct Contradiction<'a> {
     pub rule: usize,
     /// The other policy.
     pub other: &'a EvictionPolicy,
-    /// Position of that one's rule.
+    /// Position of the other policy's rule.
     pub other_rule: usize,
 }
 
-/// Every pair of policies that can contradict each other, with the first rules that do; each pair once. Policies in shadow
-/// mode decide nothing and contradict no other policy.
+/// Every pair of policies that can contradict each other, each pair once, with the first two rules that do. Policies in
+/// shadow mode decide nothing and contradict no other policy.
 pub fn among<'a>(policies: impl IntoIterator<Item = &'a EvictionPolicy>) -> Vec<Contradiction<'a>> {
     let mut policies: Vec<_> = policies.into_iter().filter(|p| !p.shadow).collect();
     policies.sort_by(|a, b| (a.precedence, &a.name).cmp(&(b.precedence, &b.name)));
@@ -53,7 +54,7 @@ pub fn among<'a>(policies: impl IntoIterator<Item = &'a EvictionPolicy>) -> Vec<
 }
 
 impl Contradiction<'_> {
-    /// The same seen from the other side.
+    /// The same contradiction, with the other policy first.
     pub fn turned(&self) -> Self {
         Self {
             one: self.other,
@@ -63,7 +64,7 @@ impl Contradiction<'_> {
         }
     }
 
-    /// In words for a reader of the first policy: the place, the other policy and its place, and who decides.
+    /// In words for a reader of the first policy: its rule, the other policy and its rule, and which one decides.
     pub fn words(&self) -> String {
         let place = |policy: &EvictionPolicy, at: usize| {
             let rule = &policy.rules[at];
@@ -79,7 +80,7 @@ impl Contradiction<'_> {
     }
 }
 
-/// How [`Contradiction::words`] name the other policy, with its version where it has one.
+/// How [`Contradiction::words`] names the other policy, with its generation where it has one.
 pub fn named(name: &str, generation: Option<i64>) -> String {
     match generation {
         Some(generation) => format!("policy {name} (generation {generation})"),
@@ -87,7 +88,7 @@ pub fn named(name: &str, generation: Option<i64>) -> String {
     }
 }
 
-/// The first rules of both that hold for the same pods and say different things.
+/// The first rule of each policy that hold for the same pods and say different things.
 fn between(a: &EvictionPolicy, b: &EvictionPolicy, steps: &mut u32) -> Option<(usize, usize)> {
     let overlap = |one: &Selector, other: &Selector| one.joined(other).selects_beyond(&[], &mut 0);
     if !overlap(&a.namespaces, &b.namespaces) || !overlap(&a.pods, &b.pods) {
@@ -99,7 +100,7 @@ fn between(a: &EvictionPolicy, b: &EvictionPolicy, steps: &mut u32) -> Option<(u
             if !mine.contradicts(theirs) {
                 continue;
             }
-            // The first rule that matches decides, in each of them.
+            // In each policy the first rule that matches decides.
             let earlier: Vec<_> = a.rules[..i].iter().chain(&b.rules[..j]).collect();
             let earlier: Vec<_> = earlier.into_iter().map(|r| &r.pods).collect();
             let joined = both.joined(&mine.pods).joined(&theirs.pods);
@@ -107,7 +108,7 @@ fn between(a: &EvictionPolicy, b: &EvictionPolicy, steps: &mut u32) -> Option<(u
             let mut left = given;
             let is_left = joined.selects_beyond(&earlier, &mut left);
             *steps = steps.saturating_sub((given - left).max(1));
-            // Without an end to the search nothing is claimed.
+            // A search that ran out of steps proves nothing.
             if is_left && left > 0 {
                 return Some((i, j));
             }
@@ -246,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_search_has_an_end() {
-        // Rules of which each is known to be free only after all the others.
+        // The search has to go through all earlier rules to find that pods are left for the next one.
         let spec = |evict: &str| {
             let rules = (0..64).map(|i| {
                 let label = format!("l{i}");

@@ -1,4 +1,4 @@
-//! `evictionHardAboveKubelet` and `evictionHardFallback`: what evictd makes of the kubelet's hard thresholds.
+//! `evictionHardAboveKubelet` and `evictionHardFallback`: the layers above and below the kubelet's hard thresholds.
 
 use std::collections::BTreeMap;
 
@@ -18,21 +18,21 @@ use crate::decode::ObjectDecoder;
 const ABOVE: &str = "evictionHardAboveKubelet";
 pub(super) const FALLBACK: &str = "evictionHardFallback";
 
-/// A step raises a threshold on memory to this share of the capacity at most, so that a small node does not evict at once.
+/// The highest share of the capacity to which a step raises a threshold on memory, so that a small node does not evict at once.
 const MOST_MEMORY: f32 = 0.1;
-/// The same for everything else: of a disk the kubelet's defaults alone are up to 15 %.
+/// The same for all other signals: on disks the kubelet's defaults alone reach 15 %.
 const MOST: f32 = 0.25;
 
-/// Both fields.
+/// The values of both fields.
 #[derive(Debug, Default)]
-pub struct BesideKubelet {
-    /// Hard thresholds for signals of which the kubelet's configuration says nothing.
+pub struct HardLayers {
+    /// `evictionHardFallback`: hard thresholds for signals that the kubelet's configuration does not name.
     pub fallback: Option<Statements>,
-    /// What is added to the kubelet's hard thresholds.
+    /// `evictionHardAboveKubelet`: the step that is added to the kubelet's hard threshold of each signal.
     above: BTreeMap<Signal, ThresholdValue>,
 }
 
-impl BesideKubelet {
+impl HardLayers {
     pub(super) fn take(fields: &mut ObjectDecoder) -> Result<Self, ConfigError> {
         let fallback = statements(fields, FALLBACK, '<')?;
         if let Some(fallback) = &fallback {
@@ -44,7 +44,7 @@ impl BesideKubelet {
             let signal = parse_signal(ABOVE, &name, &text)?;
             let step = step(&text)
                 .map_err(|reason| ConfigError::text(format!("{ABOVE}.{name}"), &text, reason))?;
-            // Nothing switches off a step that was set elsewhere.
+            // A step of zero is no step: a user sets it to switch off the chart's.
             if let Some(step) = step {
                 above.insert(signal, step);
             }
@@ -52,7 +52,7 @@ impl BesideKubelet {
         Ok(Self { fallback, above })
     }
 
-    /// Raises the thresholds that the kubelet has. One that evictd's own configuration names is meant as it stands there.
+    /// Raises the kubelet's thresholds. A threshold of evictd's own configuration stays as it is.
     pub(super) fn raise(&self, thresholds: &mut [Threshold], origins: &Origins) {
         let is_raised = |threshold: &&mut Threshold| {
             threshold.is_hard() && origins.of(threshold) != Origin::Own

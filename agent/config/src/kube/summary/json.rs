@@ -1,4 +1,4 @@
-//! The parts of a summary that are read.
+//! The fields of a summary that are read.
 
 use serde::{Deserialize, Deserializer, de};
 
@@ -117,7 +117,7 @@ pub(super) struct ProcessStats {
     pub(super) process_count: Option<u64>,
 }
 
-/// RFC 3339, as nanoseconds since 1970.
+/// Decodes an RFC 3339 time into nanoseconds since 1970.
 fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     let Some(text) = Option::<String>::deserialize(deserializer)? else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The parts of a `v1.Pod` that are read.
+//! The fields of a `v1.Pod` that are read.
 
 use std::collections::BTreeMap;
 
