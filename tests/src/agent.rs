@@ -9,27 +9,21 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{reaped::Reaped, wait::SOON};
+use crate::{
+    reaped::Reaped,
+    talker,
+    wait::{SOON, until},
+};
 
-/// A running `evictd run`; killed and reaped when dropped.
+/// A running `evictd run`; killed and reaped when dropped. A test that fails meanwhile shows its log.
 pub struct Agent {
     child: Reaped,
     log: Arc<Mutex<String>>,
 }
 
-/// Where the `evictd` binary is: beside the program that runs, or one directory up when that is a test; or in
-/// `EVICTD_BIN`.
+/// Where the `evictd` binary is: in `EVICTD_BIN`, or where those of the tests are.
 pub fn binary() -> io::Result<PathBuf> {
-    if let Some(path) = std::env::var_os("EVICTD_BIN") {
-        return Ok(path.into());
-    }
-    let exe = std::env::current_exe()?;
-    exe.ancestors()
-        .skip(1)
-        .take(2)
-        .map(|dir| dir.join("evictd"))
-        .find(|path| path.is_file())
-        .ok_or_else(|| io::Error::other(format!("no evictd binary near {}", exe.display())))
+    talker::binary("evictd", "EVICTD_BIN")
 }
 
 /// Runs the binary to its end: words, then options with the paths that they take.
@@ -169,6 +163,11 @@ impl Agent {
         log.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Waits until its log has these words; false when it does not in time.
+    pub fn says(&self, words: &str) -> bool {
+        until(SOON, || self.log().contains(words))
+    }
+
     /// SIGTERM, whose effect is not waited for.
     pub fn ask_to_end(&self) -> io::Result<()> {
         signal(&self.child, libc::SIGTERM)
@@ -188,6 +187,14 @@ impl Agent {
     /// SIGCONT.
     pub fn go_on(&self) -> io::Result<()> {
         signal(&self.child, libc::SIGCONT)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
     }
 }
 

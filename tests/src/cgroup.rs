@@ -102,8 +102,16 @@ impl TestCgroup {
 
     /// What all in it use, in bytes.
     pub fn usage(&self) -> io::Result<u64> {
-        let memory = MemoryCgroup::open(&self.path).map_err(io::Error::other)?;
-        memory.usage()
+        self.memory()?.usage()
+    }
+
+    /// How often the OOM killer was needed in it.
+    pub fn oom_kills(&self) -> io::Result<u64> {
+        self.memory()?.oom_kills()
+    }
+
+    fn memory(&self) -> io::Result<MemoryCgroup> {
+        MemoryCgroup::open(&self.path).map_err(io::Error::other)
     }
 }
 

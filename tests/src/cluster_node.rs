@@ -1,7 +1,11 @@
 //! A node that is a member of a cluster: cgroups with pods as the kubelet lays them out, a scripted API server, and
 //! an agent between the two.
 
-use std::{fs, io, path::PathBuf, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use evictd_store::{
     journal,
@@ -14,7 +18,8 @@ use crate::{
     apiserver::{self, ApiServer, NODE},
     cgroup::TestCgroup,
     embedded::evictions,
-    wait::until,
+    hog::Hog,
+    wait::{SOON, until},
 };
 
 const MIB: u64 = 1 << 20;
@@ -52,6 +57,13 @@ impl ClusterNode {
             dir,
             config,
         })
+    }
+
+    /// A node of 256 MiB with one pod, `wild`, and the cgroup of its container.
+    pub fn with_wild(name: &str) -> io::Result<(Self, PathBuf)> {
+        let member = Self::new(name, 256)?;
+        let wild = member.pod("wild", 1, "BestEffort", 0, None)?;
+        Ok((member, wild))
     }
 
     /// A UID in the API's form, made of a number.
@@ -96,7 +108,7 @@ impl ClusterNode {
     }
 
     /// Where the token file and the journal are.
-    pub fn dir(&self) -> &std::path::Path {
+    pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
@@ -118,6 +130,27 @@ impl ClusterNode {
                 _ => None,
             })
             .collect()
+    }
+
+    /// A hog in this cgroup takes more than the node has. It is killed, and that is reported with this outcome.
+    #[track_caller]
+    pub fn evicts(&self, cgroup: &Path, outcome: &str) {
+        Hog::until_killed(cgroup, &["--mib", "1024"]);
+        assert_eq!(self.outcomes(1), [outcome]);
+    }
+
+    /// Waits for so many evictions; the names of the pods, in order.
+    pub fn evicted(&self, count: usize) -> Vec<String> {
+        self.wait(SOON, |m| m.evictions().len() >= count);
+        let evictions = self.evictions().into_iter();
+        evictions.map(|eviction| eviction.name).collect()
+    }
+
+    /// Waits for so many reports; what came of them, in order.
+    pub fn outcomes(&self, count: usize) -> Vec<String> {
+        self.wait(SOON, |m| m.reported().len() >= count);
+        let reported = self.reported().into_iter();
+        reported.map(|report| report.outcome).collect()
     }
 
     /// Waits until the condition holds; false when it does not in time.

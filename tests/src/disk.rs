@@ -18,13 +18,12 @@ pub struct Disk {
     overlay: bool,
 }
 
-/// Runs a tool; its own words become the error.
-fn run(tool: &str, arguments: &[&str]) -> io::Result<()> {
-    let out = Command::new(tool)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| io::Error::other(format!("{tool}: {e}")))?;
+/// Runs a tool on a path; its own words become the error.
+fn run(tool: &str, arguments: &[&str], path: &Path) -> io::Result<()> {
+    let mut command = Command::new(tool);
+    let command = command.args(arguments).arg(path).stdin(Stdio::null());
+    let named = |e| io::Error::other(format!("{tool}: {e}"));
+    let out = command.output().map_err(named)?;
     if out.status.success() {
         return Ok(());
     }
@@ -41,13 +40,12 @@ impl Disk {
         let image = dir.path().join("image");
         let file = File::create(&image)?;
         file.set_len(mib << 20)?;
-        let image = image.display().to_string();
         let inodes = inodes.to_string();
         let arguments: &[&str] = match kind {
-            "ext4" => &["-q", "-F", "-N", &inodes, &image],
-            _ => &["-q", &image],
+            "ext4" => &["-q", "-F", "-N", &inodes],
+            _ => &["-q"],
         };
-        run(&format!("mkfs.{kind}"), arguments)?;
+        run(&format!("mkfs.{kind}"), arguments, &image)?;
         if in_guest() {
             // A guest has its files in memory, and a loop device charges new pages of its image to the cgroup that writes: none is
             // new then.
@@ -77,8 +75,8 @@ impl Disk {
             part("upper"),
             part("work")
         );
-        let at = merged.display().to_string();
-        run("mount", &["-t", "overlay", "overlay", "-o", &options, &at])?;
+        let arguments = ["-t", "overlay", "overlay", "-o", &options];
+        run("mount", &arguments, &merged)?;
         self.overlay = true;
         Ok(merged)
     }
@@ -86,34 +84,32 @@ impl Disk {
     /// Mounts the image, again after [`Self::unmount`]; on which loop device is chance.
     pub fn mount(&self) -> io::Result<()> {
         let image = self.dir.path().join("image").display().to_string();
-        let at = self.path().display().to_string();
         // Named, so that the kernel loads a module that it does not have yet.
-        run("mount", &["-t", &self.kind, "-o", "loop", &image, &at])
+        let arguments = ["-t", &self.kind, "-o", "loop", &image];
+        run("mount", &arguments, &self.path())
     }
 
     /// Takes the filesystem away while its mount point stays.
     pub fn unmount(&self) -> io::Result<()> {
-        run("umount", &[&self.path().display().to_string()])
+        run("umount", &[], &self.path())
     }
 
     /// No file can be written any more, as after an error of the disk.
     pub fn make_read_only(&self) -> io::Result<()> {
-        let at = self.path().display().to_string();
-        run("mount", &["-o", "remount,ro", &at])
+        run("mount", &["-o", "remount,ro"], &self.path())
     }
 
     /// Makes a subvolume of btrfs; returns where.
     pub fn subvolume(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.path().join(name);
-        let at = path.display().to_string();
-        run("btrfs", &["subvolume", "create", &at])?;
+        run("btrfs", &["subvolume", "create"], &path)?;
         Ok(path)
     }
 
     /// Freezes the filesystem: every write waits until the answer is dropped, as on a disk that does not answer.
     pub fn freeze(&self) -> io::Result<Frozen> {
         let path = self.path();
-        run("fsfreeze", &["--freeze", &path.display().to_string()])?;
+        run("fsfreeze", &["--freeze"], &path)?;
         Ok(Frozen(path))
     }
 
@@ -123,7 +119,7 @@ impl Disk {
 
     /// Waits until all that was written is on it.
     pub fn sync(&self) -> io::Result<()> {
-        run("sync", &["-f", &self.path().display().to_string()])
+        run("sync", &["-f"], &self.path())
     }
 }
 
@@ -132,7 +128,7 @@ pub struct Frozen(PathBuf);
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        if let Err(error) = run("fsfreeze", &["--unfreeze", &self.0.display().to_string()]) {
+        if let Err(error) = run("fsfreeze", &["--unfreeze"], &self.0) {
             eprintln!("{}: still frozen: {error}", self.0.display());
         }
     }
@@ -150,5 +146,5 @@ impl Drop for Disk {
 /// Lazily, so that nothing that is still open keeps it; `mount -o loop` freed the loop device when the last user goes.
 fn detach(path: &Path) {
     // Not mounted any more is fine.
-    let _ = run("umount", &["-l", &path.display().to_string()]);
+    let _ = run("umount", &["-l"], path);
 }

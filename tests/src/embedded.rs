@@ -65,6 +65,12 @@ impl Files {
         (Self::new(scope.path(), &pods), cgroups)
     }
 
+    /// Sets a soft threshold on memory, with a grace period of a second.
+    pub fn soft(&mut self, threshold: &str) {
+        self.config["evictionSoft"] = json!({ "memory.available": threshold });
+        self.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    }
+
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }

@@ -1,20 +1,16 @@
 //! Starts the `forker` binary inside a cgroup and gives it orders.
 
 use std::{
-    fs::File,
-    io::{self, BufRead as _, BufReader, Write as _},
-    os::unix::process::CommandExt as _,
-    path::Path,
-    process::{ChildStdout, Command, Stdio},
-    time::Duration,
+    fs::File, io, os::unix::process::CommandExt as _, path::Path, process::Command, time::Duration,
 };
 
-use crate::{hog::binary, reaped::Reaped};
+use crate::talker::{self, Talker};
 
 /// A running forker; killed with its children and reaped when dropped.
-pub struct Forker {
-    child: Reaped,
-    answers: BufReader<ChildStdout>,
+pub struct Forker(Talker);
+
+fn binary() -> io::Result<std::path::PathBuf> {
+    talker::binary("forker", "EVICTD_FORKER")
 }
 
 /// Held by a test whose threshold is what the machine has left of process ids: another such test would cross it.
@@ -40,13 +36,7 @@ impl Forker {
     /// Starts a forker inside the cgroup directory (`None`: in the test's own), and returns when it is in there.
     pub fn start(cgroup: Option<&Path>) -> io::Result<Self> {
         let procs = cgroup.map(|c| c.join("cgroup.procs")).unwrap_or_default();
-        let mut command = Command::new(binary("forker")?);
-        command
-            .arg("--cgroup")
-            .arg(procs)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        Self::wait_for(command)
+        Talker::start(Command::new(binary()?).arg("--cgroup").arg(procs)).map(Self)
     }
 
     /// The same below a process that reaps none: whatever ends in there keeps its number until this is dropped.
@@ -58,10 +48,8 @@ impl Forker {
                 "-c",
                 "exec 3<&0; \"$0\" --cgroup \"$1\" <&3 & exec sleep 1000",
             ])
-            .arg(binary("forker")?)
-            .arg(cgroup.join("cgroup.procs"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+            .arg(binary()?)
+            .arg(cgroup.join("cgroup.procs"));
         let adopt = || {
             // SAFETY: plain integers.
             match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } {
@@ -71,21 +59,7 @@ impl Forker {
         };
         // SAFETY: between fork and exec there is one system call.
         unsafe { command.pre_exec(adopt) };
-        Self::wait_for(command)
-    }
-
-    fn wait_for(mut command: Command) -> io::Result<Self> {
-        let mut child = Reaped(command.spawn()?);
-        let answers = child.stdout.take().map(BufReader::new);
-        let mut forker = Self {
-            answers: answers.ok_or_else(|| io::Error::other("no output"))?,
-            child,
-        };
-        if forker.answer()? == "ready" {
-            Ok(forker)
-        } else {
-            Err(io::Error::other("the forker did not start"))
-        }
+        Talker::start(&mut command).map(Self)
     }
 
     /// Gives an order, waits until it is carried out, and returns the CPU time that took.
@@ -96,28 +70,18 @@ impl Forker {
 
     /// Gives an order without waiting.
     pub fn begin(&mut self, order: &str) -> io::Result<()> {
-        match self.child.stdin.as_mut() {
-            Some(stdin) => writeln!(stdin, "{order}"),
-            None => Ok(()),
-        }
+        self.0.tell(order)
     }
 
     /// Waits for the order that was begun.
     pub fn done(&mut self) -> io::Result<Duration> {
-        let answer = self.answer()?;
-        let nanoseconds = answer
-            .parse()
-            .map_err(|_| io::Error::other(format!("the forker died: {answer:?}")))?;
-        Ok(Duration::from_nanos(nanoseconds))
+        let answer = self.0.hear()?;
+        let nanoseconds = answer.parse();
+        let died = |_| io::Error::other(format!("the forker died: {answer:?}"));
+        nanoseconds.map(Duration::from_nanos).map_err(died)
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    fn answer(&mut self) -> io::Result<String> {
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        Ok(line.trim().to_owned())
+        self.0.child.id()
     }
 }

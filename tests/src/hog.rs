@@ -1,76 +1,49 @@
 //! Starts the `hog` binary inside a cgroup and waits for it without leaving zombies.
 
 use std::{
-    io::{self, BufRead as _, BufReader, Write as _},
-    os::unix::process::ExitStatusExt as _,
-    path::{Path, PathBuf},
-    process::{ChildStdout, Command, Stdio},
-    time::Duration,
+    io, os::unix::process::ExitStatusExt as _, path::Path, process::Command, time::Duration,
 };
 
-use crate::{reaped::Reaped, wait::until};
+use crate::{
+    talker::{Talker, binary},
+    wait::until,
+};
 
 /// More than any test of a slow machine needs.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A running hog; killed and reaped when dropped.
-pub struct Hog {
-    child: Reaped,
-    says: Option<BufReader<ChildStdout>>,
-}
-
-/// Where a binary of this package is: beside the test that runs (`target/<profile>/deps/..`), or in `EVICTD_HOG`,
-/// `EVICTD_FORKER`.
-pub(crate) fn binary(name: &str) -> io::Result<PathBuf> {
-    if let Some(path) = std::env::var_os(format!("EVICTD_{}", name.to_uppercase())) {
-        return Ok(path.into());
-    }
-    let exe = std::env::current_exe()?;
-    exe.ancestors()
-        .skip(1)
-        .take(2)
-        .map(|dir| dir.join(name))
-        .find(|path| path.is_file())
-        .ok_or_else(|| io::Error::other(format!("no {name} binary near {}", exe.display())))
-}
+pub struct Hog(Talker);
 
 impl Hog {
     /// Starts a hog inside the cgroup directory with further arguments, and returns when it is in there.
     pub fn start(cgroup: &Path, arguments: &[&str]) -> io::Result<Self> {
-        let mut child = Command::new(binary("hog")?)
-            .arg("--cgroup")
-            .arg(cgroup.join("cgroup.procs"))
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let says = child.stdout.take().map(BufReader::new);
-        let mut hog = Self {
-            child: Reaped(child),
-            says,
-        };
-        if hog.says("ready")? {
-            Ok(hog)
-        } else {
-            Err(io::Error::other("the hog did not start"))
-        }
+        let mut command = Command::new(binary("hog", "EVICTD_HOG")?);
+        let procs = cgroup.join("cgroup.procs");
+        let command = command.arg("--cgroup").arg(procs).args(arguments);
+        Talker::start(command).map(Self)
+    }
+
+    /// The same for one that takes too much: returns when it has been killed, as it has to be.
+    #[track_caller]
+    pub fn until_killed(cgroup: &Path, arguments: &[&str]) {
+        Self::start(cgroup, arguments).expect("a hog").killed();
+    }
+
+    /// Waits until it has been killed, as it has to be.
+    #[track_caller]
+    pub fn killed(&mut self) {
+        assert_eq!(self.wait().expect("its end"), Some(libc::SIGKILL));
     }
 
     /// Waits for its next line; whether it is this word. False when it has ended.
     pub fn says(&mut self, word: &str) -> io::Result<bool> {
-        let mut line = String::new();
-        if let Some(says) = &mut self.says {
-            says.read_line(&mut line)?;
-        }
-        Ok(line.trim() == word)
+        Ok(self.0.hear()? == word)
     }
 
     /// Lets a hog that was started with `--wait` go.
     pub fn go(&mut self) -> io::Result<()> {
-        match self.child.stdin.as_mut() {
-            Some(stdin) => stdin.write_all(b"\n"),
-            None => Ok(()),
-        }
+        self.0.tell("")
     }
 
     /// The same for its head start (`--head`); returns when it has it.
@@ -83,22 +56,20 @@ impl Hog {
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.0.child.id()
     }
 
     /// Waits for its end; the signal that ended it, if one did.
     /// An error if it lives on and on: a test that waits for ever tells nothing.
     pub fn wait(&mut self) -> io::Result<Option<i32>> {
         if !until(TIMEOUT, || !self.is_alive()) {
-            return Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                format!("nobody has ended it in {TIMEOUT:?}"),
-            ));
+            let lives = format!("nobody has ended it in {TIMEOUT:?}");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, lives));
         }
-        Ok(self.child.wait()?.signal())
+        Ok(self.0.child.wait()?.signal())
     }
 
     pub fn is_alive(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+        matches!(self.0.child.try_wait(), Ok(None))
     }
 }

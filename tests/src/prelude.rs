@@ -30,9 +30,10 @@ pub use crate::{
     hog::Hog,
     node::{MIB, Node},
     or_skip,
-    scrape::{free_address, metrics, shows},
+    scrape::{free_address, listen, metrics, shows},
     skip::{in_guest, matrix, no_bpf, not_root},
     skip_if,
     table::{rows, yaml},
+    text::has,
     wait::{SOON, until, wait_for},
 };

@@ -7,7 +7,6 @@ use std::{
     io,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -25,7 +24,9 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use tokio::{net::UnixListener, sync::oneshot};
+use tokio::net::UnixListener;
+
+use crate::serving::Serving;
 
 /// gRPC's `UNKNOWN`.
 pub const UNKNOWN: u32 = 2;
@@ -71,7 +72,7 @@ pub struct State {
 /// A running runtime; gone when dropped.
 pub struct Runtime {
     state: Arc<Mutex<State>>,
-    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    _running: Serving,
 }
 
 impl Runtime {
@@ -82,36 +83,13 @@ impl Runtime {
             let _in_it = runtime.enter();
             UnixListener::bind(socket)?
         };
-        let (stop, stopped) = oneshot::channel();
-        let shared = Arc::clone(&state);
-        let thread = std::thread::Builder::new()
-            .name("runtime".into())
-            .spawn(move || {
-                runtime.block_on(async {
-                    tokio::select! {
-                        () = serve(listener, shared) => {}
-                        _ = stopped => {}
-                    }
-                });
-            })?;
-        Ok(Self {
-            state,
-            running: Some((stop, thread)),
-        })
+        let serve = serve(listener, Arc::clone(&state));
+        let _running = Serving::start("runtime", runtime, serve)?;
+        Ok(Self { state, _running })
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
-    }
-}
-
-impl Drop for Runtime {
-    fn drop(&mut self) {
-        if let Some((stop, thread)) = self.running.take() {
-            // A server that has stopped already does not listen any more.
-            let _ = stop.send(());
-            let _ = thread.join();
-        }
     }
 }
 
@@ -188,51 +166,43 @@ fn id_of(call: &str, message: &[u8]) -> String {
 }
 
 impl State {
+    /// Has a call (`ListImages`), or one with an id (`RemoveImage sha256:1`), go wrong from now on.
+    pub fn fails(&mut self, call: &str, fault: Fault) {
+        self.faults.insert(call.to_owned(), fault);
+    }
+
+    /// Has something happen after this call, once.
+    pub fn after(&mut self, call: &str, event: impl FnOnce(&mut Self) + Send + 'static) {
+        self.after.insert(call.to_owned(), Box::new(event));
+    }
+
     /// Does what it is asked; `None` is a call that it does not know.
     fn act(&mut self, call: &str, id: &str) -> Option<Vec<u8>> {
-        let message = match call {
-            "Status" => {
-                let info = self.info.clone();
-                StatusResponse { info }.encode_to_vec()
-            }
-            "ListContainers" => {
-                let containers = self.containers.clone();
-                ListContainersResponse { containers }.encode_to_vec()
-            }
-            "ListPodSandbox" => {
-                let items = self.sandboxes.clone();
-                ListPodSandboxResponse { items }.encode_to_vec()
-            }
-            "ListImages" => {
-                let images = self.images.clone();
-                ListImagesResponse { images }.encode_to_vec()
-            }
+        match call {
+            "RemoveContainer" => self.containers.retain(|c| c.id != id),
+            "RemovePodSandbox" => self.sandboxes.retain(|s| s.id != id),
+            "RemoveImage" => self.images.retain(|i| i.id != id),
+            _ => {}
+        }
+        let (containers, items) = (self.containers.clone(), self.sandboxes.clone());
+        let (images, stats, info) = (self.images.clone(), self.stats.clone(), self.info.clone());
+        Some(match call {
+            "Status" => StatusResponse { info }.encode_to_vec(),
+            "ListContainers" => ListContainersResponse { containers }.encode_to_vec(),
+            "ListPodSandbox" => ListPodSandboxResponse { items }.encode_to_vec(),
+            "ListImages" => ListImagesResponse { images }.encode_to_vec(),
+            "ListContainerStats" => ListContainerStatsResponse { stats }.encode_to_vec(),
             "ContainerStatus" => {
                 let mounts = self.mounts.get(id).cloned().unwrap_or_default();
                 let status = Some(ContainerStatus { mounts });
                 ContainerStatusResponse { status }.encode_to_vec()
             }
-            "ListContainerStats" => {
-                let stats = self.stats.clone();
-                ListContainerStatsResponse { stats }.encode_to_vec()
-            }
             "ImageFsInfo" => self.disks.as_ref()?.encode_to_vec(),
-            "RemoveContainer" => {
-                self.containers.retain(|c| c.id != id);
-                Empty {}.encode_to_vec()
-            }
-            "StopPodSandbox" => Empty {}.encode_to_vec(),
-            "RemovePodSandbox" => {
-                self.sandboxes.retain(|s| s.id != id);
-                Empty {}.encode_to_vec()
-            }
-            "RemoveImage" => {
-                self.images.retain(|i| i.id != id);
+            "RemoveContainer" | "StopPodSandbox" | "RemovePodSandbox" | "RemoveImage" => {
                 Empty {}.encode_to_vec()
             }
             _ => return None,
-        };
-        Some(message)
+        })
     }
 }
 

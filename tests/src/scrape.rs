@@ -5,10 +5,19 @@ use std::{
     net::{TcpListener, TcpStream},
 };
 
+use serde_json::Value;
+
 /// A free address on loopback, for an agent that takes it at once.
 pub fn free_address() -> io::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     Ok(listener.local_addr()?.to_string())
+}
+
+/// Has an agent with this configuration listen at a free address, by a field of it such as `metricsAddress`.
+pub fn listen(config: &mut Value, field: &str) -> String {
+    let address = free_address().expect("an address");
+    config[field] = address.as_str().into();
+    address
 }
 
 /// What `/metrics` says, with the head of the answer.
@@ -19,6 +28,14 @@ pub fn metrics(address: &str) -> io::Result<String> {
 /// Whether `/metrics` has this line.
 pub fn shows(address: &str, line: &str) -> bool {
     metrics(address).is_ok_and(|text| text.lines().any(|shown| shown == line))
+}
+
+/// The number that `/metrics` has for a series.
+pub fn value(address: &str, series: &str) -> Option<u64> {
+    let text = metrics(address).ok()?;
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    value?.parse().ok()
 }
 
 /// What a path says, with the head of the answer.

@@ -89,10 +89,10 @@ impl Scripted {
             let state = Arc::clone(&shared);
             async move { answer(&state, request.into_parts().0).await }
         });
-        let running = Serving::start("scripted", address, router, tls)?;
+        let (address, running) = Serving::http("scripted", address, router, tls)?;
         Ok(Self {
             state,
-            address: running.address(),
+            address,
             running: Some(running),
         })
     }

@@ -25,7 +25,6 @@ pub struct Following {
     handle: tokio::runtime::Handle,
     // Everything ends when this is dropped.
     _stop: tokio::sync::oneshot::Sender<()>,
-    _dir: tempfile::TempDir,
 }
 
 impl Following {
@@ -33,10 +32,8 @@ impl Following {
     pub fn new(prepare: impl FnOnce(&mut ApiServer)) -> io::Result<Self> {
         let mut server = ApiServer::start()?;
         prepare(&mut server);
-        let dir = tempfile::tempdir()?;
-        let kubeconfig = server.kubeconfig(dir.path())?;
         let runtime = crate::current_thread()?;
-        let connection = runtime.block_on(ApiClient::open(Some(kubeconfig)));
+        let connection = runtime.block_on(server.client());
         let store = store();
         let pauses = PauseState::new(Arc::clone(store.evaluator().limiter()));
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -47,12 +44,11 @@ impl Following {
         });
         Ok(Self {
             server,
-            connection: Arc::new(connection.map_err(io::Error::other)?),
+            connection,
             store,
             pauses: Arc::new(pauses),
             handle,
             _stop: stop,
-            _dir: dir,
         })
     }
 

@@ -30,61 +30,53 @@ pub const HOG: &str = "hog";
 /// `cache` and `logs` use more than they request as well: that alone does not make a victim while `hog`, of the same
 /// priority, uses more on top. `report` is above its request too, and is saved by its priority.
 pub const WORKLOAD: [PodSpec; 6] = [
-    PodSpec {
-        name: "db",
-        qos: "Guaranteed",
-        priority: 1000,
-        request: 180,
-        usage: 140,
-        directory: "pod-db",
-        oom_score_adj: -997,
-    },
-    PodSpec {
-        name: "api",
-        qos: "Burstable",
-        priority: 100,
-        request: 120,
-        usage: 80,
-        directory: "burstable/pod-api",
-        oom_score_adj: 880,
-    },
-    PodSpec {
-        name: "cache",
-        qos: "Burstable",
-        priority: 0,
-        request: 60,
-        usage: 70,
-        directory: "burstable/pod-cache",
-        oom_score_adj: 940,
-    },
-    PodSpec {
-        name: "report",
-        qos: "Burstable",
-        priority: 50,
-        request: 40,
-        usage: 60,
-        directory: "burstable/pod-report",
-        oom_score_adj: 960,
-    },
-    PodSpec {
-        name: "logs",
-        qos: "BestEffort",
-        priority: 0,
-        request: 0,
-        usage: 30,
-        directory: "besteffort/pod-logs",
-        oom_score_adj: 1000,
-    },
-    PodSpec {
-        name: HOG,
-        qos: "Burstable",
-        priority: 0,
-        request: 60,
-        usage: 0,
-        directory: "burstable/pod-hog",
-        oom_score_adj: 940,
-    },
+    pod("db", "Guaranteed", 1000, [180, 140], "pod-db", -997),
+    pod("api", "Burstable", 100, [120, 80], "burstable/pod-api", 880),
+    pod(
+        "cache",
+        "Burstable",
+        0,
+        [60, 70],
+        "burstable/pod-cache",
+        940,
+    ),
+    pod(
+        "report",
+        "Burstable",
+        50,
+        [40, 60],
+        "burstable/pod-report",
+        960,
+    ),
+    pod(
+        "logs",
+        "BestEffort",
+        0,
+        [0, 30],
+        "besteffort/pod-logs",
+        1000,
+    ),
+    pod(HOG, "Burstable", 0, [60, 0], "burstable/pod-hog", 940),
 ];
+
+const fn pod(
+    name: &'static str,
+    qos: &'static str,
+    priority: i32,
+    [request, usage]: [u64; 2],
+    directory: &'static str,
+    oom_score_adj: i32,
+) -> PodSpec {
+    PodSpec {
+        name,
+        qos,
+        priority,
+        request,
+        usage,
+        directory,
+        oom_score_adj,
+    }
+}
 
 impl PodSpec {
     /// What it requests on a node of so many MiB, in MiB.
@@ -213,11 +205,8 @@ impl Stage {
             Version::V1 => "memory.max_usage_in_bytes",
             Version::V2 => "memory.peak",
         };
-        fs::read_to_string(self.cgroup.path().join(file))
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
+        let peak = fs::read_to_string(self.cgroup.path().join(file)).ok()?;
+        peak.trim().parse().ok()
     }
 
     /// The manifest of the pods, for `podManifest`: their cgroups lie below the node's.

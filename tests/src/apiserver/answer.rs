@@ -2,20 +2,21 @@
 
 use axum::{
     body::Body,
-    http::{Response, StatusCode, header::CONTENT_TYPE},
+    http::{Response, header::CONTENT_TYPE},
 };
 use serde_json::{Value, json};
 
-use super::state::Seen;
+use super::{objects::Collection, state::Seen};
 
 pub fn answer(code: u16, body: &Value) -> Response<Body> {
-    let mut response = Response::new(Body::from(body.to_string()));
-    *response.status_mut() =
-        StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    if let Ok(json) = "application/json".parse() {
-        response.headers_mut().insert(CONTENT_TYPE, json);
-    }
-    response
+    json_of(code, Body::from(body.to_string()))
+}
+
+/// The same with a body that may be told bit by bit.
+pub fn json_of(code: u16, body: Body) -> Response<Body> {
+    let response = Response::builder().status(code);
+    let response = response.header(CONTENT_TYPE, "application/json");
+    response.body(body).unwrap_or_default()
 }
 
 /// A `Status`.
@@ -50,32 +51,30 @@ pub fn not_found(kind: &str, name: &str) -> Response<Body> {
     )
 }
 
-/// `delete-uid-conflict.json`, `eviction-uid-mismatch.json`.
-pub fn uid_conflict(name: &str, wanted: &str, found: &str) -> Response<Body> {
-    let message = format!(
-        "Operation cannot be fulfilled on Pod \"{name}\": the UID in the precondition ({wanted}) does not match \
-         the UID in record ({found}). The object might have been deleted and then recreated"
-    );
-    failure(
-        409,
-        "Conflict",
-        &message,
-        json!({"name": name, "kind": "Pod"}),
-    )
-}
-
-/// `node-taint-conflict.json`: what a patch gets that names another resourceVersion than the object's.
-pub fn modified(resource: &str, object: &Value, patch: &Value) -> Option<Response<Body>> {
-    let wanted = &patch["metadata"]["resourceVersion"];
-    if wanted.is_null() || *wanted == object["metadata"]["resourceVersion"] {
+/// `delete-uid-conflict.json`, `eviction-uid-mismatch.json`, `node-taint-conflict.json`: what is wanted is another UID or
+/// resourceVersion than the object has.
+pub fn conflict(of: Collection, object: &Value, wanted: &Value) -> Option<Response<Body>> {
+    let found = &object["metadata"];
+    let differs = |field: &str| !wanted[field].is_null() && wanted[field] != found[field];
+    let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
+    let [resource, _, kind] = of.names();
+    let (what, why) = if differs("uid") {
+        let why = format!(
+            "the UID in the precondition ({}) does not match the UID in record ({}). The object might have been \
+             deleted and then recreated",
+            text(&wanted["uid"]),
+            text(&found["uid"])
+        );
+        (kind, why)
+    } else if differs("resourceVersion") {
+        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        (resource, why.to_owned())
+    } else {
         return None;
-    }
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let message = format!(
-        "Operation cannot be fulfilled on {resource} \"{name}\": the object has been modified; please apply your \
-         changes to the latest version and try again"
-    );
-    let details = json!({"name": name, "kind": resource});
+    };
+    let name = text(&found["name"]);
+    let message = format!("Operation cannot be fulfilled on {what} \"{name}\": {why}");
+    let details = json!({"name": name, "kind": what});
     Some(failure(409, "Conflict", &message, details))
 }
 

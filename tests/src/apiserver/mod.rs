@@ -3,16 +3,12 @@
 //! request, so that tests can count and compare them.
 
 mod answer;
-mod configmaps;
 mod exec;
-mod node;
 mod objects;
-mod others;
-mod pods;
-mod policies;
+mod reviews;
 mod route;
-mod scrapers;
 mod state;
+mod verbs;
 mod watch;
 
 use std::{
@@ -23,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use evictd_kube::client::ApiClient;
 use rustls::ServerConfig;
 use serde_json::{Value, json};
 
@@ -40,6 +37,7 @@ pub struct ApiServer {
     address: SocketAddr,
     running: Option<Serving>,
     tls: Option<(Authority, Arc<ServerConfig>)>,
+    dir: tempfile::TempDir,
 }
 
 impl ApiServer {
@@ -63,12 +61,12 @@ impl ApiServer {
     }
 
     fn start_with(tls: Option<(Authority, Arc<ServerConfig>)>) -> io::Result<Self> {
-        let state = Arc::new(Mutex::new(State::new()));
         let mut server = Self {
-            state,
+            state: Arc::new(Mutex::new(State::new())),
             address: (Ipv4Addr::LOCALHOST, 0).into(),
             running: None,
             tls,
+            dir: tempfile::tempdir()?,
         };
         server.come_back()?;
         Ok(server)
@@ -76,10 +74,8 @@ impl ApiServer {
 
     /// Goes away: connections are cut, new ones are refused.
     pub fn go_away(&mut self) {
-        if let Some(running) = self.running.take() {
-            drop(running);
-            self.state().watchers.clear();
-        }
+        self.running = None;
+        self.state().watchers.clear();
     }
 
     /// Answers again, on the same port, with the state it had.
@@ -89,9 +85,8 @@ impl ApiServer {
         }
         let router = route::router(Arc::clone(&self.state));
         let tls = self.tls.as_ref().map(|(_, config)| Arc::clone(config));
-        let running = Serving::start("apiserver", self.address, router, tls)?;
-        self.address = running.address();
-        self.running = Some(running);
+        let (address, running) = Serving::http("apiserver", self.address, router, tls)?;
+        (self.address, self.running) = (address, Some(running));
         Ok(())
     }
 
@@ -113,6 +108,29 @@ impl ApiServer {
         lock(&self.state)
     }
 
+    /// Has so many requests go wrong, as [`State::fails`].
+    pub fn fails(
+        &self,
+        method: &'static str,
+        path: &'static str,
+        times: usize,
+        what: InjectedFault,
+    ) {
+        self.state().fails(method, path, times, what);
+    }
+
+    /// Requests of a method whose path contains a text.
+    pub fn count(&self, method: &str, path: &str) -> usize {
+        self.state().count(method, path)
+    }
+
+    /// A client of this server, with a kubeconfig in [`Self::dir`].
+    pub async fn client(&self) -> Arc<ApiClient> {
+        let kubeconfig = self.kubeconfig(self.dir.path()).expect("a kubeconfig");
+        let client = ApiClient::open(Some(kubeconfig)).await;
+        Arc::new(client.expect("a client"))
+    }
+
     /// `http://127.0.0.1:port`, or `https`.
     pub fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
@@ -121,6 +139,11 @@ impl ApiServer {
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where the token file of [`Self::client`] is.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     /// What a client needs to trust it; empty without TLS.
@@ -165,12 +188,6 @@ impl ApiServer {
     /// Waits until the condition holds; false when it does not in time.
     pub fn wait(&self, timeout: Duration, condition: impl Fn(&State) -> bool) -> bool {
         until(timeout, || condition(&self.state()))
-    }
-}
-
-impl Drop for ApiServer {
-    fn drop(&mut self) {
-        self.go_away();
     }
 }
 

@@ -14,12 +14,10 @@ use axum::{
 };
 
 use super::{
-    answer::{answer, no_right, not_found, scripted, terminating, unauthorized},
-    configmaps, exec, lock, node,
-    objects::{self, Collection},
-    others, pods, policies, scrapers,
+    answer::{no_right, scripted, terminating, unauthorized},
+    exec, lock, reviews,
     state::{InjectedFault, Seen, State},
-    watch::{self, Wanted},
+    verbs,
 };
 
 /// Longest body that is read.
@@ -78,117 +76,23 @@ async fn serve(state: &Mutex<State>, mut request: Request) -> Response<Body> {
 }
 
 fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
-    let Seen {
-        method,
-        path,
-        query,
-        content_type,
-        body,
-        ..
-    } = seen;
-    let parts: Vec<&str> = path.split('/').skip(1).collect();
-    let all = |state: &mut State, collection, namespace: Option<&str>| {
-        let query = decode(&query);
-        let wanted = Wanted::new(namespace, &query, accept);
-        watch::answer_with(state, collection, wanted, &query)
-    };
-    match (method.as_str(), parts.as_slice()) {
-        ("GET", ["api", "v1", "pods"]) => all(state, Collection::Pods, None),
-        ("GET", ["version"]) => others::version(),
-        ("GET", ["api", "v1", "namespaces", ns, "pods"]) => all(state, Collection::Pods, Some(ns)),
-        ("GET", ["api", "v1", "namespaces", ns, "pods", name]) => pods::get(state, ns, name),
-        ("GET", ["api", "v1", "nodes"]) => all(state, Collection::Nodes, None),
-        ("GET", ["api", "v1", "namespaces"]) => all(state, Collection::Namespaces, None),
-        ("GET", ["api", "v1", "namespaces", ns, "configmaps"]) => {
-            all(state, Collection::ConfigMaps, Some(ns))
-        }
-        ("GET", ["api", "v1", "namespaces", ns, "configmaps", name]) => {
-            objects::get(state, Collection::ConfigMaps, ns, name)
-        }
-        ("PATCH", ["api", "v1", "namespaces", ns, "configmaps", name])
-            if content_type.contains("apply-patch") =>
-        {
-            objects::apply(state, Collection::ConfigMaps, ns, name, body)
-        }
-        ("DELETE", ["api", "v1", "namespaces", ns, "configmaps", name]) => {
-            objects::delete(state, Collection::ConfigMaps, ns, name)
-        }
-        ("GET", ["apis", "evictd.io", "v1alpha1", "evictionpolicies"]) if state.crd => {
-            all(state, Collection::Policies, None)
-        }
-        ("PATCH", ["api", "v1", "namespaces", ns, "configmaps", name]) => {
-            configmaps::patch(state, (ns, name), &content_type, &body)
-        }
-        ("GET", ["apis", "evictd.io", "v1alpha1", "podevictionpolicies"]) if state.crd => {
-            all(state, Collection::TenantPolicies, None)
-        }
-        (
-            "PATCH",
-            [
-                "apis",
-                "evictd.io",
-                "v1alpha1",
-                "evictionpolicies",
-                name,
-                "status",
-            ],
-        ) if state.crd => policies::patch_status(state, name, &content_type, &body),
-        ("PATCH", ["api", "v1", "namespaces", ns, "pods", name, "status"]) => {
-            pods::patch_status(state, ns, name, &body)
-        }
-        ("DELETE", ["api", "v1", "namespaces", ns, "pods", name]) => {
-            pods::delete(state, ns, name, &body)
-        }
-        ("POST", ["api", "v1", "namespaces", ns, "pods", name, "eviction"]) => {
-            pods::evict(state, ns, name, &body, is_dry_run(&query))
-        }
-        ("GET", ["api", "v1", "nodes", name]) => node::get(state, name),
-        ("GET", ["api", "v1", "nodes", _, "proxy", "configz"]) => answer(200, &state.configz),
-        ("PATCH", ["api", "v1", "nodes", name, "status"]) => node::patch_status(state, name, &body),
-        ("PATCH", ["api", "v1", "nodes", name]) => node::patch(state, name, &content_type, &body),
-        ("POST", ["apis", "events.k8s.io", "v1", "namespaces", ns, "events"]) => {
-            pods::create_event(state, ns, body, is_dry_run(&query))
-        }
-        (
-            "PATCH",
-            [
-                "apis",
-                "events.k8s.io",
-                "v1",
-                "namespaces",
-                ns,
-                "events",
-                name,
-            ],
-        ) => pods::patch_event(state, ns, name, &body),
-        (
-            "POST",
-            [
-                "apis",
-                "authorization.k8s.io",
-                "v1",
-                "selfsubjectaccessreviews",
-            ],
-        ) => node::review(state, body),
-        ("POST", ["apis", "authentication.k8s.io", "v1", "tokenreviews"]) => {
-            scrapers::token_review(state, body)
-        }
-        ("POST", ["apis", "authorization.k8s.io", "v1", "subjectaccessreviews"]) => {
-            scrapers::access_review(state, body)
-        }
-        // A collection that is not there, such as policies without their definition.
-        ("GET", ["apis", _, _, _]) if !state.others.contains_key(&path) => {
-            not_found("the server could not find the requested resource", &path)
-        }
-        _ => others::at(state, &method, &path),
+    let (path, body) = (seen.path.as_str(), seen.body);
+    let pairs = form_urlencoded::parse(seen.query.as_bytes());
+    let query: BTreeMap<String, String> = pairs.into_owned().collect();
+    let is_dry_run = query.get("dryRun").is_some_and(|value| value == "All");
+    if !state.crd && path.starts_with("/apis/evictd.io/") {
+        return verbs::nothing_at(path);
     }
-}
-
-fn is_dry_run(query: &str) -> bool {
-    decode(query).get("dryRun").is_some_and(|v| v == "All")
-}
-
-pub(super) fn decode(query: &str) -> BTreeMap<String, String> {
-    let pairs = form_urlencoded::parse(query.as_bytes());
-    pairs.into_owned().collect()
+    let last = path.rsplit('/').next().unwrap_or_default();
+    match (seen.method.as_str(), last) {
+        ("GET", _) => verbs::get(state, path, &query, accept),
+        ("PATCH", _) => verbs::patch(state, path, &seen.content_type, &body),
+        ("DELETE", _) => verbs::delete(state, path, &body),
+        ("POST", "eviction") => verbs::evict(state, path, &body, is_dry_run),
+        ("POST", "events") => verbs::create_event(state, path, body, is_dry_run),
+        ("POST", "selfsubjectaccessreviews") => reviews::own_rights(state, body),
+        ("POST", "tokenreviews") => reviews::token(state, body),
+        ("POST", "subjectaccessreviews") => reviews::access(state, body),
+        _ => verbs::nothing_at(path),
+    }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{
     NODE,
     exec::Ran,
-    objects::{Collection, added, key_of},
+    objects::Collection,
     watch::{Watcher, too_old},
 };
 
@@ -57,23 +57,17 @@ pub struct Fault {
     pub what: InjectedFault,
 }
 
+#[derive(Default)]
 pub struct State {
     /// Newest resourceVersion.
     pub version: u64,
     /// Watches from before this version are told that it is too old.
     pub oldest: u64,
-    /// Pods by namespace and name.
-    pub pods: BTreeMap<(String, String), Value>,
-    pub node: Value,
     /// Whether the definition of EvictionPolicy is installed.
     pub crd: bool,
-    /// Namespaces, ConfigMaps and policies by collection, namespace and name.
-    pub objects: BTreeMap<(Collection, String, String), Value>,
-    /// Everything else by its path; a text is a log.
-    pub others: BTreeMap<String, Value>,
-    /// Events by namespace and name.
-    pub events: BTreeMap<(String, String), Value>,
-    /// Pods (`namespace/name`) whose eviction a budget refuses.
+    /// Every object by its path; of what is changed here no watcher hears.
+    pub objects: BTreeMap<String, Value>,
+    /// Names of pods whose eviction a budget refuses.
     pub budgets: BTreeSet<String>,
     /// What self-checks are told no to, as `verb resource` or `verb resource/subresource`.
     pub denied: BTreeSet<String>,
@@ -81,8 +75,6 @@ pub struct State {
     pub token: Option<String>,
     /// Who has which token, as TokenReviews tell, and whether that user may get `/metrics`.
     pub scrapers: BTreeMap<String, (String, bool)>,
-    /// What the kubelet says at /configz.
-    pub configz: Value,
     /// What commands in containers come to, by `namespace/pod` and the command's words.
     pub commands: BTreeMap<(String, String), Ran>,
     /// What goes wrong, the oldest first.
@@ -94,55 +86,33 @@ pub struct State {
 
 impl State {
     pub(super) fn new() -> Self {
+        let node = json!({
+            "kind": "Node",
+            "apiVersion": "v1",
+            "metadata": {
+                "name": NODE,
+                "uid": "a95e6719-ea42-421d-a0d7-e75b081ad7b1",
+                "resourceVersion": "6000",
+            },
+            "spec": {"taints": [{"key": "example.org/kept", "effect": "NoSchedule"}]},
+            "status": {"conditions": [
+                {"type": "MemoryPressure", "status": "False", "reason": "KubeletHasSufficientMemory"},
+                {"type": "Ready", "status": "True", "reason": "KubeletReady"},
+            ]},
+        });
+        let version = json!({
+            "major": "1", "minor": "36", "gitVersion": "v1.36.0", "gitCommit": "", "gitTreeState": "",
+            "goVersion": "", "buildDate": "", "compiler": "", "platform": "",
+        });
         Self {
             version: 6000,
-            oldest: 0,
-            pods: BTreeMap::new(),
-            node: json!({
-                "kind": "Node",
-                "apiVersion": "v1",
-                "metadata": {
-                    "name": NODE,
-                    "uid": "a95e6719-ea42-421d-a0d7-e75b081ad7b1",
-                    "resourceVersion": "6000",
-                },
-                "spec": {"taints": [{"key": "example.org/kept", "effect": "NoSchedule"}]},
-                "status": {"conditions": [
-                    {"type": "MemoryPressure", "status": "False", "reason": "KubeletHasSufficientMemory"},
-                    {"type": "Ready", "status": "True", "reason": "KubeletReady"},
-                ]},
-            }),
             crd: true,
-            objects: BTreeMap::new(),
-            others: BTreeMap::new(),
-            events: BTreeMap::new(),
-            budgets: BTreeSet::new(),
-            denied: BTreeSet::new(),
-            token: None,
-            scrapers: BTreeMap::new(),
-            configz: Value::Null,
-            commands: BTreeMap::new(),
-            faults: Vec::new(),
-            requests: Vec::new(),
-            log: Vec::new(),
-            watchers: Vec::new(),
-        }
-    }
-
-    /// Adds or changes a pod and tells the watchers.
-    pub fn put_pod(&mut self, mut pod: Value) {
-        let key = key_of(&pod);
-        let kind = added(self.pods.contains_key(&key));
-        self.stamp(&mut pod);
-        self.tell(Collection::Pods, kind, &pod);
-        self.pods.insert(key, pod);
-    }
-
-    /// Takes a pod away, as the kubelet does when its containers are gone, and tells the watchers.
-    pub fn remove_pod(&mut self, namespace: &str, name: &str) {
-        if let Some(mut pod) = self.pods.remove(&(namespace.to_owned(), name.to_owned())) {
-            self.stamp(&mut pod);
-            self.tell(Collection::Pods, "DELETED", &pod);
+            objects: [
+                (Collection::Nodes.path("", NODE), node),
+                ("/version".into(), version),
+            ]
+            .into(),
+            ..Self::default()
         }
     }
 
@@ -173,28 +143,6 @@ impl State {
     pub fn watches(&mut self) -> usize {
         self.watchers.retain(|w| !w.is_gone());
         self.watchers.len()
-    }
-
-    /// Events of a reason that are about a kind of object.
-    pub fn events_of(&self, reason: &str, kind: &str) -> Vec<Value> {
-        let is_it = |e: &&Value| e["reason"] == reason && e["regarding"]["kind"] == kind;
-        self.events.values().filter(is_it).cloned().collect()
-    }
-
-    /// Whether the node has this condition.
-    pub fn has_condition(&self, kind: &str) -> bool {
-        let mut all = self.node["status"]["conditions"]
-            .as_array()
-            .into_iter()
-            .flatten();
-        all.any(|c| c["type"] == kind && c["status"] == "True")
-    }
-
-    /// The keys of the node's taints.
-    pub fn taints(&self) -> Vec<&str> {
-        let all = self.node["spec"]["taints"].as_array();
-        let keys = all.into_iter().flatten().map(|t| t["key"].as_str());
-        keys.flatten().collect()
     }
 
     /// Has so many requests with this method (empty: any) and this part of the path go wrong.

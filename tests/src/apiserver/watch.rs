@@ -2,17 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use axum::{
-    body::Body,
-    http::{Response, header::CONTENT_TYPE},
-};
+use axum::{body::Body, http::Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::{
-    NODE,
-    answer::{answer, status},
-    objects::{Collection, name_of, namespace_of},
+    answer::{answer, json_of, status},
+    objects::{Collection, namespace_of},
     state::State,
 };
 
@@ -26,7 +22,8 @@ pub struct Watcher {
 #[derive(Clone)]
 pub struct Wanted {
     namespace: Option<String>,
-    name: Option<String>,
+    /// One field, as a JSON pointer, and its value.
+    field: Option<(String, String)>,
     /// `key=value` of one label.
     label: Option<(String, String)>,
     metadata_only: bool,
@@ -35,26 +32,32 @@ pub struct Wanted {
 impl Wanted {
     /// Of a namespace or of all of them, by the request's field selector and `Accept`.
     pub fn new(namespace: Option<&str>, query: &BTreeMap<String, String>, accept: &str) -> Self {
-        let fields = query.get("fieldSelector");
-        let name = fields.and_then(|f| f.strip_prefix("metadata.name="));
+        let selector = |name: &str| {
+            let (key, value) = query.get(name)?.split_once('=')?;
+            Some((key.to_owned(), value.to_owned()))
+        };
+        let pointer =
+            |(field, value): (String, String)| (format!("/{}", field.replace('.', "/")), value);
         Self {
             namespace: namespace.map(str::to_owned),
-            name: name.map(str::to_owned),
-            label: query.get("labelSelector").and_then(|label| {
-                let (key, value) = label.split_once('=')?;
-                Some((key.to_owned(), value.to_owned()))
-            }),
+            // Without one all of the cluster comes, which is what a test wants to notice.
+            field: selector("fieldSelector").map(pointer),
+            label: selector("labelSelector"),
             metadata_only: accept.contains("as=PartialObjectMetadata"),
         }
     }
 
     fn wants(&self, object: &Value) -> bool {
-        let is =
-            |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|w| w == found);
-        let mut label = self.label.iter();
-        is(&self.namespace, namespace_of(object))
-            && is(&self.name, name_of(object))
-            && label.all(|(key, value)| object["metadata"]["labels"][key] == **value)
+        let (namespace, field, label) = (&self.namespace, &self.field, &self.label);
+        namespace
+            .iter()
+            .all(|wanted| namespace_of(object) == wanted)
+            && field
+                .iter()
+                .all(|(at, value)| object.pointer(at).is_some_and(|found| *found == **value))
+            && label
+                .iter()
+                .all(|(key, value)| object["metadata"]["labels"][key] == **value)
     }
 
     /// As much of an object as was asked for.
@@ -113,20 +116,15 @@ pub fn answer_with(
     if watch {
         return stream(state, collection, wanted, query);
     }
-    let selector = query.get("fieldSelector").map(String::as_str);
-    let of_node = selector == Some(&format!("spec.nodeName={NODE}"));
     let items: Vec<Value> = state
         .all_of(collection)
-        // Without the selector all of the cluster would come, which is what a test wants to notice.
-        .filter(|p| !of_node || p["spec"]["nodeName"] == NODE)
         .filter(|object| wanted.wants(object))
         .map(|object| wanted.cut(object))
         .collect();
     let metadata = json!({"resourceVersion": state.version.to_string()});
-    let (api_version, kind) = if wanted.metadata_only {
-        ("meta.k8s.io/v1", "PartialObjectMetadata")
-    } else {
-        collection.kind()
+    let [_, api_version, kind] = match wanted.metadata_only {
+        true => ["", "meta.k8s.io/v1", "PartialObjectMetadata"],
+        false => collection.names(),
     };
     let list = json!({
         "kind": format!("{kind}List"),
@@ -169,9 +167,5 @@ fn stream(
             .poll_recv(cx)
             .map(|line| line.map(Ok::<_, std::io::Error>))
     });
-    let mut response = Response::new(Body::from_stream(lines));
-    if let Ok(json) = "application/json".parse() {
-        response.headers_mut().insert(CONTENT_TYPE, json);
-    }
-    response
+    json_of(200, Body::from_stream(lines))
 }

@@ -5,11 +5,7 @@ use evictd_tests::prelude::*;
 #[test]
 fn a_small_race_is_run_and_reported() {
     skip_if!(not_root());
-    skip_if!(
-        evictd_tests::cgroup::memory_root()
-            .is_none()
-            .then_some("no memory cgroups")
-    );
+    skip_if!(memory_root().is_none().then_some("no memory cgroups"));
     // Not every build has made the daemon.
     skip_if!(agent::binary().err());
     let dir = tempfile::tempdir().unwrap();
@@ -34,7 +30,7 @@ fn a_small_race_is_run_and_reported() {
     for heat in heats {
         // Whatever has killed, it was the hog that died: the others do nothing wrong, and the OOM killer takes the
         // largest.
-        assert_eq!(heat["dead"], serde_json::json!(["hog"]), "{heat}");
+        assert_eq!(heat["dead"], json!(["hog"]), "{heat}");
         assert_eq!(heat["rightPod"], true, "{heat}");
         assert_eq!(heat["contenderDied"], false, "{heat}");
     }

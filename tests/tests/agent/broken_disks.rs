@@ -1,10 +1,7 @@
 //! What a disk refuses keeps no agent from watching memory.
 
-use evictd_tests::{prelude::*, skip::no_bpf};
-use nix::{
-    mount::{MntFlags, MsFlags, mount, umount2},
-    sched::{CloneFlags, unshare},
-};
+use evictd_tests::{mounts, prelude::*, scrape::value};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 const NONE: Option<&str> = None;
 
@@ -14,9 +11,8 @@ const TOO_MUCH: [&str; 2] = ["--mib", "210"];
 /// The agent starts with these files, says so in its log, and evicts the hog.
 fn evicts(files: &Files, hog: &Path, said: &str) {
     let mut agent = files.start(&[]);
-    assert!(agent.log().contains(said), "{}", agent.log());
-    let mut hog = Hog::start(hog, &TOO_MUCH).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(agent.log().contains(said));
+    Hog::until_killed(hog, &TOO_MUCH);
     let refused = files.refused();
     let refusal = String::from_utf8_lossy(&refused.stderr);
     assert!(refusal.contains("another evictd runs on it"), "{refusal}");
@@ -52,14 +48,11 @@ fn a_disk_whose_superblock_cannot_be_told_is_watched() {
     skip_if!(not_root());
     let scope = TestCgroup::new("hiddenupper", 256 * MIB).unwrap();
     let (mut files, _) = Files::hog_and_calm(&scope);
-    let address = free_address().unwrap();
-    files.config["metricsAddress"] = json!(address);
+    let address = listen(&mut files.config, "metricsAddress");
     for signal in ["nodefs.available", "nodefs.inodesFree"] {
         files.config["evictionHard"][signal] = json!("1%");
     }
-    let run = || {
-        or_skip!(unshare(CloneFlags::CLONE_NEWNS));
-        mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
+    mounts::on_a_thread(|| {
         let mut disk = or_skip!(Disk::new("ext4", 16, 1024));
         let merged = or_skip!(disk.overlay());
         let (kind, hidden) = (Some("tmpfs"), disk.path());
@@ -67,16 +60,14 @@ fn a_disk_whose_superblock_cannot_be_told_is_watched() {
         files.config["filesystems"] = json!({ "nodefs": merged });
         let mut agent = files.start(&[]);
         for signal in ["nodefs.available", "nodefs.inodesFree"] {
-            let line = format!("evictd_signal_available{{signal=\"{signal}\"}}");
-            let is_shown = || metrics(&address).is_ok_and(|text| text.contains(&line));
-            assert!(until(SOON, is_shown), "{}", agent.log());
+            let series = format!("evictd_signal_available{{signal=\"{signal}\"}}");
+            assert!(until(SOON, || value(&address, &series).is_some()));
         }
         let log = agent.log();
         assert!(log.contains("its superblock cannot be told"), "{log}");
         assert_eq!(agent.terminate().unwrap(), Some(0));
         umount2(&hidden, MntFlags::MNT_DETACH).unwrap();
-    };
-    std::thread::scope(|threads| threads.spawn(run).join().unwrap());
+    });
 }
 
 // R3
@@ -91,22 +82,20 @@ fn filesystems_that_cannot_be_told_stop_no_agent() {
     evicts(&files, &hog, "disks are not watched");
 
     // A disk that comes later is watched from then on.
-    let address = free_address().unwrap();
-    files.config["metricsAddress"] = json!(address);
+    let address = listen(&mut files.config, "metricsAddress");
     let mut agent = files.start(&[]);
     let is_shown = |signal: &str| {
-        let line = format!("evictd_signal_available{{signal=\"{signal}\"}}");
-        metrics(&address).is_ok_and(|text| text.contains(&line))
+        let series = format!("evictd_signal_available{{signal=\"{signal}\"}}");
+        value(&address, &series).is_some()
     };
     assert!(until(SOON, || is_shown("memory.available")));
     assert!(!is_shown("imagefs.available"));
     let disk = or_skip!(Disk::new("ext4", 16, 1024));
     std::os::unix::fs::symlink(disk.path(), &missing).unwrap();
     for signal in ["imagefs.available", "nodefs.inodesFree"] {
-        assert!(until(SOON, || is_shown(signal)), "{}", agent.log());
+        assert!(until(SOON, || is_shown(signal)));
     }
     // What an agent says reaches the test a moment later.
-    let is_said = || agent.log().contains("disks are watched now");
-    assert!(until(SOON, is_said), "{}", agent.log());
+    assert!(agent.says("disks are watched now"));
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }

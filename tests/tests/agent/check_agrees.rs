@@ -19,8 +19,7 @@ fn check_reports_the_hooks_that_the_agent_attaches() {
     skip_if!(no_bpf());
     let scope = TestCgroup::new("check", 256 * MIB).unwrap();
     let mut files = Files::new(scope.path(), &json!([]));
-    let address = free_address().unwrap();
-    files.config["metricsAddress"] = json!(address);
+    let address = listen(&mut files.config, "metricsAddress");
     files.config["filesystems"] = json!({ "nodefs": files.dir(), "imagefs": files.dir() });
     // A hook is attached for a signal that has a threshold; none of these is met.
     files.config["evictionHard"] = json!({

@@ -57,10 +57,9 @@ impl Node {
             ..State::default()
         };
         if let Some(fault) = fault {
-            state.faults.insert("RemoveImage".into(), fault);
+            state.fails("RemoveImage", fault);
         } else {
-            let remove = move |_: &mut State| fs::remove_file(file).unwrap();
-            state.after.insert("RemoveImage".into(), Box::new(remove));
+            state.after("RemoveImage", |_| fs::remove_file(file).unwrap());
         }
         let socket = self.files.dir().join("cri.sock");
         self.runtime = Some(Runtime::start(&socket, state).unwrap());
@@ -175,7 +174,7 @@ fn shadow_and_pause_reclaim_nothing() {
         std::thread::sleep(Duration::from_secs(3));
         assert_eq!(node.calls(), [""; 0], "paused: {paused}");
         let speaks = agent.log().contains("would reclaim before pods go");
-        assert_eq!(speaks, !paused, "{}", agent.log());
+        assert_eq!(speaks, !paused);
         assert!(reclaimed(&node.files.records()).is_none());
         assert!(node.lives());
         assert_eq!(agent.terminate().unwrap(), Some(0));
@@ -204,8 +203,7 @@ fn a_disk_that_is_not_the_runtimes_is_told() {
     let socket = node.files.dir().join("cri.sock");
     node.runtime = Some(Runtime::start(&socket, state).unwrap());
     let mut agent = node.files.start(&[]);
-    let is_told = || agent.log().contains("set filesystems.imagefs");
-    assert!(until(SOON, is_told), "{}", agent.log());
+    assert!(agent.says("set filesystems.imagefs"));
     let log = agent.log();
     assert!(!log.contains("filesystems.containerfs"), "{log}");
     assert_eq!(agent.terminate().unwrap(), Some(0));

@@ -22,12 +22,35 @@ use evictd_tests::{
 
 const BOTH: [NodeReclaim; 2] = [Containers, Images];
 
+/// A runtime in this state, and the configuration that leads to it.
+struct Cri {
+    config: CriConfig,
+    runtime: Runtime,
+    _dir: tempfile::TempDir,
+}
+
 fn config(dir: &Path) -> CriConfig {
     CriConfig {
         socket: dir.join("cri.sock"),
         request_timeout: Duration::from_secs(20),
         reclaim_timeout: Duration::from_secs(60),
         image_minimum_gc_age: Duration::ZERO,
+    }
+}
+
+impl Cri {
+    fn new(state: State) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        Self {
+            runtime: Runtime::start(&config.socket, state).unwrap(),
+            config,
+            _dir: dir,
+        }
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.runtime.state().calls.clone()
     }
 }
 
@@ -106,13 +129,11 @@ fn reclaim(
     what: &[NodeReclaim],
     change: impl FnOnce(&mut CriConfig),
 ) -> (Outcome, Vec<String>) {
-    let dir = tempfile::tempdir().unwrap();
-    let mut config = config(dir.path());
-    let runtime = Runtime::start(&config.socket, state).unwrap();
-    change(&mut config);
-    let outcome = block_on(Reclaimer::new(config).reclaim(what, &known()));
-    let calls = runtime.state().calls.clone();
-    (outcome, calls)
+    let mut cri = Cri::new(state);
+    change(&mut cri.config);
+    let mut reclaimer = Reclaimer::new(cri.config.clone());
+    let outcome = block_on(reclaimer.reclaim(what, &known()));
+    (outcome, cri.calls())
 }
 
 // R8: containers before sandboxes before images; what a dead container that stays uses stays as well.
@@ -143,10 +164,8 @@ fn each_disk_is_helped_by_what_lies_on_it() {
     assert_eq!(calls, ["RemoveImage i-spare"]);
     let (_, calls) = reclaim(node(), &[Containers], |_| {});
     assert_eq!(calls.len(), 4, "{calls:?}");
-    assert!(
-        !calls.iter().any(|call| call.contains("Image")),
-        "{calls:?}"
-    );
+    let is_of_image = |call: &String| call.contains("Image");
+    assert!(!calls.iter().any(is_of_image), "{calls:?}");
 }
 
 // R8
@@ -154,9 +173,8 @@ fn each_disk_is_helped_by_what_lies_on_it() {
 fn images_that_are_used_in_other_ways_stay() {
     let mut state = node();
     let spec = |image: &str| {
-        Some(ImageSpec {
-            image: image.into(),
-        })
+        let image = image.into();
+        Some(ImageSpec { image })
     };
     state.images = ["pinned", "volume", "pause", "asked-for", "id", "spare"]
         .map(image)
@@ -164,12 +182,8 @@ fn images_that_are_used_in_other_ways_stay() {
     state.images[0].pinned = true;
     state.images[1].repo_tags = vec!["registry/volume:1".into()];
     state.images[2].repo_tags = vec!["registry/pause:3.6".into()];
-    state.mounts.insert(
-        "live-2".into(),
-        vec![Mount {
-            image: spec("registry/volume:1"),
-        }],
-    );
+    let image = spec("registry/volume:1");
+    state.mounts.insert("live-2".into(), vec![Mount { image }]);
     let config = r#"{"sandboxImage": "registry/pause:3.6"}"#;
     state.info.insert("config".into(), config.into());
     state.containers[0].image = spec("asked-for");
@@ -184,14 +198,11 @@ fn images_that_are_used_in_other_ways_stay() {
 fn an_image_that_is_used_meanwhile_stays() {
     let mut state = node();
     state.images = ["a", "b", "c"].map(image).into();
-    state.after.insert(
-        "RemoveImage".into(),
-        Box::new(|state| {
-            let started = container("new", "s-live", "b", ContainerState::Running, 40);
-            state.containers.push(started);
-            std::thread::sleep(Duration::from_millis(1200));
-        }),
-    );
+    state.after("RemoveImage", |state| {
+        let started = container("new", "s-live", "b", ContainerState::Running, 40);
+        state.containers.push(started);
+        std::thread::sleep(Duration::from_millis(1200));
+    });
     let (_, calls) = reclaim(state, &[Images], |_| {});
     assert_eq!(calls, ["RemoveImage a", "RemoveImage c"]);
 }
@@ -209,12 +220,11 @@ fn a_kubelet_is_left_the_containers_of_pods_that_it_knows() {
         uids: Some(["live", "over"].map(str::to_owned).into()),
         has_kubelet: true,
     };
-    let dir = tempfile::tempdir().unwrap();
-    let config = config(dir.path());
-    let runtime = Runtime::start(&config.socket, state).unwrap();
-    block_on(Reclaimer::new(config).reclaim(&BOTH, &known)).unwrap();
+    let cri = Cri::new(state);
+    let mut reclaimer = Reclaimer::new(cri.config.clone());
+    block_on(reclaimer.reclaim(&BOTH, &known)).unwrap();
     assert_eq!(
-        runtime.state().calls,
+        cri.calls(),
         [
             "RemoveContainer gone-0",
             "StopPodSandbox s-gone",
@@ -230,21 +240,14 @@ fn what_the_runtime_refuses_is_counted_and_the_rest_goes_on() {
     let mut state = node();
     let refused = Fault::Refused(FAILED_PRECONDITION);
     state.images.push(image("i-unused"));
-    state.faults.insert("RemoveImage i-spare".into(), refused);
-    state
-        .faults
-        .insert("RemoveContainer live-0".into(), refused);
+    state.fails("RemoveImage i-spare", refused);
+    state.fails("RemoveContainer live-0", refused);
     // NOT_FOUND: the kubelet was faster, and there is nothing to complain of.
-    let gone_already = Fault::Refused(5);
-    state
-        .faults
-        .insert("RemoveContainer gone-0".into(), gone_already);
+    state.fails("RemoveContainer gone-0", Fault::Refused(5));
     let (outcome, calls) = reclaim(state, &BOTH, |_| {});
     let removed = outcome.unwrap();
-    assert_eq!(
-        (removed.containers, removed.refused, removed.images),
-        (0, 2, 1)
-    );
+    let counted = [removed.containers, removed.refused, removed.images];
+    assert_eq!(counted, [0, 2, 1]);
     let refusal = removed.refusal.expect("a refusal");
     assert!(refusal.contains("RemoveImage"), "{refusal}");
     assert_eq!(calls[2..], ["RemoveImage i-spare", "RemoveImage i-unused"]);
@@ -256,8 +259,7 @@ fn what_the_runtime_refuses_is_counted_and_the_rest_goes_on() {
 fn a_container_of_which_nothing_is_told_is_counted_and_the_rest_goes_on() {
     for fault in [Fault::Refused(UNKNOWN), Fault::Hangs] {
         let mut state = node();
-        let fault = state.faults.insert("ContainerStatus live-2".into(), fault);
-        assert!(fault.is_none());
+        state.fails("ContainerStatus live-2", fault);
         let (outcome, calls) = reclaim(state, &[Images], |config| {
             config.request_timeout = Duration::from_secs(2);
         });
@@ -280,10 +282,8 @@ fn many_containers_are_asked_about_at_once() {
     }
     let delay = Duration::from_millis(100);
     state.delays.insert("ContainerStatus".into(), delay);
-    let dir = tempfile::tempdir().unwrap();
-    let config = config(dir.path());
-    let _runtime = Runtime::start(&config.socket, state).unwrap();
-    let mut reclaimer = Reclaimer::new(config);
+    let cri = Cri::new(state);
+    let mut reclaimer = Reclaimer::new(cri.config.clone());
     let mut timed = || {
         let began = Instant::now();
         block_on(reclaimer.look()).unwrap();
@@ -298,16 +298,14 @@ fn many_containers_are_asked_about_at_once() {
 #[test]
 fn a_look_holds_up_no_reclaim() {
     let mut state = node();
-    state.faults.insert("ListImages".into(), Fault::Hangs);
-    let dir = tempfile::tempdir().unwrap();
-    let config = config(dir.path());
-    let runtime = Runtime::start(&config.socket, state).unwrap();
-    let told = block_on(told_by_a_worker(config));
+    state.fails("ListImages", Fault::Hangs);
+    let cri = Cri::new(state);
+    let told = block_on(told_by_a_worker(cri.config.clone()));
     let [Tell::Layers { .. }, Tell::Reclaimed(Some(removed))] = &told[..] else {
         panic!("{told:?}");
     };
     assert_eq!(removed.containers, 2);
-    assert!(!runtime.state().calls.is_empty());
+    assert!(!cri.calls().is_empty());
 }
 
 /// What a worker tells until the end of a reclaim of containers that is asked for at its first look.
@@ -363,10 +361,8 @@ fn the_runtime_tells_of_writable_layers_and_of_its_disks() {
         image_filesystems: vec![at("/images"), at("/more")],
         container_filesystems: vec![at("/layers")],
     });
-    let dir = tempfile::tempdir().unwrap();
-    let config = config(dir.path());
-    let _runtime = Runtime::start(&config.socket, state).unwrap();
-    let told = block_on(told_by_a_worker(config));
+    let cri = Cri::new(state);
+    let told = block_on(told_by_a_worker(cri.config.clone()));
     let [
         Tell::Layers { layers: first, .. },
         Tell::Disks(disks),
@@ -415,38 +411,28 @@ fn a_socket_of_something_else_is_no_runtime() {
         }
     });
     let (error, _) = block_on(Reclaimer::new(config).reclaim(&BOTH, &known())).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            CriError::Unreachable { .. } | CriError::Refused { .. }
-        ),
-        "{error}"
-    );
+    use CriError::{Refused, Unreachable};
+    let is_named = matches!(error, Unreachable { .. } | Refused { .. });
+    assert!(is_named, "{error}");
     drop(other);
 }
 
 #[test]
 fn a_runtime_that_lacks_a_call_ends_the_reclaim() {
     let mut state = node();
-    let fault = Fault::Refused(UNIMPLEMENTED);
-    state.faults.insert("ListPodSandbox".into(), fault);
+    state.fails("ListPodSandbox", Fault::Refused(UNIMPLEMENTED));
     let (outcome, calls) = reclaim(state, &BOTH, |_| {});
     let (error, _) = outcome.unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("ListPodSandbox: Unimplemented"),
-        "{error}"
-    );
+    let error = error.to_string();
+    let expected = "ListPodSandbox: Unimplemented";
+    assert!(error.starts_with(expected), "{error}");
     assert!(calls.is_empty());
 }
 
 #[test]
 fn a_runtime_that_hangs_does_not_hold_evictions_for_ever() {
     let mut state = node();
-    state
-        .faults
-        .insert("RemoveImage i-gone".into(), Fault::Hangs);
+    state.fails("RemoveImage i-gone", Fault::Hangs);
     let (outcome, calls) = reclaim(state, &BOTH, |config| {
         config.request_timeout = Duration::from_millis(500);
     });
@@ -460,10 +446,8 @@ fn a_runtime_that_hangs_does_not_hold_evictions_for_ever() {
 #[test]
 fn what_does_not_fit_into_the_time_is_left() {
     let mut state = node();
-    state.after.insert(
-        "RemoveContainer".into(),
-        Box::new(|_| std::thread::sleep(Duration::from_millis(2500))),
-    );
+    let long = Duration::from_millis(2500);
+    state.after("RemoveContainer", move |_| std::thread::sleep(long));
     let (outcome, calls) = reclaim(state, &BOTH, |config| {
         config.reclaim_timeout = Duration::from_secs(2);
     });
@@ -480,14 +464,13 @@ fn what_does_not_fit_into_the_time_is_left() {
 // R8: younger than the kubelet's imageMinimumGCAge. What was there at the first look has no known age.
 #[test]
 fn an_image_that_has_just_come_stays() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut config = config(dir.path());
+    let cri = Cri::new(node());
+    let mut config = cri.config.clone();
     config.image_minimum_gc_age = Duration::from_secs(3600);
-    let runtime = Runtime::start(&config.socket, node()).unwrap();
     let mut reclaimer = Reclaimer::new(config);
     block_on(reclaimer.look()).unwrap();
-    runtime.state().images.push(image("i-just-pulled"));
+    cri.runtime.state().images.push(image("i-just-pulled"));
     let removed = block_on(reclaimer.reclaim(&[Images], &known())).unwrap();
     assert_eq!(removed.images, 1);
-    assert_eq!(runtime.state().calls, ["RemoveImage i-spare"]);
+    assert_eq!(cri.calls(), ["RemoveImage i-spare"]);
 }

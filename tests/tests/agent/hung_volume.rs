@@ -1,32 +1,17 @@
 //! A pod mounts a filesystem on or below its volume whose server does not answer any more: FUSE by a sidecar, NFS.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, Read as _, Write as _},
     os::fd::AsRawFd as _,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 
 use evictd_tests::{
-    cgroup::TestCgroup,
-    embedded::Files,
-    forker::Forker,
-    hog::Hog,
-    node::MIB,
-    or_skip,
-    scrape::{free_address, get, metrics, shows},
-    skip::not_root,
-    skip_if,
-    wait::{SOON, until},
+    mounts,
+    prelude::*,
+    scrape::{get, value},
 };
-use nix::{
-    mount::{MntFlags, MsFlags, mount, umount2},
-    sched::{CloneFlags, unshare},
-};
-use serde_json::json;
-
-const NONE: Option<&str> = None;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 /// A FUSE filesystem whose server says that it is there, and nothing else.
 struct Hung {
@@ -72,21 +57,16 @@ impl Drop for Hung {
     }
 }
 
-/// In a mount namespace of this thread and its children: no other process of this machine hangs.
-fn apart(run: impl FnOnce() + Send) {
-    let run = || {
-        or_skip!(unshare(CloneFlags::CLONE_NEWNS));
-        mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
-        run();
-    };
-    std::thread::scope(|threads| threads.spawn(run).join().unwrap());
+/// Why no filesystem can hang here, if none can.
+fn no_fuse() -> Option<&'static str> {
+    let is_missing = !Path::new("/dev/fuse").exists();
+    not_root().or(is_missing.then_some("no /dev/fuse here"))
 }
 
 // R10: what is mounted is not touched, and the walks go on. What lies below the mount point is out of reach.
 #[test]
 fn a_filesystem_that_does_not_answer_holds_up_no_walk() {
-    skip_if!(not_root());
-    skip_if!((!Path::new("/dev/fuse").exists()).then_some("no /dev/fuse here"));
+    skip_if!(no_fuse());
     let scope = TestCgroup::new("hungfuse", 256 * MIB).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let names = ["below", "itself", "greedy"];
@@ -105,13 +85,12 @@ fn a_filesystem_that_does_not_answer_holds_up_no_walk() {
     let mut files = Files::new(scope.path(), &json!(names.map(pod)));
     files.config["filesystems"] = json!({ "nodefs": dir.path() });
     let _pods = names.map(|name| Forker::start(Some(&scope.path().join(name))).unwrap());
-    apart(|| {
+    mounts::on_a_thread(|| {
         let _below = or_skip!(Hung::mount(&dir.path().join("below/sub/mounted")));
         let _itself = or_skip!(Hung::mount(&dir.path().join("itself")));
         let mut agent = files.start(&[]);
         // The last one of them: the thread has passed by the others.
-        let is_evicted = || files.evicted() == ["greedy"];
-        assert!(until(SOON, is_evicted), "{}", agent.log());
+        assert!(until(SOON, || files.evicted() == ["greedy"]));
         assert_eq!(agent.terminate().unwrap(), Some(0));
     });
 }
@@ -122,18 +101,16 @@ const END: Duration = Duration::from_secs(20);
 // R2, R42: at the start, and while it runs. The disks' signals are lost, and nothing else is.
 #[test]
 fn a_hung_nodefs_keeps_no_agent_from_watching_memory() {
-    skip_if!(not_root());
-    skip_if!((!Path::new("/dev/fuse").exists()).then_some("no /dev/fuse here"));
+    skip_if!(no_fuse());
     for hangs_at_the_start in [true, false] {
         let scope = TestCgroup::new("hungnodefs", 256 * MIB).unwrap();
         let (mut files, [hog, _]) = Files::hog_and_calm(&scope);
         let nodefs = files.dir().join("nodefs");
         fs::create_dir(&nodefs).unwrap();
-        let (health, shown) = (free_address().unwrap(), free_address().unwrap());
         files.config["filesystems"] = json!({ "nodefs": nodefs });
-        files.config["healthAddress"] = json!(health);
-        files.config["metricsAddress"] = json!(shown);
-        apart(|| {
+        let health = listen(&mut files.config, "healthAddress");
+        let shown = listen(&mut files.config, "metricsAddress");
+        mounts::on_a_thread(|| {
             let mut hung = None;
             if hangs_at_the_start {
                 hung = Some(or_skip!(Hung::mount(&nodefs)));
@@ -143,30 +120,18 @@ fn a_hung_nodefs_keeps_no_agent_from_watching_memory() {
                 hung = Some(or_skip!(Hung::mount(&nodefs)));
                 let series = "evictd_filesystem_hung{filesystem=\"nodefs\"} 1";
                 assert!(until(SOON, || shows(&shown, series)));
-                let is_said = || agent.log().contains("the filesystem does not answer");
-                assert!(until(SOON, is_said), "{}", agent.log());
+                assert!(agent.says("the filesystem does not answer"));
             }
             // The control loop goes on with all else: its limit is 30 seconds.
-            let cycles = || -> u64 {
-                let text = metrics(&shown).unwrap();
-                let mut lines = text.lines();
-                let cycles =
-                    lines.find_map(|line| line.strip_prefix("evictd_manager_cycles_total "));
-                cycles.unwrap().parse().unwrap()
-            };
+            let cycles = || value(&shown, "evictd_manager_cycles_total").unwrap();
             let before = cycles();
             assert!(until(SOON, || cycles() > before + 2));
             for path in ["/healthz", "/readyz"] {
                 let is_good = || get(&health, path).unwrap().starts_with("HTTP/1.1 200");
-                assert!(until(SOON, is_good), "{path}: {}", agent.log());
+                assert!(until(SOON, is_good), "{path}");
             }
-            let mut hog = Hog::start(&hog, &["--mib", "1000", "--rate", "400"]).unwrap();
-            assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-            assert!(
-                until(SOON, || files.evicted() == ["hog"]),
-                "{}",
-                agent.log()
-            );
+            Hog::until_killed(&hog, &["--mib", "1000", "--rate", "400"]);
+            assert!(until(SOON, || files.evicted() == ["hog"]));
             let begun = Instant::now();
             assert_eq!(agent.terminate().unwrap(), Some(0));
             assert!(begun.elapsed() < END, "{:?}", begun.elapsed());
@@ -178,24 +143,18 @@ fn a_hung_nodefs_keeps_no_agent_from_watching_memory() {
 /// A disk that answers after the start is watched from then on.
 #[test]
 fn a_nodefs_that_answers_again_is_watched() {
-    skip_if!(not_root());
-    skip_if!((!Path::new("/dev/fuse").exists()).then_some("no /dev/fuse here"));
+    skip_if!(no_fuse());
     let scope = TestCgroup::new("hungagain", 256 * MIB).unwrap();
     let (mut files, _) = Files::hog_and_calm(&scope);
     let nodefs = files.dir().join("nodefs");
     fs::create_dir(&nodefs).unwrap();
     files.config["filesystems"] = json!({ "nodefs": nodefs });
-    apart(|| {
+    mounts::on_a_thread(|| {
         let hung = or_skip!(Hung::mount(&nodefs));
         let mut agent = files.start(&[]);
-        assert!(
-            agent.log().contains("they do not answer"),
-            "{}",
-            agent.log()
-        );
+        assert!(agent.log().contains("they do not answer"));
         drop(hung);
-        let is_watched = || agent.log().contains("disks are watched now");
-        assert!(until(SOON, is_watched), "{}", agent.log());
+        assert!(agent.says("disks are watched now"));
         assert_eq!(agent.terminate().unwrap(), Some(0));
     });
 }
@@ -203,26 +162,22 @@ fn a_nodefs_that_answers_again_is_watched() {
 // R42
 #[test]
 fn a_state_directory_that_does_not_answer_stops_no_thread_but_its_own() {
-    skip_if!(not_root());
-    skip_if!((!Path::new("/dev/fuse").exists()).then_some("no /dev/fuse here"));
+    skip_if!(no_fuse());
     let scope = TestCgroup::new("hungstate", 256 * MIB).unwrap();
     let (mut files, [greedy, _]) = Files::hog_and_calm(&scope);
-    let health = free_address().unwrap();
-    files.config["healthAddress"] = json!(health);
-    apart(|| {
+    let health = listen(&mut files.config, "healthAddress");
+    mounts::on_a_thread(|| {
         let mut agent = files.start(&[]);
         // The start reads the journal.
         let is_ready = || get(&health, "/readyz").is_ok_and(|text| text.contains(" 200 "));
-        assert!(until(SOON, is_ready), "{}", agent.log());
+        assert!(until(SOON, is_ready));
         let _hung = or_skip!(Hung::mount(&files.dir().join("state")));
-        let is_said = |said: &str| until(SOON, || agent.log().contains(said));
-        assert!(is_said("the disk does not answer"), "{}", agent.log());
-        let mut hog = Hog::start(&greedy, &["--mib", "210"]).unwrap();
-        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        assert!(agent.says("the disk does not answer"));
+        Hog::until_killed(&greedy, &["--mib", "210"]);
         // By the thread that looks for the pause as well.
-        assert!(is_said("evicted: "), "{}", agent.log());
+        assert!(agent.says("evicted: "));
         let asked = Instant::now();
         assert_eq!(agent.terminate().unwrap(), Some(0));
-        assert!(asked.elapsed() < Duration::from_secs(15), "{}", agent.log());
+        assert!(asked.elapsed() < Duration::from_secs(15));
     });
 }

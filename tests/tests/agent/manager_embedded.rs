@@ -8,6 +8,7 @@ use evictd_tests::{
     cgroup::PidsBeside,
     forker::{all_are_reaped, process_ids_of_the_machine},
     prelude::*,
+    scrape::value,
     unkillable::Undying,
 };
 
@@ -47,11 +48,21 @@ impl Two {
         self.files.config["evictionHard"][signal] = value;
     }
 
-    fn cgroup(&self, pod: &str) -> std::path::PathBuf {
+    fn cgroup(&self, pod: &str) -> PathBuf {
         self.scope.path().join("besteffort").join(pod)
     }
 
-    fn dir(&self, pod: &str) -> std::path::PathBuf {
+    /// Both pods at work.
+    fn forkers(&self) -> [Forker; 2] {
+        ["calm", "greedy"].map(|pod| Forker::start(Some(&self.cgroup(pod))).unwrap())
+    }
+
+    /// Writes so many MiB to a file of the pod's.
+    fn write(&self, pod: &str, file: &str, mib: usize) {
+        fs::write(self.dir(pod).join(file), vec![1; mib << 20]).unwrap();
+    }
+
+    fn dir(&self, pod: &str) -> PathBuf {
         self.disk.as_ref().unwrap().path().join(pod)
     }
 
@@ -68,6 +79,14 @@ impl Two {
             other => panic!("{other:?}"),
         }
     }
+
+    /// The same, of the greedy pod for this signal.
+    #[track_caller]
+    fn greedy_goes(&self, signal: &str) -> EvictionRecord {
+        let eviction = self.evicted();
+        assert_eq!([&*eviction.name, &eviction.signal], ["greedy", signal]);
+        eviction
+    }
 }
 
 fn is_alive(forker: &mut Forker) -> bool {
@@ -76,13 +95,7 @@ fn is_alive(forker: &mut Forker) -> bool {
 
 /// Waits until a directory is empty.
 fn is_emptied(dir: &Path) -> bool {
-    for _ in 0..500 {
-        if fs::read_dir(dir).unwrap().next().is_none() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    false
+    until(SOON, || fs::read_dir(dir).unwrap().next().is_none())
 }
 
 // R1: the fork that crosses the limit wakes the agent, and the pod with the most tasks goes.
@@ -94,28 +107,17 @@ fn a_pod_that_takes_the_process_ids_is_evicted() {
     let mut two = Two::new("pids", None, None);
     // What others start on this machine meanwhile must not cross it.
     let margin = 1500;
-    two.threshold(
-        "pid.available",
-        json!((free.available() - margin).to_string()),
-    );
-    let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
+    let threshold = free.available() - margin;
+    two.threshold("pid.available", json!(threshold.to_string()));
+    let [mut calm, mut greedy] = two.forkers();
     calm.order("hold 20").unwrap();
-    let mut greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
     let mut agent = two.files.start(&[]);
     // It dies over this order.
     let _ = greedy.order("hold 3000");
-    let eviction = two.evicted();
-    assert_eq!(
-        (&*eviction.name, &*eviction.signal),
-        ("greedy", "pid.available")
-    );
-    assert!(
-        eviction
-            .message
-            .starts_with("The node was low on resource: pids. Threshold quantity: "),
-        "{}",
-        eviction.message
-    );
+    let eviction = two.greedy_goes("pid.available");
+    let begins = "The node was low on resource: pids. Threshold quantity: ";
+    let said = &eviction.message;
+    assert!(said.starts_with(begins), "{said}");
     assert!(eviction.available < eviction.threshold && eviction.working_set > 1000);
     let pace = eviction.pace.as_ref().expect("why at that moment");
     assert_eq!(pace.expected, eviction.working_set);
@@ -142,21 +144,14 @@ fn a_pod_that_takes_the_inodes_is_evicted() {
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
     let mut two = Two::new("inodes", Some(disk), None);
     two.threshold("nodefs.inodesFree", json!("25%"));
-    let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
-    calm.order(&format!("make {} 100", two.dir("calm").display()))
-        .unwrap();
-    let mut greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    let [mut calm, mut greedy] = two.forkers();
+    let make = |pod, files: u32| format!("make {} {files}", two.dir(pod).display());
+    calm.order(&make("calm", 100)).unwrap();
     let mut agent = two.files.start(&[]);
-    let _ = greedy.order(&format!("make {} 4000", two.dir("greedy").display()));
-    let eviction = two.evicted();
-    assert_eq!(
-        (&*eviction.name, &*eviction.signal),
-        ("greedy", "nodefs.inodesFree")
-    );
-    assert!(
-        eviction.available < 1024 && eviction.threshold == 1024,
-        "{eviction:?}"
-    );
+    let _ = greedy.order(&make("greedy", 4000));
+    let eviction = two.greedy_goes("nodefs.inodesFree");
+    assert!(eviction.available < 1024, "{eviction:?}");
+    assert_eq!(eviction.threshold, 1024);
     assert!(is_emptied(&two.dir("greedy")));
     assert!(is_alive(&mut calm));
     assert_eq!(fs::read_dir(two.dir("calm")).unwrap().count(), 100);
@@ -179,12 +174,11 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
     for hard in &all[1..] {
         two.threshold(hard, json!("99.99%"));
     }
-    two.files.config["evictionSoft"] = json!({ "memory.available": "255Mi" });
+    two.files.soft("255Mi");
     two.files.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1h" });
-    let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
+    let [mut calm, _] = two.forkers();
     calm.order("hold 20").unwrap();
-    let address = free_address().unwrap();
-    two.files.config["metricsAddress"] = json!(address);
+    let address = listen(&mut two.files.config, "metricsAddress");
     two.files.config["shadow"] = json!(true);
     let config = two.files.write().unwrap();
     let now = agent::finding(&[("--config", &config)], "thresholds now");
@@ -204,25 +198,17 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
     };
     assert!(until(SOON, || told().len() == all.len()), "{:?}", told());
     // A few rounds more.
-    let manager = || metrics(&address).unwrap_or_default();
     let counted = "evictd_thresholds_met_in_force_total";
-    assert!(until(SOON, || manager().contains(counted)));
+    assert!(until(SOON, || value(&address, counted).is_some()));
     std::thread::sleep(Duration::from_secs(2));
     let signals: Vec<String> = told().into_iter().map(|(signal, ..)| signal).collect();
     assert_eq!(signals, all);
-    assert!(
-        told()
-            .iter()
-            .all(|(_, available, threshold)| available < threshold)
-    );
-    let log = agent.log();
-    let said = log
-        .matches("this threshold was already met when it came into force")
-        .count();
-    assert!(said >= all.len(), "{log}");
-    let line = manager();
-    let line = line.lines().find(|line| line.starts_with(counted)).unwrap();
-    assert!(line.ends_with(&format!(" {said}")), "{line}");
+    let is_met = |(_, available, threshold): &(_, u64, u64)| available < threshold;
+    assert!(told().iter().all(is_met));
+    let words = "this threshold was already met when it came into force";
+    let said = agent.log().matches(words).count();
+    assert!(said >= all.len());
+    assert_eq!(value(&address, counted), Some(said as u64));
 }
 
 /// Above its own limit, and it cannot die: said once, and not evicted again.
@@ -231,26 +217,23 @@ fn a_victim_of_the_control_loop_that_does_not_die_is_stuck() {
     skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 128, 4096));
     let two = Two::new("held", Some(disk), Some("8Mi"));
-    let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
-    let greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    let [mut calm, greedy] = two.forkers();
     let undying = Undying::hold(greedy.pid()).unwrap();
-    fs::write(two.dir("greedy").join("data"), vec![1; 12 << 20]).unwrap();
+    two.write("greedy", "data", 12);
     let agent = two.files.start(&[]);
     let eviction = two.evicted();
     let stuck = || {
-        let records = two.files.records().into_iter();
-        let stuck = records.filter(|r| matches!(r, Record::Stuck(s) if s.id == eviction.id));
-        stuck.count()
+        let records = two.files.records();
+        let is_it = |r: &&Record| matches!(r, Record::Stuck(s) if s.id == eviction.id);
+        records.iter().filter(is_it).count()
     };
-    assert!(until(SOON, || stuck() > 0), "{}", agent.log());
+    assert!(until(SOON, || stuck() > 0));
     // The next agent knows.
     drop(agent);
-    let agent = two.files.start(&[]);
+    let _agent = two.files.start(&[]);
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((eviction.name.as_str(), stuck()), ("greedy", 1));
-    let records = two.files.records().into_iter();
-    let evicted = records.filter(|r| matches!(r, Record::Evicted(_)));
-    assert_eq!(evicted.count(), 1, "{}", agent.log());
+    assert_eq!(two.files.evicted().len(), 1);
     assert!(is_alive(&mut calm));
     drop(undying);
 }
@@ -262,13 +245,13 @@ fn a_victim_of_an_earlier_agent_that_has_died_is_not_stuck() {
     skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 128, 4096));
     let two = Two::new("dead", Some(disk), Some("8Mi"));
-    let mut greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    let [_calm, mut greedy] = two.forkers();
     let undying = Undying::hold(greedy.pid()).unwrap();
-    fs::write(two.dir("greedy").join("data"), vec![1; 12 << 20]).unwrap();
+    two.write("greedy", "data", 12);
     let agent = two.files.start(&[]);
     let uid = two.evicted().uid;
     drop(agent);
-    let agent = two.files.start(&[]);
+    let _agent = two.files.start(&[]);
     drop(undying);
     assert!(until(SOON, || !is_alive(&mut greedy)));
     // So long after its eviction it would be stuck, and a little more.
@@ -280,7 +263,7 @@ fn a_victim_of_an_earlier_agent_that_has_died_is_not_stuck() {
     };
     let records = two.files.records();
     let told = records.iter().filter(|record| of_it(record)).count();
-    assert_eq!(told, 1, "{}", agent.log());
+    assert_eq!(told, 1);
 }
 
 // R43: a fork bomb is short of memory and of process ids. It goes for memory, its dead keep their numbers until they are reaped, and
@@ -312,8 +295,7 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
     let charged = PidsBeside::of(&scope, &bomb).unwrap();
     forks.order("hold 2000").unwrap();
     let mut agent = files.start(&[]);
-    let mut hog = Hog::start(&bomb, &["--mib", "2000", "--rate", "400"]).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    Hog::until_killed(&bomb, &["--mib", "2000", "--rate", "400"]);
     let killed = Instant::now();
     let held = calm.order("hold 2000");
     assert!(held.is_ok(), "{held:?} {}", agent.log());
@@ -331,12 +313,12 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
     assert!(looks > 10, "the machine is too slow for this test: {looks}");
     let evictions = files.evictions();
     let evicted: Vec<_> = evictions.iter().map(|e| (&*e.name, &*e.signal)).collect();
-    assert_eq!(evicted, [("bomb", "memory.available")], "{}", agent.log());
+    assert_eq!(evicted, [("bomb", "memory.available")]);
     assert!(is_alive(&mut calm));
     // Reaped at last.
     drop(forks);
     std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(files.evicted(), ["bomb"], "{}", agent.log());
+    assert_eq!(files.evicted(), ["bomb"]);
     assert_eq!(agent.terminate().unwrap(), Some(0));
     drop(charged);
 }
@@ -348,15 +330,15 @@ fn a_victim_of_the_fast_path_that_does_not_die_goes_once() {
     skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 128, 4096));
     let two = Two::new("twice", Some(disk), Some("8Mi"));
-    let agent = two.files.start(&[]);
+    let _agent = two.files.start(&[]);
     let hog = Hog::start(&two.cgroup("greedy"), &["--mib", "210", "--rate", "100"]).unwrap();
     let undying = Undying::hold(hog.pid()).unwrap();
     assert!(until(SOON, || !two.files.evicted().is_empty()));
-    fs::write(two.dir("greedy").join("data"), vec![1; 12 << 20]).unwrap();
+    two.write("greedy", "data", 12);
     std::thread::sleep(Duration::from_secs(5));
     let evictions = two.files.evictions();
     let evicted: Vec<_> = evictions.iter().map(|e| (&*e.name, &*e.signal)).collect();
-    assert_eq!(evicted, [("greedy", "memory.available")], "{}", agent.log());
+    assert_eq!(evicted, [("greedy", "memory.available")]);
     drop(undying);
 }
 
@@ -367,20 +349,15 @@ fn a_pod_that_fills_the_disk_is_evicted() {
     let disk = or_skip!(Disk::new("ext4", 128, 4096));
     let mut two = Two::new("bytes", Some(disk), None);
     two.threshold("nodefs.available", json!("40%"));
-    let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
-    let mut greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
-    fs::write(two.dir("calm").join("data"), vec![1; 4 << 20]).unwrap();
-    fs::write(two.dir("greedy").join("data"), vec![1; 40 << 20]).unwrap();
+    let [mut calm, mut greedy] = two.forkers();
+    two.write("calm", "data", 4);
+    two.write("greedy", "data", 40);
     let mut agent = two.files.start(&[]);
     // Long enough for the first walk; without one it is not known whose bytes they are.
     std::thread::sleep(Duration::from_secs(2));
     assert!(two.files.records().is_empty());
-    fs::write(two.dir("greedy").join("more"), vec![1; 40 << 20]).unwrap();
-    let eviction = two.evicted();
-    assert_eq!(
-        (&*eviction.name, &*eviction.signal),
-        ("greedy", "nodefs.available")
-    );
+    two.write("greedy", "more", 40);
+    two.greedy_goes("nodefs.available");
     assert!(is_emptied(&two.dir("greedy")));
     assert!(!is_alive(&mut greedy) && is_alive(&mut calm));
     assert_eq!(agent.terminate().unwrap(), Some(0));
@@ -393,14 +370,13 @@ fn a_disk_that_is_short_at_the_start_takes_the_pod_that_fills_it() {
     skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 256, 150_000));
     let mut two = Two::new("atstart", Some(disk), None);
-    let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
-    let mut greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    let [mut calm, mut greedy] = two.forkers();
     fs::write(two.dir("calm").join("log"), vec![1; 8 << 10]).unwrap();
     // Their walk takes longer than from one look of the agent to the next.
     for n in 0..120_000 {
         fs::File::create(two.dir("greedy").join(format!("empty{n}"))).unwrap();
     }
-    fs::write(two.dir("greedy").join("data"), vec![1; 80 << 20]).unwrap();
+    two.write("greedy", "data", 80);
     let left = Filesystem::open(&two.dir("calm")).unwrap().read().unwrap();
     // Less than half of the threshold is left: no reclaim is waited for.
     two.threshold("nodefs.available", json!((3 * left.available).to_string()));
@@ -408,7 +384,7 @@ fn a_disk_that_is_short_at_the_start_takes_the_pod_that_fills_it() {
     assert!(until(SOON, || !two.files.evicted().is_empty()));
     // Whatever else there might be to come.
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(two.files.evicted(), ["greedy"], "{}", agent.log());
+    assert_eq!(two.files.evicted(), ["greedy"]);
     assert!(!is_alive(&mut greedy) && is_alive(&mut calm));
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
@@ -419,10 +395,9 @@ fn a_pod_above_its_size_limit_is_evicted() {
     skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 128, 4096));
     let two = Two::new("limit", Some(disk), Some("8Mi"));
-    let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
-    let _greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
-    fs::write(two.dir("calm").join("data"), vec![1; 4 << 20]).unwrap();
-    fs::write(two.dir("greedy").join("data"), vec![1; 12 << 20]).unwrap();
+    let [mut calm, _greedy] = two.forkers();
+    two.write("calm", "data", 4);
+    two.write("greedy", "data", 12);
     let mut agent = two.files.start(&[]);
     let eviction = two.evicted();
     assert_eq!(eviction.name, "greedy");
@@ -435,7 +410,7 @@ fn a_pod_above_its_size_limit_is_evicted() {
     assert!(is_emptied(&two.dir("greedy")));
     let mut again = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
     std::thread::sleep(Duration::from_secs(5));
-    assert!(is_alive(&mut again), "{}", agent.log());
+    assert!(is_alive(&mut again));
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
@@ -463,14 +438,14 @@ fn a_static_pod_above_its_own_limit_goes_by_its_priority() {
                 "emptyDirs": [{ "name": "scratch", "path": dir, "sizeLimit": "8Mi" }],
             })
         };
-        // Where the static pod may go both do: the other one has no process, which is no eviction.
         let pods = json!([pod("static", true, priority), pod("other", false, 0)]);
         let mut files = Files::new(scope.path(), &pods);
         files.config["filesystems"] = json!({ "nodefs": disk.path() });
         files.config["mode"] = mode.into();
-        let mut of_static = Forker::start(Some(&scope.path().join("static"))).unwrap();
-        let _of_other = (expected == "other")
-            .then(|| Forker::start(Some(&scope.path().join("other"))).unwrap());
+        let start = |name| Forker::start(Some(&scope.path().join(name))).unwrap();
+        let mut of_static = start("static");
+        // Where the static pod may go both do: the other one has no process, which is no eviction.
+        let _of_other = (expected == "other").then(|| start("other"));
         let mut agent = files.start(&[]);
         let records = files.wait_for(1);
         let [Record::Evicted(eviction)] = &records[..] else {
@@ -487,11 +462,9 @@ fn a_static_pod_above_its_own_limit_goes_by_its_priority() {
 fn a_soft_threshold_asks_and_waits() {
     skip_if!(not_root());
     let mut two = Two::new("soft", None, None);
-    two.files.config["evictionSoft"] = json!({ "memory.available": "160Mi" });
-    two.files.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    two.files.soft("160Mi");
     two.files.config["evictionMaxPodGracePeriod"] = json!(5);
-    let address = free_address().unwrap();
-    two.files.config["metricsAddress"] = json!(address);
+    let address = listen(&mut two.files.config, "metricsAddress");
     let mut calm = Hog::start(&two.cgroup("calm"), &["--mib", "20"]).unwrap();
     let mut agent = two.files.start(&[]);
     let mut greedy = Hog::start(&two.cgroup("greedy"), &["--mib", "110"]).unwrap();
@@ -508,21 +481,14 @@ fn a_soft_threshold_asks_and_waits() {
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(two.files.records().len(), 1);
     // It counts as evicted when it has ended.
-    assert!(
-        until(SOON, || counted(&address, false) == 1),
-        "{}",
-        agent.log()
-    );
+    assert!(until(SOON, || counted(&address, false) == Some(1)));
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Evictions for memory that a running agent shows.
-fn counted(address: &str, shadow: bool) -> u64 {
-    let name =
-        format!("evictd_evictions_total{{signal=\"memory.available\",shadow=\"{shadow}\"}} ");
-    let text = metrics(address).unwrap_or_default();
-    let count = text.lines().find_map(|line| line.strip_prefix(&name));
-    count.map_or(0, |count| count.parse().unwrap())
+fn counted(address: &str, shadow: bool) -> Option<u64> {
+    let labels = format!("signal=\"memory.available\",shadow=\"{shadow}\"");
+    value(address, &format!("evictd_evictions_total{{{labels}}}"))
 }
 
 // R47
@@ -530,18 +496,12 @@ fn counted(address: &str, shadow: bool) -> u64 {
 fn a_soft_threshold_of_shadow_mode_is_counted() {
     skip_if!(not_root());
     let mut two = Two::new("softshadow", None, None);
-    two.files.config["evictionSoft"] = json!({ "memory.available": "160Mi" });
-    two.files.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
-    let address = free_address().unwrap();
-    two.files.config["metricsAddress"] = json!(address);
+    two.files.soft("160Mi");
+    let address = listen(&mut two.files.config, "metricsAddress");
     let mut agent = two.files.start(&["--shadow"]);
     let mut greedy = Hog::start(&two.cgroup("greedy"), &["--mib", "110"]).unwrap();
-    assert!(
-        until(SOON, || counted(&address, true) == 1),
-        "{}",
-        agent.log()
-    );
-    assert_eq!(counted(&address, false), 0);
+    assert!(until(SOON, || counted(&address, true) == Some(1)));
+    assert_eq!(counted(&address, false), Some(0));
     let records = two.files.records();
     let asked = |r: &&Record| matches!(r, Record::Asked(asked) if asked.shadow);
     assert_eq!(records.iter().filter(asked).count(), 1, "{records:?}");
@@ -554,8 +514,7 @@ fn a_soft_threshold_of_shadow_mode_is_counted() {
 fn a_negative_maximum_leaves_the_grace_period_to_the_pod() {
     skip_if!(not_root());
     let mut two = Two::new("softown", None, None);
-    two.files.config["evictionSoft"] = json!({ "memory.available": "160Mi" });
-    two.files.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    two.files.soft("160Mi");
     two.files.config["evictionMaxPodGracePeriod"] = json!(-1);
     let mut agent = two.files.start(&[]);
     let mut greedy = Hog::start(&two.cgroup("greedy"), &["--mib", "110"]).unwrap();
@@ -575,11 +534,10 @@ fn shadow_leaves_files_and_tasks_alone() {
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
     let mut two = Two::new("shadowfiles", Some(disk), None);
     two.threshold("nodefs.inodesFree", json!("25%"));
-    let mut greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    let [_calm, mut greedy] = two.forkers();
     let mut agent = two.files.start(&["--shadow"]);
-    greedy
-        .order(&format!("make {} 3500", two.dir("greedy").display()))
-        .unwrap();
+    let make = format!("make {} 3500", two.dir("greedy").display());
+    greedy.order(&make).unwrap();
     let eviction = two.evicted();
     assert!(eviction.shadow && eviction.name == "greedy" && eviction.phase.is_none());
     assert_eq!(fs::read_dir(two.dir("greedy")).unwrap().count(), 3500);

@@ -10,7 +10,7 @@ use evictd_store::{
     journal::Journal,
     record::{EvictionRecord, OutcomeRecord, PaceRecord, Reported},
 };
-use evictd_tests::{prelude::*, skip::skipped};
+use evictd_tests::prelude::*;
 
 const MS: u64 = 1_000_000;
 const START: u64 = 1000 * MS;
@@ -163,10 +163,13 @@ fn page(state: &Path, incident: &Incident) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A browser of Debian's, if one is installed.
-fn browser() -> Option<PathBuf> {
-    let path = PathBuf::from("/usr/bin/chromium");
-    path.is_file().then_some(path)
+/// Of Debian's package.
+const BROWSER: &str = "/usr/bin/chromium";
+
+/// Why no browser can show the page, if none can.
+fn no_browser() -> Option<String> {
+    let is_missing = !Path::new(BROWSER).is_file();
+    is_missing.then(|| format!("no {BROWSER}: apt-get install chromium"))
 }
 
 /// Runs the browser without a window over a file.
@@ -175,8 +178,7 @@ fn browse(file: &Path, is_dark: bool, more: &[String]) -> String {
     let scheme = if is_dark { 0 } else { 1 };
     let mut command = Command::new("timeout");
     command
-        .arg("120")
-        .arg(browser().unwrap())
+        .args(["120", BROWSER])
         .args("--headless --no-sandbox --disable-gpu --disable-quic --no-first-run".split(' '))
         .args("--disable-background-networking --disable-component-update".split(' '))
         .args("--disable-sync --disable-dev-shm-usage --hide-scrollbars".split(' '))
@@ -247,12 +249,7 @@ onload = () => {
 // R49
 #[test]
 fn nothing_overlaps_and_nothing_leaves_the_page() {
-    if browser().is_none() {
-        return skipped(
-            module_path!(),
-            "no /usr/bin/chromium: apt-get install chromium",
-        );
-    }
+    skip_if!(no_browser());
     let incidents = [crowded(), of_pids(), of_journal()];
     let state = state(&incidents);
     let pages = incidents.each_ref().map(|i| page(state.path(), i));
@@ -260,33 +257,27 @@ fn nothing_overlaps_and_nothing_leaves_the_page() {
     fs::write(&file, frames(&pages, MEASURE)).unwrap();
     for (is_dark, paper) in [(false, "rgb(255, 255, 255)"), (true, "rgb(22, 24, 29)")] {
         let dom = browse(&file, is_dark, &["--dump-dom".into()]);
-        let title = dom
-            .split_once("<title>")
-            .and_then(|(_, t)| t.split_once("</title>"));
-        let title = title.unwrap_or_else(|| panic!("{dom}")).0;
-        let title = title
-            .replace("&lt;", "<")
-            .replace("&gt;", ">")
-            .replace("&amp;", "&");
+        let title = dom.split_once("<title>");
+        let title = title.and_then(|(_, rest)| rest.split_once("</title>"));
+        let (title, _) = title.unwrap_or_else(|| panic!("{dom}"));
+        let escapes = [("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")];
+        let unescaped = |text: String, (from, to): (&str, &str)| text.replace(from, to);
+        let title = escapes.into_iter().fold(title.to_owned(), unescaped);
         let found: Vec<Value> = serde_json::from_str(&title).unwrap();
         assert_eq!(found.len(), WIDTHS.len() * pages.len());
         for (number, found) in found.iter().enumerate() {
             assert_eq!(found["width"], WIDTHS[number / pages.len()]);
             assert_eq!(found["wrong"], Value::Array(Vec::new()), "{found}");
-            assert_eq!(
-                (&found["loads"], &found["paper"]),
-                (&0.into(), &paper.into())
-            );
+            assert_eq!(found["loads"], 0);
+            assert_eq!(found["paper"], paper);
             assert!(found["texts"].as_u64().unwrap() > 20, "{found}");
             // The journal alone has no chart; of the two sizes one is shown.
             let has_chart = number % pages.len() < 2;
             assert_eq!(found["charts"], u8::from(has_chart), "{found}");
             if has_chart {
                 assert_eq!(found["chart"], paper, "{found}");
-                assert!(
-                    found["least"].as_f64().unwrap() > 9.0,
-                    "too small to read: {found}"
-                );
+                let least = found["least"].as_f64().unwrap();
+                assert!(least > 9.0, "too small to read: {found}");
             }
         }
     }
@@ -295,12 +286,7 @@ fn nothing_overlaps_and_nothing_leaves_the_page() {
 /// The pictures stay beside the build, to be looked at.
 #[test]
 fn a_browser_shows_it() {
-    if browser().is_none() {
-        return skipped(
-            module_path!(),
-            "no /usr/bin/chromium: apt-get install chromium",
-        );
-    }
+    skip_if!(no_browser());
     let incident = crowded();
     let state = state(std::slice::from_ref(&incident));
     let page = attribute(&page(state.path(), &incident));
@@ -325,18 +311,10 @@ fn a_browser_shows_it() {
             let png = fs::read(&picture).unwrap();
             assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
             // An empty page is some kilobytes.
-            assert!(
-                png.len() > 20_000,
-                "{} bytes: {}",
-                png.len(),
-                picture.display()
-            );
+            assert!(png.len() > 20_000, "{}", picture.display());
             sizes.push(png);
         }
-        assert_ne!(
-            sizes[0], sizes[1],
-            "the dark scheme looks like the light one"
-        );
+        assert_ne!(sizes[0], sizes[1], "the schemes look alike");
     }
 }
 
@@ -375,8 +353,6 @@ fn a_damaged_incident_is_named_and_the_journal_tells_the_rest() {
     let listed = report(state.path(), &["-o", "html"]);
     assert_eq!(listed.status.code(), Some(2));
     let stderr = String::from_utf8(listed.stderr).unwrap();
-    assert!(
-        stderr.contains("-o html: shows one incident, and none is named"),
-        "{stderr}"
-    );
+    let expected = "-o html: shows one incident, and none is named";
+    has(&stderr, &[expected]);
 }

@@ -2,29 +2,17 @@
 
 use std::os::unix::process::CommandExt as _;
 
-use evictd_tests::prelude::*;
-use nix::{
-    mount::{MsFlags, mount},
-    sched::{CloneFlags, unshare},
-};
-
+use evictd_tests::{mounts, prelude::*, scrape::value};
 /// From now on this process reads the machine's memory from a file.
 fn read_from(meminfo: &Path) -> std::io::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    let none: Option<&str> = None;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-    mount(Some(meminfo), "/proc/meminfo", none, MsFlags::MS_BIND, none)?;
-    Ok(())
+    mounts::apart()?;
+    mounts::bind(meminfo, Path::new("/proc/meminfo"))
 }
 
 #[test]
 fn the_machines_memory_is_followed() {
     skip_if!(not_root());
-    skip_if!(
-        evictd_tests::cgroup::memory_root()
-            .is_none()
-            .then_some("no memory cgroups here")
-    );
+    skip_if!(memory_root().is_none().then_some("no memory cgroups here"));
     let mut files = Files::new(Path::new("/"), &json!([]));
     let address = free_address().unwrap();
     files.config.as_object_mut().unwrap().remove("scope");
@@ -48,14 +36,12 @@ fn the_machines_memory_is_followed() {
         let bytes = kib * 1024;
         // As the kubelet computes it: single precision.
         let share = (bytes as f64 * f64::from(0.01_f32)) as u64;
-        let capacity = format!("evictd_signal_capacity{{signal=\"memory.available\"}} {bytes}");
-        let threshold = "evictd_threshold{signal=\"memory.available\",hard=\"true\"} ";
+        let capacity = "evictd_signal_capacity{signal=\"memory.available\"}";
+        let threshold = "evictd_threshold{signal=\"memory.available\",hard=\"true\"}";
         until(Duration::from_secs(15), || {
-            let text = metrics(&address).unwrap_or_default();
-            let amount = text.lines().find_map(|line| line.strip_prefix(threshold));
-            let amount = amount.and_then(|amount| amount.parse::<u64>().ok());
-            text.lines().any(|line| line == capacity)
-                && amount.is_some_and(|a| a.abs_diff(share) < 2)
+            let amount = value(&address, threshold);
+            value(&address, capacity) == Some(bytes)
+                && amount.is_some_and(|amount| amount.abs_diff(share) < 2)
         })
     };
     assert!(shows(kib));
@@ -65,6 +51,6 @@ fn the_machines_memory_is_followed() {
     assert!(shows(kib * 2), "plugged in");
     has(kib - (64 << 10));
     assert!(shows(kib - (64 << 10)), "a balloon");
-    assert!(until(SOON, || said() == 2), "{}", agent.log());
+    assert!(until(SOON, || said() == 2));
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }

@@ -17,17 +17,13 @@ fn a_changed_threshold_is_in_force() {
     let (_scope, mut files, mut agent, mut hog) = running("reload");
     files.config["evictionHard"] = json!({ "memory.available": "180Mi" });
     files.write().unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
     let records = files.wait_for(2);
     let [Record::MetInForce(_), Record::Evicted(eviction), ..] = &records[..] else {
         panic!("{records:?}");
     };
     assert_eq!(eviction.threshold, 180 * MIB);
-    assert!(
-        eviction.message.contains("Threshold quantity: 180Mi"),
-        "{}",
-        eviction.message
-    );
+    has(&eviction.message, &["Threshold quantity: 180Mi"]);
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
@@ -49,26 +45,22 @@ fn the_threshold_of_the_pods_cgroup_comes_and_goes() {
     files.write().unwrap();
     assert!(until(SOON, || changes(&agent) == 1));
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(watched(&agent), 0, "{}", agent.log());
+    assert_eq!(watched(&agent), 0);
 
     files.config["shadow"] = json!(false);
     files.config["evictionHard"] = json!({ "nodefs.available": "1" });
     files.write().unwrap();
-    assert!(until(SOON, || watched(&agent) == 1), "{}", agent.log());
+    assert!(until(SOON, || watched(&agent) == 1));
     // Below the threshold that is no longer there: 240 of 256 MiB.
     let mut hog = Hog::start(&dir, &["--mib", "240"]).unwrap();
     let memory = MemoryCgroup::open(&dir).unwrap();
     assert!(until(SOON, || memory.usage().unwrap() >= 240 * MIB));
     std::thread::sleep(Duration::from_secs(1));
-    assert!(
-        hog.is_alive() && files.records().is_empty(),
-        "{}",
-        agent.log()
-    );
+    assert!(hog.is_alive() && files.records().is_empty());
 
     files.config["evictionHard"] = json!({ "memory.available": "10%" });
     files.write().unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
     let records = files.wait_for(2);
     let [Record::MetInForce(_), Record::Evicted(eviction), ..] = &records[..] else {
         panic!("{records:?}");
@@ -95,10 +87,10 @@ fn a_mistake_leaves_the_last_good_one_in_force() {
         std::thread::sleep(Duration::from_millis(2500));
         assert!(hog.is_alive() && files.records().is_empty(), "{mistake}");
     }
-    assert!(agent.log().contains("the file is empty"), "{}", agent.log());
+    assert!(agent.log().contains("the file is empty"));
     files.config["evictionHard"] = json!({ "memory.available": "180Mi" });
     files.write().unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
@@ -121,7 +113,7 @@ fn shadow_mode_can_be_left_and_entered() {
     assert!(hog.is_alive());
     files.config["shadow"] = json!(false);
     files.write().unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
@@ -131,8 +123,7 @@ fn a_kubelet_configuration_that_is_missing_is_taken_when_it_comes() {
     skip_if!(not_root());
     let scope = TestCgroup::new("nokubelet", 256 * MIB).unwrap();
     let mut files = Files::new(scope.path(), &json!([]));
-    let address = free_address().unwrap();
-    files.config["metricsAddress"] = json!(address);
+    let address = listen(&mut files.config, "metricsAddress");
     files.config.as_object_mut().unwrap().remove("evictionHard");
     let kubelet = files.dir().join("kubelet.yaml");
     let kubelet_config = ["--kubelet-config", kubelet.to_str().unwrap()];

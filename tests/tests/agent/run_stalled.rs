@@ -14,8 +14,7 @@ fn stall(
 ) {
     let scope = TestCgroup::new(node, 256 * MIB).unwrap();
     let (mut files, [hog_dir, _]) = Files::hog_and_calm(&scope);
-    let health = free_address().unwrap();
-    files.config["healthAddress"] = json!(health);
+    let health = listen(&mut files.config, "healthAddress");
     let mut agent = files.start(&[]);
     let says = |what: &str| until(TIMEOUT, || get(&health, probe).unwrap().contains(what));
     assert!(is_ready(&health));
@@ -44,7 +43,7 @@ fn is_ready(health: &str) -> bool {
 }
 
 fn is_evicted(hog: &mut Hog, _: &Files) {
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
 }
 
 #[test]
@@ -76,8 +75,8 @@ fn a_stalled_manager_holds_up_no_end() {
         // SAFETY: plain integers; the agent was not waited for.
         unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGTERM) };
         let log = |line| until(SOON, || agent.log().contains(line));
-        assert!(log("the control loop hangs"), "{}", agent.log());
-        assert!(log("stopped"), "{}", agent.log());
+        assert!(log("the control loop hangs"));
+        assert!(log("stopped"));
     };
     // A traced thread is gone when its tracer is.
     std::thread::scope(|threads| threads.spawn(stall).join().unwrap());
@@ -90,8 +89,7 @@ fn a_stalled_fast_path_is_named() {
     // The standby may evict in its place, and the kernel's OOM killer may come: only the name matters here.
     let scope = TestCgroup::new("stallfast", 256 * MIB).unwrap();
     let (mut files, _) = Files::hog_and_calm(&scope);
-    let health = free_address().unwrap();
-    files.config["healthAddress"] = json!(health);
+    let health = listen(&mut files.config, "healthAddress");
     let mut agent = files.start(&[]);
     let says = |what: &str| until(TIMEOUT, || get(&health, "/healthz").unwrap().contains(what));
     assert!(is_ready(&health));

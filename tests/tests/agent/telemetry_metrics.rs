@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     fs::File,
     io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{TcpListener, TcpStream},
 };
 
 use evictd_tests::{
@@ -12,16 +12,11 @@ use evictd_tests::{
     prelude::*,
 };
 
-/// An address that is not in use at the moment.
-fn address() -> SocketAddr {
-    free_address().unwrap().parse().unwrap()
-}
-
-fn ask(address: SocketAddr, request: &str) -> String {
+fn ask(address: &str, request: &str) -> String {
     ask_with(address, request, "")
 }
 
-fn ask_with(address: SocketAddr, request: &str, headers: &str) -> String {
+fn ask_with(address: &str, request: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(20)))
@@ -33,7 +28,7 @@ fn ask_with(address: SocketAddr, request: &str, headers: &str) -> String {
 }
 
 /// Series with their values; comments left out.
-fn scrape(address: SocketAddr) -> HashMap<String, f64> {
+fn scrape(address: &str) -> HashMap<String, f64> {
     let text = ask(address, "GET /metrics");
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
     assert!(
@@ -56,8 +51,7 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     skip_if!(not_root());
     let scope = TestCgroup::new("metrics", 256 * MIB).unwrap();
     let (mut files, dir) = Files::hog(&scope);
-    let address = address();
-    files.config["metricsAddress"] = json!(address);
+    let address = &listen(&mut files.config, "metricsAddress");
     let mut agent = files.start(&[]);
     assert!(ask(address, "GET /healthz").ends_with("\r\n\r\nok\n"));
 
@@ -71,10 +65,8 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     assert_eq!(before[capacity], (256 * MIB) as f64);
     let threshold = "evictd_threshold{signal=\"memory.available\",hard=\"true\"}";
     assert_eq!(before[threshold], (64 * MIB) as f64);
-    assert_eq!(
-        before["evictd_condition{condition=\"MemoryPressure\"}"],
-        0.0
-    );
+    let condition = "evictd_condition{condition=\"MemoryPressure\"}";
+    assert_eq!(before[condition], 0.0);
     let hook = |name: &String| name.starts_with("evictd_hook_info{signal=\"memory.available\"");
     assert_eq!(before.keys().filter(|name| hook(name)).count(), 1);
     let evictions = "evictd_evictions_total{signal=\"memory.available\",shadow=\"false\"}";
@@ -83,7 +75,6 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     let mut hog = Hog::start(&dir, &["--mib", "1000"]).unwrap();
     hog.wait().unwrap();
     let freed = "evictd_stage_seconds_count{stage=\"freed\"}";
-    let condition = "evictd_condition{condition=\"MemoryPressure\"}";
     let mut after = HashMap::new();
     until(Duration::from_secs(20), || {
         after = scrape(address);
@@ -95,10 +86,8 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
         assert_eq!(after.get(&count), Some(&1.0), "{stage}");
     }
     assert_eq!(after["evictd_fastpath_events_dropped_total"], 0.0);
-    assert_eq!(
-        after["evictd_reports_dropped_total"], 0.0,
-        "its former name"
-    );
+    // Its former name.
+    assert_eq!(after["evictd_reports_dropped_total"], 0.0);
     let owner =
         "evictd_pod_evictions_total{namespace=\"default\",owner_kind=\"\",shadow=\"false\"}";
     assert_eq!(after[owner], 1.0);
@@ -109,10 +98,8 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     let text = ask_with(address, "GET /metrics", accept);
     assert!(text.contains("\r\nContent-Type: application/openmetrics-text; version=1.0.0"));
     assert!(text.ends_with("# EOF\n"), "{text}");
-    assert_eq!(
-        after[condition], 1.0,
-        "the dip was over before anybody else looked"
-    );
+    // The dip was over before any other component looked.
+    assert_eq!(after[condition], 1.0);
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
@@ -123,8 +110,7 @@ fn promtool_finds_no_fault() {
     skip_if!(promtool().err());
     let scope = TestCgroup::new("promtool", 256 * MIB).unwrap();
     let (mut files, [hog, _]) = Files::hog_and_calm(&scope);
-    let address = address();
-    files.config["metricsAddress"] = json!(address);
+    let address = &listen(&mut files.config, "metricsAddress");
     let mut agent = files.start(&[]);
     let mut hog = Hog::start(&hog, &["--mib", "1000"]).unwrap();
     hog.wait().unwrap();
@@ -149,8 +135,7 @@ fn readers_that_ask_for_the_wrong_thing_are_told() {
     skip_if!(not_root());
     let scope = TestCgroup::new("readers", 128 * MIB).unwrap();
     let mut files = Files::new(scope.path(), &json!([]));
-    let address = address();
-    files.config["metricsAddress"] = json!(address);
+    let address = &listen(&mut files.config, "metricsAddress");
     let mut agent = files.start(&[]);
     assert!(ask(address, "GET /").starts_with("HTTP/1.1 404"));
     assert!(ask(address, "POST /metrics").starts_with("HTTP/1.1 405"));
@@ -163,16 +148,17 @@ fn idle_connections_hold_up_no_probe() {
     skip_if!(not_root());
     let scope = TestCgroup::new("idle", 128 * MIB).unwrap();
     let mut files = Files::new(scope.path(), &json!([]));
-    let [metrics, health] = [address(), address()];
-    files.config["metricsAddress"] = json!(metrics);
-    files.config["healthAddress"] = json!(health);
+    let metrics = &listen(&mut files.config, "metricsAddress");
+    let health = &listen(&mut files.config, "healthAddress");
     let mut agent = files.start(&[]);
-    let connect = |address| (0..40).map(move |_| TcpStream::connect(address).unwrap());
-    let mut idle: Vec<_> = connect(metrics).chain(connect(health)).collect();
-    let ready = wait_for(Duration::from_secs(30), || {
-        ask(health, "GET /readyz").ends_with("ok\n").then_some(())
-    });
-    assert!(ready.is_some(), "{}", ask(health, "GET /readyz"));
+    let connect = |address: &String| TcpStream::connect(address).unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..40 {
+        idle.extend([metrics, health].map(connect));
+    }
+    let within = Duration::from_secs(30);
+    let is_ready = || ask(health, "GET /readyz").ends_with("ok\n");
+    assert!(until(within, is_ready), "{}", ask(health, "GET /readyz"));
     for path in ["/healthz", "/livez", "/readyz"] {
         let said = ask(health, &format!("GET {path}"));
         assert!(said.ends_with("\r\n\r\nok\n"), "{path}: {said}");
@@ -200,16 +186,13 @@ fn an_agent_that_goes_on_is_well_again() {
     skip_if!(not_root());
     let scope = TestCgroup::new("goes-on", 128 * MIB).unwrap();
     let mut files = Files::new(scope.path(), &json!([]));
-    let health = address();
-    files.config["healthAddress"] = json!(health);
+    let health = &listen(&mut files.config, "healthAddress");
     let agent = files.start(&[]);
     agent.stop().unwrap();
     std::thread::sleep(Duration::from_secs(11));
     agent.go_on().unwrap();
-    let well = wait_for(Duration::from_secs(30), || {
-        ask(health, "GET /healthz").ends_with("ok\n").then_some(())
-    });
-    assert!(well.is_some());
+    let is_well = || ask(health, "GET /healthz").ends_with("ok\n");
+    assert!(until(Duration::from_secs(30), is_well));
 }
 
 /// The kubelet does not start it anew, and a rolling update waits.
@@ -218,8 +201,7 @@ fn an_agent_that_starts_is_alive_but_not_ready() {
     skip_if!(not_root());
     let scope = TestCgroup::new("starts", 128 * MIB).unwrap();
     let mut files = Files::new(scope.path(), &json!([]));
-    let health = address();
-    files.config["healthAddress"] = json!(health);
+    let health = &listen(&mut files.config, "healthAddress");
     let early = |child: &std::process::Child| {
         let stream = wait_for(Duration::from_secs(30), || TcpStream::connect(health).ok());
         let mut stream = stream.unwrap();

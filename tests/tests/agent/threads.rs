@@ -44,8 +44,8 @@ fn the_threads_are_those_of_the_table() {
     assert_eq!(table.get("manager"), Some(&1));
     let scope = TestCgroup::new("threads", 256 * MIB).unwrap();
     let (mut files, _) = Files::hog_and_calm(&scope);
-    files.config["healthAddress"] = json!(free_address().unwrap());
-    files.config["metricsAddress"] = json!(free_address().unwrap());
+    listen(&mut files.config, "healthAddress");
+    listen(&mut files.config, "metricsAddress");
     let agent = files.start(&[]);
     let expected = |name: &str| {
         let name = match name.split_once('/') {

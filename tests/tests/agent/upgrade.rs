@@ -51,21 +51,20 @@ impl Node {
     }
 
     /// The hog is evicted, and the journal says so.
-    fn evicts_the_hog(&mut self, agent: &Agent) {
+    fn evicts_the_hog(&mut self) {
         assert_eq!(self.hog().wait().unwrap(), Some(libc::SIGKILL));
         self.evicted += 1;
         let is_written = || self.files.evicted().len() == self.evicted;
-        assert!(until(SOON, is_written), "{}", agent.log());
+        assert!(until(SOON, is_written));
         assert_eq!(self.files.evicted().last().unwrap(), "hog");
         let incidents = || self.reports(&binary().unwrap()).len() == self.evicted;
-        assert!(until(SOON, incidents), "{}", agent.log());
+        assert!(until(SOON, incidents));
     }
 
     /// The hog uses too much and stays: what the agents before have evicted counts.
     fn spares_the_hog(&self, agent: &Agent) {
         let mut hog = self.hog();
-        let said = || agent.log().contains("no pod may be evicted");
-        assert!(until(SOON, said), "{}", agent.log());
+        assert!(agent.says("no pod may be evicted"));
         assert!(hog.is_alive());
     }
 
@@ -100,8 +99,8 @@ fn to_this_version_and_back() {
     let mut guards = Vec::new();
     for program in [&before, &now, &before] {
         let agent = node.start(program);
-        node.evicts_the_hog(&agent);
-        assert!(until(SOON, || node.guards() <= 1), "{}", agent.log());
+        node.evicts_the_hog();
+        assert!(until(SOON, || node.guards() <= 1));
         guards.push(node.guards());
         // SIGKILL: the next one finds what it has left.
         drop(agent);
@@ -114,8 +113,7 @@ fn to_this_version_and_back() {
         assert_eq!(node.reports(program).len(), node.evicted);
         drop(agent);
     }
-    let memory = MemoryCgroup::open(node.scope.path()).unwrap();
-    assert_eq!(memory.oom_kills().unwrap(), 0);
+    assert_eq!(node.scope.oom_kills().unwrap(), 0);
     assert!(node.calm.is_alive());
     let config = node.files.write().unwrap();
     let detach = Command::new(&now)
@@ -138,10 +136,9 @@ fn an_agent_that_ends_watches_while_it_reports() {
         .map(|(name, number)| member.pod(name, number, "BestEffort", 0, None).unwrap());
     let mut agent = member.start().unwrap();
     let hang = InjectedFault::Hang;
-    member.server.state().fails("", "", 100_000, hang);
+    member.server.fails("", "", 100_000, hang);
     let goes = |pod: &Path| {
-        let mut hog = Hog::start(pod, &["--mib", "1024"]).unwrap();
-        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        Hog::until_killed(pod, &["--mib", "1024"]);
     };
     goes(&first);
     assert!(member.wait(SOON, |m| m.evictions().len() == 1));
@@ -151,14 +148,9 @@ fn an_agent_that_ends_watches_while_it_reports() {
     goes(&second);
     let has_ended = || agent.has_ended().unwrap();
     assert!(until(SOON, has_ended));
-    assert!(
-        asked.elapsed() < Duration::from_secs(15),
-        "{:?}",
-        asked.elapsed()
-    );
-    let names: Vec<String> = member.evictions().into_iter().map(|e| e.name).collect();
-    assert_eq!(names, ["first", "second"], "{}", agent.log());
-    let memory = MemoryCgroup::open(member.cgroup.path()).unwrap();
-    assert_eq!(memory.oom_kills().unwrap(), 0);
-    assert!(agent.log().contains("stopped"), "{}", agent.log());
+    let took = asked.elapsed();
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    assert_eq!(member.evicted(2), ["first", "second"]);
+    assert_eq!(member.cgroup.oom_kills().unwrap(), 0);
+    assert!(agent.log().contains("stopped"));
 }

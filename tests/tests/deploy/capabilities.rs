@@ -85,7 +85,6 @@ fn a_pod_is_evicted_with_these_capabilities_alone() {
     let mask = granted().iter().fold(0, |mask, c| mask | 1 << c) & effective("self");
     assert_eq!(effective(agent.pid()), mask);
 
-    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    Hog::until_killed(&wild, &["--mib", "1024"]);
     only_wild_is_evicted(&member, &mut bystander);
 }

@@ -155,11 +155,9 @@ pub fn cast(member: &ClusterNode) -> (Hog, PathBuf) {
 }
 
 pub fn only_wild_is_evicted(member: &ClusterNode, bystander: &mut Hog) {
-    let is_reported = member.wait(SOON, |m| m.reported().len() == 1);
-    assert!(is_reported, "it is reported");
+    assert_eq!(member.outcomes(1).len(), 1, "it is reported");
     assert!(bystander.is_alive());
-    let evictions = member.evictions();
-    assert_eq!((evictions.len(), &*evictions[0].name), (1, "wild"));
+    assert_eq!(member.evicted(1), ["wild"]);
 }
 
 /// A field of `/proc/PID/status`.

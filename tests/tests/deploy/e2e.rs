@@ -66,9 +66,10 @@ fn cluster() -> ApiServer {
     {
         let mut state = server.state();
         let memory = json!({"memory": "256Mi"});
-        state.node["status"]["capacity"] = memory.clone();
-        state.node["status"]["allocatable"] = memory;
-        state.node["status"]["nodeInfo"] = json!({
+        let status = &mut state.node_mut()["status"];
+        status["capacity"] = memory.clone();
+        status["allocatable"] = memory;
+        status["nodeInfo"] = json!({
             "bootID": "b", "machineID": "m", "containerRuntimeVersion": "containerd://2.1.4",
             "kubeletVersion": "v1.36.0", "kernelVersion": "6.18.0",
         });
@@ -101,13 +102,14 @@ fn an_evictd_that_is_there_already_is_left_alone() {
         "kind": "DaemonSet", "apiVersion": "apps/v1",
         "metadata": {"name": "evictd", "namespace": "evictd", "managedFields": [{"manager": "helm"}]},
     });
-    server.state().others.insert(path.to_owned(), theirs);
+    server.state().objects.insert(path.to_owned(), theirs);
+    let before = server.state().objects.len();
     let images = ["--image", "evictd:1", "--hog-image", "hog:1"];
     let arguments = [&images[..], &["--kubelet-config", "none"]].concat();
     let said = fails(&server, &arguments, Path::new("/nowhere"));
     assert!(said.contains("Give --installed to use it"), "{said}");
     let state = server.state();
-    assert_eq!(state.others.len(), 1);
+    assert_eq!(state.objects.len(), before);
     assert_eq!(state.count("PATCH", "") + state.count("DELETE", ""), 0);
 }
 
@@ -135,10 +137,11 @@ fn images_come_into_the_nodes_containerd() {
     {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let mut state = server.state();
-        let info = &mut state.node["status"]["nodeInfo"];
+        let info = &mut state.node_mut()["status"]["nodeInfo"];
         info["bootID"] = read("/proc/sys/kernel/random/boot_id").trim().into();
         info["machineID"] = read("/etc/machine-id").trim().into();
     }
+    let before = server.state().objects.len();
     let archives = archives.path().to_str().unwrap();
     let said = fails(&server, &["--archives", archives], &containerd.socket());
     assert!(said.contains("(this machine)"), "{said}");
@@ -146,7 +149,7 @@ fn images_come_into_the_nodes_containerd() {
         let imported = format!("imported localhost/{name}:{VERSION}");
         assert!(said.contains(&imported), "{said}");
     }
-    assert!(server.state().others.is_empty(), "{said}");
+    assert_eq!(server.state().objects.len(), before, "{said}");
     let pods = Pods::connect(&containerd.socket()).unwrap();
     let sandbox = or_skip!(pods.sandbox("imported"));
     let reference = format!("localhost/hog:{VERSION}");

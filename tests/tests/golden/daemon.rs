@@ -53,8 +53,7 @@ fn a_daemon_shows_and_writes_as_ever() {
         state.annotate_node(PAUSED, Some("true"));
     }
     member.cgroup_of(&uid, "Burstable").unwrap();
-    let address = free_address().unwrap();
-    member.config["metricsAddress"] = json!(address);
+    let address = listen(&mut member.config, "metricsAddress");
     member.config["cluster"]["fleetBrake"] = json!({"configMap": "evictd/evictd-fleet"});
     let state = member.dir().join("state");
     fs::create_dir(&state).unwrap();
@@ -64,7 +63,7 @@ fn a_daemon_shows_and_writes_as_ever() {
     let wanted = ["journal.jsonl", "lock", "cluster.jsonl", "policies.json"];
     let is_there = |name: &&str| state.join(name).exists();
     let written = until(SOON, || wanted.iter().all(is_there));
-    assert!(written, "{}", agent.log());
+    assert!(written);
     let asked = until(SOON, || !state.join("policies.asked").exists());
     assert!(asked, "policies.asked is taken away when it is answered");
     let has_looked = || {
@@ -74,7 +73,7 @@ fn a_daemon_shows_and_writes_as_ever() {
                 .all(|name| text.contains(name))
         })
     };
-    assert!(until(SOON, has_looked), "{}", agent.log());
+    assert!(until(SOON, has_looked));
     let text = metrics(&address).unwrap();
     let (_, text) = text.split_once("\r\n\r\n").unwrap();
     check("metrics.txt", &families(text));

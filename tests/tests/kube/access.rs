@@ -1,15 +1,13 @@
 //! Rights, tokens and the kubelet's configuration.
 
 use evictd_config::ConfigMapName;
-use evictd_kube::{access, client::ApiClient, scraper_access::SCRAPER_RIGHTS};
+use evictd_kube::{access, scraper_access::SCRAPER_RIGHTS};
 use evictd_tests::prelude::*;
 
 /// Each missing right is named, and no other.
 #[test]
 fn every_missing_right_is_named() {
     let server = ApiServer::start().unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let kubeconfig = server.kubeconfig(dir.path()).unwrap();
     let denied = [
         "create pods/eviction",
         "patch nodes/status",
@@ -26,31 +24,29 @@ fn every_missing_right_is_named() {
     server.state().denied.extend(denied.map(str::to_owned));
     let runtime = current_thread().unwrap();
     let missing = runtime.block_on(async {
-        let connection = Arc::new(ApiClient::open(Some(kubeconfig)).await.unwrap());
+        let connection = server.client().await;
         access::check(&connection, Some(&pause), None, SCRAPER_RIGHTS).await
     });
-    let names: Vec<String> = missing
+    let names = missing
         .iter()
-        .map(|r| format!("{} {}", r.verb, r.name()))
-        .collect();
-    assert_eq!(names, denied);
-    assert_eq!(
-        server.state().count("POST", "selfsubjectaccessreviews"),
-        access::RIGHTS.len()
-            + access::ENDPOINT_RIGHTS.len()
-            + access::PAUSE_RIGHTS.len()
-            + SCRAPER_RIGHTS.len()
-    );
+        .map(|right| format!("{} {}", right.verb, right.name()));
+    assert_eq!(names.collect::<Vec<_>>(), denied);
+    let asked = [
+        access::RIGHTS.len(),
+        access::ENDPOINT_RIGHTS.len(),
+        access::PAUSE_RIGHTS.len(),
+        SCRAPER_RIGHTS.len(),
+    ];
+    let reviews = server.count("POST", "selfsubjectaccessreviews");
+    assert_eq!(reviews, asked.iter().sum::<usize>());
     let state = server.state();
     let slice = state.requests.iter().find_map(|r| {
         let asked = &r.body["spec"]["resourceAttributes"];
         (asked["resource"] == "endpointslices").then_some(asked)
     });
     let slice = slice.unwrap();
-    assert_eq!(
-        (&slice["namespace"], &slice["name"]),
-        (&json!("default"), &json!("kubernetes"))
-    );
+    let slice = [&slice["namespace"], &slice["name"]];
+    assert_eq!(slice, ["default", "kubernetes"]);
     let last = state.requests.last().unwrap();
     let asked = &last.body["spec"]["resourceAttributes"];
     assert_eq!(asked["name"], "evictd-pause");
@@ -61,33 +57,24 @@ fn every_missing_right_is_named() {
 #[test]
 fn an_eviction_survives_its_token() {
     skip_if!(not_root());
-    let member = ClusterNode::new("token", 256).unwrap();
+    let (member, wild) = ClusterNode::with_wild("token").unwrap();
     member.server.state().token = Some("first".into());
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let _agent = member.start().unwrap();
     member.server.state().token = Some("second".into());
     fs::write(member.dir().join("token"), "second").unwrap();
-    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(member.wait(SOON, |m| m.reported().len() == 1));
-    assert_eq!(member.reported()[0].outcome, "deleted");
+    member.evicts(&wild, "deleted");
 }
 
 /// A right that is missing for good: tried a few times, given up, and said; the agent goes on.
 #[test]
 fn a_report_that_is_forbidden_is_given_up_in_the_end() {
     skip_if!(not_root());
-    let member = ClusterNode::new("forbidden", 256).unwrap();
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
-    member
-        .server
-        .state()
-        .fails("DELETE", "/pods/wild", 100, InjectedFault::Status(403));
+    let (member, wild) = ClusterNode::with_wild("forbidden").unwrap();
+    let forbidden = InjectedFault::Status(403);
+    member.server.fails("DELETE", "/pods/wild", 100, forbidden);
     let _agent = member.start().unwrap();
-    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(member.wait(Duration::from_secs(60), |m| m.reported().len() == 1));
-    let outcome = &member.reported()[0].outcome;
+    Hog::until_killed(&wild, &["--mib", "1024"]);
+    let outcome = &member.outcomes(1)[0];
     assert!(outcome.starts_with("refused: 403 Forbidden"), "{outcome}");
 }
 
@@ -107,13 +94,10 @@ fn an_unusable_kubeconfig_is_bad_input() {
 fn thresholds_come_from_the_kubelets_file() {
     let dir = tempfile::tempdir().unwrap();
     let kubelet = dir.path().join("kubelet.yaml");
-    fs::write(
-        &kubelet,
-        "kind: KubeletConfiguration\nevictionHard: {memory.available: 321Mi}\n",
-    )
-    .unwrap();
+    let text = "kind: KubeletConfiguration\nevictionHard: {memory.available: 321Mi}\n";
+    fs::write(&kubelet, text).unwrap();
     let config = dir.path().join("config.json");
-    let thresholds = |document: serde_json::Value| {
+    let thresholds = |document: Value| {
         fs::write(&config, document.to_string()).unwrap();
         let output = agent::evictd(&["thresholds", "-o", "json"], &[("--config", &config)]);
         String::from_utf8(output.stdout).unwrap()
@@ -142,19 +126,13 @@ fn drop_ins_of_the_kubelet_are_followed() {
     member.config["cluster"]["kubeletConfigDir"] = json!(directory);
     let mut agent = member.start().unwrap();
     let in_force = |mib: u64| {
-        let line = format!(
-            "evictd_threshold{{signal=\"memory.available\",hard=\"true\"}} {}",
-            mib * MIB
-        );
+        let series = "evictd_threshold{signal=\"memory.available\",hard=\"true\"}";
+        let line = format!("{series} {}", mib * MIB);
         let shown = until(SOON, || shows(&address, &line));
-        assert!(shown, "{line}: {}", agent.log());
+        assert!(shown, "{line}");
     };
     in_force(40);
-    let said = agent.log();
-    assert!(
-        said.contains("kubelet.conf.d: "),
-        "a missing directory is said: {said}"
-    );
+    assert!(agent.says("kubelet.conf.d: "), "a missing directory");
     fs::create_dir(&directory).unwrap();
     let write = |name: &str, quantity: &str| {
         let text = format!("evictionHard: {{memory.available: {quantity}}}\n");
@@ -171,7 +149,7 @@ fn drop_ins_of_the_kubelet_are_followed() {
     // What is wrong changes nothing.
     write("30-wrong.conf", "ten");
     let refused = || shows(&address, "evictd_configuration_refused_total 1");
-    assert!(until(SOON, refused), "{}", agent.log());
+    assert!(until(SOON, refused));
     in_force(48);
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
@@ -180,30 +158,21 @@ fn drop_ins_of_the_kubelet_are_followed() {
 #[test]
 fn thresholds_come_from_the_running_kubelet() {
     skip_if!(not_root());
-    let mut member = ClusterNode::new("configz", 256).unwrap();
-    let recorded = fs::read_to_string(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings/kubelet/configz.json"),
-    );
-    let mut configz: serde_json::Value = serde_json::from_str(&recorded.unwrap()).unwrap();
+    let (mut member, wild) = ClusterNode::with_wild("configz").unwrap();
+    let recordings = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings");
+    let recorded = fs::read_to_string(recordings.join("kubelet/configz.json"));
+    let mut configz: Value = serde_json::from_str(&recorded.unwrap()).unwrap();
     configz["kubeletconfig"]["evictionHard"] = json!({"memory.available": "180Mi"});
-    member.server.state().configz = configz;
-    member
-        .config
-        .as_object_mut()
-        .unwrap()
-        .remove("evictionHard");
+    let path = "/api/v1/nodes/n2/proxy/configz";
+    let mut state = member.server.state();
+    state.objects.insert(path.to_owned(), configz);
+    drop(state);
+    let config = member.config.as_object_mut().unwrap();
+    config.remove("evictionHard");
     member.config["cluster"]["configz"] = true.into();
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let _agent = member.start().unwrap();
-    assert_eq!(
-        member
-            .server
-            .state()
-            .count("GET", "/nodes/n2/proxy/configz"),
-        1
-    );
-    let mut hog = Hog::start(&wild, &["--mib", "90"]).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(member.wait(SOON, |m| m.evictions().len() == 1));
+    assert_eq!(member.server.count("GET", path), 1);
+    Hog::until_killed(&wild, &["--mib", "90"]);
+    assert_eq!(member.evicted(1), ["wild"]);
     assert_eq!(member.evictions()[0].threshold, 180 << 20);
 }

@@ -1,6 +1,6 @@
 //! The agent's test of the admission policies, against the scripted API server.
 
-use evictd_kube::{admission, client::ApiClient};
+use evictd_kube::admission;
 use evictd_tests::prelude::*;
 
 const SOON: Duration = Duration::from_millis(20);
@@ -10,25 +10,23 @@ const NEVER: Duration = Duration::from_secs(3600);
 /// whether it has ended.
 fn tested(faults: Vec<InjectedFault>, again: Duration) -> (usize, u64, bool) {
     let server = ApiServer::start().unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let kubeconfig = server.kubeconfig(dir.path()).unwrap();
     for what in faults {
-        server.state().fails("POST", "/events", 1, what);
+        server.fails("POST", "/events", 1, what);
     }
     let runtime = current_thread().unwrap();
     let (connection, ended) = runtime.block_on(async {
-        let connection = Arc::new(ApiClient::open(Some(kubeconfig)).await.unwrap());
+        let connection = server.client().await;
         let test = admission::check(&connection, &[SOON, SOON], again);
         let ended = tokio::time::timeout(Duration::from_secs(2), test).await;
         (Arc::clone(&connection), ended.is_ok())
     });
     let state = server.state();
-    assert!(state.events.is_empty(), "nothing comes of it");
-    assert!(
-        state
-            .all("POST", "/events")
-            .all(|r| r.query == "dryRun=All" && r.body["reportingInstance"] == "another/node")
-    );
+    let made = state.all_of(Collection::Events).next();
+    assert!(made.is_none(), "nothing comes of it");
+    for asked in state.all("POST", "/events") {
+        assert_eq!(asked.query, "dryRun=All");
+        assert_eq!(asked.body["reportingInstance"], "another/node");
+    }
     assert_eq!(connection.counters.forbidden.get(), 0);
     let counted = connection.counters.not_held_to_node.get();
     (state.requests.len(), counted, ended)
@@ -52,13 +50,9 @@ fn a_policy_that_refuses_ends_the_test() {
 
 #[test]
 fn only_a_policy_ends_the_test() {
-    for says_nothing in [
-        InjectedFault::Status(500),
-        InjectedFault::Status(422),
-        InjectedFault::NoRight,
-        InjectedFault::Terminating,
-    ] {
-        let refused = InjectedFault::Status(403);
+    use InjectedFault::{NoRight, Status, Terminating};
+    for says_nothing in [Status(500), Status(422), NoRight, Terminating] {
+        let refused = Status(403);
         assert_eq!(tested(vec![says_nothing], NEVER), (1, 0, false));
         assert_eq!(tested(vec![says_nothing, refused], SOON), (2, 0, true));
     }

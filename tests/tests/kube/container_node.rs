@@ -3,19 +3,11 @@
 
 use std::os::unix::process::CommandExt as _;
 
-use evictd_tests::prelude::*;
-use nix::{
-    mount::{MsFlags, mount},
-    sched::{CloneFlags, unshare},
-};
-
+use evictd_tests::{mounts, prelude::*};
 /// From now on this process sees the node's cgroup alone.
 fn see_only(node: &Path, root: &Path) -> std::io::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    let none: Option<&str> = None;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-    mount(Some(node), root, none, MsFlags::MS_BIND, none)?;
-    Ok(())
+    mounts::apart()?;
+    mounts::bind(node, root)
 }
 
 /// Its memory is the container's limit, and a pod is known from its first moment on, long before all directories are compared.
@@ -33,17 +25,11 @@ fn a_pod_of_a_node_that_is_a_container_is_seen_and_evicted() {
     });
     let mut agent = agent.unwrap();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
-    let mut hog = Hog::start(&wild, &["--mib", "1024", "--rate", "200"]).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(
-        member.wait(SOON, |m| m.evictions().len() == 1),
-        "{}",
-        agent.log()
-    );
+    Hog::until_killed(&wild, &["--mib", "1024", "--rate", "200"]);
+    assert_eq!(member.evicted(1).len(), 1);
     assert_eq!(member.evictions()[0].uid, ClusterNode::uid(1));
-    let scope = MemoryCgroup::open(member.cgroup.path()).unwrap();
-    assert_eq!(scope.oom_kills().unwrap(), 0);
+    assert_eq!(member.cgroup.oom_kills().unwrap(), 0);
     let capacity = format!("capacity={}", 256 * MIB);
-    assert!(agent.log().contains(&capacity), "{}", agent.log());
+    assert!(agent.log().contains(&capacity));
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }

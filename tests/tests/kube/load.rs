@@ -94,18 +94,17 @@ fn the_load_of_one_agent_is_what_the_page_says() {
     let mut member = ClusterNode::new("load", 512).unwrap();
     member.config["evictionPressureTransitionPeriod"] = "10s".into();
     // Each pressure has its taint: more requests than with the default.
-    member.config["cluster"]["taint"] = serde_json::json!({"setAfter": "0s"});
+    member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
     // As the chart has it.
     member.config["cluster"]["pauseConfigMap"] = "evictd/evictd-pause".into();
-    member.config["cluster"]["fleetBrake"] =
-        serde_json::json!({"configMap": "evictd/evictd-fleet"});
+    member.config["cluster"]["fleetBrake"] = json!({"configMap": "evictd/evictd-fleet"});
     for name in ["evictd-fleet", ENTRIES] {
         let mut state = member.server.state();
-        state.put_config_map("evictd", name, serde_json::json!({}));
+        state.put_config_map("evictd", name, json!({}));
     }
     member.config["cluster"]["admissionPolicies"] = true.into();
     let refused = InjectedFault::Status(403);
-    member.server.state().fails("POST", "/events", 1, refused);
+    member.server.fails("POST", "/events", 1, refused);
     let groups: Vec<_> = (0..BURST)
         .map(|i| {
             let name = format!("wild-{i}");
@@ -128,19 +127,17 @@ fn the_load_of_one_agent_is_what_the_page_says() {
     let rest = load(&member.server.state());
     assert_eq!(rest, Load::new(), "an agent at rest asks for nothing");
 
-    let mut one = Hog::start(&groups[0], &["--mib", "2048"]).unwrap();
-    assert_eq!(one.wait().unwrap(), Some(libc::SIGKILL));
+    Hog::until_killed(&groups[0], &["--mib", "2048"]);
     assert!(member.wait(SOON, |m| m.reported().len() == 1));
     assert!(member.server.wait(SOON, |s| s.count("PATCH", ENTRIES) == 1));
-    let clean = |s: &State| !s.node.to_string().contains("evictd.dev/");
+    let clean = |s: &State| !s.node().to_string().contains("evictd.dev/");
     assert!(member.server.wait(SOON, clean));
     let one = settle(&member);
 
     forget(&member);
     let begin = Instant::now();
     for (done, group) in groups.iter().enumerate().skip(1) {
-        let mut hog = Hog::start(group, &["--mib", "2048"]).unwrap();
-        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        Hog::until_killed(group, &["--mib", "2048"]);
         assert!(member.wait(SOON, |m| m.reported().len() == done + 1));
     }
     assert!(member.server.wait(SOON, clean));
@@ -157,11 +154,8 @@ fn the_load_of_one_agent_is_what_the_page_says() {
     if std::env::var_os("EVICTD_WRITE_DOCS").is_some() {
         fs::write(&path, &page).unwrap();
     }
-    assert_eq!(
-        fs::read_to_string(&path).unwrap(),
-        page,
-        "docs/api-load.md is out of date"
-    );
+    let before = fs::read_to_string(&path).unwrap();
+    assert_eq!(before, page, "docs/api-load.md is out of date");
 }
 
 fn total(load: &Load) -> usize {

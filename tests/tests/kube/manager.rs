@@ -4,6 +4,7 @@
 use evictd_store::incident::files::read as read_incident;
 use evictd_tests::prelude::*;
 
+const FULL: &str = "EvictdDiskPressure";
 /// Directories are walked once in it.
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -15,31 +16,22 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
     member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
     member.config["evictionMaxPodGracePeriod"] = json!(3);
-    let address = free_address().unwrap();
-    member.config["metricsAddress"] = json!(address);
+    let address = listen(&mut member.config, "metricsAddress");
     let guarded = member.pod("guarded", 1, "BestEffort", 0, None).unwrap();
     let free = member.pod("free", 2, "BestEffort", 0, None).unwrap();
-    member
-        .server
-        .state()
-        .budgets
-        .insert("default/guarded".into());
+    member.server.state().budgets.insert("guarded".into());
     let mut agent = member.start().unwrap();
     // As the kubelet's own, it takes effect without a restart.
     member.config["evictionMaxPodGracePeriod"] = json!(7);
     member.write().unwrap();
-    let is_in_force = |_: &ClusterNode| agent.log().contains("has changed and is in force");
-    assert!(member.wait(SOON, is_in_force), "{}", agent.log());
+    assert!(agent.says("has changed and is in force"));
     let mut first = Hog::start(&guarded, &["--mib", "70"]).unwrap();
     let mut second = Hog::start(&free, &["--mib", "50"]).unwrap();
     let asked = |pod: &str| {
-        let state = member.server.state();
-        state.count("POST", &format!("/pods/{pod}/eviction"))
+        let path = format!("/pods/{pod}/eviction");
+        member.server.count("POST", &path)
     };
-    assert!(
-        member.wait(SOON, |_| asked("free") > 0),
-        "the next one is asked"
-    );
+    assert!(member.wait(SOON, |_| asked("free") > 0), "the next one");
     assert!(asked("guarded") > 0, "the first one was asked before");
     {
         let state = member.server.state();
@@ -50,27 +42,21 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     }
     // The agent does not kill: the kubelet would end the pod that was asked.
     assert!(first.is_alive() && second.is_alive());
-    assert!(member.wait(SOON, |m| {
-        m.server.state().has_condition("EvictdMemoryPressure")
-    }));
-    let records = member.records();
-    let asked = |record: &Record| match record {
-        Record::Asked(asked) if asked.name == "free" => Some(asked.clone()),
-        _ => None,
+    let pressed = "EvictdMemoryPressure";
+    assert!(member.server.wait(SOON, |s| s.has_condition(pressed)));
+    let asked = |name: &str| {
+        let mut records = member.records().into_iter();
+        records.find_map(|record| match record {
+            Record::Asked(asked) if asked.name == name => Some(asked),
+            _ => None,
+        })
     };
-    let asked = records
-        .iter()
-        .find_map(asked)
-        .expect("it is in the journal");
-    let is_agreed = |m: &ClusterNode| {
-        let records = m.records();
-        records.iter().any(|r| matches!(r, Record::Counted(_)))
-    };
-    assert!(member.wait(SOON, is_agreed));
+    let (asked, _) = (asked("free").unwrap(), asked("guarded").unwrap());
+    let is_agreed = |record: &Record| matches!(record, Record::Counted(_));
+    assert!(member.wait(SOON, |m| m.records().iter().any(is_agreed)));
     // The alerts of a fleet see it as they see a pod that was killed.
-    let counted = "evictd_evictions_total{signal=\"memory.available\",shadow=\"false\"} 1\n";
-    let is_counted = |_: &ClusterNode| metrics(&address).is_ok_and(|text| text.contains(counted));
-    assert!(member.wait(SOON, is_counted), "{}", agent.log());
+    let counted = "evictd_evictions_total{signal=\"memory.available\",shadow=\"false\"} 1";
+    assert!(until(SOON, || shows(&address, counted)));
     // The kubelet has ended it.
     drop(second);
     assert_eq!(agent.terminate().unwrap(), Some(0));
@@ -78,11 +64,6 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     let incident = incident.expect("who goes has a report");
     assert_eq!(incident.asked, Some(*asked));
     assert!(incident.finish.is_some_and(|finish| finish.exited > 0));
-    assert!(
-        records
-            .iter()
-            .any(|r| matches!(r, Record::Asked(a) if a.name == "guarded"))
-    );
 }
 
 // R8: above half of the threshold the kubelet has time to reclaim, and no pod goes when it has.
@@ -100,9 +81,7 @@ fn pods_wait_for_what_the_kubelet_reclaims() {
     fs::create_dir(&images).unwrap();
     let order = |what: &str| format!("{what} {} 2500", images.display());
     forker.order(&order("make")).unwrap();
-    assert!(member.wait(SOON, |m| {
-        m.server.state().has_condition("EvictdDiskPressure")
-    }));
+    assert!(member.server.wait(SOON, |s| s.has_condition(FULL)));
     // What the kubelet's image garbage collection would do.
     forker.order(&order("remove")).unwrap();
     std::thread::sleep(Duration::from_secs(18));
@@ -123,7 +102,7 @@ fn with_empty_dir(
     let dir = pods.join("volumes/kubernetes.io~empty-dir/scratch");
     fs::create_dir_all(&dir).unwrap();
     let mut state = member.server.state();
-    let mut pod = state.pods[&("default".to_owned(), name.to_owned())].clone();
+    let mut pod = state.get(Collection::Pods, "default", name);
     pod["spec"]["volumes"] = json!([{ "name": "scratch", "emptyDir": volume }]);
     state.put_pod(pod);
     dir
@@ -149,7 +128,7 @@ fn a_pod_above_its_own_limit_is_no_disruption() {
     let fill = |dir: &PathBuf| fs::write(dir.join("data"), vec![1; 3 << 20]).unwrap();
     fill(&dirs[0]);
     let agent = member.start().unwrap();
-    assert!(member.wait(SOON, |m| m.reported().len() == 1));
+    assert_eq!(member.outcomes(1).len(), 1);
     member.server.go_away();
     fill(&dirs[1]);
     assert!(member.wait(2 * MINUTE, |m| m.evictions().len() == 2));
@@ -157,15 +136,12 @@ fn a_pod_above_its_own_limit_is_no_disruption() {
     drop(agent);
     member.server.come_back().unwrap();
     let mut agent = member.start().unwrap();
-    assert!(member.wait(SOON, |m| m.reported().len() == 2));
+    assert_eq!(member.outcomes(2).len(), 2);
     let signals: Vec<_> = member.evictions().into_iter().map(|e| e.signal).collect();
     assert_eq!(signals, ["emptydirfs.limit", "emptydirfs.limit"]);
-    {
-        let state = member.server.state();
-        for name in ["first", "second"] {
-            assert_eq!(state.count("DELETE", &format!("/pods/{name}")), 1);
-            assert_eq!(state.count("PATCH", &format!("/pods/{name}/status")), 0);
-        }
+    for path in ["/pods/first", "/pods/second"] {
+        assert_eq!(member.server.count("DELETE", path), 1);
+        assert_eq!(member.server.count("PATCH", path), 0);
     }
     assert!(hogs[0].is_alive(), "the other one has no limit");
     assert_eq!(agent.terminate().unwrap(), Some(0));
@@ -186,27 +162,15 @@ fn a_full_disk_takes_the_pod_that_fills_it() {
     let mut forker = Forker::start(Some(&greedy)).unwrap();
     let mut agent = member.start().unwrap();
     let _ = forker.order(&format!("make {} 4000", dir.display()));
-    assert!(
-        member.wait(SOON, |m| !m.reported().is_empty()),
-        "it is reported"
-    );
-    let evictions = member.evictions();
-    assert_eq!(evictions.len(), 1, "{evictions:?}");
-    assert_eq!(
-        (&*evictions[0].name, &*evictions[0].signal),
-        ("greedy", "nodefs.inodesFree")
-    );
+    assert_eq!(member.outcomes(1).len(), 1);
+    assert_eq!(member.evicted(1), ["greedy"]);
+    assert_eq!(member.evictions()[0].signal, "nodefs.inodesFree");
     assert!(quiet.order("hold 0").is_ok(), "nobody else dies");
-    assert!(member.wait(SOON, |m| {
-        m.server.state().has_condition("EvictdDiskPressure")
-    }));
-    {
-        let state = member.server.state();
-        assert_eq!(state.count("DELETE", "/pods/greedy"), 1);
-        assert_eq!(state.count("DELETE", ""), 1);
-        // R18: this is a disruption.
-        assert_eq!(state.count("PATCH", "/pods/greedy/status"), 1);
-    }
+    assert!(member.server.wait(SOON, |s| s.has_condition(FULL)));
+    assert_eq!(member.server.count("DELETE", "/pods/greedy"), 1);
+    assert_eq!(member.server.count("DELETE", ""), 1);
+    // R18: this is a disruption.
+    assert_eq!(member.server.count("PATCH", "/pods/greedy/status"), 1);
     assert!(dir.is_dir(), "what is left is the kubelet's to remove");
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }

@@ -6,8 +6,16 @@ use evictd_tests::{
     prelude::*,
 };
 
+/// A node whose taint is gone after a second without a recreation.
+fn node(name: &str) -> ClusterNode {
+    let mut member = ClusterNode::new(name, 256).unwrap();
+    member.config["evictionPressureTransitionPeriod"] = "1s".into();
+    member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
+    member
+}
+
 /// Another pod of the same DaemonSet; returns the cgroup of its container.
-fn replacement(member: &ClusterNode, number: u64) -> std::path::PathBuf {
+fn replacement(member: &ClusterNode, number: u64) -> PathBuf {
     let uid = ClusterNode::uid(number);
     let mut pod = apiserver::pod(&format!("wild-{number}"), &uid, "BestEffort", 0, None);
     let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "wild", "uid": "ds", "controller": true});
@@ -26,26 +34,19 @@ fn has_taint(state: &State) -> bool {
 #[test]
 fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
     skip_if!(not_root());
-    let mut member = ClusterNode::new("comeback", 256).unwrap();
-    // Without a recreation the taint is gone after a second.
-    member.config["evictionPressureTransitionPeriod"] = "1s".into();
-    member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
-    let address = free_address().unwrap();
-    member.config["metricsAddress"] = address.as_str().into();
-    let recreations = |count: u32| {
+    let mut member = node("comeback");
+    let address = listen(&mut member.config, "metricsAddress");
+    let recreations = |count: usize| {
         let line = format!("evictd_recreations_total {count}");
-        let address = address.clone();
-        move |_: &ClusterNode| shows(&address, &line)
+        until(SOON, || shows(&address, &line))
     };
     let mut dir = replacement(&member, 1);
     let mut agent = member.start().unwrap();
     for number in 1..=3 {
         // No pod has come back before the second one.
-        let is_counted = member.wait(SOON, recreations(number - 1));
-        assert!(is_counted, "{number}: {}", agent.log());
-        let mut hog = Hog::start(&dir, &["--mib", "1024"]).unwrap();
-        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-        assert!(member.wait(SOON, |m| m.reported().len() == number as usize));
+        assert!(recreations(number - 1), "{number}");
+        Hog::until_killed(&dir, &["--mib", "1024"]);
+        assert_eq!(member.outcomes(number).len(), number);
         if number == 1 {
             let open = member.server.wait(SOON, |s| !has_taint(s));
             assert!(open, "nobody has come back");
@@ -55,9 +56,9 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
             let shut = has_taint(&member.server.state());
             assert!(shut, "it is held for longer than the period");
         }
-        dir = replacement(&member, u64::from(number) + 1);
+        dir = replacement(&member, number as u64 + 1);
     }
-    assert!(member.wait(SOON, recreations(3)));
+    assert!(recreations(3));
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
@@ -75,19 +76,16 @@ fn returned(member: &ClusterNode) -> Vec<(u32, u64)> {
 #[test]
 fn the_door_stays_shut_when_the_agent_is_killed() {
     skip_if!(not_root());
-    let mut member = ClusterNode::new("comekill", 256).unwrap();
-    member.config["evictionPressureTransitionPeriod"] = "1s".into();
-    member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
+    let member = node("comekill");
     let mut dir = replacement(&member, 1);
     let mut agent = member.start().unwrap();
-    for number in 1..=4_u32 {
-        let mut hog = Hog::start(&dir, &["--mib", "1024"]).unwrap();
-        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-        assert!(member.wait(SOON, |m| m.reported().len() == number as usize));
+    for number in 1..=4 {
+        Hog::until_killed(&dir, &["--mib", "1024"]);
+        assert_eq!(member.outcomes(number).len(), number);
         // SIGKILL. The third pod comes while no agent runs.
         drop(agent);
         if number == 3 {
-            dir = replacement(&member, u64::from(number) + 1);
+            dir = replacement(&member, number as u64 + 1);
         }
         agent = member.start().unwrap();
         if number > 1 {
@@ -96,9 +94,9 @@ fn the_door_stays_shut_when_the_agent_is_killed() {
             assert!(has_taint(&member.server.state()), "{number}");
         }
         if number != 3 {
-            dir = replacement(&member, u64::from(number) + 1);
+            dir = replacement(&member, number as u64 + 1);
         }
-        assert!(member.wait(SOON, |m| returned(m).len() == number as usize));
+        assert!(member.wait(SOON, |m| returned(m).len() == number));
     }
     let doubled = [(1, 60), (2, 120), (3, 240), (4, 480)];
     assert_eq!(returned(&member), doubled);

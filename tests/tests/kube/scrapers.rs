@@ -60,8 +60,7 @@ impl Served {
     }
 
     fn reviews(&self) -> [usize; 2] {
-        ["/tokenreviews", "/subjectaccessreviews"]
-            .map(|path| self.node.server.state().count("POST", path))
+        ["/tokenreviews", "/subjectaccessreviews"].map(|path| self.node.server.count("POST", path))
     }
 }
 
@@ -74,22 +73,14 @@ fn metrics_are_read_by_those_who_may() {
         let scrapers = &mut served.node.server.state().scrapers;
         scrapers.insert(token.to_owned(), (user.to_owned(), may));
     };
-    knows(
-        "prometheus-token",
-        "system:serviceaccount:monitoring:prometheus",
-        true,
-    );
+    let prometheus = "system:serviceaccount:monitoring:prometheus";
+    knows("prometheus-token", prometheus, true);
     knows("tenant-token", "system:serviceaccount:shop:default", false);
     let mut agent = served.node.start().unwrap();
     assert_eq!(served.status(None), "401");
     assert_eq!(served.status(Some("forged")), "401");
     assert_eq!(served.status(Some("tenant-token")), "403");
-    assert_eq!(
-        served.status(Some("prometheus-token")),
-        "200",
-        "{}",
-        agent.log()
-    );
+    assert_eq!(served.status(Some("prometheus-token")), "200");
     assert_eq!(served.reviews(), [3, 2]);
     // What the server has said holds for a while.
     for _ in 0..20 {
@@ -113,20 +104,13 @@ fn without_an_answer_of_the_api_server_no_metrics_are_shown() {
     served.node.server.state().scrapers.extend(scrapers);
     let mut agent = served.node.start().unwrap();
     assert_eq!(served.status(Some("known")), "200");
-    for what in [InjectedFault::Status(500), InjectedFault::Status(403)] {
-        served
-            .node
-            .server
-            .state()
-            .fails("POST", "/tokenreviews", 1, what);
+    let fails = |what| served.node.server.fails("POST", "/tokenreviews", 1, what);
+    for code in [500, 403] {
+        fails(InjectedFault::Status(code));
         let token = format!("{}", served.reviews()[0]);
-        assert_eq!(served.status(Some(&token)), "503", "{}", agent.log());
+        assert_eq!(served.status(Some(&token)), "503");
     }
-    served
-        .node
-        .server
-        .state()
-        .fails("POST", "/tokenreviews", 1, InjectedFault::Hang);
+    fails(InjectedFault::Hang);
     let mut waits = served.authority.connect(served.address).unwrap();
     let request = "GET /metrics HTTP/1.1\r\nAuthorization: Bearer hangs\r\n\r\n";
     waits.write_all(request.as_bytes()).unwrap();
@@ -136,10 +120,8 @@ fn without_an_answer_of_the_api_server_no_metrics_are_shown() {
     // Its review takes no longer than any request, and it is told, or its time is over.
     let mut text = String::new();
     let _ = waits.read_to_string(&mut text);
-    assert!(
-        text.is_empty() || text.starts_with("HTTP/1.1 503"),
-        "{text}"
-    );
+    let is_told = text.starts_with("HTTP/1.1 503");
+    assert!(is_told || text.is_empty(), "{text}");
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
@@ -156,14 +138,10 @@ fn a_renewed_certificate_is_taken() {
         drop(served.authority.connect(served.address).unwrap());
         agent.log().contains("metricsTls.certificateFile: ")
     };
-    assert!(until(SOON, said), "{}", agent.log());
+    assert!(until(SOON, said));
     let next = Authority::new().unwrap();
     served.renew(&next);
-    assert!(
-        until(SOON, || next.connect(served.address).is_ok()),
-        "{}",
-        agent.log()
-    );
+    assert!(until(SOON, || next.connect(served.address).is_ok()));
     served.authority = next;
     assert_eq!(served.status(None), "200");
     assert_eq!(agent.terminate().unwrap(), Some(0));
@@ -177,10 +155,8 @@ fn without_files_the_certificate_is_the_agents_own() {
     served.node.config["metricsTls"] = json!({});
     let _agent = served.node.start().unwrap();
     let refused = served.authority.connect(served.address).unwrap_err();
-    assert!(
-        refused.to_string().contains("invalid peer certificate"),
-        "{refused}"
-    );
+    let refused = refused.to_string();
+    assert!(refused.contains("invalid peer certificate"), "{refused}");
 }
 
 /// Bad input: one line that names the field, exit code 2.
@@ -194,20 +170,17 @@ fn what_cannot_be_used_is_named() {
     fs::write(dir.join("empty"), "").unwrap();
     let file = |name: &str| json!(dir.join(name));
     let both = |certificate: &str, key: &str| json!({ "certificateFile": file(certificate), "privateKeyFile": file(key) });
-    let cases: [(Value, &str); 7] = [
-        (both("nowhere", "tls.key"), "metricsTls.certificateFile: "),
+    let alone = |field: &str, name: &str| json!({ field: file(name) });
+    let field = |name: &str| format!("metricsTls.{name}: ");
+    let (certificate, key) = (field("certificateFile"), field("privateKeyFile"));
+    let cases = [
+        (both("nowhere", "tls.key"), &*certificate),
         (both("empty", "tls.key"), "has no certificate"),
-        (both("tls.crt", "nowhere"), "metricsTls.privateKeyFile: "),
-        (both("tls.crt", "other.key"), "metricsTls.privateKeyFile: "),
-        (
-            json!({ "certificateFile": file("tls.crt") }),
-            "metricsTls.certificateFile: ",
-        ),
-        (
-            json!({ "privateKeyFile": file("tls.key") }),
-            "metricsTls.privateKeyFile: ",
-        ),
-        (json!({ "certFile": "/a" }), "metricsTls.certFile: "),
+        (both("tls.crt", "nowhere"), &key),
+        (both("tls.crt", "other.key"), &key),
+        (alone("certificateFile", "tls.crt"), &certificate),
+        (alone("privateKeyFile", "tls.key"), &key),
+        (alone("certFile", "tls.crt"), &field("certFile")),
     ];
     for (tls, expected) in cases {
         let mut config = served.node.config.clone();

@@ -12,10 +12,9 @@ fn exchange(server: &ApiServer, request: &Value, body: &Value) -> (u64, Value) {
     use std::io::{Read as _, Write as _};
     let address = server.url().trim_start_matches("http://").to_owned();
     let mut stream = std::net::TcpStream::connect(&address).unwrap();
-    let body = if body.is_null() {
-        String::new()
-    } else {
-        body.to_string()
+    let body = match body {
+        Value::Null => String::new(),
+        body => body.to_string(),
     };
     write!(
         stream,
@@ -39,28 +38,14 @@ fn refusals_are_the_recorded_ones() {
     let server = ApiServer::start().unwrap();
     {
         let mut state = server.state();
-        state.put_pod(pod(
-            "free-1",
-            "643b88bf-5ab1-450b-a239-7f9bcca4b4d8",
-            "Burstable",
-            0,
-            None,
-        ));
-        state.put_pod(pod(
-            "free-2",
-            "53a44280-ff00-416c-a66d-742c0ad41a05",
-            "Burstable",
-            0,
-            None,
-        ));
-        state.put_pod(pod(
-            "web-1",
-            "00000000-0000-0000-0000-000000000001",
-            "Burstable",
-            0,
-            None,
-        ));
-        state.budgets.insert("default/web-1".into());
+        for (name, uid) in [
+            ("free-1", "643b88bf-5ab1-450b-a239-7f9bcca4b4d8"),
+            ("free-2", "53a44280-ff00-416c-a66d-742c0ad41a05"),
+            ("web-1", "00000000-0000-0000-0000-000000000001"),
+        ] {
+            state.put_pod(pod(name, uid, "Burstable", 0, None));
+        }
+        state.budgets.insert("web-1".into());
     }
     for name in [
         "delete-not-found",
@@ -83,9 +68,8 @@ fn refusals_are_the_recorded_ones() {
 #[test]
 fn lists_and_events_have_the_recorded_form() {
     let server = ApiServer::start().unwrap();
-    server
-        .state()
-        .put_pod(pod("free-1", "u1", "Burstable", 0, None));
+    let free = pod("free-1", "u1", "Burstable", 0, None);
+    server.state().put_pod(free);
     let recorded = recording("pods-list-by-node");
     let (code, list) = exchange(&server, &recorded["request"], &Value::Null);
     assert_eq!(code, 200);
@@ -107,9 +91,6 @@ fn lists_and_events_have_the_recorded_form() {
 
     let review = recording("selfsubjectaccessreview");
     let (code, answer) = exchange(&server, &review["request"], &review["request"]["body"]);
-    assert_eq!(
-        (code, &answer["status"]["allowed"]),
-        (201, &Value::Bool(true))
-    );
-    assert_eq!(server.state().count("POST", "selfsubjectaccessreviews"), 1);
+    assert_eq!((code, &answer["status"]["allowed"]), (201, &true.into()));
+    assert_eq!(server.count("POST", "selfsubjectaccessreviews"), 1);
 }

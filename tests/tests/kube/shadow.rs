@@ -36,7 +36,7 @@ fn shadow_mode_sends_nothing_but_events() {
     let told = member.server.wait(SOON, |s| {
         events(s, "WouldEvict") == 1 && events(s, "WouldSetConditions") > 0
     });
-    assert!(told, "{}", agent.log());
+    assert!(told);
     assert!(member.wait(SOON, |m| m.reported().len() == 1));
     assert!(hog.is_alive(), "nothing was killed");
     // The kubelet finds the shortage too.
@@ -47,7 +47,7 @@ fn shadow_mode_sends_nothing_but_events() {
         let mut records = m.records().into_iter();
         records.any(|r| matches!(r, Record::KubeletEvicted(e) if e.name == "other"))
     });
-    assert!(written, "{}", agent.log());
+    assert!(written);
     // By then the turn of this agent to write the policy's status would have come.
     std::thread::sleep(SPREAD + Duration::from_secs(1));
     drop(hog);
@@ -66,9 +66,7 @@ fn shadow_mode_sends_nothing_but_events() {
     let decision = &compared["wouldEvict"][0];
     assert_eq!(decision["pod"], "default/wild");
     assert_eq!(decision["kubelet"]["pod"], "default/other");
-    assert_eq!(
-        (&compared["kubeletActed"], &compared["nothingFollowed"]),
-        (&json!(1), &json!(0))
-    );
+    assert_eq!(compared["kubeletActed"], 1);
+    assert_eq!(compared["nothingFollowed"], 0);
     assert!(compared["nodeChanges"].as_u64() > Some(0), "{compared}");
 }

@@ -2,66 +2,56 @@
 
 use std::os::unix::process::CommandExt as _;
 
-use evictd_tests::{prelude::*, tls::Authority};
-use nix::{
-    mount::{MsFlags, mount},
-    sched::{CloneFlags, unshare},
-};
+use evictd_tests::{mounts, prelude::*, tls::Authority};
+use nix::mount::{MsFlags, mount};
+
+/// A node with a pod, and the pod's cgroup; its API server speaks TLS.
+fn with_tls(name: &str) -> (ClusterNode, PathBuf) {
+    let server = ApiServer::start_tls().unwrap();
+    let member = ClusterNode::of(server, name, 256).unwrap();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    (member, wild)
+}
 
 /// A hog is evicted, and the server has heard of it.
-fn an_eviction_is_reported(member: &ClusterNode) {
-    let mut hog = Hog::start(
-        &member
-            .cgroup_of(&ClusterNode::uid(1), "BestEffort")
-            .unwrap(),
-        &["--mib", "1024"],
-    )
-    .unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(member.wait(SOON, |m| m.reported().len() == 1));
-    assert_eq!(member.reported()[0].outcome, "deleted");
-    assert_eq!(member.evictions()[0].name, "wild");
+fn an_eviction_is_reported(member: &ClusterNode, wild: &Path) {
+    member.evicts(wild, "deleted");
+    assert_eq!(member.evicted(1), ["wild"]);
 }
 
 #[test]
 fn a_kubeconfig_with_an_authority() {
     skip_if!(not_root());
-    let member = ClusterNode::of(ApiServer::start_tls().unwrap(), "tls", 256).unwrap();
-    member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let (member, wild) = with_tls("tls");
     let _agent = member.start().unwrap();
-    an_eviction_is_reported(&member);
+    an_eviction_is_reported(&member, &wild);
 }
 
 /// The cluster's authority is rotated while the agent runs: the file with it is read again.
 #[test]
 fn an_authority_that_is_rotated_is_trusted() {
     skip_if!(not_root());
-    let server = ApiServer::start_tls().unwrap();
-    let mut member = ClusterNode::of(server, "rotated", 256).unwrap();
-    member.pod("wild", 1, "BestEffort", 0, None).unwrap();
-    let agent = member.start().unwrap();
+    let (mut member, wild) = with_tls("rotated");
+    let _agent = member.start().unwrap();
     let has_begun = |m: &ClusterNode| m.server.state().watches() > 1;
-    assert!(member.wait(SOON, has_begun), "{}", agent.log());
+    assert!(member.wait(SOON, has_begun));
     // The others come with them.
     std::thread::sleep(Duration::from_secs(1));
     let watches = member.server.state().watches();
     let file = member.dir().join("ca.crt");
-    member
-        .server
-        .rotate_authority(|pem| fs::write(file, pem))
-        .unwrap();
+    let rotated = member.server.rotate_authority(|pem| fs::write(file, pem));
+    rotated.unwrap();
     // Each of them, as before.
     let are_watched = |m: &ClusterNode| m.server.state().watches() >= watches;
-    assert!(member.wait(SOON, are_watched), "{}", agent.log());
-    an_eviction_is_reported(&member);
+    assert!(member.wait(SOON, are_watched));
+    an_eviction_is_reported(&member, &wild);
 }
 
 /// Without TLS, on a machine that has no certificates of authorities.
 #[test]
 fn plain_http_needs_no_authority() {
     skip_if!(not_root());
-    let member = ClusterNode::new("plain", 256).unwrap();
-    member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let (member, wild) = ClusterNode::with_wild("plain").unwrap();
     let config = member.write().unwrap();
     let _agent = Agent::start_as(&config, &[], |command| {
         let none = member.dir().join("none");
@@ -70,15 +60,14 @@ fn plain_http_needs_no_authority() {
             .env("SSL_CERT_DIR", none);
     })
     .unwrap();
-    an_eviction_is_reported(&member);
+    an_eviction_is_reported(&member, &wild);
 }
 
 /// As a DaemonSet's pod finds it: two variables, and three files at a fixed place.
 #[test]
 fn the_service_account_of_a_pod() {
     skip_if!(not_root());
-    let mut member = ClusterNode::of(ApiServer::start_tls().unwrap(), "account", 256).unwrap();
-    member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let (mut member, wild) = with_tls("account");
     member.server.state().token = Some("mounted".into());
     let account = member.dir().join("kubernetes.io/serviceaccount");
     fs::create_dir_all(&account).unwrap();
@@ -99,35 +88,28 @@ fn the_service_account_of_a_pod() {
         unsafe { command.pre_exec(move || mount_account(&secrets)) };
     });
     let _agent = agent.unwrap();
-    an_eviction_is_reported(&member);
+    an_eviction_is_reported(&member, &wild);
 }
 
 /// The account's files where they are looked for, seen by this process and its children only.
 fn mount_account(from: &Path) -> std::io::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS)?;
+    mounts::apart()?;
     let none: Option<&str> = None;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
     // `/run` holds nothing that the agent needs here, and may lack the directory.
     mount(none, "/run", Some("tmpfs"), MsFlags::empty(), none)?;
     nix::unistd::mkdir("/run/secrets", nix::sys::stat::Mode::S_IRWXU)?;
-    mount(Some(from), "/run/secrets", none, MsFlags::MS_BIND, none)?;
-    Ok(())
+    mounts::bind(from, Path::new("/run/secrets"))
 }
 
 /// A server that is not the cluster's: the agent does its work with what the cgroups tell, and sends nothing there.
 #[test]
 fn an_untrusted_certificate() {
     skip_if!(not_root());
-    let member = ClusterNode::of(ApiServer::start_tls().unwrap(), "distrust", 256).unwrap();
-    member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let (member, wild) = with_tls("distrust");
     fs::write(member.dir().join("ca.crt"), Authority::new().unwrap().pem()).unwrap();
     let _agent = member.start().unwrap();
-    let wild = member
-        .cgroup_of(&ClusterNode::uid(1), "BestEffort")
-        .unwrap();
-    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(member.wait(SOON, |m| m.evictions().len() == 1));
+    Hog::until_killed(&wild, &["--mib", "1024"]);
+    assert_eq!(member.evicted(1).len(), 1);
     assert_eq!(member.evictions()[0].uid, ClusterNode::uid(1));
     assert!(member.reported().is_empty());
     assert!(member.server.state().requests.is_empty(), "nobody came in");

@@ -1,49 +1,34 @@
 //! The watch of the node's pods against a server that is slow, silent, forgetful or away.
 
-use evictd_kube::{
-    client::ApiClient,
-    watch::pods::{self, Shared},
-};
-use evictd_tests::{apiserver::pod, prelude::*};
+use std::ops::Deref;
+
+use evictd_kube::watch::pods::{self, Shared};
+use evictd_tests::{apiserver::pod, prelude::*, watch_fixture::Following};
 use jiff::{SignedDuration, Timestamp};
 
 struct Watching {
-    server: ApiServer,
+    following: Following,
     shared: Arc<Shared>,
-    connection: Arc<ApiClient>,
-    dir: tempfile::TempDir,
-    // The watch ends when this is dropped.
-    _stop: tokio::sync::oneshot::Sender<()>,
+}
+
+impl Deref for Watching {
+    type Target = Following;
+
+    fn deref(&self) -> &Following {
+        &self.following
+    }
 }
 
 fn start(prepare: impl FnOnce(&mut ApiServer)) -> Watching {
-    let mut server = ApiServer::start().unwrap();
-    prepare(&mut server);
-    let dir = tempfile::tempdir().unwrap();
-    let kubeconfig = server.kubeconfig(dir.path()).unwrap();
-    let runtime = current_thread().unwrap();
-    let (connection, shared) = (
-        runtime.block_on(ApiClient::open(Some(kubeconfig))).unwrap(),
-        Arc::new(Shared::default()),
-    );
-    let connection = Arc::new(connection);
-    let watch = pods::run(Arc::clone(&connection), NODE.into(), Arc::clone(&shared));
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            tokio::select! {
-                () = watch => {}
-                _ = stopped => {}
-            }
-        });
-    });
-    Watching {
-        server,
-        shared,
-        connection,
-        dir,
-        _stop: stop,
-    }
+    let following = Following::new(prepare).unwrap();
+    let (connection, shared) = (Arc::clone(&following.connection), Arc::default());
+    following.spawn(pods::run(connection, NODE.into(), Arc::clone(&shared)));
+    Watching { following, shared }
+}
+
+/// A server that has a pod, `a`.
+fn with_a(server: &mut ApiServer) {
+    server.state().put_pod(pod("a", "ua", "Burstable", 0, None));
 }
 
 impl Watching {
@@ -64,40 +49,37 @@ impl Watching {
 
     fn lists(&self) -> usize {
         let state = self.server.state();
-        state
-            .requests
-            .iter()
-            .filter(|r| r.path == "/api/v1/pods" && !r.query.contains("watch"))
-            .count()
+        let lists = state.all("GET", "/api/v1/pods");
+        lists.filter(|r| !r.query.contains("watch")).count()
+    }
+
+    /// Waits for so many requests.
+    fn has_asked(&self, times: usize) -> bool {
+        self.server.wait(SOON, |s| s.requests.len() == times)
     }
 }
 
 /// One list from the cache, one watch with bookmarks, both of this node only; then changes as they come.
 #[test]
 fn one_list_and_one_watch_of_this_node() {
-    let w = start(|server| {
-        server.state().put_pod(pod("a", "ua", "Burstable", 0, None));
-    });
+    let w = start(with_a);
     assert!(w.knows(&["ua"]));
-    w.server.wait(SOON, |s| s.requests.len() == 2);
+    w.has_asked(2);
     w.put("b", "ub");
     assert!(w.knows(&["ua", "ub"]));
-    w.server.state().remove_pod("default", "a");
+    w.server.state().remove(Collection::Pods, "default", "a");
     assert!(w.knows(&["ub"]));
     let state = w.server.state();
     assert_eq!(state.requests.len(), 2, "{:?}", state.requests);
-    let [list, watch] = &state.requests[..] else {
-        unreachable!()
-    };
-    for part in ["fieldSelector=spec.nodeName%3Dn2", "resourceVersion=0"] {
-        assert!(list.query.contains(part), "{}", list.query);
-    }
-    for part in [
-        "fieldSelector=spec.nodeName%3Dn2",
-        "allowWatchBookmarks=true",
-        "resourceVersion=600",
+    for (request, part) in [
+        (0, "fieldSelector=spec.nodeName%3Dn2"),
+        (0, "resourceVersion=0"),
+        (1, "fieldSelector=spec.nodeName%3Dn2"),
+        (1, "allowWatchBookmarks=true"),
+        (1, "resourceVersion=600"),
     ] {
-        assert!(watch.query.contains(part), "{}", watch.query);
+        let query = &state.requests[request].query;
+        assert!(query.contains(part), "{query}");
     }
 }
 
@@ -106,29 +88,25 @@ fn one_list_and_one_watch_of_this_node() {
 fn bookmarks_spare_a_list() {
     let w = start(|_| {});
     assert!(w.knows(&[]));
-    assert!(w.server.wait(SOON, |s| s.requests.len() == 2));
+    assert!(w.has_asked(2));
     w.server.state().bookmark();
     let version = w.server.state().version;
     // What the bookmark tells must have arrived before the watch ends.
     std::thread::sleep(Duration::from_millis(200));
     w.server.state().end_watches();
-    assert!(w.server.wait(SOON, |s| s.requests.len() == 3));
+    assert!(w.has_asked(3));
     let query = w.server.state().requests[2].query.clone();
-    assert!(
-        query.contains(&format!("resourceVersion={version}")),
-        "{query}"
-    );
+    let expected = format!("resourceVersion={version}");
+    assert!(query.contains(&expected), "{query}");
     assert_eq!(w.lists(), 1);
 }
 
 /// 410 inside the stream: a new list, during which nothing is forgotten.
 #[test]
 fn too_old_means_a_new_list() {
-    let w = start(|server| {
-        server.state().put_pod(pod("a", "ua", "Burstable", 0, None));
-    });
+    let w = start(with_a);
     assert!(w.knows(&["ua"]));
-    assert!(w.server.wait(SOON, |s| s.requests.len() == 2));
+    assert!(w.has_asked(2));
     w.server.state().expire();
     w.put("b", "ub");
     assert!(w.knows(&["ua", "ub"]));
@@ -154,7 +132,7 @@ fn evictions_during_an_outage_are_seen() {
         state.put_pod(pod("a", "ua", "Burstable", 0, None));
     });
     assert!(w.knows(&["ua"]));
-    assert!(w.server.wait(SOON, |s| s.requests.len() == 2));
+    assert!(w.has_asked(2));
     {
         let mut state = w.server.state();
         // No watcher hears of it.
@@ -176,11 +154,11 @@ fn evictions_during_an_outage_are_seen() {
 fn connections_are_kept_alive() {
     let w = start(|_| {});
     assert!(w.knows(&[]));
-    assert!(w.server.wait(SOON, |s| s.requests.len() == 2));
+    assert!(w.has_asked(2));
     let port = format!(":{:04X}", w.server.address().port());
     // `get_tcp4_sock`: timer 2 of an established connection is the keepalive.
     let is_kept = || {
-        let sockets = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let sockets = fs::read_to_string("/proc/self/net/tcp").unwrap();
         sockets.lines().any(|socket| {
             let fields: Vec<&str> = socket.split_whitespace().collect();
             fields.get(2).is_some_and(|peer| peer.ends_with(&port))
@@ -197,16 +175,14 @@ fn an_outage_is_outlasted() {
     let mut w = start(ApiServer::go_away);
     std::thread::sleep(Duration::from_millis(300));
     assert!(!w.shared.with(|store| store.is_synced()));
-    w.server.come_back().unwrap();
+    w.following.server.come_back().unwrap();
     w.put("a", "ua");
     assert!(w.knows(&["ua"]));
-    w.server.go_away();
+    w.following.server.go_away();
     w.put("b", "ub");
-    assert!(
-        w.shared.with(|store| store.get("ua").is_some()),
-        "not forgotten"
-    );
-    w.server.come_back().unwrap();
+    let is_known = w.shared.with(|store| store.get("ua").is_some());
+    assert!(is_known, "not forgotten");
+    w.following.server.come_back().unwrap();
     assert!(w.knows(&["ua", "ub"]));
 }
 
@@ -215,7 +191,7 @@ fn an_outage_is_outlasted() {
 fn a_watch_that_ends_at_once_is_followed_by_a_pause() {
     let w = start(|_| {});
     assert!(w.knows(&[]));
-    assert!(w.server.wait(SOON, |s| s.requests.len() == 2));
+    assert!(w.has_asked(2));
     {
         let mut state = w.server.state();
         state.fails("GET", "/pods", usize::MAX, InjectedFault::Empty);
@@ -238,23 +214,17 @@ fn failures_are_followed_by_pauses() {
     let w = start(|server| {
         let mut state = server.state();
         state.put_pod(pod("a", "ua", "Burstable", 0, None));
-        for what in [
-            InjectedFault::Status(500),
-            InjectedFault::Status(429),
-            InjectedFault::Status(403),
-            InjectedFault::Slow(Duration::from_millis(200)),
-        ] {
+        use InjectedFault::{Slow, Status};
+        let slow = Slow(Duration::from_millis(200));
+        for what in [Status(500), Status(429), Status(403), slow] {
             state.fails("GET", "/pods", 1, what);
         }
     });
     assert!(w.knows(&["ua"]));
     assert_eq!(w.lists(), 4, "three refusals, then the slow one");
     assert_eq!(w.connection.counters.watch_errors.get(), 3);
-    assert_eq!(
-        w.connection.counters.forbidden.get(),
-        1,
-        "a missing right is counted where it is alerted on"
-    );
+    // A missing right is counted where it is alerted on.
+    assert_eq!(w.connection.counters.forbidden.get(), 1);
 }
 
 /// A token that has expired is read again from its file.
@@ -262,16 +232,19 @@ fn failures_are_followed_by_pauses() {
 fn an_expired_token_is_read_again() {
     let w = start(|server| {
         server.state().token = Some("first".into());
-        server.state().put_pod(pod("a", "ua", "Burstable", 0, None));
+        with_a(server);
     });
     assert!(w.knows(&["ua"]));
     w.server.state().token = Some("second".into());
-    std::fs::write(w.dir.path().join("token"), "second").unwrap();
+    fs::write(w.server.dir().join("token"), "second").unwrap();
     w.server.state().end_watches();
     w.put("b", "ub");
     assert!(w.knows(&["ua", "ub"]));
     assert_eq!(w.connection.counters.unauthorized.get(), 1);
 }
+
+/// What the kubelet calls a static pod.
+const HASH: &str = "d4ae8de11a3b28dc31b9c89edbd7f90a";
 
 /// Pods that are odd: left out or taken for what they are, and counted.
 // R12
@@ -279,27 +252,33 @@ fn an_expired_token_is_read_again() {
 fn odd_pods_are_counted() {
     let w = start(|server| {
         let mut state = server.state();
-        let mut unknown = pod("nobody", "", "Burstable", 0, None);
-        unknown["metadata"].as_object_mut().unwrap().remove("uid");
-        state.put_pod(unknown);
-        let mut broken = pod("broken", "ux", "Burstable", 0, Some("16Mi"));
-        broken["spec"]["containers"][0]["resources"]["requests"]["memory"] = json!("lots");
-        state.put_pod(broken);
-        let mut mirror = pod("mirror", "um", "BestEffort", 0, None);
-        mirror["metadata"]["annotations"] = json!({
-            "kubernetes.io/config.mirror": "d4ae8de11a3b28dc31b9c89edbd7f90a",
-            "kubernetes.io/config.hash": "d4ae8de11a3b28dc31b9c89edbd7f90a",
-            "kubernetes.io/config.source": "file",
+        let mut put = |name, uid, qos, change: &dyn Fn(&mut Value)| {
+            let mut pod = pod(name, uid, qos, 0, Some("16Mi"));
+            change(&mut pod);
+            state.put_pod(pod);
+        };
+        put("nobody", "", "Burstable", &|pod| {
+            pod["metadata"].as_object_mut().unwrap().remove("uid");
         });
-        state.put_pod(mirror);
-        let mut going = pod("going", "ug", "BestEffort", 0, None);
-        going["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:53:10Z");
-        state.put_pod(going);
-        let mut over = pod("over", "uo", "BestEffort", 0, None);
-        over["status"]["phase"] = json!("Succeeded");
-        state.put_pod(over);
+        put("broken", "ux", "Burstable", &|pod| {
+            let resources = &mut pod["spec"]["containers"][0]["resources"];
+            resources["requests"]["memory"] = json!("lots");
+        });
+        put("mirror", "um", "BestEffort", &|pod| {
+            pod["metadata"]["annotations"] = json!({
+                "kubernetes.io/config.mirror": HASH,
+                "kubernetes.io/config.hash": HASH,
+                "kubernetes.io/config.source": "file",
+            });
+        });
+        put("going", "ug", "BestEffort", &|pod| {
+            pod["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:53:10Z");
+        });
+        put("over", "uo", "BestEffort", &|pod| {
+            pod["status"]["phase"] = json!("Succeeded");
+        });
     });
-    assert!(w.knows(&["d4ae8de11a3b28dc31b9c89edbd7f90a", "ug"]));
+    assert!(w.knows(&[HASH, "ug"]));
     let c = &w.connection.counters;
     let counted = [
         &c.pods_without_uid,
@@ -309,6 +288,6 @@ fn odd_pods_are_counted() {
     ];
     assert_eq!(counted.map(|c| c.get()), [1, 1, 1, 1]);
     let protected = |uid: &str| w.shared.with(|r| r.get(uid).unwrap().is_critical());
-    assert!(protected("d4ae8de11a3b28dc31b9c89edbd7f90a"));
+    assert!(protected(HASH));
     assert!(!protected("ug"));
 }

@@ -82,7 +82,7 @@ impl Gates {
     }
 
     fn put(&self, path: &str, object: Value) {
-        self.f.server.state().others.insert(path.into(), object);
+        self.f.server.state().objects.insert(path.into(), object);
     }
 
     fn asked(&self, path: &str) -> usize {
@@ -94,9 +94,9 @@ impl Gates {
 fn gates_are_kept_from_the_networks_and_endpoints_that_the_api_server_names() {
     let prepare = |state: &mut State| {
         let networks = cidrs(&["10.43.0.0/16", "10.98.0.0/15"]);
-        state.others.insert(CIDRS.into(), networks);
+        state.objects.insert(CIDRS.into(), networks);
         let servers = slice(&["192.0.2.10", SERVER]);
-        state.others.insert(SLICE.into(), servers);
+        state.objects.insert(SLICE.into(), servers);
     };
     let gates = Gates::new(prepare, &[]);
     gates.says(SERVICE, "is a ClusterIP");
@@ -118,7 +118,7 @@ fn gates_are_kept_from_the_networks_and_endpoints_that_the_api_server_names() {
 fn what_cannot_be_read_keeps_no_gate_from_asking() {
     let forbid = |state: &mut State| state.fails("GET", SLICE, 1000, InjectedFault::Status(403));
     let prepare = |state: &mut State| {
-        state.others.insert(SLICE.into(), slice(&[SERVER]));
+        state.objects.insert(SLICE.into(), slice(&[SERVER]));
         forbid(state);
     };
     let gates = Gates::new(prepare, &[]);

@@ -46,8 +46,8 @@ fn answers(member: &ClusterNode, path: &str, cluster: Option<Value>) {
     let mut state = member.server.state();
     state.faults.clear();
     match cluster {
-        Some(cluster) => state.others.insert(path.to_owned(), cluster),
-        None => state.others.remove(path),
+        Some(cluster) => state.objects.insert(path.to_owned(), cluster),
+        None => state.objects.remove(path),
     };
 }
 

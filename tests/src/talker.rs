@@ -1,0 +1,59 @@
+//! A child process that does as the lines on its standard input say, and answers with lines.
+
+use std::{
+    io::{self, BufRead as _, BufReader, Write as _},
+    path::PathBuf,
+    process::{ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use crate::reaped::Reaped;
+
+/// It is killed and reaped when this is dropped.
+pub(crate) struct Talker {
+    pub(crate) child: Reaped,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+/// Where a binary of this build is: in this variable, or beside the program that runs, or one directory up when that is a test.
+pub(crate) fn binary(name: &str, variable: &str) -> io::Result<PathBuf> {
+    if let Some(path) = std::env::var_os(variable) {
+        return Ok(path.into());
+    }
+    let exe = std::env::current_exe()?;
+    let mut dirs = exe.ancestors().skip(1).take(2).map(|dir| dir.join(name));
+    let found = dirs.find(|path| path.is_file());
+    found.ok_or_else(|| io::Error::other(format!("no {name} binary near {}", exe.display())))
+}
+
+impl Talker {
+    /// Starts it and returns when it says that it is ready.
+    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = Reaped(command.spawn()?);
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::Error::other("no pipes"));
+        };
+        let output = BufReader::new(output);
+        let mut talker = Self {
+            child,
+            input,
+            output,
+        };
+        match talker.hear()?.as_str() {
+            "ready" => Ok(talker),
+            said => Err(io::Error::other(format!("{command:?} says {said:?}"))),
+        }
+    }
+
+    pub(crate) fn tell(&mut self, line: &str) -> io::Result<()> {
+        writeln!(self.input, "{line}")
+    }
+
+    /// Its next line; an empty one when it has ended.
+    pub(crate) fn hear(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+}
