@@ -73,7 +73,7 @@ impl Removal {
     }
 }
 
-/// Sets the condition that says who ended the pod and why, in the words of the kubelet
+/// Sets the condition that says what ended the pod and why, in the words of the kubelet
 /// (`eviction_manager.go`: `DisruptionTarget`, `TerminationByKubelet`), so that Jobs with a pod failure policy take it for
 /// what it is. Conditions are merged by type: those of other writers are not touched. The UID is the precondition; a
 /// resourceVersion would only make the kubelet's own updates in between refuse this one. `time` is RFC 3339.

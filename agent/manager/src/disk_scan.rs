@@ -1,7 +1,7 @@
 //! How much disk each pod uses: a thread that walks all pods' directories, over and over, slowly.
 //!
 //! The kubelet walks once a minute. A walk at the moment of pressure would be too late, and a fast one would take the
-//! disk from those who need it: this thread has the lowest priority and sleeps most of the time, less while a disk is
+//! disk from the pods that need it: this thread has the lowest priority and sleeps most of the time, less while a disk is
 //! short. What hooks count since a walk is added by [`DiskUse::since`].
 //!
 //! A pod with very many files holds up no other one: its walk is interrupted and goes on when the others had their turn
@@ -167,7 +167,7 @@ struct State {
 /// The scanner, seen from outside.
 pub struct DiskScanner {
     state: PiMutex<State>,
-    /// Tells the thread of a change, also one that comes just before it sleeps.
+    /// Wakes the thread at a change, also one that comes just before it sleeps.
     changed: EventFd,
     pressed: AtomicBool,
     stop: AtomicBool,

@@ -45,10 +45,10 @@ impl ManagerHandle {
         let thread = std::thread::Builder::new()
             .name("manager".into())
             .spawn(move || {
-                // The fast path was refused as well then, and that was said.
+                // The fast path was refused as well then, and that was logged.
                 let _ = memory_v1.map(|cgroup| join_root_memcg(&cgroup));
                 // A fork bomb leaves nothing to a thread of normal priority. Where this is refused, the fast path was refused as well, and
-                // that was said.
+                // that was logged.
                 let _ = set_sched_fifo(MANAGER_PRIORITY);
                 prefault_heap::<RESERVED_HEAP>();
                 looping.run();

@@ -72,7 +72,7 @@ pub(super) struct ManagerLoop {
     pub recreations: u64,
 }
 
-/// What the planner hears of the pods.
+/// The pods as the planner gets them.
 pub(super) struct NodePods {
     pub usage_collector: UsageCollector,
     /// Those of the pods that have processes: the others have ended by themselves or were ended.
@@ -224,7 +224,7 @@ impl ManagerLoop {
                 refused,
             } => {
                 if shadow && !self.shadow {
-                    // Told before shadow mode ended: the pod may be evicted like any other now.
+                    // Sent before shadow mode ended: the pod may be evicted like any other now.
                     return;
                 }
                 self.evicted_for.insert(signal.node_condition());
@@ -363,24 +363,24 @@ pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Told of each kill at once, with the moment of SIGKILL in nanoseconds of CLOCK_MONOTONIC. It must not block.
+/// Called at each kill, with the moment of SIGKILL in nanoseconds of CLOCK_MONOTONIC. It must not block.
 pub type OnKill = Box<dyn Fn(&Arc<Entry>, u64) + Send>;
 
 /// What the manager needs.
 pub struct Setup {
-    /// Thresholds, layout and all that the engine is told.
+    /// Thresholds, layout and all other settings of the engine.
     pub settings: evictd_engine::Settings,
-    /// What is looked at.
+    /// Where the signals are read.
     pub sources: SignalSources,
     /// Walks the pods' directories.
     pub scanner: Arc<DiskScanner>,
-    /// Who runs here at the start.
+    /// The pods at the start.
     pub members: PodSet,
     /// What holds for all pods: limits and the pause.
     pub limiter: Arc<EvictionLimiter>,
-    /// Decide, tell, and do nothing.
+    /// Decide and report, and kill nothing.
     pub shadow: bool,
-    /// Who may do what [`ManagerEvent::Reclaim`] asks for: pods wait for it, for a while.
+    /// What may do a [`ManagerEvent::Reclaim`]: evictions wait for it, for a while.
     pub reclaims: ReclaimOptions,
     /// What is done about a soft threshold on memory before a pod is evicted.
     pub mitigation: MitigationConfig,

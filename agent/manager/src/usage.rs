@@ -120,7 +120,7 @@ impl UsageCollector {
                         add_inodes(entry, usage, &walk, shares, sources);
                     }
                 }
-                // The disk scanner is all there is: no hook tells of bytes.
+                // The disk scanner is all there is: no hook counts bytes.
                 Resource::EphemeralStorage => {}
             }
         }
@@ -138,7 +138,7 @@ impl UsageCollector {
 
 fn measure_memory(entry: &Entry, usage: &mut PodUsage) {
     usage.memory_working_set = entry.memory.read().map(|r| r.working_set()).ok();
-    // Only the pod as a whole is measured: a pod of one container speaks of that container.
+    // Only the pod as a whole is measured: in a pod of one container that is the container.
     if let [only] = &entry.pod.containers[..] {
         let at = usage.containers.iter().position(|c| c.name == only.name);
         let at = at.unwrap_or_else(|| {

@@ -21,7 +21,7 @@ use super::{
     to_json,
 };
 
-/// What `evictd replay` is told.
+/// Arguments of `evictd replay`.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     /// The sequence: configuration, pods, and what was seen step by step, as JSON; or the file of an incident

@@ -22,7 +22,7 @@ pub(super) struct Allocatable {
     config: Config,
     root: PathBuf,
     known: Option<Watched>,
-    /// Why there is no scope, as it was said.
+    /// Why there is no scope, as it was logged.
     said: Option<String>,
 }
 
@@ -110,7 +110,7 @@ impl Allocatable {
         self.config = config.clone();
     }
 
-    /// The scope at the start; why there is none is said once.
+    /// The scope at the start; why there is none is logged once.
     pub(super) fn first(&mut self) -> Option<(Scope, Scope)> {
         let found = self.look();
         self.told(found)

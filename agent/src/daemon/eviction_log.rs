@@ -32,7 +32,7 @@ pub struct EvictionLog {
     pauses: Pauses,
     /// Thresholds of the manager that were met as they came into force.
     met: u64,
-    /// What the Node would have said in shadow mode.
+    /// States that the Node would have had in shadow mode, counted.
     shadow_nodes: u64,
 }
 
@@ -55,7 +55,7 @@ impl EvictionLog {
         }
     }
 
-    /// Takes note of who has paused evictions since this was asked last.
+    /// Records for the pauses that began or ended since the last call.
     pub fn take_pauses(&mut self, pauses: &PauseState) -> impl Iterator<Item = Record> + use<> {
         self.pauses.changes(pauses).into_iter().map(Record::Paused)
     }

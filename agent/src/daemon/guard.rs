@@ -55,7 +55,7 @@ pub fn pin(config: &Config, trigger: &mut dyn MemoryTrigger) -> Option<Pins> {
     })
 }
 
-/// This agent's triggers are armed: the guard of an earlier one has done its duty. The fast path takes note of what it has killed.
+/// This agent's triggers are armed: the guard of an earlier one is not needed any more. The fast path takes note of what it has killed.
 pub fn replace_earlier(pins: &mut Pins) {
     match inherit_kills(&pins.directory) {
         Ok(0) => {}

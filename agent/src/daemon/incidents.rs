@@ -16,7 +16,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use super::Agent;
 
-/// Pods that are told of, the first in the order of eviction; besides them only those that the report names.
+/// Pods that an incident lists, the first in the order of eviction; besides them only those that the report names.
 const PODS: usize = 16;
 
 /// What a pod uses now, in bytes; `None` if its cgroup is gone.

@@ -68,7 +68,7 @@ impl Agent {
         }
     }
 
-    /// In shadow mode the node says nothing: what it would say is written down and told by an Event.
+    /// In shadow mode the Node object stays as it is: what it would say goes to the journal and an Event.
     fn take_node_state(&mut self, state: NodeState) {
         let is_news = self.node_state.conditions != state.conditions;
         self.node_state = state;

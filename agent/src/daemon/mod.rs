@@ -1,5 +1,5 @@
 //! The agent. By default it is embedded: the scope is a cgroup, its pods are described by a manifest file, the executor is
-//! the kernel. With a cluster the API server describes the pods, and hears what became of them.
+//! the kernel. With a cluster the API server describes the pods, and gets reports of what became of them.
 
 mod allocatable;
 mod disk;
@@ -73,10 +73,10 @@ pub use error::RunError;
 pub use reload::ConfigSource;
 pub use scope::{configured_floor, node_scope};
 
-/// How often the agent looks after itself; where no hook tells of cgroups that come and go, the pods' cgroups are
+/// How often the agent looks after itself; where no hook reports cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.
 const TICK: Duration = Duration::from_secs(1);
-/// How often they are compared although a hook tells, and tells when it has lost something.
+/// How often they are compared although a hook reports them, and reports what it has lost.
 const RESCAN_TICKS: u32 = 60;
 /// A pod makes several cgroups when it starts: one look for all of them.
 const GATHER: Duration = Duration::from_millis(20);
@@ -403,7 +403,7 @@ async fn at(due: Option<tokio::time::Instant>) {
 async fn gather(life: Option<&AsyncFd<OwnedFd>>) -> io::Result<()> {
     match life {
         Some(life) => {
-            // Ready until the end: who is interrupted while gathering begins anew.
+            // Ready until the end: a gathering that is interrupted begins anew.
             let mut ready = life.readable().await?;
             tokio::time::sleep(GATHER).await;
             ready.clear_ready();

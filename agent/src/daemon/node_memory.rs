@@ -26,7 +26,7 @@ pub(super) struct NodeMemory {
     capacity: u64,
     /// Whether the machine had swap when the scope was opened.
     has_swap: bool,
-    /// Why the capacity that is there cannot be in force, as it was said.
+    /// Why the capacity that is there cannot be in force, as it was logged.
     refused: Option<String>,
 }
 
@@ -73,7 +73,7 @@ impl NodeMemory {
         let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
         let [node, looked_at] = [scope(config, &threshold)?, scope(config, &threshold)?];
         if node.cgroup().id() != self.cgroup.id() {
-            // What is watched is gone, which the fast path tells.
+            // What is watched is gone, which the fast path reports.
             return Ok(None);
         }
         self.capacity = node.capacity();
@@ -81,7 +81,7 @@ impl NodeMemory {
         Ok(Some((guarded(node, config), looked_at)))
     }
 
-    /// The same for a running agent: what changes is said, and what cannot be in force is said once.
+    /// The same for a running agent: what changes is logged, and what cannot be in force is logged once.
     pub(super) fn refresh(&mut self, config: &Config) -> Option<(Scope, Scope)> {
         let before = self.capacity;
         let refused = match self.look(config) {

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::daemon::sources;
 
-/// Who says who runs here.
+/// Where the pods are read from.
 enum Source {
     /// The manifest: pods and their cgroups.
     Manifest(Vec<(Pod, PathBuf)>),
@@ -46,13 +46,13 @@ pub struct NodeView {
 pub struct NodeSample {
     /// What is left of everything.
     pub observations: Observations,
-    /// Who runs here.
+    /// The pods.
     pub pods: Vec<Pod>,
     /// Their memory and their processes.
     pub usages: Usages,
     /// Bytes until the first limit of their own, by UID; absent for pods without one.
     pub until_limit: HashMap<String, u64>,
-    /// Pods that only their cgroup tells of.
+    /// Pods that are known by their cgroup only.
     pub unknown: usize,
 }
 

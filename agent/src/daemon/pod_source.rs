@@ -84,7 +84,7 @@ impl PodSource {
         }
     }
 
-    /// The same where only these pods' directories may have changed, and what is told of pods.
+    /// The same where only these pods' directories, and what the API server has of pods, may have changed.
     pub(super) fn follow(&mut self, directories: &BTreeSet<PathBuf>) -> Option<Box<PodTable>> {
         match self {
             Self::Cluster { cluster, joined } => {
@@ -213,7 +213,7 @@ impl PodSource {
     }
 }
 
-/// What the API server tells of a pod, compared with what is held.
+/// A pod as the API server has it, compared with what is held.
 fn told(cluster: &Cluster, uid: &str, held: Option<&Pod>) -> Known {
     cluster.with_pod(uid, |told| Known::new(told, held))
 }

@@ -39,7 +39,7 @@ pub struct Policies {
     pub evaluator: Arc<PolicyEvaluator>,
     /// Keeps the policies themselves.
     pub policies: Arc<PolicyStore>,
-    /// Who has paused evictions.
+    /// The pauses of evictions.
     pub pauses: Arc<PauseState>,
     files: Vec<PathBuf>,
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
@@ -115,7 +115,7 @@ impl Policies {
         self.marks.looked.notified().await;
     }
 
-    /// Obeys what was found.
+    /// Applies what was found.
     pub fn take_look(&mut self, disk: &DiskQueue) {
         self.set_pause();
         if let Some(seen) = self.look.take()
@@ -235,7 +235,7 @@ impl Policies {
             Err(error) => error,
         };
         let reason = error.to_string();
-        // What could not be read is tried again, and told once.
+        // What could not be read is tried again, and logged once.
         let is_passing = matches!(error, PolicyError::Read(_));
         let is_told = self.unread.as_ref() == Some(&reason);
         self.unread = is_passing.then_some(reason);
@@ -293,11 +293,11 @@ impl Policies {
 struct MarkFiles {
     pause: PathBuf,
     asked: PathBuf,
-    /// Whether evictions are paused, as of the last look that could tell.
+    /// Whether evictions are paused, as of the last look that succeeded.
     is_paused: AtomicBool,
     /// Whether a subcommand waits for [`STATUS`].
     is_asked: AtomicBool,
-    /// The last look could not tell whether evictions are paused.
+    /// The last look for the file of the pause has failed.
     is_unknown: AtomicBool,
     is_under_way: AtomicBool,
     looked: Arc<Notify>,

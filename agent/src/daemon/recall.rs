@@ -12,7 +12,7 @@ use crate::daemon::{
     eviction_log::PATIENCE,
 };
 
-/// Reads it from the journal. One that cannot be read is said and does not stop the agent.
+/// Reads it from the journal. One that cannot be read is logged and does not stop the agent.
 pub(super) fn recall(journal: &mut Journal) -> Restored {
     match journal.restore() {
         Ok(restored) => {

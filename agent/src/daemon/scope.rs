@@ -66,7 +66,7 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
 }
 
 /// The hard threshold of the node's memory. A kubelet may have thresholds for disks alone: then
-/// nothing is ever too little, the kernel's OOM killer is alone with memory, and that is said.
+/// nothing is ever too little, the kernel's OOM killer is alone with memory, and that is logged.
 ///
 /// # Errors
 /// There is no threshold at all.

@@ -31,7 +31,7 @@ struct Moment<'a> {
 /// What counts, in the order of the journal.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Each with what tells it from the others.
+    /// Each with its own key.
     records: VecDeque<(String, Record)>,
     ids: HashSet<String>,
 }
@@ -86,7 +86,7 @@ impl Counts {
         self.records.push_back((id, record));
     }
 
-    /// The newest ones that fit into so many bytes as lines, by what tells them apart; the oldest first.
+    /// The newest ones that fit into so many bytes as lines, by their keys; the oldest first.
     pub fn newest(&self, bytes: u64) -> Vec<String> {
         let mut left = bytes;
         // One that is too long hides no others.
@@ -102,7 +102,7 @@ impl Counts {
         ids
     }
 
-    /// A record by what tells it from the others.
+    /// A record by its key.
     pub fn get(&self, id: &str) -> Option<&Record> {
         let kept = self.records.iter().find(|(kept, _)| kept == id);
         kept.map(|(_, record)| record)
@@ -179,7 +179,7 @@ impl Counts {
     }
 }
 
-/// What tells from other records that the pod of an eviction is stuck.
+/// The key of the record that the pod of an eviction is stuck.
 fn of_stuck(id: &str) -> String {
     format!("stuck {id}")
 }

@@ -92,7 +92,7 @@ pub struct MetInForce {
     pub threshold: u64,
 }
 
-/// The API server has heard of an eviction, and it need not be told again.
+/// The API server has heard of an eviction, which need not be reported again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reported {

@@ -36,7 +36,7 @@ pub struct Shared {
     store: Mutex<PodStore>,
     /// Rings when the pod store has changed.
     pub changed: Notify,
-    /// The same for the reporter, which waits for the names of pods that only their cgroup told of.
+    /// The same for the reporter, which waits for the names of pods that are known by their cgroup only.
     pub changed_for_reports: Notify,
     kubelet_evictions: Mutex<KubeletEvictions>,
 }
@@ -312,7 +312,7 @@ fn take(connection: &ApiClient, shared: &Shared, event: Event<WatchedPod>) {
         }
     }
     shared.changed.notify_one();
-    // Rings only for who waits at this moment: the reporter does not need to know what has changed while it worked.
+    // Wakes only what waits at this moment: the reporter does not need to know what has changed while it worked.
     shared.changed_for_reports.notify_waiters();
 }
 

@@ -74,7 +74,7 @@ impl Schedule {
         !Arc::ptr_eq(targets, &self.targets) && targets.iter().any(is_new)
     }
 
-    /// Takes over who there is, and whether a disk is short.
+    /// Takes over which pods there are, and whether a disk is short.
     pub fn follow(&mut self, targets: &Arc<Vec<ScanTarget>>, is_pressed: bool, now: Instant) {
         if !Arc::ptr_eq(targets, &self.targets) {
             self.targets = Arc::clone(targets);
@@ -243,7 +243,7 @@ mod tests {
         schedule.follow(&targets(4), false, begin);
         assert_eq!(turns(&mut schedule, 1, 2), ["03", "00"]);
         assert_eq!(turns(&mut schedule, 60, 5), ["01", "00", "02", "00", "00"]);
-        // Who is gone is not walked to the end.
+        // A pod that is gone is not walked to the end.
         schedule.follow(&Arc::new(targets(4)[1..].to_vec()), false, begin);
         assert_eq!(turns(&mut schedule, 60, 1), ["wait 1"]);
     }

@@ -163,7 +163,7 @@ impl ManagerLoop {
         true
     }
 
-    /// Has a pod asked to go; whether that was told.
+    /// Requests a soft eviction; whether the request was sent.
     fn request(&mut self, eviction: EvictionDecision, seen: &Observations) -> bool {
         let Cause::Pressure(signal) = eviction.cause else {
             return false;

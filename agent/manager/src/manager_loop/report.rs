@@ -1,4 +1,4 @@
-//! What others hear of a plan.
+//! What the rest of the agent gets of a plan.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -23,7 +23,7 @@ impl ManagerLoop {
         }
     }
 
-    /// What others should know of the plan.
+    /// Sends the events of a plan, and sets the status.
     pub(super) fn report(&mut self, plan: evictd_engine::Plan, seen: &Observations) {
         let conditions: BTreeSet<_> = plan.conditions.into_iter().collect();
         let mut met = self.thresholds.iter();

@@ -97,7 +97,7 @@ impl Incidents {
         }
     }
 
-    /// Looks who of those that were asked to go has gone; that is asked by the pod's UID.
+    /// Finds the pods that were asked to go and have gone; `is_gone` is asked by UID.
     pub fn find_gone(&mut self, now: u64, is_gone: impl Fn(&str) -> bool) {
         for Open { incident, due } in &mut self.open {
             let eviction = &incident.eviction;
