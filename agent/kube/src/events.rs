@@ -12,6 +12,7 @@ use std::{
 use evictd_engine::{
     Signal,
     fleet::{FleetPace, FleetState},
+    message::EVICTED,
     model::quantity::Quantity,
 };
 use evictd_store::record::{
@@ -26,8 +27,6 @@ use crate::eviction_api::PodRef;
 
 /// `reportingController` of all Events.
 pub(crate) const CONTROLLER: &str = "evictd";
-/// Reason of an Event about a pod that was evicted: the kubelet's.
-pub const EVICTED: &str = "Evicted";
 /// Reason of an Event about a pod that was evicted although a PodDisruptionBudget protected it.
 pub const OVERRIDDEN: &str = "EvictedDespiteBudget";
 /// Reason of an Event about a pod that would have been evicted.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{Pod, model::settings::Mode};
+use evictd_engine::{Pod, message::EVICTED, model::settings::Mode};
 use evictd_policy::{PolicyEvaluator, evaluator::HeldBack};
 use evictd_store::{
     disk_queue::DiskQueue,
@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     client::{ApiClient, ApiError},
-    events::{EVICTED, EventSpec, Events, OVERRIDDEN},
+    events::{EventSpec, Events, OVERRIDDEN},
     eviction_api::{self, PodRef, Removal},
 };
 

@@ -320,7 +320,7 @@ impl EvictedJson {
             grace_period_seconds: eviction.grace_period_seconds,
             message: eviction.message.text.clone(),
             phase: message::PHASE,
-            reason: message::REASON,
+            reason: message::EVICTED,
             conditions: disruption.into_iter().collect(),
         }
     }

@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use evictd_engine::{ManagedPod as _, Pod, Signal, mitigation::Step, record::NodeState};
+use evictd_engine::{
+    ManagedPod as _, Pod, Signal,
+    message::{EVICTED, PHASE},
+    mitigation::Step,
+    record::NodeState,
+};
 use evictd_fastpath::{self as fastpath, EARLIER, Event, VictimExit};
 use evictd_manager::{self as manager, MitigationOutcome, Reclaimed};
 use evictd_node::pods::table::Entry;
@@ -148,8 +153,8 @@ impl EvictionLog {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
-            phase: (!decided.shadow).then(|| "Failed".to_owned()),
-            reason: "Evicted".to_owned(),
+            phase: (!decided.shadow).then(|| PHASE.to_owned()),
+            reason: EVICTED.to_owned(),
             message: decided.eviction.message.text.clone(),
             signal: decided.signal.clone(),
             shadow: decided.shadow,
@@ -284,8 +289,8 @@ impl EvictionLog {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
-            phase: (!e.shadow).then(|| "Failed".to_owned()),
-            reason: "Evicted".to_owned(),
+            phase: (!e.shadow).then(|| PHASE.to_owned()),
+            reason: EVICTED.to_owned(),
             message: self.messages.of(e),
             signal: e.signal.to_string(),
             shadow: e.shadow,

@@ -8,6 +8,7 @@ pub mod shadow;
 
 use evictd_engine::{
     Pod, Resource, Timing,
+    message::EVICTED,
     pace::{Judged, Urgency},
     record::{SignalReading, Stages},
 };
@@ -384,7 +385,7 @@ impl From<&RequestRecord> for EvictionRecord {
             name: asked.name.clone(),
             uid: asked.uid.clone(),
             phase: None,
-            reason: "Evicted".to_owned(),
+            reason: EVICTED.to_owned(),
             message: asked.message.clone(),
             signal: asked.signal.clone(),
             shadow: asked.shadow,

@@ -11,7 +11,10 @@ use std::{
 };
 
 use evictd_config::kube::{decode::JsonError, pod};
-use evictd_engine::{Pod, message::DISRUPTION_TARGET};
+use evictd_engine::{
+    Pod,
+    message::{DISRUPTION_TARGET, EVICTED, PHASE},
+};
 use evictd_store::record::shadow::KubeletEviction;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -25,7 +28,6 @@ use tokio::sync::Notify;
 
 use crate::{
     client::ApiClient,
-    eviction_api::EVICTED,
     pod_store::PodStore,
     watch::{Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
@@ -127,7 +129,7 @@ struct EvictedByKubelet {
 impl EvictedByKubelet {
     fn of(status: &Value) -> Option<Self> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
-        let is_evicted = status["phase"] == "Failed" && status["reason"] == EVICTED;
+        let is_evicted = status["phase"] == PHASE && status["reason"] == EVICTED;
         is_evicted.then(|| {
             let mut conditions = status["conditions"].as_array().into_iter().flatten();
             let target = conditions.find(|condition| condition["type"] == DISRUPTION_TARGET);
