@@ -15,6 +15,7 @@ pub mod message;
 mod metrics;
 mod node_memory;
 pub mod node_view;
+mod one_at_a_time;
 pub mod oom;
 mod os_signals;
 pub mod pause_log;
