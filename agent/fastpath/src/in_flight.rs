@@ -24,7 +24,7 @@ pub const EARLIER: u64 = 0;
 
 /// A pod that an earlier agent has signalled, and of which something is left.
 #[derive(Clone, Debug)]
-pub struct Earlier {
+pub struct ResumedVictim {
     /// The pod.
     pub pod: Arc<Entry>,
     /// When it was signalled first, in nanoseconds of CLOCK_MONOTONIC.
@@ -93,7 +93,7 @@ impl Victim {
     }
 
     /// A pod that an earlier agent has signalled.
-    fn resumed(earlier: &Earlier, now: u64) -> Self {
+    fn resumed(earlier: &ResumedVictim, now: u64) -> Self {
         let (_, shared) = held(&earlier.pod);
         let left = Remains {
             populated: !earlier.pod.killer.is_empty(),
@@ -180,7 +180,7 @@ impl InFlight {
     }
 
     /// Takes over what earlier agents have signalled, as far as there is room for it.
-    pub fn resume(&mut self, earlier: &[Earlier], now: u64) {
+    pub fn resume(&mut self, earlier: &[ResumedVictim], now: u64) {
         for victim in earlier {
             self.push(Victim::resumed(victim, now));
         }

@@ -25,7 +25,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     Control, Event, EventQueue,
-    in_flight::{Earlier, InFlight, VictimEvent},
+    in_flight::{InFlight, ResumedVictim, VictimEvent},
     monitor::usage_cache::UsageCache,
     scope::{ScopeMonitor, ScopeTriggers},
     spin::Wait,
@@ -339,7 +339,7 @@ pub struct Setup {
     /// The pods at the start.
     pub table: Box<PodTable>,
     /// Pods that an earlier agent has signalled.
-    pub earlier: Vec<Earlier>,
+    pub earlier: Vec<ResumedVictim>,
     /// When an earlier agent last evicted a pod for memory, in nanoseconds of CLOCK_MONOTONIC.
     pub last_eviction: Option<u64>,
     /// The trigger is pinned: the kernel acts in this thread's place when it is stopped or gone.

@@ -31,11 +31,30 @@ const STEP_BYTES: u64 = 16 << 20;
 
 /// What is known of the crossing that started the present pressure.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Cause {
+pub(super) struct PressureStart {
     pub crossed: u64,
     pub woken: u64,
     pub usage: u64,
     pub hook: Option<MemoryHook>,
+}
+
+impl PressureStart {
+    fn new(woken: u64, triggers: &ScopeTriggers, hook: MemoryHook) -> Self {
+        match triggers.trip {
+            Some(trip) => Self {
+                crossed: trip.time_ns,
+                woken,
+                usage: trip.usage * page_size(),
+                hook: Some(hook),
+            },
+            None => Self {
+                woken,
+                // The trigger was set anew just before it would have tripped.
+                hook: triggers.counter.map(|_| hook),
+                ..Self::default()
+            },
+        }
+    }
 }
 
 /// What the hook has told since the last turn about one scope.
@@ -95,7 +114,7 @@ pub(super) struct ScopeMonitor {
     pub idle: bool,
     /// It was said that the scope cannot be read.
     pub gone: bool,
-    pub cause: Cause,
+    pub start: PressureStart,
     /// The pods that the kernel may kill from, by rank: positions in the table, and ids of their cgroups.
     pub victims: Victims,
     /// What was available when that was decided, in bytes.
@@ -131,7 +150,7 @@ impl ScopeMonitor {
             no_candidates: false,
             idle: false,
             gone: false,
-            cause: Cause::default(),
+            start: PressureStart::default(),
             victims: Victims::default(),
             named_at: 0,
             armed_limit: 0,
@@ -181,7 +200,7 @@ impl ScopeMonitor {
             self.apply_machine_share(missing.saturating_sub(dying));
         }
         if self.pressed && !was_pressed {
-            self.cause = cause(woken, triggers, hook);
+            self.start = PressureStart::new(woken, triggers, hook);
             self.spin.reset();
         }
         self.spin_armed &= !triggers.approached;
@@ -308,22 +327,5 @@ impl ScopeMonitor {
         (self.armed_limit, self.floor_limit, self.recovery_limit) = (0, 0, None);
         self.gone = false;
         self.spin.reset();
-    }
-}
-
-fn cause(woken: u64, triggers: &ScopeTriggers, hook: MemoryHook) -> Cause {
-    match triggers.trip {
-        Some(trip) => Cause {
-            crossed: trip.time_ns,
-            woken,
-            usage: trip.usage * page_size(),
-            hook: Some(hook),
-        },
-        None => Cause {
-            woken,
-            // The trigger was set anew just before it would have tripped.
-            hook: triggers.counter.map(|_| hook),
-            ..Cause::default()
-        },
     }
 }

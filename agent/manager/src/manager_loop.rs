@@ -387,7 +387,7 @@ pub struct Setup {
     /// A directory of cgroup v1's memory hierarchy, where there is one (`join_root_memcg`).
     pub memory_v1: Option<PathBuf>,
     /// What an earlier agent has done.
-    pub earlier: evictd_engine::Earlier,
+    pub earlier: evictd_engine::EarlierAgent,
     /// The fast path counts on what comes back, whatever the pod was killed for.
     pub on_kill: OnKill,
 }

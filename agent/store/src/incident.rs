@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io, time::Duration};
 
-use evictd_engine::{Resource, Signal, history::Sample, pace::Judged};
+use evictd_engine::{Resource, Signal, history::SignalSample, pace::Judged};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -137,7 +137,7 @@ impl Incident {
     }
 
     /// Takes those of the samples that belong to it and that it has not got; oldest first for each signal.
-    pub fn see(&mut self, samples: &[Sample]) {
+    pub fn see(&mut self, samples: &[SignalSample]) {
         let since = self.start().saturating_sub(BEFORE_NS);
         for sample in samples.iter().filter(|sample| sample.time >= since) {
             let of_signal = self.samples.entry(sample.signal.to_string()).or_default();

@@ -20,7 +20,7 @@ use crate::{
     BlockedBy, Event, EvictionReport,
     in_flight::{MAX_IN_FLIGHT, Victim},
     monitor::{MemoryMonitor, usage_cache::read_usage},
-    scope::Cause,
+    scope::PressureStart,
 };
 
 impl MemoryMonitor {
@@ -223,12 +223,12 @@ impl MemoryMonitor {
             Some((reading.unreclaimable(), since))
         });
         self.evictions += 1;
-        let Cause {
+        let PressureStart {
             crossed,
             woken,
             usage,
             hook,
-        } = monitor.cause;
+        } = monitor.start;
         // What was refused gives nothing; its pod is left alone, and the next one goes.
         let expected = match errno {
             0 => held.map_or(working_set, |held| held.min(working_set)),

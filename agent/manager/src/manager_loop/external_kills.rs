@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use evictd_engine::{Earlier, Observations, Signal};
+use evictd_engine::{EarlierAgent, Observations, Signal};
 use evictd_node::pods::table::Entry;
 use evictd_sys::clock::monotonic_ns;
 
@@ -20,7 +20,7 @@ pub(crate) struct KnownKills {
 
 impl KnownKills {
     /// None but those of earlier agents yet.
-    pub fn after(earlier: &Earlier) -> Self {
+    pub fn after(earlier: &EarlierAgent) -> Self {
         let victims = earlier.victims.iter().map(|victim| victim.uid.clone());
         Self {
             since: monotonic_ns(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use evictd_engine::{
     Observations, Signal,
-    mitigation::{Shortage, Step, Steps},
+    mitigation::{SoftShortage, Step, Steps},
     model::settings::MitigationConfig,
 };
 use evictd_node::pods::table::Entry;
@@ -139,14 +139,14 @@ impl ManagerLoop {
     }
 
     /// The soft threshold on memory that lacks most.
-    fn shortage(&self, seen: &Observations) -> Option<(Signal, Shortage)> {
+    fn shortage(&self, seen: &Observations) -> Option<(Signal, SoftShortage)> {
         let memory = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
         self.thresholds
             .iter()
             .filter(|t| !t.is_hard() && memory.contains(&t.signal) && is_short(t, seen))
             .filter_map(|t| {
                 let now = seen.get(t.signal)?;
-                let short = Shortage {
+                let short = SoftShortage {
                     deficit: t.deficit(now),
                     is_met: now.available < signed(t.amount(now.capacity)),
                 };
