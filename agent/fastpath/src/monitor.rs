@@ -89,8 +89,7 @@ impl MemoryMonitor {
                 .iter_mut()
                 .for_each(|monitor| monitor.pace.evicted(last));
         }
-        let mut in_flight = InFlight::new();
-        in_flight.resume(&std::mem::take(&mut setup.earlier), monotonic_ns());
+        let in_flight = InFlight::new(&std::mem::take(&mut setup.earlier), monotonic_ns());
         Self {
             setup,
             scopes,
@@ -325,6 +324,8 @@ impl MemoryMonitor {
         if is_fewer {
             let scopes = self.scopes.iter_mut();
             scopes.for_each(|monitor| monitor.pace.forget_growth());
+            // Before the next decision: there may be room now for those that wait.
+            self.apply_kills();
         }
     }
 }

@@ -27,9 +27,12 @@ impl MemoryMonitor {
         self.apply_kills();
     }
 
-    /// What the manager or the kubelet has killed gives memory back as well, whatever it was for.
-    fn apply_kills(&mut self) {
-        while let Some((pod, signalled, by)) = self.setup.control.take_kill() {
+    /// What the manager or the kubelet has killed gives memory back as well, whatever it was for. Where there is no room for it the
+    /// fast path kills nothing either, and it waits.
+    pub(super) fn apply_kills(&mut self) {
+        while self.in_flight.room() > 0
+            && let Some((pod, signalled, by)) = self.setup.control.take_kill()
+        {
             pod.permit.end_kill();
             if self.in_flight.contains(&pod) {
                 continue;
