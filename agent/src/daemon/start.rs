@@ -121,13 +121,15 @@ impl Agent {
         let listener = address.map(|address| MetricsListener::bind(address, tls));
         let listener = listener.transpose()?;
         let mut pins = guard::pin(config, &mut *built.trigger);
+        let pinned = pins.as_ref().filter(|pins| pins.is_pinned);
+        pinned.map(guard::inherit);
         let (fastpath, refusals) = FastPath::start(Setup {
             scopes,
             trigger: built.trigger,
             table,
             earlier: recall::terminating(&restored, &entries),
             last_eviction: recall::last_eviction(&restored),
-            is_pinned: pins.as_ref().is_some_and(|pins| pins.is_pinned),
+            is_pinned: pinned.is_some(),
             shadow: config.shadow,
             victims_at_once: match config.mode {
                 Mode::Evictd => usize::MAX,
