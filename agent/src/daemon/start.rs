@@ -213,6 +213,7 @@ impl Agent {
             oom: &evidence.counters(),
             policies: &policies,
             manager: &manager,
+            health: &health,
             scanner: &scanner,
             hooks,
             source: &source,
@@ -305,7 +306,7 @@ fn heartbeats(events: &Arc<EventQueue>, commands: &Arc<CommandQueue>) -> Vec<Hea
             last: Box::new(move || events.last_beat()),
         },
         Heartbeat {
-            name: "control loop",
+            name: telemetry::CONTROL_LOOP,
             limit: telemetry::CONTROL_LOOP_LIMIT,
             // Memory is watched without it, and an agent that takes the place of this one hangs where it hung.
             is_vital: false,
