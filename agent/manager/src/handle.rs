@@ -9,8 +9,8 @@ use evictd_sys::{
 };
 
 use crate::{
-    CommandQueue, EventQueue,
-    manager_loop::{ManagerLoop, Setup, SharedStatus},
+    CommandQueue, EventQueue, SharedStatus,
+    manager_loop::{ManagerLoop, Setup},
 };
 
 /// Bytes of heap that an eviction may need beside what each round does; less than glibc would give back (M_TRIM_THRESHOLD).
@@ -72,7 +72,7 @@ impl ManagerHandle {
         &self.events
     }
 
-    /// What the last round saw.
+    /// What the last round saw, and when it was.
     pub fn status(&self) -> &Arc<SharedStatus> {
         &self.status
     }

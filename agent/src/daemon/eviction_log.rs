@@ -449,13 +449,13 @@ fn node_reclaimed(reclaimed: &Reclaimed) -> NodeReclaimed {
 
 /// The record of a step that has just ended.
 fn mitigation_action(mitigation: &MitigationOutcome) -> MitigationRecord {
-    let done = &mitigation.done;
-    let step = match done.step {
+    let effect = &mitigation.effect;
+    let step = match effect.step {
         Step::Reclaim(_) => "reclaim",
         Step::Throttle => "brake",
         Step::Unthrottle => "release",
     };
-    let pods = done.pods.iter().map(|pod| MitigatedPod {
+    let pods = effect.pods.iter().map(|pod| MitigatedPod {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
         uid: pod.uid.clone(),
@@ -467,11 +467,11 @@ fn mitigation_action(mitigation: &MitigationOutcome) -> MitigationRecord {
     MitigationRecord {
         time: jiff::Timestamp::now().to_string(),
         step: step.to_owned(),
-        signal: done.signal.to_string(),
+        signal: effect.signal.to_string(),
         pods: pods.collect(),
         available_before: mitigation.available_before,
         available_after: mitigation.available_after,
-        took: u64::try_from(done.took.as_nanos()).unwrap_or(u64::MAX),
-        refusal: done.refusal.clone(),
+        took: u64::try_from(effect.took.as_nanos()).unwrap_or(u64::MAX),
+        refusal: effect.refusal.clone(),
     }
 }

@@ -16,7 +16,7 @@ use evictd_config::KubeletSource;
 use evictd_cri::Counters;
 use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_fastpath::{Event, EventQueue};
-use evictd_manager::{DiskScanner, EvictionReport, ManagerHandle};
+use evictd_manager::{DiskScanner, EvictionReport, ManagerHandle, MitigationWorker};
 use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
 
@@ -52,7 +52,7 @@ pub(super) struct Shown<'a> {
     /// What was reclaimed from the node, where there is a runtime to ask.
     pub cri: Option<&'a Arc<Counters>>,
     /// What was done before a pod was evicted.
-    pub mitigation: &'a Arc<evictd_manager::mitigation_worker::MitigationWorker>,
+    pub mitigation: &'a Arc<MitigationWorker>,
     /// The fast path has real-time priority.
     pub realtime: bool,
     /// What waits for the disk.

@@ -35,7 +35,9 @@ use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 use evictd_config::Config;
 use evictd_engine::{Layout, Signal, history::Recorder, record::NodeState};
 use evictd_fastpath::{Control, Event, EventQueue, FastPath, KilledBy};
-use evictd_manager::{self as manager, Command, DiskScanner, ManagerHandle, StepThreads};
+use evictd_manager::{
+    self as manager, Command, DiskScanner, ManagerHandle, MitigationThreads, MitigationWorker,
+};
 use evictd_node::{
     bpf::{kernel_log::KernelLog, object::BpfObject},
     cgroup::protection::Protection,
@@ -162,8 +164,8 @@ struct Agent {
     unattributed_kills: UnattributedKills,
     policies: Policies,
     cri: Option<evictd_cri::CriWorker>,
-    mitigation: Arc<evictd_manager::mitigation_worker::MitigationWorker>,
-    steps: StepThreads,
+    mitigation: Arc<MitigationWorker>,
+    steps: MitigationThreads,
     incidents: Incidents,
     ensure_dead: EnsureDead,
     disk: DiskWriter,

@@ -9,7 +9,9 @@ use std::{
 use evictd_config::Config;
 use evictd_engine::{model::settings::Mode, record::NodeState};
 use evictd_fastpath::{Control, EventQueue, FastPath, KilledBy, Setup};
-use evictd_manager::{Command, CommandQueue, DiskScanner, ManagerHandle, PodSet, StepThreads};
+use evictd_manager::{
+    Command, DiskScanner, ManagerHandle, MitigationThreads, MitigationWorker, PodSet, SharedStatus,
+};
 use evictd_node::{
     bpf::{kernel_log, object::BpfObject},
     cgroup::memory::memory_root,
@@ -70,8 +72,7 @@ impl Agent {
         recall::restore(&policies.evaluator, &restored);
         policies.present(&table);
         // Pods that an earlier agent has left throttled are released before a pod is judged.
-        let mitigation =
-            evictd_manager::mitigation_worker::MitigationWorker::open(&config.state_dir);
+        let mitigation = MitigationWorker::open(&config.state_dir);
         let mut allocatable = Allocatable::new(config, &scope);
         let (pods_scope, pods_looked_at) = allocatable.first().unzip();
         let node_memory = NodeMemory::new(config, &scope)?;
@@ -181,7 +182,10 @@ impl Agent {
                 Box::new(move |pod, signalled| control.note_kill(pod, signalled, KilledBy::Manager))
             },
         })?;
-        let steps = StepThreads::start(&mitigation, manager.commands())?;
+        let commands = Arc::clone(manager.commands());
+        let steps = MitigationThreads::start(&mitigation, move |effect| {
+            commands.send(Command::MitigationDone(Box::new(effect)));
+        })?;
         let cri = config.cri.clone().map(|cri| {
             let commands = Arc::clone(manager.commands());
             let (scanner, disks) = (Arc::clone(&scanner), RuntimeDisks::new(config));
@@ -249,7 +253,7 @@ impl Agent {
         // One thread for what blocks is there from the start.
         drop(tokio::task::spawn_blocking(|| ()).await);
         health.beat();
-        health.started(heartbeats(&events, manager.commands()));
+        health.started(heartbeats(&events, manager.status()));
         tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "watching");
         Ok(Self {
             config: config.clone(),
@@ -296,8 +300,8 @@ impl Agent {
 }
 
 /// The threads that must turn, beside the async loop.
-fn heartbeats(events: &Arc<EventQueue>, commands: &Arc<CommandQueue>) -> Vec<Heartbeat> {
-    let (events, commands) = (Arc::clone(events), Arc::clone(commands));
+fn heartbeats(events: &Arc<EventQueue>, manager: &Arc<SharedStatus>) -> Vec<Heartbeat> {
+    let (events, manager) = (Arc::clone(events), Arc::clone(manager));
     vec![
         Heartbeat {
             name: "fast path",
@@ -310,7 +314,7 @@ fn heartbeats(events: &Arc<EventQueue>, commands: &Arc<CommandQueue>) -> Vec<Hea
             limit: telemetry::CONTROL_LOOP_LIMIT,
             // Memory is watched without it, and an agent that takes the place of this one hangs where it hung.
             is_vital: false,
-            last: Box::new(move || commands.last_beat()),
+            last: Box::new(move || manager.last_beat()),
         },
     ]
 }
