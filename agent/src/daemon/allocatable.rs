@@ -113,10 +113,13 @@ impl Allocatable {
     /// The scope at the start; why there is none is logged once.
     pub(super) fn first(&mut self) -> Option<(Scope, Scope)> {
         let found = self.look();
-        self.told(found)
+        self.log_refusal(found)
     }
 
-    fn told(&mut self, found: Result<Option<(Scope, Scope)>, String>) -> Option<(Scope, Scope)> {
+    fn log_refusal(
+        &mut self,
+        found: Result<Option<(Scope, Scope)>, String>,
+    ) -> Option<(Scope, Scope)> {
         match found {
             Ok(found) => {
                 self.said = None;
@@ -139,7 +142,7 @@ impl Allocatable {
             return None;
         }
         let found = self.look();
-        let found = self.told(found);
+        let found = self.log_refusal(found);
         if let Some((scope, _)) = &found {
             let (cgroup, capacity) = (scope.cgroup().path().display(), scope.capacity());
             tracing::info!(%cgroup, capacity, "watching the pods' cgroup");

@@ -17,12 +17,7 @@ use evictd_node::{
     proc::machine::memory_total,
 };
 
-use super::{
-    RunError,
-    allocatable::Allocatable,
-    node_memory::NodeMemory,
-    scope::{guarded, hard_memory_threshold, scope},
-};
+use super::{RunError, allocatable::Allocatable, node_memory::NodeMemory, scope::node_scopes};
 use crate::daemon::sources;
 
 /// Where the pods are read from.
@@ -62,8 +57,7 @@ impl NodeView {
     /// # Errors
     /// As at the agent's own start: a scope or a manifest that cannot be used.
     pub fn open(config: &Config) -> Result<Self, RunError> {
-        let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
-        let scope = guarded(scope(config, &threshold)?, config);
+        let (scope, _) = node_scopes(config)?;
         let root = scope.cgroup().path().to_owned();
         let pods_scope = Allocatable::new(config, &scope).first();
         let source = match config.pod_manifest.as_deref() {

@@ -56,7 +56,7 @@ impl PodSource {
         match self {
             Self::Cluster { cluster, joined } => {
                 cluster.watch_clock();
-                let look = joined.refresh(|uid, held| told(cluster, uid, held));
+                let look = joined.refresh(|uid, held| known(cluster, uid, held));
                 if look.table.is_some() {
                     cluster.note_unknown(look.unknown);
                 }
@@ -88,7 +88,7 @@ impl PodSource {
     pub(super) fn follow(&mut self, directories: &BTreeSet<PathBuf>) -> Option<Box<PodTable>> {
         match self {
             Self::Cluster { cluster, joined } => {
-                let look = joined.follow(directories, |uid, held| told(cluster, uid, held));
+                let look = joined.follow(directories, |uid, held| known(cluster, uid, held));
                 if look.table.is_some() {
                     cluster.note_unknown(look.unknown);
                 }
@@ -214,8 +214,8 @@ impl PodSource {
 }
 
 /// A pod as the API server has it, compared with what is held.
-fn told(cluster: &Cluster, uid: &str, held: Option<&Pod>) -> Known {
-    cluster.with_pod(uid, |told| Known::new(told, held))
+fn known(cluster: &Cluster, uid: &str, held: Option<&Pod>) -> Known {
+    cluster.with_pod(uid, |pod| Known::new(pod, held))
 }
 
 /// The source of the pods, with its first table, and the state directory.
