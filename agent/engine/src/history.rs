@@ -15,7 +15,7 @@ const CLOSEST_NS: u64 = 500_000;
 
 /// What was left of a signal at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct SignalSample {
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub time: u64,
     /// The signal.
@@ -79,7 +79,7 @@ impl Recorder {
     }
 
     /// The samples since a moment, oldest first.
-    pub fn since(&self, time: u64) -> Vec<Sample> {
+    pub fn since(&self, time: u64) -> Vec<SignalSample> {
         let length = SAMPLES as u64;
         // The newest may be half written.
         let end = self.written.load(Ordering::Acquire).saturating_sub(1);
@@ -88,7 +88,7 @@ impl Recorder {
             let slot = self.slots.get(number as usize % SAMPLES)?;
             let available = slot.available.load(Ordering::Relaxed);
             let signal = slot.signal.load(Ordering::Relaxed) as usize;
-            let sample = Sample {
+            let sample = SignalSample {
                 time: slot.time.load(Ordering::Relaxed),
                 signal: *Signal::ALL.iter().find(|s| **s as usize == signal)?,
                 available,

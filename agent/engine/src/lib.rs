@@ -39,7 +39,7 @@ pub use planner::Planner;
 pub use planner::local_storage::{LocalStorageExcess, local_storage_excess};
 pub use planner::plan::Recreation;
 pub use planner::plan::{
-    Cause, Earlier, EarlierEviction, EarlierRecreation, EarlierVictim, EvictionDecision,
+    Cause, EarlierAgent, EarlierEviction, EarlierRecreation, EarlierVictim, EvictionDecision,
     IMMEDIATE_GRACE_PERIOD_SECONDS, Plan, Settings, SignalForecast, Snapshot, Timing,
 };
 pub use planner::pressure::Pressure;

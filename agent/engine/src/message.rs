@@ -4,7 +4,7 @@ use super::{Observations, Pod, PodUsage, Resource, Threshold};
 use crate::model::quantity::Quantity;
 
 /// `status.reason` of an evicted pod, and the reason of the event.
-pub const REASON: &str = "Evicted";
+pub const EVICTED: &str = "Evicted";
 /// `status.phase` of an evicted pod.
 pub const PHASE: &str = "Failed";
 /// The pod condition that announces an eviction.

@@ -11,7 +11,7 @@ const WORTHWHILE: u64 = 1 << 20;
 
 /// What is missing for a soft threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shortage {
+pub struct SoftShortage {
     /// Until the threshold and its minimum reclaim are available again, in bytes.
     pub deficit: u64,
     /// Less than the threshold is available: this is where a shortage begins. It ends when the deficit is gone.
@@ -72,7 +72,7 @@ impl Steps {
     }
 
     /// Takes a look at what is missing; `now` is nanoseconds of any one clock.
-    pub fn next(&mut self, now: u64, short: Option<Shortage>) -> Option<Step> {
+    pub fn next(&mut self, now: u64, short: Option<SoftShortage>) -> Option<Step> {
         let Some(short) = short.filter(|short| short.deficit > 0) else {
             return match self.at {
                 // Its end comes by itself.
@@ -186,11 +186,11 @@ mod tests {
         }
     }
 
-    const SHORT: Option<Shortage> = Some(Shortage {
+    const SHORT: Option<SoftShortage> = Some(SoftShortage {
         deficit: 7,
         is_met: true,
     });
-    const NEARLY: Option<Shortage> = Some(Shortage {
+    const NEARLY: Option<SoftShortage> = Some(SoftShortage {
         deficit: 3,
         is_met: false,
     });

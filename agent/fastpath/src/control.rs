@@ -18,15 +18,14 @@ use evictd_node::{
 };
 use evictd_sys::{eventfd::EventFd, swap_slot::SwapSlot};
 
-use crate::{
-    Event,
-    in_flight::{KilledBy, MAX_IN_FLIGHT},
-};
+use crate::{Event, in_flight::KilledBy};
 
 /// The positions of the scopes.
 pub(super) const NODE: usize = 0;
 pub(super) const PODS: usize = 1;
 
+/// Kills by other parts of the node that may wait for the fast path: more than a node has pods.
+const KILLS: usize = 1024;
 /// Events that may wait for a slow reader, each of a KiB: more than all victims at once make.
 const EVENTS: usize = 256;
 
@@ -66,7 +65,7 @@ impl Control {
             table: SwapSlot::default(),
             scopes: Default::default(),
             settings: SwapSlot::default(),
-            killed: ArrayQueue::new(MAX_IN_FLIGHT),
+            killed: ArrayQueue::new(KILLS),
             protected: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         }))
@@ -102,7 +101,7 @@ impl Control {
     }
 
     /// Another part of the node has killed a pod, at `signalled` in nanoseconds of CLOCK_MONOTONIC: its memory is pending. Neither blocks
-    /// nor allocates; if the queue is full, the oldest kill is dropped.
+    /// nor allocates; the queue has room for all pods of a node, and drops the oldest kill beyond that.
     pub fn note_kill(&self, pod: &Arc<Entry>, signalled: u64, by: KilledBy) {
         self.killed.force_push((Arc::clone(pod), signalled, by));
         self.event.notify();

@@ -14,7 +14,8 @@ use evictd_node::{
 
 use crate::{StuckVictim, VictimExit};
 
-/// Victims that may be on their way at once; more deaths at a time than this wait for the next look.
+/// Victims that may be on their way at once. At this number the fast path signals no other pod, and the kills of others wait in
+/// [`Control`](crate::Control).
 pub const MAX_IN_FLIGHT: usize = 64;
 /// A stuck victim is killed again so often: the signal is pending already, and a process may join its cgroup.
 const STUCK_KILL_NS: u64 = 1_000_000_000;
@@ -24,7 +25,7 @@ pub const EARLIER: u64 = 0;
 
 /// A pod that an earlier agent has signalled, and of which something is left.
 #[derive(Clone, Debug)]
-pub struct Earlier {
+pub struct ResumedVictim {
     /// The pod.
     pub pod: Arc<Entry>,
     /// When it was signalled first, in nanoseconds of CLOCK_MONOTONIC.
@@ -93,7 +94,7 @@ impl Victim {
     }
 
     /// A pod that an earlier agent has signalled.
-    fn resumed(earlier: &Earlier, now: u64) -> Self {
+    fn resumed(earlier: &ResumedVictim, now: u64) -> Self {
         let (_, shared) = held(&earlier.pod);
         let left = Remains {
             populated: !earlier.pod.killer.is_empty(),
@@ -166,24 +167,18 @@ pub struct VictimMemory {
     pub dying: u64,
 }
 
-/// The victims, in a place that never grows.
-#[derive(Debug, Default)]
+/// The victims, in a place that never grows: at most [`MAX_IN_FLIGHT`], or those that earlier agents have signalled, if they are more.
+#[derive(Debug)]
 pub struct InFlight {
     victims: Vec<Victim>,
 }
 
 impl InFlight {
-    pub fn new() -> Self {
-        Self {
-            victims: Vec::with_capacity(MAX_IN_FLIGHT),
-        }
-    }
-
-    /// Takes over what earlier agents have signalled, as far as there is room for it.
-    pub fn resume(&mut self, earlier: &[Earlier], now: u64) {
-        for victim in earlier {
-            self.push(Victim::resumed(victim, now));
-        }
+    /// With what earlier agents have signalled.
+    pub fn new(earlier: &[ResumedVictim], now: u64) -> Self {
+        let mut victims = Vec::with_capacity(MAX_IN_FLIGHT.max(earlier.len()));
+        victims.extend(earlier.iter().map(|victim| Victim::resumed(victim, now)));
+        Self { victims }
     }
 
     /// How many have processes that are ending.
@@ -199,11 +194,10 @@ impl InFlight {
         MAX_IN_FLIGHT.saturating_sub(self.victims.len())
     }
 
-    /// Takes a victim; the caller has asked for room.
+    /// Takes a victim; the caller has asked for [`Self::room`].
     pub fn push(&mut self, victim: Victim) {
-        if self.room() > 0 {
-            self.victims.push(victim);
-        }
+        debug_assert!(self.room() > 0, "this would allocate");
+        self.victims.push(victim);
     }
 
     pub fn contains(&self, entry: &Entry) -> bool {
@@ -329,5 +323,25 @@ mod tests {
         assert_eq!(look(1_000_000_000), (Fate::Dying, Some(60 * MIB)));
         let (fate, _) = look(2_100_000_000);
         assert_eq!(fate, Fate::BecameStuck, "its end has brought nothing");
+    }
+
+    #[test]
+    fn all_that_earlier_agents_have_signalled_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["memory.current", "memory.stat", "cgroup.procs"] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let pod = Arc::new(Entry::open(Pod::default(), dir.path(), Mode::Evictd).unwrap());
+        let victim = ResumedVictim {
+            pod,
+            signalled: 1,
+            is_stuck: false,
+        };
+        let earlier = vec![victim; MAX_IN_FLIGHT + 6];
+        let in_flight = InFlight::new(&earlier, 2);
+        assert_eq!(
+            (in_flight.victims.len(), in_flight.room()),
+            (earlier.len(), 0)
+        );
     }
 }

@@ -25,7 +25,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     Control, Event, EventQueue,
-    in_flight::{Earlier, InFlight, VictimEvent},
+    in_flight::{InFlight, ResumedVictim, VictimEvent},
     monitor::usage_cache::UsageCache,
     scope::{Cycle, ScopeMonitor, ScopeTriggers},
     spin::Wait,
@@ -92,8 +92,7 @@ impl MemoryMonitor {
                 .iter_mut()
                 .for_each(|monitor| monitor.pace.evicted(last));
         }
-        let mut in_flight = InFlight::new();
-        in_flight.resume(&std::mem::take(&mut setup.earlier), monotonic_ns());
+        let in_flight = InFlight::new(&std::mem::take(&mut setup.earlier), monotonic_ns());
         Self {
             setup,
             scopes,
@@ -335,6 +334,8 @@ impl MemoryMonitor {
         if is_fewer {
             let scopes = self.scopes.iter_mut();
             scopes.for_each(|monitor| monitor.pace.forget_growth());
+            // Before the next decision: there may be room now for those that wait.
+            self.apply_kills();
         }
     }
 }
@@ -349,7 +350,7 @@ pub struct Setup {
     /// The pods at the start.
     pub table: Box<PodTable>,
     /// Pods that an earlier agent has signalled.
-    pub earlier: Vec<Earlier>,
+    pub earlier: Vec<ResumedVictim>,
     /// When an earlier agent last evicted a pod for memory, in nanoseconds of CLOCK_MONOTONIC.
     pub last_eviction: Option<u64>,
     /// The trigger is pinned: the kernel acts in this thread's place when it is stopped or gone.

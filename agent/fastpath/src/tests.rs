@@ -1,16 +1,22 @@
 //! The loop on a cgroup that is made of files.
 
-use std::{fs, path::Path};
+use std::{fs, io, os::fd::BorrowedFd, path::Path, sync::Arc};
 
-use evictd_engine::model::settings::{MemoryHook, RankingStrategy};
+use evictd_engine::model::{
+    pod::Pod,
+    settings::{MemoryHook, Mode, RankingStrategy},
+};
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
     memory_scope::{Limits, Scope},
-    trigger::memory::{self, TriggerEvent},
+    pods::table::{Entry, PodTable},
+    trigger::memory::{self, KernelKill, MemoryTrigger, Trigger, TriggerEvent},
 };
+use evictd_sys::clock::monotonic_ns;
 
-use super::{Control, Event, EventQueue, FastPathSettings, Setup};
+use super::{Control, Event, EventQueue, FastPathSettings, KilledBy, ResumedVictim, Setup};
 use crate::{
+    in_flight::MAX_IN_FLIGHT,
     monitor::MemoryMonitor,
     scope::{Cycle, ScopeTriggers},
     spin::Wait,
@@ -40,6 +46,10 @@ impl Cgroup<'_> {
     }
 
     fn watch(&self) -> MemoryMonitor {
+        watch(self.setup())
+    }
+
+    fn setup(&self) -> Setup {
         fs::write(self.0.join("memory.max"), (512 * MIB).to_string()).unwrap();
         self.is_short_of_it_by(200 * MIB);
         let cgroup = MemoryCgroup::open(self.0).unwrap();
@@ -49,7 +59,7 @@ impl Cgroup<'_> {
             resolved: THRESHOLD,
             floor: None,
         };
-        let mut watch = MemoryMonitor::new(Setup {
+        Setup {
             scopes: vec![Scope::new(cgroup, limits, false).unwrap()],
             trigger: built.unwrap().trigger,
             table: Box::default(),
@@ -59,13 +69,30 @@ impl Cgroup<'_> {
             shadow: false,
             victims_at_once: 1,
             strategy: RankingStrategy::Kubelet,
-            limiter: std::sync::Arc::default(),
+            limiter: Arc::default(),
             control: Control::new().unwrap(),
             events: EventQueue::new().unwrap(),
-        });
-        watch.settle().unwrap();
-        watch
+        }
     }
+
+    /// A pod without processes.
+    fn pod(&self, uid: &str) -> Arc<Entry> {
+        let dir = self.0.join(uid);
+        fs::create_dir(&dir).unwrap();
+        Cgroup(&dir).uses(MIB, MIB);
+        fs::write(dir.join("cgroup.procs"), "").unwrap();
+        let pod = Pod {
+            uid: uid.to_owned(),
+            ..Pod::default()
+        };
+        Arc::new(Entry::open(pod, &dir, Mode::Evictd).unwrap())
+    }
+}
+
+fn watch(setup: Setup) -> MemoryMonitor {
+    let mut watch = MemoryMonitor::new(setup);
+    watch.settle().unwrap();
+    watch
 }
 
 /// A loop without a trigger that tells of a crossing in the same moment is awake when it comes, and sees it.
@@ -258,4 +285,96 @@ fn another_capacity_leaves_the_pace() {
     let monitor = &watch.scopes[0];
     assert_eq!(monitor.scope.capacity(), 470 * MIB);
     assert!(!monitor.pace.is_met());
+}
+
+/// Each is followed, or another pod would be evicted for the memory that it is about to give back.
+#[test]
+fn kills_of_others_wait_until_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut watch = cgroup.watch();
+    let pods: Vec<_> = (0..MAX_IN_FLIGHT + 6)
+        .map(|n| cgroup.pod(&n.to_string()))
+        .collect();
+    let now = monotonic_ns();
+    for pod in &pods {
+        pod.permit.begin_kill(now);
+        watch.setup.control.note_kill(pod, now, KilledBy::Manager);
+    }
+    watch.apply_updates();
+    let (followed, waiting) = pods.split_at(MAX_IN_FLIGHT);
+    assert!(followed.iter().all(|pod| watch.in_flight.contains(pod)));
+    assert!(waiting.iter().all(|pod| pod.permit.is_being_killed(now)));
+    // Those that are followed have ended.
+    watch.run_once(now);
+    assert!(waiting.iter().all(|pod| watch.in_flight.contains(pod)));
+    assert_eq!(watch.in_flight.room(), MAX_IN_FLIGHT - waiting.len());
+}
+
+/// A trigger whose program has killed from a pod.
+struct HasKilled(Option<KernelKill>);
+
+impl MemoryTrigger for HasKilled {
+    fn hook(&self) -> MemoryHook {
+        MemoryHook::Sampler
+    }
+
+    fn watch(&mut self, _: usize, _: &MemoryCgroup) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn arm(&mut self, _: usize, _: Trigger) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn next(&mut self) -> Option<TriggerEvent> {
+        None
+    }
+
+    fn next_kill(&mut self) -> Option<KernelKill> {
+        self.0.take()
+    }
+
+    fn set_near(&mut self, _: bool) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn is_attached(&self) -> bool {
+        false
+    }
+}
+
+/// The agent before has written down that it evicted a pod, and its guard has killed from the pod as well. At the first look the pod
+/// is still a victim of the agent before, although its processes are gone.
+#[test]
+fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
+    let evictions = |is_earlier_victim: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let cgroup = Cgroup(dir.path());
+        let mut setup = cgroup.setup();
+        let pod = cgroup.pod("a");
+        setup.table = Box::new(PodTable::new(vec![Arc::clone(&pod)]));
+        setup.trigger = Box::new(HasKilled(Some(KernelKill {
+            cgroup_id: pod.memory.id(),
+            scope: 0,
+            time: monotonic_ns(),
+        })));
+        if is_earlier_victim {
+            setup.earlier.push(ResumedVictim {
+                pod,
+                signalled: 1,
+                is_stuck: false,
+            });
+        }
+        let mut watch = watch(setup);
+        watch.run_once(monotonic_ns());
+        let events = std::iter::from_fn(|| watch.setup.events.next());
+        let is_eviction = |event: &Event| matches!(event, Event::Evicted(e) if e.by_kernel);
+        events.filter(is_eviction).count()
+    };
+    assert_eq!([evictions(false), evictions(true)], [1, 0]);
 }

@@ -20,7 +20,7 @@ pub const SETTLES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs
 /// About how long until the next question while there is no answer, or a bad one.
 pub const AGAIN: Duration = Duration::from_secs(600);
 
-/// Asks until a policy refuses, and says once if none does, and once if no answer tells. Each time that none did is counted.
+/// Asks until a policy refuses, and logs once if none does, and once if the answers leave it open. Each time that none did is counted.
 pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration) {
     let mut settles = settles.iter();
     let (mut is_told, mut is_unknown) = (false, false);
@@ -46,7 +46,7 @@ pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration
                 }
                 return;
             }
-            // No right to Events, no answer, a webhook that fails: none of them tells whether there is a policy.
+            // No right to Events, no answer, a webhook that fails: none of them shows whether there is a policy.
             Err(error) => {
                 if !std::mem::replace(&mut is_unknown, true) {
                     tracing::warn!(%error, "it is not known whether an admission policy holds this token to its node");
@@ -57,7 +57,7 @@ pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration
     }
 }
 
-/// Tells an Event in the name of another node, in a dry run: every agent may tell Events, and nothing comes of this one.
+/// Creates an Event in the name of another node, in a dry run: every agent may create Events, and nothing comes of this one.
 async fn pose_as_another(connection: &ApiClient) -> Result<(), ApiError> {
     let event = json!({
         "apiVersion": "events.k8s.io/v1",

@@ -159,7 +159,7 @@ pub struct ApiRequest<'a> {
     pub body: &'a Value,
     /// How long it may take.
     pub deadline: Duration,
-    /// Whether a 403 is no news: it is neither counted nor told.
+    /// Whether a 403 is no news: it is neither counted nor logged.
     pub may_be_forbidden: bool,
 }
 
@@ -288,7 +288,7 @@ impl ApiClient {
         self.shadow.load(Ordering::Relaxed)
     }
 
-    /// Whether the right to ask for evictions is known to be missing, and that was said.
+    /// Whether the right to ask for evictions is known to be missing, and that was logged.
     pub fn set_lacks_evictions(&self, lacks: bool) {
         self.lacks_evictions.store(lacks, Ordering::Relaxed);
     }
@@ -308,7 +308,7 @@ impl ApiClient {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads token and certificates again: the server has said 401.
+    /// Reads token and certificates again: the server has answered 401.
     pub async fn reload(&self) {
         if self.counters.unauthorized.add_first() {
             tracing::warn!("the API server does not take the token: it is read again");
@@ -543,7 +543,7 @@ impl ObjectReader for ApiClient {
 mod tests {
     use super::*;
 
-    /// The words of k8s.io/apiserver, by who refuses.
+    /// The words of k8s.io/apiserver, by what refuses.
     #[test]
     fn a_missing_right_is_what_the_authorizer_refuses() {
         let refused = |code, message: &str| ApiError::Refused {

@@ -80,7 +80,7 @@ enum Found {
 /// An object that is read again and again.
 struct Source {
     path: &'static str,
-    /// That it cannot be read was said.
+    /// Whether it was logged that it cannot be read.
     is_said: bool,
 }
 

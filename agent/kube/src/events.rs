@@ -12,6 +12,7 @@ use std::{
 use evictd_engine::{
     Signal,
     fleet::{FleetPace, FleetState},
+    message::EVICTED,
     model::quantity::Quantity,
 };
 use evictd_store::record::{
@@ -26,9 +27,7 @@ use crate::eviction_api::PodRef;
 
 /// `reportingController` of all Events.
 pub(crate) const CONTROLLER: &str = "evictd";
-/// Reason of an Event about a pod that was evicted: the kubelet's.
-pub const EVICTED: &str = "Evicted";
-/// Reason of an Event about a pod that was evicted although a PodDisruptionBudget said no.
+/// Reason of an Event about a pod that was evicted although a PodDisruptionBudget protected it.
 pub const OVERRIDDEN: &str = "EvictedDespiteBudget";
 /// Reason of an Event about a pod that would have been evicted.
 const WOULD_EVICT: &str = "WouldEvict";
@@ -53,7 +52,7 @@ const SERIES_GAP: Duration = Duration::from_secs(600);
 /// How often the count of such an Event is brought up to date at most.
 const SERIES_PAUSE: Duration = Duration::from_secs(30);
 
-/// Tells Events.
+/// Creates Events.
 #[derive(Debug)]
 pub struct Events {
     node: String,
@@ -65,7 +64,7 @@ pub struct Events {
 pub struct EventSpec<'a> {
     /// The pod.
     pub pod: PodRef<'a>,
-    /// Identifies what has happened: the same twice is told once.
+    /// Identifies what has happened: the same twice is one Event.
     pub id: &'a str,
     /// When, as RFC 3339.
     pub time: &'a str,
@@ -111,7 +110,7 @@ impl Events {
         }
     }
 
-    /// Tells of an eviction on the pod. Once for each eviction, however often it is called.
+    /// Creates the Event of an eviction on the pod. Once for each eviction, however often it is called.
     ///
     /// # Errors
     /// No answer, or a refusal; that it is known already is none.
@@ -147,7 +146,7 @@ impl Events {
         create(connection, pod.namespace, &event).await
     }
 
-    /// Tells of a record that is about no eviction itself: a stuck pod, a pod at its own limit, or a threshold that is met as it
+    /// Creates the Event of a record that is about no eviction itself: a stuck pod, a pod at its own limit, or a threshold that is met as it
     /// comes into force.
     ///
     /// # Errors
@@ -224,7 +223,7 @@ impl Events {
         }
     }
 
-    /// Tells that this node has pulled the fleet brake because so many nodes have evicted.
+    /// Creates the Event that this node has pulled the fleet brake because so many nodes have evicted.
     ///
     /// # Errors
     /// No answer, or a refusal.
@@ -271,7 +270,7 @@ impl Events {
         })
     }
 
-    /// Tells of an eviction on the node: a new Event, or one more of the last.
+    /// Counts an eviction on the node: a new Event, or one more of the last.
     ///
     /// # Errors
     /// No answer, or a refusal.
@@ -368,7 +367,7 @@ impl Events {
 async fn create(connection: &ApiClient, namespace: &str, event: &Value) -> Result<(), ApiError> {
     let call = ApiRequest::new(Method::POST, collection(namespace), JSON, event);
     match connection.call(&call).await {
-        // Told already, by us or by the agent before us.
+        // It exists already, by this agent or by the one before.
         Err(e) if e.code() == 409 => Ok(()),
         // The namespace is gone or going, and the pod with it.
         Err(e) if e.code() == 404 || e.has_cause("NamespaceTerminating") => Ok(()),
@@ -421,7 +420,7 @@ fn note(e: &EvictionRecord) -> String {
     note
 }
 
-/// Who was killed, and by which limit.
+/// Which pod was killed from, and by which limit.
 fn oom_note(kill: &OomKill) -> String {
     let bytes = |n| Quantity::bytes(n).to_string();
     let used = kill.rss.map_or(String::new(), |rss| {

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use evictd_engine::{Cause, message};
+use evictd_engine::{
+    Cause,
+    message::{self, EVICTED, PHASE},
+};
 use evictd_store::record::EvictionRecord;
 use http::Method;
 use serde_json::{Value, json};
@@ -12,8 +15,6 @@ use crate::client::{ApiClient, ApiError, ApiRequest, JSON, STRATEGIC_MERGE};
 /// The grace period of a pod that is dead already, in seconds. Not 0: that takes the object away before the kubelet has
 /// cleaned up, and a StatefulSet would start the next one too early.
 pub const DEAD_GRACE_SECONDS: i64 = 1;
-/// `status.reason` of a pod that was evicted.
-pub const EVICTED: &str = "Evicted";
 /// How long the condition may hold up the DELETE: the kubelet looks at its containers once a second and would start a
 /// killed one again.
 const CONDITION_DEADLINE: Duration = Duration::from_millis(300);
@@ -73,7 +74,7 @@ impl Removal {
     }
 }
 
-/// Sets the condition that says who ended the pod and why, in the words of the kubelet
+/// Sets the condition that says what ended the pod and why, in the words of the kubelet
 /// (`eviction_manager.go`: `DisruptionTarget`, `TerminationByKubelet`), so that Jobs with a pod failure policy take it for
 /// what it is. Conditions are merged by type: those of other writers are not touched. The UID is the precondition; a
 /// resourceVersion would only make the kubelet's own updates in between refuse this one. `time` is RFC 3339.
@@ -117,7 +118,7 @@ pub fn announces_disruption(eviction: &EvictionRecord) -> bool {
 /// No answer, or a refusal other than that this pod does not exist any more.
 pub async fn fail(connection: &ApiClient, eviction: &EvictionRecord) -> Result<Removal, ApiError> {
     let message = eviction.message.trim_end();
-    let mut status = json!({"phase": "Failed", "reason": EVICTED, "message": message});
+    let mut status = json!({"phase": PHASE, "reason": EVICTED, "message": message});
     if announces_disruption(eviction) {
         status["conditions"] = json!([disruption_target(message, &eviction.time)]);
     }

@@ -34,7 +34,7 @@ const CONFIGURATION: &str = "config";
 pub const PAUSE: &str = "evictd-pause";
 /// Name of the ConfigMap by which all agents are slowed down, likewise.
 pub const BRAKE: &str = "evictd-fleet";
-/// Who the API server takes for the owner of that ConfigMap's fields.
+/// The field manager of that ConfigMap for the API server.
 const MANAGER: &str = "kubectl-evictd";
 /// What a command in an agent's container may take.
 const DEADLINE: Duration = Duration::from_secs(30);

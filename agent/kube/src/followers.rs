@@ -112,8 +112,8 @@ impl Followers {
         &self.evaluator
     }
 
-    /// Ends when the API server has told what policies there are, what they ask for of namespaces, and who has paused
-    /// evictions; or that it does not tell.
+    /// Ends when the policies, what they need of namespaces, and the pauses of evictions are read, or the API server refuses to list
+    /// them.
     pub async fn settled(&mut self) {
         // The senders live as long as the tasks, which end with this.
         for answer in &mut self.answers {

@@ -1,4 +1,4 @@
-//! How often the API server hears of OOM kills at pods' own limits: a container that is started again is killed again, and a pod
+//! How often OOM kills at pods' own limits get an Event: a container that is started again is killed again, and a pod
 //! whose workers are killed may have hundreds of kills in a minute.
 
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ const GAP: Duration = Duration::from_secs(600);
 /// So many pods have one in that time; the journal and the metric have the others.
 const PODS: usize = 64;
 
-/// Says which kills are told.
+/// Says which kills get an Event.
 #[derive(Debug, Default)]
 pub struct OomEventLimiter {
     /// UIDs of pods with the time of their Event.
@@ -16,7 +16,7 @@ pub struct OomEventLimiter {
 }
 
 impl OomEventLimiter {
-    /// Whether a kill of this pod is told now.
+    /// Whether a kill of this pod gets an Event now.
     pub fn allows(&mut self, uid: &str, now: Instant) -> bool {
         self.told
             .retain(|(_, at)| now.saturating_duration_since(*at) < GAP);

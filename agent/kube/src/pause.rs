@@ -21,7 +21,7 @@ use crate::watch::{Events, WatchFailure, WatchHandler, follow, run_watcher};
 /// Name of the entry of the ConfigMap.
 const ENTRY: &str = "paused";
 
-/// Obeys the annotation of a Node for ever. `settled` becomes true when the server has answered.
+/// Follows the annotation of a Node for ever. `settled` becomes true when the server has answered.
 pub async fn of_node(
     connection: Arc<ApiClient>,
     node: String,

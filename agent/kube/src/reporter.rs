@@ -74,7 +74,7 @@ struct FailedPod {
 /// Outcome of the eviction of a pod that the API server cannot end: the kubelet starts it again.
 const STATIC: &str = "static";
 
-/// Tells the API server.
+/// Reports evictions to the API server.
 pub struct Reporter {
     connection: Arc<ApiClient>,
     journal: DiskQueue,
@@ -92,7 +92,7 @@ pub struct Reporter {
     failed: Vec<FailedPod>,
     /// When they were looked at last.
     looked: Instant,
-    /// That the status was refused is said once.
+    /// Whether it was logged that the status was refused.
     refusal_told: bool,
 }
 
@@ -189,7 +189,7 @@ impl Reporter {
         if self.jobs.iter().any(|job| job.outcome.is_none()) && removed {
             return true;
         }
-        // One that cannot be deleted now does not silence what can be told of the others.
+        // One that cannot be deleted now does not hold up the Events of the others.
         self.report_one().await && removed
     }
 
@@ -209,7 +209,7 @@ impl Reporter {
             });
             batch.push(job);
         }
-        // The watch may be behind, or gone: what it has not told of is asked for.
+        // The watch may be behind, or gone: names that it has not brought are asked for.
         if batch.iter().any(Job::is_nameless) && self.pods.with(|store| store.is_synced()) {
             match eviction_api::names_on(&self.connection, &self.node).await {
                 Ok(names) => {
@@ -264,7 +264,7 @@ impl Reporter {
                 Err(e) if e.is_retryable() && job.status_attempts < STATUS_ATTEMPTS => {
                     return Err(e);
                 }
-                // Another pod by that name, or other writers were always first: the DELETE tells.
+                // Another pod by that name, or other writers were always first: the answer to the DELETE decides.
                 Err(e) if e.code() == 409 => {}
                 Err(e) => refusal = Some(e),
             }
@@ -334,7 +334,7 @@ impl Reporter {
         }
     }
 
-    /// Tells of the first eviction that is through.
+    /// Sends the Events of the first eviction whose pod is removed.
     async fn report_one(&mut self) -> bool {
         let Some(at) = self.jobs.iter().position(|job| job.outcome.is_some()) else {
             return true;
@@ -411,7 +411,7 @@ impl Job {
         }
     }
 
-    /// A pod that only its cgroup told of has no name yet.
+    /// A pod that is known by its cgroup only has no name yet.
     fn find_name(&mut self, known: impl FnOnce(&str) -> Option<Pod>) {
         if self.eviction.namespace.is_empty()
             && let Some(pod) = known(&self.eviction.uid)
@@ -428,7 +428,7 @@ impl Job {
             return;
         }
         self.attempts += 1;
-        // Told and counted once, whatever else is refused after that.
+        // Logged and counted once, whatever else is refused after that.
         if self.attempts != ATTEMPTS {
             return;
         }

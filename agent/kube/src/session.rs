@@ -42,7 +42,7 @@ use crate::{
 
 /// How often the Node's conditions and taints are written again while they hold: the kubelet's `nodeStatusReportFrequency`.
 const NODE_STATUS_REPORT: Duration = Duration::from_secs(300);
-/// How long the start waits for the API server's list; without it the cgroups tell which pods run here.
+/// How long the start waits for the API server's list; without it the pods are known by their cgroups.
 const FIRST_LIST: Duration = Duration::from_secs(2);
 /// What an earlier agent has left stays at least for so long: by then this one has looked at every signal.
 const FIRST_WORD: Duration = Duration::from_secs(2);
@@ -74,7 +74,7 @@ pub struct Cluster {
     unreported: Arc<AtomicUsize>,
     wanted: channel::Sender<DesiredStatus>,
     soft: Option<mpsc::Sender<SoftRequest>>,
-    /// Who was asked to go and will.
+    /// Pods that were asked to go and will.
     going: Option<mpsc::Receiver<RequestRecord>>,
     clock: ClockJump,
     oom_events: OomEventLimiter,
@@ -202,17 +202,17 @@ impl Cluster {
         }
     }
 
-    /// Ends when the API server has told something new.
+    /// Ends when the API server has sent something new.
     pub async fn changed(&self) {
         self.pods.changed.notified().await;
     }
 
-    /// Looks at the pod of a UID, as far as the API server has told.
+    /// Looks at the pod of a UID, as far as the API server has sent it.
     pub fn with_pod<T>(&self, uid: &str, look: impl FnOnce(Option<&evictd_engine::Pod>) -> T) -> T {
         self.pods.with(|store| look(store.get(uid)))
     }
 
-    /// So many pods are known by their cgroups alone: said once, unless the API server has listed its pods.
+    /// So many pods are known by their cgroups alone: logged once, unless the API server has listed its pods.
     pub fn note_unknown(&self, pods: usize) {
         if pods == 0 || self.pods.with(|r| r.is_synced()) {
             return;
@@ -241,7 +241,7 @@ impl Cluster {
         is_taken && self.unreported.load(Ordering::Relaxed) == 0
     }
 
-    /// Tells of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force, by an Event: tried a few
+    /// Creates the Event of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force: tried a few
     /// times, for the journal has it.
     pub fn report(&mut self, mut record: Record) {
         if let Record::OomKill(kill) = &mut record
@@ -268,7 +268,7 @@ impl Cluster {
             return false;
         };
         self.pods.with(|store| {
-            // A pod that only its cgroup told of has its name here.
+            // A pod that is known by its cgroup only has its name here.
             if let Some(known) = store.get(&pod.uid) {
                 pod.namespace.clone_from(&known.namespace);
                 pod.name.clone_from(&known.name);

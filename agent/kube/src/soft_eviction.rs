@@ -14,7 +14,7 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{Pod, model::settings::Mode};
+use evictd_engine::{Pod, message::EVICTED, model::settings::Mode};
 use evictd_policy::{PolicyEvaluator, evaluator::HeldBack};
 use evictd_store::{
     disk_queue::DiskQueue,
@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     client::{ApiClient, ApiError},
-    events::{EVICTED, EventSpec, Events, OVERRIDDEN},
+    events::{EventSpec, Events, OVERRIDDEN},
     eviction_api::{self, PodRef, Removal},
 };
 
@@ -58,7 +58,7 @@ pub enum SoftOutcome {
         /// For how long they have.
         since: Duration,
     },
-    /// A pause, the fleet brake, policies or limits hold back who could have been asked.
+    /// A pause, the fleet brake, policies or limits hold back the pods that could have been asked.
     HeldBack {
         /// What has held back the last one.
         by: HeldBack,
@@ -92,7 +92,7 @@ pub struct SoftEvictor {
     /// Since when budgets have protected all candidates without a break.
     blocked: Option<Instant>,
     asked: VecDeque<String>,
-    /// Whether it was said that the agent may not ask; said again when pressure was over in between.
+    /// Whether it was logged that the agent may not ask; logged again when pressure was over in between.
     has_told_forbidden: bool,
     /// Requests that are in the journal, by the pod's UID: the same pod is asked again and again while its budget
     /// protects it.
@@ -142,7 +142,7 @@ impl SoftEvictor {
             Some((_, id)) => asked.id.clone_from(id),
             None => {
                 remember(&mut self.noted, (asked.uid.clone(), asked.id.clone()));
-                // On disk before the API server hears of it.
+                // On disk before the API server is asked.
                 self.write_down(Record::Asked(Box::new(asked.clone())))
                     .await;
             }
@@ -213,7 +213,7 @@ impl SoftEvictor {
         Some(self.done(index, pod, removal, asked).await)
     }
 
-    /// Remembers and tells what has happened.
+    /// Remembers and reports what has happened.
     async fn done(
         &mut self,
         index: usize,
@@ -291,7 +291,7 @@ impl SoftEvictor {
         let (mut held_back, mut spared) = (None, 0);
         for (index, candidate) in candidates.iter().enumerate() {
             let pod = &candidate.pod;
-            // One that only its cgroup tells of has no name to ask for; one that is on its way needs no second request.
+            // One that is known by its cgroup only has no name to ask for; one that is on its way needs no second request.
             let can_be_asked = !pod.namespace.is_empty() && pod.ends_by_api();
             if !can_be_asked || pod.is_protected(self.mode) || self.asked.contains(&pod.uid) {
                 continue;

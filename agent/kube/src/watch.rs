@@ -60,7 +60,7 @@ impl Absences {
     }
 }
 
-/// Who listens to a watch.
+/// What listens to a watch.
 pub trait WatchHandler {
     /// What is watched.
     type Object;
@@ -71,7 +71,7 @@ pub trait WatchHandler {
     /// Opens the watch anew.
     fn open(&self, client: Client) -> Events<Self::Object>;
 
-    /// Takes what the server tells.
+    /// Takes an event of the watch.
     fn apply(&mut self, event: Event<Self::Object>);
 
     /// The watch has stopped. Called once for each kind of trouble until it works again.
@@ -99,7 +99,7 @@ where
     watcher::watcher(api, config).boxed()
 }
 
-/// Keeps a listener up to date for ever. Errors are told once until it works again, counted, and followed by a pause.
+/// Keeps a listener up to date for ever. Errors are logged once until it works again, counted, and followed by a pause.
 pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, mut listener: L) {
     let rarely = || {
         ExponentialBuilder::default()

@@ -1,16 +1,18 @@
 //! How much disk each pod uses: a thread that walks all pods' directories, over and over, slowly.
 //!
 //! The kubelet walks once a minute. A walk at the moment of pressure would be too late, and a fast one would take the
-//! disk from those who need it: this thread has the lowest priority and sleeps most of the time, less while a disk is
+//! disk from the pods that need it: this thread has the lowest priority and sleeps most of the time, less while a disk is
 //! short. What hooks count since a walk is added by [`DiskUse::since`].
 //!
 //! A pod with very many files holds up no other one: its walk is interrupted and goes on when the others had their turn
 //! ([`schedule`]).
 
+mod disk_use;
+mod pod_walk;
 mod schedule;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     path::PathBuf,
     sync::{
         Arc,
@@ -19,10 +21,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_engine::{ContainerUsage, FsUsage, PodUsage, VolumeUsage, reclaim::Layers};
+use evictd_engine::reclaim::Layers;
 use evictd_node::{
     fs::{
-        du::{Usage, Walk, lower_priority},
+        du::lower_priority,
         mounts::{MountPoints, MountTable},
     },
     trigger::inodes::ShareReader,
@@ -34,8 +36,13 @@ use evictd_sys::{
     poll::poll,
 };
 
-use crate::{PodDirs, pod_dirs::Named};
+use crate::PodDirs;
+use disk_use::{LayersAnswer, bytes};
+use pod_walk::PodWalk;
 use schedule::{Schedule, Turn};
+
+pub(crate) use disk_use::container;
+pub use disk_use::{DiskUse, Found};
 
 /// Entries that are looked at in one go.
 const STEP: usize = 128;
@@ -64,98 +71,6 @@ pub struct ScanTarget {
     pub places: DirResolver,
 }
 
-/// What a walk has found for one pod.
-#[derive(Clone, Debug, Default)]
-pub struct DiskUse {
-    /// In the form of the kubelet's summary. Without `ephemeral_storage` the first walk is not at its end: there is more.
-    pub usage: PodUsage,
-    /// Inodes made less those removed when the walk was half way through, by filesystem.
-    pub counted: [i64; FILESYSTEMS],
-    /// When the walk began, in nanoseconds of CLOCK_MONOTONIC.
-    pub began: u64,
-    /// Containers whose writable layers were not found, with the reason.
-    unknown: Vec<(String, String)>,
-    /// Of these and of others that have none, whose numbers are the runtime's.
-    filled: HashSet<String>,
-    /// When the runtime was asked for them, in nanoseconds of CLOCK_MONOTONIC.
-    filled_at: u64,
-    /// The UID that the runtime has for the pod.
-    runtime_uid: String,
-}
-
-/// Filesystems that can have counts.
-pub const FILESYSTEMS: usize = evictd_node::trigger::inodes::MAX_FILESYSTEMS as usize;
-
-impl DiskUse {
-    /// Containers of which it is not known what their writable layers use, with the reason: they count as if they used nothing.
-    pub fn unknown_layers(&self) -> impl Iterator<Item = &(String, String)> {
-        self.unknown
-            .iter()
-            .filter(|(name, _)| !self.filled.contains(name))
-    }
-
-    /// Whether the walk has come to its end.
-    fn is_whole(&self) -> bool {
-        self.usage.ephemeral_storage.is_some()
-    }
-
-    /// Takes the runtime's numbers where the walk has none. What an earlier answer said and this one does not is gone.
-    fn fill(&mut self, answer: &LayersAnswer) {
-        self.empty();
-        for (name, fs) in answer.layers.get(&self.runtime_uid).into_iter().flatten() {
-            let container = container(&mut self.usage, name.clone());
-            if container.rootfs.bytes.is_none() || self.filled.contains(name) {
-                container.rootfs = *fs;
-                self.filled.insert(name.clone());
-            }
-        }
-        self.filled_at = answer.asked;
-        if self.is_whole() {
-            self.usage.ephemeral_storage = Some(bytes(&self.usage));
-        }
-    }
-
-    /// Without the runtime's numbers.
-    fn empty(&mut self) {
-        for name in self.filled.drain() {
-            container(&mut self.usage, name).rootfs = FsUsage::default();
-        }
-        if self.is_whole() {
-            self.usage.ephemeral_storage = Some(bytes(&self.usage));
-        }
-    }
-
-    /// What holds of a pod that was killed at a moment, in nanoseconds of CLOCK_MONOTONIC, and runs again; `None` where the walk is
-    /// older. The runtime's numbers are those of the containers that are gone unless it was asked later.
-    pub(crate) fn after_kill(&self, at: u64) -> Option<Self> {
-        if self.began <= at {
-            return None;
-        }
-        let mut found = self.clone();
-        if self.filled_at <= at {
-            found.empty();
-        }
-        Some(found)
-    }
-
-    /// Inodes that the pod has made since the walk on a filesystem, less those removed.
-    pub fn since(&self, filesystem: usize, counted_now: i64) -> i64 {
-        let then = self.counted.get(filesystem).copied().unwrap_or(0);
-        counted_now.saturating_sub(then)
-    }
-}
-
-/// The last walk of every pod that was walked, by UID.
-pub type Found = HashMap<String, Arc<DiskUse>>;
-
-/// What the runtime says of writable layers.
-#[derive(Default)]
-struct LayersAnswer {
-    layers: Layers,
-    /// When it was asked, in nanoseconds of CLOCK_MONOTONIC.
-    asked: u64,
-}
-
 /// All are replaced as a whole: the mutex is held for the exchange of pointers.
 #[derive(Default)]
 struct State {
@@ -167,7 +82,7 @@ struct State {
 /// The scanner, seen from outside.
 pub struct DiskScanner {
     state: PiMutex<State>,
-    /// Tells the thread of a change, also one that comes just before it sleeps.
+    /// Wakes the thread at a change, also one that comes just before it sleeps.
     changed: EventFd,
     pressed: AtomicBool,
     stop: AtomicBool,
@@ -329,7 +244,7 @@ impl DiskScanner {
         // An old table is better than none.
         let _ = mounts.refresh();
         let mut scan = match turn {
-            Turn::Begin(target) => Box::new(Scan::begin(target, mounts.points(), shares)),
+            Turn::Begin(target) => Box::new(PodWalk::begin(target, mounts.points(), shares)),
             Turn::GoOn(mut scan) => {
                 scan.pass_by(mounts.points());
                 scan
@@ -405,136 +320,6 @@ impl DiskScanner {
     }
 }
 
-/// What kind of directory it is.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Volume,
-    Layer,
-    Logs,
-}
-
-/// The walk of one pod, as far as it has come.
-struct Scan {
-    target: ScanTarget,
-    found: DiskUse,
-    /// What hooks had counted when it began.
-    before: [i64; FILESYSTEMS],
-    /// Directories that were not begun, the next one last.
-    left: Vec<(Kind, String, PathBuf)>,
-    walk: Option<(Kind, String, Walk)>,
-    worked: Duration,
-}
-
-impl Scan {
-    fn begin(target: ScanTarget, mounts: &MountPoints, shares: Option<&ShareReader>) -> Self {
-        let began = monotonic_ns();
-        let places = (target.places)(mounts);
-        let found = DiskUse {
-            began,
-            unknown: places.unknown,
-            runtime_uid: places.runtime_uid,
-            ..DiskUse::default()
-        };
-        let of = |kind, named: Named| named.into_iter().map(move |(n, path)| (kind, n, path));
-        let left = of(Kind::Logs, places.logs)
-            .chain(of(Kind::Layer, places.layers))
-            .chain(of(Kind::Volume, places.volumes));
-        Self {
-            found,
-            before: counted(&target, shares),
-            left: left.collect(),
-            walk: None,
-            worked: Duration::ZERO,
-            target,
-        }
-    }
-
-    /// One step; `true` at the end.
-    fn step(&mut self, mounts: &MountPoints) -> bool {
-        if let Some((kind, name, walk)) = &mut self.walk {
-            if walk.step(STEP) {
-                let (kind, name, found) = (*kind, std::mem::take(name), walk.found());
-                add(&mut self.found.usage, kind, name, found);
-                self.walk = None;
-            }
-        } else if let Some((kind, name, path)) = self.left.pop() {
-            // One that cannot be looked at has no number.
-            let walk = Walk::new(&path, mounts).ok();
-            self.walk = walk.map(|walk| (kind, name, walk));
-        }
-        self.walk.is_none() && self.left.is_empty()
-    }
-
-    fn pass_by(&mut self, mounts: &MountPoints) {
-        if let Some((_, _, walk)) = &mut self.walk {
-            walk.pass_by(mounts);
-        }
-    }
-
-    /// Others have their turn.
-    fn park(&mut self) {
-        if let Some((_, _, walk)) = &mut self.walk {
-            walk.park();
-        }
-    }
-
-    /// What is known before the end: there is so much at least.
-    fn so_far(&self) -> DiskUse {
-        let mut found = DiskUse {
-            counted: self.before,
-            ..self.found.clone()
-        };
-        if let Some((kind, name, walk)) = &self.walk {
-            add(&mut found.usage, *kind, name.clone(), walk.found());
-        }
-        found
-    }
-
-    fn finish(&self, shares: Option<&ShareReader>) -> DiskUse {
-        let after = counted(&self.target, shares);
-        let mut found = self.found.clone();
-        found.usage.ephemeral_storage = Some(bytes(&found.usage));
-        // One reading before and one after stand for the middle of the walk.
-        found.counted = std::array::from_fn(|i| i64::midpoint(self.before[i], after[i]));
-        found
-    }
-}
-
-fn counted(target: &ScanTarget, shares: Option<&ShareReader>) -> [i64; FILESYSTEMS] {
-    std::array::from_fn(|index| shares.map_or(0, |s| s.net(&target.cgroups, index)))
-}
-
-fn add(usage: &mut PodUsage, kind: Kind, name: String, found: Usage) {
-    let fs = FsUsage {
-        bytes: Some(found.bytes),
-        inodes: Some(found.inodes),
-    };
-    match kind {
-        Kind::Volume => usage.volumes.push(VolumeUsage { name, fs }),
-        Kind::Layer => container(usage, name).rootfs = fs,
-        Kind::Logs => container(usage, name).logs = fs,
-    }
-}
-
-fn container(usage: &mut PodUsage, name: String) -> &mut ContainerUsage {
-    let at = usage.containers.iter().position(|c| c.name == name);
-    let at = at.unwrap_or_else(|| {
-        usage.containers.push(ContainerUsage {
-            name,
-            ..ContainerUsage::default()
-        });
-        usage.containers.len() - 1
-    });
-    &mut usage.containers[at]
-}
-
-fn bytes(usage: &PodUsage) -> u64 {
-    let containers = usage.containers.iter().flat_map(|c| [c.rootfs, c.logs]);
-    let volumes = usage.volumes.iter().map(|v| v.fs);
-    let each = containers.chain(volumes).map(|fs| fs.bytes.unwrap_or(0));
-    each.fold(0, u64::saturating_add)
-}
-
 /// Directories that are given beforehand.
 pub fn fixed(volumes: Vec<(String, PathBuf)>) -> DirResolver {
     Arc::new(move |_| PodDirs {
@@ -545,6 +330,8 @@ pub fn fixed(volumes: Vec<(String, PathBuf)>) -> DirResolver {
 
 #[cfg(test)]
 mod tests {
+    use evictd_engine::{FsUsage, VolumeUsage};
+
     use super::*;
 
     fn wait(is_there: impl Fn() -> bool) {
@@ -553,41 +340,6 @@ mod tests {
             assert!(Instant::now() < until, "it does not come");
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-
-    /// A static pod that was killed and runs again has the same name, and its containers have the same names.
-    #[test]
-    fn what_dead_containers_had_written_is_not_held_against_new_ones() {
-        let fs = |bytes| FsUsage {
-            bytes: Some(bytes),
-            inodes: Some(1),
-        };
-        let answer = |asked, layers: &[(&str, u64)]| LayersAnswer {
-            layers: {
-                let of_pod = layers.iter().map(|(name, n)| ((*name).to_owned(), fs(*n)));
-                [("u".to_owned(), of_pod.collect())].into()
-            },
-            asked,
-        };
-        let mut walk = DiskUse {
-            began: 50,
-            runtime_uid: "u".into(),
-            ..DiskUse::default()
-        };
-        walk.usage.ephemeral_storage = Some(0);
-        walk.fill(&answer(10, &[("a", 7)]));
-        assert_eq!(walk.usage.ephemeral_storage, Some(7));
-        assert!(walk.after_kill(60).is_none(), "the walk is older");
-        let after = walk.after_kill(20).unwrap();
-        assert_eq!(after.usage.ephemeral_storage, Some(0));
-        assert_eq!(after.usage.containers[0].rootfs.bytes, None);
-        // Asked after the kill.
-        walk.fill(&answer(30, &[("a", 2)]));
-        let after = walk.after_kill(20).unwrap();
-        assert_eq!(after.usage.ephemeral_storage, Some(2));
-        // What it does not name any more is not there.
-        walk.fill(&answer(40, &[("b", 1)]));
-        assert_eq!(walk.usage.ephemeral_storage, Some(1));
     }
 
     /// A walk that was given up for others begins anew.

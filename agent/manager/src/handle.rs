@@ -9,8 +9,8 @@ use evictd_sys::{
 };
 
 use crate::{
-    CommandQueue, EventQueue,
-    manager_loop::{ManagerLoop, Setup, SharedStatus},
+    CommandQueue, EventQueue, SharedStatus,
+    manager_loop::{ManagerLoop, Setup},
 };
 
 /// Bytes of heap that an eviction may need beside what each round does; less than glibc would give back (M_TRIM_THRESHOLD).
@@ -45,10 +45,10 @@ impl ManagerHandle {
         let thread = std::thread::Builder::new()
             .name("manager".into())
             .spawn(move || {
-                // The fast path was refused as well then, and that was said.
+                // The fast path was refused as well then, and that was logged.
                 let _ = memory_v1.map(|cgroup| join_root_memcg(&cgroup));
                 // A fork bomb leaves nothing to a thread of normal priority. Where this is refused, the fast path was refused as well, and
-                // that was said.
+                // that was logged.
                 let _ = set_sched_fifo(MANAGER_PRIORITY);
                 prefault_heap::<RESERVED_HEAP>();
                 looping.run();
@@ -72,7 +72,7 @@ impl ManagerHandle {
         &self.events
     }
 
-    /// What the last round saw.
+    /// What the last round saw, and when it was.
     pub fn status(&self) -> &Arc<SharedStatus> {
         &self.status
     }

@@ -2,7 +2,7 @@
 
 mod execute;
 mod external_kills;
-pub mod mitigation;
+mod mitigation_steps;
 pub mod node_reclaim;
 mod report;
 
@@ -14,24 +14,21 @@ use std::{
 };
 
 use evictd_engine::{
-    NodeCondition, Observation, Observations, Planner, Pod, Resource, Signal, SignalForecast,
-    Snapshot, Threshold, history::Recorder, limiter::EvictionLimiter,
-    model::settings::MitigationConfig, permit::LastResort, record::NodeState,
+    NodeCondition, Observation, Observations, Planner, Pod, Resource, Signal, Snapshot, Threshold,
+    history::Recorder, limiter::EvictionLimiter, model::settings::MitigationConfig,
+    permit::LastResort, record::NodeState,
 };
-use evictd_node::{
-    pods::table::Entry,
-    trigger::counter::{CounterEvent, Drift},
-};
-use evictd_sys::{clock::monotonic_ns, pi_mutex::PiMutex, poll::poll};
+use evictd_node::{pods::table::Entry, trigger::counter::CounterEvent};
+use evictd_sys::{clock::monotonic_ns, poll::poll};
 
-use super::usage::UsageCollector;
 use crate::{
     Command, CommandQueue, DiskScanner, EventQueue, ManagerEvent, PodSet, ReclaimOptions,
-    SignalSources,
+    SharedStatus, SignalSources,
     manager_loop::{
-        execute::is_short, external_kills::KnownKills, mitigation::Mitigation,
+        execute::is_short, external_kills::KnownKills, mitigation_steps::MitigationState,
         node_reclaim::ReclaimState,
     },
+    usage::UsageCollector,
 };
 
 /// What woke the thread.
@@ -55,10 +52,10 @@ pub(super) struct ManagerLoop {
     pub status: Arc<SharedStatus>,
     pub recorder: Arc<Recorder>,
     pub reclaim: ReclaimState,
-    pub mitigation: Mitigation,
+    pub mitigation: MitigationState,
     pub reported: NodeState,
     /// When, in nanoseconds of CLOCK_MONOTONIC.
-    pub told_at: u64,
+    pub reported_at: u64,
     /// Conditions for which the fast path has evicted since the last sample.
     pub evicted_for: BTreeSet<NodeCondition>,
     pub message: String,
@@ -72,7 +69,7 @@ pub(super) struct ManagerLoop {
     pub recreations: u64,
 }
 
-/// What the planner hears of the pods.
+/// The pods as the planner gets them.
 pub(super) struct NodePods {
     pub usage_collector: UsageCollector,
     /// Those of the pods that have processes: the others have ended by themselves or were ended.
@@ -162,9 +159,9 @@ impl ManagerLoop {
             status,
             recorder,
             reclaim: ReclaimState::new(reclaims),
-            mitigation: Mitigation::new(mitigation),
+            mitigation: MitigationState::new(mitigation),
             reported: NodeState::default(),
-            told_at: 0,
+            reported_at: 0,
             evicted_for: BTreeSet::new(),
             message: String::new(),
             shadow_reported: BTreeSet::new(),
@@ -193,7 +190,7 @@ impl ManagerLoop {
                 self.apply(command);
             }
             interval = self.iterate(wake);
-            self.commands.beat(wake.woken);
+            self.status.beat(wake.woken);
         }
     }
 
@@ -224,7 +221,7 @@ impl ManagerLoop {
                 refused,
             } => {
                 if shadow && !self.shadow {
-                    // Told before shadow mode ended: the pod may be evicted like any other now.
+                    // Sent before shadow mode ended: the pod may be evicted like any other now.
                     return;
                 }
                 self.evicted_for.insert(signal.node_condition());
@@ -250,7 +247,7 @@ impl ManagerLoop {
                     .soft_eviction_finished(now, node, &chosen, gone.as_ref());
             }
             Command::Reclaimed(removed) => self.reclaimed(removed),
-            Command::MitigationDone(done) => self.mitigation_done(*done),
+            Command::MitigationDone(effect) => self.mitigation_done(*effect),
             Command::Settings {
                 settings,
                 shadow,
@@ -366,72 +363,33 @@ pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Told of each kill at once, with the moment of SIGKILL in nanoseconds of CLOCK_MONOTONIC. It must not block.
+/// Called at each kill, with the moment of SIGKILL in nanoseconds of CLOCK_MONOTONIC. It must not block.
 pub type OnKill = Box<dyn Fn(&Arc<Entry>, u64) + Send>;
 
 /// What the manager needs.
 pub struct Setup {
-    /// Thresholds, layout and all that the engine is told.
+    /// Thresholds, layout and all other settings of the engine.
     pub settings: evictd_engine::Settings,
-    /// What is looked at.
+    /// Where the signals are read.
     pub sources: SignalSources,
     /// Walks the pods' directories.
     pub scanner: Arc<DiskScanner>,
-    /// Who runs here at the start.
+    /// The pods at the start.
     pub members: PodSet,
     /// What holds for all pods: limits and the pause.
     pub limiter: Arc<EvictionLimiter>,
-    /// Decide, tell, and do nothing.
+    /// Decide and report, and kill nothing.
     pub shadow: bool,
-    /// Who may do what [`ManagerEvent::Reclaim`] asks for: pods wait for it, for a while.
+    /// What may do a [`ManagerEvent::Reclaim`]: evictions wait for it, for a while.
     pub reclaims: ReclaimOptions,
     /// What is done about a soft threshold on memory before a pod is evicted.
     pub mitigation: MitigationConfig,
     /// A directory of cgroup v1's memory hierarchy, where there is one (`join_root_memcg`).
     pub memory_v1: Option<PathBuf>,
     /// What an earlier agent has done.
-    pub earlier: evictd_engine::Earlier,
+    pub earlier: evictd_engine::EarlierAgent,
     /// The fast path counts on what comes back, whatever the pod was killed for.
     pub on_kill: OnKill,
-}
-
-/// The last [`Status`], for those that ask. The mutex is held for the exchange of a pointer.
-#[derive(Debug, Default)]
-pub struct SharedStatus(PiMutex<Arc<Status>>);
-
-impl SharedStatus {
-    /// The last one.
-    pub fn get(&self) -> Arc<Status> {
-        Arc::clone(&self.0.lock())
-    }
-
-    fn set(&self, status: Status) {
-        let new = Arc::new(status);
-        // Freed when the mutex is free again.
-        let old = std::mem::replace(&mut *self.0.lock(), new);
-        drop(old);
-    }
-}
-
-/// What the last round saw, for metrics.
-#[derive(Clone, Debug, Default)]
-pub struct Status {
-    /// What was left of everything.
-    pub observations: Observations,
-    /// The thresholds in force.
-    pub thresholds: Vec<Threshold>,
-    /// Where signals are heading.
-    pub forecasts: Vec<SignalForecast>,
-    /// The conditions that hold.
-    pub conditions: BTreeSet<NodeCondition>,
-    /// How far the counts of hooks were off, by signal.
-    pub drift: Vec<(Signal, Drift)>,
-    /// Which of nodefs, imagefs and containerfs do not answer.
-    pub hung: [bool; 3],
-    /// Rounds since the start.
-    pub cycles: u64,
-    /// Pods that came back after an eviction.
-    pub recreations: u64,
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Where a pod's files lie on the node.
 //!
-//! The kubelet asks the container runtime; here the kernel tells. Each container mounts its termination log from
+//! The kubelet asks the container runtime; the agent asks the kernel. Each container mounts its termination log from
 //! `<kubelet>/pods/<uid>/containers/<name>/<id>` (`dockershim`'s heritage, kept by every kubelet since), so that the mounts of
 //! one of its processes have its name, and the overlay that is its root has its writable layer.
 

@@ -8,12 +8,11 @@ use std::{
 
 use evictd_engine::{ContainerUsage, FsUsage, PodUsage, Resource, Usages, model::settings::Mode};
 use evictd_node::{cgroup::tree::descendant_ids, pods::table::Entry, trigger::inodes::ShareReader};
-
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     DiskScanner, PodSet, SignalSources,
-    disk_scan::{DiskUse, Found},
+    disk_scan::{DiskUse, Found, container},
 };
 
 /// The use of all pods. Disks are walked in the background; everything else is read when it is asked for.
@@ -120,7 +119,7 @@ impl UsageCollector {
                         add_inodes(entry, usage, &walk, shares, sources);
                     }
                 }
-                // The disk scanner is all there is: no hook tells of bytes.
+                // The disk scanner is all there is: no hook counts bytes.
                 Resource::EphemeralStorage => {}
             }
         }
@@ -138,17 +137,10 @@ impl UsageCollector {
 
 fn measure_memory(entry: &Entry, usage: &mut PodUsage) {
     usage.memory_working_set = entry.memory.read().map(|r| r.working_set()).ok();
-    // Only the pod as a whole is measured: a pod of one container speaks of that container.
+    // Only the pod as a whole is measured: in a pod of one container that is the container.
     if let [only] = &entry.pod.containers[..] {
-        let at = usage.containers.iter().position(|c| c.name == only.name);
-        let at = at.unwrap_or_else(|| {
-            usage.containers.push(ContainerUsage {
-                name: only.name.clone(),
-                ..ContainerUsage::default()
-            });
-            usage.containers.len() - 1
-        });
-        usage.containers[at].memory_working_set = usage.memory_working_set;
+        let working_set = usage.memory_working_set;
+        container(usage, only.name.clone()).memory_working_set = working_set;
     }
 }
 

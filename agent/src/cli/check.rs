@@ -11,7 +11,7 @@ use super::{
 };
 use crate::check::{Check, Finding, State};
 
-/// What `evictd check` is told.
+/// Arguments of `evictd check`.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     /// A configuration file whose thresholds are held against this machine

@@ -555,7 +555,7 @@ async fn pause(
     Ok(format!("evictions are {done} on {place}\n{note}"))
 }
 
-/// What is to be said of agents that a pause may not reach. A user who may not read that pauses all the same.
+/// What is to be said of agents that a pause may not reach. A user without the right to read that pauses all the same.
 async fn pause_note(fleet: &FleetClient) -> Result<Option<String>, FleetError> {
     match fleet.agents_that_ignore_pause().await {
         Ok(ignoring) if ignoring.is_empty() => Ok(None),

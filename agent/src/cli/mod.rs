@@ -203,7 +203,7 @@ pub fn run(
     };
     // What the exit code is when all went well: a check that finds nothing to work with is no error, but no 0 either.
     let mut success = 0;
-    // What a report could not take into account is told after it.
+    // What a report could not take into account follows it.
     let mut lacks = None;
     let result = match arguments {
         Called::Plugin(arguments) => kubectl::run(&arguments),

@@ -17,7 +17,7 @@ use super::{
 /// What is said of a rule of a policy in shadow mode.
 pub(super) const SHADOW: &str = " (shadow: it changes nothing)";
 
-/// What `evictd policy` is told.
+/// Arguments of `evictd policy`.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     #[command(subcommand)]

@@ -17,7 +17,7 @@ use super::{
     to_json,
 };
 
-/// What `evictd rank` is told.
+/// Arguments of `evictd rank`.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     /// The signal that is low, such as memory.available

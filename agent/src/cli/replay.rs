@@ -21,7 +21,7 @@ use super::{
     to_json,
 };
 
-/// What `evictd replay` is told.
+/// Arguments of `evictd replay`.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     /// The sequence: configuration, pods, and what was seen step by step, as JSON; or the file of an incident
@@ -320,7 +320,7 @@ impl EvictedJson {
             grace_period_seconds: eviction.grace_period_seconds,
             message: eviction.message.text.clone(),
             phase: message::PHASE,
-            reason: message::REASON,
+            reason: message::EVICTED,
             conditions: disruption.into_iter().collect(),
         }
     }

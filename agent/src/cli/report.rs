@@ -29,7 +29,7 @@ use crate::cli::input::bad;
 mod page;
 mod shadow;
 
-/// What `evictd report` is told.
+/// Arguments of `evictd report`.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     /// The eviction: its id, the last characters of the id if only one incident ends with them, or `latest`; without an id: list all evictions

@@ -73,7 +73,7 @@ fn log_filter(variable: Option<OsString>) -> (EnvFilter, Option<String>) {
     (EnvFilter::new("info"), refused)
 }
 
-/// What an agent that is told this goes by, the kubelet's own answer included.
+/// The configuration that these arguments give, the kubelet's own answer included.
 pub(super) fn configured(
     path: &Path,
     kubelet_config: Option<&Path>,

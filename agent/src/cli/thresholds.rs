@@ -12,7 +12,7 @@ use super::{
     to_json,
 };
 
-/// What `evictd thresholds` is told.
+/// Arguments of `evictd thresholds`.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     /// evictd's configuration file; one that holds nothing but eviction fields will do
@@ -35,7 +35,7 @@ struct ThresholdJson {
     grace_period_seconds: Seconds,
     #[serde(skip_serializing_if = "Option::is_none")]
     min_reclaim: Option<ValueJson>,
-    /// Who has set it, where the kubelet alone would have another one.
+    /// What has set it, where the kubelet alone would have another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<&'static str>,
 }

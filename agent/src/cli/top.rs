@@ -34,7 +34,7 @@ const WINDOW: Duration = Duration::from_secs(30);
 /// Moves the cursor to the top left, and empties the screen below it.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// What `evictd top` is told.
+/// Arguments of `evictd top`.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     /// The agent's configuration file; without it the installed one, or the defaults for the whole machine

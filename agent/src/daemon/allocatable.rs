@@ -22,7 +22,7 @@ pub(super) struct Allocatable {
     config: Config,
     root: PathBuf,
     known: Option<Watched>,
-    /// Why there is no scope, as it was said.
+    /// Why there is no scope, as it was logged.
     said: Option<String>,
 }
 
@@ -110,13 +110,16 @@ impl Allocatable {
         self.config = config.clone();
     }
 
-    /// The scope at the start; why there is none is said once.
+    /// The scope at the start; why there is none is logged once.
     pub(super) fn first(&mut self) -> Option<(Scope, Scope)> {
         let found = self.look();
-        self.told(found)
+        self.log_refusal(found)
     }
 
-    fn told(&mut self, found: Result<Option<(Scope, Scope)>, String>) -> Option<(Scope, Scope)> {
+    fn log_refusal(
+        &mut self,
+        found: Result<Option<(Scope, Scope)>, String>,
+    ) -> Option<(Scope, Scope)> {
         match found {
             Ok(found) => {
                 self.said = None;
@@ -139,7 +142,7 @@ impl Allocatable {
             return None;
         }
         let found = self.look();
-        let found = self.told(found);
+        let found = self.log_refusal(found);
         if let Some((scope, _)) = &found {
             let (cgroup, capacity) = (scope.cgroup().path().display(), scope.capacity());
             tracing::info!(%cgroup, capacity, "watching the pods' cgroup");

@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{Agent, pod_source::PodSource};
 
-/// A disk that works on one job for so long is said to hang.
+/// A disk that works on one job for so long is logged as hanging.
 const HANGS: Duration = Duration::from_secs(2);
 
 /// The thread, and what comes back from it.
@@ -36,12 +36,12 @@ impl DiskWriter {
         }
     }
 
-    /// The next record of which the API server may hear now. Can be dropped at any time without losing one.
+    /// The next record that may be reported to the API server now. Can be dropped at any time without losing one.
     pub async fn acknowledged(&mut self) -> Option<Record> {
         self.acknowledged.recv().await
     }
 
-    /// Hands over a record. What the API server has to hear of comes back by [`Self::acknowledged`]; at once, as the error, what finds
+    /// Hands over a record. What has to be reported to the API server comes back by [`Self::acknowledged`]; at once, as the error, what finds
     /// no place.
     fn append(&self, record: Record) -> Result<(), Box<Record>> {
         if !is_for_cluster(&record) {
@@ -124,8 +124,8 @@ impl DiskWriter {
 }
 
 impl Agent {
-    /// Has a record written down. The API server hears of it when it is on disk, or when it is certain that it will not be: killing in
-    /// time matters more than telling of it, and telling more than writing it down.
+    /// Has a record written to the journal. It is reported to the API server when it is on disk, or when it is certain that it will not
+    /// be: killing in time matters more than reports, and reports more than the journal.
     pub(super) fn write_down(&mut self, record: Record) {
         if let Err(record) = self.disk.append(record) {
             self.report_to_cluster(*record);
@@ -157,7 +157,7 @@ impl Agent {
     }
 }
 
-/// Whether the API server has to hear of it.
+/// Whether it is reported to the API server.
 fn is_for_cluster(record: &Record) -> bool {
     match record {
         Record::Evicted(_) | Record::Stuck(_) | Record::MetInForce(_) | Record::ShadowNode(_) => {

@@ -71,7 +71,7 @@ impl Agent {
         self.mitigation.close();
         // The last events may be an eviction.
         self.read_oom_events();
-        self.tell_oom_kills(u64::MAX);
+        self.report_oom_kills(u64::MAX);
         // A pod that is being asked to go meanwhile has an incident as well.
         self.flush_disk(by.min(Instant::now() + LAST_RECORDS)).await;
         self.write_incidents(u64::MAX);

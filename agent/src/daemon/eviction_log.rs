@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use evictd_engine::{ManagedPod as _, Pod, Signal, mitigation::Step, record::NodeState};
+use evictd_engine::{
+    ManagedPod as _, Pod, Signal,
+    message::{EVICTED, PHASE},
+    mitigation::Step,
+    record::NodeState,
+};
 use evictd_fastpath::{self as fastpath, EARLIER, Event, VictimExit};
 use evictd_manager::{self as manager, MitigationOutcome, Reclaimed};
 use evictd_node::pods::table::Entry;
@@ -32,7 +37,7 @@ pub struct EvictionLog {
     pauses: Pauses,
     /// Thresholds of the manager that were met as they came into force.
     met: u64,
-    /// What the Node would have said in shadow mode.
+    /// States that the Node would have had in shadow mode, counted.
     shadow_nodes: u64,
 }
 
@@ -55,7 +60,7 @@ impl EvictionLog {
         }
     }
 
-    /// Takes note of who has paused evictions since this was asked last.
+    /// Records for the pauses that began or ended since the last call.
     pub fn take_pauses(&mut self, pauses: &PauseState) -> impl Iterator<Item = Record> + use<> {
         self.pauses.changes(pauses).into_iter().map(Record::Paused)
     }
@@ -148,8 +153,8 @@ impl EvictionLog {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
-            phase: (!decided.shadow).then(|| "Failed".to_owned()),
-            reason: "Evicted".to_owned(),
+            phase: (!decided.shadow).then(|| PHASE.to_owned()),
+            reason: EVICTED.to_owned(),
             message: decided.eviction.message.text.clone(),
             signal: decided.signal.clone(),
             shadow: decided.shadow,
@@ -284,8 +289,8 @@ impl EvictionLog {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
-            phase: (!e.shadow).then(|| "Failed".to_owned()),
-            reason: "Evicted".to_owned(),
+            phase: (!e.shadow).then(|| PHASE.to_owned()),
+            reason: EVICTED.to_owned(),
             message: self.messages.of(e),
             signal: e.signal.to_string(),
             shadow: e.shadow,
@@ -444,13 +449,13 @@ fn node_reclaimed(reclaimed: &Reclaimed) -> NodeReclaimed {
 
 /// The record of a step that has just ended.
 fn mitigation_action(mitigation: &MitigationOutcome) -> MitigationRecord {
-    let done = &mitigation.done;
-    let step = match done.step {
+    let effect = &mitigation.effect;
+    let step = match effect.step {
         Step::Reclaim(_) => "reclaim",
         Step::Throttle => "brake",
         Step::Unthrottle => "release",
     };
-    let pods = done.pods.iter().map(|pod| MitigatedPod {
+    let pods = effect.pods.iter().map(|pod| MitigatedPod {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
         uid: pod.uid.clone(),
@@ -462,11 +467,11 @@ fn mitigation_action(mitigation: &MitigationOutcome) -> MitigationRecord {
     MitigationRecord {
         time: jiff::Timestamp::now().to_string(),
         step: step.to_owned(),
-        signal: done.signal.to_string(),
+        signal: effect.signal.to_string(),
         pods: pods.collect(),
         available_before: mitigation.available_before,
         available_after: mitigation.available_after,
-        took: u64::try_from(done.took.as_nanos()).unwrap_or(u64::MAX),
-        refusal: done.refusal.clone(),
+        took: u64::try_from(effect.took.as_nanos()).unwrap_or(u64::MAX),
+        refusal: effect.refusal.clone(),
     }
 }

@@ -1,63 +1,54 @@
 //! Looks at files on a thread that may wait for their disk: on the main thread a disk that does not answer would stop everything.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
+use super::one_at_a_time::OneAtATime;
+
 /// One look after the other; while one does not come back, none is begun.
 #[derive(Debug)]
-pub(super) struct FileLook<T>(Arc<Shared<T>>);
-
-#[derive(Debug)]
-struct Shared<T> {
-    found: Mutex<Option<T>>,
-    is_under_way: AtomicBool,
+pub(super) struct FileLook<T> {
+    looks: OneAtATime,
+    found: Arc<Mutex<Option<T>>>,
     looked: Arc<Notify>,
 }
 
 impl<T> FileLook<T> {
     /// Looks that notify when they have come back.
     pub fn new(looked: Arc<Notify>) -> Self {
-        Self(Arc::new(Shared {
-            found: Mutex::new(None),
-            is_under_way: AtomicBool::new(false),
+        Self {
+            looks: OneAtATime::default(),
+            found: Arc::default(),
             looked,
-        }))
+        }
     }
 
     /// Ends when a look has come back. Can be dropped at any time without losing it.
     pub async fn looked(&self) {
-        self.0.looked.notified().await;
+        self.looked.notified().await;
     }
 
     /// What the last look has found, once.
     pub fn take(&self) -> Option<T> {
-        self.0.lock().take()
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.take()
     }
 }
 
 impl<T: Send + 'static> FileLook<T> {
     /// Begins the next look, unless the last one has not come back.
     pub fn begin(&self, look: impl FnOnce() -> T + Send + 'static) {
-        if self.0.is_under_way.swap(true, Ordering::Relaxed) {
+        let Some(running) = self.looks.begin() else {
             return;
-        }
-        let shared = Arc::clone(&self.0);
+        };
+        let (found, looked) = (Arc::clone(&self.found), Arc::clone(&self.looked));
         tokio::task::spawn_blocking(move || {
-            let found = look();
-            *shared.lock() = Some(found);
-            shared.is_under_way.store(false, Ordering::Relaxed);
-            shared.looked.notify_one();
+            let new = look();
+            *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
+            drop(running);
+            looked.notify_one();
         });
-    }
-}
-
-impl<T> Shared<T> {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<T>> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

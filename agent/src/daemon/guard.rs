@@ -55,8 +55,9 @@ pub fn pin(config: &Config, trigger: &mut dyn MemoryTrigger) -> Option<Pins> {
     })
 }
 
-/// This agent's triggers are armed: the guard of an earlier one has done its duty. The fast path takes note of what it has killed.
-pub fn replace_earlier(pins: &mut Pins) {
+/// Has the fast path take note of what the guard of an earlier agent has killed. Before it starts: a victim that is in the journal is
+/// forgotten after the first look if its processes are gone, and what the guard has killed of it would be an eviction of its own.
+pub fn inherit(pins: &Pins) {
     match inherit_kills(&pins.directory) {
         Ok(0) => {}
         Ok(pods) => tracing::warn!(pods, "the guard has killed while no agent ran"),
@@ -64,6 +65,11 @@ pub fn replace_earlier(pins: &mut Pins) {
             tracing::error!(%error, "what the guard has killed while no agent ran cannot be read");
         }
     }
+}
+
+/// This agent's triggers are armed: the guard of an earlier one is not needed any more. What it has killed meanwhile is inherited too.
+pub fn replace_earlier(pins: &mut Pins) {
+    inherit(pins);
     match pins.directory.remove_earlier() {
         Ok(0) => {}
         Ok(_) if pins.is_pinned => tracing::info!("the guard of an earlier agent is replaced"),

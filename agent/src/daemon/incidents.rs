@@ -4,7 +4,8 @@ use std::sync::{Arc, atomic::Ordering};
 
 use evictd_engine::{
     ManagedPod as _, Pod, PodUsage, RankKey, Ranked, Ranking, Resource, Signal, Usages,
-    history::Sample, model::settings::RankingStrategy, oom_badness, oom_score_adj, pace::Judged,
+    history::SignalSample, model::settings::RankingStrategy, oom_badness, oom_score_adj,
+    pace::Judged,
 };
 use evictd_node::pods::table::Entry;
 use evictd_policy::evaluator::Explanation;
@@ -16,7 +17,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use super::Agent;
 
-/// Pods that are told of, the first in the order of eviction; besides them only those that the report names.
+/// Pods that an incident lists, the first in the order of eviction; besides them only those that the report names.
 const PODS: usize = 16;
 
 /// What a pod uses now, in bytes; `None` if its cgroup is gone.
@@ -97,7 +98,7 @@ impl Agent {
         }
     }
 
-    fn samples(&self) -> Vec<Sample> {
+    fn samples(&self) -> Vec<SignalSample> {
         let since = monotonic_ns().saturating_sub(BEFORE_NS * 2);
         let mut samples = self.events.recorder().since(since);
         samples.extend(self.seen_by_manager.since(since));

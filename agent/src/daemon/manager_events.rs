@@ -4,8 +4,8 @@ use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_engine::{EvictionDecision, record::NodeState};
 use evictd_manager::{
-    Command, CommandQueue, EvictionReport, ManagerEvent, ReclaimBy, ReclaimRequest, Reclaimed,
-    SoftEvictionRequest,
+    Command, CommandQueue, EvictionReport, ManagerEvent, MitigationRequest, ReclaimBy,
+    ReclaimRequest, Reclaimed, SoftEvictionRequest,
 };
 use evictd_node::cgroup::end::end_gracefully;
 use evictd_store::record::{Record, RequestRecord};
@@ -23,14 +23,14 @@ impl Agent {
     fn handle_manager_event(&mut self, event: ManagerEvent) {
         match event {
             ManagerEvent::Evicted(decided) => self.take_decided(&decided),
-            ManagerEvent::Soft(demand) => self.take_demand(*demand),
+            ManagerEvent::Soft(request) => self.take_soft_request(*request),
             ManagerEvent::Node(state) => {
                 tracing::info!(conditions = ?state.conditions, why = state.message, "the node's conditions");
                 self.take_node_state(state);
             }
-            ManagerEvent::Reclaim(demand) => self.take_reclaim(demand),
+            ManagerEvent::Reclaim(request) => self.take_reclaim(request),
             ManagerEvent::Reclaimed(reclaimed) => self.take_reclaimed(&reclaimed),
-            ManagerEvent::Mitigate(demand) => self.mitigate(*demand),
+            ManagerEvent::Mitigate(request) => self.mitigate(*request),
             ManagerEvent::Graduated(mitigation) => {
                 let record = self.eviction_log.take_mitigation(&mitigation);
                 self.write_down(record);
@@ -68,7 +68,7 @@ impl Agent {
         }
     }
 
-    /// In shadow mode the node says nothing: what it would say is written down and told by an Event.
+    /// In shadow mode the Node object stays as it is: what it would say goes to the journal and an Event.
     fn take_node_state(&mut self, state: NodeState) {
         let is_news = self.node_state.conditions != state.conditions;
         self.node_state = state;
@@ -89,9 +89,9 @@ impl Agent {
         }
     }
 
-    fn take_reclaim(&self, demand: ReclaimRequest) {
-        let what: Vec<_> = demand.what.iter().map(|w| w.as_str()).collect();
-        match demand.of {
+    fn take_reclaim(&self, request: ReclaimRequest) {
+        let what: Vec<_> = request.what.iter().map(|w| w.as_str()).collect();
+        match request.of {
             // It has the same thresholds, and reclaims when it looks the next time.
             ReclaimBy::Kubelet => {
                 tracing::info!(?what, "the kubelet may reclaim before pods go");
@@ -100,9 +100,9 @@ impl Agent {
             ReclaimBy::Runtime => {
                 tracing::info!(?what, "the container runtime reclaims before pods go");
                 let known = self.pod_source.known_pods();
-                let what = demand.what;
-                let request = evictd_cri::Request { what, known };
-                if !self.cri.as_ref().is_some_and(|cri| cri.ask(request)) {
+                let what = request.what;
+                let ask = evictd_cri::Request { what, known };
+                if !self.cri.as_ref().is_some_and(|cri| cri.ask(ask)) {
                     self.send_to_manager(Command::Reclaimed(None));
                 }
             }
@@ -110,7 +110,7 @@ impl Agent {
     }
 
     /// Has a step taken away from this thread.
-    fn mitigate(&self, request: evictd_manager::mitigation_worker::MitigationRequest) {
+    fn mitigate(&self, request: MitigationRequest) {
         if request.shadow {
             let (step, pods) = (request.action.step(), request.action.pods().len());
             tracing::warn!(
@@ -149,13 +149,13 @@ impl Agent {
         self.write_down(record);
     }
 
-    fn take_demand(&mut self, demand: SoftEvictionRequest) {
-        let Some(choice) = demand.candidates.first() else {
+    fn take_soft_request(&mut self, request: SoftEvictionRequest) {
+        let Some(choice) = request.candidates.first() else {
             return;
         };
-        let chosen = demand.chosen.clone();
-        if let (PodSource::Cluster { cluster, .. }, false) = (&self.pod_source, demand.shadow) {
-            if !cluster.request_soft(demand.map(|entry| entry.pod.clone())) {
+        let chosen = request.chosen.clone();
+        if let (PodSource::Cluster { cluster, .. }, false) = (&self.pod_source, request.shadow) {
+            if !cluster.request_soft(request.map(|entry| entry.pod.clone())) {
                 self.send_to_manager(Command::SoftEvictionFinished { chosen, gone: None });
             }
             return;
@@ -164,15 +164,15 @@ impl Agent {
         let (message, grace) = (&eviction.message.text, eviction.grace_to_ask(&entry.pod));
         let asked = RequestRecord::new(&entry.pod, message, choice.reading, grace);
         let mut asked = asked.at_this_time(eviction.timing.as_deref());
-        asked.shadow = demand.shadow;
-        if demand.shadow {
+        asked.shadow = request.shadow;
+        if request.shadow {
             self.metrics.asked(&asked);
         }
         let goes = asked.clone();
         let record = self.eviction_log.take_asked(asked);
         self.note_incident(&record, None);
         self.write_down(record);
-        if demand.shadow {
+        if request.shadow {
             return;
         }
         let left = self.pod_source.leftovers(&entry.pod.uid);

@@ -12,7 +12,7 @@ pub struct MessageBuilder {
 
 impl MessageBuilder {
     /// The kubelet's `evictionMessage` for this victim. Where only the pod as a whole was measured, a pod of one
-    /// container speaks of that container.
+    /// container names that container.
     pub fn of(&self, evicted: &EvictionReport) -> String {
         let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         let mut observations = Observations::default();

@@ -8,7 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use evictd_common::drops::Drop;
@@ -16,10 +16,9 @@ use evictd_config::KubeletSource;
 use evictd_cri::Counters;
 use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_fastpath::{Event, EventQueue};
-use evictd_manager::{DiskScanner, EvictionReport, ManagerHandle};
+use evictd_manager::{DiskScanner, EvictionReport, ManagerHandle, MitigationWorker};
 use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
-use evictd_sys::clock::monotonic_ns;
 
 use super::{Agent, policies::Policies};
 use crate::{
@@ -29,7 +28,7 @@ use crate::{
         scan_watch::{FILESYSTEMS, unknown_layers},
         sources::Signals,
     },
-    telemetry::{CONTROL_LOOP_LIMIT, Hook, Labelled, Sources},
+    telemetry::{CONTROL_LOOP, Health, Hook, Labelled, Sources},
 };
 use names::{INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS, Shows};
 
@@ -41,6 +40,7 @@ pub(super) struct Shown<'a> {
     /// What the fast path watches by that hook.
     pub memory_signals: Vec<Signal>,
     pub manager: &'a ManagerHandle,
+    pub health: &'a Arc<Health>,
     pub scanner: &'a Arc<DiskScanner>,
     pub hooks: Vec<Hook>,
     pub source: &'a PodSource,
@@ -52,7 +52,7 @@ pub(super) struct Shown<'a> {
     /// What was reclaimed from the node, where there is a runtime to ask.
     pub cri: Option<&'a Arc<Counters>>,
     /// What was done before a pod was evicted.
-    pub mitigation: &'a Arc<evictd_manager::mitigation_worker::MitigationWorker>,
+    pub mitigation: &'a Arc<MitigationWorker>,
     /// The fast path has real-time priority.
     pub realtime: bool,
     /// What waits for the disk.
@@ -215,12 +215,8 @@ fn show_pods(sources: &mut Sources, shown: &Shown<'_>) {
     sources.gauge(
         "control_loop_stuck",
         "1 while the control loop has not run for 30 seconds: only memory is watched",
-        shown.manager.commands(),
-        |commands| {
-            let (last, now) = (commands.last_beat(), monotonic_ns());
-            let quiet = Duration::from_nanos(now.saturating_sub(last));
-            u64::from(last != 0 && quiet > CONTROL_LOOP_LIMIT)
-        },
+        shown.health,
+        |health| u64::from(health.is_late(CONTROL_LOOP)),
     );
     let status = Arc::clone(shown.manager.status());
     sources.gauges.push(Labelled {

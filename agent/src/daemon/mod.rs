@@ -1,5 +1,5 @@
 //! The agent. By default it is embedded: the scope is a cgroup, its pods are described by a manifest file, the executor is
-//! the kernel. With a cluster the API server describes the pods, and hears what became of them.
+//! the kernel. With a cluster the API server describes the pods, and gets reports of what became of them.
 
 mod allocatable;
 mod disk;
@@ -15,6 +15,7 @@ pub mod message;
 mod metrics;
 mod node_memory;
 pub mod node_view;
+mod one_at_a_time;
 pub mod oom;
 mod os_signals;
 pub mod pause_log;
@@ -31,10 +32,13 @@ mod start;
 
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
+use evictd_common::drops::Drop;
 use evictd_config::Config;
 use evictd_engine::{Layout, Signal, history::Recorder, record::NodeState};
 use evictd_fastpath::{Control, Event, EventQueue, FastPath, KilledBy};
-use evictd_manager::{self as manager, Command, DiskScanner, ManagerHandle, StepThreads};
+use evictd_manager::{
+    self as manager, Command, DiskScanner, ManagerHandle, MitigationThreads, MitigationWorker,
+};
 use evictd_node::{
     bpf::{kernel_log::KernelLog, object::BpfObject},
     cgroup::protection::Protection,
@@ -73,10 +77,10 @@ pub use error::RunError;
 pub use reload::ConfigSource;
 pub use scope::{configured_floor, node_scope};
 
-/// How often the agent looks after itself; where no hook tells of cgroups that come and go, the pods' cgroups are
+/// How often the agent looks after itself; where no hook reports cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.
 const TICK: Duration = Duration::from_secs(1);
-/// How often they are compared although a hook tells, and tells when it has lost something.
+/// How often they are compared although a hook reports them, and reports what it has lost.
 const RESCAN_TICKS: u32 = 60;
 /// A pod makes several cgroups when it starts: one look for all of them.
 const GATHER: Duration = Duration::from_millis(20);
@@ -128,19 +132,38 @@ fn abort_on_panic() {
     }));
 }
 
-struct Agent {
-    // Programs stay attached for as long as the object lives.
-    object: Option<BpfObject>,
+/// The kernel programs: they stay attached for as long as their objects live.
+struct Programs {
+    /// Those that watch memory and report kills of the OOM killer.
+    memory: Option<BpfObject>,
+    /// Those that count.
+    counters: Option<BpfObject>,
     kernel_log: Option<KernelLog>,
     oom: Option<OomReader>,
+}
+
+impl Programs {
+    fn drop_btf(&mut self) {
+        for object in self.memory.iter_mut().chain(&mut self.counters) {
+            object.drop_btf();
+        }
+    }
+
+    /// What the programs could not deliver since they were loaded.
+    fn drops(&self, which: Drop) -> u64 {
+        let objects = self.memory.iter().chain(&self.counters);
+        objects.filter_map(|object| object.drops(which).ok()).sum()
+    }
+}
+
+struct Agent {
+    programs: Programs,
     fastpath: Option<FastPath>,
     control: Arc<Control>,
     events: Arc<EventQueue>,
     eviction_log: EvictionLog,
     pod_source: PodSource,
     config: Config,
-    // As `object`, for the programs that count.
-    counters_object: Option<BpfObject>,
     cgroup_events: CgroupEvents,
     ticks: u32,
     manager: Option<ManagerHandle>,
@@ -161,8 +184,8 @@ struct Agent {
     unattributed_kills: UnattributedKills,
     policies: Policies,
     cri: Option<evictd_cri::CriWorker>,
-    mitigation: Arc<evictd_manager::mitigation_worker::MitigationWorker>,
-    steps: StepThreads,
+    mitigation: Arc<MitigationWorker>,
+    steps: MitigationThreads,
     incidents: Incidents,
     ensure_dead: EnsureDead,
     disk: DiskWriter,
@@ -305,7 +328,7 @@ impl Agent {
 
     fn tick(&mut self) {
         self.health.beat();
-        if let Some(log) = &mut self.kernel_log {
+        if let Some(log) = &mut self.programs.kernel_log {
             log.flush();
         }
         self.read_oom_events();
@@ -322,7 +345,7 @@ impl Agent {
         self.follow_node_scope();
         self.look_at_pods();
         self.ticks = self.ticks.wrapping_add(1);
-        let lost = match &self.counters_object {
+        let lost = match &self.programs.counters {
             Some(object) => self.cgroup_events.rescan_due(object).unwrap_or(true),
             None => true,
         };
@@ -355,7 +378,7 @@ impl Agent {
     }
 
     /// Reports kills that wait to be reported together, by a time in nanoseconds of CLOCK_MONOTONIC.
-    fn tell_oom_kills(&mut self, by: u64) {
+    fn report_oom_kills(&mut self, by: u64) {
         if let Some(KillSummary { kills, pid, cgroup }) = self.unattributed_kills.due(by) {
             tracing::warn!(
                 kills,
@@ -364,29 +387,27 @@ impl Agent {
                 "OOM kill (only the pid and the cgroup are known)"
             );
         }
-        for told in self.oom_attributor.due(by) {
-            self.write_down(Record::OomKill(Box::new(told)));
+        for kill in self.oom_attributor.due(by) {
+            self.write_down(Record::OomKill(Box::new(kill)));
         }
     }
 
     fn read_oom_events(&mut self) {
         // What was done before a kill is known before the kill is judged.
         self.reconcile();
-        for record in self.oom.iter_mut().flatten() {
+        for record in self.programs.oom.iter_mut().flatten() {
             if record.kind == kind::MARK_VICTIM {
                 self.unattributed_kills.note(record.pid, record.cgroup_id);
             }
         }
-        while let Some(kill) = self.oom.as_mut().and_then(OomReader::next_kill) {
-            if let Some(told) = self.oom_attributor.take(&kill) {
-                self.write_down(Record::OomKill(Box::new(told)));
+        while let Some(kill) = self.programs.oom.as_mut().and_then(OomReader::next_kill) {
+            if let Some(record) = self.oom_attributor.take(&kill) {
+                self.write_down(Record::OomKill(Box::new(record)));
             }
         }
-        self.tell_oom_kills(monotonic_ns());
+        self.report_oom_kills(monotonic_ns());
         for which in DROPS.map(|(_, _, which)| which) {
-            let objects = self.object.iter().chain(&self.counters_object);
-            let drops = objects.filter_map(|object| object.drops(which).ok());
-            self.dropped.set(which, drops.sum());
+            self.dropped.set(which, self.programs.drops(which));
         }
     }
 }
@@ -403,7 +424,7 @@ async fn at(due: Option<tokio::time::Instant>) {
 async fn gather(life: Option<&AsyncFd<OwnedFd>>) -> io::Result<()> {
     match life {
         Some(life) => {
-            // Ready until the end: who is interrupted while gathering begins anew.
+            // Ready until the end: a gathering that is interrupted begins anew.
             let mut ready = life.readable().await?;
             tokio::time::sleep(GATHER).await;
             ready.clear_ready();

@@ -10,10 +10,7 @@ use evictd_node::{
     proc::machine::{has_swap, memory_total},
 };
 
-use super::{
-    RunError,
-    scope::{guarded, hard_memory_threshold, scope},
-};
+use super::{RunError, scope::node_scopes};
 
 /// The capacity of the node's scope.
 #[derive(Debug)]
@@ -26,7 +23,7 @@ pub(super) struct NodeMemory {
     capacity: u64,
     /// Whether the machine had swap when the scope was opened.
     has_swap: bool,
-    /// Why the capacity that is there cannot be in force, as it was said.
+    /// Why the capacity that is there cannot be in force, as it was logged.
     refused: Option<String>,
 }
 
@@ -70,18 +67,17 @@ impl NodeMemory {
         if self.now()? == self.capacity && has_swap == self.has_swap {
             return Ok(None);
         }
-        let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
-        let [node, looked_at] = [scope(config, &threshold)?, scope(config, &threshold)?];
+        let (node, looked_at) = node_scopes(config)?;
         if node.cgroup().id() != self.cgroup.id() {
-            // What is watched is gone, which the fast path tells.
+            // What is watched is gone, which the fast path reports.
             return Ok(None);
         }
         self.capacity = node.capacity();
         self.has_swap = has_swap;
-        Ok(Some((guarded(node, config), looked_at)))
+        Ok(Some((node, looked_at)))
     }
 
-    /// The same for a running agent: what changes is said, and what cannot be in force is said once.
+    /// The same for a running agent: what changes is logged, and what cannot be in force is logged once.
     pub(super) fn refresh(&mut self, config: &Config) -> Option<(Scope, Scope)> {
         let before = self.capacity;
         let refused = match self.look(config) {
@@ -148,8 +144,7 @@ mod tests {
             "evictionHard": { "memory.available": "25%" },
         });
         let config = Config::from_values(config, None).unwrap();
-        let threshold = hard_memory_threshold(&config.eviction.thresholds).unwrap();
-        let node = scope(&config, &threshold).unwrap();
+        let (node, _) = node_scopes(&config).unwrap();
         let mut memory = NodeMemory::new(&config, &node).unwrap();
         assert!(memory.refresh(&config).is_none());
         limit(2000);

@@ -17,15 +17,10 @@ use evictd_node::{
     proc::machine::memory_total,
 };
 
-use super::{
-    RunError,
-    allocatable::Allocatable,
-    node_memory::NodeMemory,
-    scope::{guarded, hard_memory_threshold, scope},
-};
+use super::{RunError, allocatable::Allocatable, node_memory::NodeMemory, scope::node_scopes};
 use crate::daemon::sources;
 
-/// Who says who runs here.
+/// Where the pods are read from.
 enum Source {
     /// The manifest: pods and their cgroups.
     Manifest(Vec<(Pod, PathBuf)>),
@@ -46,13 +41,13 @@ pub struct NodeView {
 pub struct NodeSample {
     /// What is left of everything.
     pub observations: Observations,
-    /// Who runs here.
+    /// The pods.
     pub pods: Vec<Pod>,
     /// Their memory and their processes.
     pub usages: Usages,
     /// Bytes until the first limit of their own, by UID; absent for pods without one.
     pub until_limit: HashMap<String, u64>,
-    /// Pods that only their cgroup tells of.
+    /// Pods that are known by their cgroup only.
     pub unknown: usize,
 }
 
@@ -62,8 +57,7 @@ impl NodeView {
     /// # Errors
     /// As at the agent's own start: a scope or a manifest that cannot be used.
     pub fn open(config: &Config) -> Result<Self, RunError> {
-        let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
-        let scope = guarded(scope(config, &threshold)?, config);
+        let (scope, _) = node_scopes(config)?;
         let root = scope.cgroup().path().to_owned();
         let pods_scope = Allocatable::new(config, &scope).first();
         let source = match config.pod_manifest.as_deref() {

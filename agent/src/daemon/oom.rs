@@ -30,8 +30,8 @@ pub use unattributed::{KillSummary, UnattributedKills};
 const REMEMBERED: usize = 64;
 /// An eviction that ended longer before a kill has nothing to do with it, in nanoseconds.
 const RECENT_NS: u64 = 5_000_000_000;
-/// For one limit of a pod's own, or of another cgroup, there is one record in so long, in nanoseconds: who makes the kernel kill
-/// without end does not fill the journal.
+/// For one limit of a pod's own, or of another cgroup, there is one record in so long, in nanoseconds: a pod that makes the
+/// kernel kill without end does not fill the journal.
 const ONE_RECORD_NS: u64 = 60_000_000_000;
 /// Limits that have records of their own at the same time; all others share one.
 const LIMITS: usize = 64;
@@ -116,7 +116,7 @@ impl OomAttributor {
         self.scopes.push(id);
     }
 
-    /// Takes note of who runs here from now on.
+    /// Takes over the pods of the node.
     pub fn know(&mut self, entries: &[Arc<Entry>]) {
         let now = entries.iter().map(|e| (e.memory.id(), name_of(e)));
         let before = std::mem::replace(&mut self.pods, now.collect());
@@ -324,7 +324,7 @@ fn levels(kill: &oom::OomKill) -> &[Level] {
     &kill.levels[..count]
 }
 
-/// Which of the levels was at its limit: as `oom_kill_process` was told, or else the lowest one that is full.
+/// Which of the levels was at its limit: the one that was passed to `oom_kill_process`, or else the lowest one that is full.
 fn at_limit(kill: &oom::OomKill, levels: &[Level]) -> Option<usize> {
     let page_shift = page_size().ilog2();
     // A charge is tried in batches: what is so close to its limit when a task in it is killed was at its limit.

@@ -1,4 +1,4 @@
-//! What the journal keeps of pauses: who may have stopped evictions, and when, is asked afterwards.
+//! What the journal keeps of pauses: what has stopped evictions, and when, is asked afterwards.
 
 use std::{collections::BTreeMap, path::Path};
 

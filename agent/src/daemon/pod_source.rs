@@ -56,7 +56,7 @@ impl PodSource {
         match self {
             Self::Cluster { cluster, joined } => {
                 cluster.watch_clock();
-                let look = joined.refresh(|uid, held| told(cluster, uid, held));
+                let look = joined.refresh(|uid, held| known(cluster, uid, held));
                 if look.table.is_some() {
                     cluster.note_unknown(look.unknown);
                 }
@@ -84,11 +84,11 @@ impl PodSource {
         }
     }
 
-    /// The same where only these pods' directories may have changed, and what is told of pods.
+    /// The same where only these pods' directories, and what the API server has of pods, may have changed.
     pub(super) fn follow(&mut self, directories: &BTreeSet<PathBuf>) -> Option<Box<PodTable>> {
         match self {
             Self::Cluster { cluster, joined } => {
-                let look = joined.follow(directories, |uid, held| told(cluster, uid, held));
+                let look = joined.follow(directories, |uid, held| known(cluster, uid, held));
                 if look.table.is_some() {
                     cluster.note_unknown(look.unknown);
                 }
@@ -213,9 +213,9 @@ impl PodSource {
     }
 }
 
-/// What the API server tells of a pod, compared with what is held.
-fn told(cluster: &Cluster, uid: &str, held: Option<&Pod>) -> Known {
-    cluster.with_pod(uid, |told| Known::new(told, held))
+/// A pod as the API server has it, compared with what is held.
+fn known(cluster: &Cluster, uid: &str, held: Option<&Pod>) -> Known {
+    cluster.with_pod(uid, |pod| Known::new(pod, held))
 }
 
 /// The source of the pods, with its first table, and the state directory.

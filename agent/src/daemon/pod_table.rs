@@ -131,7 +131,7 @@ impl Agent {
         self.publish(table);
     }
 
-    /// The API server has told something new of pods; their cgroups have not changed.
+    /// The API server has something new about pods; their cgroups have not changed.
     pub(super) fn follow_api(&mut self) {
         self.take_kubelet_evictions();
         let table = self.pod_source.follow(&BTreeSet::new());

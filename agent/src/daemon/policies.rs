@@ -23,7 +23,7 @@ use evictd_store::disk_queue::DiskQueue;
 use evictd_sys::clock::monotonic_ns;
 use tokio::sync::Notify;
 
-use super::{RunError, file_look::FileLook};
+use super::{RunError, file_look::FileLook, one_at_a_time::OneAtATime};
 use crate::telemetry::Labelled;
 
 /// File in the state directory whose presence pauses all evictions.
@@ -39,7 +39,7 @@ pub struct Policies {
     pub evaluator: Arc<PolicyEvaluator>,
     /// Keeps the policies themselves.
     pub policies: Arc<PolicyStore>,
-    /// Who has paused evictions.
+    /// The pauses of evictions.
     pub pauses: Arc<PauseState>,
     files: Vec<PathBuf>,
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
@@ -48,8 +48,8 @@ pub struct Policies {
     unread: Option<String>,
     state_dir: PathBuf,
     marks: Arc<MarkFiles>,
-    told: Vec<Explanation>,
-    telling: Arc<Telling>,
+    written: Vec<Explanation>,
+    status: Arc<StatusFile>,
     // The thread ends when this is dropped.
     _worker: Option<Worker>,
 }
@@ -95,8 +95,8 @@ impl Policies {
             unread: None,
             state_dir: config.state_dir.clone(),
             marks: Arc::new(MarkFiles::new(&config.state_dir, looked)),
-            told: Vec::new(),
-            telling: Arc::default(),
+            written: Vec::new(),
+            status: Arc::default(),
             _worker: worker,
         };
         // A pause outlives a restart: no pod is evicted before the first look.
@@ -115,7 +115,7 @@ impl Policies {
         self.marks.looked.notified().await;
     }
 
-    /// Obeys what was found.
+    /// Applies what was found.
     pub fn take_look(&mut self, disk: &DiskQueue) {
         self.set_pause();
         if let Some(seen) = self.look.take()
@@ -235,11 +235,11 @@ impl Policies {
             Err(error) => error,
         };
         let reason = error.to_string();
-        // What could not be read is tried again, and told once.
+        // What could not be read is tried again, and logged once.
         let is_passing = matches!(error, PolicyError::Read(_));
-        let is_told = self.unread.as_ref() == Some(&reason);
+        let is_logged = self.unread.as_ref() == Some(&reason);
         self.unread = is_passing.then_some(reason);
-        if !is_told {
+        if !is_logged {
             self.policies.set_files(None);
             tracing::error!(%error, "a policy cannot be used: the last good ones stay in force");
         }
@@ -247,9 +247,9 @@ impl Policies {
 
     /// Has written down what there is to explain, when it has changed by more than the time or a subcommand asks.
     fn report(&mut self, disk: &DiskQueue) {
-        if self.telling.is_under_way.load(Ordering::Acquire) {
+        let Some(running) = self.status.writes.begin() else {
             return;
-        }
+        };
         let mut without_time = self.evaluator.explain();
         for explanation in &mut without_time {
             explanation.for_seconds = None;
@@ -258,13 +258,12 @@ impl Policies {
         }
         let asked = asked_file(&self.state_dir);
         let is_asked = self.marks.is_asked.swap(false, Ordering::Relaxed);
-        let has_failed = self.telling.has_failed.swap(false, Ordering::Relaxed);
-        if without_time == self.told && !is_asked && !has_failed {
+        let has_failed = self.status.has_failed.swap(false, Ordering::Relaxed);
+        if without_time == self.written && !is_asked && !has_failed {
             return;
         }
-        let (telling, path) = (Arc::clone(&self.telling), status_file(&self.state_dir));
+        let (status, path) = (Arc::clone(&self.status), status_file(&self.state_dir));
         let text = serde_json::to_vec(&self.evaluator.explain()).map_err(std::io::Error::from);
-        telling.is_under_way.store(true, Ordering::Relaxed);
         let write = move || {
             match text.and_then(|text| evictd_sys::fs::replace(&path, &text, false)) {
                 Ok(()) => {
@@ -275,14 +274,13 @@ impl Policies {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "what the policies say cannot be written down");
-                    telling.has_failed.store(true, Ordering::Relaxed);
+                    status.has_failed.store(true, Ordering::Relaxed);
                 }
             }
-            telling.is_under_way.store(false, Ordering::Release);
+            drop(running);
         };
-        match disk.write_file(write) {
-            Ok(()) => self.told = without_time,
-            Err(_) => self.telling.is_under_way.store(false, Ordering::Relaxed),
+        if disk.write_file(write).is_ok() {
+            self.written = without_time;
         }
     }
 }
@@ -293,13 +291,13 @@ impl Policies {
 struct MarkFiles {
     pause: PathBuf,
     asked: PathBuf,
-    /// Whether evictions are paused, as of the last look that could tell.
+    /// Whether evictions are paused, as of the last look that succeeded.
     is_paused: AtomicBool,
     /// Whether a subcommand waits for [`STATUS`].
     is_asked: AtomicBool,
-    /// The last look could not tell whether evictions are paused.
+    /// The last look for the file of the pause has failed.
     is_unknown: AtomicBool,
-    is_under_way: AtomicBool,
+    looks: OneAtATime,
     looked: Arc<Notify>,
 }
 
@@ -312,25 +310,24 @@ impl MarkFiles {
             is_paused: AtomicBool::new(true),
             is_asked: AtomicBool::new(false),
             is_unknown: AtomicBool::new(false),
-            is_under_way: AtomicBool::new(false),
+            looks: OneAtATime::default(),
             looked,
         }
     }
 
     /// Has the disk's thread look, unless it has not answered the last time yet, or too many files wait for it.
     fn look_on(self: &Arc<Self>, disk: &DiskQueue) {
-        if self.is_under_way.swap(true, Ordering::Relaxed) {
+        let Some(running) = self.looks.begin() else {
             return;
-        }
+        };
         let marks = Arc::clone(self);
         let look = move || {
             marks.look();
-            marks.is_under_way.store(false, Ordering::Relaxed);
+            drop(running);
             marks.looked.notify_one();
         };
-        if disk.write_file(look).is_err() {
-            self.is_under_way.store(false, Ordering::Relaxed);
-        }
+        // Without a place the next tick looks.
+        let _ = disk.write_file(look);
     }
 
     /// An error is not the absence of the file: it changes nothing.
@@ -360,10 +357,10 @@ impl MarkFiles {
     }
 }
 
-/// How the last file fares that says what there is to explain.
+/// Whether [`STATUS`] is being written, and whether the last time failed.
 #[derive(Default)]
-struct Telling {
-    is_under_way: AtomicBool,
+struct StatusFile {
+    writes: OneAtATime,
     has_failed: AtomicBool,
 }
 

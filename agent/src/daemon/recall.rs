@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use evictd_engine::{Earlier, ManagedPod as _, Resource};
+use evictd_engine::{EarlierAgent, ManagedPod as _, Resource};
 use evictd_node::{cgroup::end::end_gracefully, pods::table::Entry};
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{journal::Journal, past::Restored};
@@ -12,7 +12,7 @@ use crate::daemon::{
     eviction_log::PATIENCE,
 };
 
-/// Reads it from the journal. One that cannot be read is said and does not stop the agent.
+/// Reads it from the journal. One that cannot be read is logged and does not stop the agent.
 pub(super) fn recall(journal: &mut Journal) -> Restored {
     match journal.restore() {
         Ok(restored) => {
@@ -39,7 +39,7 @@ pub(super) fn restore(evaluator: &PolicyEvaluator, restored: &Restored) {
 }
 
 /// What the engine has to know, with those victims of which something is left.
-pub(super) fn earlier(restored: &Restored, entries: &[Arc<Entry>]) -> Earlier {
+pub(super) fn earlier(restored: &Restored, entries: &[Arc<Entry>]) -> EarlierAgent {
     restored.earlier(|uid, at| is_there(entries, uid, at).is_some())
 }
 
@@ -47,10 +47,10 @@ pub(super) fn earlier(restored: &Restored, entries: &[Arc<Entry>]) -> Earlier {
 pub(super) fn terminating(
     restored: &Restored,
     entries: &[Arc<Entry>],
-) -> Vec<evictd_fastpath::Earlier> {
+) -> Vec<evictd_fastpath::ResumedVictim> {
     let victims = restored.victims().into_iter().filter_map(|victim| {
         let entry = entries.iter().find(|e| e.pod.uid == victim.uid)?;
-        (!entry.is_younger_than(victim.signalled)).then(|| evictd_fastpath::Earlier {
+        (!entry.is_younger_than(victim.signalled)).then(|| evictd_fastpath::ResumedVictim {
             pod: Arc::clone(entry),
             signalled: victim.signalled,
             is_stuck: victim.is_stuck,

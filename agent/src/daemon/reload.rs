@@ -54,7 +54,7 @@ impl ConfigSource {
     }
 
     /// Reads all of it. `known` names the kubelet's files: others take effect at the next start. A KubeletConfiguration that cannot
-    /// be read is said.
+    /// be read is logged.
     ///
     /// # Errors
     /// As [`Config::reload`].
@@ -128,7 +128,7 @@ impl ConfigSource {
     }
 }
 
-/// What tells one version of a file from the next; a ConfigMap's files are links that are swapped.
+/// What differs between two versions of a file; a ConfigMap's files are links that are swapped.
 pub(super) type Stamp = Option<(u64, u64, i64, i64, u64)>;
 
 fn stamp(path: &Path) -> Stamp {
@@ -157,7 +157,7 @@ impl Agent {
     }
 
     /// Reads the files again when they have changed; `seen`: by the last look, without it in any case. A configuration that cannot be
-    /// used is said, and the last good one stays in force.
+    /// used is logged, and the last good one stays in force.
     pub(super) fn reload(&mut self, seen: Option<Vec<Stamp>>) {
         let loaded = match self.config_source.changed(&self.config, seen) {
             None => return,
@@ -215,7 +215,7 @@ impl Agent {
     }
 }
 
-/// Fields that take effect at the start only keep their value; that is said.
+/// Fields that take effect at the start only keep their value, which is logged.
 fn keep_what_needs_a_restart(new: &mut Config, old: &Config) {
     fn keep<T: PartialEq + Clone>(field: &str, new: &mut T, old: &T) {
         if new != old {

@@ -2,22 +2,20 @@
 
 use std::{
     path::Path,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use evictd_config::{Config, FilesystemPaths};
 use evictd_node::fs::mounts::superblock_of;
+
+use super::one_at_a_time::OneAtATime;
 
 /// Compares, and says once what differs.
 pub(super) struct RuntimeDisks {
     paths: FilesystemPaths,
     /// What was found the last time.
     said: Arc<Mutex<Vec<String>>>,
-    /// A comparison is under way; on a disk that does not answer it is for as long as that.
-    is_busy: Arc<AtomicBool>,
+    comparisons: OneAtATime,
 }
 
 impl RuntimeDisks {
@@ -25,7 +23,7 @@ impl RuntimeDisks {
         Self {
             paths: config.filesystems.clone(),
             said: Arc::default(),
-            is_busy: Arc::default(),
+            comparisons: OneAtATime::default(),
         }
     }
 
@@ -36,23 +34,21 @@ impl RuntimeDisks {
     }
 
     fn start(&self, compare: impl FnOnce() -> Vec<String> + Send + 'static) {
-        if self.is_busy.swap(true, Ordering::Acquire) {
+        let Some(running) = self.comparisons.begin() else {
             return;
-        }
-        let (said, is_busy) = (Arc::clone(&self.said), Arc::clone(&self.is_busy));
+        };
+        let said = Arc::clone(&self.said);
         let thread = std::thread::Builder::new().name("disk-look".into());
-        let started = thread.spawn(move || {
+        // Without a thread the next answer of the runtime is compared.
+        let _ = thread.spawn(move || {
             let found = compare();
             let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
             for difference in found.iter().filter(|found| !said.contains(found)) {
                 tracing::warn!("{difference}");
             }
             *said = found;
-            is_busy.store(false, Ordering::Release);
+            drop(running);
         });
-        if started.is_err() {
-            self.is_busy.store(false, Ordering::Release);
-        }
     }
 }
 
@@ -117,7 +113,7 @@ mod tests {
         }
         drop(answer);
         let until = Instant::now() + Duration::from_secs(20);
-        while disks.is_busy.load(Ordering::Acquire) {
+        while disks.comparisons.begin().is_none() {
             assert!(Instant::now() < until);
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use evictd_manager::DiskScanner;
 
-/// What was said, each once.
+/// What was logged, each once.
 #[derive(Debug, Default)]
 pub(super) struct ScanWatch {
     is_stuck: bool,

@@ -21,7 +21,7 @@ pub(super) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 const GUARD: u64 = 100 << 20;
 
 /// The cgroup that plays the node, or the machine.
-pub(super) fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
+fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
     let limits = |capacity| limits(threshold, config, capacity);
     let cache = config.account_reclaimable_cache;
     if let Some(path) = &config.scope.cgroup {
@@ -35,6 +35,13 @@ pub(super) fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, Run
     let root = MemoryCgroup::open(&root).map_err(ScopeError::from)?;
     let total = memory_total(Path::new("/proc")).map_err(ScopeError::from)?;
     Ok(Scope::machine(root, total, limits, cache)?)
+}
+
+/// The node as the fast path watches it, guarded, and as the manager looks at it.
+pub(super) fn node_scopes(config: &Config) -> Result<(Scope, Scope), RunError> {
+    let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
+    let [watched, looked_at] = [scope(config, &threshold)?, scope(config, &threshold)?];
+    Ok((guarded(watched, config), looked_at))
 }
 
 /// What counts as the node, whatever its thresholds; without a configuration what does by default.
@@ -66,7 +73,7 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
 }
 
 /// The hard threshold of the node's memory. A kubelet may have thresholds for disks alone: then
-/// nothing is ever too little, the kernel's OOM killer is alone with memory, and that is said.
+/// nothing is ever too little, the kernel's OOM killer is alone with memory, and that is logged.
 ///
 /// # Errors
 /// There is no threshold at all.

@@ -39,7 +39,7 @@ pub(super) struct Signals {
     pub disk_retry: DiskRetry,
 }
 
-/// Builds the sources. Hooks are attached for the signals that have thresholds; what cannot be had is said, and the
+/// Builds the sources. Hooks are attached for the signals that have thresholds; what cannot be had is logged, and the
 /// sampler takes its place.
 pub(super) fn build(
     config: &Config,
@@ -135,7 +135,7 @@ fn on_a_thread<T: Send + 'static>(
     answer
 }
 
-/// The loaded programs for who wants them, or why there are none.
+/// The loaded programs where they are wanted, or why there are none.
 fn offer(object: &mut Result<BpfObject, String>, wanted: bool) -> Result<&mut BpfObject, &str> {
     match object {
         _ if !wanted => Err(NOT_CONFIGURED),
@@ -259,7 +259,7 @@ impl DiskRetry {
     }
 }
 
-/// What the engine is told. Hard memory pressure is the fast path's.
+/// The settings of the engine. Hard memory pressure is the fast path's.
 pub(super) fn settings(
     config: &Config,
     layout: Layout,

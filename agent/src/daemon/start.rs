@@ -7,26 +7,37 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{model::settings::Mode, record::NodeState};
-use evictd_fastpath::{Control, EventQueue, FastPath, KilledBy, Setup};
-use evictd_manager::{Command, CommandQueue, DiskScanner, ManagerHandle, PodSet, StepThreads};
+use evictd_cri::{CriWorker, Tell};
+use evictd_engine::{
+    model::settings::{MemoryHook, Mode},
+    record::NodeState,
+};
+use evictd_fastpath::{self as fastpath, Control, EventQueue, FastPath, KilledBy};
+use evictd_manager::{
+    self as manager, Command, CommandQueue, DiskScanner, ManagerHandle, MitigationThreads,
+    MitigationWorker, PodSet, ScanTarget, SharedStatus,
+};
 use evictd_node::{
     bpf::{kernel_log, object::BpfObject},
-    cgroup::memory::memory_root,
+    cgroup::{memory::memory_root, protection::Protection},
     memory_scope::Scope,
-    trigger::{memory, oom::OomReader},
+    pods::table::Entry,
+    trigger::{
+        memory::{self, MemoryTrigger},
+        oom::OomReader,
+    },
 };
-use evictd_store::incident::files::Incidents;
+use evictd_store::{disk_queue::DiskQueue, incident::files::Incidents};
 
 use super::{
-    Agent, BY_FASTPATH, ConfigSource, RunError,
+    Agent, BY_FASTPATH, ConfigSource, Programs, RunError,
     allocatable::Allocatable,
     node_memory::NodeMemory,
     policies::Policies,
     recall,
     runtime_disks::RuntimeDisks,
     scan_watch::ScanWatch,
-    scope::{self, guarded, hard_memory_threshold, scope, tell_floor},
+    scope::{self, node_scopes, tell_floor},
 };
 use crate::{
     daemon::{
@@ -47,127 +58,79 @@ use crate::{
 };
 
 impl Agent {
+    /// Starts all parts. Whatever the configuration may be wrong about comes before the first thread that kills.
+    ///
+    /// # Errors
+    /// See [`RunError`].
     pub(super) async fn start(
         config: &Config,
         origin: ConfigSource,
         health: Arc<Health>,
     ) -> Result<Self, RunError> {
         raise_open_files();
-        let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
-        // Two of them: the fast path takes one with it.
-        let [scope, looked_at] = [scope(config, &threshold)?, scope(config, &threshold)?];
+        let (scope, looked_at) = node_scopes(config)?;
         // The manager shows the kubelet's count, and goes by it under soft thresholds.
         tell_floor(config, scope.limits().threshold, scope.capacity());
-        let scope = guarded(scope, config);
         let mut policies = Policies::start(config)?;
+        let opened = pod_source::open(config, scope.cgroup().path(), &policies);
         let Opened {
             mut source,
             table,
             disk,
             restored,
-        } = pod_source::open(config, scope.cgroup().path(), &policies).await?;
+        } = opened.await?;
         let journal = disk.queue().clone();
         recall::restore(&policies.evaluator, &restored);
         policies.present(&table);
         // Pods that an earlier agent has left throttled are released before a pod is judged.
-        let mitigation =
-            evictd_manager::mitigation_worker::MitigationWorker::open(&config.state_dir);
-        let mut allocatable = Allocatable::new(config, &scope);
-        let (pods_scope, pods_looked_at) = allocatable.first().unzip();
-        let node_memory = NodeMemory::new(config, &scope)?;
-        let protection = protection(&scope);
-        let capacity = scope.capacity();
-        let mut evidence = evidence(&scope, pods_scope.as_ref());
-        let scopes: Vec<_> = std::iter::once(scope).chain(pods_scope).collect();
-        let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
-
-        let (mut object, built) = memory::load(&cgroups, config.memory_hook, false);
-        let mut built = built?;
-        let mut kernel_log = None;
-        if kernel_log::is_wanted() {
-            // A kernel that refuses what writes the lines takes the same hook without them.
-            match memory::load(&cgroups, config.memory_hook, true) {
-                (logging, Ok(same)) if same.choice.hook == built.choice.hook => {
-                    (object, built) = (logging, same);
-                    kernel_log = object.as_mut().ok().and_then(BpfObject::kernel_log);
-                }
-                _ => tracing::warn!("the kernel refuses programs that write to the log"),
-            }
-        }
-        for (hook, reason) in &built.choice.refused {
-            tracing::info!(%hook, reason, "a better hook is refused");
-        }
-        let oom = object.as_mut().ok().and_then(attach_oom_reader);
-        let mut signals = sources::build(config, looked_at, pods_looked_at)?;
-        // All programs are loaded. What that took has to go now: the fast path locks the memory that it finds.
-        for object in object.iter_mut().chain(&mut signals.object) {
-            object.drop_btf();
-        }
-        give_back_memory();
-        let (control, events) = (Control::new()?, EventQueue::new()?);
-        let hook = built.choice.hook;
-        let memory_signals: Vec<_> = scopes.iter().map(Scope::signal).collect();
-        let allocatable_capacity = scopes.get(1).map(Scope::capacity);
-        let pods = table.entries.len();
+        let mitigation = MitigationWorker::open(&config.state_dir);
         let (entries, swap) = (table.entries.clone(), Arc::clone(&table.swap));
-        evidence.know(&entries);
-        let words = MessageBuilder {
-            thresholds: config.eviction.thresholds.clone(),
-        };
-        let memory_v1 = Scope::memory_v1(&scopes).map(Path::to_owned);
-        // All that the configuration may be wrong about comes before the first thread that kills.
-        let address = config.metrics_address;
-        let tls = config.metrics_tls.as_ref();
-        let listener = address.map(|address| MetricsListener::bind(address, tls));
-        let listener = listener.transpose()?;
-        let mut pins = guard::pin(config, &mut *built.trigger);
-        let (fastpath, refusals) = FastPath::start(Setup {
-            scopes,
-            trigger: built.trigger,
+
+        let mut watched = WatchedMemory::new(config, scope, &entries)?;
+        let (mut programs, trigger, hook) = load_programs(config, &watched.scopes)?;
+        let signals = sources::build(config, looked_at, watched.pods_looked_at.take())?;
+        let hooks = metrics::hooks(&signals);
+        programs.counters = signals.object;
+        // All programs are loaded. What that took has to go now: the fast path locks the memory that it finds.
+        programs.drop_btf();
+        give_back_memory();
+        let listener = bind_metrics(config)?;
+
+        let (control, events) = (Control::new()?, EventQueue::new()?);
+        let memory_signals = watched.scopes.iter().map(Scope::signal).collect();
+        let capacity = watched.node_memory.capacity();
+        let allocatable_capacity = watched.scopes.get(1).map(Scope::capacity);
+        let memory_v1 = Scope::memory_v1(&watched.scopes).map(Path::to_owned);
+        let limiter = policies.evaluator.limiter();
+        let fast_path_setup = fastpath::Setup {
+            scopes: std::mem::take(&mut watched.scopes),
+            trigger,
             table,
             earlier: recall::terminating(&restored, &entries),
             last_eviction: recall::last_eviction(&restored),
-            is_pinned: pins.as_ref().is_some_and(|pins| pins.is_pinned),
+            is_pinned: false,
             shadow: config.shadow,
             victims_at_once: match config.mode {
                 Mode::Evictd => usize::MAX,
                 Mode::Kubelet => 1,
             },
             strategy: config.ranking_strategy,
-            limiter: Arc::clone(policies.evaluator.limiter()),
+            limiter: Arc::clone(limiter),
             control: Arc::clone(&control),
             events: Arc::clone(&events),
-        })?;
-        pins.as_mut().map(guard::replace_earlier);
-        let realtime = refusals.fifo.is_none();
-        if let Some(error) = refusals.fifo {
-            tracing::warn!(%error, "no real-time priority");
-        }
-        if let Some(error) = refusals.standby {
-            tracing::warn!(%error, "no standby thread takes over where the fast path is late: needs CAP_PERFMON");
-        }
-        if let Some(error) = refusals.limit {
-            tracing::warn!(%error, "kernel memory of the fast path counts against the agent's own limit: needs the root of the memory hierarchy");
-        }
-        if let Some(error) = refusals.lock {
-            tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
-        }
-        let shares = signals.sources.disks.as_ref();
-        let scanner = DiskScanner::start(shares.and_then(|d| d.trigger.share_reader()))?;
-        let targets: Vec<_> = entries.iter().map(|e| source.target(config, e)).collect();
-        scanner.set_targets(targets.clone());
-        let mount = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(mount, _)| mount);
-        let mount = mount.unwrap_or_else(|| PathBuf::from(scope::CGROUP_MOUNT));
+        };
+        let (fastpath, realtime) = start_fast_path(config, fast_path_setup)?;
+
         let layout = signals.sources.layout();
-        let hooks = metrics::hooks(&signals);
-        let manager = ManagerHandle::start(evictd_manager::Setup {
+        let (scanner, targets) = start_scanner(config, &source, &entries, &signals.sources)?;
+        let manager = ManagerHandle::start(manager::Setup {
             settings: sources::settings(config, layout, BY_FASTPATH.to_vec()),
             sources: signals.sources,
             scanner: Arc::clone(&scanner),
             members: PodSet::new(&entries),
-            limiter: Arc::clone(policies.evaluator.limiter()),
+            limiter: Arc::clone(limiter),
             shadow: config.shadow,
-            reclaims: evictd_manager::ReclaimOptions {
+            reclaims: manager::ReclaimOptions {
                 runtime: config.cri.as_ref().map(|cri| cri.reclaim_timeout),
                 kubelet: matches!(source, PodSource::Cluster { .. }),
             },
@@ -179,78 +142,52 @@ impl Agent {
                 Box::new(move |pod, signalled| control.note_kill(pod, signalled, KilledBy::Manager))
             },
         })?;
-        let steps = StepThreads::start(&mitigation, manager.commands())?;
-        let cri = config.cri.clone().map(|cri| {
-            let commands = Arc::clone(manager.commands());
-            let (scanner, disks) = (Arc::clone(&scanner), RuntimeDisks::new(config));
-            evictd_cri::CriWorker::start(cri, move |told| match told {
-                evictd_cri::Tell::Reclaimed(removed) => {
-                    commands.send(Command::Reclaimed(removed));
-                }
-                evictd_cri::Tell::Layers { layers, asked } => scanner.set_layers(layers, asked),
-                evictd_cri::Tell::Disks(theirs) => disks.compare(theirs),
-            })
-        });
-        let blocking = tokio::runtime::Handle::current();
-        // A disk may hang: not the thread that kills.
-        let ensure_dead = EnsureDead::start(move |directories| {
-            drop(blocking.spawn_blocking(move || clear(&directories)));
-        })?;
+        let steps = start_mitigation(&mitigation, manager.commands())?;
+        let cri = start_cri(config, manager.commands(), &scanner);
+        let ensure_dead = start_ensure_dead()?;
         // In shadow mode what an earlier agent has begun waits for one that is not.
         if !config.shadow {
             let ends_pods = matches!(source, PodSource::Manifest { .. });
             recall::go_on(&restored, &entries, ends_pods, &ensure_dead);
         }
+
         let incidents = Incidents::new(&config.state_dir);
-        let dropped = Arc::new(Dropped::default());
-        let reloads = Arc::new(Reloads::default());
+        let (dropped, reloads) = <(Arc<Dropped>, Arc<Reloads>)>::default();
         reloads.note_kubelet(origin.kubelet.source);
-        let metrics = Metrics::new(metrics::sources(&metrics::Shown {
+        let metrics = Arc::new(Metrics::new(metrics::sources(&metrics::Shown {
             memory: hook,
             memory_signals,
-            oom: &evidence.counters(),
+            oom: &watched.oom_attributor.counters(),
             policies: &policies,
             manager: &manager,
+            health: &health,
             scanner: &scanner,
             hooks,
             source: &source,
             dropped: &dropped,
             reloads: &reloads,
             events: &events,
-            cri: cri.as_ref().map(evictd_cri::CriWorker::counters),
+            cri: cri.as_ref().map(CriWorker::counters),
             mitigation: &mitigation,
             realtime,
             journal: &journal,
             incidents: incidents.kept(),
-        }));
-        let metrics = Arc::new(metrics);
+        })));
         if let Some(listener) = listener {
-            let authority = match &source {
-                PodSource::Cluster { cluster, .. } if tls.is_some_and(|tls| tls.authorization) => {
-                    Some(cluster.connection())
-                }
-                _ => None,
-            };
-            let (metrics, health) = (Arc::clone(&metrics), Arc::clone(&health));
-            let address = listener.serve(authority, metrics, health)?;
-            tracing::info!(%address, tls = tls.is_some(), "metrics are served");
+            serve_metrics(config, listener, &source, &metrics, &health)?;
         }
-        if let (PodSource::Cluster { cluster, .. }, Some(settings)) = (&mut source, &config.cluster)
-        {
-            let commands = Arc::clone(manager.commands());
-            let settle = move |chosen, gone| {
-                commands.send(Command::SoftEvictionFinished { chosen, gone });
-            };
-            cluster.start_soft(config, &settings.node_name, &journal, settle);
-        }
+        start_soft(config, &mut source, manager.commands(), &journal);
         // One thread for what blocks is there from the start.
         drop(tokio::task::spawn_blocking(|| ()).await);
         health.beat();
-        health.started(heartbeats(&events, manager.commands()));
+        health.started(heartbeats(&events, manager.status()));
+        let pods = entries.len();
         tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "watching");
+        let words = MessageBuilder {
+            thresholds: config.eviction.thresholds.clone(),
+        };
         Ok(Self {
             config: config.clone(),
-            counters_object: signals.object,
             cgroup_events: signals.life,
             ticks: 0,
             seen_by_manager: Arc::clone(manager.recorder()),
@@ -261,23 +198,21 @@ impl Agent {
             metrics,
             health,
             dropped,
-            object: object.ok(),
-            kernel_log,
-            oom,
+            programs,
             fastpath: Some(fastpath),
             control,
             events,
             eviction_log: EvictionLog::new(journal, words),
             pod_source: source,
             node_state: NodeState::default(),
-            allocatable,
-            node_memory,
+            allocatable: watched.allocatable,
+            node_memory: watched.node_memory,
             layout,
             disk_retry: signals.disk_retry,
             config_source: origin,
             config_look: FileLook::new(Arc::default()),
             reloads,
-            oom_attributor: evidence,
+            oom_attributor: watched.oom_attributor,
             unattributed_kills: UnattributedKills::default(),
             policies,
             cri,
@@ -286,15 +221,219 @@ impl Agent {
             incidents,
             ensure_dead,
             disk: DiskWriter::new(disk),
-            pods: PublishedPods::new(entries, swap, targets, mount),
-            protection,
+            pods: PublishedPods::new(entries, swap, targets, cgroup_mount()),
+            protection: watched.protection,
         })
     }
 }
 
+/// The memory that is watched, and what follows its changes.
+struct WatchedMemory {
+    /// For the fast path: the node, and the pods' cgroup where there is one.
+    scopes: Vec<Scope>,
+    /// The pods' cgroup for the manager.
+    pods_looked_at: Option<Scope>,
+    allocatable: Allocatable,
+    node_memory: NodeMemory,
+    protection: Protection,
+    oom_attributor: OomAttributor,
+}
+
+impl WatchedMemory {
+    fn new(config: &Config, node: Scope, entries: &[Arc<Entry>]) -> Result<Self, RunError> {
+        let mut allocatable = Allocatable::new(config, &node);
+        let (pods, pods_looked_at) = allocatable.first().unzip();
+        let node_memory = NodeMemory::new(config, &node)?;
+        let protection = protection(&node);
+        let scopes: Vec<_> = std::iter::once(node).chain(pods).collect();
+        let mut oom_attributor = oom_attributor(&scopes);
+        oom_attributor.know(entries);
+        Ok(Self {
+            scopes,
+            pods_looked_at,
+            allocatable,
+            node_memory,
+            protection,
+            oom_attributor,
+        })
+    }
+}
+
+/// What attributes the kills of the OOM killer, for the scopes that are watched, the node's first.
+fn oom_attributor(scopes: &[Scope]) -> OomAttributor {
+    let root = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(root, _)| root);
+    // Without a hierarchy there is no scope either.
+    let node = || scopes.first().map(|node| node.cgroup().path().to_owned());
+    let root = root.or_else(node).unwrap_or_default();
+    OomAttributor::new(&root, scopes.iter().map(|s| s.cgroup().id()).collect())
+}
+
+/// Loads the programs that watch memory, and attaches those that report kills of the OOM killer.
+///
+/// # Errors
+/// The hook that the configuration asks for is not to be had.
+fn load_programs(
+    config: &Config,
+    scopes: &[Scope],
+) -> Result<(Programs, Box<dyn MemoryTrigger>, MemoryHook), RunError> {
+    let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
+    let (mut object, built) = memory::load(&cgroups, config.memory_hook, false);
+    let mut built = built?;
+    let mut kernel_log = None;
+    if kernel_log::is_wanted() {
+        // A kernel that refuses what writes the lines takes the same hook without them.
+        match memory::load(&cgroups, config.memory_hook, true) {
+            (logging, Ok(same)) if same.choice.hook == built.choice.hook => {
+                (object, built) = (logging, same);
+                kernel_log = object.as_mut().ok().and_then(BpfObject::kernel_log);
+            }
+            _ => tracing::warn!("the kernel refuses programs that write to the log"),
+        }
+    }
+    for (hook, reason) in &built.choice.refused {
+        tracing::info!(%hook, reason, "a better hook is refused");
+    }
+    let mut memory = object.ok();
+    let programs = Programs {
+        oom: memory.as_mut().and_then(attach_oom_reader),
+        memory,
+        counters: None,
+        kernel_log,
+    };
+    Ok((programs, built.trigger, built.choice.hook))
+}
+
+/// Takes the address of the metrics, where there is one.
+fn bind_metrics(config: &Config) -> Result<Option<MetricsListener>, RunError> {
+    let tls = config.metrics_tls.as_ref();
+    let listener = config
+        .metrics_address
+        .map(|address| MetricsListener::bind(address, tls));
+    Ok(listener.transpose()?)
+}
+
+/// Pins the hook, where that is wanted, and starts the thread. Whether it has real-time priority; what was refused is logged.
+fn start_fast_path(
+    config: &Config,
+    mut setup: fastpath::Setup,
+) -> Result<(FastPath, bool), RunError> {
+    let mut pins = guard::pin(config, &mut *setup.trigger);
+    setup.is_pinned = pins.as_ref().is_some_and(|pins| pins.is_pinned);
+    pins.as_ref()
+        .filter(|_| setup.is_pinned)
+        .map(guard::inherit);
+    let (fastpath, refusals) = FastPath::start(setup)?;
+    pins.as_mut().map(guard::replace_earlier);
+    let realtime = refusals.fifo.is_none();
+    if let Some(error) = refusals.fifo {
+        tracing::warn!(%error, "no real-time priority");
+    }
+    if let Some(error) = refusals.standby {
+        tracing::warn!(%error, "no standby thread takes over where the fast path is late: needs CAP_PERFMON");
+    }
+    if let Some(error) = refusals.limit {
+        tracing::warn!(%error, "kernel memory of the fast path counts against the agent's own limit: needs the root of the memory hierarchy");
+    }
+    if let Some(error) = refusals.lock {
+        tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
+    }
+    Ok((fastpath, realtime))
+}
+
+fn start_scanner(
+    config: &Config,
+    source: &PodSource,
+    entries: &[Arc<Entry>],
+    signals: &manager::SignalSources,
+) -> io::Result<(Arc<DiskScanner>, Vec<ScanTarget>)> {
+    let disks = signals.disks.as_ref();
+    let scanner = DiskScanner::start(disks.and_then(|d| d.trigger.share_reader()))?;
+    let targets: Vec<_> = entries.iter().map(|e| source.target(config, e)).collect();
+    scanner.set_targets(targets.clone());
+    Ok((scanner, targets))
+}
+
+fn start_mitigation(
+    worker: &Arc<MitigationWorker>,
+    commands: &Arc<CommandQueue>,
+) -> io::Result<MitigationThreads> {
+    let commands = Arc::clone(commands);
+    MitigationThreads::start(worker, move |effect| {
+        commands.send(Command::MitigationDone(Box::new(effect)));
+    })
+}
+
+/// Asks the container runtime, where one is configured.
+fn start_cri(
+    config: &Config,
+    commands: &Arc<CommandQueue>,
+    scanner: &Arc<DiskScanner>,
+) -> Option<CriWorker> {
+    let cri = config.cri.clone()?;
+    let (commands, scanner) = (Arc::clone(commands), Arc::clone(scanner));
+    let disks = RuntimeDisks::new(config);
+    Some(CriWorker::start(cri, move |answer| match answer {
+        Tell::Reclaimed(removed) => {
+            commands.send(Command::Reclaimed(removed));
+        }
+        Tell::Layers { layers, asked } => scanner.set_layers(layers, asked),
+        Tell::Disks(theirs) => disks.compare(theirs),
+    }))
+}
+
+fn start_ensure_dead() -> io::Result<EnsureDead> {
+    let blocking = tokio::runtime::Handle::current();
+    // A disk may hang: not the thread that kills.
+    EnsureDead::start(move |directories| {
+        drop(blocking.spawn_blocking(move || clear(&directories)));
+    })
+}
+
+/// Serves the metrics, with TLS and authorization where they are configured.
+fn serve_metrics(
+    config: &Config,
+    listener: MetricsListener,
+    source: &PodSource,
+    metrics: &Arc<Metrics>,
+    health: &Arc<Health>,
+) -> Result<(), RunError> {
+    let tls = config.metrics_tls.as_ref();
+    let authority = match source {
+        PodSource::Cluster { cluster, .. } if tls.is_some_and(|tls| tls.authorization) => {
+            Some(cluster.connection())
+        }
+        _ => None,
+    };
+    let address = listener.serve(authority, Arc::clone(metrics), Arc::clone(health))?;
+    tracing::info!(%address, tls = tls.is_some(), "metrics are served");
+    Ok(())
+}
+
+/// Starts soft evictions by the API server, in a cluster.
+fn start_soft(
+    config: &Config,
+    source: &mut PodSource,
+    commands: &Arc<CommandQueue>,
+    journal: &DiskQueue,
+) {
+    if let (PodSource::Cluster { cluster, .. }, Some(settings)) = (source, &config.cluster) {
+        let commands = Arc::clone(commands);
+        let settle = move |chosen, gone| {
+            commands.send(Command::SoftEvictionFinished { chosen, gone });
+        };
+        cluster.start_soft(config, &settings.node_name, journal, settle);
+    }
+}
+
+/// Where the memory hierarchy is mounted.
+fn cgroup_mount() -> PathBuf {
+    let mount = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(mount, _)| mount);
+    mount.unwrap_or_else(|| PathBuf::from(scope::CGROUP_MOUNT))
+}
+
 /// The threads that must turn, beside the async loop.
-fn heartbeats(events: &Arc<EventQueue>, commands: &Arc<CommandQueue>) -> Vec<Heartbeat> {
-    let (events, commands) = (Arc::clone(events), Arc::clone(commands));
+fn heartbeats(events: &Arc<EventQueue>, manager: &Arc<SharedStatus>) -> Vec<Heartbeat> {
+    let (events, manager) = (Arc::clone(events), Arc::clone(manager));
     vec![
         Heartbeat {
             name: "fast path",
@@ -303,22 +442,13 @@ fn heartbeats(events: &Arc<EventQueue>, commands: &Arc<CommandQueue>) -> Vec<Hea
             last: Box::new(move || events.last_beat()),
         },
         Heartbeat {
-            name: "control loop",
+            name: telemetry::CONTROL_LOOP,
             limit: telemetry::CONTROL_LOOP_LIMIT,
             // Memory is watched without it, and an agent that takes the place of this one hangs where it hung.
             is_vital: false,
-            last: Box::new(move || commands.last_beat()),
+            last: Box::new(move || manager.last_beat()),
         },
     ]
-}
-
-/// What tells of the OOM killer, for the scopes that are watched.
-fn evidence(node: &Scope, pods: Option<&Scope>) -> OomAttributor {
-    let root = memory_root(Path::new(scope::CGROUP_MOUNT));
-    // Without a hierarchy there is no scope either.
-    let root = root.map_or_else(|| node.cgroup().path().to_owned(), |(root, _)| root);
-    let scopes = std::iter::once(node).chain(pods);
-    OomAttributor::new(&root, scopes.map(|s| s.cgroup().id()).collect())
 }
 
 /// Returns to the kernel what the allocator keeps of memory that was freed. On locked memory it would not be able to:

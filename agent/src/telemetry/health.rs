@@ -53,6 +53,8 @@ pub struct Health {
 
 /// The longest time that a start may take: it waits for programs to load and for the API server.
 const START: Duration = Duration::from_secs(600);
+/// The name of the control loop's [`Heartbeat`].
+pub const CONTROL_LOOP: &str = "control loop";
 /// The fast path looks at least once a second.
 pub const FAST_PATH_LIMIT: Duration = Duration::from_secs(10);
 /// The control loop reads cgroups and procfs, which may be slow.
@@ -94,6 +96,11 @@ impl Health {
     /// Why the agent should be started anew.
     fn liveness(&self) -> Result<(), String> {
         self.judge(|beat| beat.is_vital)
+    }
+
+    /// Whether a loop has not turned for longer than its limit, as `/readyz` judges it once the start is complete.
+    pub fn is_late(&self, name: &str) -> bool {
+        self.heartbeats.get().is_some() && self.judge(|beat| beat.name == name).is_err()
     }
 
     fn judge(&self, which: impl Fn(&Beat) -> bool) -> Result<(), String> {
@@ -241,6 +248,7 @@ mod tests {
         let health = Health::default();
         assert_eq!(health.liveness(), Ok(()));
         assert_eq!(health.readiness().unwrap_err(), "the start is not complete");
+        assert!(!health.is_late(CONTROL_LOOP));
         let (a, b) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
         health.started(vec![
             heartbeat("control loop", 3600, &a),
@@ -281,6 +289,7 @@ mod tests {
             said.starts_with("the control loop has not run for "),
             "{said}"
         );
+        assert!(health.is_late(CONTROL_LOOP) && !health.is_late("fast path"));
         assert_eq!(health.liveness(), Ok(()));
         assert_eq!(healthz(&health), Answer::plain("200 OK", "ok\n"));
     }

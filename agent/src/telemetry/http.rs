@@ -210,7 +210,7 @@ impl<R: Responder> Server<R> {
             let flags = match c.state {
                 State::Request(_) => PollFlags::POLLIN | c.stream.wants(),
                 State::Answer(_) => PollFlags::POLLOUT,
-                // Its end is told in any case.
+                // POLLHUP and POLLERR come unasked.
                 State::Waiting(_) => PollFlags::empty(),
             };
             PollFd::new(c.stream.as_fd(), flags)

@@ -86,7 +86,7 @@ mod tests {
             assert_eq!(listener.local_addr().unwrap().ip(), any().ip());
             assert!(is_reached(&listener, Ipv4Addr::LOCALHOST.into()));
         }
-        // What is no matter of the family is told.
+        // Any other error is returned.
         let refused = |_| Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
         let error = listen_with(any(), refused).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);

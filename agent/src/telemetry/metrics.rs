@@ -94,7 +94,7 @@ fn histogram() -> Histogram {
 }
 
 impl Metrics {
-    /// Shows what these sources tell.
+    /// The metrics of these sources.
     pub fn new(sources: Sources) -> Self {
         let mut registry = Registry::with_prefix("evictd");
         let evictions = evictions();

@@ -10,7 +10,9 @@ mod server;
 mod state;
 mod tls;
 
-pub use health::{CONTROL_LOOP_LIMIT, FAST_PATH_LIMIT, Health, Heartbeat, serve as serve_health};
+pub use health::{
+    CONTROL_LOOP, CONTROL_LOOP_LIMIT, FAST_PATH_LIMIT, Health, Heartbeat, serve as serve_health,
+};
 
 pub use metrics::Metrics;
 

@@ -1,4 +1,4 @@
-//! Who may read the metrics: bearer tokens, and what the API server says of each.
+//! Which clients may read the metrics: bearer tokens, and what the API server says of each.
 //!
 //! The thread that serves waits for nothing: a token that is not known is handed to the async loop, and its request is answered
 //! when the review has come. A token that was allowed is answered from memory while it is reviewed anew: neither tokens that anyone
@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 use super::http::Answer;
 
-/// Tokens that wait for their first review; a request beyond is told to come again.
+/// Tokens that wait for their first review; a request beyond is answered with "try again".
 const WAITING: usize = 8;
 /// Tokens that are remembered: so many that are allowed, and as many others. The oldest makes room for a new one of its kind.
 const REMEMBERED: usize = 64;
@@ -52,7 +52,7 @@ enum Known {
 /// A token that the API server has allowed.
 #[derive(Clone, Copy, Debug)]
 struct Allowed {
-    /// When it has said so last.
+    /// When the API server has allowed it last.
     at: Instant,
     /// When it is to be asked again.
     renew: Instant,
@@ -172,7 +172,7 @@ fn make_room<T>(entries: &mut HashMap<String, T>, token: &str, moment: impl Fn(&
     }
 }
 
-/// Decides who may read the metrics.
+/// Decides which clients may read the metrics.
 pub(super) struct Scrapers {
     shared: Arc<Shared>,
     queues: Queues,

@@ -81,7 +81,7 @@ fn prometheus_text(text: &str) -> String {
 struct MetricsServer {
     metrics: Arc<Metrics>,
     health: Arc<Health>,
-    /// Who may read the metrics; without it all may that reach the port.
+    /// Which clients may read the metrics; without it every client that reaches the port.
     scrapers: Option<Scrapers>,
 }
 

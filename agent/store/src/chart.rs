@@ -18,7 +18,7 @@ const INK: RGBColor = RGBColor(0x33, 0x33, 0x33);
 const GRID: RGBColor = RGBColor(0xe5, 0xe5, 0xe5);
 const LEVEL: RGBColor = RGBColor(0xb2, 0x22, 0x22);
 const MOMENT: RGBColor = RGBColor(0x00, 0x72, 0xb2);
-/// Told apart also by those who do not see all colours, as far as twelve lines allow.
+/// Distinct without full colour vision too, as far as twelve lines allow.
 const CURVES: [RGBColor; 12] = [
     RGBColor(0x00, 0x00, 0x00),
     RGBColor(0xe6, 0x9f, 0x00),

@@ -2,7 +2,7 @@
 //! not happen before the record is on disk is done when the thread acknowledges it.
 //!
 //! The queue is bounded. When the disk is full or does not answer, other records and files give way first: the last [`RESERVED`]
-//! places are kept for what limits count and what the API server has to hear of. What is not written is counted and logged.
+//! places are kept for what limits count and what is reported to the API server. What is not written is counted and logged.
 
 use std::{
     fmt,
@@ -295,7 +295,7 @@ fn take_place(taken: &AtomicUsize, places: usize) -> bool {
         .is_ok()
 }
 
-/// Whether limits count it, the API server has to hear of it, or it says that it has.
+/// Whether limits count it, it is reported to the API server, or it says that it was.
 fn is_essential(record: &Record) -> bool {
     match record {
         Record::Evicted(_)

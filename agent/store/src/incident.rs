@@ -1,8 +1,8 @@
-//! What is kept of one eviction, to tell afterwards how it came about.
+//! What is kept of one eviction, to show afterwards how it came about.
 
 use std::{collections::BTreeMap, io, time::Duration};
 
-use evictd_engine::{Resource, Signal, history::Sample, pace::Judged};
+use evictd_engine::{Resource, Signal, history::SignalSample, pace::Judged};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -55,7 +55,7 @@ pub struct RankedPod {
     /// It was evicted before and was still on its way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminating: bool,
-    /// Its place in the order of eviction, from 1 on, where pods before it are not told of.
+    /// Its place in the order of eviction, from 1 on, where pods before it are not listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<usize>,
 }
@@ -137,7 +137,7 @@ impl Incident {
     }
 
     /// Takes those of the samples that belong to it and that it has not got; oldest first for each signal.
-    pub fn see(&mut self, samples: &[Sample]) {
+    pub fn see(&mut self, samples: &[SignalSample]) {
         let since = self.start().saturating_sub(BEFORE_NS);
         for sample in samples.iter().filter(|sample| sample.time >= since) {
             let of_signal = self.samples.entry(sample.signal.to_string()).or_default();
@@ -147,7 +147,7 @@ impl Incident {
         }
     }
 
-    /// The memory of a pod that was asked to end is not waited for: what was seen tells when enough was available.
+    /// The memory of a pod that was asked to end is not waited for: the samples show when enough was available.
     pub fn settle(&mut self) {
         if self.grace().is_none() {
             return;
@@ -201,7 +201,7 @@ impl Incident {
         }
     }
 
-    /// The first moment that is known: times are told from there.
+    /// The first moment that is known: times count from there.
     pub fn start(&self) -> u64 {
         self.moments().first().map_or(0, |(_, time)| *time)
     }

@@ -104,7 +104,7 @@ impl Held {
 
     /// Locks anew what was removed since.
     fn renew(&mut self, dir: &Path) -> Result<(), JournalError> {
-        // A disk that cannot tell has removed nothing.
+        // On a disk that gives no answer nothing counts as removed.
         let is_removed = |file: &File, path: &Path| disk::is_at(file, path).is_ok_and(|is| !is);
         if is_removed(&self.names, dir) {
             *self = Self::new(dir)?;
@@ -231,7 +231,7 @@ impl<D: Disk> Journal<D> {
         let restored = counts.restore(&clocks);
         self.counts = Some(counts);
         self.to_carry = self.not_in_this_file();
-        // Before anything new, for the order tells; the next rotation insists on it.
+        // Before anything new, for the order counts; the next rotation insists on it.
         let _ = self.carry_over();
         if restored.is_bound_needed {
             // Or it would count as just now at each start.
@@ -328,7 +328,7 @@ impl<D: Disk> Journal<D> {
             return Ok(());
         };
         let path = self.path();
-        // A disk that cannot tell has removed nothing.
+        // On a disk that gives no answer nothing counts as removed.
         if self.disk.is_at(file, &path).unwrap_or(true) {
             return Ok(());
         }

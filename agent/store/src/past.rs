@@ -31,7 +31,7 @@ struct Moment<'a> {
 /// What counts, in the order of the journal.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Each with what tells it from the others.
+    /// Each with its own key.
     records: VecDeque<(String, Record)>,
     ids: HashSet<String>,
 }
@@ -86,7 +86,7 @@ impl Counts {
         self.records.push_back((id, record));
     }
 
-    /// The newest ones that fit into so many bytes as lines, by what tells them apart; the oldest first.
+    /// The newest ones that fit into so many bytes as lines, by their keys; the oldest first.
     pub fn newest(&self, bytes: u64) -> Vec<String> {
         let mut left = bytes;
         // One that is too long hides no others.
@@ -102,7 +102,7 @@ impl Counts {
         ids
     }
 
-    /// A record by what tells it from the others.
+    /// A record by its key.
     pub fn get(&self, id: &str) -> Option<&Record> {
         let kept = self.records.iter().find(|(kept, _)| kept == id);
         kept.map(|(_, record)| record)
@@ -179,7 +179,7 @@ impl Counts {
     }
 }
 
-/// What tells from other records that the pod of an eviction is stuck.
+/// The key of the record that the pod of an eviction is stuck.
 fn of_stuck(id: &str) -> String {
     format!("stuck {id}")
 }
@@ -226,7 +226,7 @@ struct PastPod {
 
 /// A pod that was killed in this boot, shortly before the agent started; its processes may be there still.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EarlierVictim {
+pub struct PastVictim {
     /// The pod's UID.
     pub uid: String,
     /// The eviction's id in the journal.
@@ -241,7 +241,7 @@ pub struct EarlierVictim {
 
 /// A pod that was asked to go in this boot. Times are nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EarlierAsked {
+pub struct PastRequest {
     /// The pod's UID.
     pub uid: String,
     /// When it was asked, by CLOCK_MONOTONIC.
@@ -264,10 +264,10 @@ pub struct Restored {
 impl Restored {
     /// Pods that were killed in the last ten minutes of this boot, oldest first. Whether anything is left of them is for
     /// the caller to see, by their cgroups. Pods that were asked to go are not among them.
-    pub fn victims(&self) -> Vec<EarlierVictim> {
+    pub fn victims(&self) -> Vec<PastVictim> {
         self.under_way()
             .filter(|e| e.counted.grace_period_seconds.is_none())
-            .map(|e| EarlierVictim {
+            .map(|e| PastVictim {
                 uid: e.counted.uid.clone(),
                 id: e.counted.id.clone(),
                 signal: e.counted.signal.clone(),
@@ -291,11 +291,11 @@ impl Restored {
 
     /// Pods that were asked to go in this boot, and whose time is not over or was over less than ten minutes ago; the oldest
     /// first.
-    pub fn asked(&self) -> Vec<EarlierAsked> {
+    pub fn asked(&self) -> Vec<PastRequest> {
         let now = u64::try_from(self.now).unwrap_or(0);
         let asked = |e: &PastPod| {
             let grace = u64::try_from(grace_ns(&e.counted)).unwrap_or(0);
-            Some(EarlierAsked {
+            Some(PastRequest {
                 uid: e.counted.uid.clone(),
                 at: e.counted.at,
                 left: e.counted.grace_period_seconds.map(|_| {
@@ -337,7 +337,7 @@ impl Restored {
 
     /// What the engine has to know. `is_there` is asked whether something is left of a pod (its UID) that was to go at a
     /// moment, in nanoseconds of CLOCK_MONOTONIC.
-    pub fn earlier(&self, is_there: impl Fn(&str, u64) -> bool) -> evictd_engine::Earlier {
+    pub fn earlier(&self, is_there: impl Fn(&str, u64) -> bool) -> evictd_engine::EarlierAgent {
         let left = self
             .under_way()
             .filter(|e| is_there(&e.counted.uid, e.counted.at));
@@ -371,7 +371,7 @@ impl Restored {
         });
         let last = self.last_evictions().into_iter();
         let last = last.map(|(signal, at)| (signal, i64::try_from(at).unwrap_or(i64::MAX)));
-        evictd_engine::Earlier {
+        evictd_engine::EarlierAgent {
             victims: victims.collect(),
             evictions: evictions.collect(),
             recreations: recreations.collect(),

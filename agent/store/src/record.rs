@@ -8,6 +8,7 @@ pub mod shadow;
 
 use evictd_engine::{
     Pod, Resource, Timing,
+    message::EVICTED,
     pace::{Judged, Urgency},
     record::{SignalReading, Stages},
 };
@@ -92,7 +93,7 @@ pub struct MetInForce {
     pub threshold: u64,
 }
 
-/// The API server has heard of an eviction, and it need not be told again.
+/// The API server has heard of an eviction, which need not be reported again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reported {
@@ -384,7 +385,7 @@ impl From<&RequestRecord> for EvictionRecord {
             name: asked.name.clone(),
             uid: asked.uid.clone(),
             phase: None,
-            reason: "Evicted".to_owned(),
+            reason: EVICTED.to_owned(),
             message: asked.message.clone(),
             signal: asked.signal.clone(),
             shadow: asked.shadow,

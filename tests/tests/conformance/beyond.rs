@@ -2,8 +2,8 @@
 
 use evictd_config::Config;
 use evictd_engine::{
-    Earlier, EarlierEviction, EarlierRecreation, EarlierVictim, Layout, NodeCondition, Observation,
-    Owner, Recreation, Settings, model::settings::RankingStrategy,
+    EarlierAgent, EarlierEviction, EarlierRecreation, EarlierVictim, Layout, NodeCondition,
+    Observation, Owner, Recreation, Settings, model::settings::RankingStrategy,
 };
 use evictd_tests::{
     engine::{
@@ -314,7 +314,7 @@ fn a_manager_goes_on_where_another_one_has_ended() {
         owner_uid: "set".into(),
         condition: NodeCondition::MemoryPressure,
     };
-    let earlier = Earlier {
+    let earlier = EarlierAgent {
         victims: vec![EarlierVictim {
             uid: "agent-2".into(),
             at: 0,

@@ -4,7 +4,7 @@ use evictd_tests::prelude::*;
 
 use evictd_engine::{
     growth::Room,
-    history::Sample,
+    history::SignalSample,
     pace::{Bounded, Judged, Pace, Pending, Rule, Shortage},
 };
 use evictd_node::cgroup::throttle::Throttle;
@@ -95,7 +95,7 @@ fn incidents_are_written_as_ever() {
         let dir = tempfile::tempdir().unwrap();
         let incident = incident(is_full);
         let id = &incident.eviction.id;
-        let samples = [Sample {
+        let samples = [SignalSample {
             time: 4,
             signal: Signal::MemoryAvailable,
             available: 5,

@@ -1,8 +1,8 @@
 //! What the manager is told of what others do: the fast path that kills on its own, and pods that were asked to go.
 
 use super::{
-    CandidateState, Cause, Earlier, EvictionDecision, Mode, Planner, Pod, Ranked, Settings, Signal,
-    Snapshot,
+    CandidateState, Cause, EarlierAgent, EvictionDecision, Mode, Planner, Pod, Ranked, Settings,
+    Signal, Snapshot,
 };
 
 impl Planner {
@@ -15,14 +15,14 @@ impl Planner {
     }
 
     /// Goes on where an earlier manager has ended: before the first step. The kubelet forgets.
-    pub fn restore(&mut self, now: i64, earlier: &Earlier) {
+    pub fn restore(&mut self, now: i64, earlier: &EarlierAgent) {
         if self.settings.mode == Mode::Kubelet {
             return;
         }
         for victim in &earlier.victims {
             self.pending.restore(&victim.uid, victim.at);
         }
-        let Earlier {
+        let EarlierAgent {
             evictions,
             recreations,
             last,

@@ -165,7 +165,7 @@ impl Cause {
 /// What an earlier manager has done, for one that goes on where it ended. Moments are nanoseconds of the clock that
 /// [`crate::Planner::plan`] is given; below zero are those before it began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Earlier {
+pub struct EarlierAgent {
     /// Pods that may be on their way still.
     pub victims: Vec<EarlierVictim>,
     /// Evictions for a signal, the oldest first.

@@ -29,12 +29,12 @@ pub(super) struct RecreationTracker {
     /// Until when conditions are held.
     held: HashMap<NodeCondition, i64>,
     /// Until the first look after [`RecreationTracker::restore`].
-    earlier: Option<Earlier>,
+    earlier: Option<KnownBefore>,
 }
 
 /// What tells a pod that has come back while no agent ran from one that was here before.
 #[derive(Clone, Debug, Default)]
-struct Earlier {
+struct KnownBefore {
     /// When a pod of each owner was evicted last, by the UID of the owner, in seconds since 1970.
     since: HashMap<String, i64>,
     /// UIDs of pods that were evicted, or whose recreation was counted.
@@ -60,7 +60,7 @@ impl RecreationTracker {
         evictions: &[EarlierEviction],
         recreations: &[EarlierRecreation],
     ) {
-        let mut earlier = Earlier::default();
+        let mut earlier = KnownBefore::default();
         let mut evictions = evictions.iter().peekable();
         let mut recreations = recreations.iter().peekable();
         loop {
@@ -190,7 +190,7 @@ impl RecreationTracker {
     }
 }
 
-impl Earlier {
+impl KnownBefore {
     /// Whether a pod that is here at the first look has come since the last eviction of its owner, and was not counted.
     fn is_new(&self, pod: &Pod) -> bool {
         let since = pod.owner.as_ref().and_then(|o| self.since.get(&o.uid));

@@ -202,6 +202,10 @@ impl MemoryMonitor {
     /// Signals one pod, and answers with what is expected of it; `None` when that is nothing: it was empty already, or the
     /// kernel refuses.
     fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<Pending> {
+        // A round asks for other pods where SIGKILL is refused: no pod is signalled that is not followed afterwards.
+        if self.in_flight.room() == 0 {
+            return None;
+        }
         let entry = Arc::clone(self.setup.table.entries.get(victim)?);
         let monitor = self.scopes.get(index)?;
         let working_set = self.setup.table.candidates.get(victim)?.usage;

@@ -27,9 +27,12 @@ impl MemoryMonitor {
         self.apply_kills();
     }
 
-    /// Pods that the manager or the kubelet has killed give memory back as well, whatever they were killed for.
-    fn apply_kills(&mut self) {
-        while let Some((pod, signalled, by)) = self.setup.control.take_kill() {
+    /// Pods that the manager or the kubelet has killed give memory back as well, whatever they were killed for. Without room for another
+    /// victim the fast path kills no pod either, and they wait.
+    pub(super) fn apply_kills(&mut self) {
+        while self.in_flight.room() > 0
+            && let Some((pod, signalled, by)) = self.setup.control.take_kill()
+        {
             pod.permit.end_kill();
             if self.in_flight.contains(&pod) {
                 continue;

@@ -86,7 +86,7 @@ fn about<'a>(
     })
 }
 
-/// Whether anything was said about this version.
+/// Whether a condition is about this version.
 pub(super) fn is_about(conditions: &[Value], status: &PolicyStatus) -> bool {
     about(conditions, ACCEPTED, status).next().is_some()
 }
@@ -213,7 +213,7 @@ mod tests {
             Some((json!("True"), json!("PodSeen"), json!(words)))
         );
         assert!(say(&second, &without) && merged(&second, &without) == second);
-        // Who has seen another one does not write over it.
+        // An agent that has seen another version does not overwrite it.
         let mut other = with.clone();
         other.contradicts =
             Some("spec.rules[0] (r) says Never, policy a (generation 2) in".to_owned());

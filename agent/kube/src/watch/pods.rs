@@ -11,7 +11,10 @@ use std::{
 };
 
 use evictd_config::kube::{decode::JsonError, pod};
-use evictd_engine::{Pod, message::DISRUPTION_TARGET};
+use evictd_engine::{
+    Pod,
+    message::{DISRUPTION_TARGET, EVICTED, PHASE},
+};
 use evictd_store::record::shadow::KubeletEviction;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -25,7 +28,6 @@ use tokio::sync::Notify;
 
 use crate::{
     client::ApiClient,
-    eviction_api::EVICTED,
     pod_store::PodStore,
     watch::{Events, WatchFailure, WatchHandler, follow, run_watcher},
 };
@@ -36,7 +38,7 @@ pub struct Shared {
     store: Mutex<PodStore>,
     /// Rings when the pod store has changed.
     pub changed: Notify,
-    /// The same for the reporter, which waits for the names of pods that only their cgroup told of.
+    /// The same for the reporter, which waits for the names of pods that are known by their cgroup only.
     pub changed_for_reports: Notify,
     kubelet_evictions: Mutex<KubeletEvictions>,
 }
@@ -127,7 +129,7 @@ struct EvictedByKubelet {
 impl EvictedByKubelet {
     fn of(status: &Value) -> Option<Self> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
-        let is_evicted = status["phase"] == "Failed" && status["reason"] == EVICTED;
+        let is_evicted = status["phase"] == PHASE && status["reason"] == EVICTED;
         is_evicted.then(|| {
             let mut conditions = status["conditions"].as_array().into_iter().flatten();
             let target = conditions.find(|condition| condition["type"] == DISRUPTION_TARGET);
@@ -312,7 +314,7 @@ fn take(connection: &ApiClient, shared: &Shared, event: Event<WatchedPod>) {
         }
     }
     shared.changed.notify_one();
-    // Rings only for who waits at this moment: the reporter does not need to know what has changed while it worked.
+    // Wakes only what waits at this moment: the reporter does not need to know what has changed while it worked.
     shared.changed_for_reports.notify_waiters();
 }
 

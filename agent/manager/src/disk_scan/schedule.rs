@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{PRESSED_REST, REST, Scan, ScanTarget};
+use super::{PRESSED_REST, REST, ScanTarget, pod_walk::PodWalk};
 
 /// A pod is walked again so long after its last walk began (the kubelet's `volumeStatsAggPeriod`).
 const PERIOD: Duration = Duration::from_secs(60);
@@ -24,7 +24,7 @@ pub(super) enum Turn {
     /// Begin with a pod.
     Begin(ScanTarget),
     /// Go on with one.
-    GoOn(Box<Scan>),
+    GoOn(Box<PodWalk>),
     /// Nothing is due for so long.
     Wait(Duration),
 }
@@ -60,7 +60,7 @@ struct Pressed {
 pub(super) struct Schedule {
     targets: Arc<Vec<ScanTarget>>,
     known: HashMap<String, Known>,
-    parked: VecDeque<Box<Scan>>,
+    parked: VecDeque<Box<PodWalk>>,
     is_pressed: bool,
     pressed: Option<Pressed>,
     rest: u32,
@@ -74,7 +74,7 @@ impl Schedule {
         !Arc::ptr_eq(targets, &self.targets) && targets.iter().any(is_new)
     }
 
-    /// Takes over who there is, and whether a disk is short.
+    /// Takes over which pods there are, and whether a disk is short.
     pub fn follow(&mut self, targets: &Arc<Vec<ScanTarget>>, is_pressed: bool, now: Instant) {
         if !Arc::ptr_eq(targets, &self.targets) {
             self.targets = Arc::clone(targets);
@@ -174,7 +174,7 @@ impl Schedule {
     }
 
     /// A walk is at its end.
-    pub fn done(&mut self, scan: &Scan) {
+    pub fn done(&mut self, scan: &PodWalk) {
         if let Some(known) = self.known.get_mut(&scan.target.uid)
             && let Standing::Open(began) = known.standing
         {
@@ -184,7 +184,7 @@ impl Schedule {
     }
 
     /// A walk is interrupted; it goes on when its turn comes again.
-    pub fn park(&mut self, mut scan: Box<Scan>) {
+    pub fn park(&mut self, mut scan: Box<PodWalk>) {
         if self.parked.len() < OPEN {
             scan.park();
             self.parked.push_back(scan);
@@ -214,7 +214,7 @@ mod tests {
     /// The pod whose turn it is, after its turn: a walk of `huge` ones does not come to its end, that of others takes `worked`.
     fn turn(schedule: &mut Schedule, now: Instant, huge: &[&str], worked: Duration) -> String {
         let mut scan = match schedule.next(now) {
-            Turn::Begin(target) => Box::new(Scan::begin(target, &MountPoints::default(), None)),
+            Turn::Begin(target) => Box::new(PodWalk::begin(target, &MountPoints::default(), None)),
             Turn::GoOn(scan) => scan,
             Turn::Wait(left) => return format!("wait {}", left.as_secs()),
         };
@@ -243,7 +243,7 @@ mod tests {
         schedule.follow(&targets(4), false, begin);
         assert_eq!(turns(&mut schedule, 1, 2), ["03", "00"]);
         assert_eq!(turns(&mut schedule, 60, 5), ["01", "00", "02", "00", "00"]);
-        // Who is gone is not walked to the end.
+        // A pod that is gone is not walked to the end.
         schedule.follow(&Arc::new(targets(4)[1..].to_vec()), false, begin);
         assert_eq!(turns(&mut schedule, 60, 1), ["wait 1"]);
     }

@@ -62,11 +62,11 @@ impl ManagerLoop {
                 self.planner.forget_recreation(&eviction.uid);
                 continue;
             }
-            let is_told = match eviction.is_soft {
+            let is_reported = match eviction.is_soft {
                 true => self.request(eviction, seen),
                 false => self.kill(eviction, seen, wake),
             };
-            if self.shadow && is_told {
+            if self.shadow && is_reported {
                 self.shadow_reported.insert(reported);
             }
         }
@@ -163,7 +163,7 @@ impl ManagerLoop {
         true
     }
 
-    /// Has a pod asked to go; whether that was told.
+    /// Requests a soft eviction; whether the request was sent.
     fn request(&mut self, eviction: EvictionDecision, seen: &Observations) -> bool {
         let Cause::Pressure(signal) = eviction.cause else {
             return false;
@@ -186,7 +186,7 @@ impl ManagerLoop {
             |t: &Threshold| t.signal == signal && t.is_hard() && t.is_met(seen, false);
         self.message = eviction.message.text.trim_end().to_owned();
         let chosen = eviction.uid.clone();
-        let demand = SoftEvictionRequest {
+        let request = SoftEvictionRequest {
             signal,
             chosen: chosen.clone(),
             hard: self.thresholds.iter().any(is_met_and_hard),
@@ -194,10 +194,10 @@ impl ManagerLoop {
             shadow: self.shadow,
         };
         self.planner.block_soft(!self.shadow);
-        if let Some(choice) = demand.candidates.first() {
+        if let Some(choice) = request.candidates.first() {
             self.unthrottle(&choice.pod);
         }
-        if !self.emit(ManagerEvent::Soft(Box::new(demand))) {
+        if !self.emit(ManagerEvent::Soft(Box::new(request))) {
             // No answer comes; the next look asks again.
             let node = self.node.snapshot(seen);
             self.planner

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use evictd_engine::{Earlier, Observations, Signal};
+use evictd_engine::{EarlierAgent, Observations, Signal};
 use evictd_node::pods::table::Entry;
 use evictd_sys::clock::monotonic_ns;
 
@@ -12,7 +12,7 @@ use crate::manager_loop::{ManagerLoop, signed};
 /// The kills that this thread knows of.
 #[derive(Debug)]
 pub(crate) struct KnownKills {
-    /// Of earlier ones the fast path or the journal of an earlier agent tells.
+    /// Earlier kills come by the fast path's reports, or by the journal of an earlier agent.
     since: u64,
     /// When each pod was killed last, by its UID.
     at: HashMap<String, u64>,
@@ -20,7 +20,7 @@ pub(crate) struct KnownKills {
 
 impl KnownKills {
     /// None but those of earlier agents yet.
-    pub fn after(earlier: &Earlier) -> Self {
+    pub fn after(earlier: &EarlierAgent) -> Self {
         let victims = earlier.victims.iter().map(|victim| victim.uid.clone());
         Self {
             since: monotonic_ns(),
@@ -69,7 +69,7 @@ impl ManagerLoop {
         }
     }
 
-    /// The fast path tells of an eviction. In shadow mode its pod lives on, and is a pod like others once the pressure is over.
+    /// The fast path has reported an eviction. In shadow mode its pod lives on, and is a pod like others once the pressure is over.
     pub(super) fn take_external_eviction(
         &mut self,
         uid: &str,

@@ -27,7 +27,7 @@ pub struct ReclaimOptions {
     pub kubelet: bool,
 }
 
-/// What is waited for.
+/// The reclaim that evictions wait for.
 #[derive(Debug)]
 struct Waiting {
     plan: Plan,
@@ -64,7 +64,7 @@ impl ReclaimState {
         }
     }
 
-    /// Who is to be asked now, and how long that may take.
+    /// What is to reclaim now, and how long that may take.
     fn next(&self, now: u64) -> (ReclaimBy, Duration) {
         let rests = self
             .answered
@@ -202,7 +202,7 @@ impl ManagerLoop {
         self.emit(ManagerEvent::Reclaimed(Box::new(reclaimed)));
     }
 
-    /// The waiting is over: what is the case now says who must go. Answers with that.
+    /// The waiting is over: a new sample decides which pods must go. Answers with that sample.
     fn after_reclaim(&mut self) -> Option<Observations> {
         let waiting = self.reclaim.waiting.take()?;
         let seen = self.sample();

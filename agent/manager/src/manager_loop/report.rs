@@ -1,4 +1,4 @@
-//! What others hear of a plan.
+//! What the rest of the agent gets of a plan.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -8,7 +8,7 @@ use evictd_sys::clock::monotonic_ns;
 use crate::{ManagerEvent, Status, manager_loop::ManagerLoop};
 
 /// What is pressed may change at every look; it is reported no sooner than so long after the last time, in nanoseconds.
-const TOLD_AGAIN_NS: u64 = 1_000_000_000;
+const REPORT_AGAIN_NS: u64 = 1_000_000_000;
 
 impl ManagerLoop {
     /// For incidents. Memory is recorded by the fast path.
@@ -23,7 +23,7 @@ impl ManagerLoop {
         }
     }
 
-    /// What others should know of the plan.
+    /// Sends the events of a plan, and sets the status.
     pub(super) fn report(&mut self, plan: evictd_engine::Plan, seen: &Observations) {
         let conditions: BTreeSet<_> = plan.conditions.into_iter().collect();
         let mut met = self.thresholds.iter();
@@ -42,16 +42,16 @@ impl ManagerLoop {
             message: self.message.clone(),
         };
         let now = monotonic_ns();
-        let is_due = now.saturating_sub(self.told_at) >= TOLD_AGAIN_NS;
+        let is_due = now.saturating_sub(self.reported_at) >= REPORT_AGAIN_NS;
         let is_news = state.conditions != self.reported.conditions
             || (state.pressed != self.reported.pressed && is_due);
-        let is_told = is_news && self.emit(ManagerEvent::Node(state.clone()));
+        let is_sent = is_news && self.emit(ManagerEvent::Node(state.clone()));
         // An eviction counts as pressure until it is reported: the shortage itself may be over by then.
-        if is_told || state.pressed == self.reported.pressed {
+        if is_sent || state.pressed == self.reported.pressed {
             self.evicted_for.clear();
         }
-        if is_told {
-            (self.reported, self.told_at) = (state, now);
+        if is_sent {
+            (self.reported, self.reported_at) = (state, now);
         }
         self.cycles += 1;
         for recreation in plan.recreations {

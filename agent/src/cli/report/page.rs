@@ -156,7 +156,7 @@ fn strip(incident: &Incident, reported: Option<&Reported>) -> Markup {
     } } }
 }
 
-/// Nanoseconds, as short as they can be told.
+/// Nanoseconds, in the shortest form.
 fn duration(nanos: u64) -> String {
     let nanos = nanos as f64;
     match nanos {

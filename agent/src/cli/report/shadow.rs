@@ -1,5 +1,7 @@
 //! `evictd report --shadow`: what shadow mode would have done, and what happened instead.
 
+use std::collections::BTreeSet;
+
 use evictd_store::record::{EvictionRecord, Record, oom_kill::OomCause};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
@@ -94,6 +96,72 @@ impl Coverage {
     }
 }
 
+/// What a journal has since a moment, in the order of time.
+#[derive(Default)]
+struct Gathered {
+    /// Decisions of shadow mode; those of [`CONSEQUENCES`] before the moment too, for they have to do with what follows.
+    decisions: Vec<(Timestamp, EvictionRecord)>,
+    foreign: Vec<Foreign>,
+    node_changes: usize,
+}
+
+impl Gathered {
+    fn of(records: impl IntoIterator<Item = Record>, since: Timestamp) -> Self {
+        let mut gathered = Self::default();
+        let mut known = BTreeSet::new();
+        let time = |text: &str| text.parse::<Timestamp>().ok().filter(|at| *at >= since);
+        let mut decide = |decisions: &mut Vec<_>, eviction: EvictionRecord| {
+            // What waited for the API server is carried over into a new file, and is there twice.
+            let at = eviction.time.parse::<Timestamp>().ok();
+            if let Some(at) =
+                at.filter(|at| eviction.shadow && since.duration_since(*at) <= CONSEQUENCES)
+                && known.insert(eviction.id.clone())
+            {
+                decisions.push((at, eviction));
+            }
+        };
+        for record in records {
+            match record {
+                Record::Evicted(eviction) => decide(&mut gathered.decisions, *eviction),
+                Record::Asked(asked) => decide(&mut gathered.decisions, asked.as_ref().into()),
+                Record::KubeletEvicted(e) => {
+                    gathered.foreign.extend(time(&e.time).map(|at| Foreign {
+                        pod: format!("{}/{}", e.namespace, e.name),
+                        time: e.time,
+                        by: "kubelet",
+                        after_seconds: None,
+                        at,
+                    }));
+                }
+                // A pod at a limit of its own says nothing about the node.
+                Record::OomKill(kill)
+                    if matches!(kill.cause, OomCause::Machine | OomCause::Scope) =>
+                {
+                    let pod = match &kill.pod {
+                        Some(pod) if pod.name.is_empty() => pod.uid.clone(),
+                        Some(pod) => format!("{}/{}", pod.namespace, pod.name),
+                        None => format!("{} (no pod)", kill.comm),
+                    };
+                    gathered.foreign.extend(time(&kill.time).map(|at| Foreign {
+                        time: kill.time.clone(),
+                        pod,
+                        by: "oomKiller",
+                        after_seconds: None,
+                        at,
+                    }));
+                }
+                Record::ShadowNode(node) => {
+                    gathered.node_changes += usize::from(time(&node.time).is_some());
+                }
+                _ => {}
+            }
+        }
+        gathered.decisions.sort_by_key(|(at, _)| *at);
+        gathered.foreign.sort_by_key(|f| f.at);
+        gathered
+    }
+}
+
 impl Comparison {
     /// Whether a record is compared.
     pub(super) fn wants(record: &Record) -> bool {
@@ -121,54 +189,11 @@ impl Comparison {
             let known = at.duration_since(begins);
             !known.is_negative() && (!coverage.is_cut || known > CONSEQUENCES)
         };
-        let (mut decisions, mut foreign, mut node_changes) = (Vec::new(), Vec::new(), 0);
-        let mut known = std::collections::BTreeSet::new();
-        let time = |text: &str| text.parse::<Timestamp>().ok().filter(|at| *at >= since);
-        let mut decide = |eviction: EvictionRecord| {
-            // What waited for the API server is carried over into a new file, and is there twice.
-            // One from before has to do with what follows.
-            let at = eviction.time.parse::<Timestamp>().ok();
-            if let Some(at) =
-                at.filter(|at| eviction.shadow && since.duration_since(*at) <= CONSEQUENCES)
-                && known.insert(eviction.id.clone())
-            {
-                decisions.push((at, eviction));
-            }
-        };
-        for record in records {
-            match record {
-                Record::Evicted(eviction) => decide(*eviction),
-                Record::Asked(asked) => decide(asked.as_ref().into()),
-                Record::KubeletEvicted(e) => foreign.extend(time(&e.time).map(|at| Foreign {
-                    pod: format!("{}/{}", e.namespace, e.name),
-                    time: e.time,
-                    by: "kubelet",
-                    after_seconds: None,
-                    at,
-                })),
-                // A pod at a limit of its own says nothing about the node.
-                Record::OomKill(kill)
-                    if matches!(kill.cause, OomCause::Machine | OomCause::Scope) =>
-                {
-                    let pod = match &kill.pod {
-                        Some(pod) if pod.name.is_empty() => pod.uid.clone(),
-                        Some(pod) => format!("{}/{}", pod.namespace, pod.name),
-                        None => format!("{} (no pod)", kill.comm),
-                    };
-                    foreign.extend(time(&kill.time).map(|at| Foreign {
-                        time: kill.time.clone(),
-                        pod,
-                        by: "oomKiller",
-                        after_seconds: None,
-                        at,
-                    }));
-                }
-                Record::ShadowNode(node) => node_changes += usize::from(time(&node.time).is_some()),
-                _ => {}
-            }
-        }
-        decisions.sort_by_key(|(at, _)| *at);
-        foreign.sort_by_key(|f| f.at);
+        let Gathered {
+            decisions,
+            foreign,
+            node_changes,
+        } = Gathered::of(records, since);
         let is_after = |f: &Foreign, at: Timestamp| {
             let after = f.at.duration_since(at);
             !after.is_negative() && after <= CONSEQUENCES

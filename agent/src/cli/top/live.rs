@@ -93,7 +93,7 @@ fn is_end(key: KeyEvent) -> bool {
 
 /// The last evictions, the newest first; none where nothing was written yet.
 fn past(state_dir: &Path) -> Vec<Past> {
-    // What cannot be read is told by `evictd report`.
+    // `evictd report` says what cannot be read.
     let Ok((found, _)) = evictions::evictions(state_dir, Wanted::Newest(PAST)) else {
         return Vec::new();
     };

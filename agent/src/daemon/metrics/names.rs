@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use evictd_common::drops::Drop;
 use evictd_cri::Counters;
+use evictd_manager::MitigationWorker;
 use evictd_store::incident::files::IncidentCounters;
 
 use crate::daemon::oom::OomCounters;
@@ -107,7 +108,7 @@ pub const RECLAIMS: [Shows<Counters>; 9] = [
 ];
 
 /// Under which names mitigation is shown.
-pub const MITIGATION: [Shows<evictd_manager::mitigation_worker::MitigationWorker>; 6] = [
+pub const MITIGATION: [Shows<MitigationWorker>; 6] = [
     (
         "mitigation_reclaims",
         "Times that cold page cache was reclaimed under a soft threshold",

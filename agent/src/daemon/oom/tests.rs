@@ -59,7 +59,7 @@ fn the_cause_is_the_cgroup_that_was_full() {
         let levels = tree(root, &container, full);
         let scopes = vec![id(root, ""), id(root, "kubepods")];
         let told = full.map_or(0, |full| id(root, full));
-        // Whether the kernel said whose limit it was, or it is read off the levels.
+        // Whether the kernel named the limit, or it is read off the levels.
         for limit_id in [told, UNKNOWN] {
             let mut evidence = OomAttributor::new(root, scopes.clone());
             let told = evidence.take(&kill(levels, limit_id)).unwrap();
@@ -161,7 +161,7 @@ fn kills_for_one_limit_do_not_fill_the_journal() {
     assert_eq!(next.more, 2);
     assert!(evidence.due(minute + 2 * ONE_RECORD_NS).is_empty());
     assert!(evidence.limits.is_empty(), "it is over");
-    // What waits is told at the end.
+    // What waits is recorded at the end.
     let end = |ns: u64| since(3 * ONE_RECORD_NS + ns);
     assert_eq!(evidence.take(&end(0)).unwrap().more, 0);
     assert_eq!(evidence.take(&end(1)), None);
@@ -184,7 +184,7 @@ fn kills_for_many_limits_share_a_record() {
     assert_eq!(evidence.limits.len(), LIMITS + 1);
 }
 
-/// A node that is short is told kill by kill.
+/// Each kill on a short node has a record.
 #[test]
 fn kills_of_a_short_node_are_told_one_by_one() {
     let dir = tempfile::tempdir().unwrap();

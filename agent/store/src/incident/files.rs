@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use evictd_engine::history::Sample;
+use evictd_engine::history::SignalSample;
 use evictd_sys::fs::{PathError, TEMPORARY};
 
 use crate::{
@@ -76,7 +76,7 @@ impl Incidents {
 
     /// A pod was evicted, or asked to end. What was seen before is kept now: until the incident is written the recorder may have
     /// forgotten it.
-    pub fn begin(&mut self, now: u64, mut incident: Incident, samples: &[Sample]) {
+    pub fn begin(&mut self, now: u64, mut incident: Incident, samples: &[SignalSample]) {
         incident.see(samples);
         if self.open.len() >= MOST_OPEN {
             self.open.pop_front();
@@ -97,7 +97,7 @@ impl Incidents {
         }
     }
 
-    /// Looks who of those that were asked to go has gone; that is asked by the pod's UID.
+    /// Finds the pods that were asked to go and have gone; `is_gone` is asked by UID.
     pub fn find_gone(&mut self, now: u64, is_gone: impl Fn(&str) -> bool) {
         for Open { incident, due } in &mut self.open {
             let eviction = &incident.eviction;
@@ -140,7 +140,7 @@ pub struct Writer {
 
 impl Writer {
     /// Writes each with those of the samples that belong to it, and removes the oldest files.
-    pub fn write(&self, incidents: Vec<Incident>, samples: &[Sample]) {
+    pub fn write(&self, incidents: Vec<Incident>, samples: &[SignalSample]) {
         for mut incident in incidents {
             incident.see(samples);
             incident.settle();
@@ -318,7 +318,7 @@ mod tests {
         incidents.finish(2 * SECOND, one.finish.as_ref().unwrap());
         assert!(incidents.due(2 * SECOND).is_empty());
         let due = incidents.due(3 * SECOND);
-        let samples = [SECOND / 2, SECOND].map(|time| Sample {
+        let samples = [SECOND / 2, SECOND].map(|time| SignalSample {
             time,
             signal: Signal::MemoryAvailable,
             available: 7,

@@ -112,7 +112,7 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
     };
     let mut incident = Incident::of_asked(asked.clone());
     assert_eq!(incident.grace(), Some(Duration::from_secs(30)));
-    let seen = |seconds: u64, mib: u64| Sample {
+    let seen = |seconds: u64, mib: u64| SignalSample {
         time: seconds * 1_000_000_000,
         signal: Signal::MemoryAvailable,
         available: mib << 20,

@@ -170,7 +170,7 @@ fn write(
             told.push((record, ok));
             ok
         };
-        // What is not in the journal is told to no one, and so is never reported.
+        // What is not in the journal is never reported.
         if append(eviction(id)) && !id.is_multiple_of(ONE_WAITS) {
             append(reported(id));
         }

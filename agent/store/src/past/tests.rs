@@ -308,7 +308,7 @@ fn other_versions_of_the_journal_are_read() {
     assert!(past.iter().all(|e| !e.is_workload_known && !e.is_same_boot));
     assert_eq!(
         restored.earlier(|_, _| true),
-        evictd_engine::Earlier::default()
+        evictd_engine::EarlierAgent::default()
     );
     let (records, damaged) = journal::read(dir.path()).unwrap();
     assert_eq!((records.len(), damaged), (6, 2));

@@ -1,4 +1,4 @@
-//! One kill of the OOM killer, as it is told.
+//! One kill of the OOM killer, as it is recorded.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,11 +28,11 @@ impl OomCause {
     }
 }
 
-/// Who a pod is.
+/// Which pod it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodName {
-    /// Its namespace, empty where only its cgroup tells of it.
+    /// Its namespace, empty where it is known by its cgroup only.
     pub namespace: String,
     /// Its name, empty as well.
     pub name: String,

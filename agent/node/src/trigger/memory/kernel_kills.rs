@@ -50,7 +50,7 @@ impl KernelKills {
     }
 }
 
-/// Moves what the programs of earlier agents have killed into this agent's map; how many pods that are.
+/// Moves what the programs of earlier agents have killed from their maps into this agent's; how many pods that are.
 ///
 /// # Errors
 /// A map cannot be read or written; the others were moved.
@@ -59,10 +59,11 @@ pub fn inherit(pins: &PinDirectory) -> Result<usize, MapError> {
     let mut own = open(pins.path_for(NAME))?;
     let (mut count, mut result) = (0, Ok(()));
     for path in pins.earlier(NAME) {
-        let moved = open(path.to_owned()).and_then(|earlier| {
-            for kill in earlier.iter() {
-                let (cgroup_id, record) = kill?;
-                own.insert(cgroup_id, record, 0)?;
+        let moved = open(path.to_owned()).and_then(|mut earlier| {
+            while let Some(cgroup_id) = earlier.keys().next() {
+                let cgroup_id = cgroup_id?;
+                own.insert(cgroup_id, earlier.get(&cgroup_id, 0)?, 0)?;
+                earlier.remove(&cgroup_id)?;
                 count += 1;
             }
             Ok(())

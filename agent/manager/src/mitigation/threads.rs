@@ -12,21 +12,21 @@ use std::{
 
 use evictd_sys::thread::has_ended;
 
-use crate::{
-    Command, CommandQueue,
-    mitigation_worker::{Done, MitigationAction, MitigationRequest, MitigationWorker},
-};
+use super::{MitigationAction, MitigationRequest, MitigationWorker, StepEffect};
 
-/// Steps that may wait for each thread. The command queue has a place for the answer to each of them.
+/// Steps that may wait for each thread. [`CommandQueue`](crate::CommandQueue) has a place for the answer to each of them.
 const STEPS: usize = 16;
 
+/// Called with the effect of each step, on the thread that took it.
+type Answer = Arc<dyn Fn(StepEffect) + Send + Sync>;
+
 /// The running threads; they end when this is dropped and what they have begun is done.
-pub struct StepThreads {
+pub struct MitigationThreads {
     reclaim: SyncSender<MitigationRequest>,
     release: SyncSender<MitigationRequest>,
     throttle: SyncSender<Job>,
     throttling: std::thread::JoinHandle<()>,
-    commands: Arc<CommandQueue>,
+    answer: Answer,
 }
 
 /// For the thread that may wait for the disk.
@@ -36,14 +36,14 @@ enum Job {
     Save,
 }
 
-/// What is done about a step, and the list written.
+/// The worker, or a test's.
 trait Work: Clone + Send + 'static {
-    fn work(&self, request: &MitigationRequest) -> Done;
+    fn work(&self, request: &MitigationRequest) -> StepEffect;
     fn save(&self);
 }
 
 impl Work for Arc<MitigationWorker> {
-    fn work(&self, request: &MitigationRequest) -> Done {
+    fn work(&self, request: &MitigationRequest) -> StepEffect {
         MitigationWorker::work(self, request)
     }
 
@@ -52,23 +52,23 @@ impl Work for Arc<MitigationWorker> {
     }
 }
 
-impl StepThreads {
-    /// Starts the threads; what comes of a step goes to the commands.
+impl MitigationThreads {
+    /// Starts the threads. `answer` gets the effect of each step; it must not block.
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub fn start(worker: &Arc<MitigationWorker>, commands: &Arc<CommandQueue>) -> io::Result<Self> {
-        Self::start_with(&Arc::clone(worker), commands)
+    pub fn start(
+        worker: &Arc<MitigationWorker>,
+        answer: impl Fn(StepEffect) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        Self::start_with(worker, Arc::new(answer))
     }
 
-    fn start_with<W: Work>(worker: &W, commands: &Arc<CommandQueue>) -> io::Result<Self> {
+    fn start_with<W: Work>(worker: &W, answer: Answer) -> io::Result<Self> {
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let taking = || {
-            let (worker, commands) = (worker.clone(), Arc::clone(commands));
-            move |request: &MitigationRequest| {
-                let done = worker.work(request);
-                commands.send(Command::MitigationDone(Box::new(done)));
-            }
+            let (worker, answer) = (worker.clone(), Arc::clone(&answer));
+            move |request: &MitigationRequest| answer(worker.work(request))
         };
         let (throttle, jobs) = sync_channel(STEPS);
         let (take, saver) = (taking(), worker.clone());
@@ -101,7 +101,7 @@ impl StepThreads {
             release,
             throttle,
             throttling,
-            commands: Arc::clone(commands),
+            answer,
         })
     }
 
@@ -120,13 +120,13 @@ impl StepThreads {
                 ?step,
                 "a step before the eviction is refused: too many wait"
             );
-            self.commands.send(Command::MitigationDone(Box::new(Done {
+            (self.answer)(StepEffect {
                 step,
                 signal,
                 pods: Vec::new(),
                 refusal: Some("too many steps wait".to_owned()),
                 took: Duration::ZERO,
-            })));
+            });
         }
     }
 
@@ -141,7 +141,7 @@ impl StepThreads {
 #[cfg(test)]
 mod tests {
     use std::{
-        sync::mpsc::{Receiver, channel},
+        sync::mpsc::{Receiver, RecvTimeoutError, channel},
         time::Instant,
     };
 
@@ -180,14 +180,14 @@ mod tests {
     }
 
     impl Work for Waiting {
-        fn work(&self, request: &MitigationRequest) -> Done {
+        fn work(&self, request: &MitigationRequest) -> StepEffect {
             let [wait, disk] = &*self.0;
             let _ = match &request.action {
                 MitigationAction::Reclaim { .. } => wait.lock().recv(),
                 MitigationAction::Throttle(_) => disk.lock().recv(),
                 _ => Ok(()),
             };
-            Done {
+            StepEffect {
                 step: request.action.step(),
                 signal: request.signal,
                 pods: Vec::new(),
@@ -201,53 +201,51 @@ mod tests {
         }
     }
 
-    fn answer(commands: &CommandQueue) -> Done {
-        let until = Instant::now() + Duration::from_secs(20);
-        while Instant::now() < until {
-            if let Some(Command::MitigationDone(done)) = commands.next() {
-                return *done;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        panic!("no answer");
+    fn start(worker: &Waiting) -> (MitigationThreads, Receiver<StepEffect>) {
+        let (answer, answers) = channel();
+        let answer = Arc::new(move |effect| answer.send(effect).unwrap_or_default());
+        let threads = MitigationThreads::start_with(worker, answer).unwrap();
+        (threads, answers)
     }
 
     #[test]
     fn a_release_waits_neither_for_a_reclaim_nor_for_the_disk_and_each_step_is_answered() {
-        let commands = CommandQueue::new().unwrap();
         let (waiting, [go_on, disk]) = Waiting::new();
-        let threads = StepThreads::start_with(&waiting, &commands).unwrap();
+        let (threads, answers) = start(&waiting);
+        let answer = || answers.recv_timeout(Duration::from_secs(20)).unwrap();
         threads.take(reclaim(1));
         threads.take(request(MitigationAction::Throttle(Vec::new())));
         for _ in 0..3 {
             threads.take(request(MitigationAction::ReleaseAll));
-            assert_eq!(answer(&commands).step, Step::Unthrottle);
+            assert_eq!(answer().step, Step::Unthrottle);
         }
         drop(disk);
-        assert_eq!(answer(&commands).step, Step::Throttle);
+        assert_eq!(answer().step, Step::Throttle);
         // One is at work or about to be, so many wait, and the rest is too much.
         let more = STEPS + 5;
         for n in 0..more as u64 {
             threads.take(reclaim(n));
         }
         drop(go_on);
-        let answers: Vec<Done> = (0..=more).map(|_| answer(&commands)).collect();
-        let refused = answers.iter().filter(|done| done.refusal.is_some());
-        let refused = refused.count();
+        let refused = (0..=more).filter(|_| answer().refusal.is_some()).count();
         assert!((5..=6).contains(&refused), "{refused}");
-        assert!(commands.next().is_none(), "each is answered once");
+        drop(threads);
+        let more = answers.recv_timeout(Duration::from_secs(20));
+        assert_eq!(
+            more.unwrap_err(),
+            RecvTimeoutError::Disconnected,
+            "each is answered once"
+        );
     }
 
     #[test]
     fn a_disk_that_hangs_holds_up_no_end() {
-        let commands = CommandQueue::new().unwrap();
         let (waiting, [_go_on, disk]) = Waiting::new();
-        let start = || StepThreads::start_with(&waiting, &commands).unwrap();
         let begun = Instant::now();
-        start().stop(Duration::from_millis(10));
+        start(&waiting).0.stop(Duration::from_millis(10));
         assert!(begun.elapsed() < Duration::from_secs(10));
         drop(disk);
-        start().stop(Duration::from_secs(60));
+        start(&waiting).0.stop(Duration::from_secs(60));
         assert!(begun.elapsed() < Duration::from_secs(50));
     }
 }

@@ -1,35 +1,33 @@
-//! What is done about a soft threshold on memory before its grace period is over.
+//! Which steps the loop requests for a soft threshold on memory before its grace period is over, and what it makes of their effects.
 
 use std::sync::Arc;
 
 use evictd_engine::{
     Observations, Signal,
-    mitigation::{Shortage, Step, Steps},
+    mitigation::{SoftShortage, Step, Steps},
     model::settings::MitigationConfig,
 };
 use evictd_node::pods::table::Entry;
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
-    ManagerEvent,
+    ManagerEvent, MitigationAction, MitigationOutcome, MitigationRequest, StepEffect,
     manager_loop::{ManagerLoop, execute::is_short, signed},
-    message::MitigationOutcome,
-    mitigation_worker::{Done, MitigationAction, MitigationRequest},
 };
 
 /// The steps so far.
 #[derive(Debug)]
-pub(crate) struct Mitigation {
+pub(crate) struct MitigationState {
     steps: Steps,
     /// What was available when the last reclaim or throttle was begun.
     available: i64,
-    /// Where a throttle that is set stands, so that its release is told with the same signal.
+    /// The signal of the throttle that is set: its release is recorded with the same one.
     signal: Signal,
-    /// All throttled pods have to be released, which could not be told yet.
+    /// All throttled pods have to be released; the event queue had no place for the request.
     must_release: bool,
 }
 
-impl Mitigation {
+impl MitigationState {
     pub fn new(config: MitigationConfig) -> Self {
         Self {
             steps: Steps::new(config),
@@ -107,10 +105,10 @@ impl ManagerLoop {
     pub(super) fn begin_steps_anew(&mut self, shadow: bool) {
         let config = self.mitigation.steps.config();
         let signal = self.mitigation.signal;
-        self.mitigation = Mitigation {
+        self.mitigation = MitigationState {
             signal,
             must_release: shadow,
-            ..Mitigation::new(config)
+            ..MitigationState::new(config)
         };
         self.release_throttled();
     }
@@ -122,31 +120,31 @@ impl ManagerLoop {
     }
 
     /// A step is over.
-    pub(super) fn mitigation_done(&mut self, done: Done) {
-        if matches!(done.step, Step::Reclaim(_)) {
+    pub(super) fn mitigation_done(&mut self, effect: StepEffect) {
+        if matches!(effect.step, Step::Reclaim(_)) {
             self.mitigation.steps.reclaimed();
         }
-        if done.pods.is_empty() {
+        if effect.pods.is_empty() {
             return;
         }
         let seen = self.sources.sample(signed(monotonic_ns()));
-        let after = seen.get(done.signal).map_or(0, |now| now.available);
+        let after = seen.get(effect.signal).map_or(0, |now| now.available);
         self.emit(ManagerEvent::Graduated(Box::new(MitigationOutcome {
-            done,
+            effect,
             available_before: self.mitigation.available,
             available_after: after,
         })));
     }
 
     /// The soft threshold on memory that lacks most.
-    fn shortage(&self, seen: &Observations) -> Option<(Signal, Shortage)> {
+    fn shortage(&self, seen: &Observations) -> Option<(Signal, SoftShortage)> {
         let memory = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
         self.thresholds
             .iter()
             .filter(|t| !t.is_hard() && memory.contains(&t.signal) && is_short(t, seen))
             .filter_map(|t| {
                 let now = seen.get(t.signal)?;
-                let short = Shortage {
+                let short = SoftShortage {
                     deficit: t.deficit(now),
                     is_met: now.available < signed(t.amount(now.capacity)),
                 };

@@ -1,4 +1,4 @@
-//! Where commands to the manager wait.
+//! The way from the daemon to the manager thread.
 
 use std::{
     collections::VecDeque,
@@ -10,9 +10,60 @@ use std::{
     },
 };
 
+use evictd_engine::{
+    EvictionDecision, Signal, model::settings::MitigationConfig, reclaim::Removed,
+};
+use evictd_node::memory_scope::Scope;
 use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};
 
-use crate::Command;
+use crate::{DiskSources, PodSet, StepEffect};
+
+/// A command to the manager.
+#[derive(Debug)]
+pub enum Command {
+    /// The pods of the node from now on.
+    Members(PodSet),
+    /// The cgroup of all pods has come, or is another one or of another size now.
+    PodsMemory(Box<Scope>),
+    /// The node's memory has another capacity now.
+    NodeMemory(Box<Scope>),
+    /// The disks, which could not be watched before.
+    Disks(Box<DiskSources>),
+    /// The fast path has evicted a pod.
+    EvictedByFastPath {
+        /// The pod's UID.
+        uid: String,
+        /// Which signal was short.
+        signal: Signal,
+        /// What was available then, in the signal's unit.
+        available: u64,
+        /// It was only reported: the pod lives on.
+        shadow: bool,
+        /// The kernel has refused SIGKILL: the pod lives on too.
+        refused: bool,
+    },
+    /// What came of a [`SoftEvictionRequest`](crate::SoftEvictionRequest).
+    SoftEvictionFinished {
+        /// The UID of the pod that was chosen first.
+        chosen: String,
+        /// The pod that goes, if one does.
+        gone: Option<EvictionDecision>,
+    },
+    /// A reclaim by [`ManagerEvent::Reclaim`](crate::ManagerEvent::Reclaim) is over: what was removed, or `None` when there is no
+    /// runtime to ask.
+    Reclaimed(Option<Removed>),
+    /// A step by [`ManagerEvent::Mitigate`](crate::ManagerEvent::Mitigate) is over.
+    MitigationDone(Box<StepEffect>),
+    /// Other settings.
+    Settings {
+        /// Thresholds and all other settings of the engine.
+        settings: Box<evictd_engine::Settings>,
+        /// Decide and report, and kill nothing.
+        shadow: bool,
+        /// What is done before a pod is evicted.
+        mitigation: MitigationConfig,
+    },
+}
 
 /// Commands that may wait; of tables, scopes and settings only the newest does.
 const COMMANDS: usize = 256;
@@ -49,14 +100,13 @@ impl Command {
     }
 }
 
-/// Where commands wait. Never full of what matters: a table replaces the one before.
+/// Where commands wait, and the request to stop. A table, a scope or settings always find a place: each replaces the one before.
 #[derive(Debug)]
 pub struct CommandQueue {
     event: EventFd,
     commands: PiMutex<VecDeque<Command>>,
     dropped: AtomicU64,
     stop: AtomicBool,
-    turned: AtomicU64,
 }
 
 impl CommandQueue {
@@ -70,7 +120,6 @@ impl CommandQueue {
             commands: PiMutex::new(VecDeque::with_capacity(COMMANDS + ANSWERS)),
             dropped: AtomicU64::new(0),
             stop: AtomicBool::new(false),
-            turned: AtomicU64::new(0),
         }))
     }
 
@@ -112,15 +161,6 @@ impl CommandQueue {
         self.stop.load(Ordering::Acquire)
     }
 
-    pub(super) fn beat(&self, now: u64) {
-        self.turned.store(now, Ordering::Relaxed);
-    }
-
-    /// When the thread last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
-    pub fn last_beat(&self) -> u64 {
-        self.turned.load(Ordering::Relaxed)
-    }
-
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.event.fd()
     }
@@ -134,10 +174,7 @@ impl CommandQueue {
 
 #[cfg(test)]
 mod tests {
-    use evictd_engine::Signal;
-
     use super::*;
-    use crate::PodSet;
 
     fn evicted(n: u64) -> Command {
         Command::EvictedByFastPath {

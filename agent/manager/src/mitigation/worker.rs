@@ -1,4 +1,4 @@
-//! The blocking side: does one step and says what came of it.
+//! Takes one step, which may block, and answers with its effect.
 #![expect(
     clippy::disallowed_types,
     reason = "runs on threads of normal priority, which share nothing with the manager but its queues"
@@ -11,13 +11,10 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use evictd_engine::{
-    Signal,
-    mitigation::{self, Step},
-};
+use evictd_engine::mitigation::portions;
 use evictd_node::{
     cgroup::{
         memory::MemoryCgroup,
@@ -27,89 +24,11 @@ use evictd_node::{
     pods::table::Entry,
 };
 
-/// A step to take.
-#[derive(Clone, Debug)]
-pub struct MitigationRequest {
-    /// What to do.
-    pub action: MitigationAction,
-    /// Which signal is short.
-    pub signal: Signal,
-    /// Only speak of it.
-    pub shadow: bool,
-}
+use super::{MitigationAction, MitigationRequest, PodEffect, StepEffect};
 
-/// What may be done before a pod is evicted.
-#[derive(Clone, Debug)]
-pub enum MitigationAction {
-    /// Reclaim page cache.
-    Reclaim {
-        /// So many bytes of what counts as used.
-        deficit: u64,
-        /// From these pods.
-        pods: Vec<Arc<Entry>>,
-        /// How long it may take.
-        within: Duration,
-    },
-    /// Keep these from growing: the first candidates, in their order.
-    Throttle(Vec<Arc<Entry>>),
-    /// Let these grow again.
-    Release(Vec<Arc<Entry>>),
-    /// Let all pods grow again.
-    ReleaseAll,
-}
-
-impl MitigationAction {
-    /// The engine's name for it.
-    pub fn step(&self) -> Step {
-        match self {
-            Self::Reclaim { deficit, .. } => Step::Reclaim(*deficit),
-            Self::Throttle(_) => Step::Throttle,
-            Self::Release(_) | Self::ReleaseAll => Step::Unthrottle,
-        }
-    }
-
-    /// The pods that it names.
-    pub fn pods(&self) -> &[Arc<Entry>] {
-        match self {
-            Self::Reclaim { pods, .. } | Self::Throttle(pods) | Self::Release(pods) => pods,
-            Self::ReleaseAll => &[],
-        }
-    }
-}
-
-/// What came of one pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pod {
-    /// The pod's namespace.
-    pub namespace: String,
-    /// The pod's name.
-    pub name: String,
-    /// The pod's UID.
-    pub uid: String,
-    /// What it has given back.
-    pub given: Given,
-    /// The limit that it was given or that was taken away, in bytes.
-    pub high: Option<u64>,
-}
-
-/// What came of a step.
-#[derive(Clone, Debug)]
-pub struct Done {
-    /// The step.
-    pub step: Step,
-    /// Which signal was short.
-    pub signal: Signal,
-    /// Pod by pod.
-    pub pods: Vec<Pod>,
-    /// Why nothing was done, or not everything.
-    pub refusal: Option<String>,
-    /// How long it took.
-    pub took: Duration,
-}
-
-/// What was done so far; all of it only grows.
+/// What was done since the start; all of it only grows.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct MitigationCounters {
     /// Reclaims that were begun.
     pub reclaims: AtomicU64,
     /// What they have given back, in bytes of usage.
@@ -124,12 +43,12 @@ pub struct Counters {
     pub refused: AtomicU64,
 }
 
-/// Does what is demanded.
+/// Takes the steps that are requested.
 #[derive(Debug)]
 pub struct MitigationWorker {
     throttles: ThrottleList,
-    counters: Counters,
-    /// What was refused the last time: said once.
+    counters: MitigationCounters,
+    /// The last refusal, which is logged once.
     reported: Mutex<Option<String>>,
 }
 
@@ -153,7 +72,7 @@ impl MitigationWorker {
                 "an earlier agent has left pods throttled: they were released"
             );
         }
-        let counters = Counters::default();
+        let counters = MitigationCounters::default();
         add(&counters.released, left.released as u64);
         Arc::new(Self {
             throttles,
@@ -163,12 +82,12 @@ impl MitigationWorker {
     }
 
     /// What was done.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &MitigationCounters {
         &self.counters
     }
 
     /// Takes a step; blocks for as long as it takes. A release does not wait for the disk: [`Self::save`] is to follow.
-    pub fn work(&self, request: &MitigationRequest) -> Done {
+    pub fn work(&self, request: &MitigationRequest) -> StepEffect {
         let begun = Instant::now();
         let step = request.action.step();
         let (pods, refusal) = match &request.action {
@@ -192,7 +111,7 @@ impl MitigationWorker {
                 *reported = Some(refusal.clone());
             }
         }
-        Done {
+        StepEffect {
             step,
             signal: request.signal,
             pods,
@@ -206,7 +125,7 @@ impl MitigationWorker {
         add(&self.counters.released, self.throttles.close().len() as u64);
     }
 
-    /// Writes down who is throttled; waits for the disk.
+    /// Writes the list of throttled pods; waits for the disk.
     pub fn save(&self) {
         if let Err(error) = self.throttles.save() {
             // What it still names is not throttled any more, which the next agent sees.
@@ -214,19 +133,19 @@ impl MitigationWorker {
         }
     }
 
-    fn reclaim(&self, pods: &[Arc<Entry>], deficit: u64, until: Instant) -> Outcome {
+    fn reclaim(&self, pods: &[Arc<Entry>], deficit: u64, until: Instant) -> Effects {
         add(&self.counters.reclaims, 1);
         let pods = opened(pods);
         if let Some(refusal) = first_refusal(&pods, reclaim::can_reclaim) {
             return (Vec::new(), Some(refusal));
         }
-        // Whose numbers cannot be read is on its way out.
+        // A pod whose numbers cannot be read is about to end.
         let readable = pods
             .into_iter()
             .filter_map(|pod| Some((pod.1.read().ok()?, pod)));
         let (readings, pods): (Vec<_>, Vec<_>) = readable.unzip();
         let (mut done, mut refusal) = (Vec::new(), None);
-        for portion in mitigation::portions(&readings, deficit) {
+        for portion in portions(&readings, deficit) {
             let Some((entry, memory)) = pods.get(portion.pod) else {
                 continue;
             };
@@ -242,7 +161,7 @@ impl MitigationWorker {
         (done, refusal)
     }
 
-    fn throttle(&self, pods: &[Arc<Entry>]) -> Outcome {
+    fn throttle(&self, pods: &[Arc<Entry>]) -> Effects {
         let pods = opened(pods);
         if let Some(refusal) = first_refusal(&pods, reclaim::can_throttle) {
             return (Vec::new(), Some(refusal));
@@ -261,10 +180,10 @@ impl MitigationWorker {
         (done, refusal)
     }
 
-    fn release(&self, which: impl Fn(&str) -> bool) -> Vec<Pod> {
+    fn release(&self, which: impl Fn(&str) -> bool) -> Vec<PodEffect> {
         let released = self.throttles.release(|throttle| which(&throttle.uid));
         add(&self.counters.released, released.len() as u64);
-        let pods = released.into_iter().map(|throttle| Pod {
+        let pods = released.into_iter().map(|throttle| PodEffect {
             namespace: String::new(),
             name: String::new(),
             uid: throttle.uid,
@@ -277,7 +196,8 @@ impl MitigationWorker {
     }
 }
 
-type Outcome = (Vec<Pod>, Option<String>);
+/// The pods that were changed, and why nothing was done or not everything.
+type Effects = (Vec<PodEffect>, Option<String>);
 
 /// Pods whose cgroups are there, with their memory.
 fn opened(pods: &[Arc<Entry>]) -> Vec<(&Arc<Entry>, MemoryCgroup)> {
@@ -287,7 +207,7 @@ fn opened(pods: &[Arc<Entry>]) -> Vec<(&Arc<Entry>, MemoryCgroup)> {
     opened.collect()
 }
 
-/// A machine refuses for all of its pods, so that the first one tells.
+/// A kernel that refuses one pod refuses all: the first one is asked.
 fn first_refusal(
     pods: &[(&Arc<Entry>, MemoryCgroup)],
     ask: impl Fn(&MemoryCgroup) -> Result<(), Refusal>,
@@ -296,8 +216,8 @@ fn first_refusal(
     Some(refusal.to_string())
 }
 
-fn pod(entry: &Entry, given: Given, high: Option<u64>) -> Pod {
-    Pod {
+fn pod(entry: &Entry, given: Given, high: Option<u64>) -> PodEffect {
+    PodEffect {
         namespace: entry.pod.namespace.clone(),
         name: entry.pod.name.clone(),
         uid: entry.pod.uid.clone(),

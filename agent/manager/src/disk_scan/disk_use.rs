@@ -1,0 +1,171 @@
+//! What is known of a pod's disk use: by a walk, and by the runtime where a walk has no number.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use evictd_engine::{ContainerUsage, FsUsage, PodUsage, reclaim::Layers};
+
+/// What a walk has found for one pod.
+#[derive(Clone, Debug, Default)]
+pub struct DiskUse {
+    /// In the form of the kubelet's summary. Without `ephemeral_storage` the first walk is not at its end: there is more.
+    pub usage: PodUsage,
+    /// Inodes made less those removed when the walk was half way through, by filesystem.
+    pub counted: [i64; FILESYSTEMS],
+    /// When the walk began, in nanoseconds of CLOCK_MONOTONIC.
+    pub began: u64,
+    /// Containers whose writable layers were not found, with the reason.
+    unknown: Vec<(String, String)>,
+    /// Of these and of others that have none, whose numbers are the runtime's.
+    filled: HashSet<String>,
+    /// When the runtime was asked for them, in nanoseconds of CLOCK_MONOTONIC.
+    filled_at: u64,
+    /// The UID that the runtime has for the pod.
+    runtime_uid: String,
+}
+
+/// Filesystems that can have counts.
+pub const FILESYSTEMS: usize = evictd_node::trigger::inodes::MAX_FILESYSTEMS as usize;
+
+impl DiskUse {
+    /// Of a walk that has begun (`began` in nanoseconds of CLOCK_MONOTONIC): nothing is found yet.
+    pub(super) fn begun(began: u64, unknown: Vec<(String, String)>, runtime_uid: String) -> Self {
+        Self {
+            began,
+            unknown,
+            runtime_uid,
+            ..Self::default()
+        }
+    }
+
+    /// Containers of which it is not known what their writable layers use, with the reason: they count as if they used nothing.
+    pub fn unknown_layers(&self) -> impl Iterator<Item = &(String, String)> {
+        self.unknown
+            .iter()
+            .filter(|(name, _)| !self.filled.contains(name))
+    }
+
+    /// Whether the walk has come to its end.
+    pub(super) fn is_whole(&self) -> bool {
+        self.usage.ephemeral_storage.is_some()
+    }
+
+    /// Takes the runtime's numbers where the walk has none. What an earlier answer had and this one has not is gone.
+    pub(super) fn fill(&mut self, answer: &LayersAnswer) {
+        self.empty();
+        for (name, fs) in answer.layers.get(&self.runtime_uid).into_iter().flatten() {
+            let container = container(&mut self.usage, name.clone());
+            if container.rootfs.bytes.is_none() || self.filled.contains(name) {
+                container.rootfs = *fs;
+                self.filled.insert(name.clone());
+            }
+        }
+        self.filled_at = answer.asked;
+        if self.is_whole() {
+            self.usage.ephemeral_storage = Some(bytes(&self.usage));
+        }
+    }
+
+    /// Without the runtime's numbers.
+    fn empty(&mut self) {
+        for name in self.filled.drain() {
+            container(&mut self.usage, name).rootfs = FsUsage::default();
+        }
+        if self.is_whole() {
+            self.usage.ephemeral_storage = Some(bytes(&self.usage));
+        }
+    }
+
+    /// What holds of a pod that was killed at a moment, in nanoseconds of CLOCK_MONOTONIC, and runs again; `None` where the walk is
+    /// older. The runtime's numbers are those of the containers that are gone unless it was asked later.
+    pub(crate) fn after_kill(&self, at: u64) -> Option<Self> {
+        if self.began <= at {
+            return None;
+        }
+        let mut found = self.clone();
+        if self.filled_at <= at {
+            found.empty();
+        }
+        Some(found)
+    }
+
+    /// Inodes that the pod has made since the walk on a filesystem, less those removed.
+    pub fn since(&self, filesystem: usize, counted_now: i64) -> i64 {
+        let then = self.counted.get(filesystem).copied().unwrap_or(0);
+        counted_now.saturating_sub(then)
+    }
+}
+
+/// The last walk of every pod that was walked, by UID.
+pub type Found = HashMap<String, Arc<DiskUse>>;
+
+/// What the runtime says of writable layers.
+#[derive(Default)]
+pub(super) struct LayersAnswer {
+    pub layers: Layers,
+    /// When it was asked, in nanoseconds of CLOCK_MONOTONIC.
+    pub asked: u64,
+}
+
+/// The container of a name, which is added where there is none.
+pub(crate) fn container(usage: &mut PodUsage, name: String) -> &mut ContainerUsage {
+    let at = usage.containers.iter().position(|c| c.name == name);
+    let at = at.unwrap_or_else(|| {
+        usage.containers.push(ContainerUsage {
+            name,
+            ..ContainerUsage::default()
+        });
+        usage.containers.len() - 1
+    });
+    &mut usage.containers[at]
+}
+
+/// What all of it uses, in bytes.
+pub(super) fn bytes(usage: &PodUsage) -> u64 {
+    let containers = usage.containers.iter().flat_map(|c| [c.rootfs, c.logs]);
+    let volumes = usage.volumes.iter().map(|v| v.fs);
+    let each = containers.chain(volumes).map(|fs| fs.bytes.unwrap_or(0));
+    each.fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A static pod that was killed and runs again has the same name, and its containers have the same names.
+    #[test]
+    fn what_dead_containers_had_written_is_not_held_against_new_ones() {
+        let fs = |bytes| FsUsage {
+            bytes: Some(bytes),
+            inodes: Some(1),
+        };
+        let answer = |asked, layers: &[(&str, u64)]| LayersAnswer {
+            layers: {
+                let of_pod = layers.iter().map(|(name, n)| ((*name).to_owned(), fs(*n)));
+                [("u".to_owned(), of_pod.collect())].into()
+            },
+            asked,
+        };
+        let mut walk = DiskUse {
+            began: 50,
+            runtime_uid: "u".into(),
+            ..DiskUse::default()
+        };
+        walk.usage.ephemeral_storage = Some(0);
+        walk.fill(&answer(10, &[("a", 7)]));
+        assert_eq!(walk.usage.ephemeral_storage, Some(7));
+        assert!(walk.after_kill(60).is_none(), "the walk is older");
+        let after = walk.after_kill(20).unwrap();
+        assert_eq!(after.usage.ephemeral_storage, Some(0));
+        assert_eq!(after.usage.containers[0].rootfs.bytes, None);
+        // Asked after the kill.
+        walk.fill(&answer(30, &[("a", 2)]));
+        let after = walk.after_kill(20).unwrap();
+        assert_eq!(after.usage.ephemeral_storage, Some(2));
+        // What it does not name any more is not there.
+        walk.fill(&answer(40, &[("b", 1)]));
+        assert_eq!(walk.usage.ephemeral_storage, Some(1));
+    }
+}

@@ -1,0 +1,106 @@
+//! The steps before an eviction: reclaim page cache, throttle pods, release them.
+//!
+//! `evictd_engine::mitigation` decides which step is next, `manager_loop::mitigation_steps` sends the request, and [`threads`] have
+//! [`worker`] do it: a step may wait for the kernel or for a disk, which the manager's thread does not.
+
+mod threads;
+mod worker;
+
+use std::{sync::Arc, time::Duration};
+
+use evictd_engine::{Signal, mitigation::Step};
+use evictd_node::{cgroup::reclaim::Given, pods::table::Entry};
+
+pub use threads::MitigationThreads;
+pub use worker::{MitigationCounters, MitigationWorker};
+
+/// A step to take.
+#[derive(Clone, Debug)]
+pub struct MitigationRequest {
+    /// What to do.
+    pub action: MitigationAction,
+    /// Which signal is short.
+    pub signal: Signal,
+    /// Shadow mode: log the step and do nothing.
+    pub shadow: bool,
+}
+
+/// What may be done before a pod is evicted.
+#[derive(Clone, Debug)]
+pub enum MitigationAction {
+    /// Reclaim page cache.
+    Reclaim {
+        /// So many bytes of what counts as used.
+        deficit: u64,
+        /// From these pods.
+        pods: Vec<Arc<Entry>>,
+        /// How long it may take.
+        within: Duration,
+    },
+    /// Keep these from growing: the first candidates, in their order.
+    Throttle(Vec<Arc<Entry>>),
+    /// Let these grow again.
+    Release(Vec<Arc<Entry>>),
+    /// Let all pods grow again.
+    ReleaseAll,
+}
+
+impl MitigationAction {
+    /// The engine's name for it.
+    pub fn step(&self) -> Step {
+        match self {
+            Self::Reclaim { deficit, .. } => Step::Reclaim(*deficit),
+            Self::Throttle(_) => Step::Throttle,
+            Self::Release(_) | Self::ReleaseAll => Step::Unthrottle,
+        }
+    }
+
+    /// The pods that it names.
+    pub fn pods(&self) -> &[Arc<Entry>] {
+        match self {
+            Self::Reclaim { pods, .. } | Self::Throttle(pods) | Self::Release(pods) => pods,
+            Self::ReleaseAll => &[],
+        }
+    }
+}
+
+/// What a step has changed for one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodEffect {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's UID.
+    pub uid: String,
+    /// What it has given back.
+    pub given: Given,
+    /// The limit that it was given or that was taken away, in bytes.
+    pub high: Option<u64>,
+}
+
+/// What a step has changed.
+#[derive(Clone, Debug)]
+pub struct StepEffect {
+    /// The step.
+    pub step: Step,
+    /// Which signal was short.
+    pub signal: Signal,
+    /// Pod by pod.
+    pub pods: Vec<PodEffect>,
+    /// Why nothing was done, or not everything.
+    pub refusal: Option<String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What a step has changed, with the signal before and after it.
+#[derive(Clone, Debug)]
+pub struct MitigationOutcome {
+    /// The step and its pods.
+    pub effect: StepEffect,
+    /// What was available of the signal before, in bytes; for a release, when the throttle was set.
+    pub available_before: i64,
+    /// What is available now, in bytes.
+    pub available_after: i64,
+}
