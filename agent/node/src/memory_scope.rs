@@ -277,10 +277,16 @@ impl Scope {
         self.accounting.protected = bytes;
     }
 
-    /// Whether what lies in the CPUs' lists of free pages counts as available on the machine: for a scope that is short and not at the
-    /// look at which it becomes so, as it takes time to read.
+    /// Whether what lies in the CPUs' lists of free pages counts as available on the machine. It takes time to read: a scope counts it as
+    /// long as it is short without it.
     pub fn count_free_lists(&mut self, counts: bool) {
         self.counts_free_lists = counts;
+    }
+
+    /// What lies in the CPUs' lists of free pages at this moment, in bytes, as far as the last sample has not counted it.
+    pub fn uncounted_free_lists(&self) -> u64 {
+        let lists = self.free_lists.as_ref().filter(|_| !self.counts_free_lists);
+        lists.and_then(|lists| lists.read().ok()).unwrap_or(0)
     }
 
     /// Reads it now. Does not allocate.

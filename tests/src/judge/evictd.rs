@@ -214,14 +214,19 @@ impl Evictd {
                 .add_to(&mut pending, now, world.left(victim.pod));
         }
         self.pace.observe(now, &seen);
-        let judged = Judged {
+        let mut judged = Judged {
             now,
             pace: self.pace,
             seen,
             pending,
             rule: Rule::Lasting,
         };
-        let Decision::Evict { urgency, .. } = judged.decide() else {
+        let mut decision = judged.decide();
+        if decision.is_urgent() && world.incident.scope == ScopeKind::Machine {
+            judged.seen.room.at_once += world.kept() - seen.in_lists;
+            decision = judged.decide();
+        }
+        let Decision::Evict { urgency, .. } = decision else {
             return;
         };
         let most = MAX_IN_FLIGHT

@@ -67,7 +67,9 @@ impl MemoryMonitor {
         };
         let mut decision = judged.decide();
         if decision.is_urgent() {
-            // Only then is it asked whether limits of the pods' own end the growth.
+            // Read only then: free pages that `MemAvailable` does not count, and growth that limits of the pods' own end.
+            let room = &mut judged.seen.room.at_once;
+            *room = room.saturating_add(monitor.scope.uncounted_free_lists());
             judged.seen.bounded = self.bounded_growth(index);
             decision = judged.decide();
         }
