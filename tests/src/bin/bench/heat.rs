@@ -14,6 +14,7 @@ use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     cgroup::OomKills as _,
     interrupt::interrupted,
+    wait::until,
     workload::{HOG, Stage, WORKLOAD},
 };
 use serde::{Deserialize, Serialize};
@@ -167,6 +168,8 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
         std::thread::sleep(Duration::from_millis(1));
     }
     wait_for_return(&stage, amount)?;
+    // The OOM reaper gives memory back before the process has ended.
+    until(RETURN, || exit.time().is_some() || !oom_killed(&stage));
     std::thread::sleep(AFTERMATH);
     let end = monotonic_ns();
     let cpu_after = running.pid().and_then(|pid| cpu_time(pid).ok());
