@@ -2,8 +2,11 @@
 
 use std::{io, sync::Arc};
 
-use evictd_node::memory_scope::Scope;
-use evictd_sys::rt::{become_fifo, join_root_memcg, lock_memory, prefault_stack};
+use evictd_node::{
+    cgroup::realtime::{become_fifo, join_root_memcg},
+    memory_scope::Scope,
+};
+use evictd_sys::rt::{lock_memory, prefault_stack};
 
 use crate::{
     Control,

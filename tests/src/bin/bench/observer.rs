@@ -18,10 +18,11 @@ use std::{
 
 use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
+    cgroup::realtime::become_fifo,
     memory_scope::Scope,
     trigger::memory::{self, Action, Direction, MemoryTrigger, Trigger, page_size},
 };
-use evictd_sys::{clock::monotonic_ns, rt::become_fifo};
+use evictd_sys::clock::monotonic_ns;
 
 const INTERVAL: Duration = Duration::from_micros(500);
 const SAMPLES: usize = 1 << 16;
