@@ -3,7 +3,7 @@
 use std::io;
 
 use evictd_node::trigger::memory::{
-    Action, Direction, MemoryTrigger, SLOTS_PER_SCOPE, Trigger, batch_bytes, page_size, slot,
+    Action, Direction, TriggerSet, SLOTS_PER_SCOPE, Trigger, batch_bytes, page_size, slot,
     slot_of,
 };
 
@@ -20,7 +20,7 @@ impl ScopeMonitor {
     /// Arms every slot for the first time.
     pub(crate) fn settle(
         &mut self,
-        trigger: &mut dyn MemoryTrigger,
+        trigger: &mut dyn TriggerSet,
         floor: bool,
     ) -> io::Result<()> {
         self.sample = self.scope.sample()?;
@@ -33,7 +33,7 @@ impl ScopeMonitor {
     /// The threshold is not met: sets the triggers anew where their limits have moved.
     pub(crate) fn keep(
         &mut self,
-        trigger: &mut dyn MemoryTrigger,
+        trigger: &mut dyn TriggerSet,
         triggers: &ScopeTriggers,
         was_pressed: bool,
         floor: bool,
@@ -60,7 +60,7 @@ impl ScopeMonitor {
     /// not where the kubelet's formula counts page cache. It follows while the threshold is met, too.
     pub(crate) fn follow_floor(
         &mut self,
-        trigger: &mut dyn MemoryTrigger,
+        trigger: &mut dyn TriggerSet,
         floor: bool,
     ) -> io::Result<()> {
         let Some(offset) = self.offset_on(trigger) else {
@@ -93,7 +93,7 @@ impl ScopeMonitor {
     }
 
     /// Nothing is left to do: arms the trigger of the recovery.
-    pub(crate) fn await_recovery(&mut self, trigger: &mut dyn MemoryTrigger) -> io::Result<()> {
+    pub(crate) fn await_recovery(&mut self, trigger: &mut dyn TriggerSet) -> io::Result<()> {
         let Some(offset) = self.offset_on(trigger) else {
             return Ok(());
         };
@@ -128,20 +128,20 @@ impl ScopeMonitor {
     }
 
     /// Whether a crossing trips a trigger, once the hook is attached.
-    pub(crate) fn is_armed(&self, trigger: &dyn MemoryTrigger) -> bool {
+    pub(crate) fn is_armed(&self, trigger: &dyn TriggerSet) -> bool {
         self.offset_on(trigger).is_some()
     }
 
-    fn set(&self, trigger: &mut dyn MemoryTrigger, slot: u32, new: Trigger) -> io::Result<()> {
+    fn set(&self, trigger: &mut dyn TriggerSet, slot: u32, new: Trigger) -> io::Result<()> {
         trigger.arm(slot_of(self.index, slot), new)
     }
 
     /// Whether the usage counter and the usage differ, so that their offset has to be known.
-    fn is_calibrated(&self, trigger: &dyn MemoryTrigger) -> bool {
+    fn is_calibrated(&self, trigger: &dyn TriggerSet) -> bool {
         self.scope.is_machine() && trigger.has_program()
     }
 
-    fn offset_on(&self, trigger: &dyn MemoryTrigger) -> Option<i64> {
+    fn offset_on(&self, trigger: &dyn TriggerSet) -> Option<i64> {
         match self.offset {
             None if self.is_calibrated(trigger) => None,
             known => Some(known.unwrap_or(0)),
@@ -152,7 +152,7 @@ impl ScopeMonitor {
     /// sets the triggers anew with the answer.
     fn calibrate(
         &mut self,
-        trigger: &mut dyn MemoryTrigger,
+        trigger: &mut dyn TriggerSet,
         counter: Option<u64>,
         floor: bool,
     ) -> io::Result<()> {
@@ -180,7 +180,7 @@ impl ScopeMonitor {
 
     /// Whether the threshold's limit has moved by enough to set the triggers anew: by a page close to the threshold, where a batch too far
     /// would be too late.
-    fn limit_has_moved(&self, trigger: &dyn MemoryTrigger) -> bool {
+    fn limit_has_moved(&self, trigger: &dyn TriggerSet) -> bool {
         let limit = self.limit(self.scope.limits().threshold, 0);
         let enough = match trigger.has_program() && self.distance() <= self.spin_window {
             true => page_size(),
@@ -190,11 +190,11 @@ impl ScopeMonitor {
     }
 
     /// Whether the usage is so far from the spin window that its trigger would not trip at once again.
-    fn has_left_spin_window(&self, trigger: &dyn MemoryTrigger) -> bool {
+    fn has_left_spin_window(&self, trigger: &dyn TriggerSet) -> bool {
         trigger.has_program() && !self.spin_armed && self.distance() > self.spin_window * 3 / 2
     }
 
-    fn arm(&mut self, trigger: &mut dyn MemoryTrigger, floor: bool) -> io::Result<()> {
+    fn arm(&mut self, trigger: &mut dyn TriggerSet, floor: bool) -> io::Result<()> {
         let Some(offset) = self.offset_on(trigger) else {
             return self.calibrate(trigger, None, floor);
         };

@@ -3,7 +3,7 @@
 
 use std::{fs, io, path::Path, ptr};
 
-use super::{Action, Direction, MemoryTrigger, Trigger, batch_bytes, page_size};
+use super::{Action, Direction, Trigger, TriggerSet, batch_bytes, page_size};
 use crate::cgroup::memory::MemoryCgroup;
 
 /// What is taken, in batches of pages, in which the kernel charges: 1 MiB where a page has 4 KiB.
@@ -20,7 +20,7 @@ const ROOT_ID: u64 = 1;
 /// # Errors
 /// Memory was charged to the first scope, and the hook has reported nothing. Where no charge could be made (the agent is
 /// outside of the scope, or gets no memory) nothing is known against the hook.
-pub fn run(trigger: &mut dyn MemoryTrigger, scopes: &[&MemoryCgroup]) -> Result<(), String> {
+pub fn run(trigger: &mut dyn TriggerSet, scopes: &[&MemoryCgroup]) -> Result<(), String> {
     let Some(scope) = scopes.first() else {
         return Ok(());
     };
@@ -34,7 +34,7 @@ pub fn run(trigger: &mut dyn MemoryTrigger, scopes: &[&MemoryCgroup]) -> Result<
     armed.map_err(|e| format!("the self-test cannot arm a trigger: {e}"))?;
     let taken = taken(page_size());
     let reported = (0..ATTEMPTS).find_map(|_| match take_memory(taken) {
-        Ok(()) => trigger.next().map(|_| Ok(())),
+        Ok(()) => trigger.next_crossing().map(|_| Ok(())),
         Err(error) => Some(Err(error)),
     });
     let disarmed = trigger.arm(SLOT, Trigger::DISABLED);
@@ -113,7 +113,7 @@ mod tests {
         armed: Option<Trigger>,
     }
 
-    impl MemoryTrigger for Fake {
+    impl TriggerSet for Fake {
         fn hook(&self) -> MemoryHook {
             MemoryHook::Fexit
         }
@@ -128,7 +128,7 @@ mod tests {
         fn fd(&self) -> Option<BorrowedFd<'_>> {
             None
         }
-        fn next(&mut self) -> Option<TriggerEvent> {
+        fn next_crossing(&mut self) -> Option<TriggerEvent> {
             self.reports.then(TriggerEvent::default)
         }
         fn set_near(&mut self, _: bool) -> io::Result<bool> {
