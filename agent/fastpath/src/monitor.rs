@@ -19,7 +19,7 @@ use evictd_node::{
     pods::table::PodTable,
     proc::machine::online_cpus,
     sampling::fastest_growth,
-    trigger::memory::{ANY_SLOT, MAX_SCOPES, TriggerSet, SLOTS_PER_SCOPE, page_size, slot},
+    trigger::memory::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, TriggerSet, page_size, slot},
 };
 use evictd_sys::clock::monotonic_ns;
 

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use evictd_engine::model::settings::{MemoryHook, RankingStrategy};
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
-    memory_scope::{Limits, Scope},
+    memory_scope::{MemoryThresholds, Scope},
     trigger::memory::{self, TriggerEvent},
 };
 
@@ -44,7 +44,7 @@ impl Cgroup<'_> {
         self.is_short_of_it_by(200 * MIB);
         let cgroup = MemoryCgroup::open(self.0).unwrap();
         let built = memory::build(&[&cgroup], Err("none"), Some(MemoryHook::Sampler));
-        let limits = |_| Limits {
+        let limits = |_| MemoryThresholds {
             threshold: THRESHOLD,
             resolved: THRESHOLD,
             floor: None,
@@ -216,7 +216,7 @@ fn another_capacity_leaves_the_pace() {
     };
     met_in_force(&watch);
 
-    let limits = |capacity: u64| Limits {
+    let limits = |capacity: u64| MemoryThresholds {
         threshold: capacity / 4,
         resolved: capacity / 4,
         floor: None,

@@ -3,8 +3,7 @@
 use std::io;
 
 use evictd_node::trigger::memory::{
-    Action, Direction, TriggerSet, SLOTS_PER_SCOPE, Trigger, batch_bytes, page_size, slot,
-    slot_of,
+    Action, Direction, SLOTS_PER_SCOPE, Trigger, TriggerSet, batch_bytes, page_size, slot, slot_of,
 };
 
 use super::{ScopeMonitor, ScopeTriggers};
@@ -18,11 +17,7 @@ fn batch() -> u64 {
 
 impl ScopeMonitor {
     /// Arms every slot for the first time.
-    pub(crate) fn settle(
-        &mut self,
-        trigger: &mut dyn TriggerSet,
-        floor: bool,
-    ) -> io::Result<()> {
+    pub(crate) fn settle(&mut self, trigger: &mut dyn TriggerSet, floor: bool) -> io::Result<()> {
         self.sample = self.scope.sample()?;
         for slot in 0..SLOTS_PER_SCOPE {
             self.set(trigger, slot, Trigger::DISABLED)?;
@@ -69,7 +64,7 @@ impl ScopeMonitor {
         let limits = self.scope.limits();
         let limit = limits.floor.filter(|_| floor).map_or(u64::MAX, |floor| {
             let ahead = floor.saturating_add(batch()).min(limits.threshold);
-            let discounted = self.sample.reclaimable_cache.max(self.sample.reclaimable);
+            let discounted = self.sample.discounted.max(self.sample.reclaimable);
             // Where something can be swapped out, the usage stays at its limit and grows no further.
             let swap = self.sample.shortage.room.swap;
             self.scope
@@ -174,7 +169,7 @@ impl ScopeMonitor {
 
     fn limit(&self, amount: u64, offset: i64) -> u64 {
         self.scope
-            .usage_limit(amount, self.sample.reclaimable_cache)
+            .usage_limit(amount, self.sample.discounted)
             .saturating_add_signed(offset)
     }
 

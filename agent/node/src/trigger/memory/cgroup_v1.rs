@@ -79,7 +79,7 @@ fn open(scope: &MemoryCgroup) -> Result<Files, String> {
         opened.map_err(|e| format!("{}: {e}", file.display()))
     };
     Ok(Files {
-        usage: open("memory.usage_in_bytes", false)?,
+        usage: open(Version::V1.usage_file(), false)?,
         control: open("cgroup.event_control", true)?,
     })
 }

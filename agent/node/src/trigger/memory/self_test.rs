@@ -4,7 +4,7 @@
 use std::{fs, io, path::Path, ptr};
 
 use super::{Action, Direction, Trigger, TriggerSet, batch_bytes, page_size};
-use crate::cgroup::memory::MemoryCgroup;
+use crate::cgroup::{memory::MemoryCgroup, tree::subdirectories};
 
 /// What is taken, in batches of pages, in which the kernel charges: 1 MiB where a page has 4 KiB.
 const BATCHES: u64 = 4;
@@ -93,9 +93,7 @@ fn is_charged_to(scope: &MemoryCgroup) -> bool {
 
 /// Whether a cgroup below this one lists the process.
 fn is_below(dir: &Path, is_listed: &dyn Fn(&Path) -> bool) -> bool {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    groups.any(|group| is_listed(&group.path()) || is_below(&group.path(), is_listed))
+    subdirectories(dir).any(|group| is_listed(&group) || is_below(&group, is_listed))
 }
 
 #[cfg(test)]
