@@ -63,8 +63,7 @@ impl FastPath {
                     None
                 });
                 let ids = Ids {
-                    // SAFETY: no preconditions.
-                    fastpath: unsafe { libc::gettid() },
+                    fastpath: nix::unistd::gettid().as_raw(),
                     standby: standby.as_ref().map(Standby::tid),
                 };
                 if started.send(Ok((refusals, ids))).is_ok() {
