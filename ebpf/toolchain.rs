@@ -1,4 +1,4 @@
-//! Finds what can compile this crate. Included by `agent/build.rs` (which compiles it) and by
+//! Finds what can compile this crate. Included by `agent/node/build.rs` (which compiles it) and by
 //! `cargo xtask setup` (which installs what is missing), so that both mean the same thing.
 
 use std::{

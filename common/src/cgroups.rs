@@ -3,7 +3,7 @@
 /// Longest path of a record, in bytes; the kernel's own limit in these tracepoints is 1024.
 pub const PATH_BYTES: usize = 392;
 
-/// What an [`Event`] tells.
+/// What a [`CgroupRecord`] tells.
 pub mod kind {
     /// A cgroup was made.
     pub const MADE: u32 = 0;
@@ -16,7 +16,7 @@ pub mod kind {
 /// One event of the memory hierarchy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct CgroupRecord {
     /// When, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// Id of the cgroup.
@@ -29,4 +29,4 @@ pub struct Event {
     pub path: [u8; PATH_BYTES],
 }
 
-crate::plain_old_data!(Event = 2 * 8 + 2 * 4 + PATH_BYTES);
+crate::plain_old_data!(CgroupRecord = 2 * 8 + 2 * 4 + PATH_BYTES);

@@ -1,9 +1,9 @@
 //! What the programs could not deliver.
 
-/// Drop counters kept by the programs, an index each into the per-CPU array `DROPS`.
+/// Counters of drops, kept by the programs: an index each into the per-CPU array `DROPS`.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drop {
+pub enum DropCounter {
     /// The wake-up ring buffer was full; the trigger stays armed and the next charge tries again.
     Wakeup = 0,
     /// The ring buffer of OOM records was full; the record is lost.
@@ -14,7 +14,7 @@ pub enum Drop {
     Share = 3,
 }
 
-impl Drop {
+impl DropCounter {
     /// How many counters there are.
     pub const COUNT: u32 = 4;
 }

@@ -3,9 +3,6 @@
 /// Filesystems with a count of their own: nodefs, imagefs, containerfs, and one to spare.
 pub const MAX_FILESYSTEMS: u32 = 4;
 
-/// Pairs of cgroup and filesystem that are counted one by one; more are counted in the whole only, and as a drop.
-pub const MAX_SHARES: u32 = 8192;
-
 /// Whose inodes and where.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

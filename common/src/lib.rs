@@ -1,5 +1,5 @@
 //! What crosses from the kernel programs to the agent: records of the ring buffers and values of the maps,
-//! one file per topic, the same names as in `ebpf/` and in `agent/node/src/trigger`.
+//! one file per topic, the same names as in `ebpf/` and in `agent/node/src/trigger`. PIDs need no more than [`counter`].
 #![no_std]
 
 pub mod cgroups;
@@ -8,7 +8,6 @@ pub mod drops;
 pub mod inodes;
 pub mod memory;
 pub mod oom;
-pub mod pids;
 
 /// Marks the types that aya may copy to and from maps byte by byte. Each is given with the sum of its fields' sizes.
 macro_rules! plain_old_data {

@@ -1,8 +1,8 @@
 //! The memory trigger.
 //!
 //! A trigger is one counter and one limit. The counter is a cgroup's `page_counter` (found by the cgroup's id, the inode
-//! number of its directory) or any kernel word whose address the agent knows. Userspace writes [`MemoryTrigger`], the
-//! programs write [`MemoryTriggerState`]: two maps, so that neither side can overwrite what the other one wrote.
+//! number of its directory). The agent writes [`TriggerRecord`], the programs write [`TriggerState`]: two maps, so that neither
+//! side can overwrite what the other one wrote.
 
 /// Pages that a CPU charges in advance (`MEMCG_CHARGE_BATCH`): the counter moves by so much at once.
 pub const CHARGE_BATCH: u64 = 64;
@@ -18,13 +18,14 @@ pub const fn is_unlimited(pages: u64, page_shift: u32) -> bool {
     pages >= (i64::MAX as u64 >> page_shift) / 2
 }
 
-/// Binary logarithm of twice the number of CPUs, rounded up: by so much the distance to a limit is divided among them.
+/// log2 of twice the number of CPUs, rounded up. [`skip_allowance`] shifts the distance to a limit right by it, so that all CPUs
+/// together use up at most half.
 pub const fn slack_shift(cpus: u64) -> u32 {
     (2 * cpus).next_power_of_two().ilog2()
 }
 
-/// Pages that a CPU may let pass without a look, `nearest` pages from the nearest limit: all CPUs together, each of which may be
-/// about to charge a batch, use up half of the way at most.
+/// Pages that one CPU may let pass without a comparison, `nearest` pages from the nearest limit. If every CPU does so and is about
+/// to charge a batch, at most half of the distance is used up.
 #[inline(always)]
 pub const fn skip_allowance(nearest: u64, shift: u32) -> u64 {
     let share = nearest.saturating_sub(CHARGE_BATCH << shift) >> shift;
@@ -59,7 +60,8 @@ pub mod slot {
 /// A limit that no rising counter reaches: the slot is in use, but not armed.
 pub const NEVER: u64 = u64::MAX;
 
-/// What the agent is given to come, in nanoseconds: less than a late wake-up takes, and more than most need.
+/// How long a crossing may stay unread before the next charge wakes the thread of its CPU, in nanoseconds. Most wake-ups take less;
+/// a late one takes more.
 pub const RENOTIFY_AFTER_NS: u64 = 60_000;
 
 /// Pages that take longer than [`RENOTIFY_AFTER_NS`] to clear, when they are charged at once: a megabyte at 16 GB/s.
@@ -73,7 +75,7 @@ pub const MAX_VICTIMS: u32 = 16;
 pub const ABSENT_AFTER_NS: u64 = 20_000_000;
 
 /// The layout of these records, for agents that find what an agent of another version has pinned.
-pub const LAYOUT: u64 = 4;
+pub const LAYOUT: u64 = 5;
 
 /// Which way the counter crosses the limit.
 pub mod direction {
@@ -99,12 +101,10 @@ pub mod action {
 /// One armed trigger, written by the agent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryTrigger {
-    /// Id of the cgroup whose `memory.usage` is watched; not used when `address` is set.
+pub struct TriggerRecord {
+    /// Id of the cgroup whose `memory.usage` is watched.
     pub cgroup_id: u64,
-    /// Kernel address of a 64-bit counter, or 0.
-    pub address: u64,
-    /// The limit, in the counter's own unit: pages; [`NEVER`] is compared with nothing.
+    /// The limit in pages; [`NEVER`] is compared with nothing.
     pub limit: u64,
     /// Counts the armings of this slot from 1; 0 means that this slot and all behind it are unused.
     pub generation: u64,
@@ -119,25 +119,23 @@ pub struct MemoryTrigger {
 /// What a program remembers of a slot.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryTriggerState {
+pub struct TriggerState {
     /// Address of the `struct mem_cgroup`, once a charge below it has shown it; 0 before.
     pub memcg: u64,
     /// The cgroup id that `memcg` was found for.
     pub cgroup_id: u64,
     /// Address of the last `mem_cgroup` that was found not to lie below the watched one.
     pub last_miss: u64,
-    /// The generation in which it was found: the memory may be another cgroup's by the next one.
+    /// The generation in which `last_miss` was recorded. A later one looks again: the address may then belong to another cgroup.
     pub last_miss_generation: u64,
     /// The generation that tripped last.
     pub tripped: u64,
-    /// When that was, in nanoseconds of CLOCK_MONOTONIC.
+    /// When the slot tripped last, in nanoseconds of CLOCK_MONOTONIC.
     pub tripped_ns: u64,
     /// The producer position of the ring buffer behind its record.
     pub position: u64,
-    /// When a thread was woken for it, in nanoseconds of CLOCK_MONOTONIC; 0 when the agent has come.
+    /// When a thread was last woken for that crossing, in nanoseconds of CLOCK_MONOTONIC; 0 once the agent has read the record.
     pub woken_ns: u64,
-    /// Times the program has sent SIGKILL for this slot.
-    pub kills: u64,
 }
 
 /// What the agent leaves to the programs for the time when it is stopped or gone. Times are nanoseconds of CLOCK_MONOTONIC.
@@ -146,9 +144,9 @@ pub struct MemoryTriggerState {
 pub struct PinnedGuard {
     /// [`LAYOUT`].
     pub layout: u64,
-    /// The agent lives for sure until then, unless a crossing stays unread.
+    /// Until then the agent counts as alive, unless a crossing stays unread for [`ABSENT_AFTER_NS`].
     pub lease_ns: u64,
-    /// What was left at the agent's last look is believed until then: other pods may have given memory back since.
+    /// Until then the programs act on what was left at the agent's last look; later, other pods may have given memory back.
     pub trusted_ns: u64,
     /// Nothing is killed from then on; 0: programs never act in the agent's place.
     pub expires_ns: u64,
@@ -164,7 +162,7 @@ pub struct VictimKey {
     pub scope: u64,
 }
 
-/// When they may.
+/// When the programs may kill a task of this pod.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Victim {
@@ -173,14 +171,14 @@ pub struct Victim {
     /// A task of it that holds so many pages of anonymous and shared memory has used up what was left above the threshold at the
     /// agent's last look, whatever page cache there is by now.
     pub enough: u64,
-    /// More than that was not there: a task that seems to hold more has mapped the same shared memory several times.
+    /// No task can hold more pages, because no more were left. A larger sum means that shared memory was counted once per mapping.
     pub most: u64,
 }
 
 /// The first kill that the programs made from a pod, by the id of its cgroup, until the agent takes note of it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KernelKill {
+pub struct KernelKillRecord {
     /// When, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// The scope that was short.
@@ -208,11 +206,11 @@ pub struct TriggerEvent {
 }
 
 crate::plain_old_data!(
-    KernelKill = 2 * 8,
-    MemoryTrigger = 5 * 8 + 2 * 4,
-    MemoryTriggerState = 9 * 8,
+    KernelKillRecord = 2 * 8,
     PinnedGuard = 4 * 8,
     TriggerEvent = 5 * 8 + 2 * 4,
+    TriggerRecord = 4 * 8 + 2 * 4,
+    TriggerState = 8 * 8,
     Victim = 3 * 8,
     VictimKey = 2 * 8,
 );

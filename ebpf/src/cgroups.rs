@@ -8,8 +8,8 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, TracePointContext},
 };
 use evictd_common::{
-    cgroups::{Event, PATH_BYTES, kind},
-    drops::Drop,
+    cgroups::{CgroupRecord, PATH_BYTES, kind},
+    drops::DropCounter,
 };
 
 use crate::{
@@ -109,8 +109,8 @@ fn untyped(ctx: &TracePointContext, kind: u32, path_field: usize) -> Option<u64>
 
 #[inline(always)]
 fn record(kind: u32, cgroup_id: u64, path: *const u8) {
-    let Some(mut entry) = CGROUP_EVENTS.reserve::<Event>(0) else {
-        drops::count(Drop::CgroupEvent);
+    let Some(mut entry) = CGROUP_EVENTS.reserve::<CgroupRecord>(0) else {
+        drops::count(DropCounter::CgroupEvent);
         return;
     };
     let event = entry.as_mut_ptr();

@@ -1,20 +1,16 @@
 //! Counts with triggers: add, compare, wake once per arming.
 
 use aya_ebpf::{
+    bindings::{BPF_NOEXIST, BPF_RB_FORCE_WAKEUP},
     helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns},
     maps::{Array, HashMap, RingBuf},
 };
 use evictd_common::{
     counter::{CgroupCount, CounterTrigger, CounterTriggerEvent, TRIGGERS, direction},
-    drops::Drop,
+    drops::DropCounter,
 };
 
 use crate::drops;
-
-/// `BPF_RB_FORCE_WAKEUP`: wake the reader even when it has not caught up.
-const FORCE_WAKEUP: u64 = 2;
-/// `BPF_NOEXIST`: another CPU may have inserted it meanwhile.
-const NO_EXIST: u64 = 1;
 
 /// The maps of one topic.
 pub struct EventCounter {
@@ -28,8 +24,8 @@ pub struct EventCounter {
     pub wakeups: &'static RingBuf,
 }
 
-/// Adds without losing what other CPUs add at the same time. The kernel knows this instruction since ever; the ones
-/// that also fetch came with 5.12, and `core`'s atomics have neither on this target.
+/// Adds without losing what other CPUs add at the same time. Every kernel with BPF has `lock *(u64 *) +=`. Atomics that fetch need
+/// 5.12, and `core::sync::atomic` has neither on this target.
 #[inline(always)]
 fn add(at: *mut i64, delta: i64) {
     // SAFETY: `at` points into a map value, as every caller has just been told by a lookup.
@@ -78,7 +74,7 @@ impl EventCounter {
             return;
         }
         let Some(mut entry) = self.wakeups.reserve::<CounterTriggerEvent>(0) else {
-            drops::count(Drop::Wakeup);
+            drops::count(DropCounter::Wakeup);
             return;
         };
         // SAFETY: as above.
@@ -93,7 +89,8 @@ impl EventCounter {
             tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
             slot,
         });
-        entry.submit(FORCE_WAKEUP);
+        // Even where the reader has not caught up.
+        entry.submit(BPF_RB_FORCE_WAKEUP.into());
     }
 }
 
@@ -104,12 +101,12 @@ pub fn add_to_cgroup<K>(shares: &HashMap<K, CgroupCount>, key: &K, made: i64, go
     if add_to_known_cgroup(shares, key, made, gone) {
         return;
     }
-    if shares
-        .insert(key, CgroupCount { made, gone }, NO_EXIST)
-        .is_err()
+    let share = CgroupCount { made, gone };
+    // Another CPU may have inserted it meanwhile.
+    if shares.insert(key, share, BPF_NOEXIST.into()).is_err()
         && !add_to_known_cgroup(shares, key, made, gone)
     {
-        drops::count(Drop::Share);
+        drops::count(DropCounter::Share);
     }
 }
 
@@ -135,7 +132,8 @@ pub fn add_to_known_cgroup<K>(
     true
 }
 
-/// Removes a cgroup's share; hands it up first, if `up`, so that a pod keeps what its dead containers did.
+/// Removes a cgroup's share. With `up` its counts are first added to the parent's, so that a pod keeps the counts of its removed
+/// containers.
 #[inline(always)]
 pub fn merge_into_parent<K>(shares: &HashMap<K, CgroupCount>, from: &K, to: &K, up: bool) {
     let Some(at) = shares.get_ptr_mut(from) else {

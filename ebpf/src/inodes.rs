@@ -9,13 +9,13 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, TracePointContext},
 };
 use evictd_common::{
-    counter::{CgroupCount, CounterTrigger, TRIGGERS},
-    inodes::{MAX_FILESYSTEMS, MAX_SHARES, ShareKey},
+    counter::{CgroupCount, CounterTrigger, MAX_SHARES, TRIGGERS},
+    inodes::{MAX_FILESYSTEMS, ShareKey},
 };
 
 use crate::{
     counter::{EventCounter, add_to_cgroup, merge_into_parent},
-    kstruct::Address,
+    kstruct::{Address, FIRST_FIELD},
     place::{current_cgroup, device_of, is_unlinked},
 };
 
@@ -110,7 +110,6 @@ fn inode(ctx: &BtfTracePointContext) -> Address {
 /// `dev`, the first field of every ext4 and xfs tracepoint (the agent compares the offset with tracefs).
 #[inline(always)]
 fn device(ctx: &TracePointContext) -> Option<u32> {
-    const FIRST_FIELD: usize = 8;
     // SAFETY: the offset lies inside the record.
     unsafe { ctx.read_at(FIRST_FIELD) }.ok()
 }
@@ -174,7 +173,7 @@ pub fn inodes_xfs_linked(ctx: TracePointContext) -> u32 {
     0
 }
 
-/// What a thread does on xfs, where what it does to the list of the nameless can mean more than one thing.
+/// The last step of a thread on xfs. It tells what the thread's next `xfs_iunlink` or `xfs_iunlink_remove` means.
 #[repr(u64)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum XfsStep {
@@ -282,8 +281,8 @@ pub fn inodes_xfs_unlinked(ctx: TracePointContext) -> u32 {
     0
 }
 
-/// `xfs:xfs_iunlink_remove`: an inode is taken off the list. It is freed, or gets a name. Recent kernels say that twice of one
-/// inode, in two functions that call each other: the first word uses up the step.
+/// `xfs:xfs_iunlink_remove`: an inode is taken off the list. It is freed, or gets a name. Recent kernels fire this twice for one inode,
+/// from two nested functions. The first event resets the step, so that the second does nothing.
 #[tracepoint(category = "xfs", name = "xfs_iunlink_remove")]
 pub fn inodes_xfs_freed(ctx: TracePointContext) -> u32 {
     let Some(index) = counted(device(&ctx)) else {

@@ -33,6 +33,9 @@ static TASK_CGROUPS: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 static CSS_SET_MEMORY: Global<u32> = Global::new(0);
 
+/// The common header of every tracepoint record, in bytes; the first field of its own follows.
+pub const FIRST_FIELD: usize = 8;
+
 /// Cgroups that a search goes through, from the charged one up: the verifier wants a bound. One that lies higher is not found. Then a
 /// trigger on it is not compared at this charge, unless a charge less deep has found it before, and a pod is no victim.
 pub const MAX_DEPTH: usize = 16;

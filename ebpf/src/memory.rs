@@ -9,7 +9,7 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, FExitContext, ProbeContext},
 };
 use evictd_common::memory::{
-    MAX_TRIGGERS, MemoryTrigger, MemoryTriggerState, NEVER, SLOTS_PER_SCOPE, action, direction,
+    MAX_TRIGGERS, NEVER, SLOTS_PER_SCOPE, TriggerRecord, TriggerState, action, direction,
     skip_allowance,
 };
 
@@ -20,9 +20,9 @@ use crate::kstruct::{Address, ancestor, cgroup_id, memcg_of_counter, usage_of, w
 use notify::{notify_huge_charge, renotify, wake};
 
 #[map]
-static TRIGGERS: Array<MemoryTrigger> = Array::with_max_entries(MAX_TRIGGERS, 0);
+static TRIGGERS: Array<TriggerRecord> = Array::with_max_entries(MAX_TRIGGERS, 0);
 #[map]
-static TRIGGER_STATE: Array<MemoryTriggerState> = Array::with_max_entries(MAX_TRIGGERS, 0);
+static TRIGGER_STATE: Array<TriggerState> = Array::with_max_entries(MAX_TRIGGERS, 0);
 /// How often the agent has set a trigger, all slots together.
 #[map]
 static GENERATION: Array<u64> = Array::with_max_entries(1, 0);
@@ -32,11 +32,11 @@ static SKIP_ALLOWANCE: PerCpuArray<SkipAllowance> = PerCpuArray::with_max_entrie
 #[unsafe(no_mangle)]
 static SLACK_SHIFT: Global<u32> = Global::new(0);
 
-/// What this CPU may let pass without a look.
+/// What this CPU may let pass without a comparison.
 ///
-/// The per-page hook fires several times for a page, and a look costs more than all the rest of it. So a look that finds
-/// the nearest limit far away grants some pages: as many as every CPU may charge and still leave half of the way, and
-/// no more than one batch. Close to a limit nothing is granted, and each event looks.
+/// The per-page hook fires several times for a page, and to compare costs more than all the rest of it. So where the nearest limit is
+/// far away, a comparison grants some pages: as many as every CPU may charge and still leave half of the distance, and no more than
+/// one batch. Close to a limit nothing is granted, and each event compares.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SkipAllowance {
@@ -44,7 +44,7 @@ struct SkipAllowance {
     generation: u64,
     /// Pages.
     left: u64,
-    /// How far the nearest limit is, in pages, while a look goes on. Here and not in a register: values that the verifier
+    /// How far the nearest limit is, in pages, while the triggers are compared. Here and not in a register: values that the verifier
     /// follows through the loop over the triggers multiply what it has to look at, until it gives up.
     nearest: u64,
 }
@@ -88,7 +88,8 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
     else {
         return 0;
     };
-    // SAFETY: a per-CPU slot. Two tasks that mix their words on it mix two allowances that were both granted.
+    // SAFETY: a per-CPU slot. Two tasks on this CPU may interleave their writes; the result is one of two allowances that were both
+    // granted.
     let allowance = unsafe { &mut *allowance };
     if allowance.consume(u64::from(value.unsigned_abs()), generation) {
         return 0;
@@ -98,7 +99,7 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
     check_all(ctx.as_ptr(), memcg as Address, |distance| {
         allowance.note(distance)
     });
-    // An arming in between makes the next event look again.
+    // An arming in between makes the next event compare again.
     allowance.refill(generation);
     notify_huge_charge(ctx.as_ptr(), u64::try_from(value).unwrap_or(0));
     0
@@ -133,8 +134,12 @@ pub fn memory_charge_entry(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// The counter that was read last: the triggers of one scope look at the same.
-struct Seen {
+/// A charge, and what was read for it so far.
+struct Charge {
+    context: *mut c_void,
+    /// The `mem_cgroup` that is charged.
+    memcg: Address,
+    /// The counter that was read last, and what it showed: the triggers of one scope look at the same.
     counter: Address,
     usage: u64,
     /// A hard threshold is tripped. Written through memory, as [`SkipAllowance::nearest`] is.
@@ -143,13 +148,14 @@ struct Seen {
 
 /// Compares every trigger; `note` hears how far each limit is, in pages.
 #[inline(always)]
-fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) {
+fn check_all(context: *mut c_void, memcg: Address, mut note: impl FnMut(u64)) {
     let Some(&no_counter) = GENERATION.get(0) else {
         return note(0);
     };
-    let mut seen = Seen {
-        // No counter lies there. A number that the verifier does not know, like those that follow: it would go through the
-        // loop once more for each that it does.
+    let mut charge = Charge {
+        context,
+        memcg,
+        // Not the address of any counter, and not a constant: for each constant the verifier would walk the loop once more.
         counter: no_counter,
         usage: 0,
         tripped: 0,
@@ -163,56 +169,39 @@ fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) 
             break;
         }
         // SAFETY: a slot of an array map, valid for the whole run of the program. Other CPUs may write the same
-        // words; each is a cache whose loss costs one more look.
-        note(check(
-            context,
-            slot,
-            trigger,
-            unsafe { &mut *state },
-            charged,
-            &mut seen,
-        ));
+        // words; each is a cache whose loss costs one more comparison.
+        let state = unsafe { &mut *state };
+        note(check(&mut charge, slot, trigger, state));
     }
     // SAFETY: a field of a local value.
-    guard::stand_in(unsafe { (&raw const seen.tripped).read_volatile() });
+    guard::stand_in(unsafe { (&raw const charge.tripped).read_volatile() });
 }
 
 /// Compares one trigger; its distance in pages. Two CPUs that cross at the same moment may both report it; the agent
 /// takes the first.
 #[inline(always)]
-fn check(
-    context: *mut c_void,
-    slot: u32,
-    trigger: &MemoryTrigger,
-    state: &mut MemoryTriggerState,
-    charged: Address,
-    seen: &mut Seen,
-) -> u64 {
+fn check(charge: &mut Charge, slot: u32, trigger: &TriggerRecord, state: &mut TriggerState) -> u64 {
     if trigger.limit == NEVER {
         return u64::MAX;
     }
     if trigger.action != action::KILL && state.tripped == trigger.generation {
         if trigger.action == action::WAKE_LOCAL {
             // SAFETY: a field that is borrowed here.
-            unsafe { (&raw mut seen.tripped).write_volatile(1) };
+            unsafe { (&raw mut charge.tripped).write_volatile(1) };
         }
-        return renotify(context, trigger, state);
+        return renotify(charge.context, trigger, state);
     }
-    let counter = if trigger.address != 0 {
-        trigger.address
-    } else {
-        match watched(trigger, state, charged) {
-            Some(memcg) => usage_of(memcg),
-            None => return 0,
-        }
+    let Some(memcg) = watched(trigger, state, charge.memcg) else {
+        return 0;
     };
-    if seen.counter != counter {
+    let counter = usage_of(memcg);
+    if charge.counter != counter {
         let Some(usage) = word(counter) else {
             return 0;
         };
-        (seen.counter, seen.usage) = (counter, usage);
+        (charge.counter, charge.usage) = (counter, usage);
     }
-    let usage = seen.usage;
+    let usage = charge.usage;
     let distance = if trigger.direction == direction::FALLING {
         usage.saturating_sub(trigger.limit)
     } else {
@@ -222,25 +211,21 @@ fn check(
         return distance;
     }
     // The memory behind a remembered pointer may have become another cgroup's.
-    if trigger.address == 0 && cgroup_id(state.memcg) != Some(trigger.cgroup_id) {
+    if cgroup_id(state.memcg) != Some(trigger.cgroup_id) {
         state.memcg = 0;
         return 0;
     }
     if trigger.action == action::KILL {
-        guard::kill_at_floor(slot / SLOTS_PER_SCOPE, state);
+        guard::kill_at_floor(slot / SLOTS_PER_SCOPE);
     } else {
-        wake(slot, trigger, state, usage, charged);
+        wake(slot, trigger, state, usage, charge.memcg);
     }
     0
 }
 
 /// The watched cgroup: remembered, or found among the ancestors of the one that is charged.
 #[inline(always)]
-fn watched(
-    trigger: &MemoryTrigger,
-    state: &mut MemoryTriggerState,
-    charged: Address,
-) -> Option<Address> {
+fn watched(trigger: &TriggerRecord, state: &mut TriggerState, charged: Address) -> Option<Address> {
     if state.memcg != 0 && state.cgroup_id == trigger.cgroup_id {
         return Some(state.memcg);
     }

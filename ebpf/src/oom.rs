@@ -2,27 +2,25 @@
 
 use aya_ebpf::{
     EbpfContext, Global,
+    bindings::BPF_RB_NO_WAKEUP,
     helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_probe_read_kernel},
     macros::{btf_tracepoint, fentry, kprobe, map, tracepoint},
     maps::{Array, RingBuf},
     programs::{BtfTracePointContext, FEntryContext, ProbeContext, TracePointContext},
 };
 use evictd_common::{
-    drops::Drop,
+    drops::DropCounter,
     oom::{LEVELS, Level, OomContext, OomEvent, OomKill, UNKNOWN, kind},
 };
 
 use crate::{
     drops,
     kstruct::{
-        Address, CSS_PARENT, cgroup_id, current_memcg, field, limit_of, memcg_of, usage_of, word,
+        Address, CSS_PARENT, FIRST_FIELD, cgroup_id, current_memcg, field, limit_of, memcg_of,
+        usage_of, word,
     },
 };
 
-/// `BPF_RB_NO_WAKEUP`: bulk telemetry wakes no one; the agent looks when it has time.
-const NO_WAKEUP: u64 = 1;
-/// The common header of every tracepoint record, in bytes; the first field of its own follows.
-const FIRST_FIELD: usize = 8;
 /// What `oom_kill_process` left behind is about this victim only if it is as young as this, in nanoseconds.
 const CONTEXT_AGE: u64 = 1_000_000_000;
 
@@ -156,7 +154,7 @@ fn limit_id(now: u64) -> u64 {
 #[inline(always)]
 fn describe(task: Address) {
     let Some(mut entry) = OOM_KILLS.reserve::<OomKill>(0) else {
-        drops::count(Drop::OomRecord);
+        drops::count(DropCounter::OomRecord);
         return;
     };
     // SAFETY: takes no arguments.
@@ -230,7 +228,7 @@ fn resident<const N: usize>(task: Address, counters: [u64; N]) -> Option<u64> {
 #[inline(always)]
 fn record(kind: u32, pid: u32) {
     let Some(mut entry) = OOM_RECORDS.reserve::<OomEvent>(0) else {
-        drops::count(Drop::OomRecord);
+        drops::count(DropCounter::OomRecord);
         return;
     };
     entry.write(OomEvent {
@@ -240,5 +238,6 @@ fn record(kind: u32, pid: u32) {
         kind,
         pid,
     });
-    entry.submit(NO_WAKEUP);
+    // Bulk telemetry: the agent looks when it has time.
+    entry.submit(BPF_RB_NO_WAKEUP.into());
 }

@@ -3,17 +3,15 @@
 //! `copy_process` adds a task and then runs `task_newtask`, which unlike `sched_process_fork` also sees the workers of
 //! io_uring and vhost. `release_task` takes it away when it is reaped; the next hook after that is
 //! `sched_process_free`, an RCU grace period later, while `sched_process_exit` comes too early: a zombie keeps its
-//! number. So the count is never below the truth by more than it was when it was last compared.
+//! number. So what the agent computes as available is too high by at most the tasks that were in that grace period at the last
+//! sample.
 
 use aya_ebpf::{
     macros::{btf_tracepoint, map, tracepoint},
     maps::{Array, HashMap, RingBuf},
     programs::{BtfTracePointContext, TracePointContext},
 };
-use evictd_common::{
-    counter::{CgroupCount, CounterTrigger, TRIGGERS},
-    pids::MAX_SHARES,
-};
+use evictd_common::counter::{CgroupCount, CounterTrigger, MAX_SHARES, TRIGGERS};
 
 use crate::{
     counter::{EventCounter, add_to_cgroup, add_to_known_cgroup, merge_into_parent},

@@ -17,7 +17,7 @@ use evictd_fastpath::{Control, Event, EventQueue, EvictionReport, FastPath, Setu
 use evictd_node::{
     bpf::object::BpfObject,
     cgroup::memory::MemoryCgroup,
-    memory_scope::{Limits, Scope},
+    memory_scope::{MemoryThresholds, Scope},
     pods::table::{Entry, PodTable},
     proc::machine::memory_total,
     trigger::{hook::HookUnavailable, memory},
@@ -170,7 +170,7 @@ impl Node {
         table: Box<PodTable>,
         options: Options,
     ) -> io::Result<Result<Watched, HookUnavailable>> {
-        let amounts = |threshold, floor| Limits {
+        let amounts = |threshold, floor| MemoryThresholds {
             threshold,
             resolved: threshold,
             floor,

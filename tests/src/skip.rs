@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use evictd_sys::rt::probe_realtime;
+use evictd_node::cgroup::realtime::probe_realtime;
 
 /// Prints the reason in the form that `cargo xtask test` counts. Written past the test harness's capture, so that
 /// it is seen although the test passes.

@@ -12,7 +12,7 @@ use std::{
 use crossbeam_queue::ArrayQueue;
 use evictd_engine::{history::Recorder, model::settings::RankingStrategy};
 use evictd_node::{
-    memory_scope::{Limits, Scope},
+    memory_scope::{MemoryThresholds, Scope},
     pods::table::{Entry, PodTable},
     trigger::memory::MAX_SCOPES,
 };
@@ -48,7 +48,7 @@ pub struct Control {
 #[derive(Clone, Copy, Debug)]
 pub struct FastPathSettings {
     /// The amounts of the node's memory.
-    pub limits: Limits,
+    pub limits: MemoryThresholds,
     /// The capacity that they are for, in bytes: a scope with another one has its own.
     pub capacity: u64,
     /// See [`super::Setup::shadow`].

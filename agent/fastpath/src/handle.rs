@@ -2,8 +2,11 @@
 
 use std::{io, sync::Arc};
 
-use evictd_node::memory_scope::Scope;
-use evictd_sys::rt::{become_fifo, join_root_memcg, lock_memory, prefault_stack};
+use evictd_node::{
+    cgroup::realtime::{become_fifo, join_root_memcg},
+    memory_scope::Scope,
+};
+use evictd_sys::rt::{lock_memory, prefault_stack};
 
 use crate::{
     Control,
@@ -60,8 +63,7 @@ impl FastPath {
                     None
                 });
                 let ids = Ids {
-                    // SAFETY: no preconditions.
-                    fastpath: unsafe { libc::gettid() },
+                    fastpath: nix::unistd::gettid().as_raw(),
                     standby: standby.as_ref().map(Standby::tid),
                 };
                 if started.send(Ok((refusals, ids))).is_ok() {

@@ -19,7 +19,7 @@ use evictd_node::{
     pods::table::PodTable,
     proc::machine::online_cpus,
     sampling::fastest_growth,
-    trigger::memory::{ANY_SLOT, MAX_SCOPES, MemoryTrigger, SLOTS_PER_SCOPE, page_size, slot},
+    trigger::memory::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, TriggerSet, page_size, slot},
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -175,7 +175,7 @@ impl MemoryMonitor {
             scopes: triggers,
             tripped,
         } = &mut self.triggers;
-        while let Some(trip) = self.setup.trigger.next() {
+        while let Some(trip) = self.setup.trigger.next_crossing() {
             self.events_read += 1;
             if trip.slot == ANY_SLOT {
                 for triggers in &mut *triggers {
@@ -346,7 +346,7 @@ pub struct Setup {
     /// [`MAX_SCOPES`].
     pub scopes: Vec<Scope>,
     /// The hook that watches these scopes, built for the same cgroups in the same order.
-    pub trigger: Box<dyn MemoryTrigger>,
+    pub trigger: Box<dyn TriggerSet>,
     /// The pods at the start.
     pub table: Box<PodTable>,
     /// Pods that an earlier agent has signalled.

@@ -12,8 +12,8 @@ use evictd_engine::{
 };
 use evictd_node::{
     cgroup::memory::Version,
-    memory_scope::{Limits, MemorySample, Scope},
-    sampling::FlushDeadline,
+    memory_scope::{MemorySample, MemoryThresholds, Scope},
+    sampling::{FlushDeadline, FlushInputs},
     trigger::memory::{KernelVictim, MAX_VICTIMS, TriggerEvent, page_size},
 };
 use evictd_sys::clock::sleep_then_now;
@@ -241,9 +241,13 @@ impl ScopeMonitor {
             return false;
         }
         let free = self.scope.capacity().saturating_sub(self.sample.usage);
-        let left = room.at_once.saturating_sub(threshold);
-        self.flush
-            .is_due(now, free, threshold, left, fastest_growth)
+        let inputs = FlushInputs {
+            free,
+            threshold,
+            left: room.at_once.saturating_sub(threshold),
+            growth: fastest_growth,
+        };
+        self.flush.is_due(now, inputs)
     }
 
     /// The statistics were flushed at `now` without a sample.
@@ -287,7 +291,7 @@ impl ScopeMonitor {
     /// up all that was left. `most`: no task can hold more. Both in steps of [`Self::step`]; each rank adds a 32nd of the threshold, the
     /// last one almost half.
     pub fn kernel_victim(&self, cgroup_id: u64, rank: usize, held: u64) -> KernelVictim {
-        let Limits {
+        let MemoryThresholds {
             threshold, floor, ..
         } = self.scope.limits();
         let room = self.sample.shortage.room.total();

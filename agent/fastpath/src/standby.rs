@@ -19,11 +19,11 @@ use std::{
     time::Duration,
 };
 
-use evictd_node::bpf::perf_wakeup::LocalWakeup;
+use evictd_node::{bpf::perf_wakeup::LocalWakeup, cgroup::realtime::set_sched_fifo};
 use evictd_sys::{
     eventfd::EventFd,
     poll::poll,
-    rt::{FASTPATH_PRIORITY, prefault_stack, set_sched_fifo},
+    rt::{FASTPATH_PRIORITY, prefault_stack},
 };
 use nix::{
     sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity},

@@ -8,9 +8,9 @@ use evictd_engine::model::{
 };
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
-    memory_scope::{Limits, Scope},
+    memory_scope::{MemoryThresholds, Scope},
     pods::table::{Entry, PodTable},
-    trigger::memory::{self, KernelKill, MemoryTrigger, Trigger, TriggerEvent},
+    trigger::memory::{self, KernelKill, Trigger, TriggerEvent, TriggerSet},
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -54,7 +54,7 @@ impl Cgroup<'_> {
         self.is_short_of_it_by(200 * MIB);
         let cgroup = MemoryCgroup::open(self.0).unwrap();
         let built = memory::build(&[&cgroup], Err("none"), Some(MemoryHook::Sampler));
-        let limits = |_| Limits {
+        let limits = |_| MemoryThresholds {
             threshold: THRESHOLD,
             resolved: THRESHOLD,
             floor: None,
@@ -243,7 +243,7 @@ fn another_capacity_leaves_the_pace() {
     };
     met_in_force(&watch);
 
-    let limits = |capacity: u64| Limits {
+    let limits = |capacity: u64| MemoryThresholds {
         threshold: capacity / 4,
         resolved: capacity / 4,
         floor: None,
@@ -314,7 +314,7 @@ fn kills_of_others_wait_until_there_is_room() {
 /// A trigger whose program has killed from a pod.
 struct HasKilled(Option<KernelKill>);
 
-impl MemoryTrigger for HasKilled {
+impl TriggerSet for HasKilled {
     fn hook(&self) -> MemoryHook {
         MemoryHook::Sampler
     }
@@ -331,11 +331,11 @@ impl MemoryTrigger for HasKilled {
         None
     }
 
-    fn next(&mut self) -> Option<TriggerEvent> {
+    fn next_crossing(&mut self) -> Option<TriggerEvent> {
         None
     }
 
-    fn next_kill(&mut self) -> Option<KernelKill> {
+    fn next_kernel_kill(&mut self) -> Option<KernelKill> {
         self.0.take()
     }
 

@@ -3,9 +3,10 @@
 use std::{io, sync::Arc, time::Duration};
 
 use evictd_engine::history::Recorder;
+use evictd_node::cgroup::realtime::{join_root_memcg, set_sched_fifo};
 use evictd_sys::{
-    rt::{MANAGER_PRIORITY, join_root_memcg, prefault_heap, set_sched_fifo},
-    thread::has_ended,
+    rt::{MANAGER_PRIORITY, prefault_heap},
+    thread::wait_for_end,
 };
 
 use crate::{
@@ -85,6 +86,6 @@ impl ManagerHandle {
     /// Ends the thread. False when it has not ended in time: a call into the kernel does not return.
     pub fn stop(self, patience: Duration) -> bool {
         self.commands.stop();
-        has_ended(&self.thread, patience)
+        wait_for_end(&self.thread, patience)
     }
 }

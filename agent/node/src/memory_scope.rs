@@ -17,9 +17,9 @@ use crate::{
 };
 pub use accounting::{Accounting, Guard, GuardSource, MemorySample};
 
-/// Amounts of the scope's signal, in bytes.
+/// What must stay available of the scope's signal, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct MemoryThresholds {
     /// Less than this available is the hard threshold.
     pub threshold: u64,
     /// Once met, it stays met until this much is available; at least `threshold`.
@@ -28,7 +28,7 @@ pub struct Limits {
     pub floor: Option<u64>,
 }
 
-impl Limits {
+impl MemoryThresholds {
     /// Whether all of them can be kept with this capacity, in bytes.
     ///
     /// # Errors
@@ -103,12 +103,12 @@ impl Scope {
     /// No limit, or an amount that is not below the capacity.
     pub fn new(
         cgroup: MemoryCgroup,
-        limits: impl FnOnce(u64) -> Limits,
-        reclaimable_cache: bool,
+        limits: impl FnOnce(u64) -> MemoryThresholds,
+        counts_active_file: bool,
     ) -> Result<Self, ScopeError> {
         let capacity = capacity(&cgroup)?;
         let signal = Signal::MemoryAvailable;
-        Self::with_capacity(cgroup, signal, capacity, limits, reclaimable_cache)
+        Self::with_capacity(cgroup, signal, capacity, limits, counts_active_file)
     }
 
     /// Takes the cgroup of all pods below the node's scope. Its memory limit is the capacity of
@@ -118,12 +118,12 @@ impl Scope {
     /// As [`Scope::new`].
     pub fn of_pods(
         cgroup: MemoryCgroup,
-        limits: impl FnOnce(u64) -> Limits,
-        reclaimable_cache: bool,
+        limits: impl FnOnce(u64) -> MemoryThresholds,
+        counts_active_file: bool,
     ) -> Result<Self, ScopeError> {
         let capacity = capacity(&cgroup)?;
         let signal = Signal::AllocatableMemoryAvailable;
-        Self::with_capacity(cgroup, signal, capacity, limits, reclaimable_cache)
+        Self::with_capacity(cgroup, signal, capacity, limits, counts_active_file)
     }
 
     /// Takes the machine: the root of the memory hierarchy as it is mounted, with the machine's memory in bytes. In a container that
@@ -134,12 +134,12 @@ impl Scope {
     pub fn machine(
         root: MemoryCgroup,
         total: u64,
-        limits: impl FnOnce(u64) -> Limits,
-        reclaimable_cache: bool,
+        limits: impl FnOnce(u64) -> MemoryThresholds,
+        counts_active_file: bool,
     ) -> Result<Self, ScopeError> {
         let signal = Signal::MemoryAvailable;
         let capacity = machine_capacity(&root, total)?;
-        let mut scope = Self::with_capacity(root, signal, capacity, limits, reclaimable_cache)?;
+        let mut scope = Self::with_capacity(root, signal, capacity, limits, counts_active_file)?;
         let is_limited = capacity < total;
         scope.accounting.is_limited = is_limited;
         // A limited cgroup of v1 runs short of page cache that has to be written, which the machine's word says nothing of.
@@ -151,8 +151,8 @@ impl Scope {
         cgroup: MemoryCgroup,
         signal: Signal,
         capacity: u64,
-        limits: impl FnOnce(u64) -> Limits,
-        reclaimable_cache: bool,
+        limits: impl FnOnce(u64) -> MemoryThresholds,
+        counts_active_file: bool,
     ) -> Result<Self, ScopeError> {
         let limits = limits(capacity);
         limits.check(capacity)?;
@@ -171,7 +171,7 @@ impl Scope {
                 is_machine: false,
                 is_limited: true,
                 is_root,
-                reclaimable_cache,
+                counts_active_file,
                 guard: None,
                 protected: 0,
             },
@@ -202,8 +202,8 @@ impl Scope {
         self.accounting.is_machine
     }
 
-    /// Whether the OOM killer acts at a limit of its own: what its counter counts is exact then, and page cache that only statistics
-    /// show may be something else by now.
+    /// Whether the OOM killer acts at this cgroup's own limit. Its counter is exact then; page cache seen in statistics may already be
+    /// something else.
     pub fn is_limited(&self) -> bool {
         self.accounting.is_limited
     }
@@ -250,7 +250,7 @@ impl Scope {
     }
 
     /// The amounts.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> MemoryThresholds {
         self.accounting.limits
     }
 
@@ -259,8 +259,8 @@ impl Scope {
         self.accounting.usage_limit(amount, discounted)
     }
 
-    /// Other amounts from now on, which [`Limits::check`] has found to be possible.
-    pub fn set_limits(&mut self, limits: Limits) {
+    /// Other amounts from now on, which [`MemoryThresholds::check`] has found to be possible.
+    pub fn set_limits(&mut self, limits: MemoryThresholds) {
         self.accounting.limits = limits;
     }
 

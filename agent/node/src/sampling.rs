@@ -118,17 +118,36 @@ pub fn next_look_at(
     }
 }
 
+/// What a flush of statistics is decided by, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct FlushInputs {
+    /// What is not charged.
+    pub free: u64,
+    /// The threshold.
+    pub threshold: u64,
+    /// What could still be used before memory is short.
+    pub left: u64,
+    /// The fastest growth, per second.
+    pub growth: u64,
+}
+
 /// When the kernel is made to flush a cgroup's statistics for a look: page cache that they still show may have become something else.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlushDeadline {
-    /// When that was done last, and the bytes that could be used then before memory was short.
+    /// When that was done last, and [`FlushInputs::left`] then.
     flushed: Option<(u64, u64)>,
 }
 
 impl FlushDeadline {
-    /// Whether it is due at `now` (nanoseconds): `free` bytes, which are not charged, do not suffice for the threshold by themselves, and
-    /// the fastest growth (bytes per second) could have used up since the last time what was `left` then.
-    pub fn is_due(&mut self, now: u64, free: u64, threshold: u64, left: u64, growth: u64) -> bool {
+    /// Whether it is due at `now` (nanoseconds): what is free does not suffice for the threshold by itself, and the fastest growth could
+    /// have used up since the last time what was left then.
+    pub fn is_due(&mut self, now: u64, inputs: FlushInputs) -> bool {
+        let FlushInputs {
+            free,
+            threshold,
+            left,
+            growth,
+        } = inputs;
         if free >= threshold.saturating_mul(2) {
             self.forget();
             return false;
@@ -143,7 +162,7 @@ impl FlushDeadline {
         is_due
     }
 
-    /// The statistics were flushed at `now` without a look: they are good for the shortest time that a look is.
+    /// The statistics were flushed at `now` without a sample: the next flush is due after [`FLOOR`].
     pub fn was_flushed(&mut self, now: u64) {
         if self.flushed.is_some() {
             self.flushed = Some((now, 0));

@@ -4,9 +4,9 @@ use std::{fs, path::Path};
 
 use evictd_node::{
     bpf::btf::VMLINUX,
+    cgroup::realtime::probe_realtime,
     proc::{machine, numa, psi::Pressure},
 };
-use evictd_sys::rt::probe_realtime;
 
 use super::{Finding, State};
 

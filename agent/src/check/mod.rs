@@ -298,7 +298,7 @@ fn pinned_guard(config: Option<&Config>, memory: Option<&Built>) -> Finding {
     };
     match trigger.why_not_pinned() {
         Some(reason) => degraded(reason),
-        None => pinned_at(&guard.directory, trigger.unseen()),
+        None => pinned_at(&guard.directory, trigger.unseen_without_agent()),
     }
 }
 

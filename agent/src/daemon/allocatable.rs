@@ -6,7 +6,7 @@ use evictd_config::Config;
 use evictd_engine::{Signal, Threshold};
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
-    memory_scope::{Limits, Scope},
+    memory_scope::{MemoryThresholds, Scope},
     pods::discovery::pods_root,
     proc::machine::has_swap,
 };
@@ -34,7 +34,7 @@ struct Watched {
     /// Its limit, in bytes.
     capacity: u64,
     has_swap: bool,
-    limits: Limits,
+    limits: MemoryThresholds,
 }
 
 impl Allocatable {

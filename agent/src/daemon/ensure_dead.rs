@@ -11,7 +11,7 @@ use std::{
 };
 
 use evictd_node::{cgroup::end::kill_left, pods::table::Entry};
-use evictd_sys::{clock::monotonic_ns, thread::has_ended};
+use evictd_sys::{clock::monotonic_ns, thread::wait_for_end};
 
 use super::eviction_log::PATIENCE;
 
@@ -65,7 +65,7 @@ impl EnsureDead {
     /// Ends the thread when all victims are dead, or after so long without it.
     pub fn stop(self, patience: Duration) {
         drop(self.victims);
-        has_ended(&self.thread, patience);
+        wait_for_end(&self.thread, patience);
     }
 }
 

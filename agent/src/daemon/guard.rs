@@ -3,7 +3,7 @@
 use evictd_config::Config;
 use evictd_node::{
     bpf::pin::{PinDirectory, detach},
-    trigger::memory::{MemoryTrigger, inherit_kills},
+    trigger::memory::{TriggerSet, inherit_kills},
 };
 
 /// The directory of the pins, and whether this agent has pinned its own.
@@ -15,7 +15,7 @@ pub struct Pins {
 
 /// Pins what the fast path has attached; where that cannot be done the log says so, and the pins of an earlier agent still have to
 /// be replaced. `None` where there are none: a configuration that does not want a guard removes the one of an earlier agent.
-pub fn pin(config: &Config, trigger: &mut dyn MemoryTrigger) -> Option<Pins> {
+pub fn pin(config: &Config, trigger: &mut dyn TriggerSet) -> Option<Pins> {
     let guard = &config.pinned_guard;
     let path = PinDirectory::path_of(&guard.directory, &config.state_dir);
     if !guard.enabled || config.shadow {

@@ -11,7 +11,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use evictd_common::drops::Drop;
+use evictd_common::drops::DropCounter;
 use evictd_config::KubeletSource;
 use evictd_cri::Counters;
 use evictd_engine::{Signal, model::settings::MemoryHook};
@@ -63,16 +63,16 @@ pub(super) struct Shown<'a> {
 
 /// What the kernel's programs could not deliver, by counter, as of the last look.
 #[derive(Debug, Default)]
-pub(super) struct Dropped([AtomicU64; Drop::COUNT as usize]);
+pub(super) struct Dropped([AtomicU64; DropCounter::COUNT as usize]);
 
 impl Dropped {
-    pub fn set(&self, which: Drop, value: u64) {
+    pub fn set(&self, which: DropCounter, value: u64) {
         if let Some(slot) = self.0.get(which as usize) {
             slot.store(value, Ordering::Relaxed);
         }
     }
 
-    fn get(&self, which: Drop) -> u64 {
+    fn get(&self, which: DropCounter) -> u64 {
         let slot = self.0.get(which as usize);
         slot.map_or(0, |slot| slot.load(Ordering::Relaxed))
     }

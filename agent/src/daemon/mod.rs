@@ -32,7 +32,7 @@ mod start;
 
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
-use evictd_common::drops::Drop;
+use evictd_common::drops::DropCounter;
 use evictd_config::Config;
 use evictd_engine::{Layout, Signal, history::Recorder, record::NodeState};
 use evictd_fastpath::{Control, Event, EventQueue, FastPath, KilledBy};
@@ -150,7 +150,7 @@ impl Programs {
     }
 
     /// What the programs could not deliver since they were loaded.
-    fn drops(&self, which: Drop) -> u64 {
+    fn drops(&self, which: DropCounter) -> u64 {
         let objects = self.memory.iter().chain(&self.counters);
         objects.filter_map(|object| object.drops(which).ok()).sum()
     }

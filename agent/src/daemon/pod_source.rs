@@ -20,7 +20,7 @@ use evictd_node::{
     cgroup::tree::{descendant_ids, descendants},
     fs::mounts::MountPoints,
     pods::{
-        builder::{Known, PodTableBuilder},
+        builder::{PodTableBuilder, PodUpdate},
         cgroup_name,
         opener::{Opener, Unopened},
         table::{Entry, PodTable},
@@ -214,8 +214,8 @@ impl PodSource {
 }
 
 /// A pod as the API server has it, compared with what is held.
-fn known(cluster: &Cluster, uid: &str, held: Option<&Pod>) -> Known {
-    cluster.with_pod(uid, |pod| Known::new(pod, held))
+fn known(cluster: &Cluster, uid: &str, held: Option<&Pod>) -> PodUpdate {
+    cluster.with_pod(uid, |pod| PodUpdate::new(pod, held))
 }
 
 /// The source of the pods, with its first table, and the state directory.

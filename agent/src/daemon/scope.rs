@@ -6,7 +6,7 @@ use evictd_config::Config;
 use evictd_engine::{Signal, Threshold, ThresholdValue, model::quantity::Quantity};
 use evictd_node::{
     cgroup::memory::{MemoryCgroup, memory_root},
-    memory_scope::{Limits, Scope, ScopeError},
+    memory_scope::{MemoryThresholds, Scope, ScopeError},
     proc::machine::{MemAvailable, memory_total},
 };
 
@@ -106,10 +106,10 @@ pub(super) fn never_met(signal: Signal) -> Threshold {
     }
 }
 
-pub(super) fn limits(threshold: &Threshold, config: &Config, capacity: u64) -> Limits {
+pub(super) fn limits(threshold: &Threshold, config: &Config, capacity: u64) -> MemoryThresholds {
     let signed = i64::try_from(capacity).unwrap_or(i64::MAX);
     let hard = threshold.amount(signed);
-    Limits {
+    MemoryThresholds {
         threshold: hard,
         resolved: threshold.resolved_amount(signed).max(hard),
         // Below nothing there is nothing. From the threshold on the kernel would kill before the agent decides.

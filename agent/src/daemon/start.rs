@@ -23,7 +23,7 @@ use evictd_node::{
     memory_scope::Scope,
     pods::table::Entry,
     trigger::{
-        memory::{self, MemoryTrigger},
+        memory::{self, TriggerSet},
         oom::OomReader,
     },
 };
@@ -275,7 +275,7 @@ fn oom_attributor(scopes: &[Scope]) -> OomAttributor {
 fn load_programs(
     config: &Config,
     scopes: &[Scope],
-) -> Result<(Programs, Box<dyn MemoryTrigger>, MemoryHook), RunError> {
+) -> Result<(Programs, Box<dyn TriggerSet>, MemoryHook), RunError> {
     let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
     let (mut object, built) = memory::load(&cgroups, config.memory_hook, false);
     let mut built = built?;

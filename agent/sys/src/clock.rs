@@ -30,7 +30,7 @@ impl ClockJump {
     }
 }
 
-/// Sleeps, if for any time at all; what the time is then, as of [`monotonic_ns`].
+/// Sleeps for `pause` unless it is zero, and returns the time afterwards, in nanoseconds of CLOCK_MONOTONIC.
 pub fn sleep_then_now(pause: Duration) -> u64 {
     if !pause.is_zero() {
         std::thread::sleep(pause);

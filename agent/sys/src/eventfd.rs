@@ -2,8 +2,10 @@
 
 use std::{
     io,
-    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
 };
+
+use rustix::event::{EventfdFlags, eventfd};
 
 /// An eventfd: wakes the thread that polls it.
 #[derive(Debug)]
@@ -15,39 +17,20 @@ impl EventFd {
     /// # Errors
     /// The system has no descriptor to give.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: takes plain integers; the result is checked.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and has no other owner.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        Ok(Self(eventfd(0, flags)?))
     }
 
     /// Wakes the thread that polls [`Self::fd`].
     pub fn notify(&self) {
-        let one = 1_u64;
-        // SAFETY: writes the eight bytes of a local. It fails only when the counter is full, and then it is readable already.
-        unsafe {
-            libc::write(
-                self.0.as_raw_fd(),
-                (&raw const one).cast(),
-                size_of::<u64>(),
-            )
-        };
+        // It fails only when the counter is full, and then it is readable already.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
     /// Forgets that it was notified.
     pub fn clear(&self) {
-        let mut count = 0_u64;
-        // SAFETY: reads eight bytes into the eight bytes of a local; nothing to read is fine.
-        unsafe {
-            libc::read(
-                self.0.as_raw_fd(),
-                (&raw mut count).cast(),
-                size_of::<u64>(),
-            )
-        };
+        // Nothing to read is fine.
+        let _ = rustix::io::read(&self.0, &mut [0_u8; size_of::<u64>()]);
     }
 
     /// Becomes readable when it was notified.

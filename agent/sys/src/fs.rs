@@ -40,8 +40,8 @@ pub fn replace(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
     }
 }
 
-/// Reads a text of the kernel's in which other users choose the names: commands, directories under mount points. What is not UTF-8 in
-/// it is replaced, so that one such name hides no other line.
+/// Reads a kernel file that may contain names chosen by other users (commands, mount points). Bytes that are not UTF-8 are replaced, so
+/// that one such name does not make the file unreadable.
 ///
 /// # Errors
 /// Not there, or not readable.

@@ -5,9 +5,8 @@ use std::{
     time::Duration,
 };
 
-/// What there is of each descriptor (`revents` of poll(2)), as soon as there is something, or after so much patience; without
-/// a limit when there is none. What is `None` has nothing. An interrupted wait finds nothing: it is over too early,
-/// which is harmless to a caller that looks again.
+/// Waits until one of `fds` is readable, or for `timeout`; `None` waits for ever. Returns `revents` of poll(2) for each, 0 for a `None`
+/// entry. A signal ends the wait early, with zeros.
 pub fn poll<const N: usize>(
     fds: [Option<BorrowedFd<'_>>; N],
     timeout: Option<Duration>,

@@ -1,13 +1,12 @@
-//! Something new for the fast path, and the way back for what it replaces.
+//! Hands a boxed value to a real-time thread and takes the replaced one back to be freed, by pointer exchanges alone.
 
 use std::fmt;
 
 use crossbeam_utils::atomic::AtomicCell;
 
-/// A place for what is new and two for what was used. Each step is one exchange of a pointer or two: in a queue a reader waits for a writer that
-/// has begun and was interrupted, for ever if it was interrupted by the reader, who has real-time priority.
+/// A place for the new value and two for used ones. A queue would not do: its reader can wait for a writer that it has preempted.
 ///
-/// One thread hands over, and one at a time takes.
+/// One thread publishes, and one at a time takes.
 pub struct SwapSlot<T> {
     new: AtomicCell<Option<Box<T>>>,
     used: [AtomicCell<Option<Box<T>>>; 2],
@@ -30,7 +29,7 @@ impl<T> fmt::Debug for SwapSlot<T> {
 }
 
 impl<T> SwapSlot<T> {
-    /// What was not taken yet is replaced. Frees that, and what was given back.
+    /// Replaces what was not taken yet. Frees that, and the used boxes.
     pub fn publish(&self, new: Box<T>) {
         // From here on nothing can be taken, so that at most one is still to be given back: what was taken last has replaced
         // it. The next that can be taken is the new one, and with it comes one more. That makes two, until it is this
@@ -47,7 +46,7 @@ impl<T> SwapSlot<T> {
         self.new.take()
     }
 
-    /// Leaves what was taken, or what it has replaced, to be freed by the sender.
+    /// Leaves a box for the publisher to free.
     pub fn retire(&self, used: Box<T>) {
         let [latest, earlier] = &self.used;
         if let Some(used) = latest.swap(Some(used)) {

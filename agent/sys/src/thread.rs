@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Waits for a thread's end, for so long at most: a call into the kernel may not return. Whether it has ended.
-pub fn has_ended<T>(thread: &JoinHandle<T>, patience: Duration) -> bool {
-    let until = Instant::now() + patience;
+/// Waits for a thread's end, for `timeout` at most: a call into the kernel may not return. Whether it has ended.
+pub fn wait_for_end<T>(thread: &JoinHandle<T>, timeout: Duration) -> bool {
+    let until = Instant::now() + timeout;
     while !thread.is_finished() {
         if Instant::now() >= until {
             return false;

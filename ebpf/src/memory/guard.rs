@@ -8,14 +8,15 @@
 mod reclaim;
 
 use aya_ebpf::{
+    bindings::BPF_NOEXIST,
     helpers::{bpf_get_current_task, bpf_ktime_get_ns, bpf_send_signal},
     macros::map,
     maps::{Array, HashMap},
 };
 use aya_log_ebpf::debug;
 use evictd_common::memory::{
-    ABSENT_AFTER_NS, KernelKill, MAX_SCOPES, MAX_VICTIMS, MemoryTriggerState, PinnedGuard,
-    SLOTS_PER_SCOPE, Victim, VictimKey, slot,
+    ABSENT_AFTER_NS, KernelKillRecord, MAX_SCOPES, MAX_VICTIMS, PinnedGuard, SLOTS_PER_SCOPE,
+    Victim, VictimKey, slot,
 };
 
 use super::{TRIGGER_STATE, TRIGGERS, notify::is_unread};
@@ -25,8 +26,6 @@ use crate::{
 };
 
 const SIGKILL: u32 = 9;
-/// `BPF_NOEXIST`: only a key that is not there yet.
-const NO_EXIST: u64 = 1;
 
 #[map]
 static PINNED_GUARD: Array<PinnedGuard> = Array::with_max_entries(1, 0);
@@ -35,7 +34,8 @@ static PINNED_GUARD: Array<PinnedGuard> = Array::with_max_entries(1, 0);
 static VICTIMS: HashMap<VictimKey, Victim> = HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
 /// The first kill from each pod, by the id of its cgroup: the agent tells of it and ends what is left of the pod.
 #[map]
-static KILLED: HashMap<u64, KernelKill> = HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
+static KILLED: HashMap<u64, KernelKillRecord> =
+    HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
 
 /// The `mem_cgroup` of the current task's pod, if that is one of the victims; else 0.
 #[inline(never)]
@@ -61,8 +61,8 @@ fn rank(scope: u64, cgroup_id: u64) -> u64 {
     unsafe { VICTIMS.get(&key) }.map_or(u64::MAX, |victim| victim.rank)
 }
 
-/// Whether the current task, which is one of this pod's, holds as much memory that only its end gives back as was left. Shared memory
-/// counts as often as it is mapped: no task holds more than is charged to its pod, or than there was.
+/// Whether the current task, one of this pod's, holds at least [`Victim::enough`] pages that only its end gives back. Shared memory
+/// counts once per mapping, so the sum is bounded by [`Victim::most`] and by the pod's charge.
 #[inline(never)]
 fn has_used_up(scope: u64, pod: Address) -> bool {
     let key = VictimKey {
@@ -92,11 +92,10 @@ fn now_ns() -> u64 {
 
 /// Kills the current task, which is one of this pod's.
 #[inline(always)]
-fn kill(state: &mut MemoryTriggerState, scope: u64, cgroup_id: u64) {
+fn kill(scope: u64, cgroup_id: u64) {
     // SAFETY: acts on the current task only.
     if unsafe { bpf_send_signal(SIGKILL) } == 0 {
-        state.kills += 1;
-        let kill = KernelKill {
+        let kill = KernelKillRecord {
             time_ns: now_ns(),
             scope,
         };
@@ -105,14 +104,14 @@ fn kill(state: &mut MemoryTriggerState, scope: u64, cgroup_id: u64) {
             "killed a task of cgroup {} for scope {}", cgroup_id, scope
         );
         // Only the first one from a pod. A map that is full loses what it would tell, and nothing else.
-        let _ = KILLED.insert(&cgroup_id, &kill, NO_EXIST);
+        let _ = KILLED.insert(&cgroup_id, &kill, BPF_NOEXIST.into());
     }
 }
 
 /// Past the floor the first victim dies, whether an agent is there or not, by the task that has used up what was left. An agent moves
 /// the floor with the page cache, and may be late: then the counter is past it although memory is not short.
 #[inline(always)]
-pub fn kill_at_floor(scope: u32, state: &mut MemoryTriggerState) {
+pub fn kill_at_floor(scope: u32) {
     let pod = victim(u64::from(scope));
     let id = cgroup_id(pod).unwrap_or(0);
     if rank(u64::from(scope), id) != 0 || !has_used_up(u64::from(scope), pod) {
@@ -124,12 +123,13 @@ pub fn kill_at_floor(scope: u32, state: &mut MemoryTriggerState) {
     {
         return;
     }
-    kill(state, u64::from(scope), id);
+    kill(u64::from(scope), id);
 }
 
-/// When the agent is stopped or gone: past the threshold as if there were no page cache, a task of a victim dies that has used up by
-/// itself what was left when the agent looked last, and somewhat more for later ranks. `tripped`: a crossing may wait for the
-/// agent.
+/// When the agent is stopped or gone: kills the current task if its pod is a victim, usage is past [`TriggerRecord::full`], and the
+/// task holds at least [`Victim::enough`]. `tripped`: not 0 if a hard threshold is tripped.
+///
+/// [`TriggerRecord::full`]: evictd_common::memory::TriggerRecord::full
 #[inline(never)]
 pub fn stand_in(tripped: u32) {
     let Some(guard) = PINNED_GUARD.get(0) else {
@@ -142,11 +142,9 @@ pub fn stand_in(tripped: u32) {
     }
     for scope in 0..MAX_SCOPES {
         let at = scope * SLOTS_PER_SCOPE + slot::HARD;
-        let (Some(trigger), Some(state)) = (TRIGGERS.get(at), TRIGGER_STATE.get_ptr_mut(at)) else {
+        let (Some(trigger), Some(state)) = (TRIGGERS.get(at), TRIGGER_STATE.get(at)) else {
             return;
         };
-        // SAFETY: as in `check_all`.
-        let state = unsafe { &mut *state };
         let is_late = state.tripped == trigger.generation
             && now.saturating_sub(state.tripped_ns) >= ABSENT_AFTER_NS
             && is_unread(state);
@@ -161,7 +159,7 @@ pub fn stand_in(tripped: u32) {
         }
         let pod = victim(u64::from(scope));
         if pod != 0 && has_used_up(u64::from(scope), pod) {
-            kill(state, u64::from(scope), cgroup_id(pod).unwrap_or(0));
+            kill(u64::from(scope), cgroup_id(pod).unwrap_or(0));
         }
     }
 }

@@ -8,35 +8,24 @@
 use core::ffi::c_void;
 
 use aya_ebpf::{
+    bindings::{
+        BPF_F_CURRENT_CPU, BPF_RB_AVAIL_DATA, BPF_RB_CONS_POS, BPF_RB_FORCE_WAKEUP,
+        BPF_RB_NO_WAKEUP, BPF_RB_PROD_POS,
+    },
     helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_perf_event_output},
     macros::map,
     maps::{Array, PerfEventArray, RingBuf},
 };
 use aya_log_ebpf::debug;
 use evictd_common::{
-    drops::Drop,
-    memory::{
-        MemoryTrigger, MemoryTriggerState, RENOTIFY_AFTER_NS, SLOW_PAGES, TriggerEvent, action,
-    },
+    drops::DropCounter,
+    memory::{RENOTIFY_AFTER_NS, SLOW_PAGES, TriggerEvent, TriggerRecord, TriggerState, action},
 };
 
 use crate::{
     drops,
     kstruct::{Address, cgroup_id, current_memcg},
 };
-
-/// `BPF_RB_NO_WAKEUP`: the record waits until its reader comes by itself.
-const NO_WAKEUP: u64 = 1;
-/// `BPF_RB_FORCE_WAKEUP`: wake the reader even when it has not caught up.
-const FORCE_WAKEUP: u64 = 2;
-/// `BPF_RB_AVAIL_DATA`: bytes that were not read.
-const AVAILABLE_DATA: u64 = 0;
-/// `BPF_RB_CONS_POS`.
-const CONSUMER_POSITION: u64 = 2;
-/// `BPF_RB_PROD_POS`.
-const PRODUCER_POSITION: u64 = 3;
-/// `BPF_F_CURRENT_CPU`.
-const CURRENT_CPU: u64 = 0xffff_ffff;
 
 /// One page: a wake-up is one record, and there are at most as many as slots between two looks of the reader.
 #[map]
@@ -52,20 +41,20 @@ static WAKEUP_PENDING: Array<u32> = Array::with_max_entries(1, 0);
 #[inline(always)]
 pub fn wake(
     slot: u32,
-    trigger: &MemoryTrigger,
-    state: &mut MemoryTriggerState,
+    trigger: &TriggerRecord,
+    state: &mut TriggerState,
     usage: u64,
     charged: Address,
 ) {
     let Some(mut entry) = WAKEUPS.reserve::<TriggerEvent>(0) else {
-        drops::count(Drop::Wakeup);
+        drops::count(DropCounter::Wakeup);
         return;
     };
     // SAFETY: takes no arguments.
     let now = unsafe { bpf_ktime_get_ns() };
     state.woken_ns = now;
     state.tripped_ns = now;
-    state.position = WAKEUPS.query(PRODUCER_POSITION);
+    state.position = WAKEUPS.query(BPF_RB_PROD_POS.into());
     state.tripped = trigger.generation;
     entry.write(TriggerEvent {
         time_ns: now,
@@ -79,10 +68,12 @@ pub fn wake(
         tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
         slot,
     });
-    entry.submit(match trigger.action {
-        action::RECORD_ONLY => NO_WAKEUP,
-        _ => FORCE_WAKEUP,
-    });
+    let flags = match trigger.action {
+        action::RECORD_ONLY => BPF_RB_NO_WAKEUP,
+        // Even where the reader has not caught up.
+        _ => BPF_RB_FORCE_WAKEUP,
+    };
+    entry.submit(flags.into());
     debug!(
         (),
         "slot {} tripped at {} pages, limit {}", slot, usage, trigger.limit
@@ -94,8 +85,14 @@ pub fn wake(
 
 /// Whether the agent has not read the record of a crossing.
 #[inline(always)]
-pub fn is_unread(state: &MemoryTriggerState) -> bool {
-    WAKEUPS.query(CONSUMER_POSITION) < state.position
+pub fn is_unread(state: &TriggerState) -> bool {
+    WAKEUPS.query(BPF_RB_CONS_POS.into()) < state.position
+}
+
+/// Whether the agent has not read some record.
+#[inline(always)]
+fn has_unread() -> bool {
+    WAKEUPS.query(BPF_RB_AVAIL_DATA.into()) != 0
 }
 
 #[inline(always)]
@@ -106,28 +103,23 @@ fn set_wakeup_pending(value: u32) {
     }
 }
 
-/// After a charge of so many pages that the task will be busy clearing them for longer than the agent is given: the next
-/// charge would remind too late. So where it has caused a wake-up whose record no thread has read yet, it wakes the thread that waits
-/// on this CPU now.
+/// Called after a charge of `pages` pages. From [`SLOW_PAGES`] on the task clears pages for longer than [`RENOTIFY_AFTER_NS`], so the
+/// next charge would come too late: if the last record is unread, the thread of this CPU is woken at once.
 #[inline(always)]
 pub fn notify_huge_charge(context: *mut c_void, pages: u64) {
     if pages < SLOW_PAGES || WAKEUP_PENDING.get(0).is_none_or(|pending| *pending == 0) {
         return;
     }
     set_wakeup_pending(0);
-    if WAKEUPS.query(AVAILABLE_DATA) != 0 {
+    if has_unread() {
         wake_here(context);
     }
 }
 
 /// For a trigger that has tripped: where the agent has not come in time, the next charge wakes the thread that waits on this CPU.
-/// How far the charge may go without a look, in pages.
+/// How many pages may be charged without a comparison.
 #[inline(always)]
-pub fn renotify(
-    context: *mut c_void,
-    trigger: &MemoryTrigger,
-    state: &mut MemoryTriggerState,
-) -> u64 {
+pub fn renotify(context: *mut c_void, trigger: &TriggerRecord, state: &mut TriggerState) -> u64 {
     if trigger.action != action::WAKE_LOCAL || state.woken_ns == 0 {
         return u64::MAX;
     }
@@ -136,7 +128,7 @@ pub fn renotify(
     if now.saturating_sub(state.woken_ns) < RENOTIFY_AFTER_NS {
         return 0;
     }
-    if WAKEUPS.query(AVAILABLE_DATA) == 0 {
+    if !has_unread() {
         state.woken_ns = 0;
         return u64::MAX;
     }
@@ -153,5 +145,5 @@ fn wake_here(context: *mut c_void) {
     let data = (&raw mut nothing).cast();
     // SAFETY: the program's own context; a map of the type that the helper wants; eight bytes of the stack. Where no thread
     // waits it answers ENOENT, and where its page is full ENOSPC: then a thread was woken long ago.
-    unsafe { bpf_perf_event_output(context, map, CURRENT_CPU, data, 8) };
+    unsafe { bpf_perf_event_output(context, map, BPF_F_CURRENT_CPU, data, 8) };
 }

@@ -14,9 +14,9 @@ use evictd_engine::{
 };
 use evictd_node::{
     cgroup::swap::FreeSwap,
-    memory_scope::{Accounting, Guard, GuardSource, Limits, MemorySample},
+    memory_scope::{Accounting, Guard, GuardSource, MemorySample, MemoryThresholds},
     proc::machine::MachineMemory,
-    sampling::{self, FlushDeadline, Nearness, Notification, ScopeState},
+    sampling::{self, FlushDeadline, FlushInputs, Nearness, Notification, ScopeState},
 };
 
 use super::{
@@ -73,7 +73,7 @@ fn accounting(world: &World<'_>) -> Accounting {
     };
     Accounting {
         capacity: world.incident.capacity,
-        limits: Limits {
+        limits: MemoryThresholds {
             threshold,
             resolved,
             floor: None,
@@ -81,7 +81,7 @@ fn accounting(world: &World<'_>) -> Accounting {
         is_machine,
         is_limited: !is_machine,
         is_root: is_machine,
-        reclaimable_cache: false,
+        counts_active_file: false,
         guard: Some(Guard {
             source,
             amount: GUARD,
@@ -133,8 +133,13 @@ impl Evictd {
         } = self.sample.shortage;
         let (fastest, capacity) = (world.incident.fastest, world.incident.capacity);
         let free = capacity.saturating_sub(reading.usage);
-        let left = room.at_once.saturating_sub(threshold);
-        if self.flush.is_due(world.now, free, threshold, left, fastest) {
+        let inputs = FlushInputs {
+            free,
+            threshold,
+            left: room.at_once.saturating_sub(threshold),
+            growth: fastest,
+        };
+        if self.flush.is_due(world.now, inputs) {
             return (world.read_flushed(), 0);
         }
         let missing = reading.usage.saturating_sub(reading.listed);
@@ -440,7 +445,7 @@ impl<'a> Strategy<'a> for Evictd {
         }
         // As `ScopeMonitor::arm`; what the machine lacks besides is counted as used.
         let lacking = self.sample.usage - self.sample.usage.min(world.read().usage);
-        let limit = accounting(world).usage_limit(threshold, self.sample.reclaimable_cache);
+        let limit = accounting(world).usage_limit(threshold, self.sample.discounted);
         let limit = limit.saturating_sub(lacking + 1);
         self.trigger = (world.incident.has_program && !self.pressed).then_some(limit as f64);
     }

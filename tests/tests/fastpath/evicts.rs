@@ -4,7 +4,7 @@ use std::{fs::File, os::unix::fs::MetadataExt as _, thread};
 
 use evictd_engine::pace::MONITORING_INTERVAL_NS;
 use evictd_fastpath::{Event, KilledBy};
-use evictd_sys::rt::set_sched_fifo;
+use evictd_node::cgroup::realtime::set_sched_fifo;
 use evictd_tests::{node::Options, prelude::*};
 
 /// A hog at full speed among pods of every class: the kubelet's order says who goes, and only that one goes.

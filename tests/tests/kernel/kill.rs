@@ -10,10 +10,13 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use evictd_node::cgroup::{
-    end::{end_gracefully, kill_left, kill_until_empty},
-    kill::CgroupKiller,
-    members::{KillResult, signal_members},
+use evictd_node::{
+    cgroup::{
+        end::{end_gracefully, kill_left, kill_until_empty},
+        kill::CgroupKiller,
+        members::{KillResult, signal_members},
+    },
+    proc::pidfd::Signal,
 };
 use evictd_tests::prelude::*;
 
@@ -74,7 +77,7 @@ fn idle(cgroup: &Path) -> Hog {
 /// Signals what `listed` says at the first time, if it is in the cgroup when it is listed again.
 fn kill_listed(cgroup: &Path, listed: impl Fn() -> Vec<i32>) -> KillResult {
     let first = Cell::new(true);
-    signal_members(libc::SIGKILL, &|each| {
+    signal_members(Signal::KILL, &|each| {
         let pids = match first.replace(false) {
             true => listed(),
             false => list(cgroup),

@@ -4,14 +4,14 @@ use aya::util::KernelVersion;
 use evictd_node::{
     cgroup::memory::Version,
     trigger::memory::{
-        ANY_SLOT, Action, Direction, KernelVictim, MemoryTrigger, Trigger, TriggerEvent, build,
-        load, page_size, slot, slot_of,
+        ANY_SLOT, Action, Direction, KernelVictim, Trigger, TriggerEvent, TriggerSet, build, load,
+        page_size, slot, slot_of,
     },
 };
 use evictd_tests::prelude::*;
 
-fn wait_for_trip(trigger: &mut dyn MemoryTrigger, timeout: Duration) -> Option<TriggerEvent> {
-    wait_for(timeout, || trigger.next())
+fn wait_for_trip(trigger: &mut dyn TriggerSet, timeout: Duration) -> Option<TriggerEvent> {
+    wait_for(timeout, || trigger.next_crossing())
 }
 
 const UP_TO_100_MIB: Trigger = Trigger {
@@ -32,7 +32,7 @@ fn crosses_on(hook: MemoryHook) {
 
     let mut hog = Hog::start(&pod, &["--mib", "160", "--wait"]).unwrap();
     assert!(
-        trigger.next().is_none(),
+        trigger.next_crossing().is_none(),
         "far below the limit nothing trips"
     );
     let (before, t0) = (scope.usage().unwrap(), monotonic_ns());
@@ -72,7 +72,10 @@ fn crosses_on(hook: MemoryHook) {
     }
     std::thread::sleep(Duration::from_millis(50));
     if hook != MemoryHook::Eventfd {
-        assert!(trigger.next().is_none(), "a wire trips once per arming");
+        assert!(
+            trigger.next_crossing().is_none(),
+            "a wire trips once per arming"
+        );
     }
 
     let usage = if trip.slot == ANY_SLOT {
@@ -96,7 +99,10 @@ fn crosses_on(hook: MemoryHook) {
     let mut second = Hog::start(&pod, &["--mib", "10"]).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     assert!(second.is_alive());
-    assert!(trigger.next().is_none(), "the old limit is forgotten");
+    assert!(
+        trigger.next_crossing().is_none(),
+        "the old limit is forgotten"
+    );
     matrix("memory.available", &hook.to_string(), &detail);
 }
 
@@ -161,9 +167,9 @@ fn comes_back_on(hook: MemoryHook) {
     if hook == MemoryHook::Eventfd {
         // Its thresholds stay armed, and one that is past its limit rings when it has been registered.
         wait_for_trip(&mut *trigger, SOON).expect("the rising one is past");
-        while trigger.next().is_some() {}
+        while trigger.next_crossing().is_some() {}
     } else {
-        assert!(trigger.next().is_none(), "it is still above");
+        assert!(trigger.next_crossing().is_none(), "it is still above");
     }
     drop(hog);
     // Hooks that see charges alone trip with the next one.

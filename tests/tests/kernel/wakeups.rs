@@ -10,7 +10,7 @@ use std::{
 
 use evictd_node::trigger::{
     hook::HookUnavailable,
-    memory::{Action, Direction, MemoryTrigger, Trigger, build},
+    memory::{Action, Direction, Trigger, TriggerSet, build},
 };
 use evictd_sys::poll::poll;
 use evictd_tests::{cpus, prelude::*};
@@ -68,7 +68,7 @@ impl Sleeper {
 struct Crossing {
     scope: TestCgroup,
     pod: PathBuf,
-    trigger: Box<dyn MemoryTrigger>,
+    trigger: Box<dyn TriggerSet>,
     _object: BpfObject,
 }
 
@@ -156,7 +156,7 @@ impl Crossing {
     }
 
     fn is_told_once(&mut self) -> bool {
-        self.trigger.next().is_some() && self.trigger.next().is_none()
+        self.trigger.next_crossing().is_some() && self.trigger.next_crossing().is_none()
     }
 }
 

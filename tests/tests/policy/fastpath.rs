@@ -5,7 +5,7 @@ use evictd_engine::{
     permit::{LastResort, Permission},
 };
 use evictd_fastpath::{Event, FastPathSettings};
-use evictd_node::{memory_scope::Limits, pods::table::PodTable};
+use evictd_node::{memory_scope::MemoryThresholds, pods::table::PodTable};
 use evictd_tests::{node::Options, prelude::*};
 
 /// Waits until a cgroup holds so much: hogs have their memory before the first look.
@@ -163,7 +163,7 @@ fn shadow_mode_is_held_back_by_limits_that_live_mode_finds_unused() {
     let mib = |amount: u64| amount * MIB;
     watched.control.send_settings(FastPathSettings {
         capacity: mib(512),
-        limits: Limits {
+        limits: MemoryThresholds {
             threshold: mib(400),
             resolved: mib(400),
             floor: None,

@@ -11,7 +11,7 @@ use crate::shell::{cargo, output};
 /// what each owns. A crate that is not here may import whatever it likes.
 const LAYERS: &str = "\
 evictd-common: | aya
-evictd-sys: | crossbeam-utils libc thiserror
+evictd-sys: | crossbeam-utils libc rustix thiserror
 evictd-engine: | serde thiserror
 evictd-config: engine | ipnet jiff json-patch serde serde-saphyr serde_json serde_path_to_error thiserror
 evictd-node: common engine sys | aya aya-log libc log rustix serde serde_json thiserror tracing triple_buffer

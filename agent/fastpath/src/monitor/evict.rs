@@ -105,7 +105,7 @@ impl MemoryMonitor {
     /// Takes note of pods from which the kernel has killed by itself: what is left of them is killed, and they are evicted pods
     /// like others.
     pub(crate) fn take_kernel_kills(&mut self, now: u64) {
-        while let Some(kill) = self.setup.trigger.next_kill() {
+        while let Some(kill) = self.setup.trigger.next_kernel_kill() {
             let mut entries = self.setup.table.entries.iter();
             let position = entries.position(|e| e.memory.id() == kill.cgroup_id);
             let entry = position.and_then(|position| self.setup.table.entries.get(position));

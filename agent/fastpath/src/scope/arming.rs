@@ -3,8 +3,7 @@
 use std::io;
 
 use evictd_node::trigger::memory::{
-    Action, Direction, MemoryTrigger, SLOTS_PER_SCOPE, Trigger, batch_bytes, page_size, slot,
-    slot_of,
+    Action, Direction, SLOTS_PER_SCOPE, Trigger, TriggerSet, batch_bytes, page_size, slot, slot_of,
 };
 
 use super::{ScopeMonitor, ScopeTriggers};
@@ -18,11 +17,7 @@ fn batch() -> u64 {
 
 impl ScopeMonitor {
     /// Arms every slot for the first time.
-    pub(crate) fn settle(
-        &mut self,
-        trigger: &mut dyn MemoryTrigger,
-        floor: bool,
-    ) -> io::Result<()> {
+    pub(crate) fn settle(&mut self, trigger: &mut dyn TriggerSet, floor: bool) -> io::Result<()> {
         self.sample = self.scope.sample()?;
         for slot in 0..SLOTS_PER_SCOPE {
             self.set(trigger, slot, Trigger::DISABLED)?;
@@ -33,7 +28,7 @@ impl ScopeMonitor {
     /// The threshold is not met: sets the triggers anew where their limits have moved.
     pub(crate) fn keep(
         &mut self,
-        trigger: &mut dyn MemoryTrigger,
+        trigger: &mut dyn TriggerSet,
         triggers: &ScopeTriggers,
         was_pressed: bool,
         floor: bool,
@@ -60,7 +55,7 @@ impl ScopeMonitor {
     /// not where the kubelet's formula counts page cache. It follows while the threshold is met, too.
     pub(crate) fn follow_floor(
         &mut self,
-        trigger: &mut dyn MemoryTrigger,
+        trigger: &mut dyn TriggerSet,
         floor: bool,
     ) -> io::Result<()> {
         let Some(offset) = self.offset_on(trigger) else {
@@ -69,7 +64,7 @@ impl ScopeMonitor {
         let limits = self.scope.limits();
         let limit = limits.floor.filter(|_| floor).map_or(u64::MAX, |floor| {
             let ahead = floor.saturating_add(batch()).min(limits.threshold);
-            let discounted = self.sample.reclaimable_cache.max(self.sample.reclaimable);
+            let discounted = self.sample.discounted.max(self.sample.reclaimable);
             // Where something can be swapped out, the usage stays at its limit and grows no further.
             let swap = self.sample.shortage.room.swap;
             self.scope
@@ -93,7 +88,7 @@ impl ScopeMonitor {
     }
 
     /// Nothing is left to do: arms the trigger of the recovery.
-    pub(crate) fn await_recovery(&mut self, trigger: &mut dyn MemoryTrigger) -> io::Result<()> {
+    pub(crate) fn await_recovery(&mut self, trigger: &mut dyn TriggerSet) -> io::Result<()> {
         let Some(offset) = self.offset_on(trigger) else {
             return Ok(());
         };
@@ -128,20 +123,20 @@ impl ScopeMonitor {
     }
 
     /// Whether a crossing trips a trigger, once the hook is attached.
-    pub(crate) fn is_armed(&self, trigger: &dyn MemoryTrigger) -> bool {
+    pub(crate) fn is_armed(&self, trigger: &dyn TriggerSet) -> bool {
         self.offset_on(trigger).is_some()
     }
 
-    fn set(&self, trigger: &mut dyn MemoryTrigger, slot: u32, new: Trigger) -> io::Result<()> {
+    fn set(&self, trigger: &mut dyn TriggerSet, slot: u32, new: Trigger) -> io::Result<()> {
         trigger.arm(slot_of(self.index, slot), new)
     }
 
     /// Whether the usage counter and the usage differ, so that their offset has to be known.
-    fn is_calibrated(&self, trigger: &dyn MemoryTrigger) -> bool {
+    fn is_calibrated(&self, trigger: &dyn TriggerSet) -> bool {
         self.scope.is_machine() && trigger.has_program()
     }
 
-    fn offset_on(&self, trigger: &dyn MemoryTrigger) -> Option<i64> {
+    fn offset_on(&self, trigger: &dyn TriggerSet) -> Option<i64> {
         match self.offset {
             None if self.is_calibrated(trigger) => None,
             known => Some(known.unwrap_or(0)),
@@ -152,7 +147,7 @@ impl ScopeMonitor {
     /// sets the triggers anew with the answer.
     fn calibrate(
         &mut self,
-        trigger: &mut dyn MemoryTrigger,
+        trigger: &mut dyn TriggerSet,
         counter: Option<u64>,
         floor: bool,
     ) -> io::Result<()> {
@@ -174,13 +169,13 @@ impl ScopeMonitor {
 
     fn limit(&self, amount: u64, offset: i64) -> u64 {
         self.scope
-            .usage_limit(amount, self.sample.reclaimable_cache)
+            .usage_limit(amount, self.sample.discounted)
             .saturating_add_signed(offset)
     }
 
     /// Whether the threshold's limit has moved by enough to set the triggers anew: by a page close to the threshold, where a batch too far
     /// would be too late.
-    fn limit_has_moved(&self, trigger: &dyn MemoryTrigger) -> bool {
+    fn limit_has_moved(&self, trigger: &dyn TriggerSet) -> bool {
         let limit = self.limit(self.scope.limits().threshold, 0);
         let enough = match trigger.has_program() && self.distance() <= self.spin_window {
             true => page_size(),
@@ -190,11 +185,11 @@ impl ScopeMonitor {
     }
 
     /// Whether the usage is so far from the spin window that its trigger would not trip at once again.
-    fn has_left_spin_window(&self, trigger: &dyn MemoryTrigger) -> bool {
+    fn has_left_spin_window(&self, trigger: &dyn TriggerSet) -> bool {
         trigger.has_program() && !self.spin_armed && self.distance() > self.spin_window * 3 / 2
     }
 
-    fn arm(&mut self, trigger: &mut dyn MemoryTrigger, floor: bool) -> io::Result<()> {
+    fn arm(&mut self, trigger: &mut dyn TriggerSet, floor: bool) -> io::Result<()> {
         let Some(offset) = self.offset_on(trigger) else {
             return self.calibrate(trigger, None, floor);
         };

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use evictd_sys::thread::has_ended;
+use evictd_sys::thread::wait_for_end;
 
 use super::{MitigationAction, MitigationRequest, MitigationWorker, StepEffect};
 
@@ -134,7 +134,7 @@ impl MitigationThreads {
     pub fn stop(self, patience: Duration) {
         let _ = self.throttle.try_send(Job::Save);
         drop((self.throttle, self.release, self.reclaim));
-        has_ended(&self.throttling, patience);
+        wait_for_end(&self.throttling, patience);
     }
 }
 

@@ -3,29 +3,18 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-/// `BPF_RAW_TRACEPOINT_OPEN` of `enum bpf_cmd`; for a BTF-typed program the place is the one it was loaded for.
-const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
-
-/// The part of `union bpf_attr` that this command reads.
-#[repr(C)]
-struct Attributes {
-    name: u64,
-    prog_fd: u32,
-    padding: u32,
-}
+use super::syscall;
 
 /// An attached program; detached when dropped.
 #[derive(Debug)]
-pub struct TracingLink {
-    fd: OwnedFd,
-}
+pub struct TracingLink(OwnedFd);
 
 impl AsFd for TracingLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.0.as_fd()
     }
 }
 
@@ -35,28 +24,6 @@ impl TracingLink {
     /// # Errors
     /// What `bpf(2)` answers.
     pub fn attach(program: &OwnedFd) -> io::Result<Self> {
-        let attributes = Attributes {
-            name: 0,
-            // A descriptor is never negative.
-            prog_fd: program.as_raw_fd().cast_unsigned(),
-            padding: 0,
-        };
-        // SAFETY: the attributes outlive the call, and their size is given with them.
-        let fd = unsafe {
-            libc::syscall(
-                libc::SYS_bpf,
-                RAW_TRACEPOINT_OPEN,
-                &raw const attributes,
-                size_of::<Attributes>(),
-            )
-        };
-        match i32::try_from(fd) {
-            Ok(fd) if fd >= 0 => {
-                // SAFETY: the descriptor is new and has no other owner.
-                let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                Ok(Self { fd })
-            }
-            _ => Err(io::Error::last_os_error()),
-        }
+        syscall::attach(program.as_fd()).map(Self)
     }
 }

@@ -8,4 +8,5 @@ pub(crate) mod offsets;
 pub mod perf_wakeup;
 pub mod pin;
 pub(crate) mod ring;
+mod syscall;
 pub(crate) mod tracefs;

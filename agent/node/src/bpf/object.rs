@@ -58,14 +58,11 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text.trim_end_matches(". Verifier output:").to_owned()
 }
 
-/// The errno behind aya's error: made without allocating, because the fast path may meet it.
+/// The errno behind aya's error; EINVAL's kind for what is not the kernel's. The fast path may meet it: nothing is allocated or logged.
 pub(crate) fn os_error(error: MapError) -> std::io::Error {
     match error {
         MapError::SyscallError(e) => e.io_error,
-        other => {
-            tracing::debug!(error = %chain(&other), "map");
-            std::io::ErrorKind::InvalidInput.into()
-        }
+        _ => std::io::ErrorKind::InvalidInput.into(),
     }
 }
 
@@ -212,9 +209,8 @@ impl BpfObject {
     /// # Errors
     /// The kernel's reason, with the verifier's last words where it gave any.
     pub fn attach(&mut self, program: &ProgramSpec) -> Result<(), String> {
-        // To be told so after half a second of the verifier's work would only make the start longer.
-        if matches!(program.attach_point, AttachPoint::Kprobe(_)) && !Path::new(KPROBES).exists() {
-            return Err(format!("this kernel has no kprobes: no {KPROBES}"));
+        if matches!(program.attach_point, AttachPoint::Kprobe(_)) {
+            require_kprobes()?;
         }
         let missing = || {
             format!(
@@ -237,9 +233,7 @@ impl BpfObject {
         if KernelVersion::current().is_ok_and(|version| version < KernelVersion::new(5, 15, 0)) {
             return self.attach(program).map(|()| None);
         }
-        if !Path::new(KPROBES).exists() {
-            return Err(format!("this kernel has no kprobes: no {KPROBES}"));
-        }
+        require_kprobes()?;
         let (Some(Program::KProbe(kprobe)), AttachPoint::Kprobe(function)) =
             (self.ebpf.program_mut(program.name), program.attach_point)
         else {
@@ -341,6 +335,14 @@ impl BpfObject {
     pub fn events(&mut self, name: &'static str) -> Result<PerfEventArray<MapData>, ObjectError> {
         let map = self.map(name)?;
         PerfEventArray::try_from(map).map_err(|e| ObjectError::Map(name, e))
+    }
+}
+
+/// Before a kprobe is loaded: to be told so after half a second of the verifier's work would only make the start longer.
+fn require_kprobes() -> Result<(), String> {
+    match Path::new(KPROBES).exists() {
+        true => Ok(()),
+        false => Err(format!("this kernel has no kprobes: no {KPROBES}")),
     }
 }
 

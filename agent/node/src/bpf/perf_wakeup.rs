@@ -12,9 +12,10 @@ use aya::maps::{
 };
 use evictd_sys::poll::poll;
 
-/// One CPU's event: becomes readable when that CPU charges and no thread has read an
-/// [`Action::WakeLocal`](crate::trigger::memory::Action::WakeLocal) in time. Its reader is woken from there, and without another CPU's help if it
-/// is tied to that one.
+/// The perf event of one CPU. Readable when that CPU charges while an [`Action::WakeLocal`] is unread. Its reader should be pinned to the
+/// same CPU, to be woken without another CPU's help.
+///
+/// [`Action::WakeLocal`]: crate::trigger::memory::Action::WakeLocal
 pub struct LocalWakeup {
     event: PerfEventArrayBuffer<MapData>,
 }

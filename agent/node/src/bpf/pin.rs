@@ -6,28 +6,16 @@
 use std::{
     ffi::CString,
     fs, io,
-    mem::MaybeUninit,
-    os::{
-        fd::{AsRawFd as _, BorrowedFd},
-        unix::ffi::OsStrExt as _,
-    },
+    os::{fd::BorrowedFd, unix::ffi::OsStrExt as _},
     path::{Path, PathBuf},
 };
 
 use evictd_sys::{clock::monotonic_ns, fs::PathError};
 
-/// `BPF_OBJ_PIN` of `enum bpf_cmd`.
-const OBJ_PIN: libc::c_int = 6;
+use super::syscall;
+
 /// `BPF_FS_MAGIC`.
 const BPF_FS: u64 = 0xcafe_4a11;
-
-/// The part of `union bpf_attr` that this command reads.
-#[repr(C)]
-struct Attributes {
-    path: u64,
-    fd: u32,
-    flags: u32,
-}
 
 /// Why nothing can be pinned in a directory.
 #[derive(Debug, thiserror::Error)]
@@ -79,25 +67,7 @@ impl PinDirectory {
     /// What `bpf(2)` answers; EPERM and EINVAL for what this kernel cannot pin.
     pub fn pin(&self, object: BorrowedFd<'_>, name: &str) -> io::Result<()> {
         let path = CString::new(self.path_for(name).as_os_str().as_bytes())?;
-        let attributes = Attributes {
-            path: path.as_ptr().addr() as u64,
-            // A descriptor is never negative.
-            fd: object.as_raw_fd().cast_unsigned(),
-            flags: 0,
-        };
-        // SAFETY: the attributes and the path outlive the call, and their size is given with them.
-        let done = unsafe {
-            libc::syscall(
-                libc::SYS_bpf,
-                OBJ_PIN,
-                &raw const attributes,
-                size_of::<Attributes>(),
-            )
-        };
-        match done {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        syscall::pin(object, &path)
     }
 
     /// Where an object of this agent is pinned.
@@ -156,16 +126,8 @@ pub fn detach(path: &Path) -> Result<Vec<PathBuf>, PathError> {
 pub fn require_bpffs(path: &Path) -> Result<(), PinError> {
     let mut ancestors = path.ancestors().skip_while(|a| !a.exists());
     let existing = ancestors.next().unwrap_or(Path::new("/"));
-    let name = CString::new(existing.as_os_str().as_bytes())
-        .map_err(|e| PathError::at(existing)(e.into()))?;
-    let mut found = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the name ends with a zero, and the buffer has the size that the call fills.
-    if unsafe { libc::statfs(name.as_ptr(), found.as_mut_ptr()) } != 0 {
-        return Err(PathError::at(existing)(io::Error::last_os_error()).into());
-    }
-    // SAFETY: filled by the call.
-    let kind = unsafe { found.assume_init() }.f_type;
-    match u64::try_from(kind) {
+    let found = rustix::fs::statfs(existing).map_err(|e| PathError::at(existing)(e.into()))?;
+    match u64::try_from(found.f_type) {
         Ok(BPF_FS) => Ok(()),
         _ => Err(PinError::NoBpffs(path.to_owned())),
     }

@@ -7,7 +7,7 @@ pub(crate) fn next_record<T: aya::Pod>(ring: &mut RingBuf<MapData>) -> Option<T>
     loop {
         let item = ring.next()?;
         if item.len() == size_of::<T>() {
-            // SAFETY: Pod: every pattern of its bytes is one, and there are as many as it has.
+            // SAFETY: `T: Pod`, so any bytes are a value; the record has exactly `size_of::<T>()` bytes.
             return Some(unsafe { std::ptr::read_unaligned(item.as_ptr().cast()) });
         }
     }

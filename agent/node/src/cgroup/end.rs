@@ -6,13 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_sys::{
-    fs::{PathError, is_gone},
-    rt::v1_root,
-};
+use evictd_sys::fs::{PathError, is_gone};
 
 use super::kill::CgroupKiller;
-use crate::{cgroup::tree::descendants, proc::pidfd::Pidfd};
+use crate::{
+    cgroup::{hierarchy::v1_root, tree::descendants},
+    proc::pidfd::{Pidfd, Signal},
+};
 
 /// Why a pod is not dead.
 #[derive(Debug, thiserror::Error)]
@@ -32,14 +32,14 @@ pub enum KillError {
 
 /// Kills until nothing is left in the cgroup and below, groups that appear meanwhile included; helps the kernel to
 /// free the memory (`process_mrelease`, 5.15+). For threads that may take their time.
-pub fn kill_until_empty(path: &Path, patience: Duration) -> Result<(), KillError> {
+pub fn kill_until_empty(path: &Path, timeout: Duration) -> Result<(), KillError> {
     let start = Instant::now();
     loop {
         let killer = match CgroupKiller::open(path) {
             Ok(killer) => killer,
             Err(e) if is_gone(&e.source) => return Ok(()),
             // No descriptor is left: others close theirs in time.
-            Err(e) if is_lacking(&e.source) && start.elapsed() < patience => {
+            Err(e) if is_lacking(&e.source) && start.elapsed() < timeout => {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             }
@@ -54,10 +54,10 @@ pub fn kill_until_empty(path: &Path, patience: Duration) -> Result<(), KillError
             return Ok(());
         }
         thaw(path);
-        if start.elapsed() > patience {
+        if start.elapsed() > timeout {
             return Err(KillError::Survivors {
                 path: path.to_owned(),
-                after: patience,
+                after: timeout,
             });
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -102,7 +102,7 @@ pub fn kill_left(path: &Path, signalled: u64) -> Result<bool, PathError> {
 ///
 /// # Errors
 /// See [`kill_until_empty`].
-pub fn end_gracefully(path: &Path, grace: Duration, patience: Duration) -> Result<(), KillError> {
+pub fn end_gracefully(path: &Path, grace: Duration, timeout: Duration) -> Result<(), KillError> {
     let end = Instant::now() + grace;
     let mut asked = false;
     loop {
@@ -113,13 +113,13 @@ pub fn end_gracefully(path: &Path, grace: Duration, patience: Duration) -> Resul
         };
         if !std::mem::replace(&mut asked, true) {
             // Those that refuse are killed when their time is over, and the refusal is told then.
-            pod.signal(libc::SIGTERM);
+            pod.signal(Signal::TERM);
         }
         if pod.is_empty() {
             return Ok(());
         }
         if Instant::now() >= end {
-            return kill_until_empty(path, patience);
+            return kill_until_empty(path, timeout);
         }
         std::thread::sleep(Duration::from_millis(10));
     }

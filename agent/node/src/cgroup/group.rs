@@ -8,7 +8,7 @@ use std::{
     io,
     mem::MaybeUninit,
     os::{
-        fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, RawFd},
+        fd::{AsFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, RawFd},
         unix::fs::{FileExt as _, OpenOptionsExt as _},
     },
     path::Path,
@@ -19,7 +19,7 @@ use evictd_sys::fs::{PathError, is_gone};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, openat};
 
 use super::members::{KillResult, signal_members};
-use crate::cgroup::memory::Version;
+use crate::{cgroup::memory::Version, proc::pidfd::Signal};
 
 /// One cgroup of a pod.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Group {
 
     /// Opens the file once more, with the descriptor in reserve if there is no other one.
     fn open_anew(&self, reserve: Option<File>, held: &Slot) -> io::Result<File> {
-        let opened = self.open_procs();
+        let opened = open_procs(self.dir.as_fd());
         let is_lacking = |e: &io::Error| {
             let errno = e.raw_os_error();
             reserve.is_some() && matches!(errno, Some(libc::EMFILE | libc::ENFILE))
@@ -90,7 +90,7 @@ impl Group {
         match opened {
             Err(e) if is_lacking(&e) => {
                 drop(reserve);
-                self.open_procs()
+                open_procs(self.dir.as_fd())
             }
             opened => {
                 if let Some(file) = reserve {
@@ -101,29 +101,13 @@ impl Group {
         }
     }
 
-    fn open_procs(&self) -> io::Result<File> {
-        // SAFETY: a held directory and a C string.
-        let fd = unsafe {
-            libc::openat(
-                self.dir.as_raw_fd(),
-                c"cgroup.procs".as_ptr(),
-                libc::O_RDONLY | libc::O_CLOEXEC,
-            )
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and has no other owner.
-        Ok(unsafe { File::from_raw_fd(fd) })
-    }
-
     /// Sends a signal once to every process in the group. Does not allocate.
-    pub(super) fn signal(&self, signal: i32) -> KillResult {
+    pub(super) fn signal(&self, signal: Signal) -> KillResult {
         signal_members(signal, &|each| self.for_each(each))
     }
 
     /// The same in the groups that are below it now as well, whether they were there when it was opened or not.
-    pub(super) fn signal_tree(&self, signal: i32) -> KillResult {
+    pub(super) fn signal_tree(&self, signal: Signal) -> KillResult {
         let mut round = KillResult::EMPTY;
         let walked = walk(self.dir.as_fd(), DEEPEST, &mut |group| {
             round.add(signal_members(signal, &|each| list(group, each)));
@@ -170,10 +154,14 @@ impl Group {
 /// Groups within each other that are looked through: a container runtime makes one or two, systemd in a container some more.
 const DEEPEST: usize = 8;
 
+fn open_procs(group: BorrowedFd<'_>) -> io::Result<File> {
+    let procs = openat(group, c"cgroup.procs", OFlags::CLOEXEC, Mode::empty())?;
+    Ok(procs.into())
+}
+
 /// Calls `each` for every process that is in a group now.
 fn list(group: BorrowedFd<'_>, each: &mut dyn FnMut(i32)) -> io::Result<()> {
-    let procs = openat(group, c"cgroup.procs", OFlags::CLOEXEC, Mode::empty())?;
-    match for_each_pid(&File::from(procs), each) {
+    match for_each_pid(&open_procs(group)?, each) {
         // A threaded group.
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
         read => read,

@@ -1,4 +1,4 @@
-//! Where cgroups lie below a mount of their hierarchy, by the paths that the kernel's events have.
+//! Mounted hierarchies: where the root of one of v1 is, and where cgroups lie below a mount by the paths that the kernel's events have.
 
 use std::{
     fs,
@@ -9,16 +9,16 @@ use std::{
 /// The id of every hierarchy's real root: the first one that is given away (`kernfs_create_root`).
 const REAL_ROOT: u64 = 1;
 
-/// A mounted hierarchy. The kernel tells paths from the real root; what is mounted may lie below it: in a container that plays
-/// a node it is the container's cgroup.
+/// A mounted hierarchy. Event paths start at the hierarchy's real root; the mount may show only a part below it (a container that plays
+/// a node).
 #[derive(Debug)]
 pub struct MountedHierarchy {
     mount: PathBuf,
-    /// The path of what is mounted, as the kernel tells it; `None` while no event has shown it.
+    /// The path of what is mounted, as events have it; `None` while no event has shown it.
     mounted: Option<PathBuf>,
 }
 
-/// Where a cgroup lies that an event tells of.
+/// Where the cgroup of an event lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// At this path below the mount.
@@ -44,8 +44,7 @@ impl MountedHierarchy {
         &self.mount
     }
 
-    /// Finds the cgroup with this id and this path, which has no leading slash. The first one that is there shows how much of all paths
-    /// precedes the mount.
+    /// Finds the cgroup with this id and event path, which has no leading slash. The first one found tells the prefix that all paths have.
     pub fn locate(&mut self, path: &Path, id: u64) -> Place {
         if let Some(mounted) = &self.mounted {
             return match path.strip_prefix(mounted) {
@@ -65,6 +64,13 @@ impl MountedHierarchy {
         }
         Place::Unknown
     }
+}
+
+/// The root of the hierarchy of cgroup v1 that a cgroup is in; `None` on v2, and where the root is not mounted.
+pub(super) fn v1_root(cgroup: &Path) -> Option<&Path> {
+    // Only a root has one (cgroup_base_files of `kernel/cgroup/cgroup-v1.c`).
+    let is_root = |dir: &&Path| dir.join("release_agent").exists();
+    cgroup.ancestors().find(is_root)
 }
 
 #[cfg(test)]

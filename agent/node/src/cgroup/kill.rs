@@ -23,7 +23,7 @@ use super::group::Group;
 use crate::{
     cgroup::{memory::Version, tree::descendants},
     kernfile::open_primed,
-    proc::process,
+    proc::{pidfd::Signal, process},
 };
 
 pub use super::members::KillResult;
@@ -106,12 +106,12 @@ impl CgroupKiller {
                 Err(e) => Err(e),
             };
         }
-        let mut round = self.signal(libc::SIGKILL);
+        let mut round = self.signal(Signal::KILL);
         if round == KillResult::EMPTY
             && let Some(pod) = self.groups.first()
         {
             // A container may have been started again since: its cgroup is another one.
-            let below = pod.signal_tree(libc::SIGKILL);
+            let below = pod.signal_tree(Signal::KILL);
             // Where nothing can be looked at (no descriptor is left), the groups that are held open have the say.
             if !below.empty {
                 round = below;
@@ -123,7 +123,7 @@ impl CgroupKiller {
     }
 
     /// Sends a signal once to every process that is there, one by one, whatever is refused meanwhile. Does not allocate.
-    pub(super) fn signal(&self, signal: i32) -> KillResult {
+    pub(super) fn signal(&self, signal: Signal) -> KillResult {
         let mut round = KillResult::EMPTY;
         for group in &self.groups {
             round.add(group.signal(signal));
@@ -169,7 +169,7 @@ impl CgroupKiller {
         }
         let mut round = KillResult::EMPTY;
         for group in killed {
-            round.add(group.signal(libc::SIGKILL));
+            round.add(group.signal(Signal::KILL));
         }
         round.or_refusal().map(drop)
     }

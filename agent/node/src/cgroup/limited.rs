@@ -34,13 +34,13 @@ pub struct BelowLimit {
 }
 
 impl LimitedCgroups {
-    /// Of these directories. What vanishes meanwhile is left out.
+    /// Opens those of `dirs` that have a limit; one that vanishes is left out.
     pub fn of(dirs: &[PathBuf], version: Version) -> Self {
         let open = |dir: &PathBuf| LimitedCgroup::open(dir, version);
         Self(dirs.iter().filter_map(open).collect())
     }
 
-    /// Those without another one below them.
+    /// Those that have no other one of them below.
     pub fn innermost(&self) -> impl Iterator<Item = &LimitedCgroup> {
         let has_none_below = |one: &&LimitedCgroup| {
             let others = self.0.iter().map(|other| other.memory.path());

@@ -11,7 +11,9 @@ use std::io;
 
 use evictd_sys::fs::is_gone;
 
-use crate::proc::pidfd::Pidfd;
+use rustix::{io::Errno, process::kill_process};
+
+use crate::proc::pidfd::{Pidfd, Signal, pid_of};
 
 /// Makes a list of the processes of a cgroup, as they are at the moment of the call, and calls back for each.
 pub type List<'a> = dyn Fn(&mut dyn FnMut(i32)) -> io::Result<()> + 'a;
@@ -67,7 +69,7 @@ impl KillResult {
 
 /// Sends a signal once to every process that a list names, whatever is refused meanwhile. Those that begin while this runs may
 /// be missed. A group that is gone is an empty one.
-pub fn signal_members(signal: i32, list: &List<'_>) -> KillResult {
+pub fn signal_members(signal: Signal, list: &List<'_>) -> KillResult {
     let mut sent = Sent::new(signal);
     let mut batch = Batch::new();
     let (mut is_lacking, mut any) = (false, false);
@@ -94,12 +96,12 @@ pub fn signal_members(signal: i32, list: &List<'_>) -> KillResult {
 
 /// What was sent so far.
 struct Sent {
-    signal: i32,
+    signal: Signal,
     round: KillResult,
 }
 
 impl Sent {
-    fn new(signal: i32) -> Self {
+    fn new(signal: Signal) -> Self {
         Self {
             signal,
             round: KillResult::EMPTY,
@@ -201,11 +203,7 @@ impl Batch {
     }
 }
 
-fn signal_by_number(pid: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: plain integers; the PID is positive, so that no process group is meant.
-    if unsafe { libc::kill(pid, signal) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+fn signal_by_number(pid: i32, signal: Signal) -> io::Result<()> {
+    let pid = pid_of(pid).ok_or(Errno::SRCH)?;
+    Ok(kill_process(pid, signal)?)
 }

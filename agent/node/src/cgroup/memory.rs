@@ -54,6 +54,14 @@ pub enum Version {
 }
 
 impl Version {
+    /// The file with what is charged to a cgroup and to those below it.
+    pub(crate) fn usage_file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.usage_in_bytes",
+            Self::V2 => "memory.current",
+        }
+    }
+
     /// The file with a cgroup's own limit.
     pub(super) fn limit_file(self) -> &'static str {
         match self {
@@ -80,7 +88,7 @@ pub struct MemoryCgroup {
 /// controller. `None`: no memory cgroups.
 pub fn memory_root(mount: &Path) -> Option<(PathBuf, Version)> {
     let v1 = mount.join("memory");
-    if v1.join("memory.usage_in_bytes").exists() {
+    if v1.join(Version::V1.usage_file()).exists() {
         return Some((v1, Version::V1));
     }
     let controllers = fs::read_to_string(mount.join("cgroup.controllers")).ok()?;
@@ -96,10 +104,10 @@ impl MemoryCgroup {
     pub fn open(path: &Path) -> Result<Self, PathError> {
         let meta = fs::metadata(path).map_err(PathError::at(path))?;
         let open = |name: &str| open_primed(&path.join(name));
-        let (version, usage) = match open("memory.current") {
+        let (version, usage) = match open(Version::V2.usage_file()) {
             Ok(file) => (Version::V2, Some(file)),
             Err(_) if is_v2_root(path) => (Version::V2, None),
-            Err(_) => (Version::V1, Some(open("memory.usage_in_bytes")?)),
+            Err(_) => (Version::V1, Some(open(Version::V1.usage_file())?)),
         };
         let stat = open("memory.stat")?;
         Ok(Self {
@@ -167,12 +175,10 @@ impl MemoryCgroup {
     /// # Errors
     /// The cgroup was removed, or no descriptor is left.
     pub fn usage_by_path(&self) -> io::Result<u64> {
-        let file = match self.version {
-            _ if self.is_root() => return self.usage(),
-            Version::V1 => "memory.usage_in_bytes",
-            Version::V2 => "memory.current",
-        };
-        let text = fs::read(self.path.join(file))?;
+        if self.is_root() {
+            return self.usage();
+        }
+        let text = fs::read(self.path.join(self.version.usage_file()))?;
         number(&text).ok_or_else(bad_message)
     }
 

@@ -9,6 +9,7 @@ pub mod members;
 pub mod memory;
 pub mod pids;
 pub mod protection;
+pub mod realtime;
 pub mod reclaim;
 pub mod stat_flush;
 pub mod swap;

@@ -14,8 +14,8 @@ use evictd_sys::fs::read_lossy;
 
 use crate::{
     cgroup::{memory::MemoryCgroup, tree::subdirectories},
-    fs::mounts::MOUNTINFO,
     kernfile::number,
+    proc::mountinfo::{MOUNTINFO, Mount},
 };
 
 /// Less protection than this, in bytes, is not worth a look at what it covers: that of a pod's sandbox.
@@ -196,11 +196,8 @@ fn bytes_in(dir: &Path, file: &str) -> u64 {
 
 /// Of a process's mountinfo.
 fn is_recursive(mountinfo: &str) -> bool {
-    let options = mountinfo
-        .lines()
-        .filter_map(|line| line.split_once(" - cgroup2 "));
-    let mut options = options.filter_map(|(_, rest)| rest.split(' ').nth(1));
-    options.any(|options| options.split(',').any(|o| o == "memory_recursiveprot"))
+    let is_set = |options: &str| options.split(',').any(|o| o == "memory_recursiveprot");
+    Mount::all(mountinfo).any(|m| m.superblock.kind == "cgroup2" && is_set(&m.options))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::kernfile::open_primed;
 pub struct StatFlusher(Vec<File>);
 
 impl StatFlusher {
-    /// Of these directories, those below before those above. What vanishes meanwhile is left out.
+    /// Opens the statistics of `dirs`, which are given from below to above; one that vanishes is left out.
     pub fn of<'a>(dirs: impl Iterator<Item = &'a PathBuf>) -> Self {
         Self(
             dirs.filter_map(|dir| open_primed(&dir.join("memory.stat")).ok())

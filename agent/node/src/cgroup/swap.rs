@@ -119,7 +119,7 @@ impl Default for PodSwap {
 }
 
 impl PodSwap {
-    /// Of pods' cgroups. Where the machine has no swap, nothing is read.
+    /// Opens the files above `pods`, and looks at all of them. Where the machine has no swap, nothing is opened or read.
     pub fn of<'a>(pods: impl Iterator<Item = &'a MemoryCgroup> + Clone) -> Self {
         if !has_swap() {
             return Self::default();

@@ -41,7 +41,7 @@ pub fn descendants(root: &Path) -> Result<Vec<PathBuf>, PathError> {
 }
 
 /// The cgroups directly below one; none where it cannot be listed.
-pub(super) fn subdirectories(dir: &Path) -> impl Iterator<Item = PathBuf> {
+pub(crate) fn subdirectories(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()));
     dirs.map(|entry| entry.path())

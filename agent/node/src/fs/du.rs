@@ -12,6 +12,7 @@ use std::{
 };
 
 use evictd_sys::fs::{PathError, is_gone};
+use rustix::process::setpriority_process;
 
 use super::mounts::MountPoints;
 
@@ -249,7 +250,7 @@ pub fn lower_priority() {
     const IOPRIO_WHO_PROCESS: libc::c_int = 1;
     const IOPRIO_CLASS_IDLE: libc::c_int = 3;
     const IOPRIO_CLASS_SHIFT: libc::c_int = 13;
-    const LOWEST: libc::c_int = 19;
+    const LOWEST: i32 = 19;
     // SAFETY: plain integers; 0 is the calling thread (ioprio_set(2)).
     let io = unsafe {
         libc::syscall(
@@ -259,10 +260,10 @@ pub fn lower_priority() {
             IOPRIO_CLASS_IDLE << IOPRIO_CLASS_SHIFT,
         )
     };
-    // SAFETY: plain integers; on Linux this is the calling thread too (setpriority(2), C library/kernel differences).
-    let cpu = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST) };
-    if io != 0 || cpu != 0 {
-        tracing::debug!(io, cpu, "the walk keeps its priority");
+    // On Linux this is the calling thread too (setpriority(2), C library/kernel differences).
+    let cpu = setpriority_process(None, LOWEST);
+    if io != 0 || cpu.is_err() {
+        tracing::debug!(io, ?cpu, "the walk keeps its priority");
     }
 }
 

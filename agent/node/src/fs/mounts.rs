@@ -7,8 +7,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     fs::File,
     io::{self, Read as _, Seek as _},
-    mem::MaybeUninit,
-    os::{fd::AsFd as _, unix::ffi::OsStrExt as _},
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -17,12 +16,16 @@ use evictd_sys::{
     fs::{PathError, read_lossy},
     poll::poll,
 };
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-use crate::kernfile::malformed;
+use crate::{
+    kernfile::malformed,
+    proc::mountinfo::{MOUNTINFO, Mount, unescape},
+};
 
-/// The table of this process's mounts.
-pub const MOUNTINFO: &str = "/proc/self/mountinfo";
-/// The same for the calling thread, which may have a mount namespace of its own.
+pub use crate::proc::mountinfo::Superblock;
+
+/// The table of the calling thread, which may have a mount namespace of its own.
 const OF_THREAD: &str = "/proc/thread-self/mountinfo";
 /// Filesystems whose files are in this machine: no server can keep a caller waiting. Any other one is not touched.
 const OWN: [&str; 13] = [
@@ -43,33 +46,14 @@ const OWN: [&str; 13] = [
 /// Overlays on overlays: the kernel itself allows two (`FILESYSTEM_MAX_STACK_DEPTH`).
 const MAX_STACK: usize = 3;
 
-/// The filesystem on which files below a directory are made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Superblock {
-    /// `s_dev` in the kernel's own encoding (`MKDEV`: major << 20 | minor), as tracepoints and structs have it.
-    pub device: u32,
-    /// Its type: `ext4`, `xfs`, `btrfs`, `tmpfs`.
-    pub kind: String,
-}
-
-/// One line of mountinfo.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Mount {
-    id: u64,
-    point: String,
-    superblock: Superblock,
-    options: String,
-}
-
 /// Where something is mounted, with the filesystem's type; the one that lies on top.
 #[derive(Clone, Debug, Default)]
 pub struct MountPoints(BTreeMap<PathBuf, String>);
 
 impl MountPoints {
     pub(super) fn of(mountinfo: &str) -> Self {
-        let mounts = mountinfo.lines().filter_map(parse);
-        let mounts = mounts.map(|m| (PathBuf::from(unescape(&m.point)), m.superblock.kind));
-        Self(mounts.collect())
+        let mounts = Mount::all(mountinfo);
+        Self(mounts.map(|m| (m.point, m.superblock.kind)).collect())
     }
 
     /// Whether a filesystem is mounted right here that may not answer. Nothing is asked of it.
@@ -157,11 +141,11 @@ pub fn mount_of(path: &Path) -> Result<(Superblock, PathBuf), PathError> {
     for _ in 0..MAX_STACK {
         let text = read_lossy(MOUNTINFO).map_err(PathError::at(Path::new(MOUNTINFO)))?;
         let id = mount_id(&at).map_err(PathError::at(&at))?;
-        let mount = text.lines().filter_map(parse).find(|m| m.id == id);
+        let mount = Mount::all(&text).find(|m| m.id == id);
         let mount =
             mount.ok_or_else(|| PathError::at(&at)(malformed("its mount is not listed")))?;
         if mount.superblock.kind != "overlay" {
-            return Ok((mount.superblock, unescape(&mount.point).into()));
+            return Ok((mount.superblock, mount.point));
         }
         at = upper(&mount.options)
             .ok_or_else(|| PathError::at(&at)(malformed("an overlay without an upper layer")))?;
@@ -174,9 +158,9 @@ pub fn mount_of(path: &Path) -> Result<(Superblock, PathBuf), PathError> {
 /// # Errors
 /// The root is something else, in words for the log.
 pub fn upper_of_root(mountinfo: &str) -> Result<PathBuf, String> {
-    let mut mounts = mountinfo.lines().filter_map(parse);
+    let mut mounts = Mount::all(mountinfo);
     // The last one lies on top.
-    let Some(root) = mounts.rfind(|mount| mount.point == "/") else {
+    let Some(root) = mounts.rfind(|mount| mount.point == Path::new("/")) else {
         return Err("its root is not among its mounts".to_owned());
     };
     match root.superblock.kind.as_str() {
@@ -190,48 +174,11 @@ pub fn upper_of_root(mountinfo: &str) -> Result<PathBuf, String> {
 
 /// The mount's id in mountinfo (statx(2), `STATX_MNT_ID`, 5.8 and later).
 fn mount_id(path: &Path) -> io::Result<u64> {
-    let name = std::ffi::CString::new(path.as_os_str().as_bytes())?;
-    let mut buffer = MaybeUninit::<libc::statx>::zeroed();
-    // SAFETY: a C string and room for the answer.
-    let done = unsafe {
-        libc::statx(
-            libc::AT_FDCWD,
-            name.as_ptr(),
-            0,
-            libc::STATX_MNT_ID,
-            buffer.as_mut_ptr(),
-        )
-    };
-    if done != 0 {
-        return Err(io::Error::last_os_error());
+    let answer = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?;
+    match StatxFlags::from_bits_retain(answer.stx_mask).contains(StatxFlags::MNT_ID) {
+        true => Ok(answer.stx_mnt_id),
+        false => Err(io::ErrorKind::Unsupported.into()),
     }
-    // SAFETY: zeroed, then filled by the kernel; integers only.
-    let answer = unsafe { buffer.assume_init() };
-    if answer.stx_mask & libc::STATX_MNT_ID == 0 {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
-    Ok(answer.stx_mnt_id)
-}
-
-/// `36 35 98:0 /root /mount/point options [optional ...] - type source super-options`
-fn parse(line: &str) -> Option<Mount> {
-    let (mount, filesystem) = line.split_once(" - ")?;
-    let mut fields = mount.split(' ');
-    let id = fields.next()?.parse().ok()?;
-    let (major, minor) = fields.nth(1)?.split_once(':')?;
-    let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
-    let point = fields.nth(1)?.to_owned();
-    let mut fields = filesystem.splitn(3, ' ');
-    let kind = fields.next()?.to_owned();
-    Some(Mount {
-        id,
-        point,
-        superblock: Superblock {
-            device: major << 20 | minor,
-            kind,
-        },
-        options: fields.nth(1).unwrap_or_default().to_owned(),
-    })
 }
 
 /// The `upperdir` among an overlay's options, with mountinfo's octal escapes undone.
@@ -242,40 +189,9 @@ fn upper(options: &str) -> Option<PathBuf> {
     Some(PathBuf::from(unescape(raw)))
 }
 
-fn unescape(raw: &str) -> String {
-    let mut text = String::with_capacity(raw.len());
-    let mut rest = raw;
-    while let Some((before, after)) = rest.split_once('\\') {
-        text.push_str(before);
-        match after.get(..3).and_then(|o| u8::from_str_radix(o, 8).ok()) {
-            Some(byte) => {
-                text.push(char::from(byte));
-                rest = &after[3..];
-            }
-            None => {
-                text.push('\\');
-                rest = after;
-            }
-        }
-    }
-    text + rest
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_with_and_without_optional_fields() {
-        let line = r"36 35 254:3 / /var/lib rw,noatime shared:1 master:2 - ext4 /dev/vda3 rw,errors=remount-ro";
-        let mount = parse(line).unwrap();
-        assert_eq!((mount.id, mount.superblock.device), (36, 254 << 20 | 3));
-        assert_eq!(mount.point, "/var/lib");
-        assert_eq!(mount.superblock.kind, "ext4");
-        assert!(parse("36 35 0:41 / / rw - tmpfs none rw").is_some());
-        assert!(parse("36 35 0:41 / / rw").is_none());
-        assert!(parse("").is_none());
-    }
 
     #[test]
     fn an_overlay_names_its_upper_layer() {

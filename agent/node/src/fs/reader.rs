@@ -11,12 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_sys::{
-    eventfd::EventFd,
-    pi_mutex::PiMutex,
-    poll::poll,
-    rt::{MANAGER_PRIORITY, set_sched_fifo},
-};
+use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex, poll::poll, rt::MANAGER_PRIORITY};
+
+use crate::cgroup::realtime::set_sched_fifo;
 
 use super::{
     mounts::{Superblock, mount_of},

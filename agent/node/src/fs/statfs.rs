@@ -3,7 +3,6 @@
 use std::{
     ffi::CString,
     fs, io,
-    mem::MaybeUninit,
     os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     path::{Path, PathBuf},
     time::Duration,
@@ -86,15 +85,9 @@ impl Filesystem {
     /// # Errors
     /// ENODEV when the filesystem was unmounted: the path then leads to what lies below the mount point.
     pub fn read(&self) -> io::Result<FilesystemReading> {
-        let mut buffer = MaybeUninit::<libc::statfs64>::uninit();
-        // SAFETY: a C string and room for the answer.
-        if unsafe { libc::statfs64(self.name.as_ptr(), buffer.as_mut_ptr()) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the call succeeded and has filled it.
-        let s = unsafe { buffer.assume_init() };
+        let s = rustix::fs::statfs(&self.name)?;
         // Looked at afterwards: a filesystem that went away before or meanwhile is noticed either way.
-        if self.present_device()? != self.device {
+        if rustix::fs::stat(&self.name)?.st_dev != self.device {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         }
         // f_frsize is the unit of the block counts; very old filesystems leave it at 0.
@@ -110,16 +103,6 @@ impl Filesystem {
             inodes: s.f_files,
             inodes_free: s.f_ffree,
         })
-    }
-
-    fn present_device(&self) -> io::Result<u64> {
-        let mut buffer = MaybeUninit::<libc::stat64>::uninit();
-        // SAFETY: a C string and room for the answer.
-        if unsafe { libc::stat64(self.name.as_ptr(), buffer.as_mut_ptr()) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the call succeeded and has filled it.
-        Ok(unsafe { buffer.assume_init() }.st_dev)
     }
 }
 

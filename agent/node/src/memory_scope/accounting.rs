@@ -6,7 +6,7 @@ use evictd_engine::{
     pace::{Bounded, Shortage},
 };
 
-use super::Limits;
+use super::MemoryThresholds;
 use crate::{cgroup::swap::FreeSwap, proc::machine::MachineMemory};
 
 /// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each page.
@@ -14,7 +14,7 @@ const KERNEL_OF_CACHE: u64 = 32;
 /// How fast page cache is taken to be written and memory to be swapped out, in bytes per second: a slow disk.
 const WRITES_PER_SECOND: u64 = 32 << 20;
 
-/// Another word on what is left of a scope's memory, beside the kubelet's: the last bytes before the OOM killer.
+/// Another count of what is left of a scope's memory, beside the kubelet's: the last bytes before the OOM killer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
     /// Whose.
@@ -43,7 +43,7 @@ pub struct Accounting {
     /// In bytes.
     pub capacity: u64,
     /// What must stay available.
-    pub limits: Limits,
+    pub limits: MemoryThresholds,
     /// The machine's usage is not what the root's page counter counts.
     pub is_machine: bool,
     /// The OOM killer acts at its own limit, if not before.
@@ -51,7 +51,7 @@ pub struct Accounting {
     /// The usage is that of a root: anonymous memory and page cache.
     pub is_root: bool,
     /// Page cache on the active list counts as available too.
-    pub reclaimable_cache: bool,
+    pub counts_active_file: bool,
     /// From when on the kernel's own count matters.
     pub guard: Option<Guard>,
     /// So many bytes of pods' page cache the kernel will not take back (`memory.min`).
@@ -60,20 +60,20 @@ pub struct Accounting {
 
 /// What a guard knows to be left.
 #[derive(Clone, Copy)]
-struct Left {
-    /// So much.
-    bytes: u64,
+struct GuardReading {
+    /// In bytes.
+    left: u64,
     /// The rest of the machine's memory, which was read with it: memory that is plugged in or taken by a balloon changes nothing in it.
     used: Option<u64>,
-    /// And so much should be.
+    /// So much should be left.
     amount: u64,
 }
 
-impl Left {
+impl GuardReading {
     /// As an amount of the signal: the threshold itself when the guard's amount is left. More than the threshold is never asked
     /// for, or a generous threshold would mean something else than to the kubelet.
     fn as_signal_amount(self, threshold: u64) -> u64 {
-        self.bytes
+        self.left
             .saturating_add(threshold.saturating_sub(self.amount))
     }
 }
@@ -84,16 +84,16 @@ pub struct MemorySample {
     /// All that is charged, and what the guard adds.
     pub usage: u64,
     /// The part of it that counts as available.
-    pub reclaimable_cache: u64,
-    /// capacity - usage + reclaimable_cache.
+    pub discounted: u64,
+    /// capacity - usage + discounted, for triggers and reports: the guard and protected page cache are in it.
     pub available: u64,
     /// What is charged and is in no line of `memory.stat` ([`MemoryReading::uncategorized`]).
     pub uncategorized: u64,
     /// Kernel memory, where it has a counter of its own ([`MemoryReading::kernel`]), without what is counted as reclaimable.
     pub kernel: u64,
-    /// What the kernel could take back ([`MemoryReading::reclaimable`]); of a cgroup without slab, of which a part may be in use.
+    /// What the kernel can take back ([`MemoryReading::reclaimable`]), in bytes. For a cgroup without slab, part of which may be in use.
     pub reclaimable: u64,
-    /// What is short of it.
+    /// What is short of it, for the pace: its `available` is the kubelet's count, on the machine bounded by the guard.
     pub shortage: Shortage,
 }
 
@@ -134,7 +134,7 @@ impl Accounting {
             .saturating_sub(reading.usage.saturating_sub(discounted));
         let free = self.capacity.saturating_sub(reading.usage);
         let written = discounted.saturating_sub(reading.dirty_or_writeback);
-        let word = self.left(free, written, machine);
+        let guard = self.guard_reading(free, written, machine);
         let cache = reading.reclaimable();
         // On v1 kernel memory is not told apart; the part that keeps track of page cache goes with it.
         let of_cache = reading.kernel.min(cache / KERNEL_OF_CACHE);
@@ -144,8 +144,8 @@ impl Accounting {
             true => cache,
             false => cache.saturating_add(of_cache),
         };
-        let shortage = self.shortage(reading, swap, reclaimable, counted, word);
-        let left = word.map(|word| word.as_signal_amount(self.limits.threshold));
+        let shortage = self.shortage(reading, swap, reclaimable, counted, guard);
+        let left = guard.map(|guard| guard.as_signal_amount(self.limits.threshold));
         let left = left.into_iter().chain(self.left_unprotected(&shortage));
         let available = left.fold(counted, u64::min);
         let lacking = counted - available;
@@ -158,7 +158,7 @@ impl Accounting {
         };
         MemorySample {
             usage: reading.usage.saturating_add(used),
-            reclaimable_cache: discounted.saturating_sub(withheld),
+            discounted: discounted.saturating_sub(withheld),
             available,
             uncategorized: reading.uncategorized,
             kernel: reading.kernel - of_cache,
@@ -172,9 +172,14 @@ impl Accounting {
 
     /// What the guard knows to be left. `free` is not charged, `written` is page cache that counts as available and can be taken at
     /// once; all in bytes.
-    fn left(&self, free: u64, written: u64, machine: Option<MachineMemory>) -> Option<Left> {
+    fn guard_reading(
+        &self,
+        free: u64,
+        written: u64,
+        machine: Option<MachineMemory>,
+    ) -> Option<GuardReading> {
         let Guard { source, amount } = self.guard?;
-        let (bytes, used) = match source {
+        let (left, used) = match source {
             // A file that cannot be read says nothing; the kubelet's count remains.
             GuardSource::Machine => {
                 let MachineMemory { total, available } = machine?;
@@ -183,11 +188,7 @@ impl Accounting {
             GuardSource::CgroupV1 => (free.saturating_add(written), None),
             GuardSource::CgroupV2 => return None,
         };
-        Some(Left {
-            bytes,
-            used,
-            amount,
-        })
+        Some(GuardReading { left, used, amount })
     }
 
     /// What is short, as the pace of evictions is decided by it.
@@ -197,31 +198,31 @@ impl Accounting {
         FreeSwap { free, usable }: FreeSwap,
         reclaimable: u64,
         counted: u64,
-        word: Option<Left>,
+        guard: Option<GuardReading>,
     ) -> Shortage {
-        let Limits {
+        let MemoryThresholds {
             threshold,
             resolved,
             ..
         } = self.limits;
-        // The kernel's own word on the machine is the better one.
-        let machine = word.filter(|_| self.is_machine);
+        // The kernel's own count of the machine is the better one.
+        let machine = guard.filter(|_| self.is_machine);
         let own = reading.usage.saturating_sub(reclaimable);
         let (used, left) = match machine {
-            Some(Left {
-                bytes,
+            Some(GuardReading {
+                left,
                 used: Some(used),
                 ..
-            }) if !self.is_limited => (used, bytes),
-            word => {
+            }) if !self.is_limited => (used, left),
+            machine => {
                 // Below its own limit there may be less than on the machine.
-                let lacking = word.map(|word| self.capacity.saturating_sub(word.bytes));
+                let lacking = machine.map(|machine| self.capacity.saturating_sub(machine.left));
                 let used = own.max(lacking.unwrap_or(0));
                 (used, self.capacity.saturating_sub(used))
             }
         };
         // v1 does not make a group's writers wait.
-        let unwritten = match word {
+        let unwritten = match guard {
             Some(_) if !self.is_machine => reading.dirty_or_writeback.min(reclaimable).min(left),
             _ => 0,
         };
@@ -234,12 +235,12 @@ impl Accounting {
         let protected = self.protected.min(reading.reclaimable());
         let protected = protected.min(left - slowly);
         // The kernel's view counts where it is another one: memory that grows is urgent although the kubelet finds enough.
-        let amount = match (word, self.guard) {
-            (Some(word), _) => word.amount,
+        let amount = match (guard, self.guard) {
+            (Some(guard), _) => guard.amount,
             (None, Some(guard)) if protected > 0 => guard.amount,
             _ => 0,
         };
-        let on_scale = machine.map(|word| word.as_signal_amount(threshold));
+        let on_scale = machine.map(|machine| machine.as_signal_amount(threshold));
         Shortage {
             available: on_scale.map_or(counted, |left| left.min(counted)),
             threshold,
@@ -273,7 +274,7 @@ impl Accounting {
 
     /// What counts as available although it is charged.
     fn discounted(&self, reading: &MemoryReading) -> u64 {
-        let active = if self.reclaimable_cache {
+        let active = if self.counts_active_file {
             reading.active_file
         } else {
             0

@@ -16,7 +16,7 @@ fn machine(dir: &Path, threshold: u64) -> Scope {
         "memory.stat",
         format!("anon {anon}\nfile {file}\ninactive_file {file}\nactive_file 0\n"),
     );
-    let limits = |_| Limits {
+    let limits = |_| MemoryThresholds {
         threshold,
         resolved: threshold,
         floor: None,
@@ -70,17 +70,17 @@ fn active_page_cache_is_available_where_that_is_wanted() {
         "memory.stat",
         format!("anon {anon}\nfile {file}\ninactive_file {inactive}\nactive_file {active}\n"),
     );
-    let available = |reclaimable_cache| {
-        let limits = |_| Limits {
+    let available = |counts_active_file| {
+        let limits = |_| MemoryThresholds {
             threshold: 100 * MIB,
             resolved: 100 * MIB,
             floor: None,
         };
         let cgroup = MemoryCgroup::open(dir.path()).unwrap();
-        let scope = Scope::of_pods(cgroup, limits, reclaimable_cache).unwrap();
+        let scope = Scope::of_pods(cgroup, limits, counts_active_file).unwrap();
         let sample = scope.sample().unwrap();
         // The trigger follows the same sum.
-        let limit = scope.usage_limit(100 * MIB, sample.reclaimable_cache);
+        let limit = scope.usage_limit(100 * MIB, sample.discounted);
         (sample.available / MIB, limit / MIB)
     };
     assert_eq!(available(false), (650, 1050));
@@ -95,7 +95,7 @@ fn what_the_machine_lacks_is_lacking() {
     assert_eq!(look.available, 90 * MIB);
     // The triggers follow the same sum.
     assert_eq!(
-        scope.capacity() - (look.usage - look.reclaimable_cache),
+        scope.capacity() - (look.usage - look.discounted),
         look.available
     );
 }
@@ -129,7 +129,7 @@ fn with_cache(dir: &Path, anon: u64) {
 #[test]
 fn growth_is_urgent_where_only_protected_cache_is_left() {
     let dir = tempfile::tempdir().unwrap();
-    let limits = |_| Limits {
+    let limits = |_| MemoryThresholds {
         threshold: 100 * MIB,
         resolved: 100 * MIB,
         floor: None,
@@ -150,7 +150,7 @@ fn growth_is_urgent_where_only_protected_cache_is_left() {
         }
         let look = scope.sample().unwrap();
         // The trigger at the threshold is as far from the counter as the threshold from what is available.
-        let trigger = scope.usage_limit(100 * MIB, look.reclaimable_cache);
+        let trigger = scope.usage_limit(100 * MIB, look.discounted);
         assert_eq!(trigger + 100 * MIB, look.usage + look.available + 1);
         // The kubelet's count decides what is not urgent.
         assert_eq!(look.shortage.available, 440 * MIB);
@@ -189,7 +189,7 @@ fn what_the_machine_cannot_take_back_is_no_room() {
     let look = scope.sample().unwrap();
     assert_eq!(look.available, 50 * MIB);
     assert_eq!(
-        scope.capacity() - (look.usage - look.reclaimable_cache),
+        scope.capacity() - (look.usage - look.discounted),
         look.available
     );
     let shortage = look.shortage;
@@ -236,7 +236,7 @@ fn with_writers(dir: &Path, dirty: u64, writeback: u64) -> Scope {
     ];
     let lines = lines.map(|(key, value)| format!("{key} {value}\n"));
     write("memory.stat", lines.concat());
-    let limits = |_| Limits {
+    let limits = |_| MemoryThresholds {
         threshold: 100 * MIB,
         resolved: 100 * MIB,
         floor: None,
@@ -253,7 +253,7 @@ fn what_has_to_be_written_first_is_not_left() {
         let scope = with_writers(dir.path(), dirty, writeback);
         let look = scope.sample().unwrap();
         // The trigger at the threshold is as far from the counter as the threshold from what is available.
-        let trigger = scope.usage_limit(100 * MIB, look.reclaimable_cache);
+        let trigger = scope.usage_limit(100 * MIB, look.discounted);
         assert_eq!(trigger + 100 * MIB, look.usage + look.available + 1);
         look.available / MIB
     };
@@ -275,7 +275,7 @@ fn container(dir: &Path, limit: &str) -> Scope {
         "anon {anon}\nfile {file}\nkernel {slab}\ninactive_file {file}\nactive_file 0\nslab_reclaimable {slab}\n"
     );
     write("memory.stat", &stat);
-    let limits = |capacity| Limits {
+    let limits = |capacity| MemoryThresholds {
         threshold: capacity / 10,
         resolved: capacity / 10,
         floor: None,
@@ -346,7 +346,7 @@ fn slab_of_a_cgroup_is_room_for_a_slow_growth_only() {
             "anon {anon}\nfile {file}\nkernel {slab}\ninactive_file {file}\nactive_file 0\nslab_reclaimable {slab}\n"
         ),
     );
-    let limits = |capacity| Limits {
+    let limits = |capacity| MemoryThresholds {
         threshold: capacity / 10,
         resolved: capacity / 10,
         floor: None,

@@ -38,25 +38,41 @@ struct OpenPod {
     since: Instant,
 }
 
-/// What is told of a pod.
+/// What a source says of a pod, compared with what is held of it.
 #[derive(Clone, Debug)]
-pub enum Known {
-    /// Nothing.
-    Not,
+pub enum PodUpdate {
+    /// It does not know the pod.
+    Unknown,
     /// The same as what is held.
-    AsHeld,
-    /// This.
-    As(Box<Pod>),
+    Same,
+    /// Something else.
+    New(Box<Pod>),
 }
 
-impl Known {
-    /// What is told, compared with what is held.
+impl PodUpdate {
+    /// Compares what is told with what is held.
     pub fn new(told: Option<&Pod>, held: Option<&Pod>) -> Self {
         match told {
-            None => Self::Not,
-            Some(_) if told == held => Self::AsHeld,
-            Some(pod) => Self::As(Box::new(pod.clone())),
+            None => Self::Unknown,
+            Some(_) if told == held => Self::Same,
+            Some(pod) => Self::New(Box::new(pod.clone())),
         }
+    }
+}
+
+/// What a look at pods has found.
+#[derive(Clone, Copy, Default)]
+struct Visited {
+    /// An entry is another one than before, or gone.
+    changed: bool,
+    /// Pods that only their cgroup tells of.
+    unknown: usize,
+}
+
+impl Visited {
+    fn add(&mut self, other: Self) {
+        self.changed |= other.changed;
+        self.unknown += other.unknown;
     }
 }
 
@@ -86,14 +102,14 @@ impl PodTableBuilder {
     }
 
     /// Compares the whole tree with what is held. `known` is asked for the pod of a UID, with what is held of it.
-    pub fn refresh(&mut self, known: impl Fn(&str, Option<&Pod>) -> Known) -> Refresh {
+    pub fn refresh(&mut self, known: impl Fn(&str, Option<&Pod>) -> PodUpdate) -> Refresh {
         let mut before = std::mem::take(&mut self.held);
-        let (mut changed, mut unknown) = (false, 0);
+        let mut visited = Visited::default();
         let groups = pods_below(&self.root);
         for group in groups.found {
             let held = before.remove(&group.path);
             let ids = descendant_ids(&group.path);
-            self.visit(group, (ids, held), &known, &mut changed, &mut unknown);
+            visited.add(self.visit(group, (ids, held), &known));
         }
         if groups.unlisted.is_some() {
             // Not seen, and there nevertheless.
@@ -102,9 +118,9 @@ impl PodTableBuilder {
         }
         self.opener.note_listing(groups.unlisted.as_ref());
         // What is left over is gone.
-        changed |= !before.is_empty();
+        visited.changed |= !before.is_empty();
         self.opener.retain(Path::exists);
-        self.answer(changed, unknown)
+        self.answer(visited)
     }
 
     /// Looks at these pods' directories alone, at those that could not be opened before, and at what is told of the others. What it
@@ -112,15 +128,15 @@ impl PodTableBuilder {
     pub fn follow(
         &mut self,
         directories: &BTreeSet<PathBuf>,
-        known: impl Fn(&str, Option<&Pod>) -> Known,
+        known: impl Fn(&str, Option<&Pod>) -> PodUpdate,
     ) -> Refresh {
-        let (mut changed, mut unknown) = (false, 0);
+        let mut visited = Visited::default();
         let retold = self.held.iter().filter(|(path, held)| {
             // By its cgroup's UID: a static pod's is not that of its mirror.
             let uid = cgroup_name::parse(path).map(|name| name.uid);
             let pod = &held.entry.pod;
             let told = known(uid.as_ref().unwrap_or(&pod.uid), Some(pod));
-            !directories.contains(*path) && matches!(told, Known::As(_))
+            !directories.contains(*path) && matches!(told, PodUpdate::New(_))
         });
         let mut look_at: BTreeSet<PathBuf> = retold.map(|(path, _)| path.clone()).collect();
         look_at.extend(self.opener.failed().cloned());
@@ -132,14 +148,14 @@ impl PodTableBuilder {
                 // One that is there and cannot be listed is opened anew, which fails, and stays as it is.
                 Some(name) if path.exists() && path.starts_with(&self.root) => {
                     let group = PodGroup { name, path };
-                    self.visit(group, (ids, held), &known, &mut changed, &mut unknown);
+                    visited.add(self.visit(group, (ids, held), &known));
                 }
                 // Gone, or no pod of this scope.
-                _ => changed |= held.is_some(),
+                _ => visited.changed |= held.is_some(),
             }
         }
         self.opener.retain(Path::exists);
-        self.answer(changed, unknown)
+        self.answer(visited)
     }
 
     /// The directory of the pod to which a path below `mount` belongs, where the hierarchy is mounted.
@@ -166,17 +182,16 @@ impl PodTableBuilder {
         &mut self,
         group: PodGroup,
         (ids, held): (Vec<u64>, Option<OpenPod>),
-        known: impl Fn(&str, Option<&Pod>) -> Known,
-        changed: &mut bool,
-        unknown: &mut usize,
-    ) {
+        known: impl Fn(&str, Option<&Pod>) -> PodUpdate,
+    ) -> Visited {
+        let mut visited = Visited::default();
         let before = held.as_ref().map(|held| &held.entry.pod);
         let (pod, is_same) = match known(&group.name.uid, before) {
-            Known::As(pod) => (Some(*pod), false),
-            Known::AsHeld => (before.cloned(), true),
+            PodUpdate::New(pod) => (Some(*pod), false),
+            PodUpdate::Same => (before.cloned(), true),
             // What was known of a UID once stays true although no source names it any more.
-            Known::Not => {
-                *unknown += 1;
+            PodUpdate::Unknown => {
+                visited.unknown += 1;
                 (before.cloned(), before.is_some())
             }
         };
@@ -186,7 +201,7 @@ impl PodTableBuilder {
             }
             held => match self.open(&group, pod, ids) {
                 Some(mut new) => {
-                    *changed = true;
+                    visited.changed = true;
                     new.since = held.map_or(new.since, |held| held.since);
                     self.held.insert(group.path, new);
                 }
@@ -194,12 +209,13 @@ impl PodTableBuilder {
                 None if self.opener.has_failed(&group.path) => {
                     self.held.extend(held.map(|held| (group.path, held)));
                 }
-                None => *changed |= held.is_some(),
+                None => visited.changed = held.is_some(),
             },
         }
+        visited
     }
 
-    fn answer(&self, changed: bool, unknown: usize) -> Refresh {
+    fn answer(&self, Visited { changed, unknown }: Visited) -> Refresh {
         let table = || PodTable::new(self.held.values().map(|h| Arc::clone(&h.entry)).collect());
         Refresh {
             table: changed.then(|| Box::new(table())),
@@ -244,7 +260,7 @@ mod tests {
         let mut joined = PodTableBuilder::new(dir.path(), Mode::Evictd);
         let look = |joined: &mut PodTableBuilder| {
             joined
-                .refresh(|_, _| Known::Not)
+                .refresh(|_, _| PodUpdate::Unknown)
                 .table
                 .map(|t| t.entries.len())
         };
@@ -291,7 +307,7 @@ mod tests {
             ..Pod::default()
         };
         let mut joined = PodTableBuilder::new(root, Mode::Evictd);
-        let told = |uid: &str, held: Option<&Pod>| Known::new(Some(&named("a", uid)), held);
+        let told = |uid: &str, held: Option<&Pod>| PodUpdate::new(Some(&named("a", uid)), held);
         let all = |table: &PodTable| table.entries.clone();
         let first = all(&joined.refresh(told).table.unwrap());
         assert_eq!(first.len(), 3);
@@ -311,7 +327,7 @@ mod tests {
         assert_eq!(kept(&first, &second), [true, false, true]);
         // Another word of the third: seen without any directory.
         let retold = |of: &str, held: Option<&Pod>| match of == uid(2) {
-            true => Known::new(Some(&named("b", of)), held),
+            true => PodUpdate::new(Some(&named("b", of)), held),
             false => told(of, held),
         };
         let third = all(&joined.follow(&nothing, retold).table.unwrap());

@@ -13,7 +13,10 @@ use evictd_engine::{Pod, QosClass, SYSTEM_NODE_CRITICAL_PRIORITY};
 use evictd_sys::fs::{PathError, is_gone};
 
 use crate::{
-    cgroup::{memory::MemoryCgroup, tree::descendants},
+    cgroup::{
+        memory::MemoryCgroup,
+        tree::{descendants, subdirectories},
+    },
     pods::cgroup_name::{self, PodPath},
 };
 
@@ -184,16 +187,14 @@ fn scores(pod: &Path) -> Vec<i64> {
         let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?;
         score.trim().parse().ok()
     };
-    let first_below = |container: &PathBuf| {
-        let groups = descendants(container).unwrap_or_default();
+    let first_below = |container: PathBuf| {
+        let groups = descendants(&container).unwrap_or_default();
         groups.into_iter().find_map(score_of)
     };
-    let children = fs::read_dir(pod).into_iter().flatten().flatten();
-    let children = children.filter(|child| child.file_type().is_ok_and(|t| t.is_dir()));
     let own = score_of(pod.to_owned());
-    let containers: Vec<PathBuf> = children.map(|child| child.path()).collect();
-    let scores = containers.iter().filter_map(first_below).chain(own);
-    scores
+    subdirectories(pod)
+        .filter_map(first_below)
+        .chain(own)
         .filter(|score| ![PAUSE_SCORE, MONITOR_SCORE].contains(score))
         .collect()
 }

@@ -1,6 +1,7 @@
 //! procfs.
 
 pub mod machine;
+pub(crate) mod mountinfo;
 pub mod numa;
 pub mod pidfd;
 pub mod pids;

@@ -3,8 +3,20 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    os::fd::{AsRawFd as _, OwnedFd},
 };
+
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal},
+};
+
+pub use rustix::process::Signal;
+
+/// A PID as the kernel's calls take it; `None` for what is the number of no process.
+pub(crate) fn pid_of(number: i32) -> Option<Pid> {
+    (number > 0).then(|| Pid::from_raw(number)).flatten()
+}
 
 /// A process, whatever becomes of its PID. Opening one takes a descriptor and some memory of the kernel's, nothing else.
 #[derive(Debug)]
@@ -16,22 +28,14 @@ impl Pidfd {
     /// # Errors
     /// No descriptor or memory is left (EMFILE, ENFILE, ENOMEM), or a filter forbids the call (ENOSYS, EPERM).
     pub fn open(pid: i32) -> io::Result<Option<Self>> {
-        // SAFETY: plain integers; the result is checked.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        match i32::try_from(fd) {
-            // SAFETY: the descriptor is new and has no other owner.
-            Ok(fd) if fd >= 0 => Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(fd) }))),
-            _ => match io::Error::last_os_error() {
-                // The last two: the PID is a thread's now, or its process has been reaped.
-                e if matches!(
-                    e.raw_os_error(),
-                    Some(libc::ESRCH | libc::EINVAL | libc::ENOENT)
-                ) =>
-                {
-                    Ok(None)
-                }
-                e => Err(e),
-            },
+        let Some(pid) = pid_of(pid) else {
+            return Ok(None);
+        };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => Ok(Some(Self(fd))),
+            // The last two: the PID is a thread's now, or its process has been reaped.
+            Err(Errno::SRCH | Errno::INVAL | Errno::NOENT) => Ok(None),
+            Err(e) => Err(e.into()),
         }
     }
 
@@ -39,22 +43,8 @@ impl Pidfd {
     ///
     /// # Errors
     /// ESRCH when the process has ended, EPERM when it may not be signalled.
-    pub fn signal(&self, signal: i32) -> io::Result<()> {
-        // SAFETY: a held descriptor, no siginfo, no flags.
-        let sent = unsafe {
-            libc::syscall(
-                libc::SYS_pidfd_send_signal,
-                self.0.as_raw_fd(),
-                signal,
-                std::ptr::null::<libc::siginfo_t>(),
-                0,
-            )
-        };
-        if sent == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(pidfd_send_signal(&self.0, signal)?)
     }
 
     /// Frees a dying process's memory in this thread, while its own waits for a CPU (`process_mrelease`, 5.15+).

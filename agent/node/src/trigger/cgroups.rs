@@ -7,8 +7,8 @@ use std::{
 
 use aya::maps::{MapData, RingBuf};
 use evictd_common::{
-    cgroups::{Event, PATH_BYTES, kind},
-    drops::Drop as DropCounter,
+    cgroups::{CgroupRecord, PATH_BYTES, kind},
+    drops::DropCounter,
 };
 
 use crate::{
@@ -144,10 +144,10 @@ impl CgroupEvents {
     /// The oldest change not read yet.
     pub fn next_event(&mut self) -> Option<CgroupEvent> {
         loop {
-            let event: Event = next_record(self.ring.as_mut()?)?;
+            let record: CgroupRecord = next_record(self.ring.as_mut()?)?;
             // One byte of a full path went to the end mark.
-            self.cut |= event.length as usize >= PATH_BYTES - 1;
-            if let Some(change) = change(&event) {
+            self.cut |= record.length as usize >= PATH_BYTES - 1;
+            if let Some(change) = change(&record) {
                 return Some(change);
             }
         }
@@ -168,19 +168,19 @@ impl CgroupEvents {
     }
 }
 
-fn change(event: &Event) -> Option<CgroupEvent> {
+fn change(record: &CgroupRecord) -> Option<CgroupEvent> {
     use std::os::unix::ffi::OsStrExt as _;
-    let happened = match event.kind {
+    let happened = match record.kind {
         kind::MADE => CgroupEventKind::Made,
         kind::REMOVED => CgroupEventKind::Removed,
         kind::ATTACHED => CgroupEventKind::Attached,
         _ => return None,
     };
-    let path = event.path.get(..event.length as usize)?;
+    let path = record.path.get(..record.length as usize)?;
     let path = path.strip_prefix(b"/").unwrap_or(path);
     Some(CgroupEvent {
-        time_ns: event.time_ns,
-        cgroup_id: event.cgroup_id,
+        time_ns: record.time_ns,
+        cgroup_id: record.cgroup_id,
         path: std::ffi::OsStr::from_bytes(path).into(),
         kind: happened,
     })
@@ -190,10 +190,10 @@ fn change(event: &Event) -> Option<CgroupEvent> {
 mod tests {
     use super::*;
 
-    fn event(kind: u32, text: &[u8]) -> Event {
+    fn record(kind: u32, text: &[u8]) -> CgroupRecord {
         let mut path = [0; PATH_BYTES];
         path[..text.len()].copy_from_slice(text);
-        Event {
+        CgroupRecord {
             time_ns: 1,
             cgroup_id: 2,
             kind,
@@ -204,15 +204,15 @@ mod tests {
 
     #[test]
     fn paths_can_be_joined_to_a_mount_point() {
-        let made = change(&event(kind::MADE, b"/kubepods/pod1")).unwrap();
+        let made = change(&record(kind::MADE, b"/kubepods/pod1")).unwrap();
         assert_eq!(made.path, PathBuf::from("kubepods/pod1"));
         assert_eq!(made.kind, CgroupEventKind::Made);
     }
 
     #[test]
     fn what_is_unknown_or_damaged_is_left_out() {
-        assert_eq!(change(&event(99, b"/a")), None);
-        let mut long = event(kind::REMOVED, b"/a");
+        assert_eq!(change(&record(99, b"/a")), None);
+        let mut long = record(kind::REMOVED, b"/a");
         long.length = u32::MAX;
         assert_eq!(change(&long), None);
     }

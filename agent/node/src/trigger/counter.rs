@@ -271,6 +271,30 @@ impl EventCounter {
     }
 }
 
+/// How often a self-test tries: as many others may undo in the same moment what it makes.
+pub(super) const ATTEMPTS: usize = 5;
+
+/// Whether a hook counts what the agent makes. What is made lasts until the count was read again. Where nothing can be made, nothing is
+/// known against the hook.
+///
+/// # Errors
+/// The count cannot be read.
+pub(super) fn self_test<T>(
+    events: impl Fn() -> io::Result<i64>,
+    make: impl Fn() -> io::Result<T>,
+) -> io::Result<bool> {
+    for _ in 0..ATTEMPTS {
+        let before = events()?;
+        let Ok(_made) = make() else {
+            return Ok(true);
+        };
+        if events()? != before {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! What the kernel programs could not deliver.
 
 use aya::maps::PerCpuArray;
-use evictd_common::drops::Drop as DropCounter;
+use evictd_common::drops::DropCounter;
 
 use crate::bpf::object::{BpfObject, ObjectError};
 

@@ -29,7 +29,7 @@ use crate::{
     proc::machine::online_cpus,
     sampling,
     trigger::{
-        counter::{CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
+        counter::{self, ATTEMPTS, CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
         hook::{CountHook, HookUnavailable, SelectedHook},
         inodes::hooks::{probe, without_hooks},
     },
@@ -89,7 +89,7 @@ impl Watched {
 }
 
 struct Counting {
-    budget: EventCounter,
+    counter: EventCounter,
     devices: Array<MapData, u32>,
     shares: ShareReader,
 }
@@ -97,7 +97,7 @@ struct Counting {
 impl Counting {
     fn new(object: &mut BpfObject) -> Result<Self, ObjectError> {
         Ok(Self {
-            budget: EventCounter::new(object, &MAPS, MAX_FILESYSTEMS as usize)?,
+            counter: EventCounter::new(object, &MAPS, MAX_FILESYSTEMS as usize)?,
             devices: object.array("INODE_DEVICES")?,
             shares: ShareReader(Arc::new(object.hash("INODE_SHARES")?)),
         })
@@ -185,8 +185,6 @@ impl InodeTrigger {
     /// # Errors
     /// A map cannot be read or written.
     pub fn self_test(&mut self, directory: &Path) -> io::Result<()> {
-        /// As many others may be removed in the same moment.
-        const ATTEMPTS: usize = 5;
         let index = self.index_of(directory).unwrap_or(usize::MAX);
         let (Some(watched), Some(counting)) = (self.watched.get_mut(index), &mut self.counting)
         else {
@@ -196,18 +194,12 @@ impl InodeTrigger {
             return Ok(());
         }
         let path = directory.join("self-test");
-        for _ in 0..ATTEMPTS {
-            // One that a killed agent has left.
-            let _ = fs::remove_file(&path);
-            let before = counting.budget.events(index)?;
-            let made = File::create_new(&path);
-            let after = counting.budget.events(index)?;
-            if made.is_err() || after != before {
-                let _ = fs::remove_file(&path);
-                return Ok(());
-            }
-        }
+        // One that a killed agent has left.
         let _ = fs::remove_file(&path);
+        let make = || File::create_new(&path).map(|_| SelfTestFile(&path));
+        if counter::self_test(|| counting.counter.events(index), make)? {
+            return Ok(());
+        }
         let silent = mem::replace(&mut watched.choice.hook, CountHook::Sampler);
         let reason = format!(
             "its self-test failed: {ATTEMPTS} files were made in {}, and it counted none",
@@ -248,7 +240,7 @@ impl InodeTrigger {
             (Err(error), Some(counting)) => {
                 if mem::take(&mut watched.counted) {
                     counting.set_device(filesystem, 0)?;
-                    counting.budget.suspend(filesystem)?;
+                    counting.counter.suspend(filesystem)?;
                 }
                 return Err(error);
             }
@@ -262,7 +254,7 @@ impl InodeTrigger {
             (Ok(read), Some(counting)) => {
                 if !mem::replace(&mut watched.counted, true) {
                     // Another filesystem may be there now, without a look at the time between.
-                    counting.budget.suspend(filesystem)?;
+                    counting.counter.suspend(filesystem)?;
                     counting.set_device(filesystem, watched.superblock.device)?;
                 }
                 read
@@ -273,7 +265,7 @@ impl InodeTrigger {
         };
         let reader = &mut watched.reader;
         let available = || reader.read().map(|r| free(r.inodes_free));
-        counting.budget.sample(filesystem, available).map(Some)
+        counting.counter.sample(filesystem, available).map(Some)
     }
 
     /// Sets or clears a trigger, as [`super::pids::PidTrigger::arm`] does.
@@ -287,28 +279,28 @@ impl InodeTrigger {
         trigger: Option<Trigger>,
     ) -> io::Result<()> {
         match &mut self.counting {
-            Some(counting) => counting.budget.arm(filesystem, slot, trigger),
+            Some(counting) => counting.counter.arm(filesystem, slot, trigger),
             None => Ok(()),
         }
     }
 
     /// Becomes readable at a crossing; `None` when no filesystem has a hook.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.counting.as_ref().map(|c| c.budget.fd())
+        self.counting.as_ref().map(|c| c.counter.fd())
     }
 
     /// The next crossing, oldest first; its `counter` is the filesystem's index.
     pub fn crossed(&mut self) -> Option<CounterEvent> {
-        self.counting.as_mut()?.budget.next()
+        self.counting.as_mut()?.counter.next()
     }
 
-    /// Free inodes by the count alone; `None` without hook or before the first sample.
+    /// For tests: free inodes by the count alone; `None` without hook or before the first sample.
     ///
     /// # Errors
     /// The map cannot be read.
     pub fn counted(&self, filesystem: usize) -> io::Result<Option<i64>> {
         match &self.counting {
-            Some(counting) => counting.budget.counted(filesystem),
+            Some(counting) => counting.counter.counted(filesystem),
             None => Ok(None),
         }
     }
@@ -317,11 +309,11 @@ impl InodeTrigger {
     pub fn drift(&self, filesystem: usize) -> Drift {
         self.counting
             .as_ref()
-            .map(|c| c.budget.drift(filesystem))
+            .map(|c| c.counter.drift(filesystem))
             .unwrap_or_default()
     }
 
-    /// Inodes made and removed on a filesystem by a memory cgroup since the programs run. `None`: none seen.
+    /// For tests: inodes made and removed on a filesystem by a memory cgroup since the programs run. `None`: none seen.
     pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<CgroupCount> {
         self.counting.as_ref()?.shares.share(cgroup_id, filesystem)
     }
@@ -346,12 +338,21 @@ impl InodeTrigger {
         watched.is_some_and(|watched| watched.reader.is_hung())
     }
 
-    /// All shares.
+    /// For tests: all shares.
     pub fn shares(&self) -> Vec<(ShareKey, CgroupCount)> {
         match &self.counting {
             Some(counting) => counting.shares.0.iter().flatten().collect(),
             None => Vec::new(),
         }
+    }
+}
+
+/// A file that is removed when dropped.
+struct SelfTestFile<'a>(&'a Path);
+
+impl Drop for SelfTestFile<'_> {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(self.0);
     }
 }
 

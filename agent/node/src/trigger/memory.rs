@@ -1,4 +1,4 @@
-//! The one interface behind which every hook of the memory order of preference sits.
+//! Triggers on memory: one interface for every hook of the order of preference.
 
 mod bpf;
 mod cgroup_v1;
@@ -8,7 +8,7 @@ mod self_test;
 
 use std::{io, os::fd::BorrowedFd, time::Duration};
 
-use evictd_common::memory::{MemoryTrigger as Record, NEVER, action, direction};
+use evictd_common::memory::{NEVER, TriggerRecord, action, direction};
 use evictd_engine::model::settings::MemoryHook;
 
 use crate::{
@@ -21,8 +21,8 @@ use crate::{
     trigger::{
         hook::{self, HookUnavailable, SelectedHook},
         memory::{
-            bpf::{Attached, BpfMemoryTrigger},
-            cgroup_v1::CgroupV1Trigger,
+            bpf::{Attached, BpfTriggers},
+            cgroup_v1::CgroupV1Triggers,
         },
     },
 };
@@ -48,12 +48,12 @@ pub enum Direction {
 pub enum Action {
     /// Wakes the agent, once per arming.
     Wake,
-    /// The same; and where no thread has asked for the crossing by [`MemoryTrigger::next`] 60 us later, the next charge wakes the thread
-    /// that has a [`LocalWakeup`] on that CPU. A hook that cannot tell where that is only wakes the agent.
+    /// The same; and where no thread has asked for the crossing by [`TriggerSet::next_crossing`] 60 us later, the next charge
+    /// wakes the thread that has a [`LocalWakeup`] on that CPU. A hook that cannot tell where that is only wakes the agent.
     WakeLocal,
     /// The kernel kills the first victim's allocating task by itself.
     Kill,
-    /// Is returned by [`MemoryTrigger::next`], once per arming, and wakes no thread: for measurements.
+    /// Is returned by [`TriggerSet::next_crossing`], once per arming, and wakes no thread: for measurements.
     RecordOnly,
 }
 
@@ -86,11 +86,10 @@ impl Trigger {
     }
 
     /// Pages are rounded so that the trigger is never crossed before its limit in bytes is.
-    pub(super) fn record(&self, cgroup_id: u64, generation: u64) -> Record {
+    pub(super) fn record(&self, cgroup_id: u64, generation: u64) -> TriggerRecord {
         let page = page_size();
-        Record {
+        TriggerRecord {
             cgroup_id,
-            address: 0,
             limit: match self.direction {
                 _ if self.is_disabled() => NEVER,
                 Direction::Rising => self.limit.div_ceil(page),
@@ -131,9 +130,9 @@ pub fn slot_of(scope: usize, slot: u32) -> usize {
     scope * SLOTS_PER_SCOPE as usize + slot as usize
 }
 
-/// One hook of the memory order of preference, armed on some scopes. Nothing here allocates after it was built, but for
-/// [`MemoryTrigger::watch`]: the fast path calls it between wake-up and SIGKILL.
-pub trait MemoryTrigger: Send {
+/// One attached hook with its triggers on up to [`MAX_SCOPES`] scopes. Allocates nothing after it was built, except in
+/// [`watch`](Self::watch) and [`local_wakeup`](Self::local_wakeup): the fast path calls it between wake-up and SIGKILL.
+pub trait TriggerSet: Send {
     /// Which hook this is.
     fn hook(&self) -> MemoryHook;
 
@@ -150,10 +149,10 @@ pub trait MemoryTrigger: Send {
 
     /// The next crossing that was reported, oldest first; `None` when there is no more. Crossings of triggers that
     /// have been armed anew in the meantime are left out.
-    fn next(&mut self) -> Option<TriggerEvent>;
+    fn next_crossing(&mut self) -> Option<TriggerEvent>;
 
     /// From now on an [`Action::WakeLocal`] that no thread has read wakes the reader of what is returned, when this CPU charges; `None`
-    /// for hooks that cannot tell where that is. It allocates.
+    /// for hooks that cannot tell where that is.
     fn local_wakeup(&mut self, _cpu: u32) -> io::Result<Option<LocalWakeup>> {
         Ok(None)
     }
@@ -165,7 +164,7 @@ pub trait MemoryTrigger: Send {
     }
 
     /// The next pod from which the kernel has killed by itself since the agent took note of one; `None` when there is no more.
-    fn next_kill(&mut self) -> Option<KernelKill> {
+    fn next_kernel_kill(&mut self) -> Option<KernelKill> {
         None
     }
 
@@ -178,7 +177,7 @@ pub trait MemoryTrigger: Send {
     }
 
     /// What the programs will not see without an agent, each with the kernel's reason.
-    fn unseen(&self) -> &[String] {
+    fn unseen_without_agent(&self) -> &[String] {
         &[]
     }
 
@@ -207,7 +206,7 @@ pub trait MemoryTrigger: Send {
 /// No hook: the caller has to look.
 struct Sampler;
 
-impl MemoryTrigger for Sampler {
+impl TriggerSet for Sampler {
     fn hook(&self) -> MemoryHook {
         MemoryHook::Sampler
     }
@@ -220,7 +219,7 @@ impl MemoryTrigger for Sampler {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    fn next(&mut self) -> Option<TriggerEvent> {
+    fn next_crossing(&mut self) -> Option<TriggerEvent> {
         None
     }
     fn set_near(&mut self, _: bool) -> io::Result<bool> {
@@ -233,8 +232,8 @@ impl MemoryTrigger for Sampler {
 
 /// What [`build`] gives.
 pub struct Built {
-    /// The armed interface, for the fast path thread.
-    pub trigger: Box<dyn MemoryTrigger>,
+    /// The hook with its triggers, for the fast path thread.
+    pub trigger: Box<dyn TriggerSet>,
     /// Which hook it is and why the better ones are not.
     pub choice: SelectedHook,
 }
@@ -269,8 +268,8 @@ pub fn build(
 ) -> Result<Built, HookUnavailable> {
     let (mut object, mut with_program) = (object, None);
     let (choice, trigger) = hook::probe(forced, |hook| match (hook, &mut object) {
-        (MemoryHook::Sampler, _) => Ok(Box::new(Sampler) as Box<dyn MemoryTrigger>),
-        (MemoryHook::Eventfd, _) => CgroupV1Trigger::new(scopes).map(|e| Box::new(e) as _),
+        (MemoryHook::Sampler, _) => Ok(Box::new(Sampler) as Box<dyn TriggerSet>),
+        (MemoryHook::Eventfd, _) => CgroupV1Triggers::new(scopes).map(|e| Box::new(e) as _),
         (_, Ok(object)) => attach(hook, scopes, object, &mut with_program),
         (_, Err(reason)) => Err((*reason).to_owned()),
     })?;
@@ -282,15 +281,15 @@ fn attach(
     hook: MemoryHook,
     scopes: &[&MemoryCgroup],
     object: &mut BpfObject,
-    refused: &mut Option<BpfMemoryTrigger>,
-) -> Result<Box<dyn MemoryTrigger>, String> {
+    refused: &mut Option<BpfTriggers>,
+) -> Result<Box<dyn TriggerSet>, String> {
     let attached = Attached::new(hook, object)?;
     let mut trigger = match refused.take() {
         Some(mut trigger) => {
             trigger.set_hook(attached);
             trigger
         }
-        None => BpfMemoryTrigger::new(attached, scopes, object)?,
+        None => BpfTriggers::new(attached, scopes, object)?,
     };
     match self_test::run(&mut trigger, scopes) {
         Ok(()) => Ok(Box::new(trigger)),

@@ -6,14 +6,14 @@ use aya::maps::{HashMap, MapData};
 
 use super::counter::CgroupCount;
 use crate::{
-    bpf::object::{AttachPoint, BpfObject, ObjectError, ProgramSpec, os_error},
+    bpf::object::{AttachPoint, BpfObject, ObjectError, ProgramSpec},
     proc::{
         machine::online_cpus,
         pids::{PidReading, Pids},
     },
     sampling,
     trigger::{
-        counter::{CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
+        counter::{self, ATTEMPTS, CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
         hook::{self, CountHook, HookUnavailable, SelectedHook},
     },
 };
@@ -58,14 +58,14 @@ const MAPS: MapNames = MapNames {
 };
 
 struct Counting {
-    budget: EventCounter,
+    counter: EventCounter,
     shares: HashMap<MapData, u64, CgroupCount>,
 }
 
 impl Counting {
     fn new(object: &mut BpfObject) -> Result<Self, ObjectError> {
         Ok(Self {
-            budget: EventCounter::new(object, &MAPS, 1)?,
+            counter: EventCounter::new(object, &MAPS, 1)?,
             shares: object.hash("PID_SHARES")?,
         })
     }
@@ -82,7 +82,7 @@ fn attach(
         Some(maps) => maps,
         none => none.insert(Counting::new(object).map_err(|e| e.to_string())?),
     };
-    let tested = self_test(|| counting.budget.events(0));
+    let tested = self_test(|| counting.counter.events(0));
     if tested.is_err() {
         for program in programs(hook) {
             object.detach(program.name);
@@ -93,25 +93,18 @@ fn attach(
 
 /// Whether the hook counts threads that the agent starts. Where none can be started nothing is known against the hook.
 fn self_test(events: impl Fn() -> io::Result<i64>) -> Result<(), String> {
-    /// As many others may end in the same moment.
-    const ATTEMPTS: usize = 5;
-    for _ in 0..ATTEMPTS {
-        let before = events().map_err(|e| e.to_string())?;
-        let started = std::thread::Builder::new()
-            .name("self-test".to_owned())
-            .spawn(|| {});
-        let Ok(started) = started else {
-            return Ok(());
-        };
+    let start = || {
+        let thread = std::thread::Builder::new().name("self-test".to_owned());
         // It does nothing that could fail.
-        let _ = started.join();
-        if events().map_err(|e| e.to_string())? != before {
-            return Ok(());
-        }
+        thread.spawn(|| {}).map(|thread| drop(thread.join()))
+    };
+    match counter::self_test(events, start) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(format!(
+            "its self-test failed: {ATTEMPTS} threads were started, and it counted none"
+        )),
+        Err(e) => Err(e.to_string()),
     }
-    Err(format!(
-        "its self-test failed: {ATTEMPTS} threads were started, and it counted none"
-    ))
 }
 
 /// Triggers on the node's tasks. The sampler has to be polled by its owner, see [`next_look`].
@@ -175,7 +168,7 @@ impl PidTrigger {
         let pids = &self.pids;
         let available = || pids.read().map(|r| r.available());
         match &mut self.counting {
-            Some(counting) => counting.budget.sample(0, available),
+            Some(counting) => counting.counter.sample(0, available),
             None => Ok(Sample {
                 available: available()?,
                 counted: None,
@@ -190,28 +183,28 @@ impl PidTrigger {
     /// No such slot, or the map cannot be written.
     pub fn arm(&mut self, slot: usize, trigger: Option<Trigger>) -> io::Result<()> {
         match &mut self.counting {
-            Some(counting) => counting.budget.arm(0, slot, trigger),
+            Some(counting) => counting.counter.arm(0, slot, trigger),
             None => Ok(()),
         }
     }
 
     /// Becomes readable at a crossing; `None` for the sampler.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.counting.as_ref().map(|c| c.budget.fd())
+        self.counting.as_ref().map(|c| c.counter.fd())
     }
 
     /// The next crossing, oldest first.
     pub fn crossed(&mut self) -> Option<CounterEvent> {
-        self.counting.as_mut()?.budget.next()
+        self.counting.as_mut()?.counter.next()
     }
 
-    /// What is available by the count alone, without reading a file; `None` without hook or before the first sample.
+    /// For tests: what is available by the count alone, without reading a file; `None` without hook or before the first sample.
     ///
     /// # Errors
     /// The map cannot be read.
     pub fn counted(&self) -> io::Result<Option<i64>> {
         match &self.counting {
-            Some(counting) => counting.budget.counted(0),
+            Some(counting) => counting.counter.counted(0),
             None => Ok(None),
         }
     }
@@ -220,7 +213,7 @@ impl PidTrigger {
     pub fn drift(&self) -> Drift {
         self.counting
             .as_ref()
-            .map(|c| c.budget.drift(0))
+            .map(|c| c.counter.drift(0))
             .unwrap_or_default()
     }
 
@@ -230,25 +223,11 @@ impl PidTrigger {
         self.counting.as_ref()?.shares.get(&cgroup_id, 0).ok()
     }
 
-    /// All shares, by the id of the memory cgroup.
+    /// For tests: all shares, by the id of the memory cgroup.
     pub fn shares(&self) -> Vec<(u64, CgroupCount)> {
         match &self.counting {
             Some(counting) => counting.shares.iter().flatten().collect(),
             None => Vec::new(),
-        }
-    }
-
-    /// Drops the share of a cgroup that is gone, for when no hook saw its removal.
-    ///
-    /// # Errors
-    /// The map cannot be written.
-    pub fn forget(&mut self, cgroup_id: u64) -> io::Result<()> {
-        let Some(counting) = &mut self.counting else {
-            return Ok(());
-        };
-        match counting.shares.remove(&cgroup_id).map_err(os_error) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-            _ => Ok(()),
         }
     }
 }

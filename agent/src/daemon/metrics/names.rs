@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use evictd_common::drops::Drop;
+use evictd_common::drops::DropCounter;
 use evictd_cri::Counters;
 use evictd_manager::MitigationWorker;
 use evictd_store::incident::files::IncidentCounters;
@@ -10,26 +10,26 @@ use evictd_store::incident::files::IncidentCounters;
 use crate::daemon::oom::OomCounters;
 
 /// Under which names drops are shown, what they mean, and the kernel's counter.
-pub const DROPS: [(&str, &str, Drop); 4] = [
+pub const DROPS: [(&str, &str, DropCounter); 4] = [
     (
         "wakeups_dropped",
         "Crossings that did not fit into the wake-up ring buffers",
-        Drop::Wakeup,
+        DropCounter::Wakeup,
     ),
     (
         "telemetry_dropped",
         "Records that did not fit into the telemetry ring buffer",
-        Drop::OomRecord,
+        DropCounter::OomRecord,
     ),
     (
         "pod_life_dropped",
         "Cgroup events that did not fit into their ring buffer: the directories were scanned instead",
-        Drop::CgroupEvent,
+        DropCounter::CgroupEvent,
     ),
     (
         "shares_dropped",
         "Tasks and inodes that were counted in the whole but for no cgroup",
-        Drop::Share,
+        DropCounter::Share,
     ),
 ];
 

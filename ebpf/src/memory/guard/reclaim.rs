@@ -29,13 +29,13 @@ static PAGE_SHIFT: Global<u32> = Global::new(0);
 /// What has become of the last reclaims in a scope.
 #[repr(C)]
 struct Reclaims {
-    /// So many in a row gave nothing since the agent is gone.
+    /// Reclaims in a row that freed nothing since the agent is absent.
     failed: u64,
     /// When the last of them did, in nanoseconds of CLOCK_MONOTONIC.
     failed_ns: u64,
-    /// The cgroup of the pod from which a task was killed last for that.
+    /// Cgroup id of the pod that such a kill hit last.
     pod: u64,
-    /// When that was, in nanoseconds of CLOCK_MONOTONIC.
+    /// When that kill was, in nanoseconds of CLOCK_MONOTONIC.
     killed_ns: u64,
 }
 
@@ -67,14 +67,14 @@ fn has_ended(reclaimed: u64, of_cgroup: bool) {
         let at = scope * SLOTS_PER_SCOPE + slot::HARD;
         let (Some(trigger), Some(state), Some(reclaims)) = (
             TRIGGERS.get(at),
-            TRIGGER_STATE.get_ptr_mut(at),
+            TRIGGER_STATE.get(at),
             RECLAIMS.get_ptr_mut(scope),
         ) else {
             return;
         };
-        // SAFETY: slots of array maps, valid for the whole run of the program. Other CPUs may write the same words: a count
+        // SAFETY: a slot of an array map, valid for the whole run of the program. Other CPUs may write the same words: a count
         // that loses one is a kill that comes later.
-        let (state, reclaims) = unsafe { (&mut *state, &mut *reclaims) };
+        let reclaims = unsafe { &mut *reclaims };
         if trigger.full == 0
             || cgroup_id(state.memcg) != Some(trigger.cgroup_id)
             || !is_short(state.memcg, of_cgroup)
@@ -97,7 +97,7 @@ fn has_ended(reclaimed: u64, of_cgroup: bool) {
         if is_another || is_early {
             continue;
         }
-        kill(state, u64::from(scope), pod);
+        kill(u64::from(scope), pod);
         (reclaims.pod, reclaims.killed_ns) = (pod, now);
     }
 }

@@ -9,10 +9,8 @@ use std::{
     time::Duration,
 };
 
-use evictd_sys::{
-    clock::monotonic_ns,
-    rt::{become_fifo, lock_memory},
-};
+use evictd_node::cgroup::realtime::become_fifo;
+use evictd_sys::{clock::monotonic_ns, rt::lock_memory};
 
 /// Long enough that the thread sleeps and its CPU idles, as before a crossing.
 const QUIET: Duration = Duration::from_millis(20);

@@ -8,7 +8,7 @@ use std::{
 
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
-    memory_scope::{Limits, Scope},
+    memory_scope::{MemoryThresholds, Scope},
 };
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
@@ -270,7 +270,7 @@ fn oom_killed(stage: &Stage) -> bool {
 
 fn scope(stage: &Stage, amount: u64) -> io::Result<Scope> {
     let memory = MemoryCgroup::open(stage.cgroup.path()).map_err(io::Error::other)?;
-    let limits = |_| Limits {
+    let limits = |_| MemoryThresholds {
         threshold: amount,
         resolved: amount,
         floor: None,

@@ -18,7 +18,7 @@ use evictd_engine::{
 };
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
-    memory_scope::{Limits, Scope},
+    memory_scope::{MemoryThresholds, Scope},
     pods::table::{Entry, PodTable},
     trigger::memory,
 };
@@ -162,7 +162,7 @@ struct Judge {
 impl Judge {
     fn new(task: &Task) -> io::Result<Self> {
         let cgroup = MemoryCgroup::open(&task.scope).map_err(io::Error::other)?;
-        let limits = |_| Limits {
+        let limits = |_| MemoryThresholds {
             threshold: task.threshold,
             resolved: task.threshold,
             floor: None,
@@ -181,9 +181,7 @@ impl Judge {
 
     fn limit(&self) -> io::Result<u64> {
         let look = self.scope.sample()?;
-        Ok(self
-            .scope
-            .usage_limit(self.threshold, look.reclaimable_cache))
+        Ok(self.scope.usage_limit(self.threshold, look.discounted))
     }
 
     fn register(&self, usage: &File, event: i32) -> io::Result<u64> {

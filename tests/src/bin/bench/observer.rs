@@ -18,10 +18,11 @@ use std::{
 
 use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
+    cgroup::realtime::become_fifo,
     memory_scope::Scope,
-    trigger::memory::{self, Action, Direction, MemoryTrigger, Trigger, page_size},
+    trigger::memory::{self, Action, Direction, Trigger, TriggerSet, page_size},
 };
-use evictd_sys::{clock::monotonic_ns, rt::become_fifo};
+use evictd_sys::clock::monotonic_ns;
 
 const INTERVAL: Duration = Duration::from_micros(500);
 const SAMPLES: usize = 1 << 16;
@@ -128,7 +129,7 @@ impl Observer {
 struct Watch {
     scope: Scope,
     amount: u64,
-    trigger: Box<dyn MemoryTrigger>,
+    trigger: Box<dyn TriggerSet>,
     exact: bool,
     limit: u64,
     was_past: bool,
@@ -145,9 +146,9 @@ impl Watch {
     fn sample(&mut self) -> io::Result<()> {
         let look = self.scope.sample()?;
         let time_ns = monotonic_ns();
-        let limit = self.scope.usage_limit(self.amount, look.reclaimable_cache);
+        let limit = self.scope.usage_limit(self.amount, look.discounted);
         let is_past = look.usage >= limit;
-        while let Some(trip) = self.trigger.next() {
+        while let Some(trip) = self.trigger.next_crossing() {
             if self.exact {
                 self.cross(trip.time_ns, trip.limit * page_size());
                 // To be set anew as soon as the usage is below it.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use evictd_engine::{Pod, model::settings::Mode};
-use evictd_node::pods::builder::{Known, PodTableBuilder};
+use evictd_node::pods::builder::{PodTableBuilder, PodUpdate};
 use evictd_tests::{
     cgroup::TestCgroup, cluster_node::ClusterNode, forker::Forker, hog::Hog, interrupt::interrupted,
 };
@@ -220,7 +220,7 @@ fn looks(node: &ClusterNode, pods: &[PathBuf]) -> io::Result<Vec<Look>> {
             uid: uid.to_owned(),
             ..Pod::default()
         };
-        Known::new(Some(&pod), held)
+        PodUpdate::new(Some(&pod), held)
     };
     let mut joined = PodTableBuilder::new(node.cgroup.path(), Mode::Evictd);
     drop(joined.refresh(told));

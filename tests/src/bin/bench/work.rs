@@ -3,7 +3,8 @@
 
 use std::{io, time::Duration};
 
-use evictd_sys::{clock::monotonic_ns, rt::become_fifo};
+use evictd_node::cgroup::realtime::become_fifo;
+use evictd_sys::clock::monotonic_ns;
 
 use crate::bare::pin;
 

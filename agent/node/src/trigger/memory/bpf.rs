@@ -11,7 +11,7 @@ use aya::{
     programs::links::FdLink,
     util::KernelVersion,
 };
-use evictd_common::memory::{LAYOUT, MemoryTrigger as Record, PinnedGuard, Victim, VictimKey};
+use evictd_common::memory::{LAYOUT, PinnedGuard, TriggerRecord, Victim, VictimKey};
 use evictd_engine::model::settings::MemoryHook;
 
 use super::{
@@ -29,7 +29,7 @@ use crate::{
     trigger::{
         hook::{self, Cost},
         memory::{
-            Direction, MemoryTrigger, Trigger,
+            Direction, Trigger, TriggerSet,
             kernel_kills::{KernelKill, KernelKills},
         },
     },
@@ -68,10 +68,10 @@ const TRUSTED_SHARE: u64 = 20;
 const KPROBES_BEFORE: &str = "kprobes have no links before 5.15";
 
 /// Triggers in the kernel's map, crossings from its ring buffer.
-pub struct BpfMemoryTrigger {
+pub struct BpfTriggers {
     attached: Attached,
     cgroup_ids: [u64; MAX_SCOPES as usize],
-    triggers: Array<MapData, Record>,
+    triggers: Array<MapData, TriggerRecord>,
     /// How often a trigger was set: what a program remembers of the distance does not outlive that.
     generation_count: Array<MapData, u64>,
     victims: HashMap<MapData, VictimKey, Victim>,
@@ -185,7 +185,7 @@ impl Attached {
     }
 }
 
-impl BpfMemoryTrigger {
+impl BpfTriggers {
     /// Takes the maps out of the object.
     pub fn new(
         attached: Attached,
@@ -239,7 +239,7 @@ impl BpfMemoryTrigger {
     }
 }
 
-impl MemoryTrigger for BpfMemoryTrigger {
+impl TriggerSet for BpfTriggers {
     fn hook(&self) -> MemoryHook {
         self.attached.hook
     }
@@ -277,7 +277,7 @@ impl MemoryTrigger for BpfMemoryTrigger {
         Some(self.events.as_fd())
     }
 
-    fn next(&mut self) -> Option<TriggerEvent> {
+    fn next_crossing(&mut self) -> Option<TriggerEvent> {
         loop {
             let event: TriggerEvent = next_record(&mut self.events)?;
             let slot = event.slot as usize;
@@ -328,7 +328,7 @@ impl MemoryTrigger for BpfMemoryTrigger {
         Ok(())
     }
 
-    fn next_kill(&mut self) -> Option<KernelKill> {
+    fn next_kernel_kill(&mut self) -> Option<KernelKill> {
         self.killed.take()
     }
 
@@ -359,7 +359,7 @@ impl MemoryTrigger for BpfMemoryTrigger {
         matches!(self.attached.link, Link::Kprobe(None)).then(|| KPROBES_BEFORE.to_owned())
     }
 
-    fn unseen(&self) -> &[String] {
+    fn unseen_without_agent(&self) -> &[String] {
         &self.unseen
     }
 

@@ -5,30 +5,32 @@
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use evictd_engine::model::settings::MemoryHook;
 use evictd_sys::eventfd::EventFd;
+use rustix::event::{Timespec, epoll};
 
 use super::{MAX_TRIGGERS, SLOTS_PER_SCOPE, TriggerEvent};
 use crate::{
     cgroup::memory::{MemoryCgroup, Version},
     trigger::memory::{
-        ANY_SLOT, MemoryTrigger, Trigger,
+        ANY_SLOT, Trigger, TriggerSet,
         notifier::{Files, Notifier, Triggers},
     },
 };
 
 /// All triggers of all scopes. Arming one is an order to the notifier: the old triggers serve until the new ones do.
-pub struct CgroupV1Trigger {
+pub struct CgroupV1Triggers {
     /// Holds the eventfd that the thresholds in force ring; readable when a threshold was crossed.
     epoll: OwnedFd,
     notifier: Notifier,
     triggers: Triggers,
 }
 
-impl CgroupV1Trigger {
+impl CgroupV1Triggers {
     /// Opens the `cgroup.event_control` of each scope; the reason says why not.
     pub fn new(scopes: &[&MemoryCgroup]) -> Result<Self, String> {
         let mut files = Vec::new();
@@ -43,7 +45,8 @@ impl CgroupV1Trigger {
                 .and_then(|probe| files[files.len() - 1].register(&probe, &unreachable))
                 .map_err(|e| format!("{}/cgroup.event_control: {e}", scope.path().display()))?;
         }
-        let epoll = epoll().map_err(|e| format!("epoll: {e}"))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
+        let epoll = epoll.map_err(|e| format!("epoll: {}", io::Error::from(e)))?;
         let start = || {
             let any = scopes.first().ok_or(io::ErrorKind::InvalidInput)?;
             let notifier = Notifier::start(epoll.try_clone()?, any.path())?;
@@ -76,22 +79,12 @@ fn open(scope: &MemoryCgroup) -> Result<Files, String> {
         opened.map_err(|e| format!("{}: {e}", file.display()))
     };
     Ok(Files {
-        usage: open("memory.usage_in_bytes", false)?,
+        usage: open(Version::V1.usage_file(), false)?,
         control: open("cgroup.event_control", true)?,
     })
 }
 
-fn epoll() -> io::Result<OwnedFd> {
-    // SAFETY: takes a plain integer; the result is checked.
-    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-impl MemoryTrigger for CgroupV1Trigger {
+impl TriggerSet for CgroupV1Triggers {
     fn hook(&self) -> MemoryHook {
         MemoryHook::Eventfd
     }
@@ -124,11 +117,11 @@ impl MemoryTrigger for CgroupV1Trigger {
         Some(self.epoll.as_fd())
     }
 
-    fn next(&mut self) -> Option<TriggerEvent> {
-        let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: one place for one event; returns at once.
-        let got = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &raw mut event, 1, 0) };
-        (got == 1).then(|| TriggerEvent {
+    fn next_crossing(&mut self) -> Option<TriggerEvent> {
+        let mut event = [MaybeUninit::uninit()];
+        let at_once = Timespec::default();
+        let (got, _) = epoll::wait(&self.epoll, &mut event, Some(&at_once)).ok()?;
+        (!got.is_empty()).then(|| TriggerEvent {
             slot: ANY_SLOT,
             ..TriggerEvent::default()
         })

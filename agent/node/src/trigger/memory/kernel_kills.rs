@@ -1,7 +1,7 @@
 //! Pods from which the kernel programs have killed by themselves, until the agent takes note of it.
 
 use aya::maps::{HashMap, Map, MapData, MapError};
-use evictd_common::memory::KernelKill as Record;
+use evictd_common::memory::KernelKillRecord;
 
 use crate::bpf::{object::chain, pin::PinDirectory};
 
@@ -29,7 +29,7 @@ impl KernelKills {
 
     /// Takes one of them out of the map; `None` when it is empty. Does not allocate.
     pub(super) fn take(&mut self) -> Option<KernelKill> {
-        let mut kills = HashMap::<_, u64, Record>::try_from(&mut self.0).ok()?;
+        let mut kills = HashMap::<_, u64, KernelKillRecord>::try_from(&mut self.0).ok()?;
         let cgroup_id = kills.keys().next()?.ok()?;
         let record = kills.get(&cgroup_id, 0);
         kills.remove(&cgroup_id).ok()?;
@@ -55,7 +55,9 @@ impl KernelKills {
 /// # Errors
 /// A map cannot be read or written; the others were moved.
 pub fn inherit(pins: &PinDirectory) -> Result<usize, MapError> {
-    let open = |path| HashMap::<_, u64, Record>::try_from(Map::HashMap(MapData::from_pin(path)?));
+    let open = |path| {
+        HashMap::<_, u64, KernelKillRecord>::try_from(Map::HashMap(MapData::from_pin(path)?))
+    };
     let mut own = open(pins.path_for(NAME))?;
     let (mut count, mut result) = (0, Ok(()));
     for path in pins.earlier(NAME) {

@@ -14,16 +14,13 @@ use std::{
     thread,
 };
 
-use evictd_sys::{
-    eventfd::EventFd,
-    fs::is_gone,
-    poll::poll,
-    rt::{join_root_memcg, set_sched_fifo},
-};
+use evictd_sys::{eventfd::EventFd, fs::is_gone, poll::poll};
+use rustix::event::epoll::{self, EventData, EventFlags};
 use triple_buffer::{Input, Output, triple_buffer};
 
 use super::{MAX_SCOPES, MAX_TRIGGERS, SLOTS_PER_SCOPE};
 use crate::{
+    cgroup::realtime::{join_root_memcg, set_sched_fifo},
     kernfile::{number, pread},
     trigger::memory::{Direction, Trigger, page_size},
 };
@@ -182,16 +179,9 @@ impl Worker {
         if crossed {
             event.notify();
         }
-        let mut interest = libc::epoll_event {
-            // By its edge: the reader has nothing to read, and needs no descriptor but the epoll's.
-            events: (libc::EPOLLIN | libc::EPOLLET).cast_unsigned(),
-            u64: 0,
-        };
-        let (epoll, fd) = (self.epoll.as_raw_fd(), event.fd().as_raw_fd());
-        // SAFETY: descriptors of ours, and a local that outlives the call.
-        if unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut interest) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        // By its edge: the reader has nothing to read, and needs no descriptor but the epoll's.
+        let flags = EventFlags::IN | EventFlags::ET;
+        epoll::add(&self.epoll, event.fd(), EventData::new_u64(0), flags)?;
         self.event = Some(event);
         Ok(())
     }

@@ -3,8 +3,8 @@
 
 use std::{fs, io, path::Path, ptr};
 
-use super::{Action, Direction, MemoryTrigger, Trigger, batch_bytes, page_size};
-use crate::cgroup::memory::MemoryCgroup;
+use super::{Action, Direction, Trigger, TriggerSet, batch_bytes, page_size};
+use crate::cgroup::{memory::MemoryCgroup, tree::subdirectories};
 
 /// What is taken, in batches of pages, in which the kernel charges: 1 MiB where a page has 4 KiB.
 const BATCHES: u64 = 4;
@@ -20,7 +20,7 @@ const ROOT_ID: u64 = 1;
 /// # Errors
 /// Memory was charged to the first scope, and the hook has reported nothing. Where no charge could be made (the agent is
 /// outside of the scope, or gets no memory) nothing is known against the hook.
-pub fn run(trigger: &mut dyn MemoryTrigger, scopes: &[&MemoryCgroup]) -> Result<(), String> {
+pub fn run(trigger: &mut dyn TriggerSet, scopes: &[&MemoryCgroup]) -> Result<(), String> {
     let Some(scope) = scopes.first() else {
         return Ok(());
     };
@@ -34,7 +34,7 @@ pub fn run(trigger: &mut dyn MemoryTrigger, scopes: &[&MemoryCgroup]) -> Result<
     armed.map_err(|e| format!("the self-test cannot arm a trigger: {e}"))?;
     let taken = taken(page_size());
     let reported = (0..ATTEMPTS).find_map(|_| match take_memory(taken) {
-        Ok(()) => trigger.next().map(|_| Ok(())),
+        Ok(()) => trigger.next_crossing().map(|_| Ok(())),
         Err(error) => Some(Err(error)),
     });
     let disarmed = trigger.arm(SLOT, Trigger::DISABLED);
@@ -93,9 +93,7 @@ fn is_charged_to(scope: &MemoryCgroup) -> bool {
 
 /// Whether a cgroup below this one lists the process.
 fn is_below(dir: &Path, is_listed: &dyn Fn(&Path) -> bool) -> bool {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    groups.any(|group| is_listed(&group.path()) || is_below(&group.path(), is_listed))
+    subdirectories(dir).any(|group| is_listed(&group) || is_below(&group, is_listed))
 }
 
 #[cfg(test)]
@@ -113,7 +111,7 @@ mod tests {
         armed: Option<Trigger>,
     }
 
-    impl MemoryTrigger for Fake {
+    impl TriggerSet for Fake {
         fn hook(&self) -> MemoryHook {
             MemoryHook::Fexit
         }
@@ -128,7 +126,7 @@ mod tests {
         fn fd(&self) -> Option<BorrowedFd<'_>> {
             None
         }
-        fn next(&mut self) -> Option<TriggerEvent> {
+        fn next_crossing(&mut self) -> Option<TriggerEvent> {
             self.reports.then(TriggerEvent::default)
         }
         fn set_near(&mut self, _: bool) -> io::Result<bool> {

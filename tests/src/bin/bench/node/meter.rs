@@ -13,7 +13,8 @@ use std::{
     time::Duration,
 };
 
-use evictd_sys::{clock::monotonic_ns, rt::become_fifo};
+use evictd_node::cgroup::realtime::become_fifo;
+use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
 const INTERVAL: Duration = Duration::from_millis(2);

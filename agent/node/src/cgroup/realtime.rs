@@ -1,21 +1,86 @@
-//! Where the kernel groups real-time tasks (RT_GROUP_SCHED, cgroup v1): a cgroup of the cpu hierarchy without a budget of its own,
-//! as each container has one, refuses SCHED_FIFO whatever the capabilities are.
+//! What keeps a thread of the agent from being fast by the cgroups that it is in itself, all on cgroup v1.
+//!
+//! Kernels that group real-time tasks (RT_GROUP_SCHED) refuse SCHED_FIFO, whatever the capabilities are, in a cgroup of the cpu
+//! hierarchy without a budget of its own, as each container has one. And at the limit of its memory cgroup a thread waits.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-use crate::{fs::read_lossy, rt::v1_root};
+use evictd_sys::{
+    fs::read_lossy,
+    rt::{self, FASTPATH_PRIORITY},
+};
+
+use crate::{
+    cgroup::hierarchy::v1_root,
+    proc::mountinfo::{MOUNTINFO, Mount},
+};
 
 /// The bit of CAP_SYS_NICE (`include/uapi/linux/capability.h`).
 const CAP_SYS_NICE: u32 = 23;
 /// A cgroup's budget of real-time run time, in microseconds a period. Only kernels that group real-time tasks have it.
 const BUDGET: &str = "cpu.rt_runtime_us";
 
+/// Gives the calling thread the fast path's SCHED_FIFO.
+///
+/// # Errors
+/// See [`set_sched_fifo`].
+pub fn become_fifo() -> io::Result<()> {
+    set_sched_fifo(FASTPATH_PRIORITY)
+}
+
+/// Gives the calling thread SCHED_FIFO with a priority from 1 to 99. Where its cgroup of v1's cpu hierarchy has no budget for
+/// real-time tasks, the thread leaves it for the root, which has one.
+///
+/// # Errors
+/// CAP_SYS_NICE is missing, or the thread cannot leave a cgroup without a budget: the error names the true reason.
+pub fn set_sched_fifo(priority: i32) -> io::Result<()> {
+    let Err(refused) = rt::set_sched_fifo(priority) else {
+        return Ok(());
+    };
+    if refused.raw_os_error() != Some(libc::EPERM) {
+        return Err(refused);
+    }
+    if has_cap_sys_nice() == Some(false) {
+        return Err(io::Error::other(format!(
+            "{refused}: CAP_SYS_NICE is missing"
+        )));
+    }
+    let Some(group) = CpuGroup::without_budget() else {
+        return Err(refused);
+    };
+    group
+        .leave()
+        .map_err(|left| group.explain(&refused, &left))?;
+    rt::set_sched_fifo(priority).inspect_err(|_| group.come_back())
+}
+
+/// Tries SCHED_FIFO on a thread of its own.
+///
+/// # Errors
+/// See [`set_sched_fifo`].
+pub fn probe_realtime() -> io::Result<()> {
+    let tried = std::thread::spawn(become_fifo).join();
+    tried.unwrap_or_else(|_| Err(io::Error::other("the probing thread has panicked")))
+}
+
+/// Moves the calling thread to the root of a v1 memory hierarchy, which has no limit: kernel memory allocated for it and for threads it
+/// starts later is charged there. The process's own pages stay charged where they are. `cgroup` is any directory of that hierarchy.
+///
+/// To read afresh who is in a pod takes a page here (the killer reads `cgroup.procs`), and a thread without a page left in its cgroup
+/// waits for one, or is killed for it. v2 cannot do this for single threads.
+///
+/// # Errors
+/// No root above this directory, or it may not be written to.
+pub fn join_root_memcg(cgroup: &Path) -> io::Result<()> {
+    enter(v1_root(cgroup).ok_or(io::ErrorKind::NotFound)?)
+}
+
 /// The cgroup of the calling thread in the cpu hierarchy.
 #[derive(Debug, PartialEq, Eq)]
-pub struct CpuGroup {
+struct CpuGroup {
     dir: PathBuf,
     /// The top of the hierarchy, which always has a budget; `None` where it is not mounted.
     root: Option<PathBuf>,
@@ -23,9 +88,9 @@ pub struct CpuGroup {
 
 impl CpuGroup {
     /// The calling thread's, if it has no budget there.
-    pub fn without_budget() -> Option<Self> {
+    fn without_budget() -> Option<Self> {
         let groups = read_lossy("/proc/thread-self/cgroup").ok()?;
-        let mounts = read_lossy("/proc/self/mountinfo").ok()?;
+        let mounts = read_lossy(MOUNTINFO).ok()?;
         let all = candidates(&groups, &mounts);
         let budget = |dir: &Path| fs::read_to_string(dir.join(BUDGET)).ok();
         let dir = all.into_iter().find(|dir| budget(dir).is_some())?;
@@ -38,18 +103,18 @@ impl CpuGroup {
     ///
     /// # Errors
     /// The root is not mounted, or not to be written to.
-    pub fn leave(&self) -> io::Result<()> {
+    fn leave(&self) -> io::Result<()> {
         let root = self.root.as_ref().ok_or(io::ErrorKind::NotFound)?;
         enter(root)
     }
 
-    /// Moves the calling thread back. Where that is refused it stays at the root, which only means less to it.
-    pub fn come_back(&self) {
+    /// Moves the calling thread back. Best effort: if refused, the thread stays in the root cgroup.
+    fn come_back(&self) {
         let _ = enter(&self.dir);
     }
 
     /// Why SCHED_FIFO is refused in it.
-    pub fn explain(&self, refused: &io::Error, left: &io::Error) -> io::Error {
+    fn explain(&self, refused: &io::Error, left: &io::Error) -> io::Error {
         let dir = self.dir.display();
         io::Error::other(format!(
             "{refused}: {BUDGET} is 0 in {dir}, and the thread cannot leave it for the hierarchy's root: {left}"
@@ -63,7 +128,7 @@ fn enter(cgroup: &Path) -> io::Result<()> {
 }
 
 /// Whether the calling thread has CAP_SYS_NICE; `None` where that cannot be read.
-pub fn may_be_nice() -> Option<bool> {
+fn has_cap_sys_nice() -> Option<bool> {
     let status = fs::read_to_string("/proc/thread-self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
     let effective = u64::from_str_radix(line.trim(), 16).ok()?;
@@ -72,7 +137,7 @@ pub fn may_be_nice() -> Option<bool> {
 
 /// Where a thread's cgroup of v1's cpu hierarchy may be seen, by `/proc/thread-self/cgroup` and `/proc/self/mountinfo`. Mounts of
 /// the whole hierarchy come first: a container has one of its own part below.
-fn candidates(groups: &str, mounts: &str) -> Vec<PathBuf> {
+fn candidates(groups: &str, mountinfo: &str) -> Vec<PathBuf> {
     let has_cpu = |list: &str| list.split(',').any(|word| word == "cpu");
     let group = groups.lines().find_map(|line| {
         // 4:cpu,cpuacct:/kubepods
@@ -83,26 +148,15 @@ fn candidates(groups: &str, mounts: &str) -> Vec<PathBuf> {
     let Some(group) = group else {
         return Vec::new();
     };
-    let mut found: Vec<(bool, PathBuf)> = mounts
-        .lines()
-        .filter_map(|line| {
-            // 36 25 0:31 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu
-            let (place, kind) = line.split_once(" - ")?;
-            let mut kind = kind.split(' ');
-            let is_v1 = kind.next() == Some("cgroup");
-            if !is_v1 || !has_cpu(kind.nth(1)?) {
-                return None;
-            }
-            let mut place = place.split(' ').skip(3);
-            let (root, point) = (place.next()?, place.next()?);
-            let below = Path::new(group).strip_prefix(root).ok()?;
-            let dir = match below.as_os_str().is_empty() {
-                true => PathBuf::from(point),
-                false => Path::new(point).join(below),
-            };
-            Some((root != "/", dir))
-        })
-        .collect();
+    let cpu =
+        Mount::all(mountinfo).filter(|m| m.superblock.kind == "cgroup" && has_cpu(&m.options));
+    let found = cpu.filter_map(|mount| {
+        let below = Path::new(group).strip_prefix(&mount.root).ok()?;
+        // Without a slash at the end where nothing is below.
+        let dir = mount.point.components().chain(below.components());
+        Some((mount.root != Path::new("/"), dir.collect()))
+    });
+    let mut found: Vec<(bool, PathBuf)> = found.collect();
     found.sort_by_key(|(is_part, _)| *is_part);
     found.into_iter().map(|(_, dir)| dir).collect()
 }
