@@ -189,7 +189,7 @@ impl ScopeMonitor {
             ..
         } = &self.sample;
         let was_short = available.saturating_sub(shortage.in_lists) < limits.threshold;
-        self.scope.count_free_lists(was_short);
+        self.scope.count_free_lists(was_pressed || was_short);
         self.stat_lag.bound(limits.threshold);
         let (look, lag) =
             self.stat_lag

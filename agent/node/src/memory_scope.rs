@@ -278,7 +278,7 @@ impl Scope {
     }
 
     /// Whether what lies in the CPUs' lists of free pages counts as available on the machine. It takes time to read: a scope counts it as
-    /// long as it is short without it.
+    /// long as its threshold is met, or would be without it.
     pub fn count_free_lists(&mut self, counts: bool) {
         self.counts_free_lists = counts;
     }

@@ -162,7 +162,10 @@ impl Evictd {
             ..
         } = &self.sample;
         let was_short = available.saturating_sub(shortage.in_lists) < world.limits().0;
-        let in_lists = if was_short { world.kept() } else { 0 };
+        let in_lists = match self.pressed || was_short {
+            true => world.kept(),
+            false => 0,
+        };
         let machine = machine_memory(world, &reading, in_lists);
         let swap = FreeSwap {
             free: reading.swap,
