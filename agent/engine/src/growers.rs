@@ -1,23 +1,21 @@
 //! The pods that grow most, by what only their end gives back.
 //!
-//! A usage counter tells that a pod grows, and not what grows: page cache counts in it as well. So the few pods whose counters have
-//! grown most are read in full at one look after the other.
+//! A usage counter also grows with page cache. So the few pods whose counters have grown most are read in full at each look.
 
 use crate::growth::{Grown, Growth, Sample};
 
 /// Pods that are watched at once.
 pub const WATCHED: usize = 8;
-/// What a counter may jump ahead by: a huge page, or what CPUs charge in advance. Less is no growth.
-const JUMP: u64 = 2 << 20;
-/// Over so long at least, in nanoseconds, growth is compared with that of the whole scope.
+/// Bytes by which a usage counter may jump: a huge page, or what CPUs charge in advance. Less is no growth.
+pub const COUNTER_JUMP: u64 = 2 << 20;
+/// The window, in nanoseconds, over which growth is compared with that of the whole scope.
 pub const STEADY_NS: u64 = 250_000_000;
-/// What was read longer ago, in nanoseconds, tells nothing of now.
+/// Growth that was read longer ago, in nanoseconds, is not the present one.
 const RECENT_NS: u64 = 100_000_000;
-/// And what was read so much longer ago nothing of a growth that lasts.
+/// A cgroup that was read longer ago, in nanoseconds, has no steady growth.
 const FORGET_NS: u64 = 1_000_000_000;
 
-/// What some cgroups held, those of pods or of their containers. Allocates nothing; the caller brings the clock, in nanoseconds of one
-/// monotonic clock.
+/// What some cgroups of pods or of containers held at the last looks. Allocates nothing; times are nanoseconds of one monotonic clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Growers {
     watched: [Watched; WATCHED],
@@ -32,8 +30,8 @@ struct Watched {
 }
 
 impl Growers {
-    /// A cgroup holds so many bytes now that only the end of its processes gives back. One that is new takes the place of the one that
-    /// was read longest ago.
+    /// Takes in the bytes that a cgroup holds and only the end of its processes gives back. A new cgroup replaces the one that was read
+    /// longest ago.
     pub fn note(&mut self, id: u64, time: u64, held: u64) {
         let known = self.watched.iter().position(|watched| watched.id == id);
         let oldest = || (0..WATCHED).min_by_key(|at| self.watched[*at].time);
@@ -58,7 +56,9 @@ impl Growers {
     /// What a cgroup grows by, in bytes per second: the fastest growth that was seen a moment ago; 0 where none was.
     pub fn growth_of(&self, id: u64, now: u64) -> u64 {
         let watched = self.find(id, now, RECENT_NS);
-        let windows = watched.into_iter().flat_map(|w| w.growth.windows(JUMP));
+        let windows = watched
+            .into_iter()
+            .flat_map(|w| w.growth.windows(COUNTER_JUMP));
         windows.map(Grown::per_second).max().unwrap_or(0)
     }
 

@@ -142,8 +142,8 @@ impl Growth {
         }
     }
 
-    /// What may have left the counters of victims since the last sample without being free yet, for the kernel uncharges a page
-    /// before it frees it: no growth of others, as far as the next sample does not show it again.
+    /// Bytes that left the victims' counters since the last sample and may not be free yet: the kernel uncharges a page before it frees
+    /// it. They are no growth of others unless the next sample still shows them.
     pub fn freed_late(&self, sample: Sample) -> u64 {
         self.latest.map_or(0, |last| {
             let left = last.dying.saturating_sub(sample.dying);
@@ -151,8 +151,8 @@ impl Growth {
         })
     }
 
-    /// Of the amount so much belongs to a victim from now on, which had as much at every moment since `since`: what was seen
-    /// since then was the growth of others, and what was seen before tells nothing.
+    /// From now on `held` bytes belong to a victim. It held them at every moment since `since`, so growth since then was of other pods.
+    /// Older samples are dropped.
     pub fn exclude_victim(&mut self, held: u64, since: u64) {
         let without = |sample: Sample| {
             (sample.time >= since).then(|| Sample {
@@ -188,7 +188,7 @@ impl Growth {
         self.latest = self.latest.map(counted_anew);
     }
 
-    /// Nothing of what was seen before tells of what is to come.
+    /// Forgets all samples.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
@@ -293,8 +293,8 @@ impl Grown {
         if faster == 0 {
             return in_all;
         }
-        // What comes slowly is not there when it is needed, unless all of it has come by then; and who writes page cache takes
-        // from the same room.
+        // What comes slowly is not there when it is needed, unless all of it has come by then; and writers of page cache take from the
+        // same room.
         let faster = faster.saturating_add(scaled(self.unwritten, self.elapsed));
         in_all.min(scaled(in_time, faster))
     }

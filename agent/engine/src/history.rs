@@ -68,7 +68,7 @@ impl Recorder {
             last.store(time, Ordering::Relaxed);
         }
         let written = self.written.load(Ordering::Relaxed);
-        // The ones before are complete; and who reads what is written from here on finds that it was being overwritten.
+        // All earlier slots are complete. A reader that sees one of the stores below also sees this count, and drops the slot.
         self.written.store(written + 1, Ordering::Release);
         fence(Ordering::Release);
         if let Some(slot) = self.slots.get(written as usize % SAMPLES) {

@@ -169,8 +169,9 @@ pub struct EvictionLimiter {
     fleet: FleetHold,
     /// When this agent has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero as long as it has not.
     last_eviction: AtomicU64,
-    /// The same of earlier agents, and of shadow mode: they count for the pace, and no other node is told of them.
+    /// When an earlier agent last evicted a pod; [`NEVER`]. It delays a slow fleet's next eviction, and is not reported to the fleet.
     last_past: AtomicI64,
+    /// When shadow mode last chose a pod, likewise.
     last_in_shadow: AtomicI64,
     /// The pressure for which each [`ShadowChooser`] has chosen pods last; counts from 1.
     shadow_pressure: [AtomicU32; 2],

@@ -1,12 +1,12 @@
-//! Which step comes next, and how much of it. No I/O, no clock.
+//! The steps before a soft eviction (reclaim page cache, then throttle): which comes next, and how much to reclaim. No I/O, no clock.
 
 use std::time::Duration;
 
 use crate::model::{settings::MitigationConfig, usage::MemoryReading};
 
-/// Reclaims do not follow each other faster than this: what has just been reclaimed is read again from disk.
+/// The least time between two reclaims: the pod reads from disk again what was reclaimed.
 const REST: Duration = Duration::from_secs(60);
-/// Less cold page cache than this is not worth a system call that takes locks of the pod's, in bytes.
+/// Bytes of cold page cache below which a reclaim is not worth a system call that takes locks of the pod.
 const WORTHWHILE: u64 = 1 << 20;
 
 /// What is missing for a soft threshold.

@@ -16,31 +16,31 @@ const MS: u64 = 1_000_000;
 
 /// The kubelet's monitoring interval (`monitoringInterval`): it looks so often, and evicts one pod then.
 pub const MONITORING_INTERVAL_NS: u64 = 10 * SECOND;
-/// What the end of a process and the return of its memory may take beside that.
+/// What a pod's end and the return of its memory may take beside that.
 const DEATH_NS: u64 = 400 * MS;
-/// The memory of a pod that is killed now is back so soon, if its end takes long.
-const BACK_NS: u64 = SECOND / 4;
+/// When the memory of a pod that is killed now is back, if its end takes long.
+const SLOW_RETURN_NS: u64 = SECOND / 4;
 /// A growth that is seen so soon after a SIGKILL may still be the victim's own: its threads end when they leave the kernel, and
 /// statistics may be late. Only other pods' own counters tell of theirs then.
 const SETTLE_NS: u64 = 10 * MS;
-/// By so much at most statistics may be off that were flushed, in the signal's unit: bytes that each CPU keeps to itself.
-const BLUR: u64 = 16 << 20;
-/// What has shrunk over so long shrinks.
-const MOMENT_NS: u64 = 5 * MS;
-/// Expected to be back earlier than the room is used up, by so much.
+/// Bytes by which flushed statistics may be wrong: each CPU keeps some to itself.
+const STATISTICS_ERROR: u64 = 16 << 20;
+/// An amount that is less than so long ago shrinks.
+const SHRINK_WINDOW_NS: u64 = 5 * MS;
+/// How much earlier than the room is used up memory has to be back.
 const MARGIN_NS: u64 = 5 * MS;
-/// While something is pending, a growth that uses up the room later than this takes no other pod yet.
-const EARLY_NS: u64 = SECOND;
-/// So long after memory has come a next pod's can be there.
-const NEXT_DEATH_NS: u64 = 100 * MS;
-/// SIGKILL ends a pod's growth so soon, with the time that it takes to see it.
-const LAST_NS: u64 = 8 * MS;
-/// Whether more comes back than others use is seen over so long at least.
-const FLOW_NS: u64 = 16 * MS;
-/// Where it is not known yet what every pod uses, what is not urgent waits so long at most after the threshold was met.
-const NUMBERS_NS: u64 = 30 * SECOND;
-/// A look or two: the threshold has been met for as long as the kubelet needs to see it, whatever lies between two looks.
-const LOOKS_NS: u64 = 50 * MS;
+/// While memory is pending, a growth that uses up the room later than this takes no other pod.
+const URGENT_WHILE_PENDING_NS: u64 = SECOND;
+/// How long after a decision the memory of one more victim can be back.
+const NEXT_VICTIM_NS: u64 = 100 * MS;
+/// How long after SIGKILL a pod may still grow, and until that is seen.
+const KILL_LATENCY_NS: u64 = 8 * MS;
+/// Whether more comes back than others use is seen over this window at least.
+const NET_WINDOW_NS: u64 = 16 * MS;
+/// How long after the threshold was met a decision that is not urgent waits for the usage of every pod.
+const USAGE_WAIT_NS: u64 = 30 * SECOND;
+/// A look or two, beside the kubelet's interval: the kubelet is certain to have seen the threshold met then.
+const SAMPLE_SLACK_NS: u64 = 50 * MS;
 
 /// What is short, as of one look. Amounts are in the signal's unit, times in nanoseconds of one monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,13 +105,13 @@ pub struct Pending {
     /// The part of it that comes with the end of processes.
     #[serde(default)]
     pub soon: u64,
-    /// Some of it has come a moment ago.
+    /// Some of it has come a moment ago, and more is coming.
     #[serde(default)]
     pub flows: bool,
-    /// Since when the last of those gives something back from which some has come a moment ago.
+    /// When the newest of the victims that gave memory back a moment ago began to.
     #[serde(default)]
     pub flows_since: Option<u64>,
-    /// When the first part is due of those that have given nothing yet.
+    /// When the first of the victims is due that have given nothing yet.
     #[serde(default)]
     pub begins: Option<u64>,
 }
@@ -177,7 +177,7 @@ pub enum Decision {
         /// The earliest time of a paced eviction; `u64::MAX` where only urgency can lead to one.
         until: u64,
     },
-    /// One pod, or as many as it takes to give back this amount; where pods' own growth is known, [`Relief`] says how many.
+    /// One pod, or as many as it takes to give back this amount (the planner); the fast path asks [`Relief`] before each pod.
     Evict {
         /// Why now.
         urgency: Urgency,
@@ -199,7 +199,7 @@ impl Decision {
     }
 }
 
-/// What is known of one signal of one scope between two looks. Allocates nothing.
+/// What is kept of one signal of one scope between two looks. Allocates nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pace {
@@ -214,8 +214,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Takes a look: the growth follows, and whether the threshold is met. `now` never goes back. What a victim gave back in the
-    /// middle of the look would pass for a growth of others; such a look tells nothing of growth.
+    /// Takes in a look: the growth, and whether the threshold is met. `now` never goes back. Memory that a victim gave back in the middle of
+    /// the look would pass for a growth of others: such a look tells nothing of growth.
     pub fn observe(&mut self, now: u64, seen: &Shortage) {
         if seen.skew <= seen.noise(self.is_met()) {
             let sample = Sample {
@@ -245,7 +245,7 @@ impl Pace {
     /// Whether the minimum reclaim counts: the kubelet has seen the threshold met for certain, or a pod was evicted for it. A shorter
     /// shortage ends where the threshold does.
     fn is_resolving(&self, now: u64) -> bool {
-        let is_seen = |since| now.saturating_sub(since) >= MONITORING_INTERVAL_NS + LOOKS_NS;
+        let is_seen = |since| now.saturating_sub(since) >= MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS;
         self.evictions > 0 || self.met_since.is_some_and(is_seen)
     }
 
@@ -289,13 +289,13 @@ impl Pace {
         // that comes too late is not waited for.
         let is_worth = rule == Rule::Lasting
             || wait < exhausted_in
-            || pending.amount >= grown_in(growth, EARLY_NS);
-        let is_early = exhausted_in > EARLY_NS && is_worth;
+            || pending.amount >= grown_in(growth, URGENT_WHILE_PENDING_NS);
+        let is_early = exhausted_in > URGENT_WHILE_PENDING_NS && is_worth;
         if is_early || self.is_in_time(now, seen, pending, (exhausted_in, grown, wait)) {
             return Decision::Wait { until: u64::MAX };
         }
         // As much as it takes to be there still when the first of it is due, or when what goes now is back.
-        let needed = grown_in(growth, wait.min(BACK_NS));
+        let needed = grown_in(growth, wait.min(SLOW_RETURN_NS));
         Decision::Evict {
             urgency,
             amount: Some(needed.saturating_sub(seen.room.at_once).max(1)),
@@ -346,7 +346,7 @@ impl Pace {
 
     /// Whether a decision can wait for pods of which it is not known yet what they use: a pod that is known would go in their stead.
     pub fn may_wait_for_usage(&self, now: u64, urgency: Urgency) -> bool {
-        let is_new = |since: u64| now < since.saturating_add(NUMBERS_NS);
+        let is_new = |since: u64| now < since.saturating_add(USAGE_WAIT_NS);
         matches!(urgency, Urgency::Paced { .. }) && self.met_since.is_some_and(is_new)
     }
 
@@ -406,22 +406,22 @@ impl Pace {
         if let (Some(began), Some(last)) = (pending.flows_since, self.last_eviction) {
             // Once it comes, the kernel weighs what comes against what others use.
             let since = began.max(last);
-            let until = since.saturating_add(FLOW_NS);
+            let until = since.saturating_add(NET_WINDOW_NS);
             let growth = &self.growth;
             if now < until {
                 let comes = growth.exhausts_net(room, began, MS).is_none()
                     && now >= began.saturating_add(MS);
-                return comes || exhausted_in > until - now + LAST_NS;
+                return comes || exhausted_in > until - now + KILL_LATENCY_NS;
             }
             // What has not begun to come is weighed once it has; until then there is time for another death.
-            let enough = pending.begins.map_or(BACK_NS, |begins| {
-                begins.saturating_sub(now).saturating_add(NEXT_DEATH_NS)
+            let enough = pending.begins.map_or(SLOW_RETURN_NS, |begins| {
+                begins.saturating_sub(now).saturating_add(NEXT_VICTIM_NS)
             });
-            let end = growth.exhausts_net(room, since, FLOW_NS / 2);
+            let end = growth.exhausts_net(room, since, NET_WINDOW_NS / 2);
             return end.is_none_or(|end| end > enough);
         }
         // Until a next pod's memory can be there, if one has to go then.
-        let until_next = grown_in(grown.per_second(), wait.saturating_add(NEXT_DEATH_NS));
+        let until_next = grown_in(grown.per_second(), wait.saturating_add(NEXT_VICTIM_NS));
         exhausted_in > wait && until_next <= room.saturating_add(pending.amount)
     }
 
@@ -445,7 +445,7 @@ impl Pace {
             let used = u64::try_from(scaled).unwrap_or(u64::MAX).max(left);
             part > 0
                 && part.saturating_add(part / 3) >= all
-                && used.saturating_add(BLUR) <= seen.room.at_once
+                && used.saturating_add(STATISTICS_ERROR) <= seen.room.at_once
         };
         self.growth.over(STEADY_NS).is_some_and(|all| {
             is_bounded(grown, all.amount) || is_bounded(growth, all.per_second())
@@ -462,7 +462,7 @@ impl Pace {
     /// The growth that uses up the room before the kubelet would have looked again, if one does.
     fn urgency(&self, now: u64, seen: &Shortage) -> Option<(u64, Grown)> {
         let has_evicted = |last: u64| now < last.saturating_add(SECOND);
-        if self.last_eviction.is_some_and(has_evicted) && self.growth.shrinks(MOMENT_NS) {
+        if self.last_eviction.is_some_and(has_evicted) && self.growth.shrinks(SHRINK_WINDOW_NS) {
             // A death has ended it, also one that the OOM killer has caused.
             return None;
         }
@@ -554,7 +554,7 @@ impl Relief {
         if !(is_enough || self.is_settling) {
             return first;
         }
-        let ends_it = self.growers > 0 && grown_in(self.growers, LAST_NS) >= self.room;
+        let ends_it = self.growers > 0 && grown_in(self.growers, KILL_LATENCY_NS) >= self.room;
         ends_it.then_some(NextVictim::Growing)
     }
 }
@@ -611,7 +611,7 @@ impl Rule {
     /// Nanoseconds for which the threshold has to be met before a pod goes that is not urgent.
     fn lasts(self) -> u64 {
         match self {
-            Self::Lasting => MONITORING_INTERVAL_NS + LOOKS_NS,
+            Self::Lasting => MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS,
             Self::FirstLook | Self::Soft => 0,
         }
     }
@@ -634,7 +634,7 @@ impl Shortage {
     /// Whether so little is left that its end may be urgent. Page cache that waits for the disk is no shortage by itself, but
     /// where it fills the room fast, growth beside it is urgent in time for a death.
     fn is_close(&self, is_met: bool, end: u64, grown: Grown) -> bool {
-        let fills = self.guard > 0 && grown.unwritten > 0 && end < BACK_NS;
+        let fills = self.guard > 0 && grown.unwritten > 0 && end < SLOW_RETURN_NS;
         if !is_met {
             return self.room.at_once < self.guard || fills;
         }
@@ -654,9 +654,9 @@ impl Shortage {
         let share = if is_met { 16 } else { 4 };
         // The less is left, the less may be missed.
         (self.threshold / share)
-            .min(BLUR)
+            .min(STATISTICS_ERROR)
             .min(room / 8)
-            .min((self.room.at_once / 4).max(BLUR / 2))
+            .min((self.room.at_once / 4).max(STATISTICS_ERROR / 2))
     }
 }
 

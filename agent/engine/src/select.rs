@@ -1,4 +1,4 @@
-//! The fast path: chooses victims among candidates that are laid out beforehand, without allocating.
+//! Chooses victims among prepared candidates, for the fast path and the planner, without allocating.
 //!
 //! Reading a pod's exact working set costs a system call; an upper bound is known anyway (the last value plus what
 //! may have come since, or the cgroup's usage counter). As more usage never moves a pod back ([`RankKey`]), it is

@@ -5,25 +5,25 @@ use super::pace::{Pending, earliest};
 const SECOND: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
 
-/// A process gives back the first of its memory so soon after SIGKILL, on busy CPUs too.
+/// How soon after SIGKILL a process gives back the first of its memory, on busy CPUs too.
 const EXIT_NS: u64 = 50 * MS;
 /// How fast the kernel tears down an address space, in bytes per second.
 const TEARDOWN: u64 = 4 << 30;
-/// The first part of what a victim gives back is so much at most, in bytes.
+/// The first part of what a victim gives back, in bytes at most.
 const FIRST: u64 = 256 << 20;
 /// A victim that gives nothing back for so long and still has processes is stuck.
 const STUCK_NS: u64 = 2 * SECOND;
-/// So much less, in bytes, or this part of what is left, is something given back: what the kernel takes from a victim that
-/// does not die, page by page, is not.
+/// A victim has given something back if it holds less by so many bytes, or by this part of what is left. The kernel takes single pages
+/// from a victim that does not die as well.
 const STEP: u64 = 1 << 20;
 const STEP_PART: u64 = 1024;
-/// A victim that an earlier agent has signalled is looked at for so long at least before it is.
+/// How long a victim of an earlier agent is observed at least before it counts as stuck.
 const RESUMED_NS: u64 = SECOND / 2;
 /// When the kubelet is expected to have unmounted the volumes of a pod without processes.
 const UNMOUNT_NS: u64 = 5 * SECOND;
-/// And how long that is waited for (the kubelet's `podCleanupTimeout`).
+/// How long evictd waits for that at most (the kubelet's `podCleanupTimeout`).
 const CLEANUP_NS: u64 = 30 * SECOND;
-/// What a victim has brought is told at the latest so long after its end.
+/// A report is sent at the latest this long after the victim's end.
 const REPORT_WITHIN_NS: u64 = 2 * SECOND;
 
 /// A victim that was sent SIGKILL. Times are nanoseconds of one monotonic clock, amounts are bytes.
@@ -34,7 +34,9 @@ pub struct Terminating {
     expected: u64,
     /// The part of it that outlives its processes: tmpfs of memory-backed volumes, shared memory.
     shared: u64,
+    /// The least that it was seen to hold.
     least: u64,
+    /// When that last fell by a [`STEP`].
     progress: u64,
     /// When it was first seen to give something back.
     began: Option<u64>,

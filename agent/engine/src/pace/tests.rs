@@ -64,7 +64,7 @@ fn a_slow_growth_goes_at_the_kubelets_pace() {
     let of = |ms| seen(405 + ms / 1000, 0);
     let (now, at) = looked(&mut pace, SECOND, 18_000, of);
     let wait = Decision::Wait {
-        until: SECOND + 8000 * MS + MONITORING_INTERVAL_NS + LOOKS_NS,
+        until: SECOND + 8000 * MS + MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS,
     };
     assert_eq!(decision(&pace, now, &at), wait);
     let (now, at) = looked(&mut pace, now + MS, 100, |ms| of(18_000 + ms));
@@ -155,7 +155,7 @@ fn swap_that_pods_may_not_use_any_more_is_no_growth() {
 fn cache_alone_evicts_only_if_it_lasts() {
     let mut pace = Pace::default();
     let (now, at) = looked(&mut pace, SECOND, 9990, |_| seen(150, 300));
-    let until = SECOND + MONITORING_INTERVAL_NS + LOOKS_NS;
+    let until = SECOND + MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS;
     assert_eq!(decision(&pace, now, &at), Decision::Wait { until });
     // One look that finds enough, and it begins anew.
     pace.observe(now + MS, &seen(150, 200));

@@ -1,5 +1,5 @@
 //! Pods that come back to the node they were just evicted from: a DaemonSet's at once, others by affinity or
-//! because nothing else is free. Each recreation keeps the door shut for longer.
+//! because nothing else is free. Each recreation holds the node's condition for twice as long as the one before.
 
 use std::{
     collections::{HashMap, HashSet},

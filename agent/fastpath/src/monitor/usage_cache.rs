@@ -4,7 +4,7 @@
 //! A usage that was read a little earlier, plus what the fastest growth of the machine may have added since, is an upper bound, and the
 //! choice needs no more of the pods that it passes over ([`evictd_engine::select`]).
 
-use evictd_engine::{Candidate, CandidateState, permit::LastResort};
+use evictd_engine::{Candidate, CandidateState, growers::COUNTER_JUMP, permit::LastResort};
 use evictd_node::pods::table::{Entry, PodTable};
 use evictd_sys::clock::monotonic_ns;
 
@@ -15,8 +15,6 @@ const RECENT_NS: u64 = 2_000_000;
 /// How often the loop flushes statistics while it spins: a look takes those that are younger than a millisecond
 /// ([`evictd_node::sampling::FLOOR`]).
 const FLUSHED_NS: u64 = 600_000;
-/// What a page counter may jump ahead by at once: a huge page, or what a CPU charges in advance.
-const JUMP: u64 = 2 << 20;
 
 /// How old the candidates' usages are.
 #[derive(Debug, Default)]
@@ -55,7 +53,7 @@ impl UsageCache {
         let since = std::mem::take(self).since?;
         let elapsed = now.saturating_sub(since);
         let grown = (growth / 1_000_000).saturating_mul(elapsed) / 1000;
-        (elapsed <= RECENT_NS).then_some(grown + JUMP)
+        (elapsed <= RECENT_NS).then_some(grown + COUNTER_JUMP)
     }
 }
 
@@ -126,7 +124,7 @@ mod tests {
         // All were read, but that is noticed at the next step only.
         assert_eq!(recent.step(110, 3), 0);
         let more = recent.take(100 + 10 * US, GROWTH);
-        assert_eq!(more, Some(GROWTH / 1_000_000 * 10 + JUMP));
+        assert_eq!(more, Some(GROWTH / 1_000_000 * 10 + COUNTER_JUMP));
         assert_eq!(recent.take(100 + 10 * US, GROWTH), None, "once");
     }
 
@@ -138,7 +136,7 @@ mod tests {
         }
         // The third round goes on; the second one began at 30 us.
         let more = recent.take(100 * US, GROWTH);
-        assert_eq!(more, Some(GROWTH / 1_000_000 * 70 + JUMP));
+        assert_eq!(more, Some(GROWTH / 1_000_000 * 70 + COUNTER_JUMP));
     }
 
     #[test]
