@@ -77,7 +77,7 @@ impl CounterHistory {
         latest.at = now;
     }
 
-    /// The time of the oldest kept look whose value for this pod differs from `usage` by at most [`STILL`]; `None` if there is none.
+    /// The time of the oldest kept look whose value for this pod differs from `usage` by at most 1 MiB; `None` if there is none.
     pub fn still_since(&self, position: usize, usage: u64) -> Option<u64> {
         let is_still = |older: &&Counters| {
             let was = older.bytes.get(position);
