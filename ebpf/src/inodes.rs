@@ -264,8 +264,8 @@ pub fn inodes_xfs_tears_down(ctx: TracePointContext) -> u32 {
     XfsStep::TearsDown.begin(&ctx)
 }
 
-/// `xfs:xfs_iunlink`: an inode goes onto the list of the nameless, in the context of who removes its last name, or of who
-/// has made it without one (O_TMPFILE, a copy in an overlay, a whiteout).
+/// `xfs:xfs_iunlink`: an inode goes onto the list of inodes without a name, in the context of the task that removes its last name, or
+/// that has made it without one (O_TMPFILE, a copy in an overlay, a whiteout).
 #[tracepoint(category = "xfs", name = "xfs_iunlink")]
 pub fn inodes_xfs_unlinked(ctx: TracePointContext) -> u32 {
     let Some(index) = counted(device(&ctx)) else {

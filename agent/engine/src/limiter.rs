@@ -29,7 +29,7 @@ struct Quota {
     /// Zero is no limit.
     most: AtomicU32,
     period: AtomicU64,
-    /// Evictions ever, and how many there may ever be, by the last count of who must stay.
+    /// Evictions ever, and how many there may ever be, by the last count of the pods that must stay.
     total: AtomicU32,
     ceiling: AtomicU32,
     charged: Charges,

@@ -10,7 +10,7 @@ const UNBOUNDED: u64 = u64::MAX;
 /// To signal a pod of thousands of processes, and to tell the fast path of it, takes no longer, in nanoseconds.
 const KILL_NS: u64 = 1_000_000_000;
 
-/// Whether and in what order one pod may go. It changes in place; who reads it never waits.
+/// Whether and in what order one pod may be evicted. It changes in place, and its readers never wait.
 #[derive(Debug)]
 pub struct EvictionPermit {
     /// It may go until then, in nanoseconds of CLOCK_MONOTONIC.

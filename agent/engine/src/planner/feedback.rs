@@ -1,4 +1,4 @@
-//! What the manager is told of what others do: the fast path that kills on its own, and pods that were asked to go.
+//! Takes in the kills of the fast path, and what became of pods that were asked to end.
 
 use super::{
     CandidateState, Cause, EarlierAgent, EvictionDecision, Mode, Planner, Pod, Ranked, Settings,

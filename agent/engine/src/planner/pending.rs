@@ -24,7 +24,7 @@ struct Victim {
     is_stuck: bool,
     /// It is no longer among the pods. Should one of its UID be there again, it is another one.
     is_dead: bool,
-    /// Its kill was seen, and who has killed it has not told of it yet.
+    /// Its kill was seen, and the report of the fast path has not come yet.
     is_untold: bool,
     /// For each signal that was seen: what it is evicted for is not all that its end brings.
     expected: Vec<Expected>,
@@ -103,8 +103,8 @@ impl PendingVictims {
         self.0.insert(uid.to_owned(), Victim::new(at));
     }
 
-    /// Looks who is no longer among the pods. What the dead have brought is known of memory only; of the rest some is
-    /// still to come: files wait to be removed, and tasks to be reaped.
+    /// Takes note of victims that are no longer among the pods. Of memory it is known then what they have given back; files may still have
+    /// to be removed, and tasks to be reaped.
     pub(super) fn forget_the_dead(&mut self, now: i64, node: Snapshot<'_>) {
         self.0.retain(|uid, victim| {
             victim.is_dead |= !node.pods.iter().any(|pod| pod.uid == *uid);

@@ -17,7 +17,7 @@ pub const IMMEDIATE_GRACE_PERIOD_SECONDS: i64 = 1;
 /// What the API gives a pod that does not say how long it needs, in seconds.
 const DEFAULT_GRACE_PERIOD_SECONDS: i64 = 30;
 
-/// What the manager is told about its node.
+/// What a round knows of the node.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Thresholds and periods.

@@ -15,7 +15,7 @@ pub struct Pressure {
     seen: [Option<i64>; CONDITIONS.len()],
     /// What was observed the last time.
     last: Observations,
-    /// Thresholds that were met when they came into force, and of which that was not told yet.
+    /// Thresholds that were met when they came into force, and are not reported yet.
     met_in_force: Vec<Threshold>,
 }
 

@@ -19,7 +19,7 @@ const FIRST_HOLD: Duration = Duration::from_secs(60);
 /// The longest that a condition is held.
 const LONGEST_HOLD: Duration = Duration::from_secs(3600);
 
-/// Who was evicted from here, and who is here.
+/// The owners whose pods were evicted from this node, and those whose pods are here.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecreationTracker {
     /// By the UID of the owner.

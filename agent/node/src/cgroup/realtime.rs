@@ -69,7 +69,7 @@ pub fn probe_realtime() -> io::Result<()> {
 /// Moves the calling thread to the root of a v1 memory hierarchy, which has no limit: kernel memory allocated for it and for threads it
 /// starts later is charged there. The process's own pages stay charged where they are. `cgroup` is any directory of that hierarchy.
 ///
-/// To read afresh who is in a pod takes a page here (the killer reads `cgroup.procs`), and a thread without a page left in its cgroup
+/// To read the members of a pod takes a page (the killer reads `cgroup.procs`), and a thread without a page left in its cgroup
 /// waits for one, or is killed for it. v2 cannot do this for single threads.
 ///
 /// # Errors

@@ -50,7 +50,7 @@ pub enum PodUpdate {
 }
 
 impl PodUpdate {
-    /// Compares what is told with what is held.
+    /// Compares a pod's object with the one that is held.
     pub fn new(told: Option<&Pod>, held: Option<&Pod>) -> Self {
         match told {
             None => Self::Unknown,

@@ -1,4 +1,4 @@
-//! Pods as the cgroup tree shows them: which there are, where, and what can be told of one that no other source names.
+//! Pods as the cgroup tree shows them: which there are, where they lie, and what the tree tells of a pod that no other source names.
 //!
 //! The kubelet writes much of a pod's specification into its cgroups and processes: UID and QoS class into the name, the
 //! memory limit into the group, and a number made of the memory request into `oom_score_adj` of every process

@@ -23,7 +23,7 @@ pub struct Unopened {
     pub now: AtomicU64,
 }
 
-/// Opens pods; those that refuse are told once each, and may be tried again.
+/// Opens pods. A refusal is logged once for each pod, and the pod may be tried again.
 #[derive(Debug, Default)]
 pub struct Opener {
     /// The cgroups of pods that could not be opened at the last attempt.

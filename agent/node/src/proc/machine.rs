@@ -112,8 +112,12 @@ const COUNT: &[u8] = b"count:";
 impl FreeLists {
     /// Opens `zoneinfo` below a procfs mount; `None` where it cannot be read, or there are too many CPUs.
     pub fn open(proc: &Path) -> Option<Self> {
-        let file = open_primed(&proc.join("zoneinfo")).ok()?;
-        (online_cpus() <= MOST_CPUS).then_some(Self(file))
+        if online_cpus() > MOST_CPUS {
+            return None;
+        }
+        let lists = Self(open_primed(&proc.join("zoneinfo")).ok()?);
+        // The kernel keeps a buffer for the longest zone from here on.
+        lists.read().ok().map(|_| lists)
     }
 
     /// Bytes at this moment. Does not allocate.

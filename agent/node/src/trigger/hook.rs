@@ -107,8 +107,8 @@ pub struct HookUnavailable<H: Hook = MemoryHook> {
     pub reason: String,
 }
 
-/// Tries the hooks from the best down until one can be had; or the one that is asked for and no other: who names a hook wants to
-/// know when it is refused.
+/// Tries the hooks, the best first, until the kernel grants one. A hook that the configuration names is the only one to be tried, so that
+/// its refusal is an error.
 ///
 /// # Errors
 /// The forced hook is refused, or all are.

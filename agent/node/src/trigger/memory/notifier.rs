@@ -52,7 +52,7 @@ struct Shared {
     /// Rings at an order, and at the end.
     event: EventFd,
     is_over: AtomicBool,
-    /// What went wrong last, until it is told; 0 for nothing.
+    /// The errno of the last failure until it is reported; 0: none.
     errno: AtomicI32,
 }
 
