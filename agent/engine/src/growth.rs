@@ -426,7 +426,7 @@ mod tests {
         assert!(end(40, 0) < Some(1000));
     }
 
-    // R42
+    // R40
     #[test]
     fn what_lies_in_the_lists_of_the_cpus_is_no_growth_when_they_are_read() {
         let mut growth = Growth::default();

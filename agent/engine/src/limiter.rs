@@ -22,6 +22,8 @@ const UNLIMITED: u32 = u32::MAX;
 const NEVER: i64 = i64::MIN;
 /// The limits of a pod that are rates, the node's and its owner's, come first; they hold for the last resort too.
 const RATES: usize = 2;
+/// The node's is the first of them.
+const NODE_RATE: usize = 1;
 
 /// A limit on evictions: so many in a period, and so many pods that must stay.
 #[derive(Debug)]
@@ -117,9 +119,10 @@ impl Quota {
 
     /// Evictions that the rate allows at this moment, [`usize::MAX`] without one.
     fn left_of_rate(&self, now: u64) -> usize {
-        match self.most.load(Ordering::Relaxed) {
-            0 => usize::MAX,
-            most => most.saturating_sub(self.counted(now)) as usize,
+        let (most, period) = (&self.most, &self.period);
+        match (most.load(Ordering::Relaxed), period.load(Ordering::Relaxed)) {
+            (0, _) | (_, 0) => usize::MAX,
+            (most, _) => most.saturating_sub(self.counted(now)) as usize,
         }
     }
 
@@ -341,11 +344,11 @@ impl EvictionLimiter {
         quotas.all(|q| q.has_room(now))
     }
 
-    /// How many more evictions the rates allow at this moment that hold for a pod; [`usize::MAX`] without a rate.
-    pub fn left_of_rates(&self, permit: &EvictionPermit, now: u64) -> usize {
-        let quotas = permit.quotas(RATES).filter_map(|q| self.quotas.get(q));
-        let left = quotas.map(|q| q.left_of_rate(now));
-        left.min().unwrap_or(usize::MAX)
+    /// How many more evictions the node's rate allows at this moment, by the permit of any pod; [`usize::MAX`] without a rate. Rates of
+    /// owners hold for their own pods alone.
+    pub fn left_of_node_rate(&self, permit: &EvictionPermit, now: u64) -> usize {
+        let mut quotas = permit.quotas(NODE_RATE).filter_map(|q| self.quotas.get(q));
+        quotas.next().map_or(usize::MAX, |q| q.left_of_rate(now))
     }
 
     /// Charges all limits of a pod that is about to be evicted.
@@ -580,6 +583,27 @@ mod tests {
         assert!(!lets_go(2, 1119));
         // What was counted of all pods is not less than the policy side has seen.
         assert_eq!(limiter.charged_in_total(9), 5);
+    }
+
+    #[test]
+    fn what_is_left_of_the_nodes_rate_is_left_for_all_pods() {
+        let limiter = EvictionLimiter::default();
+        let pod = |quotas: &[u8]| {
+            let pod = EvictionPermit::default();
+            pod.set(Permission::Always, 0, quotas);
+            pod
+        };
+        let (owned, alone, unlimited) = (pod(&[3, 9]), pod(&[3, 0]), pod(&[0, 9]));
+        limiter.set_quota(3, Some(4), 100, None);
+        limiter.set_quota(9, Some(1), 100, None);
+        limiter.charge(&owned, 10);
+        let left = |pod, now| limiter.left_of_node_rate(pod, now);
+        // The owner's rate is used up, and holds for its own pods alone.
+        assert_eq!((left(&owned, 20), left(&alone, 20)), (3, 3));
+        assert_eq!(left(&alone, 110), 4);
+        assert_eq!(left(&unlimited, 20), usize::MAX);
+        limiter.set_quota(3, Some(4), 0, None);
+        assert_eq!(left(&alone, 20), usize::MAX, "no time, no limit");
     }
 
     #[test]

@@ -48,8 +48,8 @@ pub struct Planner {
     usage_growth: UsageGrowth,
     soft_is_held: bool,
     paced_is_held: bool,
-    /// Evictions that the rates allow.
-    left_of_rates: usize,
+    /// Evictions that the node's rate allows.
+    left_of_node_rate: usize,
 }
 
 impl Planner {
@@ -68,7 +68,7 @@ impl Planner {
             usage_growth: UsageGrowth::default(),
             soft_is_held: false,
             paced_is_held: false,
-            left_of_rates: usize::MAX,
+            left_of_node_rate: usize::MAX,
         }
     }
 
@@ -164,9 +164,9 @@ impl Planner {
         self.paced_is_held = held;
     }
 
-    /// Sets how many pods the eviction rates allow.
-    pub fn set_left_of_rates(&mut self, left: usize) {
-        self.left_of_rates = left;
+    /// Sets how many pods the node's eviction rate allows.
+    pub fn set_left_of_node_rate(&mut self, left: usize) {
+        self.left_of_node_rate = left;
     }
 
     /// Whether a threshold that is due leads to evictions here.
@@ -284,8 +284,8 @@ impl Planner {
             Urgency::Urgent { .. } => self.growers(now, node, signal),
             Urgency::Paced { .. } => Vec::new(),
         };
-        // The first pod is evicted by the order alone, if the eviction rates allow another one.
-        let has_evicted = pace.has_evicted_lately(nanos(now)) || self.left_of_rates <= 1;
+        // The first pod is evicted by the order alone, if the node's eviction rate allows another one.
+        let has_evicted = pace.has_evicted_lately(nanos(now)) || self.left_of_node_rate <= 1;
         if let Urgency::Urgent { growth, .. } = urgency
             && has_evicted
             && signal.resource().is_of_files()
@@ -441,7 +441,7 @@ impl Planner {
             let growth = GrowthToEnd {
                 per_second: growth,
                 growers: &mut growers,
-                allowed: self.left_of_rates,
+                allowed: self.left_of_node_rate,
             };
             pass_over_in_vain(&mut candidates, rules, growth, |_, usage| usage);
         }

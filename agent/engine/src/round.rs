@@ -35,8 +35,8 @@ pub trait Pods {
     /// these use at most together, in bytes.
     fn load(&mut self, resort: LastResort) -> u64;
 
-    /// How many more pods the eviction rates allow that hold for the pod at a position.
-    fn allowed(&self, position: usize) -> usize;
+    /// How many more pods the node's eviction rate allows; [`usize::MAX`] without one.
+    fn allowed(&self) -> usize;
 
     /// Whether a pod was evicted for this scope since the kubelet could have looked.
     fn has_evicted_lately(&self) -> bool;
@@ -180,18 +180,15 @@ fn choose(pods: &mut impl Pods) -> Option<usize> {
     pods.candidates().choose(rules, ReleaseTarget::Amount(1))
 }
 
-/// The first pod is evicted by the order alone, if the eviction rates allow another one. Where that does not end the growth, those that
+/// The first pod is evicted by the order alone, if the node's eviction rate allows another one. Where that does not end the growth, those that
 /// follow are passed over as long as the pods that make most of it have to be evicted all the same ([`pass_over_in_vain`]). Whether any
 /// is.
 fn passes_over_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
-    let (rules, mut growers) = (pods.rules(), pods.growers());
-    let fastest = growers.iter().max().filter(|(grew, _)| *grew > 0);
-    let Some(allowed) = fastest.map(|(_, position)| pods.allowed(*position)) else {
-        return false;
-    };
+    let allowed = pods.allowed();
     if !pods.has_evicted_lately() && allowed > 1 {
         return false;
     }
+    let (rules, mut growers) = (pods.rules(), pods.growers());
     let Candidates {
         candidates, read, ..
     } = pods.candidates();

@@ -72,12 +72,12 @@ pub struct GrowthToEnd<'a> {
     pub per_second: u64,
     /// The part of each pod that grows, and the pod's position.
     pub growers: &'a mut [(u64, usize)],
-    /// How many more pods the eviction rates allow, [`usize::MAX`] without a rate.
+    /// How many more pods the node's eviction rate allows, [`usize::MAX`] without one.
     pub allowed: usize,
 }
 
 /// Passes over the candidates that come before the pods which make most of a growth, until they are loaded anew, if they would be
-/// evicted in vain: the growth uses up what those give back that the eviction rates allow beside the growing pods before the kubelet has
+/// evicted in vain: the growth uses up what those give back that the node's eviction rate allows beside the growing pods before the kubelet has
 /// looked again, and then the growing pods have to be evicted all the same. A growing pod within its request is no reason to pass over
 /// another one. Whether any is passed over.
 ///

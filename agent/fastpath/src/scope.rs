@@ -14,7 +14,7 @@ use evictd_node::{
     cgroup::memory::Version,
     memory_scope::{MemorySample, MemoryThresholds, Scope},
     sampling::{FlushDeadline, FlushInputs},
-    trigger::memory::{KernelVictim, MAX_VICTIMS, TriggerEvent, page_size},
+    trigger::memory::{ANY_SLOT, KernelVictim, MAX_VICTIMS, TriggerEvent, page_size},
 };
 use evictd_sys::clock::sleep_then_now;
 
@@ -205,7 +205,9 @@ impl ScopeMonitor {
             self.spin.reset();
         }
         let is_late = cycle.woken.saturating_sub(self.crossing.woken) >= CROSSING_NS;
-        let has_crossed = !was_pressed || cycle.triggers.trip.is_some();
+        // A hook that cannot tell which trigger tripped tells nothing new of a pressure.
+        let trip = cycle.triggers.trip.filter(|trip| trip.slot != ANY_SLOT);
+        let has_crossed = !was_pressed || trip.is_some();
         if self.pressed && (has_crossed || is_late) {
             self.crossing = cycle.crossing();
         }

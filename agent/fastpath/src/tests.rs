@@ -136,7 +136,7 @@ fn a_threshold_far_away_is_not_waited_for() {
 }
 
 /// A pod that is evicted minutes after the crossing is not due to it.
-// R23
+// R48
 #[test]
 fn a_crossing_is_that_of_the_decisions_right_after_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -330,16 +330,16 @@ impl ManagerLoop {
         let now = monotonic_ns();
         let by_uid = self.pods.entries.iter().map(|e| (e.pod.uid.as_str(), e));
         let by_uid: HashMap<&str, &Arc<Entry>> = by_uid.collect();
-        let mut left_of_rates = 0;
+        let any = self.pods.entries.first();
+        let left = any.map_or(0, |e| self.limiter.left_of_node_rate(&e.permit, now));
+        self.planner.set_left_of_node_rate(left);
         for pod in &mut self.node.running {
             if let Some(entry) = by_uid.get(pod.uid.as_str()) {
                 let permit = &entry.permit;
                 pod.order = permit.order();
                 pod.is_denied = !self.limiter.allows(permit, now, LastResort::None);
-                left_of_rates = self.limiter.left_of_rates(permit, now).max(left_of_rates);
             }
         }
-        self.planner.set_left_of_rates(left_of_rates);
     }
 
     /// Pods without processes free nothing. Where nothing is short only the dead victims are left out: a new pod that starts no

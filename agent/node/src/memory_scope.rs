@@ -187,8 +187,9 @@ impl Scope {
             (None, Version::V1) => GuardSource::CgroupV1,
             (None, Version::V2) => GuardSource::CgroupV2,
         };
-        self.free_lists = machine
-            .is_some()
+        // Of a limited scope they are no room: its own limit may be the nearer one.
+        let counts_lists = machine.is_some() && !self.is_limited();
+        self.free_lists = counts_lists
             .then(|| FreeLists::open(Path::new("/proc")))
             .flatten();
         self.accounting.guard = Some(Guard { source, amount });
@@ -301,7 +302,8 @@ impl Scope {
         if let (Some(machine), Some(lists), true) =
             (&mut machine, &self.free_lists, self.counts_free_lists)
         {
-            in_lists = lists.read().unwrap_or(0);
+            // 0 says that they were not read.
+            in_lists = lists.read().map_or(0, |bytes| bytes.max(1));
             machine.available = machine
                 .available
                 .saturating_add(in_lists)

@@ -326,7 +326,7 @@ impl Pods for SimulatedPods<'_, '_> {
         eligible.map(|c| c.usage).fold(0, u64::saturating_add)
     }
 
-    fn allowed(&self, _position: usize) -> usize {
+    fn allowed(&self) -> usize {
         usize::MAX
     }
 

@@ -398,11 +398,11 @@ impl Pods for ScopePods<'_> {
         self.monitor.exclude_pods_outside_scope(self.index)
     }
 
-    fn allowed(&self, position: usize) -> usize {
+    fn allowed(&self) -> usize {
         let Setup { table, limiter, .. } = &self.monitor.setup;
-        let entry = table.entries.get(position);
-        entry.map_or(0, |entry| {
-            limiter.left_of_rates(&entry.permit, monotonic_ns())
+        let any = table.entries.first();
+        any.map_or(0, |entry| {
+            limiter.left_of_node_rate(&entry.permit, monotonic_ns())
         })
     }
 

@@ -322,6 +322,12 @@ fn a_containers_limit_is_its_capacity() {
         .unwrap();
     assert_eq!((look.available, look.usage), (300 * MIB, 700 * MIB));
     assert_eq!(look.shortage.room.at_once, 350 * MIB, "with slab");
+    // Free pages of the machine's CPUs are no room below the limit.
+    let mut counting = limited().guarded(100 * MIB, left(dir.path(), 900));
+    counting.count_free_lists(true);
+    assert_eq!(counting.sample().unwrap(), look);
+    counting.count_free_lists(false);
+    assert_eq!(counting.uncounted_free_lists(), 0);
     let look = limited()
         .guarded(100 * MIB, left(dir.path(), 70))
         .sample()

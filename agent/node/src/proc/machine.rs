@@ -104,7 +104,7 @@ pub struct MachineMemory {
 #[derive(Debug)]
 pub struct FreeLists(File);
 
-/// With more CPUs it takes too long to read all their lists: some 10 us for each.
+/// With more CPUs it takes too long to read all their lists: some 15 us for each.
 const MOST_CPUS: u64 = 32;
 /// Before each number of pages.
 const COUNT: &[u8] = b"count:";
