@@ -21,7 +21,7 @@ use evictd_node::{
     sampling::fastest_growth,
     trigger::memory::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, TriggerSet, page_size, slot},
 };
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
     Control, Event, EventQueue,
@@ -312,7 +312,7 @@ impl MemoryMonitor {
         if !std::mem::replace(&mut monitor.gone, true) {
             self.setup.events.send(Event::ScopeGone {
                 signal: monitor.scope.signal(),
-                errno: error.raw_os_error().unwrap_or(libc::EIO),
+                errno: errno(error),
             });
         }
     }

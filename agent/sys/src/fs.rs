@@ -80,6 +80,11 @@ pub fn is_gone(error: &io::Error) -> bool {
     )
 }
 
+/// The number of an error; EIO where the error has none, as of a file in another form.
+pub fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

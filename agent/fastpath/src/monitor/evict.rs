@@ -1,6 +1,6 @@
 //! Relieves pressure: asks which pods have to be evicted, and kills them.
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
 use evictd_engine::{
     CandidateState, Observation, Observations, Resource, Rules,
@@ -14,7 +14,7 @@ use evictd_engine::{
     terminating::Terminating,
 };
 use evictd_node::pods::table::{Entry, PodTable};
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
     BlockedBy, Event, EvictionReport,
@@ -303,8 +303,7 @@ impl MemoryMonitor {
             return Some(0);
         }
         entry.permit.restore_evicted_at(before);
-        let errno = |e: io::Error| e.raw_os_error().unwrap_or(libc::EIO);
-        killed.err().map(errno)
+        killed.err().as_ref().map(errno)
     }
 
     /// What a victim holds.

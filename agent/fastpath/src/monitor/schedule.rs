@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use evictd_engine::model::settings::MemoryHook;
 use evictd_node::sampling::{self, Nearness, Notification, ScopeState};
+use evictd_sys::fs::errno;
 
 use crate::{Event, monitor::MemoryMonitor, scope::ScopeMonitor, spin::Wait};
 
@@ -52,8 +53,7 @@ impl MemoryMonitor {
         } else {
             Ok(false)
         };
-        let refused = switched.as_ref().err();
-        let errno = refused.map(|error| error.raw_os_error().unwrap_or(libc::EIO));
+        let errno = switched.as_ref().err().map(errno);
         let is_lost = errno.is_some();
         self.setup.events.note_hook(is_lost);
         // One event for each loss; every look tries again.

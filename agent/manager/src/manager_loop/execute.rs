@@ -10,7 +10,7 @@ use evictd_engine::{
     soft::SoftCandidate,
 };
 use evictd_node::pods::table::Entry;
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, fs};
 
 use crate::{
     EvictionReport, ManagerEvent, SoftEvictionRequest,
@@ -113,7 +113,7 @@ impl ManagerLoop {
                 }
                 Err(e) => {
                     pod.permit.end_kill();
-                    errno = e.raw_os_error().unwrap_or(libc::EIO);
+                    errno = fs::errno(&e);
                 }
             }
         }

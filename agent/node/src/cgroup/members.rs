@@ -9,7 +9,7 @@
 
 use std::io;
 
-use evictd_sys::fs::is_gone;
+use evictd_sys::fs::{errno, is_gone};
 
 use rustix::{io::Errno, process::kill_process};
 
@@ -52,8 +52,7 @@ impl KillResult {
     /// Takes note of an error, unless it says that a group or a process is gone.
     pub(super) fn note(&mut self, error: &io::Error) {
         if !is_gone(error) {
-            let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            self.refused.get_or_insert(errno);
+            self.refused.get_or_insert(errno(error));
         }
     }
 

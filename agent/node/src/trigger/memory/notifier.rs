@@ -14,7 +14,11 @@ use std::{
     thread,
 };
 
-use evictd_sys::{eventfd::EventFd, fs::is_gone, poll::poll};
+use evictd_sys::{
+    eventfd::EventFd,
+    fs::{errno, is_gone},
+    poll::poll,
+};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use triple_buffer::{Input, Output, triple_buffer};
 
@@ -150,8 +154,7 @@ impl Worker {
             }
             let triggers = *self.triggers.output_buffer();
             if let Err(error) = self.register(&triggers) {
-                let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                self.shared.errno.store(errno, Ordering::Relaxed);
+                self.shared.errno.store(errno(&error), Ordering::Relaxed);
             }
         }
     }
