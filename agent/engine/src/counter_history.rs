@@ -88,7 +88,8 @@ impl CounterHistory {
     }
 }
 
-fn copy(to: &mut [u64], from: &[u64], positions: impl Iterator<Item = (usize, usize)>) {
+/// Copies the elements at pairs of a position in `to` and one in `from`.
+pub fn copy(to: &mut [u64], from: &[u64], positions: impl Iterator<Item = (usize, usize)>) {
     for (here, there) in positions {
         if let (Some(to), Some(from)) = (to.get_mut(here), from.get(there)) {
             *to = *from;

@@ -104,8 +104,12 @@ pub struct Room {
 impl Room {
     /// All of it, whenever it comes.
     pub fn total(self) -> u64 {
-        let slowly = self.slowly.saturating_add(self.swap);
-        self.at_once.saturating_add(slowly)
+        self.in_time().saturating_add(self.slowly)
+    }
+
+    /// What is there when a growth needs it: at once, or by swapping, for which the growth waits.
+    pub fn in_time(self) -> u64 {
+        self.at_once.saturating_add(self.swap)
     }
 }
 
@@ -288,7 +292,6 @@ impl Grown {
     fn exhausts(self, room: Room) -> u64 {
         let speed = self.per_second().max(1);
         let in_all = scaled(room.total(), speed);
-        let in_time = room.at_once.saturating_add(room.swap);
         let faster = speed.saturating_sub(room.per_second);
         if faster == 0 {
             return in_all;
@@ -296,7 +299,7 @@ impl Grown {
         // What comes slowly is not there when it is needed, unless all of it has come by then; and writers of page cache take from the
         // same room.
         let faster = faster.saturating_add(scaled(self.unwritten, self.elapsed));
-        in_all.min(scaled(in_time, faster))
+        in_all.min(scaled(room.in_time(), faster))
     }
 }
 

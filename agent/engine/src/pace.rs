@@ -401,8 +401,7 @@ impl Pace {
         pending: Pending,
         (exhausted_in, grown, wait): (u64, Grown, u64),
     ) -> bool {
-        let Room { at_once, swap, .. } = seen.usable();
-        let room = at_once.saturating_add(swap);
+        let room = seen.usable().in_time();
         if let (Some(began), Some(last)) = (pending.flows_since, self.last_eviction) {
             // Once it comes, the kernel weighs what comes against what others use.
             let since = began.max(last);
@@ -507,17 +506,12 @@ impl Relief {
     pub fn new(judged: &Judged, growth: u64, growers: u64) -> Self {
         let (pace, pending) = (&judged.pace, judged.pending);
         let is_settling = pace.is_settling(judged.now);
-        let Room {
-            at_once,
-            slowly,
-            per_second,
-            swap,
-        } = judged.seen.usable();
+        let room = judged.seen.usable();
         // What can be written meanwhile is there for the growth.
-        let written = if slowly > 0 { per_second } else { 0 };
+        let written = if room.slowly > 0 { room.per_second } else { 0 };
         Self {
             now: judged.now,
-            room: at_once.saturating_add(swap),
+            room: room.in_time(),
             growth: growth.saturating_sub(written),
             growers,
             is_settling,

@@ -97,7 +97,8 @@ pub fn pass_over_in_vain(
         may_go(candidate) && rules.place(position, candidate) < first
     };
     let beside = allowed.saturating_sub(growers);
-    let (mut count, mut at_most, mut amount) = (0, Largest::new(beside), Largest::new(beside));
+    let (mut count, mut at_most, mut amount) =
+        (0, SumOfLargest::new(beside), SumOfLargest::new(beside));
     for (position, candidate) in candidates.iter().enumerate() {
         if is_before(position, candidate) {
             count += 1;
@@ -128,13 +129,13 @@ pub fn pass_over_in_vain(
 }
 
 /// The sum of the largest amounts, of so many at most.
-struct Largest {
+struct SumOfLargest {
     sum: u64,
     most: usize,
     largest: [u64; MOST_AT_ONCE as usize],
 }
 
-impl Largest {
+impl SumOfLargest {
     fn new(most: usize) -> Self {
         Self {
             sum: 0,

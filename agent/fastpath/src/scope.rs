@@ -183,12 +183,7 @@ impl ScopeMonitor {
         if self.depends_on_statistics(cycle.woken, cycle.fastest_growth) {
             flush();
         }
-        let MemorySample {
-            available,
-            shortage,
-            ..
-        } = &self.sample;
-        let was_short = available.saturating_sub(shortage.in_lists) < limits.threshold;
+        let was_short = self.sample.is_short_without_lists(limits.threshold);
         self.scope.count_free_lists(was_pressed || was_short);
         self.stat_lag.bound(limits.threshold);
         let (look, lag) =

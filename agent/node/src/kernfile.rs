@@ -41,6 +41,31 @@ pub fn number(bytes: &[u8]) -> Option<u64> {
     })
 }
 
+/// Calls `each` for every line of a file, whatever its length, without allocating. A line longer than the buffer comes in parts, and
+/// one without an end is left out: the kernel ends its lines.
+pub fn for_each_line(file: &File, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+    let mut buffer = [0; 4096];
+    let (mut offset, mut begun) = (0, 0);
+    loop {
+        if begun == buffer.len() {
+            each(&buffer);
+            begun = 0;
+        }
+        let read = file.read_at(&mut buffer[begun..], offset)?;
+        if read == 0 {
+            return Ok(());
+        }
+        offset += read as u64;
+        let end = begun + read;
+        let mut lines = buffer[..end].split(|byte| *byte == b'\n');
+        // The last one goes on in the next part.
+        let rest = lines.next_back().map_or(0, <[u8]>::len);
+        lines.for_each(&mut *each);
+        buffer.copy_within(end - rest..end, 0);
+        begun = rest;
+    }
+}
+
 /// The value of `key` in a file of `key value` lines.
 pub fn value_of(bytes: &[u8], key: &str) -> Option<u64> {
     bytes.split(|b| *b == b'\n').find_map(|line| {

@@ -298,22 +298,14 @@ impl Scope {
         let reading = self.cgroup.read()?;
         let machine = self.machine.as_ref();
         let mut machine = machine.and_then(|machine| machine.read().ok());
-        let mut in_lists = 0;
         if let (Some(machine), Some(lists), true) =
             (&mut machine, &self.free_lists, self.counts_free_lists)
         {
-            // 0 says that they were not read.
-            in_lists = lists.read().map_or(0, |bytes| bytes.max(1));
-            machine.available = machine
-                .available
-                .saturating_add(in_lists)
-                .min(machine.total);
+            machine.in_lists = lists.read().map_or(0, |bytes| bytes.max(1));
         }
         let swap = self.swap.as_ref().map(|swap| swap.read(self.pod_swap));
         let swap = swap.unwrap_or_default();
-        let mut sample = self.accounting.sample(&reading, machine, swap);
-        sample.shortage.in_lists = in_lists;
-        Ok(sample)
+        Ok(self.accounting.sample(&reading, machine, swap))
     }
 }
 

@@ -96,10 +96,11 @@ fn machine_memory(world: &World<'_>, reading: &Reading, in_lists: u64) -> Machin
     let blur = world.incident.fastest / FASTEST_OF_A_CPU * BLUR_OF_A_CPU;
     let (shown, flushed) = (reading.cache(), world.read_flushed().cache());
     let cache = shown.clamp(flushed.saturating_sub(blur), flushed.saturating_add(blur));
-    let used = reading.usage - cache.min(reading.usage) + world.kept() - in_lists;
+    let used = reading.usage - cache.min(reading.usage) + world.kept();
     MachineMemory {
         total: capacity,
         available: capacity.saturating_sub(used),
+        in_lists,
     }
 }
 
@@ -156,12 +157,7 @@ impl Evictd {
     /// As `ScopeMonitor::sample`.
     fn look_at_scope(&mut self, world: &World<'_>) {
         let (reading, unlisted) = self.read(world);
-        let MemorySample {
-            available,
-            shortage,
-            ..
-        } = &self.sample;
-        let was_short = available.saturating_sub(shortage.in_lists) < world.limits().0;
+        let was_short = self.sample.is_short_without_lists(world.limits().0);
         let in_lists = match self.pressed || was_short {
             true => world.kept(),
             false => 0,
@@ -180,7 +176,6 @@ impl Evictd {
         };
         self.sample = accounting(world).sample(&memory, Some(machine), swap);
         self.sample.shortage.unlisted = unlisted;
-        self.sample.shortage.in_lists = in_lists;
     }
 
     /// Bytes that may still be used before the threshold is met.

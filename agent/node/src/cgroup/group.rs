@@ -9,7 +9,7 @@ use std::{
     mem::MaybeUninit,
     os::{
         fd::{AsFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, RawFd},
-        unix::fs::{FileExt as _, OpenOptionsExt as _},
+        unix::fs::OpenOptionsExt as _,
     },
     path::Path,
     sync::atomic::{AtomicBool, AtomicI32, Ordering},
@@ -19,7 +19,11 @@ use evictd_sys::fs::{PathError, is_gone};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, openat};
 
 use super::members::{KillResult, signal_members};
-use crate::{cgroup::memory::Version, proc::pidfd::Signal};
+use crate::{
+    cgroup::memory::Version,
+    kernfile::{for_each_line, number},
+    proc::pidfd::Signal,
+};
 
 /// One cgroup of a pod.
 #[derive(Debug)]
@@ -252,25 +256,11 @@ impl Drop for Slot {
 
 /// Calls `each` for every process id in a `cgroup.procs`, whatever its length, without allocating.
 fn for_each_pid(procs: &File, each: &mut dyn FnMut(i32)) -> io::Result<()> {
-    let mut buffer = [0; 4096];
-    let (mut offset, mut pid) = (0, 0_i32);
-    loop {
-        let got = procs.read_at(&mut buffer, offset)?;
-        if got == 0 {
-            return Ok(());
+    for_each_line(procs, &mut |line| {
+        let pid = number(line).and_then(|pid| i32::try_from(pid).ok());
+        // 0 is a process of another PID namespace, which cannot be signalled from here.
+        if let Some(pid) = pid.filter(|pid| *pid > 0) {
+            each(pid);
         }
-        offset += got as u64;
-        // A number may be cut by the end of the buffer: what is read of it is kept for the next round.
-        for byte in &buffer[..got] {
-            if byte.is_ascii_digit() {
-                pid = pid.wrapping_mul(10).wrapping_add(i32::from(byte - b'0'));
-            } else {
-                // 0 is a process of another PID namespace, which cannot be signalled from here.
-                if pid > 0 {
-                    each(pid);
-                }
-                pid = 0;
-            }
-        }
-    }
+    })
 }

@@ -67,6 +67,8 @@ struct GuardReading {
     used: Option<u64>,
     /// So much should be left.
     amount: u64,
+    /// The part of `left` that lies in the CPUs' lists of free pages.
+    in_lists: u64,
 }
 
 impl GuardReading {
@@ -98,6 +100,11 @@ pub struct MemorySample {
 }
 
 impl MemorySample {
+    /// Whether less than so many bytes were available without the CPUs' lists of free pages.
+    pub fn is_short_without_lists(&self, threshold: u64) -> bool {
+        self.available.saturating_sub(self.shortage.in_lists) < threshold
+    }
+
     /// So much of what no statistics list turned out to be page cache, in bytes.
     pub fn count_unlisted_as_cache(&mut self, bytes: u64) {
         let bytes = self.add_reclaimable(bytes);
@@ -179,16 +186,26 @@ impl Accounting {
         machine: Option<MachineMemory>,
     ) -> Option<GuardReading> {
         let Guard { source, amount } = self.guard?;
-        let (left, used) = match source {
+        let (left, used, in_lists) = match source {
             // A file that cannot be read says nothing; the kubelet's count remains.
             GuardSource::Machine => {
-                let MachineMemory { total, available } = machine?;
-                (available, Some(total.saturating_sub(available)))
+                let MachineMemory {
+                    total,
+                    available,
+                    in_lists,
+                } = machine?;
+                let left = available.saturating_add(in_lists).min(total);
+                (left, Some(total.saturating_sub(left)), in_lists)
             }
-            GuardSource::CgroupV1 => (free.saturating_add(written), None),
+            GuardSource::CgroupV1 => (free.saturating_add(written), None, 0),
             GuardSource::CgroupV2 => return None,
         };
-        Some(GuardReading { left, used, amount })
+        Some(GuardReading {
+            left,
+            used,
+            amount,
+            in_lists,
+        })
     }
 
     /// What is short, as the pace of evictions is decided by it.
@@ -259,7 +276,7 @@ impl Accounting {
             swap_free: free,
             guard: amount.min(threshold),
             bounded: Bounded::default(),
-            in_lists: 0,
+            in_lists: machine.map_or(0, |guard| guard.in_lists),
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use evictd_engine::{
     Candidate, CandidateState, ManagedPod, Pod, RankInputs,
-    counter_history::CounterHistory,
+    counter_history::{CounterHistory, copy},
     model::{settings::Mode, usage::MemoryReading},
     permit::EvictionPermit,
     round::Candidates,
@@ -163,11 +163,7 @@ impl PodTable {
     pub fn inherit(&mut self, before: &Self) {
         let same = same_pods(&self.entries, &before.entries);
         self.history.inherit(&before.history, same.clone());
-        for (here, there) in same {
-            if let (Some(seen), Some(before)) = (self.seen.get_mut(here), before.seen.get(there)) {
-                *seen = *before;
-            }
-        }
+        copy(&mut self.seen, &before.seen, same);
     }
 
     /// All usages were read anew. Does not allocate.

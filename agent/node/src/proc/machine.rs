@@ -3,13 +3,12 @@
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::FileExt as _,
     path::Path,
 };
 
 use evictd_sys::{fs::PathError, page::page_size};
 
-use crate::kernfile::{bad_message, malformed, number, open_primed, pread};
+use crate::kernfile::{bad_message, for_each_line, malformed, number, open_primed, pread};
 
 /// More than the first lines of meminfo: MemTotal, MemFree, MemAvailable.
 const MEMINFO_HEAD: usize = 256;
@@ -64,6 +63,7 @@ impl MemAvailable {
         Ok(MachineMemory {
             total,
             available: available.saturating_add(balloon).min(total),
+            in_lists: 0,
         })
     }
 }
@@ -97,6 +97,8 @@ pub struct MachineMemory {
     pub total: u64,
     /// `MemAvailable`.
     pub available: u64,
+    /// Available as well, in the CPUs' lists of free pages ([`FreeLists`]); 0 where these were not read.
+    pub in_lists: u64,
 }
 
 /// The CPUs' lists of free pages (`per_cpu_pages`), held open. What processes free lies there first, up to an eighth of a zone since 6.7,
@@ -115,7 +117,7 @@ impl FreeLists {
         if online_cpus() > MOST_CPUS {
             return None;
         }
-        let lists = Self(open_primed(&proc.join("zoneinfo")).ok()?);
+        let lists = Self(File::open(proc.join("zoneinfo")).ok()?);
         // The kernel keeps a buffer for the longest zone from here on.
         lists.read().ok().map(|_| lists)
     }
@@ -125,24 +127,13 @@ impl FreeLists {
     /// # Errors
     /// The file cannot be read.
     pub fn read(&self) -> io::Result<u64> {
-        let mut buffer = [0; MEMINFO];
-        let (mut pages, mut offset, mut begun) = (0_u64, 0, 0);
-        loop {
-            let free = buffer.get_mut(begun..).unwrap_or_default();
-            let read = self.0.read_at(free, offset)?;
-            if read == 0 {
-                return Ok(pages.saturating_mul(page_size()));
-            }
-            offset += read as u64;
-            let text = buffer.get(..begun + read).unwrap_or_default();
-            let mut lines = text.split(|byte| *byte == b'\n');
-            // The last one goes on in the next part.
-            let rest = lines.next_back().map_or(0, <[u8]>::len);
-            let count = |line: &[u8]| number(line.trim_ascii().strip_prefix(COUNT)?.trim_ascii());
-            pages = lines.filter_map(count).fold(pages, u64::saturating_add);
-            buffer.copy_within(begun + read - rest..begun + read, 0);
-            begun = rest;
-        }
+        let mut pages = 0_u64;
+        for_each_line(&self.0, &mut |line| {
+            let count = line.trim_ascii().strip_prefix(COUNT);
+            let count = count.and_then(|count| number(count.trim_ascii()));
+            pages = pages.saturating_add(count.unwrap_or(0));
+        })?;
+        Ok(pages.saturating_mul(page_size()))
     }
 }
 
@@ -293,6 +284,7 @@ mod tests {
         let expected = MachineMemory {
             total: 2_014_688 << 10,
             available: 100 << 20,
+            in_lists: 0,
         };
         assert_eq!(available.read().unwrap(), expected);
         let lines = [
