@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// A wall clock that differs by more from the monotonic one between two looks has been set.
 const JUMP: Duration = Duration::from_secs(2);
 
@@ -40,21 +42,16 @@ pub fn sleep_then_now(pause: Duration) -> u64 {
 
 /// Now, in nanoseconds of CLOCK_MONOTONIC: the clock of `bpf_ktime_get_ns`.
 pub fn monotonic_ns() -> u64 {
-    nanoseconds(libc::CLOCK_MONOTONIC)
+    nanoseconds(ClockId::Monotonic)
 }
 
 /// Now, in nanoseconds of CLOCK_BOOTTIME: the monotonic clock with the time that the machine has slept.
 pub fn boottime_ns() -> u64 {
-    nanoseconds(libc::CLOCK_BOOTTIME)
+    nanoseconds(ClockId::Boottime)
 }
 
-fn nanoseconds(clock: libc::clockid_t) -> u64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes into a local; both clocks always exist.
-    unsafe { libc::clock_gettime(clock, &raw mut t) };
+fn nanoseconds(clock: ClockId) -> u64 {
+    let t = clock_gettime(clock);
     // Both fields are positive on these clocks.
     t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs()
 }

@@ -2,6 +2,5 @@
 
 /// Bytes in a page: 4 KiB on most machines, 64 KiB on some of arm64. Page counters count pages, everything else in the agent counts bytes.
 pub fn page_size() -> u64 {
-    // SAFETY: sysconf has no preconditions.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+    rustix::param::page_size() as u64
 }

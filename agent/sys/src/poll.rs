@@ -1,9 +1,8 @@
 //! Waiting for descriptors, without allocating.
 
-use std::{
-    os::fd::{AsRawFd as _, BorrowedFd},
-    time::Duration,
-};
+use std::{array, os::fd::BorrowedFd, time::Duration};
+
+use rustix::event::{self, PollFd, PollFlags, Timespec};
 
 /// Waits until one of `fds` is readable, or for `timeout`; `None` waits for ever. Returns `revents` of poll(2) for each, 0 for a `None`
 /// entry. A signal ends the wait early, with zeros.
@@ -11,25 +10,24 @@ pub fn poll<const N: usize>(
     fds: [Option<BorrowedFd<'_>>; N],
     timeout: Option<Duration>,
 ) -> [i16; N] {
-    let mut fds = fds.map(|fd| libc::pollfd {
-        // The kernel passes over a negative one.
-        fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
-        events: libc::POLLIN,
-        revents: 0,
-    });
-    let timeout = timeout.map(|timeout| libc::timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    });
-    let timeout = timeout.as_ref().map_or(std::ptr::null(), |t| &raw const *t);
-    // SAFETY: N entries, and a time that is none or a local that outlives the call; no signal mask is given.
-    unsafe {
-        libc::ppoll(
-            fds.as_mut_ptr(),
-            N as libc::nfds_t,
-            timeout,
-            std::ptr::null(),
-        )
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    let mut there = fds.iter().flatten();
+    let Some(first) = there.next() else {
+        // Only the time is waited for.
+        let _ = event::poll(&mut [], timeout.as_ref());
+        return [0; N];
     };
-    fds.map(|fd| fd.revents)
+    let mut polled = array::from_fn::<_, N, _>(|_| PollFd::new(first, PollFlags::IN));
+    let mut count = 1;
+    for fd in there {
+        polled[count].set_fd(fd);
+        count += 1;
+    }
+    // After an error, as that of a signal, all are silent.
+    let _ = event::poll(&mut polled[..count], timeout.as_ref());
+    let mut polled = polled.iter();
+    fds.map(|fd| {
+        let polled = fd.and_then(|_| polled.next());
+        polled.map_or(0, |polled| polled.revents().bits().cast_signed())
+    })
 }

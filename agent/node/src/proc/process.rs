@@ -4,6 +4,7 @@ use evictd_sys::{
     clock::{boottime_ns, monotonic_ns},
     fs::read_lossy,
 };
+use rustix::param::clock_ticks_per_second;
 
 /// Fields of `/proc/PID/stat` between the command's closing parenthesis and `starttime`.
 const BEFORE_START: usize = 19;
@@ -13,20 +14,15 @@ const BEFORE_START: usize = 19;
 pub fn started(pid: i32) -> Option<i64> {
     let stat = read_lossy(format!("/proc/{pid}/stat")).ok()?;
     let slept = boottime_ns().saturating_sub(monotonic_ns());
-    Some(start_of(&stat, ticks_per_second())?.saturating_sub_unsigned(slept))
+    Some(start_of(&stat, clock_ticks_per_second())?.saturating_sub_unsigned(slept))
 }
 
 /// `starttime` out of a `stat`, in nanoseconds of CLOCK_BOOTTIME.
-fn start_of(stat: &str, ticks_per_second: i64) -> Option<i64> {
+fn start_of(stat: &str, ticks_per_second: u64) -> Option<i64> {
     // A command may have spaces and parentheses in its name.
     let (_, rest) = stat.rsplit_once(')')?;
-    let ticks: i64 = rest.split_whitespace().nth(BEFORE_START)?.parse().ok()?;
-    Some(ticks.saturating_mul(1_000_000_000 / ticks_per_second))
-}
-
-fn ticks_per_second() -> i64 {
-    // SAFETY: no preconditions.
-    unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1)
+    let ticks: u64 = rest.split_whitespace().nth(BEFORE_START)?.parse().ok()?;
+    i64::try_from(ticks.saturating_mul(1_000_000_000 / ticks_per_second)).ok()
 }
 
 #[cfg(test)]
