@@ -13,10 +13,11 @@ use evictd_common::{
 };
 
 use crate::{
-    drops, inodes,
+    drops,
+    ids::{id_in_memory_hierarchy, is_memory_hierarchy, parent_id},
+    inodes,
     kstruct::Address,
     pids,
-    place::{id_in_memory_hierarchy, is_memory_hierarchy, parent_id},
 };
 
 /// A node that starts a hundred pods at once makes some six hundred records.

@@ -6,9 +6,8 @@
 mod cgroups;
 mod counter;
 mod drops;
+mod ids;
 mod inodes;
-#[allow(dead_code, reason = "the memory object uses the other half")]
 mod kstruct;
 mod pids;
-mod place;
 mod runtime;

@@ -15,8 +15,8 @@ use evictd_common::{
 
 use crate::{
     counter::{EventCounter, add_to_cgroup, merge_into_parent},
+    ids::{current_cgroup, device_of, is_unlinked},
     kstruct::{Address, FIRST_FIELD},
-    place::{current_cgroup, device_of, is_unlinked},
 };
 
 /// `s_dev` of the filesystems that are counted; 0 is none.

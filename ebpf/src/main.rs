@@ -5,6 +5,7 @@
 
 mod drops;
 mod kstruct;
+mod memcg;
 mod memory;
 mod oom;
 mod runtime;

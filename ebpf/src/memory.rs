@@ -16,7 +16,10 @@ use evictd_common::memory::{
 mod guard;
 mod notify;
 
-use crate::kstruct::{Address, ancestor, cgroup_id, memcg_of_counter, usage_of, word};
+use crate::{
+    kstruct::{Address, cgroup_id, word},
+    memcg::{ancestor, memcg_of_counter, usage_of},
+};
 use notify::{notify_huge_charge, renotify, wake};
 
 #[map]

@@ -15,10 +15,8 @@ use evictd_common::{
 
 use crate::{
     drops,
-    kstruct::{
-        Address, CSS_PARENT, FIRST_FIELD, cgroup_id, current_memcg, field, limit_of, memcg_of,
-        usage_of, word,
-    },
+    kstruct::{Address, CSS_PARENT, FIRST_FIELD, cgroup_id, field, memcg_of, word},
+    memcg::{current_memcg, limit_of, usage_of},
 };
 
 /// What `oom_kill_process` left behind is about this victim only if it is as young as this, in nanoseconds.

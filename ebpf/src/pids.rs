@@ -15,8 +15,8 @@ use evictd_common::counter::{CgroupCount, CounterTrigger, MAX_SHARES, TRIGGERS};
 
 use crate::{
     counter::{EventCounter, add_to_cgroup, add_to_known_cgroup, merge_into_parent},
+    ids::{cgroup_of, current_cgroup},
     kstruct::Address,
-    place::{cgroup_of, current_cgroup},
 };
 
 #[map]

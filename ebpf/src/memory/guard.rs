@@ -21,7 +21,8 @@ use evictd_common::memory::{
 
 use super::{TRIGGER_STATE, TRIGGERS, notify::is_unread};
 use crate::{
-    kstruct::{Address, CSS_PARENT, MAX_DEPTH, cgroup_id, current_memcg, field, usage_of, word},
+    kstruct::{Address, CSS_PARENT, cgroup_id, field, word},
+    memcg::{MAX_DEPTH, current_memcg, usage_of},
     oom::{anonymous_memory, shared_memory},
 };
 

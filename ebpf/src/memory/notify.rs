@@ -24,7 +24,8 @@ use evictd_common::{
 
 use crate::{
     drops,
-    kstruct::{Address, cgroup_id, current_memcg},
+    kstruct::{Address, cgroup_id},
+    memcg::current_memcg,
 };
 
 /// One page: a wake-up is one record, and there are at most as many as slots between two looks of the reader.

@@ -5,6 +5,7 @@ use super::btf::{Btf, BtfError};
 /// Global of the programs, struct, member.
 type Member = (&'static str, &'static str, &'static str);
 
+/// What `ebpf/src/memcg.rs` wants besides.
 const CHARGED: [Member; 3] = [
     ("MEM_CGROUP_MEMORY", "mem_cgroup", "memory"),
     ("PAGE_COUNTER_USAGE", "page_counter", "usage"),
@@ -29,7 +30,7 @@ const VICTIMS: [Member; 6] = [
     ("TASK_MM", "task_struct", "mm"),
 ];
 
-/// What `ebpf/src/place.rs` wants besides.
+/// What `ebpf/src/ids.rs` wants besides.
 const PLACES: [Member; 6] = [
     ("INODE_SB", "inode", "i_sb"),
     ("INODE_NLINK", "inode", "i_nlink"),

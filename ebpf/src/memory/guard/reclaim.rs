@@ -12,8 +12,9 @@ use aya_ebpf::{
 use evictd_common::memory::{CHARGE_BATCH, MAX_SCOPES, SLOTS_PER_SCOPE, is_unlimited, slot};
 
 use super::{PINNED_GUARD, TRIGGER_STATE, TRIGGERS, kill, now_ns, rank, victim};
-use crate::kstruct::{
-    Address, CSS_PARENT, MAX_DEPTH, cgroup_id, current_memcg, field, limit_of, usage_of, word,
+use crate::{
+    kstruct::{Address, CSS_PARENT, cgroup_id, field, word},
+    memcg::{MAX_DEPTH, current_memcg, limit_of, usage_of},
 };
 
 /// A few reclaims that give nothing, of as many tasks at once, may have met pages that are being written.

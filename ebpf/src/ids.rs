@@ -1,4 +1,4 @@
-//! Where a task, an inode or a cgroup belongs.
+//! The ids by which the agent knows cgroups and filesystems.
 
 use aya_ebpf::{
     Global,
