@@ -1,7 +1,7 @@
 //! The memory trigger.
 //!
 //! A trigger is one counter and one limit. The counter is a cgroup's `page_counter` (found by the cgroup's id, the inode
-//! number of its directory). The agent writes [`TriggerRecord`], the programs write [`TriggerState`]: two maps, so that neither
+//! number of its directory). The agent writes [`MemoryTrigger`], the programs write [`TriggerState`]: two maps, so that neither
 //! side can overwrite what the other one wrote.
 
 /// Pages that a CPU charges in advance (`MEMCG_CHARGE_BATCH`): the counter moves by so much at once.
@@ -101,7 +101,7 @@ pub mod action {
 /// One armed trigger, written by the agent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TriggerRecord {
+pub struct MemoryTrigger {
     /// Id of the cgroup whose `memory.usage` is watched.
     pub cgroup_id: u64,
     /// The limit in pages; [`NEVER`] is compared with nothing.
@@ -209,7 +209,7 @@ crate::plain_old_data!(
     KernelKillRecord = 2 * 8,
     PinnedGuard = 4 * 8,
     TriggerEvent = 5 * 8 + 2 * 4,
-    TriggerRecord = 4 * 8 + 2 * 4,
+    MemoryTrigger = 4 * 8 + 2 * 4,
     TriggerState = 8 * 8,
     Victim = 3 * 8,
     VictimKey = 2 * 8,

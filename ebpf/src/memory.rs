@@ -9,7 +9,7 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, FExitContext, ProbeContext},
 };
 use evictd_common::memory::{
-    MAX_TRIGGERS, NEVER, SLOTS_PER_SCOPE, TriggerRecord, TriggerState, action, direction,
+    MAX_TRIGGERS, MemoryTrigger, NEVER, SLOTS_PER_SCOPE, TriggerState, action, direction,
     skip_allowance,
 };
 
@@ -23,7 +23,7 @@ use crate::{
 use notify::{notify_huge_charge, renotify, wake};
 
 #[map]
-static TRIGGERS: Array<TriggerRecord> = Array::with_max_entries(MAX_TRIGGERS, 0);
+static TRIGGERS: Array<MemoryTrigger> = Array::with_max_entries(MAX_TRIGGERS, 0);
 #[map]
 static TRIGGER_STATE: Array<TriggerState> = Array::with_max_entries(MAX_TRIGGERS, 0);
 /// How often the agent has set a trigger, all slots together.
@@ -183,7 +183,7 @@ fn check_all(context: *mut c_void, memcg: Address, mut note: impl FnMut(u64)) {
 /// Compares one trigger; its distance in pages. Two CPUs that cross at the same moment may both report it; the agent
 /// takes the first.
 #[inline(always)]
-fn check(charge: &mut Charge, slot: u32, trigger: &TriggerRecord, state: &mut TriggerState) -> u64 {
+fn check(charge: &mut Charge, slot: u32, trigger: &MemoryTrigger, state: &mut TriggerState) -> u64 {
     if trigger.limit == NEVER {
         return u64::MAX;
     }
@@ -228,7 +228,7 @@ fn check(charge: &mut Charge, slot: u32, trigger: &TriggerRecord, state: &mut Tr
 
 /// The watched cgroup: remembered, or found among the ancestors of the one that is charged.
 #[inline(always)]
-fn watched(trigger: &TriggerRecord, state: &mut TriggerState, charged: Address) -> Option<Address> {
+fn watched(trigger: &MemoryTrigger, state: &mut TriggerState, charged: Address) -> Option<Address> {
     if state.memcg != 0 && state.cgroup_id == trigger.cgroup_id {
         return Some(state.memcg);
     }

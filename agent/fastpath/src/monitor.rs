@@ -157,7 +157,7 @@ impl MemoryMonitor {
         let wait = self.wait(woken, interval);
         let (now, lasts) = (monotonic_ns(), wait.longest(woken));
         let lease = now.saturating_add(lasts * 2 + LATE_NS);
-        self.setup.trigger.beat(now, lease);
+        self.setup.trigger.renew_lease(now, lease);
         wait
     }
 

@@ -8,7 +8,7 @@ use evictd_node::{
     memory_scope::Scope,
     sampling,
     trigger::{
-        counter::{CounterEvent, Crossing, Drift, Trigger},
+        counter::{CountDirection, CountTrigger, CounterEvent, Drift},
         hook::CountHook,
         inodes::{self, InodeTrigger},
         pids::{self, PidTrigger},
@@ -57,7 +57,7 @@ impl fmt::Debug for DiskSources {
 struct Armed {
     count: Count,
     slot: usize,
-    trigger: Trigger,
+    trigger: CountTrigger,
 }
 
 /// Something that is counted.
@@ -305,27 +305,27 @@ impl SignalSources {
 }
 
 /// The trigger of a threshold: where it is met, or where it is resolved.
-fn trigger(threshold: &Threshold, seen: Observation) -> Trigger {
+fn trigger(threshold: &Threshold, seen: Observation) -> CountTrigger {
     let amount = threshold.amount(seen.capacity);
     if u64::try_from(seen.available).unwrap_or(0) < amount {
-        return Trigger {
+        return CountTrigger {
             available: signed(threshold.resolved_amount(seen.capacity)),
-            crossing: Crossing::Recovered,
+            direction: CountDirection::Recovered,
         };
     }
-    Trigger {
+    CountTrigger {
         available: signed(amount),
-        crossing: Crossing::Below,
+        direction: CountDirection::Below,
     }
 }
 
 /// Whether the first of two triggers is reached before the second. Recovery of one is news while another is still met.
-fn comes_first(a: Trigger, b: Trigger) -> bool {
-    match (a.crossing, b.crossing) {
-        (Crossing::Below, Crossing::Below) => a.available > b.available,
-        (Crossing::Recovered, Crossing::Recovered) => a.available < b.available,
-        (Crossing::Below, Crossing::Recovered) => true,
-        (Crossing::Recovered, Crossing::Below) => false,
+fn comes_first(a: CountTrigger, b: CountTrigger) -> bool {
+    match (a.direction, b.direction) {
+        (CountDirection::Below, CountDirection::Below) => a.available > b.available,
+        (CountDirection::Recovered, CountDirection::Recovered) => a.available < b.available,
+        (CountDirection::Below, CountDirection::Recovered) => true,
+        (CountDirection::Recovered, CountDirection::Below) => false,
     }
 }
 

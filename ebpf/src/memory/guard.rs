@@ -127,10 +127,10 @@ pub fn kill_at_floor(scope: u32) {
     kill(u64::from(scope), id);
 }
 
-/// When the agent is stopped or gone: kills the current task if its pod is a victim, usage is past [`TriggerRecord::full`], and the
+/// When the agent is stopped or gone: kills the current task if its pod is a victim, usage is past [`MemoryTrigger::full`], and the
 /// task holds at least [`Victim::enough`]. `tripped`: not 0 if a hard threshold is tripped.
 ///
-/// [`TriggerRecord::full`]: evictd_common::memory::TriggerRecord::full
+/// [`MemoryTrigger::full`]: evictd_common::memory::MemoryTrigger::full
 #[inline(never)]
 pub fn stand_in(tripped: u32) {
     let Some(guard) = PINNED_GUARD.get(0) else {

@@ -19,7 +19,7 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use evictd_common::{
     drops::DropCounter,
-    memory::{RENOTIFY_AFTER_NS, SLOW_PAGES, TriggerEvent, TriggerRecord, TriggerState, action},
+    memory::{MemoryTrigger, RENOTIFY_AFTER_NS, SLOW_PAGES, TriggerEvent, TriggerState, action},
 };
 
 use crate::{
@@ -42,7 +42,7 @@ static WAKEUP_PENDING: Array<u32> = Array::with_max_entries(1, 0);
 #[inline(always)]
 pub fn wake(
     slot: u32,
-    trigger: &TriggerRecord,
+    trigger: &MemoryTrigger,
     state: &mut TriggerState,
     usage: u64,
     charged: Address,
@@ -120,7 +120,7 @@ pub fn notify_huge_charge(context: *mut c_void, pages: u64) {
 /// For a trigger that has tripped: where the agent has not come in time, the next charge wakes the thread that waits on this CPU.
 /// How many pages may be charged without a comparison.
 #[inline(always)]
-pub fn renotify(context: *mut c_void, trigger: &TriggerRecord, state: &mut TriggerState) -> u64 {
+pub fn renotify(context: *mut c_void, trigger: &MemoryTrigger, state: &mut TriggerState) -> u64 {
     if trigger.action != action::WAKE_LOCAL || state.woken_ns == 0 {
         return u64::MAX;
     }

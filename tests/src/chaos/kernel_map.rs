@@ -3,7 +3,7 @@
 use std::{fs, io};
 
 use aya::maps::{Array, Map, MapData};
-use evictd_common::memory::{NEVER, TriggerRecord};
+use evictd_common::memory::{MemoryTrigger, NEVER};
 
 /// Puts every memory trigger of this process out of reach; how many there were.
 pub fn disable_triggers(process: u32) -> io::Result<u32> {
@@ -14,10 +14,10 @@ pub fn disable_triggers(process: u32) -> io::Result<u32> {
             continue;
         }
         let map = Map::Array(map);
-        let mut triggers = Array::<_, TriggerRecord>::try_from(map).map_err(io::Error::other)?;
+        let mut triggers = Array::<_, MemoryTrigger>::try_from(map).map_err(io::Error::other)?;
         for index in 0..triggers.len() {
             let trigger = triggers.get(&index, 0).map_err(io::Error::other)?;
-            let disabled = TriggerRecord {
+            let disabled = MemoryTrigger {
                 limit: NEVER,
                 ..trigger
             };

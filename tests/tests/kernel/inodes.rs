@@ -9,7 +9,7 @@ use evictd_node::{
         statfs::{Filesystem, NodeFilesystems},
     },
     trigger::{
-        counter::{Crossing, Trigger},
+        counter::{CountDirection, CountTrigger},
         hook::CountHook,
         inodes::{InodeError, InodeTrigger},
     },
@@ -94,11 +94,11 @@ fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTr
 
     // 1000 more are in the budget, 1500 are not.
     let limit = start - 1500;
-    let at = |crossing| Trigger {
+    let at = |direction| CountTrigger {
         available: limit,
-        crossing,
+        direction,
     };
-    trigger.arm(0, 0, Some(at(Crossing::Below))).unwrap();
+    trigger.arm(0, 0, Some(at(CountDirection::Below))).unwrap();
     let more = work.join("more");
     fs::create_dir(&more).unwrap();
     forker
@@ -118,7 +118,9 @@ fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTr
     assert_eq!(crossed.event.tgid, forker.pid());
     assert!(trigger.crossed().is_none(), "once per arming");
 
-    trigger.arm(0, 1, Some(at(Crossing::Recovered))).unwrap();
+    trigger
+        .arm(0, 1, Some(at(CountDirection::Recovered)))
+        .unwrap();
     forker
         .order(&format!("remove {} 500", dir.display()))
         .unwrap();
@@ -314,9 +316,9 @@ fn btrfs_has_shares_but_no_signal() {
     let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), Some(CountHook::Typed));
     let mut trigger = or_skip!(built);
     assert_eq!(trigger.sample(0).unwrap(), None);
-    let limit = Trigger {
+    let limit = CountTrigger {
         available: i64::MAX,
-        crossing: Crossing::Below,
+        direction: CountDirection::Below,
     };
     trigger.arm(0, 0, Some(limit)).unwrap();
     let pod = cgroup.child("pod").unwrap();
@@ -348,9 +350,9 @@ fn unmounted_under_a_budget() {
         (trigger.choice(0).unwrap().1.hook == CountHook::Sampler).then_some("no hook on ext4")
     );
     let free = trigger.sample(0).unwrap().unwrap().available;
-    let limit = Trigger {
+    let limit = CountTrigger {
         available: free - 100,
-        crossing: Crossing::Below,
+        direction: CountDirection::Below,
     };
     trigger.arm(0, 0, Some(limit)).unwrap();
     disk.unmount()

@@ -9,7 +9,7 @@ use std::fmt::Display;
 use evictd_node::{
     proc::pids::Pids,
     trigger::{
-        counter::{Crossing, Trigger},
+        counter::{CountDirection, CountTrigger},
         hook::CountHook,
         inodes::InodeTrigger,
         memory::{self, Action, Direction},
@@ -18,9 +18,9 @@ use evictd_node::{
 };
 use evictd_tests::prelude::*;
 
-const NEVER: Trigger = Trigger {
+const NEVER: CountTrigger = CountTrigger {
     available: i64::MIN / 2,
-    crossing: Crossing::Below,
+    direction: CountDirection::Below,
 };
 
 /// Alternates the two, so that what else the machine does hits both alike; the least of each side is the cleanest.

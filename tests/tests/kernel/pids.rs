@@ -6,7 +6,7 @@ use evictd_node::{
     proc::pids::Pids,
     trigger::{
         cgroups::CgroupEvents,
-        counter::{Crossing, Trigger},
+        counter::{CountDirection, CountTrigger},
         hook::CountHook,
         pids::PidTrigger,
     },
@@ -152,9 +152,9 @@ fn crosses_both_ways(hook: CountHook) {
     let mut forker = Forker::start(Some(&pod)).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     let available = trigger.sample().unwrap().available - BUDGET;
-    let below = Trigger {
+    let below = CountTrigger {
         available,
-        crossing: Crossing::Below,
+        direction: CountDirection::Below,
     };
     // Slot 2: the two in front of it are never armed and must not be in the way.
     trigger.arm(2, Some(below)).unwrap();
@@ -180,9 +180,9 @@ fn crosses_both_ways(hook: CountHook) {
     );
     assert!(trigger.crossed().is_none(), "once per arming");
 
-    let recovered = Trigger {
+    let recovered = CountTrigger {
         available,
-        crossing: Crossing::Recovered,
+        direction: CountDirection::Recovered,
     };
     trigger.arm(3, Some(recovered)).unwrap();
     forker.order("drop").unwrap();

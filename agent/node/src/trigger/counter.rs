@@ -23,7 +23,7 @@ const QUIET_READS: usize = 4;
 
 /// Which way a trigger is crossed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Crossing {
+pub enum CountDirection {
     /// Less than the limit is available: a threshold is met.
     Below,
     /// The limit or more is available again.
@@ -32,11 +32,11 @@ pub enum Crossing {
 
 /// A limit of what is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trigger {
+pub struct CountTrigger {
     /// Tasks or inodes.
     pub available: i64,
     /// Which way.
-    pub crossing: Crossing,
+    pub direction: CountDirection,
 }
 
 /// A trigger that was crossed.
@@ -79,7 +79,7 @@ pub(super) struct MapNames {
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    trigger: Option<Trigger>,
+    trigger: Option<CountTrigger>,
     generation: u64,
     /// The generation whose crossing was handed out: two CPUs that cross at once both report it.
     handed_on: u64,
@@ -97,9 +97,9 @@ fn record(base: i64, slot: Slot) -> Record {
     let (limit, direction) = match slot.trigger {
         Some(trigger) => {
             let at = base.saturating_sub(trigger.available);
-            match trigger.crossing {
-                Crossing::Below => (at.saturating_add(1), direction::RISING),
-                Crossing::Recovered => (at, direction::FALLING),
+            match trigger.direction {
+                CountDirection::Below => (at.saturating_add(1), direction::RISING),
+                CountDirection::Recovered => (at, direction::FALLING),
             }
         }
         None => (i64::MAX, direction::RISING),
@@ -177,7 +177,12 @@ impl EventCounter {
     }
 
     /// Sets a trigger, which trips once until it is set again; one that is crossed already trips at the next event.
-    pub fn arm(&mut self, counter: usize, slot: usize, trigger: Option<Trigger>) -> io::Result<()> {
+    pub fn arm(
+        &mut self,
+        counter: usize,
+        slot: usize,
+        trigger: Option<CountTrigger>,
+    ) -> io::Result<()> {
         let state = self.counters.get_mut(counter);
         let Some(slots) = state.map(|c| &mut c.slots).filter(|s| slot < s.len()) else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -299,10 +304,10 @@ pub(super) fn self_test<T>(
 mod tests {
     use super::*;
 
-    fn at(available: i64, crossing: Crossing) -> Record {
-        let trigger = Some(Trigger {
+    fn at(available: i64, direction: CountDirection) -> Record {
+        let trigger = Some(CountTrigger {
             available,
-            crossing,
+            direction,
         });
         record(
             1000,
@@ -316,9 +321,9 @@ mod tests {
 
     #[test]
     fn less_than_the_limit_is_one_more_counted_than_the_difference() {
-        let below = at(100, Crossing::Below);
+        let below = at(100, CountDirection::Below);
         assert_eq!((below.limit, below.direction), (901, direction::RISING));
-        let recovered = at(100, Crossing::Recovered);
+        let recovered = at(100, CountDirection::Recovered);
         assert_eq!(
             (recovered.limit, recovered.direction),
             (900, direction::FALLING)
@@ -335,13 +340,13 @@ mod tests {
         /// The two triggers of one limit never both hold, and one of them always does.
         #[test]
         fn below_or_recovered(base in -1_000_000_i64..1_000_000, limit in 0_i64..1_000_000, count in -1_000_000_i64..1_000_000) {
-            let holds = |crossing| {
-                let trigger = Some(Trigger { available: limit, crossing });
+            let holds = |direction| {
+                let trigger = Some(CountTrigger { available: limit, direction });
                 let r = record(base, Slot { trigger, generation: 1, handed_on: 0 });
                 if r.direction == direction::FALLING { count <= r.limit } else { count >= r.limit }
             };
-            proptest::prop_assert_eq!(holds(Crossing::Below), base - count < limit);
-            proptest::prop_assert_eq!(holds(Crossing::Recovered), base - count >= limit);
+            proptest::prop_assert_eq!(holds(CountDirection::Below), base - count < limit);
+            proptest::prop_assert_eq!(holds(CountDirection::Recovered), base - count >= limit);
         }
     }
 }

@@ -29,7 +29,9 @@ use crate::{
     proc::machine::online_cpus,
     sampling,
     trigger::{
-        counter::{self, ATTEMPTS, CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
+        counter::{
+            self, ATTEMPTS, CountTrigger, CounterEvent, Drift, EventCounter, MapNames, Sample,
+        },
         hook::{CountHook, HookUnavailable, SelectedHook},
         inodes::hooks::{probe, without_hooks},
     },
@@ -276,7 +278,7 @@ impl InodeTrigger {
         &mut self,
         filesystem: usize,
         slot: usize,
-        trigger: Option<Trigger>,
+        trigger: Option<CountTrigger>,
     ) -> io::Result<()> {
         match &mut self.counting {
             Some(counting) => counting.counter.arm(filesystem, slot, trigger),

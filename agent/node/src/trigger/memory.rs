@@ -8,7 +8,7 @@ mod self_test;
 
 use std::{io, os::fd::BorrowedFd, time::Duration};
 
-use evictd_common::memory::{NEVER, TriggerRecord, action, direction};
+use evictd_common::memory::{MemoryTrigger, NEVER, action, direction};
 use evictd_engine::model::settings::MemoryHook;
 
 use crate::{
@@ -86,9 +86,9 @@ impl Trigger {
     }
 
     /// Pages are rounded so that the trigger is never crossed before its limit in bytes is.
-    pub(super) fn record(&self, cgroup_id: u64, generation: u64) -> TriggerRecord {
+    pub(super) fn record(&self, cgroup_id: u64, generation: u64) -> MemoryTrigger {
         let page = page_size();
-        TriggerRecord {
+        MemoryTrigger {
             cgroup_id,
             limit: match self.direction {
                 _ if self.is_disabled() => NEVER,
@@ -169,7 +169,7 @@ pub trait TriggerSet: Send {
     }
 
     /// The agent lives, and will say so again before `lease_ns` (nanoseconds of CLOCK_MONOTONIC).
-    fn beat(&mut self, _now: u64, _lease_ns: u64) {}
+    fn renew_lease(&mut self, _now: u64, _lease_ns: u64) {}
 
     /// Why what is attached cannot be pinned; `None` if it can, as far as that is known beforehand.
     fn why_not_pinned(&self) -> Option<String> {

@@ -13,7 +13,9 @@ use crate::{
     },
     sampling,
     trigger::{
-        counter::{self, ATTEMPTS, CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
+        counter::{
+            self, ATTEMPTS, CountTrigger, CounterEvent, Drift, EventCounter, MapNames, Sample,
+        },
         hook::{self, CountHook, HookUnavailable, SelectedHook},
     },
 };
@@ -181,7 +183,7 @@ impl PidTrigger {
     ///
     /// # Errors
     /// No such slot, or the map cannot be written.
-    pub fn arm(&mut self, slot: usize, trigger: Option<Trigger>) -> io::Result<()> {
+    pub fn arm(&mut self, slot: usize, trigger: Option<CountTrigger>) -> io::Result<()> {
         match &mut self.counting {
             Some(counting) => counting.counter.arm(0, slot, trigger),
             None => Ok(()),

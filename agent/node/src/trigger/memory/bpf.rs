@@ -11,7 +11,7 @@ use aya::{
     programs::links::FdLink,
     util::KernelVersion,
 };
-use evictd_common::memory::{LAYOUT, PinnedGuard, TriggerRecord, Victim, VictimKey};
+use evictd_common::memory::{LAYOUT, MemoryTrigger, PinnedGuard, Victim, VictimKey};
 use evictd_engine::model::settings::MemoryHook;
 
 use super::{
@@ -71,7 +71,7 @@ const KPROBES_BEFORE: &str = "kprobes have no links before 5.15";
 pub struct BpfTriggers {
     attached: Attached,
     cgroup_ids: [u64; MAX_SCOPES as usize],
-    triggers: Array<MapData, TriggerRecord>,
+    triggers: Array<MapData, MemoryTrigger>,
     /// How often a trigger was set: what a program remembers of the distance does not outlive that.
     generation_count: Array<MapData, u64>,
     victims: HashMap<MapData, VictimKey, Victim>,
@@ -332,7 +332,7 @@ impl TriggerSet for BpfTriggers {
         self.killed.take()
     }
 
-    fn beat(&mut self, now: u64, lease_ns: u64) {
+    fn renew_lease(&mut self, now: u64, lease_ns: u64) {
         let Some(expires_after) = self.expires_after else {
             return;
         };
