@@ -6,6 +6,8 @@ use crate::growth::{Grown, Growth, Sample};
 
 /// Pods that are watched at once.
 pub const WATCHED: usize = 8;
+/// Cgroups with limits of these pods that are watched at once: a pod has seldom more than eight containers.
+pub const WATCHED_LIMITED: usize = 8 * WATCHED;
 /// Bytes by which a usage counter may jump: a huge page, or what CPUs charge in advance. Less is no growth.
 pub const COUNTER_JUMP: u64 = 2 << 20;
 /// The window, in nanoseconds, over which growth is compared with that of the whole scope.
@@ -15,10 +17,11 @@ const RECENT_NS: u64 = 100_000_000;
 /// A cgroup that was read longer ago, in nanoseconds, has no steady growth.
 const FORGET_NS: u64 = 1_000_000_000;
 
-/// What some cgroups of pods or of containers held at the last looks. Allocates nothing; times are nanoseconds of one monotonic clock.
-#[derive(Clone, Copy, Debug, Default)]
+/// What some cgroups of pods or of containers held at the last looks. Allocates nothing once it is there; times are nanoseconds of one
+/// monotonic clock.
+#[derive(Clone, Debug)]
 pub struct Growers {
-    watched: [Watched; WATCHED],
+    watched: Box<[Watched]>,
 }
 
 /// One cgroup, by its id; 0: none.
@@ -30,11 +33,18 @@ struct Watched {
 }
 
 impl Growers {
+    /// For so many cgroups at once.
+    pub fn of(cgroups: usize) -> Self {
+        Self {
+            watched: vec![Watched::default(); cgroups].into(),
+        }
+    }
+
     /// Takes in the bytes that a cgroup holds and only the end of its processes gives back. A new cgroup replaces the one that was read
-    /// longest ago.
+    /// longest ago: of the cgroups of one look, the caller brings the one that matters least first.
     pub fn note(&mut self, id: u64, time: u64, held: u64) {
         let known = self.watched.iter().position(|watched| watched.id == id);
-        let oldest = || (0..WATCHED).min_by_key(|at| self.watched[*at].time);
+        let oldest = || (0..self.watched.len()).min_by_key(|at| self.watched[*at].time);
         let place = known.or_else(oldest);
         let Some(watched) = place.and_then(|at| self.watched.get_mut(at)) else {
             return;
@@ -82,6 +92,12 @@ impl Growers {
     }
 }
 
+impl Default for Growers {
+    fn default() -> Self {
+        Self::of(WATCHED)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +137,28 @@ mod tests {
         assert_eq!(growing(&growers, 16 * MS), [(9, 2857)]);
         growers.note(1, 17 * MS, 50 * MIB);
         assert_eq!(growing(&growers, 17 * MS), [(9, 2857)]);
+    }
+
+    /// In each look the one that grows least comes first, and one that was not there before comes last.
+    #[test]
+    fn what_grows_least_makes_room() {
+        let mut growers = Growers::default();
+        let grown = |id: u64, look: u64| id * look * MIB;
+        for look in 1..=40 {
+            for id in 1..=WATCHED as u64 {
+                growers.note(id, look * 8 * MS + id, grown(id, look));
+            }
+        }
+        let ids: Vec<u64> = (2..=WATCHED as u64 + 1).collect();
+        for look in 41..=43 {
+            for id in &ids {
+                growers.note(*id, look * 8 * MS + id, grown(*id, look));
+            }
+        }
+        let now = 43 * 8 * MS + 20;
+        let known = |id: &u64| growers.steady_growth_of(*id, now, 0).1 > 0;
+        let known: Vec<u64> = (1..20).filter(known).collect();
+        assert_eq!(known, ids[..WATCHED - 1]);
     }
 
     #[test]

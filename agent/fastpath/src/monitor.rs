@@ -10,7 +10,7 @@ mod usage_cache;
 use std::{io, sync::Arc};
 
 use evictd_engine::{
-    growers::Growers,
+    growers::{Growers, WATCHED_LIMITED},
     limiter::{EvictionLimiter, ShadowChooser},
     model::settings::RankingStrategy,
 };
@@ -101,7 +101,7 @@ impl MemoryMonitor {
             cpus,
             usage_cache: UsageCache::default(),
             growers: Growers::default(),
-            limited_growers: Growers::default(),
+            limited_growers: Growers::of(WATCHED_LIMITED),
             evictions: 0,
             met_in_force: 0,
             published_at: 0,

@@ -337,7 +337,7 @@ impl Pods for SimulatedPods<'_, '_> {
         let grew = history.grew().iter().zip(1_u64..);
         let mut most: Vec<_> = grew.filter(|(grew, _)| **grew > 0).collect();
         most.sort_unstable_by_key(|(grew, _)| std::cmp::Reverse(**grew));
-        for (_, number) in most.into_iter().take(WATCHED) {
+        for (_, number) in most.into_iter().take(WATCHED).rev() {
             let held = self.world.held(number as usize - 1);
             growers.note(number, self.world.now, held);
         }

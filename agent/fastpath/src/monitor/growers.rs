@@ -28,7 +28,8 @@ impl MemoryMonitor {
                 largest.offer(*grew, place);
             }
         }
-        let largest = largest.0.iter().rev().take(most);
+        // The largest comes last: what finds no place among the growers then is what grows least.
+        let largest = largest.0.iter().skip(WATCHED - most.min(WATCHED));
         for entry in largest.filter_map(|(_, place)| entries.get(*place)) {
             // The counter is exact; the part that is page cache is as old as the statistics.
             entry.flush_statistics();
