@@ -225,10 +225,11 @@ fn bytes_in(path: &Path) -> Option<u64> {
     number(&fs::read(path).ok()?)
 }
 
-/// Anonymous and shared memory: page cache, of a log for example, is not swapped out.
+/// Anonymous and shared memory on the lists of reclaim. What is locked (`mlock`), and tmpfs without swap, as the kubelet mounts
+/// memory-backed volumes since 6.4, are on none; page cache, of a log for example, is not swapped out.
 fn swappable_in(dir: &Path) -> u64 {
     let stat = fs::read(dir.join("memory.stat")).unwrap_or_default();
-    let lines = values_of(&stat, ["anon", "shmem"]);
+    let lines = values_of(&stat, ["inactive_anon", "active_anon"]);
     lines.into_iter().flatten().sum()
 }
 
@@ -309,7 +310,7 @@ mod tests {
                 fs::write(dir.join("memory.swap.max"), max).unwrap();
                 // As much page cache again.
                 fs::write(dir.join("memory.current"), (usage * 2).to_string()).unwrap();
-                let stat = format!("anon {usage}\nfile {usage}\n");
+                let stat = format!("anon {usage}\nfile {usage}\nactive_anon {usage}\n");
                 fs::write(dir.join("memory.stat"), stat).unwrap();
                 let swapped = if at == 0 || at == 2 { MIB } else { 0 };
                 fs::write(dir.join("memory.swap.current"), swapped.to_string()).unwrap();
@@ -341,7 +342,14 @@ mod tests {
         );
         write(
             "pod0/container1/memory.stat",
-            format!("anon {}\nshmem {}\n", 2 * gib, MIB),
+            // A memory-backed volume of the kubelet is mounted without swap, and cannot be swapped out.
+            format!(
+                "anon {}\nshmem {}\ninactive_anon {}\nactive_anon {MIB}\nunevictable {}\n",
+                2 * gib,
+                7 * gib,
+                2 * gib,
+                7 * gib
+            ),
         );
         swap.refresh(pods.iter());
         assert_eq!(swap.left(true), 2 * gib + MIB);
