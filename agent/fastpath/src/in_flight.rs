@@ -156,7 +156,7 @@ pub enum VictimEvent {
 pub struct VictimMemory {
     /// What they are expected to give back.
     pub pending: Pending,
-    /// What those use that shadow mode has only chosen.
+    /// What those hold that shadow mode has only chosen, without page cache.
     pub shadow: u64,
     /// What the others hold that the kernel cannot take.
     pub dying: u64,
@@ -205,12 +205,13 @@ impl InFlight {
     pub fn memory(&self, scope: &Scope, now: u64) -> VictimMemory {
         let mut memory = VictimMemory::default();
         for victim in self.victims.iter().filter(|v| scope.holds(&v.pod)) {
+            let held = left(&victim.pod);
             if victim.shadow {
-                let usage = victim.pod.memory.usage().unwrap_or(0);
-                memory.shadow = memory.shadow.saturating_add(usage);
-                memory.pending.add(usage, now);
+                // Its page cache is room already.
+                let held = held.unwrap_or(0);
+                memory.shadow = memory.shadow.saturating_add(held);
+                memory.pending.add(held, now);
             } else {
-                let held = left(&victim.pod);
                 let pending = &mut memory.pending;
                 victim.terminating.add_to(pending, now, held);
                 memory.dying = memory.dying.saturating_add(held.unwrap_or(0));

@@ -2,9 +2,12 @@
 
 use std::{fs, io, os::fd::BorrowedFd, path::Path, sync::Arc};
 
-use evictd_engine::model::{
-    pod::Pod,
-    settings::{MemoryHook, Mode, RankingStrategy},
+use evictd_engine::{
+    model::{
+        pod::Pod,
+        settings::{MemoryHook, Mode, RankingStrategy},
+    },
+    terminating::Terminating,
 };
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
@@ -16,7 +19,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use super::{Control, Event, EventQueue, FastPathSettings, KilledBy, RestoredVictim, Setup};
 use crate::{
-    in_flight::MAX_IN_FLIGHT,
+    in_flight::{MAX_IN_FLIGHT, Victim},
     monitor::MemoryMonitor,
     scope::{Cycle, ScopeTriggers},
     spin::Wait,
@@ -309,6 +312,31 @@ fn kills_of_others_wait_until_there_is_room() {
     watch.run_once(now);
     assert!(waiting.iter().all(|pod| watch.in_flight.contains(pod)));
     assert_eq!(watch.in_flight.room(), MAX_IN_FLIGHT - waiting.len());
+}
+
+/// Its page cache is room already, as that of any pod.
+#[test]
+fn a_chosen_pod_gives_back_what_is_no_page_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut watch = cgroup.watch();
+    let pod = cgroup.pod("chosen");
+    let at = dir.path().join("chosen");
+    fs::write(at.join("memory.current"), (300 * MIB).to_string()).unwrap();
+    let stat = format!(
+        "anon {}\nfile {}\nkernel 0\ninactive_file {}\nactive_file 0\n",
+        50 * MIB,
+        250 * MIB,
+        250 * MIB
+    );
+    fs::write(at.join("memory.stat"), stat).unwrap();
+    let now = monotonic_ns();
+    let terminating = Terminating::new(now, 50 * MIB, 0);
+    let chosen = Victim::new(pod, (1, 0, true), terminating, 0);
+    watch.in_flight.push(chosen);
+    let memory = watch.in_flight.memory(&watch.scopes[0].scope, now);
+    assert_eq!((memory.shadow, memory.dying), (50 * MIB, 0));
+    assert_eq!(memory.pending.amount, 50 * MIB);
 }
 
 /// A trigger whose program has killed from a pod.

@@ -225,28 +225,29 @@ impl Accounting {
         // The kernel's own count of the machine is the better one.
         let machine = guard.filter(|_| self.is_machine);
         let own = reading.usage.saturating_sub(reclaimable);
-        let (used, left) = match machine {
+        let (used, left, slab) = match machine {
             Some(GuardReading {
                 left,
                 used: Some(used),
                 ..
-            }) if !self.is_limited => (used, left),
+            }) if !self.is_limited => (used, left, 0),
             machine => {
                 // Below its own limit there may be less than on the machine.
                 let lacking = machine.map(|machine| self.capacity.saturating_sub(machine.left));
                 let used = own.max(lacking.unwrap_or(0));
-                (used, self.capacity.saturating_sub(used))
+                // The kernel does not tell slab that it can give back from slab in use: inodes of open sockets and pipes, files on tmpfs.
+                // Its count of the machine takes half of it for in use.
+                let slab = match used > own {
+                    true => 0,
+                    false => reading.slab_reclaimable.min(reclaimable),
+                };
+                (used, self.capacity.saturating_sub(used), slab)
             }
         };
         // v1 does not make a group's writers wait.
         let unwritten = match guard {
             Some(_) if !self.is_machine => reading.dirty_or_writeback.min(reclaimable).min(left),
             _ => 0,
-        };
-        // The kernel does not tell slab that it can give back from slab in use: inodes of open sockets and pipes, files on tmpfs.
-        let slab = match machine {
-            Some(_) => 0,
-            None => reading.slab_reclaimable.min(reclaimable),
         };
         let slowly = unwritten.saturating_add(slab).min(left);
         let protected = self.protected.min(reading.reclaimable());
