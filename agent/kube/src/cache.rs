@@ -16,11 +16,11 @@ use evictd_engine::Pod;
 use evictd_policy::{Namespaces, PauseSource, PauseState, PolicyStore};
 
 use super::client::ApiClient;
-use crate::watch::{namespaces::nothing_known, pods::Shared};
+use crate::watch::{namespaces::nothing_known, pods::WatchedPods};
 
 mod file;
 
-pub use file::{FILE, Memory, MemoryError};
+pub use file::{ClusterSnapshot, FILE, SnapshotError};
 
 /// Between two writes.
 pub const PAUSE: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ pub const PAUSE: Duration = Duration::from_secs(5);
 pub struct ClusterCache {
     path: PathBuf,
     connection: Arc<ApiClient>,
-    pods: Arc<Shared>,
+    pods: Arc<WatchedPods>,
     policies: Arc<PolicyStore>,
     pauses: Arc<PauseState>,
     obeys_config_map: bool,
@@ -51,7 +51,7 @@ impl ClusterCache {
     pub fn new(
         state_dir: &Path,
         connection: Arc<ApiClient>,
-        pods: Arc<Shared>,
+        pods: Arc<WatchedPods>,
         policies: Arc<PolicyStore>,
         pauses: Arc<PauseState>,
         obeys_config_map: bool,
@@ -73,17 +73,17 @@ impl ClusterCache {
     pub fn restore(&self) {
         let evaluator = self.policies.evaluator();
         evaluator.set_namespaces(nothing_known());
-        let read = self.path.parent().map(Memory::read);
-        let memory = match read {
-            Some(Ok(memory)) => memory,
+        let read = self.path.parent().map(ClusterSnapshot::read);
+        let snapshot = match read {
+            Some(Ok(snapshot)) => snapshot,
             Some(Err(error)) => {
                 tracing::warn!(%error, "what an earlier agent knew of the cluster cannot be used");
                 return;
             }
             None => return,
         };
-        if !memory.pods.is_empty() {
-            let (pods, policies) = (memory.pods.len(), memory.policies.len());
+        if !snapshot.pods.is_empty() {
+            let (pods, policies) = (snapshot.pods.len(), snapshot.policies.len());
             tracing::info!(
                 pods,
                 policies,
@@ -92,17 +92,17 @@ impl ClusterCache {
         }
         // Where the configuration does not follow them they mean nothing.
         let tenants = match self.follows_tenants {
-            true => &memory.tenants[..],
+            true => &snapshot.tenants[..],
             false => &[],
         };
-        self.policies.restore(&memory.policies, tenants);
+        self.policies.restore(&snapshot.policies, tenants);
         evaluator.set_namespaces(Namespaces {
-            labels: memory.namespaces,
-            keys: memory
+            labels: snapshot.namespaces,
+            keys: snapshot
                 .namespace_keys
                 .or_else(|| Some(evaluator.namespace_keys())),
         });
-        for source in memory.paused {
+        for source in snapshot.paused {
             // A source that is no longer watched would never be released.
             if source == PauseSource::Node
                 || (source == PauseSource::ConfigMap && self.obeys_config_map)
@@ -110,7 +110,7 @@ impl ClusterCache {
                 self.pauses.set(source, true);
             }
         }
-        self.pods.with(|store| store.restore(memory.pods));
+        self.pods.with(|store| store.restore(snapshot.pods));
     }
 
     /// Writes it for ever.
@@ -125,12 +125,12 @@ impl ClusterCache {
 
     /// Writes it if something has changed.
     pub async fn keep(&self) {
-        let Some((revision, memory)) = self.changed() else {
+        let Some((revision, snapshot)) = self.changed() else {
             return;
         };
         let path = self.path.clone();
         let written = tokio::task::spawn_blocking(move || -> io::Result<usize> {
-            let (text, left_out) = memory.text()?;
+            let (text, left_out) = snapshot.text()?;
             evictd_sys::fs::replace(&path, text.as_bytes(), true)?;
             Ok(left_out)
         });
@@ -155,7 +155,7 @@ impl ClusterCache {
     }
 
     /// What there is to write; nothing before the API server has answered, since it knows better than this agent.
-    fn changed(&self) -> Option<(Revision, Memory)> {
+    fn changed(&self) -> Option<(Revision, ClusterSnapshot)> {
         let evaluator = self.policies.evaluator();
         let of_api = [PauseSource::Node, PauseSource::ConfigMap].into_iter();
         let paused: Vec<PauseSource> = of_api.filter(|b| self.pauses.is_set(*b)).collect();
@@ -177,7 +177,7 @@ impl ClusterCache {
             keys: namespace_keys,
         } = evaluator.namespaces();
         namespaces.retain(|name, _| pods.iter().any(|pod| pod.namespace == *name));
-        let memory = Memory {
+        let snapshot = ClusterSnapshot {
             paused,
             policies: self.policies.remembered(),
             tenants: self.policies.remembered_tenants(),
@@ -185,6 +185,6 @@ impl ClusterCache {
             namespace_keys,
             pods,
         };
-        Some((revision, memory))
+        Some((revision, snapshot))
     }
 }

@@ -31,7 +31,7 @@ use crate::{
     client::{ApiClient, ApiError},
     events::Events,
     eviction_api::{self, DEAD_GRACE_SECONDS, PodRef, Removal},
-    watch::pods::Shared,
+    watch::pods::WatchedPods,
 };
 
 /// Evictions that may wait to be taken over by the reporter; more stay in the journal for the next start.
@@ -78,7 +78,7 @@ const STATIC: &str = "static";
 pub struct Reporter {
     connection: Arc<ApiClient>,
     journal: DiskQueue,
-    pods: Arc<Shared>,
+    pods: Arc<WatchedPods>,
     node: String,
     events: Events,
     jobs: VecDeque<Job>,
@@ -101,7 +101,7 @@ impl Reporter {
     pub fn new(
         connection: Arc<ApiClient>,
         journal: DiskQueue,
-        pods: Arc<Shared>,
+        pods: Arc<WatchedPods>,
         node: &str,
         evicted_pods: EvictedPods,
         left_over: Vec<EvictionRecord>,

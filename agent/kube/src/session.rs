@@ -37,7 +37,7 @@ use crate::{
     reporter::{QUEUE, Reporter},
     soft_eviction::{SoftEvictor, SoftRequest},
     soft_task,
-    watch::pods::{self, Shared},
+    watch::pods::{self, WatchedPods},
 };
 
 /// How often the Node's conditions and taints are written again while they hold: the kubelet's `nodeStatusReportFrequency`.
@@ -68,7 +68,7 @@ pub struct Cluster {
     connection: Arc<ApiClient>,
     /// The name of the node.
     node: String,
-    pods: Arc<Shared>,
+    pods: Arc<WatchedPods>,
     evictions: mpsc::Sender<EvictionRecord>,
     /// Those that the reporter has taken from there and not reported.
     unreported: Arc<AtomicUsize>,
@@ -110,7 +110,7 @@ impl Cluster {
         let connection = ApiClient::open(cluster.kubeconfig.clone()).await;
         let connection = Arc::new(connection.map_err(|e: AccessError| e)?);
         connection.set_shadow(config.shadow);
-        let pods = Arc::new(Shared::default());
+        let pods = Arc::new(WatchedPods::default());
         let keeping = Arc::new(ClusterCache::new(
             &config.state_dir,
             Arc::clone(&connection),

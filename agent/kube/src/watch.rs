@@ -9,7 +9,7 @@ pub mod tenants;
 
 use std::{sync::Arc, time::Duration};
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use futures::{StreamExt as _, stream::BoxStream};
 use kube::{
     Api, Client, Resource,
@@ -100,90 +100,122 @@ where
 }
 
 /// Keeps a listener up to date for ever. Errors are logged once until it works again, counted, and followed by a pause.
-pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, mut listener: L) {
-    let rarely = || {
-        ExponentialBuilder::default()
-            .with_min_delay(RARELY.0)
-            .with_max_delay(RARELY.1)
-            .with_jitter()
-            .without_max_times()
-            .build()
-    };
-    let (mut backoff, mut patience) = (DefaultBackoff::default(), rarely());
+pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, listener: L) {
     let watches = Watches::new(Arc::clone(&connection.counters));
-    let mut ill = None;
+    let mut watcher = Watcher {
+        connection,
+        listener,
+        backoff: DefaultBackoff::default(),
+        patience: rarely(),
+        ill: None,
+    };
     loop {
         let opened = connection.generation();
-        let mut events = listener.open(watches.paced(connection.client()));
+        let mut events = watcher.listener.open(watches.paced(connection.client()));
         let mut listed = false;
-        loop {
-            let next = if listed {
-                events.next().await
-            } else {
-                // A server that takes the connection and says nothing would be waited for without end.
-                match tokio::time::timeout(LIST_DEADLINE, events.next()).await {
-                    Ok(next) => next,
-                    Err(_) => {
-                        connection.counters.watch_errors.add();
-                        break;
-                    }
-                }
-            };
+        while let Some(next) = next_event(connection, &mut events, listed).await {
             match next {
-                Some(Ok(event)) => {
-                    if matches!(event, Event::Init) {
-                        listed = false;
-                    } else if matches!(event, Event::InitDone) {
-                        listed = true;
-                    }
-                    if !matches!(event, Event::Init) && ill.take().is_some() {
-                        listener.recovered();
-                        backoff.reset();
-                        patience = rarely();
-                    }
-                    listener.apply(event);
+                Ok(event) => {
+                    listed = match event {
+                        Event::Init => false,
+                        Event::InitDone => true,
+                        _ => listed,
+                    };
+                    watcher.apply(event);
                 }
-                Some(Err(error)) => {
-                    let failure = match code(&error) {
-                        403 => WatchFailure::Forbidden,
-                        404 => WatchFailure::Absent,
-                        _ => WatchFailure::Passing,
-                    };
-                    // What is not installed is not broken.
-                    if !(L::RARE_RETRY && failure == WatchFailure::Absent) {
-                        connection.counters.watch_errors.add();
-                    }
-                    if failure == WatchFailure::Forbidden {
-                        connection.counters.forbidden.add();
-                    }
-                    if ill.replace(failure) == Some(failure) {
-                        listener.still_failing(failure);
-                    } else {
-                        listener.failed(failure, &error);
-                    }
-                    let again = needs_new_start(&error);
-                    if code(&error) == 0 {
-                        connection.renew().await;
-                    }
-                    if code(&error) == 401 {
-                        connection.reload().await;
-                    }
-                    let pause = if L::RARE_RETRY && failure != WatchFailure::Passing {
-                        patience.next()
-                    } else {
-                        backoff.next()
-                    };
-                    // Neither ever ends; the default stands in for the type's sake.
-                    tokio::time::sleep(pause.unwrap_or(LIST_DEADLINE)).await;
+                Err(error) => {
+                    watcher.handle_error(&error).await;
                     // Another watch may have seen to it.
-                    if again || connection.generation() != opened {
+                    if needs_new_start(&error) || connection.generation() != opened {
                         break;
                     }
                 }
-                None => break,
             }
         }
     }
+}
+
+/// One watch, over all the times that it was opened.
+struct Watcher<'a, L> {
+    connection: &'a ApiClient,
+    listener: L,
+    /// Pauses after what passes.
+    backoff: DefaultBackoff,
+    /// Pauses after what only an operator can change.
+    patience: ExponentialBackoff,
+    /// Why it does not work.
+    ill: Option<WatchFailure>,
+}
+
+impl<L: WatchHandler> Watcher<'_, L> {
+    fn apply(&mut self, event: Event<L::Object>) {
+        if !matches!(event, Event::Init) && self.ill.take().is_some() {
+            self.listener.recovered();
+            self.backoff.reset();
+            self.patience = rarely();
+        }
+        self.listener.apply(event);
+    }
+
+    /// Tells of it, renews what has expired, and waits.
+    async fn handle_error(&mut self, error: &watcher::Error) {
+        let failure = match code(error) {
+            403 => WatchFailure::Forbidden,
+            404 => WatchFailure::Absent,
+            _ => WatchFailure::Passing,
+        };
+        let counters = &self.connection.counters;
+        // What is not installed is not broken.
+        if !(L::RARE_RETRY && failure == WatchFailure::Absent) {
+            counters.watch_errors.add();
+        }
+        if failure == WatchFailure::Forbidden {
+            counters.forbidden.add();
+        }
+        if self.ill.replace(failure) == Some(failure) {
+            self.listener.still_failing(failure);
+        } else {
+            self.listener.failed(failure, error);
+        }
+        match code(error) {
+            0 => self.connection.renew().await,
+            401 => self.connection.reload().await,
+            _ => {}
+        }
+        let pause = if L::RARE_RETRY && failure != WatchFailure::Passing {
+            self.patience.next()
+        } else {
+            self.backoff.next()
+        };
+        // Neither ever ends; the default stands in for the type's sake.
+        tokio::time::sleep(pause.unwrap_or(LIST_DEADLINE)).await;
+    }
+}
+
+/// The next event; `None` when the watch must be opened anew.
+async fn next_event<K>(
+    connection: &ApiClient,
+    events: &mut Events<K>,
+    listed: bool,
+) -> Option<watcher::Result<Event<K>>> {
+    if listed {
+        return events.next().await;
+    }
+    // A server that takes the connection and says nothing would be waited for without end.
+    let next = tokio::time::timeout(LIST_DEADLINE, events.next()).await;
+    next.unwrap_or_else(|_| {
+        connection.counters.watch_errors.add();
+        None
+    })
+}
+
+fn rarely() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(RARELY.0)
+        .with_max_delay(RARELY.1)
+        .with_jitter()
+        .without_max_times()
+        .build()
 }
 
 /// A new token needs a new client. A 410 instead of a watch would be asked for again for ever (inside the stream the

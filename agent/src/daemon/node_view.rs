@@ -9,7 +9,7 @@ use std::{
 
 use evictd_config::{Config, pod_manifest};
 use evictd_engine::{Layout, Observations, Pod, PodUsage, Usages};
-use evictd_kube::{cache::Memory, pod_store::PodStore};
+use evictd_kube::{cache::ClusterSnapshot, pod_store::PodStore};
 use evictd_manager::SignalSources;
 use evictd_node::{
     cgroup::{memory::MemoryCgroup, pids},
@@ -132,7 +132,7 @@ impl NodeView {
         };
         // Without it there is still the tree.
         let mut known = PodStore::default();
-        known.restore(Memory::read(state_dir).unwrap_or_default().pods);
+        known.restore(ClusterSnapshot::read(state_dir).unwrap_or_default().pods);
         let mut unknown = 0;
         // What a score is made with.
         let memory_total = memory_total(Path::new("/proc")).unwrap_or(self.capacity());

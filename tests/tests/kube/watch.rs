@@ -2,13 +2,13 @@
 
 use std::ops::Deref;
 
-use evictd_kube::watch::pods::{self, Shared};
+use evictd_kube::watch::pods::{self, WatchedPods};
 use evictd_tests::{apiserver::pod, prelude::*, watch_fixture::Following};
 use jiff::{SignedDuration, Timestamp};
 
 struct Watching {
     following: Following,
-    shared: Arc<Shared>,
+    shared: Arc<WatchedPods>,
 }
 
 impl Deref for Watching {

@@ -19,7 +19,7 @@ const VERSION: u32 = 1;
 const MOST_BYTES: usize = 4 << 20;
 /// Why nothing is remembered.
 #[derive(Debug, thiserror::Error)]
-pub enum MemoryError {
+pub enum SnapshotError {
     /// The file cannot be read.
     #[error("{FILE}: {0}")]
     File(#[from] io::Error),
@@ -57,7 +57,7 @@ enum Line {
 
 /// What is remembered.
 #[derive(Debug, Default, PartialEq)]
-pub struct Memory {
+pub struct ClusterSnapshot {
     /// Brakes of the API server's that were pulled.
     pub paused: Vec<PauseSource>,
     /// Policies that were in force.
@@ -72,12 +72,12 @@ pub struct Memory {
     pub pods: Vec<Pod>,
 }
 
-impl Memory {
+impl ClusterSnapshot {
     /// Reads it; without a file there is nothing.
     ///
     /// # Errors
     /// A file that cannot be read or was not written to its end.
-    pub fn read(state_dir: &Path) -> Result<Self, MemoryError> {
+    pub fn read(state_dir: &Path) -> Result<Self, SnapshotError> {
         let path = state_dir.join(FILE);
         let length = match fs::metadata(&path) {
             Ok(facts) => facts.len(),
@@ -85,17 +85,17 @@ impl Memory {
             Err(error) => return Err(error.into()),
         };
         if length > MOST_BYTES as u64 {
-            return Err(MemoryError::Length(length));
+            return Err(SnapshotError::Length(length));
         }
         Self::parse(&fs::read_to_string(path)?)
     }
 
-    fn parse(text: &str) -> Result<Self, MemoryError> {
-        let mut memory = Self::default();
+    fn parse(text: &str) -> Result<Self, SnapshotError> {
+        let mut snapshot = Self::default();
         let mut ended = false;
         let mut count = 0;
         for (i, text) in text.lines().enumerate() {
-            let wrong = |reason: String| MemoryError::Line {
+            let wrong = |reason: String| SnapshotError::Line {
                 line: i + 1,
                 reason,
             };
@@ -107,17 +107,17 @@ impl Memory {
                 Line::Version(_) => return Err(wrong("is a second beginning".to_owned())),
                 Line::Paused(by) => {
                     let source = PauseSource::ALL.into_iter().find(|b| b.as_str() == by);
-                    memory.paused.extend(source);
+                    snapshot.paused.extend(source);
                 }
                 Line::Policy(policy) if policy["kind"] == TENANT_KIND => {
-                    memory.tenants.push(policy)
+                    snapshot.tenants.push(policy)
                 }
-                Line::Policy(policy) => memory.policies.push(policy),
+                Line::Policy(policy) => snapshot.policies.push(policy),
                 Line::Namespace { name, labels, keys } => {
-                    memory.namespaces.insert(name, labels);
-                    memory.namespace_keys = keys.or(memory.namespace_keys);
+                    snapshot.namespaces.insert(name, labels);
+                    snapshot.namespace_keys = keys.or(snapshot.namespace_keys);
                 }
-                Line::Pod(pod) => memory.pods.push(*pod),
+                Line::Pod(pod) => snapshot.pods.push(*pod),
                 Line::End(before) if before == i => ended = true,
                 Line::End(before) => {
                     return Err(wrong(format!("{before} lines should be before it")));
@@ -126,9 +126,9 @@ impl Memory {
             count = i + 1;
         }
         if ended {
-            return Ok(memory);
+            return Ok(snapshot);
         }
-        Err(MemoryError::Line {
+        Err(SnapshotError::Line {
             line: count + 1,
             reason: "is missing: the file has no end".to_owned(),
         })

@@ -34,7 +34,7 @@ use crate::{
 
 /// The pod store, and the notification that it has changed.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct WatchedPods {
     store: Mutex<PodStore>,
     /// Rings when the pod store has changed.
     pub changed: Notify,
@@ -63,7 +63,7 @@ const MOST_ANNOTATIONS: usize = 16 << 10;
 /// What the kubelet has done is in the watch after so long at most, as long as the watch works.
 const AT_ONCE: SignedDuration = SignedDuration::from_secs(10);
 
-impl Shared {
+impl WatchedPods {
     /// Looks at the pod store or changes it.
     pub fn with<T>(&self, f: impl FnOnce(&mut PodStore) -> T) -> T {
         // A panic while it was held has ended the agent already.
@@ -249,7 +249,7 @@ impl Resource for WatchedPod {
 }
 
 /// Keeps the pod store up to date for ever; see [`run_watcher`].
-pub async fn run(connection: Arc<ApiClient>, node: String, shared: Arc<Shared>) {
+pub async fn run(connection: Arc<ApiClient>, node: String, shared: Arc<WatchedPods>) {
     let listener = Pods {
         connection: Arc::clone(&connection),
         node,
@@ -261,7 +261,7 @@ pub async fn run(connection: Arc<ApiClient>, node: String, shared: Arc<Shared>) 
 struct Pods {
     connection: Arc<ApiClient>,
     node: String,
-    shared: Arc<Shared>,
+    shared: Arc<WatchedPods>,
 }
 
 impl WatchHandler for Pods {
@@ -291,7 +291,7 @@ impl WatchHandler for Pods {
     }
 }
 
-fn take(connection: &ApiClient, shared: &Shared, event: Event<WatchedPod>) {
+fn take(connection: &ApiClient, shared: &WatchedPods, event: Event<WatchedPod>) {
     match event {
         Event::Init => shared.with(PodStore::begin_relist),
         Event::InitDone => shared.with(PodStore::end_relist),
@@ -318,7 +318,7 @@ fn take(connection: &ApiClient, shared: &Shared, event: Event<WatchedPod>) {
     shared.changed_for_reports.notify_waiters();
 }
 
-fn note_evicted(connection: &ApiClient, shared: &Shared, watched: &WatchedPod, is_news: bool) {
+fn note_evicted(connection: &ApiClient, shared: &WatchedPods, watched: &WatchedPod, is_news: bool) {
     if let (Ok(pod), Some(by_kubelet)) = (&watched.pod, &watched.evicted)
         && shared.note_evicted(pod, by_kubelet, is_news)
     {
@@ -327,7 +327,7 @@ fn note_evicted(connection: &ApiClient, shared: &Shared, watched: &WatchedPod, i
     }
 }
 
-fn put(connection: &ApiClient, shared: &Shared, watched: WatchedPod) {
+fn put(connection: &ApiClient, shared: &WatchedPods, watched: WatchedPod) {
     let counters = &connection.counters;
     let name = || watched.metadata.name.clone().unwrap_or_default();
     match watched.pod {

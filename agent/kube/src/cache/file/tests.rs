@@ -30,8 +30,8 @@ fn pod() -> Pod {
     read_pod("pod", &pod).expect("a pod")
 }
 
-fn memory() -> Memory {
-    Memory {
+fn snapshot() -> ClusterSnapshot {
+    ClusterSnapshot {
         paused: vec![PauseSource::Node],
         policies: vec![json!({"metadata": {"name": "p"}})],
         tenants: vec![json!({"kind": TENANT_KIND, "metadata": {"name": "t"}})],
@@ -46,25 +46,31 @@ fn memory() -> Memory {
 
 #[test]
 fn what_was_written_is_read_back_exactly() {
-    let (text, left_out) = memory().text().expect("a text");
+    let (text, left_out) = snapshot().text().expect("a text");
     assert_eq!(left_out, 0);
-    assert_eq!(Memory::parse(&text).expect("it can be read"), memory());
+    assert_eq!(
+        ClusterSnapshot::parse(&text).expect("it can be read"),
+        snapshot()
+    );
     let dir = tempfile::tempdir().expect("a directory");
     assert_eq!(
-        Memory::read(dir.path()).expect("no file"),
-        Memory::default()
+        ClusterSnapshot::read(dir.path()).expect("no file"),
+        ClusterSnapshot::default()
     );
     fs::write(dir.path().join(FILE), text).expect("it is written");
-    assert_eq!(Memory::read(dir.path()).expect("it can be read"), memory());
+    assert_eq!(
+        ClusterSnapshot::read(dir.path()).expect("it can be read"),
+        snapshot()
+    );
 }
 
 #[test]
 fn half_a_file_is_none() {
-    let (text, _) = memory().text().expect("a text");
+    let (text, _) = snapshot().text().expect("a text");
     let lines: Vec<&str> = text.lines().collect();
     for end in 0..lines.len() {
         let half = lines[..end].join("\n");
-        Memory::parse(&half).expect_err("it has no end");
+        ClusterSnapshot::parse(&half).expect_err("it has no end");
     }
     for (text, expected) in [
         (text.replace("\"uid\":\"u1\"", "\"uid\":1"), "line 5: "),
@@ -82,7 +88,9 @@ fn half_a_file_is_none() {
         ),
         ("\u{0}".to_owned(), "line 1: "),
     ] {
-        let error = Memory::parse(&text).expect_err(expected).to_string();
+        let error = ClusterSnapshot::parse(&text)
+            .expect_err(expected)
+            .to_string();
         assert!(
             error.contains(expected),
             "{error} should contain {expected}"
@@ -97,13 +105,13 @@ fn there_is_an_end_to_what_is_remembered() {
         labels: BTreeMap::from([("l".into(), "x".repeat(64 << 10))]),
         ..pod()
     };
-    let many = Memory {
+    let many = ClusterSnapshot {
         pods: (0..100).map(fat).collect(),
-        ..memory()
+        ..snapshot()
     };
     let (text, left_out) = many.text().expect("a text");
     assert!(left_out > 0 && text.len() <= MOST_BYTES);
-    let kept = Memory::parse(&text).expect("it can be read");
+    let kept = ClusterSnapshot::parse(&text).expect("it can be read");
     assert_eq!(kept.pods.len() + left_out, 100);
     assert_eq!(kept.policies, many.policies);
 }
