@@ -39,10 +39,13 @@ pub use planner::Planner;
 pub use planner::local_storage::{LocalStorageExcess, local_storage_excess};
 pub use planner::plan::Recreation;
 pub use planner::plan::{
-    Cause, EarlierAgent, EarlierEviction, EarlierRecreation, EarlierVictim, EvictionDecision,
-    IMMEDIATE_GRACE_PERIOD_SECONDS, Plan, Settings, SignalForecast, Snapshot, Timing,
+    Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, Plan, Settings, SignalForecast,
+    Snapshot, Timing,
 };
 pub use planner::pressure::Pressure;
+pub use planner::restored::{
+    RestoredOwnerEviction, RestoredRecreation, RestoredState, RestoredVictim,
+};
 pub use ranking::key::{RankInputs, RankKey};
 pub use ranking::{Ranked, Ranking, Usages};
 pub use select::{

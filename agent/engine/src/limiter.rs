@@ -173,7 +173,7 @@ pub struct EvictionLimiter {
     /// When this agent has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero as long as it has not.
     last_eviction: AtomicU64,
     /// When an earlier agent last evicted a pod; [`NEVER`]. It delays a slow fleet's next eviction, and is not reported to the fleet.
-    last_past: AtomicI64,
+    last_restored: AtomicI64,
     /// When shadow mode last chose a pod, likewise.
     last_in_shadow: AtomicI64,
     /// The pressure for which each [`ShadowChooser`] has chosen pods last; counts from 1.
@@ -198,7 +198,7 @@ impl Default for EvictionLimiter {
             last_resort: AtomicU8::new(LastResort::None as u8),
             fleet: FleetHold::default(),
             last_eviction: AtomicU64::new(0),
-            last_past: AtomicI64::new(NEVER),
+            last_restored: AtomicI64::new(NEVER),
             last_in_shadow: AtomicI64::new(NEVER),
             shadow_pressure: [const { AtomicU32::new(1) }; 2],
             quotas: (0..QUOTAS).map(|_| Quota::default()).collect(),
@@ -255,7 +255,7 @@ impl EvictionLimiter {
                     0 => NEVER,
                     at => signed(at),
                 };
-                let others = [&self.last_past, &self.last_in_shadow];
+                let others = [&self.last_restored, &self.last_in_shadow];
                 let others = others.map(|last| last.load(Ordering::Relaxed));
                 let last = others.into_iter().fold(own, i64::max);
                 last == NEVER || signed(now) >= last.saturating_add(signed(interval))
@@ -403,14 +403,14 @@ impl EvictionLimiter {
 
     /// Takes note of an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this boot: a slow fleet
     /// waits after it, whatever limits there are.
-    pub fn note_past(&self, at: i64) {
-        self.last_past.fetch_max(at, Ordering::Relaxed);
+    pub fn note_restored(&self, at: i64) {
+        self.last_restored.fetch_max(at, Ordering::Relaxed);
     }
 
     /// Charges a quota for an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this
     /// boot; the oldest first.
-    pub fn charge_past(&self, index: u8, at: i64) {
-        self.note_past(at);
+    pub fn charge_restored(&self, index: u8, at: i64) {
+        self.note_restored(at);
         if let Some(quota) = self.quotas.get(usize::from(index)) {
             quota.charge(at);
         }
@@ -439,7 +439,7 @@ pub const MOST_AT_ONCE: u64 = 16;
 
 /// An eviction of an earlier agent.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PastEviction {
+pub struct RestoredEviction {
     /// When, in nanoseconds of this boot's CLOCK_MONOTONIC; below zero if it was before that.
     pub at: i64,
     /// Whether it was in this boot.
@@ -525,10 +525,10 @@ mod tests {
         };
         // Whether there is a limit or none.
         let noted = slow();
-        noted.note_past(980);
+        noted.note_restored(980);
         let charged = slow();
-        charged.charge_past(1, 980);
-        charged.charge_past(1, 500);
+        charged.charge_restored(1, 980);
+        charged.charge_restored(1, 500);
         for limiter in [noted, charged] {
             assert!(!limiter.allows_paced(1029) && limiter.allows_paced(1030));
             assert_eq!(limiter.last_eviction(), 0, "the fleet has heard of it");
@@ -536,7 +536,7 @@ mod tests {
             assert!(!limiter.allows_paced(1089) && limiter.allows_paced(1090));
         }
         let before_boot = slow();
-        before_boot.note_past(-20);
+        before_boot.note_restored(-20);
         assert!(!before_boot.allows_paced(29) && before_boot.allows_paced(30));
         assert!(slow().allows_paced(0), "its first one");
     }

@@ -7,15 +7,16 @@ pub mod pending;
 pub mod plan;
 pub mod pressure;
 pub mod recreation;
+pub mod restored;
 mod usage_growth;
 
 use std::time::Duration;
 
 use super::{
-    Candidate, CandidateState, Cause, EarlierAgent, EvictionDecision,
-    IMMEDIATE_GRACE_PERIOD_SECONDS, LocalStorageExcess, Message, NodeReclaim, Observation,
-    Observations, Plan, Pod, Pressure, Ranked, Ranking, Recreation, ReleaseTarget, Resource, Rules,
-    Settings, Signal, SignalForecast, Snapshot, Threshold, Timing, Trend,
+    Candidate, CandidateState, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS,
+    LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan, Pod, Pressure,
+    Ranked, Ranking, Recreation, ReleaseTarget, Resource, RestoredState, Rules, Settings, Signal,
+    SignalForecast, Snapshot, Threshold, Timing, Trend,
     growth::Room,
     local_storage_excess, message,
     pace::{Decision, Judged, Pace, Rule, Shortage, Urgency, grown_in},

@@ -89,7 +89,7 @@ impl Terminating {
 
     /// A victim that an earlier agent has signalled, with what is left of it at `now`. Slow is not stuck: it has half a second
     /// to show that it gives something back.
-    pub fn resume(signalled: u64, now: u64, left: Remains, shared: u64, stuck: bool) -> Self {
+    pub fn restore(signalled: u64, now: u64, left: Remains, shared: u64, stuck: bool) -> Self {
         let usage = left.usage.unwrap_or(0);
         Self {
             least: usage,
@@ -297,25 +297,25 @@ mod tests {
     // R43
     #[test]
     fn a_victim_of_an_earlier_agent_keeps_its_own_deadlines() {
-        let resume = |now, left, stuck| Terminating::resume(SECOND, now, left, 40 * MIB, stuck);
-        let mut young = resume(SECOND + MS, seen(true, 100), false);
+        let restore = |now, left, stuck| Terminating::restore(SECOND, now, left, 40 * MIB, stuck);
+        let mut young = restore(SECOND + MS, seen(true, 100), false);
         assert_eq!(pending(&young, SECOND + MS, 100).amount, 100 * MIB);
         assert_eq!(young.observe(2 * SECOND, seen(true, 100)), Fate::Dying);
         assert_eq!(
             young.observe(3 * SECOND, seen(true, 100)),
             Fate::BecameStuck
         );
-        let mut slow = resume(60 * SECOND, seen(true, 100), false);
+        let mut slow = restore(60 * SECOND, seen(true, 100), false);
         assert_eq!(slow.observe(60 * SECOND + MS, seen(true, 99)), Fate::Dying);
         assert_eq!(slow.observe(61 * SECOND, seen(true, 99)), Fate::Dying);
-        let mut old = resume(60 * SECOND, seen(true, 100), false);
+        let mut old = restore(60 * SECOND, seen(true, 100), false);
         assert_eq!(old.observe(60 * SECOND + 1, seen(true, 100)), Fate::Dying);
         assert_eq!(old.observe(61 * SECOND, seen(true, 100)), Fate::BecameStuck);
-        let mut known = resume(60 * SECOND, seen(true, 100), true);
+        let mut known = restore(60 * SECOND, seen(true, 100), true);
         assert_eq!(pending(&known, 60 * SECOND, 100), Pending::default());
         assert_eq!(known.observe(61 * SECOND, seen(true, 100)), Fate::Stuck);
         // Its processes are gone; a volume of its waits for the kubelet, for as long as it would have.
-        let mut volume = resume(6 * SECOND, seen(false, 50), false);
+        let mut volume = restore(6 * SECOND, seen(false, 50), false);
         assert_eq!(pending(&volume, 6 * SECOND, 50).amount, 40 * MIB);
         assert_eq!(volume.observe(6 * SECOND, seen(false, 50)), Fate::Lingering);
         assert_eq!(volume.observe(31 * SECOND, seen(false, 50)), Fate::Released);

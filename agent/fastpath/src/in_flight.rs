@@ -25,7 +25,7 @@ pub const EARLIER: u64 = 0;
 
 /// A pod that an earlier agent has signalled, and of which something is left.
 #[derive(Clone, Debug)]
-pub struct ResumedVictim {
+pub struct RestoredVictim {
     /// The pod.
     pub pod: Arc<Entry>,
     /// When it was signalled first, in nanoseconds of CLOCK_MONOTONIC.
@@ -94,24 +94,19 @@ impl Victim {
     }
 
     /// A pod that an earlier agent has signalled.
-    fn resumed(earlier: &ResumedVictim, now: u64) -> Self {
-        let (_, shared) = held(&earlier.pod);
+    fn restored(victim: &RestoredVictim, now: u64) -> Self {
+        let (_, shared) = held(&victim.pod);
         let left = Remains {
-            populated: !earlier.pod.killer.is_empty(),
-            usage: left(&earlier.pod),
+            populated: !victim.pod.killer.is_empty(),
+            usage: left(&victim.pod),
         };
-        let signalled = earlier.signalled;
-        let terminating = Terminating::resume(signalled, now, left, shared, earlier.is_stuck);
+        let signalled = victim.signalled;
+        let terminating = Terminating::restore(signalled, now, left, shared, victim.is_stuck);
         Self {
             // It is signalled again at the first look.
             killed: 0,
-            told: earlier.is_stuck,
-            ..Self::new(
-                Arc::clone(&earlier.pod),
-                (EARLIER, 0, false),
-                terminating,
-                0,
-            )
+            told: victim.is_stuck,
+            ..Self::new(Arc::clone(&victim.pod), (EARLIER, 0, false), terminating, 0)
         }
     }
 
@@ -175,9 +170,9 @@ pub struct InFlight {
 
 impl InFlight {
     /// With what earlier agents have signalled.
-    pub fn new(earlier: &[ResumedVictim], now: u64) -> Self {
-        let mut victims = Vec::with_capacity(MAX_IN_FLIGHT.max(earlier.len()));
-        victims.extend(earlier.iter().map(|victim| Victim::resumed(victim, now)));
+    pub fn new(restored: &[RestoredVictim], now: u64) -> Self {
+        let mut victims = Vec::with_capacity(MAX_IN_FLIGHT.max(restored.len()));
+        victims.extend(restored.iter().map(|victim| Victim::restored(victim, now)));
         Self { victims }
     }
 
@@ -332,16 +327,16 @@ mod tests {
             fs::write(dir.path().join(name), "").unwrap();
         }
         let pod = Arc::new(Entry::open(Pod::default(), dir.path(), Mode::Evictd).unwrap());
-        let victim = ResumedVictim {
+        let victim = RestoredVictim {
             pod,
             signalled: 1,
             is_stuck: false,
         };
-        let earlier = vec![victim; MAX_IN_FLIGHT + 6];
-        let in_flight = InFlight::new(&earlier, 2);
+        let restored = vec![victim; MAX_IN_FLIGHT + 6];
+        let in_flight = InFlight::new(&restored, 2);
         assert_eq!(
             (in_flight.victims.len(), in_flight.room()),
-            (earlier.len(), 0)
+            (restored.len(), 0)
         );
     }
 }

@@ -23,5 +23,5 @@ mod tests;
 pub use control::{Control, EventQueue, FastPathSettings};
 pub use event::{BlockedBy, Event, EvictionReport, StuckVictim, VictimExit};
 pub use handle::FastPath;
-pub use in_flight::{EARLIER, KilledBy, ResumedVictim};
+pub use in_flight::{EARLIER, KilledBy, RestoredVictim};
 pub use monitor::Setup;

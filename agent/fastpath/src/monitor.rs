@@ -25,7 +25,7 @@ use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
     Control, Event, EventQueue,
-    in_flight::{InFlight, ResumedVictim, VictimEvent},
+    in_flight::{InFlight, RestoredVictim, VictimEvent},
     monitor::usage_cache::UsageCache,
     scope::{Cycle, ScopeMonitor, ScopeTriggers},
     spin::Wait,
@@ -92,7 +92,7 @@ impl MemoryMonitor {
                 .iter_mut()
                 .for_each(|monitor| monitor.pace.evicted(last));
         }
-        let in_flight = InFlight::new(&std::mem::take(&mut setup.earlier), monotonic_ns());
+        let in_flight = InFlight::new(&std::mem::take(&mut setup.restored), monotonic_ns());
         Self {
             setup,
             scopes,
@@ -350,7 +350,7 @@ pub struct Setup {
     /// The pods at the start.
     pub table: Box<PodTable>,
     /// Pods that an earlier agent has signalled.
-    pub earlier: Vec<ResumedVictim>,
+    pub restored: Vec<RestoredVictim>,
     /// When an earlier agent last evicted a pod for memory, in nanoseconds of CLOCK_MONOTONIC.
     pub last_eviction: Option<u64>,
     /// The trigger is pinned: the kernel acts in this thread's place when it is stopped or gone.

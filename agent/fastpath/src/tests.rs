@@ -14,7 +14,7 @@ use evictd_node::{
 };
 use evictd_sys::clock::monotonic_ns;
 
-use super::{Control, Event, EventQueue, FastPathSettings, KilledBy, ResumedVictim, Setup};
+use super::{Control, Event, EventQueue, FastPathSettings, KilledBy, RestoredVictim, Setup};
 use crate::{
     in_flight::MAX_IN_FLIGHT,
     monitor::MemoryMonitor,
@@ -63,7 +63,7 @@ impl Cgroup<'_> {
             scopes: vec![Scope::new(cgroup, limits, false).unwrap()],
             trigger: built.unwrap().trigger,
             table: Box::default(),
-            earlier: Vec::new(),
+            restored: Vec::new(),
             last_eviction: None,
             is_pinned: false,
             shadow: false,
@@ -364,7 +364,7 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
             time: monotonic_ns(),
         })));
         if is_earlier_victim {
-            setup.earlier.push(ResumedVictim {
+            setup.restored.push(RestoredVictim {
                 pod,
                 signalled: 1,
                 is_stuck: false,

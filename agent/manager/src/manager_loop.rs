@@ -133,7 +133,7 @@ impl ManagerLoop {
             mitigation,
             // The thread has seen to it.
             memory_v1: _,
-            earlier,
+            restored,
             on_kill,
         } = setup;
         let disks = sources.disks.as_ref();
@@ -141,7 +141,7 @@ impl ManagerLoop {
         let mut usage_collector = UsageCollector::new(Arc::clone(&scanner), shares, settings.mode);
         usage_collector.set_members(&members);
         let mut planner = Planner::new(settings.clone());
-        planner.restore(signed(monotonic_ns()), &earlier);
+        planner.restore(signed(monotonic_ns()), &restored);
         Self {
             thresholds: settings.layout.apply(&settings.eviction.thresholds),
             planner,
@@ -165,7 +165,7 @@ impl ManagerLoop {
             evicted_for: BTreeSet::new(),
             message: String::new(),
             shadow_reported: BTreeSet::new(),
-            known_kills: KnownKills::after(&earlier),
+            known_kills: KnownKills::after(&restored),
             on_kill,
             decided: 0,
             cycles: 0,
@@ -387,7 +387,7 @@ pub struct Setup {
     /// A directory of cgroup v1's memory hierarchy, where there is one (`join_root_memcg`).
     pub memory_v1: Option<PathBuf>,
     /// What an earlier agent has done.
-    pub earlier: evictd_engine::EarlierAgent,
+    pub restored: evictd_engine::RestoredState,
     /// The fast path counts on what comes back, whatever the pod was killed for.
     pub on_kill: OnKill,
 }

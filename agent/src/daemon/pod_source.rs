@@ -28,10 +28,10 @@ use evictd_node::{
     trigger::cgroups::{CgroupEvent, CgroupEventKind},
 };
 use evictd_store::{
-    disk_queue::DiskThread, journal::Journal, past::Restored, record::RequestRecord,
+    disk_queue::DiskThread, journal::Journal, record::RequestRecord, restore::Restored,
 };
 
-use super::{RunError, policies::Policies, recall::recall};
+use super::{RunError, policies::Policies, restore};
 
 /// After so long a pod's first containers are there.
 const STARTS: Duration = Duration::from_secs(10);
@@ -239,7 +239,7 @@ pub(super) async fn open(
             tracing::error!(%error, "what an earlier agent has left to report cannot be read");
             Vec::new()
         });
-        let (disk, recalled) = start_disk(journal)?;
+        let (disk, restored) = start_disk(journal)?;
         let (policies, pauses) = (&policies.policies, &policies.pauses);
         let journal = (disk.queue(), left_over);
         let cluster = Cluster::start(config, cluster, journal, policies, pauses).await?;
@@ -252,7 +252,7 @@ pub(super) async fn open(
             source,
             table,
             disk,
-            restored: recalled,
+            restored,
         });
     }
     let path = config.pod_manifest.as_deref().ok_or(RunError::Missing {
@@ -261,7 +261,7 @@ pub(super) async fn open(
     })?;
     let pods = pod_manifest::load(path, scope)?;
     let table = first_table(&pods, config.mode)?;
-    let (disk, recalled) = start_disk(Journal::open(&config.state_dir)?)?;
+    let (disk, restored) = start_disk(Journal::open(&config.state_dir)?)?;
     let fingerprint = fingerprint(&pods);
     let mode = config.mode;
     let source = PodSource::Manifest {
@@ -274,14 +274,14 @@ pub(super) async fn open(
         source,
         table,
         disk,
-        restored: recalled,
+        restored,
     })
 }
 
 /// Reads the past from the journal and hands it over to the thread that writes it from now on.
 fn start_disk(mut journal: Journal) -> Result<(DiskThread, Restored), RunError> {
-    let recalled = recall(&mut journal);
-    Ok((DiskThread::start(journal)?, recalled))
+    let restored = restore::read(&mut journal);
+    Ok((DiskThread::start(journal)?, restored))
 }
 
 /// Every pod's cgroup must be there at the start: a manifest that names another one is a mistake.

@@ -34,7 +34,6 @@ use super::{
     allocatable::Allocatable,
     node_memory::NodeMemory,
     policies::Policies,
-    recall,
     runtime_disks::RuntimeDisks,
     scan_watch::ScanWatch,
     scope::{self, node_scopes, tell_floor},
@@ -52,7 +51,7 @@ use crate::{
         oom::{OomAttributor, UnattributedKills},
         pod_source::{self, Opened, PodSource},
         pod_table::{PublishedPods, protection},
-        sources,
+        restore, sources,
     },
     telemetry::{self, Health, Heartbeat, Metrics, MetricsListener},
 };
@@ -80,7 +79,7 @@ impl Agent {
             restored,
         } = opened.await?;
         let journal = disk.queue().clone();
-        recall::restore(&policies.evaluator, &restored);
+        restore::charge_limits(&policies.evaluator, &restored);
         policies.present(&table);
         // Pods that an earlier agent has left throttled are released before a pod is judged.
         let mitigation = MitigationWorker::open(&config.state_dir);
@@ -106,8 +105,8 @@ impl Agent {
             scopes: std::mem::take(&mut watched.scopes),
             trigger,
             table,
-            earlier: recall::terminating(&restored, &entries),
-            last_eviction: recall::last_eviction(&restored),
+            restored: restore::terminating(&restored, &entries),
+            last_eviction: restore::last_eviction(&restored),
             is_pinned: false,
             shadow: config.shadow,
             victims_at_once: match config.mode {
@@ -136,7 +135,7 @@ impl Agent {
             },
             mitigation: config.mitigation,
             memory_v1,
-            earlier: recall::earlier(&restored, &entries),
+            restored: restore::planner_state(&restored, &entries),
             on_kill: {
                 let control = Arc::clone(&control);
                 Box::new(move |pod, signalled| control.note_kill(pod, signalled, KilledBy::Manager))
@@ -148,7 +147,7 @@ impl Agent {
         // In shadow mode what an earlier agent has begun waits for one that is not.
         if !config.shadow {
             let ends_pods = matches!(source, PodSource::Manifest { .. });
-            recall::go_on(&restored, &entries, ends_pods, &ensure_dead);
+            restore::go_on(&restored, &entries, ends_pods, &ensure_dead);
         }
 
         let incidents = Incidents::new(&config.state_dir);

@@ -20,8 +20,8 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     journal::{Disk, Journal},
-    past::Counts,
     record::Record,
+    restore::Counts,
 };
 
 /// Records that may wait.

@@ -30,11 +30,11 @@ pub use damage::Damage;
 
 use crate::{
     backlog::ReportBacklog,
-    past::{Counts, Restored},
     record::{
         EvictionRecord, Record,
         counted::{Clocks, TimeBound},
     },
+    restore::{Counts, Restored},
 };
 
 pub use disk::{Disk, System};

@@ -5,5 +5,5 @@ pub mod chart;
 pub mod disk_queue;
 pub mod incident;
 pub mod journal;
-pub mod past;
 pub mod record;
+pub mod restore;

@@ -2,8 +2,8 @@
 
 use evictd_config::Config;
 use evictd_engine::{
-    EarlierAgent, EarlierEviction, EarlierRecreation, EarlierVictim, Layout, NodeCondition,
-    Observation, Owner, Recreation, Settings, model::settings::RankingStrategy,
+    Layout, NodeCondition, Observation, Owner, Recreation, RestoredOwnerEviction,
+    RestoredRecreation, RestoredState, RestoredVictim, Settings, model::settings::RankingStrategy,
 };
 use evictd_tests::{
     engine::{
@@ -296,7 +296,7 @@ fn who_was_not_evicted_does_not_come_back() {
 // R17, R29
 #[test]
 fn a_manager_goes_on_where_another_one_has_ended() {
-    let comeback = |at: i64, uid: &str, count, hold| EarlierRecreation {
+    let comeback = |at: i64, uid: &str, count, hold| RestoredRecreation {
         at: at * SECOND,
         recreation: Recreation {
             uid: uid.into(),
@@ -306,7 +306,7 @@ fn a_manager_goes_on_where_another_one_has_ended() {
             hold: Duration::from_secs(hold),
         },
     };
-    let eviction = |at: i64, uid: &str| EarlierEviction {
+    let eviction = |at: i64, uid: &str| RestoredOwnerEviction {
         at: at * SECOND,
         // The wall clock is some time ahead.
         since: at + 5000,
@@ -314,8 +314,8 @@ fn a_manager_goes_on_where_another_one_has_ended() {
         owner_uid: "set".into(),
         condition: NodeCondition::MemoryPressure,
     };
-    let earlier = EarlierAgent {
-        victims: vec![EarlierVictim {
+    let earlier = RestoredState {
+        victims: vec![RestoredVictim {
             uid: "agent-2".into(),
             at: 0,
         }],

@@ -1,7 +1,7 @@
 //! What the fast path kills counts for everything else that is short, as what the control loop kills does, and goes once.
 
 use evictd_engine::{
-    EarlierAgent, EarlierVictim, Planner, Timing,
+    Planner, RestoredState, RestoredVictim, Timing,
     pace::{Decision, Judged, Rule},
 };
 use evictd_tests::{
@@ -155,13 +155,13 @@ fn the_next_agent_knows_the_same_victims() {
     let mut restarted = manager(Mode::Evictd, everything());
     restarted.restore(
         2 * SECOND,
-        &EarlierAgent {
-            victims: vec![EarlierVictim {
+        &RestoredState {
+            victims: vec![RestoredVictim {
                 uid: "bomb".into(),
                 at: 2 * SECOND,
             }],
             last: vec![(Signal::MemoryAvailable, 2 * SECOND)],
-            ..EarlierAgent::default()
+            ..RestoredState::default()
         },
     );
     let decided = decide(&mut live);

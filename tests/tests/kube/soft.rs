@@ -406,7 +406,7 @@ fn what_is_held_back_by_now_is_not_asked_to_go() {
     here.iter()
         .for_each(|pod| pod.permit().set(Permission::Always, 0, &[3]));
     limiter.charge(&EvictionPermit::default(), monotonic_ns());
-    limiter.charge_past(3, i64::try_from(monotonic_ns()).unwrap());
+    limiter.charge_restored(3, i64::try_from(monotonic_ns()).unwrap());
     assert_eq!(soft.evict(&[1, 2], true), held_back(HeldBack::Spared, 2));
     let state = soft.server.state();
     assert_eq!(state.requests.len(), 0, "{:?}", state.requests);

@@ -3,7 +3,7 @@
 use evictd_engine::{
     ManagedPod as _,
     fleet::{FleetPace, FleetRules},
-    limiter::{PastEviction, QUOTAS, Rate, ShadowChooser},
+    limiter::{QUOTAS, Rate, RestoredEviction, ShadowChooser},
     permit::LastResort,
 };
 use evictd_policy::{
@@ -237,9 +237,9 @@ fn a_slow_fleet_waits_after_what_was_evicted_before() {
     let limiter = evaluator.limiter();
     limiter.set_fleet(FleetPace::Slow, minute, &rules, now);
     assert!(limiter.allows_paced(now));
-    let ago = |seconds: i64| PastEviction {
+    let ago = |seconds: i64| RestoredEviction {
         at: i64::try_from(now).unwrap() - seconds * 1_000_000_000,
-        ..PastEviction::default()
+        ..RestoredEviction::default()
     };
     evaluator.restore(vec![ago(20), ago(90)]);
     let later = |seconds: u64| now + seconds * 1_000_000_000;
@@ -294,15 +294,15 @@ fn what_was_evicted_before_counts() {
     let table = node.table();
     let gone = table.entries.iter().find(|e| e.pod.name == "gone").unwrap();
     let now = i64::try_from(monotonic_ns()).unwrap();
-    let past = |ago: i64, is_workload_known| PastEviction {
+    let restored = |ago: i64, is_workload_known| RestoredEviction {
         at: now - ago * 1_000_000_000,
         is_same_boot: true,
         pod: gone.pod.clone(),
         is_workload_known,
     };
-    let free = |past: Vec<PastEviction>, limit: serde_json::Value| {
+    let free = |restored: Vec<RestoredEviction>, limit: serde_json::Value| {
         let evaluator = PolicyEvaluator::new(Settings::default(), Secrets::default());
-        evaluator.restore(past);
+        evaluator.restore(restored);
         let table = node.table();
         evaluator.set_pods(&table.entries);
         evaluator.set_policies(PolicySet::new([policy("p", always(&json!([limit])))]));
@@ -314,12 +314,12 @@ fn what_was_evicted_before_counts() {
     let once = json!({"groupBy": "app", "maxEvictedAtOnce": 1, "period": "1m"});
     let all = ["default/a", "default/b", "default/c", "default/gone"];
     assert_eq!(free(vec![], once.clone()), all);
-    assert_eq!(free(vec![past(59, true)], once.clone()), ["default/c"]);
-    assert_eq!(free(vec![past(61, true)], once.clone()), all);
+    assert_eq!(free(vec![restored(59, true)], once.clone()), ["default/c"]);
+    assert_eq!(free(vec![restored(61, true)], once.clone()), all);
     // Whose it was is not known: any group's.
-    assert_eq!(free(vec![past(30, false)], once), [""; 0]);
+    assert_eq!(free(vec![restored(30, false)], once), [""; 0]);
     // It does not count as available: of three that are there only two stay.
     let least = json!({"groupBy": "app", "minAvailable": 2});
     assert_eq!(free(vec![], least.clone()).len(), 3);
-    assert_eq!(free(vec![past(61, true)], least), [""; 0]);
+    assert_eq!(free(vec![restored(61, true)], least), [""; 0]);
 }

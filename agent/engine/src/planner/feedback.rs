@@ -1,7 +1,7 @@
 //! Takes in the kills of the fast path, and what became of pods that were asked to end.
 
 use super::{
-    CandidateState, Cause, EarlierAgent, EvictionDecision, Mode, Planner, Pod, Ranked, Settings,
+    CandidateState, Cause, EvictionDecision, Mode, Planner, Pod, Ranked, RestoredState, Settings,
     Signal, Snapshot,
 };
 
@@ -15,19 +15,19 @@ impl Planner {
     }
 
     /// Goes on where an earlier manager has ended: before the first step. The kubelet forgets.
-    pub fn restore(&mut self, now: i64, earlier: &EarlierAgent) {
+    pub fn restore(&mut self, now: i64, restored: &RestoredState) {
         if self.settings.mode == Mode::Kubelet {
             return;
         }
-        for victim in &earlier.victims {
+        for victim in &restored.victims {
             self.pending.restore(&victim.uid, victim.at);
         }
-        let EarlierAgent {
+        let RestoredState {
             evictions,
             recreations,
             last,
             ..
-        } = earlier;
+        } = restored;
         for (signal, at) in last {
             self.note_eviction(*at, Cause::Pressure(*signal));
         }

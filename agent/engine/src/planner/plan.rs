@@ -162,53 +162,6 @@ impl Cause {
     }
 }
 
-/// What an earlier manager has done, for one that goes on where it ended. Moments are nanoseconds of the clock that
-/// [`crate::Planner::plan`] is given; below zero are those before it began.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EarlierAgent {
-    /// Pods that may be on their way still.
-    pub victims: Vec<EarlierVictim>,
-    /// Evictions for a signal, the oldest first.
-    pub evictions: Vec<EarlierEviction>,
-    /// Comebacks, the oldest first.
-    pub recreations: Vec<EarlierRecreation>,
-    /// When a pod was last evicted for a signal.
-    pub last: Vec<(Signal, i64)>,
-}
-
-/// A pod that was evicted and may be there still.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EarlierVictim {
-    /// The pod's UID.
-    pub uid: String,
-    /// When its time was over.
-    pub at: i64,
-}
-
-/// An eviction of a pod with an owner.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EarlierEviction {
-    /// When.
-    pub at: i64,
-    /// The same in seconds since 1970.
-    pub since: i64,
-    /// The pod's UID.
-    pub uid: String,
-    /// The UID of its owner.
-    pub owner_uid: String,
-    /// The condition under which it was evicted.
-    pub condition: NodeCondition,
-}
-
-/// A pod that came back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EarlierRecreation {
-    /// When.
-    pub at: i64,
-    /// What was found then.
-    pub recreation: Recreation,
-}
-
 /// A pod that came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recreation {

@@ -8,7 +8,7 @@ use std::{
 
 use super::pressure::has_passed;
 use crate::{
-    EarlierEviction, EarlierRecreation, EvictionDecision, NodeCondition, Pod, Snapshot,
+    EvictionDecision, NodeCondition, Pod, RestoredOwnerEviction, RestoredRecreation, Snapshot,
     planner::plan::Recreation,
 };
 
@@ -29,7 +29,7 @@ pub(super) struct RecreationTracker {
     /// Until when conditions are held.
     held: HashMap<NodeCondition, i64>,
     /// Until the first look after [`RecreationTracker::restore`].
-    earlier: Option<KnownBefore>,
+    restored: Option<KnownBefore>,
 }
 
 /// What tells a pod that has come back while no agent ran from one that was here before.
@@ -57,10 +57,10 @@ impl RecreationTracker {
     pub(super) fn restore(
         &mut self,
         now: i64,
-        evictions: &[EarlierEviction],
-        recreations: &[EarlierRecreation],
+        evictions: &[RestoredOwnerEviction],
+        recreations: &[RestoredRecreation],
     ) {
-        let mut earlier = KnownBefore::default();
+        let mut restored = KnownBefore::default();
         let mut evictions = evictions.iter().peekable();
         let mut recreations = recreations.iter().peekable();
         loop {
@@ -70,12 +70,12 @@ impl RecreationTracker {
             };
             let (at, owner, condition, count) = if is_eviction {
                 let Some(e) = evictions.next() else { break };
-                earlier.known.insert(e.uid.clone());
-                earlier.since.insert(e.owner_uid.clone(), e.since);
+                restored.known.insert(e.uid.clone());
+                restored.since.insert(e.owner_uid.clone(), e.since);
                 (e.at, &e.owner_uid, e.condition, None)
             } else {
                 let Some(c) = recreations.next() else { break };
-                earlier.known.insert(c.recreation.uid.clone());
+                restored.known.insert(c.recreation.uid.clone());
                 self.hold(c.at, &c.recreation);
                 let Recreation {
                     owner_uid,
@@ -97,7 +97,7 @@ impl RecreationTracker {
             };
             self.evicted.insert(owner.clone(), evicted);
         }
-        self.earlier = Some(earlier);
+        self.restored = Some(restored);
     }
 
     fn hold(&mut self, now: i64, recreation: &Recreation) {
@@ -157,8 +157,8 @@ impl RecreationTracker {
     pub(super) fn detect(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Recreation> {
         self.evicted
             .retain(|_, evicted| !has_passed(WINDOW, evicted.last, now));
-        if let Some(earlier) = self.earlier.take() {
-            let was_here = node.pods.iter().filter(|pod| !earlier.is_new(pod));
+        if let Some(restored) = self.restored.take() {
+            let was_here = node.pods.iter().filter(|pod| !restored.is_new(pod));
             self.seen.extend(was_here.map(|pod| (pod.uid.clone(), now)));
         }
         let arrived = node

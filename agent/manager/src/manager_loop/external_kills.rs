@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use evictd_engine::{EarlierAgent, Observations, Signal};
+use evictd_engine::{Observations, RestoredState, Signal};
 use evictd_node::pods::table::Entry;
 use evictd_sys::clock::monotonic_ns;
 
@@ -20,8 +20,8 @@ pub(crate) struct KnownKills {
 
 impl KnownKills {
     /// None but those of earlier agents yet.
-    pub fn after(earlier: &EarlierAgent) -> Self {
-        let victims = earlier.victims.iter().map(|victim| victim.uid.clone());
+    pub fn after(restored: &RestoredState) -> Self {
+        let victims = restored.victims.iter().map(|victim| victim.uid.clone());
         Self {
             since: monotonic_ns(),
             at: victims.map(|uid| (uid, 0)).collect(),

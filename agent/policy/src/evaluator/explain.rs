@@ -4,7 +4,7 @@ use evictd_engine::permit::{LastResort, Permission};
 use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
-use super::{EvaluatedPod, PolicyEvaluator, facts, past::ENDING};
+use super::{EvaluatedPod, PolicyEvaluator, facts, restore::ENDING};
 use crate::{
     Evict,
     evaluator::gate_state::evaluate,

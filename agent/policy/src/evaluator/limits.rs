@@ -7,8 +7,8 @@ use evictd_engine::{limiter::EvictionLimiter, permit::QUOTAS_OF_A_POD};
 use super::{
     super::model::Limit,
     EvaluatedPod, PolicyEvaluator, State,
-    past::Past,
     quotas::{QuotaKey, Quotas},
+    restore::Restored,
 };
 use crate::evaluator::gate_state::nanos;
 
@@ -23,13 +23,13 @@ impl PolicyEvaluator {
         let State {
             pods,
             quotas,
-            past,
+            restored,
             set,
             namespaces,
             ..
         } = state;
-        let past = Past {
-            evictions: past,
+        let restored = Restored {
+            evictions: restored,
             set,
             namespaces,
             now,
@@ -39,8 +39,8 @@ impl PolicyEvaluator {
                 indexes: Vec::new(),
                 is_complete: true,
             };
-            self.add_rates(held, quotas, &past, &mut indexes);
-            self.add_groups(held, quotas, &past, &mut groups, &mut indexes);
+            self.add_rates(held, quotas, &restored, &mut indexes);
+            self.add_groups(held, quotas, &restored, &mut groups, &mut indexes);
             of_pods.insert(uid.clone(), indexes);
         }
         for (index, group) in groups {
@@ -65,7 +65,7 @@ impl PolicyEvaluator {
         &self,
         held: &EvaluatedPod,
         quotas: &mut Quotas,
-        past: &Past<'_>,
+        restored: &Restored<'_>,
         indexes: &mut QuotaIndexes,
     ) {
         let pod = held.pod.pod();
@@ -79,7 +79,7 @@ impl PolicyEvaluator {
                 continue;
             };
             let period = nanos(rate.period);
-            let spent = |key: &QuotaKey| past.counted(key, period, pod);
+            let spent = |key: &QuotaKey| restored.counted(key, period, pod);
             let index = quotas.index(&self.limiter, key, spent);
             if let Some(index) = index {
                 self.limiter
@@ -94,7 +94,7 @@ impl PolicyEvaluator {
         &self,
         held: &EvaluatedPod,
         quotas: &mut Quotas,
-        past: &Past<'_>,
+        restored: &Restored<'_>,
         groups: &mut BTreeMap<u8, Group>,
         indexes: &mut QuotaIndexes,
     ) {
@@ -107,7 +107,7 @@ impl PolicyEvaluator {
                 value: limit.value_for(pod).to_owned(),
             };
             let period = nanos(limit.period);
-            let spent = |key: &QuotaKey| past.counted(key, period, pod);
+            let spent = |key: &QuotaKey| restored.counted(key, period, pod);
             let index = quotas.index(&self.limiter, key, spent);
             indexes.add(index);
             let Some(index) = index else { continue };

@@ -8,7 +8,7 @@ use std::{
 
 use evictd_engine::{
     ManagedPod, Pod,
-    limiter::{EvictionLimiter, PastEviction, Rate},
+    limiter::{EvictionLimiter, Rate, RestoredEviction},
     permit::{LastResort, Permission},
 };
 use evictd_sys::clock::monotonic_ns;
@@ -29,8 +29,8 @@ mod explain;
 mod gate_state;
 mod limits;
 mod namespaces;
-mod past;
 mod quotas;
+mod restore;
 mod worker;
 
 pub use explain::{Explanation, GateView, HeldBack, RuleView};
@@ -83,7 +83,7 @@ struct State {
     pods_revision: u64,
     quotas: Quotas,
     /// Evictions of earlier agents, the oldest first.
-    past: Vec<PastEviction>,
+    restored: Vec<RestoredEviction>,
     /// Pods that an earlier agent has killed and that may have processes left, by UID: the time of the signal, in nanoseconds of
     /// CLOCK_MONOTONIC.
     ending: BTreeMap<String, u64>,

@@ -41,13 +41,13 @@ struct Assigned {
 }
 
 impl Quotas {
-    /// The index of a quota; `None` when all are in use. A new quota is charged with `past`: the evictions of earlier agents
+    /// The index of a quota; `None` when all are in use. A new quota is charged with `restored`: the evictions of earlier agents
     /// that count for it, the oldest first.
     pub fn index(
         &mut self,
         limiter: &EvictionLimiter,
         key: QuotaKey,
-        past: impl FnOnce(&QuotaKey) -> Vec<i64>,
+        restored: impl FnOnce(&QuotaKey) -> Vec<i64>,
     ) -> Option<u8> {
         let needed = self.evaluation;
         if let Some(assigned) = self.used.get_mut(&key) {
@@ -57,9 +57,9 @@ impl Quotas {
         let is_free = |index: &u8| !self.used.values().any(|used| used.index == *index);
         let index = (1..=u8::MAX).find(is_free)?;
         limiter.clear_quota(index);
-        past(&key)
+        restored(&key)
             .into_iter()
-            .for_each(|at| limiter.charge_past(index, at));
+            .for_each(|at| limiter.charge_restored(index, at));
         self.used.insert(key, Assigned { index, needed });
         Some(index)
     }

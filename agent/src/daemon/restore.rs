@@ -2,10 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use evictd_engine::{EarlierAgent, ManagedPod as _, Resource};
+use evictd_engine::{ManagedPod as _, Resource, RestoredState};
+use evictd_fastpath::RestoredVictim;
 use evictd_node::{cgroup::end::end_gracefully, pods::table::Entry};
 use evictd_policy::PolicyEvaluator;
-use evictd_store::{journal::Journal, past::Restored};
+use evictd_store::{journal::Journal, restore::Restored};
 
 use crate::daemon::{
     ensure_dead::{EnsureDead, Victim},
@@ -13,7 +14,7 @@ use crate::daemon::{
 };
 
 /// Reads it from the journal. One that cannot be read is logged and does not stop the agent.
-pub(super) fn recall(journal: &mut Journal) -> Restored {
+pub(super) fn read(journal: &mut Journal) -> Restored {
     match journal.restore() {
         Ok(restored) => {
             if !restored.is_empty() {
@@ -32,25 +33,22 @@ pub(super) fn recall(journal: &mut Journal) -> Restored {
 }
 
 /// Charges the limits, before any pod is judged.
-pub(super) fn restore(evaluator: &PolicyEvaluator, restored: &Restored) {
-    evaluator.restore(restored.past_evictions());
+pub(super) fn charge_limits(evaluator: &PolicyEvaluator, restored: &Restored) {
+    evaluator.restore(restored.evictions());
     let victims = restored.victims().into_iter();
     evaluator.await_end(victims.map(|v| (v.uid, v.signalled)));
 }
 
 /// What the engine has to know, with those victims of which something is left.
-pub(super) fn earlier(restored: &Restored, entries: &[Arc<Entry>]) -> EarlierAgent {
-    restored.earlier(|uid, at| is_there(entries, uid, at).is_some())
+pub(super) fn planner_state(restored: &Restored, entries: &[Arc<Entry>]) -> RestoredState {
+    restored.planner_state(|uid, at| is_there(entries, uid, at).is_some())
 }
 
 /// Its victims of which something is left: processes, or memory that the kubelet has not unmounted yet.
-pub(super) fn terminating(
-    restored: &Restored,
-    entries: &[Arc<Entry>],
-) -> Vec<evictd_fastpath::ResumedVictim> {
+pub(super) fn terminating(restored: &Restored, entries: &[Arc<Entry>]) -> Vec<RestoredVictim> {
     let victims = restored.victims().into_iter().filter_map(|victim| {
         let entry = entries.iter().find(|e| e.pod.uid == victim.uid)?;
-        (!entry.is_younger_than(victim.signalled)).then(|| evictd_fastpath::ResumedVictim {
+        (!entry.is_younger_than(victim.signalled)).then(|| RestoredVictim {
             pod: Arc::clone(entry),
             signalled: victim.signalled,
             is_stuck: victim.is_stuck,

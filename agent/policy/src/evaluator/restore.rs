@@ -1,6 +1,6 @@
 //! Evictions of earlier agents: they count for limits as if the agent had never been restarted.
 
-use evictd_engine::{ManagedPod, Pod, limiter::PastEviction};
+use evictd_engine::{ManagedPod, Pod, limiter::RestoredEviction};
 use evictd_sys::clock::monotonic_ns;
 
 use super::{PolicyEvaluator, State, quotas::QuotaKey};
@@ -12,25 +12,25 @@ pub(super) const ENDING: &str = "it was evicted before the agent started, and ha
 const FORGOTTEN_NS: u64 = 600_000_000_000;
 
 /// Finds the evictions of earlier agents that count for a quota.
-pub(super) struct Past<'a> {
-    pub evictions: &'a [PastEviction],
+pub(super) struct Restored<'a> {
+    pub evictions: &'a [RestoredEviction],
     pub set: &'a PolicySet,
     pub namespaces: &'a Namespaces,
     /// In nanoseconds of CLOCK_MONOTONIC.
     pub now: u64,
 }
 
-impl Past<'_> {
+impl Restored<'_> {
     /// The times of the evictions that count for a quota of `pod` for `period` nanoseconds, the oldest first.
     pub fn counted(&self, key: &QuotaKey, period: u64, pod: &Pod) -> Vec<i64> {
         let is_recent =
-            |e: &&PastEviction| i128::from(self.now) - i128::from(e.at) < i128::from(period);
+            |e: &&RestoredEviction| i128::from(self.now) - i128::from(e.at) < i128::from(period);
         let recent = self.evictions.iter().filter(is_recent);
         let counted = recent.filter(|e| self.counts(e, key, pod));
         counted.map(|e| e.at).collect()
     }
 
-    fn counts(&self, eviction: &PastEviction, key: &QuotaKey, pod: &Pod) -> bool {
+    fn counts(&self, eviction: &RestoredEviction, key: &QuotaKey, pod: &Pod) -> bool {
         let gone = &eviction.pod;
         match key {
             QuotaKey::Node => true,
@@ -59,13 +59,13 @@ impl Past<'_> {
 
 impl PolicyEvaluator {
     /// Takes over the evictions of earlier agents. Call it before the first [`Self::set_pods`].
-    pub fn restore(&self, mut past: Vec<PastEviction>) {
-        past.sort_by_key(|e| e.at);
-        if let Some(last) = past.last() {
-            self.limiter.note_past(last.at);
+    pub fn restore(&self, mut restored: Vec<RestoredEviction>) {
+        restored.sort_by_key(|e| e.at);
+        if let Some(last) = restored.last() {
+            self.limiter.note_restored(last.at);
         }
         let mut state = self.state();
-        state.past = past;
+        state.restored = restored;
     }
 
     /// Takes over the pods that an earlier agent has killed, each with the time of the signal in nanoseconds of CLOCK_MONOTONIC.
@@ -94,7 +94,7 @@ impl State {
     /// Takes over what an earlier agent has done to a pod: an eviction, or a kill whose processes may still end.
     pub(super) fn restore_pod(&self, managed: &dyn ManagedPod) {
         let uid = &managed.pod().uid;
-        let last = self.past.iter().rfind(|e| e.pod.uid == *uid);
+        let last = self.restored.iter().rfind(|e| e.pod.uid == *uid);
         // An evicted pod does not count as available, unless it runs anew.
         if let Some(last) = last.filter(|e| e.is_same_boot)
             && let Ok(at) = u64::try_from(last.at)

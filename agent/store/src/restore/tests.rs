@@ -61,8 +61,9 @@ fn counts(records: impl IntoIterator<Item = Record>) -> Counts {
 
 /// How long ago evictions were, in whole seconds.
 fn ages(restored: &Restored) -> Vec<i64> {
-    let past = restored.past_evictions();
-    past.iter()
+    let evictions = restored.evictions();
+    evictions
+        .iter()
         .map(|e| (restored.now - e.at) / SECOND_NS)
         .collect()
 }
@@ -102,9 +103,9 @@ fn after_a_reboot_the_wall_clock_tells() {
     let all = [eviction(OTHER, 1, 90_000, WALL)];
     let restored = counts(all.map(Record::evicted)).restore(&clocks(BOOT, 30, WALL + 100));
     assert_eq!(ages(&restored), [100], "before this boot began");
-    assert_eq!(restored.past_evictions()[0].at, -70 * SECOND_NS);
+    assert_eq!(restored.evictions()[0].at, -70 * SECOND_NS);
     assert!(restored.victims().is_empty(), "no process outlives a boot");
-    assert!(restored.earlier(|_, _| true).victims.is_empty());
+    assert!(restored.planner_state(|_, _| true).victims.is_empty());
 }
 
 #[test]
@@ -158,12 +159,12 @@ fn what_counts_outlives_the_files() {
     drop(journal);
     let restored = Journal::open(dir.path()).unwrap().restore().unwrap();
     assert_eq!(restored.len(), 1);
-    let past = &restored.past_evictions()[0];
-    assert_eq!(past.pod.owner.as_ref().unwrap().uid, "owner");
-    assert_eq!(past.pod.labels["app"], "web");
-    let earlier = restored.earlier(|_, _| true);
-    assert_eq!((earlier.victims.len(), earlier.evictions.len()), (1, 1));
-    assert_eq!(earlier.recreations[0].recreation.count, 3);
+    let evicted = &restored.evictions()[0];
+    assert_eq!(evicted.pod.owner.as_ref().unwrap().uid, "owner");
+    assert_eq!(evicted.pod.labels["app"], "web");
+    let state = restored.planner_state(|_, _| true);
+    assert_eq!((state.victims.len(), state.evictions.len()), (1, 1));
+    assert_eq!(state.recreations[0].recreation.count, 3);
 }
 
 #[test]
@@ -177,7 +178,7 @@ fn no_more_is_kept_and_carried_over_than_fits() {
     }
     let restored = many.restore(&clocks(BOOT, 5000, WALL));
     assert_eq!(restored.len(), KEPT);
-    assert_eq!(restored.past_evictions()[0].pod.uid, "uid-10", "the newest");
+    assert_eq!(restored.evictions()[0].pod.uid, "uid-10", "the newest");
     let newest = many.newest(FILE_BYTES / 4);
     let of = |id: &String| serde_json::to_vec(many.get(id).unwrap()).unwrap().len() as u64 + 1;
     let bytes: u64 = newest.iter().map(of).sum();
@@ -228,7 +229,7 @@ fn a_pod_that_was_asked_counts_when_it_goes() {
     let left = restored.asked();
     assert_eq!((left.len(), left[0].left), (1, 25 * SECOND));
     assert!(restored.victims().is_empty(), "pressure may still kill it");
-    assert_eq!(restored.earlier(|_, _| true).victims.len(), 1);
+    assert_eq!(restored.planner_state(|_, _| true).victims.len(), 1);
     // With one it goes when that has agreed.
     assert!(recall(vec![record(true)]).is_empty());
     let agreed = Counted {
@@ -263,10 +264,10 @@ fn labels_of_any_length_hide_no_other_eviction() {
     let record = Record::evicted(recorded);
     assert!(serde_json::to_vec(&record).unwrap().len() < 1 << 10);
     let restored = counts([record]).restore(&clocks(BOOT, 200, WALL));
-    let past = &restored.past_evictions()[0];
+    let evicted = &restored.evictions()[0];
     // Of its groups nothing is known, of its owner all.
-    assert!(!past.is_workload_known);
-    assert_eq!(past.pod.owner.as_ref().unwrap().uid, "owner");
+    assert!(!evicted.is_workload_known);
+    assert_eq!(evicted.pod.owner.as_ref().unwrap().uid, "owner");
     let kind = Pod {
         owner: Some(Owner {
             kind: "k".repeat(1 << 20),
@@ -302,13 +303,17 @@ fn other_versions_of_the_journal_are_read() {
     std::fs::write(dir.path().join("journal.jsonl"), text).unwrap();
     let mut journal = Journal::open(dir.path()).unwrap();
     let restored = journal.restore().unwrap();
-    let past = restored.past_evictions();
-    let uids: Vec<_> = past.iter().map(|e| e.pod.uid.as_str()).collect();
+    let evictions = restored.evictions();
+    let uids: Vec<_> = evictions.iter().map(|e| e.pod.uid.as_str()).collect();
     assert_eq!(uids, ["u1", "u5"]);
-    assert!(past.iter().all(|e| !e.is_workload_known && !e.is_same_boot));
+    assert!(
+        evictions
+            .iter()
+            .all(|e| !e.is_workload_known && !e.is_same_boot)
+    );
     assert_eq!(
-        restored.earlier(|_, _| true),
-        evictd_engine::EarlierAgent::default()
+        restored.planner_state(|_, _| true),
+        evictd_engine::RestoredState::default()
     );
     let (records, damaged) = journal::read(dir.path()).unwrap();
     assert_eq!((records.len(), damaged), (6, 2));
@@ -340,15 +345,15 @@ proptest! {
         });
         let restored = counts(records).restore(&clocks(BOOT, monotonic, WALL + wall));
         prop_assert_eq!(restored.len(), all.len());
-        for past in restored.past_evictions() {
-            prop_assert!(past.at <= restored.now);
+        for eviction in restored.evictions() {
+            prop_assert!(eviction.at <= restored.now);
         }
         let period = 3600 * SECOND;
         let (limiter, pod) = (EvictionLimiter::default(), EvictionPermit::default());
         pod.set(Permission::Always, 0, &[1]);
         limiter.set_quota(1, Some(1), period, None);
-        let past = restored.past_evictions();
-        past.iter().for_each(|e| limiter.charge_past(1, e.at));
+        let evictions = restored.evictions();
+        evictions.iter().for_each(|e| limiter.charge_restored(1, e.at));
         let later = monotonic * SECOND + period;
         prop_assert!(limiter.allows(&pod, later, LastResort::None));
     }
@@ -376,8 +381,8 @@ proptest! {
         let now = at + pause;
         // The wall clock stands still: it is not asked.
         let restored = counts(records).restore(&clocks(BOOT, now, WALL));
-        for past in restored.past_evictions() {
-            forgotten.charge_past(1, past.at);
+        for eviction in restored.evictions() {
+            forgotten.charge_restored(1, eviction.at);
         }
         for later in (now..now + 6_000).step_by(50) {
             let room = |r: &EvictionLimiter| r.allows(&pod, later * SECOND, LastResort::None);

@@ -5,7 +5,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use evictd_engine::{Pod, Signal, limiter::PastEviction};
+use evictd_engine::{Pod, Signal, limiter::RestoredEviction};
 
 use crate::record::{
     Record,
@@ -152,7 +152,7 @@ impl Counts {
             let now = i64::try_from(clocks.monotonic).unwrap_or(i64::MAX);
             let at = i64::try_from(i128::from(now) - ago).unwrap_or(i64::MIN);
             match record {
-                Record::Counted(counted) => evictions.push(PastPod {
+                Record::Counted(counted) => evictions.push(RestoredPod {
                     at: match counted.is_agreed {
                         true => at,
                         // It counts from its end, which is then at the latest.
@@ -212,7 +212,7 @@ fn moment(record: &Record) -> Option<Moment<'_>> {
 }
 
 #[derive(Clone, Debug)]
-struct PastPod {
+struct RestoredPod {
     /// Limits count it from then on, in nanoseconds of this boot's CLOCK_MONOTONIC; below zero if it was before that.
     at: i64,
     /// When its time to end was over.
@@ -226,7 +226,7 @@ struct PastPod {
 
 /// A pod that was killed in this boot, shortly before the agent started; its processes may be there still.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PastVictim {
+pub struct RestoredKill {
     /// The pod's UID.
     pub uid: String,
     /// The eviction's id in the journal.
@@ -241,7 +241,7 @@ pub struct PastVictim {
 
 /// A pod that was asked to go in this boot. Times are nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PastRequest {
+pub struct RestoredRequest {
     /// The pod's UID.
     pub uid: String,
     /// When it was asked, by CLOCK_MONOTONIC.
@@ -255,7 +255,7 @@ pub struct PastRequest {
 pub struct Restored {
     now: i64,
     /// Oldest first.
-    evictions: Vec<PastPod>,
+    evictions: Vec<RestoredPod>,
     comebacks: Vec<(i64, Returned)>,
     /// A record is later than now and than nothing that follows it.
     pub is_bound_needed: bool,
@@ -264,10 +264,10 @@ pub struct Restored {
 impl Restored {
     /// Pods that were killed in the last ten minutes of this boot, oldest first. Whether anything is left of them is for
     /// the caller to see, by their cgroups. Pods that were asked to go are not among them.
-    pub fn victims(&self) -> Vec<PastVictim> {
+    pub fn victims(&self) -> Vec<RestoredKill> {
         self.under_way()
             .filter(|e| e.counted.grace_period_seconds.is_none())
-            .map(|e| PastVictim {
+            .map(|e| RestoredKill {
                 uid: e.counted.uid.clone(),
                 id: e.counted.id.clone(),
                 signal: e.counted.signal.clone(),
@@ -291,11 +291,11 @@ impl Restored {
 
     /// Pods that were asked to go in this boot, and whose time is not over or was over less than ten minutes ago; the oldest
     /// first.
-    pub fn asked(&self) -> Vec<PastRequest> {
+    pub fn asked(&self) -> Vec<RestoredRequest> {
         let now = u64::try_from(self.now).unwrap_or(0);
-        let asked = |e: &PastPod| {
+        let asked = |e: &RestoredPod| {
             let grace = u64::try_from(grace_ns(&e.counted)).unwrap_or(0);
-            Some(PastRequest {
+            Some(RestoredRequest {
                 uid: e.counted.uid.clone(),
                 at: e.counted.at,
                 left: e.counted.grace_period_seconds.map(|_| {
@@ -307,15 +307,15 @@ impl Restored {
         self.under_way().filter_map(asked).collect()
     }
 
-    fn under_way(&self) -> impl Iterator<Item = &PastPod> {
+    fn under_way(&self) -> impl Iterator<Item = &RestoredPod> {
         let recent =
-            |e: &&PastPod| e.is_same_boot && self.now.saturating_sub(e.end) <= UNDER_WAY_NS;
+            |e: &&RestoredPod| e.is_same_boot && self.now.saturating_sub(e.end) <= UNDER_WAY_NS;
         self.evictions.iter().filter(recent)
     }
 
     /// What limits have to count.
-    pub fn past_evictions(&self) -> Vec<PastEviction> {
-        let past = |e: &PastPod| PastEviction {
+    pub fn evictions(&self) -> Vec<RestoredEviction> {
+        let restored = |e: &RestoredPod| RestoredEviction {
             at: e.at,
             is_same_boot: e.is_same_boot,
             pod: Pod {
@@ -332,16 +332,19 @@ impl Restored {
                 .as_ref()
                 .is_some_and(|workload| !workload.is_partial),
         };
-        self.evictions.iter().map(past).collect()
+        self.evictions.iter().map(restored).collect()
     }
 
     /// What the engine has to know. `is_there` is asked whether something is left of a pod (its UID) that was to go at a
     /// moment, in nanoseconds of CLOCK_MONOTONIC.
-    pub fn earlier(&self, is_there: impl Fn(&str, u64) -> bool) -> evictd_engine::EarlierAgent {
+    pub fn planner_state(
+        &self,
+        is_there: impl Fn(&str, u64) -> bool,
+    ) -> evictd_engine::RestoredState {
         let left = self
             .under_way()
             .filter(|e| is_there(&e.counted.uid, e.counted.at));
-        let victims = left.map(|e| evictd_engine::EarlierVictim {
+        let victims = left.map(|e| evictd_engine::RestoredVictim {
             uid: e.counted.uid.clone(),
             at: e.end,
         });
@@ -349,7 +352,7 @@ impl Restored {
             let workload = e.counted.workload.as_ref()?;
             // Pods above a limit of their own are no pressure's.
             let signal: Signal = e.counted.signal.parse().ok()?;
-            Some(evictd_engine::EarlierEviction {
+            Some(evictd_engine::RestoredOwnerEviction {
                 at: e.at,
                 since: e.since,
                 uid: e.counted.uid.clone(),
@@ -358,7 +361,7 @@ impl Restored {
             })
         });
         let recreations = self.comebacks.iter().filter_map(|(at, returned)| {
-            Some(evictd_engine::EarlierRecreation {
+            Some(evictd_engine::RestoredRecreation {
                 at: *at,
                 recreation: evictd_engine::Recreation {
                     uid: returned.uid.clone(),
@@ -371,7 +374,7 @@ impl Restored {
         });
         let last = self.last_evictions().into_iter();
         let last = last.map(|(signal, at)| (signal, i64::try_from(at).unwrap_or(i64::MAX)));
-        evictd_engine::EarlierAgent {
+        evictd_engine::RestoredState {
             victims: victims.collect(),
             evictions: evictions.collect(),
             recreations: recreations.collect(),

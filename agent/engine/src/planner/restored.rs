@@ -1,0 +1,51 @@
+//! What a manager takes over from the one before.
+
+use super::plan::Recreation;
+use crate::{NodeCondition, Signal};
+
+/// What the manager before has done, for one that goes on where it ended. Moments are nanoseconds of the clock that
+/// [`crate::Planner::plan`] is given; below zero are those before it began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestoredState {
+    /// Pods that may be on their way still.
+    pub victims: Vec<RestoredVictim>,
+    /// Evictions for a signal, the oldest first.
+    pub evictions: Vec<RestoredOwnerEviction>,
+    /// Comebacks, the oldest first.
+    pub recreations: Vec<RestoredRecreation>,
+    /// When a pod was last evicted for a signal.
+    pub last: Vec<(Signal, i64)>,
+}
+
+/// A pod that was evicted and may be there still.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoredVictim {
+    /// The pod's UID.
+    pub uid: String,
+    /// When its time was over.
+    pub at: i64,
+}
+
+/// An eviction of a pod with an owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoredOwnerEviction {
+    /// When.
+    pub at: i64,
+    /// The same in seconds since 1970.
+    pub since: i64,
+    /// The pod's UID.
+    pub uid: String,
+    /// The UID of its owner.
+    pub owner_uid: String,
+    /// The condition under which it was evicted.
+    pub condition: NodeCondition,
+}
+
+/// A pod that came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoredRecreation {
+    /// When.
+    pub at: i64,
+    /// What was found then.
+    pub recreation: Recreation,
+}
