@@ -11,7 +11,7 @@ use evictd_node::{
     proc::machine::has_swap,
 };
 
-use super::scope::{guarded, limits, never_met};
+use super::scope::{ScopePair, guarded, limits, never_met};
 
 /// Looks for the pods' cgroup below the node's scope, and follows its limit: a kubelet that starts with other
 /// reservations sets another one.
@@ -54,11 +54,11 @@ impl Allocatable {
     }
 
     /// Looks whether the cgroup that is known is still the same, and searches for it where it is not. Answers when it, its limit or
-    /// what must stay available in it has changed: once for the fast path, and once for the manager.
+    /// what must stay available in it has changed.
     ///
     /// # Errors
     /// There is a threshold, but nothing that it could be held against: the reason.
-    fn look(&mut self) -> Result<Option<(Scope, Scope)>, String> {
+    fn look(&mut self) -> Result<Option<ScopePair>, String> {
         self.known.take_if(|known| !known.dir.exists());
         let threshold = match &self.threshold {
             Some(threshold) => threshold.clone(),
@@ -89,7 +89,10 @@ impl Allocatable {
         }
         let cache = self.config.account_reclaimable_cache;
         let scope = |cgroup| Scope::of_pods(cgroup, amounts, cache).map_err(|e| e.to_string());
-        let scopes = (guarded(scope(cgroup)?, &self.config), scope(open()?)?);
+        let scopes = ScopePair {
+            fastpath: guarded(scope(cgroup)?, &self.config),
+            manager: scope(open()?)?,
+        };
         self.known = found;
         Ok(Some(scopes))
     }
@@ -111,15 +114,12 @@ impl Allocatable {
     }
 
     /// The scope at the start; why there is none is logged once.
-    pub(super) fn first(&mut self) -> Option<(Scope, Scope)> {
+    pub(super) fn first(&mut self) -> Option<ScopePair> {
         let found = self.look();
         self.log_refusal(found)
     }
 
-    fn log_refusal(
-        &mut self,
-        found: Result<Option<(Scope, Scope)>, String>,
-    ) -> Option<(Scope, Scope)> {
+    fn log_refusal(&mut self, found: Result<Option<ScopePair>, String>) -> Option<ScopePair> {
         match found {
             Ok(found) => {
                 self.said = None;
@@ -137,14 +137,14 @@ impl Allocatable {
 
     /// The scope that should be watched now instead of the one before. Searching the tree is left for when pods have
     /// come.
-    pub(super) fn refresh(&mut self, pods_have_changed: bool) -> Option<(Scope, Scope)> {
+    pub(super) fn refresh(&mut self, pods_have_changed: bool) -> Option<ScopePair> {
         if self.known.is_none() && !pods_have_changed {
             return None;
         }
         let found = self.look();
         let found = self.log_refusal(found);
-        if let Some((scope, _)) = &found {
-            let (cgroup, capacity) = (scope.cgroup().path().display(), scope.capacity());
+        if let Some(ScopePair { fastpath, .. }) = &found {
+            let (cgroup, capacity) = (fastpath.cgroup().path().display(), fastpath.capacity());
             tracing::info!(%cgroup, capacity, "watching the pods' cgroup");
         }
         found
@@ -191,7 +191,7 @@ mod tests {
         let pod = format!("besteffort/pod{UID}");
         tree(&before, &pod, &own);
         let mut allocatable = Allocatable::below(&config, dir.path().to_owned());
-        let (scope, _) = allocatable.first().unwrap();
+        let scope = allocatable.first().unwrap().fastpath;
         assert_eq!(scope.cgroup().path(), before);
         assert!(!allocatable.search_again());
         // The former cgroups stay, without processes.
@@ -200,7 +200,7 @@ mod tests {
         let pod = format!("kubepods-besteffort.slice/kubepods-besteffort-pod{uid}.slice");
         tree(&after, &pod, &own);
         assert!(allocatable.search_again());
-        let (scope, _) = allocatable.refresh(true).unwrap();
+        let scope = allocatable.refresh(true).unwrap().fastpath;
         assert_eq!(scope.cgroup().path(), after);
         assert!(!allocatable.search_again());
     }

@@ -10,7 +10,10 @@ use evictd_node::{
     proc::machine::{has_swap, memory_total},
 };
 
-use super::{RunError, scope::node_scopes};
+use super::{
+    RunError,
+    scope::{ScopePair, node_scopes},
+};
 
 /// The capacity of the node's scope.
 #[derive(Debug)]
@@ -57,33 +60,33 @@ impl NodeMemory {
         }
     }
 
-    /// The scopes with the capacity that is there now, where it is another one or swap has come or gone: for the fast path, and for the
-    /// manager.
+    /// The scopes with the capacity that is there now, where it is another one or swap has come or gone.
     ///
     /// # Errors
     /// It is another one, and the thresholds cannot be kept with it.
-    pub(super) fn look(&mut self, config: &Config) -> Result<Option<(Scope, Scope)>, RunError> {
+    pub(super) fn look(&mut self, config: &Config) -> Result<Option<ScopePair>, RunError> {
         let has_swap = has_swap();
         if self.now()? == self.capacity && has_swap == self.has_swap {
             return Ok(None);
         }
-        let (node, looked_at) = node_scopes(config)?;
+        let scopes = node_scopes(config)?;
+        let node = &scopes.fastpath;
         if node.cgroup().id() != self.cgroup.id() {
             // What is watched is gone, which the fast path reports.
             return Ok(None);
         }
         self.capacity = node.capacity();
         self.has_swap = has_swap;
-        Ok(Some((node, looked_at)))
+        Ok(Some(scopes))
     }
 
     /// The same for a running agent: what changes is logged, and what cannot be in force is logged once.
-    pub(super) fn refresh(&mut self, config: &Config) -> Option<(Scope, Scope)> {
+    pub(super) fn refresh(&mut self, config: &Config) -> Option<ScopePair> {
         let before = self.capacity;
         let refused = match self.look(config) {
             Ok(None) => None,
             Ok(Some(scopes)) => {
-                let (capacity, threshold) = (self.capacity, scopes.0.limits().threshold);
+                let (capacity, threshold) = (self.capacity, scopes.fastpath.limits().threshold);
                 let has_swap = self.has_swap;
                 tracing::info!(
                     capacity,
@@ -144,12 +147,12 @@ mod tests {
             "evictionHard": { "memory.available": "25%" },
         });
         let config = Config::from_values(config, None).unwrap();
-        let (node, _) = node_scopes(&config).unwrap();
+        let node = node_scopes(&config).unwrap().fastpath;
         let mut memory = NodeMemory::new(&config, &node).unwrap();
         assert!(memory.refresh(&config).is_none());
         limit(2000);
-        let (node, looked_at) = memory.refresh(&config).unwrap();
-        for scope in [node, looked_at] {
+        let scopes = memory.refresh(&config).unwrap();
+        for scope in [scopes.fastpath, scopes.manager] {
             let amounts = (scope.capacity(), scope.limits().threshold);
             assert_eq!(amounts, (2000 * MIB, 500 * MIB));
         }

@@ -57,7 +57,7 @@ impl NodeView {
     /// # Errors
     /// As at the agent's own start: a scope or a manifest that cannot be used.
     pub fn open(config: &Config) -> Result<Self, RunError> {
-        let (scope, _) = node_scopes(config)?;
+        let scope = node_scopes(config)?.fastpath;
         let root = scope.cgroup().path().to_owned();
         let pods_scope = Allocatable::new(config, &scope).first();
         let source = match config.pod_manifest.as_deref() {
@@ -71,7 +71,7 @@ impl NodeView {
             },
         };
         let memory = NodeMemory::new(config, &scope)?;
-        let pods_scope = pods_scope.map(|(guarded, _)| guarded);
+        let pods_scope = pods_scope.map(|scopes| scopes.fastpath);
         Ok(Self {
             sources: sources::without_hooks(config, scope, pods_scope),
             source,
@@ -94,8 +94,8 @@ impl NodeView {
     pub fn sample(&mut self, now: i64) -> NodeSample {
         let (pods, unknown) = self.pods();
         // What cannot be in force is in no agent either.
-        if let Ok(Some((scope, _))) = self.memory.look(&self.config) {
-            self.sources.memory = scope;
+        if let Ok(Some(scopes)) = self.memory.look(&self.config) {
+            self.sources.memory = scopes.fastpath;
         }
         let mut seen = NodeSample {
             observations: self.sources.sample(now),

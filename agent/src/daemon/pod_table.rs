@@ -20,7 +20,7 @@ use evictd_node::{
 
 use tokio::time::Instant;
 
-use super::Agent;
+use super::{Agent, scope::ScopePair};
 
 /// How long a change waits below a pod that has been there for a while. Most short-lived containers are gone by then, and cost one look
 /// at a directory instead of two times all files of the pod.
@@ -187,22 +187,22 @@ impl Agent {
 
     /// Hands over the node's scope when its capacity has changed, or swap has come or gone; the pods with what they may swap out.
     pub(super) fn follow_node_scope(&mut self) {
-        let Some((scope, looked_at)) = self.node_memory.refresh(&self.config) else {
+        let Some(scopes) = self.node_memory.refresh(&self.config) else {
             return;
         };
-        self.protection = protection(&scope);
-        self.control.send_node(Box::new(scope));
-        self.send_to_manager(Command::NodeMemory(Box::new(looked_at)));
+        self.protection = protection(&scopes.fastpath);
+        self.control.send_node(Box::new(scopes.fastpath));
+        self.send_to_manager(Command::NodeMemory(Box::new(scopes.manager)));
         let entries = self.pods.entries.clone();
         self.publish(Some(Box::new(PodTable::new(entries))));
     }
 
     /// Hands over the pods' cgroup when it has come or is another one now.
     pub(super) fn follow_pods_scope(&mut self, pods_have_changed: bool) {
-        if let Some((scope, looked_at)) = self.allocatable.refresh(pods_have_changed) {
-            self.oom_attributor.set_pods_scope(scope.cgroup().id());
-            self.control.send_pods(Box::new(scope));
-            self.send_to_manager(Command::PodsMemory(Box::new(looked_at)));
+        if let Some(ScopePair { fastpath, manager }) = self.allocatable.refresh(pods_have_changed) {
+            self.oom_attributor.set_pods_scope(fastpath.cgroup().id());
+            self.control.send_pods(Box::new(fastpath));
+            self.send_to_manager(Command::PodsMemory(Box::new(manager)));
         }
     }
 }

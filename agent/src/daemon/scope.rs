@@ -37,11 +37,21 @@ fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
     Ok(Scope::machine(root, total, limits, cache)?)
 }
 
-/// The node as the fast path watches it, guarded, and as the manager looks at it.
-pub(super) fn node_scopes(config: &Config) -> Result<(Scope, Scope), RunError> {
+/// One scope as each loop has it.
+pub(super) struct ScopePair {
+    /// Guarded.
+    pub fastpath: Scope,
+    /// The manager shows the kubelet's count, and goes by it under soft thresholds.
+    pub manager: Scope,
+}
+
+/// The node.
+pub(super) fn node_scopes(config: &Config) -> Result<ScopePair, RunError> {
     let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
-    let [watched, looked_at] = [scope(config, &threshold)?, scope(config, &threshold)?];
-    Ok((guarded(watched, config), looked_at))
+    Ok(ScopePair {
+        fastpath: guarded(scope(config, &threshold)?, config),
+        manager: scope(config, &threshold)?,
+    })
 }
 
 /// What counts as the node, whatever its thresholds; without a configuration what does by default.

@@ -36,7 +36,7 @@ use super::{
     policies::Policies,
     runtime_disks::RuntimeDisks,
     scan_watch::ScanWatch,
-    scope::{self, node_scopes, tell_floor},
+    scope::{self, ScopePair, node_scopes, tell_floor},
 };
 use crate::{
     daemon::{
@@ -67,11 +67,10 @@ impl Agent {
         health: Arc<Health>,
     ) -> Result<Self, RunError> {
         raise_open_files();
-        let (scope, looked_at) = node_scopes(config)?;
-        // The manager shows the kubelet's count, and goes by it under soft thresholds.
-        tell_floor(config, scope.limits().threshold, scope.capacity());
+        let ScopePair { fastpath, manager } = node_scopes(config)?;
+        tell_floor(config, fastpath.limits().threshold, fastpath.capacity());
         let mut policies = Policies::start(config)?;
-        let opened = pod_source::open(config, scope.cgroup().path(), &policies);
+        let opened = pod_source::open(config, fastpath.cgroup().path(), &policies);
         let Opened {
             mut source,
             table,
@@ -85,9 +84,9 @@ impl Agent {
         let mitigation = MitigationWorker::open(&config.state_dir);
         let (entries, swap) = (table.entries.clone(), Arc::clone(&table.swap));
 
-        let mut watched = WatchedMemory::new(config, scope, &entries)?;
+        let mut watched = WatchedMemory::new(config, fastpath, &entries)?;
         let (mut programs, trigger, hook) = load_programs(config, &watched.scopes)?;
-        let signals = sources::build(config, looked_at, watched.pods_looked_at.take())?;
+        let signals = sources::build(config, manager, watched.pods_of_manager.take())?;
         let hooks = metrics::hooks(&signals);
         programs.counters = signals.object;
         // All programs are loaded. What that took has to go now: the fast path locks the memory that it finds.
@@ -231,7 +230,7 @@ struct WatchedMemory {
     /// For the fast path: the node, and the pods' cgroup where there is one.
     scopes: Vec<Scope>,
     /// The pods' cgroup for the manager.
-    pods_looked_at: Option<Scope>,
+    pods_of_manager: Option<Scope>,
     allocatable: Allocatable,
     node_memory: NodeMemory,
     protection: Protection,
@@ -241,7 +240,8 @@ struct WatchedMemory {
 impl WatchedMemory {
     fn new(config: &Config, node: Scope, entries: &[Arc<Entry>]) -> Result<Self, RunError> {
         let mut allocatable = Allocatable::new(config, &node);
-        let (pods, pods_looked_at) = allocatable.first().unzip();
+        let pods = allocatable.first();
+        let (pods, pods_of_manager) = pods.map(|p| (p.fastpath, p.manager)).unzip();
         let node_memory = NodeMemory::new(config, &node)?;
         let protection = protection(&node);
         let scopes: Vec<_> = std::iter::once(node).chain(pods).collect();
@@ -249,7 +249,7 @@ impl WatchedMemory {
         oom_attributor.know(entries);
         Ok(Self {
             scopes,
-            pods_looked_at,
+            pods_of_manager,
             allocatable,
             node_memory,
             protection,
