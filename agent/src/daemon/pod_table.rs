@@ -140,7 +140,7 @@ impl Agent {
 
     /// Compares all cgroups with what is held open.
     pub(super) fn refresh(&mut self) {
-        if self.allocatable.search_again() {
+        if self.memory.allocatable.search_again() {
             self.follow_pods_scope(true);
         }
         let table = self.pod_source.refresh();
@@ -171,38 +171,41 @@ impl Agent {
         self.pods.members = members.clone();
         self.pods.entries.clone_from(&table.entries);
         self.pods.swap = Arc::clone(&table.swap);
-        self.scanner.set_targets(targets);
-        self.send_to_manager(Command::Members(members));
-        self.oom_attributor.know(&table.entries);
-        self.control.send(table);
+        self.manager.scanner.set_targets(targets);
+        self.manager.send(Command::Members(members));
+        self.oom.attributor.know(&table.entries);
+        self.fastpath.control.send(table);
     }
 
     /// Looks at what is read of each pod once a second.
     pub(super) fn look_at_pods(&self) {
         let pods = || self.pods.entries.iter().map(|entry| &entry.memory);
         self.pods.swap.refresh(pods());
-        let protected = self.protection.cache_of(pods());
-        self.control.set_protected(protected);
+        let protected = self.memory.protection.cache_of(pods());
+        self.fastpath.control.set_protected(protected);
     }
 
     /// Hands over the node's scope when its capacity has changed, or swap has come or gone; the pods with what they may swap out.
     pub(super) fn follow_node_scope(&mut self) {
-        let Some(scopes) = self.node_memory.refresh(&self.config) else {
+        let Some(scopes) = self.memory.node.refresh(&self.config) else {
             return;
         };
-        self.protection = protection(&scopes.fastpath);
-        self.control.send_node(Box::new(scopes.fastpath));
-        self.send_to_manager(Command::NodeMemory(Box::new(scopes.manager)));
+        self.memory.protection = protection(&scopes.fastpath);
+        self.fastpath.control.send_node(Box::new(scopes.fastpath));
+        self.manager
+            .send(Command::NodeMemory(Box::new(scopes.manager)));
         let entries = self.pods.entries.clone();
         self.publish(Some(Box::new(PodTable::new(entries))));
     }
 
     /// Hands over the pods' cgroup when it has come or is another one now.
     pub(super) fn follow_pods_scope(&mut self, pods_have_changed: bool) {
-        if let Some(ScopePair { fastpath, manager }) = self.allocatable.refresh(pods_have_changed) {
-            self.oom_attributor.set_pods_scope(fastpath.cgroup().id());
-            self.control.send_pods(Box::new(fastpath));
-            self.send_to_manager(Command::PodsMemory(Box::new(manager)));
+        if let Some(ScopePair { fastpath, manager }) =
+            self.memory.allocatable.refresh(pods_have_changed)
+        {
+            self.oom.attributor.set_pods_scope(fastpath.cgroup().id());
+            self.fastpath.control.send_pods(Box::new(fastpath));
+            self.manager.send(Command::PodsMemory(Box::new(manager)));
         }
     }
 }
