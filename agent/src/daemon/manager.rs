@@ -10,7 +10,7 @@ use evictd_manager::{
     Command, CommandQueue, DiskScanner, EventQueue, ManagerHandle, MitigationThreads,
     MitigationWorker, PodSet, ReclaimOptions, ScanTarget, Setup, SharedStatus, SignalSources,
 };
-use evictd_node::pods::table::Entry;
+use evictd_node::pods::table::PodEntry;
 use evictd_store::restore::Restored;
 
 use super::{
@@ -50,7 +50,7 @@ pub(super) struct Beginning<'a> {
     pub sources: SignalSources,
     pub disk_retry: DiskRetry,
     pub source: &'a PodSource,
-    pub entries: &'a [Arc<Entry>],
+    pub entries: &'a [Arc<PodEntry>],
     pub restored: &'a Restored,
     pub limiter: &'a Arc<EvictionLimiter>,
     pub mitigation: Arc<MitigationWorker>,

@@ -14,7 +14,7 @@ use evictd_node::{
     bpf::{kernel_log, object::BpfObject},
     cgroup::{memory::memory_root, protection::Protection},
     memory_scope::Scope,
-    pods::table::Entry,
+    pods::table::PodEntry,
     trigger::{
         memory::{self, TriggerSet},
         oom::OomReader,
@@ -218,7 +218,7 @@ pub(super) struct OomKills {
 }
 
 impl OomKills {
-    fn new(scopes: &[Scope], entries: &[Arc<Entry>]) -> Self {
+    fn new(scopes: &[Scope], entries: &[Arc<PodEntry>]) -> Self {
         let mut attributor = oom_attributor(scopes);
         attributor.know(entries);
         Self {
