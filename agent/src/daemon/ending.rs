@@ -57,18 +57,11 @@ impl Agent {
     /// Stops the loops, that of memory last, and reports what they have done meanwhile.
     pub(super) async fn end(mut self, by: Instant) {
         self.write_pauses();
-        self.scanner.stop();
-        if let Some(manager) = self.manager.take()
-            && !manager.stop(MANAGER_END)
-        {
-            tracing::error!("the control loop hangs: the agent ends without it");
-        }
+        self.manager.stop(MANAGER_END);
         self.handle_manager_events();
-        if let Some(fastpath) = self.fastpath.take() {
-            fastpath.stop();
-        }
+        self.fastpath.stop();
         // No pod is left throttled; the list of them is written below.
-        self.mitigation.close();
+        self.manager.mitigation.close();
         // The last events may be an eviction.
         self.read_oom_events();
         self.report_oom_kills(u64::MAX);
@@ -80,7 +73,7 @@ impl Agent {
         }
         self.disk.close(by);
         // A disk that does not answer and a victim that does not die hold up no end: the next agent goes on with them.
-        self.steps.stop(LAST_WORK);
+        self.manager.steps.stop(LAST_WORK);
         self.ensure_dead.stop(LAST_WORK);
         tracing::info!("stopped");
     }

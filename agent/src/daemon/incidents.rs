@@ -7,7 +7,7 @@ use evictd_engine::{
     history::SignalSample, model::settings::RankingStrategy, oom_badness, oom_score_adj,
     pace::Judged,
 };
-use evictd_node::pods::table::Entry;
+use evictd_node::pods::table::PodEntry;
 use evictd_policy::evaluator::Explanation;
 use evictd_store::{
     incident::{BEFORE_NS, Incident, RankedBy, RankedPod},
@@ -21,7 +21,7 @@ use super::Agent;
 const PODS: usize = 16;
 
 /// What a pod uses now, in bytes; `None` if its cgroup is gone.
-fn working_set(entry: &Arc<Entry>) -> Option<u64> {
+fn working_set(entry: &Arc<PodEntry>) -> Option<u64> {
     let memory = entry.open_memory().ok()?;
     Some(memory.read().ok()?.working_set())
 }
@@ -100,8 +100,8 @@ impl Agent {
 
     fn samples(&self) -> Vec<SignalSample> {
         let since = monotonic_ns().saturating_sub(BEFORE_NS * 2);
-        let mut samples = self.events.recorder().since(since);
-        samples.extend(self.seen_by_manager.since(since));
+        let mut samples = self.fastpath.events.recorder().since(since);
+        samples.extend(self.manager.seen.since(since));
         samples
     }
 
@@ -119,18 +119,18 @@ impl Agent {
         let ranking = Ranking {
             strategy: self.config.ranking_strategy,
             signal,
-            layout: self.layout,
+            layout: self.manager.layout,
         };
         let read = monotonic_ns();
         // As policies have it at this moment.
-        let in_order = |entry: &Arc<Entry>| Pod {
+        let in_order = |entry: &Arc<PodEntry>| Pod {
             order: entry.permit.order(),
             ..entry.pod.clone()
         };
         let pods: Vec<Pod> = self.pods.entries.iter().map(in_order).collect();
         let ranked = ranking.order(&pods, &usages);
         let by_kubelet = self.choice_of_kubelet(&ranked);
-        let scored_by = self.node_memory.kubelet_capacity();
+        let scored_by = self.memory.node.kubelet_capacity();
         let by_oom_killer = self.choice_of_oom_killer(&ranked, scored_by);
         let chosen = [by_kubelet, by_oom_killer];
         let is_chosen = |uid: &str| chosen.iter().flatten().any(|pod| pod.uid == uid);
@@ -157,12 +157,12 @@ impl Agent {
             read,
         });
         incident.pods = pods;
-        incident.capacity = Some(self.node_memory.capacity());
+        incident.capacity = Some(self.memory.node.capacity());
     }
 
     /// What each pod uses now, and the victim of an eviction when it was chosen.
     fn working_sets(&self, eviction: &EvictionRecord) -> Usages {
-        let usage = |entry: &Arc<Entry>| {
+        let usage = |entry: &Arc<PodEntry>| {
             let usage = match entry.pod.uid == eviction.uid {
                 true => Some(eviction.working_set),
                 false => working_set(entry),
@@ -188,7 +188,7 @@ impl Agent {
     }
 
     fn choice_of_oom_killer<'a>(&self, ranked: &[Ranked<'a>], scored_by: u64) -> Option<&'a Pod> {
-        let capacity = self.node_memory.capacity();
+        let capacity = self.memory.node.capacity();
         let badness = |ranked: &Ranked<'a>| {
             let points = oom_badness(ranked.usage?, score_adj(ranked.pod, scored_by), capacity);
             Some((points, ranked.pod.to_string(), ranked.pod))

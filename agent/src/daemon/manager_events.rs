@@ -15,7 +15,7 @@ use crate::daemon::{ensure_dead::Victim, eviction_log::PATIENCE, pod_source::Pod
 
 impl Agent {
     pub(super) fn handle_manager_events(&mut self) {
-        while let Some(event) = self.manager_events.next() {
+        while let Some(event) = self.manager.events.next() {
             self.handle_manager_event(event);
         }
     }
@@ -102,8 +102,8 @@ impl Agent {
                 let known = self.pod_source.known_pods();
                 let what = request.what;
                 let ask = evictd_cri::Request { what, known };
-                if !self.cri.as_ref().is_some_and(|cri| cri.ask(ask)) {
-                    self.send_to_manager(Command::Reclaimed(None));
+                if !self.manager.cri.as_ref().is_some_and(|cri| cri.ask(ask)) {
+                    self.manager.send(Command::Reclaimed(None));
                 }
             }
         }
@@ -120,11 +120,11 @@ impl Agent {
             );
             return;
         }
-        self.steps.take(request);
+        self.manager.steps.take(request);
     }
 
     fn take_reclaimed(&mut self, reclaimed: &Reclaimed) {
-        if let Some(cri) = &self.cri {
+        if let Some(cri) = &self.manager.cri {
             cri.note(reclaimed.is_enough);
         }
         let record = self.eviction_log.take_reclaimed(reclaimed);
@@ -156,7 +156,8 @@ impl Agent {
         let chosen = request.chosen.clone();
         if let (PodSource::Cluster { cluster, .. }, false) = (&self.pod_source, request.shadow) {
             if !cluster.request_soft(request.map(|entry| entry.pod.clone())) {
-                self.send_to_manager(Command::SoftEvictionFinished { chosen, gone: None });
+                self.manager
+                    .send(Command::SoftEvictionFinished { chosen, gone: None });
             }
             return;
         }
@@ -176,9 +177,10 @@ impl Agent {
             return;
         }
         let left = self.pod_source.leftovers(&entry.pod.uid);
-        let Some(manager) = self.manager.as_ref().map(|r| Arc::clone(r.commands())) else {
+        if !self.manager.is_running() {
             return;
-        };
+        }
+        let manager = Arc::clone(&self.manager.commands);
         let metrics = Arc::clone(&self.metrics);
         tokio::task::spawn_blocking(move || {
             let grace = u64::try_from(grace).unwrap_or(0);

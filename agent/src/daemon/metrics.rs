@@ -13,14 +13,13 @@ use std::{
 
 use evictd_common::drops::DropCounter;
 use evictd_config::KubeletSource;
-use evictd_cri::Counters;
 use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_fastpath::{Event, EventQueue};
-use evictd_manager::{DiskScanner, EvictionReport, ManagerHandle, MitigationWorker};
+use evictd_manager::EvictionReport;
 use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
 
-use super::{Agent, policies::Policies};
+use super::{Agent, fastpath::RunningFastPath, manager::RunningManager, policies::Policies};
 use crate::{
     daemon::{
         oom::OomCounters,
@@ -39,22 +38,15 @@ pub(super) struct Shown<'a> {
     pub memory: MemoryHook,
     /// What the fast path watches by that hook.
     pub memory_signals: Vec<Signal>,
-    pub manager: &'a ManagerHandle,
+    pub fastpath: &'a RunningFastPath,
+    pub manager: &'a RunningManager,
     pub health: &'a Arc<Health>,
-    pub scanner: &'a Arc<DiskScanner>,
     pub hooks: Vec<Hook>,
     pub source: &'a PodSource,
     pub dropped: &'a Arc<Dropped>,
     pub reloads: &'a Arc<Reloads>,
-    pub events: &'a Arc<EventQueue>,
     pub oom: &'a Arc<OomCounters>,
     pub policies: &'a Policies,
-    /// What was reclaimed from the node, where there is a runtime to ask.
-    pub cri: Option<&'a Arc<Counters>>,
-    /// What was done before a pod was evicted.
-    pub mitigation: &'a Arc<MitigationWorker>,
-    /// The fast path has real-time priority.
-    pub realtime: bool,
     /// What waits for the disk.
     pub journal: &'a DiskQueue,
     /// What was written down of evictions.
@@ -109,7 +101,7 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         hook: shown.memory.to_string(),
     }));
     let mut sources = Sources {
-        status: Arc::clone(shown.manager.status()),
+        status: Arc::clone(&shown.manager.status),
         connection: match shown.source {
             PodSource::Cluster { cluster, .. } => Some(Arc::clone(cluster.connection())),
             PodSource::Manifest { .. } => None,
@@ -131,10 +123,10 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
     show_queues(&mut sources, shown);
     show_pods(&mut sources, shown);
     show(&mut sources, shown.oom, OOM_KILLS);
-    show(&mut sources, shown.mitigation, MITIGATION);
+    show(&mut sources, &shown.manager.mitigation, MITIGATION);
     show(&mut sources, shown.incidents, INCIDENTS);
-    if let Some(counters) = shown.cri {
-        show(&mut sources, counters, RECLAIMS);
+    if let Some(cri) = &shown.manager.cri {
+        show(&mut sources, cri.counters(), RECLAIMS);
     }
     show_configuration(&mut sources, shown);
     for (name, help, which) in DROPS {
@@ -148,25 +140,25 @@ fn show_queues(sources: &mut Sources, shown: &Shown<'_>) {
     sources.counter(
         "fastpath_events_dropped",
         "Events of the fast path that did not fit into its queue",
-        shown.events,
+        &shown.fastpath.events,
         EventQueue::dropped,
     );
     sources.counter(
         "standby_decisions",
         "Crossings decided by the standby thread on the CPU where they happened, because the fast path was late",
-        shown.events,
+        &shown.fastpath.events,
         EventQueue::taken_over,
     );
     sources.counter(
         "manager_events_dropped",
         "Events of the manager that did not fit into its queue",
-        shown.manager.events(),
+        &shown.manager.events,
         |events| events.dropped(),
     );
     sources.counter(
         "manager_commands_dropped",
         "Commands to the manager that did not fit into its queue",
-        shown.manager.commands(),
+        &shown.manager.commands,
         |commands| commands.dropped(),
     );
     sources.counter(
@@ -218,7 +210,7 @@ fn show_pods(sources: &mut Sources, shown: &Shown<'_>) {
         shown.health,
         |health| u64::from(health.is_late(CONTROL_LOOP)),
     );
-    let status = Arc::clone(shown.manager.status());
+    let status = Arc::clone(&shown.manager.status);
     sources.gauges.push(Labelled {
         name: "filesystem_hung",
         help: "1 while a filesystem has not answered for five seconds: its signals are not watched",
@@ -232,19 +224,19 @@ fn show_pods(sources: &mut Sources, shown: &Shown<'_>) {
     sources.gauge(
         "disk_scan_stuck",
         "1 while the thread that measures the pods' use of disks has waited for a filesystem for ten minutes",
-        shown.scanner,
+        &shown.manager.scanner,
         |scanner| u64::from(scanner.is_stuck()),
     );
     sources.gauge(
         "writable_layers_unknown",
         "Containers of which neither a walk nor the runtime tells what they have written to their roots: it counts as nothing",
-        shown.scanner,
+        &shown.manager.scanner,
         unknown_layers,
     );
     sources.gauge(
         "memory_hook_lost",
         "1 while the hook for memory could not be attached or detached at the last attempt: the sampler goes on alone",
-        shown.events,
+        &shown.fastpath.events,
         |events| u64::from(events.is_hook_lost()),
     );
 }
@@ -263,7 +255,7 @@ fn show_configuration(sources: &mut Sources, shown: &Shown<'_>) {
         shown.reloads,
         |reloads| reloads.refused.load(Ordering::Relaxed),
     );
-    let realtime = i64::from(shown.realtime);
+    let realtime = i64::from(shown.fastpath.is_realtime);
     sources.gauges.push(Labelled {
         name: "realtime_priority",
         help: "1 for a thread that has SCHED_FIFO; the log says why one has not",

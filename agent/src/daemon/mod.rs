@@ -7,9 +7,11 @@ mod ending;
 mod ensure_dead;
 mod error;
 pub mod eviction_log;
+mod fastpath;
 mod file_look;
 mod guard;
 mod incidents;
+mod manager;
 mod manager_events;
 pub mod message;
 mod metrics;
@@ -34,14 +36,11 @@ use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use evictd_common::drops::DropCounter;
 use evictd_config::Config;
-use evictd_engine::{Layout, Signal, history::Recorder, record::NodeState};
-use evictd_fastpath::{Control, Event, EventQueue, FastPath, KilledBy};
-use evictd_manager::{
-    self as manager, Command, DiskScanner, ManagerHandle, MitigationThreads, MitigationWorker,
-};
+use evictd_engine::record::NodeState;
+use evictd_fastpath::{Event, KilledBy};
+use evictd_manager::Command;
 use evictd_node::{
     bpf::{kernel_log::KernelLog, object::BpfObject},
-    cgroup::protection::Protection,
     trigger::{
         cgroups::CgroupEvents,
         oom::{OomReader, kind},
@@ -55,23 +54,21 @@ use crate::{
     daemon::{
         ensure_dead::{EnsureDead, Victim},
         eviction_log::EvictionLog,
-        metrics::{Dropped, Reloads, names::DROPS},
-        oom::{KillSummary, OomAttributor, UnattributedKills},
+        metrics::{Dropped, names::DROPS},
+        oom::KillSummary,
         os_signals::{OsSignals, SignalAction},
         pod_source::PodSource,
     },
     telemetry::{self, Health, Metrics},
 };
-use allocatable::Allocatable;
 use disk::DiskWriter;
 use ending::Ending;
-use file_look::FileLook;
-use node_memory::NodeMemory;
+use fastpath::RunningFastPath;
+use manager::RunningManager;
 use pod_table::PublishedPods;
 use policies::Policies;
-use reload::Stamp;
-use scan_watch::ScanWatch;
-use sources::DiskRetry;
+use reload::ConfigWatch;
+use start::{OomKills, WatchedMemory};
 
 pub use error::RunError;
 pub use reload::ConfigSource;
@@ -87,9 +84,6 @@ const GATHER: Duration = Duration::from_millis(20);
 
 /// How long work that blocks may go on when all else has ended ([`ending`]).
 const LAST_WORK: Duration = Duration::from_secs(1);
-
-/// What the fast path acts on.
-const BY_FASTPATH: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
 
 /// Runs until SIGTERM or SIGINT.
 ///
@@ -158,53 +152,36 @@ impl Programs {
 
 struct Agent {
     programs: Programs,
-    fastpath: Option<FastPath>,
-    control: Arc<Control>,
-    events: Arc<EventQueue>,
-    eviction_log: EvictionLog,
+    fastpath: RunningFastPath,
+    manager: RunningManager,
+    memory: WatchedMemory,
+    oom: OomKills,
+    pods: PublishedPods,
     pod_source: PodSource,
+    policies: Policies,
     config: Config,
+    config_watch: ConfigWatch,
     cgroup_events: CgroupEvents,
     ticks: u32,
-    manager: Option<ManagerHandle>,
-    manager_events: Arc<manager::EventQueue>,
-    scanner: Arc<DiskScanner>,
-    scan_watch: ScanWatch,
+    eviction_log: EvictionLog,
+    disk: DiskWriter,
+    incidents: Incidents,
+    ensure_dead: EnsureDead,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     dropped: Arc<Dropped>,
-    allocatable: Allocatable,
-    node_memory: NodeMemory,
-    layout: Layout,
-    disk_retry: DiskRetry,
-    config_source: ConfigSource,
-    config_look: FileLook<Vec<Stamp>>,
-    reloads: Arc<Reloads>,
-    oom_attributor: OomAttributor,
-    unattributed_kills: UnattributedKills,
-    policies: Policies,
-    cri: Option<evictd_cri::CriWorker>,
-    mitigation: Arc<MitigationWorker>,
-    steps: MitigationThreads,
-    incidents: Incidents,
-    ensure_dead: EnsureDead,
-    disk: DiskWriter,
     /// What the node should say, or would in shadow mode.
     node_state: NodeState,
-    /// What the manager has seen lately.
-    seen_by_manager: Arc<Recorder>,
-    pods: PublishedPods,
-    protection: Protection,
 }
 
 impl Agent {
     async fn serve(mut self, mut asked: OsSignals) -> Result<(), RunError> {
-        let events = Arc::clone(&self.events);
+        let events = Arc::clone(&self.fastpath.events);
         // SAFETY: the event queue answers with the same descriptor always, and keeps it open for as long as it lives.
         let reports = unsafe { AsyncFd::register(Arc::clone(&events)) };
         let reports = reports.map_err(|e| e.into_parts().1)?;
         // SAFETY: as above.
-        let events = unsafe { AsyncFd::register(Arc::clone(&self.manager_events)) };
+        let events = unsafe { AsyncFd::register(Arc::clone(&self.manager.events)) };
         let events = events.map_err(|e| e.into_parts().1)?;
         let life = self
             .cgroup_events
@@ -231,7 +208,7 @@ impl Agent {
                 Some(record) = self.disk.acknowledged() => self.report_to_cluster(record),
                 _ = tick.tick() => {
                     self.tick();
-                    self.follow_disks();
+                    self.manager.follow_disks(&self.config);
                 }
                 gathered = gather(life.as_ref()) => {
                     gathered?;
@@ -242,7 +219,7 @@ impl Agent {
                     self.policies.take_look(self.disk.queue());
                     self.write_pauses();
                 }
-                () = self.config_look.looked() => self.follow_configuration(),
+                () = self.config_watch.look.looked() => self.follow_configuration(),
                 () = at(due) => self.follow_waiting(),
                 action = asked.next() => match (action, &ending) {
                     (SignalAction::Reload, _) => self.reload(None),
@@ -268,13 +245,13 @@ impl Agent {
     }
 
     fn reconcile(&mut self) {
-        while let Some(report) = self.events.next() {
+        while let Some(report) = self.fastpath.events.next() {
             self.show(&report);
-            self.oom_attributor.note(&report);
+            self.oom.attributor.note(&report);
             if let Event::Evicted(evicted) = &report {
                 self.policies.note(&evicted.pod.pod, evicted.last_resort);
                 self.pods.take_over(&evicted.pod);
-                self.send_to_manager(Command::EvictedByFastPath {
+                self.manager.send(Command::EvictedByFastPath {
                     uid: evicted.pod.pod.uid.clone(),
                     signal: evicted.signal,
                     available: evicted.available,
@@ -318,7 +295,8 @@ impl Agent {
             if let Record::KubeletEvicted(evicted) = &record {
                 let mut entries = self.pods.entries.iter();
                 if let Some(entry) = entries.find(|entry| entry.pod.uid == evicted.uid) {
-                    self.control
+                    self.fastpath
+                        .control
                         .note_kill(entry, monotonic_ns(), KilledBy::Kubelet);
                 }
             }
@@ -334,10 +312,7 @@ impl Agent {
         self.read_oom_events();
         self.write_incidents(monotonic_ns());
         self.disk.watch();
-        self.scan_watch.tick(&self.scanner);
-        if let Some(manager) = &self.manager {
-            self.scan_watch.see_hung(manager.status().get().hung);
-        }
+        self.manager.watch_disks();
         self.policies.refresh(self.disk.queue());
         self.write_pauses();
         self.take_kubelet_evictions();
@@ -358,28 +333,9 @@ impl Agent {
         }
     }
 
-    /// Disks that can be watched by now. No hook counts their inodes before the next start.
-    fn follow_disks(&mut self) {
-        let Some(found) = self.disk_retry.tick(&self.config) else {
-            return;
-        };
-        tracing::info!("disks are watched now");
-        self.layout = found.layout;
-        self.send_to_manager(Command::Disks(Box::new(found)));
-        self.send_to_manager(self.manager_settings(&self.config));
-    }
-
-    fn send_to_manager(&self, command: Command) {
-        if let Some(manager) = &self.manager
-            && !manager.commands().send(command)
-        {
-            tracing::warn!("the manager's command queue is full: a command was dropped");
-        }
-    }
-
     /// Reports kills that wait to be reported together, by a time in nanoseconds of CLOCK_MONOTONIC.
     fn report_oom_kills(&mut self, by: u64) {
-        if let Some(KillSummary { kills, pid, cgroup }) = self.unattributed_kills.due(by) {
+        if let Some(KillSummary { kills, pid, cgroup }) = self.oom.unattributed.due(by) {
             tracing::warn!(
                 kills,
                 pid,
@@ -387,7 +343,7 @@ impl Agent {
                 "OOM kill (only the pid and the cgroup are known)"
             );
         }
-        for kill in self.oom_attributor.due(by) {
+        for kill in self.oom.attributor.due(by) {
             self.write_down(Record::OomKill(Box::new(kill)));
         }
     }
@@ -397,11 +353,11 @@ impl Agent {
         self.reconcile();
         for record in self.programs.oom.iter_mut().flatten() {
             if record.kind == kind::MARK_VICTIM {
-                self.unattributed_kills.note(record.pid, record.cgroup_id);
+                self.oom.unattributed.note(record.pid, record.cgroup_id);
             }
         }
         while let Some(kill) = self.programs.oom.as_mut().and_then(OomReader::next_kill) {
-            if let Some(record) = self.oom_attributor.take(&kill) {
+            if let Some(record) = self.oom.attributor.take(&kill) {
                 self.write_down(Record::OomKill(Box::new(record)));
             }
         }

@@ -136,12 +136,12 @@ impl NodeView {
         let mut unknown = 0;
         // What a score is made with.
         let memory_total = memory_total(Path::new("/proc")).unwrap_or(self.capacity());
-        let pods = pods_below(root).found.into_iter().map(|group| {
-            let pod = known.get(&group.name.uid).cloned().unwrap_or_else(|| {
+        let pods = pods_below(root).found.into_iter().map(|cgroup| {
+            let pod = known.get(&cgroup.name.uid).cloned().unwrap_or_else(|| {
                 unknown += 1;
-                guess(&group, memory_total)
+                guess(&cgroup, memory_total)
             });
-            (pod, group.path)
+            (pod, cgroup.path)
         });
         (pods.collect(), unknown)
     }

@@ -15,7 +15,7 @@ use evictd_node::{
         swap::PodSwap,
     },
     memory_scope::Scope,
-    pods::table::{Entry, PodTable},
+    pods::table::{PodEntry, PodTable},
 };
 
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ const GATHER_BELOW: Duration = Duration::from_millis(200);
 /// The pods as the loops and the scan have them, and what was made of their table: what has not changed is not made anew.
 pub(super) struct PublishedPods {
     /// The pods.
-    pub entries: Vec<Arc<Entry>>,
+    pub entries: Vec<Arc<PodEntry>>,
     /// What they can swap out.
     swap: Arc<PodSwap>,
     targets: Vec<ScanTarget>,
@@ -45,7 +45,7 @@ pub(super) struct PublishedPods {
 
 impl PublishedPods {
     pub fn new(
-        entries: Vec<Arc<Entry>>,
+        entries: Vec<Arc<PodEntry>>,
         swap: Arc<PodSwap>,
         targets: Vec<ScanTarget>,
         mount: PathBuf,
@@ -63,8 +63,8 @@ impl PublishedPods {
     }
 
     /// A pod was evicted. It may have been opened anew meanwhile, and what was charged for it holds for that one too.
-    pub fn take_over(&self, evicted: &Arc<Entry>) {
-        let is_it = |entry: &&Arc<Entry>| entry.pod.uid == evicted.pod.uid;
+    pub fn take_over(&self, evicted: &Arc<PodEntry>) {
+        let is_it = |entry: &&Arc<PodEntry>| entry.pod.uid == evicted.pod.uid;
         let known = self.entries.iter().find(is_it);
         if let Some(entry) = known.filter(|entry| !Arc::ptr_eq(entry, evicted)) {
             entry.permit.inherit(&evicted.permit);
@@ -140,7 +140,7 @@ impl Agent {
 
     /// Compares all cgroups with what is held open.
     pub(super) fn refresh(&mut self) {
-        if self.allocatable.search_again() {
+        if self.memory.allocatable.search_again() {
             self.follow_pods_scope(true);
         }
         let table = self.pod_source.refresh();
@@ -155,13 +155,13 @@ impl Agent {
         };
         self.policies.present(&table);
         let before = &self.pods;
-        let known: HashMap<*const Entry, &ScanTarget> = before
+        let known: HashMap<*const PodEntry, &ScanTarget> = before
             .entries
             .iter()
             .map(Arc::as_ptr)
             .zip(&before.targets)
             .collect();
-        let target = |entry: &Arc<Entry>| match known.get(&Arc::as_ptr(entry)) {
+        let target = |entry: &Arc<PodEntry>| match known.get(&Arc::as_ptr(entry)) {
             Some(target) => ScanTarget::clone(target),
             None => self.pod_source.target(&self.config, entry),
         };
@@ -171,38 +171,41 @@ impl Agent {
         self.pods.members = members.clone();
         self.pods.entries.clone_from(&table.entries);
         self.pods.swap = Arc::clone(&table.swap);
-        self.scanner.set_targets(targets);
-        self.send_to_manager(Command::Members(members));
-        self.oom_attributor.know(&table.entries);
-        self.control.send(table);
+        self.manager.scanner.set_targets(targets);
+        self.manager.send(Command::Members(members));
+        self.oom.attributor.know(&table.entries);
+        self.fastpath.control.send(table);
     }
 
     /// Looks at what is read of each pod once a second.
     pub(super) fn look_at_pods(&self) {
         let pods = || self.pods.entries.iter().map(|entry| &entry.memory);
         self.pods.swap.refresh(pods());
-        let protected = self.protection.cache_of(pods());
-        self.control.set_protected(protected);
+        let protected = self.memory.protection.cache_of(pods());
+        self.fastpath.control.set_protected(protected);
     }
 
     /// Hands over the node's scope when its capacity has changed, or swap has come or gone; the pods with what they may swap out.
     pub(super) fn follow_node_scope(&mut self) {
-        let Some(scopes) = self.node_memory.refresh(&self.config) else {
+        let Some(scopes) = self.memory.node.refresh(&self.config) else {
             return;
         };
-        self.protection = protection(&scopes.fastpath);
-        self.control.send_node(Box::new(scopes.fastpath));
-        self.send_to_manager(Command::NodeMemory(Box::new(scopes.manager)));
+        self.memory.protection = protection(&scopes.fastpath);
+        self.fastpath.control.send_node(Box::new(scopes.fastpath));
+        self.manager
+            .send(Command::NodeMemory(Box::new(scopes.manager)));
         let entries = self.pods.entries.clone();
         self.publish(Some(Box::new(PodTable::new(entries))));
     }
 
     /// Hands over the pods' cgroup when it has come or is another one now.
     pub(super) fn follow_pods_scope(&mut self, pods_have_changed: bool) {
-        if let Some(ScopePair { fastpath, manager }) = self.allocatable.refresh(pods_have_changed) {
-            self.oom_attributor.set_pods_scope(fastpath.cgroup().id());
-            self.control.send_pods(Box::new(fastpath));
-            self.send_to_manager(Command::PodsMemory(Box::new(manager)));
+        if let Some(ScopePair { fastpath, manager }) =
+            self.memory.allocatable.refresh(pods_have_changed)
+        {
+            self.oom.attributor.set_pods_scope(fastpath.cgroup().id());
+            self.fastpath.control.send_pods(Box::new(fastpath));
+            self.manager.send(Command::PodsMemory(Box::new(manager)));
         }
     }
 }

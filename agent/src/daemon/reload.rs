@@ -4,19 +4,19 @@ use std::{
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
 };
 
 use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles};
 use evictd_fastpath::FastPathSettings;
-use evictd_manager::Command;
 use serde_json::Value;
 
 use super::{
-    Agent, BY_FASTPATH, RunError,
+    Agent, RunError,
+    file_look::FileLook,
     scope::{hard_memory_threshold, limits, tell_floor},
 };
-use crate::daemon::{message::MessageBuilder, sources};
+use crate::daemon::{message::MessageBuilder, metrics::Reloads};
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug)]
@@ -142,16 +142,35 @@ fn stamp(path: &Path) -> Stamp {
     ))
 }
 
+/// The configuration's files, as they are followed.
+pub(super) struct ConfigWatch {
+    source: ConfigSource,
+    pub look: FileLook<Vec<Stamp>>,
+    pub reloads: Arc<Reloads>,
+}
+
+impl ConfigWatch {
+    pub fn new(source: ConfigSource) -> Self {
+        let reloads = Arc::<Reloads>::default();
+        reloads.note_kubelet(source.kubelet.source);
+        Self {
+            source,
+            look: FileLook::new(Arc::default()),
+            reloads,
+        }
+    }
+}
+
 impl Agent {
     /// Has the files looked at, on a thread that may wait for their disks.
     pub(super) fn look_at_configuration(&self) {
-        let look = self.config_source.begin_look(&self.config);
-        self.config_look.begin(look);
+        let look = self.config_watch.source.begin_look(&self.config);
+        self.config_watch.look.begin(look);
     }
 
     /// Reads the files again when the last look has found them changed.
     pub(super) fn follow_configuration(&mut self) {
-        if let Some(seen) = self.config_look.take() {
+        if let Some(seen) = self.config_watch.look.take() {
             self.reload(Some(seen));
         }
     }
@@ -159,20 +178,22 @@ impl Agent {
     /// Reads the files again when they have changed; `seen`: by the last look, without it in any case. A configuration that cannot be
     /// used is logged, and the last good one stays in force.
     pub(super) fn reload(&mut self, seen: Option<Vec<Stamp>>) {
-        let loaded = match self.config_source.changed(&self.config, seen) {
+        let watch = &mut self.config_watch;
+        let loaded = match watch.source.changed(&self.config, seen) {
             None => return,
             Some(loaded) => loaded.map_err(RunError::from),
         };
-        self.reloads.note_kubelet(self.config_source.kubelet.source);
+        watch.reloads.note_kubelet(watch.source.kubelet.source);
+        let reloads = Arc::clone(&watch.reloads);
         let applied = loaded.and_then(|config| self.apply(config));
         match applied {
             Ok(true) => {
-                self.reloads.applied.fetch_add(1, Ordering::Relaxed);
+                reloads.applied.fetch_add(1, Ordering::Relaxed);
                 tracing::info!("the configuration has changed and is in force");
             }
             Ok(false) => {}
             Err(error) => {
-                self.reloads.refused.fetch_add(1, Ordering::Relaxed);
+                reloads.refused.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(%error, "the changed configuration cannot be used: the last good one stays in force");
             }
         }
@@ -184,11 +205,11 @@ impl Agent {
             return Ok(false);
         }
         let threshold = hard_memory_threshold(&new.eviction.thresholds)?;
-        let capacity = self.node_memory.capacity();
+        let capacity = self.memory.node.capacity();
         let amounts = limits(&threshold, &new, capacity);
         amounts.check(capacity)?;
         tell_floor(&new, amounts.threshold, capacity);
-        self.control.send_settings(FastPathSettings {
+        self.fastpath.control.send_settings(FastPathSettings {
             limits: amounts,
             capacity,
             shadow: new.shadow,
@@ -197,21 +218,13 @@ impl Agent {
         self.eviction_log.set_words(MessageBuilder {
             thresholds: new.eviction.thresholds.clone(),
         });
-        self.allocatable.reconfigure(&new);
-        self.send_to_manager(self.manager_settings(&new));
+        self.memory.allocatable.reconfigure(&new);
+        self.manager.send_settings(&new);
         self.config = new;
         self.tell_node();
         // The pods' cgroup is handed over with its new amounts.
         self.follow_pods_scope(true);
         Ok(true)
-    }
-
-    pub(super) fn manager_settings(&self, config: &Config) -> Command {
-        Command::Settings {
-            settings: Box::new(sources::settings(config, self.layout, BY_FASTPATH.to_vec())),
-            shadow: config.shadow,
-            mitigation: config.mitigation,
-        }
     }
 }
 

@@ -7,21 +7,14 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_cri::{CriWorker, Tell};
-use evictd_engine::{
-    model::settings::{MemoryHook, Mode},
-    record::NodeState,
-};
-use evictd_fastpath::{self as fastpath, Control, EventQueue, FastPath, KilledBy};
-use evictd_manager::{
-    self as manager, Command, CommandQueue, DiskScanner, ManagerHandle, MitigationThreads,
-    MitigationWorker, PodSet, ScanTarget, SharedStatus,
-};
+use evictd_engine::{model::settings::MemoryHook, record::NodeState};
+use evictd_fastpath::EventQueue;
+use evictd_manager::{Command, CommandQueue, MitigationWorker, SharedStatus};
 use evictd_node::{
     bpf::{kernel_log, object::BpfObject},
     cgroup::{memory::memory_root, protection::Protection},
     memory_scope::Scope,
-    pods::table::Entry,
+    pods::table::PodEntry,
     trigger::{
         memory::{self, TriggerSet},
         oom::OomReader,
@@ -30,27 +23,26 @@ use evictd_node::{
 use evictd_store::{disk_queue::DiskQueue, incident::files::Incidents};
 
 use super::{
-    Agent, BY_FASTPATH, ConfigSource, Programs, RunError,
+    Agent, ConfigSource, Programs, RunError,
     allocatable::Allocatable,
+    fastpath::{self, RunningFastPath},
+    manager::{self, RunningManager},
     node_memory::NodeMemory,
     policies::Policies,
-    runtime_disks::RuntimeDisks,
-    scan_watch::ScanWatch,
-    scope::{self, ScopePair, node_scopes, tell_floor},
+    scope::{self, node_scopes, tell_floor},
 };
 use crate::{
     daemon::{
         disk::DiskWriter,
         ensure_dead::EnsureDead,
         eviction_log::EvictionLog,
-        file_look::FileLook,
-        guard,
         manager_events::clear,
         message::MessageBuilder,
-        metrics::{self, Dropped, Reloads},
+        metrics::{self, Dropped},
         oom::{OomAttributor, UnattributedKills},
         pod_source::{self, Opened, PodSource},
         pod_table::{PublishedPods, protection},
+        reload::ConfigWatch,
         restore, sources,
     },
     telemetry::{self, Health, Heartbeat, Metrics, MetricsListener},
@@ -67,10 +59,11 @@ impl Agent {
         health: Arc<Health>,
     ) -> Result<Self, RunError> {
         raise_open_files();
-        let ScopePair { fastpath, manager } = node_scopes(config)?;
-        tell_floor(config, fastpath.limits().threshold, fastpath.capacity());
+        let node = node_scopes(config)?;
+        let (threshold, capacity) = (node.fastpath.limits().threshold, node.fastpath.capacity());
+        tell_floor(config, threshold, capacity);
         let mut policies = Policies::start(config)?;
-        let opened = pod_source::open(config, fastpath.cgroup().path(), &policies);
+        let opened = pod_source::open(config, node.fastpath.cgroup().path(), &policies);
         let Opened {
             mut source,
             table,
@@ -84,9 +77,10 @@ impl Agent {
         let mitigation = MitigationWorker::open(&config.state_dir);
         let (entries, swap) = (table.entries.clone(), Arc::clone(&table.swap));
 
-        let mut watched = WatchedMemory::new(config, fastpath, &entries)?;
-        let (mut programs, trigger, hook) = load_programs(config, &watched.scopes)?;
-        let signals = sources::build(config, manager, watched.pods_of_manager.take())?;
+        let (memory, scopes) = WatchedMemory::new(config, node.fastpath)?;
+        let oom = OomKills::new(&scopes.fastpath, &entries);
+        let (mut programs, trigger, hook) = load_programs(config, &scopes.fastpath)?;
+        let signals = sources::build(config, node.manager, scopes.pods_of_manager)?;
         let hooks = metrics::hooks(&signals);
         programs.counters = signals.object;
         // All programs are loaded. What that took has to go now: the fast path locks the memory that it finds.
@@ -94,54 +88,34 @@ impl Agent {
         give_back_memory();
         let listener = bind_metrics(config)?;
 
-        let (control, events) = (Control::new()?, EventQueue::new()?);
-        let memory_signals = watched.scopes.iter().map(Scope::signal).collect();
-        let capacity = watched.node_memory.capacity();
-        let allocatable_capacity = watched.scopes.get(1).map(Scope::capacity);
-        let memory_v1 = Scope::memory_v1(&watched.scopes).map(Path::to_owned);
+        let memory_signals = scopes.fastpath.iter().map(Scope::signal).collect();
+        let allocatable_capacity = scopes.fastpath.get(1).map(Scope::capacity);
+        let memory_v1 = Scope::memory_v1(&scopes.fastpath).map(Path::to_owned);
         let limiter = policies.evaluator.limiter();
-        let fast_path_setup = fastpath::Setup {
-            scopes: std::mem::take(&mut watched.scopes),
-            trigger,
-            table,
-            restored: restore::terminating(&restored, &entries),
-            last_eviction: restore::last_eviction(&restored),
-            is_pinned: false,
-            shadow: config.shadow,
-            victims_at_once: match config.mode {
-                Mode::Evictd => usize::MAX,
-                Mode::Kubelet => 1,
+        let fastpath = RunningFastPath::start(
+            config,
+            fastpath::Beginning {
+                scopes: scopes.fastpath,
+                trigger,
+                table,
+                restored: &restored,
+                limiter,
             },
-            strategy: config.ranking_strategy,
-            limiter: Arc::clone(limiter),
-            control: Arc::clone(&control),
-            events: Arc::clone(&events),
-        };
-        let (fastpath, realtime) = start_fast_path(config, fast_path_setup)?;
-
-        let layout = signals.sources.layout();
-        let (scanner, targets) = start_scanner(config, &source, &entries, &signals.sources)?;
-        let manager = ManagerHandle::start(manager::Setup {
-            settings: sources::settings(config, layout, BY_FASTPATH.to_vec()),
-            sources: signals.sources,
-            scanner: Arc::clone(&scanner),
-            members: PodSet::new(&entries),
-            limiter: Arc::clone(limiter),
-            shadow: config.shadow,
-            reclaims: manager::ReclaimOptions {
-                runtime: config.cri.as_ref().map(|cri| cri.reclaim_timeout),
-                kubelet: matches!(source, PodSource::Cluster { .. }),
+        )?;
+        let (manager, targets) = RunningManager::start(
+            config,
+            manager::Beginning {
+                sources: signals.sources,
+                disk_retry: signals.disk_retry,
+                source: &source,
+                entries: &entries,
+                restored: &restored,
+                limiter,
+                mitigation,
+                memory_v1,
+                control: &fastpath.control,
             },
-            mitigation: config.mitigation,
-            memory_v1,
-            restored: restore::planner_state(&restored, &entries),
-            on_kill: {
-                let control = Arc::clone(&control);
-                Box::new(move |pod, signalled| control.note_kill(pod, signalled, KilledBy::Manager))
-            },
-        })?;
-        let steps = start_mitigation(&mitigation, manager.commands())?;
-        let cri = start_cri(config, manager.commands(), &scanner);
+        )?;
         let ensure_dead = start_ensure_dead()?;
         // In shadow mode what an earlier agent has begun waits for one that is not.
         if !config.shadow {
@@ -150,111 +124,107 @@ impl Agent {
         }
 
         let incidents = Incidents::new(&config.state_dir);
-        let (dropped, reloads) = <(Arc<Dropped>, Arc<Reloads>)>::default();
-        reloads.note_kubelet(origin.kubelet.source);
+        let dropped = Arc::<Dropped>::default();
+        let config_watch = ConfigWatch::new(origin);
         let metrics = Arc::new(Metrics::new(metrics::sources(&metrics::Shown {
             memory: hook,
             memory_signals,
-            oom: &watched.oom_attributor.counters(),
+            oom: &oom.attributor.counters(),
             policies: &policies,
+            fastpath: &fastpath,
             manager: &manager,
             health: &health,
-            scanner: &scanner,
             hooks,
             source: &source,
             dropped: &dropped,
-            reloads: &reloads,
-            events: &events,
-            cri: cri.as_ref().map(CriWorker::counters),
-            mitigation: &mitigation,
-            realtime,
+            reloads: &config_watch.reloads,
             journal: &journal,
             incidents: incidents.kept(),
         })));
         if let Some(listener) = listener {
             serve_metrics(config, listener, &source, &metrics, &health)?;
         }
-        start_soft(config, &mut source, manager.commands(), &journal);
+        start_soft(config, &mut source, &manager.commands, &journal);
         // One thread for what blocks is there from the start.
         drop(tokio::task::spawn_blocking(|| ()).await);
         health.beat();
-        health.started(heartbeats(&events, manager.status()));
+        health.started(heartbeats(&fastpath.events, &manager.status));
         let pods = entries.len();
         tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "watching");
         let words = MessageBuilder {
             thresholds: config.eviction.thresholds.clone(),
         };
         Ok(Self {
+            programs,
+            fastpath,
+            manager,
+            memory,
+            oom,
+            pods: PublishedPods::new(entries, swap, targets, cgroup_mount()),
+            pod_source: source,
+            policies,
             config: config.clone(),
+            config_watch,
             cgroup_events: signals.life,
             ticks: 0,
-            seen_by_manager: Arc::clone(manager.recorder()),
-            manager_events: Arc::clone(manager.events()),
-            manager: Some(manager),
-            scanner,
-            scan_watch: ScanWatch::default(),
+            eviction_log: EvictionLog::new(journal, words),
+            disk: DiskWriter::new(disk),
+            incidents,
+            ensure_dead,
             metrics,
             health,
             dropped,
-            programs,
-            fastpath: Some(fastpath),
-            control,
-            events,
-            eviction_log: EvictionLog::new(journal, words),
-            pod_source: source,
             node_state: NodeState::default(),
-            allocatable: watched.allocatable,
-            node_memory: watched.node_memory,
-            layout,
-            disk_retry: signals.disk_retry,
-            config_source: origin,
-            config_look: FileLook::new(Arc::default()),
-            reloads,
-            oom_attributor: watched.oom_attributor,
-            unattributed_kills: UnattributedKills::default(),
-            policies,
-            cri,
-            mitigation,
-            steps,
-            incidents,
-            ensure_dead,
-            disk: DiskWriter::new(disk),
-            pods: PublishedPods::new(entries, swap, targets, cgroup_mount()),
-            protection: watched.protection,
         })
     }
 }
 
-/// The memory that is watched, and what follows its changes.
-struct WatchedMemory {
-    /// For the fast path: the node, and the pods' cgroup where there is one.
-    scopes: Vec<Scope>,
-    /// The pods' cgroup for the manager.
+/// The memory that is watched, as it changes.
+pub(super) struct WatchedMemory {
+    pub node: NodeMemory,
+    pub allocatable: Allocatable,
+    pub protection: Protection,
+}
+
+/// What is watched at the start beside the node's scope of the manager.
+struct FirstScopes {
+    /// The node, and the pods' cgroup where there is one.
+    fastpath: Vec<Scope>,
     pods_of_manager: Option<Scope>,
-    allocatable: Allocatable,
-    node_memory: NodeMemory,
-    protection: Protection,
-    oom_attributor: OomAttributor,
 }
 
 impl WatchedMemory {
-    fn new(config: &Config, node: Scope, entries: &[Arc<Entry>]) -> Result<Self, RunError> {
+    fn new(config: &Config, node: Scope) -> Result<(Self, FirstScopes), RunError> {
         let mut allocatable = Allocatable::new(config, &node);
         let pods = allocatable.first();
         let (pods, pods_of_manager) = pods.map(|p| (p.fastpath, p.manager)).unzip();
-        let node_memory = NodeMemory::new(config, &node)?;
-        let protection = protection(&node);
-        let scopes: Vec<_> = std::iter::once(node).chain(pods).collect();
-        let mut oom_attributor = oom_attributor(&scopes);
-        oom_attributor.know(entries);
-        Ok(Self {
-            scopes,
-            pods_of_manager,
+        let watched = Self {
+            node: NodeMemory::new(config, &node)?,
             allocatable,
-            node_memory,
-            protection,
-            oom_attributor,
-        })
+            protection: protection(&node),
+        };
+        let scopes = FirstScopes {
+            fastpath: std::iter::once(node).chain(pods).collect(),
+            pods_of_manager,
+        };
+        Ok((watched, scopes))
+    }
+}
+
+/// The kills of the OOM killer.
+pub(super) struct OomKills {
+    pub attributor: OomAttributor,
+    pub unattributed: UnattributedKills,
+}
+
+impl OomKills {
+    fn new(scopes: &[Scope], entries: &[Arc<PodEntry>]) -> Self {
+        let mut attributor = oom_attributor(scopes);
+        attributor.know(entries);
+        Self {
+            attributor,
+            unattributed: UnattributedKills::default(),
+        }
     }
 }
 
@@ -309,75 +279,6 @@ fn bind_metrics(config: &Config) -> Result<Option<MetricsListener>, RunError> {
         .metrics_address
         .map(|address| MetricsListener::bind(address, tls));
     Ok(listener.transpose()?)
-}
-
-/// Pins the hook, where that is wanted, and starts the thread. Whether it has real-time priority; what was refused is logged.
-fn start_fast_path(
-    config: &Config,
-    mut setup: fastpath::Setup,
-) -> Result<(FastPath, bool), RunError> {
-    let mut pins = guard::pin(config, &mut *setup.trigger);
-    setup.is_pinned = pins.as_ref().is_some_and(|pins| pins.is_pinned);
-    pins.as_ref()
-        .filter(|_| setup.is_pinned)
-        .map(guard::inherit);
-    let (fastpath, refusals) = FastPath::start(setup)?;
-    pins.as_mut().map(guard::replace_earlier);
-    let realtime = refusals.fifo.is_none();
-    if let Some(error) = refusals.fifo {
-        tracing::warn!(%error, "no real-time priority");
-    }
-    if let Some(error) = refusals.standby {
-        tracing::warn!(%error, "no standby thread takes over where the fast path is late: needs CAP_PERFMON");
-    }
-    if let Some(error) = refusals.limit {
-        tracing::warn!(%error, "kernel memory of the fast path counts against the agent's own limit: needs the root of the memory hierarchy");
-    }
-    if let Some(error) = refusals.lock {
-        tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
-    }
-    Ok((fastpath, realtime))
-}
-
-fn start_scanner(
-    config: &Config,
-    source: &PodSource,
-    entries: &[Arc<Entry>],
-    signals: &manager::SignalSources,
-) -> io::Result<(Arc<DiskScanner>, Vec<ScanTarget>)> {
-    let disks = signals.disks.as_ref();
-    let scanner = DiskScanner::start(disks.and_then(|d| d.trigger.share_reader()))?;
-    let targets: Vec<_> = entries.iter().map(|e| source.target(config, e)).collect();
-    scanner.set_targets(targets.clone());
-    Ok((scanner, targets))
-}
-
-fn start_mitigation(
-    worker: &Arc<MitigationWorker>,
-    commands: &Arc<CommandQueue>,
-) -> io::Result<MitigationThreads> {
-    let commands = Arc::clone(commands);
-    MitigationThreads::start(worker, move |effect| {
-        commands.send(Command::MitigationDone(Box::new(effect)));
-    })
-}
-
-/// Asks the container runtime, where one is configured.
-fn start_cri(
-    config: &Config,
-    commands: &Arc<CommandQueue>,
-    scanner: &Arc<DiskScanner>,
-) -> Option<CriWorker> {
-    let cri = config.cri.clone()?;
-    let (commands, scanner) = (Arc::clone(commands), Arc::clone(scanner));
-    let disks = RuntimeDisks::new(config);
-    Some(CriWorker::start(cri, move |answer| match answer {
-        Tell::Reclaimed(removed) => {
-            commands.send(Command::Reclaimed(removed));
-        }
-        Tell::Layers { layers, asked } => scanner.set_layers(layers, asked),
-        Tell::Disks(theirs) => disks.compare(theirs),
-    }))
 }
 
 fn start_ensure_dead() -> io::Result<EnsureDead> {

@@ -20,7 +20,7 @@ pub enum KillError {
     /// A file or process refused.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// Processes are left after the time was over: in uninterruptible sleep, or in a v1 group that could not be thawed.
+    /// Processes are left after the time was over: in uninterruptible sleep, or in a v1 cgroup that could not be thawed.
     #[error("{path}: processes are still there after {after:?}", path = .path.display())]
     Survivors {
         /// The pod's cgroup.
@@ -30,7 +30,7 @@ pub enum KillError {
     },
 }
 
-/// Kills until nothing is left in the cgroup and below, groups that appear meanwhile included; helps the kernel to
+/// Kills until nothing is left in the cgroup and below, cgroups that appear meanwhile included; helps the kernel to
 /// free the memory (`process_mrelease`, 5.15+). For threads that may take their time.
 pub fn kill_until_empty(path: &Path, timeout: Duration) -> Result<(), KillError> {
     let start = Instant::now();
@@ -46,9 +46,9 @@ pub fn kill_until_empty(path: &Path, timeout: Duration) -> Result<(), KillError>
             Err(e) => return Err(e.into()),
         };
         killer.kill().map_err(PathError::at(path))?;
-        for group in &killer.groups {
-            // A group that vanishes here is empty, which the next round sees.
-            let _ = group.for_each(&mut release_memory);
+        for cgroup in &killer.cgroups {
+            // A cgroup that vanishes here is empty, which the next round sees.
+            let _ = cgroup.for_each(&mut release_memory);
         }
         if killer.is_empty() {
             return Ok(());
@@ -67,7 +67,7 @@ pub fn kill_until_empty(path: &Path, timeout: Duration) -> Result<(), KillError>
 /// A process that a container runtime was about to start at SIGKILL may be there so much later.
 const STARTING: u64 = 100_000_000;
 
-/// Kills once what is left of a pod that got SIGKILL at a moment, in nanoseconds of CLOCK_MONOTONIC: groups that appeared meanwhile
+/// Kills once what is left of a pod that got SIGKILL at a moment, in nanoseconds of CLOCK_MONOTONIC: cgroups that appeared meanwhile
 /// included, but not a container that was started anew. True when nothing is left. For threads that may take their time.
 ///
 /// # Errors
@@ -86,9 +86,9 @@ pub fn kill_left(path: &Path, signalled: u64) -> Result<bool, PathError> {
     killer
         .kill_older_than(moment)
         .map_err(PathError::at(path))?;
-    for group in &killer.groups {
-        // A group that vanishes here is empty. A process that is not dying keeps its memory.
-        let _ = group.for_each(&mut release_memory);
+    for cgroup in &killer.cgroups {
+        // A cgroup that vanishes here is empty. A process that is not dying keeps its memory.
+        let _ = cgroup.for_each(&mut release_memory);
     }
     if !killer.holds_older_than(moment) {
         return Ok(true);
@@ -132,7 +132,7 @@ fn is_lacking(error: &std::io::Error) -> bool {
     )
 }
 
-/// Thaws the groups of a pod in v1's freezer, where a frozen task does not act on SIGKILL. A container runtime or the kubelet's
+/// Thaws the cgroups of a pod in v1's freezer, where a frozen task does not act on SIGKILL. A container runtime or the kubelet's
 /// checkpoint (CRIU) may have left them so. v2 kills frozen tasks.
 fn thaw(path: &Path) {
     let Some(freezer) = freezer_of(path) else {

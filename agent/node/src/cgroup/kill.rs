@@ -1,10 +1,10 @@
 //! Kills whole pods: every process of a cgroup and of all below it.
 //!
 //! v2 with `cgroup.kill` (5.14+) does that in one write, forks included. Elsewhere every process gets SIGKILL by a pidfd
-//! ([`super::members`]), again and again until the groups are empty: a fork that was under way when its parent was
+//! ([`super::members`]), again and again until the cgroups are empty: a fork that was under way when its parent was
 //! signalled shows up in the next round, and a task with a fatal signal pending cannot fork (`copy_process` in the kernel).
 //!
-//! v1's list of a group is fresh only when the file was just opened (`group.rs`): a held file serves for the first
+//! v1's list of a cgroup is fresh only when the file was just opened (`open_cgroup.rs`): a held file serves for the first
 //! list, every later one opens the file anew, relative to a held directory.
 //!
 //! v2's `cgroup.procs` leaves out a process that has begun to exit, and on recent kernels (seen on 7.2) such a process
@@ -19,7 +19,7 @@ use std::{
 
 use evictd_sys::fs::{PathError, is_gone};
 
-use super::group::Group;
+use super::open_cgroup::OpenCgroup;
 use crate::{
     cgroup::{memory::Version, tree::descendants},
     kernfile::open_primed,
@@ -33,9 +33,9 @@ pub use super::members::KillResult;
 pub struct CgroupKiller {
     path: PathBuf,
     kill: Option<File>,
-    /// v2's `cgroup.events` of the topmost group, which speaks for those below as well.
+    /// v2's `cgroup.events` of the topmost cgroup, which speaks for those below as well.
     events: Option<File>,
-    pub(super) groups: Vec<Group>,
+    pub(super) cgroups: Vec<OpenCgroup>,
 }
 
 impl CgroupKiller {
@@ -60,15 +60,15 @@ impl CgroupKiller {
             Some(_) => Version::V2,
             None => Version::V1,
         };
-        let mut groups = Vec::new();
+        let mut cgroups = Vec::new();
         for dir in descendants(path)? {
-            match Group::open(&dir, version) {
-                Ok(group) => {
+            match OpenCgroup::open(&dir, version) {
+                Ok(cgroup) => {
                     if kill.is_none() && version == Version::V2 {
                         // Takes the buffer for the text, as `open_primed` does; to the end, where the kernel lets go of the tasks.
-                        let _ = group.for_each(&mut |_| ());
+                        let _ = cgroup.for_each(&mut |_| ());
                     }
-                    groups.push(group);
+                    cgroups.push(cgroup);
                 }
                 Err(e) if is_gone(&e.source) && dir != path => {}
                 Err(e) => return Err(e),
@@ -78,7 +78,7 @@ impl CgroupKiller {
             path: path.to_owned(),
             kill,
             events,
-            groups,
+            cgroups,
         })
     }
 
@@ -90,10 +90,10 @@ impl CgroupKiller {
     /// Sends SIGKILL once to all that is there. Does not allocate.
     ///
     /// # Errors
-    /// The first refusal, where no process was signalled. A group that is gone is an empty one.
+    /// The first refusal, where no process was signalled. A cgroup that is gone is an empty one.
     pub fn kill(&self) -> io::Result<KillResult> {
         if let Some(mut kill) = self.kill.as_ref() {
-            // The write would succeed for an empty group as well, and an empty group must not pass for a kill.
+            // The write would succeed for an empty cgroup as well, and an empty cgroup must not pass for a kill.
             if self.events.as_ref().is_some_and(is_unpopulated) {
                 return Ok(KillResult::EMPTY);
             }
@@ -108,11 +108,11 @@ impl CgroupKiller {
         }
         let mut round = self.signal(Signal::KILL);
         if round == KillResult::EMPTY
-            && let Some(pod) = self.groups.first()
+            && let Some(pod) = self.cgroups.first()
         {
             // A container may have been started again since: its cgroup is another one.
             let below = pod.signal_tree(Signal::KILL);
-            // Where nothing can be looked at (no descriptor is left), the groups that are held open have the say.
+            // Where nothing can be looked at (no descriptor is left), the cgroups that are held open have the say.
             if !below.empty {
                 round = below;
             }
@@ -125,8 +125,8 @@ impl CgroupKiller {
     /// Sends a signal once to every process that is there, one by one, whatever is refused meanwhile. Does not allocate.
     pub(super) fn signal(&self, signal: Signal) -> KillResult {
         let mut round = KillResult::EMPTY;
-        for group in &self.groups {
-            round.add(group.signal(signal));
+        for cgroup in &self.cgroups {
+            round.add(cgroup.signal(signal));
         }
         round
     }
@@ -135,10 +135,10 @@ impl CgroupKiller {
     pub fn is_empty(&self) -> bool {
         match &self.events {
             Some(events) => is_unpopulated(events),
-            // As for `kill`: first the groups that are held open, then those that were made since.
+            // As for `kill`: first the cgroups that are held open, then those that were made since.
             None => {
-                self.groups.iter().all(Group::is_empty)
-                    && self.groups.first().is_none_or(Group::is_tree_empty)
+                self.cgroups.iter().all(OpenCgroup::is_empty)
+                    && self.cgroups.first().is_none_or(OpenCgroup::is_tree_empty)
             }
         }
     }
@@ -150,32 +150,32 @@ impl CgroupKiller {
             return false;
         }
         // One that has begun to exit is in no list.
-        self.groups.first().is_none_or(|pod| {
+        self.cgroups.first().is_none_or(|pod| {
             let (age, read) = Age::of(moment, |each| pod.for_each_in_tree(each));
             age != Age::Younger || read.is_err()
         })
     }
 
-    /// As [`Self::kill`], but spares groups in which all processes were started after a moment. For threads that may take their time.
+    /// As [`Self::kill`], but spares cgroups in which all processes were started after a moment. For threads that may take their time.
     pub(super) fn kill_older_than(&self, moment: u64) -> io::Result<()> {
-        // A group that vanishes here is empty.
-        let is_younger = |group: &&Group| {
-            let (age, _) = Age::of(moment, |each| group.for_each(each));
+        // A cgroup that vanishes here is empty.
+        let is_younger = |cgroup: &&OpenCgroup| {
+            let (age, _) = Age::of(moment, |each| cgroup.for_each(each));
             age == Age::Younger
         };
-        let (spared, killed): (Vec<_>, Vec<_>) = self.groups.iter().partition(is_younger);
+        let (spared, killed): (Vec<_>, Vec<_>) = self.cgroups.iter().partition(is_younger);
         if spared.is_empty() {
             return self.kill().map(drop);
         }
         let mut round = KillResult::EMPTY;
-        for group in killed {
-            round.add(group.signal(Signal::KILL));
+        for cgroup in killed {
+            round.add(cgroup.signal(Signal::KILL));
         }
         round.or_refusal().map(drop)
     }
 }
 
-/// When the processes of a group were started, compared with a moment.
+/// When the processes of a cgroup were started, compared with a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Age {
     Empty,
@@ -231,9 +231,9 @@ mod tests {
         let killer = CgroupKiller::open(pod).unwrap();
         assert_eq!(killer.kill().unwrap(), KillResult::EMPTY);
         let mut member = Command::new("sleep").arg("600").spawn().unwrap();
-        // Of two groups that came later, on both sides of the one with the process, the list is a directory.
-        for group in ["a", "c"] {
-            fs::create_dir_all(pod.join(group).join("cgroup.procs")).unwrap();
+        // Of two cgroups that came later, on both sides of the one with the process, the list is a directory.
+        for cgroup in ["a", "c"] {
+            fs::create_dir_all(pod.join(cgroup).join("cgroup.procs")).unwrap();
         }
         fs::create_dir(pod.join("b")).unwrap();
         fs::write(pod.join("b/cgroup.procs"), format!("{}\n", member.id())).unwrap();

@@ -1,6 +1,6 @@
 //! Signals the processes of a cgroup and no other process.
 //!
-//! A list of PIDs is old when it is read: a process may have left the group since, or have ended, and its PID may be another
+//! A list of PIDs is old when it is read: a process may have left the cgroup since, or have ended, and its PID may be another
 //! process's. So each listed process is opened by a pidfd, the list is made anew, and what it still names is signalled by
 //! its pidfd. A PID that was given away before the pidfd was opened is that of a process outside, which the new list does
 //! not name. With one that was given away afterwards the pidfd still means the process that has ended.
@@ -42,14 +42,14 @@ impl KillResult {
         refused: None,
     };
 
-    /// Adds what was done in another group.
+    /// Adds what was done in another cgroup.
     pub(super) fn add(&mut self, other: Self) {
         self.processes += other.processes;
         self.empty &= other.empty;
         self.refused = self.refused.or(other.refused);
     }
 
-    /// Takes note of an error, unless it says that a group or a process is gone.
+    /// Takes note of an error, unless it says that a cgroup or a process is gone.
     pub(super) fn note(&mut self, error: &io::Error) {
         if !is_gone(error) {
             self.refused.get_or_insert(errno(error));
@@ -67,7 +67,7 @@ impl KillResult {
 }
 
 /// Sends a signal once to every process that a list names, whatever is refused meanwhile. Those that begin while this runs may
-/// be missed. A group that is gone is an empty one.
+/// be missed. A cgroup that is gone is an empty one.
 pub fn signal_members(signal: Signal, list: &List<'_>) -> KillResult {
     let mut sent = Sent::new(signal);
     let mut batch = Batch::new();

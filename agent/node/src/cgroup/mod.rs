@@ -1,12 +1,12 @@
 //! cgroupfs: what a cgroup uses, which processes are in it, and their end.
 
 pub mod end;
-pub mod group;
 pub mod hierarchy;
 pub mod kill;
 pub mod limited;
 pub mod members;
 pub mod memory;
+pub mod open_cgroup;
 pub mod pids;
 pub mod protection;
 pub mod realtime;

@@ -48,13 +48,13 @@ pub fn set_sched_fifo(priority: i32) -> io::Result<()> {
             "{refused}: CAP_SYS_NICE is missing"
         )));
     }
-    let Some(group) = CpuGroup::without_budget() else {
+    let Some(cgroup) = CpuCgroup::without_budget() else {
         return Err(refused);
     };
-    group
+    cgroup
         .leave()
-        .map_err(|left| group.explain(&refused, &left))?;
-    rt::set_sched_fifo(priority).inspect_err(|_| group.come_back())
+        .map_err(|left| cgroup.explain(&refused, &left))?;
+    rt::set_sched_fifo(priority).inspect_err(|_| cgroup.come_back())
 }
 
 /// Tries SCHED_FIFO on a thread of its own.
@@ -80,18 +80,18 @@ pub fn join_root_memcg(cgroup: &Path) -> io::Result<()> {
 
 /// The cgroup of the calling thread in the cpu hierarchy.
 #[derive(Debug, PartialEq, Eq)]
-struct CpuGroup {
+struct CpuCgroup {
     dir: PathBuf,
     /// The top of the hierarchy, which always has a budget; `None` where it is not mounted.
     root: Option<PathBuf>,
 }
 
-impl CpuGroup {
+impl CpuCgroup {
     /// The calling thread's, if it has no budget there.
     fn without_budget() -> Option<Self> {
-        let groups = read_lossy("/proc/thread-self/cgroup").ok()?;
+        let cgroups = read_lossy("/proc/thread-self/cgroup").ok()?;
         let mounts = read_lossy(MOUNTINFO).ok()?;
-        let all = candidates(&groups, &mounts);
+        let all = candidates(&cgroups, &mounts);
         let budget = |dir: &Path| fs::read_to_string(dir.join(BUDGET)).ok();
         let dir = all.into_iter().find(|dir| budget(dir).is_some())?;
         let has_none = budget(&dir).is_some_and(|text| text.trim() == "0");
@@ -137,21 +137,21 @@ fn has_cap_sys_nice() -> Option<bool> {
 
 /// Where a thread's cgroup of v1's cpu hierarchy may be seen, by `/proc/thread-self/cgroup` and `/proc/self/mountinfo`. Mounts of
 /// the whole hierarchy come first: a container has one of its own part below.
-fn candidates(groups: &str, mountinfo: &str) -> Vec<PathBuf> {
+fn candidates(cgroups: &str, mountinfo: &str) -> Vec<PathBuf> {
     let has_cpu = |list: &str| list.split(',').any(|word| word == "cpu");
-    let group = groups.lines().find_map(|line| {
+    let cgroup = cgroups.lines().find_map(|line| {
         // 4:cpu,cpuacct:/kubepods
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
         has_cpu(controllers).then_some(path)
     });
-    let Some(group) = group else {
+    let Some(cgroup) = cgroup else {
         return Vec::new();
     };
     let cpu =
         Mount::all(mountinfo).filter(|m| m.superblock.kind == "cgroup" && has_cpu(&m.options));
     let found = cpu.filter_map(|mount| {
-        let below = Path::new(group).strip_prefix(&mount.root).ok()?;
+        let below = Path::new(cgroup).strip_prefix(&mount.root).ok()?;
         // Without a slash at the end where nothing is below.
         let dir = mount.point.components().chain(below.components());
         Some((mount.root != Path::new("/"), dir.collect()))
@@ -174,14 +174,14 @@ mod tests {
 
     #[test]
     fn the_cgroup_of_the_cpu_hierarchy_is_found() {
-        let found = |groups| candidates(groups, MOUNTS);
-        let groups = "9:cpuset:/x\n4:cpu,cpuacct:/kubepods/a/b\n0::/\n";
+        let found = |cgroups| candidates(cgroups, MOUNTS);
+        let cgroups = "9:cpuset:/x\n4:cpu,cpuacct:/kubepods/a/b\n0::/\n";
         let [whole, part] = [
             "/sys/fs/cgroup/cpu,cpuacct/kubepods/a/b",
             "/sys/fs/cgroup/own/b",
         ]
         .map(PathBuf::from);
-        assert_eq!(found(groups), [whole, part]);
+        assert_eq!(found(cgroups), [whole, part]);
         assert_eq!(
             found("4:cpu,cpuacct:/\n"),
             [PathBuf::from("/sys/fs/cgroup/cpu,cpuacct")]

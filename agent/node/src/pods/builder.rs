@@ -9,12 +9,12 @@ use std::{
 
 use evictd_engine::{Pod, model::settings::Mode};
 
-use super::table::{Entry, PodTable};
+use super::table::{PodEntry, PodTable};
 use crate::{
     cgroup::tree::descendant_ids,
     pods::{
         cgroup_name,
-        discovery::{PodGroup, guess, pods_below},
+        discovery::{PodCgroup, guess, pods_below},
         opener::{Opener, Unopened},
     },
     proc::machine::memory_total,
@@ -33,7 +33,7 @@ pub struct PodTableBuilder {
 struct OpenPod {
     /// The ids of the pod's cgroup and of all below it.
     ids: Vec<u64>,
-    entry: Arc<Entry>,
+    entry: Arc<PodEntry>,
     /// Since when the pod is held, whatever has changed below it.
     since: Instant,
 }
@@ -105,18 +105,18 @@ impl PodTableBuilder {
     pub fn refresh(&mut self, known: impl Fn(&str, Option<&Pod>) -> PodUpdate) -> Refresh {
         let mut before = std::mem::take(&mut self.held);
         let mut visited = Visited::default();
-        let groups = pods_below(&self.root);
-        for group in groups.found {
-            let held = before.remove(&group.path);
-            let ids = descendant_ids(&group.path);
-            visited.add(self.visit(group, (ids, held), &known));
+        let cgroups = pods_below(&self.root);
+        for cgroup in cgroups.found {
+            let held = before.remove(&cgroup.path);
+            let ids = descendant_ids(&cgroup.path);
+            visited.add(self.visit(cgroup, (ids, held), &known));
         }
-        if groups.unlisted.is_some() {
+        if cgroups.unlisted.is_some() {
             // Not seen, and there nevertheless.
             let there = |path: &PathBuf, _: &mut OpenPod| path.exists();
             self.held.extend(before.extract_if(.., there));
         }
-        self.opener.note_listing(groups.unlisted.as_ref());
+        self.opener.note_listing(cgroups.unlisted.as_ref());
         // What is left over is gone.
         visited.changed |= !before.is_empty();
         self.opener.retain(Path::exists);
@@ -147,8 +147,8 @@ impl PodTableBuilder {
             match cgroup_name::parse(&path) {
                 // One that is there and cannot be listed is opened anew, which fails, and stays as it is.
                 Some(name) if path.exists() && path.starts_with(&self.root) => {
-                    let group = PodGroup { name, path };
-                    visited.add(self.visit(group, (ids, held), &known));
+                    let cgroup = PodCgroup { name, path };
+                    visited.add(self.visit(cgroup, (ids, held), &known));
                 }
                 // Gone, or no pod of this scope.
                 _ => visited.changed |= held.is_some(),
@@ -180,13 +180,13 @@ impl PodTableBuilder {
     /// Brings one pod up to date that is there.
     fn visit(
         &mut self,
-        group: PodGroup,
+        cgroup: PodCgroup,
         (ids, held): (Vec<u64>, Option<OpenPod>),
         known: impl Fn(&str, Option<&Pod>) -> PodUpdate,
     ) -> Visited {
         let mut visited = Visited::default();
         let before = held.as_ref().map(|held| &held.entry.pod);
-        let (pod, is_same) = match known(&group.name.uid, before) {
+        let (pod, is_same) = match known(&cgroup.name.uid, before) {
             PodUpdate::New(pod) => (Some(*pod), false),
             PodUpdate::Same => (before.cloned(), true),
             // What was known of a UID once stays true although no source names it any more.
@@ -197,17 +197,17 @@ impl PodTableBuilder {
         };
         match held {
             Some(held) if is_same && held.ids == ids => {
-                self.held.insert(group.path, held);
+                self.held.insert(cgroup.path, held);
             }
-            held => match self.open(&group, pod, ids) {
+            held => match self.open(&cgroup, pod, ids) {
                 Some(mut new) => {
                     visited.changed = true;
                     new.since = held.map_or(new.since, |held| held.since);
-                    self.held.insert(group.path, new);
+                    self.held.insert(cgroup.path, new);
                 }
                 // What is open of it still serves; the next look tries again.
-                None if self.opener.has_failed(&group.path) => {
-                    self.held.extend(held.map(|held| (group.path, held)));
+                None if self.opener.has_failed(&cgroup.path) => {
+                    self.held.extend(held.map(|held| (cgroup.path, held)));
                 }
                 None => visited.changed = held.is_some(),
             },
@@ -223,13 +223,13 @@ impl PodTableBuilder {
         }
     }
 
-    fn open(&mut self, group: &PodGroup, pod: Option<Pod>, ids: Vec<u64>) -> Option<OpenPod> {
+    fn open(&mut self, cgroup: &PodCgroup, pod: Option<Pod>, ids: Vec<u64>) -> Option<OpenPod> {
         let pod = pod.unwrap_or_else(|| {
             // Without procfs there are no scores to compute requests from. It may change: memory can be plugged in.
             let memory_total = memory_total(Path::new("/proc")).unwrap_or(0);
-            guess(group, memory_total)
+            guess(cgroup, memory_total)
         });
-        let entry = self.opener.open(pod, &group.path, self.mode)?;
+        let entry = self.opener.open(pod, &cgroup.path, self.mode)?;
         Some(OpenPod {
             ids,
             entry,
@@ -320,7 +320,7 @@ mod tests {
         let touched = |n: usize| BTreeSet::from([pods[n].clone()]);
         assert!(joined.follow(&touched(0), told).table.is_none());
         let second = all(&joined.follow(&touched(1), told).table.unwrap());
-        let kept = |one: &[Arc<Entry>], other: &[Arc<Entry>]| -> Vec<bool> {
+        let kept = |one: &[Arc<PodEntry>], other: &[Arc<PodEntry>]| -> Vec<bool> {
             let pairs = one.iter().zip(other);
             pairs.map(|(one, other)| Arc::ptr_eq(one, other)).collect()
         };

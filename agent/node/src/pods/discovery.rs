@@ -1,7 +1,7 @@
 //! Pods as the cgroup tree shows them: which there are, where they lie, and what the tree tells of a pod that no other source names.
 //!
 //! The kubelet writes much of a pod's specification into its cgroups and processes: UID and QoS class into the name, the
-//! memory limit into the group, and a number made of the memory request into `oom_score_adj` of every process
+//! memory limit into the cgroup, and a number made of the memory request into `oom_score_adj` of every process
 //! (`GetContainerOOMScoreAdjust`). That is enough to go on with when the API server does not answer.
 
 use std::{
@@ -37,7 +37,7 @@ const ROOT_DEPTH: usize = 3;
 
 /// A pod's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodGroup {
+pub struct PodCgroup {
     /// What its name says.
     pub name: PodPath,
     /// Its directory.
@@ -46,18 +46,18 @@ pub struct PodGroup {
 
 /// The pods' cgroups below a directory.
 #[derive(Debug, Default)]
-pub struct Groups {
+pub struct PodCgroups {
     /// Those that were found.
-    pub found: Vec<PodGroup>,
+    pub found: Vec<PodCgroup>,
     /// A directory that is there and could not be listed: there may be more.
     pub unlisted: Option<PathError>,
 }
 
 /// All pods' cgroups below a directory, whichever driver made them. What vanishes meanwhile is left out.
-pub fn pods_below(root: &Path) -> Groups {
-    let mut groups = Groups::default();
-    collect(root, DEPTH, &mut groups);
-    groups
+pub fn pods_below(root: &Path) -> PodCgroups {
+    let mut cgroups = PodCgroups::default();
+    collect(root, DEPTH, &mut cgroups);
+    cgroups
 }
 
 /// The cgroup of all pods below a directory, whichever driver made it; the one that lies highest. A kubelet that was given another
@@ -94,12 +94,12 @@ pub fn pods_root(root: &Path) -> Option<PathBuf> {
     None
 }
 
-fn collect(dir: &Path, depth: usize, groups: &mut Groups) {
+fn collect(dir: &Path, depth: usize, cgroups: &mut PodCgroups) {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) => {
             if !is_gone(&error) {
-                groups.unlisted = Some(PathError::at(dir)(error));
+                cgroups.unlisted = Some(PathError::at(dir)(error));
             }
             return;
         }
@@ -111,9 +111,9 @@ fn collect(dir: &Path, depth: usize, groups: &mut Groups) {
         let path = entry.path();
         match cgroup_name::parse(&path) {
             Some(name) if name.container.is_none() => {
-                groups.found.push(PodGroup { name, path });
+                cgroups.found.push(PodCgroup { name, path });
             }
-            _ if depth > 0 && may_hold_pods(&path) => collect(&path, depth - 1, groups),
+            _ if depth > 0 && may_hold_pods(&path) => collect(&path, depth - 1, cgroups),
             _ => {}
         }
     }
@@ -134,24 +134,24 @@ fn may_hold_pods(dir: &Path) -> bool {
 ///
 /// Among pods of which none is known one of a high priority may thus go too early: better than to let the OOM killer
 /// choose, which knows even less.
-pub fn guess(group: &PodGroup, memory_total: u64) -> Pod {
-    let scores = scores(&group.path);
-    let limit = MemoryCgroup::open(&group.path).and_then(|c| c.limit());
+pub fn guess(cgroup: &PodCgroup, memory_total: u64) -> Pod {
+    let scores = scores(&cgroup.path);
+    let limit = MemoryCgroup::open(&cgroup.path).and_then(|c| c.limit());
     let limit = limit.ok().flatten();
-    let is_guaranteed = group.name.qos == QosClass::Guaranteed;
+    let is_guaranteed = cgroup.name.qos == QosClass::Guaranteed;
     let is_critical_score = |score: &i64| [GUARANTEED_SCORE, KUBE_PROXY_SCORE].contains(score);
     let is_node_critical = !is_guaranteed && scores.iter().any(is_critical_score);
-    let memory_request = match group.name.qos {
+    let memory_request = match cgroup.name.qos {
         // Its request is its limit.
         QosClass::Guaranteed => limit.unwrap_or(0),
         QosClass::BestEffort => 0,
         QosClass::Burstable => scores.iter().map(|s| request_of(*s, memory_total)).sum(),
     };
     Pod {
-        uid: group.name.uid.clone(),
+        uid: cgroup.name.uid.clone(),
         // No namespace: the API server will tell when it is back.
-        name: format!("pod{}", group.name.uid),
-        qos: group.name.qos,
+        name: format!("pod{}", cgroup.name.uid),
+        qos: cgroup.name.qos,
         priority: if is_node_critical {
             SYSTEM_NODE_CRITICAL_PRIORITY
         } else {
@@ -159,7 +159,7 @@ pub fn guess(group: &PodGroup, memory_total: u64) -> Pod {
         },
         priority_unknown: !is_node_critical,
         memory_request,
-        is_static: is_static(&group.name.uid),
+        is_static: is_static(&cgroup.name.uid),
         ..Pod::default()
     }
 }
@@ -188,8 +188,8 @@ fn scores(pod: &Path) -> Vec<i64> {
         score.trim().parse().ok()
     };
     let first_below = |container: PathBuf| {
-        let groups = descendants(&container).unwrap_or_default();
-        groups.into_iter().find_map(score_of)
+        let cgroups = descendants(&container).unwrap_or_default();
+        cgroups.into_iter().find_map(score_of)
     };
     let own = score_of(pod.to_owned());
     subdirectories(pod)
@@ -220,9 +220,9 @@ mod tests {
         ] {
             fs::create_dir_all(dir.path().join(path)).unwrap();
         }
-        let groups = pods_below(dir.path());
-        assert!(groups.unlisted.is_none());
-        let mut found: Vec<_> = (groups.found)
+        let cgroups = pods_below(dir.path());
+        assert!(cgroups.unlisted.is_none());
+        let mut found: Vec<_> = (cgroups.found)
             .into_iter()
             .map(|g| (g.name.uid, g.name.qos))
             .collect();
@@ -286,7 +286,7 @@ mod tests {
     // R12, R42
     #[test]
     fn a_static_pod_is_known_by_its_uid_and_protected() {
-        let group = |uid: &str| PodGroup {
+        let cgroup = |uid: &str| PodCgroup {
             name: PodPath {
                 uid: uid.into(),
                 qos: QosClass::BestEffort,
@@ -294,9 +294,9 @@ mod tests {
             },
             path: "/nowhere".into(),
         };
-        let of_a_static_pod = guess(&group("d4ae8de11a3b28dc31b9c89edbd7f90a"), 1 << 30);
+        let of_a_static_pod = guess(&cgroup("d4ae8de11a3b28dc31b9c89edbd7f90a"), 1 << 30);
         assert!(of_a_static_pod.is_protected(Mode::Evictd));
-        let pod = guess(&group(UID), 1 << 30);
+        let pod = guess(&cgroup(UID), 1 << 30);
         assert!(!pod.is_critical());
         assert!(pod.priority_unknown && !pod.is_protected(Mode::Evictd));
         assert_eq!((pod.priority, pod.memory_request), (0, 0));
@@ -313,12 +313,12 @@ mod tests {
         assert_eq!(request_of(0, 1000), 0);
     }
 
-    /// systemd in a container makes groups of its own, and puts every process into them.
+    /// systemd in a container makes cgroups of its own, and puts every process into them.
     #[test]
     fn a_container_has_one_score_whatever_is_below_it() {
         let dir = tempfile::tempdir().unwrap();
         let pid = std::process::id().to_string();
-        for (group, processes) in [
+        for (cgroup, processes) in [
             ("", ""),
             ("c1", ""),
             ("c1/init.scope", &pid),
@@ -327,9 +327,9 @@ mod tests {
             ("c2", &pid),
             ("sandbox", ""),
         ] {
-            let group = dir.path().join(group);
-            fs::create_dir_all(&group).unwrap();
-            fs::write(group.join("cgroup.procs"), processes).unwrap();
+            let cgroup = dir.path().join(cgroup);
+            fs::create_dir_all(&cgroup).unwrap();
+            fs::write(cgroup.join("cgroup.procs"), processes).unwrap();
         }
         assert_eq!(scores(dir.path()).len(), 2);
     }

@@ -25,9 +25,9 @@ use crate::{
     proc::pidfd::Signal,
 };
 
-/// One cgroup of a pod.
+/// One cgroup of a pod, held open.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct OpenCgroup {
     dir: File,
     procs: Procs,
 }
@@ -42,7 +42,7 @@ enum Procs {
     Once { held: Slot, is_read: AtomicBool },
 }
 
-impl Group {
+impl OpenCgroup {
     pub(super) fn open(dir: &Path, version: Version) -> Result<Self, PathError> {
         let procs = dir.join("cgroup.procs");
         let file = File::open(&procs).map_err(PathError::at(&procs))?;
@@ -62,11 +62,11 @@ impl Group {
         })
     }
 
-    /// Calls `each` for every process that is in the group now. Does not allocate.
+    /// Calls `each` for every process that is in the cgroup now. Does not allocate.
     pub(super) fn for_each(&self, each: &mut dyn FnMut(i32)) -> io::Result<()> {
         match &self.procs {
             Procs::Again(file) => match for_each_pid(file, each) {
-                // A threaded group: its processes are listed in its domain.
+                // A threaded cgroup: its processes are listed in its domain.
                 Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
                 read => read,
             },
@@ -105,16 +105,16 @@ impl Group {
         }
     }
 
-    /// Sends a signal once to every process in the group. Does not allocate.
+    /// Sends a signal once to every process in the cgroup. Does not allocate.
     pub(super) fn signal(&self, signal: Signal) -> KillResult {
         signal_members(signal, &|each| self.for_each(each))
     }
 
-    /// The same in the groups that are below it now as well, whether they were there when it was opened or not.
+    /// The same in the cgroups that are below it now as well, whether they were there when it was opened or not.
     pub(super) fn signal_tree(&self, signal: Signal) -> KillResult {
         let mut round = KillResult::EMPTY;
-        let walked = walk(self.dir.as_fd(), DEEPEST, &mut |group| {
-            round.add(signal_members(signal, &|each| list(group, each)));
+        let walked = walk(self.dir.as_fd(), DEEPEST, &mut |cgroup| {
+            round.add(signal_members(signal, &|each| list(cgroup, each)));
         });
         if let Err(e) = walked {
             round.note(&e);
@@ -122,14 +122,14 @@ impl Group {
         round
     }
 
-    /// Calls `each` for every process that is in the group now, and in those that are below it now. Does not allocate.
+    /// Calls `each` for every process that is in the cgroup now, and in those that are below it now. Does not allocate.
     ///
     /// # Errors
-    /// The first refusal, after all else was read. A group that is gone is an empty one.
+    /// The first refusal, after all else was read. A cgroup that is gone is an empty one.
     pub(super) fn for_each_in_tree(&self, each: &mut dyn FnMut(i32)) -> io::Result<()> {
         let mut refused = None;
-        let walked = walk(self.dir.as_fd(), DEEPEST, &mut |group| {
-            if let Err(e) = list(group, each)
+        let walked = walk(self.dir.as_fd(), DEEPEST, &mut |cgroup| {
+            if let Err(e) = list(cgroup, each)
                 && !is_gone(&e)
             {
                 refused.get_or_insert(e);
@@ -146,10 +146,10 @@ impl Group {
         }
     }
 
-    /// Whether no process is found in the group and in those that are below it now. What cannot be looked at counts as empty.
+    /// Whether no process is found in the cgroup and in those that are below it now. What cannot be looked at counts as empty.
     pub(super) fn is_tree_empty(&self) -> bool {
         let mut empty = true;
-        // The caller has read the groups that it knows.
+        // The caller has read the cgroups that it knows.
         let _ = self.for_each_in_tree(&mut |_| empty = false);
         empty
     }
@@ -158,35 +158,35 @@ impl Group {
 /// Groups within each other that are looked through: a container runtime makes one or two, systemd in a container some more.
 const DEEPEST: usize = 8;
 
-fn open_procs(group: BorrowedFd<'_>) -> io::Result<File> {
-    let procs = openat(group, c"cgroup.procs", OFlags::CLOEXEC, Mode::empty())?;
+fn open_procs(cgroup: BorrowedFd<'_>) -> io::Result<File> {
+    let procs = openat(cgroup, c"cgroup.procs", OFlags::CLOEXEC, Mode::empty())?;
     Ok(procs.into())
 }
 
-/// Calls `each` for every process that is in a group now.
-fn list(group: BorrowedFd<'_>, each: &mut dyn FnMut(i32)) -> io::Result<()> {
-    match for_each_pid(&open_procs(group)?, each) {
-        // A threaded group.
+/// Calls `each` for every process that is in a cgroup now.
+fn list(cgroup: BorrowedFd<'_>, each: &mut dyn FnMut(i32)) -> io::Result<()> {
+    match for_each_pid(&open_procs(cgroup)?, each) {
+        // A threaded cgroup.
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
         read => read,
     }
 }
 
-/// Calls `visit` for a group and those that are below it now. Does not allocate.
+/// Calls `visit` for a cgroup and those that are below it now. Does not allocate.
 ///
 /// # Errors
-/// The first refusal, after all that can be reached was visited. A group that is gone is none.
+/// The first refusal, after all that can be reached was visited. A cgroup that is gone is none.
 fn walk(
-    group: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
     depth: usize,
     visit: &mut dyn FnMut(BorrowedFd<'_>),
 ) -> io::Result<()> {
-    visit(group);
+    visit(cgroup);
     if depth == 0 {
         return Ok(());
     }
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let list = match openat(group, c".", flags, Mode::empty()) {
+    let list = match openat(cgroup, c".", flags, Mode::empty()) {
         Err(e) if is_gone(&e.into()) => return Ok(()),
         list => list?,
     };
@@ -210,7 +210,7 @@ fn walk(
         if entry.file_type() != FileType::Directory || name == c"." || name == c".." {
             continue;
         }
-        let walked = match openat(group, name, flags | OFlags::PATH, Mode::empty()) {
+        let walked = match openat(cgroup, name, flags | OFlags::PATH, Mode::empty()) {
             Ok(below) => walk(below.as_fd(), depth - 1, visit),
             Err(e) => Err(e.into()),
         };

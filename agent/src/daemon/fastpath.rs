@@ -1,0 +1,94 @@
+//! The fast path while it runs, with the ways to it and from it.
+
+use std::sync::Arc;
+
+use evictd_config::Config;
+use evictd_engine::{limiter::EvictionLimiter, model::settings::Mode};
+use evictd_fastpath::{Control, EventQueue, FastPath, Setup};
+use evictd_node::{memory_scope::Scope, pods::table::PodTable, trigger::memory::TriggerSet};
+use evictd_store::restore::Restored;
+
+use super::{RunError, guard, restore};
+
+/// The running fast path.
+pub(super) struct RunningFastPath {
+    /// Until the agent ends.
+    thread: Option<FastPath>,
+    pub control: Arc<Control>,
+    pub events: Arc<EventQueue>,
+    /// It has real-time priority.
+    pub is_realtime: bool,
+}
+
+/// What it begins with.
+pub(super) struct Beginning<'a> {
+    pub scopes: Vec<Scope>,
+    pub trigger: Box<dyn TriggerSet>,
+    pub table: Box<PodTable>,
+    pub restored: &'a Restored,
+    pub limiter: &'a Arc<EvictionLimiter>,
+}
+
+impl RunningFastPath {
+    /// Pins the hook, where that is wanted, and starts the thread; what was refused is logged.
+    ///
+    /// # Errors
+    /// The system has no thread or no descriptor to give.
+    pub fn start(config: &Config, beginning: Beginning<'_>) -> Result<Self, RunError> {
+        let Beginning {
+            scopes,
+            mut trigger,
+            table,
+            restored,
+            limiter,
+        } = beginning;
+        let (control, events) = (Control::new()?, EventQueue::new()?);
+        let mut pins = guard::pin(config, &mut *trigger);
+        let is_pinned = pins.as_ref().is_some_and(|pins| pins.is_pinned);
+        pins.as_ref().filter(|_| is_pinned).map(guard::inherit);
+        let (thread, refusals) = FastPath::start(Setup {
+            scopes,
+            trigger,
+            restored: restore::terminating(restored, &table.entries),
+            table,
+            last_eviction: restore::last_eviction(restored),
+            is_pinned,
+            shadow: config.shadow,
+            victims_at_once: match config.mode {
+                Mode::Evictd => usize::MAX,
+                Mode::Kubelet => 1,
+            },
+            strategy: config.ranking_strategy,
+            limiter: Arc::clone(limiter),
+            control: Arc::clone(&control),
+            events: Arc::clone(&events),
+        })?;
+        pins.as_mut().map(guard::replace_earlier);
+        let is_realtime = refusals.fifo.is_none();
+        if let Some(error) = refusals.fifo {
+            tracing::warn!(%error, "no real-time priority");
+        }
+        if let Some(error) = refusals.standby {
+            tracing::warn!(%error, "no standby thread takes over where the fast path is late: needs CAP_PERFMON");
+        }
+        if let Some(error) = refusals.limit {
+            tracing::warn!(%error, "kernel memory of the fast path counts against the agent's own limit: needs the root of the memory hierarchy");
+        }
+        if let Some(error) = refusals.lock {
+            tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
+        }
+        Ok(Self {
+            thread: Some(thread),
+            control,
+            events,
+            is_realtime,
+        })
+    }
+
+    /// Ends the thread; its last events are still to be read.
+    pub fn stop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            thread.stop();
+        }
+    }
+}

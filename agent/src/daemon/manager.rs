@@ -1,0 +1,201 @@
+//! The manager while it runs, with what works for it and the ways to it and from it.
+
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+
+use evictd_config::Config;
+use evictd_cri::{CriWorker, Tell};
+use evictd_engine::{Layout, Signal, history::Recorder, limiter::EvictionLimiter};
+use evictd_fastpath::{Control, KilledBy};
+use evictd_manager::{
+    Command, CommandQueue, DiskScanner, EventQueue, ManagerHandle, MitigationThreads,
+    MitigationWorker, PodSet, ReclaimOptions, ScanTarget, Setup, SharedStatus, SignalSources,
+};
+use evictd_node::pods::table::PodEntry;
+use evictd_store::restore::Restored;
+
+use super::{
+    RunError,
+    pod_source::PodSource,
+    restore,
+    runtime_disks::RuntimeDisks,
+    scan_watch::ScanWatch,
+    sources::{self, DiskRetry},
+};
+
+/// What the fast path acts on.
+const BY_FASTPATH: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
+
+/// The running manager.
+pub(super) struct RunningManager {
+    /// Until the agent ends.
+    handle: Option<ManagerHandle>,
+    pub commands: Arc<CommandQueue>,
+    pub events: Arc<EventQueue>,
+    pub status: Arc<SharedStatus>,
+    /// What it has seen lately.
+    pub seen: Arc<Recorder>,
+    pub scanner: Arc<DiskScanner>,
+    scan_watch: ScanWatch,
+    /// Asks the container runtime, where one is configured.
+    pub cri: Option<CriWorker>,
+    pub mitigation: Arc<MitigationWorker>,
+    pub steps: MitigationThreads,
+    /// How the disks lie.
+    pub layout: Layout,
+    disk_retry: DiskRetry,
+}
+
+/// What it begins with.
+pub(super) struct Beginning<'a> {
+    pub sources: SignalSources,
+    pub disk_retry: DiskRetry,
+    pub source: &'a PodSource,
+    pub entries: &'a [Arc<PodEntry>],
+    pub restored: &'a Restored,
+    pub limiter: &'a Arc<EvictionLimiter>,
+    pub mitigation: Arc<MitigationWorker>,
+    /// The node's memory cgroup, where cgroup v1 has it.
+    pub memory_v1: Option<PathBuf>,
+    /// Of the fast path, which counts what the manager kills.
+    pub control: &'a Arc<Control>,
+}
+
+impl RunningManager {
+    /// Starts the scan of the pods' disk use, the loop, and the threads that take steps for it. Also what the scan looks at.
+    ///
+    /// # Errors
+    /// The system has no thread or no descriptor to give.
+    pub fn start(
+        config: &Config,
+        beginning: Beginning<'_>,
+    ) -> Result<(Self, Vec<ScanTarget>), RunError> {
+        let Beginning {
+            sources,
+            disk_retry,
+            source,
+            entries,
+            restored,
+            limiter,
+            mitigation,
+            memory_v1,
+            control,
+        } = beginning;
+        let layout = sources.layout();
+        let disks = sources.disks.as_ref();
+        let scanner = DiskScanner::start(disks.and_then(|d| d.trigger.share_reader()))?;
+        let targets: Vec<_> = entries.iter().map(|e| source.target(config, e)).collect();
+        scanner.set_targets(targets.clone());
+        let control = Arc::clone(control);
+        let handle = ManagerHandle::start(Setup {
+            settings: sources::settings(config, layout, BY_FASTPATH.to_vec()),
+            sources,
+            scanner: Arc::clone(&scanner),
+            members: PodSet::new(entries),
+            limiter: Arc::clone(limiter),
+            shadow: config.shadow,
+            reclaims: ReclaimOptions {
+                runtime: config.cri.as_ref().map(|cri| cri.reclaim_timeout),
+                kubelet: matches!(source, PodSource::Cluster { .. }),
+            },
+            mitigation: config.mitigation,
+            memory_v1,
+            restored: restore::planner_state(restored, entries),
+            on_kill: Box::new(move |pod, signalled| {
+                control.note_kill(pod, signalled, KilledBy::Manager);
+            }),
+        })?;
+        let commands = Arc::clone(handle.commands());
+        let steps = start_mitigation(&mitigation, &commands)?;
+        let manager = Self {
+            cri: start_cri(config, &commands, &scanner),
+            events: Arc::clone(handle.events()),
+            status: Arc::clone(handle.status()),
+            seen: Arc::clone(handle.recorder()),
+            handle: Some(handle),
+            commands,
+            scanner,
+            scan_watch: ScanWatch::default(),
+            mitigation,
+            steps,
+            layout,
+            disk_retry,
+        };
+        Ok((manager, targets))
+    }
+
+    /// Whether it was not stopped yet.
+    pub fn is_running(&self) -> bool {
+        self.handle.is_some()
+    }
+
+    pub fn send(&self, command: Command) {
+        if self.is_running() && !self.commands.send(command) {
+            tracing::warn!("the manager's command queue is full: a command was dropped");
+        }
+    }
+
+    /// Other settings from now on.
+    pub fn send_settings(&self, config: &Config) {
+        self.send(Command::Settings {
+            settings: Box::new(sources::settings(config, self.layout, BY_FASTPATH.to_vec())),
+            shadow: config.shadow,
+            mitigation: config.mitigation,
+        });
+    }
+
+    /// Logs what the scan and the filesystems cannot do. To be called at each tick.
+    pub fn watch_disks(&mut self) {
+        self.scan_watch.tick(&self.scanner);
+        if self.is_running() {
+            self.scan_watch.see_hung(self.status.get().hung);
+        }
+    }
+
+    /// Disks that can be watched by now. No hook counts their inodes before the next start.
+    pub fn follow_disks(&mut self, config: &Config) {
+        let Some(found) = self.disk_retry.tick(config) else {
+            return;
+        };
+        tracing::info!("disks are watched now");
+        self.layout = found.layout;
+        self.send(Command::Disks(Box::new(found)));
+        self.send_settings(config);
+    }
+
+    /// Ends the loop; its last events are still to be read.
+    pub fn stop(&mut self, patience: Duration) {
+        self.scanner.stop();
+        if let Some(handle) = self.handle.take()
+            && !handle.stop(patience)
+        {
+            tracing::error!("the control loop hangs: the agent ends without it");
+        }
+    }
+}
+
+fn start_mitigation(
+    worker: &Arc<MitigationWorker>,
+    commands: &Arc<CommandQueue>,
+) -> io::Result<MitigationThreads> {
+    let commands = Arc::clone(commands);
+    MitigationThreads::start(worker, move |effect| {
+        commands.send(Command::MitigationDone(Box::new(effect)));
+    })
+}
+
+fn start_cri(
+    config: &Config,
+    commands: &Arc<CommandQueue>,
+    scanner: &Arc<DiskScanner>,
+) -> Option<CriWorker> {
+    let cri = config.cri.clone()?;
+    let (commands, scanner) = (Arc::clone(commands), Arc::clone(scanner));
+    let disks = RuntimeDisks::new(config);
+    Some(CriWorker::start(cri, move |answer| match answer {
+        Tell::Reclaimed(removed) => {
+            commands.send(Command::Reclaimed(removed));
+        }
+        Tell::Layers { layers, asked } => scanner.set_layers(layers, asked),
+        Tell::Disks(theirs) => disks.compare(theirs),
+    }))
+}
