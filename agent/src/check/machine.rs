@@ -5,7 +5,11 @@ use std::{fs, path::Path};
 use evictd_node::{
     bpf::btf::VMLINUX,
     cgroup::realtime::probe_realtime,
-    proc::{machine, numa, psi::Pressure},
+    proc::{
+        machine::{self, Balloon},
+        numa,
+        psi::Pressure,
+    },
 };
 
 use super::{Finding, State};
@@ -154,20 +158,24 @@ fn swap(proc: &Path) -> Finding {
 /// A balloon that stays in `MemTotal`; any other is followed as the capacity.
 fn balloon(proc: &Path, sys: &Path) -> Option<Finding> {
     const TOPIC: &str = "balloon";
-    if !machine::gives_balloon_back(sys) {
-        return None;
-    }
+    let (what, counts_as) = match Balloon::of_machine(sys) {
+        Balloon::None => return None,
+        Balloon::GivenBack => (
+            "deflates before the OOM killer comes",
+            "are room, and no growth",
+        ),
+        Balloon::Taken => ("is one of VMware", "are no growth"),
+    };
     Some(match machine::balloon(proc) {
         Some(bytes) => {
-            let detail = format!(
-                "deflates before the OOM killer comes: the {} MiB that it holds are room, and no growth",
-                bytes >> 20
-            );
+            let detail = format!("{what}: the {} MiB that it holds {counts_as}", bytes >> 20);
             Finding::new(TOPIC, State::Ok, detail)
         }
         None => {
-            let detail = "deflates before the OOM killer comes, and the kernel does not tell what it holds (6.15 and later do): \
-                          what it takes looks like growth, and can cost pods";
+            let detail = format!(
+                "{what}, and the kernel does not tell what it holds (6.15 and later do): what it takes looks like growth, and can \
+                 cost pods"
+            );
             Finding::new(TOPIC, State::Degraded, detail)
         }
     })
@@ -273,6 +281,9 @@ mod tests {
         assert_eq!(told(deflates, "MemTotal: 1 kB\n"), Some(State::Degraded));
         assert_eq!(told((features, "0100\n"), "MemTotal: 1 kB\n"), None);
         assert_eq!(told(("none", ""), "MemTotal: 1 kB\n"), None);
+        let vmware = ("module/vmw_balloon/initstate", "live\n");
+        assert_eq!(told(vmware, "Balloon: 0 kB\n"), Some(State::Ok));
+        assert_eq!(told(vmware, "MemTotal: 1 kB\n"), Some(State::Degraded));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use evictd_engine::{Signal, Threshold, ThresholdValue, model::quantity::Quantity
 use evictd_node::{
     cgroup::memory::{MemoryCgroup, memory_root},
     memory_scope::{MemoryThresholds, Scope, ScopeError},
-    proc::machine::{MemAvailable, memory_total},
+    proc::machine::{Balloon, MemAvailable, memory_total},
 };
 
 use serde_json::{Map, Value};
@@ -74,7 +74,10 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
         return scope.guarded(amount, None);
     }
     match MemAvailable::open(Path::new("/proc")) {
-        Ok(memory) => scope.guarded(amount, Some(memory.with_balloon(Path::new("/sys")))),
+        Ok(memory) => scope.guarded(
+            amount,
+            Some(memory.with_balloon(Balloon::of_machine(Path::new("/sys")))),
+        ),
         Err(error) => {
             tracing::warn!(%error, "no memory guard: what the kernel holds available is not known");
             scope

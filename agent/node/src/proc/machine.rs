@@ -10,17 +10,37 @@ use evictd_sys::{fs::PathError, page::page_size};
 
 use crate::kernfile::{bad_message, for_each_line, malformed, number, open_primed, pread};
 
-/// More than the first lines of meminfo: MemTotal, MemFree, MemAvailable.
-const MEMINFO_HEAD: usize = 256;
-
 /// The kernel's own estimate of what can still be allocated without swapping, held open: `MemAvailable` of meminfo
 /// (`si_mem_available`). Slab, page tables, huge pages and the watermarks' reserves are not in it, all of which the
 /// kubelet's count of a v2 node takes for available.
 #[derive(Debug)]
 pub struct MemAvailable {
     meminfo: File,
-    /// What a balloon holds is there until the OOM killer comes: [`gives_balloon_back`].
-    with_balloon: bool,
+    balloon: Balloon,
+}
+
+/// Where the pages of a balloon are counted, beside their own line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Balloon {
+    /// There is none, or `MemTotal` falls by what it takes.
+    None,
+    /// In `MemTotal`, and it deflates before the OOM killer comes: one of virtio with `DEFLATE_ON_OOM`.
+    GivenBack,
+    /// In `MemTotal`, and the host has them: one of VMware, which does not adjust the count of managed pages.
+    Taken,
+}
+
+impl Balloon {
+    /// The machine's, below a sysfs mount.
+    pub fn of_machine(sys: &Path) -> Self {
+        if gives_balloon_back(sys) {
+            return Self::GivenBack;
+        }
+        match sys.join("module/vmw_balloon").exists() {
+            true => Self::Taken,
+            false => Self::None,
+        }
+    }
 }
 
 impl MemAvailable {
@@ -31,14 +51,14 @@ impl MemAvailable {
     pub fn open(proc: &Path) -> Result<Self, PathError> {
         Ok(Self {
             meminfo: open_meminfo(proc, &["MemTotal:", "MemAvailable:"])?,
-            with_balloon: false,
+            balloon: Balloon::None,
         })
     }
 
-    /// With what a balloon holds that gives it back before the OOM killer comes, below a sysfs mount.
+    /// The machine has a balloon.
     #[must_use]
-    pub fn with_balloon(mut self, sys: &Path) -> Self {
-        self.with_balloon = gives_balloon_back(sys);
+    pub fn with_balloon(mut self, balloon: Balloon) -> Self {
+        self.balloon = balloon;
         self
     }
 
@@ -48,21 +68,21 @@ impl MemAvailable {
     /// Not in the kernel's form.
     pub fn read(&self) -> io::Result<MachineMemory> {
         let mut buffer = [0; MEMINFO];
-        let wanted = match self.with_balloon {
-            true => MEMINFO,
-            false => MEMINFO_HEAD,
+        let text = pread(&self.meminfo, &mut buffer)?;
+        let line = |name| meminfo(text, name);
+        let total = line("MemTotal:").ok_or_else(bad_message)?;
+        let available = line("MemAvailable:").ok_or_else(bad_message)?;
+        let (taken, given_back) = match (self.balloon, line(BALLOON).unwrap_or(0)) {
+            (Balloon::None, _) => (0, 0),
+            (Balloon::GivenBack, pages) => (0, pages),
+            (Balloon::Taken, pages) => (pages, 0),
         };
-        let text = pread(&self.meminfo, &mut buffer[..wanted])?;
-        let total = meminfo(text, "MemTotal:").ok_or_else(bad_message)?;
-        let available = meminfo(text, "MemAvailable:");
-        let available = available.ok_or_else(bad_message)?;
-        let balloon = match self.with_balloon {
-            true => meminfo(text, BALLOON).unwrap_or(0),
-            false => 0,
-        };
+        // Since 4.19. An administrator sets huge pages aside, also while the machine runs; the kernel calls no OOM killer for them.
+        let huge_pages = line("Hugetlb:").unwrap_or(0);
+        let total = total.saturating_sub(taken).saturating_sub(huge_pages);
         Ok(MachineMemory {
             total,
-            available: available.saturating_add(balloon).min(total),
+            available: available.saturating_add(given_back).min(total),
             in_lists: 0,
         })
     }
@@ -73,9 +93,7 @@ const BALLOON: &str = "Balloon:";
 /// `VIRTIO_BALLOON_F_DEFLATE_ON_OOM`.
 const DEFLATE_ON_OOM: usize = 2;
 
-/// Whether the machine has a balloon of virtio that gives its pages back before the OOM killer comes, below a sysfs mount. What it
-/// holds stays in `MemTotal`, and is in no other line than its own.
-pub fn gives_balloon_back(sys: &Path) -> bool {
+fn gives_balloon_back(sys: &Path) -> bool {
     let devices = fs::read_dir(sys.join("bus/virtio/drivers/virtio_balloon"));
     let mut devices = devices.into_iter().flatten().flatten();
     devices.any(|device| {
@@ -89,11 +107,11 @@ pub fn balloon(proc: &Path) -> Option<u64> {
     meminfo(&fs::read(proc.join("meminfo")).ok()?, BALLOON)
 }
 
-/// The machine's memory at one moment, in bytes. A balloon or hot-plugged memory changes both by the same amount, or, with
-/// [`MemAvailable::with_balloon`], none.
+/// The machine's memory at one moment, in bytes. What a balloon takes, hot-plugged memory and huge pages that are set aside change both
+/// by the same amount, or, with [`Balloon::GivenBack`], none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineMemory {
-    /// `MemTotal`.
+    /// `MemTotal` without huge pages of hugetlbfs and what the host has taken.
     pub total: u64,
     /// `MemAvailable`.
     pub available: u64,
@@ -317,11 +335,33 @@ mod tests {
             );
             fs::write(dir.path().join("meminfo"), text).unwrap();
             let memory = MemAvailable::open(dir.path()).unwrap();
-            memory.with_balloon(dir.path()).read().unwrap().available >> 10
+            let memory = memory.with_balloon(Balloon::of_machine(dir.path()));
+            memory.read().unwrap().available >> 10
         };
         assert_eq!(available("0110010100\n", 0), 7000);
         assert_eq!(available("0110010100\n", 6000), 7000);
         // The kernel takes what such a balloon holds from `MemTotal`, too.
         assert_eq!(available("0100010100\n", 6000), 1000);
+    }
+
+    /// What the host has taken and huge pages are set aside: nothing has grown in what is left.
+    #[test]
+    fn what_is_set_aside_is_not_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("module/vmw_balloon")).unwrap();
+        let balloon = Balloon::of_machine(dir.path());
+        assert_eq!(balloon, Balloon::Taken);
+        let memory = |taken: u64| {
+            let text = format!(
+                "MemTotal: 8000 kB\nMemAvailable: {} kB\nHugetlb: {taken} kB\nBalloon: {taken} kB\n",
+                5000 - 2 * taken
+            );
+            fs::write(dir.path().join("meminfo"), text).unwrap();
+            let memory = MemAvailable::open(dir.path()).unwrap();
+            memory.with_balloon(balloon).read().unwrap()
+        };
+        let used = |taken| memory(taken).total - memory(taken).available;
+        assert_eq!(used(0) >> 10, 3000);
+        assert_eq!(used(2000) >> 10, 3000);
     }
 }
