@@ -10,6 +10,7 @@ use std::{
 
 use evictd_engine::{
     Pod, QosClass,
+    accounting::MemoryThresholds,
     limiter::EvictionLimiter,
     model::settings::{MemoryHook, Mode, RankingStrategy},
 };
@@ -17,7 +18,7 @@ use evictd_fastpath::{Control, Event, EventQueue, EvictionReport, FastPath, Setu
 use evictd_node::{
     bpf::object::BpfObject,
     cgroup::memory::MemoryCgroup,
-    memory_scope::{MemoryThresholds, Scope},
+    memory_scope::Scope,
     pods::table::{Entry, PodTable},
     proc::machine::memory_total,
     trigger::{hook::HookUnavailable, memory},

@@ -1,5 +1,6 @@
 //! Decides: thresholds, state, ranking. No I/O, no clock, no async.
 
+pub mod accounting;
 pub mod counter_history;
 pub mod fleet;
 mod forecast;

@@ -10,9 +10,11 @@ use std::{
 };
 
 use crossbeam_queue::ArrayQueue;
-use evictd_engine::{history::Recorder, model::settings::RankingStrategy};
+use evictd_engine::{
+    accounting::MemoryThresholds, history::Recorder, model::settings::RankingStrategy,
+};
 use evictd_node::{
-    memory_scope::{MemoryThresholds, Scope},
+    memory_scope::Scope,
     pods::table::{Entry, PodTable},
     trigger::memory::MAX_SCOPES,
 };

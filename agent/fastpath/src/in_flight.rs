@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use evictd_engine::{
+    accounting::MemorySample,
     model::usage::MemoryReading,
     pace::Pending,
     terminating::{Fate, Remains, Terminating},
 };
-use evictd_node::{
-    memory_scope::{MemorySample, Scope},
-    pods::table::Entry,
-};
+use evictd_node::{memory_scope::Scope, pods::table::Entry};
 
 use crate::{StuckVictim, VictimExit};
 

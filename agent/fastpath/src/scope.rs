@@ -6,13 +6,14 @@ mod machine_share;
 use std::io;
 
 use evictd_engine::{
+    accounting::{MemorySample, MemoryThresholds},
     growth::Room,
     model::settings::MemoryHook,
     pace::{Pace, Shortage},
 };
 use evictd_node::{
     cgroup::memory::Version,
-    memory_scope::{MemorySample, MemoryThresholds, Scope},
+    memory_scope::Scope,
     sampling::{FlushDeadline, FlushInputs},
     trigger::memory::{ANY_SLOT, KernelVictim, MAX_VICTIMS, TriggerEvent, page_size},
 };

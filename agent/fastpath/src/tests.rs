@@ -2,13 +2,14 @@
 
 use std::{fs, io, os::fd::BorrowedFd, path::Path, sync::Arc};
 
+use evictd_engine::accounting::MemoryThresholds;
 use evictd_engine::model::{
     pod::Pod,
     settings::{MemoryHook, Mode, RankingStrategy},
 };
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
-    memory_scope::{MemoryThresholds, Scope},
+    memory_scope::Scope,
     pods::table::{Entry, PodTable},
     trigger::memory::{self, KernelKill, Trigger, TriggerEvent, TriggerSet},
 };

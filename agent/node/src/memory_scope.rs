@@ -1,10 +1,11 @@
 //! The cgroup that counts as the node, or the pods' cgroup below it, and what must stay available in it.
 
-mod accounting;
-
 use std::{io, os::unix::ffi::OsStrExt as _, path::Path};
 
-use evictd_engine::Signal;
+use evictd_engine::{
+    Signal,
+    accounting::{Accounting, Guard, GuardSource, MemorySample, MemoryThresholds},
+};
 use evictd_sys::fs::PathError;
 
 use crate::{
@@ -15,45 +16,6 @@ use crate::{
     pods::table::Entry,
     proc::machine::{FreeLists, MemAvailable},
 };
-pub use accounting::{Accounting, Guard, GuardSource, MemorySample};
-
-/// What must stay available of the scope's signal, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryThresholds {
-    /// Less than this available is the hard threshold.
-    pub threshold: u64,
-    /// Once met, it stays met until this much is available; at least `threshold`.
-    pub resolved: u64,
-    /// Less than this available, and the kernel itself kills.
-    pub floor: Option<u64>,
-}
-
-impl MemoryThresholds {
-    /// Whether all of them can be kept with this capacity, in bytes.
-    ///
-    /// # Errors
-    /// An amount that is not below the capacity.
-    pub fn check(&self, capacity: u64) -> Result<(), ScopeError> {
-        let checks = [
-            ("evictionHard[memory.available]", Some(self.threshold)),
-            (
-                "evictionMinimumReclaim[memory.available]",
-                Some(self.resolved),
-            ),
-            ("kernelFloor.memory.available", self.floor),
-        ];
-        for (field, value) in checks {
-            if let Some(value) = value.filter(|v| *v >= capacity) {
-                return Err(ScopeError::AboveCapacity {
-                    field,
-                    value,
-                    capacity,
-                });
-            }
-        }
-        Ok(())
-    }
-}
 
 /// A scope with its files held open.
 #[derive(Debug)]
@@ -155,7 +117,7 @@ impl Scope {
         counts_active_file: bool,
     ) -> Result<Self, ScopeError> {
         let limits = limits(capacity);
-        limits.check(capacity)?;
+        check(&limits, capacity)?;
         let is_root = cgroup.is_root();
         Ok(Self {
             swap: SwapRoom::open(&cgroup),
@@ -260,7 +222,7 @@ impl Scope {
         self.accounting.usage_limit(amount, discounted)
     }
 
-    /// Other amounts from now on, which [`MemoryThresholds::check`] has found to be possible.
+    /// Other amounts from now on, which [`check`] has found to be possible.
     pub fn set_limits(&mut self, limits: MemoryThresholds) {
         self.accounting.limits = limits;
     }
@@ -327,6 +289,31 @@ pub fn capacity(cgroup: &MemoryCgroup) -> Result<u64, ScopeError> {
     cgroup.limit()?.ok_or_else(|| ScopeError::NoLimit {
         path: cgroup.path().display().to_string(),
     })
+}
+
+/// Whether all amounts can be kept with this capacity, in bytes.
+///
+/// # Errors
+/// An amount that is not below the capacity.
+pub fn check(limits: &MemoryThresholds, capacity: u64) -> Result<(), ScopeError> {
+    let checks = [
+        ("evictionHard[memory.available]", Some(limits.threshold)),
+        (
+            "evictionMinimumReclaim[memory.available]",
+            Some(limits.resolved),
+        ),
+        ("kernelFloor.memory.available", limits.floor),
+    ];
+    for (field, value) in checks {
+        if let Some(value) = value.filter(|v| *v >= capacity) {
+            return Err(ScopeError::AboveCapacity {
+                field,
+                value,
+                capacity,
+            });
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

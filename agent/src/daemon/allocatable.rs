@@ -3,11 +3,9 @@
 use std::path::PathBuf;
 
 use evictd_config::Config;
-use evictd_engine::{Signal, Threshold};
+use evictd_engine::{Signal, Threshold, accounting::MemoryThresholds};
 use evictd_node::{
-    cgroup::memory::MemoryCgroup,
-    memory_scope::{MemoryThresholds, Scope},
-    pods::discovery::pods_root,
+    cgroup::memory::MemoryCgroup, memory_scope::Scope, pods::discovery::pods_root,
     proc::machine::has_swap,
 };
 

@@ -10,6 +10,7 @@ use std::{
 use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles};
 use evictd_fastpath::FastPathSettings;
 use evictd_manager::Command;
+use evictd_node::memory_scope;
 use serde_json::Value;
 
 use super::{
@@ -186,7 +187,7 @@ impl Agent {
         let threshold = hard_memory_threshold(&new.eviction.thresholds)?;
         let capacity = self.node_memory.capacity();
         let amounts = limits(&threshold, &new, capacity);
-        amounts.check(capacity)?;
+        memory_scope::check(&amounts, capacity)?;
         tell_floor(&new, amounts.threshold, capacity);
         self.control.send_settings(FastPathSettings {
             limits: amounts,

@@ -3,10 +3,12 @@
 use std::{path::Path, time::Duration};
 
 use evictd_config::Config;
-use evictd_engine::{Signal, Threshold, ThresholdValue, model::quantity::Quantity};
+use evictd_engine::{
+    Signal, Threshold, ThresholdValue, accounting::MemoryThresholds, model::quantity::Quantity,
+};
 use evictd_node::{
     cgroup::memory::{MemoryCgroup, memory_root},
-    memory_scope::{MemoryThresholds, Scope, ScopeError},
+    memory_scope::{Scope, ScopeError},
     proc::machine::{MemAvailable, memory_total},
 };
 

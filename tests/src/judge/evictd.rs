@@ -4,20 +4,16 @@ use std::time::Duration;
 
 use evictd_engine::{
     Candidate, CandidateState, Rules,
+    accounting::{Accounting, Guard, GuardSource, MemorySample, MemoryThresholds},
     counter_history::CounterHistory,
     growers::{Growers, WATCHED},
-    model::usage::MemoryReading,
+    model::usage::{FreeSwap, MachineMemory, MemoryReading},
     pace::{Decision, Judged, Pace, Pending, Rule, Shortage, Urgency},
     permit::LastResort,
     round::{Candidates, Choice, Pods, Round},
     terminating::{Fate, Remains, Terminating},
 };
-use evictd_node::{
-    cgroup::swap::FreeSwap,
-    memory_scope::{Accounting, Guard, GuardSource, MemorySample, MemoryThresholds},
-    proc::machine::MachineMemory,
-    sampling::{self, FlushDeadline, FlushInputs, Nearness, Notification, ScopeState},
-};
+use evictd_node::sampling::{self, FlushDeadline, FlushInputs, Nearness, Notification, ScopeState};
 
 use super::{
     course::{Course, Strategy},

@@ -6,6 +6,7 @@ use std::{
     path::Path,
 };
 
+use evictd_engine::model::usage::MachineMemory;
 use evictd_sys::{fs::PathError, page::page_size};
 
 use crate::kernfile::{bad_message, for_each_line, malformed, number, open_primed, pread};
@@ -87,18 +88,6 @@ pub fn gives_balloon_back(sys: &Path) -> bool {
 /// What balloons hold, in bytes; `None` where the kernel does not tell.
 pub fn balloon(proc: &Path) -> Option<u64> {
     meminfo(&fs::read(proc.join("meminfo")).ok()?, BALLOON)
-}
-
-/// The machine's memory at one moment, in bytes. A balloon or hot-plugged memory changes both by the same amount, or, with
-/// [`MemAvailable::with_balloon`], none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MachineMemory {
-    /// `MemTotal`.
-    pub total: u64,
-    /// `MemAvailable`.
-    pub available: u64,
-    /// Available as well, in the CPUs' lists of free pages ([`FreeLists`]); 0 where these were not read.
-    pub in_lists: u64,
 }
 
 /// The CPUs' lists of free pages (`per_cpu_pages`), held open. What processes free lies there first, up to an eighth of a zone since 6.7,

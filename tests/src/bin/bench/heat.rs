@@ -6,10 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_node::{
-    cgroup::memory::MemoryCgroup,
-    memory_scope::{MemoryThresholds, Scope},
-};
+use evictd_engine::accounting::MemoryThresholds;
+use evictd_node::{cgroup::memory::MemoryCgroup, memory_scope::Scope};
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     cgroup::OomKills as _,

@@ -13,12 +13,13 @@ use clap::{Args, Subcommand};
 use evictd_config::pod_manifest;
 use evictd_engine::{
     CandidateState, ReleaseTarget, Resource, Rules,
+    accounting::MemoryThresholds,
     model::settings::{Mode, RankingStrategy},
     select,
 };
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
-    memory_scope::{MemoryThresholds, Scope},
+    memory_scope::Scope,
     pods::table::{Entry, PodTable},
     trigger::memory,
 };

@@ -1,18 +1,26 @@
 //! What is short of a scope, by its numbers alone: the same for a scope of the node and for one of the judge's.
 
-use evictd_engine::{
+use crate::{
     growth::Room,
-    model::usage::MemoryReading,
+    model::usage::{FreeSwap, MachineMemory, MemoryReading},
     pace::{Bounded, Shortage},
 };
-
-use super::MemoryThresholds;
-use crate::{cgroup::swap::FreeSwap, proc::machine::MachineMemory};
 
 /// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each page.
 const KERNEL_OF_CACHE: u64 = 32;
 /// How fast page cache is taken to be written and memory to be swapped out, in bytes per second: a slow disk.
 const WRITES_PER_SECOND: u64 = 32 << 20;
+
+/// What must stay available of the scope's signal, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryThresholds {
+    /// Less than this available is the hard threshold.
+    pub threshold: u64,
+    /// Once met, it stays met until this much is available; at least `threshold`.
+    pub resolved: u64,
+    /// Less than this available, and the kernel itself kills.
+    pub floor: Option<u64>,
+}
 
 /// Another count of what is left of a scope's memory, beside the kubelet's: the last bytes before the OOM killer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -309,3 +317,6 @@ impl Accounting {
             .saturating_add(1)
     }
 }
+
+#[cfg(test)]
+mod tests;
