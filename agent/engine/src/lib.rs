@@ -18,6 +18,7 @@ mod ranking;
 pub mod reclaim;
 pub mod record;
 pub mod round;
+pub mod sampling;
 mod select;
 mod sizing;
 pub mod soft;

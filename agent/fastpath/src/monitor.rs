@@ -17,8 +17,7 @@ use evictd_engine::{
 use evictd_node::{
     memory_scope::Scope,
     pods::table::PodTable,
-    proc::machine::online_cpus,
-    sampling::fastest_growth,
+    proc::machine::{fastest_growth, online_cpus},
     trigger::memory::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, TriggerSet, page_size, slot},
 };
 use evictd_sys::{clock::monotonic_ns, fs::errno};

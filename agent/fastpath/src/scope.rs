@@ -10,11 +10,11 @@ use evictd_engine::{
     growth::Room,
     model::settings::MemoryHook,
     pace::{Pace, Shortage},
+    sampling::{FlushDeadline, FlushInputs},
 };
 use evictd_node::{
     cgroup::memory::Version,
     memory_scope::Scope,
-    sampling::{FlushDeadline, FlushInputs},
     trigger::memory::{ANY_SLOT, KernelVictim, MAX_VICTIMS, TriggerEvent, page_size},
 };
 use evictd_sys::clock::sleep_then_now;

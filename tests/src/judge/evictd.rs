@@ -11,9 +11,9 @@ use evictd_engine::{
     pace::{Decision, Judged, Pace, Pending, Rule, Shortage, Urgency},
     permit::LastResort,
     round::{Candidates, Choice, Pods, Round},
+    sampling::{self, FlushDeadline, FlushInputs, Nearness, Notification, ScopeState},
     terminating::{Fate, Remains, Terminating},
 };
-use evictd_node::sampling::{self, FlushDeadline, FlushInputs, Nearness, Notification, ScopeState};
 
 use super::{
     course::{Course, Strategy},

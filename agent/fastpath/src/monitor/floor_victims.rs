@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use evictd_engine::{CandidateState, ReleaseTarget, permit::LastResort, rank};
+use evictd_engine::{CandidateState, ReleaseTarget, permit::LastResort, rank, sampling::Nearness};
 use evictd_node::{
     pods::table::{Entry, PodTable},
-    sampling::Nearness,
     trigger::memory::MAX_VICTIMS,
 };
 use evictd_sys::clock::monotonic_ns;

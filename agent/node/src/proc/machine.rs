@@ -238,6 +238,17 @@ pub fn online_cpus() -> u64 {
     aya::util::online_cpus().map_or(1, |cpus| cpus.len() as u64)
 }
 
+/// The fastest growth this machine can make, in bytes per second: every CPU clearing huge pages at memory speed.
+///
+/// 4 GiB/s per CPU is more than any one of them was seen to reach (page-fault loops with THP: 2 to 3 GiB/s); memory
+/// controllers end the scaling at about 64 GiB/s.
+pub fn fastest_growth() -> u64 {
+    const PER_CPU: u64 = 4 << 30;
+    const MACHINE: u64 = 64 << 30;
+    // Not only those that this process may run on.
+    (online_cpus() * PER_CPU).min(MACHINE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

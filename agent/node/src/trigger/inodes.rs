@@ -12,7 +12,6 @@ use std::{
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use aya::maps::{Array, MapData};
@@ -27,7 +26,6 @@ use crate::{
         statfs::{Filesystem, FilesystemReading},
     },
     proc::machine::online_cpus,
-    sampling,
     trigger::{
         counter::{self, ATTEMPTS, CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
         hook::{CountHook, HookUnavailable, SelectedHook},
@@ -110,7 +108,7 @@ impl Counting {
 }
 
 /// Triggers on the free inodes of up to [`MAX_FILESYSTEMS`] filesystems. The sampler has to be polled by the caller, which has to
-/// look, see [`next_look`].
+/// look, see [`fastest_growth`].
 pub struct InodeTrigger {
     watched: Vec<Watched>,
     counting: Option<Counting>,
@@ -364,9 +362,4 @@ fn free(inodes: u64) -> i64 {
 pub fn fastest_growth() -> u64 {
     const PER_CPU: u64 = 400_000;
     online_cpus() * PER_CPU
-}
-
-/// When to look again without a hook, `distance` inodes above the nearest limit.
-pub fn next_look(distance: u64) -> Duration {
-    sampling::next_look(distance, fastest_growth())
 }
