@@ -18,8 +18,8 @@ use evictd_engine::mitigation::portions;
 use evictd_node::{
     cgroup::{
         memory::MemoryCgroup,
-        reclaim::{self, Given, Refusal},
-        throttle::{Left, ThrottleList},
+        reclaim::{self, Given},
+        throttle::{Left, ThrottleList, can_throttle},
     },
     pods::table::Entry,
 };
@@ -163,7 +163,7 @@ impl MitigationWorker {
 
     fn throttle(&self, pods: &[Arc<Entry>]) -> Effects {
         let pods = opened(pods);
-        if let Some(refusal) = first_refusal(&pods, reclaim::can_throttle) {
+        if let Some(refusal) = first_refusal(&pods, can_throttle) {
             return (Vec::new(), Some(refusal));
         }
         let (mut done, mut refusal) = (Vec::new(), None);
@@ -208,9 +208,9 @@ fn opened(pods: &[Arc<Entry>]) -> Vec<(&Arc<Entry>, MemoryCgroup)> {
 }
 
 /// A kernel that refuses one pod refuses all: the first one is asked.
-fn first_refusal(
+fn first_refusal<R: ToString>(
     pods: &[(&Arc<Entry>, MemoryCgroup)],
-    ask: impl Fn(&MemoryCgroup) -> Result<(), Refusal>,
+    ask: impl Fn(&MemoryCgroup) -> Result<(), R>,
 ) -> Option<String> {
     let refusal = ask(&pods.first()?.1).err()?;
     Some(refusal.to_string())
