@@ -22,6 +22,32 @@ pub struct MemoryThresholds {
     pub floor: Option<u64>,
 }
 
+/// Which of [`MemoryThresholds`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// The hard threshold.
+    Threshold,
+    /// Where it is resolved.
+    Resolved,
+    /// Where the kernel itself kills.
+    Floor,
+}
+
+impl MemoryThresholds {
+    /// The first amount that is not below this capacity, so that it can never be kept, with its bytes.
+    pub fn above(&self, capacity: u64) -> Option<(Amount, u64)> {
+        let amounts = [
+            (Amount::Threshold, Some(self.threshold)),
+            (Amount::Resolved, Some(self.resolved)),
+            (Amount::Floor, self.floor),
+        ];
+        let mut amounts = amounts
+            .into_iter()
+            .filter_map(|(which, n)| Some((which, n?)));
+        amounts.find(|(_, bytes)| *bytes >= capacity)
+    }
+}
+
 /// Another count of what is left of a scope's memory, beside the kubelet's: the last bytes before the OOM killer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
@@ -51,7 +77,7 @@ pub struct Accounting {
     /// In bytes.
     pub capacity: u64,
     /// What must stay available.
-    pub limits: MemoryThresholds,
+    pub thresholds: MemoryThresholds,
     /// The machine's usage is not what the root's page counter counts.
     pub is_machine: bool,
     /// The OOM killer acts at its own limit, if not before.
@@ -160,7 +186,7 @@ impl Accounting {
             false => cache.saturating_add(of_cache),
         };
         let shortage = self.shortage(reading, swap, reclaimable, counted, guard);
-        let left = guard.map(|guard| guard.as_signal_amount(self.limits.threshold));
+        let left = guard.map(|guard| guard.as_signal_amount(self.thresholds.threshold));
         let left = left.into_iter().chain(self.left_unprotected(&shortage));
         let available = left.fold(counted, u64::min);
         let lacking = counted - available;
@@ -229,7 +255,7 @@ impl Accounting {
             threshold,
             resolved,
             ..
-        } = self.limits;
+        } = self.thresholds;
         // The kernel's own count of the machine is the better one.
         let machine = guard.filter(|_| self.is_machine);
         let own = reading.usage.saturating_sub(reclaimable);

@@ -127,7 +127,10 @@ impl MemoryMonitor {
         let Some(monitor) = self.scopes.get(index) else {
             return;
         };
-        let (available, threshold) = (monitor.sample.available, monitor.scope.limits().threshold);
+        let (available, threshold) = (
+            monitor.sample.available,
+            monitor.scope.thresholds().threshold,
+        );
         if !monitor.gone && available < threshold {
             self.met_in_force += 1;
             self.setup.events.send(Event::MetInForce {
@@ -321,7 +324,7 @@ impl MemoryMonitor {
         let at = |scope: usize| {
             scopes
                 .get(scope)
-                .map(|monitor| (monitor.sample, monitor.scope.limits().threshold))
+                .map(|monitor| (monitor.sample, monitor.scope.thresholds().threshold))
                 .unwrap_or_default()
         };
         let is_fewer = self.in_flight.step(now, at, |event| {

@@ -5,11 +5,16 @@ use std::path::PathBuf;
 use evictd_config::Config;
 use evictd_engine::{Signal, Threshold, accounting::MemoryThresholds};
 use evictd_node::{
-    cgroup::memory::MemoryCgroup, memory_scope::Scope, pods::discovery::pods_root,
+    cgroup::memory::MemoryCgroup,
+    memory_scope::{Scope, ScopeKind},
+    pods::discovery::pods_root,
     proc::machine::has_swap,
 };
 
-use super::scope::{guarded, limits, never_met};
+use super::{
+    RunError,
+    scope::{guarded, never_met, thresholds},
+};
 
 /// Looks for the pods' cgroup below the node's scope, and follows its limit: a kubelet that starts with other
 /// reservations sets another one.
@@ -32,7 +37,7 @@ struct Watched {
     /// Its limit, in bytes.
     capacity: u64,
     has_swap: bool,
-    limits: MemoryThresholds,
+    thresholds: MemoryThresholds,
 }
 
 impl Allocatable {
@@ -74,19 +79,22 @@ impl Allocatable {
         let cgroup = open()?;
         let capacity = cgroup.limit().map_err(|e| e.to_string())?;
         let capacity = capacity.ok_or_else(|| format!("{} has no memory limit", dir.display()))?;
-        let amounts = |capacity| limits(&threshold, &self.config, capacity);
+        let amounts = |capacity| thresholds(&threshold, &self.config, capacity);
         let found = Some(Watched {
             dir: dir.clone(),
             id: cgroup.id(),
             capacity,
             has_swap: has_swap(),
-            limits: amounts(capacity),
+            thresholds: amounts(capacity),
         });
         if self.known == found {
             return Ok(None);
         }
         let cache = self.config.account_reclaimable_cache;
-        let scope = |cgroup| Scope::of_pods(cgroup, amounts, cache).map_err(|e| e.to_string());
+        let scope = |cgroup| {
+            let scope = Scope::open(cgroup, ScopeKind::Pods, amounts, cache);
+            scope.map_err(|e| RunError::from(e).to_string())
+        };
         let scopes = (guarded(scope(cgroup)?, &self.config), scope(open()?)?);
         self.known = found;
         Ok(Some(scopes))

@@ -83,7 +83,7 @@ impl NodeMemory {
         let refused = match self.look(config) {
             Ok(None) => None,
             Ok(Some(scopes)) => {
-                let (capacity, threshold) = (self.capacity, scopes.0.limits().threshold);
+                let (capacity, threshold) = (self.capacity, scopes.0.thresholds().threshold);
                 let has_swap = self.has_swap;
                 tracing::info!(
                     capacity,
@@ -150,7 +150,7 @@ mod tests {
         limit(2000);
         let (node, looked_at) = memory.refresh(&config).unwrap();
         for scope in [node, looked_at] {
-            let amounts = (scope.capacity(), scope.limits().threshold);
+            let amounts = (scope.capacity(), scope.thresholds().threshold);
             assert_eq!(amounts, (2000 * MIB, 500 * MIB));
         }
         assert!(memory.refresh(&config).is_none());

@@ -10,12 +10,11 @@ use std::{
 use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles};
 use evictd_fastpath::FastPathSettings;
 use evictd_manager::Command;
-use evictd_node::memory_scope;
 use serde_json::Value;
 
 use super::{
     Agent, BY_FASTPATH, RunError,
-    scope::{hard_memory_threshold, limits, tell_floor},
+    scope::{above_capacity, hard_memory_threshold, tell_floor, thresholds},
 };
 use crate::daemon::{message::MessageBuilder, sources};
 
@@ -186,11 +185,13 @@ impl Agent {
         }
         let threshold = hard_memory_threshold(&new.eviction.thresholds)?;
         let capacity = self.node_memory.capacity();
-        let amounts = limits(&threshold, &new, capacity);
-        memory_scope::check(&amounts, capacity)?;
+        let amounts = thresholds(&threshold, &new, capacity);
+        if let Some((amount, value)) = amounts.above(capacity) {
+            return Err(above_capacity(amount, value, capacity));
+        }
         tell_floor(&new, amounts.threshold, capacity);
         self.control.send_settings(FastPathSettings {
-            limits: amounts,
+            thresholds: amounts,
             capacity,
             shadow: new.shadow,
             strategy: new.ranking_strategy,

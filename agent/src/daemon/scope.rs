@@ -4,11 +4,13 @@ use std::{path::Path, time::Duration};
 
 use evictd_config::Config;
 use evictd_engine::{
-    Signal, Threshold, ThresholdValue, accounting::MemoryThresholds, model::quantity::Quantity,
+    Signal, Threshold, ThresholdValue,
+    accounting::{Amount, MemoryThresholds},
+    model::quantity::Quantity,
 };
 use evictd_node::{
     cgroup::memory::{MemoryCgroup, memory_root},
-    memory_scope::{Scope, ScopeError},
+    memory_scope::{Scope, ScopeError, ScopeKind},
     proc::machine::{MemAvailable, memory_total},
 };
 
@@ -24,11 +26,11 @@ const GUARD: u64 = 100 << 20;
 
 /// The cgroup that plays the node, or the machine.
 fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
-    let limits = |capacity| limits(threshold, config, capacity);
+    let thresholds = |capacity| thresholds(threshold, config, capacity);
     let cache = config.account_reclaimable_cache;
     if let Some(path) = &config.scope.cgroup {
         let cgroup = MemoryCgroup::open(path).map_err(ScopeError::from)?;
-        return Ok(Scope::new(cgroup, limits, cache)?);
+        return Ok(Scope::open(cgroup, ScopeKind::Node, thresholds, cache)?);
     }
     let (root, _) = memory_root(Path::new(CGROUP_MOUNT)).ok_or(RunError::Missing {
         field: "scope.cgroup",
@@ -36,7 +38,8 @@ fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
     })?;
     let root = MemoryCgroup::open(&root).map_err(ScopeError::from)?;
     let total = memory_total(Path::new("/proc")).map_err(ScopeError::from)?;
-    Ok(Scope::machine(root, total, limits, cache)?)
+    let kind = ScopeKind::Machine { total };
+    Ok(Scope::open(root, kind, thresholds, cache)?)
 }
 
 /// The node as the fast path watches it, guarded, and as the manager looks at it.
@@ -99,6 +102,33 @@ pub(super) fn hard_memory_threshold(thresholds: &[Threshold]) -> Result<Threshol
     Ok(never_met(Signal::MemoryAvailable))
 }
 
+/// An amount that can never be kept, with the field that asks for it.
+pub(super) fn above_capacity(amount: Amount, value: u64, capacity: u64) -> RunError {
+    let field = match amount {
+        Amount::Threshold => "evictionHard[memory.available]",
+        Amount::Resolved => "evictionMinimumReclaim[memory.available]",
+        Amount::Floor => "kernelFloor.memory.available",
+    };
+    RunError::AboveCapacity {
+        field,
+        value,
+        capacity,
+    }
+}
+
+impl From<ScopeError> for RunError {
+    fn from(error: ScopeError) -> Self {
+        match error {
+            ScopeError::AboveCapacity {
+                amount,
+                value,
+                capacity,
+            } => above_capacity(amount, value, capacity),
+            error => Self::Scope(error),
+        }
+    }
+}
+
 pub(super) fn never_met(signal: Signal) -> Threshold {
     Threshold {
         signal,
@@ -108,7 +138,11 @@ pub(super) fn never_met(signal: Signal) -> Threshold {
     }
 }
 
-pub(super) fn limits(threshold: &Threshold, config: &Config, capacity: u64) -> MemoryThresholds {
+pub(super) fn thresholds(
+    threshold: &Threshold,
+    config: &Config,
+    capacity: u64,
+) -> MemoryThresholds {
     let signed = i64::try_from(capacity).unwrap_or(i64::MAX);
     let hard = threshold.amount(signed);
     MemoryThresholds {
@@ -159,7 +193,7 @@ mod tests {
             let own = json!({ "kernelFloor": {"memory.available": floor} });
             let config = Config::from_values(own, Some(kubelet)).unwrap();
             let threshold = hard_memory_threshold(&config.eviction.thresholds).unwrap();
-            limits(&threshold, &config, capacity).floor
+            thresholds(&threshold, &config, capacity).floor
         };
         assert_eq!(floor("100Mi", "75Mi", 512 * MIB), Some(75 * MIB));
         assert_eq!(floor("100Mi", "100Mi", 512 * MIB), Some(50 * MIB));

@@ -70,7 +70,7 @@ impl Agent {
         raise_open_files();
         let (scope, looked_at) = node_scopes(config)?;
         // The manager shows the kubelet's count, and goes by it under soft thresholds.
-        tell_floor(config, scope.limits().threshold, scope.capacity());
+        tell_floor(config, scope.thresholds().threshold, scope.capacity());
         let mut policies = Policies::start(config)?;
         let opened = pod_source::open(config, scope.cgroup().path(), &policies);
         let Opened {

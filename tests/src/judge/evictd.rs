@@ -69,7 +69,7 @@ fn accounting(world: &World<'_>) -> Accounting {
     };
     Accounting {
         capacity: world.incident.capacity,
-        limits: MemoryThresholds {
+        thresholds: MemoryThresholds {
             threshold,
             resolved,
             floor: None,

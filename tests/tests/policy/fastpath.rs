@@ -164,7 +164,7 @@ fn shadow_mode_is_held_back_by_limits_that_live_mode_finds_unused() {
     let mib = |amount: u64| amount * MIB;
     watched.control.send_settings(FastPathSettings {
         capacity: mib(512),
-        limits: MemoryThresholds {
+        thresholds: MemoryThresholds {
             threshold: mib(400),
             resolved: mib(400),
             floor: None,

@@ -7,7 +7,7 @@ const MIB: u64 = 1 << 20;
 fn cgroup(guard: bool) -> Accounting {
     Accounting {
         capacity: 1000 * MIB,
-        limits: MemoryThresholds {
+        thresholds: MemoryThresholds {
             threshold: 100 * MIB,
             resolved: 100 * MIB,
             floor: None,
@@ -36,7 +36,7 @@ fn uses(anonymous: u64, cache: u64) -> MemoryReading {
 /// A machine of 1000 MiB on cgroup v2, guarded from 100 MiB on.
 fn machine(threshold: u64) -> Accounting {
     Accounting {
-        limits: MemoryThresholds {
+        thresholds: MemoryThresholds {
             threshold: threshold * MIB,
             resolved: threshold * MIB,
             floor: None,
@@ -64,8 +64,8 @@ fn look(machine: &Accounting, total: u64, available: u64) -> MemorySample {
 
 /// The trigger at the threshold is as far from the counter as the threshold from what is available.
 fn assert_trigger_follows(scope: &Accounting, look: &MemorySample) {
-    let trigger = scope.usage_limit(scope.limits.threshold, look.discounted);
-    let threshold = scope.limits.threshold;
+    let trigger = scope.usage_limit(scope.thresholds.threshold, look.discounted);
+    let threshold = scope.thresholds.threshold;
     assert_eq!(trigger + threshold, look.usage + look.available + 1);
 }
 

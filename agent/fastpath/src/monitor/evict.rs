@@ -261,7 +261,7 @@ impl MemoryMonitor {
             usage_at_decision: monitor.sample.usage,
             available: monitor.sample.available,
             capacity: monitor.scope.capacity(),
-            threshold: monitor.scope.limits().threshold,
+            threshold: monitor.scope.thresholds().threshold,
             working_set,
             urgency: why.urgency,
             judged: why.judged,
@@ -335,7 +335,7 @@ impl MemoryMonitor {
             self.setup.events.send(Event::NoCandidates {
                 signal: monitor.scope.signal(),
                 available: monitor.sample.available,
-                threshold: monitor.scope.limits().threshold,
+                threshold: monitor.scope.thresholds().threshold,
                 held,
             });
         }

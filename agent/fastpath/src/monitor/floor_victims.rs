@@ -43,7 +43,7 @@ impl MemoryMonitor {
     fn publish_floor_victims(&mut self) {
         self.load_candidates(LastResort::None);
         self.watch_growers(BEFOREHAND);
-        let has_floor = |monitor: &ScopeMonitor| monitor.scope.limits().floor.is_some();
+        let has_floor = |monitor: &ScopeMonitor| monitor.scope.thresholds().floor.is_some();
         let is_used = self.setup.is_pinned || self.scopes.iter().any(has_floor);
         if !is_used || !self.setup.trigger.has_program() {
             return;

@@ -14,13 +14,14 @@ fn machine(dir: &Path, threshold: u64) -> Scope {
         "memory.stat",
         format!("anon {anon}\nfile {file}\ninactive_file {file}\nactive_file 0\n"),
     );
-    let limits = |_| MemoryThresholds {
+    let thresholds = |_| MemoryThresholds {
         threshold,
         resolved: threshold,
         floor: None,
     };
     let root = MemoryCgroup::open(dir).unwrap();
-    Scope::machine(root, 1000 * MIB, limits, false).unwrap()
+    let kind = ScopeKind::Machine { total: 1000 * MIB };
+    Scope::open(root, kind, thresholds, false).unwrap()
 }
 
 /// So many of 1000 MiB are left.
@@ -73,13 +74,13 @@ fn with_writers(dir: &Path, dirty: u64, writeback: u64) -> Scope {
     ];
     let lines = lines.map(|(key, value)| format!("{key} {value}\n"));
     write("memory.stat", lines.concat());
-    let limits = |_| MemoryThresholds {
+    let thresholds = |_| MemoryThresholds {
         threshold: 100 * MIB,
         resolved: 100 * MIB,
         floor: None,
     };
     let cgroup = MemoryCgroup::open(dir).unwrap();
-    let scope = Scope::new(cgroup, limits, false).unwrap();
+    let scope = Scope::open(cgroup, ScopeKind::Node, thresholds, false).unwrap();
     scope.guarded(100 * MIB, None)
 }
 
@@ -112,13 +113,14 @@ fn container(dir: &Path, limit: &str) -> Scope {
         "anon {anon}\nfile {file}\nkernel {slab}\ninactive_file {file}\nactive_file 0\nslab_reclaimable {slab}\n"
     );
     write("memory.stat", &stat);
-    let limits = |capacity| MemoryThresholds {
+    let thresholds = |capacity| MemoryThresholds {
         threshold: capacity / 10,
         resolved: capacity / 10,
         floor: None,
     };
     let root = MemoryCgroup::open(dir).unwrap();
-    Scope::machine(root, 1000 * MIB, limits, false).unwrap()
+    let kind = ScopeKind::Machine { total: 1000 * MIB };
+    Scope::open(root, kind, thresholds, false).unwrap()
 }
 
 /// cadvisor takes the memory of the machine for a container's that plays a node.
@@ -149,7 +151,7 @@ fn a_containers_limit_is_its_capacity() {
     let limited = || container(dir.path(), &format!("{}\n", 800 * MIB));
     let scope = limited();
     assert_eq!(
-        (scope.capacity(), scope.limits().threshold),
+        (scope.capacity(), scope.thresholds().threshold),
         (800 * MIB, 80 * MIB)
     );
     assert!(scope.is_limited());

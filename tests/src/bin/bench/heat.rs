@@ -7,7 +7,10 @@ use std::{
 };
 
 use evictd_engine::accounting::MemoryThresholds;
-use evictd_node::{cgroup::memory::MemoryCgroup, memory_scope::Scope};
+use evictd_node::{
+    cgroup::memory::MemoryCgroup,
+    memory_scope::{Scope, ScopeKind},
+};
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     cgroup::OomKills as _,
@@ -268,12 +271,12 @@ fn oom_killed(stage: &Stage) -> bool {
 
 fn scope(stage: &Stage, amount: u64) -> io::Result<Scope> {
     let memory = MemoryCgroup::open(stage.cgroup.path()).map_err(io::Error::other)?;
-    let limits = |_| MemoryThresholds {
+    let thresholds = |_| MemoryThresholds {
         threshold: amount,
         resolved: amount,
         floor: None,
     };
-    Scope::new(memory, limits, false).map_err(io::Error::other)
+    Scope::open(memory, ScopeKind::Node, thresholds, false).map_err(io::Error::other)
 }
 
 fn wait_for_return(stage: &Stage, amount: u64) -> io::Result<()> {

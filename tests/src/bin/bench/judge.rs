@@ -19,7 +19,7 @@ use evictd_engine::{
 };
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
-    memory_scope::Scope,
+    memory_scope::{Scope, ScopeKind},
     pods::table::{Entry, PodTable},
     trigger::memory,
 };
@@ -163,7 +163,7 @@ struct Judge {
 impl Judge {
     fn new(task: &Task) -> io::Result<Self> {
         let cgroup = MemoryCgroup::open(&task.scope).map_err(io::Error::other)?;
-        let limits = |_| MemoryThresholds {
+        let thresholds = |_| MemoryThresholds {
             threshold: task.threshold,
             resolved: task.threshold,
             floor: None,
@@ -174,7 +174,8 @@ impl Judge {
             .map(|p| Entry::open(p.pod.clone(), &p.cgroup, Mode::Evictd).map(Arc::new))
             .collect();
         Ok(Self {
-            scope: Scope::new(cgroup, limits, false).map_err(io::Error::other)?,
+            scope: Scope::open(cgroup, ScopeKind::Node, thresholds, false)
+                .map_err(io::Error::other)?,
             table: Box::new(PodTable::new(entries.map_err(io::Error::other)?)),
             threshold: task.threshold,
         })
