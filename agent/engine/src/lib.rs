@@ -23,6 +23,7 @@ mod select;
 mod sizing;
 pub mod soft;
 pub mod terminating;
+pub mod units;
 
 pub use forecast::{Forecast, Trend};
 pub use message::Message;

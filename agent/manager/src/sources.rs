@@ -2,7 +2,9 @@
 
 use std::{fmt, io, os::fd::BorrowedFd, time::Duration};
 
-use evictd_engine::{Layout, Observation, Observations, Signal, Threshold, sampling};
+use evictd_engine::{
+    Layout, Observation, Observations, Signal, Threshold, sampling, units::signed,
+};
 use evictd_node::{
     memory_scope::Scope,
     proc::machine::fastest_growth,
@@ -328,8 +330,4 @@ fn comes_first(a: Trigger, b: Trigger) -> bool {
         (Crossing::Below, Crossing::Recovered) => true,
         (Crossing::Recovered, Crossing::Below) => false,
     }
-}
-
-fn signed(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
 }

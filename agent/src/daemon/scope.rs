@@ -7,6 +7,7 @@ use evictd_engine::{
     Signal, Threshold, ThresholdValue,
     accounting::{Amount, MemoryThresholds},
     model::quantity::Quantity,
+    units::signed,
 };
 use evictd_node::{
     cgroup::memory::{MemoryCgroup, memory_root},
@@ -62,7 +63,7 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
     if !guard.enabled {
         return scope;
     }
-    let capacity = i64::try_from(scope.capacity()).unwrap_or(i64::MAX);
+    let capacity = signed(scope.capacity());
     let configured = guard.memory_available.as_ref();
     let amount = configured.map_or(GUARD, |value| value.amount(capacity));
     if !scope.is_machine() {
@@ -143,11 +144,10 @@ pub(super) fn thresholds(
     config: &Config,
     capacity: u64,
 ) -> MemoryThresholds {
-    let signed = i64::try_from(capacity).unwrap_or(i64::MAX);
-    let hard = threshold.amount(signed);
+    let hard = threshold.amount(signed(capacity));
     MemoryThresholds {
         threshold: hard,
-        resolved: threshold.resolved_amount(signed).max(hard),
+        resolved: threshold.resolved_amount(signed(capacity)).max(hard),
         // Below nothing there is nothing. From the threshold on the kernel would kill before the agent decides.
         floor: (config.kernel_floor.enabled && hard > 0).then(|| {
             let configured = configured_floor(config, capacity);
@@ -160,7 +160,7 @@ pub(super) fn thresholds(
 pub fn configured_floor(config: &Config, capacity: u64) -> Option<u64> {
     let floor = &config.kernel_floor;
     let configured = floor.memory_available.as_ref().filter(|_| floor.enabled);
-    configured.map(|value| value.amount(i64::try_from(capacity).unwrap_or(i64::MAX)))
+    configured.map(|value| value.amount(signed(capacity)))
 }
 
 /// Says that the floor is not the one that is configured.

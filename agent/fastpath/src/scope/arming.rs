@@ -2,6 +2,7 @@
 
 use std::io;
 
+use evictd_engine::units::signed;
 use evictd_node::trigger::memory::{
     Action, Direction, SLOTS_PER_SCOPE, Trigger, TriggerSet, batch_bytes, page_size, slot, slot_of,
 };
@@ -154,7 +155,6 @@ impl ScopeMonitor {
         counter: Option<u64>,
         floor: bool,
     ) -> io::Result<()> {
-        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         match counter {
             Some(counter) => {
                 self.offset = Some(signed(counter) - signed(self.sample.usage));

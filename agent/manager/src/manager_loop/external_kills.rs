@@ -3,11 +3,11 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use evictd_engine::{EarlierAgent, Observations, Signal};
+use evictd_engine::{EarlierAgent, Observations, Signal, units::signed};
 use evictd_node::pods::table::Entry;
 use evictd_sys::clock::monotonic_ns;
 
-use crate::manager_loop::{ManagerLoop, signed};
+use crate::manager_loop::ManagerLoop;
 
 /// The kills that this thread knows of.
 #[derive(Debug)]

@@ -15,6 +15,7 @@ use std::{
 };
 
 use aya::maps::{Array, MapData};
+use evictd_engine::units::signed;
 use evictd_sys::fs::PathError;
 
 use super::counter::CgroupCount;
@@ -245,7 +246,7 @@ impl InodeTrigger {
             (read, None) => {
                 let read = read?;
                 return Ok(read.limits_inodes().then(|| Sample {
-                    available: free(read.inodes_free),
+                    available: signed(read.inodes_free),
                     counted: None,
                 }));
             }
@@ -262,7 +263,7 @@ impl InodeTrigger {
             return Ok(None);
         };
         let reader = &mut watched.reader;
-        let available = || reader.read().map(|r| free(r.inodes_free));
+        let available = || reader.read().map(|r| signed(r.inodes_free));
         counting.counter.sample(filesystem, available).map(Some)
     }
 
@@ -352,10 +353,6 @@ impl Drop for SelfTestFile<'_> {
     fn drop(&mut self) {
         let _ = fs::remove_file(self.0);
     }
-}
-
-fn free(inodes: u64) -> i64 {
-    i64::try_from(inodes).unwrap_or(i64::MAX)
 }
 
 /// Inodes that the machine can make in a second at most: an empty file takes some 5 us of a CPU.
