@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use evictd_engine::{EarlierAgent, ManagedPod as _, Resource};
-use evictd_node::{cgroup::end::end_gracefully, pods::table::Entry};
+use evictd_node::{cgroup::end::end_gracefully, pods::table::PodEntry};
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{journal::Journal, past::Restored};
 
@@ -39,14 +39,14 @@ pub(super) fn restore(evaluator: &PolicyEvaluator, restored: &Restored) {
 }
 
 /// What the engine has to know, with those victims of which something is left.
-pub(super) fn earlier(restored: &Restored, entries: &[Arc<Entry>]) -> EarlierAgent {
+pub(super) fn earlier(restored: &Restored, entries: &[Arc<PodEntry>]) -> EarlierAgent {
     restored.earlier(|uid, at| is_there(entries, uid, at).is_some())
 }
 
 /// Its victims of which something is left: processes, or memory that the kubelet has not unmounted yet.
 pub(super) fn terminating(
     restored: &Restored,
-    entries: &[Arc<Entry>],
+    entries: &[Arc<PodEntry>],
 ) -> Vec<evictd_fastpath::ResumedVictim> {
     let victims = restored.victims().into_iter().filter_map(|victim| {
         let entry = entries.iter().find(|e| e.pod.uid == victim.uid)?;
@@ -70,7 +70,7 @@ pub(super) fn last_eviction(restored: &Restored) -> Option<u64> {
 /// ends pods that were asked to go.
 pub(super) fn go_on(
     restored: &Restored,
-    entries: &[Arc<Entry>],
+    entries: &[Arc<PodEntry>],
     ends_pods: bool,
     ensure_dead: &EnsureDead,
 ) {
@@ -100,7 +100,7 @@ pub(super) fn go_on(
 }
 
 /// The entry of a pod of which something is left that ran at a moment, in nanoseconds of CLOCK_MONOTONIC.
-fn is_there<'a>(entries: &'a [Arc<Entry>], uid: &str, at: u64) -> Option<&'a Arc<Entry>> {
+fn is_there<'a>(entries: &'a [Arc<PodEntry>], uid: &str, at: u64) -> Option<&'a Arc<PodEntry>> {
     let entry = entries.iter().find(|e| e.pod.uid == uid)?;
     entry.killer.holds_older_than(at).then_some(entry)
 }
