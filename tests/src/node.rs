@@ -10,6 +10,7 @@ use std::{
 
 use evictd_engine::{
     Pod, QosClass,
+    accounting::MemoryThresholds,
     limiter::EvictionLimiter,
     model::settings::{MemoryHook, Mode, RankingStrategy},
 };
@@ -175,20 +176,22 @@ impl Node {
             resolved: threshold,
             floor,
         };
-        let limits = |_| amounts(options.threshold, options.floor);
-        let scope = if options.machine {
+        let thresholds = |_| amounts(options.threshold, options.floor);
+        let (cgroup, kind) = if options.machine {
             let (root, total) = machine()?;
-            Scope::machine(root, total, limits, false)
+            (root, ScopeKind::Machine { total })
         } else {
             let cgroup = MemoryCgroup::open(self.cgroup.path()).map_err(io::Error::other)?;
-            Scope::new(cgroup, limits, false)
+            (cgroup, ScopeKind::Node)
         };
+        let scope = Scope::open(cgroup, kind, thresholds, false);
         let mut scopes = vec![scope.map_err(io::Error::other)?];
         if let Some(threshold) = options.pods_threshold {
             let pods = self.cgroup.path().join("kubepods");
             let pods = MemoryCgroup::open(&pods).map_err(io::Error::other)?;
-            let limits = |_| amounts(threshold, options.pods_floor);
-            scopes.push(Scope::of_pods(pods, limits, false).map_err(io::Error::other)?);
+            let thresholds = |_| amounts(threshold, options.pods_floor);
+            let scope = Scope::open(pods, ScopeKind::Pods, thresholds, false);
+            scopes.push(scope.map_err(io::Error::other)?);
         }
         let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
         let (object, built) = memory::load(&cgroups, options.hook, false);

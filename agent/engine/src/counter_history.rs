@@ -100,8 +100,7 @@ pub fn copy(to: &mut [u64], from: &[u64], positions: impl Iterator<Item = (usize
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: u64 = 1_000_000_000;
+    use crate::units::SECOND;
 
     #[test]
     fn a_pod_that_has_not_grown_is_known_after_a_second() {

@@ -101,8 +101,8 @@ impl Default for Growers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::MS;
 
-    const MS: u64 = 1_000_000;
     const MIB: u64 = 1 << 20;
 
     fn growing(growers: &Growers, now: u64) -> Vec<(u64, u64)> {

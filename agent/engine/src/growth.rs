@@ -314,9 +314,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::units::{MS, SECOND};
 
-    const MS: u64 = 1_000_000;
-    const SECOND: u64 = 1000 * MS;
     const MIB: u64 = 1 << 20;
 
     fn at_once(mib: u64) -> Room {

@@ -110,8 +110,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-
-    const MS: u64 = 1_000_000;
+    use crate::units::MS;
 
     #[test]
     fn the_last_samples_are_kept() {

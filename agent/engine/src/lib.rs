@@ -1,5 +1,6 @@
 //! Decides: thresholds, state, ranking. No I/O, no clock, no async.
 
+pub mod accounting;
 pub mod counter_history;
 pub mod fleet;
 mod forecast;
@@ -17,10 +18,12 @@ mod ranking;
 pub mod reclaim;
 pub mod record;
 pub mod round;
+pub mod sampling;
 mod select;
 mod sizing;
 pub mod soft;
 pub mod terminating;
+pub mod units;
 
 pub use forecast::{Forecast, Trend};
 pub use message::Message;

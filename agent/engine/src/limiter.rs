@@ -10,6 +10,7 @@ use crate::{
     Pod,
     fleet::{FleetPace, FleetRules},
     permit::{EvictionPermit, LastResort, Permission, QUOTAS_OF_A_POD},
+    units::{nanos, signed},
 };
 
 /// Quotas that one node can have at a time. Their indexes fit a byte; index 0 stands for no quota.
@@ -415,14 +416,6 @@ impl EvictionLimiter {
             quota.charge(at);
         }
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn signed(now: u64) -> i64 {
-    i64::try_from(now).unwrap_or(i64::MAX)
 }
 
 /// At most so many evictions in a period.

@@ -171,9 +171,8 @@ pub fn portions(pods: &[MemoryReading], deficit: u64) -> Vec<Portion> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::settings::ThrottleConfig;
+    use crate::{model::settings::ThrottleConfig, units::SECOND};
 
-    const SECOND: u64 = 1_000_000_000;
     const MIB: u64 = 1 << 20;
 
     fn config(reclaim: bool, throttle: bool) -> MitigationConfig {

@@ -10,9 +10,7 @@ use super::{
     growers::STEADY_NS,
     growth::{Grown, Growth, Room, Sample, is_zero},
 };
-
-const SECOND: u64 = 1_000_000_000;
-const MS: u64 = 1_000_000;
+use crate::units::{MS, SECOND};
 
 /// The kubelet's monitoring interval (`monitoringInterval`): it looks so often, and evicts one pod then.
 pub const MONITORING_INTERVAL_NS: u64 = 10 * SECOND;

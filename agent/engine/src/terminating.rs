@@ -1,9 +1,7 @@
 //! A victim between SIGKILL and the return of its memory: what it is still expected to give, by when, and whether it is stuck.
 
 use super::pace::{Pending, earliest};
-
-const SECOND: u64 = 1_000_000_000;
-const MS: u64 = 1_000_000;
+use crate::units::{MS, SECOND};
 
 /// How soon after SIGKILL a process gives back the first of its memory, on busy CPUs too.
 const EXIT_NS: u64 = 50 * MS;

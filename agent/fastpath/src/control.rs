@@ -10,7 +10,9 @@ use std::{
 };
 
 use crossbeam_queue::ArrayQueue;
-use evictd_engine::{history::Recorder, model::settings::RankingStrategy};
+use evictd_engine::{
+    accounting::MemoryThresholds, history::Recorder, model::settings::RankingStrategy,
+};
 use evictd_node::{
     memory_scope::{MemoryThresholds, Scope},
     pods::table::{PodEntry, PodTable},
@@ -48,7 +50,7 @@ pub struct Control {
 #[derive(Clone, Copy, Debug)]
 pub struct FastPathSettings {
     /// The amounts of the node's memory.
-    pub limits: MemoryThresholds,
+    pub thresholds: MemoryThresholds,
     /// The capacity that they are for, in bytes: a scope with another one has its own.
     pub capacity: u64,
     /// See [`super::Setup::shadow`].

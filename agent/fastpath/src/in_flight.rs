@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
+    accounting::MemorySample,
     model::usage::MemoryReading,
     pace::Pending,
     terminating::{Fate, Remains, Terminating},

@@ -17,8 +17,7 @@ use evictd_engine::{
 use evictd_node::{
     memory_scope::Scope,
     pods::table::PodTable,
-    proc::machine::online_cpus,
-    sampling::fastest_growth,
+    proc::machine::{fastest_growth, online_cpus},
     trigger::memory::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, TriggerSet, page_size, slot},
 };
 use evictd_sys::{clock::monotonic_ns, fs::errno};
@@ -128,7 +127,10 @@ impl MemoryMonitor {
         let Some(monitor) = self.scopes.get(index) else {
             return;
         };
-        let (available, threshold) = (monitor.sample.available, monitor.scope.limits().threshold);
+        let (available, threshold) = (
+            monitor.sample.available,
+            monitor.scope.thresholds().threshold,
+        );
         if !monitor.gone && available < threshold {
             self.met_in_force += 1;
             self.setup.events.send(Event::MetInForce {
@@ -322,7 +324,7 @@ impl MemoryMonitor {
         let at = |scope: usize| {
             scopes
                 .get(scope)
-                .map(|monitor| (monitor.sample, monitor.scope.limits().threshold))
+                .map(|monitor| (monitor.sample, monitor.scope.thresholds().threshold))
                 .unwrap_or_default()
         };
         let is_fewer = self.in_flight.step(now, at, |event| {

@@ -6,14 +6,15 @@ mod machine_share;
 use std::io;
 
 use evictd_engine::{
+    accounting::{MemorySample, MemoryThresholds},
     growth::Room,
     model::settings::MemoryHook,
     pace::{Pace, Shortage},
+    sampling::{FlushDeadline, FlushInputs},
 };
 use evictd_node::{
     cgroup::memory::Version,
-    memory_scope::{MemorySample, MemoryThresholds, Scope},
-    sampling::{FlushDeadline, FlushInputs},
+    memory_scope::Scope,
     trigger::memory::{ANY_SLOT, KernelVictim, MAX_VICTIMS, TriggerEvent, page_size},
 };
 use evictd_sys::clock::sleep_then_now;
@@ -174,18 +175,18 @@ impl ScopeMonitor {
     /// # Errors
     /// A file of the scope cannot be read.
     pub fn sample(&mut self, cycle: &Cycle<'_>, mut flush: impl FnMut()) -> io::Result<()> {
-        let limits = self.scope.limits();
+        let thresholds = self.scope.thresholds();
         let was_pressed = self.pressed;
         let is_pressing = |available: u64| {
-            available < limits.threshold || (was_pressed && available < limits.resolved)
+            available < thresholds.threshold || (was_pressed && available < thresholds.resolved)
         };
         let is_short = |look: &MemorySample, lag| is_pressing(look.available.saturating_add(lag));
         if self.depends_on_statistics(cycle.woken, cycle.fastest_growth) {
             flush();
         }
-        let was_short = self.sample.is_short_without_lists(limits.threshold);
+        let was_short = self.sample.is_short_without_lists(thresholds.threshold);
         self.scope.count_free_lists(was_pressed || was_short);
-        self.stat_lag.bound(limits.threshold);
+        self.stat_lag.bound(thresholds.threshold);
         let (look, lag) =
             self.stat_lag
                 .sample(|| self.scope.sample(), is_short, flush, sleep_then_now)?;
@@ -217,7 +218,7 @@ impl ScopeMonitor {
             let cache = self.machine.cache_in(lag);
             self.sample.count_unlisted_as_cache(cache);
         } else if !self.pressed {
-            let threshold = self.scope.limits().threshold;
+            let threshold = self.scope.thresholds().threshold;
             let is_far = self.sample.available >= threshold.saturating_mul(2);
             let kernel = (is_v1 && is_far).then_some(self.sample.kernel);
             self.machine.settle(kernel);
@@ -290,7 +291,7 @@ impl ScopeMonitor {
     pub fn kernel_victim(&self, cgroup_id: u64, rank: usize, held: u64) -> KernelVictim {
         let MemoryThresholds {
             threshold, floor, ..
-        } = self.scope.limits();
+        } = self.scope.thresholds();
         let room = self.sample.shortage.room.total();
         let left = room.saturating_sub(threshold.max(floor.unwrap_or(0)));
         let step = self.step();
@@ -308,12 +309,12 @@ impl ScopeMonitor {
 
     /// Bytes by which memory may move without being a growth.
     pub fn step(&self) -> u64 {
-        (self.scope.limits().threshold / 16).clamp(1, STEP_BYTES)
+        (self.scope.thresholds().threshold / 16).clamp(1, STEP_BYTES)
     }
 
     /// Bytes that may still be used before the threshold is met.
     pub fn distance(&self) -> u64 {
-        let threshold = self.scope.limits().threshold;
+        let threshold = self.scope.thresholds().threshold;
         self.sample.available.saturating_sub(threshold)
     }
 

@@ -57,13 +57,13 @@ impl Cgroup<'_> {
         self.is_short_of_it_by(200 * MIB);
         let cgroup = MemoryCgroup::open(self.0).unwrap();
         let built = memory::build(&[&cgroup], Err("none"), Some(MemoryHook::Sampler));
-        let limits = |_| MemoryThresholds {
+        let thresholds = |_| MemoryThresholds {
             threshold: THRESHOLD,
             resolved: THRESHOLD,
             floor: None,
         };
         Setup {
-            scopes: vec![Scope::new(cgroup, limits, false).unwrap()],
+            scopes: vec![Scope::open(cgroup, ScopeKind::Node, thresholds, false).unwrap()],
             trigger: built.unwrap().trigger,
             table: Box::default(),
             restored: Vec::new(),
@@ -246,43 +246,44 @@ fn another_capacity_leaves_the_pace() {
     };
     met_in_force(&watch);
 
-    let limits = |capacity: u64| MemoryThresholds {
+    let thresholds = |capacity: u64| MemoryThresholds {
         threshold: capacity / 4,
         resolved: capacity / 4,
         floor: None,
     };
     fs::write(dir.path().join("memory.max"), (480 * MIB).to_string()).unwrap();
     let open = || MemoryCgroup::open(dir.path()).unwrap();
-    let scope = Scope::new(open(), limits, false).unwrap();
+    let scope = Scope::open(open(), ScopeKind::Node, thresholds, false).unwrap();
     watch.setup.control.send_node(Box::new(scope));
     watch.apply_updates();
     let monitor = &watch.scopes[0];
     assert_eq!(
-        (monitor.scope.capacity(), monitor.scope.limits()),
-        (480 * MIB, limits(480 * MIB))
+        (monitor.scope.capacity(), monitor.scope.thresholds()),
+        (480 * MIB, thresholds(480 * MIB))
     );
     assert_eq!((monitor.pace, monitor.sample.available), (pace, 30 * MIB));
     assert_eq!(met_in_force(&watch), 0, "it was told");
     // Settings from before have amounts for another capacity.
     let settings = |capacity| FastPathSettings {
-        limits: limits(capacity),
+        thresholds: thresholds(capacity),
         capacity,
         shadow: false,
         strategy: RankingStrategy::Kubelet,
     };
     watch.setup.control.send_settings(settings(512 * MIB));
     watch.apply_updates();
-    assert_eq!(watch.scopes[0].scope.limits(), limits(480 * MIB));
+    assert_eq!(watch.scopes[0].scope.thresholds(), thresholds(480 * MIB));
     let lower = FastPathSettings {
-        limits: limits(400 * MIB),
+        thresholds: thresholds(400 * MIB),
         ..settings(480 * MIB)
     };
     watch.setup.control.send_settings(lower);
     watch.apply_updates();
-    assert_eq!(watch.scopes[0].scope.limits(), limits(400 * MIB));
+    assert_eq!(watch.scopes[0].scope.thresholds(), thresholds(400 * MIB));
 
     // A limit has gone: what is used is measured in another way.
-    let machine = Scope::machine(open(), 470 * MIB, limits, false).unwrap();
+    let total = 470 * MIB;
+    let machine = Scope::open(open(), ScopeKind::Machine { total }, thresholds, false).unwrap();
     watch.setup.control.send_node(Box::new(machine));
     watch.apply_updates();
     let monitor = &watch.scopes[0];

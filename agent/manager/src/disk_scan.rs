@@ -13,7 +13,6 @@ mod schedule;
 
 use std::{
     collections::HashSet,
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -27,6 +26,7 @@ use evictd_node::{
         du::lower_priority,
         mounts::{MountPoints, MountTable},
     },
+    pods::dirs::PodDirs,
     trigger::inodes::ShareReader,
 };
 use evictd_sys::{
@@ -36,7 +36,6 @@ use evictd_sys::{
     poll::poll,
 };
 
-use crate::PodDirs;
 use disk_use::{LayersAnswer, bytes};
 use pod_walk::PodWalk;
 use schedule::{Schedule, Turn};
@@ -320,14 +319,6 @@ impl DiskScanner {
     }
 }
 
-/// Directories that are given beforehand.
-pub fn fixed(volumes: Vec<(String, PathBuf)>) -> DirResolver {
-    Arc::new(move |_| PodDirs {
-        volumes: volumes.clone(),
-        ..PodDirs::default()
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use evictd_engine::{FsUsage, VolumeUsage};
@@ -342,6 +333,15 @@ mod tests {
         }
     }
 
+    fn target(uid: &str, dir: &tempfile::TempDir) -> ScanTarget {
+        let volumes = vec![("scratch".into(), dir.path().to_owned())];
+        ScanTarget {
+            uid: uid.into(),
+            cgroups: Vec::new(),
+            places: Arc::new(move |_| PodDirs::fixed(volumes.clone())),
+        }
+    }
+
     /// A walk that was given up for others begins anew.
     #[test]
     fn what_is_known_of_a_pod_does_not_shrink_before_its_walk_is_whole() {
@@ -350,7 +350,7 @@ mod tests {
         scanner.set_targets(vec![ScanTarget {
             uid: "u".into(),
             cgroups: Vec::new(),
-            places: fixed(Vec::new()),
+            places: Arc::new(|_| PodDirs::default()),
         }]);
         let volume = |n: u64| {
             let fs = FsUsage {
@@ -384,11 +384,7 @@ mod tests {
         }
         let scanner = DiskScanner::start(None).unwrap();
         scanner.set_pressed(true);
-        let target = ScanTarget {
-            uid: "u".into(),
-            cgroups: Vec::new(),
-            places: fixed(vec![("scratch".into(), dir.path().to_owned())]),
-        };
+        let target = target("u", &dir);
         scanner.set_targets(vec![target]);
         wait(|| scanner.scanned() > 0);
         let found = scanner.found();
@@ -412,20 +408,15 @@ mod tests {
         }
         let small = tempfile::tempdir().unwrap();
         std::fs::write(small.path().join("f"), vec![1; 8192]).unwrap();
-        let target = |uid: &str, dir: &tempfile::TempDir| ScanTarget {
-            uid: uid.into(),
-            cgroups: Vec::new(),
-            places: fixed(vec![("scratch".into(), dir.path().to_owned())]),
-        };
         let scanner = DiskScanner::start(None).unwrap();
         // The thread waits in the look for the directories until both pods are there.
         let (go_on, wait_for) = std::sync::mpsc::channel::<()>();
         let wait_for = PiMutex::new(wait_for);
         let dir = huge.path().to_owned();
         let held = ScanTarget {
-            places: Arc::new(move |mounts: &MountPoints| {
+            places: Arc::new(move |_| {
                 let _ = wait_for.lock().recv();
-                fixed(vec![("scratch".into(), dir.clone())])(mounts)
+                PodDirs::fixed(vec![("scratch".into(), dir.clone())])
             }),
             ..target("huge", &huge)
         };
@@ -526,7 +517,7 @@ mod tests {
             let target = ScanTarget {
                 uid: n.to_string(),
                 cgroups: Vec::new(),
-                places: fixed(Vec::new()),
+                places: Arc::new(|_| PodDirs::default()),
             };
             scanner.set_targets(vec![target]);
             let until = Instant::now() + Duration::from_secs(20);

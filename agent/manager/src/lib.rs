@@ -13,14 +13,13 @@ mod events;
 mod handle;
 mod manager_loop;
 mod mitigation;
-mod pod_dirs;
 mod pod_set;
 mod sources;
 mod status;
 mod usage;
 
 pub use commands::{Command, CommandQueue};
-pub use disk_scan::{DirResolver, DiskScanner, DiskUse, ScanTarget, fixed};
+pub use disk_scan::{DirResolver, DiskScanner, DiskUse, ScanTarget};
 pub use events::{
     EventQueue, EvictionReport, ManagerEvent, ReclaimBy, ReclaimRequest, Reclaimed,
     SoftEvictionRequest,
@@ -31,7 +30,6 @@ pub use mitigation::{
     MitigationAction, MitigationCounters, MitigationOutcome, MitigationRequest, MitigationThreads,
     MitigationWorker, PodEffect, StepEffect,
 };
-pub use pod_dirs::{POD_LOGS, PodDirs, of_kubelet_pod};
 pub use pod_set::PodSet;
 pub use sources::{DiskSource, DiskSources, SignalSources};
 pub use status::{SharedStatus, Status};

@@ -16,7 +16,7 @@ use std::{
 use evictd_engine::{
     NodeCondition, Observation, Observations, Planner, Pod, Resource, Signal, Snapshot, Threshold,
     history::Recorder, limiter::EvictionLimiter, model::settings::MitigationConfig,
-    permit::LastResort, record::NodeState,
+    permit::LastResort, record::NodeState, units::signed,
 };
 use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};
@@ -353,14 +353,6 @@ impl ManagerLoop {
         let running = running.filter(|(entry, _)| stays(entry));
         self.node.running = running.map(|(_, pod)| pod.clone()).collect();
     }
-}
-
-pub(super) fn signed(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
-}
-
-pub(super) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Called at each kill, with the moment of SIGKILL in nanoseconds of CLOCK_MONOTONIC. It must not block.

@@ -2,11 +2,12 @@
 
 use std::{fmt, io, os::fd::BorrowedFd, time::Duration};
 
-use evictd_engine::{Layout, Observation, Observations, Signal, Threshold};
+use evictd_engine::{
+    Layout, Observation, Observations, Signal, Threshold, sampling, units::signed,
+};
 use evictd_node::{
-    fs::statfs,
     memory_scope::Scope,
-    sampling,
+    proc::machine::fastest_growth,
     trigger::{
         counter::{CountDirection, CountTrigger, CounterEvent, Drift},
         hook::CountHook,
@@ -294,9 +295,11 @@ impl SignalSources {
                 Some(Count::Pids) if above < 0 => PRESSED_PIDS,
                 _ if above < 0 => PRESSED,
                 Some(_) if self.hook(signal) != CountHook::Sampler => sampling::CEILING,
-                Some(Count::Pids) => pids::next_look(distance),
-                Some(Count::Inodes(_)) => inodes::next_look(distance),
-                None => statfs::next_look(distance),
+                Some(Count::Pids) => sampling::next_look(distance, pids::fastest_growth()),
+                Some(Count::Inodes(_)) => sampling::next_look(distance, inodes::fastest_growth()),
+                // Buffered writes reserve space at once (delayed allocation), at memory speed. fallocate(2) reserves without writing:
+                // the sampler's floor bounds what it can take unseen.
+                None => sampling::next_look(distance, fastest_growth()),
             }
         };
         let soonest = thresholds.iter().map(due).min();
@@ -327,8 +330,4 @@ fn comes_first(a: CountTrigger, b: CountTrigger) -> bool {
         (CountDirection::Below, CountDirection::Recovered) => true,
         (CountDirection::Recovered, CountDirection::Below) => false,
     }
-}
-
-fn signed(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
 }

@@ -7,5 +7,4 @@ pub mod kernfile;
 pub mod memory_scope;
 pub mod pods;
 pub mod proc;
-pub mod sampling;
 pub mod trigger;

@@ -1,10 +1,11 @@
 //! The cgroup that counts as the node, or the pods' cgroup below it, and what must stay available in it.
 
-mod accounting;
-
 use std::{io, os::unix::ffi::OsStrExt as _, path::Path};
 
-use evictd_engine::Signal;
+use evictd_engine::{
+    Signal,
+    accounting::{Accounting, Amount, Guard, GuardSource, MemorySample, MemoryThresholds},
+};
 use evictd_sys::fs::PathError;
 
 use crate::{
@@ -15,45 +16,6 @@ use crate::{
     pods::table::PodEntry,
     proc::machine::{FreeLists, MemAvailable},
 };
-pub use accounting::{Accounting, Guard, GuardSource, MemorySample};
-
-/// What must stay available of the scope's signal, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryThresholds {
-    /// Less than this available is the hard threshold.
-    pub threshold: u64,
-    /// Once met, it stays met until this much is available; at least `threshold`.
-    pub resolved: u64,
-    /// Less than this available, and the kernel itself kills.
-    pub floor: Option<u64>,
-}
-
-impl MemoryThresholds {
-    /// Whether all of them can be kept with this capacity, in bytes.
-    ///
-    /// # Errors
-    /// An amount that is not below the capacity.
-    pub fn check(&self, capacity: u64) -> Result<(), ScopeError> {
-        let checks = [
-            ("evictionHard[memory.available]", Some(self.threshold)),
-            (
-                "evictionMinimumReclaim[memory.available]",
-                Some(self.resolved),
-            ),
-            ("kernelFloor.memory.available", self.floor),
-        ];
-        for (field, value) in checks {
-            if let Some(value) = value.filter(|v| *v >= capacity) {
-                return Err(ScopeError::AboveCapacity {
-                    field,
-                    value,
-                    capacity,
-                });
-            }
-        }
-        Ok(())
-    }
-}
 
 /// A scope with its files held open.
 #[derive(Debug)]
@@ -72,7 +34,23 @@ pub struct Scope {
     pod_swap: u64,
 }
 
-/// A threshold that can never be kept.
+/// What a cgroup is a scope for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScopeKind {
+    /// The node: its memory limit is the capacity.
+    Node,
+    /// All pods below the node's scope. The memory limit is the capacity of `allocatableMemory.available` (the kubelet's
+    /// `addAllocatableThresholds` and its summary of the container `pods`).
+    Pods,
+    /// The machine: the root of the memory hierarchy as it is mounted. In a container that plays a node the root is the container's
+    /// cgroup, which may have less ([`machine_capacity`]).
+    Machine {
+        /// The machine's memory, in bytes.
+        total: u64,
+    },
+}
+
+/// Why a cgroup cannot be a scope.
 #[derive(Debug, thiserror::Error)]
 pub enum ScopeError {
     /// A file of the cgroup.
@@ -85,10 +63,10 @@ pub enum ScopeError {
         path: String,
     },
     /// More is to be kept available than there is.
-    #[error("{field}: {value}: is not below the capacity of {capacity} bytes")]
+    #[error("{amount:?}: {value}: is not below the capacity of {capacity} bytes")]
     AboveCapacity {
-        /// The configuration's field.
-        field: &'static str,
+        /// Which.
+        amount: Amount,
         /// The amount, in bytes.
         value: u64,
         /// The capacity, in bytes.
@@ -97,65 +75,35 @@ pub enum ScopeError {
 }
 
 impl Scope {
-    /// Takes a cgroup with a memory limit, which is its capacity. `limits` turns that into amounts.
+    /// Takes a cgroup for what `kind` says; `thresholds` turns its capacity into amounts.
     ///
     /// # Errors
-    /// No limit, or an amount that is not below the capacity.
-    pub fn new(
+    /// No limit where one is needed, or an amount that is not below the capacity.
+    pub fn open(
         cgroup: MemoryCgroup,
-        limits: impl FnOnce(u64) -> MemoryThresholds,
+        kind: ScopeKind,
+        thresholds: impl FnOnce(u64) -> MemoryThresholds,
         counts_active_file: bool,
     ) -> Result<Self, ScopeError> {
-        let capacity = capacity(&cgroup)?;
-        let signal = Signal::MemoryAvailable;
-        Self::with_capacity(cgroup, signal, capacity, limits, counts_active_file)
-    }
-
-    /// Takes the cgroup of all pods below the node's scope. Its memory limit is the capacity of
-    /// `allocatableMemory.available` (the kubelet's `addAllocatableThresholds` and its summary of the container `pods`).
-    ///
-    /// # Errors
-    /// As [`Scope::new`].
-    pub fn of_pods(
-        cgroup: MemoryCgroup,
-        limits: impl FnOnce(u64) -> MemoryThresholds,
-        counts_active_file: bool,
-    ) -> Result<Self, ScopeError> {
-        let capacity = capacity(&cgroup)?;
-        let signal = Signal::AllocatableMemoryAvailable;
-        Self::with_capacity(cgroup, signal, capacity, limits, counts_active_file)
-    }
-
-    /// Takes the machine: the root of the memory hierarchy as it is mounted, with the machine's memory in bytes. In a container that
-    /// plays a node the root is the container's cgroup, which may have less ([`machine_capacity`]).
-    ///
-    /// # Errors
-    /// The limit cannot be read, or an amount is not below the capacity.
-    pub fn machine(
-        root: MemoryCgroup,
-        total: u64,
-        limits: impl FnOnce(u64) -> MemoryThresholds,
-        counts_active_file: bool,
-    ) -> Result<Self, ScopeError> {
-        let signal = Signal::MemoryAvailable;
-        let capacity = machine_capacity(&root, total)?;
-        let mut scope = Self::with_capacity(root, signal, capacity, limits, counts_active_file)?;
-        let is_limited = capacity < total;
-        scope.accounting.is_limited = is_limited;
+        let (signal, capacity, is_limited) = match kind {
+            ScopeKind::Node => (Signal::MemoryAvailable, capacity(&cgroup)?, true),
+            ScopeKind::Pods => (Signal::AllocatableMemoryAvailable, capacity(&cgroup)?, true),
+            ScopeKind::Machine { total } => {
+                let capacity = machine_capacity(&cgroup, total)?;
+                (Signal::MemoryAvailable, capacity, capacity < total)
+            }
+        };
         // A limited cgroup of v1 runs short of page cache that has to be written, which the machine's word says nothing of.
-        scope.accounting.is_machine = !is_limited || scope.cgroup.version() == Version::V2;
-        Ok(scope)
-    }
-
-    fn with_capacity(
-        cgroup: MemoryCgroup,
-        signal: Signal,
-        capacity: u64,
-        limits: impl FnOnce(u64) -> MemoryThresholds,
-        counts_active_file: bool,
-    ) -> Result<Self, ScopeError> {
-        let limits = limits(capacity);
-        limits.check(capacity)?;
+        let is_machine = matches!(kind, ScopeKind::Machine { .. })
+            && (!is_limited || cgroup.version() == Version::V2);
+        let thresholds = thresholds(capacity);
+        if let Some((amount, value)) = thresholds.above(capacity) {
+            return Err(ScopeError::AboveCapacity {
+                amount,
+                value,
+                capacity,
+            });
+        }
         let is_root = cgroup.is_root();
         Ok(Self {
             swap: SwapRoom::open(&cgroup),
@@ -167,9 +115,9 @@ impl Scope {
             counts_free_lists: false,
             accounting: Accounting {
                 capacity,
-                limits,
-                is_machine: false,
-                is_limited: true,
+                thresholds,
+                is_machine,
+                is_limited,
                 is_root,
                 counts_active_file,
                 guard: None,
@@ -251,8 +199,8 @@ impl Scope {
     }
 
     /// The amounts.
-    pub fn limits(&self) -> MemoryThresholds {
-        self.accounting.limits
+    pub fn thresholds(&self) -> MemoryThresholds {
+        self.accounting.thresholds
     }
 
     /// The usage in bytes at which `amount` is no longer available ([`Accounting::usage_limit`]).
@@ -260,9 +208,9 @@ impl Scope {
         self.accounting.usage_limit(amount, discounted)
     }
 
-    /// Other amounts from now on, which [`MemoryThresholds::check`] has found to be possible.
-    pub fn set_limits(&mut self, limits: MemoryThresholds) {
-        self.accounting.limits = limits;
+    /// Other amounts from now on, none of them [`MemoryThresholds::above`] the capacity.
+    pub fn set_thresholds(&mut self, thresholds: MemoryThresholds) {
+        self.accounting.thresholds = thresholds;
     }
 
     /// Where there is swap, asks how many bytes more all pods together can swap out and may; `left` is told whether the OOM killer acts

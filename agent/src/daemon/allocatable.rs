@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use evictd_config::Config;
-use evictd_engine::{Signal, Threshold};
+use evictd_engine::{Signal, Threshold, accounting::MemoryThresholds};
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
-    memory_scope::{MemoryThresholds, Scope},
+    memory_scope::{Scope, ScopeKind},
     pods::discovery::pods_root,
     proc::machine::has_swap,
 };
@@ -34,7 +34,7 @@ struct Watched {
     /// Its limit, in bytes.
     capacity: u64,
     has_swap: bool,
-    limits: MemoryThresholds,
+    thresholds: MemoryThresholds,
 }
 
 impl Allocatable {
@@ -76,13 +76,13 @@ impl Allocatable {
         let cgroup = open()?;
         let capacity = cgroup.limit().map_err(|e| e.to_string())?;
         let capacity = capacity.ok_or_else(|| format!("{} has no memory limit", dir.display()))?;
-        let amounts = |capacity| limits(&threshold, &self.config, capacity);
+        let amounts = |capacity| thresholds(&threshold, &self.config, capacity);
         let found = Some(Watched {
             dir: dir.clone(),
             id: cgroup.id(),
             capacity,
             has_swap: has_swap(),
-            limits: amounts(capacity),
+            thresholds: amounts(capacity),
         });
         if self.known == found {
             return Ok(None);

@@ -21,7 +21,17 @@ pub enum RunError {
     Config(#[from] ConfigError),
     /// The scope.
     #[error(transparent)]
-    Scope(#[from] ScopeError),
+    Scope(ScopeError),
+    /// More memory is to be kept available than there is.
+    #[error("{field}: {value}: is not below the capacity of {capacity} bytes")]
+    AboveCapacity {
+        /// The field.
+        field: &'static str,
+        /// The amount, in bytes.
+        value: u64,
+        /// The capacity, in bytes.
+        capacity: u64,
+    },
     /// The hook that the configuration asks for.
     #[error(transparent)]
     Hook(#[from] HookUnavailable),

@@ -7,6 +7,7 @@ use evictd_engine::{
     message::{EVICTED, PHASE},
     mitigation::Step,
     record::NodeState,
+    units::nanos,
 };
 use evictd_fastpath::{self as fastpath, EARLIER, Event, VictimExit};
 use evictd_manager::{self as manager, MitigationOutcome, Reclaimed};
@@ -443,7 +444,7 @@ fn node_reclaimed(reclaimed: &Reclaimed) -> NodeReclaimed {
         is_cut_short: removed.is_cut_short,
         freed: freed.map(|(signal, n)| (signal.to_string(), *n)).collect(),
         is_enough: reclaimed.is_enough,
-        took: u64::try_from(reclaimed.took.as_nanos()).unwrap_or(u64::MAX),
+        took: nanos(reclaimed.took),
     }
 }
 
@@ -471,7 +472,7 @@ fn mitigation_action(mitigation: &MitigationOutcome) -> MitigationRecord {
         pods: pods.collect(),
         available_before: mitigation.available_before,
         available_after: mitigation.available_after,
-        took: u64::try_from(effect.took.as_nanos()).unwrap_or(u64::MAX),
+        took: nanos(effect.took),
         refusal: effect.refusal.clone(),
     }
 }

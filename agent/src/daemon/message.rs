@@ -1,6 +1,8 @@
 //! Why a pod was killed, in the kubelet's words, from what the fast path saw.
 
-use evictd_engine::{ContainerUsage, Observation, Observations, PodUsage, Threshold, message};
+use evictd_engine::{
+    ContainerUsage, Observation, Observations, PodUsage, Threshold, message, units::signed,
+};
 use evictd_fastpath::EvictionReport;
 
 /// What the words need beside the report.
@@ -14,7 +16,6 @@ impl MessageBuilder {
     /// The kubelet's `evictionMessage` for this victim. Where only the pod as a whole was measured, a pod of one
     /// container names that container.
     pub fn of(&self, evicted: &EvictionReport) -> String {
-        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         let mut observations = Observations::default();
         let seen = Observation {
             available: signed(evicted.available),

@@ -3,7 +3,6 @@
 
 use std::{
     collections::HashMap,
-    fs,
     path::{Path, PathBuf},
 };
 
@@ -12,7 +11,7 @@ use evictd_engine::{Layout, Observations, Pod, PodUsage, Usages};
 use evictd_kube::{cache::ClusterSnapshot, pod_store::PodStore};
 use evictd_manager::SignalSources;
 use evictd_node::{
-    cgroup::{memory::MemoryCgroup, pids},
+    cgroup::{limited::room_below_limits, memory::MemoryCgroup, pids},
     pods::discovery::{guess, pods_below},
     proc::machine::memory_total,
 };
@@ -116,7 +115,7 @@ impl NodeView {
                 };
                 seen.usages.insert(pod.uid.clone(), usage);
             }
-            if let Some(room) = until_limit(&memory) {
+            if let Some(room) = room_below_limits(&memory) {
                 seen.until_limit.insert(pod.uid.clone(), room);
             }
             seen.pods.push(pod);
@@ -145,17 +144,4 @@ impl NodeView {
         });
         (pods.collect(), unknown)
     }
-}
-
-/// Bytes until a pod or one of its containers meets its own limit, whichever is first. Page cache that is not active gives way
-/// before.
-fn until_limit(pod: &MemoryCgroup) -> Option<u64> {
-    let room = |cgroup: &MemoryCgroup| {
-        let limit = cgroup.limit().ok()??;
-        Some(limit.saturating_sub(cgroup.read().ok()?.working_set()))
-    };
-    let children = fs::read_dir(pod.path()).into_iter().flatten();
-    let children = children.filter_map(|entry| MemoryCgroup::open(&entry.ok()?.path()).ok());
-    let rooms = children.filter_map(|container| room(&container));
-    rooms.chain(room(pod)).min()
 }

@@ -15,13 +15,14 @@ use evictd_config::{
 };
 use evictd_engine::{Pod, model::settings::Mode, reclaim::KnownPods};
 use evictd_kube::session::Cluster;
-use evictd_manager::{POD_LOGS, ScanTarget, fixed, of_kubelet_pod};
+use evictd_manager::{DirResolver, ScanTarget};
 use evictd_node::{
     cgroup::tree::{descendant_ids, descendants},
     fs::mounts::MountPoints,
     pods::{
         builder::{PodTableBuilder, PodUpdate},
         cgroup_name,
+        dirs::{POD_LOGS, PodDirs},
         opener::{Opener, Unopened},
         table::{PodEntry, PodTable},
     },
@@ -153,16 +154,18 @@ impl PodSource {
     pub(super) fn target(&self, config: &Config, entry: &Arc<PodEntry>) -> ScanTarget {
         let cgroup = entry.memory.path().to_owned();
         let cgroups = descendant_ids(&cgroup);
-        let places = match self {
+        let places: DirResolver = match self {
             Self::Manifest { pods, .. } => {
                 let own = pods.iter().find(|p| p.pod.uid == entry.pod.uid);
-                fixed(own.map(|p| p.empty_dirs.clone()).unwrap_or_default())
+                let volumes = own.map(|p| p.empty_dirs.clone()).unwrap_or_default();
+                Arc::new(move |_| PodDirs::fixed(volumes.clone()))
             }
             Self::Cluster { .. } => {
                 let kubelet = config.filesystems.kubelet().to_owned();
                 let entry = Arc::clone(entry);
                 Arc::new(move |mounts: &MountPoints| {
-                    of_kubelet_pod(&kubelet, Path::new(POD_LOGS), &entry.pod, &cgroup, mounts)
+                    let logs = Path::new(POD_LOGS);
+                    PodDirs::of_kubelet_pod(&kubelet, logs, &entry.pod, &cgroup, mounts)
                 })
             }
         };

@@ -3,7 +3,12 @@
 use std::{path::Path, time::Duration};
 
 use evictd_config::Config;
-use evictd_engine::{Signal, Threshold, ThresholdValue, model::quantity::Quantity};
+use evictd_engine::{
+    Signal, Threshold, ThresholdValue,
+    accounting::{Amount, MemoryThresholds},
+    model::quantity::Quantity,
+    units::signed,
+};
 use evictd_node::{
     cgroup::memory::{MemoryCgroup, memory_root},
     memory_scope::{MemoryThresholds, Scope, ScopeError},
@@ -22,11 +27,11 @@ const GUARD: u64 = 100 << 20;
 
 /// The cgroup that plays the node, or the machine.
 fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
-    let limits = |capacity| limits(threshold, config, capacity);
+    let thresholds = |capacity| thresholds(threshold, config, capacity);
     let cache = config.account_reclaimable_cache;
     if let Some(path) = &config.scope.cgroup {
         let cgroup = MemoryCgroup::open(path).map_err(ScopeError::from)?;
-        return Ok(Scope::new(cgroup, limits, cache)?);
+        return Ok(Scope::open(cgroup, ScopeKind::Node, thresholds, cache)?);
     }
     let (root, _) = memory_root(Path::new(CGROUP_MOUNT)).ok_or(RunError::Missing {
         field: "scope.cgroup",
@@ -34,7 +39,8 @@ fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
     })?;
     let root = MemoryCgroup::open(&root).map_err(ScopeError::from)?;
     let total = memory_total(Path::new("/proc")).map_err(ScopeError::from)?;
-    Ok(Scope::machine(root, total, limits, cache)?)
+    let kind = ScopeKind::Machine { total };
+    Ok(Scope::open(root, kind, thresholds, cache)?)
 }
 
 /// One scope as each loop has it.
@@ -67,7 +73,7 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
     if !guard.enabled {
         return scope;
     }
-    let capacity = i64::try_from(scope.capacity()).unwrap_or(i64::MAX);
+    let capacity = signed(scope.capacity());
     let configured = guard.memory_available.as_ref();
     let amount = configured.map_or(GUARD, |value| value.amount(capacity));
     if !scope.is_machine() {
@@ -110,6 +116,33 @@ pub(super) fn hard_memory_threshold(thresholds: &[Threshold]) -> Result<Threshol
     Ok(never_met(Signal::MemoryAvailable))
 }
 
+/// An amount that can never be kept, with the field that asks for it.
+pub(super) fn above_capacity(amount: Amount, value: u64, capacity: u64) -> RunError {
+    let field = match amount {
+        Amount::Threshold => "evictionHard[memory.available]",
+        Amount::Resolved => "evictionMinimumReclaim[memory.available]",
+        Amount::Floor => "kernelFloor.memory.available",
+    };
+    RunError::AboveCapacity {
+        field,
+        value,
+        capacity,
+    }
+}
+
+impl From<ScopeError> for RunError {
+    fn from(error: ScopeError) -> Self {
+        match error {
+            ScopeError::AboveCapacity {
+                amount,
+                value,
+                capacity,
+            } => above_capacity(amount, value, capacity),
+            error => Self::Scope(error),
+        }
+    }
+}
+
 pub(super) fn never_met(signal: Signal) -> Threshold {
     Threshold {
         signal,
@@ -119,12 +152,15 @@ pub(super) fn never_met(signal: Signal) -> Threshold {
     }
 }
 
-pub(super) fn limits(threshold: &Threshold, config: &Config, capacity: u64) -> MemoryThresholds {
-    let signed = i64::try_from(capacity).unwrap_or(i64::MAX);
-    let hard = threshold.amount(signed);
+pub(super) fn thresholds(
+    threshold: &Threshold,
+    config: &Config,
+    capacity: u64,
+) -> MemoryThresholds {
+    let hard = threshold.amount(signed(capacity));
     MemoryThresholds {
         threshold: hard,
-        resolved: threshold.resolved_amount(signed).max(hard),
+        resolved: threshold.resolved_amount(signed(capacity)).max(hard),
         // Below nothing there is nothing. From the threshold on the kernel would kill before the agent decides.
         floor: (config.kernel_floor.enabled && hard > 0).then(|| {
             let configured = configured_floor(config, capacity);
@@ -137,7 +173,7 @@ pub(super) fn limits(threshold: &Threshold, config: &Config, capacity: u64) -> M
 pub fn configured_floor(config: &Config, capacity: u64) -> Option<u64> {
     let floor = &config.kernel_floor;
     let configured = floor.memory_available.as_ref().filter(|_| floor.enabled);
-    configured.map(|value| value.amount(i64::try_from(capacity).unwrap_or(i64::MAX)))
+    configured.map(|value| value.amount(signed(capacity)))
 }
 
 /// Says that the floor is not the one that is configured.
@@ -170,7 +206,7 @@ mod tests {
             let own = json!({ "kernelFloor": {"memory.available": floor} });
             let config = Config::from_values(own, Some(kubelet)).unwrap();
             let threshold = hard_memory_threshold(&config.eviction.thresholds).unwrap();
-            limits(&threshold, &config, capacity).floor
+            thresholds(&threshold, &config, capacity).floor
         };
         assert_eq!(floor("100Mi", "75Mi", 512 * MIB), Some(75 * MIB));
         assert_eq!(floor("100Mi", "100Mi", 512 * MIB), Some(50 * MIB));

@@ -13,6 +13,7 @@ use bytes::{Buf, Bytes, BytesMut, buf::Chain};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::tls::{Tls, Transport};
+use evictd_sys::fs::lacks_descriptor;
 
 /// The longest request head, in bytes.
 const HEAD_BYTES: usize = 8 << 10;
@@ -251,7 +252,7 @@ impl<R: Responder> Server<R> {
                     });
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                Err(e) if lacks_descriptor(&e) => {
                     if self.spare.take().is_some() {
                         continue;
                     }

@@ -72,6 +72,11 @@ impl PathError {
     }
 }
 
+/// Whether an error means that no descriptor is left, of the process's or the machine's: others close theirs in time.
+pub fn lacks_descriptor(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 /// Whether an error means that a cgroup or a process is no longer there.
 pub fn is_gone(error: &io::Error) -> bool {
     matches!(

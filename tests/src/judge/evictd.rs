@@ -4,19 +4,15 @@ use std::time::Duration;
 
 use evictd_engine::{
     Candidate, CandidateState, Rules,
+    accounting::{Accounting, Guard, GuardSource, MemorySample, MemoryThresholds},
     counter_history::CounterHistory,
     growers::{Growers, WATCHED},
-    model::usage::MemoryReading,
+    model::usage::{FreeSwap, MachineMemory, MemoryReading},
     pace::{Decision, Judged, Pace, Pending, Rule, Shortage, Urgency},
     permit::LastResort,
     round::{Candidates, Choice, Pods, Round},
-    terminating::{Fate, Remains, Terminating},
-};
-use evictd_node::{
-    cgroup::swap::FreeSwap,
-    memory_scope::{Accounting, Guard, GuardSource, MemorySample, MemoryThresholds},
-    proc::machine::MachineMemory,
     sampling::{self, FlushDeadline, FlushInputs, Nearness, Notification, ScopeState},
+    terminating::{Fate, Remains, Terminating},
 };
 
 use super::{
@@ -73,7 +69,7 @@ fn accounting(world: &World<'_>) -> Accounting {
     };
     Accounting {
         capacity: world.incident.capacity,
-        limits: MemoryThresholds {
+        thresholds: MemoryThresholds {
             threshold,
             resolved,
             floor: None,

@@ -3,8 +3,8 @@
 
 use evictd_node::cgroup::{
     memory::Version,
-    reclaim::{self, Refusal},
-    throttle::ThrottleList,
+    reclaim,
+    throttle::{self, ThrottleList},
 };
 use evictd_store::record::mitigation::MitigationRecord;
 use evictd_tests::prelude::*;
@@ -283,8 +283,11 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
     skip_if!(v2.then_some("this machine has no cgroup v1"));
     let node = or_skip!(Node::new("stepsv1", "1s"));
     let memory = MemoryCgroup::open(&node.cgroup("cold")).unwrap();
-    assert_eq!(reclaim::can_reclaim(&memory), Err(Refusal::ReclaimOnV1));
-    assert_eq!(reclaim::can_throttle(&memory), Err(Refusal::ThrottleOnV1));
+    assert_eq!(reclaim::can_reclaim(&memory), Err(reclaim::Refusal::OnV1));
+    assert_eq!(
+        throttle::can_throttle(&memory),
+        Err(throttle::Refusal::OnV1)
+    );
     let mut agent = node.files.start(&[]);
     let _greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "90"]).unwrap();
     let is_asked = || {

@@ -1,11 +1,12 @@
 //! The fast path under policies, with real cgroups: who is denied, in what order the others go, and what limits do.
 
 use evictd_engine::{
+    accounting::MemoryThresholds,
     model::settings::RankingStrategy,
     permit::{LastResort, Permission},
 };
 use evictd_fastpath::{Event, FastPathSettings};
-use evictd_node::{memory_scope::MemoryThresholds, pods::table::PodTable};
+use evictd_node::pods::table::PodTable;
 use evictd_tests::{node::Options, prelude::*};
 
 /// Waits until a cgroup holds so much: hogs have their memory before the first look.
@@ -163,7 +164,7 @@ fn shadow_mode_is_held_back_by_limits_that_live_mode_finds_unused() {
     let mib = |amount: u64| amount * MIB;
     watched.control.send_settings(FastPathSettings {
         capacity: mib(512),
-        limits: MemoryThresholds {
+        thresholds: MemoryThresholds {
             threshold: mib(400),
             resolved: mib(400),
             floor: None,

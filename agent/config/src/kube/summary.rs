@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use evictd_engine::{
     ContainerUsage, FsUsage, Observation, Observations, PodUsage, Signal, VolumeUsage,
+    units::signed,
 };
 use serde_json::Value;
 
@@ -50,11 +51,6 @@ pub fn read_summary(root: &str, document: &Value) -> Result<Summary, JsonError> 
         Some(_) => {}
     }
     read::<SummaryJson>(root, document).map(Summary::from)
-}
-
-/// A counter as an int64, like in the kubelet, but limited to the largest int64.
-fn signed(counter: u64) -> i64 {
-    i64::try_from(counter).unwrap_or(i64::MAX)
 }
 
 impl Memory {

@@ -88,3 +88,24 @@ impl MemoryReading {
         self.usage - self.reclaimable()
     }
 }
+
+/// The machine's memory at one moment, in bytes. A balloon or hot-plugged memory changes both by the same amount, or, where what a balloon
+/// holds counts as available, none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineMemory {
+    /// `MemTotal`.
+    pub total: u64,
+    /// `MemAvailable`.
+    pub available: u64,
+    /// Available as well, in the CPUs' lists of free pages; 0 where these were not read.
+    pub in_lists: u64,
+}
+
+/// Free swap, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FreeSwap {
+    /// The machine's, or what the scope's own limit leaves of it: what is swapped out lessens it.
+    pub free: u64,
+    /// Memory that swapping to it can free, as far as the pods may.
+    pub usable: u64,
+}

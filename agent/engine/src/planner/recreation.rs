@@ -10,6 +10,7 @@ use super::pressure::has_passed;
 use crate::{
     EvictionDecision, NodeCondition, Pod, RestoredOwnerEviction, RestoredRecreation, Snapshot,
     planner::plan::Recreation,
+    units::{nanos, signed},
 };
 
 /// How long after an eviction a pod of the same owner counts as coming back.
@@ -101,7 +102,7 @@ impl RecreationTracker {
     }
 
     fn hold(&mut self, now: i64, recreation: &Recreation) {
-        let hold = i64::try_from(recreation.hold.min(LONGEST_HOLD).as_nanos()).unwrap_or(i64::MAX);
+        let hold = signed(nanos(recreation.hold.min(LONGEST_HOLD)));
         let until = now.saturating_add(hold);
         let held = self.held.entry(recreation.condition).or_insert(until);
         *held = until.max(*held);

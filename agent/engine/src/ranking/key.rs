@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use crate::{QosClass, Resource, model::settings::RankingStrategy};
+use crate::{QosClass, Resource, model::settings::RankingStrategy, units::signed};
 
 /// What a pod may claim when a resource runs short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,9 +79,7 @@ impl RankKey {
         inputs: RankInputs,
         usage: Option<u64>,
     ) -> Self {
-        // Amounts beyond 2^63 are all the same, as in the kubelet, whose numbers are int64; neither can be negative, so
-        // that their difference fits.
-        let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+        // Neither can be negative, so that their difference fits.
         let used = signed(usage.unwrap_or(0));
         let request = signed(inputs.request);
         let exceeds = match resource {

@@ -12,6 +12,7 @@ use evictd_engine::{
     record::Stages,
     round::{Candidates, Choice, Outcome, Pods, Round},
     terminating::Terminating,
+    units::signed,
 };
 use evictd_node::pods::table::{PodEntry, PodTable};
 use evictd_sys::{clock::monotonic_ns, fs::errno};
@@ -261,7 +262,7 @@ impl MemoryMonitor {
             usage_at_decision: monitor.sample.usage,
             available: monitor.sample.available,
             capacity: monitor.scope.capacity(),
-            threshold: monitor.scope.limits().threshold,
+            threshold: monitor.scope.thresholds().threshold,
             working_set,
             urgency: why.urgency,
             judged: why.judged,
@@ -335,7 +336,7 @@ impl MemoryMonitor {
             self.setup.events.send(Event::NoCandidates {
                 signal: monitor.scope.signal(),
                 available: monitor.sample.available,
-                threshold: monitor.scope.limits().threshold,
+                threshold: monitor.scope.thresholds().threshold,
                 held,
             });
         }
@@ -364,7 +365,6 @@ impl MemoryMonitor {
     fn system_over_reserved(&self) -> bool {
         let mut observations = Observations::default();
         for monitor in self.scopes.iter().filter(|monitor| !monitor.gone) {
-            let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
             let seen = Observation {
                 available: signed(monitor.sample.shortage.available),
                 capacity: signed(monitor.scope.capacity()),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evictd_engine::{CandidateState, ReleaseTarget, permit::LastResort, rank};
+use evictd_engine::{CandidateState, ReleaseTarget, permit::LastResort, rank, sampling::Nearness};
 use evictd_node::{
     pods::table::{PodEntry, PodTable},
     sampling::Nearness,
@@ -44,7 +44,7 @@ impl MemoryMonitor {
     fn publish_floor_victims(&mut self) {
         self.load_candidates(LastResort::None);
         self.watch_growers(BEFOREHAND);
-        let has_floor = |monitor: &ScopeMonitor| monitor.scope.limits().floor.is_some();
+        let has_floor = |monitor: &ScopeMonitor| monitor.scope.thresholds().floor.is_some();
         let is_used = self.setup.is_pinned || self.scopes.iter().any(has_floor);
         if !is_used || !self.setup.trigger.has_program() {
             return;

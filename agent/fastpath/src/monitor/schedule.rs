@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evictd_engine::model::settings::MemoryHook;
-use evictd_node::sampling::{self, Nearness, Notification, ScopeState};
+use evictd_engine::sampling::{self, Nearness, Notification, ScopeState};
 use evictd_sys::fs::errno;
 
 use crate::{Event, monitor::MemoryMonitor, scope::ScopeMonitor, spin::Wait};

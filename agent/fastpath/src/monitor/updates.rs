@@ -62,9 +62,9 @@ impl MemoryMonitor {
             };
             let is_new = index == NODE
                 && monitor.scope.capacity() == settings.capacity
-                && monitor.scope.limits() != settings.limits;
+                && monitor.scope.thresholds() != settings.thresholds;
             if is_new {
-                monitor.scope.set_limits(settings.limits);
+                monitor.scope.set_thresholds(settings.thresholds);
                 monitor.pace.reset();
             }
             if let Err(e) = monitor.settle(&mut *self.setup.trigger, floor) {
@@ -87,13 +87,13 @@ impl MemoryMonitor {
         let mut was_pressed = false;
         match self.scopes.get_mut(index) {
             Some(monitor) if monitor.scope.is_resized(&scope) => {
-                // The limits of the node's scope come with the settings.
-                let has_other_limits = index == PODS
+                // The thresholds of the node's scope come with the settings.
+                let has_other_thresholds = index == PODS
                     && monitor.scope.capacity() == scope.capacity()
-                    && monitor.scope.limits() != scope.limits();
-                was_pressed = monitor.pressed && !has_other_limits;
+                    && monitor.scope.thresholds() != scope.thresholds();
+                was_pressed = monitor.pressed && !has_other_thresholds;
                 monitor.resize(&mut scope);
-                if has_other_limits {
+                if has_other_thresholds {
                     monitor.pace.reset();
                 }
                 self.setup.control.retire_scope(index, scope);

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use evictd_engine::units::signed;
 use evictd_node::trigger::memory::{
     Action, Direction, SLOTS_PER_SCOPE, Trigger, TriggerSet, batch_bytes, page_size, slot, slot_of,
 };
@@ -61,16 +62,19 @@ impl ScopeMonitor {
         let Some(offset) = self.offset_on(trigger) else {
             return Ok(());
         };
-        let limits = self.scope.limits();
-        let limit = limits.floor.filter(|_| floor).map_or(u64::MAX, |floor| {
-            let ahead = floor.saturating_add(batch()).min(limits.threshold);
-            let discounted = self.sample.discounted.max(self.sample.reclaimable);
-            // Where something can be swapped out, the usage stays at its limit and grows no further.
-            let swap = self.sample.shortage.room.swap;
-            self.scope
-                .usage_limit(ahead.max(floor), discounted.saturating_add(swap))
-                .saturating_add_signed(offset)
-        });
+        let thresholds = self.scope.thresholds();
+        let limit = thresholds
+            .floor
+            .filter(|_| floor)
+            .map_or(u64::MAX, |floor| {
+                let ahead = floor.saturating_add(batch()).min(thresholds.threshold);
+                let discounted = self.sample.discounted.max(self.sample.reclaimable);
+                // Where something can be swapped out, the usage stays at its limit and grows no further.
+                let swap = self.sample.shortage.room.swap;
+                self.scope
+                    .usage_limit(ahead.max(floor), discounted.saturating_add(swap))
+                    .saturating_add_signed(offset)
+            });
         if self.floor_limit != 0 && limit.abs_diff(self.floor_limit) < batch() {
             return Ok(());
         }
@@ -93,7 +97,7 @@ impl ScopeMonitor {
             return Ok(());
         };
         let limit = self
-            .limit(self.scope.limits().resolved, offset)
+            .limit(self.scope.thresholds().resolved, offset)
             .saturating_sub(1);
         let stays = |armed: u64| armed.abs_diff(limit) < batch();
         if self.recovery_limit.is_some_and(stays) {
@@ -110,7 +114,7 @@ impl ScopeMonitor {
 
     /// Whether the threshold is met, by the counter alone, and no cycle has seen that yet.
     pub(crate) fn is_crossed(&self) -> bool {
-        let threshold = self.scope.limits().threshold;
+        let threshold = self.scope.thresholds().threshold;
         if self.pressed || self.gone {
             false
         } else if self.scope.is_machine() {
@@ -151,7 +155,6 @@ impl ScopeMonitor {
         counter: Option<u64>,
         floor: bool,
     ) -> io::Result<()> {
-        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         match counter {
             Some(counter) => {
                 self.offset = Some(signed(counter) - signed(self.sample.usage));
@@ -176,7 +179,7 @@ impl ScopeMonitor {
     /// Whether the threshold's limit has moved by enough to set the triggers anew: by a page close to the threshold, where a batch too far
     /// would be too late.
     fn limit_has_moved(&self, trigger: &dyn TriggerSet) -> bool {
-        let limit = self.limit(self.scope.limits().threshold, 0);
+        let limit = self.limit(self.scope.thresholds().threshold, 0);
         let enough = match trigger.has_program() && self.distance() <= self.spin_window {
             true => page_size(),
             false => batch(),
@@ -193,20 +196,20 @@ impl ScopeMonitor {
         let Some(offset) = self.offset_on(trigger) else {
             return self.calibrate(trigger, None, floor);
         };
-        let limits = self.scope.limits();
+        let thresholds = self.scope.thresholds();
         let rising = |amount: u64, action: Action| Trigger {
             limit: self.limit(amount, offset),
             direction: Direction::Rising,
             action,
             ..Trigger::DISABLED
         };
-        let full = self.scope.usage_limit(limits.threshold, 0);
+        let full = self.scope.usage_limit(thresholds.threshold, 0);
         let hard = Trigger {
             full: full.saturating_add_signed(offset),
-            ..rising(limits.threshold, Action::WakeLocal)
+            ..rising(thresholds.threshold, Action::WakeLocal)
         };
         let approach = rising(
-            limits.threshold.saturating_add(self.spin_window),
+            thresholds.threshold.saturating_add(self.spin_window),
             Action::Wake,
         );
         self.armed_limit = hard.limit;

@@ -8,6 +8,7 @@ use evictd_node::{
         du::{Usage, Walk},
         mounts::MountPoints,
     },
+    pods::dirs::Named,
     trigger::inodes::ShareReader,
 };
 use evictd_sys::clock::monotonic_ns;
@@ -16,7 +17,6 @@ use super::{
     STEP, ScanTarget,
     disk_use::{DiskUse, FILESYSTEMS, bytes, container},
 };
-use crate::pod_dirs::Named;
 
 /// What kind of directory it is.
 #[derive(Clone, Copy, Debug)]

@@ -199,14 +199,13 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk_scan::fixed;
-    use evictd_node::fs::mounts::MountPoints;
+    use evictd_node::{fs::mounts::MountPoints, pods::dirs::PodDirs};
 
     fn targets(count: usize) -> Arc<Vec<ScanTarget>> {
         let target = |n: usize| ScanTarget {
             uid: format!("{n:02}"),
             cgroups: Vec::new(),
-            places: fixed(Vec::new()),
+            places: Arc::new(|_| PodDirs::default()),
         };
         Arc::new((0..count).map(target).collect())
     }

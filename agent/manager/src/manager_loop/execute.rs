@@ -8,13 +8,14 @@ use evictd_engine::{
     permit::LastResort,
     record::{SignalReading, Stages},
     soft::SoftCandidate,
+    units::signed,
 };
 use evictd_node::pods::table::PodEntry;
 use evictd_sys::{clock::monotonic_ns, fs};
 
 use crate::{
     EvictionReport, ManagerEvent, SoftEvictionRequest,
-    manager_loop::{ManagerLoop, Wake, signed},
+    manager_loop::{ManagerLoop, Wake},
 };
 
 /// Whether a threshold is met, or would not be resolved if it had been: its minimum reclaim counts. [`Planner::is_pressed`] knows

@@ -7,7 +7,7 @@ use evictd_engine::{Observations, RestoredState, Signal};
 use evictd_node::pods::table::PodEntry;
 use evictd_sys::clock::monotonic_ns;
 
-use crate::manager_loop::{ManagerLoop, signed};
+use crate::manager_loop::ManagerLoop;
 
 /// The kills that this thread knows of.
 #[derive(Debug)]

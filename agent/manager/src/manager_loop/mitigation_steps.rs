@@ -6,13 +6,14 @@ use evictd_engine::{
     Observations, Signal,
     mitigation::{SoftShortage, Step, Steps},
     model::settings::MitigationConfig,
+    units::signed,
 };
 use evictd_node::pods::table::PodEntry;
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     ManagerEvent, MitigationAction, MitigationOutcome, MitigationRequest, StepEffect,
-    manager_loop::{ManagerLoop, execute::is_short, signed},
+    manager_loop::{ManagerLoop, execute::is_short},
 };
 
 /// The steps so far.

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use evictd_engine::{NodeReclaim, Observations, Plan, Signal, Threshold, reclaim::Removed};
+use evictd_engine::{
+    NodeReclaim, Observations, Plan, Signal, Threshold,
+    reclaim::Removed,
+    units::{nanos, signed},
+};
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     ManagerEvent, ReclaimBy, ReclaimRequest, Reclaimed,
-    manager_loop::{ManagerLoop, Wake, execute::is_short, nanos, signed},
+    manager_loop::{ManagerLoop, Wake, execute::is_short},
 };
 
 /// How long the kubelet may take until pods are evicted in its stead: it looks every 10 s, and needs some time for its

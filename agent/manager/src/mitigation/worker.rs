@@ -18,8 +18,8 @@ use evictd_engine::mitigation::portions;
 use evictd_node::{
     cgroup::{
         memory::MemoryCgroup,
-        reclaim::{self, Given, Refusal},
-        throttle::{Left, ThrottleList},
+        reclaim::{self, Given},
+        throttle::{Left, ThrottleList, can_throttle},
     },
     pods::table::PodEntry,
 };
@@ -163,7 +163,7 @@ impl MitigationWorker {
 
     fn throttle(&self, pods: &[Arc<PodEntry>]) -> Effects {
         let pods = opened(pods);
-        if let Some(refusal) = first_refusal(&pods, reclaim::can_throttle) {
+        if let Some(refusal) = first_refusal(&pods, can_throttle) {
             return (Vec::new(), Some(refusal));
         }
         let (mut done, mut refusal) = (Vec::new(), None);

@@ -6,11 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_sys::fs::{PathError, is_gone};
+use evictd_sys::fs::{PathError, is_gone, lacks_descriptor};
 
 use super::kill::CgroupKiller;
 use crate::{
-    cgroup::{hierarchy::v1_root, tree::descendants},
+    cgroup::{hierarchy::v1_sibling, tree::descendants},
     proc::pidfd::{Pidfd, Signal},
 };
 
@@ -126,16 +126,13 @@ pub fn end_gracefully(path: &Path, grace: Duration, timeout: Duration) -> Result
 }
 
 fn is_lacking(error: &std::io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
-    )
+    lacks_descriptor(error) || error.raw_os_error() == Some(libc::ENOMEM)
 }
 
 /// Thaws the cgroups of a pod in v1's freezer, where a frozen task does not act on SIGKILL. A container runtime or the kubelet's
 /// checkpoint (CRIU) may have left them so. v2 kills frozen tasks.
 fn thaw(path: &Path) {
-    let Some(freezer) = freezer_of(path) else {
+    let Some(freezer) = v1_sibling(path, "freezer") else {
         return;
     };
     for dir in descendants(&freezer).unwrap_or_default() {
@@ -145,15 +142,6 @@ fn thaw(path: &Path) {
             let _ = fs::write(&state, "THAWED");
         }
     }
-}
-
-/// The same cgroup in v1's freezer hierarchy: the container runtimes give a cgroup the same name in each.
-fn freezer_of(path: &Path) -> Option<PathBuf> {
-    let root = v1_root(path).filter(|root| root.ends_with("memory"))?;
-    Some(
-        root.with_file_name("freezer")
-            .join(path.strip_prefix(root).ok()?),
-    )
 }
 
 /// Frees a dying process's memory in this thread. The kernel refuses that for every process that is not dying, so that a PID

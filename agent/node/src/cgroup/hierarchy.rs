@@ -73,6 +73,14 @@ pub(super) fn v1_root(cgroup: &Path) -> Option<&Path> {
     cgroup.ancestors().find(is_root)
 }
 
+/// The same cgroup in the hierarchy of another controller, of one in v1's memory hierarchy: a hierarchy is mounted at the name of its
+/// controller, as the kubelet expects, and the container runtimes give a cgroup the same name in each.
+pub(super) fn v1_sibling(cgroup: &Path, controller: &str) -> Option<PathBuf> {
+    let root = cgroup.ancestors().find(|dir| dir.ends_with("memory"))?;
+    let below = cgroup.strip_prefix(root).ok()?;
+    Some(root.with_file_name(controller).join(below))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,10 @@ use std::{
 use evictd_sys::page::page_size;
 
 use crate::{
-    cgroup::memory::{MemoryCgroup, Version, limit_in},
+    cgroup::{
+        memory::{MemoryCgroup, Version, limit_in},
+        tree::subdirectories,
+    },
     kernfile::{open_primed, pread},
 };
 
@@ -86,6 +89,18 @@ impl LimitedCgroup {
     }
 }
 
+/// Bytes until a pod or one of its containers meets its own limit, whichever is first; `None` without one. Page cache that is not active
+/// gives way before. For threads of normal priority, by files that are opened for it.
+pub fn room_below_limits(pod: &MemoryCgroup) -> Option<u64> {
+    let room = |cgroup: &MemoryCgroup| {
+        let limit = cgroup.limit().ok()??;
+        Some(limit.saturating_sub(cgroup.read().ok()?.working_set()))
+    };
+    let containers = subdirectories(pod.path());
+    let rooms = containers.filter_map(|dir| room(&MemoryCgroup::open(&dir).ok()?));
+    rooms.chain(room(pod)).min()
+}
+
 fn read_limit(file: &File) -> Option<u64> {
     limit_in(pread(file, &mut [0; 32]).ok()?, page_size())
 }
@@ -134,6 +149,8 @@ mod tests {
             seen,
             expected.map(|(name, held, left)| (name.to_owned(), held, left))
         );
+        let pod = MemoryCgroup::open(dir.path()).unwrap();
+        assert_eq!(room_below_limits(&pod), Some(21 * MIB));
         // Past its limit: that is another one by now.
         uses("app", 130, &mib(120));
         let app = limited

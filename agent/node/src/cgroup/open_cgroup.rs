@@ -15,7 +15,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicI32, Ordering},
 };
 
-use evictd_sys::fs::{PathError, is_gone};
+use evictd_sys::fs::{PathError, is_gone, lacks_descriptor};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, openat};
 
 use super::members::{KillResult, signal_members};
@@ -87,12 +87,8 @@ impl OpenCgroup {
     /// Opens the file once more, with the descriptor in reserve if there is no other one.
     fn open_anew(&self, reserve: Option<File>, held: &Slot) -> io::Result<File> {
         let opened = open_procs(self.dir.as_fd());
-        let is_lacking = |e: &io::Error| {
-            let errno = e.raw_os_error();
-            reserve.is_some() && matches!(errno, Some(libc::EMFILE | libc::ENFILE))
-        };
         match opened {
-            Err(e) if is_lacking(&e) => {
+            Err(e) if reserve.is_some() && lacks_descriptor(&e) => {
                 drop(reserve);
                 open_procs(self.dir.as_fd())
             }
@@ -155,7 +151,7 @@ impl OpenCgroup {
     }
 }
 
-/// Groups within each other that are looked through: a container runtime makes one or two, systemd in a container some more.
+/// PodCgroups within each other that are looked through: a container runtime makes one or two, systemd in a container some more.
 const DEEPEST: usize = 8;
 
 fn open_procs(cgroup: BorrowedFd<'_>) -> io::Result<File> {

@@ -7,7 +7,10 @@ use std::{
 
 use evictd_sys::fs::{PathError, is_gone};
 
-use crate::{cgroup::tree::descendants, kernfile::number};
+use crate::{
+    cgroup::{hierarchy::v1_sibling, tree::descendants},
+    kernfile::number,
+};
 
 /// What a pod uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,15 +57,8 @@ fn tasks(cgroup: &Path) -> Result<Option<u64>, PathError> {
             Err(e) => Err(PathError::at(&file)(e)),
         }
     };
-    match (charged(cgroup)?, beside_memory(cgroup)) {
+    match (charged(cgroup)?, v1_sibling(cgroup, "pids")) {
         (None, Some(beside)) => charged(&beside),
         (own, _) => Ok(own),
     }
-}
-
-/// The same cgroup in v1's pids hierarchy: a hierarchy is mounted at the name of its controller, as the kubelet expects.
-fn beside_memory(cgroup: &Path) -> Option<PathBuf> {
-    let root = cgroup.ancestors().find(|dir| dir.ends_with("memory"))?;
-    let below = cgroup.strip_prefix(root).ok()?;
-    Some(root.with_file_name("pids").join(below))
 }

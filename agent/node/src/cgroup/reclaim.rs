@@ -1,4 +1,4 @@
-//! The files of a cgroup that a step writes to: `memory.reclaim` and `memory.high` of version 2.
+//! Reclaim of a cgroup's memory by `memory.reclaim` of version 2.
 
 use std::{fs, io, path::Path, time::Instant};
 
@@ -9,23 +9,17 @@ use crate::cgroup::memory::{MemoryCgroup, Version};
 /// What is asked for at once: between two the time and the need are looked at, in bytes.
 const CHUNK: u64 = 16 << 20;
 
-/// Why a step cannot be taken on this machine.
+/// Why nothing can be reclaimed on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The only thing that v1 has empties a cgroup of everything that can be emptied, swap included.
     #[error(
         "cgroup v1 has only memory.force_empty, which is too blunt: needs cgroup v2 and kernel 5.19"
     )]
-    ReclaimOnV1,
-    /// v1's soft limit does not keep a pod from growing.
-    #[error("cgroup v1 has no memory.high: needs cgroup v2")]
-    ThrottleOnV1,
+    OnV1,
     /// Younger kernels have the file.
     #[error("this kernel has no memory.reclaim: needs 5.19")]
     NoReclaim,
-    /// The memory controller is not handed down.
-    #[error("the cgroup has no memory.high")]
-    NoHigh,
 }
 
 /// Whether there is a way to reclaim from a pod's cgroup.
@@ -34,21 +28,9 @@ pub enum Refusal {
 /// There is none, and why.
 pub fn can_reclaim(cgroup: &MemoryCgroup) -> Result<(), Refusal> {
     match cgroup.version() {
-        Version::V1 => Err(Refusal::ReclaimOnV1),
+        Version::V1 => Err(Refusal::OnV1),
         Version::V2 if cgroup.path().join("memory.reclaim").exists() => Ok(()),
         Version::V2 => Err(Refusal::NoReclaim),
-    }
-}
-
-/// Whether there is a way to keep a pod's cgroup from growing.
-///
-/// # Errors
-/// There is none, and why.
-pub fn can_throttle(cgroup: &MemoryCgroup) -> Result<(), Refusal> {
-    match cgroup.version() {
-        Version::V1 => Err(Refusal::ThrottleOnV1),
-        Version::V2 if cgroup.path().join("memory.high").exists() => Ok(()),
-        Version::V2 => Err(Refusal::NoHigh),
     }
 }
 
@@ -140,14 +122,10 @@ mod tests {
             refusal.contains("memory.force_empty, which is too blunt"),
             "{refusal}"
         );
-        assert_eq!(can_throttle(&v1), Err(Refusal::ThrottleOnV1));
         let v2 = cgroup(dir.path(), "memory.current");
         assert_eq!(can_reclaim(&v2), Err(Refusal::NoReclaim));
-        assert_eq!(can_throttle(&v2), Err(Refusal::NoHigh));
-        for file in ["memory.reclaim", "memory.high"] {
-            fs::write(dir.path().join(file), "").unwrap();
-        }
-        assert_eq!((can_reclaim(&v2), can_throttle(&v2)), (Ok(()), Ok(())));
+        fs::write(dir.path().join("memory.reclaim"), "").unwrap();
+        assert_eq!(can_reclaim(&v2), Ok(()));
     }
 
     #[test]

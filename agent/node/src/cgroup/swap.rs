@@ -11,6 +11,9 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
+use evictd_engine::model::usage::FreeSwap;
+use evictd_sys::fs::read_lossy;
+
 use crate::{
     cgroup::{
         memory::{MemoryCgroup, Version},
@@ -19,16 +22,6 @@ use crate::{
     kernfile::{number, open_primed, pread, values_of},
     proc::machine::{SwapFree, has_swap},
 };
-use evictd_sys::fs::read_lossy;
-
-/// Free swap, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FreeSwap {
-    /// The machine's, or what the scope's own limit leaves of it: what is swapped out lessens it.
-    pub free: u64,
-    /// Memory that swapping to it can free, as far as the pods may.
-    pub usable: u64,
-}
 
 /// Swap that a cgroup may still use, with its files held open.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use evictd_sys::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::memory::MemoryCgroup;
+use crate::cgroup::memory::{MemoryCgroup, Version};
 
 /// In the state directory.
 const FILE: &str = "brakes.json";
@@ -22,6 +22,29 @@ const HIGH: &str = "memory.high";
 const ASIDE: usize = 8;
 /// Limits are rounded up to this, in bytes: a multiple of any page, so that the kernel shows what was written.
 const ROUND: u64 = 64 << 10;
+
+/// Why no pod can be throttled on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// v1's soft limit does not keep a pod from growing.
+    #[error("cgroup v1 has no memory.high: needs cgroup v2")]
+    OnV1,
+    /// The memory controller is not handed down.
+    #[error("the cgroup has no memory.high")]
+    NoHigh,
+}
+
+/// Whether there is a way to keep a pod's cgroup from growing.
+///
+/// # Errors
+/// There is none, and why.
+pub fn can_throttle(cgroup: &MemoryCgroup) -> Result<(), Refusal> {
+    match cgroup.version() {
+        Version::V1 => Err(Refusal::OnV1),
+        Version::V2 if cgroup.path().join(HIGH).exists() => Ok(()),
+        Version::V2 => Err(Refusal::NoHigh),
+    }
+}
 
 /// One pod that is kept from growing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -40,6 +40,12 @@ pub fn descendants(root: &Path) -> Result<Vec<PathBuf>, PathError> {
     Ok(found)
 }
 
+/// The first process in a cgroup, not below it.
+pub(crate) fn first_process(dir: &Path) -> Option<u32> {
+    let procs = fs::read_to_string(dir.join("cgroup.procs")).ok()?;
+    procs.lines().next()?.parse().ok()
+}
+
 /// The cgroups directly below one; none where it cannot be listed.
 pub(crate) fn subdirectories(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();

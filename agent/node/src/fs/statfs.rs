@@ -5,14 +5,13 @@ use std::{
     fs, io,
     os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use evictd_engine::Layout;
 use evictd_sys::fs::PathError;
 
 use super::mounts::{Superblock, superblock_of};
-use crate::{kernfile::bad_message, sampling};
+use crate::kernfile::bad_message;
 
 /// One reading of a filesystem (statfs(2), as cadvisor's `getVfsStats` reads it).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,18 +176,6 @@ fn layout(nodefs: u32, imagefs: u32, containerfs: u32) -> Option<Layout> {
         dedicated_image_fs: imagefs != nodefs,
         split_image_fs: containerfs != imagefs,
     })
-}
-
-/// Bytes that one filesystem can take in a second at most, for the deadline sampler: buffered writes go into the
-/// page cache first, but space is reserved at once (delayed allocation), at memory speed. fallocate(2) reserves
-/// without writing and is faster than any sampler; the sampler's floor bounds what it can take unseen.
-fn fastest_fill() -> u64 {
-    sampling::fastest_growth()
-}
-
-/// When statfs is due again, for `distance` bytes until the nearest threshold.
-pub fn next_look(distance: u64) -> Duration {
-    sampling::next_look(distance, fastest_fill())
 }
 
 #[cfg(test)]

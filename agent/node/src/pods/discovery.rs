@@ -15,7 +15,7 @@ use evictd_sys::fs::{PathError, is_gone};
 use crate::{
     cgroup::{
         memory::MemoryCgroup,
-        tree::{descendants, subdirectories},
+        tree::{descendants, first_process, subdirectories},
     },
     pods::cgroup_name::{self, PodPath},
 };
@@ -182,8 +182,7 @@ fn request_of(score: i64, memory_total: u64) -> u64 {
 /// is no container.
 fn scores(pod: &Path) -> Vec<i64> {
     let score_of = |dir: PathBuf| {
-        let procs = fs::read_to_string(dir.join("cgroup.procs")).ok()?;
-        let pid: u32 = procs.lines().next()?.parse().ok()?;
+        let pid = first_process(&dir)?;
         let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?;
         score.trim().parse().ok()
     };

@@ -2,6 +2,7 @@
 
 pub mod builder;
 pub mod cgroup_name;
+pub mod dirs;
 pub mod discovery;
 pub mod opener;
 pub mod table;

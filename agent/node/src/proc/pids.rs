@@ -2,6 +2,7 @@
 
 use std::{fs::File, io, path::Path};
 
+use evictd_engine::units::signed;
 use evictd_sys::fs::PathError;
 
 use crate::kernfile::{bad_message, number, open_primed, pread};
@@ -20,11 +21,6 @@ impl PidReading {
     pub fn available(&self) -> i64 {
         signed(self.capacity) - signed(self.used)
     }
-}
-
-/// Task counts fit an i64: the kernel keeps them in an int.
-fn signed(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// The node's files, held open (kubelet `pkg/kubelet/stats/pidlimit/pidlimit_linux.go`, `Stats`).

@@ -12,10 +12,10 @@ use std::{
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use aya::maps::{Array, MapData};
+use evictd_engine::units::signed;
 use evictd_sys::fs::PathError;
 
 use super::counter::CgroupCount;
@@ -27,7 +27,6 @@ use crate::{
         statfs::{Filesystem, FilesystemReading},
     },
     proc::machine::online_cpus,
-    sampling,
     trigger::{
         counter::{
             self, ATTEMPTS, CountTrigger, CounterEvent, Drift, EventCounter, MapNames, Sample,
@@ -112,7 +111,7 @@ impl Counting {
 }
 
 /// Triggers on the free inodes of up to [`MAX_FILESYSTEMS`] filesystems. The sampler has to be polled by the caller, which has to
-/// look, see [`next_look`].
+/// look, see [`fastest_growth`].
 pub struct InodeTrigger {
     watched: Vec<Watched>,
     counting: Option<Counting>,
@@ -249,7 +248,7 @@ impl InodeTrigger {
             (read, None) => {
                 let read = read?;
                 return Ok(read.limits_inodes().then(|| Sample {
-                    available: free(read.inodes_free),
+                    available: signed(read.inodes_free),
                     counted: None,
                 }));
             }
@@ -266,7 +265,7 @@ impl InodeTrigger {
             return Ok(None);
         };
         let reader = &mut watched.reader;
-        let available = || reader.read().map(|r| free(r.inodes_free));
+        let available = || reader.read().map(|r| signed(r.inodes_free));
         counting.counter.sample(filesystem, available).map(Some)
     }
 
@@ -358,17 +357,8 @@ impl Drop for SelfTestFile<'_> {
     }
 }
 
-fn free(inodes: u64) -> i64 {
-    i64::try_from(inodes).unwrap_or(i64::MAX)
-}
-
 /// Inodes that the machine can make in a second at most: an empty file takes some 5 us of a CPU.
 pub fn fastest_growth() -> u64 {
     const PER_CPU: u64 = 400_000;
     online_cpus() * PER_CPU
-}
-
-/// When to look again without a hook, `distance` inodes above the nearest limit.
-pub fn next_look(distance: u64) -> Duration {
-    sampling::next_look(distance, fastest_growth())
 }

@@ -1,6 +1,6 @@
 //! The PID trigger: `pid.available` crossing a limit, seen at the fork that makes it cross.
 
-use std::{io, os::fd::BorrowedFd, time::Duration};
+use std::{io, os::fd::BorrowedFd};
 
 use aya::maps::{HashMap, MapData};
 
@@ -11,7 +11,6 @@ use crate::{
         machine::online_cpus,
         pids::{PidReading, Pids},
     },
-    sampling,
     trigger::{
         counter::{
             self, ATTEMPTS, CountTrigger, CounterEvent, Drift, EventCounter, MapNames, Sample,
@@ -109,7 +108,7 @@ fn self_test(events: impl Fn() -> io::Result<i64>) -> Result<(), String> {
     }
 }
 
-/// Triggers on the node's tasks. The sampler has to be polled by its owner, see [`next_look`].
+/// Triggers on the node's tasks. The sampler has to be polled by its owner, see [`fastest_growth`].
 pub struct PidTrigger {
     pids: Pids,
     choice: SelectedHook<CountHook>,
@@ -238,11 +237,6 @@ impl PidTrigger {
 pub fn fastest_growth() -> u64 {
     const PER_CPU: u64 = 200_000;
     online_cpus() * PER_CPU
-}
-
-/// When to look again without a hook, `distance` tasks above the nearest limit.
-pub fn next_look(distance: u64) -> Duration {
-    sampling::next_look(distance, fastest_growth())
 }
 
 #[cfg(test)]

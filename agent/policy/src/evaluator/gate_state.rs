@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cel::Value;
-use evictd_engine::permit::Permission;
+use evictd_engine::{permit::Permission, units::nanos};
 
 use super::super::{
     gate::{Gate, OnUnknown},
@@ -53,10 +53,6 @@ pub struct RuleResult {
     pub permission: Permission,
     /// Why the rule spares the pod; `None` if it does not.
     pub reason: Option<String>,
-}
-
-pub(super) fn nanos(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The variable `answers`: the bodies of gates' answers that still count.

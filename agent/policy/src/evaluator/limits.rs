@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evictd_engine::{limiter::EvictionLimiter, permit::QUOTAS_OF_A_POD};
+use evictd_engine::{limiter::EvictionLimiter, permit::QUOTAS_OF_A_POD, units::nanos};
 
 use super::{
     super::model::Limit,
@@ -10,7 +10,6 @@ use super::{
     quotas::{QuotaKey, Quotas},
     restore::Restored,
 };
-use crate::evaluator::gate_state::nanos;
 
 /// Condition of a pod that counts as available.
 const READY: &str = "Ready";

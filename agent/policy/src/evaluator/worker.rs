@@ -2,6 +2,7 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use evictd_engine::units::nanos;
 use evictd_sys::clock::monotonic_ns;
 use futures::FutureExt as _;
 use tokio::sync::Semaphore;
@@ -11,7 +12,7 @@ use super::{
     PolicyEvaluator, Settings, State, pod_value,
 };
 use crate::{
-    evaluator::gate_state::{GateKey, bodies, nanos},
+    evaluator::gate_state::{GateKey, bodies},
     expression::variables,
 };
 

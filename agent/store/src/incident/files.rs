@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use evictd_engine::history::SignalSample;
+use evictd_engine::{history::SignalSample, units::nanos};
 use evictd_sys::fs::{PathError, TEMPORARY};
 
 use crate::{
@@ -83,7 +83,7 @@ impl Incidents {
             self.kept.failed.fetch_add(1, Ordering::Relaxed);
         }
         let grace = incident.grace().unwrap_or(Duration::ZERO);
-        let grace = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
+        let grace = nanos(grace);
         let due = now.saturating_add(grace).saturating_add(PATIENCE_NS);
         self.open.push_back(Open { incident, due });
     }

@@ -6,9 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use evictd_engine::accounting::MemoryThresholds;
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
-    memory_scope::{MemoryThresholds, Scope},
+    memory_scope::{Scope, ScopeKind},
 };
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
@@ -270,12 +271,12 @@ fn oom_killed(stage: &Stage) -> bool {
 
 fn scope(stage: &Stage, amount: u64) -> io::Result<Scope> {
     let memory = MemoryCgroup::open(stage.cgroup.path()).map_err(io::Error::other)?;
-    let limits = |_| MemoryThresholds {
+    let thresholds = |_| MemoryThresholds {
         threshold: amount,
         resolved: amount,
         floor: None,
     };
-    Scope::new(memory, limits, false).map_err(io::Error::other)
+    Scope::open(memory, ScopeKind::Node, thresholds, false).map_err(io::Error::other)
 }
 
 fn wait_for_return(stage: &Stage, amount: u64) -> io::Result<()> {

@@ -13,6 +13,7 @@ use clap::{Args, Subcommand};
 use evictd_config::pod_manifest;
 use evictd_engine::{
     CandidateState, ReleaseTarget, Resource, Rules,
+    accounting::MemoryThresholds,
     model::settings::{Mode, RankingStrategy},
     select,
 };
@@ -162,7 +163,7 @@ struct Judge {
 impl Judge {
     fn new(task: &Task) -> io::Result<Self> {
         let cgroup = MemoryCgroup::open(&task.scope).map_err(io::Error::other)?;
-        let limits = |_| MemoryThresholds {
+        let thresholds = |_| MemoryThresholds {
             threshold: task.threshold,
             resolved: task.threshold,
             floor: None,
@@ -173,7 +174,8 @@ impl Judge {
             .map(|p| PodEntry::open(p.pod.clone(), &p.cgroup, Mode::Evictd).map(Arc::new))
             .collect();
         Ok(Self {
-            scope: Scope::new(cgroup, limits, false).map_err(io::Error::other)?,
+            scope: Scope::open(cgroup, ScopeKind::Node, thresholds, false)
+                .map_err(io::Error::other)?,
             table: Box::new(PodTable::new(entries.map_err(io::Error::other)?)),
             threshold: task.threshold,
         })

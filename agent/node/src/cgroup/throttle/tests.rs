@@ -21,6 +21,20 @@ fn high(pod: &MemoryCgroup) -> String {
 
 // R46
 #[test]
+fn where_there_is_no_limit_to_set_it_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let v2 = pod(dir.path(), "pod", MIB, "max");
+    assert_eq!(can_throttle(&v2), Ok(()));
+    fs::remove_file(v2.path().join(HIGH)).unwrap();
+    assert_eq!(can_throttle(&v2), Err(Refusal::NoHigh));
+    fs::remove_file(v2.path().join("memory.current")).unwrap();
+    fs::write(v2.path().join("memory.usage_in_bytes"), "0").unwrap();
+    let v1 = MemoryCgroup::open(v2.path()).unwrap();
+    assert_eq!(can_throttle(&v1), Err(Refusal::OnV1));
+}
+
+// R46
+#[test]
 fn a_throttle_is_at_the_usage_and_is_removed_again() {
     let dir = tempfile::tempdir().unwrap();
     let throttles = ThrottleList::open(dir.path()).unwrap().0;

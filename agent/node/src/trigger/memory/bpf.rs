@@ -336,7 +336,7 @@ impl TriggerSet for BpfTriggers {
         let Some(expires_after) = self.expires_after else {
             return;
         };
-        let lasts = u64::try_from(expires_after.as_nanos()).unwrap_or(u64::MAX);
+        let lasts = nanos(expires_after);
         let expires_ns = now.saturating_add(lasts);
         // Reclaims that fail are the better proof later, where the programs see them.
         let trusted_ns = match self.unseen.as_slice() {

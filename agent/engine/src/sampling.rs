@@ -2,23 +2,10 @@
 
 use std::time::Duration;
 
-use crate::proc::machine::online_cpus;
-
 /// Shortest interval: below it looking costs more than it tells.
 pub const FLOOR: Duration = Duration::from_millis(1);
 /// Longest interval: the ground (inactive_file, capacity) moves without any hook firing.
 pub const CEILING: Duration = Duration::from_secs(1);
-
-/// The fastest growth this machine can make, in bytes per second: every CPU clearing huge pages at memory speed.
-///
-/// 4 GiB/s per CPU is more than any one of them was seen to reach (page-fault loops with THP: 2 to 3 GiB/s); memory
-/// controllers end the scaling at about 64 GiB/s.
-pub fn fastest_growth() -> u64 {
-    const PER_CPU: u64 = 4 << 30;
-    const MACHINE: u64 = 64 << 30;
-    // Not only those that this process may run on.
-    (online_cpus() * PER_CPU).min(MACHINE)
-}
 
 /// The time in which the fastest growth could use up `distance` bytes, within [`FLOOR`] and [`CEILING`].
 pub fn next_look(distance: u64, growth_per_second: u64) -> Duration {

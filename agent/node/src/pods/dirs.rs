@@ -4,18 +4,17 @@
 //! `<kubelet>/pods/<uid>/containers/<name>/<id>` (`dockershim`'s heritage, kept by every kubelet since), so that the mounts of
 //! one of its processes have its name, and the overlay that is its root has its writable layer.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use evictd_engine::Pod;
-use evictd_node::{
-    cgroup::tree::descendants,
+use evictd_sys::fs::read_lossy;
+
+use crate::{
+    cgroup::tree::{descendants, first_process},
     fs::mounts::{self, MountPoints},
     pods::cgroup_name,
+    proc::mountinfo::Mount,
 };
-use evictd_sys::fs::read_lossy;
 
 /// Where the container runtime's logs of all pods lie (the kubelet's `podLogsDirectory`).
 pub const POD_LOGS: &str = "/var/log/pods";
@@ -44,43 +43,52 @@ pub struct PodDirs {
     pub runtime_uid: String,
 }
 
-/// The directories of a pod of the kubelet's, as far as they can be found. They have the UID that the cgroup has: a static pod's is not that
-/// of its mirror in the API. What is mounted is not looked at.
-pub fn of_kubelet_pod(
-    kubelet: &Path,
-    logs: &Path,
-    pod: &Pod,
-    cgroup: &Path,
-    mounts: &MountPoints,
-) -> PodDirs {
-    let is_there = |path: &Path| mounts.is_mounted(path) || path.is_dir();
-    let named = cgroup_name::parse(cgroup).map(|name| name.uid);
-    let uid = named.as_ref().unwrap_or(&pod.uid);
-    let own = kubelet.join("pods").join(uid).join("volumes");
-    let volumes = pod.volumes.iter().filter(|volume| volume.is_local);
-    let volumes = volumes.filter_map(|volume| {
-        let mut candidates = LOCAL_PLUGINS.map(|plugin| own.join(plugin).join(&volume.name));
-        let found = candidates.iter_mut().find(|path| is_there(path))?;
-        Some((volume.name.clone(), std::mem::take(found)))
-    });
-    let logs = logs.join(format!("{}_{}_{}", pod.namespace, pod.name, uid));
-    let logs = pod
-        .containers
-        .iter()
-        .map(|c| (c.name.clone(), logs.join(&c.name)));
-    let groups = descendants(cgroup).unwrap_or_default();
-    let mounts = |group: &PathBuf| {
-        let procs = fs::read_to_string(group.join("cgroup.procs")).ok()?;
-        let pid: u32 = procs.lines().next()?.parse().ok()?;
-        read_lossy(format!("/proc/{pid}/mountinfo")).ok()
-    };
-    let (layers, unknown) = layers(groups.iter().filter_map(mounts));
-    PodDirs {
-        volumes: volumes.collect(),
-        logs: logs.filter(|(_, path)| is_there(path)).collect(),
-        layers,
-        unknown,
-        runtime_uid: uid.clone(),
+impl PodDirs {
+    /// Volumes that are given beforehand, and nothing else.
+    pub fn fixed(volumes: Named) -> Self {
+        Self {
+            volumes,
+            ..Self::default()
+        }
+    }
+
+    /// The directories of a pod of the kubelet's, as far as they can be found. They have the UID that the cgroup has: a static pod's is
+    /// not that of its mirror in the API. What is mounted is not looked at.
+    pub fn of_kubelet_pod(
+        kubelet: &Path,
+        logs: &Path,
+        pod: &Pod,
+        cgroup: &Path,
+        mounts: &MountPoints,
+    ) -> Self {
+        let is_there = |path: &Path| mounts.is_mounted(path) || path.is_dir();
+        let named = cgroup_name::parse(cgroup).map(|name| name.uid);
+        let uid = named.as_ref().unwrap_or(&pod.uid);
+        let own = kubelet.join("pods").join(uid).join("volumes");
+        let volumes = pod.volumes.iter().filter(|volume| volume.is_local);
+        let volumes = volumes.filter_map(|volume| {
+            let mut candidates = LOCAL_PLUGINS.map(|plugin| own.join(plugin).join(&volume.name));
+            let found = candidates.iter_mut().find(|path| is_there(path))?;
+            Some((volume.name.clone(), std::mem::take(found)))
+        });
+        let logs = logs.join(format!("{}_{}_{}", pod.namespace, pod.name, uid));
+        let logs = pod
+            .containers
+            .iter()
+            .map(|c| (c.name.clone(), logs.join(&c.name)));
+        let groups = descendants(cgroup).unwrap_or_default();
+        let mounts = |group: &PathBuf| {
+            let pid = first_process(group)?;
+            read_lossy(format!("/proc/{pid}/mountinfo")).ok()
+        };
+        let (layers, unknown) = layers(groups.iter().filter_map(mounts));
+        Self {
+            volumes: volumes.collect(),
+            logs: logs.filter(|(_, path)| is_there(path)).collect(),
+            layers,
+            unknown,
+            runtime_uid: uid.clone(),
+        }
     }
 }
 
@@ -110,9 +118,8 @@ fn layers(mountinfos: impl Iterator<Item = String>) -> (Named, Vec<(String, Stri
 
 /// The container's name, from where its termination log is mounted from.
 fn container_name(mountinfo: &str) -> Option<String> {
-    mountinfo.lines().find_map(|line| {
-        let root = line.split(' ').nth(3)?;
-        let (pod, rest) = root.rsplit_once("/containers/")?;
+    Mount::all(mountinfo).find_map(|mount| {
+        let (pod, rest) = mount.root.to_str()?.rsplit_once("/containers/")?;
         let (name, id) = rest.split_once('/')?;
         let is_pods = pod
             .rsplit_once("/pods/")
@@ -123,8 +130,11 @@ fn container_name(mountinfo: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
+
     use evictd_engine::{Container, ContainerKind, Volume};
+
+    use super::*;
 
     const MOUNTINFO: &str = "\
 4711 4000 0:120 / / rw,relatime - overlay overlay rw,lowerdir=/l/1/fs:/l/2/fs,upperdir=/var/lib/containerd/s/9/fs,workdir=/w
@@ -212,7 +222,8 @@ mod tests {
         };
         let own = Path::new("/kubepods/burstable/podu1");
         for (pod, cgroup) in [(pod, Path::new("/nowhere")), (mirror, own)] {
-            let places = of_kubelet_pod(&kubelet, &logs, &pod, cgroup, &MountPoints::default());
+            let mounts = MountPoints::default();
+            let places = PodDirs::of_kubelet_pod(&kubelet, &logs, &pod, cgroup, &mounts);
             assert_eq!(places.volumes, [("scratch".to_owned(), scratch.clone())]);
             assert_eq!(places.logs, [("web".to_owned(), web.clone())]);
             assert!(places.layers.is_empty());

@@ -1,18 +1,52 @@
 //! What is short of a scope, by its numbers alone: the same for a scope of the node and for one of the judge's.
 
-use evictd_engine::{
+use crate::{
     growth::Room,
-    model::usage::MemoryReading,
+    model::usage::{FreeSwap, MachineMemory, MemoryReading},
     pace::{Bounded, Shortage},
 };
-
-use super::MemoryThresholds;
-use crate::{cgroup::swap::FreeSwap, proc::machine::MachineMemory};
 
 /// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each page.
 const KERNEL_OF_CACHE: u64 = 32;
 /// How fast page cache is taken to be written and memory to be swapped out, in bytes per second: a slow disk.
 const WRITES_PER_SECOND: u64 = 32 << 20;
+
+/// What must stay available of the scope's signal, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryThresholds {
+    /// Less than this available is the hard threshold.
+    pub threshold: u64,
+    /// Once met, it stays met until this much is available; at least `threshold`.
+    pub resolved: u64,
+    /// Less than this available, and the kernel itself kills.
+    pub floor: Option<u64>,
+}
+
+/// Which of [`MemoryThresholds`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// The hard threshold.
+    Threshold,
+    /// Where it is resolved.
+    Resolved,
+    /// Where the kernel itself kills.
+    Floor,
+}
+
+impl MemoryThresholds {
+    /// The first amount that is not below this capacity, so that it can never be kept, with its bytes.
+    pub fn above(&self, capacity: u64) -> Option<(Amount, u64)> {
+        let amounts = [
+            (Amount::Threshold, Some(self.threshold)),
+            (Amount::Resolved, Some(self.resolved)),
+            (Amount::Floor, self.floor),
+        ];
+        let mut amounts = amounts
+            .into_iter()
+            .filter_map(|(which, n)| Some((which, n?)));
+        amounts.find(|(_, bytes)| *bytes >= capacity)
+    }
+}
 
 /// Another count of what is left of a scope's memory, beside the kubelet's: the last bytes before the OOM killer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +77,7 @@ pub struct Accounting {
     /// In bytes.
     pub capacity: u64,
     /// What must stay available.
-    pub limits: MemoryThresholds,
+    pub thresholds: MemoryThresholds,
     /// The machine's usage is not what the root's page counter counts.
     pub is_machine: bool,
     /// The OOM killer acts at its own limit, if not before.
@@ -152,7 +186,7 @@ impl Accounting {
             false => cache.saturating_add(of_cache),
         };
         let shortage = self.shortage(reading, swap, reclaimable, counted, guard);
-        let left = guard.map(|guard| guard.as_signal_amount(self.limits.threshold));
+        let left = guard.map(|guard| guard.as_signal_amount(self.thresholds.threshold));
         let left = left.into_iter().chain(self.left_unprotected(&shortage));
         let available = left.fold(counted, u64::min);
         let lacking = counted - available;
@@ -221,7 +255,7 @@ impl Accounting {
             threshold,
             resolved,
             ..
-        } = self.limits;
+        } = self.thresholds;
         // The kernel's own count of the machine is the better one.
         let machine = guard.filter(|_| self.is_machine);
         let own = reading.usage.saturating_sub(reclaimable);
@@ -310,3 +344,6 @@ impl Accounting {
             .saturating_add(1)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+use super::*;
+use crate::pace::{Decision, Pace, Pending, Rule, Urgency};
+
+const MIB: u64 = 1 << 20;
+
+/// A cgroup of v2 of 1000 MiB, guarded or not.
+fn cgroup(guard: bool) -> Accounting {
+    Accounting {
+        capacity: 1000 * MIB,
+        thresholds: MemoryThresholds {
+            threshold: 100 * MIB,
+            resolved: 100 * MIB,
+            floor: None,
+        },
+        is_machine: false,
+        is_limited: true,
+        is_root: false,
+        counts_active_file: false,
+        guard: guard.then_some(Guard {
+            source: GuardSource::CgroupV2,
+            amount: 100 * MIB,
+        }),
+        protected: 0,
+    }
+}
+
+/// What is in use of it: page cache is inactive.
+fn uses(anonymous: u64, cache: u64) -> MemoryReading {
+    MemoryReading {
+        usage: (anonymous + cache) * MIB,
+        inactive_file: cache * MIB,
+        ..MemoryReading::default()
+    }
+}
+
+/// A machine of 1000 MiB on cgroup v2, guarded from 100 MiB on.
+fn machine(threshold: u64) -> Accounting {
+    Accounting {
+        thresholds: MemoryThresholds {
+            threshold: threshold * MIB,
+            resolved: threshold * MIB,
+            floor: None,
+        },
+        is_machine: true,
+        is_limited: false,
+        is_root: true,
+        guard: Some(Guard {
+            source: GuardSource::Machine,
+            amount: 100 * MIB,
+        }),
+        ..cgroup(true)
+    }
+}
+
+/// The kubelet counts 600 MiB of it as used and 200 of these as inactive page cache; so many of all are left.
+fn look(machine: &Accounting, total: u64, available: u64) -> MemorySample {
+    let left = MachineMemory {
+        total: total * MIB,
+        available: available * MIB,
+        in_lists: 0,
+    };
+    machine.sample(&uses(400, 200), Some(left), FreeSwap::default())
+}
+
+/// The trigger at the threshold is as far from the counter as the threshold from what is available.
+fn assert_trigger_follows(scope: &Accounting, look: &MemorySample) {
+    let trigger = scope.usage_limit(scope.thresholds.threshold, look.discounted);
+    let threshold = scope.thresholds.threshold;
+    assert_eq!(trigger + threshold, look.usage + look.available + 1);
+}
+
+// R15: an accounting by which all page cache counts as available, and the kubelet's, by which the active part of it does not.
+#[test]
+fn active_page_cache_is_available_where_that_is_wanted() {
+    let reading = MemoryReading {
+        usage: 500 * MIB,
+        inactive_file: 150 * MIB,
+        active_file: 50 * MIB,
+        ..MemoryReading::default()
+    };
+    let available = |counts_active_file| {
+        let scope = Accounting {
+            counts_active_file,
+            ..cgroup(false)
+        };
+        let sample = scope.sample(&reading, None, FreeSwap::default());
+        assert_trigger_follows(&scope, &sample);
+        sample.available / MIB
+    };
+    assert_eq!(available(false), 650);
+    assert_eq!(available(true), 700);
+}
+
+#[test]
+fn what_the_machine_lacks_is_lacking() {
+    let scope = machine(100);
+    let look = look(&scope, 1000, 90);
+    assert_eq!(look.available, 90 * MIB);
+    assert_trigger_follows(&scope, &look);
+}
+
+/// Memory that is plugged in, or that a balloon takes, is read before the capacity follows, and is no growth then either.
+#[test]
+fn memory_that_comes_or_goes_is_no_growth() {
+    for (total, available) in [(1000, 90), (3000, 2090), (950, 40)] {
+        let shortage = look(&machine(100), total, available).shortage;
+        assert_eq!(shortage.used, 910 * MIB);
+        assert_eq!(shortage.room.at_once, available * MIB);
+    }
+}
+
+// R40
+#[test]
+fn growth_is_urgent_where_only_protected_cache_is_left() {
+    let decide = |guard: bool, protected: u64| {
+        let scope = Accounting {
+            protected: protected * MIB,
+            ..cgroup(guard)
+        };
+        let sample = |anonymous| scope.sample(&uses(anonymous, 400), None, FreeSwap::default());
+        let mut pace = Pace::default();
+        for (ms, anonymous) in [(1, 520), (11, 540), (21, 560)] {
+            pace.observe(ms * 1_000_000, &sample(anonymous).shortage);
+        }
+        let look = sample(560);
+        assert_trigger_follows(&scope, &look);
+        // The kubelet's count decides what is not urgent.
+        assert_eq!(look.shortage.available, 440 * MIB);
+        let (pending, rule) = (Pending::default(), Rule::Lasting);
+        let is_urgent = matches!(
+            pace.decide(21_000_000, &look.shortage, pending, rule),
+            Decision::Evict {
+                urgency: Urgency::Urgent { .. },
+                ..
+            }
+        );
+        let at_once = look.shortage.room.at_once;
+        (look.available / MIB, at_once / MIB, is_urgent)
+    };
+    assert_eq!(decide(true, 0), (440, 440, false));
+    assert_eq!(decide(true, 300), (140, 140, false));
+    assert_eq!(decide(true, 400), (40, 40, true));
+    // The guard is switched off.
+    assert_eq!(decide(false, 400), (440, 40, false));
+    // A moment ago there was more of it.
+    assert_eq!(decide(true, 700), (40, 40, true));
+}
+
+#[test]
+fn what_the_machine_cannot_take_back_is_no_room() {
+    let scope = Accounting {
+        protected: 200 * MIB,
+        ..machine(100)
+    };
+    let look = look(&scope, 1000, 250);
+    assert_eq!(look.available, 50 * MIB);
+    assert_trigger_follows(&scope, &look);
+    let shortage = look.shortage;
+    assert_eq!(
+        (shortage.used, shortage.room.at_once),
+        (750 * MIB, 50 * MIB)
+    );
+    assert_eq!(shortage.available, 250 * MIB);
+}
+
+/// The guard is about the last bytes, not about the threshold.
+#[test]
+fn a_generous_threshold_stays_the_kubelets() {
+    let available = |threshold, left| look(&machine(threshold), 1000, left).available / MIB;
+    assert_eq!(available(500, 110), 510);
+    assert_eq!(available(500, 90), 490);
+    // A guard above the threshold would evict where nothing is short.
+    assert_eq!(available(50, 60), 60);
+}
+
+/// The kernel does not tell slab that it can give back from slab in use: no fast growth counts on it.
+#[test]
+fn slab_of_a_cgroup_is_room_for_a_slow_growth_only() {
+    let reading = MemoryReading {
+        usage: 900 * MIB,
+        inactive_file: 100 * MIB,
+        slab_reclaimable: 150 * MIB,
+        ..MemoryReading::default()
+    };
+    let look = cgroup(false).sample(&reading, None, FreeSwap::default());
+    let room = look.shortage.room;
+    assert_eq!((look.shortage.used, look.available), (650 * MIB, 200 * MIB));
+    assert_eq!((room.at_once, room.slowly), (200 * MIB, 150 * MIB));
+    assert_eq!(
+        look.reclaimable,
+        100 * MIB,
+        "the floor counts on none of it"
+    );
+}

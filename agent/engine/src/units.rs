@@ -1,0 +1,18 @@
+//! Numbers and times in the units of decisions: bytes and nanoseconds.
+
+use std::time::Duration;
+
+/// A millisecond, in nanoseconds.
+pub const MS: u64 = 1_000_000;
+/// A second, in nanoseconds.
+pub const SECOND: u64 = 1000 * MS;
+
+/// A duration in nanoseconds, as far as they fit.
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// An amount or a time as an int64, which the kubelet's numbers are: beyond 2^63 all are the same.
+pub fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
