@@ -18,7 +18,7 @@ use evictd_fastpath::{Control, Event, EventQueue, EvictionReport, FastPath, Setu
 use evictd_node::{
     bpf::object::BpfObject,
     cgroup::memory::MemoryCgroup,
-    memory_scope::{MemoryThresholds, Scope},
+    memory_scope::{Scope, ScopeKind},
     pods::table::{PodEntry, PodTable},
     proc::machine::memory_total,
     trigger::{hook::HookUnavailable, memory},
@@ -190,7 +190,8 @@ impl Node {
             let pods = self.cgroup.path().join("kubepods");
             let pods = MemoryCgroup::open(&pods).map_err(io::Error::other)?;
             let thresholds = |_| amounts(threshold, options.pods_floor);
-            let scope = Scope::open(pods, ScopeKind::Pods, thresholds, false);
+            let limit = pods.limit().ok().flatten().unwrap_or(u64::MAX);
+            let scope = Scope::open(pods, ScopeKind::Pods { limit }, thresholds, false);
             scopes.push(scope.map_err(io::Error::other)?);
         }
         let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();

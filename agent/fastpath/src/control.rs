@@ -14,7 +14,7 @@ use evictd_engine::{
     accounting::MemoryThresholds, history::Recorder, model::settings::RankingStrategy,
 };
 use evictd_node::{
-    memory_scope::{MemoryThresholds, Scope},
+    memory_scope::Scope,
     pods::table::{PodEntry, PodTable},
     trigger::memory::MAX_SCOPES,
 };

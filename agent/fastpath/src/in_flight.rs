@@ -8,10 +8,7 @@ use evictd_engine::{
     pace::Pending,
     terminating::{Fate, Remains, Terminating},
 };
-use evictd_node::{
-    memory_scope::{MemorySample, Scope},
-    pods::table::PodEntry,
-};
+use evictd_node::{memory_scope::Scope, pods::table::PodEntry};
 
 use crate::{StuckVictim, VictimExit};
 

@@ -3,6 +3,7 @@
 use std::{fs, io, os::fd::BorrowedFd, path::Path, sync::Arc};
 
 use evictd_engine::{
+    accounting::MemoryThresholds,
     model::{
         pod::Pod,
         settings::{MemoryHook, Mode, RankingStrategy},
@@ -11,7 +12,7 @@ use evictd_engine::{
 };
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
-    memory_scope::{MemoryThresholds, Scope},
+    memory_scope::{Scope, ScopeKind},
     pods::table::{PodEntry, PodTable},
     trigger::memory::{self, KernelKill, Trigger, TriggerEvent, TriggerSet},
 };

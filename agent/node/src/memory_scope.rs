@@ -39,9 +39,12 @@ pub struct Scope {
 pub enum ScopeKind {
     /// The node: its memory limit is the capacity.
     Node,
-    /// All pods below the node's scope. The memory limit is the capacity of `allocatableMemory.available` (the kubelet's
-    /// `addAllocatableThresholds` and its summary of the container `pods`).
-    Pods,
+    /// All pods below the node's scope.
+    Pods {
+        /// Its memory limit in bytes, the capacity of `allocatableMemory.available` (the kubelet's `addAllocatableThresholds` and its
+        /// summary of the container `pods`).
+        limit: u64,
+    },
     /// The machine: the root of the memory hierarchy as it is mounted. In a container that plays a node the root is the container's
     /// cgroup, which may have less ([`machine_capacity`]).
     Machine {
@@ -87,7 +90,7 @@ impl Scope {
     ) -> Result<Self, ScopeError> {
         let (signal, capacity, is_limited) = match kind {
             ScopeKind::Node => (Signal::MemoryAvailable, capacity(&cgroup)?, true),
-            ScopeKind::Pods => (Signal::AllocatableMemoryAvailable, capacity(&cgroup)?, true),
+            ScopeKind::Pods { limit } => (Signal::AllocatableMemoryAvailable, limit, true),
             ScopeKind::Machine { total } => {
                 let capacity = machine_capacity(&cgroup, total)?;
                 (Signal::MemoryAvailable, capacity, capacity < total)

@@ -11,7 +11,10 @@ use evictd_node::{
     proc::machine::has_swap,
 };
 
-use super::scope::{ScopePair, guarded, limits, never_met};
+use super::{
+    RunError,
+    scope::{ScopePair, guarded, never_met, thresholds},
+};
 
 /// Looks for the pods' cgroup below the node's scope, and follows its limit: a kubelet that starts with other
 /// reservations sets another one.
@@ -74,8 +77,13 @@ impl Allocatable {
         };
         let open = || MemoryCgroup::open(&dir).map_err(|e| e.to_string());
         let cgroup = open()?;
-        let capacity = cgroup.limit().map_err(|e| e.to_string())?;
-        let capacity = capacity.ok_or_else(|| format!("{} has no memory limit", dir.display()))?;
+        let (threshold, capacity) = match (cgroup.limit(), &self.known) {
+            (Ok(Some(limit)), _) => (threshold, limit),
+            // Without its limit nothing can run short in what is watched.
+            (Ok(None), Some(known)) => (never_met(threshold.signal), known.capacity),
+            (Ok(None), None) => return Err(format!("{} has no memory limit", dir.display())),
+            (Err(error), _) => return Err(error.to_string()),
+        };
         let amounts = |capacity| thresholds(&threshold, &self.config, capacity);
         let found = Some(Watched {
             dir: dir.clone(),
@@ -88,7 +96,10 @@ impl Allocatable {
             return Ok(None);
         }
         let cache = self.config.account_reclaimable_cache;
-        let scope = |cgroup| Scope::of_pods(cgroup, amounts, cache).map_err(|e| e.to_string());
+        let scope = |cgroup| {
+            let scope = Scope::open(cgroup, ScopeKind::Pods { limit: capacity }, amounts, cache);
+            scope.map_err(|e| RunError::from(e).to_string())
+        };
         let scopes = ScopePair {
             fastpath: guarded(scope(cgroup)?, &self.config),
             manager: scope(open()?)?,
@@ -203,5 +214,27 @@ mod tests {
         let scope = allocatable.refresh(true).unwrap().fastpath;
         assert_eq!(scope.cgroup().path(), after);
         assert!(!allocatable.search_again());
+    }
+
+    /// As long as there is none, nothing can run short; with another one it can again.
+    #[test]
+    fn a_limit_that_is_lifted_is_held_against_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let config =
+            serde_json::json!({ "evictionHard": { "allocatableMemory.available": "1Mi" } });
+        let config = Config::from_values(config, None).unwrap();
+        let kubepods = dir.path().join("kubepods");
+        let own = std::process::id().to_string();
+        tree(&kubepods, &format!("besteffort/pod{UID}"), &own);
+        let mut allocatable = Allocatable::below(&config, dir.path().to_owned());
+        let amounts = |scope: Scope| (scope.capacity() >> 20, scope.thresholds().threshold >> 20);
+        assert_eq!(amounts(allocatable.first().unwrap().fastpath), (1024, 1));
+        let limit = |text: &str| fs::write(kubepods.join("memory.max"), text).unwrap();
+        limit("max\n");
+        let refreshed = |a: &mut Allocatable| a.refresh(false).map(|pair| amounts(pair.fastpath));
+        assert_eq!(refreshed(&mut allocatable), Some((1024, 0)));
+        assert_eq!(refreshed(&mut allocatable), None);
+        limit("2147483648\n");
+        assert_eq!(refreshed(&mut allocatable), Some((2048, 1)));
     }
 }

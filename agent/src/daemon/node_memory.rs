@@ -86,7 +86,7 @@ impl NodeMemory {
         let refused = match self.look(config) {
             Ok(None) => None,
             Ok(Some(scopes)) => {
-                let (capacity, threshold) = (self.capacity, scopes.fastpath.limits().threshold);
+                let (capacity, threshold) = (self.capacity, scopes.fastpath.thresholds().threshold);
                 let has_swap = self.has_swap;
                 tracing::info!(
                     capacity,
@@ -153,7 +153,7 @@ mod tests {
         limit(2000);
         let scopes = memory.refresh(&config).unwrap();
         for scope in [scopes.fastpath, scopes.manager] {
-            let amounts = (scope.capacity(), scope.limits().threshold);
+            let amounts = (scope.capacity(), scope.thresholds().threshold);
             assert_eq!(amounts, (2000 * MIB, 500 * MIB));
         }
         assert!(memory.refresh(&config).is_none());

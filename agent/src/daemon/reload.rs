@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{
     Agent, RunError,
     file_look::FileLook,
-    scope::{hard_memory_threshold, limits, tell_floor},
+    scope::{above_capacity, hard_memory_threshold, tell_floor, thresholds},
 };
 use crate::daemon::{message::MessageBuilder, metrics::Reloads};
 
@@ -206,11 +206,13 @@ impl Agent {
         }
         let threshold = hard_memory_threshold(&new.eviction.thresholds)?;
         let capacity = self.memory.node.capacity();
-        let amounts = limits(&threshold, &new, capacity);
-        amounts.check(capacity)?;
+        let amounts = thresholds(&threshold, &new, capacity);
+        if let Some((amount, value)) = amounts.above(capacity) {
+            return Err(above_capacity(amount, value, capacity));
+        }
         tell_floor(&new, amounts.threshold, capacity);
         self.fastpath.control.send_settings(FastPathSettings {
-            limits: amounts,
+            thresholds: amounts,
             capacity,
             shadow: new.shadow,
             strategy: new.ranking_strategy,

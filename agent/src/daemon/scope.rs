@@ -11,7 +11,7 @@ use evictd_engine::{
 };
 use evictd_node::{
     cgroup::memory::{MemoryCgroup, memory_root},
-    memory_scope::{MemoryThresholds, Scope, ScopeError},
+    memory_scope::{Scope, ScopeError, ScopeKind},
     proc::machine::{Balloon, MemAvailable, memory_total},
 };
 

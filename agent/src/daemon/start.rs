@@ -60,7 +60,10 @@ impl Agent {
     ) -> Result<Self, RunError> {
         raise_open_files();
         let node = node_scopes(config)?;
-        let (threshold, capacity) = (node.fastpath.limits().threshold, node.fastpath.capacity());
+        let (threshold, capacity) = (
+            node.fastpath.thresholds().threshold,
+            node.fastpath.capacity(),
+        );
         tell_floor(config, threshold, capacity);
         let mut policies = Policies::start(config)?;
         let opened = pod_source::open(config, node.fastpath.cgroup().path(), &policies);

@@ -89,11 +89,11 @@ impl MemoryReading {
     }
 }
 
-/// The machine's memory at one moment, in bytes. A balloon or hot-plugged memory changes both by the same amount, or, where what a balloon
-/// holds counts as available, none.
+/// The machine's memory at one moment, in bytes. What a balloon takes, hot-plugged memory and huge pages that are set aside change both
+/// by the same amount, or, for a balloon that is given back, none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineMemory {
-    /// `MemTotal`.
+    /// `MemTotal` without huge pages of hugetlbfs and what the host has taken.
     pub total: u64,
     /// `MemAvailable`.
     pub available: u64,

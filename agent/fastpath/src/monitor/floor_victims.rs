@@ -5,7 +5,6 @@ use std::sync::Arc;
 use evictd_engine::{CandidateState, ReleaseTarget, permit::LastResort, rank, sampling::Nearness};
 use evictd_node::{
     pods::table::{PodEntry, PodTable},
-    sampling::Nearness,
     trigger::memory::MAX_VICTIMS,
 };
 use evictd_sys::clock::monotonic_ns;

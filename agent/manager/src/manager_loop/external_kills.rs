@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use evictd_engine::{Observations, RestoredState, Signal};
+use evictd_engine::{Observations, RestoredState, Signal, units::signed};
 use evictd_node::pods::table::PodEntry;
 use evictd_sys::clock::monotonic_ns;
 

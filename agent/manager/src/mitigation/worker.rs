@@ -208,9 +208,9 @@ fn opened(pods: &[Arc<PodEntry>]) -> Vec<(&Arc<PodEntry>, MemoryCgroup)> {
 }
 
 /// A kernel that refuses one pod refuses all: the first one is asked.
-fn first_refusal(
+fn first_refusal<R: ToString>(
     pods: &[(&Arc<PodEntry>, MemoryCgroup)],
-    ask: impl Fn(&MemoryCgroup) -> Result<(), Refusal>,
+    ask: impl Fn(&MemoryCgroup) -> Result<(), R>,
 ) -> Option<String> {
     let refusal = ask(&pods.first()?.1).err()?;
     Some(refusal.to_string())

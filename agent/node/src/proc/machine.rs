@@ -108,18 +108,6 @@ pub fn balloon(proc: &Path) -> Option<u64> {
     meminfo(&fs::read(proc.join("meminfo")).ok()?, BALLOON)
 }
 
-/// The machine's memory at one moment, in bytes. What a balloon takes, hot-plugged memory and huge pages that are set aside change both
-/// by the same amount, or, with [`Balloon::GivenBack`], none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MachineMemory {
-    /// `MemTotal` without huge pages of hugetlbfs and what the host has taken.
-    pub total: u64,
-    /// `MemAvailable`.
-    pub available: u64,
-    /// Available as well, in the CPUs' lists of free pages ([`FreeLists`]); 0 where these were not read.
-    pub in_lists: u64,
-}
-
 /// The CPUs' lists of free pages (`per_cpu_pages`), held open. What processes free lies there first, up to an eighth of a zone since 6.7,
 /// and is not in `MemAvailable`; the kernel takes it from there before the OOM killer comes.
 #[derive(Debug)]

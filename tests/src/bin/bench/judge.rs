@@ -19,7 +19,7 @@ use evictd_engine::{
 };
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
-    memory_scope::{MemoryThresholds, Scope},
+    memory_scope::{Scope, ScopeKind},
     pods::table::{PodEntry, PodTable},
     trigger::memory,
 };

@@ -12,7 +12,7 @@ use aya::{
     util::KernelVersion,
 };
 use evictd_common::memory::{LAYOUT, MemoryTrigger, PinnedGuard, Victim, VictimKey};
-use evictd_engine::model::settings::MemoryHook;
+use evictd_engine::{model::settings::MemoryHook, units::nanos};
 
 use super::{
     KernelVictim, MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent, page_size,
