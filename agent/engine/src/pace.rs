@@ -25,6 +25,12 @@ const SLOW_RETURN_NS: u64 = SECOND / 4;
 const SETTLE_NS: u64 = 10 * MS;
 /// Bytes by which flushed statistics may be wrong: each CPU keeps some to itself.
 const STATISTICS_ERROR: u64 = 16 << 20;
+/// An amount that has fallen by less, in bytes, has not shrunk: counters are read one after the other.
+const STEADY: u64 = 1 << 20;
+/// A growth is taken to go on for so many times as long as it was seen. That of process ids, which come in bursts, for less: a quarter of
+/// what is left has gone then.
+const LASTS: u64 = 16;
+const PROCESS_IDS_LAST: u64 = 4;
 /// An amount that is less than so long ago shrinks.
 const SHRINK_WINDOW_NS: u64 = 5 * MS;
 /// How much earlier than the room is used up memory has to be back.
@@ -177,12 +183,10 @@ pub enum Decision {
         /// The earliest time of a paced eviction; `u64::MAX` where only urgency can lead to one.
         until: u64,
     },
-    /// One pod, or as many as it takes to give back this amount (the planner); the fast path asks [`Relief`] before each pod.
+    /// A pod goes. The planner looks again before the next one; the fast path asks [`Relief`].
     Evict {
         /// Why now.
         urgency: Urgency,
-        /// `None`: the first pod that uses anything of what is short.
-        amount: Option<u64>,
     },
 }
 
@@ -193,7 +197,6 @@ impl Decision {
             self,
             Self::Evict {
                 urgency: Urgency::Urgent { .. },
-                ..
             }
         )
     }
@@ -256,7 +259,7 @@ impl Pace {
 
     /// What to do about the look that was taken last. `pending` is what victims of before are expected to give back.
     pub fn decide(&self, now: u64, seen: &Shortage, pending: Pending, rule: Rule) -> Decision {
-        match self.urgency(now, seen) {
+        match self.urgency(now, seen, rule) {
             Some(urgent) if rule != Rule::Soft => {
                 self.decide_urgent(now, seen, pending, rule, urgent)
             }
@@ -279,10 +282,7 @@ impl Pace {
             growth,
         };
         let Some(due) = pending.due else {
-            return Decision::Evict {
-                urgency,
-                amount: None,
-            };
+            return Decision::Evict { urgency };
         };
         let wait = due.saturating_sub(now).saturating_add(MARGIN_NS);
         // A pod that goes later is in time, too, and may not have to go. Files are not removed so fast: next to nothing of them
@@ -294,12 +294,7 @@ impl Pace {
         if is_early || self.is_in_time(now, seen, pending, (exhausted_in, grown, wait)) {
             return Decision::Wait { until: u64::MAX };
         }
-        // As much as it takes to be there still when the first of it is due, or when what goes now is back.
-        let needed = grown_in(growth, wait.min(SLOW_RETURN_NS));
-        Decision::Evict {
-            urgency,
-            amount: Some(needed.saturating_sub(seen.room.at_once).max(1)),
-        }
+        Decision::Evict { urgency }
     }
 
     /// At the kubelet's pace, once the threshold has been met for as long as the rule asks for.
@@ -325,7 +320,6 @@ impl Pace {
         let only_cache = self.short_since.is_none();
         Decision::Evict {
             urgency: Urgency::Paced { only_cache },
-            amount: None,
         }
     }
 
@@ -459,15 +453,17 @@ impl Pace {
     }
 
     /// The growth that uses up the room before the kubelet would have looked again, if one does.
-    fn urgency(&self, now: u64, seen: &Shortage) -> Option<(u64, Grown)> {
+    fn urgency(&self, now: u64, seen: &Shortage, rule: Rule) -> Option<(u64, Grown)> {
         let has_evicted = |last: u64| now < last.saturating_add(SECOND);
-        if self.last_eviction.is_some_and(has_evicted) && self.growth.shrinks(SHRINK_WINDOW_NS) {
+        let steady = STEADY.min(seen.threshold / 16);
+        if self.last_eviction.is_some_and(has_evicted)
+            && self.growth.shrinks(SHRINK_WINDOW_NS, steady)
+        {
             // A death has ended it, also one that the OOM killer has caused.
             return None;
         }
-        let (end, grown) = self
-            .growth
-            .exhausts(seen.usable(), seen.noise(self.is_met()))?;
+        let noise = seen.noise(self.is_met());
+        let (end, grown) = self.growth.exhausts(seen.usable(), noise, rule.goes_on())?;
         let is_urgent = end < MONITORING_INTERVAL_NS + DEATH_NS
             && seen.is_close(self.is_met(), end, grown)
             && !self.ends_at_limits(seen);
@@ -591,8 +587,10 @@ pub enum Rule {
     /// It may end by itself (memory): as long as the kubelet needs to see it for certain.
     #[default]
     Lasting,
-    /// It does not come and go by itself (disk, inodes, process ids), and is looked at by the second: the first look counts.
+    /// It does not come and go by itself (disk, inodes), and is looked at by the second: the first look counts.
     FirstLook,
+    /// Process ids: they come and go, in bursts.
+    ProcessIds,
     /// A soft threshold whose grace period is over: nothing is urgent, as there is a hard threshold below it.
     Soft,
 }
@@ -606,7 +604,15 @@ impl Rule {
     fn lasts(self) -> u64 {
         match self {
             Self::Lasting => MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS,
-            Self::FirstLook | Self::Soft => 0,
+            Self::FirstLook | Self::ProcessIds | Self::Soft => 0,
+        }
+    }
+
+    /// A growth is taken to go on for so many times as long as it was seen.
+    fn goes_on(self) -> u64 {
+        match self {
+            Self::ProcessIds => PROCESS_IDS_LAST,
+            Self::Lasting | Self::FirstLook | Self::Soft => LASTS,
         }
     }
 }

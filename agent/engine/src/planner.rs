@@ -13,10 +13,10 @@ mod usage_growth;
 use std::time::Duration;
 
 use super::{
-    Candidate, CandidateState, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS,
+    Among, Candidate, CandidateState, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS,
     LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan, Pod, Pressure,
-    Ranked, Ranking, Recreation, ReleaseTarget, Resource, RestoredState, Rules, Settings, Signal,
-    SignalForecast, Snapshot, Threshold, Timing, Trend,
+    Ranked, Ranking, Recreation, Resource, RestoredState, Rules, Settings, Signal, SignalForecast,
+    Snapshot, Threshold, Timing, Trend,
     growth::Room,
     local_storage_excess, message,
     pace::{Decision, Judged, Pace, Rule, Shortage, Urgency, grown_in},
@@ -228,100 +228,109 @@ impl Planner {
         let mut evictions = Vec::new();
         for threshold in due {
             let chosen = match self.settings.mode {
-                Mode::Kubelet if self.paced_is_held => Vec::new(),
-                Mode::Kubelet => self.choose(node, threshold, ReleaseTarget::First, None),
+                Mode::Kubelet if self.paced_is_held => None,
+                Mode::Kubelet => self.first_in_order(node, threshold),
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
-            if let Some(first) = chosen.first() {
-                let condition = threshold.signal.node_condition();
-                self.recreations.remember(now, node, &chosen, condition);
-                self.pending.remember(now, node, &self.settings, &chosen);
-                self.note_eviction(now, first.cause);
-            }
-            evictions.extend(chosen);
+            let Some(chosen) = chosen else { continue };
+            let condition = threshold.signal.node_condition();
+            let chosen = std::slice::from_ref(evictions.push_mut(chosen));
+            self.recreations.remember(now, node, chosen, condition);
+            self.pending.remember(now, node, &self.settings, chosen);
+            self.note_eviction(now, threshold.signal);
         }
         evictions
     }
 
-    /// The victims of one threshold that may go now: urgency decides ([`super::pace`]).
+    /// The pod that may be evicted now for one threshold: urgency decides ([`super::pace`]). One at a look, however urgent: the next look
+    /// sees what it brings.
     fn choose_in_time(
         &mut self,
         now: i64,
         node: Snapshot<'_>,
         threshold: &Threshold,
-    ) -> Vec<EvictionDecision> {
-        let signal = threshold.signal;
-        let (Some(seen), Some(pace)) = (
-            node.observations.get(signal),
-            self.paces.get(signal as usize).copied(),
-        ) else {
-            return Vec::new();
+    ) -> Option<EvictionDecision> {
+        let mut judged = self.judged(now, node, threshold)?;
+        let Decision::Evict { mut urgency } = judged.decide() else {
+            return None;
         };
-        let pending = self.pending.pending(now, node, &self.settings, signal);
-        let shortage = shortage(threshold, seen);
-        // For a moment growth may be the victims' own.
-        if pending.due.is_some() && pace.is_settling(nanos(now)) {
-            return Vec::new();
+        let mut growing = self.growing(now, node, threshold.signal, urgency);
+        let attainable = self.attainable(node, threshold.signal);
+        if growing
+            .as_ref()
+            .is_some_and(|g| threshold.signal.resource().is_of_files() && g.is_in_vain(attainable))
+        {
+            growing = None;
+            judged.rule = Rule::Soft;
+            let Decision::Evict { urgency: paced } = judged.decide() else {
+                return None;
+            };
+            urgency = paced;
         }
-        let mut judged = Judged {
+        if self.can_wait(node, threshold.signal, &judged, urgency)
+            || !judged
+                .pace
+                .can_end_shortage(&judged.seen, urgency, attainable, judged.pending)
+        {
+            return None;
+        }
+        let chosen = self.choose(node, threshold, growing)?;
+        Some(EvictionDecision {
+            timing: Some(Box::new(Timing { urgency, judged })),
+            ..chosen
+        })
+    }
+
+    /// All that a decision for one threshold is made from.
+    fn judged(&self, now: i64, node: Snapshot<'_>, threshold: &Threshold) -> Option<Judged> {
+        let signal = threshold.signal;
+        let judged = Judged {
             now: nanos(now),
-            pace,
-            seen: shortage,
-            pending,
-            rule: match threshold.is_hard() {
-                true => Rule::FirstLook,
-                false => Rule::Soft,
+            pace: *self.paces.get(signal as usize)?,
+            seen: shortage(threshold, node.observations.get(signal)?),
+            pending: self.pending.pending(now, node, &self.settings, signal),
+            rule: match signal.resource() {
+                _ if !threshold.is_hard() => Rule::Soft,
+                Resource::Pids => Rule::ProcessIds,
+                Resource::Memory | Resource::EphemeralStorage | Resource::Inodes => Rule::FirstLook,
             },
         };
-        let Decision::Evict {
-            mut urgency,
-            mut amount,
-        } = judged.decide()
-        else {
-            return Vec::new();
+        // For a moment growth may be the victims' own.
+        let is_victims = judged.pending.due.is_some() && judged.pace.is_settling(judged.now);
+        (!is_victims).then_some(judged)
+    }
+
+    /// The pods that make an urgent growth. The first pod is evicted by the order alone, if the node's eviction rate allows another one.
+    fn growing<'a>(
+        &mut self,
+        now: i64,
+        node: Snapshot<'a>,
+        signal: Signal,
+        urgency: Urgency,
+    ) -> Option<Growing<'a>> {
+        let Urgency::Urgent { growth, .. } = urgency else {
+            return None;
         };
-        let attainable = self.attainable(node, signal);
-        let growers = match urgency {
-            Urgency::Urgent { .. } => self.growers(now, node, signal),
-            Urgency::Paced { .. } => Vec::new(),
-        };
-        // The first pod is evicted by the order alone, if the node's eviction rate allows another one.
+        let pods = self.growers(now, node, signal);
+        let pace = self.paces.get(signal as usize)?;
         let has_evicted = pace.has_evicted_lately(nanos(now)) || self.left_of_node_rate <= 1;
-        if let Urgency::Urgent { growth, .. } = urgency
-            && has_evicted
-            && signal.resource().is_of_files()
-            && is_in_vain(&growers, growth, attainable)
-        {
-            judged.rule = Rule::Soft;
-            let Decision::Evict {
-                urgency: paced,
-                amount: first,
-            } = judged.decide()
-            else {
-                return Vec::new();
-            };
-            (urgency, amount) = (paced, first);
-        }
-        if self.paced_is_held && matches!(urgency, Urgency::Paced { .. }) {
-            return Vec::new();
-        }
-        if pace.may_wait_for_usage(nanos(now), urgency) && self.awaits_walks(node, signal) {
-            return Vec::new();
-        }
-        if !pace.can_end_shortage(&shortage, urgency, attainable, pending) {
-            return Vec::new();
-        }
-        // What no pod has cannot be had at once: one goes, and the node is looked at again.
-        let wanted = amount.filter(|amount| *amount <= attainable).unwrap_or(1);
-        let growing = match urgency {
-            Urgency::Urgent { growth, .. } if has_evicted => Some((growth, growers)),
-            _ => None,
-        };
-        let mut chosen = self.choose(node, threshold, ReleaseTarget::Amount(wanted), growing);
-        for eviction in &mut chosen {
-            eviction.timing = Some(Box::new(Timing { urgency, judged }));
-        }
-        chosen
+        has_evicted.then_some(Growing {
+            per_second: growth,
+            pods,
+        })
+    }
+
+    /// Whether a decision waits: a fleet that evicts holds it back, or what the pods use is not known yet.
+    fn can_wait(
+        &self,
+        node: Snapshot<'_>,
+        signal: Signal,
+        judged: &Judged,
+        urgency: Urgency,
+    ) -> bool {
+        self.paced_is_held && matches!(urgency, Urgency::Paced { .. })
+            || judged.pace.may_wait_for_usage(judged.now, urgency)
+                && self.awaits_walks(node, signal)
     }
 
     /// What the pods grow by per second that may be evicted, with their UIDs.
@@ -388,10 +397,7 @@ impl Planner {
     }
 
     /// A pod goes: what it gives back, every signal of the same resource gets.
-    fn note_eviction(&mut self, now: i64, cause: Cause) {
-        let Cause::Pressure(signal) = cause else {
-            return;
-        };
+    fn note_eviction(&mut self, now: i64, signal: Signal) {
         for (other, pace) in Signal::ALL.into_iter().zip(&mut self.paces) {
             if other.resource() == signal.resource() {
                 pace.evicted(nanos(now));
@@ -399,26 +405,30 @@ impl Planner {
         }
     }
 
-    /// Chooses victims for one threshold. The order is that of the ranking, the choice that of the fast path; `growing` is a growth per
-    /// second and the pods that have it, before which none is evicted in vain.
+    /// The pod that the kubelet evicts. Those without numbers come first, which a candidate cannot say.
+    fn first_in_order(
+        &self,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+    ) -> Option<EvictionDecision> {
+        let ranked = self.ranked(node, threshold.signal);
+        let resource = threshold.signal.resource();
+        let first = ranked
+            .iter()
+            .find(|ranked| self.state_of(ranked.pod, resource) == CandidateState::Eligible)?;
+        Some(self.eviction_of(node, threshold, first.pod))
+    }
+
+    /// Chooses a pod for one threshold. The order is that of the ranking, the choice that of the fast path; before the pods that make a
+    /// growth none is evicted in vain.
     fn choose(
         &self,
         node: Snapshot<'_>,
         threshold: &Threshold,
-        demand: ReleaseTarget,
-        growing: Option<(u64, Vec<(u64, &str)>)>,
-    ) -> Vec<EvictionDecision> {
-        let signal = threshold.signal;
-        let resource = signal.resource();
-        let ranked = self.ranked(node, signal);
-        let evict = |ranked: &Ranked<'_>| self.eviction_of(node, threshold, ranked.pod);
-        // Pods without numbers come first, which a candidate cannot say: the kubelet's choice is made here.
-        if demand == ReleaseTarget::First {
-            let first = ranked
-                .iter()
-                .find(|ranked| self.state_of(ranked.pod, resource) == CandidateState::Eligible);
-            return first.map(evict).into_iter().collect();
-        }
+        growing: Option<Growing<'_>>,
+    ) -> Option<EvictionDecision> {
+        let resource = threshold.signal.resource();
+        let ranked = self.ranked(node, threshold.signal);
         let candidate = |ranked: &Ranked<'_>| Candidate {
             inputs: ranked.inputs,
             usage: ranked.usage.unwrap_or(0),
@@ -426,32 +436,26 @@ impl Planner {
             state: self.state_of(ranked.pod, resource),
         };
         let mut candidates: Vec<Candidate> = ranked.iter().map(candidate).collect();
-        let mut victims = vec![0; candidates.len()];
-        let system_over_reserved = node.observations.system_over_reserved();
         let rules = Rules {
             strategy: self.settings.strategy,
             resource,
-            system_over_reserved,
+            system_over_reserved: node.observations.system_over_reserved(),
         };
-        if let Some((growth, growers)) = growing {
+        if let Some(growing) = growing {
             let position = |uid| ranked.iter().position(|ranked| ranked.pod.uid == uid);
-            let growers = growers.into_iter();
+            let growers = growing.pods.into_iter();
             let mut growers: Vec<(u64, usize)> = growers
                 .filter_map(|(grew, uid)| Some((grew, position(uid)?)))
                 .collect();
             let growth = GrowthToEnd {
-                per_second: growth,
+                per_second: growing.per_second,
                 growers: &mut growers,
                 allowed: self.left_of_node_rate,
             };
             pass_over_in_vain(&mut candidates, rules, growth, |_, usage| usage);
         }
-        let selection = select(&mut candidates, rules, demand, |_| None, &mut victims);
-        let chosen = victims
-            .iter()
-            .take(selection.count)
-            .filter_map(|position| ranked.get(*position));
-        chosen.map(evict).collect()
+        let chosen = select(&mut candidates, rules, Among::Using, |_| None)?;
+        Some(self.eviction_of(node, threshold, ranked.get(chosen)?.pod))
     }
 
     /// All pods in the order of eviction for a signal.
@@ -549,12 +553,23 @@ fn shortage(threshold: &Threshold, seen: Observation) -> Shortage {
     }
 }
 
-/// Whether files that grow by so much per second are not stopped by another pod's end: no pods make half of the growth, and what all of
-/// them have together is used up before the files of one evicted now are removed.
-fn is_in_vain(growers: &[(u64, &str)], growth: u64, attainable: u64) -> bool {
-    let theirs = growers.iter().map(|(grew, _)| *grew);
-    let theirs = theirs.fold(0, u64::saturating_add);
-    theirs < growth / 2 && attainable < grown_in(growth, nanos(FILES_DEADLINE_NANOS))
+/// A growth, and the pods that have it.
+struct Growing<'a> {
+    /// What the signal grows by per second.
+    per_second: u64,
+    /// What pods that may be evicted grow by, with their UIDs.
+    pods: Vec<(u64, &'a str)>,
+}
+
+impl Growing<'_> {
+    /// Whether files that grow are not stopped by another pod's end: no pods make half of the growth, and what all of them have together
+    /// is used up before the files of one evicted now are removed.
+    fn is_in_vain(&self, attainable: u64) -> bool {
+        let theirs = self.pods.iter().map(|(grew, _)| *grew);
+        let theirs = theirs.fold(0, u64::saturating_add);
+        let growth = self.per_second;
+        theirs < growth / 2 && attainable < grown_in(growth, nanos(FILES_DEADLINE_NANOS))
+    }
 }
 
 /// A time as the pace takes it. The first second of a recorded sequence is as good as any other.
@@ -580,3 +595,6 @@ fn eviction(
         timing: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

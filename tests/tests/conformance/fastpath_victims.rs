@@ -190,11 +190,15 @@ fn what_a_decision_was_made_from_makes_it_again() {
         let text = serde_json::to_string(&judged).expect("JSON");
         let read: Judged = serde_json::from_str(&text).expect("the same");
         assert_eq!(read, judged);
-        let Decision::Evict { urgency: again, .. } = read.decide() else {
+        let Decision::Evict { urgency: again } = read.decide() else {
             panic!("{signal}: {judged:?}");
         };
         let is_soft = signal == Signal::MemoryAvailable;
-        let rule = if is_soft { Rule::Soft } else { Rule::FirstLook };
+        let rule = match signal {
+            Signal::MemoryAvailable => Rule::Soft,
+            Signal::PidAvailable => Rule::ProcessIds,
+            _ => Rule::FirstLook,
+        };
         assert_eq!(
             (again, judged.rule, eviction.is_soft),
             (urgency, rule, is_soft)

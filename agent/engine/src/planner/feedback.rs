@@ -29,7 +29,7 @@ impl Planner {
             ..
         } = restored;
         for (signal, at) in last {
-            self.note_eviction(*at, Cause::Pressure(*signal));
+            self.note_eviction(*at, *signal);
         }
         self.recreations.restore(now, evictions, recreations);
     }
@@ -148,7 +148,7 @@ impl Planner {
     ) {
         // What is due is not asked for: the fast path is at it.
         self.pressure.update(now, dip.observations);
-        self.note_eviction(now, Cause::Pressure(signal));
+        self.note_eviction(now, signal);
         self.pending.remember_told(now, dip, &self.settings, uid);
         let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) else {
             return;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evictd_engine::{CandidateState, ReleaseTarget, permit::LastResort, rank};
+use evictd_engine::{Among, CandidateState, permit::LastResort, rank};
 use evictd_node::{
     pods::table::{Entry, PodTable},
     sampling::Nearness,
@@ -144,7 +144,7 @@ impl MemoryMonitor {
     pub(crate) fn first_in_order(&mut self) -> Option<usize> {
         let rules = self.rules();
         let candidates = self.setup.table.candidates();
-        candidates.choose(rules, ReleaseTarget::First)
+        candidates.choose(rules, Among::All)
     }
 }
 

@@ -1,0 +1,213 @@
+//! Scenes of disks, inodes and process ids, look by look.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    PodUsage, ThresholdValue, Usages,
+    model::{
+        quantity::Quantity,
+        settings::{EvictionConfig, RankingStrategy},
+    },
+};
+
+const MS: i64 = 1_000_000;
+const SECOND: i64 = 1000 * MS;
+
+/// A node of many pods, one resource of which is short.
+struct Scene {
+    planner: Planner,
+    signal: Signal,
+    capacity: i64,
+    pods: Vec<Pod>,
+    usages: Usages,
+    /// What comes back, and when.
+    comes: Vec<(i64, i64)>,
+    came: i64,
+    /// When each pod went, its name, and whether that was urgent.
+    gone: Vec<(i64, String, bool)>,
+}
+
+impl Scene {
+    fn new(signal: Signal, threshold: u64, capacity: i64) -> Self {
+        Self::with(signal, capacity, vec![hard(signal, threshold)])
+    }
+
+    fn with(signal: Signal, capacity: i64, thresholds: Vec<Threshold>) -> Self {
+        let settings = Settings {
+            eviction: EvictionConfig {
+                thresholds,
+                max_pod_grace_period_seconds: 600,
+                pressure_transition_period: Duration::from_secs(300),
+                reserved_memory: 0,
+            },
+            // No reclaim is asked for.
+            layout: crate::Layout {
+                dedicated_image_fs: true,
+                split_image_fs: false,
+            },
+            strategy: RankingStrategy::Kubelet,
+            mode: Mode::Evictd,
+            externally_handled: Vec::new(),
+            static_pods_keep_files: true,
+        };
+        Self {
+            planner: Planner::new(settings),
+            signal,
+            capacity,
+            pods: Vec::new(),
+            usages: Usages::new(),
+            comes: Vec::new(),
+            came: 0,
+            gone: Vec::new(),
+        }
+    }
+
+    fn pod(&mut self, name: &str, tasks: u64) {
+        self.pods.push(Pod {
+            uid: name.into(),
+            name: name.into(),
+            ..Pod::default()
+        });
+        self.tasks(name, tasks);
+    }
+
+    fn tasks(&mut self, name: &str, tasks: u64) {
+        let usage = PodUsage {
+            processes: Some(tasks),
+            ..PodUsage::default()
+        };
+        self.usages.insert(name.into(), usage);
+    }
+
+    /// What has come back of victims by now.
+    fn came(&mut self, now: i64) -> i64 {
+        let (come, later) = self.comes.iter().partition(|(at, _)| *at <= now);
+        self.comes = later;
+        let come: Vec<(i64, i64)> = come;
+        self.came += come.iter().map(|(_, amount)| amount).sum::<i64>();
+        self.came
+    }
+
+    /// A look that finds so much available; what is evicted comes back `after` that.
+    fn look(&mut self, now: i64, available: i64, after: i64) -> Plan {
+        let mut observations = Observations::default();
+        let seen = Observation {
+            available,
+            capacity: self.capacity,
+            time: Some(now),
+        };
+        observations.set(self.signal, seen);
+        let node = Snapshot {
+            observations: &observations,
+            pods: &self.pods,
+            usages: &self.usages,
+        };
+        let plan = self.planner.plan(now, node);
+        for eviction in plan.evictions.iter().filter(|e| !e.is_soft) {
+            let urgency = eviction.timing.as_ref().map(|timing| timing.urgency);
+            let is_urgent = matches!(urgency, Some(Urgency::Urgent { .. }));
+            let pod = self.pods.iter().position(|pod| pod.uid == eviction.uid);
+            let pod = self.pods.remove(pod.unwrap());
+            let layout = self.planner.settings.layout;
+            let used = layout.usage(self.signal, &pod, &self.usages[&pod.uid]);
+            self.comes.push((now + after, i64::try_from(used).unwrap()));
+            self.gone.push((now, pod.name, is_urgent));
+        }
+        plan
+    }
+
+    fn urgent(&self) -> usize {
+        self.gone.iter().filter(|(.., urgent)| *urgent).count()
+    }
+}
+
+fn hard(signal: Signal, amount: u64) -> Threshold {
+    Threshold {
+        signal,
+        value: ThresholdValue::Quantity(Quantity::bytes(amount)),
+        grace_period: Duration::ZERO,
+        min_reclaim: None,
+    }
+}
+
+/// Process ids of forty pods, looked at as the manager does.
+fn process_ids(threshold: u64) -> Scene {
+    let mut scene = Scene::new(Signal::PidAvailable, threshold, 55_601);
+    for number in 0..40 {
+        scene.pod(&format!("x{number:02}"), 60);
+    }
+    scene
+}
+
+/// A pod has gone at the kubelet's pace, and a daemon has taken what it gave; then a JVM starts its threads.
+// R43
+#[test]
+fn threads_that_start_together_take_no_pods_with_them() {
+    for (threads, most) in [(100, 0), (300, 0), (400, 1), (1000, 1)] {
+        let mut scene = process_ids(2000);
+        scene.pod("jvm", 20);
+        let begin = SECOND;
+        let burst = begin + 3 * SECOND + 7 * MS;
+        for ms in (0..8000).step_by(20) {
+            let now = begin + ms * MS;
+            let started = ((now - burst) / MS * threads / 15).clamp(0, threads);
+            scene.tasks("jvm", 20 + started.unsigned_abs());
+            let taken = (ms * 60 / 500).min(60);
+            let available = 1990 - taken - started + scene.came(now);
+            scene.look(now, available, 50 * MS);
+        }
+        assert!(scene.urgent() <= most, "{threads}: {:?}", scene.gone);
+    }
+}
+
+/// Tasks come and go, a hundred above the threshold on average.
+// R43
+#[test]
+fn process_ids_that_come_and_go_take_no_pod_at_machine_speed() {
+    let mut state = 7919_u64;
+    // Between -1 and 1, 0 on average.
+    let mut number = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005);
+        state = state.wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as f64 / f64::from(1_u32 << 30) - 1.0
+    };
+    let mut scene = process_ids(2000);
+    let (mut noise, mut next, mut was_short) = (0.0_f64, 0, false);
+    for ms in (0..60_000).step_by(5) {
+        let now = SECOND + ms * MS;
+        // It is about 100, and forgotten within 50 ms.
+        noise += -noise / 10.0 + 76.0 * number();
+        let taken = (ms / 50).min(scene.came(now));
+        let available = 2100 + scene.came - taken - noise as i64;
+        let is_short = available < 2000;
+        if now >= next || is_short && !was_short {
+            scene.look(now, available, 50 * MS);
+            next = now + if is_short { 20 * MS } else { SECOND };
+        }
+        was_short = is_short;
+    }
+    assert_eq!(scene.urgent(), 0, "{:?}", scene.gone);
+}
+
+/// Twenty thousand a second: within three looks of the first pod.
+// R43
+#[test]
+fn a_fork_bomb_is_ended_at_machine_speed() {
+    let mut scene = process_ids(3000);
+    scene.pod("bomb", 10);
+    scene.pods.last_mut().unwrap().priority = 100;
+    let bomb = |scene: &Scene| scene.gone.iter().any(|(_, name, _)| name == "bomb");
+    for ms in (0..1000).step_by(20) {
+        let now = SECOND + ms * MS;
+        scene.tasks("bomb", 10 + 20 * ms.unsigned_abs());
+        let available = 10_000 - 20 * ms + scene.came(now);
+        assert!(available > 0, "{:?}", scene.gone);
+        scene.look(now, available, 50 * MS);
+        if bomb(&scene) {
+            break;
+        }
+    }
+    assert_eq!(scene.gone.len(), 2, "{:?}", scene.gone);
+    assert!(bomb(&scene) && scene.urgent() == 2);
+}
