@@ -14,21 +14,21 @@ use std::time::Duration;
 
 use super::{
     Among, Candidate, CandidateState, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS,
-    LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan, Pod, Pressure,
-    Ranked, Ranking, Recreation, Resource, RestoredState, Rules, Settings, Signal, SignalForecast,
-    Snapshot, Threshold, Timing, Trend,
+    Layout, LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan, Pod,
+    Pressure, Ranked, Ranking, Recreation, Resource, RestoredState, Rules, Settings, Signal,
+    SignalForecast, Snapshot, Threshold, Timing, Trend,
     growth::Room,
     local_storage_excess, message,
-    pace::{Decision, Judged, Pace, Rule, Shortage, Urgency, grown_in},
+    pace::{Decision, Judged, Pace, Rule, Shortage, Urgency},
     pass_over_in_vain, select,
     select::GrowthToEnd,
 };
 use crate::{
     model::settings::Mode,
     planner::{
-        pending::{FILES_DEADLINE_NANOS, PendingVictims},
+        pending::PendingVictims,
         recreation::RecreationTracker,
-        usage_growth::UsageGrowth,
+        usage_growth::{UsageGrowth, Use},
     },
 };
 
@@ -80,7 +80,7 @@ impl Planner {
     pub fn plan(&mut self, now: i64, node: Snapshot<'_>) -> Plan {
         self.pending.forget_the_dead(now, node);
         self.usage_growth.forget_old(nanos(now));
-        self.watch_growth(now, node.observations);
+        self.watch_growth(now, node);
         let mut due = self.pressure.update(now, node.observations);
         due.retain(|threshold| self.acts_on(threshold));
         let mut met_in_force = self.pressure.take_met_in_force();
@@ -254,12 +254,9 @@ impl Planner {
         let Decision::Evict { mut urgency } = judged.decide() else {
             return None;
         };
-        let mut growing = self.growing(now, node, threshold.signal, urgency);
-        let attainable = self.attainable(node, threshold.signal);
-        if growing
-            .as_ref()
-            .is_some_and(|g| threshold.signal.resource().is_of_files() && g.is_in_vain(attainable))
-        {
+        let mut growing = self.growing(node, &judged, threshold.signal, urgency);
+        let is_of_files = threshold.signal.resource().is_of_files();
+        if is_of_files && growing.as_ref().is_some_and(Growing::is_of_no_pods) {
             growing = None;
             judged.rule = Rule::Soft;
             let Decision::Evict { urgency: paced } = judged.decide() else {
@@ -267,6 +264,7 @@ impl Planner {
             };
             urgency = paced;
         }
+        let attainable = self.attainable(node, threshold.signal);
         if self.can_wait(node, threshold.signal, &judged, urgency)
             || !judged
                 .pace
@@ -302,21 +300,19 @@ impl Planner {
 
     /// The pods that make an urgent growth. The first pod is evicted by the order alone, if the node's eviction rate allows another one.
     fn growing<'a>(
-        &mut self,
-        now: i64,
+        &self,
         node: Snapshot<'a>,
+        judged: &Judged,
         signal: Signal,
         urgency: Urgency,
     ) -> Option<Growing<'a>> {
         let Urgency::Urgent { growth, .. } = urgency else {
             return None;
         };
-        let pods = self.growers(now, node, signal);
-        let pace = self.paces.get(signal as usize)?;
-        let has_evicted = pace.has_evicted_lately(nanos(now)) || self.left_of_node_rate <= 1;
-        has_evicted.then_some(Growing {
+        let has_evicted = judged.pace.has_evicted_lately(judged.now) || self.left_of_node_rate <= 1;
+        has_evicted.then(|| Growing {
             per_second: growth,
-            pods,
+            pods: self.growers(node, signal),
         })
     }
 
@@ -334,19 +330,11 @@ impl Planner {
     }
 
     /// What the pods grow by per second that may be evicted, with their UIDs.
-    fn growers<'a>(&mut self, now: i64, node: Snapshot<'a>, signal: Signal) -> Vec<(u64, &'a str)> {
-        let mut growers = Vec::new();
-        for pod in node.pods {
-            let Some(usage) = node.usages.get(&pod.uid) else {
-                continue;
-            };
-            let usage = self.settings.layout.usage(signal, pod, usage);
-            let grew = self.usage_growth.note(signal, &pod.uid, nanos(now), usage);
-            if grew > 0 && self.state_of(pod, signal.resource()) == CandidateState::Eligible {
-                growers.push((grew, pod.uid.as_str()));
-            }
-        }
-        growers
+    fn growers<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<(u64, &'a str)> {
+        let may_go = |pod: &&Pod| self.state_of(pod, signal.resource()) == CandidateState::Eligible;
+        let grew = |pod: &'a Pod| (self.usage_growth.of(signal, &pod.uid), pod.uid.as_str());
+        let growers = node.pods.iter().filter(may_go).map(grew);
+        growers.filter(|(grew, _)| *grew > 0).collect()
     }
 
     /// Whether the files of a pod that may go were not walked yet: it counts as one that uses nothing, whatever it has.
@@ -375,12 +363,12 @@ impl Planner {
     }
 
     /// Takes in what is in use of each signal, whether or not its threshold is met.
-    fn watch_growth(&mut self, now: i64, observations: &Observations) {
+    fn watch_growth(&mut self, now: i64, node: Snapshot<'_>) {
         if self.settings.mode == Mode::Kubelet {
             return;
         }
         for (signal, pace) in Signal::ALL.into_iter().zip(&mut self.paces) {
-            let Some(seen) = observations.get(signal) else {
+            let Some(seen) = node.observations.get(signal) else {
                 continue;
             };
             // The threshold that is met first.
@@ -393,11 +381,21 @@ impl Planner {
                 }
                 pace.observe(nanos(now), &shortage(threshold, seen));
             }
+            if pace.is_met() {
+                note_usages(
+                    &mut self.usage_growth,
+                    now,
+                    node,
+                    signal,
+                    self.settings.layout,
+                );
+            }
         }
     }
 
     /// A pod goes: what it gives back, every signal of the same resource gets.
     fn note_eviction(&mut self, now: i64, signal: Signal) {
+        self.usage_growth.begin_anew(signal.resource());
         for (other, pace) in Signal::ALL.into_iter().zip(&mut self.paces) {
             if other.resource() == signal.resource() {
                 pace.evicted(nanos(now));
@@ -562,13 +560,34 @@ struct Growing<'a> {
 }
 
 impl Growing<'_> {
-    /// Whether files that grow are not stopped by another pod's end: no pods make half of the growth, and what all of them have together
-    /// is used up before the files of one evicted now are removed.
-    fn is_in_vain(&self, attainable: u64) -> bool {
+    /// Whether no pods make half of the growth, as far as that is known: another pod's end does not stop it.
+    fn is_of_no_pods(&self) -> bool {
         let theirs = self.pods.iter().map(|(grew, _)| *grew);
-        let theirs = theirs.fold(0, u64::saturating_add);
-        let growth = self.per_second;
-        theirs < growth / 2 && attainable < grown_in(growth, nanos(FILES_DEADLINE_NANOS))
+        theirs.fold(0, u64::saturating_add) < self.per_second / 2
+    }
+}
+
+/// Takes in what the pods use of a signal.
+fn note_usages(
+    growth: &mut UsageGrowth,
+    now: i64,
+    node: Snapshot<'_>,
+    signal: Signal,
+    layout: Layout,
+) {
+    for pod in node.pods {
+        let Some(usage) = node.usages.get(&pod.uid) else {
+            continue;
+        };
+        // Bytes are those of the last walk.
+        let walk = usage
+            .walk_began
+            .filter(|_| signal.resource() == Resource::EphemeralStorage);
+        let used = Use {
+            time: walk.unwrap_or(nanos(now)),
+            usage: layout.usage(signal, pod, usage),
+        };
+        growth.note(signal, &pod.uid, nanos(now), used);
     }
 }
 

@@ -10,7 +10,7 @@ const SECOND: i64 = 1_000_000_000;
 const DEADLINE_NANOS: i64 = 10 * SECOND;
 /// The same for its files, which outlive it: they are removed when the pod's object is (the kubelet waits as long,
 /// `podCleanupTimeout`).
-pub(super) const FILES_DEADLINE_NANOS: i64 = 30 * SECOND;
+const FILES_DEADLINE_NANOS: i64 = 30 * SECOND;
 
 /// Victims by UID.
 #[derive(Clone, Debug, Default)]

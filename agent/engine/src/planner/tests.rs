@@ -11,6 +11,7 @@ use crate::{
     },
 };
 
+const MIB: u64 = 1 << 20;
 const MS: i64 = 1_000_000;
 const SECOND: i64 = 1000 * MS;
 
@@ -42,7 +43,7 @@ impl Scene {
                 reserved_memory: 0,
             },
             // No reclaim is asked for.
-            layout: crate::Layout {
+            layout: Layout {
                 dedicated_image_fs: true,
                 split_image_fs: false,
             },
@@ -75,6 +76,24 @@ impl Scene {
     fn tasks(&mut self, name: &str, tasks: u64) {
         let usage = PodUsage {
             processes: Some(tasks),
+            ..PodUsage::default()
+        };
+        self.usages.insert(name.into(), usage);
+    }
+
+    /// A pod that has so many bytes of files, as a walk that began then has found.
+    fn pod_of_files(&mut self, name: &str, bytes: u64, walk_began: i64) {
+        self.pod(name, 0);
+        self.walked(name, bytes, walk_began);
+    }
+
+    fn walked(&mut self, name: &str, bytes: u64, began: i64) {
+        let mut container = crate::ContainerUsage::default();
+        container.logs.bytes = Some(bytes);
+        let usage = PodUsage {
+            ephemeral_storage: Some(bytes),
+            walk_began: Some(began.unsigned_abs()),
+            containers: vec![container],
             ..PodUsage::default()
         };
         self.usages.insert(name.into(), usage);
@@ -210,4 +229,62 @@ fn a_fork_bomb_is_ended_at_machine_speed() {
     }
     assert_eq!(scene.gone.len(), 2, "{:?}", scene.gone);
     assert!(bomb(&scene) && scene.urgent() == 2);
+}
+
+/// containerd unpacks an image, or a pod fills a volume of the host: no pod that is known has it.
+// R43
+#[test]
+fn files_that_no_pod_has_take_one_pod_in_ten_seconds() {
+    for (rate, each, count) in [(200, 200, 40), (400, 400, 40), (150, 50, 8)] {
+        let mut scene = Scene::new(Signal::NodeFsAvailable, 5 << 30, 50 << 30);
+        for number in 0..count {
+            scene.pod_of_files(&format!("x{number:02}"), each * MIB, 0);
+        }
+        let (mut free, mut came) = (6_i64 << 30, 0);
+        for quarter in 0..240 {
+            let now = SECOND + quarter * SECOND / 4;
+            free += scene.came(now) - came;
+            came = scene.came;
+            free = (free - rate * MIB as i64 / 4).max(0);
+            // A walk each two seconds.
+            for (name, usage) in &mut scene.usages {
+                assert!(name.starts_with('x'));
+                usage.walk_began = Some((now - now % (2 * SECOND)).unsigned_abs());
+            }
+            scene.look(now, free, 5 * SECOND);
+        }
+        let times = scene.gone.iter().map(|(time, ..)| *time);
+        let times: Vec<i64> = times.collect();
+        let apart = times
+            .windows(2)
+            .all(|pair| pair[1] - pair[0] >= 10 * SECOND);
+        assert!(apart && times.len() <= 6, "{:?}", scene.gone);
+    }
+}
+
+/// A pod of a high priority writes 500 MiB a second: by its second walk it is known.
+// R43
+#[test]
+fn a_writer_that_walks_have_found_goes_at_machine_speed() {
+    let mut scene = Scene::new(Signal::NodeFsAvailable, 5 << 30, 50 << 30);
+    for number in 0..40 {
+        scene.pod_of_files(&format!("x{number:02}"), 20 * MIB, 0);
+    }
+    scene.pod_of_files("writer", 0, 0);
+    scene.pods.last_mut().unwrap().priority = 100;
+    let is_ended = |scene: &Scene| scene.gone.iter().any(|(_, name, _)| name == "writer");
+    let mut quarters = 0..60;
+    while let Some(quarter) = quarters.next()
+        && !is_ended(&scene)
+    {
+        let now = SECOND + quarter * SECOND / 4;
+        let written = quarter * 125 * MIB as i64;
+        if quarter % 8 == 0 {
+            scene.walked("writer", written.unsigned_abs(), now);
+        }
+        let free = (5_500 << 20) - written + scene.came(now);
+        scene.look(now, free.max(0), 5 * SECOND);
+    }
+    assert!(is_ended(&scene), "{:?}", scene.gone);
+    assert!(scene.gone.len() <= 3, "{:?}", scene.gone);
 }
