@@ -247,7 +247,7 @@ impl Pace {
 
     /// Whether the minimum reclaim counts: the kubelet has seen the threshold met for certain, or a pod was evicted for it. A shorter
     /// shortage ends where the threshold does.
-    fn is_resolving(&self, now: u64) -> bool {
+    pub fn is_resolving(&self, now: u64) -> bool {
         let is_seen = |since| now.saturating_sub(since) >= MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS;
         self.evictions > 0 || self.met_since.is_some_and(is_seen)
     }

@@ -81,7 +81,7 @@ impl Planner {
         self.pending.forget_the_dead(now, node);
         self.usage_growth.forget_old(nanos(now));
         self.watch_growth(now, node);
-        let mut due = self.pressure.update(now, node.observations);
+        let mut due = self.update_pressure(now, node.observations);
         due.retain(|threshold| self.acts_on(threshold));
         let mut met_in_force = self.pressure.take_met_in_force();
         met_in_force.retain(|threshold| !self.is_externally_handled(threshold));
@@ -135,11 +135,9 @@ impl Planner {
         before: Snapshot<'_>,
         after: Snapshot<'_>,
     ) -> Vec<EvictionDecision> {
-        let unresolved: Vec<Threshold> = self
-            .pressure
-            .unresolved(after.observations)
-            .cloned()
-            .collect();
+        let resolves = |signal| self.resolves(now, signal);
+        let unresolved = self.pressure.unresolved(after.observations, resolves);
+        let unresolved: Vec<Threshold> = unresolved.cloned().collect();
         match self.settings.mode {
             Mode::Kubelet if unresolved.is_empty() => Vec::new(),
             Mode::Kubelet => self.evictions(now, before, &plan.pending),
@@ -154,10 +152,22 @@ impl Planner {
         }
     }
 
-    /// Whether a threshold was met at the last look, or had been met for its grace period and is not resolved: its minimum reclaim
-    /// counts then.
+    /// Whether a threshold was met at the last look, be it because its minimum reclaim counts and is not there.
     pub fn is_pressed(&self, threshold: &Threshold) -> bool {
         self.pressure.is_pressed(threshold)
+    }
+
+    /// Takes in which thresholds are met; the answer is those that call for action.
+    fn update_pressure(&mut self, now: i64, observations: &Observations) -> Vec<Threshold> {
+        let resolves = Signal::ALL.map(|signal| self.resolves(now, signal));
+        let resolves = |signal| resolves[signal as usize];
+        self.pressure.update(now, observations, resolves)
+    }
+
+    /// Whether the minimum reclaim of a signal counts. The kubelet's does after one look.
+    fn resolves(&self, now: i64, signal: Signal) -> bool {
+        let pace = self.paces.get(signal as usize);
+        self.settings.mode == Mode::Kubelet || pace.is_some_and(|p| p.is_resolving(nanos(now)))
     }
 
     /// Holds back whatever is not urgent, or lets it go on.

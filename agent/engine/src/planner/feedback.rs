@@ -147,7 +147,7 @@ impl Planner {
         signal: Signal,
     ) {
         // What is due is not asked for: the fast path is at it.
-        self.pressure.update(now, dip.observations);
+        self.update_pressure(now, dip.observations);
         self.note_eviction(now, signal);
         self.pending.remember_told(now, dip, &self.settings, uid);
         let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) else {

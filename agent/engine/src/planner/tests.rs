@@ -31,10 +31,10 @@ struct Scene {
 
 impl Scene {
     fn new(signal: Signal, threshold: u64, capacity: i64) -> Self {
-        Self::with(signal, capacity, vec![hard(signal, threshold)])
+        Self::with(signal, capacity, vec![hard(signal, threshold)], false)
     }
 
-    fn with(signal: Signal, capacity: i64, thresholds: Vec<Threshold>) -> Self {
+    fn with(signal: Signal, capacity: i64, thresholds: Vec<Threshold>, has_images: bool) -> Self {
         let settings = Settings {
             eviction: EvictionConfig {
                 thresholds,
@@ -42,9 +42,9 @@ impl Scene {
                 pressure_transition_period: Duration::from_secs(300),
                 reserved_memory: 0,
             },
-            // No reclaim is asked for.
+            // Where one filesystem is all, images are reclaimed for it.
             layout: Layout {
-                dedicated_image_fs: true,
+                dedicated_image_fs: !has_images,
                 split_image_fs: false,
             },
             strategy: RankingStrategy::Kubelet,
@@ -287,4 +287,32 @@ fn a_writer_that_walks_have_found_goes_at_machine_speed() {
     }
     assert!(is_ended(&scene), "{:?}", scene.gone);
     assert!(scene.gone.len() <= 3, "{:?}", scene.gone);
+}
+
+/// Below the threshold for three seconds, then above it and below the minimum reclaim.
+// R11
+#[test]
+fn a_short_dip_does_not_press_until_the_minimum_reclaim_is_there() {
+    const GIB: i64 = 1 << 30;
+    let signal = Signal::NodeFsAvailable;
+    let threshold = Threshold {
+        min_reclaim: Some(ThresholdValue::Quantity(Quantity::bytes(5 << 30))),
+        ..hard(signal, 10 << 30)
+    };
+    for (dip, ends) in [(3, true), (12, false)] {
+        let mut scene = Scene::with(signal, 100 * GIB, vec![threshold.clone()], true);
+        let (mut reclaims, mut last) = (0, Plan::default());
+        for quarter in 0..4 * 900 {
+            let now = SECOND + quarter * SECOND / 4;
+            let free = match quarter {
+                _ if quarter < 4 * dip => 9 * GIB,
+                _ => 12 * GIB,
+            };
+            last = scene.look(now, free, 5 * SECOND);
+            if quarter >= 4 * dip && !last.node_reclaim.is_empty() {
+                reclaims += 1;
+            }
+        }
+        assert_eq!((reclaims == 0, last.conditions.is_empty()), (ends, ends));
+    }
 }
