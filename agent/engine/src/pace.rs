@@ -589,7 +589,7 @@ pub enum Rule {
     Lasting,
     /// It does not come and go by itself (disk, inodes), and is looked at by the second: the first look counts.
     FirstLook,
-    /// Process ids: they come and go, in bursts.
+    /// Process ids: they may come back by themselves, as memory does, and grow in bursts.
     ProcessIds,
     /// A soft threshold whose grace period is over: nothing is urgent, as there is a hard threshold below it.
     Soft,
@@ -603,8 +603,8 @@ impl Rule {
     /// Nanoseconds for which the threshold has to be met before a pod goes that is not urgent.
     fn lasts(self) -> u64 {
         match self {
-            Self::Lasting => MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS,
-            Self::FirstLook | Self::ProcessIds | Self::Soft => 0,
+            Self::Lasting | Self::ProcessIds => MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS,
+            Self::FirstLook | Self::Soft => 0,
         }
     }
 

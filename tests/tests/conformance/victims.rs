@@ -284,15 +284,15 @@ fn what_the_dead_leave_behind_is_still_to_come() {
     let mut node = Node::default().pod("a", 0).pod("b", 0);
     node.processes("a", 300);
     node.processes("b", 200);
-    let rounds: &[Round] = &[(1, 900, &["a"])];
+    let rounds: &[Round] = &[(1, 900, &[]), (12, 900, &["a"])];
     plays(&mut manager, &mut node, Signal::PidAvailable, rounds);
     node.pods.remove(0);
     // Part of it comes; the rest alone is waited for. After ten seconds nothing more is expected.
     let rounds: &[Round] = &[
-        (2, 900, &[]),
-        (3, 980, &[]),
-        (11, 980, &[]),
-        (13, 980, &["b"]),
+        (13, 900, &[]),
+        (14, 980, &[]),
+        (22, 980, &[]),
+        (24, 980, &["b"]),
     ];
     plays(&mut manager, &mut node, Signal::PidAvailable, rounds);
 }

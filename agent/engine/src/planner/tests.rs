@@ -159,7 +159,7 @@ fn process_ids(threshold: u64) -> Scene {
     scene
 }
 
-/// A pod has gone at the kubelet's pace, and a daemon has taken what it gave; then a JVM starts its threads.
+/// Process ids are short. A pod has gone at the kubelet's pace, and a daemon has taken what it gave; then a JVM starts its threads.
 // R43
 #[test]
 fn threads_that_start_together_take_no_pods_with_them() {
@@ -167,12 +167,12 @@ fn threads_that_start_together_take_no_pods_with_them() {
         let mut scene = process_ids(2000);
         scene.pod("jvm", 20);
         let begin = SECOND;
-        let burst = begin + 3 * SECOND + 7 * MS;
-        for ms in (0..8000).step_by(20) {
+        let burst = begin + 13 * SECOND + 7 * MS;
+        for ms in (0..18_000).step_by(20) {
             let now = begin + ms * MS;
             let started = ((now - burst) / MS * threads / 15).clamp(0, threads);
             scene.tasks("jvm", 20 + started.unsigned_abs());
-            let taken = (ms * 60 / 500).min(60);
+            let taken = ((ms - 10_000) * 60 / 500).clamp(0, 60);
             let available = 1990 - taken - started + scene.came(now);
             scene.look(now, available, 50 * MS);
         }
@@ -207,6 +207,26 @@ fn process_ids_that_come_and_go_take_no_pod_at_machine_speed() {
         was_short = is_short;
     }
     assert_eq!(scene.urgent(), 0, "{:?}", scene.gone);
+}
+
+/// The hook wakes the manager at the crossing, which is over after 5 ms.
+// R43
+#[test]
+fn a_dip_of_a_few_milliseconds_takes_no_pod() {
+    let mut scene = process_ids(2000);
+    for round in 0..100 {
+        let now = (round + 1) * SECOND;
+        for (after, available) in [(0, 1995), (5 * MS, 2100), (SECOND / 2, 2100)] {
+            scene.look(now + after, available, 50 * MS);
+        }
+    }
+    assert!(scene.gone.is_empty(), "{:?}", scene.gone);
+    // Every look for ten seconds finds it short, and so has the kubelet.
+    for look in 0..=600 {
+        scene.look(200 * SECOND + look * 20 * MS, 1995, 50 * MS);
+    }
+    let times: Vec<i64> = scene.gone.iter().map(|(time, ..)| *time).collect();
+    assert_eq!(times, [210_060 * MS]);
 }
 
 /// Twenty thousand a second: within three looks of the first pod.
