@@ -43,8 +43,12 @@ const NEXT_VICTIM_NS: u64 = 100 * MS;
 const KILL_LATENCY_NS: u64 = 8 * MS;
 /// Whether more comes back than others use is seen over this window at least.
 const NET_WINDOW_NS: u64 = 16 * MS;
-/// How long after the threshold was met a decision that is not urgent waits for the usage of every pod.
+/// How long after the threshold was met a decision waits for the usage of every pod.
 const USAGE_WAIT_NS: u64 = 30 * SECOND;
+/// The same for an urgent one: as long as more time is left than this.
+const URGENT_USAGE_WAIT_NS: u64 = 3 * SECOND;
+/// So much older than the shortage usage may be.
+const USAGE_AGE_NS: u64 = 2 * SECOND;
 /// A look or two, beside the kubelet's interval: the kubelet is certain to have seen the threshold met then.
 const SAMPLE_SLACK_NS: u64 = 50 * MS;
 
@@ -338,10 +342,16 @@ impl Pace {
             || attainable.saturating_add(pending.amount) >= deficit
     }
 
-    /// Whether a decision can wait for pods of which it is not known yet what they use: a pod that is known would go in their stead.
-    pub fn may_wait_for_usage(&self, now: u64, urgency: Urgency) -> bool {
-        let is_new = |since: u64| now < since.saturating_add(USAGE_WAIT_NS);
-        matches!(urgency, Urgency::Paced { .. }) && self.met_since.is_some_and(is_new)
+    /// Since when it has to be known what each pod uses, if a decision can wait for that: another pod would go in the stead of one that has
+    /// filled the disk since.
+    pub fn waits_for_usage_since(&self, now: u64, urgency: Urgency) -> Option<u64> {
+        let is_in_time = match urgency {
+            Urgency::Paced { .. } => true,
+            Urgency::Urgent { exhausted_in, .. } => exhausted_in > URGENT_USAGE_WAIT_NS,
+        };
+        let is_new = |since: &u64| now < since.saturating_add(USAGE_WAIT_NS);
+        let since = self.met_since.filter(is_new)?;
+        is_in_time.then(|| since.saturating_sub(USAGE_AGE_NS))
     }
 
     /// A pod was evicted for this, or for something else that it gives back to this as well. Its growth is not told from that

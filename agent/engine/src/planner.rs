@@ -334,9 +334,10 @@ impl Planner {
         judged: &Judged,
         urgency: Urgency,
     ) -> bool {
-        self.paced_is_held && matches!(urgency, Urgency::Paced { .. })
-            || judged.pace.may_wait_for_usage(judged.now, urgency)
-                && self.awaits_walks(node, signal)
+        let is_paced = matches!(urgency, Urgency::Paced { .. });
+        let waits_for = judged.pace.waits_for_usage_since(judged.now, urgency);
+        self.paced_is_held && is_paced
+            || waits_for.is_some_and(|since| self.awaits_walks(node, signal, since))
     }
 
     /// What the pods grow by per second that may be evicted, with their UIDs.
@@ -347,13 +348,16 @@ impl Planner {
         growers.filter(|(grew, _)| *grew > 0).collect()
     }
 
-    /// Whether the files of a pod that may go were not walked yet: it counts as one that uses nothing, whatever it has.
-    fn awaits_walks(&self, node: Snapshot<'_>, signal: Signal) -> bool {
+    /// Whether the files of a pod that may go were not walked yet: it counts as one that uses nothing, whatever it has. Its bytes are those
+    /// of a walk that began since a moment; its inodes are counted.
+    fn awaits_walks(&self, node: Snapshot<'_>, signal: Signal, since: u64) -> bool {
+        let resource = signal.resource();
+        let is_recent = |began: u64| began >= since || resource != Resource::EphemeralStorage;
         let is_walked = |pod: &Pod| {
             let usage = node.usages.get(&pod.uid);
-            usage.is_some_and(|usage| usage.ephemeral_storage.is_some())
+            let walked = usage.filter(|usage| usage.ephemeral_storage.is_some());
+            walked.is_some_and(|usage| usage.walk_began.is_none_or(is_recent))
         };
-        let resource = signal.resource();
         resource.is_of_files()
             && node.pods.iter().any(|pod| {
                 self.state_of(pod, resource) == CandidateState::Eligible && !is_walked(pod)

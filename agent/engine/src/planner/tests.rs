@@ -336,3 +336,40 @@ fn a_short_dip_does_not_press_until_the_minimum_reclaim_is_there() {
         assert_eq!((reclaims == 0, last.conditions.is_empty()), (ends, ends));
     }
 }
+
+/// A database has 4 GiB. A batch job was last walked nine seconds ago, and has written more since.
+// R10, R40
+#[test]
+fn bytes_are_those_of_walks_that_began_when_the_disk_was_short() {
+    for (rate, walked_after, expected) in [
+        (150, Some(1000), (1000, "batch")),
+        (1024, Some(1000), (1000, "batch")),
+        // A walk that takes long is not waited for until nothing is left, nor for ever.
+        (1024, None, (7000, "database")),
+        (150, None, (30_000, "database")),
+    ] {
+        let mut scene = Scene::new(Signal::NodeFsAvailable, 10 << 30, 100 << 30);
+        let met = 51 * SECOND;
+        for (name, mib) in [("batch", 200), ("database", 4096), ("web", 100)] {
+            scene.pod_of_files(name, mib * MIB, met - 9 * SECOND);
+        }
+        for quarter in -36..160 {
+            let ms = quarter * 250;
+            let now = met + ms * MS;
+            if walked_after.is_some_and(|after| ms >= after) {
+                for (name, mib) in [("batch", 8000), ("database", 4096), ("web", 100)] {
+                    scene.walked(name, mib * MIB, now);
+                }
+            }
+            let free = (10_i64 << 30) - 1 - rate * ms * MIB as i64 / 1000;
+            scene.look(now, free.max(0), 60 * SECOND);
+            if !scene.gone.is_empty() {
+                break;
+            }
+        }
+        let (at, name, _) = &scene.gone[0];
+        let after = (at - met) / MS;
+        assert_eq!(name, expected.1, "{rate} {after}");
+        assert!((after - expected.0).abs() <= 250, "{rate} {after}");
+    }
+}
