@@ -264,7 +264,7 @@ impl Planner {
         let Decision::Evict { mut urgency } = judged.decide() else {
             return None;
         };
-        let mut growing = self.growing(node, &judged, threshold.signal, urgency);
+        let mut growing = self.growing(node, &judged, threshold, urgency);
         let is_of_files = threshold.signal.resource().is_of_files();
         if is_of_files && growing.as_ref().is_some_and(Growing::is_of_no_pods) {
             growing = None;
@@ -274,8 +274,8 @@ impl Planner {
             };
             urgency = paced;
         }
-        let attainable = self.attainable(node, threshold.signal);
-        if self.can_wait(node, threshold.signal, &judged, urgency)
+        let attainable = self.attainable(node, threshold);
+        if self.can_wait(node, threshold, &judged, urgency)
             || !judged
                 .pace
                 .can_end_shortage(&judged.seen, urgency, attainable, judged.pending)
@@ -296,7 +296,7 @@ impl Planner {
             now: nanos(now),
             pace: *self.paces.get(signal as usize)?,
             seen: shortage(threshold, node.observations.get(signal)?),
-            pending: self.pending.pending(now, node, &self.settings, signal),
+            pending: self.pending.pending(now, node, &self.settings, threshold),
             rule: match signal.resource() {
                 _ if !threshold.is_hard() => Rule::Soft,
                 Resource::Pids => Rule::ProcessIds,
@@ -313,7 +313,7 @@ impl Planner {
         &self,
         node: Snapshot<'a>,
         judged: &Judged,
-        signal: Signal,
+        threshold: &Threshold,
         urgency: Urgency,
     ) -> Option<Growing<'a>> {
         let Urgency::Urgent { growth, .. } = urgency else {
@@ -322,7 +322,7 @@ impl Planner {
         let has_evicted = judged.pace.has_evicted_lately(judged.now) || self.left_of_node_rate <= 1;
         has_evicted.then(|| Growing {
             per_second: growth,
-            pods: self.growers(node, signal),
+            pods: self.growers(node, threshold),
         })
     }
 
@@ -330,19 +330,20 @@ impl Planner {
     fn can_wait(
         &self,
         node: Snapshot<'_>,
-        signal: Signal,
+        threshold: &Threshold,
         judged: &Judged,
         urgency: Urgency,
     ) -> bool {
         let is_paced = matches!(urgency, Urgency::Paced { .. });
         let waits_for = judged.pace.waits_for_usage_since(judged.now, urgency);
         self.paced_is_held && is_paced
-            || waits_for.is_some_and(|since| self.awaits_walks(node, signal, since))
+            || waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
     }
 
     /// What the pods grow by per second that may be evicted, with their UIDs.
-    fn growers<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<(u64, &'a str)> {
-        let may_go = |pod: &&Pod| self.state_of(pod, signal.resource()) == CandidateState::Eligible;
+    fn growers<'a>(&self, node: Snapshot<'a>, threshold: &Threshold) -> Vec<(u64, &'a str)> {
+        let signal = threshold.signal;
+        let may_go = |pod: &&Pod| self.state_for(pod, threshold) == CandidateState::Eligible;
         let grew = |pod: &'a Pod| (self.usage_growth.of(signal, &pod.uid), pod.uid.as_str());
         let growers = node.pods.iter().filter(may_go).map(grew);
         growers.filter(|(grew, _)| *grew > 0).collect()
@@ -350,8 +351,8 @@ impl Planner {
 
     /// Whether the files of a pod that may go were not walked yet: it counts as one that uses nothing, whatever it has. Its bytes are those
     /// of a walk that began since a moment; its inodes are counted.
-    fn awaits_walks(&self, node: Snapshot<'_>, signal: Signal, since: u64) -> bool {
-        let resource = signal.resource();
+    fn awaits_walks(&self, node: Snapshot<'_>, threshold: &Threshold, since: u64) -> bool {
+        let resource = threshold.signal.resource();
         let is_recent = |began: u64| began >= since || resource != Resource::EphemeralStorage;
         let is_walked = |pod: &Pod| {
             let usage = node.usages.get(&pod.uid);
@@ -360,18 +361,17 @@ impl Planner {
         };
         resource.is_of_files()
             && node.pods.iter().any(|pod| {
-                self.state_of(pod, resource) == CandidateState::Eligible && !is_walked(pod)
+                self.state_for(pod, threshold) == CandidateState::Eligible && !is_walked(pod)
             })
     }
 
-    /// What all pods that may go use together of what a signal watches, in its unit.
-    fn attainable(&self, node: Snapshot<'_>, signal: Signal) -> u64 {
+    /// What all pods that may go use together of what a threshold watches, in its unit.
+    fn attainable(&self, node: Snapshot<'_>, threshold: &Threshold) -> u64 {
         let usage = |pod: &Pod| {
             let usage = node.usages.get(&pod.uid)?;
-            Some(self.settings.layout.usage(signal, pod, usage))
+            Some(self.settings.layout.usage(threshold.signal, pod, usage))
         };
-        let resource = signal.resource();
-        let may_go = |pod: &&Pod| self.state_of(pod, resource) == CandidateState::Eligible;
+        let may_go = |pod: &&Pod| self.state_for(pod, threshold) == CandidateState::Eligible;
         let usages = node.pods.iter().filter(may_go).filter_map(usage);
         usages.fold(0, u64::saturating_add)
     }
@@ -424,10 +424,9 @@ impl Planner {
         threshold: &Threshold,
     ) -> Option<EvictionDecision> {
         let ranked = self.ranked(node, threshold.signal);
-        let resource = threshold.signal.resource();
         let first = ranked
             .iter()
-            .find(|ranked| self.state_of(ranked.pod, resource) == CandidateState::Eligible)?;
+            .find(|ranked| self.state_for(ranked.pod, threshold) == CandidateState::Eligible)?;
         Some(self.eviction_of(node, threshold, first.pod))
     }
 
@@ -445,7 +444,7 @@ impl Planner {
             inputs: ranked.inputs,
             usage: ranked.usage.unwrap_or(0),
             is_exact: true,
-            state: self.state_of(ranked.pod, resource),
+            state: self.state_for(ranked.pod, threshold),
         };
         let mut candidates: Vec<Candidate> = ranked.iter().map(candidate).collect();
         let rules = Rules {
@@ -518,6 +517,16 @@ impl Planner {
             _ if self.settings.keeps(pod, resource) => CandidateState::Protected,
             Mode::Evictd if self.pending.contains(pod) => CandidateState::Terminating,
             _ => CandidateState::Eligible,
+        }
+    }
+
+    /// Whether a pod may be evicted for a threshold. One that was only asked to end goes for a hard one: no other pod in its stead.
+    fn state_for(&self, pod: &Pod, threshold: &Threshold) -> CandidateState {
+        match self.state_of(pod, threshold.signal.resource()) {
+            CandidateState::Terminating if threshold.is_hard() && self.pending.is_asked(pod) => {
+                CandidateState::Eligible
+            }
+            state => state,
         }
     }
 

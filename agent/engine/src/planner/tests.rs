@@ -373,3 +373,46 @@ fn bytes_are_those_of_walks_that_began_when_the_disk_was_short() {
         assert!((after - expected.0).abs() <= 250, "{rate} {after}");
     }
 }
+
+/// It writes on through SIGTERM, and has ten minutes to end.
+// R5, R43
+#[test]
+fn a_pod_that_was_only_asked_is_the_first_that_goes_at_the_hard_threshold() {
+    const GIB: i64 = 1 << 30;
+    let signal = Signal::NodeFsAvailable;
+    let soft = Threshold {
+        grace_period: Duration::from_secs(120),
+        ..hard(signal, 30 << 30)
+    };
+    let thresholds = vec![hard(signal, 20 << 30), soft];
+    let mut scene = Scene::with(signal, 200 * GIB, thresholds, false);
+    scene.pod_of_files("writer", 0, 0);
+    scene.pods[0].termination_grace_period_seconds = Some(600);
+    for number in 0..10 {
+        scene.pod_of_files(&format!("x{number}"), 400 * MIB, 0);
+    }
+    let mut asked = Vec::new();
+    for quarter in 0..4 * 400 {
+        let now = SECOND + quarter * SECOND / 4;
+        let written = quarter * 50 * MIB as i64 / 4;
+        if scene.gone.is_empty() {
+            scene.walked("writer", (60 * GIB + written).unsigned_abs(), now);
+        }
+        for number in 0..10 {
+            scene.walked(&format!("x{number}"), 400 * MIB, now);
+        }
+        let plan = scene.look(now, 30 * GIB - written, 60 * SECOND);
+        for eviction in plan.evictions.into_iter().filter(|e| e.is_soft) {
+            // SIGTERM was sent.
+            scene.planner.block_soft(true);
+            asked.push(eviction.name);
+        }
+        if !scene.gone.is_empty() {
+            assert!((19 * GIB..20 * GIB).contains(&(30 * GIB - written)));
+            break;
+        }
+    }
+    assert_eq!(asked, ["writer"]);
+    assert_eq!(scene.gone.len(), 1);
+    assert_eq!(scene.gone[0].1, "writer");
+}
