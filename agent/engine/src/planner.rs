@@ -45,6 +45,8 @@ pub struct Planner {
     trends: [Trend; Signal::ALL.len()],
     /// When pods may go for each signal, in the `evictd` mode.
     paces: [Pace; Signal::ALL.len()],
+    /// The capacity of each signal when it was first seen.
+    capacities: [Option<i64>; Signal::ALL.len()],
     /// Which pods make an urgent growth.
     usage_growth: UsageGrowth,
     soft_is_held: bool,
@@ -66,6 +68,7 @@ impl Planner {
             recreations: RecreationTracker::default(),
             trends,
             paces: [Pace::default(); Signal::ALL.len()],
+            capacities: [None; Signal::ALL.len()],
             usage_growth: UsageGrowth::default(),
             soft_is_held: false,
             paced_is_held: false,
@@ -295,7 +298,7 @@ impl Planner {
         let judged = Judged {
             now: nanos(now),
             pace: *self.paces.get(signal as usize)?,
-            seen: shortage(threshold, node.observations.get(signal)?),
+            seen: self.shortage(threshold, node.observations.get(signal)?),
             pending: self.pending.pending(now, node, &self.settings, threshold),
             rule: match signal.resource() {
                 _ if !threshold.is_hard() => Rule::Soft,
@@ -381,19 +384,22 @@ impl Planner {
         if self.settings.mode == Mode::Kubelet {
             return;
         }
-        for (signal, pace) in Signal::ALL.into_iter().zip(&mut self.paces) {
+        for signal in Signal::ALL {
             let Some(seen) = node.observations.get(signal) else {
                 continue;
             };
+            let is_larger = self.note_capacity(signal, seen);
             // The threshold that is met first.
             let thresholds = self.pressure.thresholds().filter(|t| t.signal == signal);
             let highest = thresholds.max_by_key(|t| t.amount(seen.capacity));
-            if let Some(threshold) = highest {
+            let shortage = highest.map(|threshold| self.shortage(threshold, seen));
+            let pace = &mut self.paces[signal as usize];
+            if let Some(shortage) = shortage {
                 // Samples do not tell what victims still hold.
-                if pace.is_settling(nanos(now)) {
+                if pace.is_settling(nanos(now)) || is_larger {
                     pace.forget_growth();
                 }
-                pace.observe(nanos(now), &shortage(threshold, seen));
+                pace.observe(nanos(now), &shortage);
             }
             if pace.is_met() {
                 note_usages(
@@ -404,6 +410,41 @@ impl Planner {
                     self.settings.layout,
                 );
             }
+        }
+    }
+
+    /// Keeps the first capacity, unless more than that is available; whether it is another one.
+    fn note_capacity(&mut self, signal: Signal, seen: Observation) -> bool {
+        let known = &mut self.capacities[signal as usize];
+        let is_larger = known.is_some_and(|capacity| seen.available > capacity);
+        if is_larger || known.is_none() {
+            *known = Some(seen.capacity);
+        }
+        is_larger
+    }
+
+    /// What is short of a signal. Nothing of it can be given back without an eviction or a reclaim that is asked for.
+    ///
+    /// Bytes are used of the capacity that was seen first: that of a zfs dataset falls with what is available when another one is
+    /// written to. Inodes are used of the present one: XFS has as many as the free space has room for.
+    fn shortage(&self, threshold: &Threshold, seen: Observation) -> Shortage {
+        let unsigned = |amount: i64| u64::try_from(amount).unwrap_or(0);
+        let available = unsigned(seen.available);
+        let signal = threshold.signal;
+        let capacity = match (signal.resource(), self.capacities.get(signal as usize)) {
+            (Resource::EphemeralStorage, Some(Some(capacity))) => *capacity,
+            _ => seen.capacity,
+        };
+        Shortage {
+            available,
+            threshold: threshold.amount(seen.capacity),
+            resolved: threshold.resolved_amount(seen.capacity),
+            used: unsigned(capacity.saturating_sub(seen.available)),
+            room: Room {
+                at_once: available,
+                ..Room::default()
+            },
+            ..Shortage::default()
         }
     }
 
@@ -554,23 +595,6 @@ impl Planner {
             }
         }
         forecasts
-    }
-}
-
-/// What is short of a signal. Nothing of it can be given back without an eviction or a reclaim that is asked for.
-fn shortage(threshold: &Threshold, seen: Observation) -> Shortage {
-    let unsigned = |amount: i64| u64::try_from(amount).unwrap_or(0);
-    let available = unsigned(seen.available);
-    Shortage {
-        available,
-        threshold: threshold.amount(seen.capacity),
-        resolved: threshold.resolved_amount(seen.capacity),
-        used: unsigned(seen.capacity.saturating_sub(seen.available)),
-        room: Room {
-            at_once: available,
-            ..Room::default()
-        },
-        ..Shortage::default()
     }
 }
 

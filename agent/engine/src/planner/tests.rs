@@ -416,3 +416,32 @@ fn a_pod_that_was_only_asked_is_the_first_that_goes_at_the_hard_threshold() {
     assert_eq!(scene.gone.len(), 1);
     assert_eq!(scene.gone[0].1, "writer");
 }
+
+/// Another dataset of the pool is written to: what this one has available falls, and with it what it may hold in all.
+// R43
+#[test]
+fn a_growth_in_another_dataset_of_zfs_is_seen() {
+    let mut scene = Scene::new(Signal::NodeFsAvailable, 5 << 30, 50 << 30);
+    scene.pod_of_files("a", 3000 * MIB, 0);
+    for quarter in 0..4 * 12 {
+        let now = SECOND + quarter * SECOND / 4;
+        scene.walked("a", 3000 * MIB, now);
+        let written = quarter * 125 * MIB as i64;
+        scene.capacity = (50 << 30) - written;
+        scene.look(now, (6 << 30) - written, 5 * SECOND);
+    }
+    assert_eq!(scene.urgent(), 1, "{:?}", scene.gone);
+    // A disk that becomes larger has not grown in use.
+    let mut scene = Scene::new(Signal::NodeFsAvailable, 5 << 30, 50 << 30);
+    scene.pod_of_files("a", 3000 * MIB, 0);
+    scene.look(SECOND, 49 << 30, 5 * SECOND);
+    scene.capacity = 500 << 30;
+    for quarter in 4..40 {
+        scene.look(SECOND + quarter * SECOND / 4, 499 << 30, 5 * SECOND);
+    }
+    assert!(scene.planner.paces.iter().all(|pace| !pace.is_met()));
+    assert_eq!(
+        scene.planner.capacities[scene.signal as usize],
+        Some(500 << 30)
+    );
+}
