@@ -6,7 +6,7 @@ use evictd_engine::{
     ManagedPod, Owner, Pod, QosClass,
     permit::{EvictionPermit, LastResort},
 };
-use evictd_node::pods::table::{Entry, PodTable};
+use evictd_node::pods::table::{PodEntry, PodTable};
 use evictd_policy::{
     EvictionPolicy, PolicyEvaluator, PolicySet,
     evaluator::{Explanation, Settings, Worker},
@@ -153,7 +153,7 @@ impl Kept {
         }
     }
 
-    pub fn entry(&self, pod: &str) -> &Arc<Entry> {
+    pub fn entry(&self, pod: &str) -> &Arc<PodEntry> {
         let mut entries = self.table.entries.iter();
         entries
             .find(|e| e.pod.name == pod)

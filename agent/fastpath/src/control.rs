@@ -13,7 +13,7 @@ use crossbeam_queue::ArrayQueue;
 use evictd_engine::{history::Recorder, model::settings::RankingStrategy};
 use evictd_node::{
     memory_scope::{MemoryThresholds, Scope},
-    pods::table::{Entry, PodTable},
+    pods::table::{PodEntry, PodTable},
     trigger::memory::MAX_SCOPES,
 };
 use evictd_sys::{eventfd::EventFd, swap_slot::SwapSlot};
@@ -38,7 +38,7 @@ pub struct Control {
     scopes: [SwapSlot<Scope>; MAX_SCOPES as usize],
     settings: SwapSlot<FastPathSettings>,
     /// Kills by other parts of the node: the pod, when (nanoseconds of CLOCK_MONOTONIC), and by which part.
-    killed: ArrayQueue<(Arc<Entry>, u64, KilledBy)>,
+    killed: ArrayQueue<(Arc<PodEntry>, u64, KilledBy)>,
     /// Bytes of pods' page cache that `memory.min` protects.
     protected: AtomicU64,
     stop: AtomicBool,
@@ -102,12 +102,12 @@ impl Control {
 
     /// Another part of the node has killed a pod, at `signalled` in nanoseconds of CLOCK_MONOTONIC: its memory is pending. Neither blocks
     /// nor allocates; the queue has room for all pods of a node, and drops the oldest kill beyond that.
-    pub fn note_kill(&self, pod: &Arc<Entry>, signalled: u64, by: KilledBy) {
+    pub fn note_kill(&self, pod: &Arc<PodEntry>, signalled: u64, by: KilledBy) {
         self.killed.force_push((Arc::clone(pod), signalled, by));
         self.event.notify();
     }
 
-    pub(super) fn take_kill(&self) -> Option<(Arc<Entry>, u64, KilledBy)> {
+    pub(super) fn take_kill(&self) -> Option<(Arc<PodEntry>, u64, KilledBy)> {
         self.killed.pop()
     }
 

@@ -8,13 +8,13 @@ use evictd_engine::{
     pace::{Judged, Urgency},
     record::Stages,
 };
-use evictd_node::pods::table::Entry;
+use evictd_node::pods::table::PodEntry;
 
 /// One pod was sent SIGKILL, or would have been in live mode.
 #[derive(Clone, Debug)]
 pub struct EvictionReport {
     /// The victim.
-    pub pod: Arc<Entry>,
+    pub pod: Arc<PodEntry>,
     /// Counts the evictions of this agent from 1; [`VictimExit`] refers to it.
     pub number: u64,
     /// The signal whose threshold was met: the node's, or that of the pods' cgroup.
@@ -57,7 +57,7 @@ pub struct EvictionReport {
 #[derive(Clone, Debug)]
 pub struct VictimExit {
     /// The victim.
-    pub pod: Arc<Entry>,
+    pub pod: Arc<PodEntry>,
     /// Number of its eviction.
     pub number: u64,
     /// No process was left at this moment (ns of CLOCK_MONOTONIC); 0 when some were left at the deadline.
@@ -74,7 +74,7 @@ pub struct VictimExit {
 #[derive(Clone, Debug)]
 pub struct StuckVictim {
     /// The victim.
-    pub pod: Arc<Entry>,
+    pub pod: Arc<PodEntry>,
     /// Number of its eviction.
     pub number: u64,
     /// What it still uses, in bytes.
@@ -107,7 +107,7 @@ pub enum Event {
     Stuck(StuckVictim),
     /// The kernel program has killed from a pod so long ago, in nanoseconds, that the eviction is not completed; `None`: the pod is
     /// unknown.
-    KernelKill(Option<Arc<Entry>>, u64),
+    KernelKill(Option<Arc<PodEntry>>, u64),
     /// A threshold was met when it came into force, at the start or by a new configuration.
     MetInForce {
         /// Whose threshold.

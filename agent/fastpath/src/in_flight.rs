@@ -9,7 +9,7 @@ use evictd_engine::{
 };
 use evictd_node::{
     memory_scope::{MemorySample, Scope},
-    pods::table::Entry,
+    pods::table::PodEntry,
 };
 
 use crate::{StuckVictim, VictimExit};
@@ -27,7 +27,7 @@ pub const EARLIER: u64 = 0;
 #[derive(Clone, Debug)]
 pub struct RestoredVictim {
     /// The pod.
-    pub pod: Arc<Entry>,
+    pub pod: Arc<PodEntry>,
     /// When it was signalled first, in nanoseconds of CLOCK_MONOTONIC.
     pub signalled: u64,
     /// It was found to be stuck, and that was said.
@@ -46,7 +46,7 @@ pub enum KilledBy {
 /// One victim between SIGKILL and the return of its memory.
 #[derive(Debug)]
 pub struct Victim {
-    pub pod: Arc<Entry>,
+    pub pod: Arc<PodEntry>,
     pub number: u64,
     /// Index of the scope that it was chosen for.
     pub scope: usize,
@@ -64,7 +64,7 @@ pub struct Victim {
 impl Victim {
     /// A pod that was signalled, or would have been. The kernel may have refused: then nothing is `expected` of it.
     pub fn new(
-        pod: Arc<Entry>,
+        pod: Arc<PodEntry>,
         (number, scope, shadow): (u64, usize, bool),
         terminating: Terminating,
         peak_usage: u64,
@@ -83,7 +83,7 @@ impl Victim {
     }
 
     /// A pod that the fast path has not signalled.
-    pub fn foreign(pod: Arc<Entry>, signalled: u64, by: KilledBy) -> Self {
+    pub fn foreign(pod: Arc<PodEntry>, signalled: u64, by: KilledBy) -> Self {
         let (usage, shared) = held(&pod);
         let terminating = Terminating::new(signalled, usage.unwrap_or(0), shared);
         Self {
@@ -133,13 +133,13 @@ impl Victim {
 
 /// What a pod holds that the kernel cannot take, `None` once its cgroup was removed; in bytes. Page cache that reclaim takes from a
 /// victim is nothing that its end gives back.
-fn left(pod: &Entry) -> Option<u64> {
+fn left(pod: &PodEntry) -> Option<u64> {
     let reading = pod.memory.read().ok();
     reading.as_ref().map(MemoryReading::unreclaimable)
 }
 
 /// A pod's working set, `None` once its cgroup was removed, and the part of it that outlives its processes; in bytes.
-fn held(pod: &Entry) -> (Option<u64>, u64) {
+fn held(pod: &PodEntry) -> (Option<u64>, u64) {
     let reading = pod.memory.read().ok();
     let usage = reading.as_ref().map(MemoryReading::working_set);
     (usage, reading.map_or(0, |reading| reading.shmem))
@@ -195,7 +195,7 @@ impl InFlight {
         self.victims.push(victim);
     }
 
-    pub fn contains(&self, entry: &Entry) -> bool {
+    pub fn contains(&self, entry: &PodEntry) -> bool {
         self.victims
             .iter()
             .any(|v| v.pod.memory.id() == entry.memory.id())
@@ -303,7 +303,7 @@ mod tests {
             write("cgroup.procs", String::new());
         };
         uses(100, 40);
-        let pod = Entry::open(Pod::default(), dir.path(), Mode::Evictd).unwrap();
+        let pod = PodEntry::open(Pod::default(), dir.path(), Mode::Evictd).unwrap();
         let mut victim = Terminating::new(0, 100 * MIB, 0);
         let mut look = |now| {
             let usage = left(&pod);
@@ -326,7 +326,7 @@ mod tests {
         for name in ["memory.current", "memory.stat", "cgroup.procs"] {
             fs::write(dir.path().join(name), "").unwrap();
         }
-        let pod = Arc::new(Entry::open(Pod::default(), dir.path(), Mode::Evictd).unwrap());
+        let pod = Arc::new(PodEntry::open(Pod::default(), dir.path(), Mode::Evictd).unwrap());
         let victim = RestoredVictim {
             pod,
             signalled: 1,

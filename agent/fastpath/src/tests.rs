@@ -9,7 +9,7 @@ use evictd_engine::model::{
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
     memory_scope::{MemoryThresholds, Scope},
-    pods::table::{Entry, PodTable},
+    pods::table::{PodEntry, PodTable},
     trigger::memory::{self, KernelKill, Trigger, TriggerEvent, TriggerSet},
 };
 use evictd_sys::clock::monotonic_ns;
@@ -76,7 +76,7 @@ impl Cgroup<'_> {
     }
 
     /// A pod without processes.
-    fn pod(&self, uid: &str) -> Arc<Entry> {
+    fn pod(&self, uid: &str) -> Arc<PodEntry> {
         let dir = self.0.join(uid);
         fs::create_dir(&dir).unwrap();
         Cgroup(&dir).uses(MIB, MIB);
@@ -85,7 +85,7 @@ impl Cgroup<'_> {
             uid: uid.to_owned(),
             ..Pod::default()
         };
-        Arc::new(Entry::open(pod, &dir, Mode::Evictd).unwrap())
+        Arc::new(PodEntry::open(pod, &dir, Mode::Evictd).unwrap())
     }
 }
 

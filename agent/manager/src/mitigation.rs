@@ -9,7 +9,7 @@ mod worker;
 use std::{sync::Arc, time::Duration};
 
 use evictd_engine::{Signal, mitigation::Step};
-use evictd_node::{cgroup::reclaim::Given, pods::table::Entry};
+use evictd_node::{cgroup::reclaim::Given, pods::table::PodEntry};
 
 pub use threads::MitigationThreads;
 pub use worker::{MitigationCounters, MitigationWorker};
@@ -33,14 +33,14 @@ pub enum MitigationAction {
         /// So many bytes of what counts as used.
         deficit: u64,
         /// From these pods.
-        pods: Vec<Arc<Entry>>,
+        pods: Vec<Arc<PodEntry>>,
         /// How long it may take.
         within: Duration,
     },
     /// Keep these from growing: the first candidates, in their order.
-    Throttle(Vec<Arc<Entry>>),
+    Throttle(Vec<Arc<PodEntry>>),
     /// Let these grow again.
-    Release(Vec<Arc<Entry>>),
+    Release(Vec<Arc<PodEntry>>),
     /// Let all pods grow again.
     ReleaseAll,
 }
@@ -56,7 +56,7 @@ impl MitigationAction {
     }
 
     /// The pods that it names.
-    pub fn pods(&self) -> &[Arc<Entry>] {
+    pub fn pods(&self) -> &[Arc<PodEntry>] {
         match self {
             Self::Reclaim { pods, .. } | Self::Throttle(pods) | Self::Release(pods) => pods,
             Self::ReleaseAll => &[],

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 
 use evictd_engine::Pod;
-use evictd_node::pods::table::Entry;
+use evictd_node::pods::table::PodEntry;
 
 /// The pods of the node.
 #[derive(Clone, Debug, Default)]
 pub struct PodSet {
     /// With files held open.
-    pub entries: Vec<Arc<Entry>>,
+    pub entries: Vec<Arc<PodEntry>>,
     /// The same pods, in the same order, as the engine wants them; without protected ones.
     pub pods: Arc<Vec<Pod>>,
 }
 
 impl PodSet {
     /// From a table's entries.
-    pub fn new(entries: &[Arc<Entry>]) -> Self {
+    pub fn new(entries: &[Arc<PodEntry>]) -> Self {
         let entries: Vec<_> = entries.iter().filter(|e| !e.protected).cloned().collect();
         Self {
             pods: Arc::new(entries.iter().map(|e| e.pod.clone()).collect()),
@@ -25,7 +25,7 @@ impl PodSet {
     }
 
     /// The same, with the pods of `before` where only their containers have changed.
-    pub fn after(before: &Self, entries: &[Arc<Entry>]) -> Self {
+    pub fn after(before: &Self, entries: &[Arc<PodEntry>]) -> Self {
         let evictable = || entries.iter().filter(|e| !e.protected);
         match evictable().map(|e| &e.pod).eq(before.pods.iter()) {
             true => Self {
@@ -37,7 +37,7 @@ impl PodSet {
     }
 
     /// The entry of a UID.
-    pub fn entry(&self, uid: &str) -> Option<&Arc<Entry>> {
+    pub fn entry(&self, uid: &str) -> Option<&Arc<PodEntry>> {
         self.entries.iter().find(|e| e.pod.uid == uid)
     }
 }

@@ -12,7 +12,7 @@ use crate::{
         memory::{MemoryCgroup, Version},
         swap::SwapRoom,
     },
-    pods::table::Entry,
+    pods::table::PodEntry,
     proc::machine::{FreeLists, MemAvailable},
 };
 pub use accounting::{Accounting, Guard, GuardSource, MemorySample};
@@ -221,7 +221,7 @@ impl Scope {
     }
 
     /// Whether a pod's memory is counted here. All pods are the node's.
-    pub fn holds(&self, pod: &Entry) -> bool {
+    pub fn holds(&self, pod: &PodEntry) -> bool {
         if self.signal == Signal::MemoryAvailable {
             return true;
         }

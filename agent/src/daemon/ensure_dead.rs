@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_node::{cgroup::end::kill_left, pods::table::Entry};
+use evictd_node::{cgroup::end::kill_left, pods::table::PodEntry};
 use evictd_sys::{clock::monotonic_ns, thread::wait_for_end};
 
 use super::eviction_log::PATIENCE;
@@ -22,7 +22,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 
 /// A pod that got SIGKILL.
 pub(super) struct Victim {
-    pub entry: Arc<Entry>,
+    pub entry: Arc<PodEntry>,
     /// When, in nanoseconds of CLOCK_MONOTONIC; 0 where that is not known.
     pub signalled: u64,
     /// Directories to be emptied afterwards.

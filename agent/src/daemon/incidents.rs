@@ -7,7 +7,7 @@ use evictd_engine::{
     history::SignalSample, model::settings::RankingStrategy, oom_badness, oom_score_adj,
     pace::Judged,
 };
-use evictd_node::pods::table::Entry;
+use evictd_node::pods::table::PodEntry;
 use evictd_policy::evaluator::Explanation;
 use evictd_store::{
     incident::{BEFORE_NS, Incident, RankedBy, RankedPod},
@@ -21,7 +21,7 @@ use super::Agent;
 const PODS: usize = 16;
 
 /// What a pod uses now, in bytes; `None` if its cgroup is gone.
-fn working_set(entry: &Arc<Entry>) -> Option<u64> {
+fn working_set(entry: &Arc<PodEntry>) -> Option<u64> {
     let memory = entry.open_memory().ok()?;
     Some(memory.read().ok()?.working_set())
 }
@@ -123,7 +123,7 @@ impl Agent {
         };
         let read = monotonic_ns();
         // As policies have it at this moment.
-        let in_order = |entry: &Arc<Entry>| Pod {
+        let in_order = |entry: &Arc<PodEntry>| Pod {
             order: entry.permit.order(),
             ..entry.pod.clone()
         };
@@ -162,7 +162,7 @@ impl Agent {
 
     /// What each pod uses now, and the victim of an eviction when it was chosen.
     fn working_sets(&self, eviction: &EvictionRecord) -> Usages {
-        let usage = |entry: &Arc<Entry>| {
+        let usage = |entry: &Arc<PodEntry>| {
             let usage = match entry.pod.uid == eviction.uid {
                 true => Some(eviction.working_set),
                 false => working_set(entry),

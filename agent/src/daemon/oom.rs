@@ -15,7 +15,7 @@ use std::{
 
 use evictd_fastpath::Event;
 use evictd_node::{
-    pods::{cgroup_name, table::Entry},
+    pods::{cgroup_name, table::PodEntry},
     trigger::{
         memory::{CHARGE_BATCH, is_unlimited, page_size},
         oom::{self, Level, UNKNOWN},
@@ -117,7 +117,7 @@ impl OomAttributor {
     }
 
     /// Takes over the pods of the node.
-    pub fn know(&mut self, entries: &[Arc<Entry>]) {
+    pub fn know(&mut self, entries: &[Arc<PodEntry>]) {
         let now = entries.iter().map(|e| (e.memory.id(), name_of(e)));
         let before = std::mem::replace(&mut self.pods, now.collect());
         let now: HashSet<u64> = self.pods.iter().map(|(id, _)| *id).collect();
@@ -343,7 +343,7 @@ fn child(dir: &Path, id: u64) -> Option<PathBuf> {
     Some(found.path())
 }
 
-fn name_of(entry: &Entry) -> PodName {
+fn name_of(entry: &PodEntry) -> PodName {
     PodName {
         namespace: entry.pod.namespace.clone(),
         name: entry.pod.name.clone(),

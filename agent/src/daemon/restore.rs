@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use evictd_engine::{ManagedPod as _, Resource, RestoredState};
 use evictd_fastpath::RestoredVictim;
-use evictd_node::{cgroup::end::end_gracefully, pods::table::Entry};
+use evictd_node::{cgroup::end::end_gracefully, pods::table::PodEntry};
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{journal::Journal, restore::Restored};
 
@@ -40,12 +40,12 @@ pub(super) fn charge_limits(evaluator: &PolicyEvaluator, restored: &Restored) {
 }
 
 /// What the engine has to know, with those victims of which something is left.
-pub(super) fn planner_state(restored: &Restored, entries: &[Arc<Entry>]) -> RestoredState {
+pub(super) fn planner_state(restored: &Restored, entries: &[Arc<PodEntry>]) -> RestoredState {
     restored.planner_state(|uid, at| is_there(entries, uid, at).is_some())
 }
 
 /// Its victims of which something is left: processes, or memory that the kubelet has not unmounted yet.
-pub(super) fn terminating(restored: &Restored, entries: &[Arc<Entry>]) -> Vec<RestoredVictim> {
+pub(super) fn terminating(restored: &Restored, entries: &[Arc<PodEntry>]) -> Vec<RestoredVictim> {
     let victims = restored.victims().into_iter().filter_map(|victim| {
         let entry = entries.iter().find(|e| e.pod.uid == victim.uid)?;
         (!entry.is_younger_than(victim.signalled)).then(|| RestoredVictim {
@@ -68,7 +68,7 @@ pub(super) fn last_eviction(restored: &Restored) -> Option<u64> {
 /// ends pods that were asked to go.
 pub(super) fn go_on(
     restored: &Restored,
-    entries: &[Arc<Entry>],
+    entries: &[Arc<PodEntry>],
     ends_pods: bool,
     ensure_dead: &EnsureDead,
 ) {
@@ -98,7 +98,7 @@ pub(super) fn go_on(
 }
 
 /// The entry of a pod of which something is left that ran at a moment, in nanoseconds of CLOCK_MONOTONIC.
-fn is_there<'a>(entries: &'a [Arc<Entry>], uid: &str, at: u64) -> Option<&'a Arc<Entry>> {
+fn is_there<'a>(entries: &'a [Arc<PodEntry>], uid: &str, at: u64) -> Option<&'a Arc<PodEntry>> {
     let entry = entries.iter().find(|e| e.pod.uid == uid)?;
     entry.killer.holds_older_than(at).then_some(entry)
 }

@@ -13,7 +13,7 @@ use evictd_engine::{
     round::{Candidates, Choice, Outcome, Pods, Round},
     terminating::Terminating,
 };
-use evictd_node::pods::table::{Entry, PodTable};
+use evictd_node::pods::table::{PodEntry, PodTable};
 use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
@@ -287,7 +287,7 @@ impl MemoryMonitor {
 
     /// Sends SIGKILL, or charges the limits alone in shadow mode. The errno of a refusal, or 0; `None` where the pod was empty already
     /// and the kernel has not killed from it.
-    fn signal(&self, entry: &Entry, decided: u64, by_kernel: bool) -> Option<i32> {
+    fn signal(&self, entry: &PodEntry, decided: u64, by_kernel: bool) -> Option<i32> {
         let limiter = &self.setup.limiter;
         if self.setup.shadow {
             // What a limit would have held back is held back here too.
@@ -307,7 +307,7 @@ impl MemoryMonitor {
     }
 
     /// What a victim holds.
-    fn measure(&self, victim: usize, entry: &Entry) -> Held {
+    fn measure(&self, victim: usize, entry: &PodEntry) -> Held {
         let Ok(reading) = entry.memory.read() else {
             return Held::default();
         };
@@ -344,7 +344,7 @@ impl MemoryMonitor {
     /// Pods that would have been candidates but for policies and limits.
     fn denied(&self) -> usize {
         let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
-        let spared = |entry: &&Arc<Entry>| {
+        let spared = |entry: &&Arc<PodEntry>| {
             !entry.protected
                 && !limiter.allows(&entry.permit, now, LastResort::None)
                 && !self.in_flight.contains(entry)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use evictd_engine::{Among, CandidateState, permit::LastResort, rank};
 use evictd_node::{
-    pods::table::{Entry, PodTable},
+    pods::table::{PodEntry, PodTable},
     sampling::Nearness,
     trigger::memory::MAX_VICTIMS,
 };
@@ -82,7 +82,7 @@ impl MemoryMonitor {
         let entries = &self.setup.table.entries;
         for (index, monitor) in self.scopes.iter_mut().enumerate() {
             let is_revoked = monitor.victims.iter().any(|(position, id)| {
-                let is_it = |entry: &&Arc<Entry>| entry.memory.id() == id;
+                let is_it = |entry: &&Arc<PodEntry>| entry.memory.id() == id;
                 let entry = entries.get(position).filter(is_it);
                 // While a victim dies, a new table comes without published victims.
                 let entry = entry.or_else(|| entries.iter().find(is_it));
@@ -149,7 +149,7 @@ impl MemoryMonitor {
 }
 
 /// What only the pod's end gives back of its usage, in bytes. A usage of less than a step is not read in full.
-fn held(entries: &[Arc<Entry>], position: usize, usage: u64, step: u64) -> u64 {
+fn held(entries: &[Arc<PodEntry>], position: usize, usage: u64, step: u64) -> u64 {
     let reading = entries
         .get(position)
         .filter(|_| usage > step)

@@ -5,7 +5,7 @@
 //! choice needs no more of the pods that it passes over ([`evictd_engine::select`]).
 
 use evictd_engine::{Candidate, CandidateState, growers::COUNTER_JUMP, permit::LastResort};
-use evictd_node::pods::table::{Entry, PodTable};
+use evictd_node::pods::table::{PodEntry, PodTable};
 use evictd_sys::clock::monotonic_ns;
 
 use crate::monitor::MemoryMonitor;
@@ -58,7 +58,7 @@ impl UsageCache {
 }
 
 /// Reads an upper bound of a pod's usage, which is one number. Whether the pod still exists.
-pub(crate) fn read_usage(entry: &Entry, candidate: &mut Candidate) -> CandidateState {
+pub(crate) fn read_usage(entry: &PodEntry, candidate: &mut Candidate) -> CandidateState {
     match entry.memory.usage() {
         Ok(usage) => {
             candidate.usage = usage;

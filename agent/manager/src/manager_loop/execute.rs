@@ -9,7 +9,7 @@ use evictd_engine::{
     record::{SignalReading, Stages},
     soft::SoftCandidate,
 };
-use evictd_node::pods::table::Entry;
+use evictd_node::pods::table::PodEntry;
 use evictd_sys::{clock::monotonic_ns, fs};
 
 use crate::{
@@ -74,7 +74,7 @@ impl ManagerLoop {
 
     /// The pod of a decision, if it may still go. Several are chosen at once: the one before may have used up what this one's
     /// limits had left.
-    fn still_allowed(&mut self, eviction: &EvictionDecision, now: u64) -> Option<Arc<Entry>> {
+    fn still_allowed(&mut self, eviction: &EvictionDecision, now: u64) -> Option<Arc<PodEntry>> {
         let pod = Arc::clone(self.pods.entry(&eviction.uid)?);
         if self.known_kills.has_news_of(&pod) {
             // The fast path was faster: it is a victim already.

@@ -4,7 +4,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use evictd_engine::{Observations, RestoredState, Signal};
-use evictd_node::pods::table::Entry;
+use evictd_node::pods::table::PodEntry;
 use evictd_sys::clock::monotonic_ns;
 
 use crate::manager_loop::{ManagerLoop, signed};
@@ -29,13 +29,13 @@ impl KnownKills {
     }
 
     /// Whether the pod was killed since this thread has looked.
-    pub fn has_news_of(&self, entry: &Entry) -> bool {
+    pub fn has_news_of(&self, entry: &PodEntry) -> bool {
         let at = entry.permit.evicted_at();
         at > self.since && self.at.get(&entry.pod.uid) != Some(&at)
     }
 
     /// The kill of a pod is known.
-    pub fn note(&mut self, entry: &Entry) {
+    pub fn note(&mut self, entry: &PodEntry) {
         let at = entry.permit.evicted_at();
         self.at.insert(entry.pod.uid.clone(), at);
     }
@@ -46,7 +46,7 @@ impl KnownKills {
     }
 
     /// Forgets pods that are no longer there.
-    pub fn keep(&mut self, entries: &[Arc<Entry>]) {
+    pub fn keep(&mut self, entries: &[Arc<PodEntry>]) {
         self.at
             .retain(|uid, _| entries.iter().any(|entry| entry.pod.uid == *uid));
     }
@@ -57,7 +57,7 @@ impl ManagerLoop {
     pub(super) fn see_external_kills(&mut self, seen: &Observations) {
         let entries = self.pods.entries.iter();
         let killed = entries.filter(|entry| self.known_kills.has_news_of(entry));
-        let killed: Vec<Arc<Entry>> = killed.cloned().collect();
+        let killed: Vec<Arc<PodEntry>> = killed.cloned().collect();
         for entry in killed {
             self.known_kills.note(&entry);
             self.node

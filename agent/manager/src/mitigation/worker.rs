@@ -21,7 +21,7 @@ use evictd_node::{
         reclaim::{self, Given, Refusal},
         throttle::{Left, ThrottleList},
     },
-    pods::table::Entry,
+    pods::table::PodEntry,
 };
 
 use super::{MitigationAction, MitigationRequest, PodEffect, StepEffect};
@@ -133,7 +133,7 @@ impl MitigationWorker {
         }
     }
 
-    fn reclaim(&self, pods: &[Arc<Entry>], deficit: u64, until: Instant) -> Effects {
+    fn reclaim(&self, pods: &[Arc<PodEntry>], deficit: u64, until: Instant) -> Effects {
         add(&self.counters.reclaims, 1);
         let pods = opened(pods);
         if let Some(refusal) = first_refusal(&pods, reclaim::can_reclaim) {
@@ -161,7 +161,7 @@ impl MitigationWorker {
         (done, refusal)
     }
 
-    fn throttle(&self, pods: &[Arc<Entry>]) -> Effects {
+    fn throttle(&self, pods: &[Arc<PodEntry>]) -> Effects {
         let pods = opened(pods);
         if let Some(refusal) = first_refusal(&pods, reclaim::can_throttle) {
             return (Vec::new(), Some(refusal));
@@ -200,7 +200,7 @@ impl MitigationWorker {
 type Effects = (Vec<PodEffect>, Option<String>);
 
 /// Pods whose cgroups are there, with their memory.
-fn opened(pods: &[Arc<Entry>]) -> Vec<(&Arc<Entry>, MemoryCgroup)> {
+fn opened(pods: &[Arc<PodEntry>]) -> Vec<(&Arc<PodEntry>, MemoryCgroup)> {
     let opened = pods
         .iter()
         .filter_map(|entry| Some((entry, entry.open_memory().ok()?)));
@@ -209,14 +209,14 @@ fn opened(pods: &[Arc<Entry>]) -> Vec<(&Arc<Entry>, MemoryCgroup)> {
 
 /// A kernel that refuses one pod refuses all: the first one is asked.
 fn first_refusal(
-    pods: &[(&Arc<Entry>, MemoryCgroup)],
+    pods: &[(&Arc<PodEntry>, MemoryCgroup)],
     ask: impl Fn(&MemoryCgroup) -> Result<(), Refusal>,
 ) -> Option<String> {
     let refusal = ask(&pods.first()?.1).err()?;
     Some(refusal.to_string())
 }
 
-fn pod(entry: &Entry, given: Given, high: Option<u64>) -> PodEffect {
+fn pod(entry: &PodEntry, given: Given, high: Option<u64>) -> PodEffect {
     PodEffect {
         namespace: entry.pod.namespace.clone(),
         name: entry.pod.name.clone(),

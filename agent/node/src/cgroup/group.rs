@@ -155,7 +155,7 @@ impl Group {
     }
 }
 
-/// Groups within each other that are looked through: a container runtime makes one or two, systemd in a container some more.
+/// PodCgroups within each other that are looked through: a container runtime makes one or two, systemd in a container some more.
 const DEEPEST: usize = 8;
 
 fn open_procs(group: BorrowedFd<'_>) -> io::Result<File> {

@@ -170,7 +170,7 @@ impl MemoryCgroup {
         number(pread(usage, &mut buffer)?).ok_or_else(bad_message)
     }
 
-    /// The same by a file that is opened for it: for threads of normal priority ([`crate::pods::table::Entry::open_memory`]).
+    /// The same by a file that is opened for it: for threads of normal priority ([`crate::pods::table::PodEntry::open_memory`]).
     ///
     /// # Errors
     /// The cgroup was removed, or no descriptor is left.

@@ -48,7 +48,7 @@ pub fn set_sched_fifo(priority: i32) -> io::Result<()> {
             "{refused}: CAP_SYS_NICE is missing"
         )));
     }
-    let Some(group) = CpuGroup::without_budget() else {
+    let Some(group) = CpuCgroup::without_budget() else {
         return Err(refused);
     };
     group
@@ -80,13 +80,13 @@ pub fn join_root_memcg(cgroup: &Path) -> io::Result<()> {
 
 /// The cgroup of the calling thread in the cpu hierarchy.
 #[derive(Debug, PartialEq, Eq)]
-struct CpuGroup {
+struct CpuCgroup {
     dir: PathBuf,
     /// The top of the hierarchy, which always has a budget; `None` where it is not mounted.
     root: Option<PathBuf>,
 }
 
-impl CpuGroup {
+impl CpuCgroup {
     /// The calling thread's, if it has no budget there.
     fn without_budget() -> Option<Self> {
         let groups = read_lossy("/proc/thread-self/cgroup").ok()?;

@@ -37,7 +37,7 @@ const ROOT_DEPTH: usize = 3;
 
 /// A pod's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodGroup {
+pub struct PodCgroup {
     /// What its name says.
     pub name: PodPath,
     /// Its directory.
@@ -46,16 +46,16 @@ pub struct PodGroup {
 
 /// The pods' cgroups below a directory.
 #[derive(Debug, Default)]
-pub struct Groups {
+pub struct PodCgroups {
     /// Those that were found.
-    pub found: Vec<PodGroup>,
+    pub found: Vec<PodCgroup>,
     /// A directory that is there and could not be listed: there may be more.
     pub unlisted: Option<PathError>,
 }
 
 /// All pods' cgroups below a directory, whichever driver made them. What vanishes meanwhile is left out.
-pub fn pods_below(root: &Path) -> Groups {
-    let mut groups = Groups::default();
+pub fn pods_below(root: &Path) -> PodCgroups {
+    let mut groups = PodCgroups::default();
     collect(root, DEPTH, &mut groups);
     groups
 }
@@ -94,7 +94,7 @@ pub fn pods_root(root: &Path) -> Option<PathBuf> {
     None
 }
 
-fn collect(dir: &Path, depth: usize, groups: &mut Groups) {
+fn collect(dir: &Path, depth: usize, groups: &mut PodCgroups) {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) => {
@@ -111,7 +111,7 @@ fn collect(dir: &Path, depth: usize, groups: &mut Groups) {
         let path = entry.path();
         match cgroup_name::parse(&path) {
             Some(name) if name.container.is_none() => {
-                groups.found.push(PodGroup { name, path });
+                groups.found.push(PodCgroup { name, path });
             }
             _ if depth > 0 && may_hold_pods(&path) => collect(&path, depth - 1, groups),
             _ => {}
@@ -134,7 +134,7 @@ fn may_hold_pods(dir: &Path) -> bool {
 ///
 /// Among pods of which none is known one of a high priority may thus go too early: better than to let the OOM killer
 /// choose, which knows even less.
-pub fn guess(group: &PodGroup, memory_total: u64) -> Pod {
+pub fn guess(group: &PodCgroup, memory_total: u64) -> Pod {
     let scores = scores(&group.path);
     let limit = MemoryCgroup::open(&group.path).and_then(|c| c.limit());
     let limit = limit.ok().flatten();
@@ -286,7 +286,7 @@ mod tests {
     // R12, R42
     #[test]
     fn a_static_pod_is_known_by_its_uid_and_protected() {
-        let group = |uid: &str| PodGroup {
+        let group = |uid: &str| PodCgroup {
             name: PodPath {
                 uid: uid.into(),
                 qos: QosClass::BestEffort,

@@ -12,7 +12,7 @@ use std::{
 use evictd_engine::{Pod, model::settings::Mode};
 use evictd_sys::fs::{PathError, is_gone};
 
-use super::table::Entry;
+use super::table::PodEntry;
 
 /// What is not open, counted.
 #[derive(Debug, Default)]
@@ -35,9 +35,9 @@ pub struct Opener {
 
 impl Opener {
     /// Opens a pod's files; `None` if its cgroup is gone, or refuses.
-    pub fn open(&mut self, pod: Pod, cgroup: &Path, mode: Mode) -> Option<Arc<Entry>> {
+    pub fn open(&mut self, pod: Pod, cgroup: &Path, mode: Mode) -> Option<Arc<PodEntry>> {
         let name = pod.to_string();
-        let opened = Entry::open(pod, cgroup, mode);
+        let opened = PodEntry::open(pod, cgroup, mode);
         match &opened {
             Ok(_) => {
                 self.failed.remove(cgroup);

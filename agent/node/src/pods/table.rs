@@ -22,10 +22,10 @@ use crate::cgroup::{
 
 /// One pod with everything open that a decision and a kill need.
 #[derive(Debug)]
-pub struct Entry {
+pub struct PodEntry {
     /// What the engine knows of it.
     pub pod: Pod,
-    /// Its memory, whose files threads of normal priority leave alone: see [`Entry::open_memory`].
+    /// Its memory, whose files threads of normal priority leave alone: see [`PodEntry::open_memory`].
     pub memory: MemoryCgroup,
     /// The same of its containers and of itself, to be flushed.
     statistics: StatFlusher,
@@ -39,7 +39,7 @@ pub struct Entry {
     pub permit: EvictionPermit,
 }
 
-impl Entry {
+impl PodEntry {
     /// Opens the files of the pod's cgroup; the mode says which pods are protected.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Entry {
     }
 }
 
-impl ManagedPod for Entry {
+impl ManagedPod for PodEntry {
     fn pod(&self) -> &Pod {
         &self.pod
     }
@@ -126,7 +126,7 @@ impl ManagedPod for Entry {
 #[derive(Debug, Default)]
 pub struct PodTable {
     /// The pods, sorted by namespace, name and UID: the order among equals.
-    pub entries: Vec<Arc<Entry>>,
+    pub entries: Vec<Arc<PodEntry>>,
     /// One per entry; the fast path writes here and never grows it.
     pub candidates: Vec<Candidate>,
     /// What their usage counters showed at earlier looks.
@@ -144,7 +144,7 @@ const MOST_GROWN: usize = 4;
 
 impl PodTable {
     /// A table of these pods.
-    pub fn new(mut entries: Vec<Arc<Entry>>) -> Self {
+    pub fn new(mut entries: Vec<Arc<PodEntry>>) -> Self {
         entries.sort_by(|one, other| key(one).cmp(&key(other)));
         let candidates = entries.iter().map(|e| candidate(e)).collect();
         let above = StatFlusher::of(above(&entries).iter());
@@ -204,7 +204,7 @@ impl PodTable {
 }
 
 /// The order among equals.
-fn key(entry: &Entry) -> (&str, &str, &str) {
+fn key(entry: &PodEntry) -> (&str, &str, &str) {
     let Pod {
         namespace,
         name,
@@ -216,11 +216,11 @@ fn key(entry: &Entry) -> (&str, &str, &str) {
 
 /// The positions in both tables of the pods whose cgroup is in both.
 fn same_pods<'a>(
-    entries: &'a [Arc<Entry>],
-    before: &'a [Arc<Entry>],
+    entries: &'a [Arc<PodEntry>],
+    before: &'a [Arc<PodEntry>],
 ) -> impl Iterator<Item = (usize, usize)> + Clone + 'a {
     let mut there = 0;
-    let same = move |(here, entry): (usize, &'a Arc<Entry>)| {
+    let same = move |(here, entry): (usize, &'a Arc<PodEntry>)| {
         while before.get(there).is_some_and(|b| key(b) < key(entry)) {
             there += 1;
         }
@@ -251,8 +251,8 @@ impl<const N: usize> Largest<N> {
 }
 
 /// The directories one and two levels above the pods, the deepest first.
-fn above(entries: &[Arc<Entry>]) -> Vec<PathBuf> {
-    let two = |entry: &Arc<Entry>| {
+fn above(entries: &[Arc<PodEntry>]) -> Vec<PathBuf> {
+    let two = |entry: &Arc<PodEntry>| {
         let above = entry.memory.path().ancestors().skip(1).take(2);
         above.map(Path::to_owned).collect::<Vec<_>>()
     };
@@ -261,7 +261,7 @@ fn above(entries: &[Arc<Entry>]) -> Vec<PathBuf> {
     dirs.into_iter().rev().collect()
 }
 
-fn candidate(entry: &Entry) -> Candidate {
+fn candidate(entry: &PodEntry) -> Candidate {
     let Pod {
         priority,
         priority_unknown,
@@ -308,7 +308,7 @@ mod tests {
             name: pod.to_string(),
             ..Pod::default()
         };
-        let open = |pod| Arc::new(Entry::open(named(pod), &path(pod), Mode::Evictd).unwrap());
+        let open = |pod| Arc::new(PodEntry::open(named(pod), &path(pod), Mode::Evictd).unwrap());
         let mut table = PodTable::new((0..6).map(open).collect());
         uses(5, 900);
         uses(1, 500);
