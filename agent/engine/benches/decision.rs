@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use divan::{AllocProfiler, Bencher, black_box};
 use evictd_engine::{
-    Candidate, CandidateState, Layout, Observation, Observations, Planner, Pod, PodUsage, QosClass,
-    RankInputs, Ranking, ReleaseTarget, Resource, Rules, Settings, Signal, Snapshot, Threshold,
+    Among, Candidate, CandidateState, Layout, Observation, Observations, Planner, Pod, PodUsage,
+    QosClass, RankInputs, Ranking, Resource, Rules, Settings, Signal, Snapshot, Threshold,
     ThresholdValue, Usages,
     model::quantity::Quantity,
     model::settings::{EvictionConfig, Mode, RankingStrategy},
@@ -63,8 +63,9 @@ fn candidates(count: usize) -> (Vec<Candidate>, Vec<u64>) {
         .unzip()
 }
 
-/// The fast path, from upper bounds to victims; reading a pod's exact usage costs nothing here.
-fn decide(bencher: Bencher<'_, '_>, count: usize, demand: ReleaseTarget) {
+/// The fast path, from upper bounds to the victim; reading a pod's exact usage costs nothing here.
+#[divan::bench(args = PODS)]
+fn fast_path_first_victim(bencher: Bencher<'_, '_>, count: usize) {
     let (mut table, exact) = candidates(count);
     let fresh = table.clone();
     let rules = Rules {
@@ -72,27 +73,11 @@ fn decide(bencher: Bencher<'_, '_>, count: usize, demand: ReleaseTarget) {
         resource: Resource::Memory,
         system_over_reserved: false,
     };
-    let mut victims = [0; 64];
     bencher.bench_local(|| {
         table.copy_from_slice(&fresh);
-        select(
-            black_box(&mut table),
-            rules,
-            demand,
-            |position| exact.get(position).copied(),
-            &mut victims,
-        )
+        let exact = |position: usize| exact.get(position).copied();
+        select(black_box(&mut table), rules, Among::Using, exact)
     });
-}
-
-#[divan::bench(args = PODS)]
-fn fast_path_first_victim(bencher: Bencher<'_, '_>, count: usize) {
-    decide(bencher, count, ReleaseTarget::First);
-}
-
-#[divan::bench(args = PODS)]
-fn fast_path_four_gib(bencher: Bencher<'_, '_>, count: usize) {
-    decide(bencher, count, ReleaseTarget::Amount(4096 * MI));
 }
 
 /// Pods and usages for the slow path.

@@ -1,7 +1,7 @@
 //! How fast an amount grows, over windows from a millisecond to some seconds at once.
 //!
 //! A growth seen over a short window says little of the next ten seconds, one seen over a long window sees a new growth too
-//! late. So every window has a say, and what it saw is taken to go on for sixteen times its length.
+//! late. So every window has a say, and what it saw is taken to go on for some times its length.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,11 +9,6 @@ use serde::{Deserialize, Serialize};
 const WINDOWS: usize = 14;
 /// Length of the shortest window in nanoseconds. The longest is 8 s.
 const SHORTEST_NS: u64 = 1_000_000;
-/// A growth is taken to go on for so many times as long as it was seen.
-const LASTS: u64 = 16;
-/// An amount that has fallen by less has not shrunk: counters are read one after the other.
-const STEADY: i128 = 1 << 20;
-
 /// The recent growth of one amount. Allocates nothing; the caller brings the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Growth {
@@ -231,12 +226,12 @@ impl Growth {
         ends.min()
     }
 
-    /// Whether the amount has shrunk over the shortest window of at least so many nanoseconds.
-    pub fn shrinks(&self, shortest: u64) -> bool {
+    /// Whether the amount has shrunk by more than `noise` over the shortest window of at least so many nanoseconds.
+    pub fn shrinks(&self, shortest: u64, noise: u64) -> bool {
         let mut seen = self.windows.iter().filter_map(|window| {
             let (begin, latest) = (window.begin?, self.latest?);
             let is_long = latest.time - begin.time >= shortest;
-            is_long.then(|| latest.grown_since(begin) < -STEADY)
+            is_long.then(|| latest.grown_since(begin) < -i128::from(noise))
         });
         seen.next().unwrap_or(false)
     }
@@ -271,12 +266,12 @@ impl Growth {
         self.latest.map(|latest| latest.time)
     }
 
-    /// The growth that uses up the room first, and the nanoseconds that this takes; `None` where no growth that was seen
-    /// lasts so long.
-    pub fn exhausts(&self, room: Room, noise: u64) -> Option<(u64, Grown)> {
+    /// The growth that uses up the room first, and the nanoseconds that this takes; `None` where no growth lasts so long: each is taken
+    /// to go on for `lasts` times as long as it was seen.
+    pub fn exhausts(&self, room: Room, noise: u64, lasts: u64) -> Option<(u64, Grown)> {
         let ends = self.windows(noise).filter_map(|grown| {
             let time = grown.exhausts(room);
-            (time <= grown.elapsed.saturating_mul(LASTS)).then_some((time, grown))
+            (time <= grown.elapsed.saturating_mul(lasts)).then_some((time, grown))
         });
         ends.min_by_key(|(time, _)| *time)
     }
@@ -317,6 +312,7 @@ mod tests {
     use crate::units::{MS, SECOND};
 
     const MIB: u64 = 1 << 20;
+    const LASTS: u64 = 16;
 
     fn at_once(mib: u64) -> Room {
         Room {
@@ -344,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_steady_growth_tells_when_it_ends() {
-        let (end, grown) = steady(20, 3000).exhausts(at_once(100), MIB).unwrap();
+        let (end, grown) = steady(20, 3000).exhausts(at_once(100), MIB, LASTS).unwrap();
         assert!((4900 * MS..5100 * MS).contains(&end), "{end} {grown:?}");
         let speed = grown.per_second() / MIB;
         assert!((19..=21).contains(&speed), "{speed}");
@@ -354,9 +350,9 @@ mod tests {
     fn a_short_burst_is_not_taken_to_go_on_for_long() {
         let mut growth = steady(0, 1000);
         growth.observe(sample(1001 * MS, MIB));
-        assert_eq!(growth.exhausts(at_once(100), MIB), None);
+        assert_eq!(growth.exhausts(at_once(100), MIB, LASTS), None);
         growth.observe(sample(1002 * MS, 8 * MIB));
-        let (end, _) = growth.exhausts(at_once(100), MIB).unwrap();
+        let (end, _) = growth.exhausts(at_once(100), MIB, LASTS).unwrap();
         assert!(end < 100 * MS, "{end}");
     }
 
@@ -365,10 +361,10 @@ mod tests {
         let mut growth = Growth::default();
         growth.observe(sample(1, 500 * MIB));
         growth.observe(sample(SECOND, 400 * MIB));
-        assert_eq!(growth.exhausts(at_once(1), 1), None);
+        assert_eq!(growth.exhausts(at_once(1), 1, LASTS), None);
         growth.observe(sample(2 * SECOND, 401 * MIB));
-        assert_eq!(growth.exhausts(at_once(1), 2 * MIB), None);
-        assert!(growth.exhausts(at_once(1), MIB).is_some());
+        assert_eq!(growth.exhausts(at_once(1), 2 * MIB, LASTS), None);
+        assert!(growth.exhausts(at_once(1), MIB, LASTS).is_some());
     }
 
     /// Behind a drop the growth that goes on is seen by the windows that begin after it.
@@ -379,7 +375,7 @@ mod tests {
         for t in 0..200 {
             growth.observe(sample(1 + from + t * MS, base + t * MIB / 10));
         }
-        let (_, grown) = growth.exhausts(at_once(50), MIB).unwrap();
+        let (_, grown) = growth.exhausts(at_once(50), MIB, LASTS).unwrap();
         assert!((90..=110).contains(&(grown.per_second() / MIB)));
     }
 
@@ -391,9 +387,9 @@ mod tests {
             ..Room::default()
         };
         // Slower than what comes: all of it is there in time.
-        let (end, _) = steady(16, 8000).exhausts(room(160), MIB).unwrap();
+        let (end, _) = steady(16, 8000).exhausts(room(160), MIB, LASTS).unwrap();
         assert!((9 * SECOND..11 * SECOND).contains(&end), "{end}");
-        let (end, _) = steady(320, 1000).exhausts(room(160), MIB).unwrap();
+        let (end, _) = steady(320, 1000).exhausts(room(160), MIB, LASTS).unwrap();
         assert_eq!(end, 0);
     }
 
@@ -417,7 +413,7 @@ mod tests {
                     ..Sample::default()
                 });
             }
-            growth.exhausts(room, 1).map(|(end, _)| end / MS)
+            growth.exhausts(room, 1, LASTS).map(|(end, _)| end / MS)
         };
         // Inodes and dentries of small files.
         assert_eq!(end(40, 40), None);
@@ -457,7 +453,9 @@ mod tests {
                     ..sample(1 + t * MS, amount * MIB)
                 });
             }
-            growth.exhausts(at_once(30), 6 * MIB).map(|(end, _)| end)
+            growth
+                .exhausts(at_once(30), 6 * MIB, LASTS)
+                .map(|(end, _)| end)
         };
         // Page cache: it is listed a look later.
         assert_eq!(end(&[(0, 0), (8, 8), (0, 0)]), None);
@@ -473,7 +471,7 @@ mod tests {
         fn a_growth_that_lasts_is_foretold(speed in 1_u64..4000, seen_ms in 700_u64..3000) {
             let growth = steady(speed, seen_ms);
             let room = at_once(speed);
-            let (end, _) = growth.exhausts(room, 1).expect("it is heading there");
+            let (end, _) = growth.exhausts(room, 1, LASTS).expect("it is heading there");
             prop_assert!((750 * MS..=1250 * MS).contains(&end), "{end}");
         }
 
@@ -487,7 +485,7 @@ mod tests {
             let (at_once, slowly, per_second) = room;
             for (time, amount) in samples {
                 growth.observe(sample(time, amount));
-                let _ = growth.exhausts(Room { at_once, slowly, per_second, swap: slowly }, noise);
+                let _ = growth.exhausts(Room { at_once, slowly, per_second, swap: slowly }, noise, LASTS);
             }
         }
     }

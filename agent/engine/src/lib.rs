@@ -52,7 +52,7 @@ pub use planner::restored::{
 pub use ranking::key::{RankInputs, RankKey};
 pub use ranking::{Ranked, Ranking, Usages};
 pub use select::{
-    Candidate, CandidateState, ReleaseTarget, Rules, Selection, exclude_not_growing, growth_of,
-    pass_over_in_vain, rank, select,
+    Among, Candidate, CandidateState, Rules, exclude_not_growing, growth_of, pass_over_in_vain,
+    rank, select,
 };
 pub use sizing::MemorySizing;

@@ -23,6 +23,12 @@ const SLOW_RETURN_NS: u64 = SECOND / 4;
 const SETTLE_NS: u64 = 10 * MS;
 /// Bytes by which flushed statistics may be wrong: each CPU keeps some to itself.
 const STATISTICS_ERROR: u64 = 16 << 20;
+/// An amount that has fallen by less, in bytes, has not shrunk: counters are read one after the other.
+const STEADY: u64 = 1 << 20;
+/// A growth is taken to go on for so many times as long as it was seen. That of process ids, which come in bursts, for less: a quarter of
+/// what is left has gone then.
+const LASTS: u64 = 16;
+const PROCESS_IDS_LAST: u64 = 4;
 /// An amount that is less than so long ago shrinks.
 const SHRINK_WINDOW_NS: u64 = 5 * MS;
 /// How much earlier than the room is used up memory has to be back.
@@ -35,8 +41,12 @@ const NEXT_VICTIM_NS: u64 = 100 * MS;
 const KILL_LATENCY_NS: u64 = 8 * MS;
 /// Whether more comes back than others use is seen over this window at least.
 const NET_WINDOW_NS: u64 = 16 * MS;
-/// How long after the threshold was met a decision that is not urgent waits for the usage of every pod.
+/// How long after the threshold was met a decision waits for the usage of every pod.
 const USAGE_WAIT_NS: u64 = 30 * SECOND;
+/// The same for an urgent one: as long as more time is left than this.
+const URGENT_USAGE_WAIT_NS: u64 = 3 * SECOND;
+/// So much older than the shortage usage may be.
+const USAGE_AGE_NS: u64 = 2 * SECOND;
 /// A look or two, beside the kubelet's interval: the kubelet is certain to have seen the threshold met then.
 const SAMPLE_SLACK_NS: u64 = 50 * MS;
 
@@ -175,12 +185,10 @@ pub enum Decision {
         /// The earliest time of a paced eviction; `u64::MAX` where only urgency can lead to one.
         until: u64,
     },
-    /// One pod, or as many as it takes to give back this amount (the planner); the fast path asks [`Relief`] before each pod.
+    /// A pod goes. The planner looks again before the next one; the fast path asks [`Relief`].
     Evict {
         /// Why now.
         urgency: Urgency,
-        /// `None`: the first pod that uses anything of what is short.
-        amount: Option<u64>,
     },
 }
 
@@ -191,7 +199,6 @@ impl Decision {
             self,
             Self::Evict {
                 urgency: Urgency::Urgent { .. },
-                ..
             }
         )
     }
@@ -242,7 +249,7 @@ impl Pace {
 
     /// Whether the minimum reclaim counts: the kubelet has seen the threshold met for certain, or a pod was evicted for it. A shorter
     /// shortage ends where the threshold does.
-    fn is_resolving(&self, now: u64) -> bool {
+    pub fn is_resolving(&self, now: u64) -> bool {
         let is_seen = |since| now.saturating_sub(since) >= MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS;
         self.evictions > 0 || self.met_since.is_some_and(is_seen)
     }
@@ -254,7 +261,7 @@ impl Pace {
 
     /// What to do about the look that was taken last. `pending` is what victims of before are expected to give back.
     pub fn decide(&self, now: u64, seen: &Shortage, pending: Pending, rule: Rule) -> Decision {
-        match self.urgency(now, seen) {
+        match self.urgency(now, seen, rule) {
             Some(urgent) if rule != Rule::Soft => {
                 self.decide_urgent(now, seen, pending, rule, urgent)
             }
@@ -277,10 +284,7 @@ impl Pace {
             growth,
         };
         let Some(due) = pending.due else {
-            return Decision::Evict {
-                urgency,
-                amount: None,
-            };
+            return Decision::Evict { urgency };
         };
         let wait = due.saturating_sub(now).saturating_add(MARGIN_NS);
         // A pod that goes later is in time, too, and may not have to go. Files are not removed so fast: next to nothing of them
@@ -292,12 +296,7 @@ impl Pace {
         if is_early || self.is_in_time(now, seen, pending, (exhausted_in, grown, wait)) {
             return Decision::Wait { until: u64::MAX };
         }
-        // As much as it takes to be there still when the first of it is due, or when what goes now is back.
-        let needed = grown_in(growth, wait.min(SLOW_RETURN_NS));
-        Decision::Evict {
-            urgency,
-            amount: Some(needed.saturating_sub(seen.room.at_once).max(1)),
-        }
+        Decision::Evict { urgency }
     }
 
     /// At the kubelet's pace, once the threshold has been met for as long as the rule asks for.
@@ -323,7 +322,6 @@ impl Pace {
         let only_cache = self.short_since.is_none();
         Decision::Evict {
             urgency: Urgency::Paced { only_cache },
-            amount: None,
         }
     }
 
@@ -342,10 +340,16 @@ impl Pace {
             || attainable.saturating_add(pending.amount) >= deficit
     }
 
-    /// Whether a decision can wait for pods of which it is not known yet what they use: a pod that is known would go in their stead.
-    pub fn may_wait_for_usage(&self, now: u64, urgency: Urgency) -> bool {
-        let is_new = |since: u64| now < since.saturating_add(USAGE_WAIT_NS);
-        matches!(urgency, Urgency::Paced { .. }) && self.met_since.is_some_and(is_new)
+    /// Since when it has to be known what each pod uses, if a decision can wait for that: another pod would go in the stead of one that has
+    /// filled the disk since.
+    pub fn waits_for_usage_since(&self, now: u64, urgency: Urgency) -> Option<u64> {
+        let is_in_time = match urgency {
+            Urgency::Paced { .. } => true,
+            Urgency::Urgent { exhausted_in, .. } => exhausted_in > URGENT_USAGE_WAIT_NS,
+        };
+        let is_new = |since: &u64| now < since.saturating_add(USAGE_WAIT_NS);
+        let since = self.met_since.filter(is_new)?;
+        is_in_time.then(|| since.saturating_sub(USAGE_AGE_NS))
     }
 
     /// A pod was evicted for this, or for something else that it gives back to this as well. Its growth is not told from that
@@ -457,15 +461,17 @@ impl Pace {
     }
 
     /// The growth that uses up the room before the kubelet would have looked again, if one does.
-    fn urgency(&self, now: u64, seen: &Shortage) -> Option<(u64, Grown)> {
+    fn urgency(&self, now: u64, seen: &Shortage, rule: Rule) -> Option<(u64, Grown)> {
         let has_evicted = |last: u64| now < last.saturating_add(SECOND);
-        if self.last_eviction.is_some_and(has_evicted) && self.growth.shrinks(SHRINK_WINDOW_NS) {
+        let steady = STEADY.min(seen.threshold / 16);
+        if self.last_eviction.is_some_and(has_evicted)
+            && self.growth.shrinks(SHRINK_WINDOW_NS, steady)
+        {
             // A death has ended it, also one that the OOM killer has caused.
             return None;
         }
-        let (end, grown) = self
-            .growth
-            .exhausts(seen.usable(), seen.noise(self.is_met()))?;
+        let noise = seen.noise(self.is_met());
+        let (end, grown) = self.growth.exhausts(seen.usable(), noise, rule.goes_on())?;
         let is_urgent = end < MONITORING_INTERVAL_NS + DEATH_NS
             && seen.is_close(self.is_met(), end, grown)
             && !self.ends_at_limits(seen);
@@ -589,8 +595,10 @@ pub enum Rule {
     /// It may end by itself (memory): as long as the kubelet needs to see it for certain.
     #[default]
     Lasting,
-    /// It does not come and go by itself (disk, inodes, process ids), and is looked at by the second: the first look counts.
+    /// It does not come and go by itself (disk, inodes), and is looked at by the second: the first look counts.
     FirstLook,
+    /// Process ids: they may come back by themselves, as memory does, and grow in bursts.
+    ProcessIds,
     /// A soft threshold whose grace period is over: nothing is urgent, as there is a hard threshold below it.
     Soft,
 }
@@ -603,8 +611,16 @@ impl Rule {
     /// Nanoseconds for which the threshold has to be met before a pod goes that is not urgent.
     fn lasts(self) -> u64 {
         match self {
-            Self::Lasting => MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS,
+            Self::Lasting | Self::ProcessIds => MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS,
             Self::FirstLook | Self::Soft => 0,
+        }
+    }
+
+    /// A growth is taken to go on for so many times as long as it was seen.
+    fn goes_on(self) -> u64 {
+        match self {
+            Self::ProcessIds => PROCESS_IDS_LAST,
+            Self::Lasting | Self::FirstLook | Self::Soft => LASTS,
         }
     }
 }

@@ -13,22 +13,22 @@ mod usage_growth;
 use std::time::Duration;
 
 use super::{
-    Candidate, CandidateState, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS,
-    LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan, Pod, Pressure,
-    Ranked, Ranking, Recreation, ReleaseTarget, Resource, RestoredState, Rules, Settings, Signal,
+    Among, Candidate, CandidateState, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS,
+    Layout, LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan, Pod,
+    Pressure, Ranked, Ranking, Recreation, Resource, RestoredState, Rules, Settings, Signal,
     SignalForecast, Snapshot, Threshold, Timing, Trend,
     growth::Room,
     local_storage_excess, message,
-    pace::{Decision, Judged, Pace, Rule, Shortage, Urgency, grown_in},
+    pace::{Decision, Judged, Pace, Rule, Shortage, Urgency},
     pass_over_in_vain, select,
     select::GrowthToEnd,
 };
 use crate::{
     model::settings::Mode,
     planner::{
-        pending::{FILES_DEADLINE_NANOS, PendingVictims},
+        pending::PendingVictims,
         recreation::RecreationTracker,
-        usage_growth::UsageGrowth,
+        usage_growth::{UsageGrowth, Use},
     },
 };
 
@@ -45,6 +45,8 @@ pub struct Planner {
     trends: [Trend; Signal::ALL.len()],
     /// When pods may go for each signal, in the `evictd` mode.
     paces: [Pace; Signal::ALL.len()],
+    /// The capacity of each signal when it was first seen.
+    capacities: [Option<i64>; Signal::ALL.len()],
     /// Which pods make an urgent growth.
     usage_growth: UsageGrowth,
     soft_is_held: bool,
@@ -66,6 +68,7 @@ impl Planner {
             recreations: RecreationTracker::default(),
             trends,
             paces: [Pace::default(); Signal::ALL.len()],
+            capacities: [None; Signal::ALL.len()],
             usage_growth: UsageGrowth::default(),
             soft_is_held: false,
             paced_is_held: false,
@@ -80,8 +83,8 @@ impl Planner {
     pub fn plan(&mut self, now: i64, node: Snapshot<'_>) -> Plan {
         self.pending.forget_the_dead(now, node);
         self.usage_growth.forget_old(nanos(now));
-        self.watch_growth(now, node.observations);
-        let mut due = self.pressure.update(now, node.observations);
+        self.watch_growth(now, node);
+        let mut due = self.update_pressure(now, node.observations);
         due.retain(|threshold| self.acts_on(threshold));
         let mut met_in_force = self.pressure.take_met_in_force();
         met_in_force.retain(|threshold| !self.is_externally_handled(threshold));
@@ -135,11 +138,9 @@ impl Planner {
         before: Snapshot<'_>,
         after: Snapshot<'_>,
     ) -> Vec<EvictionDecision> {
-        let unresolved: Vec<Threshold> = self
-            .pressure
-            .unresolved(after.observations)
-            .cloned()
-            .collect();
+        let resolves = |signal| self.resolves(now, signal);
+        let unresolved = self.pressure.unresolved(after.observations, resolves);
+        let unresolved: Vec<Threshold> = unresolved.cloned().collect();
         match self.settings.mode {
             Mode::Kubelet if unresolved.is_empty() => Vec::new(),
             Mode::Kubelet => self.evictions(now, before, &plan.pending),
@@ -154,10 +155,22 @@ impl Planner {
         }
     }
 
-    /// Whether a threshold was met at the last look, or had been met for its grace period and is not resolved: its minimum reclaim
-    /// counts then.
+    /// Whether a threshold was met at the last look, be it because its minimum reclaim counts and is not there.
     pub fn is_pressed(&self, threshold: &Threshold) -> bool {
         self.pressure.is_pressed(threshold)
+    }
+
+    /// Takes in which thresholds are met; the answer is those that call for action.
+    fn update_pressure(&mut self, now: i64, observations: &Observations) -> Vec<Threshold> {
+        let resolves = Signal::ALL.map(|signal| self.resolves(now, signal));
+        let resolves = |signal| resolves[signal as usize];
+        self.pressure.update(now, observations, resolves)
+    }
+
+    /// Whether the minimum reclaim of a signal counts. The kubelet's does after one look.
+    fn resolves(&self, now: i64, signal: Signal) -> bool {
+        let pace = self.paces.get(signal as usize);
+        self.settings.mode == Mode::Kubelet || pace.is_some_and(|p| p.is_resolving(nanos(now)))
     }
 
     /// Holds back whatever is not urgent, or lets it go on.
@@ -228,170 +241,216 @@ impl Planner {
         let mut evictions = Vec::new();
         for threshold in due {
             let chosen = match self.settings.mode {
-                Mode::Kubelet if self.paced_is_held => Vec::new(),
-                Mode::Kubelet => self.choose(node, threshold, ReleaseTarget::First, None),
+                Mode::Kubelet if self.paced_is_held => None,
+                Mode::Kubelet => self.first_in_order(node, threshold),
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
-            if let Some(first) = chosen.first() {
-                let condition = threshold.signal.node_condition();
-                self.recreations.remember(now, node, &chosen, condition);
-                self.pending.remember(now, node, &self.settings, &chosen);
-                self.note_eviction(now, first.cause);
-            }
-            evictions.extend(chosen);
+            let Some(chosen) = chosen else { continue };
+            let condition = threshold.signal.node_condition();
+            let chosen = std::slice::from_ref(evictions.push_mut(chosen));
+            self.recreations.remember(now, node, chosen, condition);
+            self.pending.remember(now, node, &self.settings, chosen);
+            self.note_eviction(now, threshold.signal);
         }
         evictions
     }
 
-    /// The victims of one threshold that may go now: urgency decides ([`super::pace`]).
+    /// The pod that may be evicted now for one threshold: urgency decides ([`super::pace`]). One at a look, however urgent: the next look
+    /// sees what it brings.
     fn choose_in_time(
         &mut self,
         now: i64,
         node: Snapshot<'_>,
         threshold: &Threshold,
-    ) -> Vec<EvictionDecision> {
-        let signal = threshold.signal;
-        let (Some(seen), Some(pace)) = (
-            node.observations.get(signal),
-            self.paces.get(signal as usize).copied(),
-        ) else {
-            return Vec::new();
+    ) -> Option<EvictionDecision> {
+        let mut judged = self.judged(now, node, threshold)?;
+        let Decision::Evict { mut urgency } = judged.decide() else {
+            return None;
         };
-        let pending = self.pending.pending(now, node, &self.settings, signal);
-        let shortage = shortage(threshold, seen);
-        // For a moment growth may be the victims' own.
-        if pending.due.is_some() && pace.is_settling(nanos(now)) {
-            return Vec::new();
+        let mut growing = self.growing(node, &judged, threshold, urgency);
+        let is_of_files = threshold.signal.resource().is_of_files();
+        if is_of_files && growing.as_ref().is_some_and(Growing::is_of_no_pods) {
+            growing = None;
+            judged.rule = Rule::Soft;
+            let Decision::Evict { urgency: paced } = judged.decide() else {
+                return None;
+            };
+            urgency = paced;
         }
-        let mut judged = Judged {
+        let attainable = self.attainable(node, threshold);
+        if self.can_wait(node, threshold, &judged, urgency)
+            || !judged
+                .pace
+                .can_end_shortage(&judged.seen, urgency, attainable, judged.pending)
+        {
+            return None;
+        }
+        let chosen = self.choose(node, threshold, growing)?;
+        Some(EvictionDecision {
+            timing: Some(Box::new(Timing { urgency, judged })),
+            ..chosen
+        })
+    }
+
+    /// All that a decision for one threshold is made from.
+    fn judged(&self, now: i64, node: Snapshot<'_>, threshold: &Threshold) -> Option<Judged> {
+        let signal = threshold.signal;
+        let judged = Judged {
             now: nanos(now),
-            pace,
-            seen: shortage,
-            pending,
-            rule: match threshold.is_hard() {
-                true => Rule::FirstLook,
-                false => Rule::Soft,
+            pace: *self.paces.get(signal as usize)?,
+            seen: self.shortage(threshold, node.observations.get(signal)?),
+            pending: self.pending.pending(now, node, &self.settings, threshold),
+            rule: match signal.resource() {
+                _ if !threshold.is_hard() => Rule::Soft,
+                Resource::Pids => Rule::ProcessIds,
+                Resource::Memory | Resource::EphemeralStorage | Resource::Inodes => Rule::FirstLook,
             },
         };
-        let Decision::Evict {
-            mut urgency,
-            mut amount,
-        } = judged.decide()
-        else {
-            return Vec::new();
+        // For a moment growth may be the victims' own.
+        let is_victims = judged.pending.due.is_some() && judged.pace.is_settling(judged.now);
+        (!is_victims).then_some(judged)
+    }
+
+    /// The pods that make an urgent growth. The first pod is evicted by the order alone, if the node's eviction rate allows another one.
+    fn growing<'a>(
+        &self,
+        node: Snapshot<'a>,
+        judged: &Judged,
+        threshold: &Threshold,
+        urgency: Urgency,
+    ) -> Option<Growing<'a>> {
+        let Urgency::Urgent { growth, .. } = urgency else {
+            return None;
         };
-        let attainable = self.attainable(node, signal);
-        let growers = match urgency {
-            Urgency::Urgent { .. } => self.growers(now, node, signal),
-            Urgency::Paced { .. } => Vec::new(),
-        };
-        // The first pod is evicted by the order alone, if the node's eviction rate allows another one.
-        let has_evicted = pace.has_evicted_lately(nanos(now)) || self.left_of_node_rate <= 1;
-        if let Urgency::Urgent { growth, .. } = urgency
-            && has_evicted
-            && signal.resource().is_of_files()
-            && is_in_vain(&growers, growth, attainable)
-        {
-            judged.rule = Rule::Soft;
-            let Decision::Evict {
-                urgency: paced,
-                amount: first,
-            } = judged.decide()
-            else {
-                return Vec::new();
-            };
-            (urgency, amount) = (paced, first);
-        }
-        if self.paced_is_held && matches!(urgency, Urgency::Paced { .. }) {
-            return Vec::new();
-        }
-        if pace.may_wait_for_usage(nanos(now), urgency) && self.awaits_walks(node, signal) {
-            return Vec::new();
-        }
-        if !pace.can_end_shortage(&shortage, urgency, attainable, pending) {
-            return Vec::new();
-        }
-        // What no pod has cannot be had at once: one goes, and the node is looked at again.
-        let wanted = amount.filter(|amount| *amount <= attainable).unwrap_or(1);
-        let growing = match urgency {
-            Urgency::Urgent { growth, .. } if has_evicted => Some((growth, growers)),
-            _ => None,
-        };
-        let mut chosen = self.choose(node, threshold, ReleaseTarget::Amount(wanted), growing);
-        for eviction in &mut chosen {
-            eviction.timing = Some(Box::new(Timing { urgency, judged }));
-        }
-        chosen
+        let has_evicted = judged.pace.has_evicted_lately(judged.now) || self.left_of_node_rate <= 1;
+        has_evicted.then(|| Growing {
+            per_second: growth,
+            pods: self.growers(node, threshold),
+        })
+    }
+
+    /// Whether a decision waits: a fleet that evicts holds it back, or what the pods use is not known yet.
+    fn can_wait(
+        &self,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+        judged: &Judged,
+        urgency: Urgency,
+    ) -> bool {
+        let is_paced = matches!(urgency, Urgency::Paced { .. });
+        let waits_for = judged.pace.waits_for_usage_since(judged.now, urgency);
+        self.paced_is_held && is_paced
+            || waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
     }
 
     /// What the pods grow by per second that may be evicted, with their UIDs.
-    fn growers<'a>(&mut self, now: i64, node: Snapshot<'a>, signal: Signal) -> Vec<(u64, &'a str)> {
-        let mut growers = Vec::new();
-        for pod in node.pods {
-            let Some(usage) = node.usages.get(&pod.uid) else {
-                continue;
-            };
-            let usage = self.settings.layout.usage(signal, pod, usage);
-            let grew = self.usage_growth.note(signal, &pod.uid, nanos(now), usage);
-            if grew > 0 && self.state_of(pod, signal.resource()) == CandidateState::Eligible {
-                growers.push((grew, pod.uid.as_str()));
-            }
-        }
-        growers
+    fn growers<'a>(&self, node: Snapshot<'a>, threshold: &Threshold) -> Vec<(u64, &'a str)> {
+        let signal = threshold.signal;
+        let may_go = |pod: &&Pod| self.state_for(pod, threshold) == CandidateState::Eligible;
+        let grew = |pod: &'a Pod| (self.usage_growth.of(signal, &pod.uid), pod.uid.as_str());
+        let growers = node.pods.iter().filter(may_go).map(grew);
+        growers.filter(|(grew, _)| *grew > 0).collect()
     }
 
-    /// Whether the files of a pod that may go were not walked yet: it counts as one that uses nothing, whatever it has.
-    fn awaits_walks(&self, node: Snapshot<'_>, signal: Signal) -> bool {
+    /// Whether the files of a pod that may go were not walked yet: it counts as one that uses nothing, whatever it has. Its bytes are those
+    /// of a walk that began since a moment; its inodes are counted.
+    fn awaits_walks(&self, node: Snapshot<'_>, threshold: &Threshold, since: u64) -> bool {
+        let resource = threshold.signal.resource();
+        let is_recent = |began: u64| began >= since || resource != Resource::EphemeralStorage;
         let is_walked = |pod: &Pod| {
             let usage = node.usages.get(&pod.uid);
-            usage.is_some_and(|usage| usage.ephemeral_storage.is_some())
+            let walked = usage.filter(|usage| usage.ephemeral_storage.is_some());
+            walked.is_some_and(|usage| usage.walk_began.is_none_or(is_recent))
         };
-        let resource = signal.resource();
         resource.is_of_files()
             && node.pods.iter().any(|pod| {
-                self.state_of(pod, resource) == CandidateState::Eligible && !is_walked(pod)
+                self.state_for(pod, threshold) == CandidateState::Eligible && !is_walked(pod)
             })
     }
 
-    /// What all pods that may go use together of what a signal watches, in its unit.
-    fn attainable(&self, node: Snapshot<'_>, signal: Signal) -> u64 {
+    /// What all pods that may go use together of what a threshold watches, in its unit.
+    fn attainable(&self, node: Snapshot<'_>, threshold: &Threshold) -> u64 {
         let usage = |pod: &Pod| {
             let usage = node.usages.get(&pod.uid)?;
-            Some(self.settings.layout.usage(signal, pod, usage))
+            Some(self.settings.layout.usage(threshold.signal, pod, usage))
         };
-        let resource = signal.resource();
-        let may_go = |pod: &&Pod| self.state_of(pod, resource) == CandidateState::Eligible;
+        let may_go = |pod: &&Pod| self.state_for(pod, threshold) == CandidateState::Eligible;
         let usages = node.pods.iter().filter(may_go).filter_map(usage);
         usages.fold(0, u64::saturating_add)
     }
 
     /// Takes in what is in use of each signal, whether or not its threshold is met.
-    fn watch_growth(&mut self, now: i64, observations: &Observations) {
+    fn watch_growth(&mut self, now: i64, node: Snapshot<'_>) {
         if self.settings.mode == Mode::Kubelet {
             return;
         }
-        for (signal, pace) in Signal::ALL.into_iter().zip(&mut self.paces) {
-            let Some(seen) = observations.get(signal) else {
+        for signal in Signal::ALL {
+            let Some(seen) = node.observations.get(signal) else {
                 continue;
             };
+            let is_larger = self.note_capacity(signal, seen);
             // The threshold that is met first.
             let thresholds = self.pressure.thresholds().filter(|t| t.signal == signal);
             let highest = thresholds.max_by_key(|t| t.amount(seen.capacity));
-            if let Some(threshold) = highest {
+            let shortage = highest.map(|threshold| self.shortage(threshold, seen));
+            let pace = &mut self.paces[signal as usize];
+            if let Some(shortage) = shortage {
                 // Samples do not tell what victims still hold.
-                if pace.is_settling(nanos(now)) {
+                if pace.is_settling(nanos(now)) || is_larger {
                     pace.forget_growth();
                 }
-                pace.observe(nanos(now), &shortage(threshold, seen));
+                pace.observe(nanos(now), &shortage);
+            }
+            if pace.is_met() {
+                note_usages(
+                    &mut self.usage_growth,
+                    now,
+                    node,
+                    signal,
+                    self.settings.layout,
+                );
             }
         }
     }
 
-    /// A pod goes: what it gives back, every signal of the same resource gets.
-    fn note_eviction(&mut self, now: i64, cause: Cause) {
-        let Cause::Pressure(signal) = cause else {
-            return;
+    /// Keeps the first capacity, unless more than that is available; whether it is another one.
+    fn note_capacity(&mut self, signal: Signal, seen: Observation) -> bool {
+        let known = &mut self.capacities[signal as usize];
+        let is_larger = known.is_some_and(|capacity| seen.available > capacity);
+        if is_larger || known.is_none() {
+            *known = Some(seen.capacity);
+        }
+        is_larger
+    }
+
+    /// What is short of a signal. Nothing of it can be given back without an eviction or a reclaim that is asked for.
+    ///
+    /// Bytes are used of the capacity that was seen first: that of a zfs dataset falls with what is available when another one is
+    /// written to. Inodes are used of the present one: XFS has as many as the free space has room for.
+    fn shortage(&self, threshold: &Threshold, seen: Observation) -> Shortage {
+        let unsigned = |amount: i64| u64::try_from(amount).unwrap_or(0);
+        let available = unsigned(seen.available);
+        let signal = threshold.signal;
+        let capacity = match (signal.resource(), self.capacities.get(signal as usize)) {
+            (Resource::EphemeralStorage, Some(Some(capacity))) => *capacity,
+            _ => seen.capacity,
         };
+        Shortage {
+            available,
+            threshold: threshold.amount(seen.capacity),
+            resolved: threshold.resolved_amount(seen.capacity),
+            used: unsigned(capacity.saturating_sub(seen.available)),
+            room: Room {
+                at_once: available,
+                ..Room::default()
+            },
+            ..Shortage::default()
+        }
+    }
+
+    /// A pod goes: what it gives back, every signal of the same resource gets.
+    fn note_eviction(&mut self, now: i64, signal: Signal) {
+        self.usage_growth.begin_anew(signal.resource());
         for (other, pace) in Signal::ALL.into_iter().zip(&mut self.paces) {
             if other.resource() == signal.resource() {
                 pace.evicted(nanos(now));
@@ -399,59 +458,56 @@ impl Planner {
         }
     }
 
-    /// Chooses victims for one threshold. The order is that of the ranking, the choice that of the fast path; `growing` is a growth per
-    /// second and the pods that have it, before which none is evicted in vain.
+    /// The pod that the kubelet evicts. Those without numbers come first, which a candidate cannot say.
+    fn first_in_order(
+        &self,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+    ) -> Option<EvictionDecision> {
+        let ranked = self.ranked(node, threshold.signal);
+        let first = ranked
+            .iter()
+            .find(|ranked| self.state_for(ranked.pod, threshold) == CandidateState::Eligible)?;
+        Some(self.eviction_of(node, threshold, first.pod))
+    }
+
+    /// Chooses a pod for one threshold. The order is that of the ranking, the choice that of the fast path; before the pods that make a
+    /// growth none is evicted in vain.
     fn choose(
         &self,
         node: Snapshot<'_>,
         threshold: &Threshold,
-        demand: ReleaseTarget,
-        growing: Option<(u64, Vec<(u64, &str)>)>,
-    ) -> Vec<EvictionDecision> {
-        let signal = threshold.signal;
-        let resource = signal.resource();
-        let ranked = self.ranked(node, signal);
-        let evict = |ranked: &Ranked<'_>| self.eviction_of(node, threshold, ranked.pod);
-        // Pods without numbers come first, which a candidate cannot say: the kubelet's choice is made here.
-        if demand == ReleaseTarget::First {
-            let first = ranked
-                .iter()
-                .find(|ranked| self.state_of(ranked.pod, resource) == CandidateState::Eligible);
-            return first.map(evict).into_iter().collect();
-        }
+        growing: Option<Growing<'_>>,
+    ) -> Option<EvictionDecision> {
+        let resource = threshold.signal.resource();
+        let ranked = self.ranked(node, threshold.signal);
         let candidate = |ranked: &Ranked<'_>| Candidate {
             inputs: ranked.inputs,
             usage: ranked.usage.unwrap_or(0),
             is_exact: true,
-            state: self.state_of(ranked.pod, resource),
+            state: self.state_for(ranked.pod, threshold),
         };
         let mut candidates: Vec<Candidate> = ranked.iter().map(candidate).collect();
-        let mut victims = vec![0; candidates.len()];
-        let system_over_reserved = node.observations.system_over_reserved();
         let rules = Rules {
             strategy: self.settings.strategy,
             resource,
-            system_over_reserved,
+            system_over_reserved: node.observations.system_over_reserved(),
         };
-        if let Some((growth, growers)) = growing {
+        if let Some(growing) = growing {
             let position = |uid| ranked.iter().position(|ranked| ranked.pod.uid == uid);
-            let growers = growers.into_iter();
+            let growers = growing.pods.into_iter();
             let mut growers: Vec<(u64, usize)> = growers
                 .filter_map(|(grew, uid)| Some((grew, position(uid)?)))
                 .collect();
             let growth = GrowthToEnd {
-                per_second: growth,
+                per_second: growing.per_second,
                 growers: &mut growers,
                 allowed: self.left_of_node_rate,
             };
             pass_over_in_vain(&mut candidates, rules, growth, |_, usage| usage);
         }
-        let selection = select(&mut candidates, rules, demand, |_| None, &mut victims);
-        let chosen = victims
-            .iter()
-            .take(selection.count)
-            .filter_map(|position| ranked.get(*position));
-        chosen.map(evict).collect()
+        let chosen = select(&mut candidates, rules, Among::Using, |_| None)?;
+        Some(self.eviction_of(node, threshold, ranked.get(chosen)?.pod))
     }
 
     /// All pods in the order of eviction for a signal.
@@ -505,6 +561,16 @@ impl Planner {
         }
     }
 
+    /// Whether a pod may be evicted for a threshold. One that was only asked to end goes for a hard one: no other pod in its stead.
+    fn state_for(&self, pod: &Pod, threshold: &Threshold) -> CandidateState {
+        match self.state_of(pod, threshold.signal.resource()) {
+            CandidateState::Terminating if threshold.is_hard() && self.pending.is_asked(pod) => {
+                CandidateState::Eligible
+            }
+            state => state,
+        }
+    }
+
     /// Who has come back; the kubelet does not ask.
     fn recreations(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Recreation> {
         match self.settings.mode {
@@ -532,29 +598,44 @@ impl Planner {
     }
 }
 
-/// What is short of a signal. Nothing of it can be given back without an eviction or a reclaim that is asked for.
-fn shortage(threshold: &Threshold, seen: Observation) -> Shortage {
-    let unsigned = |amount: i64| u64::try_from(amount).unwrap_or(0);
-    let available = unsigned(seen.available);
-    Shortage {
-        available,
-        threshold: threshold.amount(seen.capacity),
-        resolved: threshold.resolved_amount(seen.capacity),
-        used: unsigned(seen.capacity.saturating_sub(seen.available)),
-        room: Room {
-            at_once: available,
-            ..Room::default()
-        },
-        ..Shortage::default()
+/// A growth, and the pods that have it.
+struct Growing<'a> {
+    /// What the signal grows by per second.
+    per_second: u64,
+    /// What pods that may be evicted grow by, with their UIDs.
+    pods: Vec<(u64, &'a str)>,
+}
+
+impl Growing<'_> {
+    /// Whether no pods make half of the growth, as far as that is known: another pod's end does not stop it.
+    fn is_of_no_pods(&self) -> bool {
+        let theirs = self.pods.iter().map(|(grew, _)| *grew);
+        theirs.fold(0, u64::saturating_add) < self.per_second / 2
     }
 }
 
-/// Whether files that grow by so much per second are not stopped by another pod's end: no pods make half of the growth, and what all of
-/// them have together is used up before the files of one evicted now are removed.
-fn is_in_vain(growers: &[(u64, &str)], growth: u64, attainable: u64) -> bool {
-    let theirs = growers.iter().map(|(grew, _)| *grew);
-    let theirs = theirs.fold(0, u64::saturating_add);
-    theirs < growth / 2 && attainable < grown_in(growth, nanos(FILES_DEADLINE_NANOS))
+/// Takes in what the pods use of a signal.
+fn note_usages(
+    growth: &mut UsageGrowth,
+    now: i64,
+    node: Snapshot<'_>,
+    signal: Signal,
+    layout: Layout,
+) {
+    for pod in node.pods {
+        let Some(usage) = node.usages.get(&pod.uid) else {
+            continue;
+        };
+        // Bytes are those of the last walk.
+        let walk = usage
+            .walk_began
+            .filter(|_| signal.resource() == Resource::EphemeralStorage);
+        let used = Use {
+            time: walk.unwrap_or(nanos(now)),
+            usage: layout.usage(signal, pod, usage),
+        };
+        growth.note(signal, &pod.uid, nanos(now), used);
+    }
 }
 
 /// A time as the pace takes it. The first second of a recorded sequence is as good as any other.
@@ -580,3 +661,6 @@ fn eviction(
         timing: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

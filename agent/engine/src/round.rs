@@ -4,7 +4,7 @@
 //! judge (`cargo xtask judge`) on those of a simulated node.
 
 use crate::{
-    Candidate, ReleaseTarget,
+    Among, Candidate,
     growers::WATCHED,
     growth_of,
     model::usage::MemoryReading,
@@ -166,18 +166,16 @@ impl Round {
 
 impl<R: Fn(usize) -> Option<MemoryReading>> Candidates<'_, R> {
     /// The position of the candidate that comes first in the order of eviction, which is chosen ([`select`]).
-    pub fn choose(self, rules: Rules, target: ReleaseTarget) -> Option<usize> {
+    pub fn choose(self, rules: Rules, among: Among) -> Option<usize> {
         let exact = |position| (self.read)(position).map(|reading| reading.working_set());
-        let mut first = [0];
-        let chosen = select(self.candidates, rules, target, exact, &mut first);
-        (chosen.count > 0).then_some(first[0])
+        select(self.candidates, rules, among, exact)
     }
 }
 
 /// The candidate that comes first in the order of eviction and uses something.
 fn choose(pods: &mut impl Pods) -> Option<usize> {
     let rules = pods.rules();
-    pods.candidates().choose(rules, ReleaseTarget::Amount(1))
+    pods.candidates().choose(rules, Among::Using)
 }
 
 /// The first pod is evicted by the order alone, if the node's eviction rate allows another one. Where that does not end the growth, those that

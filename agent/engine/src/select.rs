@@ -1,4 +1,4 @@
-//! Chooses victims among prepared candidates, for the fast path and the planner, without allocating.
+//! Chooses a victim among prepared candidates, for the fast path and the planner, without allocating.
 //!
 //! Reading a pod's exact working set costs a system call; an upper bound is known anyway (the last value plus what
 //! may have come since, or the cgroup's usage counter). As more usage never moves a pod back ([`RankKey`]), it is
@@ -203,29 +203,17 @@ pub struct Rules {
     pub system_over_reserved: bool,
 }
 
-/// How much must come back.
+/// Among which pods one is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReleaseTarget {
-    /// Unknown: the first victim alone, as the kubelet does.
-    First,
-    /// This much, in the resource's unit: as many victims as it takes, in order. Pods that use nothing of what
-    /// is short are passed over: their end would bring nothing.
-    Amount(u64),
+pub enum Among {
+    /// All that may go, as the kubelet does.
+    All,
+    /// Those that use something of what is short: the end of the others would bring nothing.
+    Using,
 }
 
-/// What was chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Selection {
-    /// How many victims were written to the output.
-    pub count: usize,
-    /// How much they use together.
-    pub amount: u64,
-}
-
-/// Chooses victims: the first in the order of eviction, and as many as it takes to cover the demand, at most as many
-/// as `victims` has room for. Their positions are written to `victims`, and they become
-/// [`CandidateState::Terminating`]. Candidates that rank equal go in the order of the slice, which is therefore kept
-/// sorted by namespace, name and uid, as the full ranking sorts them.
+/// Chooses a victim: the position of the first in the order of eviction, which becomes [`CandidateState::Terminating`]. Candidates that
+/// rank equal go in the order of the slice, which is therefore kept sorted by namespace, name and uid, as the full ranking sorts them.
 ///
 /// `refine` reads the exact usage of the candidate at a position, or says `None` if the pod is gone.
 ///
@@ -233,38 +221,22 @@ pub struct Selection {
 pub fn select(
     candidates: &mut [Candidate],
     rules: Rules,
-    demand: ReleaseTarget,
+    among: Among,
     mut refine: impl FnMut(usize) -> Option<u64>,
-    victims: &mut [usize],
-) -> Selection {
-    let mut selection = Selection::default();
+) -> Option<usize> {
     let mut passed_over = PassedOver {
         guaranteed: rules.strategy == RankingStrategy::Qos && !rules.system_over_reserved,
-        idle: matches!(demand, ReleaseTarget::Amount(_)),
+        idle: among == Among::Using,
     };
-    let mut front = TopCandidates::of(candidates, rules, passed_over);
-    for victim in victims {
-        let mut found = first_exact(&mut front, candidates, rules, passed_over, &mut refine);
-        if found.is_none() && selection.count == 0 && passed_over.guaranteed {
-            // Only Guaranteed pods are left.
-            passed_over.guaranteed = false;
-            front = TopCandidates::of(candidates, rules, passed_over);
-            found = first_exact(&mut front, candidates, rules, passed_over, &mut refine);
-        }
-        let Some(first) = found else { break };
-        let Some(candidate) = candidates.get_mut(first) else {
-            break;
-        };
-        candidate.state = CandidateState::Terminating;
-        *victim = first;
-        selection.count += 1;
-        selection.amount = selection.amount.saturating_add(candidate.usage);
-        match demand {
-            ReleaseTarget::Amount(amount) if selection.amount < amount => {}
-            _ => break,
-        }
+    let mut found = first_exact(candidates, rules, passed_over, &mut refine);
+    if found.is_none() && passed_over.guaranteed {
+        // Only Guaranteed pods are left.
+        passed_over.guaranteed = false;
+        found = first_exact(candidates, rules, passed_over, &mut refine);
     }
-    selection
+    let first = found?;
+    candidates.get_mut(first)?.state = CandidateState::Terminating;
+    Some(first)
 }
 
 /// The first candidates in the order of eviction by what is known of them, without reading more: their positions are written
@@ -315,18 +287,18 @@ impl PassedOver {
 
 /// The position of the candidate that goes first, once that is certain.
 fn first_exact(
-    front: &mut TopCandidates,
     candidates: &mut [Candidate],
     rules: Rules,
     passed_over: PassedOver,
     refine: &mut impl FnMut(usize) -> Option<u64>,
 ) -> Option<usize> {
+    let mut front = TopCandidates::of(candidates, rules, passed_over);
     loop {
         let Some(first) = front.pop() else {
             if front.is_complete() {
                 return None;
             }
-            *front = TopCandidates::of(candidates, rules, passed_over);
+            front = TopCandidates::of(candidates, rules, passed_over);
             continue;
         };
         let candidate = candidates.get_mut(first)?;

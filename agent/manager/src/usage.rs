@@ -67,6 +67,7 @@ impl UsageCollector {
         usage.containers.clear();
         usage.volumes.clear();
         usage.ephemeral_storage = None;
+        usage.walk_began = None;
         self.walks.killed.insert(uid.to_owned(), monotonic_ns());
     }
 
@@ -99,6 +100,7 @@ impl UsageCollector {
                 usage.containers.clone_from(&disk.usage.containers);
                 usage.volumes.clone_from(&disk.usage.volumes);
                 usage.ephemeral_storage = disk.usage.ephemeral_storage;
+                usage.walk_began = Some(disk.began);
             }
         }
     }

@@ -127,7 +127,7 @@ fn replay_incident(path: &Path, document: &Value) -> Result<IncidentJson, Comman
     let eviction = &incident.eviction;
     let recorded = eviction.pace.as_ref();
     let is_same = match (decision, recorded) {
-        (Decision::Evict { urgency, .. }, Some(recorded)) => {
+        (Decision::Evict { urgency }, Some(recorded)) => {
             let (room, pending) = (judged.seen.room.at_once, judged.pending.amount);
             // What the pod used, and why it was that one, is in no look at the signal.
             let again = PaceRecord {

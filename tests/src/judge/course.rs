@@ -1,6 +1,6 @@
 //! An incident under a strategy, and the two strategies beside evictd's.
 
-use evictd_engine::ReleaseTarget;
+use evictd_engine::Among;
 
 use super::world::{MS, SECOND, World};
 
@@ -120,10 +120,7 @@ impl<'a> Strategy<'a> for Kubelet {
         self.next = world.now + MONITORING_INTERVAL;
         if self.met {
             let mut candidates = world.candidates(|pod| world.is_signalled(pod));
-            if let Some(&pod) = world
-                .choose(&mut candidates, ReleaseTarget::First, 1)
-                .first()
-            {
+            if let Some(pod) = world.choose(&mut candidates, Among::All) {
                 course.kill(world, pod, "met", "");
                 self.waits = Some((pod, world.now + CLEANUP));
                 self.next = world.now + SECOND;
@@ -148,7 +145,7 @@ impl<'a> Strategy<'a> for Poller {
         let deficit = world.limits().0.saturating_sub(available(world));
         if deficit > 0 {
             let mut candidates = world.candidates(|pod| world.is_signalled(pod));
-            for pod in world.choose(&mut candidates, ReleaseTarget::Amount(deficit), usize::MAX) {
+            for pod in world.choose_some(&mut candidates, deficit) {
                 course.kill(world, pod, "met", "");
             }
         }

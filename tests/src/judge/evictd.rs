@@ -225,7 +225,7 @@ impl Evictd {
             judged.seen.room.at_once += world.kept() - seen.in_lists;
             decision = judged.decide();
         }
-        let Decision::Evict { urgency, .. } = decision else {
+        let Decision::Evict { urgency } = decision else {
             return;
         };
         let most = MAX_IN_FLIGHT

@@ -1,7 +1,5 @@
 //! Which pods had to go.
 
-use evictd_engine::ReleaseTarget;
-
 use super::{
     AT_ONCE,
     course::Kill,
@@ -77,7 +75,7 @@ pub fn look_back<'a>(mut world: World<'a>) -> Hindsight {
 /// Pods in the order of eviction, without those that were evicted.
 fn ranking(world: &World<'_>) -> Vec<usize> {
     let mut candidates = world.candidates(|pod| world.is_signalled(pod));
-    world.choose(&mut candidates, ReleaseTarget::Amount(u64::MAX), usize::MAX)
+    world.choose_some(&mut candidates, u64::MAX)
 }
 
 /// The node at the end of the shortage, or when the kubelet has looked again, be it after the incident.

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, ops::AddAssign};
 
 use evictd_engine::{
-    Candidate, CandidateState, RankInputs, ReleaseTarget, Resource, Rules,
+    Among, Candidate, CandidateState, QosClass, RankInputs, Resource, Rules,
     model::{settings::RankingStrategy, usage::MemoryReading},
     pace::MONITORING_INTERVAL_NS,
     select,
@@ -384,17 +384,27 @@ impl<'a> World<'a> {
     }
 
     /// The engine's choice among these.
-    pub fn choose(
-        &self,
-        candidates: &mut [Candidate],
-        demand: ReleaseTarget,
-        most: usize,
-    ) -> Vec<usize> {
-        let mut victims = vec![0; most.min(candidates.len())];
+    pub fn choose(&self, candidates: &mut [Candidate], among: Among) -> Option<usize> {
         let exact = |pod| self.reading(pod).map(|reading| reading.working_set());
-        let chosen = select(candidates, self.rules(), demand, exact, &mut victims);
-        victims.truncate(chosen.count);
-        victims
+        select(candidates, self.rules(), among, exact)
+    }
+
+    /// The engine's choices among these, one after the other, until they use so many bytes together. By classes, Guaranteed pods
+    /// wait until no other one is left at the first choice.
+    pub fn choose_some(&self, candidates: &mut [Candidate], amount: u64) -> Vec<usize> {
+        let waits = |candidate: &Candidate| {
+            self.incident.ranking == RankingStrategy::Qos
+                && candidate.inputs.qos == QosClass::Guaranteed
+        };
+        let (mut chosen, mut used) = (Vec::new(), 0_u64);
+        while used < amount
+            && let Some(pod) = self.choose(candidates, Among::Using)
+            && (!waits(&candidates[pod]) || chosen.first().is_none_or(|at| waits(&candidates[*at])))
+        {
+            chosen.push(pod);
+            used = used.saturating_add(candidates[pod].usage);
+        }
+        chosen
     }
 
     /// The order of eviction.

@@ -96,7 +96,15 @@ fn pods_of_unknown_priority_go_last() {
             });
             let mut manager = manager(Mode::Evictd, config);
             // One goes, and the other one when nothing is expected of the first any more.
-            let rounds: &[Round] = &[(1, mib(600), &["known"]), (50, mib(600), &["unknown"])];
+            let rounds: &[Round] = match signal {
+                // Once they were short for as long as the kubelet needs to see it.
+                Signal::PidAvailable => &[
+                    (1, mib(600), &[]),
+                    (12, mib(600), &["known"]),
+                    (50, mib(600), &["unknown"]),
+                ],
+                _ => &[(1, mib(600), &["known"]), (50, mib(600), &["unknown"])],
+            };
             plays(&mut manager, &mut node, signal, rounds);
         }
     }

@@ -73,7 +73,7 @@ fn what_a_victim_of_the_fast_path_leaves_behind_is_still_to_come() {
             (3, available, &[]),
             (4, part, &[]),
             (1 + patience, part, &[]),
-            (3 + patience, part, &["innocent"]),
+            (4 + patience, part, &["innocent"]),
         ];
         plays(&mut manager, &mut node, signal, rounds);
     }
@@ -177,9 +177,9 @@ fn what_a_decision_was_made_from_makes_it_again() {
         let mut node = bomb_and_innocent();
         node.observe(signal, available, 2);
         let mut manager = manager(Mode::Evictd, everything());
-        // A soft threshold waits for its grace period.
+        // A soft threshold waits for its grace period, process ids until the kubelet has seen it.
         let mut evictions = Vec::new();
-        for second in [2, 3] {
+        for second in [2, 13] {
             node.observe(signal, available, second);
             evictions.extend(decided(&mut manager, second, &node));
         }
@@ -190,11 +190,15 @@ fn what_a_decision_was_made_from_makes_it_again() {
         let text = serde_json::to_string(&judged).expect("JSON");
         let read: Judged = serde_json::from_str(&text).expect("the same");
         assert_eq!(read, judged);
-        let Decision::Evict { urgency: again, .. } = read.decide() else {
+        let Decision::Evict { urgency: again } = read.decide() else {
             panic!("{signal}: {judged:?}");
         };
         let is_soft = signal == Signal::MemoryAvailable;
-        let rule = if is_soft { Rule::Soft } else { Rule::FirstLook };
+        let rule = match signal {
+            Signal::MemoryAvailable => Rule::Soft,
+            Signal::PidAvailable => Rule::ProcessIds,
+            _ => Rule::FirstLook,
+        };
         assert_eq!(
             (again, judged.rule, eviction.is_soft),
             (urgency, rule, is_soft)
@@ -212,6 +216,6 @@ fn a_pod_that_is_not_known_spares_none() {
     let change = |pod: &mut Pod| pod.priority = -1;
     node = node.that(change);
     manager.note_external_eviction(3 * SECOND, node.snapshot(), "gone", Signal::MemoryAvailable);
-    node.observe(Signal::PidAvailable, 300, 50);
-    assert_eq!(evicted(&mut manager, 50, &node), ["late"]);
+    let rounds: &[Round] = &[(39, 300, &[]), (50, 300, &["late"])];
+    plays(&mut manager, &mut node, Signal::PidAvailable, rounds);
 }

@@ -127,7 +127,7 @@ fn pods_that_use_nothing_of_what_is_short_are_not_asked() {
     assert_eq!(names(&asked), ["big", "bigger"]);
 }
 
-/// A minimum reclaim counts for a threshold that was met, and means nothing before.
+/// A minimum reclaim counts for a threshold that was met for as long as the kubelet needs to see it, and means nothing before.
 #[test]
 fn a_threshold_presses_from_when_it_is_met_until_it_is_resolved() {
     let mut config = one_gib();
@@ -138,9 +138,11 @@ fn a_threshold_presses_from_when_it_is_met_until_it_is_resolved() {
     for (second, available, expected) in [
         (1, 1200, false),
         (2, 900, true),
-        (3, 1200, true),
-        (4, 1600, false),
-        (5, 1200, false),
+        (3, 1200, false),
+        (4, 900, true),
+        (15, 1200, true),
+        (16, 1600, false),
+        (17, 1200, false),
     ] {
         step(&mut manager, second, &Node::with_memory(available, second));
         assert_eq!(manager.is_pressed(threshold), expected, "{second}");
@@ -202,7 +204,7 @@ fn after_a_reclaim_what_is_the_case_then_decides() {
     let mut before = disk(Node::default(), [600, 500]);
     before.observe(Signal::NodeFsAvailable, 900 * MI as i64, 1);
     let mut after = disk(Node::default(), [100, 500]);
-    after.observe(Signal::NodeFsAvailable, 1600 * MI as i64, 2);
+    after.observe(Signal::NodeFsAvailable, 1000 * MI as i64, 2);
     for (mode, expected) in [(Mode::Kubelet, "a"), (Mode::Evictd, "b")] {
         let mut manager = manager(mode, disk_and_memory());
         let round = step(&mut manager, 1, &before);
@@ -211,9 +213,13 @@ fn after_a_reclaim_what_is_the_case_then_decides() {
             manager.after_reclaim(1_000_000_000, &round, before.snapshot(), after.snapshot());
         assert_eq!(names(&evictions), [expected], "{mode:?}");
     }
-    // R11: enough for the threshold and its minimum reclaim, and no pod goes.
-    after.observe(Signal::NodeFsAvailable, 2048 * MI as i64, 2);
-    for mode in [Mode::Kubelet, Mode::Evictd] {
+    // R11: enough for the threshold and its minimum reclaim, and no pod goes; nor for the minimum reclaim alone after a look.
+    for (mode, enough) in [
+        (Mode::Kubelet, 2048),
+        (Mode::Evictd, 2048),
+        (Mode::Evictd, 1600),
+    ] {
+        after.observe(Signal::NodeFsAvailable, enough * MI as i64, 2);
         let mut manager = manager(mode, disk_and_memory());
         let round = step(&mut manager, 1, &before);
         let evictions =
@@ -278,15 +284,15 @@ fn what_the_dead_leave_behind_is_still_to_come() {
     let mut node = Node::default().pod("a", 0).pod("b", 0);
     node.processes("a", 300);
     node.processes("b", 200);
-    let rounds: &[Round] = &[(1, 900, &["a"])];
+    let rounds: &[Round] = &[(1, 900, &[]), (12, 900, &["a"])];
     plays(&mut manager, &mut node, Signal::PidAvailable, rounds);
     node.pods.remove(0);
     // Part of it comes; the rest alone is waited for. After ten seconds nothing more is expected.
     let rounds: &[Round] = &[
-        (2, 900, &[]),
-        (3, 980, &[]),
-        (11, 980, &[]),
-        (13, 980, &["b"]),
+        (13, 900, &[]),
+        (14, 980, &[]),
+        (22, 980, &[]),
+        (24, 980, &["b"]),
     ];
     plays(&mut manager, &mut node, Signal::PidAvailable, rounds);
 }

@@ -164,6 +164,8 @@ impl From<PodStats> for PodUsage {
             memory_working_set: pod.memory.and_then(|memory| memory.working_set_bytes),
             processes: pod.process_stats.process_count,
             ephemeral_storage: pod.ephemeral_storage.and_then(|fs| fs.used_bytes),
+            // The summary does not say.
+            walk_began: None,
             containers: pod
                 .containers
                 .into_iter()

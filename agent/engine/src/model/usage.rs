@@ -10,6 +10,8 @@ pub struct PodUsage {
     pub processes: Option<u64>,
     /// Bytes of local disk that the pod uses in all; `None` as long as its files were not walked.
     pub ephemeral_storage: Option<u64>,
+    /// When the walk of its files began, in nanoseconds of CLOCK_MONOTONIC; `None` for numbers of the present moment.
+    pub walk_began: Option<u64>,
     /// The containers that have numbers.
     pub containers: Vec<ContainerUsage>,
     /// The volumes that have numbers.

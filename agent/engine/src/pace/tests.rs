@@ -30,7 +30,7 @@ fn looked(pace: &mut Pace, from: u64, ms: u64, of: impl Fn(u64) -> Shortage) -> 
 }
 
 fn is_urgent(decision: Decision) -> bool {
-    let Decision::Evict { urgency, .. } = decision else {
+    let Decision::Evict { urgency } = decision else {
         return false;
     };
     matches!(urgency, Urgency::Urgent { .. })
@@ -43,7 +43,6 @@ fn decision(pace: &Pace, now: u64, seen: &Shortage) -> Decision {
 
 const ONE_PACED: Decision = Decision::Evict {
     urgency: Urgency::Paced { only_cache: false },
-    amount: None,
 };
 
 // R40
@@ -166,7 +165,6 @@ fn cache_alone_evicts_only_if_it_lasts() {
         decision(&pace, now, &at),
         Decision::Evict {
             urgency: Urgency::Paced { only_cache: true },
-            amount: None
         }
     );
 }
@@ -441,7 +439,7 @@ proptest::proptest! {
             now += ms * MS;
             let at = seen(hard, cache.min(512 - hard));
             pace.observe(now, &at);
-            if let Decision::Evict { urgency, .. } = decision(&pace, now, &at) {
+            if let Decision::Evict { urgency } = decision(&pace, now, &at) {
                 if let (Urgency::Paced { .. }, Some(last)) = (urgency, last) {
                     proptest::prop_assert!(now - last >= MONITORING_INTERVAL_NS);
                 }

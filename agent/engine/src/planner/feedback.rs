@@ -29,7 +29,7 @@ impl Planner {
             ..
         } = restored;
         for (signal, at) in last {
-            self.note_eviction(*at, Cause::Pressure(*signal));
+            self.note_eviction(*at, *signal);
         }
         self.recreations.restore(now, evictions, recreations);
     }
@@ -147,8 +147,8 @@ impl Planner {
         signal: Signal,
     ) {
         // What is due is not asked for: the fast path is at it.
-        self.pressure.update(now, dip.observations);
-        self.note_eviction(now, Cause::Pressure(signal));
+        self.update_pressure(now, dip.observations);
+        self.note_eviction(now, signal);
         self.pending.remember_told(now, dip, &self.settings, uid);
         let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) else {
             return;

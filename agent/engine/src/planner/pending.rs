@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::{EvictionDecision, Pod, Resource, Settings, Signal, Snapshot, pace::Pending};
+use crate::{
+    EvictionDecision, Pod, Resource, Settings, Signal, Snapshot, Threshold, pace::Pending,
+};
 
 const SECOND: i64 = 1_000_000_000;
 /// How long a victim may take beyond its grace period until it no longer counts as on its way: it does not block the
@@ -10,7 +12,7 @@ const SECOND: i64 = 1_000_000_000;
 const DEADLINE_NANOS: i64 = 10 * SECOND;
 /// The same for its files, which outlive it: they are removed when the pod's object is (the kubelet waits as long,
 /// `podCleanupTimeout`).
-pub(super) const FILES_DEADLINE_NANOS: i64 = 30 * SECOND;
+const FILES_DEADLINE_NANOS: i64 = 30 * SECOND;
 
 /// Victims by UID.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +22,8 @@ pub(super) struct PendingVictims(HashMap<String, Victim>);
 struct Victim {
     /// When its time to end is over.
     end: i64,
+    /// It was asked to end (soft), and has its grace period. A hard threshold does not wait for it.
+    is_asked: bool,
     /// That it is stuck was said.
     is_stuck: bool,
     /// It is no longer among the pods. Should one of its UID be there again, it is another one.
@@ -54,6 +58,7 @@ impl PendingVictims {
             let grace = pod.map_or(0, |pod| eviction.grace_to_ask(pod));
             let grace = grace.saturating_mul(SECOND);
             let victim = Victim {
+                is_asked: eviction.is_soft,
                 expected: expected(node, settings, &eviction.uid),
                 ..Victim::new(now.saturating_add(grace))
             };
@@ -69,7 +74,8 @@ impl PendingVictims {
         settings: &Settings,
         uid: &str,
     ) {
-        if self.0.get(uid).is_some_and(|victim| !victim.is_dead) {
+        let known = self.0.get(uid);
+        if known.is_some_and(|victim| !victim.is_dead && !victim.is_asked) {
             return;
         }
         let victim = Victim {
@@ -146,18 +152,28 @@ impl PendingVictims {
         self.0.get(&pod.uid).is_some_and(|victim| !victim.is_dead)
     }
 
-    /// How much of what a signal watches is on its way back, and by when.
+    /// Whether a pod was only asked to end.
+    pub(super) fn is_asked(&self, pod: &Pod) -> bool {
+        let victim = self.0.get(&pod.uid);
+        victim.is_some_and(|victim| victim.is_asked && !victim.is_dead)
+    }
+
+    /// How much of what a threshold watches is on its way back, and by when.
     pub(super) fn pending(
         &self,
         now: i64,
         node: Snapshot<'_>,
         settings: &Settings,
-        signal: Signal,
+        threshold: &Threshold,
     ) -> Pending {
         let mut pending = Pending::default();
+        let signal = threshold.signal;
         let resource = signal.resource();
-        let on_their_way = self.0.iter();
-        let on_their_way = on_their_way.filter(|(_, victim)| now < victim.deadline(resource));
+        let counts = |victim: &Victim| {
+            let waits = !threshold.is_hard() || !victim.is_asked || victim.is_dead;
+            waits && now < victim.deadline(resource)
+        };
+        let on_their_way = self.0.iter().filter(|(_, victim)| counts(victim));
         for (uid, victim) in on_their_way {
             let pod = node.pods.iter().find(|pod| pod.uid == *uid);
             // It may have died since the round began. What has ended of one that still dies is no longer counted as its own.
@@ -181,6 +197,7 @@ impl Victim {
     fn new(end: i64) -> Self {
         Self {
             end,
+            is_asked: false,
             is_stuck: false,
             is_dead: false,
             is_untold: false,

@@ -25,7 +25,7 @@ struct Tracked {
     threshold: Threshold,
     /// Since when it has been met without a break.
     since: Option<i64>,
-    /// Whether its grace period was over the last time, so that now its minimum reclaim counts.
+    /// Whether its grace period was over the last time: its minimum reclaim may count then.
     was_due: bool,
     /// Its signal was observed since it came into force.
     was_seen: bool,
@@ -73,15 +73,21 @@ impl Pressure {
     }
 
     /// Takes in new observations and returns the thresholds that call for action, the most important first: met for
-    /// as long as their grace period, and by a measurement that is newer than the last one.
+    /// as long as their grace period, and by a measurement that is newer than the last one. `resolves` says whether the minimum reclaim
+    /// of a signal counts.
     ///
     /// The kubelet puts memory first and leaves the rest to the order of a Go map. Here hard thresholds come before
     /// soft ones, and then they go by name.
-    pub fn update(&mut self, now: i64, observations: &Observations) -> Vec<Threshold> {
+    pub fn update(
+        &mut self,
+        now: i64,
+        observations: &Observations,
+        resolves: impl Fn(Signal) -> bool,
+    ) -> Vec<Threshold> {
         let mut due: Vec<Threshold> = Vec::new();
         for tracked in &mut self.thresholds {
-            let is_met = tracked.threshold.is_met(observations, false)
-                || (tracked.was_due && tracked.threshold.is_met(observations, true));
+            let counts = tracked.was_due && resolves(tracked.threshold.signal);
+            let is_met = tracked.threshold.is_met(observations, counts);
             tracked.since = is_met.then(|| tracked.since.unwrap_or(now));
             let is_seen = observations.get(tracked.threshold.signal).is_some();
             if is_seen && !std::mem::replace(&mut tracked.was_seen, true) && is_met {
@@ -144,10 +150,14 @@ impl Pressure {
         own.map(|threshold| threshold.amount(capacity)).max()
     }
 
-    /// The thresholds that are met when their minimum reclaim counts too, whatever their history.
-    pub fn unresolved(&self, observations: &Observations) -> impl Iterator<Item = &Threshold> {
+    /// The thresholds that are met, whatever their history; their minimum reclaim counts as `resolves` says of their signals.
+    pub fn unresolved(
+        &self,
+        observations: &Observations,
+        resolves: impl Fn(Signal) -> bool,
+    ) -> impl Iterator<Item = &Threshold> {
         let thresholds = self.thresholds.iter().map(|tracked| &tracked.threshold);
-        thresholds.filter(|threshold| threshold.is_met(observations, true))
+        thresholds.filter(move |t| t.is_met(observations, resolves(t.signal)))
     }
 }
 

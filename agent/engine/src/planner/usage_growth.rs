@@ -2,41 +2,76 @@
 
 use std::collections::HashMap;
 
-use crate::{Signal, growth::scaled, pace::MONITORING_INTERVAL_NS};
+use crate::{Resource, Signal, growers::STEADY_NS, growth::scaled, pace::MONITORING_INTERVAL_NS};
 
-/// What each pod used when a shortage was first looked at, in the signal's unit.
+/// What each pod used at two moments, in the signal's unit. Times are nanoseconds of one clock.
 #[derive(Clone, Debug, Default)]
 pub struct UsageGrowth {
-    begins: HashMap<(Signal, String), Begin>,
+    pods: [HashMap<String, Seen>; Signal::ALL.len()],
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Begin {
-    time: u64,
-    usage: u64,
-    latest: u64,
+struct Seen {
+    begin: Use,
+    latest: Use,
+    /// The last look.
+    noted: u64,
+}
+
+/// What a pod used.
+#[derive(Clone, Copy, Debug)]
+pub struct Use {
+    /// When.
+    pub time: u64,
+    /// So much.
+    pub usage: u64,
 }
 
 impl UsageGrowth {
-    /// A pod uses so much now (nanoseconds of one clock). Answers with what it grows by per second; 0 where that is not known.
-    pub fn note(&mut self, signal: Signal, uid: &str, now: u64, usage: u64) -> u64 {
-        let new = Begin {
-            time: now,
-            usage,
-            latest: now,
+    /// A look finds that a pod uses so much, or has used it a while ago.
+    pub fn note(&mut self, signal: Signal, uid: &str, now: u64, used: Use) {
+        let pods = &mut self.pods[signal as usize];
+        let Some(seen) = pods.get_mut(uid) else {
+            let new = Seen {
+                begin: used,
+                latest: used,
+                noted: now,
+            };
+            pods.insert(uid.to_owned(), new);
+            return;
         };
-        let begin = self.begins.entry((signal, uid.to_owned())).or_insert(new);
-        // An earlier shortage, or a growth of long ago.
-        if now.saturating_sub(begin.latest) > MONITORING_INTERVAL_NS || usage < begin.usage {
-            *begin = new;
+        seen.noted = now;
+        if used.time <= seen.latest.time {
+            return;
         }
-        begin.latest = now;
-        scaled(usage - begin.usage, now.saturating_sub(begin.time))
+        if seen.latest.time - seen.begin.time >= STEADY_NS {
+            seen.begin = seen.latest;
+        }
+        seen.latest = used;
     }
 
-    /// Forgets what was not asked for in a monitoring interval.
+    /// What a pod grows by per second; 0 where that is not known.
+    pub fn of(&self, signal: Signal, uid: &str) -> u64 {
+        self.pods[signal as usize].get(uid).map_or(0, |seen| {
+            let grown = seen.latest.usage.saturating_sub(seen.begin.usage);
+            scaled(grown, seen.latest.time - seen.begin.time)
+        })
+    }
+
+    /// A pod was evicted for a resource. The growth of the signal is seen anew, and so is that of the pods; walks of files are too rare for
+    /// that.
+    pub fn begin_anew(&mut self, resource: Resource) {
+        for (signal, pods) in Signal::ALL.into_iter().zip(&mut self.pods) {
+            if signal.resource() == resource && resource != Resource::EphemeralStorage {
+                pods.clear();
+            }
+        }
+    }
+
+    /// Forgets what was not noted in a monitoring interval.
     pub fn forget_old(&mut self, now: u64) {
-        self.begins
-            .retain(|_, begin| now.saturating_sub(begin.latest) <= MONITORING_INTERVAL_NS);
+        for pods in &mut self.pods {
+            pods.retain(|_, seen| now.saturating_sub(seen.noted) <= MONITORING_INTERVAL_NS);
+        }
     }
 }

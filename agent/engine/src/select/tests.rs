@@ -24,10 +24,13 @@ fn candidate(priority: i32, request: u64, usage: u64) -> Candidate {
     }
 }
 
-fn choose(candidates: &mut [Candidate], rules: Rules, demand: ReleaseTarget) -> Vec<usize> {
-    let mut victims = [0; 64];
-    let selection = select(candidates, rules, demand, |_| None, &mut victims);
-    victims[..selection.count].to_vec()
+fn first(candidates: &mut [Candidate], rules: Rules) -> Option<usize> {
+    select(candidates, rules, Among::Using, |_| None)
+}
+
+/// All that are chosen, one after the other.
+fn order(candidates: &mut [Candidate], rules: Rules) -> Vec<usize> {
+    std::iter::from_fn(|| first(candidates, rules)).collect()
 }
 
 #[test]
@@ -39,9 +42,7 @@ fn above_request_goes_first_then_priority_then_excess() {
         candidate(5, 100, 150),
         candidate(5, 100, 300),
     ];
-    let all = ReleaseTarget::Amount(u64::MAX);
-    assert_eq!(choose(&mut pods.clone(), RULES, all), [3, 2, 1, 0]);
-    assert_eq!(choose(&mut pods.clone(), RULES, ReleaseTarget::First), [3]);
+    assert_eq!(order(&mut pods.clone(), RULES), [3, 2, 1, 0]);
 }
 
 #[test]
@@ -60,39 +61,9 @@ fn a_pod_of_unknown_priority_goes_after_all_others() {
     ] {
         let rules = Rules { strategy, ..RULES };
         let mut pods = pods;
-        let all = ReleaseTarget::Amount(u64::MAX);
-        // With one call for each, as long as something is missing: Guaranteed pods are another call's.
-        let mut order = Vec::new();
-        while let chosen = choose(&mut pods, rules, all)
-            && !chosen.is_empty()
-        {
-            order.extend(chosen);
-        }
+        let order = order(&mut pods, rules);
         assert_eq!(order.len(), 3, "{strategy:?}");
         assert_eq!(order.last(), Some(&0), "{strategy:?}: {order:?}");
-    }
-}
-
-#[test]
-fn the_smallest_number_of_victims_covers_the_demand() {
-    // R43
-    let pods = [
-        candidate(0, 0, 100),
-        candidate(0, 0, 300),
-        candidate(0, 0, 200),
-    ];
-    for (amount, expected) in [
-        (1, vec![1]),
-        (300, vec![1]),
-        (301, vec![1, 2]),
-        (501, vec![1, 2, 0]),
-        (999, vec![1, 2, 0]),
-    ] {
-        assert_eq!(
-            choose(&mut pods.clone(), RULES, ReleaseTarget::Amount(amount)),
-            expected,
-            "{amount}"
-        );
     }
 }
 
@@ -109,35 +80,18 @@ fn only_pods_that_may_be_first_are_read() {
     }
     let mut read = Vec::new();
     let exact = [300, 450, 390];
-    let mut victims = [0; 1];
-    let selection = select(
-        &mut pods,
-        RULES,
-        ReleaseTarget::First,
-        |i| {
-            read.push(i);
-            Some(exact[i])
-        },
-        &mut victims,
-    );
-    assert_eq!(
-        (selection, victims, read),
-        (
-            Selection {
-                count: 1,
-                amount: 450
-            },
-            [1],
-            vec![0, 1]
-        )
-    );
+    let chosen = select(&mut pods, RULES, Among::All, |i| {
+        read.push(i);
+        Some(exact[i])
+    });
+    assert_eq!((chosen, read), (Some(1), vec![0, 1]));
 }
 
 #[test]
 fn a_pod_that_is_gone_is_passed_over() {
     let mut pods = [candidate(0, 0, 1_000), candidate(0, 0, 500)];
     pods[0].is_exact = false;
-    assert_eq!(choose(&mut pods, RULES, ReleaseTarget::First), [1]);
+    assert_eq!(first(&mut pods, RULES), Some(1));
     assert_eq!(pods[0].state, CandidateState::NotFound);
 }
 
@@ -151,14 +105,14 @@ fn guaranteed_pods_are_spared_while_others_are_left() {
         ..RULES
     };
     let pods = [guaranteed, candidate(0, 0, 10)];
-    let all = ReleaseTarget::Amount(u64::MAX);
-    assert_eq!(choose(&mut pods.clone(), rules, all), [1]);
-    assert_eq!(choose(&mut [guaranteed], rules, all), [0]);
+    assert_eq!(first(&mut pods.clone(), rules), Some(1));
+    assert_eq!(first(&mut [guaranteed], rules), Some(0));
     let over = Rules {
         system_over_reserved: true,
         ..rules
     };
-    assert_eq!(choose(&mut pods.clone(), over, all), [1, 0]);
+    assert_eq!(first(&mut pods[..1].to_vec(), over), Some(0));
+    assert_eq!(order(&mut pods.clone(), over), [1, 0]);
 }
 
 fn any_candidate() -> impl Strategy<Value = (Candidate, u64)> {
@@ -212,7 +166,7 @@ proptest! {
         strategy in prop::sample::select(&[RankingStrategy::Kubelet, RankingStrategy::Qos, RankingStrategy::Usage][..]),
         resource in prop::sample::select(&[Resource::Memory, Resource::EphemeralStorage, Resource::Inodes, Resource::Pids][..]),
         system_over_reserved in any::<bool>(),
-        demand in prop_oneof![Just(ReleaseTarget::First), (0..100u64).prop_map(ReleaseTarget::Amount)],
+        among in prop::sample::select(&[Among::All, Among::Using][..]),
     ) {
         let rules = Rules { strategy, resource, system_over_reserved };
         let (mut candidates, exact): (Vec<Candidate>, Vec<u64>) = pods.into_iter().unzip();
@@ -220,7 +174,7 @@ proptest! {
         let mut order: Vec<usize> = (0..exact.len()).collect();
         order.sort_by_key(|i| RankKey::new(strategy, resource, candidates[*i].inputs, Some(exact[*i])));
         order.retain(|i| candidates[*i].state == CandidateState::Eligible);
-        if matches!(demand, ReleaseTarget::Amount(_)) {
+        if among == Among::Using {
             order.retain(|i| exact[*i] > 0);
         }
         // Pods of unknown priority go after Guaranteed ones that are known, so that they wait with them.
@@ -231,22 +185,11 @@ proptest! {
         if strategy == RankingStrategy::Qos && !system_over_reserved && !order.iter().all(waits) {
             order.retain(|i| !waits(i));
         }
-        let wanted = match demand {
-            ReleaseTarget::First => 1,
-            ReleaseTarget::Amount(amount) => {
-                let mut sum = 0;
-                let enough = order.iter().position(|i| { sum += exact[*i]; sum >= amount });
-                enough.map_or(order.len(), |last| last + 1)
-            }
-        };
-        order.truncate(wanted);
-
         let before = candidates.clone();
-        let mut victims = [0; 128];
-        let selection = select(&mut candidates, rules, demand, |i| Some(exact[i]), &mut victims);
-        prop_assert_eq!(&victims[..selection.count], &order[..]);
+        let chosen = select(&mut candidates, rules, among, |i| Some(exact[i]));
+        prop_assert_eq!(chosen, order.first().copied());
         for (position, candidate) in candidates.iter().enumerate() {
-            let expected = if order.contains(&position) { CandidateState::Terminating } else { before[position].state };
+            let expected = if chosen == Some(position) { CandidateState::Terminating } else { before[position].state };
             prop_assert_eq!(candidate.state, expected);
         }
     }
@@ -254,10 +197,9 @@ proptest! {
     #[test]
     fn no_numbers_make_it_panic(
         numbers in prop::collection::vec((any::<i32>(), any::<u64>(), any::<u64>()), 0..20),
-        amount in any::<u64>(),
     ) {
         let mut pods: Vec<Candidate> = numbers.into_iter().map(|(p, r, u)| candidate(p, r, u)).collect();
-        choose(&mut pods, RULES, ReleaseTarget::Amount(amount));
+        order(&mut pods, RULES);
     }
 }
 
@@ -294,7 +236,7 @@ fn next_beside(
     candidates: &mut [Candidate],
     growers: &[(u64, usize)],
     mib_per_second: u64,
-) -> (bool, Vec<usize>) {
+) -> (bool, Option<usize>) {
     next_allowed(candidates, growers, mib_per_second, usize::MAX)
 }
 
@@ -304,7 +246,7 @@ fn next_allowed(
     growers: &[(u64, usize)],
     mib_per_second: u64,
     allowed: usize,
-) -> (bool, Vec<usize>) {
+) -> (bool, Option<usize>) {
     let mut growers: Vec<_> = growers.iter().map(|(mib, at)| (mib << 20, *at)).collect();
     let growth = GrowthToEnd {
         per_second: mib_per_second << 20,
@@ -312,7 +254,7 @@ fn next_allowed(
         allowed,
     };
     let spared = pass_over_in_vain(candidates, RULES, growth, |_, usage| usage);
-    (spared, choose(candidates, RULES, ReleaseTarget::Amount(1)))
+    (spared, first(candidates, RULES))
 }
 
 /// Nothing is left of a rate for the pod that grows once others have used it up.
@@ -320,15 +262,15 @@ fn next_allowed(
 fn an_eviction_rate_is_kept_for_the_pod_that_grows() {
     let next = |allowed| next_allowed(&mut before_a_grower(10, 256), &[(30, 60)], 30, allowed);
     // 300 MiB in ten seconds; sixty pods hold twice as much.
-    assert_eq!(next(usize::MAX), (false, vec![0]));
+    assert_eq!(next(usize::MAX), (false, Some(0)));
     // Nine of them hold 90.
-    assert_eq!(next(10), (true, vec![60]));
-    assert_eq!(next(1), (true, vec![60]));
+    assert_eq!(next(10), (true, Some(60)));
+    assert_eq!(next(1), (true, Some(60)));
     // The largest count.
     let mut candidates = before_a_grower(10, 256);
     candidates[7].usage = 300 << 20;
     let first = next_allowed(&mut candidates, &[(30, 60)], 30, 2);
-    assert_eq!(first, (false, vec![7]));
+    assert_eq!(first, (false, Some(7)));
 }
 
 #[test]
@@ -337,10 +279,10 @@ fn pods_that_cannot_carry_a_growth_do_not_go_in_vain() {
         next_beside(candidates, &[(speed / 2, 60)], speed)
     };
     // 300 MiB are used up in a second.
-    assert_eq!(next(&mut before_a_grower(5, 256), 300), (true, vec![60]));
+    assert_eq!(next(&mut before_a_grower(5, 256), 300), (true, Some(60)));
     // 3,000 MiB last longer than it takes the kubelet to look again.
     let (spared, first) = next(&mut before_a_grower(50, 256), 200);
-    assert_eq!((spared, first), (false, vec![0]));
+    assert_eq!((spared, first), (false, Some(0)));
     // Within its request it goes for no other pod.
     assert!(!next(&mut before_a_grower(5, 512), 300).0);
     let mut protected = before_a_grower(5, 256);
@@ -357,16 +299,16 @@ fn several_pods_may_make_most_of_a_growth() {
     };
     let hogs = [(100, 60), (100, 61), (100, 62)];
     // Of equal growth, in the order of eviction: priority 100 before 200, the one above its request by more first.
-    assert_eq!(next_beside(&mut three(), &hogs, 300), (true, vec![62]));
+    assert_eq!(next_beside(&mut three(), &hogs, 300), (true, Some(62)));
     // A small pod that grows a little is none of them.
     let with_small = [(100, 60), (100, 61), (100, 62), (3, 0)];
     assert_eq!(
         next_beside(&mut three(), &with_small, 303),
-        (true, vec![62])
+        (true, Some(62))
     );
     // Most of it is of no pod that is known.
     let (spared, first) = next_beside(&mut three(), &hogs, 900);
-    assert_eq!((spared, first), (false, vec![0]));
+    assert_eq!((spared, first), (false, Some(0)));
 }
 
 #[test]

@@ -1,12 +1,11 @@
-//! The candidates that come first, found in one pass and kept in order, so that each further victim costs next to
-//! nothing.
+//! The candidates that come first, found in one pass and kept in order.
 
 use super::{Candidate, CandidateState, PassedOver, RankKey, Rules};
 
 /// Where a candidate stands, and its position in the slice, which decides among equals.
 pub(super) type Ranked = (RankKey, usize);
 
-/// How many candidates are kept: more than victims at once are usual.
+/// How many candidates are kept: more than usually have to be read.
 const ROOM: usize = 32;
 
 /// The first candidates by what is known of them.

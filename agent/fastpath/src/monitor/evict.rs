@@ -74,7 +74,7 @@ impl MemoryMonitor {
             judged.seen.bounded = self.bounded_growth(index);
             decision = judged.decide();
         }
-        let Decision::Evict { urgency, .. } = decision else {
+        let Decision::Evict { urgency } = decision else {
             return self.in_flight.dying() == 0;
         };
         if matches!(urgency, Urgency::Paced { .. }) && !self.setup.limiter.allows_paced(now) {

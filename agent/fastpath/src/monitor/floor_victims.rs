@@ -143,7 +143,7 @@ impl MemoryMonitor {
     pub(crate) fn first_in_order(&mut self) -> Option<usize> {
         let rules = self.rules();
         let candidates = self.setup.table.candidates();
-        candidates.choose(rules, ReleaseTarget::First)
+        candidates.choose(rules, Among::All)
     }
 }
 

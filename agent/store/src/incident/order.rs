@@ -1,7 +1,7 @@
 //! Which pod goes first by the order that an incident's file has.
 
 use evictd_engine::{
-    Candidate, CandidateState, QosClass, RankInputs, ReleaseTarget, Rules, Signal,
+    Among, Candidate, CandidateState, QosClass, RankInputs, Rules, Signal,
     model::settings::RankingStrategy, select,
 };
 
@@ -50,10 +50,8 @@ impl Incident {
             // What daemons use is not in the file: that a Guaranteed pod may go is taken from its having gone.
             system_over_reserved: candidates.get(went)?.inputs.qos == QosClass::Guaranteed,
         };
-        let mut first = [usize::MAX];
-        let target = ReleaseTarget::Amount(1);
-        select(&mut candidates, rules, target, |_| None, &mut first);
-        Some(first == [went] && pods.get(went)?.pod == self.victim())
+        let first = select(&mut candidates, rules, Among::Using, |_| None);
+        Some(first == Some(went) && pods.get(went)?.pod == self.victim())
     }
 
     fn victim(&self) -> String {

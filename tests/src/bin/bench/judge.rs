@@ -227,9 +227,8 @@ impl Judge {
             system_over_reserved: false,
         };
         let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
-        let mut victim = [0];
-        let chosen = select(candidates, rules, ReleaseTarget::First, exact, &mut victim);
-        let Some(entry) = entries.get(victim[0]).filter(|_| chosen.count > 0) else {
+        let chosen = select(candidates, rules, Among::All, exact);
+        let Some(entry) = chosen.and_then(|at| entries.get(at)) else {
             return Ok(None);
         };
         let decided = monotonic_ns();

@@ -1,0 +1,447 @@
+//! Scenes of disks, inodes and process ids, look by look.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    PodUsage, ThresholdValue, Usages,
+    model::{
+        quantity::Quantity,
+        settings::{EvictionConfig, RankingStrategy},
+    },
+};
+
+const MIB: u64 = 1 << 20;
+const MS: i64 = 1_000_000;
+const SECOND: i64 = 1000 * MS;
+
+/// A node of many pods, one resource of which is short.
+struct Scene {
+    planner: Planner,
+    signal: Signal,
+    capacity: i64,
+    pods: Vec<Pod>,
+    usages: Usages,
+    /// What comes back, and when.
+    comes: Vec<(i64, i64)>,
+    came: i64,
+    /// When each pod went, its name, and whether that was urgent.
+    gone: Vec<(i64, String, bool)>,
+}
+
+impl Scene {
+    fn new(signal: Signal, threshold: u64, capacity: i64) -> Self {
+        Self::with(signal, capacity, vec![hard(signal, threshold)], false)
+    }
+
+    fn with(signal: Signal, capacity: i64, thresholds: Vec<Threshold>, has_images: bool) -> Self {
+        let settings = Settings {
+            eviction: EvictionConfig {
+                thresholds,
+                max_pod_grace_period_seconds: 600,
+                pressure_transition_period: Duration::from_secs(300),
+                reserved_memory: 0,
+            },
+            // Where one filesystem is all, images are reclaimed for it.
+            layout: Layout {
+                dedicated_image_fs: !has_images,
+                split_image_fs: false,
+            },
+            strategy: RankingStrategy::Kubelet,
+            mode: Mode::Evictd,
+            externally_handled: Vec::new(),
+            static_pods_keep_files: true,
+        };
+        Self {
+            planner: Planner::new(settings),
+            signal,
+            capacity,
+            pods: Vec::new(),
+            usages: Usages::new(),
+            comes: Vec::new(),
+            came: 0,
+            gone: Vec::new(),
+        }
+    }
+
+    fn pod(&mut self, name: &str, tasks: u64) {
+        self.pods.push(Pod {
+            uid: name.into(),
+            name: name.into(),
+            ..Pod::default()
+        });
+        self.tasks(name, tasks);
+    }
+
+    fn tasks(&mut self, name: &str, tasks: u64) {
+        let usage = PodUsage {
+            processes: Some(tasks),
+            ..PodUsage::default()
+        };
+        self.usages.insert(name.into(), usage);
+    }
+
+    /// A pod that has so many bytes of files, as a walk that began then has found.
+    fn pod_of_files(&mut self, name: &str, bytes: u64, walk_began: i64) {
+        self.pod(name, 0);
+        self.walked(name, bytes, walk_began);
+    }
+
+    fn walked(&mut self, name: &str, bytes: u64, began: i64) {
+        let mut container = crate::ContainerUsage::default();
+        container.logs.bytes = Some(bytes);
+        let usage = PodUsage {
+            ephemeral_storage: Some(bytes),
+            walk_began: Some(began.unsigned_abs()),
+            containers: vec![container],
+            ..PodUsage::default()
+        };
+        self.usages.insert(name.into(), usage);
+    }
+
+    /// What has come back of victims by now.
+    fn came(&mut self, now: i64) -> i64 {
+        let (come, later) = self.comes.iter().partition(|(at, _)| *at <= now);
+        self.comes = later;
+        let come: Vec<(i64, i64)> = come;
+        self.came += come.iter().map(|(_, amount)| amount).sum::<i64>();
+        self.came
+    }
+
+    /// A look that finds so much available; what is evicted comes back `after` that.
+    fn look(&mut self, now: i64, available: i64, after: i64) -> Plan {
+        let mut observations = Observations::default();
+        let seen = Observation {
+            available,
+            capacity: self.capacity,
+            time: Some(now),
+        };
+        observations.set(self.signal, seen);
+        let node = Snapshot {
+            observations: &observations,
+            pods: &self.pods,
+            usages: &self.usages,
+        };
+        let plan = self.planner.plan(now, node);
+        for eviction in plan.evictions.iter().filter(|e| !e.is_soft) {
+            let urgency = eviction.timing.as_ref().map(|timing| timing.urgency);
+            let is_urgent = matches!(urgency, Some(Urgency::Urgent { .. }));
+            let pod = self.pods.iter().position(|pod| pod.uid == eviction.uid);
+            let pod = self.pods.remove(pod.unwrap());
+            let layout = self.planner.settings.layout;
+            let used = layout.usage(self.signal, &pod, &self.usages[&pod.uid]);
+            self.comes.push((now + after, i64::try_from(used).unwrap()));
+            self.gone.push((now, pod.name, is_urgent));
+        }
+        plan
+    }
+
+    fn urgent(&self) -> usize {
+        self.gone.iter().filter(|(.., urgent)| *urgent).count()
+    }
+}
+
+fn hard(signal: Signal, amount: u64) -> Threshold {
+    Threshold {
+        signal,
+        value: ThresholdValue::Quantity(Quantity::bytes(amount)),
+        grace_period: Duration::ZERO,
+        min_reclaim: None,
+    }
+}
+
+/// Process ids of forty pods, looked at as the manager does.
+fn process_ids(threshold: u64) -> Scene {
+    let mut scene = Scene::new(Signal::PidAvailable, threshold, 55_601);
+    for number in 0..40 {
+        scene.pod(&format!("x{number:02}"), 60);
+    }
+    scene
+}
+
+/// Process ids are short. A pod has gone at the kubelet's pace, and a daemon has taken what it gave; then a JVM starts its threads.
+// R43
+#[test]
+fn threads_that_start_together_take_no_pods_with_them() {
+    for (threads, most) in [(100, 0), (300, 0), (400, 1), (1000, 1)] {
+        let mut scene = process_ids(2000);
+        scene.pod("jvm", 20);
+        let begin = SECOND;
+        let burst = begin + 13 * SECOND + 7 * MS;
+        for ms in (0..18_000).step_by(20) {
+            let now = begin + ms * MS;
+            let started = ((now - burst) / MS * threads / 15).clamp(0, threads);
+            scene.tasks("jvm", 20 + started.unsigned_abs());
+            let taken = ((ms - 10_000) * 60 / 500).clamp(0, 60);
+            let available = 1990 - taken - started + scene.came(now);
+            scene.look(now, available, 50 * MS);
+        }
+        assert!(scene.urgent() <= most, "{threads}: {:?}", scene.gone);
+    }
+}
+
+/// Tasks come and go, a hundred above the threshold on average.
+// R43
+#[test]
+fn process_ids_that_come_and_go_take_no_pod_at_machine_speed() {
+    let mut state = 7919_u64;
+    // Between -1 and 1, 0 on average.
+    let mut number = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005);
+        state = state.wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as f64 / f64::from(1_u32 << 30) - 1.0
+    };
+    let mut scene = process_ids(2000);
+    let (mut noise, mut next, mut was_short) = (0.0_f64, 0, false);
+    for ms in (0..60_000).step_by(5) {
+        let now = SECOND + ms * MS;
+        // It is about 100, and forgotten within 50 ms.
+        noise += -noise / 10.0 + 76.0 * number();
+        let taken = (ms / 50).min(scene.came(now));
+        let available = 2100 + scene.came - taken - noise as i64;
+        let is_short = available < 2000;
+        if now >= next || is_short && !was_short {
+            scene.look(now, available, 50 * MS);
+            next = now + if is_short { 20 * MS } else { SECOND };
+        }
+        was_short = is_short;
+    }
+    assert_eq!(scene.urgent(), 0, "{:?}", scene.gone);
+}
+
+/// The hook wakes the manager at the crossing, which is over after 5 ms.
+// R43
+#[test]
+fn a_dip_of_a_few_milliseconds_takes_no_pod() {
+    let mut scene = process_ids(2000);
+    for round in 0..100 {
+        let now = (round + 1) * SECOND;
+        for (after, available) in [(0, 1995), (5 * MS, 2100), (SECOND / 2, 2100)] {
+            scene.look(now + after, available, 50 * MS);
+        }
+    }
+    assert!(scene.gone.is_empty(), "{:?}", scene.gone);
+    // Every look for ten seconds finds it short, and so has the kubelet.
+    for look in 0..=600 {
+        scene.look(200 * SECOND + look * 20 * MS, 1995, 50 * MS);
+    }
+    let times: Vec<i64> = scene.gone.iter().map(|(time, ..)| *time).collect();
+    assert_eq!(times, [210_060 * MS]);
+}
+
+/// Twenty thousand a second: within three looks of the first pod.
+// R43
+#[test]
+fn a_fork_bomb_is_ended_at_machine_speed() {
+    let mut scene = process_ids(3000);
+    scene.pod("bomb", 10);
+    scene.pods.last_mut().unwrap().priority = 100;
+    let bomb = |scene: &Scene| scene.gone.iter().any(|(_, name, _)| name == "bomb");
+    for ms in (0..1000).step_by(20) {
+        let now = SECOND + ms * MS;
+        scene.tasks("bomb", 10 + 20 * ms.unsigned_abs());
+        let available = 10_000 - 20 * ms + scene.came(now);
+        assert!(available > 0, "{:?}", scene.gone);
+        scene.look(now, available, 50 * MS);
+        if bomb(&scene) {
+            break;
+        }
+    }
+    assert_eq!(scene.gone.len(), 2, "{:?}", scene.gone);
+    assert!(bomb(&scene) && scene.urgent() == 2);
+}
+
+/// containerd unpacks an image, or a pod fills a volume of the host: no pod that is known has it.
+// R43
+#[test]
+fn files_that_no_pod_has_take_one_pod_in_ten_seconds() {
+    for (rate, each, count) in [(200, 200, 40), (400, 400, 40), (150, 50, 8)] {
+        let mut scene = Scene::new(Signal::NodeFsAvailable, 5 << 30, 50 << 30);
+        for number in 0..count {
+            scene.pod_of_files(&format!("x{number:02}"), each * MIB, 0);
+        }
+        let (mut free, mut came) = (6_i64 << 30, 0);
+        for quarter in 0..240 {
+            let now = SECOND + quarter * SECOND / 4;
+            free += scene.came(now) - came;
+            came = scene.came;
+            free = (free - rate * MIB as i64 / 4).max(0);
+            // A walk each two seconds.
+            for (name, usage) in &mut scene.usages {
+                assert!(name.starts_with('x'));
+                usage.walk_began = Some((now - now % (2 * SECOND)).unsigned_abs());
+            }
+            scene.look(now, free, 5 * SECOND);
+        }
+        let times = scene.gone.iter().map(|(time, ..)| *time);
+        let times: Vec<i64> = times.collect();
+        let apart = times
+            .windows(2)
+            .all(|pair| pair[1] - pair[0] >= 10 * SECOND);
+        assert!(apart && times.len() <= 6, "{:?}", scene.gone);
+    }
+}
+
+/// A pod of a high priority writes 500 MiB a second: by its second walk it is known.
+// R43
+#[test]
+fn a_writer_that_walks_have_found_goes_at_machine_speed() {
+    let mut scene = Scene::new(Signal::NodeFsAvailable, 5 << 30, 50 << 30);
+    for number in 0..40 {
+        scene.pod_of_files(&format!("x{number:02}"), 20 * MIB, 0);
+    }
+    scene.pod_of_files("writer", 0, 0);
+    scene.pods.last_mut().unwrap().priority = 100;
+    let is_ended = |scene: &Scene| scene.gone.iter().any(|(_, name, _)| name == "writer");
+    let mut quarters = 0..60;
+    while let Some(quarter) = quarters.next()
+        && !is_ended(&scene)
+    {
+        let now = SECOND + quarter * SECOND / 4;
+        let written = quarter * 125 * MIB as i64;
+        if quarter % 8 == 0 {
+            scene.walked("writer", written.unsigned_abs(), now);
+        }
+        let free = (5_500 << 20) - written + scene.came(now);
+        scene.look(now, free.max(0), 5 * SECOND);
+    }
+    assert!(is_ended(&scene), "{:?}", scene.gone);
+    assert!(scene.gone.len() <= 3, "{:?}", scene.gone);
+}
+
+/// Below the threshold for three seconds, then above it and below the minimum reclaim.
+// R11
+#[test]
+fn a_short_dip_does_not_press_until_the_minimum_reclaim_is_there() {
+    const GIB: i64 = 1 << 30;
+    let signal = Signal::NodeFsAvailable;
+    let threshold = Threshold {
+        min_reclaim: Some(ThresholdValue::Quantity(Quantity::bytes(5 << 30))),
+        ..hard(signal, 10 << 30)
+    };
+    for (dip, ends) in [(3, true), (12, false)] {
+        let mut scene = Scene::with(signal, 100 * GIB, vec![threshold.clone()], true);
+        let (mut reclaims, mut last) = (0, Plan::default());
+        for quarter in 0..4 * 900 {
+            let now = SECOND + quarter * SECOND / 4;
+            let free = match quarter {
+                _ if quarter < 4 * dip => 9 * GIB,
+                _ => 12 * GIB,
+            };
+            last = scene.look(now, free, 5 * SECOND);
+            if quarter >= 4 * dip && !last.node_reclaim.is_empty() {
+                reclaims += 1;
+            }
+        }
+        assert_eq!((reclaims == 0, last.conditions.is_empty()), (ends, ends));
+    }
+}
+
+/// A database has 4 GiB. A batch job was last walked nine seconds ago, and has written more since.
+// R10, R40
+#[test]
+fn bytes_are_those_of_walks_that_began_when_the_disk_was_short() {
+    for (rate, walked_after, expected) in [
+        (150, Some(1000), (1000, "batch")),
+        (1024, Some(1000), (1000, "batch")),
+        // A walk that takes long is not waited for until nothing is left, nor for ever.
+        (1024, None, (7000, "database")),
+        (150, None, (30_000, "database")),
+    ] {
+        let mut scene = Scene::new(Signal::NodeFsAvailable, 10 << 30, 100 << 30);
+        let met = 51 * SECOND;
+        for (name, mib) in [("batch", 200), ("database", 4096), ("web", 100)] {
+            scene.pod_of_files(name, mib * MIB, met - 9 * SECOND);
+        }
+        for quarter in -36..160 {
+            let ms = quarter * 250;
+            let now = met + ms * MS;
+            if walked_after.is_some_and(|after| ms >= after) {
+                for (name, mib) in [("batch", 8000), ("database", 4096), ("web", 100)] {
+                    scene.walked(name, mib * MIB, now);
+                }
+            }
+            let free = (10_i64 << 30) - 1 - rate * ms * MIB as i64 / 1000;
+            scene.look(now, free.max(0), 60 * SECOND);
+            if !scene.gone.is_empty() {
+                break;
+            }
+        }
+        let (at, name, _) = &scene.gone[0];
+        let after = (at - met) / MS;
+        assert_eq!(name, expected.1, "{rate} {after}");
+        assert!((after - expected.0).abs() <= 250, "{rate} {after}");
+    }
+}
+
+/// It writes on through SIGTERM, and has ten minutes to end.
+// R5, R43
+#[test]
+fn a_pod_that_was_only_asked_is_the_first_that_goes_at_the_hard_threshold() {
+    const GIB: i64 = 1 << 30;
+    let signal = Signal::NodeFsAvailable;
+    let soft = Threshold {
+        grace_period: Duration::from_secs(120),
+        ..hard(signal, 30 << 30)
+    };
+    let thresholds = vec![hard(signal, 20 << 30), soft];
+    let mut scene = Scene::with(signal, 200 * GIB, thresholds, false);
+    scene.pod_of_files("writer", 0, 0);
+    scene.pods[0].termination_grace_period_seconds = Some(600);
+    for number in 0..10 {
+        scene.pod_of_files(&format!("x{number}"), 400 * MIB, 0);
+    }
+    let mut asked = Vec::new();
+    for quarter in 0..4 * 400 {
+        let now = SECOND + quarter * SECOND / 4;
+        let written = quarter * 50 * MIB as i64 / 4;
+        if scene.gone.is_empty() {
+            scene.walked("writer", (60 * GIB + written).unsigned_abs(), now);
+        }
+        for number in 0..10 {
+            scene.walked(&format!("x{number}"), 400 * MIB, now);
+        }
+        let plan = scene.look(now, 30 * GIB - written, 60 * SECOND);
+        for eviction in plan.evictions.into_iter().filter(|e| e.is_soft) {
+            // SIGTERM was sent.
+            scene.planner.block_soft(true);
+            asked.push(eviction.name);
+        }
+        if !scene.gone.is_empty() {
+            assert!((19 * GIB..20 * GIB).contains(&(30 * GIB - written)));
+            break;
+        }
+    }
+    assert_eq!(asked, ["writer"]);
+    assert_eq!(scene.gone.len(), 1);
+    assert_eq!(scene.gone[0].1, "writer");
+}
+
+/// Another dataset of the pool is written to: what this one has available falls, and with it what it may hold in all.
+// R43
+#[test]
+fn a_growth_in_another_dataset_of_zfs_is_seen() {
+    let mut scene = Scene::new(Signal::NodeFsAvailable, 5 << 30, 50 << 30);
+    scene.pod_of_files("a", 3000 * MIB, 0);
+    for quarter in 0..4 * 12 {
+        let now = SECOND + quarter * SECOND / 4;
+        scene.walked("a", 3000 * MIB, now);
+        let written = quarter * 125 * MIB as i64;
+        scene.capacity = (50 << 30) - written;
+        scene.look(now, (6 << 30) - written, 5 * SECOND);
+    }
+    assert_eq!(scene.urgent(), 1, "{:?}", scene.gone);
+    // A disk that becomes larger has not grown in use.
+    let mut scene = Scene::new(Signal::NodeFsAvailable, 5 << 30, 50 << 30);
+    scene.pod_of_files("a", 3000 * MIB, 0);
+    scene.look(SECOND, 49 << 30, 5 * SECOND);
+    scene.capacity = 500 << 30;
+    for quarter in 4..40 {
+        scene.look(SECOND + quarter * SECOND / 4, 499 << 30, 5 * SECOND);
+    }
+    assert!(scene.planner.paces.iter().all(|pace| !pace.is_met()));
+    assert_eq!(
+        scene.planner.capacities[scene.signal as usize],
+        Some(500 << 30)
+    );
+}
