@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evictd_engine::{CandidateState, ReleaseTarget, permit::LastResort, rank, sampling::Nearness};
+use evictd_engine::{Among, CandidateState, permit::LastResort, rank, sampling::Nearness};
 use evictd_node::{
     pods::table::{PodEntry, PodTable},
     trigger::memory::MAX_VICTIMS,

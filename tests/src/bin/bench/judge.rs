@@ -12,7 +12,7 @@ use std::{
 use clap::{Args, Subcommand};
 use evictd_config::pod_manifest;
 use evictd_engine::{
-    CandidateState, ReleaseTarget, Resource, Rules,
+    Among, CandidateState, Resource, Rules,
     accounting::MemoryThresholds,
     model::settings::{Mode, RankingStrategy},
     select,
