@@ -15,10 +15,11 @@ use crate::{
     wait::{SOON, until},
 };
 
-/// A running `evictd run`; killed and reaped when dropped. A test that fails meanwhile shows its log.
+/// A running `evictd run`, reaped when dropped. A test that fails meanwhile kills it and shows its log.
 pub struct Agent {
     child: Reaped,
     log: Arc<Mutex<String>>,
+    ends_well: bool,
 }
 
 /// Where the `evictd` binary is: in `EVICTD_BIN`, or where those of the tests are.
@@ -79,7 +80,7 @@ pub fn finding(paths: &[(&str, &Path)], topic: &str) -> Value {
 }
 
 impl Agent {
-    /// Starts the daemon and returns when its trigger is armed.
+    /// Starts the daemon and returns when its trigger is armed; it is killed when dropped, unless it has to end well.
     /// The error holds what it said. With `EVICTD_VERBOSE` set, all that it says is shown.
     pub fn start(config: &Path, more: &[&str]) -> io::Result<Self> {
         Self::start_as(config, more, |_| {})
@@ -116,7 +117,11 @@ impl Agent {
         let stderr = child.stderr.take();
         let log = Arc::<Mutex<String>>::default();
         let kept = Arc::clone(&log);
-        let agent = Self { child, log };
+        let agent = Self {
+            child,
+            log,
+            ends_well: false,
+        };
         let (said, wait) = mpsc::channel();
         let verbose = std::env::var_os("EVICTD_VERBOSE").is_some();
         std::thread::spawn(move || {
@@ -150,6 +155,13 @@ impl Agent {
         )))
     }
 
+    /// When it is dropped it is told to end, and the test fails where it does not end well.
+    #[must_use]
+    pub fn ends_well(mut self) -> Self {
+        self.ends_well = true;
+        self
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -175,8 +187,20 @@ impl Agent {
 
     /// SIGTERM, and its exit code.
     pub fn terminate(&mut self) -> io::Result<Option<i32>> {
-        self.ask_to_end()?;
-        Ok(self.child.wait()?.code())
+        self.ends_well = false;
+        if !self.has_ended()? {
+            self.ask_to_end()?;
+        }
+        until(SOON * 2, || !matches!(self.has_ended(), Ok(false)));
+        match self.child.try_wait()? {
+            Some(status) => Ok(status.code()),
+            None => Err(io::Error::other("it goes on where it had to end")),
+        }
+    }
+
+    /// SIGKILL; returns when it is gone.
+    pub fn kill(mut self) {
+        self.ends_well = false;
     }
 
     /// SIGSTOP: it does nothing any more; its programs in the kernel go on.
@@ -194,6 +218,9 @@ impl Drop for Agent {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{}", self.log());
+        } else if self.ends_well {
+            let code = self.terminate().expect("its end");
+            assert_eq!(code, Some(0), "{}", self.log());
         }
     }
 }

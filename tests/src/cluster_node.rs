@@ -95,9 +95,9 @@ impl ClusterNode {
         self.cgroup_of(&uid, qos)
     }
 
-    /// Starts an agent and returns when its trigger is armed.
+    /// Starts an agent and returns when its trigger is armed; it ends well when dropped.
     pub fn start(&self) -> io::Result<Agent> {
-        Agent::start(&self.write()?, &[])
+        Agent::start(&self.write()?, &[]).map(Agent::ends_well)
     }
 
     /// Writes the configuration and returns its path.

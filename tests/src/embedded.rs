@@ -103,10 +103,11 @@ impl Files {
         until_its_end(child)
     }
 
-    /// Starts the agent and returns when it watches.
+    /// Starts the agent and returns when it watches; it ends well when dropped.
     pub fn start(&self, more: &[&str]) -> Agent {
         let config = self.write().expect("a configuration");
-        Agent::start(&config, more).expect("an agent")
+        let agent = Agent::start(&config, more).expect("an agent");
+        agent.ends_well()
     }
 
     pub fn records(&self) -> Vec<Record> {

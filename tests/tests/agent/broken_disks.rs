@@ -10,13 +10,12 @@ const TOO_MUCH: [&str; 2] = ["--mib", "210"];
 
 /// The agent starts with these files, says so in its log, and evicts the hog.
 fn evicts(files: &Files, hog: &Path, said: &str) {
-    let mut agent = files.start(&[]);
+    let agent = files.start(&[]);
     assert!(agent.log().contains(said));
     Hog::until_killed(hog, &TOO_MUCH);
     let refused = files.refused();
     let refusal = String::from_utf8_lossy(&refused.stderr);
     assert!(refusal.contains("another evictd runs on it"), "{refusal}");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// With a directory that an agent of the version before has used, and with one that none has.
@@ -58,14 +57,14 @@ fn a_disk_whose_superblock_cannot_be_told_is_watched() {
         let (kind, hidden) = (Some("tmpfs"), disk.path());
         mount(kind, &hidden, kind, MsFlags::empty(), NONE).unwrap();
         files.config["filesystems"] = json!({ "nodefs": merged });
-        let mut agent = files.start(&[]);
+        let agent = files.start(&[]);
         for signal in ["nodefs.available", "nodefs.inodesFree"] {
             let series = format!("evictd_signal_available{{signal=\"{signal}\"}}");
             assert!(until(SOON, || value(&address, &series).is_some()));
         }
         let log = agent.log();
         assert!(log.contains("its superblock cannot be told"), "{log}");
-        assert_eq!(agent.terminate().unwrap(), Some(0));
+        drop(agent);
         umount2(&hidden, MntFlags::MNT_DETACH).unwrap();
     });
 }
@@ -83,7 +82,7 @@ fn filesystems_that_cannot_be_told_stop_no_agent() {
 
     // A disk that comes later is watched from then on.
     let address = listen(&mut files.config, "metricsAddress");
-    let mut agent = files.start(&[]);
+    let agent = files.start(&[]);
     let is_shown = |signal: &str| {
         let series = format!("evictd_signal_available{{signal=\"{signal}\"}}");
         value(&address, &series).is_some()
@@ -97,5 +96,4 @@ fn filesystems_that_cannot_be_told_stop_no_agent() {
     }
     // What an agent says reaches the test a moment later.
     assert!(agent.says("disks are watched now"));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }

@@ -111,7 +111,7 @@ fn a_pod_that_takes_the_process_ids_is_evicted() {
     two.threshold("pid.available", json!(threshold.to_string()));
     let [mut calm, mut greedy] = two.forkers();
     calm.order("hold 20").unwrap();
-    let mut agent = two.files.start(&[]);
+    let agent = two.files.start(&[]);
     // It dies over this order.
     let _ = greedy.order("hold 3000");
     let eviction = two.greedy_goes("pid.available");
@@ -122,7 +122,7 @@ fn a_pod_that_takes_the_process_ids_is_evicted() {
     let pace = eviction.pace.as_ref().expect("why at that moment");
     assert_eq!(pace.expected, eviction.working_set);
     assert!(is_alive(&mut calm));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
     // Its file has what that was decided from, by the rule of what does not come back by itself.
     let judged = two.files.judged();
     let [judged] = &judged[..] else {
@@ -147,7 +147,7 @@ fn a_pod_that_takes_the_inodes_is_evicted() {
     let [mut calm, mut greedy] = two.forkers();
     let make = |pod, files: u32| format!("make {} {files}", two.dir(pod).display());
     calm.order(&make("calm", 100)).unwrap();
-    let mut agent = two.files.start(&[]);
+    let _agent = two.files.start(&[]);
     let _ = greedy.order(&make("greedy", 4000));
     let eviction = two.greedy_goes("nodefs.inodesFree");
     assert!(eviction.available < 1024, "{eviction:?}");
@@ -155,7 +155,6 @@ fn a_pod_that_takes_the_inodes_is_evicted() {
     assert!(is_emptied(&two.dir("greedy")));
     assert!(is_alive(&mut calm));
     assert_eq!(fs::read_dir(two.dir("calm")).unwrap().count(), 100);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// A threshold on anything that is met as it comes into force is told beforehand, and then once everywhere.
@@ -229,7 +228,7 @@ fn a_victim_of_the_control_loop_that_does_not_die_is_stuck() {
     };
     assert!(until(SOON, || stuck() > 0));
     // The next agent knows.
-    drop(agent);
+    agent.kill();
     let _agent = two.files.start(&[]);
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((eviction.name.as_str(), stuck()), ("greedy", 1));
@@ -250,7 +249,7 @@ fn a_victim_of_an_earlier_agent_that_has_died_is_not_stuck() {
     two.write("greedy", "data", 12);
     let agent = two.files.start(&[]);
     let uid = two.evicted().uid;
-    drop(agent);
+    agent.kill();
     let _agent = two.files.start(&[]);
     drop(undying);
     assert!(until(SOON, || !is_alive(&mut greedy)));
@@ -292,9 +291,9 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
     calm.order("hold 20").unwrap();
     let mut forks = Forker::start_unreaped(&bomb).unwrap();
     // Where the pids controller charges it: these processes are older than the agent, whose hook has not seen them start.
-    let charged = PidsBeside::of(&scope, &bomb).unwrap();
+    let _charged = PidsBeside::of(&scope, &bomb).unwrap();
     forks.order("hold 2000").unwrap();
-    let mut agent = files.start(&[]);
+    let agent = files.start(&[]);
     Hog::until_killed(&bomb, &["--mib", "2000", "--rate", "400"]);
     let killed = Instant::now();
     let held = calm.order("hold 2000");
@@ -319,8 +318,6 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
     drop(forks);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(files.evicted(), ["bomb"]);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
-    drop(charged);
 }
 
 /// It has gone for memory, does not die, and is above its own limit on local storage.
@@ -352,7 +349,7 @@ fn a_pod_that_fills_the_disk_is_evicted() {
     let [mut calm, mut greedy] = two.forkers();
     two.write("calm", "data", 4);
     two.write("greedy", "data", 40);
-    let mut agent = two.files.start(&[]);
+    let _agent = two.files.start(&[]);
     // Long enough for the first walk; without one it is not known whose bytes they are.
     std::thread::sleep(Duration::from_secs(2));
     assert!(two.files.records().is_empty());
@@ -360,7 +357,6 @@ fn a_pod_that_fills_the_disk_is_evicted() {
     two.greedy_goes("nodefs.available");
     assert!(is_emptied(&two.dir("greedy")));
     assert!(!is_alive(&mut greedy) && is_alive(&mut calm));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// No pod was walked when the agent starts: the first that is walked is not the one that fills the disk.
@@ -380,13 +376,12 @@ fn a_disk_that_is_short_at_the_start_takes_the_pod_that_fills_it() {
     let left = Filesystem::open(&two.dir("calm")).unwrap().read().unwrap();
     // Less than half of the threshold is left: no reclaim is waited for.
     two.threshold("nodefs.available", json!((3 * left.available).to_string()));
-    let mut agent = two.files.start(&[]);
+    let _agent = two.files.start(&[]);
     assert!(until(SOON, || !two.files.evicted().is_empty()));
     // Whatever else there might be to come.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(two.files.evicted(), ["greedy"]);
     assert!(!is_alive(&mut greedy) && is_alive(&mut calm));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// A pod above its own limit goes without any pressure on the node (`localStorageEviction`).
@@ -398,7 +393,7 @@ fn a_pod_above_its_size_limit_is_evicted() {
     let [mut calm, _greedy] = two.forkers();
     two.write("calm", "data", 4);
     two.write("greedy", "data", 12);
-    let mut agent = two.files.start(&[]);
+    let _agent = two.files.start(&[]);
     let eviction = two.evicted();
     assert_eq!(eviction.name, "greedy");
     assert_eq!(
@@ -411,7 +406,6 @@ fn a_pod_above_its_size_limit_is_evicted() {
     let mut again = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
     std::thread::sleep(Duration::from_secs(5));
     assert!(is_alive(&mut again));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R12: static pods are judged alike here and on the fast path, each mode in its own way.
@@ -446,14 +440,13 @@ fn a_static_pod_above_its_own_limit_goes_by_its_priority() {
         let mut of_static = start("static");
         // Where the static pod may go both do: the other one has no process, which is no eviction.
         let _of_other = (expected == "other").then(|| start("other"));
-        let mut agent = files.start(&[]);
+        let _agent = files.start(&[]);
         let records = files.wait_for(1);
         let [Record::Evicted(eviction)] = &records[..] else {
             panic!("{mode} {priority}: {records:?}");
         };
         assert_eq!(eviction.name, expected, "{mode} {priority}");
         assert_eq!(is_alive(&mut of_static), expected == "other");
-        assert_eq!(agent.terminate().unwrap(), Some(0));
     }
 }
 
@@ -466,7 +459,7 @@ fn a_soft_threshold_asks_and_waits() {
     two.files.config["evictionMaxPodGracePeriod"] = json!(5);
     let address = listen(&mut two.files.config, "metricsAddress");
     let mut calm = Hog::start(&two.cgroup("calm"), &["--mib", "20"]).unwrap();
-    let mut agent = two.files.start(&[]);
+    let _agent = two.files.start(&[]);
     let mut greedy = Hog::start(&two.cgroup("greedy"), &["--mib", "110"]).unwrap();
     let records = two.files.wait_for(1);
     let [Record::Asked(asked)] = &records[..] else {
@@ -482,7 +475,6 @@ fn a_soft_threshold_asks_and_waits() {
     assert_eq!(two.files.records().len(), 1);
     // It counts as evicted when it has ended.
     assert!(until(SOON, || counted(&address, false) == Some(1)));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Evictions for memory that a running agent shows.
@@ -498,7 +490,7 @@ fn a_soft_threshold_of_shadow_mode_is_counted() {
     let mut two = Two::new("softshadow", None, None);
     two.files.soft("160Mi");
     let address = listen(&mut two.files.config, "metricsAddress");
-    let mut agent = two.files.start(&["--shadow"]);
+    let _agent = two.files.start(&["--shadow"]);
     let mut greedy = Hog::start(&two.cgroup("greedy"), &["--mib", "110"]).unwrap();
     assert!(until(SOON, || counted(&address, true) == Some(1)));
     assert_eq!(counted(&address, false), Some(0));
@@ -506,7 +498,6 @@ fn a_soft_threshold_of_shadow_mode_is_counted() {
     let asked = |r: &&Record| matches!(r, Record::Asked(asked) if asked.shadow);
     assert_eq!(records.iter().filter(asked).count(), 1, "{records:?}");
     assert!(greedy.is_alive());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// A negative maximum leaves the time to the pod, which says nothing here.
@@ -516,7 +507,7 @@ fn a_negative_maximum_leaves_the_grace_period_to_the_pod() {
     let mut two = Two::new("softown", None, None);
     two.files.soft("160Mi");
     two.files.config["evictionMaxPodGracePeriod"] = json!(-1);
-    let mut agent = two.files.start(&[]);
+    let _agent = two.files.start(&[]);
     let mut greedy = Hog::start(&two.cgroup("greedy"), &["--mib", "110"]).unwrap();
     let records = two.files.wait_for(1);
     let [Record::Asked(asked)] = &records[..] else {
@@ -524,7 +515,6 @@ fn a_negative_maximum_leaves_the_grace_period_to_the_pod() {
     };
     assert_eq!(asked.grace_period_seconds, 30);
     assert_eq!(greedy.wait().unwrap(), Some(libc::SIGTERM));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R47
@@ -535,12 +525,11 @@ fn shadow_leaves_files_and_tasks_alone() {
     let mut two = Two::new("shadowfiles", Some(disk), None);
     two.threshold("nodefs.inodesFree", json!("25%"));
     let [_calm, mut greedy] = two.forkers();
-    let mut agent = two.files.start(&["--shadow"]);
+    let _agent = two.files.start(&["--shadow"]);
     let make = format!("make {} 3500", two.dir("greedy").display());
     greedy.order(&make).unwrap();
     let eviction = two.evicted();
     assert!(eviction.shadow && eviction.name == "greedy" && eviction.phase.is_none());
     assert_eq!(fs::read_dir(two.dir("greedy")).unwrap().count(), 3500);
     assert!(is_alive(&mut greedy));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }

@@ -56,8 +56,7 @@ impl Limited {
         limit(&mut limited);
         let agent = limited.start();
         limited.goes("a");
-        // SIGKILL.
-        drop(agent);
+        agent.kill();
         let agent = limited.start();
         limited.stays("b", &agent);
         (limited, agent)
@@ -98,7 +97,7 @@ fn a_rate_of_the_node_survives_sigkill() {
     let (limited, agent) = Limited::restarted("ratenode", |limited| {
         limited.files.config["evictionRates"] = rate;
     });
-    drop(agent);
+    agent.kill();
     let agent = limited.start();
     limited.stays("c", &agent);
 }
@@ -180,7 +179,7 @@ impl Dying {
         let rest = if has_innocent { "30" } else { "60" };
         let other = Hog::start(&system, &["--mib", rest, "--rate", "20"]).unwrap();
         assert!(until(SOON, || !limited.evicted().is_empty()));
-        drop(agent);
+        agent.kill();
         assert_eq!(limited.evicted(), ["a"]);
         Self {
             limited,
@@ -234,7 +233,6 @@ fn who_was_killed_before_the_restart_is_not_evicted_twice() {
     assert!(until(SOON, || limited.reason("a").is_null()));
     limited.goes("a");
     assert_eq!(limited.evicted(), ["a", "a"]);
-    drop(agent);
 }
 
 /// While its memory is due no other pod goes for it, across any number of agents; once it is stuck the next one goes, at the
@@ -246,7 +244,7 @@ fn what_an_earlier_victim_holds_is_due_until_it_is_stuck() {
     let mut dying = Dying::new("due", true);
     let agent = dying.limited.start();
     assert!(until(SOON, || dying.told().1 > 0));
-    drop(agent);
+    agent.kill();
     let _agent = dying.limited.start();
     let innocent = dying.innocent.as_mut().unwrap();
     innocent.killed();

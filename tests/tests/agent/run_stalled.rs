@@ -15,7 +15,7 @@ fn stall(
     let scope = TestCgroup::new(node, 256 * MIB).unwrap();
     let (mut files, [hog_dir, _]) = Files::hog_and_calm(&scope);
     let health = listen(&mut files.config, "healthAddress");
-    let mut agent = files.start(&[]);
+    let agent = files.start(&[]);
     let says = |what: &str| until(TIMEOUT, || get(&health, probe).unwrap().contains(what));
     assert!(is_ready(&health));
     let stalled = Stalled::new(agent.pid(), thread).unwrap();
@@ -31,7 +31,7 @@ fn stall(
     hog.wait().unwrap();
     let evictions = || files.evictions().len();
     assert!(until(TIMEOUT, || evictions() == 1));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
     assert_eq!(evictions(), 1, "once");
 }
 
@@ -69,7 +69,7 @@ fn a_stalled_manager_holds_up_no_end() {
     skip_if!(not_root());
     let scope = TestCgroup::new("stallend", 256 * MIB).unwrap();
     let (files, _) = Files::hog_and_calm(&scope);
-    let mut agent = files.start(&[]);
+    let agent = files.start(&[]);
     let stall = || {
         let _stalled = Stalled::new(agent.pid(), "manager").unwrap();
         // SAFETY: plain integers; the agent was not waited for.
@@ -80,7 +80,6 @@ fn a_stalled_manager_holds_up_no_end() {
     };
     // A traced thread is gone when its tracer is.
     std::thread::scope(|threads| threads.spawn(stall).join().unwrap());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 #[test]
@@ -90,12 +89,11 @@ fn a_stalled_fast_path_is_named() {
     let scope = TestCgroup::new("stallfast", 256 * MIB).unwrap();
     let (mut files, _) = Files::hog_and_calm(&scope);
     let health = listen(&mut files.config, "healthAddress");
-    let mut agent = files.start(&[]);
+    let agent = files.start(&[]);
     let says = |what: &str| until(TIMEOUT, || get(&health, "/healthz").unwrap().contains(what));
     assert!(is_ready(&health));
     let stalled = Stalled::new(agent.pid(), "fastpath").unwrap();
     assert!(says("the fast path has not run for "));
     drop(stalled);
     assert!(says("200 OK"));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }

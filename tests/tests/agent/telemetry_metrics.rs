@@ -52,7 +52,7 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     let scope = TestCgroup::new("metrics", 256 * MIB).unwrap();
     let (mut files, dir) = Files::hog(&scope);
     let address = &listen(&mut files.config, "metricsAddress");
-    let mut agent = files.start(&[]);
+    let _agent = files.start(&[]);
     assert!(ask(address, "GET /healthz").ends_with("\r\n\r\nok\n"));
 
     // What is shown is as of the last round; it answers before the first one.
@@ -100,7 +100,6 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     assert!(text.ends_with("# EOF\n"), "{text}");
     // The dip was over before any other component looked.
     assert_eq!(after[condition], 1.0);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Prometheus' own checker finds no fault with the names, types and texts, of what an eviction adds either.
@@ -111,7 +110,7 @@ fn promtool_finds_no_fault() {
     let scope = TestCgroup::new("promtool", 256 * MIB).unwrap();
     let (mut files, [hog, _]) = Files::hog_and_calm(&scope);
     let address = &listen(&mut files.config, "metricsAddress");
-    let mut agent = files.start(&[]);
+    let _agent = files.start(&[]);
     let mut hog = Hog::start(&hog, &["--mib", "1000"]).unwrap();
     hog.wait().unwrap();
     let text = wait_for(Duration::from_secs(20), || {
@@ -127,7 +126,6 @@ fn promtool_finds_no_fault() {
         .args(["check", "metrics"])
         .stdin(File::open(path).unwrap());
     assert_eq!(run(check).unwrap(), "");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 #[test]
@@ -136,10 +134,9 @@ fn readers_that_ask_for_the_wrong_thing_are_told() {
     let scope = TestCgroup::new("readers", 128 * MIB).unwrap();
     let mut files = Files::new(scope.path(), &json!([]));
     let address = &listen(&mut files.config, "metricsAddress");
-    let mut agent = files.start(&[]);
+    let _agent = files.start(&[]);
     assert!(ask(address, "GET /").starts_with("HTTP/1.1 404"));
     assert!(ask(address, "POST /metrics").starts_with("HTTP/1.1 405"));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Connections that say nothing, to either port, keep neither a probe nor a scrape from its answer.
@@ -150,7 +147,7 @@ fn idle_connections_hold_up_no_probe() {
     let mut files = Files::new(scope.path(), &json!([]));
     let metrics = &listen(&mut files.config, "metricsAddress");
     let health = &listen(&mut files.config, "healthAddress");
-    let mut agent = files.start(&[]);
+    let _agent = files.start(&[]);
     let connect = |address: &String| TcpStream::connect(address).unwrap();
     let mut idle = Vec::new();
     for _ in 0..40 {
@@ -177,7 +174,6 @@ fn idle_connections_hold_up_no_probe() {
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
         }
     }
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// An agent that is stopped does not answer; as soon as it goes on it is judged by what its loops do then.

@@ -102,8 +102,8 @@ fn to_this_version_and_back() {
         node.evicts_the_hog();
         assert!(until(SOON, || node.guards() <= 1));
         guards.push(node.guards());
-        // SIGKILL: the next one finds what it has left.
-        drop(agent);
+        // The next one finds what it has left.
+        agent.kill();
     }
     // All of them, or none where the hook of this kernel cannot be pinned.
     assert!(guards.iter().all(|n| *n == guards[0]), "{guards:?}");
@@ -111,7 +111,7 @@ fn to_this_version_and_back() {
         let agent = node.start(program);
         node.spares_the_hog(&agent);
         assert_eq!(node.reports(program).len(), node.evicted);
-        drop(agent);
+        agent.kill();
     }
     assert_eq!(node.scope.oom_kills().unwrap(), 0);
     assert!(node.calm.is_alive());

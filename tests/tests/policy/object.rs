@@ -82,7 +82,7 @@ fn no_is_no_and_so_is_what_cannot_be_known_until_a_yes_comes() {
     skip_if!(not_root());
     let (member, db) = gated("objno");
     answers(&member, PATH, Some(cluster("False")));
-    let mut agent = member.start().unwrap();
+    let _agent = member.start().unwrap();
     let mut hog = Hog::start(&db, &["--mib", "200"]).unwrap();
     assert!(member.wait(SOON, |m| gate_of(m)["answer"] == false));
     spared(&member, &mut hog, "the condition is false");
@@ -115,7 +115,6 @@ fn no_is_no_and_so_is_what_cannot_be_known_until_a_yes_comes() {
     answers(&member, PATH, Some(cluster("True")));
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert!(member.wait(SOON, |m| m.evictions().len() == 1));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Another pod's condition decides: this one may go only while its peer is ready.
@@ -134,13 +133,12 @@ fn another_pods_condition_decides() {
         |ready: &str| json!({"status": {"conditions": [{"type": "Ready", "status": ready}]}});
     let path = "/api/v1/namespaces/default/pods/db-1";
     answers(&member, path, Some(peer("False")));
-    let mut agent = member.start().unwrap();
+    let _agent = member.start().unwrap();
     let mut hog = Hog::start(&db, &["--mib", "200"]).unwrap();
     assert!(member.wait(SOON, |m| gate_of(m)["answer"] == false));
     spared(&member, &mut hog, "the peer is not ready");
     answers(&member, path, Some(peer("True")));
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 #[test]
@@ -148,7 +146,7 @@ fn a_yes_that_is_too_old_is_none() {
     skip_if!(not_root());
     let (member, db) = gated("objold");
     answers(&member, PATH, Some(cluster("True")));
-    let mut agent = member.start().unwrap();
+    let _agent = member.start().unwrap();
     assert!(member.wait(SOON, |m| explained(m)["mayGo"] == true));
     assert_eq!(gate_of(&member)["answer"], true);
     fails(&member, InjectedFault::Hang);
@@ -162,5 +160,4 @@ fn a_yes_that_is_too_old_is_none() {
     );
     answers(&member, PATH, Some(cluster("True")));
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
