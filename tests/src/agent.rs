@@ -7,6 +7,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError, mpsc},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::Value;
 
 use crate::{
@@ -40,7 +44,7 @@ pub fn evictd(words: &[&str], paths: &[(&str, &Path)]) -> Output {
 
 /// Waits for a process that must end by itself; one that does not is killed, and the test fails.
 pub fn until_its_end(child: Child) -> Output {
-    let pid = child.id().cast_signed();
+    let pid = Pid::from_raw(child.id().cast_signed());
     let (done, ended) = mpsc::channel();
     std::thread::spawn(move || {
         // The receiver is gone where the time was over.
@@ -49,16 +53,22 @@ pub fn until_its_end(child: Child) -> Output {
     match ended.recv_timeout(SOON * 2) {
         Ok(output) => output.expect("an end"),
         Err(_) => {
-            // SAFETY: plain integers; it has not been waited for, so that its PID is still its own.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
+            // It has not been waited for, so that its PID is still its own.
+            kill(pid, Signal::SIGKILL).expect("its end");
             panic!("evictd goes on where it had to end");
         }
     }
 }
 
 /// The same for what it refuses: what it says of it.
+#[track_caller]
 pub fn refused(words: &[&str], paths: &[(&str, &Path)]) -> String {
-    let output = evictd(words, paths);
+    refusal(&evictd(words, paths))
+}
+
+/// What it said of bad input that has ended it.
+#[track_caller]
+pub(crate) fn refusal(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
     said
@@ -182,7 +192,7 @@ impl Agent {
 
     /// SIGTERM, whose effect is not waited for.
     pub fn ask_to_end(&self) -> io::Result<()> {
-        signal(&self.child, libc::SIGTERM)
+        signal(&self.child, Signal::SIGTERM)
     }
 
     /// SIGTERM, and its exit code.
@@ -205,12 +215,12 @@ impl Agent {
 
     /// SIGSTOP: it does nothing any more; its programs in the kernel go on.
     pub fn stop(&self) -> io::Result<()> {
-        signal(&self.child, libc::SIGSTOP)
+        signal(&self.child, Signal::SIGSTOP)
     }
 
     /// SIGCONT.
     pub fn go_on(&self) -> io::Result<()> {
-        signal(&self.child, libc::SIGCONT)
+        signal(&self.child, Signal::SIGCONT)
     }
 }
 
@@ -225,11 +235,7 @@ impl Drop for Agent {
     }
 }
 
-/// Sends a signal to a child that was not waited for.
-pub fn signal(child: &Child, signal: i32) -> io::Result<()> {
-    // SAFETY: plain integers; until it is waited for the process id is the child's.
-    match unsafe { libc::kill(child.id().cast_signed(), signal) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+/// Sends a signal to a child that was not waited for: until then the process id is the child's.
+pub fn signal(child: &Child, signal: Signal) -> io::Result<()> {
+    Ok(kill(Pid::from_raw(child.id().cast_signed()), signal)?)
 }

@@ -14,21 +14,18 @@ struct Node {
     files: Files,
     pod: Forker,
     runtime: Option<Runtime>,
-    _scope: TestCgroup,
     disk: Disk,
 }
 
 impl Node {
     fn new(name: &str) -> std::io::Result<Self> {
         let disk = Disk::new("ext4", 128, 4096)?;
-        let scope = TestCgroup::new(name, 256 << 20)?;
-        let cgroup = scope.child("besteffort/pod")?;
         let dir = disk.path().join("pod");
         fs::create_dir(&dir)?;
         fs::write(dir.join("data"), vec![1; 8 * MIB])?;
         let empty_dirs = json!([{ "name": "scratch", "path": dir, "sizeLimit": "1Ti" }]);
         let pods = json!([{ "name": "pod", "cgroup": "besteffort/pod", "emptyDirs": empty_dirs }]);
-        let mut files = Files::new(scope.path(), &pods);
+        let mut files = Files::of(name, 256, &pods);
         files.config["filesystems"] = json!({ "nodefs": disk.path() });
         files.config["evictionHard"]["nodefs.available"] = json!("50%");
         files.config["cri"] = json!({
@@ -37,10 +34,9 @@ impl Node {
         });
         fs::write(disk.path().join("image"), vec![2; 60 * MIB])?;
         Ok(Self {
-            pod: Forker::start(Some(&cgroup))?,
+            pod: files.forker("pod"),
             files,
             runtime: None,
-            _scope: scope,
             disk,
         })
     }

@@ -11,8 +11,7 @@ fn read_from(meminfo: &Path) -> std::io::Result<()> {
 
 #[test]
 fn the_machines_memory_is_followed() {
-    skip_if!(not_root());
-    skip_if!(memory_root().is_none().then_some("no memory cgroups here"));
+    skip_if!(no_memory_cgroups());
     let mut files = Files::new(Path::new("/"), &json!([]));
     let address = free_address().unwrap();
     files.config.as_object_mut().unwrap().remove("scope");
