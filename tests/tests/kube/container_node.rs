@@ -24,7 +24,7 @@ fn a_pod_of_a_node_that_is_a_container_is_seen_and_evicted() {
         unsafe { command.pre_exec(move || see_only(&node, &root)) };
     });
     let agent = agent.unwrap().ends_well();
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let wild = member.best_effort("wild", 1);
     Hog::until_killed(&wild, &["--mib", "1024", "--rate", "200"]);
     assert_eq!(member.evicted(1).len(), 1);
     assert_eq!(member.evictions()[0].uid, ClusterNode::uid(1));

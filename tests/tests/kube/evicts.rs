@@ -44,9 +44,7 @@ fn a_pod_at_its_own_limit_has_an_event() {
         assert_eq!(event.pointer(field).unwrap(), expected);
     }
     let note = event["note"].as_str().unwrap();
-    for part in ["killed hog", "limit of 48Mi", &pod] {
-        assert!(note.contains(part), "{note}");
-    }
+    has(note, &["killed hog", "limit of 48Mi", &pod]);
     assert!(member.evictions().is_empty());
     assert_eq!(member.server.count("DELETE", "/pods/"), 0);
 }
@@ -325,7 +323,7 @@ fn who_is_not_known_yet_goes_after_all_others() {
     of_important.killed();
     assert_eq!(member.outcomes(1).len(), 1);
     assert!(of_new.is_alive(), "the other one was enough");
-    let second = Hog::start(&new, &["--mib", "100"]).unwrap();
+    let mut second = Hog::start(&new, &["--mib", "100"]).unwrap();
     of_new.killed();
     second.killed();
     let evicted: Vec<_> = member.evictions().into_iter().map(|e| e.uid).collect();
@@ -346,7 +344,7 @@ fn with_static_pod(name: &str, mode: &str) -> (ClusterNode, Agent, [Hog; 2]) {
     });
     member.server.state().put_pod(mirror);
     let of_file = member.cgroup_of(HASH, "BestEffort").unwrap();
-    let other = member.pod("other", 1, "BestEffort", 0, None).unwrap();
+    let other = member.best_effort("other", 1);
     // Slow enough that what the first victim gives back is there in time.
     let slow = ["--mib", "100", "--head", "40", "--rate", "200", "--wait"];
     let mut hogs = [
@@ -391,11 +389,10 @@ fn the_kubelets_mode_evicts_no_static_pod() {
 fn a_pod_that_the_kubelet_evicts_is_enough() {
     skip_if!(not_root());
     let member = ClusterNode::new("beside", 256).unwrap();
-    let first = member.pod("first", 1, "BestEffort", 0, None).unwrap();
-    let second = member.pod("second", 2, "BestEffort", 0, None).unwrap();
+    let first = member.best_effort("first", 1);
+    let second = member.best_effort("second", 2);
     let mut hogs = [first, second].map(|pod| Hog::start(&pod, &["--mib", "105"]).unwrap());
-    let is_met = |m: &ClusterNode| m.cgroup.usage().unwrap() > 205 * MIB;
-    assert!(member.wait(SOON, is_met));
+    assert!(member.cgroup.holds(205));
     let _agent = member.start().unwrap();
     std::thread::sleep(Duration::from_secs(5));
     let mut evicted = apiserver::pod("first", &ClusterNode::uid(1), "BestEffort", 0, None);
@@ -422,7 +419,7 @@ fn a_pod_of_which_no_watch_has_told_is_deleted() {
     }
     let is_hung = |m: &ClusterNode| m.server.state().faults.iter().all(|f| f.times == 0);
     assert!(member.wait(SOON, is_hung));
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let wild = member.best_effort("wild", 1);
     member.evicts(&wild, "deleted");
     assert_eq!(member.server.count("DELETE", "/pods/wild"), 1);
 }
@@ -453,7 +450,7 @@ fn one_namespaces_events_hold_up_no_other() {
     let (busy, events) = (InjectedFault::Status(429), "/namespaces/shop/events");
     member.server.fails("POST", events, usize::MAX, busy);
     let first = member.cgroup_of(&uid, "BestEffort").unwrap();
-    let second = member.pod("second", 2, "BestEffort", 0, None).unwrap();
+    let second = member.best_effort("second", 2);
     let _agent = member.start().unwrap();
     for (pod, evicted) in [(first, 1), (second, 2)] {
         Hog::until_killed(&pod, &WILD);
@@ -497,7 +494,7 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
     };
     // Enough for the directories, which lie in each other, and not for a pod.
     allow(5);
-    let wild = member.pod("wild", 2, "BestEffort", 0, None).unwrap();
+    let wild = member.best_effort("wild", 2);
     assert!(agent.says("a pod cannot be opened"));
     // Enough for nothing: those that are known stay.
     allow(0);

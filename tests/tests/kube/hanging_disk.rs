@@ -18,14 +18,14 @@ fn a_disk_that_hangs_delays_reports_and_no_eviction() {
     symlink(&state, member.dir().join("state")).unwrap();
     let health = listen(&mut member.config, "healthAddress");
     let shown = listen(&mut member.config, "metricsAddress");
-    let first = member.pod("first", 1, "BestEffort", 0, None).unwrap();
+    let first = member.best_effort("first", 1);
     let agent = member.start().unwrap();
 
     let frozen = disk.freeze().unwrap();
     Hog::until_killed(&first, &["--mib", "1024"]);
     assert!(agent.says("the disk does not answer"));
     // A pod that comes now is known, and evicted like any other.
-    let second = member.pod("second", 2, "BestEffort", 0, None).unwrap();
+    let second = member.best_effort("second", 2);
     Hog::until_killed(&second, &["--mib", "1024"]);
     assert!(agent.log().contains("default/second"));
     for path in ["/healthz", "/readyz"] {

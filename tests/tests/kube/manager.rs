@@ -17,16 +17,16 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
     member.config["evictionMaxPodGracePeriod"] = json!(3);
     let address = listen(&mut member.config, "metricsAddress");
-    let guarded = member.pod("guarded", 1, "BestEffort", 0, None).unwrap();
-    let free = member.pod("free", 2, "BestEffort", 0, None).unwrap();
+    let guarded = member.best_effort("guarded", 1);
+    let free = member.best_effort("free", 2);
     member.server.state().budgets.insert("guarded".into());
     let agent = member.start().unwrap();
     // As the kubelet's own, it takes effect without a restart.
     member.config["evictionMaxPodGracePeriod"] = json!(7);
     member.write().unwrap();
     assert!(agent.says("has changed and is in force"));
-    let first = Hog::start(&guarded, &["--mib", "70"]).unwrap();
-    let second = Hog::start(&free, &["--mib", "50"]).unwrap();
+    let mut first = Hog::start(&guarded, &["--mib", "70"]).unwrap();
+    let mut second = Hog::start(&free, &["--mib", "50"]).unwrap();
     let asked = |pod: &str| {
         let path = format!("/pods/{pod}/eviction");
         member.server.count("POST", &path)

@@ -77,7 +77,7 @@ fn the_door_stays_shut_when_the_agent_is_killed() {
     skip_if!(not_root());
     let member = node("comekill");
     let mut dir = replacement(&member, 1);
-    let agent = member.start().unwrap();
+    let mut agent = member.start().unwrap();
     for number in 1..=4 {
         Hog::until_killed(&dir, &["--mib", "1024"]);
         assert_eq!(member.outcomes(number).len(), number);

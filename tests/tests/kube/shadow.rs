@@ -28,7 +28,7 @@ fn shadow_mode_sends_nothing_but_events() {
     let mut member = ClusterNode::new("shadow", 256).unwrap();
     member.config["shadow"] = true.into();
     member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let wild = member.best_effort("wild", 1);
     let policy = json!({"rules": [{"name": "r", "evict": "Always"}]});
     member.server.state().put_policy("all", policy);
     let agent = member.start().unwrap();

@@ -9,7 +9,7 @@ use nix::mount::{MsFlags, mount};
 fn with_tls(name: &str) -> (ClusterNode, PathBuf) {
     let server = ApiServer::start_tls().unwrap();
     let member = ClusterNode::of(server, name, 256).unwrap();
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let wild = member.best_effort("wild", 1);
     (member, wild)
 }
 

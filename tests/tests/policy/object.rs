@@ -21,7 +21,7 @@ fn cluster(settled: &str) -> Value {
 /// A pod that may go while its cluster is settled.
 fn gated(name: &str) -> (ClusterNode, std::path::PathBuf) {
     let member = ClusterNode::new(name, 256).unwrap();
-    let db = member.pod("db", 1, "BestEffort", 0, None).unwrap();
+    let db = member.best_effort("db", 1);
     let gate = json!({
         "name": "settled",
         "interval": "100ms",
@@ -69,10 +69,7 @@ fn gate_of(member: &ClusterNode) -> Value {
 
 /// The node is short, the agent has had time to act, and the pod is there.
 fn spared(member: &ClusterNode, hog: &mut Hog, why: &str) {
-    assert!(
-        member.wait(SOON, |m| m.cgroup.usage().unwrap() > 195 * MIB),
-        "{why}"
-    );
+    assert!(member.cgroup.holds(195), "{why}");
     std::thread::sleep(Duration::from_millis(500));
     assert!(hog.is_alive() && member.evictions().is_empty(), "{why}");
 }
@@ -113,7 +110,7 @@ fn no_is_no_and_so_is_what_cannot_be_known_until_a_yes_comes() {
     spared(&member, &mut hog, "the object has no conditions");
 
     answers(&member, PATH, Some(cluster("True")));
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
     assert!(member.wait(SOON, |m| m.evictions().len() == 1));
 }
 
@@ -138,7 +135,7 @@ fn another_pods_condition_decides() {
     assert!(member.wait(SOON, |m| gate_of(m)["answer"] == false));
     spared(&member, &mut hog, "the peer is not ready");
     answers(&member, path, Some(peer("True")));
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
 }
 
 #[test]
@@ -159,5 +156,5 @@ fn a_yes_that_is_too_old_is_none() {
         "{gate}"
     );
     answers(&member, PATH, Some(cluster("True")));
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
 }
