@@ -7,7 +7,7 @@ use evictd_engine::{
     fleet::FleetRules,
     permit::{EvictionPermit, LastResort},
 };
-use evictd_node::pods::table::{Entry, PodTable};
+use evictd_node::pods::table::{PodEntry, PodTable};
 use evictd_policy::{
     EvictionPolicy, PolicyEvaluator, PolicySet,
     evaluator::{Explanation, Settings, Worker},
@@ -165,7 +165,7 @@ impl Kept {
         }
     }
 
-    pub fn entry(&self, pod: &str) -> &Arc<Entry> {
+    pub fn entry(&self, pod: &str) -> &Arc<PodEntry> {
         let mut entries = self.table.entries.iter();
         entries
             .find(|e| e.pod.name == pod)

@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use evictd_node::pods::table::{Entry, PodTable};
+use evictd_node::pods::table::{PodEntry, PodTable};
 use evictd_tests::prelude::*;
 
 /// More than what CPUs keep to themselves, huge pages on their way, and what is charged between two reads of one look.
@@ -42,8 +42,9 @@ fn a_lag_is_added_up() {
     for way in ["touch", "threads", "cache"] {
         for container in &containers {
             let left_alone = watch(scope.path(), container, way, &mut |_, _| {});
-            let entry =
-                |path: &PathBuf| Arc::new(Entry::open(Pod::default(), path, Mode::Evictd).unwrap());
+            let entry = |path: &PathBuf| {
+                Arc::new(PodEntry::open(Pod::default(), path, Mode::Evictd).unwrap())
+            };
             let mut table = PodTable::new(pods.iter().map(entry).collect());
             let mut asked = Vec::new();
             let added_up = watch(scope.path(), container, way, &mut |usage, unlisted| {

@@ -2,7 +2,7 @@
 //! nodes see different pods and must end with the same words (R38).
 
 use evictd_kube::policy_status::SPREAD;
-use evictd_node::pods::table::Entry;
+use evictd_node::pods::table::PodEntry;
 use evictd_policy::PolicyStore;
 use evictd_tests::{
     prelude::*,
@@ -37,7 +37,7 @@ fn present(store: &PolicyStore, cgroup: &TestCgroup, labels: &[(&str, &str)]) {
         ..Pod::default()
     };
     let dir = cgroup.child("pod").unwrap();
-    let entry = Entry::open(pod, &dir, Mode::Evictd).unwrap();
+    let entry = PodEntry::open(pod, &dir, Mode::Evictd).unwrap();
     store.evaluator().set_pods(&[Arc::new(entry)]);
 }
 
