@@ -7,6 +7,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError, mpsc},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::Value;
 
 use crate::{
@@ -15,10 +19,11 @@ use crate::{
     wait::{SOON, until},
 };
 
-/// A running `evictd run`; killed and reaped when dropped. A test that fails meanwhile shows its log.
+/// A running `evictd run`, reaped when dropped. A test that fails meanwhile kills it and shows its log.
 pub struct Agent {
     child: Reaped,
     log: Arc<Mutex<String>>,
+    ends_well: bool,
 }
 
 /// Where the `evictd` binary is: in `EVICTD_BIN`, or where those of the tests are.
@@ -39,7 +44,7 @@ pub fn evictd(words: &[&str], paths: &[(&str, &Path)]) -> Output {
 
 /// Waits for a process that must end by itself; one that does not is killed, and the test fails.
 pub fn until_its_end(child: Child) -> Output {
-    let pid = child.id().cast_signed();
+    let pid = Pid::from_raw(child.id().cast_signed());
     let (done, ended) = mpsc::channel();
     std::thread::spawn(move || {
         // The receiver is gone where the time was over.
@@ -48,16 +53,22 @@ pub fn until_its_end(child: Child) -> Output {
     match ended.recv_timeout(SOON * 2) {
         Ok(output) => output.expect("an end"),
         Err(_) => {
-            // SAFETY: plain integers; it has not been waited for, so that its PID is still its own.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
+            // It has not been waited for, so that its PID is still its own.
+            kill(pid, Signal::SIGKILL).expect("its end");
             panic!("evictd goes on where it had to end");
         }
     }
 }
 
 /// The same for what it refuses: what it says of it.
+#[track_caller]
 pub fn refused(words: &[&str], paths: &[(&str, &Path)]) -> String {
-    let output = evictd(words, paths);
+    refusal(&evictd(words, paths))
+}
+
+/// What it said of bad input that has ended it.
+#[track_caller]
+pub(crate) fn refusal(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
     said
@@ -79,7 +90,7 @@ pub fn finding(paths: &[(&str, &Path)], topic: &str) -> Value {
 }
 
 impl Agent {
-    /// Starts the daemon and returns when its trigger is armed.
+    /// Starts the daemon and returns when its trigger is armed; it is killed when dropped, unless it has to end well.
     /// The error holds what it said. With `EVICTD_VERBOSE` set, all that it says is shown.
     pub fn start(config: &Path, more: &[&str]) -> io::Result<Self> {
         Self::start_as(config, more, |_| {})
@@ -116,7 +127,11 @@ impl Agent {
         let stderr = child.stderr.take();
         let log = Arc::<Mutex<String>>::default();
         let kept = Arc::clone(&log);
-        let agent = Self { child, log };
+        let agent = Self {
+            child,
+            log,
+            ends_well: false,
+        };
         let (said, wait) = mpsc::channel();
         let verbose = std::env::var_os("EVICTD_VERBOSE").is_some();
         std::thread::spawn(move || {
@@ -150,6 +165,13 @@ impl Agent {
         )))
     }
 
+    /// When it is dropped it is told to end, and the test fails where it does not end well.
+    #[must_use]
+    pub fn ends_well(mut self) -> Self {
+        self.ends_well = true;
+        self
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -170,23 +192,35 @@ impl Agent {
 
     /// SIGTERM, whose effect is not waited for.
     pub fn ask_to_end(&self) -> io::Result<()> {
-        signal(&self.child, libc::SIGTERM)
+        signal(&self.child, Signal::SIGTERM)
     }
 
     /// SIGTERM, and its exit code.
     pub fn terminate(&mut self) -> io::Result<Option<i32>> {
-        self.ask_to_end()?;
-        Ok(self.child.wait()?.code())
+        self.ends_well = false;
+        if !self.has_ended()? {
+            self.ask_to_end()?;
+        }
+        until(SOON * 2, || !matches!(self.has_ended(), Ok(false)));
+        match self.child.try_wait()? {
+            Some(status) => Ok(status.code()),
+            None => Err(io::Error::other("it goes on where it had to end")),
+        }
+    }
+
+    /// SIGKILL; returns when it is gone.
+    pub fn kill(mut self) {
+        self.ends_well = false;
     }
 
     /// SIGSTOP: it does nothing any more; its programs in the kernel go on.
     pub fn stop(&self) -> io::Result<()> {
-        signal(&self.child, libc::SIGSTOP)
+        signal(&self.child, Signal::SIGSTOP)
     }
 
     /// SIGCONT.
     pub fn go_on(&self) -> io::Result<()> {
-        signal(&self.child, libc::SIGCONT)
+        signal(&self.child, Signal::SIGCONT)
     }
 }
 
@@ -194,15 +228,14 @@ impl Drop for Agent {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{}", self.log());
+        } else if self.ends_well {
+            let code = self.terminate().expect("its end");
+            assert_eq!(code, Some(0), "{}", self.log());
         }
     }
 }
 
-/// Sends a signal to a child that was not waited for.
-pub fn signal(child: &Child, signal: i32) -> io::Result<()> {
-    // SAFETY: plain integers; until it is waited for the process id is the child's.
-    match unsafe { libc::kill(child.id().cast_signed(), signal) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+/// Sends a signal to a child that was not waited for: until then the process id is the child's.
+pub fn signal(child: &Child, signal: Signal) -> io::Result<()> {
+    Ok(kill(Pid::from_raw(child.id().cast_signed()), signal)?)
 }

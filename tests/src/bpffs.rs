@@ -1,34 +1,24 @@
-//! A BPF filesystem of a test's own, unmounted when the test ends.
+//! A BPF filesystem of a test's own; what is pinned goes with it.
 
 use std::{io, path::Path};
 
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use crate::mounts::Mounted;
 
 pub struct Bpffs {
+    _mounted: Mounted,
     dir: tempfile::TempDir,
 }
 
 impl Bpffs {
     pub fn mount() -> io::Result<Self> {
         let dir = tempfile::tempdir()?;
-        mount(
-            Some("bpf"),
-            dir.path(),
-            Some("bpf"),
-            MsFlags::empty(),
-            None::<&str>,
-        )?;
-        Ok(Self { dir })
+        Ok(Self {
+            _mounted: Mounted::new("bpf", dir.path(), None)?,
+            dir,
+        })
     }
 
     pub fn path(&self) -> &Path {
         self.dir.path()
-    }
-}
-
-impl Drop for Bpffs {
-    fn drop(&mut self) {
-        // What is pinned goes with its filesystem.
-        let _ = umount2(self.dir.path(), MntFlags::MNT_DETACH);
     }
 }

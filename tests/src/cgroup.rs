@@ -14,6 +14,12 @@ use evictd_node::cgroup::{
     memory::{MemoryCgroup, Version},
     tree::descendants,
 };
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::wait::{SOON, until};
 
 /// A memory cgroup that is removed with all below it, after every process in it was killed.
 pub struct TestCgroup {
@@ -110,9 +116,20 @@ impl TestCgroup {
         self.memory()?.oom_kills()
     }
 
+    /// Waits until it holds so many MiB; false when it does not in time.
+    pub fn holds(&self, mib: u64) -> bool {
+        holds(&self.path, mib)
+    }
+
     fn memory(&self) -> io::Result<MemoryCgroup> {
         MemoryCgroup::open(&self.path).map_err(io::Error::other)
     }
+}
+
+/// Waits until a memory cgroup holds so many MiB; false when it does not in time.
+pub fn holds(cgroup: &Path, mib: u64) -> bool {
+    let memory = MemoryCgroup::open(cgroup).expect("a memory cgroup");
+    until(SOON, || memory.usage().expect("its usage") >= mib << 20)
 }
 
 /// A cgroup of v1's pids hierarchy beside one of the memory hierarchy; removed when dropped.
@@ -221,7 +238,7 @@ fn kill_all(dir: &Path) {
         .filter_map(|l| l.parse::<i32>().ok())
         .filter(|pid| *pid > 0)
     {
-        // SAFETY: plain integers; the processes are in a cgroup that this test made.
-        unsafe { libc::kill(pid, libc::SIGKILL) };
+        // One that has ended meanwhile is fine.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
 }

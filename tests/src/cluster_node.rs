@@ -62,7 +62,7 @@ impl ClusterNode {
     /// A node of 256 MiB with one pod, `wild`, and the cgroup of its container.
     pub fn with_wild(name: &str) -> io::Result<(Self, PathBuf)> {
         let member = Self::new(name, 256)?;
-        let wild = member.pod("wild", 1, "BestEffort", 0, None)?;
+        let wild = member.best_effort("wild", 1);
         Ok((member, wild))
     }
 
@@ -95,9 +95,16 @@ impl ClusterNode {
         self.cgroup_of(&uid, qos)
     }
 
-    /// Starts an agent and returns when its trigger is armed.
+    /// The same for a pod without a request and without a priority.
+    #[track_caller]
+    pub fn best_effort(&self, name: &str, number: u64) -> PathBuf {
+        let added = self.pod(name, number, "BestEffort", 0, None);
+        added.expect("a cgroup")
+    }
+
+    /// Starts an agent and returns when its trigger is armed; it ends well when dropped.
     pub fn start(&self) -> io::Result<Agent> {
-        Agent::start(&self.write()?, &[])
+        Agent::start(&self.write()?, &[]).map(Agent::ends_well)
     }
 
     /// Writes the configuration and returns its path.

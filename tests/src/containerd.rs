@@ -18,6 +18,8 @@ pub use daemon::DaemonContainer;
 pub use image::{PAUSE, program};
 pub use pods::Pods;
 
+use nix::sys::signal::Signal;
+
 use crate::{agent::signal, wait::SOON};
 
 /// A running containerd; it and all that it has started end when this is dropped.
@@ -116,7 +118,7 @@ impl Drop for Containerd {
         if let Ok(pods) = Pods::connect(&self.socket()) {
             let _ = pods.remove_all();
         }
-        if signal(&self.child, libc::SIGTERM).is_ok() {
+        if signal(&self.child, Signal::SIGTERM).is_ok() {
             let _ = self.child.wait();
         }
     }

@@ -14,10 +14,21 @@ use evictd_store::{
 use serde_json::{Value, json};
 
 use crate::{
-    agent::{Agent, binary, until_its_end},
+    agent::{Agent, binary, refusal, until_its_end},
     cgroup::TestCgroup,
+    forker::Forker,
+    hog::Hog,
+    node::MIB,
     wait::{SOON, until},
 };
+
+fn hog() -> Value {
+    json!({ "name": "hog", "cgroup": "besteffort/hog" })
+}
+
+fn calm() -> Value {
+    json!({ "name": "calm", "cgroup": "calm", "requests": { "memory": "64Mi" } })
+}
 
 pub fn evictions(records: Vec<Record>) -> Vec<EvictionRecord> {
     let evictions = records.into_iter().filter_map(|record| match record {
@@ -27,14 +38,39 @@ pub fn evictions(records: Vec<Record>) -> Vec<EvictionRecord> {
     evictions.collect()
 }
 
+/// They are dropped after the agent and the processes of the pods.
 pub struct Files {
     dir: tempfile::TempDir,
     /// The configuration; a test changes what it is about.
     pub config: Value,
+    pods: Value,
+    scope: Option<TestCgroup>,
 }
 
 impl Files {
-    /// A scope with these pods and a hard threshold of 64Mi.
+    /// A scope of its own of so many MiB, with a cgroup for each of these pods, and a hard threshold of 64Mi.
+    pub fn of(name: &str, mib: u64, pods: &Value) -> Self {
+        let scope = TestCgroup::new(name, mib * MIB).expect("a scope");
+        for pod in pods.as_array().into_iter().flatten() {
+            let cgroup = pod["cgroup"].as_str().expect("a pod's cgroup");
+            scope.child(cgroup).expect("a cgroup");
+        }
+        let mut files = Self::new(scope.path(), pods);
+        files.scope = Some(scope);
+        files
+    }
+
+    /// The same for a hog alone, without a request.
+    pub fn of_hog(name: &str, mib: u64) -> Self {
+        Self::of(name, mib, &json!([hog()]))
+    }
+
+    /// The same for a hog without a request and a calm pod with one of 64Mi.
+    pub fn of_hog_and_calm(name: &str, mib: u64) -> Self {
+        Self::of(name, mib, &json!([hog(), calm()]))
+    }
+
+    /// A scope of the test's with these pods and a hard threshold of 64Mi.
     pub fn new(scope: &Path, pods: &Value) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let manifest = dir.path().join("pods.json");
@@ -45,30 +81,63 @@ impl Files {
             "stateDir": dir.path().join("state"),
             "evictionHard": { "memory.available": "64Mi" },
         });
-        Self { dir, config }
-    }
-
-    /// The same for a hog alone, without a request, and its cgroup.
-    pub fn hog(scope: &TestCgroup) -> (Self, PathBuf) {
-        let pods = json!([{ "name": "hog", "cgroup": "besteffort/hog" }]);
-        let cgroup = scope.child("besteffort/hog").expect("a cgroup");
-        (Self::new(scope.path(), &pods), cgroup)
+        Self {
+            dir,
+            config,
+            pods: pods.clone(),
+            scope: None,
+        }
     }
 
     /// The same for a hog without a request and a calm pod with one of 64Mi, and their cgroups in that order.
     pub fn hog_and_calm(scope: &TestCgroup) -> (Self, [PathBuf; 2]) {
-        let pods = json!([
-            { "name": "hog", "cgroup": "besteffort/hog" },
-            { "name": "calm", "cgroup": "calm", "requests": { "memory": "64Mi" } },
-        ]);
         let cgroups = ["besteffort/hog", "calm"].map(|pod| scope.child(pod).expect("a cgroup"));
-        (Self::new(scope.path(), &pods), cgroups)
+        (Self::new(scope.path(), &json!([hog(), calm()])), cgroups)
+    }
+
+    /// The scope that was made with it.
+    pub fn scope(&self) -> &TestCgroup {
+        self.scope.as_ref().expect("a scope of its own")
+    }
+
+    /// The cgroup of a pod in it.
+    pub fn cgroup(&self, pod: &str) -> PathBuf {
+        let mut pods = self.pods.as_array().into_iter().flatten();
+        let found = pods.find(|given| given["name"] == pod);
+        let cgroup = found.and_then(|pod| pod["cgroup"].as_str());
+        self.scope()
+            .path()
+            .join(cgroup.expect("a pod of this name"))
+    }
+
+    /// Starts a hog in the cgroup of a pod.
+    #[track_caller]
+    pub fn hog(&self, pod: &str, arguments: &[&str]) -> Hog {
+        Hog::start(&self.cgroup(pod), arguments).expect("a hog")
+    }
+
+    /// The same for one that takes too much: returns when it has been killed, as it has to be.
+    #[track_caller]
+    pub fn until_killed(&self, pod: &str, arguments: &[&str]) {
+        Hog::until_killed(&self.cgroup(pod), arguments);
+    }
+
+    /// The same for a forker.
+    #[track_caller]
+    pub fn forker(&self, pod: &str) -> Forker {
+        Forker::start(Some(&self.cgroup(pod))).expect("a forker")
     }
 
     /// Sets a soft threshold on memory, with a grace period of a second.
     pub fn soft(&mut self, threshold: &str) {
         self.config["evictionSoft"] = json!({ "memory.available": threshold });
         self.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    }
+
+    /// Changes a field of the configuration while the agent runs.
+    pub fn change(&mut self, field: &str, value: Value) {
+        self.config[field] = value;
+        self.write().expect("a configuration");
     }
 
     pub fn dir(&self) -> &Path {
@@ -82,12 +151,13 @@ impl Files {
         Ok(path)
     }
 
-    /// Runs the agent to its end, which must come by itself.
-    pub fn refused(&self) -> Output {
-        self.run_until_it_ends(|_| {})
+    /// Runs the agent, which must refuse these files; what it says of them.
+    #[track_caller]
+    pub fn refused(&self) -> String {
+        refusal(&self.run_until_it_ends(|_| {}))
     }
 
-    /// The same, with something done to it as soon as the process is there.
+    /// Runs it to its end, which must come by itself, with something done to it as soon as the process is there.
     pub fn run_until_it_ends(&self, meanwhile: impl FnOnce(&Child)) -> Output {
         let run = || {
             let child = Command::new(binary()?)
@@ -103,10 +173,11 @@ impl Files {
         until_its_end(child)
     }
 
-    /// Starts the agent and returns when it watches.
+    /// Starts the agent and returns when it watches; it ends well when dropped.
     pub fn start(&self, more: &[&str]) -> Agent {
         let config = self.write().expect("a configuration");
-        Agent::start(&config, more).expect("an agent")
+        let agent = Agent::start(&config, more).expect("an agent");
+        agent.ends_well()
     }
 
     pub fn records(&self) -> Vec<Record> {

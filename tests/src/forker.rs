@@ -4,6 +4,8 @@ use std::{
     fs::File, io, os::unix::process::CommandExt as _, path::Path, process::Command, time::Duration,
 };
 
+use nix::sys::prctl::set_child_subreaper;
+
 use crate::talker::{self, Talker};
 
 /// A running forker; killed with its children and reaped when dropped.
@@ -50,13 +52,7 @@ impl Forker {
             ])
             .arg(binary()?)
             .arg(cgroup.join("cgroup.procs"));
-        let adopt = || {
-            // SAFETY: plain integers.
-            match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
-        };
+        let adopt = || set_child_subreaper(true).map_err(io::Error::from);
         // SAFETY: between fork and exec there is one system call.
         unsafe { command.pre_exec(adopt) };
         Talker::start(&mut command).map(Self)
@@ -66,6 +62,13 @@ impl Forker {
     pub fn order(&mut self, order: &str) -> io::Result<Duration> {
         self.begin(order)?;
         self.done()
+    }
+
+    /// The same for an order about so many files of a directory, each of which must succeed.
+    #[track_caller]
+    pub fn files(&mut self, verb: &str, dir: &Path, count: u32) {
+        let order = format!("{verb} {} {count}", dir.display());
+        self.order(&order).expect("all files");
     }
 
     /// Gives an order without waiting.

@@ -36,6 +36,11 @@ impl Hog {
         assert_eq!(self.wait().expect("its end"), Some(libc::SIGKILL));
     }
 
+    /// SIGKILL, which it may be held from dying of.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.0.child.kill()
+    }
+
     /// Waits for its next line; whether it is this word. False when it has ended.
     pub fn says(&mut self, word: &str) -> io::Result<bool> {
         Ok(self.0.hear()? == word)

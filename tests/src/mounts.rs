@@ -1,9 +1,12 @@
 //! Mounts that no other process of this machine sees.
 
-use std::{io, path::Path};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use nix::{
-    mount::{MsFlags, mount},
+    mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, unshare},
 };
 
@@ -25,6 +28,24 @@ pub fn on_a_thread(run: impl FnOnce() + Send) {
         run();
     };
     std::thread::scope(|threads| threads.spawn(run).join().expect("no panic"));
+}
+
+/// A filesystem that is unmounted when this is dropped.
+pub struct Mounted(PathBuf);
+
+impl Mounted {
+    /// Mounts one of this kind.
+    pub fn new(kind: &str, at: &Path, options: Option<&str>) -> io::Result<Self> {
+        mount(Some(kind), at, Some(kind), MsFlags::empty(), options)?;
+        Ok(Self(at.to_owned()))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // What cannot be unmounted goes with its namespace.
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
 }
 
 /// Shows a file or a directory at another path as well.

@@ -1,9 +1,10 @@
 //! Pods with cgroups of their own, under policies whose gates are asked, without an agent.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use evictd_engine::{
     ManagedPod, Owner, Pod, QosClass,
+    fleet::FleetRules,
     permit::{EvictionPermit, LastResort},
 };
 use evictd_node::pods::table::{PodEntry, PodTable};
@@ -98,6 +99,17 @@ pub fn gated(mut gate: Value) -> EvictionPolicy {
     let rule = json!({"name": "r", "evict": "When", "when": "gates.g"});
     policy("p", json!({"gates": [gate], "rules": [rule]}))
 }
+
+/// Of a fleet that is slow with one node and pauses with two, each for a minute.
+pub const FLEET_RULES: FleetRules = FleetRules {
+    window: MINUTE,
+    slow_nodes: 1,
+    pause_nodes: 2,
+    pause: MINUTE,
+    slow_interval: MINUTE,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// The object that a pod belongs to; its UID is its name.
 pub fn owner(kind: &str, name: &str) -> Owner {

@@ -3,6 +3,9 @@
 use std::path::Path;
 
 use evictd_node::cgroup::realtime::probe_realtime;
+use nix::unistd::geteuid;
+
+use crate::cgroup::memory_root;
 
 /// Prints the reason in the form that `cargo xtask test` counts. Written past the test harness's capture, so that
 /// it is seen although the test passes.
@@ -19,8 +22,12 @@ pub fn matrix(signal: &str, hook: &str, detail: &str) {
 
 /// Why kernel-facing tests cannot run, if they cannot.
 pub fn not_root() -> Option<&'static str> {
-    // SAFETY: no preconditions, cannot fail.
-    (unsafe { libc::geteuid() } != 0).then_some("needs root")
+    (!geteuid().is_root()).then_some("needs root")
+}
+
+/// Why no memory cgroup can be made, if none can.
+pub fn no_memory_cgroups() -> Option<&'static str> {
+    not_root().or_else(|| memory_root().is_none().then_some("no memory cgroups here"))
 }
 
 /// Why the eBPF programs cannot be loaded, if they cannot.

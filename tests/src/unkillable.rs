@@ -8,6 +8,14 @@ use std::{
     time::Duration,
 };
 
+use nix::{
+    sys::{
+        ptrace,
+        wait::{WaitPidFlag, waitpid},
+    },
+    unistd::Pid,
+};
+
 /// Holds it until this is dropped. To be dropped before the process is waited for.
 pub struct Undying {
     release: Option<mpsc::Sender<()>>,
@@ -31,29 +39,15 @@ impl Undying {
 }
 
 fn trace(pid: i32, held: &mpsc::Sender<io::Result<()>>, released: &Receiver<()>) {
-    let nothing = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: takes plain numbers; the process is a child that was not waited for.
-    let refused = unsafe {
-        libc::ptrace(
-            libc::PTRACE_SEIZE,
-            pid,
-            nothing,
-            libc::PTRACE_O_TRACEEXIT as *mut libc::c_void,
-        )
-    } != 0;
-    let seized = match refused {
-        true => Err(io::Error::last_os_error()),
-        false => Ok(()),
-    };
-    if held.send(seized).is_err() || refused {
+    let pid = Pid::from_raw(pid);
+    let seized = ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACEEXIT);
+    if held.send(seized.map_err(io::Error::from)).is_err() || seized.is_err() {
         return;
     }
     // That it has stopped is told once, and must not pass for its end.
     let pause = Duration::from_millis(5);
     while released.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-        let mut status = 0;
-        // SAFETY: writes into a local.
-        unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG | libc::__WALL) };
+        let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL));
     }
 }
 

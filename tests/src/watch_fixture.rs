@@ -69,6 +69,28 @@ impl Following {
         self.spawn(async move { writer.run().await });
     }
 
+    /// Waits until the status of a policy says that it is accepted.
+    #[track_caller]
+    pub fn accepts(&self, name: &str) {
+        self.says_accepted(name, "True");
+    }
+
+    /// The same for one that is not.
+    #[track_caller]
+    pub fn refuses(&self, name: &str) {
+        self.says_accepted(name, "False");
+    }
+
+    #[track_caller]
+    fn says_accepted(&self, name: &str, status: &str) {
+        let accepted = || self.server.state().accepted(name);
+        assert!(
+            self.wait(|_| accepted()["status"] == status),
+            "{}",
+            accepted()
+        );
+    }
+
     /// Names and generations of the policies in force.
     pub fn in_force(&self) -> Vec<(String, i64)> {
         let remembered = self.store.remembered();

@@ -20,6 +20,16 @@ use std::{
 };
 
 use evictd_tests::mapped::Mapped;
+use nix::{
+    fcntl::{AT_FDCWD, AtFlags},
+    sys::{
+        resource::{UsageWho, getrusage},
+        signal::{Signal, kill},
+        time::TimeValLike as _,
+        wait::waitpid,
+    },
+    unistd::{Pid, linkat},
+};
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
@@ -100,30 +110,18 @@ fn nameless(dir: &Path) -> io::Result<File> {
 
 /// As open(2) has it: by its entry in /proc, which takes no capability.
 fn name(file: &File, path: &Path) -> io::Result<()> {
-    let from = std::ffi::CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-    let to = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
-    let (at, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
-    // SAFETY: two strings that outlive the call.
-    match unsafe { libc::linkat(at, from.as_ptr(), at, to.as_ptr(), follow) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let follow = AtFlags::AT_SYMLINK_FOLLOW;
+    Ok(linkat(AT_FDCWD, from.as_str(), AT_FDCWD, path, follow)?)
 }
 
 /// CPU time of this process and of its reaped children (getrusage(2)).
 fn cpu_time() -> io::Result<Duration> {
     let mut sum = Duration::ZERO;
-    for who in [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN] {
-        let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
-        // SAFETY: room for the answer.
-        if unsafe { libc::getrusage(who, usage.as_mut_ptr()) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the call succeeded and has filled it.
-        let usage = unsafe { usage.assume_init() };
-        for time in [usage.ru_utime, usage.ru_stime] {
-            let micros = time.tv_sec * 1_000_000 + time.tv_usec;
-            sum += Duration::from_micros(micros.unsigned_abs());
+    for who in [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN] {
+        let usage = getrusage(who)?;
+        for time in [usage.user_time(), usage.system_time()] {
+            sum += Duration::from_micros(time.num_microseconds().unsigned_abs());
         }
     }
     Ok(sum)
@@ -177,12 +175,12 @@ fn fault(pages: u64) -> io::Result<()> {
 }
 
 fn end(pid: libc::pid_t) {
-    // SAFETY: a child of this process that was not reaped yet.
-    unsafe { libc::kill(pid, libc::SIGKILL) };
+    // A child of this process that was not reaped yet.
+    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     reap(pid);
 }
 
 fn reap(pid: libc::pid_t) {
-    // SAFETY: a child of this process; its status is not wanted.
-    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+    // Its status is not wanted.
+    let _ = waitpid(Pid::from_raw(pid), None);
 }

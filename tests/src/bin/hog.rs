@@ -13,6 +13,7 @@ use std::{
 
 use clap::{Parser, ValueEnum};
 use evictd_tests::mapped::Mapped;
+use nix::unistd::setuid;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Way {
@@ -105,10 +106,7 @@ fn main() -> io::Result<()> {
         eprintln!("hog: oom_score_adj {score} is refused: {e}");
     }
     if let Some(uid) = arguments.uid {
-        // SAFETY: a plain number.
-        if unsafe { libc::setuid(uid) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        setuid(uid.into())?;
     }
     println!("ready");
     if arguments.wait {

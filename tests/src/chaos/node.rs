@@ -100,7 +100,7 @@ impl Node {
 
     /// Starts an agent beside the one that runs.
     pub fn another(&self) -> io::Result<Agent> {
-        self.member.start()
+        Agent::start(&self.member.write()?, &[])
     }
 
     pub fn agent(&self) -> io::Result<&Agent> {

@@ -4,8 +4,7 @@ use evictd_tests::prelude::*;
 
 #[test]
 fn a_small_race_is_run_and_reported() {
-    skip_if!(not_root());
-    skip_if!(memory_root().is_none().then_some("no memory cgroups"));
+    skip_if!(no_memory_cgroups());
     // Not every build has made the daemon.
     skip_if!(agent::binary().err());
     let dir = tempfile::tempdir().unwrap();

@@ -1,22 +1,20 @@
 //! What a disk refuses keeps no agent from watching memory.
 
-use evictd_tests::{mounts, prelude::*, scrape::value};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-
-const NONE: Option<&str> = None;
+use evictd_tests::{
+    mounts::{self, Mounted},
+    prelude::*,
+    scrape::value,
+};
 
 /// More than the threshold leaves of the scope, and less than the scope.
 const TOO_MUCH: [&str; 2] = ["--mib", "210"];
 
 /// The agent starts with these files, says so in its log, and evicts the hog.
-fn evicts(files: &Files, hog: &Path, said: &str) {
-    let mut agent = files.start(&[]);
-    assert!(agent.log().contains(said));
-    Hog::until_killed(hog, &TOO_MUCH);
-    let refused = files.refused();
-    let refusal = String::from_utf8_lossy(&refused.stderr);
-    assert!(refusal.contains("another evictd runs on it"), "{refusal}");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+fn evicts(files: &Files, said: &str) {
+    let agent = files.start(&[]);
+    has(&agent.log(), &[said]);
+    files.until_killed("hog", &TOO_MUCH);
+    has(&files.refused(), &["another evictd runs on it"]);
 }
 
 /// With a directory that an agent of the version before has used, and with one that none has.
@@ -25,8 +23,7 @@ fn evicts(files: &Files, hog: &Path, said: &str) {
 fn a_state_directory_that_is_read_only_stops_no_agent() {
     skip_if!(not_root());
     skip_if!(no_bpf());
-    let scope = TestCgroup::new("read-only", 256 * MIB).unwrap();
-    let (mut files, [hog, _]) = Files::hog_and_calm(&scope);
+    let mut files = Files::of_hog_and_calm("read-only", 256);
     let disk = or_skip!(Disk::new("ext4", 16, 1024));
     let [used, fresh] = ["used", "fresh"].map(|name| disk.path().join(name));
     for dir in [&used, &fresh] {
@@ -36,7 +33,7 @@ fn a_state_directory_that_is_read_only_stops_no_agent() {
     disk.make_read_only().unwrap();
     for dir in [used, fresh] {
         files.config["stateDir"] = json!(dir);
-        evicts(&files, &hog, "the journal has no file yet");
+        evicts(&files, "the journal has no file yet");
     }
 }
 
@@ -46,8 +43,7 @@ fn a_state_directory_that_is_read_only_stops_no_agent() {
 #[test]
 fn a_disk_whose_superblock_cannot_be_told_is_watched() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("hiddenupper", 256 * MIB).unwrap();
-    let (mut files, _) = Files::hog_and_calm(&scope);
+    let mut files = Files::of_hog_and_calm("hiddenupper", 256);
     let address = listen(&mut files.config, "metricsAddress");
     for signal in ["nodefs.available", "nodefs.inodesFree"] {
         files.config["evictionHard"][signal] = json!("1%");
@@ -55,18 +51,15 @@ fn a_disk_whose_superblock_cannot_be_told_is_watched() {
     mounts::on_a_thread(|| {
         let mut disk = or_skip!(Disk::new("ext4", 16, 1024));
         let merged = or_skip!(disk.overlay());
-        let (kind, hidden) = (Some("tmpfs"), disk.path());
-        mount(kind, &hidden, kind, MsFlags::empty(), NONE).unwrap();
+        let _hides = Mounted::new("tmpfs", &disk.path(), None).unwrap();
         files.config["filesystems"] = json!({ "nodefs": merged });
-        let mut agent = files.start(&[]);
+        let agent = files.start(&[]);
         for signal in ["nodefs.available", "nodefs.inodesFree"] {
             let series = format!("evictd_signal_available{{signal=\"{signal}\"}}");
             assert!(until(SOON, || value(&address, &series).is_some()));
         }
         let log = agent.log();
         assert!(log.contains("its superblock cannot be told"), "{log}");
-        assert_eq!(agent.terminate().unwrap(), Some(0));
-        umount2(&hidden, MntFlags::MNT_DETACH).unwrap();
     });
 }
 
@@ -75,15 +68,14 @@ fn a_disk_whose_superblock_cannot_be_told_is_watched() {
 fn filesystems_that_cannot_be_told_stop_no_agent() {
     skip_if!(not_root());
     skip_if!(no_bpf());
-    let scope = TestCgroup::new("no-disks", 256 * MIB).unwrap();
-    let (mut files, [hog, _]) = Files::hog_and_calm(&scope);
+    let mut files = Files::of_hog_and_calm("no-disks", 256);
     let missing = files.dir().join("missing");
     files.config["filesystems"] = json!({ "nodefs": files.dir(), "imagefs": missing });
-    evicts(&files, &hog, "disks are not watched");
+    evicts(&files, "disks are not watched");
 
     // A disk that comes later is watched from then on.
     let address = listen(&mut files.config, "metricsAddress");
-    let mut agent = files.start(&[]);
+    let agent = files.start(&[]);
     let is_shown = |signal: &str| {
         let series = format!("evictd_signal_available{{signal=\"{signal}\"}}");
         value(&address, &series).is_some()
@@ -97,5 +89,4 @@ fn filesystems_that_cannot_be_told_stop_no_agent() {
     }
     // What an agent says reaches the test a moment later.
     assert!(agent.says("disks are watched now"));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }

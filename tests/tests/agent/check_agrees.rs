@@ -17,8 +17,7 @@ fn hooks(text: &str) -> BTreeMap<String, String> {
 #[test]
 fn check_reports_the_hooks_that_the_agent_attaches() {
     skip_if!(no_bpf());
-    let scope = TestCgroup::new("check", 256 * MIB).unwrap();
-    let mut files = Files::new(scope.path(), &json!([]));
+    let mut files = Files::of("check", 256, &json!([]));
     let address = listen(&mut files.config, "metricsAddress");
     files.config["filesystems"] = json!({ "nodefs": files.dir(), "imagefs": files.dir() });
     // A hook is attached for a signal that has a threshold; none of these is met.
@@ -26,13 +25,13 @@ fn check_reports_the_hooks_that_the_agent_attaches() {
         "memory.available": "1Mi", "pid.available": "1",
         "nodefs.inodesFree": "1", "imagefs.inodesFree": "1",
     });
-    let mut agent = files.start(&[]);
+    let agent = files.start(&[]);
     let attached = wait_for(Duration::from_secs(30), || {
         let shown = hooks(&metrics(&address).ok()?);
         shown.contains_key("pods").then_some(shown)
     });
     let attached = attached.expect("an agent with metrics");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
 
     let check = agent::check(&[("--config", &files.write().unwrap())]);
     let signals = check["signals"].as_array().unwrap();

@@ -14,21 +14,18 @@ struct Node {
     files: Files,
     pod: Forker,
     runtime: Option<Runtime>,
-    _scope: TestCgroup,
     disk: Disk,
 }
 
 impl Node {
     fn new(name: &str) -> std::io::Result<Self> {
         let disk = Disk::new("ext4", 128, 4096)?;
-        let scope = TestCgroup::new(name, 256 << 20)?;
-        let cgroup = scope.child("besteffort/pod")?;
         let dir = disk.path().join("pod");
         fs::create_dir(&dir)?;
         fs::write(dir.join("data"), vec![1; 8 * MIB])?;
         let empty_dirs = json!([{ "name": "scratch", "path": dir, "sizeLimit": "1Ti" }]);
         let pods = json!([{ "name": "pod", "cgroup": "besteffort/pod", "emptyDirs": empty_dirs }]);
-        let mut files = Files::new(scope.path(), &pods);
+        let mut files = Files::of(name, 256, &pods);
         files.config["filesystems"] = json!({ "nodefs": disk.path() });
         files.config["evictionHard"]["nodefs.available"] = json!("50%");
         files.config["cri"] = json!({
@@ -37,10 +34,9 @@ impl Node {
         });
         fs::write(disk.path().join("image"), vec![2; 60 * MIB])?;
         Ok(Self {
-            pod: Forker::start(Some(&cgroup))?,
+            pod: files.forker("pod"),
             files,
             runtime: None,
-            _scope: scope,
             disk,
         })
     }
@@ -96,7 +92,7 @@ fn a_reclaim_that_is_enough_spares_the_pod() {
     skip_if!(not_root());
     let mut node = or_skip!(Node::new("crienough"));
     node.serve(None);
-    let mut agent = node.files.start(&[]);
+    let _agent = node.files.start(&[]);
     let records = node.files.wait_for(MET_IN_FORCE + 1);
     let told = reclaimed(&records).expect("a reclaim in the journal");
     assert!(
@@ -109,7 +105,6 @@ fn a_reclaim_that_is_enough_spares_the_pod() {
     assert_eq!(node.files.records().len(), MET_IN_FORCE + 1);
     assert_eq!(node.calls(), ["RemoveImage image"]);
     assert!(node.lives());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R8: there was nothing to reclaim, or not enough.
@@ -119,12 +114,11 @@ fn a_reclaim_that_is_not_enough_is_followed_by_the_eviction() {
     let mut node = or_skip!(Node::new("crilittle"));
     // FAILED_PRECONDITION: CRI-O's word for an image that is in use after all.
     node.serve(Some(Fault::Refused(9)));
-    let mut agent = node.files.start(&[]);
+    let _agent = node.files.start(&[]);
     let records = node.files.wait_for(MET_IN_FORCE + 2);
     assert!(is_evicted(&records), "{records:?}");
     let told = reclaimed(&records).expect("a reclaim in the journal");
     assert!(!told.is_enough && told.refused == 1, "{told:?}");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R8: pods go anyway when the time is over, and a hanging runtime holds nothing else.
@@ -134,21 +128,19 @@ fn a_runtime_that_hangs_is_not_waited_for_for_ever() {
     let mut node = or_skip!(Node::new("crihangs"));
     node.serve(Some(Fault::Hangs));
     node.files.config["cri"]["reclaimTimeout"] = json!("2s");
-    let mut agent = node.files.start(&[]);
+    let _agent = node.files.start(&[]);
     let records = node.files.wait_for(MET_IN_FORCE + 1);
     assert!(is_evicted(&records), "{records:?}");
     assert_eq!(node.calls(), ["RemoveImage image"]);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 #[test]
 fn without_a_runtime_pods_go_at_once() {
     skip_if!(not_root());
     let node = or_skip!(Node::new("crinone"));
-    let mut agent = node.files.start(&[]);
+    let _agent = node.files.start(&[]);
     let records = node.files.wait_for(MET_IN_FORCE + 1);
     assert!(is_evicted(&records), "{records:?}");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R47: shadow mode speaks of it. The pause stops it as it stops evictions.
@@ -167,7 +159,7 @@ fn shadow_and_pause_reclaim_nothing() {
             }
             false => &["--shadow"],
         };
-        let mut agent = node.files.start(more);
+        let agent = node.files.start(more);
         // The disk is short, and it has seen that.
         let is_met = |record: &Record| matches!(record, Record::MetInForce(_));
         assert!(until(SOON, || node.files.records().iter().any(is_met)));
@@ -177,7 +169,6 @@ fn shadow_and_pause_reclaim_nothing() {
         assert_eq!(speaks, !paused);
         assert!(reclaimed(&node.files.records()).is_none());
         assert!(node.lives());
-        assert_eq!(agent.terminate().unwrap(), Some(0));
     }
 }
 
@@ -202,9 +193,8 @@ fn a_disk_that_is_not_the_runtimes_is_told() {
     };
     let socket = node.files.dir().join("cri.sock");
     node.runtime = Some(Runtime::start(&socket, state).unwrap());
-    let mut agent = node.files.start(&[]);
+    let agent = node.files.start(&[]);
     assert!(agent.says("set filesystems.imagefs"));
     let log = agent.log();
     assert!(!log.contains("filesystems.containerfs"), "{log}");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }

@@ -7,17 +7,16 @@ use std::{
 };
 
 use evictd_tests::{
-    mounts,
+    mounts::{self, Mounted},
     prelude::*,
     scrape::{get, value},
 };
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 /// A FUSE filesystem whose server says that it is there, and nothing else.
 struct Hung {
     // Closed first: a thread that waits for an answer has an error then.
-    device: Option<File>,
-    at: PathBuf,
+    _device: File,
+    _mounted: Mounted,
 }
 
 impl Hung {
@@ -25,8 +24,7 @@ impl Hung {
         let mut device = File::options().read(true).write(true).open("/dev/fuse")?;
         let fd = device.as_raw_fd();
         let options = format!("fd={fd},rootmode=40000,user_id=0,group_id=0");
-        let (kind, options) = (Some("fuse"), Some(options.as_str()));
-        mount(Some("hung"), at, kind, MsFlags::empty(), options)?;
+        let mounted = Mounted::new("fuse", at, Some(&options))?;
         // `struct fuse_in_header`: length, FUSE_INIT, the number of the request.
         let mut request = [0; 64 << 10];
         let read = device.read(&mut request)?;
@@ -43,17 +41,9 @@ impl Hung {
         answer.resize(80, 0);
         device.write_all(&answer)?;
         Ok(Self {
-            device: Some(device),
-            at: at.to_owned(),
+            _device: device,
+            _mounted: mounted,
         })
-    }
-}
-
-impl Drop for Hung {
-    fn drop(&mut self) {
-        drop(self.device.take());
-        // What cannot be unmounted goes with its namespace.
-        let _ = umount2(&self.at, MntFlags::MNT_DETACH);
     }
 }
 
@@ -67,11 +57,9 @@ fn no_fuse() -> Option<&'static str> {
 #[test]
 fn a_filesystem_that_does_not_answer_holds_up_no_walk() {
     skip_if!(no_fuse());
-    let scope = TestCgroup::new("hungfuse", 256 * MIB).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let names = ["below", "itself", "greedy"];
     let pod = |name: &str| {
-        scope.child(name).unwrap();
         let path = dir.path().join(name);
         fs::create_dir_all(path.join("sub/mounted")).unwrap();
         let size = if name == "below" { 4 << 20 } else { 12 << 20 };
@@ -82,16 +70,15 @@ fn a_filesystem_that_does_not_answer_holds_up_no_walk() {
             "emptyDirs": [{ "name": "scratch", "path": path, "sizeLimit": "8Mi" }],
         })
     };
-    let mut files = Files::new(scope.path(), &json!(names.map(pod)));
+    let mut files = Files::of("hungfuse", 256, &json!(names.map(pod)));
     files.config["filesystems"] = json!({ "nodefs": dir.path() });
-    let _pods = names.map(|name| Forker::start(Some(&scope.path().join(name))).unwrap());
+    let _pods = names.map(|name| files.forker(name));
     mounts::on_a_thread(|| {
         let _below = or_skip!(Hung::mount(&dir.path().join("below/sub/mounted")));
         let _itself = or_skip!(Hung::mount(&dir.path().join("itself")));
-        let mut agent = files.start(&[]);
+        let _agent = files.start(&[]);
         // The last one of them: the thread has passed by the others.
         assert!(until(SOON, || files.evicted() == ["greedy"]));
-        assert_eq!(agent.terminate().unwrap(), Some(0));
     });
 }
 
@@ -103,8 +90,7 @@ const END: Duration = Duration::from_secs(20);
 fn a_hung_nodefs_keeps_no_agent_from_watching_memory() {
     skip_if!(no_fuse());
     for hangs_at_the_start in [true, false] {
-        let scope = TestCgroup::new("hungnodefs", 256 * MIB).unwrap();
-        let (mut files, [hog, _]) = Files::hog_and_calm(&scope);
+        let mut files = Files::of_hog_and_calm("hungnodefs", 256);
         let nodefs = files.dir().join("nodefs");
         fs::create_dir(&nodefs).unwrap();
         files.config["filesystems"] = json!({ "nodefs": nodefs });
@@ -130,7 +116,7 @@ fn a_hung_nodefs_keeps_no_agent_from_watching_memory() {
                 let is_good = || get(&health, path).unwrap().starts_with("HTTP/1.1 200");
                 assert!(until(SOON, is_good), "{path}");
             }
-            Hog::until_killed(&hog, &["--mib", "1000", "--rate", "400"]);
+            files.until_killed("hog", &["--mib", "1000", "--rate", "400"]);
             assert!(until(SOON, || files.evicted() == ["hog"]));
             let begun = Instant::now();
             assert_eq!(agent.terminate().unwrap(), Some(0));
@@ -144,18 +130,16 @@ fn a_hung_nodefs_keeps_no_agent_from_watching_memory() {
 #[test]
 fn a_nodefs_that_answers_again_is_watched() {
     skip_if!(no_fuse());
-    let scope = TestCgroup::new("hungagain", 256 * MIB).unwrap();
-    let (mut files, _) = Files::hog_and_calm(&scope);
+    let mut files = Files::of_hog_and_calm("hungagain", 256);
     let nodefs = files.dir().join("nodefs");
     fs::create_dir(&nodefs).unwrap();
     files.config["filesystems"] = json!({ "nodefs": nodefs });
     mounts::on_a_thread(|| {
         let hung = or_skip!(Hung::mount(&nodefs));
-        let mut agent = files.start(&[]);
+        let agent = files.start(&[]);
         assert!(agent.log().contains("they do not answer"));
         drop(hung);
         assert!(agent.says("disks are watched now"));
-        assert_eq!(agent.terminate().unwrap(), Some(0));
     });
 }
 
@@ -163,8 +147,7 @@ fn a_nodefs_that_answers_again_is_watched() {
 #[test]
 fn a_state_directory_that_does_not_answer_stops_no_thread_but_its_own() {
     skip_if!(no_fuse());
-    let scope = TestCgroup::new("hungstate", 256 * MIB).unwrap();
-    let (mut files, [greedy, _]) = Files::hog_and_calm(&scope);
+    let mut files = Files::of_hog_and_calm("hungstate", 256);
     let health = listen(&mut files.config, "healthAddress");
     mounts::on_a_thread(|| {
         let mut agent = files.start(&[]);
@@ -173,7 +156,7 @@ fn a_state_directory_that_does_not_answer_stops_no_thread_but_its_own() {
         assert!(until(SOON, is_ready));
         let _hung = or_skip!(Hung::mount(&files.dir().join("state")));
         assert!(agent.says("the disk does not answer"));
-        Hog::until_killed(&greedy, &["--mib", "210"]);
+        files.until_killed("hog", &["--mib", "210"]);
         // By the thread that looks for the pause as well.
         assert!(agent.says("evicted: "));
         let asked = Instant::now();

@@ -4,14 +4,13 @@ use evictd_tests::{agent::binary, prelude::*};
 
 /// An agent that is started so, after the eviction of a hog.
 fn log_of(name: &str, arguments: &[&str], filter: &str) -> String {
-    let scope = TestCgroup::new(name, 256 * MIB).unwrap();
-    let (files, [hog, _]) = Files::hog_and_calm(&scope);
+    let files = Files::of_hog_and_calm(name, 256);
     let config = files.write().unwrap();
     let filtered = |command: &mut Command| {
         command.env("EVICTD_LOG", filter);
     };
     let mut agent = Agent::start_as(&config, arguments, filtered).unwrap();
-    Hog::until_killed(&hog, &["--mib", "1000"]);
+    files.until_killed("hog", &["--mib", "1000"]);
     assert!(agent.says("evicted: "));
     // The lines of the programs are read once a second.
     std::thread::sleep(Duration::from_millis(1500));

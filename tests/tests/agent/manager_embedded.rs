@@ -3,7 +3,7 @@
 
 use evictd_engine::pace::{Decision, Rule};
 use evictd_node::{fs::statfs::Filesystem, proc::pids::Pids};
-use evictd_store::record::{EvictionRecord, PaceRecord};
+use evictd_store::record::{EvictionRecord, PaceRecord, RequestRecord};
 use evictd_tests::{
     cgroup::PidsBeside,
     forker::{all_are_reaped, process_ids_of_the_machine},
@@ -16,45 +16,45 @@ use evictd_tests::{
 struct Two {
     // Removed before the disk under it.
     files: Files,
-    scope: TestCgroup,
     disk: Option<Disk>,
 }
 
 impl Two {
-    fn new(name: &str, disk: Option<Disk>, size_limit: Option<&str>) -> Self {
-        let scope = TestCgroup::new(name, 256 * MIB).unwrap();
+    fn new(name: &str) -> Self {
+        Self::of(name, None, "")
+    }
+
+    /// The same with emptyDirs of this limit, on a disk of so many MiB and inodes.
+    fn on_disk(name: &str, mib: u64, inodes: u64, size_limit: &str) -> std::io::Result<Self> {
+        let disk = Disk::new("ext4", mib, inodes)?;
+        Ok(Self::of(name, Some(disk), size_limit))
+    }
+
+    fn of(name: &str, disk: Option<Disk>, size_limit: &str) -> Self {
         let empty_dirs = |pod: &str| match &disk {
             Some(disk) => {
                 let path = disk.path().join(pod);
                 fs::create_dir(&path).unwrap();
-                let limit = size_limit.unwrap_or("1Ti");
-                json!([{ "name": "scratch", "path": path, "sizeLimit": limit }])
+                json!([{ "name": "scratch", "path": path, "sizeLimit": size_limit }])
             }
             None => json!([]),
         };
-        let pod = |name: &str| {
-            scope.child(&format!("besteffort/{name}")).unwrap();
-            json!({ "name": name, "cgroup": format!("besteffort/{name}"), "emptyDirs": empty_dirs(name) })
-        };
-        let mut files = Files::new(scope.path(), &json!([pod("calm"), pod("greedy")]));
+        let pod = |name: &str| json!({ "name": name, "cgroup": format!("besteffort/{name}"), "emptyDirs": empty_dirs(name) });
+        let mut files = Files::of(name, 256, &json!([pod("calm"), pod("greedy")]));
         files.config["filesystems"] = match &disk {
             Some(disk) => json!({ "nodefs": disk.path() }),
             None => json!({}),
         };
-        Self { files, scope, disk }
+        Self { files, disk }
     }
 
     fn threshold(&mut self, signal: &str, value: Value) {
         self.files.config["evictionHard"][signal] = value;
     }
 
-    fn cgroup(&self, pod: &str) -> PathBuf {
-        self.scope.path().join("besteffort").join(pod)
-    }
-
     /// Both pods at work.
     fn forkers(&self) -> [Forker; 2] {
-        ["calm", "greedy"].map(|pod| Forker::start(Some(&self.cgroup(pod))).unwrap())
+        ["calm", "greedy"].map(|pod| self.files.forker(pod))
     }
 
     /// Writes so many MiB to a file of the pod's.
@@ -64,6 +64,15 @@ impl Two {
 
     fn dir(&self, pod: &str) -> PathBuf {
         self.disk.as_ref().unwrap().path().join(pod)
+    }
+
+    /// The first pod that was asked to go, which must be the only one.
+    fn asked(&self) -> RequestRecord {
+        let records = self.files.wait_for(1);
+        match &records[..] {
+            [Record::Asked(asked)] => (**asked).clone(),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// The first eviction, which must be the only one.
@@ -93,6 +102,14 @@ fn is_alive(forker: &mut Forker) -> bool {
     forker.order("hold 0").is_ok()
 }
 
+/// One pod was evicted, by the fast path.
+#[track_caller]
+fn assert_evicted_for_memory(files: &Files, pod: &str) {
+    let evictions = files.evictions();
+    let evicted: Vec<_> = evictions.iter().map(|e| (&*e.name, &*e.signal)).collect();
+    assert_eq!(evicted, [(pod, "memory.available")]);
+}
+
 /// Waits until a directory is empty.
 fn is_emptied(dir: &Path) -> bool {
     until(SOON, || fs::read_dir(dir).unwrap().next().is_none())
@@ -104,14 +121,14 @@ fn a_pod_that_takes_the_process_ids_is_evicted() {
     skip_if!(not_root());
     let _alone = process_ids_of_the_machine().unwrap();
     let free = Pids::open(Path::new("/proc")).unwrap().read().unwrap();
-    let mut two = Two::new("pids", None, None);
+    let mut two = Two::new("pids");
     // What others start on this machine meanwhile must not cross it.
     let margin = 1500;
     let threshold = free.available() - margin;
     two.threshold("pid.available", json!(threshold.to_string()));
     let [mut calm, mut greedy] = two.forkers();
     calm.order("hold 20").unwrap();
-    let mut agent = two.files.start(&[]);
+    let agent = two.files.start(&[]);
     // It dies over this order.
     let _ = greedy.order("hold 3000");
     let eviction = two.greedy_goes("pid.available");
@@ -122,7 +139,7 @@ fn a_pod_that_takes_the_process_ids_is_evicted() {
     let pace = eviction.pace.as_ref().expect("why at that moment");
     assert_eq!(pace.expected, eviction.working_set);
     assert!(is_alive(&mut calm));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
     // Its file has what that was decided from, by the rule of what comes and goes in bursts.
     let judged = two.files.judged();
     let [judged] = &judged[..] else {
@@ -141,21 +158,18 @@ fn a_pod_that_takes_the_process_ids_is_evicted() {
 #[test]
 fn a_pod_that_takes_the_inodes_is_evicted() {
     skip_if!(not_root());
-    let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut two = Two::new("inodes", Some(disk), None);
+    let mut two = or_skip!(Two::on_disk("inodes", 64, 4096, "1Ti"));
     two.threshold("nodefs.inodesFree", json!("25%"));
     let [mut calm, mut greedy] = two.forkers();
-    let make = |pod, files: u32| format!("make {} {files}", two.dir(pod).display());
-    calm.order(&make("calm", 100)).unwrap();
-    let mut agent = two.files.start(&[]);
-    let _ = greedy.order(&make("greedy", 4000));
+    calm.files("make", &two.dir("calm"), 100);
+    let _agent = two.files.start(&[]);
+    let _ = greedy.order(&format!("make {} 4000", two.dir("greedy").display()));
     let eviction = two.greedy_goes("nodefs.inodesFree");
     assert!(eviction.available < 1024, "{eviction:?}");
     assert_eq!(eviction.threshold, 1024);
     assert!(is_emptied(&two.dir("greedy")));
     assert!(is_alive(&mut calm));
     assert_eq!(fs::read_dir(two.dir("calm")).unwrap().count(), 100);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// A threshold on anything that is met as it comes into force is told beforehand, and then once everywhere.
@@ -163,8 +177,7 @@ fn a_pod_that_takes_the_inodes_is_evicted() {
 #[test]
 fn thresholds_that_are_met_as_they_come_into_force_are_told() {
     skip_if!(not_root());
-    let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut two = Two::new("inforce", Some(disk), None);
+    let mut two = or_skip!(Two::on_disk("inforce", 64, 4096, "1Ti"));
     let all = [
         "memory.available",
         "nodefs.available",
@@ -183,7 +196,7 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
     let config = two.files.write().unwrap();
     let now = agent::finding(&[("--config", &config)], "thresholds now");
     let detail = now["detail"].as_str().unwrap();
-    assert!(all.iter().all(|signal| detail.contains(signal)), "{detail}");
+    has(detail, &all);
     let agent = two.files.start(&[]);
     let told = || {
         let records = two.files.records().into_iter();
@@ -215,8 +228,7 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
 #[test]
 fn a_victim_of_the_control_loop_that_does_not_die_is_stuck() {
     skip_if!(not_root());
-    let disk = or_skip!(Disk::new("ext4", 128, 4096));
-    let two = Two::new("held", Some(disk), Some("8Mi"));
+    let two = or_skip!(Two::on_disk("held", 128, 4096, "8Mi"));
     let [mut calm, greedy] = two.forkers();
     let undying = Undying::hold(greedy.pid()).unwrap();
     two.write("greedy", "data", 12);
@@ -229,7 +241,7 @@ fn a_victim_of_the_control_loop_that_does_not_die_is_stuck() {
     };
     assert!(until(SOON, || stuck() > 0));
     // The next agent knows.
-    drop(agent);
+    agent.kill();
     let _agent = two.files.start(&[]);
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((eviction.name.as_str(), stuck()), ("greedy", 1));
@@ -243,14 +255,13 @@ fn a_victim_of_the_control_loop_that_does_not_die_is_stuck() {
 #[test]
 fn a_victim_of_an_earlier_agent_that_has_died_is_not_stuck() {
     skip_if!(not_root());
-    let disk = or_skip!(Disk::new("ext4", 128, 4096));
-    let two = Two::new("dead", Some(disk), Some("8Mi"));
+    let two = or_skip!(Two::on_disk("dead", 128, 4096, "8Mi"));
     let [_calm, mut greedy] = two.forkers();
     let undying = Undying::hold(greedy.pid()).unwrap();
     two.write("greedy", "data", 12);
     let agent = two.files.start(&[]);
     let uid = two.evicted().uid;
-    drop(agent);
+    agent.kill();
     let _agent = two.files.start(&[]);
     drop(undying);
     assert!(until(SOON, || !is_alive(&mut greedy)));
@@ -272,10 +283,9 @@ fn a_victim_of_an_earlier_agent_that_has_died_is_not_stuck() {
 fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
     skip_if!(not_root());
     let _alone = process_ids_of_the_machine().unwrap();
-    let scope = TestCgroup::new("bomb", 1024 * MIB).unwrap();
     let pods = ["calm", "bomb"].map(|name| json!({ "name": name, "cgroup": name }));
-    let [calm, bomb] = ["calm", "bomb"].map(|name| scope.child(name).unwrap());
-    let mut files = Files::new(scope.path(), &json!(pods));
+    let mut files = Files::of("bomb", 1024, &json!(pods));
+    let bomb = files.cgroup("bomb");
     let pids = Pids::open(Path::new("/proc")).unwrap();
     // What others start on this machine meanwhile must make no difference, nor what the test before has left to be reaped.
     assert!(until(SOON, || all_are_reaped().unwrap()));
@@ -288,14 +298,14 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
     assert!(until(SOON, is_steady));
     let threshold = available() - 3000;
     files.config["evictionHard"]["pid.available"] = json!(threshold.to_string());
-    let mut calm = Forker::start(Some(&calm)).unwrap();
+    let mut calm = files.forker("calm");
     calm.order("hold 20").unwrap();
     let mut forks = Forker::start_unreaped(&bomb).unwrap();
     // Where the pids controller charges it: these processes are older than the agent, whose hook has not seen them start.
-    let charged = PidsBeside::of(&scope, &bomb).unwrap();
+    let _charged = PidsBeside::of(files.scope(), &bomb).unwrap();
     forks.order("hold 2000").unwrap();
-    let mut agent = files.start(&[]);
-    Hog::until_killed(&bomb, &["--mib", "2000", "--rate", "400"]);
+    let agent = files.start(&[]);
+    files.until_killed("bomb", &["--mib", "2000", "--rate", "400"]);
     let killed = Instant::now();
     let held = calm.order("hold 2000");
     assert!(held.is_ok(), "{held:?} {}", agent.log());
@@ -311,16 +321,12 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert!(looks > 10, "the machine is too slow for this test: {looks}");
-    let evictions = files.evictions();
-    let evicted: Vec<_> = evictions.iter().map(|e| (&*e.name, &*e.signal)).collect();
-    assert_eq!(evicted, [("bomb", "memory.available")]);
+    assert_evicted_for_memory(&files, "bomb");
     assert!(is_alive(&mut calm));
     // Reaped at last.
     drop(forks);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(files.evicted(), ["bomb"]);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
-    drop(charged);
 }
 
 /// It has gone for memory, does not die, and is above its own limit on local storage.
@@ -328,17 +334,14 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
 #[test]
 fn a_victim_of_the_fast_path_that_does_not_die_goes_once() {
     skip_if!(not_root());
-    let disk = or_skip!(Disk::new("ext4", 128, 4096));
-    let two = Two::new("twice", Some(disk), Some("8Mi"));
+    let two = or_skip!(Two::on_disk("twice", 128, 4096, "8Mi"));
     let _agent = two.files.start(&[]);
-    let hog = Hog::start(&two.cgroup("greedy"), &["--mib", "210", "--rate", "100"]).unwrap();
+    let hog = two.files.hog("greedy", &["--mib", "210", "--rate", "100"]);
     let undying = Undying::hold(hog.pid()).unwrap();
     assert!(until(SOON, || !two.files.evicted().is_empty()));
     two.write("greedy", "data", 12);
     std::thread::sleep(Duration::from_secs(5));
-    let evictions = two.files.evictions();
-    let evicted: Vec<_> = evictions.iter().map(|e| (&*e.name, &*e.signal)).collect();
-    assert_eq!(evicted, [("greedy", "memory.available")]);
+    assert_evicted_for_memory(&two.files, "greedy");
     drop(undying);
 }
 
@@ -346,13 +349,12 @@ fn a_victim_of_the_fast_path_that_does_not_die_goes_once() {
 #[test]
 fn a_pod_that_fills_the_disk_is_evicted() {
     skip_if!(not_root());
-    let disk = or_skip!(Disk::new("ext4", 128, 4096));
-    let mut two = Two::new("bytes", Some(disk), None);
+    let mut two = or_skip!(Two::on_disk("bytes", 128, 4096, "1Ti"));
     two.threshold("nodefs.available", json!("40%"));
     let [mut calm, mut greedy] = two.forkers();
     two.write("calm", "data", 4);
     two.write("greedy", "data", 40);
-    let mut agent = two.files.start(&[]);
+    let _agent = two.files.start(&[]);
     // Long enough for the first walk; without one it is not known whose bytes they are.
     std::thread::sleep(Duration::from_secs(2));
     assert!(two.files.records().is_empty());
@@ -360,7 +362,6 @@ fn a_pod_that_fills_the_disk_is_evicted() {
     two.greedy_goes("nodefs.available");
     assert!(is_emptied(&two.dir("greedy")));
     assert!(!is_alive(&mut greedy) && is_alive(&mut calm));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// No pod was walked when the agent starts: the first that is walked is not the one that fills the disk.
@@ -368,8 +369,7 @@ fn a_pod_that_fills_the_disk_is_evicted() {
 #[test]
 fn a_disk_that_is_short_at_the_start_takes_the_pod_that_fills_it() {
     skip_if!(not_root());
-    let disk = or_skip!(Disk::new("ext4", 256, 150_000));
-    let mut two = Two::new("atstart", Some(disk), None);
+    let mut two = or_skip!(Two::on_disk("atstart", 256, 150_000, "1Ti"));
     let [mut calm, mut greedy] = two.forkers();
     fs::write(two.dir("calm").join("log"), vec![1; 8 << 10]).unwrap();
     // Their walk takes longer than from one look of the agent to the next.
@@ -380,25 +380,23 @@ fn a_disk_that_is_short_at_the_start_takes_the_pod_that_fills_it() {
     let left = Filesystem::open(&two.dir("calm")).unwrap().read().unwrap();
     // Less than half of the threshold is left: no reclaim is waited for.
     two.threshold("nodefs.available", json!((3 * left.available).to_string()));
-    let mut agent = two.files.start(&[]);
+    let _agent = two.files.start(&[]);
     assert!(until(SOON, || !two.files.evicted().is_empty()));
     // Whatever else there might be to come.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(two.files.evicted(), ["greedy"]);
     assert!(!is_alive(&mut greedy) && is_alive(&mut calm));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// A pod above its own limit goes without any pressure on the node (`localStorageEviction`).
 #[test]
 fn a_pod_above_its_size_limit_is_evicted() {
     skip_if!(not_root());
-    let disk = or_skip!(Disk::new("ext4", 128, 4096));
-    let two = Two::new("limit", Some(disk), Some("8Mi"));
+    let two = or_skip!(Two::on_disk("limit", 128, 4096, "8Mi"));
     let [mut calm, _greedy] = two.forkers();
     two.write("calm", "data", 4);
     two.write("greedy", "data", 12);
-    let mut agent = two.files.start(&[]);
+    let _agent = two.files.start(&[]);
     let eviction = two.evicted();
     assert_eq!(eviction.name, "greedy");
     assert_eq!(
@@ -408,10 +406,9 @@ fn a_pod_above_its_size_limit_is_evicted() {
     assert!(is_alive(&mut calm));
     // A supervisor starts it again, with a directory that is empty now: what was walked before says nothing of it.
     assert!(is_emptied(&two.dir("greedy")));
-    let mut again = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    let mut again = two.files.forker("greedy");
     std::thread::sleep(Duration::from_secs(5));
     assert!(is_alive(&mut again));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R12: static pods are judged alike here and on the fast path, each mode in its own way.
@@ -424,9 +421,7 @@ fn a_static_pod_above_its_own_limit_goes_by_its_priority() {
         ("kubelet", 0, "other"),
     ] {
         let disk = or_skip!(Disk::new("ext4", 128, 4096));
-        let scope = TestCgroup::new("staticlimit", 256 * MIB).unwrap();
         let pod = |name: &str, is_static: bool, priority: i32| {
-            scope.child(name).unwrap();
             let dir = disk.path().join(name);
             fs::create_dir(&dir).unwrap();
             fs::write(dir.join("data"), vec![1; 12 << 20]).unwrap();
@@ -439,21 +434,19 @@ fn a_static_pod_above_its_own_limit_goes_by_its_priority() {
             })
         };
         let pods = json!([pod("static", true, priority), pod("other", false, 0)]);
-        let mut files = Files::new(scope.path(), &pods);
+        let mut files = Files::of("staticlimit", 256, &pods);
         files.config["filesystems"] = json!({ "nodefs": disk.path() });
         files.config["mode"] = mode.into();
-        let start = |name| Forker::start(Some(&scope.path().join(name))).unwrap();
-        let mut of_static = start("static");
+        let mut of_static = files.forker("static");
         // Where the static pod may go both do: the other one has no process, which is no eviction.
-        let _of_other = (expected == "other").then(|| start("other"));
-        let mut agent = files.start(&[]);
+        let _of_other = (expected == "other").then(|| files.forker("other"));
+        let _agent = files.start(&[]);
         let records = files.wait_for(1);
         let [Record::Evicted(eviction)] = &records[..] else {
             panic!("{mode} {priority}: {records:?}");
         };
         assert_eq!(eviction.name, expected, "{mode} {priority}");
         assert_eq!(is_alive(&mut of_static), expected == "other");
-        assert_eq!(agent.terminate().unwrap(), Some(0));
     }
 }
 
@@ -461,17 +454,14 @@ fn a_static_pod_above_its_own_limit_goes_by_its_priority() {
 #[test]
 fn a_soft_threshold_asks_and_waits() {
     skip_if!(not_root());
-    let mut two = Two::new("soft", None, None);
+    let mut two = Two::new("soft");
     two.files.soft("160Mi");
     two.files.config["evictionMaxPodGracePeriod"] = json!(5);
     let address = listen(&mut two.files.config, "metricsAddress");
-    let mut calm = Hog::start(&two.cgroup("calm"), &["--mib", "20"]).unwrap();
-    let mut agent = two.files.start(&[]);
-    let mut greedy = Hog::start(&two.cgroup("greedy"), &["--mib", "110"]).unwrap();
-    let records = two.files.wait_for(1);
-    let [Record::Asked(asked)] = &records[..] else {
-        panic!("{records:?}");
-    };
+    let mut calm = two.files.hog("calm", &["--mib", "20"]);
+    let _agent = two.files.start(&[]);
+    let mut greedy = two.files.hog("greedy", &["--mib", "110"]);
+    let asked = two.asked();
     assert_eq!((&*asked.name, asked.grace_period_seconds), ("greedy", 5));
     let pace = asked.pace.as_ref().expect("why at that moment");
     assert!(!pace.urgent && pace.expected == asked.working_set);
@@ -482,7 +472,6 @@ fn a_soft_threshold_asks_and_waits() {
     assert_eq!(two.files.records().len(), 1);
     // It counts as evicted when it has ended.
     assert!(until(SOON, || counted(&address, false) == Some(1)));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Evictions for memory that a running agent shows.
@@ -495,52 +484,44 @@ fn counted(address: &str, shadow: bool) -> Option<u64> {
 #[test]
 fn a_soft_threshold_of_shadow_mode_is_counted() {
     skip_if!(not_root());
-    let mut two = Two::new("softshadow", None, None);
+    let mut two = Two::new("softshadow");
     two.files.soft("160Mi");
     let address = listen(&mut two.files.config, "metricsAddress");
-    let mut agent = two.files.start(&["--shadow"]);
-    let mut greedy = Hog::start(&two.cgroup("greedy"), &["--mib", "110"]).unwrap();
+    let _agent = two.files.start(&["--shadow"]);
+    let mut greedy = two.files.hog("greedy", &["--mib", "110"]);
     assert!(until(SOON, || counted(&address, true) == Some(1)));
     assert_eq!(counted(&address, false), Some(0));
     let records = two.files.records();
     let asked = |r: &&Record| matches!(r, Record::Asked(asked) if asked.shadow);
     assert_eq!(records.iter().filter(asked).count(), 1, "{records:?}");
     assert!(greedy.is_alive());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// A negative maximum leaves the time to the pod, which says nothing here.
 #[test]
 fn a_negative_maximum_leaves_the_grace_period_to_the_pod() {
     skip_if!(not_root());
-    let mut two = Two::new("softown", None, None);
+    let mut two = Two::new("softown");
     two.files.soft("160Mi");
     two.files.config["evictionMaxPodGracePeriod"] = json!(-1);
-    let mut agent = two.files.start(&[]);
-    let mut greedy = Hog::start(&two.cgroup("greedy"), &["--mib", "110"]).unwrap();
-    let records = two.files.wait_for(1);
-    let [Record::Asked(asked)] = &records[..] else {
-        panic!("{records:?}");
-    };
+    let _agent = two.files.start(&[]);
+    let mut greedy = two.files.hog("greedy", &["--mib", "110"]);
+    let asked = two.asked();
     assert_eq!(asked.grace_period_seconds, 30);
     assert_eq!(greedy.wait().unwrap(), Some(libc::SIGTERM));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R47
 #[test]
 fn shadow_leaves_files_and_tasks_alone() {
     skip_if!(not_root());
-    let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut two = Two::new("shadowfiles", Some(disk), None);
+    let mut two = or_skip!(Two::on_disk("shadowfiles", 64, 4096, "1Ti"));
     two.threshold("nodefs.inodesFree", json!("25%"));
     let [_calm, mut greedy] = two.forkers();
-    let mut agent = two.files.start(&["--shadow"]);
-    let make = format!("make {} 3500", two.dir("greedy").display());
-    greedy.order(&make).unwrap();
+    let _agent = two.files.start(&["--shadow"]);
+    greedy.files("make", &two.dir("greedy"), 3500);
     let eviction = two.evicted();
     assert!(eviction.shadow && eviction.name == "greedy" && eviction.phase.is_none());
     assert_eq!(fs::read_dir(two.dir("greedy")).unwrap().count(), 3500);
     assert!(is_alive(&mut greedy));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }

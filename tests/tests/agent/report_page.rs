@@ -345,7 +345,7 @@ fn a_damaged_incident_is_named_and_the_journal_tells_the_rest() {
             let output = report(state.path(), &[id, "-o", form]);
             let stderr = String::from_utf8(output.stderr).unwrap();
             assert_eq!(output.status.code(), Some(2), "{form}: {stderr}");
-            assert!(stderr.contains(words), "{form}: {stderr}");
+            has(&stderr, &[words]);
             // There is nothing to draw.
             assert_eq!(output.stdout.is_empty(), form == "svg", "{form}");
         }

@@ -1,12 +1,13 @@
 //! `evictd run` as a process: bad input, a clean end, a manifest's pods killed and written down.
 
-use std::process::{Child, Output};
+use std::process::Child;
 
 use evictd_tests::prelude::*;
+use nix::sys::signal::Signal;
 
-fn assert_refused(output: &Output, expected: &str) {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
+/// With one line that has this.
+fn assert_refused(files: &Files, expected: &str) {
+    let stderr = files.refused();
     let said = stderr.lines().filter(|line| line.starts_with("evictd: "));
     let said: Vec<&str> = said.collect();
     assert_eq!(said.len(), 1, "one line: {stderr}");
@@ -35,28 +36,23 @@ fn bad_input_is_refused_with_field_and_reason() {
         memoryHook | telepathy | memoryHook: "telepathy": must be one of
         "#,
     ) {
-        assert_refused(&with(field, yaml(value)).refused(), expected);
+        assert_refused(&with(field, yaml(value)), expected);
     }
     let mut same = with("metricsAddress", json!("127.0.0.1:9393"));
     same.config["healthAddress"] = same.config["metricsAddress"].clone();
     let expected = "healthAddress: \"127.0.0.1:9393\": is metricsAddress too";
-    assert_refused(&same.refused(), expected);
+    assert_refused(&same, expected);
     let absent = with("scope", json!({ "cgroup": scope.path().join("nobody") }));
-    assert_refused(&absent.refused(), "scope.cgroup: ");
+    assert_refused(&absent, "scope.cgroup: ");
 
     let missing = json!([{ "name": "a", "cgroup": "besteffort/a" }, { "name": "b", "cgroup": "besteffort/b" }]);
-    assert_refused(
-        &Files::new(scope.path(), &missing).refused(),
-        "pods[1].cgroup: ",
-    );
+    assert_refused(&Files::new(scope.path(), &missing), "pods[1].cgroup: ");
     let malformed = json!([{ "name": "a", "cgroup": "besteffort/a", "priority": "high" }]);
-    assert_refused(
-        &Files::new(scope.path(), &malformed).refused(),
-        "pods[0].priority: \"high\": must be",
-    );
+    let expected = "pods[0].priority: \"high\": must be";
+    assert_refused(&Files::new(scope.path(), &malformed), expected);
     let files = Files::new(scope.path(), &good);
     fs::write(files.dir().join("pods.json"), "pods: [").unwrap();
-    assert_refused(&files.refused(), "pods.json: ");
+    assert_refused(&files, "pods.json: ");
 }
 
 #[test]
@@ -65,7 +61,7 @@ fn an_unlimited_scope_is_refused() {
     let scope = TestCgroup::new("unlimited", 128 * MIB).unwrap();
     let inner = scope.child("besteffort").unwrap();
     let files = Files::new(&inner, &json!([]));
-    assert_refused(&files.refused(), "has no memory limit");
+    assert_refused(&files, "has no memory limit");
 }
 
 const MESSAGE: &str = "The node was low on resource: memory. Threshold quantity: 64Mi, available: ";
@@ -74,11 +70,10 @@ const MESSAGE: &str = "The node was low on resource: memory. Threshold quantity:
 #[test]
 fn a_hog_is_evicted_written_down_and_the_agent_ends_cleanly() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("run", 256 * MIB).unwrap();
-    let (files, [hog_dir, calm_dir]) = Files::hog_and_calm(&scope);
+    let files = Files::of_hog_and_calm("run", 256);
     let mut agent = files.start(&[]);
-    let mut calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
-    let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();
+    let mut calm = files.hog("calm", &["--mib", "40"]);
+    let mut hog = files.hog("hog", &["--mib", "1000", "--rate", "400"]);
     let records = files.wait_for(2);
     let [Record::Evicted(eviction), Record::Finished(finish)] = &records[..] else {
         panic!("{records:?}");
@@ -96,20 +91,19 @@ fn a_hog_is_evicted_written_down_and_the_agent_ends_cleanly() {
     assert!(calm.is_alive());
     assert_eq!(agent.terminate().unwrap(), Some(0));
     assert_eq!(files.records().len(), 2, "nothing more happened");
-    assert_eq!(scope.oom_kills().unwrap(), 0);
+    assert_eq!(files.scope().oom_kills().unwrap(), 0);
 }
 
 // R4: one threshold drops all defaults, and a kubelet may have none for memory. The OOM killer is alone with it then.
 #[test]
 fn without_a_memory_threshold_no_pod_is_evicted_for_memory() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("nomemory", 128 * MIB).unwrap();
-    let (mut files, dir) = Files::hog(&scope);
+    let mut files = Files::of_hog("nomemory", 128);
     files.config["evictionHard"] = json!({ "pid.available": "1" });
-    let mut agent = files.start(&[]);
-    Hog::until_killed(&dir, &["--mib", "256"]);
-    assert_eq!(scope.oom_kills().unwrap(), 1);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    let agent = files.start(&[]);
+    files.until_killed("hog", &["--mib", "256"]);
+    assert_eq!(files.scope().oom_kills().unwrap(), 1);
+    drop(agent);
     let records = files.records();
     let is_eviction = |record: &Record| matches!(record, Record::Evicted(_));
     assert!(!records.iter().any(is_eviction), "{records:?}");
@@ -119,27 +113,24 @@ fn without_a_memory_threshold_no_pod_is_evicted_for_memory() {
 #[test]
 fn a_cgroup_that_comes_back_is_found() {
     skip_if!(no_bpf());
-    let scope = TestCgroup::new("again", 256 * MIB).unwrap();
-    let (files, dir) = Files::hog(&scope);
-    let mut agent = files.start(&[]);
+    let files = Files::of_hog("again", 256);
+    let _agent = files.start(&[]);
+    let dir = files.cgroup("hog");
     fs::remove_dir(&dir).unwrap();
     std::thread::sleep(Duration::from_millis(1200));
-    scope.child("besteffort/hog/container").unwrap();
+    files.scope().child("besteffort/hog/container").unwrap();
     std::thread::sleep(Duration::from_millis(1500));
     let mut hog = Hog::start(&dir.join("container"), &["--mib", "1000"]).unwrap();
     assert_eq!(files.wait_for(2).len(), 2);
     hog.killed();
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 #[test]
 fn the_second_agent_is_refused() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("two", 256 * MIB).unwrap();
-    let files = Files::new(scope.path(), &json!([]));
-    let mut first = files.start(&[]);
-    assert_refused(&files.refused(), "another evictd runs on it");
-    assert_eq!(first.terminate().unwrap(), Some(0));
+    let files = Files::of("two", 256, &json!([]));
+    let _first = files.start(&[]);
+    assert_refused(&files, "another evictd runs on it");
 }
 
 // A pod may be deleted, and its configuration changed, while the agent still loads its programs.
@@ -147,14 +138,14 @@ fn the_second_agent_is_refused() {
 fn signals_while_it_starts_are_obeyed() {
     skip_if!(not_root());
     let scope = TestCgroup::new("early", 256 * MIB).unwrap();
-    for signal in [libc::SIGTERM, libc::SIGINT] {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let files = Files::new(scope.path(), &json!([]));
         let early = |child: &Child| {
             let lock = files.dir().join("state/lock");
             let taken = wait_for(Duration::from_secs(30), || lock.exists().then_some(()));
             assert!(taken.is_some(), "it takes no state directory");
-            for signal in [libc::SIGHUP, signal] {
-                evictd_tests::agent::signal(child, signal).unwrap();
+            for signal in [Signal::SIGHUP, signal] {
+                agent::signal(child, signal).unwrap();
             }
         };
         let ended = files.run_until_it_ends(early);
@@ -168,20 +159,18 @@ fn signals_while_it_starts_are_obeyed() {
 #[test]
 fn the_pods_cgroup_has_a_threshold_of_its_own() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("pods", 512 * MIB).unwrap();
-    let hog_dir = scope.child("kubepods.slice/hog").unwrap();
-    let calm_dir = scope.child("calm").unwrap();
-    scope.limit_child("kubepods.slice", 256 * MIB).unwrap();
     let pods = json!([
         { "name": "hog", "cgroup": "kubepods.slice/hog" },
         // It uses more above its request, and its end would not help the pods' cgroup.
         { "name": "calm", "cgroup": "calm" },
     ]);
-    let mut files = Files::new(scope.path(), &pods);
+    let mut files = Files::of("pods", 512, &pods);
     files.config["evictionHard"] = json!({ "memory.available": "25%" });
-    let mut agent = files.start(&[]);
-    let mut calm = Hog::start(&calm_dir, &["--mib", "150"]).unwrap();
-    let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();
+    let limit = |mib| files.scope().limit_child("kubepods.slice", mib * MIB);
+    limit(256).unwrap();
+    let _agent = files.start(&[]);
+    let mut calm = files.hog("calm", &["--mib", "150"]);
+    let mut hog = files.hog("hog", &["--mib", "1000", "--rate", "400"]);
     let records = files.wait_for(2);
     let [Record::Evicted(eviction), Record::Finished(_)] = &records[..] else {
         panic!("{records:?}");
@@ -196,13 +185,12 @@ fn the_pods_cgroup_has_a_threshold_of_its_own() {
 
     // The kubelet starts anew with other reservations: what is watched from the next look on is the new limit. Until
     // then the old threshold or the OOM killer ends the hog.
-    scope.limit_child("kubepods.slice", 192 * MIB).unwrap();
+    limit(192).unwrap();
     let by_the_new_limit = |_| {
-        Hog::until_killed(&hog_dir, &["--mib", "1000", "--rate", "400"]);
+        files.until_killed("hog", &["--mib", "1000", "--rate", "400"]);
         std::thread::sleep(Duration::from_millis(300));
         let mut records = files.records().into_iter();
         records.any(|r| matches!(r, Record::Evicted(e) if e.threshold == 48 * MIB))
     };
     assert!((0..60).any(by_the_new_limit));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }

@@ -1,22 +1,20 @@
 //! The configuration changes while the agent runs.
 
-use evictd_tests::prelude::*;
+use evictd_tests::{cgroup::holds, prelude::*};
 
 /// A node of 256 MiB whose hog uses 120 MiB: the first threshold lets it live, the second does not.
-fn running(name: &str) -> (TestCgroup, Files, Agent, Hog) {
-    let scope = TestCgroup::new(name, 256 * MIB).unwrap();
-    let (files, dir) = Files::hog(&scope);
+fn running(name: &str) -> (Files, Agent, Hog) {
+    let files = Files::of_hog(name, 256);
     let agent = files.start(&[]);
-    let hog = Hog::start(&dir, &["--mib", "120"]).unwrap();
-    (scope, files, agent, hog)
+    let hog = files.hog("hog", &["--mib", "120"]);
+    (files, agent, hog)
 }
 
 #[test]
 fn a_changed_threshold_is_in_force() {
     skip_if!(not_root());
-    let (_scope, mut files, mut agent, mut hog) = running("reload");
-    files.config["evictionHard"] = json!({ "memory.available": "180Mi" });
-    files.write().unwrap();
+    let (mut files, _agent, mut hog) = running("reload");
+    files.change("evictionHard", json!({ "memory.available": "180Mi" }));
     hog.killed();
     let records = files.wait_for(2);
     let [Record::MetInForce(_), Record::Evicted(eviction), ..] = &records[..] else {
@@ -24,56 +22,49 @@ fn a_changed_threshold_is_in_force() {
     };
     assert_eq!(eviction.threshold, 180 * MIB);
     has(&eviction.message, &["Threshold quantity: 180Mi"]);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// The threshold of the pods' cgroup goes with the node's that it follows from, and comes with it. A change of other fields is none.
 #[test]
 fn the_threshold_of_the_pods_cgroup_comes_and_goes() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("podsreload", 512 * MIB).unwrap();
-    let dir = scope.child("kubepods.slice/hog").unwrap();
-    scope.limit_child("kubepods.slice", 256 * MIB).unwrap();
     let pods = json!([{ "name": "hog", "cgroup": "kubepods.slice/hog" }]);
-    let mut files = Files::new(scope.path(), &pods);
+    let mut files = Files::of("podsreload", 512, &pods);
+    let limited = files.scope().limit_child("kubepods.slice", 256 * MIB);
+    limited.unwrap();
     files.config["evictionHard"] = json!({ "memory.available": "25%" });
-    let mut agent = files.start(&[]);
+    let agent = files.start(&[]);
     let changes = |agent: &Agent| agent.log().matches("has changed and is in force").count();
     let watched = |agent: &Agent| agent.log().matches("watching the pods' cgroup").count();
 
-    files.config["shadow"] = json!(true);
-    files.write().unwrap();
+    files.change("shadow", json!(true));
     assert!(until(SOON, || changes(&agent) == 1));
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(watched(&agent), 0);
 
     files.config["shadow"] = json!(false);
-    files.config["evictionHard"] = json!({ "nodefs.available": "1" });
-    files.write().unwrap();
+    files.change("evictionHard", json!({ "nodefs.available": "1" }));
     assert!(until(SOON, || watched(&agent) == 1));
     // Below the threshold that is no longer there: 240 of 256 MiB.
-    let mut hog = Hog::start(&dir, &["--mib", "240"]).unwrap();
-    let memory = MemoryCgroup::open(&dir).unwrap();
-    assert!(until(SOON, || memory.usage().unwrap() >= 240 * MIB));
+    let mut hog = files.hog("hog", &["--mib", "240"]);
+    assert!(holds(&files.cgroup("hog"), 240));
     std::thread::sleep(Duration::from_secs(1));
     assert!(hog.is_alive() && files.records().is_empty());
 
-    files.config["evictionHard"] = json!({ "memory.available": "10%" });
-    files.write().unwrap();
+    files.change("evictionHard", json!({ "memory.available": "10%" }));
     hog.killed();
     let records = files.wait_for(2);
     let [Record::MetInForce(_), Record::Evicted(eviction), ..] = &records[..] else {
         panic!("{records:?}");
     };
     assert_eq!(eviction.signal, "allocatableMemory.available");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// What cannot be used changes nothing, and what comes after it does.
 #[test]
 fn a_mistake_leaves_the_last_good_one_in_force() {
     skip_if!(not_root());
-    let (_scope, mut files, mut agent, mut hog) = running("mistake");
+    let (mut files, agent, mut hog) = running("mistake");
     let path = files.write().unwrap();
     for mistake in [
         // A shell truncates a file before it writes it.
@@ -88,20 +79,17 @@ fn a_mistake_leaves_the_last_good_one_in_force() {
         assert!(hog.is_alive() && files.records().is_empty(), "{mistake}");
     }
     assert!(agent.log().contains("the file is empty"));
-    files.config["evictionHard"] = json!({ "memory.available": "180Mi" });
-    files.write().unwrap();
+    files.change("evictionHard", json!({ "memory.available": "180Mi" }));
     hog.killed();
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R47
 #[test]
 fn shadow_mode_can_be_left_and_entered() {
     skip_if!(not_root());
-    let (_scope, mut files, mut agent, mut hog) = running("reshadow");
+    let (mut files, _agent, mut hog) = running("reshadow");
     files.config["shadow"] = json!(true);
-    files.config["evictionHard"] = json!({ "memory.available": "180Mi" });
-    files.write().unwrap();
+    files.change("evictionHard", json!({ "memory.available": "180Mi" }));
     let is_evicted = |records: &[Record]| records.iter().any(|r| matches!(r, Record::Evicted(_)));
     assert!(until(SOON, || is_evicted(&files.records())));
     let mut records = files.records();
@@ -111,23 +99,20 @@ fn shadow_mode_can_be_left_and_entered() {
         "{records:?}"
     );
     assert!(hog.is_alive());
-    files.config["shadow"] = json!(false);
-    files.write().unwrap();
+    files.change("shadow", json!(false));
     hog.killed();
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// A node without a guard because of a path would be worse than one with the kubelet's defaults.
 #[test]
 fn a_kubelet_configuration_that_is_missing_is_taken_when_it_comes() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("nokubelet", 256 * MIB).unwrap();
-    let mut files = Files::new(scope.path(), &json!([]));
+    let mut files = Files::of("nokubelet", 256, &json!([]));
     let address = listen(&mut files.config, "metricsAddress");
     files.config.as_object_mut().unwrap().remove("evictionHard");
     let kubelet = files.dir().join("kubelet.yaml");
     let kubelet_config = ["--kubelet-config", kubelet.to_str().unwrap()];
-    let mut agent = files.start(&kubelet_config);
+    let agent = files.start(&kubelet_config);
     let shows = |line: &str| until(Duration::from_secs(30), || shows(&address, line));
     let memory = |mib: u64| {
         let bytes = mib * MIB;
@@ -138,9 +123,8 @@ fn a_kubelet_configuration_that_is_missing_is_taken_when_it_comes() {
     let log = agent.log();
     let said = log.lines().find(|l| l.contains("kubelet.yaml"));
     let said = said.unwrap_or_else(|| panic!("{log}"));
-    for part in ["WARN", "No such file", "the kubelet's defaults hold"] {
-        assert!(said.contains(part), "{said}");
-    }
+    let parts = ["WARN", "No such file", "the kubelet's defaults hold"];
+    has(said, &parts);
 
     let write = |text: &str| fs::write(&kubelet, text).unwrap();
     write("kind: KubeletConfiguration\nevictionHard: {memory.available: 64Mi}\n");
@@ -152,13 +136,12 @@ fn a_kubelet_configuration_that_is_missing_is_taken_when_it_comes() {
     // Gone again: what it said stays in force, and evictd's own file is followed.
     fs::remove_file(&kubelet).unwrap();
     assert!(shows(&source("lastRead")));
-    files.config["evictionHard"] = json!({ "memory.available": "48Mi" });
-    files.write().unwrap();
+    files.change("evictionHard", json!({ "memory.available": "48Mi" }));
     assert!(shows(&memory(48)));
     files.config.as_object_mut().unwrap().remove("evictionHard");
     files.write().unwrap();
     assert!(shows(&memory(64)));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
 
     let config = files.write().unwrap();
     let paths = [("--config", &*config), ("--kubelet-config", &kubelet)];
@@ -172,8 +155,7 @@ fn a_kubelet_configuration_that_is_missing_is_taken_when_it_comes() {
 #[test]
 fn a_kubelet_configuration_with_a_mistake_is_refused() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("wrongkubelet", 256 * MIB).unwrap();
-    let files = Files::new(scope.path(), &json!([]));
+    let files = Files::of("wrongkubelet", 256, &json!([]));
     let kubelet = files.dir().join("kubelet.yaml");
     let text = "kind: KubeletConfiguration\nevictionHard: {memory.available: ten}\n";
     fs::write(&kubelet, text).unwrap();

@@ -5,25 +5,21 @@ use evictd_tests::prelude::*;
 
 /// Starts a pod that writes a file in a small scope of v1; whether it was evicted within a second of being done.
 fn evicted_while_it_writes(guard: bool) -> bool {
-    let scope = TestCgroup::new("writer", 320 * MIB).unwrap();
-    let dir = scope.child("besteffort/writer").unwrap();
-    let pods = json!([{ "name": "writer", "cgroup": "besteffort/writer" }]);
-    let mut files = Files::new(scope.path(), &pods);
+    let mut files = Files::of_hog("writer", 320);
     files.config["memoryGuard"] = json!({ "enabled": guard });
-    let mut agent = files.start(&[]);
+    let _agent = files.start(&[]);
     // Half of it is a file: 150 MiB that can be freed in the end, and nothing of it before it was written.
     let arguments = ["--way", "cache", "--dir", "/var/tmp", "--mib", "305"];
-    let mut writer = Hog::start(&dir, &arguments).unwrap();
-    let memory = MemoryCgroup::open(scope.path()).unwrap();
-    let is_done = || !writer.is_alive() || memory.usage().unwrap() > 300 * MIB;
+    let mut writer = files.hog("hog", &arguments);
+    let scope = files.scope();
+    let is_done = || !writer.is_alive() || scope.usage().unwrap() > 300 * MIB;
     assert!(until(Duration::from_secs(30), is_done));
     std::thread::sleep(Duration::from_secs(1));
     let is_dead = !writer.is_alive();
     let records = files.records();
     let evicted = records.iter().any(|r| matches!(r, Record::Evicted(_)));
     assert_eq!(evicted, is_dead, "{records:?}");
-    assert_eq!(memory.oom_kills().unwrap(), 0);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    assert_eq!(scope.oom_kills().unwrap(), 0);
     evicted
 }
 
@@ -40,22 +36,21 @@ fn what_has_to_be_written_first_is_not_available() {
 
 /// Stops the agent in the middle of a ramp. Its program stays in the kernel and kills what allocates past the floor.
 fn stopped_in_a_ramp(floor: bool) -> (Option<i32>, u64, bool) {
-    let scope = TestCgroup::new("floor", 256 * MIB).unwrap();
-    let (mut files, [hog_dir, calm_dir]) = Files::hog_and_calm(&scope);
+    let mut files = Files::of_hog_and_calm("floor", 256);
     files.config["kernelFloor"] = json!({ "enabled": floor, "memory.available": "32Mi" });
-    let mut calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
-    let mut agent = files.start(&[]);
-    let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "60"]).unwrap();
-    let memory = MemoryCgroup::open(scope.path()).unwrap();
-    while memory.usage().unwrap() < 120 * MIB {
+    let mut calm = files.hog("calm", &["--mib", "40"]);
+    let agent = files.start(&[]);
+    let mut hog = files.hog("hog", &["--mib", "1000", "--rate", "60"]);
+    let scope = files.scope();
+    while scope.usage().unwrap() < 120 * MIB {
         std::thread::sleep(Duration::from_millis(1));
     }
     agent.stop().unwrap();
     let signal = hog.wait().unwrap();
-    let kills = memory.oom_kills().unwrap();
+    let kills = scope.oom_kills().unwrap();
     let others = calm.is_alive();
     agent.go_on().unwrap();
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
     // What the OOM killer did while the agent could not act is in the journal afterwards.
     let told = files
         .records()

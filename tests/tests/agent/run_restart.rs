@@ -4,19 +4,16 @@
 use evictd_tests::{prelude::*, unkillable::Undying};
 
 /// More than the threshold leaves of the scope, and less than the scope.
-const TOO_MUCH: &str = "210";
+const TOO_MUCH: [&str; 2] = ["--mib", "210"];
 
 struct Limited {
     files: Files,
-    scope: TestCgroup,
 }
 
 impl Limited {
     /// A scope of 256Mi, of which 64Mi must be available, with three pods: `a` and `b` belong together, `c` does not.
     fn new(name: &str) -> Self {
-        let scope = TestCgroup::new(name, 256 * MIB).unwrap();
         let pod = |name: &str, owner: &str| {
-            scope.child(name).unwrap();
             json!({
                 "name": name,
                 "cgroup": name,
@@ -25,16 +22,12 @@ impl Limited {
             })
         };
         let pods = json!([pod("a", "one"), pod("b", "one"), pod("c", "other")]);
-        let files = Files::new(scope.path(), &pods);
-        Self { files, scope }
+        let files = Files::of(name, 256, &pods);
+        Self { files }
     }
 
     fn start(&self) -> Agent {
         self.files.start(&[])
-    }
-
-    fn hog(&self, pod: &str, mib: &str) -> Hog {
-        Hog::start(&self.scope.path().join(pod), &["--mib", mib]).unwrap()
     }
 
     fn evicted(&self) -> Vec<String> {
@@ -56,8 +49,7 @@ impl Limited {
         limit(&mut limited);
         let agent = limited.start();
         limited.goes("a");
-        // SIGKILL.
-        drop(agent);
+        agent.kill();
         let agent = limited.start();
         limited.stays("b", &agent);
         (limited, agent)
@@ -66,7 +58,7 @@ impl Limited {
     /// The pod uses too much, and is evicted.
     fn goes(&self, pod: &str) {
         let before = self.evicted().len();
-        let mut hog = self.hog(pod, TOO_MUCH);
+        let mut hog = self.files.hog(pod, &TOO_MUCH);
         hog.killed();
         assert!(until(SOON, || self.evicted().len() > before));
         assert_eq!(self.evicted().last().map(String::as_str), Some(pod));
@@ -75,13 +67,13 @@ impl Limited {
     /// The pod uses too much, and the agent says that no pod may be evicted.
     fn stays(&self, pod: &str, agent: &Agent) {
         let before = self.evicted();
-        let mut hog = self.hog(pod, TOO_MUCH);
+        let mut hog = self.files.hog(pod, &TOO_MUCH);
         assert!(agent.says("no pod may be evicted"));
         assert!(hog.is_alive());
         let reason = || self.reason(pod) == "a limit has no room";
         assert!(until(SOON, reason), "{}", self.reason(pod));
         assert_eq!(self.evicted(), before);
-        assert_eq!(self.scope.oom_kills().unwrap(), 0);
+        assert_eq!(self.files.scope().oom_kills().unwrap(), 0);
     }
 
     fn state(&self) -> PathBuf {
@@ -98,7 +90,7 @@ fn a_rate_of_the_node_survives_sigkill() {
     let (limited, agent) = Limited::restarted("ratenode", |limited| {
         limited.files.config["evictionRates"] = rate;
     });
-    drop(agent);
+    agent.kill();
     let agent = limited.start();
     limited.stays("c", &agent);
 }
@@ -167,20 +159,18 @@ impl Dying {
     fn new(name: &str, has_innocent: bool) -> Self {
         let limited = Limited::new(name);
         let agent = limited.start();
-        let innocent = has_innocent.then(|| limited.hog("b", "30"));
+        let innocent = has_innocent.then(|| limited.files.hog("b", &["--mib", "30"]));
         // process_mrelease gives back what is mapped, but no file.
         let tmpfs = ["--way", "tmpfs", "--dir", "/dev/shm", "--mib", "150"];
-        let dir = limited.scope.path().join("a");
-        let hog = Hog::start(&dir, &tmpfs).unwrap();
-        let memory = MemoryCgroup::open(limited.scope.path()).unwrap();
-        assert!(until(SOON, || memory.usage().unwrap() > 145 * MIB));
+        let (hog, scope) = (limited.files.hog("a", &tmpfs), limited.files.scope());
+        assert!(scope.holds(145));
         let undying = Undying::hold(hog.pid()).unwrap();
-        let system = limited.scope.child("system").unwrap();
+        let system = scope.child("system").unwrap();
         // So slow that the first victim's memory is waited for: at full speed it would not come in time.
         let rest = if has_innocent { "30" } else { "60" };
         let other = Hog::start(&system, &["--mib", rest, "--rate", "20"]).unwrap();
         assert!(until(SOON, || !limited.evicted().is_empty()));
-        drop(agent);
+        agent.kill();
         assert_eq!(limited.evicted(), ["a"]);
         Self {
             limited,
@@ -234,7 +224,6 @@ fn who_was_killed_before_the_restart_is_not_evicted_twice() {
     assert!(until(SOON, || limited.reason("a").is_null()));
     limited.goes("a");
     assert_eq!(limited.evicted(), ["a", "a"]);
-    drop(agent);
 }
 
 /// While its memory is due no other pod goes for it, across any number of agents; once it is stuck the next one goes, at the
@@ -246,7 +235,7 @@ fn what_an_earlier_victim_holds_is_due_until_it_is_stuck() {
     let mut dying = Dying::new("due", true);
     let agent = dying.limited.start();
     assert!(until(SOON, || dying.told().1 > 0));
-    drop(agent);
+    agent.kill();
     let _agent = dying.limited.start();
     let innocent = dying.innocent.as_mut().unwrap();
     innocent.killed();

@@ -12,14 +12,13 @@ fn stall(
     probe: &str,
     meanwhile: impl FnOnce(&mut Hog, &Files),
 ) {
-    let scope = TestCgroup::new(node, 256 * MIB).unwrap();
-    let (mut files, [hog_dir, _]) = Files::hog_and_calm(&scope);
+    let mut files = Files::of_hog_and_calm(node, 256);
     let health = listen(&mut files.config, "healthAddress");
-    let mut agent = files.start(&[]);
+    let agent = files.start(&[]);
     let says = |what: &str| until(TIMEOUT, || get(&health, probe).unwrap().contains(what));
     assert!(is_ready(&health));
     let stalled = Stalled::new(agent.pid(), thread).unwrap();
-    let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();
+    let mut hog = files.hog("hog", &["--mib", "1000", "--rate", "400"]);
     meanwhile(&mut hog, &files);
     assert!(says(&format!("the {name} has not run for ")));
     let answer = get(&health, "/readyz").unwrap();
@@ -31,7 +30,7 @@ fn stall(
     hog.wait().unwrap();
     let evictions = || files.evictions().len();
     assert!(until(TIMEOUT, || evictions() == 1));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
     assert_eq!(evictions(), 1, "once");
 }
 
@@ -67,35 +66,30 @@ fn a_stalled_manager_stops_no_eviction_for_memory() {
 #[test]
 fn a_stalled_manager_holds_up_no_end() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("stallend", 256 * MIB).unwrap();
-    let (files, _) = Files::hog_and_calm(&scope);
-    let mut agent = files.start(&[]);
+    let files = Files::of_hog_and_calm("stallend", 256);
+    let agent = files.start(&[]);
     let stall = || {
         let _stalled = Stalled::new(agent.pid(), "manager").unwrap();
-        // SAFETY: plain integers; the agent was not waited for.
-        unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGTERM) };
+        agent.ask_to_end().unwrap();
         let log = |line| until(SOON, || agent.log().contains(line));
         assert!(log("the control loop hangs"));
         assert!(log("stopped"));
     };
     // A traced thread is gone when its tracer is.
     std::thread::scope(|threads| threads.spawn(stall).join().unwrap());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 #[test]
 fn a_stalled_fast_path_is_named() {
     skip_if!(not_root());
     // The standby may evict in its place, and the kernel's OOM killer may come: only the name matters here.
-    let scope = TestCgroup::new("stallfast", 256 * MIB).unwrap();
-    let (mut files, _) = Files::hog_and_calm(&scope);
+    let mut files = Files::of_hog_and_calm("stallfast", 256);
     let health = listen(&mut files.config, "healthAddress");
-    let mut agent = files.start(&[]);
+    let agent = files.start(&[]);
     let says = |what: &str| until(TIMEOUT, || get(&health, "/healthz").unwrap().contains(what));
     assert!(is_ready(&health));
     let stalled = Stalled::new(agent.pid(), "fastpath").unwrap();
     assert!(says("the fast path has not run for "));
     drop(stalled);
     assert!(says("200 OK"));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }

@@ -6,24 +6,21 @@ use evictd_tests::{cgroup::begin_in, prelude::*};
 #[test]
 fn a_hook_is_tested_where_the_agent_is_in_the_scope() {
     skip_if!(no_bpf());
-    let scope = TestCgroup::new("self-test", 256 * MIB).unwrap();
-    let own = scope.child("besteffort/agent").unwrap();
-    let files = Files::new(scope.path(), &json!([]));
+    let files = Files::of("self-test", 256, &json!([]));
+    let own = files.scope().child("besteffort/agent").unwrap();
     let config = files.write().unwrap();
 
     let begin = |command: &mut _| begin_in(&own, command).unwrap();
-    let mut inside = Agent::start_as(&config, &[], begin).unwrap();
+    let inside = Agent::start_as(&config, &[], begin).unwrap().ends_well();
     let log = inside.log();
     assert!(log.contains("the hook has passed its self-test"), "{log}");
     assert!(!log.contains("its self-test failed"), "{log}");
-    assert_eq!(inside.terminate().unwrap(), Some(0));
+    drop(inside);
 
     // Nothing of what it takes counts in the scope: silence says nothing about the hook. What the first agent's cgroup still gives back
     // would be reported: another scope.
-    let scope = TestCgroup::new("self-test-outside", 256 * MIB).unwrap();
-    let files = Files::new(scope.path(), &json!([]));
-    let mut outside = files.start(&[]);
+    let files = Files::of("self-test-outside", 256, &json!([]));
+    let outside = files.start(&[]);
     let log = outside.log();
     assert!(log.contains("the hook has had no self-test"), "{log}");
-    assert_eq!(outside.terminate().unwrap(), Some(0));
 }

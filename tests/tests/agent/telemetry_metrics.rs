@@ -11,6 +11,7 @@ use evictd_tests::{
     deploy::{promtool::promtool, run},
     prelude::*,
 };
+use nix::sys::signal::Signal;
 
 fn ask(address: &str, request: &str) -> String {
     ask_with(address, request, "")
@@ -31,10 +32,7 @@ fn ask_with(address: &str, request: &str, headers: &str) -> String {
 fn scrape(address: &str) -> HashMap<String, f64> {
     let text = ask(address, "GET /metrics");
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
-    assert!(
-        text.contains("\r\nContent-Type: text/plain; version=0.0.4"),
-        "{text}"
-    );
+    has(&text, &["\r\nContent-Type: text/plain; version=0.0.4"]);
     let (_, body) = text.split_once("\r\n\r\n").unwrap();
     let series = body.lines().filter(|l| !l.starts_with('#'));
     series
@@ -49,10 +47,9 @@ fn scrape(address: &str) -> HashMap<String, f64> {
 #[test]
 fn an_eviction_is_counted_and_its_stages_are_timed() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("metrics", 256 * MIB).unwrap();
-    let (mut files, dir) = Files::hog(&scope);
+    let mut files = Files::of_hog("metrics", 256);
     let address = &listen(&mut files.config, "metricsAddress");
-    let mut agent = files.start(&[]);
+    let _agent = files.start(&[]);
     assert!(ask(address, "GET /healthz").ends_with("\r\n\r\nok\n"));
 
     // What is shown is as of the last round; it answers before the first one.
@@ -72,7 +69,7 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     let evictions = "evictd_evictions_total{signal=\"memory.available\",shadow=\"false\"}";
     assert_eq!(before[evictions], 0.0, "a rate sees the first eviction");
 
-    let mut hog = Hog::start(&dir, &["--mib", "1000"]).unwrap();
+    let mut hog = files.hog("hog", &["--mib", "1000"]);
     hog.wait().unwrap();
     let freed = "evictd_stage_seconds_count{stage=\"freed\"}";
     let mut after = HashMap::new();
@@ -100,7 +97,6 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     assert!(text.ends_with("# EOF\n"), "{text}");
     // The dip was over before any other component looked.
     assert_eq!(after[condition], 1.0);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Prometheus' own checker finds no fault with the names, types and texts, of what an eviction adds either.
@@ -108,11 +104,10 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
 fn promtool_finds_no_fault() {
     skip_if!(not_root());
     skip_if!(promtool().err());
-    let scope = TestCgroup::new("promtool", 256 * MIB).unwrap();
-    let (mut files, [hog, _]) = Files::hog_and_calm(&scope);
+    let mut files = Files::of_hog_and_calm("promtool", 256);
     let address = &listen(&mut files.config, "metricsAddress");
-    let mut agent = files.start(&[]);
-    let mut hog = Hog::start(&hog, &["--mib", "1000"]).unwrap();
+    let _agent = files.start(&[]);
+    let mut hog = files.hog("hog", &["--mib", "1000"]);
     hog.wait().unwrap();
     let text = wait_for(Duration::from_secs(20), || {
         let text = ask(address, "GET /metrics");
@@ -127,30 +122,26 @@ fn promtool_finds_no_fault() {
         .args(["check", "metrics"])
         .stdin(File::open(path).unwrap());
     assert_eq!(run(check).unwrap(), "");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 #[test]
 fn readers_that_ask_for_the_wrong_thing_are_told() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("readers", 128 * MIB).unwrap();
-    let mut files = Files::new(scope.path(), &json!([]));
+    let mut files = Files::of("readers", 128, &json!([]));
     let address = &listen(&mut files.config, "metricsAddress");
-    let mut agent = files.start(&[]);
+    let _agent = files.start(&[]);
     assert!(ask(address, "GET /").starts_with("HTTP/1.1 404"));
     assert!(ask(address, "POST /metrics").starts_with("HTTP/1.1 405"));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Connections that say nothing, to either port, keep neither a probe nor a scrape from its answer.
 #[test]
 fn idle_connections_hold_up_no_probe() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("idle", 128 * MIB).unwrap();
-    let mut files = Files::new(scope.path(), &json!([]));
+    let mut files = Files::of("idle", 128, &json!([]));
     let metrics = &listen(&mut files.config, "metricsAddress");
     let health = &listen(&mut files.config, "healthAddress");
-    let mut agent = files.start(&[]);
+    let _agent = files.start(&[]);
     let connect = |address: &String| TcpStream::connect(address).unwrap();
     let mut idle = Vec::new();
     for _ in 0..40 {
@@ -177,15 +168,13 @@ fn idle_connections_hold_up_no_probe() {
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
         }
     }
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// An agent that is stopped does not answer; as soon as it goes on it is judged by what its loops do then.
 #[test]
 fn an_agent_that_goes_on_is_well_again() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("goes-on", 128 * MIB).unwrap();
-    let mut files = Files::new(scope.path(), &json!([]));
+    let mut files = Files::of("goes-on", 128, &json!([]));
     let health = &listen(&mut files.config, "healthAddress");
     let agent = files.start(&[]);
     agent.stop().unwrap();
@@ -199,8 +188,7 @@ fn an_agent_that_goes_on_is_well_again() {
 #[test]
 fn an_agent_that_starts_is_alive_but_not_ready() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("starts", 128 * MIB).unwrap();
-    let mut files = Files::new(scope.path(), &json!([]));
+    let mut files = Files::of("starts", 128, &json!([]));
     let health = &listen(&mut files.config, "healthAddress");
     let early = |child: &std::process::Child| {
         let stream = wait_for(Duration::from_secs(30), || TcpStream::connect(health).ok());
@@ -212,7 +200,7 @@ fn an_agent_that_starts_is_alive_but_not_ready() {
         assert!(said.starts_with("HTTP/1.1 503"), "{said}");
         assert!(said.ends_with("the start is not complete\n"), "{said}");
         assert!(ask(health, "GET /healthz").ends_with("ok\n"));
-        evictd_tests::agent::signal(child, libc::SIGTERM).unwrap();
+        agent::signal(child, Signal::SIGTERM).unwrap();
     };
     let ended = files.run_until_it_ends(early);
     assert_eq!(ended.status.code(), Some(0), "{ended:?}");
@@ -222,30 +210,24 @@ fn an_agent_that_starts_is_alive_but_not_ready() {
 #[test]
 fn an_agent_that_does_not_start_evicts_no_pod() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("inusekill", 128 * MIB).unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (mut files, dir) = Files::hog(&scope);
+    let mut files = Files::of_hog("inusekill", 128);
     // Met at the first look, which takes a pod at once.
     files.config["evictionHard"] = json!({ "memory.available": "16Mi", "pid.available": "100%" });
     files.config["metricsAddress"] = json!(taken.local_addr().unwrap());
-    let mut hog = Hog::start(&dir, &["--mib", "8"]).unwrap();
-    let output = files.refused();
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let mut hog = files.hog("hog", &["--mib", "8"]);
+    files.refused();
     assert!(hog.is_alive());
 }
 
 #[test]
 fn an_address_in_use_is_refused() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("inuse", 128 * MIB).unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     for field in ["metricsAddress", "healthAddress"] {
-        let mut files = Files::new(scope.path(), &json!([]));
+        let mut files = Files::of("inuse", 128, &json!([]));
         files.config[field] = json!(taken.local_addr().unwrap());
-        let output = files.refused();
-        assert_eq!(output.status.code(), Some(2));
-        let said = String::from_utf8_lossy(&output.stderr);
         let expected = format!("evictd: {field}: 127.0.0.1:");
-        assert!(said.contains(&expected), "{said}");
+        has(&files.refused(), &[&expected]);
     }
 }

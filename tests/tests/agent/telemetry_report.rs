@@ -20,30 +20,43 @@ fn json(output: &Output) -> Value {
     serde_json::from_str(&text(output)).unwrap()
 }
 
+/// What `evictd report` says of the agent's state directory.
+fn report(files: &Files, words: &[&str]) -> String {
+    let state = files.dir().join("state");
+    let words = [&["report"], words].concat();
+    text(&evictd(&words, &[("--state-dir", &state)]))
+}
+
+/// The latest incident, once it is complete.
+fn latest(files: &Files, is_complete: impl Fn(&Value) -> bool) -> Value {
+    let mut incident = Value::Null;
+    let recorded = until(Duration::from_secs(20), || {
+        let told = report(files, &["latest", "-o", "json"]);
+        let mut told: Value = serde_json::from_str(&told).unwrap();
+        incident = told["incident"].take();
+        is_complete(&incident)
+    });
+    assert!(recorded, "{incident}");
+    incident
+}
+
 // R49
 #[test]
 fn an_eviction_is_told_with_what_came_before_and_after() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("report", 256 * MIB).unwrap();
-    let (files, [hog_dir, calm_dir]) = Files::hog_and_calm(&scope);
-    let mut agent = files.start(&[]);
-    let _calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
-    Hog::until_killed(&hog_dir, &["--mib", "1000", "--rate", "400"]);
+    let files = Files::of_hog_and_calm("report", 256);
+    let _agent = files.start(&[]);
+    let _calm = files.hog("calm", &["--mib", "40"]);
+    files.until_killed("hog", &["--mib", "1000", "--rate", "400"]);
     files.wait_for(2);
-    let state = files.dir().join("state");
-    let at: &[(&str, &Path)] = &[("--state-dir", &state)];
-    let latest = || json(&evictd(&["report", "latest", "-o", "json"], at));
     // It is in the journal at once, and what came after it is recorded a moment later.
-    let recorded = until(Duration::from_secs(20), || {
-        latest()["incident"]["samples"]["memory.available"].is_array()
-    });
-    assert!(recorded);
-    let incident = &latest()["incident"];
+    let has_samples = |i: &Value| i["samples"]["memory.available"].is_array();
+    let incident = &latest(&files, has_samples);
     let eviction = &incident["eviction"];
     assert_eq!(eviction["pace"]["urgent"], json!(true), "{eviction}");
     // The same decision follows from the file alone.
     let id = eviction["id"].as_str().unwrap();
-    let file = state.join("incidents").join(format!("{id}.json"));
+    let file = files.dir().join(format!("state/incidents/{id}.json"));
     let replay = |file: &Path, more: &[&str]| {
         let words = [&["replay", file.to_str().unwrap()][..], more].concat();
         evictd(&words, &[])
@@ -78,7 +91,8 @@ fn an_eviction_is_told_with_what_came_before_and_after() {
     damaged.as_object_mut().unwrap().remove("judged");
     let refused = replayed(&damaged);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("judged: is not there"));
+    let refusal = String::from_utf8_lossy(&refused.stderr);
+    has(&refusal, &["judged: is not there"]);
     let threshold = eviction["threshold"].as_u64().unwrap();
     let looks = incident["samples"]["memory.available"].as_array().unwrap();
     let number = |value: &Value| value.as_u64().unwrap();
@@ -100,39 +114,27 @@ fn an_eviction_is_told_with_what_came_before_and_after() {
     assert!(evicted[0]["pod"].as_str().unwrap().ends_with("hog"));
     assert_eq!(evicted[0]["usage"], eviction["workingSet"]);
 
-    let told = text(&evictd(&["report", "latest"], at));
-    for word in ["hog was evicted at", "SIGKILL", "available again", "calm"] {
-        assert!(told.contains(word), "{word}: {told}");
-    }
-    let picture = text(&evictd(&["report", "latest", "-o", "svg"], at));
+    let parts = ["hog was evicted at", "SIGKILL", "available again", "calm"];
+    has(&report(&files, &["latest"]), &parts);
+    let picture = report(&files, &["latest", "-o", "svg"]);
     assert!(picture.starts_with("<svg ") && picture.contains("<polyline"));
-    let list = text(&evictd(&["report"], at));
-    assert!(list.contains(id), "{list}");
-    let named = json(&evictd(&["report", id, "-o", "json"], at));
+    has(&report(&files, &[]), &[id]);
+    let named: Value = serde_json::from_str(&report(&files, &[id, "-o", "json"])).unwrap();
     assert_eq!(named["incident"], *incident);
     // An agent that ends leaves nothing unwritten.
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R5, R49: asked and not killed.
 #[test]
 fn a_pod_that_was_asked_to_go_has_a_report_as_well() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("asked", 256 * MIB).unwrap();
-    let (mut files, [hog_dir, _]) = Files::hog_and_calm(&scope);
+    let mut files = Files::of_hog_and_calm("asked", 256);
     files.soft("160Mi");
     files.config["evictionMaxPodGracePeriod"] = json!(5);
-    let mut agent = files.start(&[]);
-    let mut hog = Hog::start(&hog_dir, &["--mib", "130"]).unwrap();
+    let _agent = files.start(&[]);
+    let mut hog = files.hog("hog", &["--mib", "130"]);
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGTERM));
-    let state = files.dir().join("state");
-    let at: &[(&str, &Path)] = &[("--state-dir", &state)];
-    let latest = || json(&evictd(&["report", "latest", "-o", "json"], at));
-    let recorded = until(Duration::from_secs(20), || {
-        latest()["incident"]["finish"].is_object()
-    });
-    assert!(recorded);
-    let incident = &latest()["incident"];
+    let incident = &latest(&files, |incident| incident["finish"].is_object());
     let asked = &incident["asked"];
     assert_eq!(asked["gracePeriodSeconds"], 5);
     let number = |of: &Value| of.as_u64().unwrap();
@@ -149,26 +151,19 @@ fn a_pod_that_was_asked_to_go_has_a_report_as_well() {
     assert!(number(&looks[0][0]) < decided, "what came before it too");
     assert_eq!(incident["pods"][0]["evicted"], true);
 
-    let told = text(&evictd(&["report", "latest"], at));
     let first = "hog was asked to go within 5 s at";
-    for word in [
-        first,
-        "  asked to go\n",
-        "  found gone\n",
-        "  available again\n",
-    ] {
-        assert!(told.contains(word), "{word}: {told}");
-    }
-    let picture = text(&evictd(&["report", "latest", "-o", "svg"], at));
+    let stages = ["  asked to go\n", "  found gone\n", "  available again\n"];
+    let told = report(&files, &["latest"]);
+    has(&told, &[first]);
+    has(&told, &stages);
+    let picture = report(&files, &["latest", "-o", "svg"]);
     // Where the pod is found gone late, the first two are too close for a label each.
     let labels = ["asked to go 0.00", "asked to go, available again"];
     let is_drawn = labels.iter().any(|label| picture.contains(label));
     assert!(is_drawn, "{picture}");
-    let list = text(&evictd(&["report"], at));
-    assert!(list.contains("asked, 5 s"), "{list}");
-    let listed = json(&evictd(&["report", "-o", "json"], at));
+    has(&report(&files, &[]), &["asked, 5 s"]);
+    let listed: Value = serde_json::from_str(&report(&files, &["-o", "json"])).unwrap();
     assert_eq!(listed[0]["gracePeriodSeconds"], 5);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R49
@@ -177,22 +172,18 @@ fn an_agent_that_is_told_to_end_writes_down_what_is_not_over() {
     skip_if!(not_root());
     let _alone = process_ids_of_the_machine().unwrap();
     // Room for the kernel memory of all that the forker starts.
-    let scope = TestCgroup::new("ends", 1024 * MIB).unwrap();
-    let (mut files, [greedy_dir, _]) = Files::hog_and_calm(&scope);
+    let mut files = Files::of_hog_and_calm("ends", 1024);
     let free = Pids::open(Path::new("/proc")).unwrap().read().unwrap();
     // What others start on this machine meanwhile must not cross it.
     let threshold = free.available() - 1500;
     files.config["evictionHard"] = json!({ "pid.available": threshold.to_string() });
-    let mut greedy = Forker::start(Some(&greedy_dir)).unwrap();
+    let mut greedy = files.forker("hog");
     let mut agent = files.start(&[]);
     // It dies over this order, and crosses the threshold even where all other processes end meanwhile.
     let _ = greedy.order(&format!("hold {}", free.used + 3000));
     files.wait_for(1);
     assert_eq!(agent.terminate().unwrap(), Some(0));
-    let state = files.dir().join("state");
-    let latest = ["report", "latest", "-o", "json"];
-    let output = evictd(&latest, &[("--state-dir", &state)]);
-    let incident = &json(&output)["incident"];
+    let incident = latest(&files, |_| true);
     let looks = incident["samples"]["pid.available"].as_array();
     let looks = looks.unwrap_or_else(|| panic!("{incident}: {}", agent.log()));
     let left = looks.iter().filter_map(|look| look[1].as_i64()).min();
@@ -277,20 +268,22 @@ fn a_kubelet_configuration_that_is_missing_hides_nothing() {
 fn what_is_not_there_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let at: &[(&str, &Path)] = &[("--state-dir", dir.path())];
-    let refused = |words: &[&str], at: &[(&str, &Path)]| {
-        let output = evictd(words, at);
-        assert_eq!(output.status.code(), Some(2));
-        String::from_utf8(output.stderr).unwrap()
+    let refused = |words: &[&str], at: &[(&str, &Path)], expected: &str| {
+        has(&agent::refused(words, at), &[expected]);
     };
-    assert!(refused(&["report", "x"], at).contains("x: is none of the 0 incidents in "));
-    assert!(refused(&["report", "latest"], at).contains("latest: is none of the 0 incidents"));
-    assert!(refused(&["report", "-o", "svg"], at).contains("-o svg: shows one incident, and none"));
-    let nowhere = dir.path().join("nowhere");
-    assert!(refused(&["report"], &[("--state-dir", &nowhere)]).contains("nowhere: No such file"));
-    assert!(refused(&["top", "--interval", "0"], &[]).contains("is no positive number of seconds"));
+    refused(&["report", "x"], at, "x: is none of the 0 incidents in ");
+    let expected = "latest: is none of the 0 incidents";
+    refused(&["report", "latest"], at, expected);
+    let expected = "-o svg: shows one incident, and none";
+    refused(&["report", "-o", "svg"], at, expected);
+    let nowhere: &[(&str, &Path)] = &[("--state-dir", &dir.path().join("nowhere"))];
+    refused(&["report"], nowhere, "nowhere: No such file");
+    let expected = "is no positive number of seconds";
+    refused(&["top", "--interval", "0"], &[], expected);
     let config = dir.path().join("config.yaml");
     std::fs::write(&config, "colour: red").unwrap();
-    assert!(refused(&["top"], &[("--config", &config)]).contains("colour: unknown field"));
+    let config: &[(&str, &Path)] = &[("--config", &config)];
+    refused(&["top"], config, "colour: unknown field");
     // Nothing has happened: nothing is listed.
     assert_eq!(text(&evictd(&["report"], at)).lines().count(), 1);
 }
@@ -299,11 +292,10 @@ fn what_is_not_there_is_refused() {
 #[test]
 fn who_would_be_next_and_how_long_it_will_last() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("top", 512 * MIB).unwrap();
-    let (files, [hog_dir, calm_dir]) = Files::hog_and_calm(&scope);
+    let files = Files::of_hog_and_calm("top", 512);
     let config = files.write().unwrap();
-    let _calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
-    let _hog = Hog::start(&hog_dir, &["--mib", "300", "--rate", "20"]).unwrap();
+    let _calm = files.hog("calm", &["--mib", "40"]);
+    let _hog = files.hog("hog", &["--mib", "300", "--rate", "20"]);
     let at: &[(&str, &Path)] = &[("--config", &config)];
     let words = ["top", "--interval", "1", "-o", "json"];
     // The hog overtakes first.
@@ -331,9 +323,8 @@ fn who_would_be_next_and_how_long_it_will_last() {
     assert!(about.contains(&exhausted), "{seen}");
     let told = text(&evictd(&["top", "--interval", "0.2", "-n", "2"], at));
     assert_eq!(told.matches("SIGNAL").count(), 2, "{told}");
-    for word in ["GROWTH/s", "evicted first", "memory.available"] {
-        assert!(told.contains(word), "{word}: {told}");
-    }
+    let parts = ["GROWTH/s", "evicted first", "memory.available"];
+    has(&told, &parts);
 }
 
 /// In a cluster the agent remembers what the API server has told, and `top` reads that.

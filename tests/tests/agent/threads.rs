@@ -42,8 +42,7 @@ fn the_threads_are_those_of_the_table() {
     skip_if!(no_realtime());
     let table = table();
     assert_eq!(table.get("manager"), Some(&1));
-    let scope = TestCgroup::new("threads", 256 * MIB).unwrap();
-    let (mut files, _) = Files::hog_and_calm(&scope);
+    let mut files = Files::of_hog_and_calm("threads", 256);
     listen(&mut files.config, "healthAddress");
     listen(&mut files.config, "metricsAddress");
     let agent = files.start(&[]);

@@ -101,23 +101,21 @@ impl Shown {
 #[test]
 fn a_terminal_shows_the_node_and_follows_keys() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("live", 256 * MIB).unwrap();
-    let (files, [hog_dir, calm_dir]) = Files::hog_and_calm(&scope);
+    let files = Files::of_hog_and_calm("live", 256);
     let config = files.write().unwrap();
-    let _calm = Hog::start(&calm_dir, &["--mib", "20"]).unwrap();
-    let _hog = Hog::start(&hog_dir, &["--mib", "60"]).unwrap();
+    let _calm = files.hog("calm", &["--mib", "20"]);
+    let _hog = files.hog("hog", &["--mib", "60"]);
     let mut shown = Shown::start(&config, false);
     shown.waits_for("q quit");
     shown.waits_for("evicted first");
     let text = shown.text();
-    for words in [
+    let parts = [
         "every 0.3 s  2 pods",
         "memory.available",
         "Pods for memory.available, by eviction",
         "none in the journal",
-    ] {
-        assert!(text.contains(words), "{words}:\n{text}");
-    }
+    ];
+    has(&text, &parts);
     assert!(text.lines().count() <= 24, "{text}");
     shown.press("s");
     shown.waits_for("by usage");
@@ -132,10 +130,9 @@ fn a_terminal_shows_the_node_and_follows_keys() {
 #[test]
 fn without_colours_it_is_the_same() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("plain", 256 * MIB).unwrap();
-    let (files, [hog_dir, _]) = Files::hog_and_calm(&scope);
+    let files = Files::of_hog_and_calm("plain", 256);
     let config = files.write().unwrap();
-    let _hog = Hog::start(&hog_dir, &["--mib", "60"]).unwrap();
+    let _hog = files.hog("hog", &["--mib", "60"]);
     let mut shown = Shown::start(&config, true);
     shown.waits_for("evicted first");
     // Control-C ends it as well.

@@ -17,7 +17,6 @@ fn version_before() -> Result<PathBuf, &'static str> {
 struct Node {
     // Unmounted last.
     files: Files,
-    scope: TestCgroup,
     bpffs: Bpffs,
     calm: Hog,
     /// What has been evicted so far.
@@ -27,14 +26,12 @@ struct Node {
 impl Node {
     /// A scope of 256Mi, of which 64Mi must be available. Three evictions an hour may happen.
     fn new(bpffs: Bpffs) -> Self {
-        let scope = TestCgroup::new("upgrade", 256 * MIB).unwrap();
-        let (mut files, [_, calm]) = Files::hog_and_calm(&scope);
+        let mut files = Files::of_hog_and_calm("upgrade", 256);
         files.config["pinnedGuard"] = json!({"directory": bpffs.path().join("evictd")});
         files.config["evictionRates"] = json!({"node": {"evictions": 3, "period": "1h"}});
-        let calm = Hog::start(&calm, &["--mib", "32"]).unwrap();
+        let calm = files.hog("calm", &["--mib", "32"]);
         Self {
             files,
-            scope,
             bpffs,
             calm,
             evicted: 0,
@@ -47,12 +44,12 @@ impl Node {
     }
 
     fn hog(&self) -> Hog {
-        Hog::start(&self.scope.path().join("besteffort/hog"), &TOO_MUCH).unwrap()
+        self.files.hog("hog", &TOO_MUCH)
     }
 
     /// The hog is evicted, and the journal says so.
     fn evicts_the_hog(&mut self) {
-        assert_eq!(self.hog().wait().unwrap(), Some(libc::SIGKILL));
+        self.hog().killed();
         self.evicted += 1;
         let is_written = || self.files.evicted().len() == self.evicted;
         assert!(until(SOON, is_written));
@@ -102,8 +99,8 @@ fn to_this_version_and_back() {
         node.evicts_the_hog();
         assert!(until(SOON, || node.guards() <= 1));
         guards.push(node.guards());
-        // SIGKILL: the next one finds what it has left.
-        drop(agent);
+        // The next one finds what it has left.
+        agent.kill();
     }
     // All of them, or none where the hook of this kernel cannot be pinned.
     assert!(guards.iter().all(|n| *n == guards[0]), "{guards:?}");
@@ -111,9 +108,9 @@ fn to_this_version_and_back() {
         let agent = node.start(program);
         node.spares_the_hog(&agent);
         assert_eq!(node.reports(program).len(), node.evicted);
-        drop(agent);
+        agent.kill();
     }
-    assert_eq!(node.scope.oom_kills().unwrap(), 0);
+    assert_eq!(node.files.scope().oom_kills().unwrap(), 0);
     assert!(node.calm.is_alive());
     let config = node.files.write().unwrap();
     let detach = Command::new(&now)
@@ -132,8 +129,8 @@ fn an_agent_that_ends_watches_while_it_reports() {
     skip_if!(not_root());
     let mut member = ClusterNode::new("endwatch", 256).unwrap();
     member.config["pinnedGuard"] = json!({"enabled": false});
-    let [first, second] = [("first", 1), ("second", 2)]
-        .map(|(name, number)| member.pod(name, number, "BestEffort", 0, None).unwrap());
+    let [first, second] =
+        [("first", 1), ("second", 2)].map(|(name, number)| member.best_effort(name, number));
     let mut agent = member.start().unwrap();
     let hang = InjectedFault::Hang;
     member.server.fails("", "", 100_000, hang);

@@ -34,7 +34,7 @@ impl Guarded {
 
     /// Fails where this machine's hook cannot be pinned: a reason to skip, where the agent says so.
     fn start(&self) -> Result<Agent, &'static str> {
-        let agent = self.files.start(&[]);
+        let agent = Agent::start(&self.files.write().unwrap(), &[]).unwrap();
         let log = agent.log();
         if log.contains("the guard is pinned") {
             return Ok(agent);

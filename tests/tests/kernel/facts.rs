@@ -8,7 +8,7 @@ use evictd_node::{
         numa,
     },
 };
-use evictd_tests::{prelude::*, unkillable::Undying};
+use evictd_tests::{cgroup::holds, prelude::*, unkillable::Undying};
 
 #[test]
 fn btf_describes_the_charge_path() {
@@ -24,14 +24,11 @@ fn btf_describes_the_charge_path() {
 /// A cgroup that is pushed over its limit loses a process to the OOM killer, and both are counted where we look.
 #[test]
 fn an_oom_kill_at_a_limit_is_real_and_counted() {
-    skip_if!(not_root());
-    skip_if!(memory_root().is_none().then_some("no memory cgroups here"));
+    skip_if!(no_memory_cgroups());
     let node = TestCgroup::new("facts", 48 * MIB).unwrap();
     let pod = node.child("pod").unwrap();
-    let cgroup = MemoryCgroup::open(node.path()).unwrap();
-    assert_eq!(cgroup.oom_kills().unwrap(), 0);
-    let mut hog = Hog::start(&pod, &["--mib", "96"]).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert_eq!(node.oom_kills().unwrap(), 0);
+    Hog::until_killed(&pod, &["--mib", "96"]);
     let file = match node.version() {
         // On v1 a kill is counted where the victim was, on v2 in the limited cgroup as well.
         Version::V1 => pod.join("memory.oom_control"),
@@ -49,17 +46,14 @@ fn an_oom_kill_at_a_limit_is_real_and_counted() {
 /// (`oom_kill_process`). The judge takes that for granted.
 #[test]
 fn an_oom_that_chooses_a_victim_of_before_kills_no_other_process() {
-    skip_if!(not_root());
-    skip_if!(memory_root().is_none().then_some("no memory cgroups here"));
+    skip_if!(no_memory_cgroups());
     let node = TestCgroup::new("chosen", 160 * MIB).unwrap();
     let [dying, other] = ["dying", "other"].map(|pod| node.child(pod).unwrap());
     let usage = |pod: &Path| MemoryCgroup::open(pod).unwrap().usage().unwrap();
     let mut victim = Hog::start(&dying, &["--mib", "100"]).unwrap();
-    assert!(until(SOON, || usage(&dying) >= 100 * MIB));
+    assert!(holds(&dying, 100));
     let undying = Undying::hold(victim.pid()).unwrap();
-    let pid = i32::try_from(victim.pid()).unwrap();
-    // SAFETY: a process of this test's own, not yet waited for.
-    unsafe { libc::kill(pid, libc::SIGKILL) };
+    victim.kill().unwrap();
     // It comes to the limit at 60.
     let mut grows = Hog::start(&other, &["--mib", "100"]).unwrap();
     let has_it_all = || !grows.is_alive() || usage(&other) >= 100 * MIB;
@@ -69,7 +63,7 @@ fn an_oom_that_chooses_a_victim_of_before_kills_no_other_process() {
     assert!(kills.iter().all(|group| group.oom_kills().unwrap() == 0));
     assert!(usage(&dying) < 60 * MIB, "the reaper has taken its memory");
     drop(undying);
-    assert_eq!(victim.wait().unwrap(), Some(libc::SIGKILL));
+    victim.killed();
 }
 
 /// Pages of hugetlbfs are missing in `MemAvailable` from the moment at which they are set aside, and are charged to no memory
@@ -150,8 +144,7 @@ fn numa_nodes_are_the_machine() {
 // R43
 #[test]
 fn a_cgroup_without_processes_has_given_its_memory_back() {
-    skip_if!(not_root());
-    skip_if!(memory_root().is_none().then_some("no memory cgroups here"));
+    skip_if!(no_memory_cgroups());
     let node = TestCgroup::new("order", 400 * MIB).unwrap();
     let pod = node.child("pod").unwrap();
     let cgroup = MemoryCgroup::open(&pod).unwrap();
@@ -167,13 +160,11 @@ fn a_cgroup_without_processes_has_given_its_memory_back() {
     while cgroup.usage().unwrap() < 300 * MIB {
         assert!(hog.is_alive() && !no_candidates());
     }
-    let pid = i32::try_from(hog.pid()).unwrap();
-    // SAFETY: a process of this test's own, not yet waited for.
-    unsafe { libc::kill(pid, libc::SIGKILL) };
+    hog.kill().unwrap();
     while !no_candidates() {}
     let left = cgroup.usage().unwrap();
     assert!(left < 8 * MIB, "{left} bytes are still charged");
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
 }
 
 /// What processes have is in the lines of `memory.stat` that are flushed: what is charged and in none of them is little, and
@@ -181,8 +172,7 @@ fn a_cgroup_without_processes_has_given_its_memory_back() {
 // R28
 #[test]
 fn what_is_charged_is_in_the_statistics() {
-    skip_if!(not_root());
-    skip_if!(memory_root().is_none().then_some("no memory cgroups here"));
+    skip_if!(no_memory_cgroups());
     let node = TestCgroup::new("listed", 400 * MIB).unwrap();
     let pod = node.child("pod").unwrap();
     let cgroup = MemoryCgroup::open(node.path()).unwrap();

@@ -40,13 +40,34 @@ fn lies_between(trigger: &InodeTrigger, disk: &Filesystem, slack: i64) -> Result
     }
 }
 
+/// What counts the inodes of a disk with this hook; an error where the kernel refuses it.
+fn counts(disk: &Disk, hook: Option<CountHook>) -> Result<(BpfObject, InodeTrigger), InodeError> {
+    let mut object = BpfObject::load_counts().unwrap();
+    let trigger = InodeTrigger::build(&[&disk.path()], Ok(&mut object), hook)?;
+    Ok((object, trigger))
+}
+
+/// A task of a pod, and the id of the pod's cgroup.
+fn task(scope: &TestCgroup) -> (Forker, u64) {
+    let pod = scope.child("pod").unwrap();
+    let id = MemoryCgroup::open(&pod).unwrap().id();
+    (Forker::start(Some(&pod)).unwrap(), id)
+}
+
+fn below(available: i64) -> Option<CountTrigger> {
+    let direction = CountDirection::Below;
+    Some(CountTrigger {
+        available,
+        direction,
+    })
+}
+
 /// Files made and removed by a task of a pod, under a budget; `slack` for what the filesystem takes for itself.
 fn counts_and_crosses(kind: &str, hook: CountHook, slack: i64) {
     let cgroup = TestCgroup::new("inodes", 256 * MIB).unwrap();
     let disk = or_skip!(Disk::new(kind, DISK_MIB, INODES));
-    let mut object = BpfObject::load_counts().unwrap();
-    let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), Some(hook));
-    counts_on(&cgroup, &disk.path(), &disk.path(), or_skip!(built), slack);
+    let (_object, trigger) = or_skip!(counts(&disk, Some(hook)));
+    counts_on(&cgroup, &disk.path(), &disk.path(), trigger, slack);
 }
 
 /// A hook that counts passes its self-test and leaves no file; the sampler takes the place of one that does not.
@@ -55,10 +76,7 @@ fn a_silent_hook_is_replaced() {
     skip_if!(no_bpf());
     let disk = or_skip!(Disk::new("ext4", DISK_MIB, INODES));
     for (is_silent, expected) in [(false, CountHook::Typed), (true, CountHook::Sampler)] {
-        let mut object = BpfObject::load_counts().unwrap();
-        let hook = Some(CountHook::Typed);
-        let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), hook);
-        let mut trigger = or_skip!(built);
+        let (mut object, mut trigger) = or_skip!(counts(&disk, Some(CountHook::Typed)));
         if is_silent {
             object.detach("inodes_ext4_made");
             object.detach("inodes_ext4_freed");
@@ -78,38 +96,24 @@ fn a_silent_hook_is_replaced() {
 
 fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTrigger, slack: i64) {
     let statfs = Filesystem::open(disk).unwrap();
-    let pod = cgroup.child("pod").unwrap();
-    let id = MemoryCgroup::open(&pod).unwrap().id();
-    let dir = work.join("files");
-    fs::create_dir(&dir).unwrap();
-    let mut forker = Forker::start(Some(&pod)).unwrap();
+    let [dir, more, third] = ["files", "more", "third"].map(|name| work.join(name));
+    for dir in [&dir, &more, &third] {
+        fs::create_dir(dir).unwrap();
+    }
+    let (mut forker, id) = task(cgroup);
     let start = trigger.sample(0).unwrap().unwrap().available;
 
-    forker
-        .order(&format!("make {} 500", dir.display()))
-        .unwrap();
+    forker.files("make", &dir, 500);
     lies_between(&trigger, &statfs, slack).unwrap();
     let share = trigger.share(id, 0).expect("made by this cgroup");
     assert_eq!((share.made, share.gone), (500, 0));
 
     // 1000 more are in the budget, 1500 are not.
     let limit = start - 1500;
-    let at = |direction| CountTrigger {
-        available: limit,
-        direction,
-    };
-    trigger.arm(0, 0, Some(at(CountDirection::Below))).unwrap();
-    let more = work.join("more");
-    fs::create_dir(&more).unwrap();
-    forker
-        .order(&format!("make {} 900", more.display()))
-        .unwrap();
+    trigger.arm(0, 0, below(limit)).unwrap();
+    forker.files("make", &more, 900);
     assert!(trigger.crossed().is_none(), "a hundred are left");
-    let third = work.join("third");
-    fs::create_dir(&third).unwrap();
-    forker
-        .order(&format!("make {} 600", third.display()))
-        .unwrap();
+    forker.files("make", &third, 600);
     let crossed =
         wait_for(Duration::from_secs(5), || trigger.crossed()).expect("the budget is used up");
     assert_eq!((crossed.counter, crossed.slot), (0, 0));
@@ -118,15 +122,13 @@ fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTr
     assert_eq!(crossed.event.tgid, forker.pid());
     assert!(trigger.crossed().is_none(), "once per arming");
 
-    trigger
-        .arm(0, 1, Some(at(CountDirection::Recovered)))
-        .unwrap();
-    forker
-        .order(&format!("remove {} 500", dir.display()))
-        .unwrap();
-    forker
-        .order(&format!("remove {} 900", more.display()))
-        .unwrap();
+    let recovered = CountTrigger {
+        available: limit,
+        direction: CountDirection::Recovered,
+    };
+    trigger.arm(0, 1, Some(recovered)).unwrap();
+    forker.files("remove", &dir, 500);
+    forker.files("remove", &more, 900);
     let crossed =
         wait_for(Duration::from_secs(10), || trigger.crossed()).expect("recovery is told");
     assert_eq!(crossed.slot, 1);
@@ -192,18 +194,12 @@ fn overlay_counts_on_its_upper_layer() {
 /// worker of the filesystem may lower a while later.
 fn adds_on_xfs(disk: &Disk, dir: &Path, orders: &[(&str, i64)]) -> Result<(), InodeError> {
     let cgroup = TestCgroup::new("orders", 256 * MIB).unwrap();
-    let mut object = BpfObject::load_counts().unwrap();
-    let hook = Some(CountHook::Tracepoint);
-    let mut trigger = InodeTrigger::build(&[&disk.path()], Ok(&mut object), hook)?;
-    let pod = cgroup.child("pod").unwrap();
-    let id = MemoryCgroup::open(&pod).unwrap().id();
-    let mut forker = Forker::start(Some(&pod)).unwrap();
+    let (_object, mut trigger) = counts(disk, Some(CountHook::Tracepoint))?;
+    let (mut forker, id) = task(&cgroup);
     let start = trigger.sample(0).unwrap().unwrap().available;
     let mut expected = 0;
     for (order, adds) in orders {
-        forker
-            .order(&format!("{order} {} 50", dir.display()))
-            .unwrap();
+        forker.files(order, dir, 50);
         expected += adds;
         let now = || {
             let share = trigger.share(id, 0).unwrap_or_default();
@@ -255,9 +251,7 @@ fn xfs_copies_in_an_overlay() {
     let merged = or_skip!(disk.overlay());
     let lower = disk.path().join("lower");
     let mut image = Forker::start(None).unwrap();
-    image
-        .order(&format!("make {} 50", lower.display()))
-        .unwrap();
+    image.files("make", &lower, 50);
     let orders = [("chown", 50), ("move", 50), ("unlink", -50), ("make", 0)];
     or_skip!(adds_on_xfs(&disk, &merged, &orders));
 }
@@ -279,7 +273,7 @@ fn without_types_no_share_is_of_another_hierarchy() {
         let mut forker = Forker::start(Some(&pod)).unwrap();
         let dir = disk.path().join(format!("files{hierarchy}"));
         fs::create_dir(&dir).unwrap();
-        forker.order(&format!("make {} 50", dir.display())).unwrap();
+        forker.files("make", &dir, 50);
         assert_eq!(trigger.counted(0).unwrap(), Some(free - 51));
         assert_eq!(trigger.shares().is_empty(), hierarchy != 0);
     }
@@ -312,25 +306,13 @@ fn btrfs_has_shares_but_no_signal() {
     skip_if!(no_bpf());
     let cgroup = TestCgroup::new("btrfs", 256 * MIB).unwrap();
     let disk = or_skip!(Disk::new("btrfs", DISK_MIB, INODES));
-    let mut object = BpfObject::load_counts().unwrap();
-    let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), Some(CountHook::Typed));
-    let mut trigger = or_skip!(built);
+    let (_object, mut trigger) = or_skip!(counts(&disk, Some(CountHook::Typed)));
     assert_eq!(trigger.sample(0).unwrap(), None);
-    let limit = CountTrigger {
-        available: i64::MAX,
-        direction: CountDirection::Below,
-    };
-    trigger.arm(0, 0, Some(limit)).unwrap();
-    let pod = cgroup.child("pod").unwrap();
-    let mut forker = Forker::start(Some(&pod)).unwrap();
+    trigger.arm(0, 0, below(i64::MAX)).unwrap();
+    let (mut forker, id) = task(&cgroup);
     let dir = disk.path();
-    forker
-        .order(&format!("make {} 300", dir.display()))
-        .unwrap();
-    forker
-        .order(&format!("remove {} 200", dir.display()))
-        .unwrap();
-    let id = MemoryCgroup::open(&pod).unwrap().id();
+    forker.files("make", &dir, 300);
+    forker.files("remove", &dir, 200);
     let share = || trigger.share(id, 0).unwrap();
     until(Duration::from_secs(8), || share().gone == 200);
     let share = share();
@@ -343,18 +325,12 @@ fn btrfs_has_shares_but_no_signal() {
 fn unmounted_under_a_budget() {
     skip_if!(no_bpf());
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
-    let mut object = BpfObject::load_counts().unwrap();
-    let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), None);
-    let mut trigger = or_skip!(built);
+    let (_object, mut trigger) = or_skip!(counts(&disk, None));
     skip_if!(
         (trigger.choice(0).unwrap().1.hook == CountHook::Sampler).then_some("no hook on ext4")
     );
     let free = trigger.sample(0).unwrap().unwrap().available;
-    let limit = CountTrigger {
-        available: free - 100,
-        direction: CountDirection::Below,
-    };
-    trigger.arm(0, 0, Some(limit)).unwrap();
+    trigger.arm(0, 0, below(free - 100)).unwrap();
     disk.unmount()
         .expect("the trigger keeps nothing open on it");
     let error = trigger.sample(0).unwrap_err();
@@ -362,22 +338,16 @@ fn unmounted_under_a_budget() {
     assert_eq!(trigger.counted(0).unwrap(), None);
     // These go to what lies below the mount point, which is not watched.
     let mut forker = Forker::start(None).unwrap();
-    forker
-        .order(&format!("make {} 200", disk.path().display()))
-        .unwrap();
+    forker.files("make", &disk.path(), 200);
     assert!(trigger.crossed().is_none());
-    forker
-        .order(&format!("remove {} 200", disk.path().display()))
-        .unwrap();
+    forker.files("remove", &disk.path(), 200);
 
     // The loop device that it had is taken meanwhile: it comes back with another device number.
     let _other = or_skip!(Disk::new("ext4", 64, INODES));
     disk.mount().unwrap();
     let back = trigger.sample(0).unwrap().unwrap();
     assert_eq!((back.available, back.counted), (free, None));
-    forker
-        .order(&format!("make {} 200", disk.path().display()))
-        .unwrap();
+    forker.files("make", &disk.path(), 200);
     let crossed = wait_for(Duration::from_secs(5), || trigger.crossed()).expect("armed again");
     assert_eq!(crossed.available, free - 101);
 }
@@ -387,15 +357,11 @@ fn unmounted_under_a_budget() {
 fn drift_is_found_corrected_and_counted() {
     skip_if!(no_bpf());
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
-    let mut object = BpfObject::load_counts().unwrap();
-    let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), Some(CountHook::Typed));
-    let mut trigger = or_skip!(built);
+    let (mut object, mut trigger) = or_skip!(counts(&disk, Some(CountHook::Typed)));
     let free = trigger.sample(0).unwrap().unwrap().available;
     object.detach("inodes_ext4_made");
     let mut forker = Forker::start(None).unwrap();
-    forker
-        .order(&format!("make {} 70", disk.path().display()))
-        .unwrap();
+    forker.files("make", &disk.path(), 70);
     let sample = trigger.sample(0).unwrap().unwrap();
     assert_eq!((sample.available, sample.counted), (free - 70, Some(free)));
     let drift = trigger.drift(0);

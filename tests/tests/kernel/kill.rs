@@ -19,6 +19,13 @@ use evictd_node::{
     proc::pidfd::Signal,
 };
 use evictd_tests::prelude::*;
+use nix::{
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        signal::{Signal::SIGKILL, kill},
+    },
+    unistd::Pid,
+};
 
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -104,7 +111,7 @@ fn who_has_left_the_cgroup_is_not_killed() {
         refused: None,
     };
     assert_eq!(round, killed);
-    assert_eq!(stays.wait().unwrap(), Some(libc::SIGKILL));
+    stays.killed();
     assert!(leaves.is_alive());
 }
 
@@ -116,7 +123,7 @@ fn a_pid_that_is_another_process_now_is_not_signalled() {
     let both = || vec![member.pid().cast_signed(), other.pid().cast_signed()];
     let round = kill_listed(&stage.container, both);
     assert_eq!(round.processes, 1);
-    assert_eq!(member.wait().unwrap(), Some(libc::SIGKILL));
+    member.killed();
     assert!(other.is_alive());
     // Nothing was in the group: this is not a kill.
     let other_alone = || vec![other.pid().cast_signed()];
@@ -163,8 +170,7 @@ fn a_pid_that_was_given_away_is_not_killed() {
         let pids = list(&stage.container);
         assert!(pids.contains(&pid.cast_signed()));
         if let Some(ends) = ends.take() {
-            // SAFETY: a child of this test that was not reaped.
-            unsafe { libc::kill(pid.cast_signed(), libc::SIGKILL) };
+            ends.kill().unwrap();
             ends.wait().unwrap();
         }
         successor.set(start_as(pid).unwrap());
@@ -172,7 +178,7 @@ fn a_pid_that_was_given_away_is_not_killed() {
     });
     let mut successor = or_say_why(successor.take());
     assert_eq!(round.processes, 1);
-    assert_eq!(stays.wait().unwrap(), Some(libc::SIGKILL));
+    stays.killed();
     if let Some(successor) = &mut successor {
         assert!(is_alive(pid), "the process that has the PID now");
         successor.kill().unwrap();
@@ -304,8 +310,7 @@ fn two_hundred_processes_die_with_no_pid_left() {
     let stage = Stage::new("pids");
     let plain = timed(&stage, PROCESSES, || {
         for pid in list(&stage.container) {
-            // SAFETY: plain integers; the processes are in a cgroup of this test.
-            assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+            kill(Pid::from_raw(pid), SIGKILL).unwrap();
         }
     });
     let pids = Pids::new();
@@ -345,22 +350,15 @@ fn two_hundred_processes_die_with_no_pid_left() {
 
 /// Takes all descriptors but so many until it goes.
 struct Exhausted {
-    before: libc::rlimit,
+    before: (u64, u64),
     held: Vec<File>,
 }
 
 impl Exhausted {
     fn but(left: usize) -> Self {
-        let mut before = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
-        // SAFETY: a local.
-        let done = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) };
-        assert_eq!(done, 0);
         let mut held = vec![File::open("/dev/null").unwrap()];
         let mut exhausted = Self {
-            before,
+            before: getrlimit(Resource::RLIMIT_NOFILE).unwrap(),
             held: Vec::new(),
         };
         exhausted.limit(held[0].as_raw_fd().unsigned_abs() as u64 + 200);
@@ -373,19 +371,13 @@ impl Exhausted {
     }
 
     fn limit(&self, soft: u64) {
-        let limit = libc::rlimit {
-            rlim_cur: soft,
-            ..self.before
-        };
-        // SAFETY: a local.
-        let done = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
-        assert_eq!(done, 0);
+        setrlimit(Resource::RLIMIT_NOFILE, soft, self.before.1).unwrap();
     }
 }
 
 impl Drop for Exhausted {
     fn drop(&mut self) {
-        self.limit(self.before.rlim_cur);
+        self.limit(self.before.0);
     }
 }
 
@@ -424,7 +416,7 @@ fn who_opens_a_pod_waits_for_descriptors() {
     let was_alive = member.is_alive();
     drop(exhausted);
     assert!(was_alive, "nothing can have been opened");
-    assert_eq!(member.wait().unwrap(), Some(libc::SIGKILL));
+    member.killed();
     killing.join().unwrap().unwrap();
 }
 
@@ -446,7 +438,7 @@ fn a_container_that_was_started_again_is_killed() {
         assert!(!killer.holds_older_than(before), "{again}");
         assert!(killer.holds_older_than(monotonic_ns()), "{again}");
         assert!(!killer.kill().unwrap().empty, "{again}");
-        assert_eq!(new.wait().unwrap(), Some(libc::SIGKILL));
+        new.killed();
         assert!(beside.is_alive());
         assert!(until(SOON, || killer.kill().unwrap().empty));
         assert!(until(SOON, || killer.is_empty()), "{again}");
@@ -467,7 +459,7 @@ fn a_late_check_spares_a_restarted_container() {
     let mut new = idle(&container);
     // What is left of the victim is killed, and the other container is not.
     assert!(until(SOON, || kill_left(&stage.pod, signalled).unwrap()));
-    assert_eq!(old.wait().unwrap(), Some(libc::SIGKILL));
+    old.killed();
     assert!(kill_left(&stage.pod, signalled).unwrap());
     assert!(new.is_alive());
     // What came with the signal goes with it.
@@ -475,8 +467,8 @@ fn a_late_check_spares_a_restarted_container() {
     assert!(until(SOON, || {
         kill_left(&stage.pod, monotonic_ns()).unwrap()
     }));
-    assert_eq!(late.wait().unwrap(), Some(libc::SIGKILL));
-    assert_eq!(new.wait().unwrap(), Some(libc::SIGKILL));
+    late.killed();
+    new.killed();
 }
 
 #[test]
@@ -487,7 +479,7 @@ fn an_empty_pod_is_no_kill() {
     assert!(killer.kill().unwrap().empty && killer.is_empty());
     let mut member = idle(&stage.container);
     assert!(!killer.kill().unwrap().empty);
-    assert_eq!(member.wait().unwrap(), Some(libc::SIGKILL));
+    member.killed();
     assert!(until(SOON, || killer.kill().unwrap().empty));
 }
 
@@ -538,7 +530,7 @@ fn a_frozen_pod_is_thawed_to_die() {
         "a frozen task does not act on a signal"
     );
     kill_until_empty(&stage.pod, SOON).unwrap();
-    assert_eq!(member.wait().unwrap(), Some(libc::SIGKILL));
+    member.killed();
     drop(frozen);
 }
 
@@ -554,7 +546,7 @@ fn a_threaded_group_is_no_refusal() {
     let mut member = idle(&stage.container);
     let killer = CgroupKiller::open(&stage.pod).unwrap();
     let result = killer.kill();
-    assert_eq!(member.wait().unwrap(), Some(libc::SIGKILL));
+    member.killed();
     assert!(!result.unwrap().empty);
     kill_until_empty(&stage.pod, SOON).unwrap();
     fs::remove_dir(&threaded).unwrap();

@@ -2,16 +2,62 @@
 
 use aya::util::KernelVersion;
 use evictd_node::{
+    bpf::object::ObjectError,
     cgroup::memory::Version,
-    trigger::memory::{
-        ANY_SLOT, Action, Direction, KernelVictim, Trigger, TriggerEvent, TriggerSet, build, load,
-        page_size, slot, slot_of,
+    trigger::{
+        hook::HookUnavailable,
+        memory::{
+            ANY_SLOT, Action, Direction, KernelVictim, Trigger, TriggerEvent, TriggerSet, load,
+            page_size, slot, slot_of,
+        },
     },
 };
 use evictd_tests::prelude::*;
 
-fn wait_for_trip(trigger: &mut dyn TriggerSet, timeout: Duration) -> Option<TriggerEvent> {
-    wait_for(timeout, || trigger.next_crossing())
+/// A scope of 256 MiB with a pod, and a trigger on what the scope uses.
+struct Wire {
+    trigger: Box<dyn TriggerSet>,
+    _object: Result<BpfObject, ObjectError>,
+    scope: MemoryCgroup,
+    pod: PathBuf,
+    _cgroup: TestCgroup,
+}
+
+impl Wire {
+    /// Fails where the kernel refuses the hook.
+    fn new(name: &str, hook: Option<MemoryHook>) -> Result<Self, HookUnavailable> {
+        let cgroup = TestCgroup::new(name, 256 * MIB).unwrap();
+        let pod = cgroup.child("burstable/pod1").unwrap();
+        let scope = MemoryCgroup::open(cgroup.path()).unwrap();
+        let (object, built) = load(&[&scope], hook, false);
+        Ok(Self {
+            trigger: built?.trigger,
+            _object: object,
+            scope,
+            pod,
+            _cgroup: cgroup,
+        })
+    }
+
+    fn trips_within(&mut self, timeout: Duration) -> Option<TriggerEvent> {
+        wait_for(timeout, || self.trigger.next_crossing())
+    }
+
+    fn is_silent(&mut self) -> bool {
+        self.trigger.next_crossing().is_none()
+    }
+
+    fn arm(&mut self, slot: usize, trigger: Trigger) {
+        self.trigger.arm(slot, trigger).unwrap();
+    }
+
+    fn hog(&self, arguments: &[&str]) -> Hog {
+        Hog::start(&self.pod, arguments).unwrap()
+    }
+
+    fn usage(&self) -> u64 {
+        self.scope.usage().unwrap()
+    }
 }
 
 const UP_TO_100_MIB: Trigger = Trigger {
@@ -23,22 +69,15 @@ const UP_TO_100_MIB: Trigger = Trigger {
 
 /// One trigger at 100 MiB, a hog of 160: what the record says must lie between what the file says before and after.
 fn crosses_on(hook: MemoryHook) {
-    let scope_dir = TestCgroup::new("wire", 256 * MIB).unwrap();
-    let pod = scope_dir.child("burstable/pod1").unwrap();
-    let scope = MemoryCgroup::open(scope_dir.path()).unwrap();
-    let (_object, built) = load(&[&scope], Some(hook), false);
-    let mut trigger = or_skip!(built).trigger;
-    trigger.arm(0, UP_TO_100_MIB).unwrap();
+    let mut wire = or_skip!(Wire::new("wire", Some(hook)));
+    wire.arm(0, UP_TO_100_MIB);
 
-    let mut hog = Hog::start(&pod, &["--mib", "160", "--wait"]).unwrap();
-    assert!(
-        trigger.next_crossing().is_none(),
-        "far below the limit nothing trips"
-    );
-    let (before, t0) = (scope.usage().unwrap(), monotonic_ns());
+    let mut hog = wire.hog(&["--mib", "160", "--wait"]);
+    assert!(wire.is_silent(), "far below the limit nothing trips");
+    let (before, t0) = (wire.usage(), monotonic_ns());
     hog.go().unwrap();
-    let trip = wait_for_trip(&mut *trigger, SOON).expect("the wire trips");
-    let (after, t1) = (scope.usage().unwrap(), monotonic_ns());
+    let trip = wire.trips_within(SOON).expect("the wire trips");
+    let (after, t1) = (wire.usage(), monotonic_ns());
 
     assert!(
         after >= UP_TO_100_MIB.limit - 2 * MIB,
@@ -66,16 +105,13 @@ fn crosses_on(hook: MemoryHook) {
         assert_eq!(trip.tgid, hog.pid(), "charged by the hog");
         assert_eq!(
             trip.cgroup_id,
-            MemoryCgroup::open(&pod).unwrap().id(),
+            MemoryCgroup::open(&wire.pod).unwrap().id(),
             "charged to its pod"
         );
     }
     std::thread::sleep(Duration::from_millis(50));
     if hook != MemoryHook::Eventfd {
-        assert!(
-            trigger.next_crossing().is_none(),
-            "a wire trips once per arming"
-        );
+        assert!(wire.is_silent(), "a wire trips once per arming");
     }
 
     let usage = if trip.slot == ANY_SLOT {
@@ -87,22 +123,15 @@ fn crosses_on(hook: MemoryHook) {
     let detail = format!("crossed, seen {past} KiB past the limit");
 
     // Armed anew above the present usage it stays silent, below it the next charge trips it.
-    trigger
-        .arm(
-            0,
-            Trigger {
-                limit: 240 * MIB,
-                ..UP_TO_100_MIB
-            },
-        )
-        .unwrap();
-    let mut second = Hog::start(&pod, &["--mib", "10"]).unwrap();
+    let up_to_240 = Trigger {
+        limit: 240 * MIB,
+        ..UP_TO_100_MIB
+    };
+    wire.arm(0, up_to_240);
+    let mut second = wire.hog(&["--mib", "10"]);
     std::thread::sleep(Duration::from_millis(100));
     assert!(second.is_alive());
-    assert!(
-        trigger.next_crossing().is_none(),
-        "the old limit is forgotten"
-    );
+    assert!(wire.is_silent(), "the old limit is forgotten");
     matrix("memory.available", &hook.to_string(), &detail);
 }
 
@@ -122,11 +151,8 @@ fn nothing_is_attached_late_where_that_takes_long() {
     skip_if!(no_bpf());
     let is_new = KernelVersion::current().unwrap() >= KernelVersion::new(5, 13, 0);
     skip_if!(is_new.then_some("this kernel attaches programs at once"));
-    let cgroup = TestCgroup::new("late", 256 * MIB).unwrap();
-    let scope = MemoryCgroup::open(cgroup.path()).unwrap();
     let begun = Instant::now();
-    let (_object, built) = load(&[&scope], Some(MemoryHook::Fexit), false);
-    let mut trigger = or_skip!(built).trigger;
+    let mut wire = or_skip!(Wire::new("late", Some(MemoryHook::Fexit)));
     println!("built in {:?}", begun.elapsed());
     let before = tracing_links();
     let falling = Trigger {
@@ -134,54 +160,49 @@ fn nothing_is_attached_late_where_that_takes_long() {
         ..UP_TO_100_MIB
     };
     let begun = Instant::now();
-    trigger.arm(slot::RECOVERY as usize, falling).unwrap();
+    wire.arm(slot::RECOVERY as usize, falling);
     println!("armed in {:?}", begun.elapsed());
     assert_eq!(tracing_links(), before, "attached at the start");
 }
 
 /// A rising trigger sees the way up, a falling one the way back; neither says anything before.
 fn comes_back_on(hook: MemoryHook) {
-    let cgroup = TestCgroup::new("back", 256 * MIB).unwrap();
-    let pod = cgroup.child("burstable/pod1").unwrap();
-    let scope = MemoryCgroup::open(cgroup.path()).unwrap();
-    let (_object, built) = load(&[&scope], Some(hook), false);
-    let mut trigger = or_skip!(built).trigger;
+    let mut wire = or_skip!(Wire::new("back", Some(hook)));
     let (rising, falling) = (slot_of(0, slot::HARD), slot_of(0, slot::RECOVERY));
     for slot in 0..=falling {
-        trigger.arm(slot, Trigger::DISABLED).unwrap();
+        wire.arm(slot, Trigger::DISABLED);
     }
-    trigger.arm(rising, UP_TO_100_MIB).unwrap();
-    let mut hog = Hog::start(&pod, &["--mib", "160"]).unwrap();
-    let up = wait_for_trip(&mut *trigger, SOON).expect("the way up");
-    while scope.usage().unwrap() < 160 * MIB {
+    wire.arm(rising, UP_TO_100_MIB);
+    let mut hog = wire.hog(&["--mib", "160"]);
+    let up = wire.trips_within(SOON).expect("the way up");
+    while wire.usage() < 160 * MIB {
         assert!(hog.is_alive());
     }
     let down_to_80 = Trigger {
         limit: 80 * MIB,
         direction: Direction::Falling,
-        action: Action::Wake,
-        ..Trigger::DISABLED
+        ..UP_TO_100_MIB
     };
-    trigger.arm(falling, down_to_80).unwrap();
+    wire.arm(falling, down_to_80);
     std::thread::sleep(Duration::from_millis(50));
     if hook == MemoryHook::Eventfd {
         // Its thresholds stay armed, and one that is past its limit rings when it has been registered.
-        wait_for_trip(&mut *trigger, SOON).expect("the rising one is past");
-        while trigger.next_crossing().is_some() {}
+        wire.trips_within(SOON).expect("the rising one is past");
+        while !wire.is_silent() {}
     } else {
-        assert!(trigger.next_crossing().is_none(), "it is still above");
+        assert!(wire.is_silent(), "it is still above");
     }
     drop(hog);
     // Hooks that see charges alone trip with the next one.
-    let by_itself = wait_for_trip(&mut *trigger, Duration::from_secs(1));
+    let by_itself = wire.trips_within(Duration::from_secs(1));
     let seen_by = if by_itself.is_some() {
         "what was given back"
     } else {
         "the next charge"
     };
     let down = by_itself.or_else(|| {
-        let _charge = Hog::start(&pod, &["--mib", "1"]).unwrap();
-        wait_for_trip(&mut *trigger, SOON)
+        let _charge = wire.hog(&["--mib", "1"]);
+        wire.trips_within(SOON)
     });
     let down = down.expect("the way back");
     if hook != MemoryHook::Eventfd {
@@ -252,95 +273,71 @@ fn eventfd_hook() {
 #[test]
 fn the_floor_spares_a_writer_of_files() {
     skip_if!(no_bpf());
-    let cgroup = TestCgroup::new("floor", 256 * MIB).unwrap();
-    let pod = cgroup.child("burstable/pod1").unwrap();
-    let scope = MemoryCgroup::open(cgroup.path()).unwrap();
-    let (_object, built) = load(&[&scope], None, false);
-    let mut trigger = or_skip!(built).trigger;
+    let mut wire = or_skip!(Wire::new("floor", None));
     let (hard, floor) = (slot_of(0, slot::HARD), slot_of(0, slot::FLOOR));
     for slot in 0..=floor {
-        trigger.arm(slot, Trigger::DISABLED).unwrap();
+        wire.arm(slot, Trigger::DISABLED);
     }
-    let id = MemoryCgroup::open(&pod).unwrap().id();
+    let id = MemoryCgroup::open(&wire.pod).unwrap().id();
     let victim = KernelVictim {
         cgroup_id: id,
         enough: 150 * MIB,
         most: 200 * MIB,
     };
-    trigger.set_victims(0, &[victim]).unwrap();
-    let mut arm = || {
-        trigger.arm(hard, UP_TO_100_MIB).unwrap();
+    wire.trigger.set_victims(0, &[victim]).unwrap();
+    let arm = |wire: &mut Wire| {
+        wire.arm(hard, UP_TO_100_MIB);
         let last = Trigger {
             limit: 200 * MIB,
             action: Action::Kill,
             ..UP_TO_100_MIB
         };
-        trigger.arm(floor, last).unwrap();
+        wire.arm(floor, last);
     };
 
-    arm();
+    arm(&mut wire);
     let files = tempfile::tempdir().unwrap();
     let dir = files.path().to_str().unwrap();
     let writes = [
         "--mib", "1024", "--way", "write", "--size", "230", "--rate", "400", "--dir", dir,
     ];
-    let mut writer = Hog::start(&pod, &writes).unwrap();
-    let is_full = || scope.usage().unwrap() >= 220 * MIB;
-    assert!(wait_for(SOON, || is_full().then_some(())).is_some());
+    let mut writer = wire.hog(&writes);
+    assert!(until(SOON, || wire.usage() >= 220 * MIB));
     assert!(writer.is_alive());
     drop((writer, files));
 
-    arm();
-    let mut hog = Hog::start(&pod, &["--mib", "1024", "--rate", "400"]).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert_eq!(scope.oom_kills().unwrap(), 0);
+    arm(&mut wire);
+    wire.hog(&["--mib", "1024", "--rate", "400"]).killed();
+    assert_eq!(wire.scope.oom_kills().unwrap(), 0);
 }
 
 /// A charge outside the scope never trips its trigger.
 #[test]
 fn charges_elsewhere_do_not_trip() {
     skip_if!(no_bpf());
-    let (watched, other) = (
-        TestCgroup::new("watched", 256 * MIB).unwrap(),
-        TestCgroup::new("other", 256 * MIB).unwrap(),
-    );
-    let scope = MemoryCgroup::open(watched.path()).unwrap();
-    let mut object = BpfObject::load().unwrap();
-    let mut built = build(&[&scope], Ok(&mut object), None).unwrap();
-    built
-        .trigger
-        .arm(
-            0,
-            Trigger {
-                limit: 32 * MIB,
-                ..UP_TO_100_MIB
-            },
-        )
-        .unwrap();
-    let (inside, outside) = (watched.child("pod").unwrap(), other.child("pod").unwrap());
-    let _other = Hog::start(&outside, &["--mib", "64"]).unwrap();
-    assert!(wait_for_trip(&mut *built.trigger, Duration::from_millis(300)).is_none());
-    let _hog = Hog::start(&inside, &["--mib", "64"]).unwrap();
-    assert!(wait_for_trip(&mut *built.trigger, SOON).is_some());
+    let mut watched = Wire::new("watched", None).unwrap();
+    let other = TestCgroup::new("other", 256 * MIB).unwrap();
+    let up_to_32 = Trigger {
+        limit: 32 * MIB,
+        ..UP_TO_100_MIB
+    };
+    watched.arm(0, up_to_32);
+    let _other = Hog::start(&other.child("pod").unwrap(), &["--mib", "64"]).unwrap();
+    assert!(watched.trips_within(Duration::from_millis(300)).is_none());
+    let _hog = watched.hog(&["--mib", "64"]);
+    assert!(watched.trips_within(SOON).is_some());
 }
 
 /// The per-page hook comes and goes; while it is away nothing trips, and once it is back the next charge does.
 #[test]
 fn the_per_page_hook_is_switched() {
     skip_if!(no_bpf());
-    let cgroup = TestCgroup::new("switch", 256 * MIB).unwrap();
-    let scope = MemoryCgroup::open(cgroup.path()).unwrap();
-    let mut object = BpfObject::load().unwrap();
-    let built = build(&[&scope], Ok(&mut object), Some(MemoryHook::Tracepoint));
-    let mut trigger = match built {
-        Ok(built) => built.trigger,
-        Err(refused) => return skip_if!(Some(refused)),
-    };
+    let mut wire = or_skip!(Wire::new("switch", Some(MemoryHook::Tracepoint)));
     let mut took = Vec::new();
     for _ in 0..20 {
         for near in [false, true] {
             let start = Instant::now();
-            assert!(trigger.set_near(near).unwrap());
+            assert!(wire.trigger.set_near(near).unwrap());
             took.push((near, start.elapsed()));
         }
     }
@@ -352,16 +349,15 @@ fn the_per_page_hook_is_switched() {
             .max();
         println!("near={near}: at most {longest:?}");
     }
-    assert!(!trigger.set_near(true).unwrap(), "it is near already");
+    assert!(!wire.trigger.set_near(true).unwrap(), "it is near already");
 
-    trigger.set_near(false).unwrap();
-    assert!(!trigger.is_attached());
-    trigger.arm(0, UP_TO_100_MIB).unwrap();
-    let pod = cgroup.child("pod").unwrap();
-    let _hog = Hog::start(&pod, &["--mib", "120"]).unwrap();
-    assert!(wait_for_trip(&mut *trigger, Duration::from_millis(300)).is_none());
-    trigger.set_near(true).unwrap();
-    assert!(trigger.is_attached());
-    let _more = Hog::start(&pod, &["--mib", "1"]).unwrap();
-    assert!(wait_for_trip(&mut *trigger, SOON).is_some());
+    wire.trigger.set_near(false).unwrap();
+    assert!(!wire.trigger.is_attached());
+    wire.arm(0, UP_TO_100_MIB);
+    let _hog = wire.hog(&["--mib", "120"]);
+    assert!(wire.trips_within(Duration::from_millis(300)).is_none());
+    wire.trigger.set_near(true).unwrap();
+    assert!(wire.trigger.is_attached());
+    let _more = wire.hog(&["--mib", "1"]);
+    assert!(wire.trips_within(SOON).is_some());
 }

@@ -46,8 +46,8 @@ fn cold_hog(cgroup: &Path, disk: &Disk, mib: u64) -> Hog {
         last = held();
         std::thread::sleep(Duration::from_millis(500));
     }
-    // SAFETY: no preconditions. Dirty pages are not reclaimed.
-    unsafe { libc::sync() };
+    // Dirty pages are not reclaimed.
+    nix::unistd::sync();
     hog
 }
 
@@ -141,28 +141,19 @@ fn a_release_does_not_wait_for_the_disk() {
 /// An agent with both steps, a pod with cold page cache, and one that takes the room.
 struct Node {
     files: Files,
-    scope: TestCgroup,
     disk: Disk,
 }
 
 impl Node {
     fn new(name: &str, grace: &str) -> std::io::Result<Self> {
         let disk = Disk::new("ext4", 96, 4096)?;
-        let scope = TestCgroup::new(name, 160 * MIB)?;
         let pod = |name: &str| json!({ "name": name, "cgroup": format!("besteffort/{name}") });
-        for name in ["cold", "greedy"] {
-            scope.child(&format!("besteffort/{name}"))?;
-        }
-        let mut files = Files::new(scope.path(), &json!([pod("cold"), pod("greedy")]));
+        let mut files = Files::of(name, 160, &json!([pod("cold"), pod("greedy")]));
         files.config["evictionHard"] = json!({ "memory.available": "16Mi" });
         files.config["evictionSoft"] = json!({ "memory.available": "100Mi" });
         files.config["evictionSoftGracePeriod"] = json!({ "memory.available": grace });
         files.config["graduatedAction"] = json!({ "reclaim": {}, "brake": { "timeLimit": "1h" } });
-        Ok(Self { files, scope, disk })
-    }
-
-    fn cgroup(&self, pod: &str) -> PathBuf {
-        self.scope.path().join("besteffort").join(pod)
+        Ok(Self { files, disk })
     }
 
     fn steps(&self) -> Vec<MitigationRecord> {
@@ -193,10 +184,10 @@ impl Node {
 fn the_steps_come_in_their_order_and_end_with_the_pressure() {
     skip_if!(no_v2());
     let node = or_skip!(Node::new("steps", "1h"));
-    skip_if!(reclaim::can_reclaim(&MemoryCgroup::open(&node.cgroup("cold")).unwrap()).err());
-    let _cold = cold_hog(&node.cgroup("cold"), &node.disk, 48);
-    let mut agent = node.files.start(&[]);
-    let greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "60"]).unwrap();
+    skip_if!(reclaim::can_reclaim(&MemoryCgroup::open(&node.files.cgroup("cold")).unwrap()).err());
+    let _cold = cold_hog(&node.files.cgroup("cold"), &node.disk, 48);
+    let _agent = node.files.start(&[]);
+    let greedy = node.files.hog("greedy", &["--mib", "60"]);
     let reclaim = node.step("reclaim");
     let cold = reclaim
         .pods
@@ -209,7 +200,7 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
     // First in the order of eviction; how many more there are is the configuration's.
     assert_eq!(throttle.pods[0].name, "greedy", "{throttle:?}");
     assert_eq!(
-        high(&node.cgroup("greedy")),
+        high(&node.files.cgroup("greedy")),
         throttle.pods[0].high.unwrap().to_string()
     );
     drop(greedy);
@@ -219,7 +210,7 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
         release.available_after > release.available_before,
         "{release:?}"
     );
-    assert_eq!(high(&node.cgroup("greedy")), "max");
+    assert_eq!(high(&node.files.cgroup("greedy")), "max");
     let names: Vec<_> = node.steps().into_iter().map(|step| step.step).collect();
     assert_eq!(names, ["reclaim", "brake", "release"]);
     assert!(
@@ -229,7 +220,6 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
             .iter()
             .any(|r| matches!(r, Record::Asked(_) | Record::Evicted(_)))
     );
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R46: an agent that is killed leaves no pod throttled for longer than until the next one starts; one that ends leaves none.
@@ -238,18 +228,17 @@ fn no_pod_stays_throttled_after_the_agent() {
     skip_if!(no_v2());
     let mut node = or_skip!(Node::new("crash", "1h"));
     node.files.config["graduatedAction"] = json!({ "brake": { "pods": 1, "timeLimit": "1h" } });
-    let pod = node.cgroup("greedy");
+    let pod = node.files.cgroup("greedy");
     let agent = node.files.start(&[]);
-    let greedy = Hog::start(&pod, &["--mib", "80"]).unwrap();
+    let greedy = node.files.hog("greedy", &["--mib", "80"]);
     node.step("brake");
     assert_ne!(high(&pod), "max");
-    // SIGKILL.
-    drop(agent);
+    agent.kill();
     assert_ne!(high(&pod), "max");
     drop(greedy);
     let mut agent = node.files.start(&[]);
     assert_eq!(high(&pod), "max", "the next start lets it go");
-    let _greedy = Hog::start(&pod, &["--mib", "80"]).unwrap();
+    let _greedy = node.files.hog("greedy", &["--mib", "80"]);
     assert!(until(TIMEOUT, || high(&pod) != "max"), "it is braked again");
     assert_eq!(agent.terminate().unwrap(), Some(0));
     assert_eq!(high(&pod), "max", "the end lets it go");
@@ -261,9 +250,9 @@ fn shadow_mode_lets_throttled_pods_go() {
     skip_if!(no_v2());
     let mut node = or_skip!(Node::new("shadowed", "1h"));
     node.files.config["graduatedAction"] = json!({ "brake": { "pods": 1, "timeLimit": "1h" } });
-    let pod = node.cgroup("greedy");
-    let mut agent = node.files.start(&[]);
-    let _greedy = Hog::start(&pod, &["--mib", "80"]).unwrap();
+    let pod = node.files.cgroup("greedy");
+    let agent = node.files.start(&[]);
+    let _greedy = node.files.hog("greedy", &["--mib", "80"]);
     node.step("brake");
     assert_ne!(high(&pod), "max");
     node.files.config["shadow"] = json!(true);
@@ -272,7 +261,6 @@ fn shadow_mode_lets_throttled_pods_go() {
     node.files.config["shadow"] = json!(false);
     node.files.write().unwrap();
     assert!(until(TIMEOUT, || high(&pod) != "max"), "it is braked again");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R46: refused in clear words, and the eviction comes as it would have.
@@ -282,14 +270,14 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
     let v2 = memory_root().is_none_or(|(_, version)| version == Version::V2);
     skip_if!(v2.then_some("this machine has no cgroup v1"));
     let node = or_skip!(Node::new("stepsv1", "1s"));
-    let memory = MemoryCgroup::open(&node.cgroup("cold")).unwrap();
+    let memory = MemoryCgroup::open(&node.files.cgroup("cold")).unwrap();
     assert_eq!(reclaim::can_reclaim(&memory), Err(reclaim::Refusal::OnV1));
     assert_eq!(
         throttle::can_throttle(&memory),
         Err(throttle::Refusal::OnV1)
     );
-    let mut agent = node.files.start(&[]);
-    let _greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "90"]).unwrap();
+    let _agent = node.files.start(&[]);
+    let _greedy = node.files.hog("greedy", &["--mib", "90"]);
     let is_asked = || {
         node.files
             .records()
@@ -298,7 +286,6 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
     };
     assert!(until(TIMEOUT, is_asked), "{:?}", node.files.records());
     assert!(node.steps().is_empty());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R47: shadow mode speaks of the steps and takes none.
@@ -306,8 +293,8 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
 fn shadow_takes_no_step() {
     skip_if!(no_v2());
     let node = or_skip!(Node::new("stepsshadow", "1h"));
-    let mut agent = node.files.start(&["--shadow"]);
-    let _greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "90"]).unwrap();
+    let agent = node.files.start(&["--shadow"]);
+    let _greedy = node.files.hog("greedy", &["--mib", "90"]);
     let speaks = || {
         agent
             .log()
@@ -315,7 +302,6 @@ fn shadow_takes_no_step() {
     };
     assert!(until(TIMEOUT, speaks), "{}", agent.log());
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(high(&node.cgroup("greedy")), "max");
+    assert_eq!(high(&node.files.cgroup("greedy")), "max");
     assert!(node.steps().is_empty());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }

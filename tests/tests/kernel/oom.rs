@@ -35,7 +35,7 @@ fn the_victim_is_described() {
     let ids = [&container, &node.path().join("pod"), node.path()].map(id);
     let mut hog = Hog::start(&container, &["--mib", "96", "--oom-score-adj", "500"]).unwrap();
     let pid = hog.pid();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
     let kill = kill_of(&mut telemetry, pid).expect("the kill is told");
     let comm = kill.comm.split(|b| *b == 0).next().unwrap();
     assert_eq!((comm, kill.oom_score_adj), (&b"hog"[..], 500));
@@ -63,27 +63,26 @@ fn the_victim_is_described() {
     );
 }
 
-/// A node whose one pod is laid out as the kubelet does it, and an agent in shadow mode.
-fn node(name: &str, mib: u64) -> (TestCgroup, Value) {
-    let scope = TestCgroup::new(name, mib * MIB).unwrap();
+/// A node whose one pod is laid out as the kubelet does it, and the cgroup of its container.
+fn node(name: &str, mib: u64) -> (Files, PathBuf) {
     let pod = format!("kubepods/besteffort/pod{UID}");
-    scope.child(&format!("{pod}/c1")).unwrap();
-    (scope, json!([{ "name": "hog", "uid": UID, "cgroup": pod }]))
+    let pods = json!([{ "name": "hog", "uid": UID, "cgroup": pod }]);
+    let files = Files::of(name, mib, &pods);
+    let container = files.scope().child(&format!("{pod}/c1")).unwrap();
+    (files, container)
 }
 
 // R45
 #[test]
 fn a_pod_at_its_own_limit_is_told_apart() {
     skip_if!(no_bpf());
-    let (scope, pods) = node("ownlimit", 512);
+    let (files, container) = node("ownlimit", 512);
     let pod = format!("kubepods/besteffort/pod{UID}");
-    scope.limit_child(&pod, 48 * MIB).unwrap();
-    let files = Files::new(scope.path(), &pods);
-    let mut agent = files.start(&[]);
-    let container = scope.path().join(&pod).join("c1");
+    files.scope().limit_child(&pod, 48 * MIB).unwrap();
+    let _agent = files.start(&[]);
     let mut hog = Hog::start(&container, &["--mib", "96"]).unwrap();
     let pid = hog.pid();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
     let kill = files.oom_kill().expect("it is in the journal");
     assert_eq!((kill.cause, kill.pid), (OomCause::PodLimit, pid));
     assert!(!kill.was_first && kill.before.is_empty(), "{kill:?}");
@@ -98,21 +97,15 @@ fn a_pod_at_its_own_limit_is_told_apart() {
     assert_eq!(at_limit.limit, 48 * MIB);
     assert!(kill.cgroup.contains(&pod), "{kill:?}");
     assert!(kill.scope_usage.is_some_and(|used| used < 128 * MIB));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R47, R48
 #[test]
 fn the_scope_at_its_limit_while_the_agent_only_looks_on() {
     skip_if!(no_bpf());
-    let (scope, pods) = node("scopelimit", 192);
-    let files = Files::new(scope.path(), &pods);
-    let mut agent = files.start(&["--shadow"]);
-    let container = scope
-        .path()
-        .join(format!("kubepods/besteffort/pod{UID}/c1"));
-    let mut hog = Hog::start(&container, &["--mib", "400", "--rate", "200"]).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    let (files, container) = node("scopelimit", 192);
+    let _agent = files.start(&["--shadow"]);
+    Hog::until_killed(&container, &["--mib", "400", "--rate", "200"]);
     let kill = files.oom_kill().expect("it is in the journal");
     assert_eq!(kill.cause, OomCause::Scope);
     assert_eq!(kill.pod.as_ref().map(|p| p.name.as_str()), Some("hog"));
@@ -123,7 +116,6 @@ fn the_scope_at_its_limit_while_the_agent_only_looks_on() {
         matches!(before, [b] if b.shadow && !b.in_flight && b.pod.name == "hog"),
         "what would have been done is told: {before:?}"
     );
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Only where the machine is the test's own.
@@ -144,15 +136,13 @@ fn the_machine_is_short() {
         &json!([{ "name": "hog", "uid": UID, "cgroup": relative }]),
     );
     files.config.as_object_mut().unwrap().remove("scope");
-    let mut agent = files.start(&["--shadow"]);
+    let _agent = files.start(&["--shadow"]);
     let args = ["--mib", "8192", "--oom-score-adj", "1000"];
-    let mut hog = Hog::start(&container, &args).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    Hog::until_killed(&container, &args);
     let kill = files.oom_kill().expect("it is in the journal");
     assert_eq!(kill.cause, OomCause::Machine, "{kill:?}");
     assert_eq!(kill.pod.as_ref().map(|p| p.name.as_str()), Some("hog"));
     assert_eq!((kill.at_limit.as_ref(), kill.oom_score_adj), (None, 1000));
     assert!(kill.was_first, "{kill:?}");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
     matrix("oom", "machine", "the machine's own OOM kill is told apart");
 }

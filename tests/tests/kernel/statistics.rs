@@ -32,8 +32,7 @@ fn watch(node: &Path, container: &Path, way: &str, each: &mut dyn FnMut(u64, u64
 // R28
 #[test]
 fn a_lag_is_added_up() {
-    skip_if!(not_root());
-    skip_if!(memory_root().is_none().then_some("no memory cgroups here"));
+    skip_if!(no_memory_cgroups());
     let scope = TestCgroup::new("statistics", 400 * MIB).unwrap();
     let pods = ["one", "two", "three", "four", "five", "six"];
     let pods = pods.map(|pod| scope.child(&format!("burstable/{pod}")).unwrap());

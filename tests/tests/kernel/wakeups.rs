@@ -32,8 +32,7 @@ impl Sleeper {
         let (rings, alarm) = pipe().unwrap();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            // SAFETY: takes no arguments.
-            tell.send(unsafe { libc::gettid() }).unwrap();
+            tell.send(nix::unistd::gettid()).unwrap();
             let [_, alarm] = poll([Some(fd.as_fd()), Some(rings.as_fd())], None);
             alarm == 0
         });
@@ -113,8 +112,7 @@ impl Crossing {
     /// Goes on, to the end.
     fn charge_on(&mut self, mut hog: Hog) {
         hog.go().unwrap();
-        let cgroup = MemoryCgroup::open(self.scope.path()).unwrap();
-        assert!(until(SOON, || cgroup.usage().unwrap() >= 160 * MIB));
+        assert!(self.scope.holds(160));
     }
 
     /// The last charge of a hog is a huge page: on its CPU no other one comes that could wake a thread, for this test is on
@@ -137,7 +135,7 @@ impl Crossing {
         let mut hog = Hog::start(&self.pod, &arguments).unwrap();
         cpus::tie(hog.pid(), &[cpu]).unwrap();
         hog.take_head().unwrap();
-        let usage = MemoryCgroup::open(self.scope.path()).unwrap().usage();
+        let usage = self.scope.usage();
         let trigger = Trigger {
             limit: usage.unwrap() + MIB,
             direction: Direction::Rising,

@@ -124,7 +124,7 @@ fn drop_ins_of_the_kubelet_are_followed() {
     config.insert("metricsAddress".into(), json!(address));
     member.config["cluster"]["kubeletConfig"] = json!(kubelet);
     member.config["cluster"]["kubeletConfigDir"] = json!(directory);
-    let mut agent = member.start().unwrap();
+    let agent = member.start().unwrap();
     let in_force = |mib: u64| {
         let series = "evictd_threshold{signal=\"memory.available\",hard=\"true\"}";
         let line = format!("{series} {}", mib * MIB);
@@ -151,7 +151,6 @@ fn drop_ins_of_the_kubelet_are_followed() {
     let refused = || shows(&address, "evictd_configuration_refused_total 1");
     assert!(until(SOON, refused));
     in_force(48);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Thresholds of the running kubelet: 180Mi, which 90 MiB in a node of 256 MiB do not leave.

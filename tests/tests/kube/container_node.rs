@@ -23,13 +23,12 @@ fn a_pod_of_a_node_that_is_a_container_is_seen_and_evicted() {
         // SAFETY: after the fork only system calls are made, and the paths were made before.
         unsafe { command.pre_exec(move || see_only(&node, &root)) };
     });
-    let mut agent = agent.unwrap();
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let agent = agent.unwrap().ends_well();
+    let wild = member.best_effort("wild", 1);
     Hog::until_killed(&wild, &["--mib", "1024", "--rate", "200"]);
     assert_eq!(member.evicted(1).len(), 1);
     assert_eq!(member.evictions()[0].uid, ClusterNode::uid(1));
     assert_eq!(member.cgroup.oom_kills().unwrap(), 0);
     let capacity = format!("capacity={}", 256 * MIB);
     assert!(agent.log().contains(&capacity));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }

@@ -14,7 +14,7 @@ fn a_pod_at_its_own_limit_has_an_event() {
     let uid = ClusterNode::uid(1);
     let pod = format!("kubepods/burstable/pod{uid}");
     member.cgroup.limit_child(&pod, 48 * MIB).unwrap();
-    let mut agent = member.start().unwrap();
+    let agent = member.start().unwrap();
     let kills = |m: &ClusterNode| {
         let of = |r: Record| match r {
             Record::OomKill(kill) => 1 + kill.more,
@@ -28,7 +28,7 @@ fn a_pod_at_its_own_limit_has_an_event() {
     }
     let told = |m: &ClusterNode| events(m, "OOMKilledAtPodLimit", "Pod");
     assert!(member.wait(SOON, |m| !told(m).is_empty()));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
     assert_eq!(kills(&member), 3, "the later ones together");
     let told = told(&member);
     let [event] = &told[..] else {
@@ -44,9 +44,7 @@ fn a_pod_at_its_own_limit_has_an_event() {
         assert_eq!(event.pointer(field).unwrap(), expected);
     }
     let note = event["note"].as_str().unwrap();
-    for part in ["killed hog", "limit of 48Mi", &pod] {
-        assert!(note.contains(part), "{note}");
-    }
+    has(note, &["killed hog", "limit of 48Mi", &pod]);
     assert!(member.evictions().is_empty());
     assert_eq!(member.server.count("DELETE", "/pods/"), 0);
 }
@@ -71,7 +69,7 @@ fn killed_first_then_told() {
         Hog::start(&quiet, &["--mib", "40"]).unwrap(),
         Hog::start(&important, &["--mib", "30"]).unwrap(),
     ];
-    let mut agent = member.start().unwrap();
+    let _agent = member.start().unwrap();
     member.evicts(&wild, "deleted");
     assert!(bystanders.iter_mut().all(Hog::is_alive), "nobody else dies");
     assert_eq!(member.cgroup.oom_kills().unwrap(), 0);
@@ -107,7 +105,6 @@ fn killed_first_then_told() {
     assert!(note.contains("requested 16Mi"), "{note}");
     assert_eq!(told[0]["regarding"]["uid"], uid);
     assert_eq!(events(&member, "EvictionThresholdMet", "Node").len(), 1);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// The kubelet's own words come first.
@@ -132,7 +129,7 @@ const STATUS: &str = "/pods/wild/status";
 #[test]
 fn an_evicted_pod_stays_where_that_is_wanted() {
     skip_if!(not_root());
-    let (member, mut agent) = with_failed_pod("failed", None, "failed");
+    let (member, agent) = with_failed_pod("failed", None, "failed");
     {
         let state = member.server.state();
         assert_eq!(state.count("DELETE", ""), 0);
@@ -152,10 +149,10 @@ fn an_evicted_pod_stays_where_that_is_wanted() {
     // It is none of the kubelet's.
     assert!(!agent.log().contains("the kubelet has evicted a pod"));
     // The next agent finds it as it is.
-    assert_eq!(agent.terminate().unwrap(), Some(0));
-    let mut agent = member.start().unwrap();
+    drop(agent);
+    let agent = member.start().unwrap();
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
     let of_kubelet = |r: &Record| matches!(r, Record::KubeletEvicted(_));
     assert!(!member.records().iter().any(of_kubelet));
     assert_eq!(member.server.count("DELETE", ""), 0);
@@ -219,15 +216,14 @@ fn an_outage_delays_the_report_and_nothing_else() {
 fn a_crash_in_between_costs_nothing() {
     skip_if!(not_root());
     let (mut member, agent) = evicted_in_an_outage("crash");
-    // Dropping an agent is kill -9.
-    drop(agent);
+    agent.kill();
     member.server.come_back().unwrap();
     let agent = member.start().unwrap();
     is_told_once(&member, 1);
-    drop(agent);
-    let mut agent = member.start().unwrap();
+    agent.kill();
+    let agent = member.start().unwrap();
     std::thread::sleep(Duration::from_millis(500));
-    agent.terminate().unwrap();
+    drop(agent);
     is_told_once(&member, 1);
     assert_eq!(member.server.count("DELETE", ""), 1);
 }
@@ -243,7 +239,7 @@ fn a_lost_answer_is_asked_for_again_without_harm() {
     Hog::until_killed(&wild, &WILD);
     assert!(member.wait(SOON, |m| !events(m, "Evicted", "Pod").is_empty()));
     assert!(member.reported().is_empty(), "the answer is lost");
-    drop(agent);
+    agent.kill();
     let _agent = member.start().unwrap();
     // The pod was gone already: that is success.
     assert_eq!(member.outcomes(1), ["gone"]);
@@ -320,7 +316,7 @@ fn who_is_not_known_yet_goes_after_all_others() {
     let uids = [1, 2].map(ClusterNode::uid);
     let new = member.cgroup_of(&uids[1], "BestEffort").unwrap();
     let mut of_important = Hog::start(&important, &["--mib", "60"]).unwrap();
-    let mut agent = member.start().unwrap();
+    let _agent = member.start().unwrap();
     let mut of_new = Hog::start(&new, &["--mib", "140", "--head", "100", "--wait"]).unwrap();
     of_new.take_head().unwrap();
     of_new.go().unwrap();
@@ -332,7 +328,6 @@ fn who_is_not_known_yet_goes_after_all_others() {
     second.killed();
     let evicted: Vec<_> = member.evictions().into_iter().map(|e| e.uid).collect();
     assert_eq!(evicted, uids);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 const HASH: &str = "d4ae8de11a3b28dc31b9c89edbd7f90a";
@@ -349,7 +344,7 @@ fn with_static_pod(name: &str, mode: &str) -> (ClusterNode, Agent, [Hog; 2]) {
     });
     member.server.state().put_pod(mirror);
     let of_file = member.cgroup_of(HASH, "BestEffort").unwrap();
-    let other = member.pod("other", 1, "BestEffort", 0, None).unwrap();
+    let other = member.best_effort("other", 1);
     // Slow enough that what the first victim gives back is there in time.
     let slow = ["--mib", "100", "--head", "40", "--rate", "200", "--wait"];
     let mut hogs = [
@@ -366,7 +361,7 @@ fn with_static_pod(name: &str, mode: &str) -> (ClusterNode, Agent, [Hog; 2]) {
 #[test]
 fn a_static_pod_goes_by_its_priority() {
     skip_if!(not_root());
-    let (member, mut agent, mut hogs) = with_static_pod("static", "evictd");
+    let (member, _agent, mut hogs) = with_static_pod("static", "evictd");
     hogs[0].killed();
     assert_eq!(member.outcomes(1), ["static"]);
     assert_eq!(member.evictions()[0].uid, ClusterNode::uid(9));
@@ -374,19 +369,17 @@ fn a_static_pod_goes_by_its_priority() {
     assert!(hogs[1].is_alive());
     assert_eq!(member.server.count("DELETE", ""), 0);
     assert_eq!(member.server.count("PATCH", "/pods/"), 0);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R12
 #[test]
 fn the_kubelets_mode_evicts_no_static_pod() {
     skip_if!(not_root());
-    let (member, mut agent, mut hogs) = with_static_pod("staticno", "kubelet");
+    let (member, _agent, mut hogs) = with_static_pod("staticno", "kubelet");
     hogs[1].killed();
     assert_eq!(member.outcomes(1).len(), 1);
     assert_eq!(member.evictions()[0].uid, ClusterNode::uid(1));
     assert!(hogs[0].is_alive());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Both see the same shortage, and the kubelet evicts first: what its pod holds is pending, no second pod goes for it, and the pod
@@ -396,12 +389,11 @@ fn the_kubelets_mode_evicts_no_static_pod() {
 fn a_pod_that_the_kubelet_evicts_is_enough() {
     skip_if!(not_root());
     let member = ClusterNode::new("beside", 256).unwrap();
-    let first = member.pod("first", 1, "BestEffort", 0, None).unwrap();
-    let second = member.pod("second", 2, "BestEffort", 0, None).unwrap();
+    let first = member.best_effort("first", 1);
+    let second = member.best_effort("second", 2);
     let mut hogs = [first, second].map(|pod| Hog::start(&pod, &["--mib", "105"]).unwrap());
-    let is_met = |m: &ClusterNode| m.cgroup.usage().unwrap() > 205 * MIB;
-    assert!(member.wait(SOON, is_met));
-    let mut agent = member.start().unwrap();
+    assert!(member.cgroup.holds(205));
+    let _agent = member.start().unwrap();
     std::thread::sleep(Duration::from_secs(5));
     let mut evicted = apiserver::pod("first", &ClusterNode::uid(1), "BestEffort", 0, None);
     evicted["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
@@ -411,7 +403,6 @@ fn a_pod_that_the_kubelet_evicts_is_enough() {
     assert!(hogs.iter_mut().all(Hog::is_alive));
     drop(hogs);
     assert!(member.evictions().is_empty());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// A pod that came while the watch was away has only a cgroup; its name is asked for, and it is deleted.
@@ -419,7 +410,7 @@ fn a_pod_that_the_kubelet_evicts_is_enough() {
 fn a_pod_of_which_no_watch_has_told_is_deleted() {
     skip_if!(not_root());
     let member = ClusterNode::new("unwatched", 256).unwrap();
-    let mut agent = member.start().unwrap();
+    let _agent = member.start().unwrap();
     assert!(member.wait(SOON, |m| m.server.state().watches() > 0));
     {
         let mut state = member.server.state();
@@ -428,10 +419,9 @@ fn a_pod_of_which_no_watch_has_told_is_deleted() {
     }
     let is_hung = |m: &ClusterNode| m.server.state().faults.iter().all(|f| f.times == 0);
     assert!(member.wait(SOON, is_hung));
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let wild = member.best_effort("wild", 1);
     member.evicts(&wild, "deleted");
     assert_eq!(member.server.count("DELETE", "/pods/wild"), 1);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// A namespace that is being deleted takes no Event: that is no refusal, and the node's Event tells.
@@ -441,12 +431,11 @@ fn a_namespace_that_is_being_deleted_takes_no_event() {
     let (member, wild) = ClusterNode::with_wild("terminating").unwrap();
     let terminating = InjectedFault::Terminating;
     member.server.fails("POST", "/events", 1, terminating);
-    let mut agent = member.start().unwrap();
+    let _agent = member.start().unwrap();
     member.evicts(&wild, "deleted");
     assert!(events(&member, "Evicted", "Pod").is_empty());
     let is_told = |m: &ClusterNode| !events(m, "EvictionThresholdMet", "Node").is_empty();
     assert!(member.wait(SOON, is_told));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// A namespace whose Events are refused for now keeps no other eviction from being told.
@@ -461,15 +450,14 @@ fn one_namespaces_events_hold_up_no_other() {
     let (busy, events) = (InjectedFault::Status(429), "/namespaces/shop/events");
     member.server.fails("POST", events, usize::MAX, busy);
     let first = member.cgroup_of(&uid, "BestEffort").unwrap();
-    let second = member.pod("second", 2, "BestEffort", 0, None).unwrap();
-    let mut agent = member.start().unwrap();
+    let second = member.best_effort("second", 2);
+    let _agent = member.start().unwrap();
     for (pod, evicted) in [(first, 1), (second, 2)] {
         Hog::until_killed(&pod, &WILD);
         assert_eq!(member.evicted(evicted).len(), evicted);
     }
     assert_eq!(member.outcomes(1).len(), 1);
     assert_eq!(member.reported()[0].id, member.evictions()[1].id);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 fn limit_files(agent: &Agent, limit: Option<&libc::rlimit>) -> libc::rlimit {
@@ -493,7 +481,7 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
     let address = listen(&mut member.config, "metricsAddress");
     let calm = member.pod("calm", 1, "Guaranteed", 0, Some("64Mi"));
     let calm = calm.unwrap();
-    let mut agent = member.start().unwrap();
+    let agent = member.start().unwrap();
     let before = limit_files(&agent, None);
     let open = fs::read_dir(format!("/proc/{}/fd", agent.pid())).unwrap();
     let open = open.count() as u64;
@@ -506,7 +494,7 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
     };
     // Enough for the directories, which lie in each other, and not for a pod.
     allow(5);
-    let wild = member.pod("wild", 2, "BestEffort", 0, None).unwrap();
+    let wild = member.best_effort("wild", 2);
     assert!(agent.says("a pod cannot be opened"));
     // Enough for nothing: those that are known stay.
     allow(0);
@@ -532,7 +520,6 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
     hog.killed();
     assert_eq!(member.outcomes(2).len(), 2);
     assert_eq!(member.evictions()[1].name, "wild");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 #[test]

@@ -245,13 +245,13 @@ fn a_paused_fleet_holds_back_what_is_not_urgent() {
             json!({"pace": "paused", "until": until.to_string(), "nodes": "40", "by": "other"});
         state.put_config_map(SPACE, NAME, paused);
     }
-    let base = member.pod("base", 1, "BestEffort", 0, None).unwrap();
-    let slow = member.pod("slow", 2, "BestEffort", 0, None).unwrap();
+    let base = member.best_effort("base", 1);
+    let slow = member.best_effort("slow", 2);
     let agent = member.start().unwrap();
     let heard = member.wait(SOON, |_| agent.log().contains("many nodes evict"));
     assert!(heard);
     let _base = Hog::start(&base, &["--mib", "100"]).unwrap();
-    assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 95 * MIB));
+    assert!(member.cgroup.holds(95));
     // What is left lasts for fifteen seconds at this rate, with room for a hog that catches up.
     let _slow = Hog::start(&slow, &["--mib", "105", "--rate", "3"]).unwrap();
     let is_short = member.wait(SOON * 2, |m| m.cgroup.usage().unwrap() > 200 * MIB);

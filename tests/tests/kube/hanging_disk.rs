@@ -18,14 +18,14 @@ fn a_disk_that_hangs_delays_reports_and_no_eviction() {
     symlink(&state, member.dir().join("state")).unwrap();
     let health = listen(&mut member.config, "healthAddress");
     let shown = listen(&mut member.config, "metricsAddress");
-    let first = member.pod("first", 1, "BestEffort", 0, None).unwrap();
-    let mut agent = member.start().unwrap();
+    let first = member.best_effort("first", 1);
+    let agent = member.start().unwrap();
 
     let frozen = disk.freeze().unwrap();
     Hog::until_killed(&first, &["--mib", "1024"]);
     assert!(agent.says("the disk does not answer"));
     // A pod that comes now is known, and evicted like any other.
-    let second = member.pod("second", 2, "BestEffort", 0, None).unwrap();
+    let second = member.best_effort("second", 2);
     Hog::until_killed(&second, &["--mib", "1024"]);
     assert!(agent.log().contains("default/second"));
     for path in ["/healthz", "/readyz"] {
@@ -48,7 +48,7 @@ fn a_disk_that_hangs_delays_reports_and_no_eviction() {
     }
     assert!(agent.says("the disk answers again"));
     assert_eq!(value(&shown, "evictd_journal_records_lost_total"), Some(0));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
     let finished = |r: &&Record| matches!(r, Record::Finished(_));
     assert_eq!(member.records().iter().filter(finished).count(), 2);
 }

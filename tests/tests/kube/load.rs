@@ -108,8 +108,7 @@ fn the_load_of_one_agent_is_what_the_page_says() {
     let groups: Vec<_> = (0..BURST)
         .map(|i| {
             let name = format!("wild-{i}");
-            let number = i as u64;
-            member.pod(&name, number, "BestEffort", 0, None).unwrap()
+            member.best_effort(&name, i as u64)
         })
         .collect();
     let _agent = member.start().unwrap();

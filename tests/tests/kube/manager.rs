@@ -17,10 +17,10 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
     member.config["evictionMaxPodGracePeriod"] = json!(3);
     let address = listen(&mut member.config, "metricsAddress");
-    let guarded = member.pod("guarded", 1, "BestEffort", 0, None).unwrap();
-    let free = member.pod("free", 2, "BestEffort", 0, None).unwrap();
+    let guarded = member.best_effort("guarded", 1);
+    let free = member.best_effort("free", 2);
     member.server.state().budgets.insert("guarded".into());
-    let mut agent = member.start().unwrap();
+    let agent = member.start().unwrap();
     // As the kubelet's own, it takes effect without a restart.
     member.config["evictionMaxPodGracePeriod"] = json!(7);
     member.write().unwrap();
@@ -59,7 +59,7 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     assert!(until(SOON, || shows(&address, counted)));
     // The kubelet has ended it.
     drop(second);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
     let incident = read_incident(&member.dir().join("state"), &asked.id).unwrap();
     let incident = incident.expect("who goes has a report");
     assert_eq!(incident.asked, Some(*asked));
@@ -76,7 +76,7 @@ fn pods_wait_for_what_the_kubelet_reclaims() {
     member.config["filesystems"] = json!({ "nodefs": disk.path() });
     let pod = member.pod("pod", 1, "Burstable", 0, None).unwrap();
     let mut forker = Forker::start(Some(&pod)).unwrap();
-    let mut agent = member.start().unwrap();
+    let _agent = member.start().unwrap();
     let images = disk.path().join("images");
     fs::create_dir(&images).unwrap();
     let order = |what: &str| format!("{what} {} 2500", images.display());
@@ -87,7 +87,6 @@ fn pods_wait_for_what_the_kubelet_reclaims() {
     std::thread::sleep(Duration::from_secs(18));
     assert!(member.evictions().is_empty(), "{:?}", member.evictions());
     assert!(forker.order("hold 0").is_ok());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// A pod with an emptyDir, where the kubelet keeps it on this disk.
@@ -132,10 +131,10 @@ fn a_pod_above_its_own_limit_is_no_disruption() {
     member.server.go_away();
     fill(&dirs[1]);
     assert!(member.wait(2 * MINUTE, |m| m.evictions().len() == 2));
-    // Dropping an agent is kill -9: the next one has the journal alone.
-    drop(agent);
+    // The next one has the journal alone.
+    agent.kill();
     member.server.come_back().unwrap();
-    let mut agent = member.start().unwrap();
+    let _agent = member.start().unwrap();
     assert_eq!(member.outcomes(2).len(), 2);
     let signals: Vec<_> = member.evictions().into_iter().map(|e| e.signal).collect();
     assert_eq!(signals, ["emptydirfs.limit", "emptydirfs.limit"]);
@@ -144,7 +143,6 @@ fn a_pod_above_its_own_limit_is_no_disruption() {
         assert_eq!(member.server.count("PATCH", path), 0);
     }
     assert!(hogs[0].is_alive(), "the other one has no limit");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R1, R6, R10: killed at once and deleted, and the node says DiskPressure.
@@ -160,7 +158,7 @@ fn a_full_disk_takes_the_pod_that_fills_it() {
     let dir = with_empty_dir(&member, &disk, "greedy", 2, &json!({}));
     let mut quiet = Forker::start(Some(&calm)).unwrap();
     let mut forker = Forker::start(Some(&greedy)).unwrap();
-    let mut agent = member.start().unwrap();
+    let _agent = member.start().unwrap();
     let _ = forker.order(&format!("make {} 4000", dir.display()));
     assert_eq!(member.outcomes(1).len(), 1);
     assert_eq!(member.evicted(1), ["greedy"]);
@@ -172,5 +170,4 @@ fn a_full_disk_takes_the_pod_that_fills_it() {
     // R18: this is a disruption.
     assert_eq!(member.server.count("PATCH", "/pods/greedy/status"), 1);
     assert!(dir.is_dir(), "what is left is the kubelet's to remove");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }

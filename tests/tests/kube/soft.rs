@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use evictd_config::Config;
 use evictd_engine::{
     Cause, EvictionDecision, ManagedPod, Message,
-    fleet::{FleetPace, FleetRules},
+    fleet::FleetPace,
     permit::{EvictionPermit, Permission},
     record::SignalReading,
 };
@@ -24,7 +24,11 @@ use evictd_store::{
     journal::{self, Journal},
     record::RequestRecord,
 };
-use evictd_tests::{apiserver, policy_fixture::BarePod, prelude::*};
+use evictd_tests::{
+    apiserver,
+    policy_fixture::{BarePod, FLEET_RULES},
+    prelude::*,
+};
 
 struct Soft {
     server: ApiServer,
@@ -390,14 +394,7 @@ fn what_is_held_back_by_now_is_not_asked_to_go() {
     assert_eq!(soft.evict(&[1, 2], true), held_back(HeldBack::Paused, 0));
     limiter.pause(false);
     let minute = Duration::from_secs(60);
-    let rules = FleetRules {
-        window: minute,
-        slow_nodes: 1,
-        pause_nodes: 2,
-        pause: minute,
-        slow_interval: minute,
-    };
-    let pace = |pace| limiter.set_fleet(pace, minute, &rules, monotonic_ns());
+    let pace = |pace| limiter.set_fleet(pace, minute, &FLEET_RULES, monotonic_ns());
     pace(FleetPace::Paused);
     assert_eq!(soft.evict(&[1, 2], true), held_back(HeldBack::Fleet, 0));
     pace(FleetPace::Normal);

@@ -9,7 +9,7 @@ use nix::mount::{MsFlags, mount};
 fn with_tls(name: &str) -> (ClusterNode, PathBuf) {
     let server = ApiServer::start_tls().unwrap();
     let member = ClusterNode::of(server, name, 256).unwrap();
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let wild = member.best_effort("wild", 1);
     (member, wild)
 }
 
@@ -59,7 +59,8 @@ fn plain_http_needs_no_authority() {
             .env("SSL_CERT_FILE", &none)
             .env("SSL_CERT_DIR", none);
     })
-    .unwrap();
+    .unwrap()
+    .ends_well();
     an_eviction_is_reported(&member, &wild);
 }
 
@@ -87,7 +88,7 @@ fn the_service_account_of_a_pod() {
         // SAFETY: after the fork only system calls are made, and the paths were made before.
         unsafe { command.pre_exec(move || mount_account(&secrets)) };
     });
-    let _agent = agent.unwrap();
+    let _agent = agent.unwrap().ends_well();
     an_eviction_is_reported(&member, &wild);
 }
 

@@ -34,7 +34,7 @@ fn a_policy_comes_changes_and_goes_by_watch() {
     lists(&f, |count| count == 2);
     f.server.state().put_policy("db", spec(NEVER));
     assert!(f.wait(|f| f.in_force() == one("db", 1)));
-    assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
+    f.accepts("db");
     let accepted = f.server.state().accepted("db");
     assert_eq!(accepted["reason"], "Compiled");
     assert_eq!(accepted["observedGeneration"], 1);
@@ -52,7 +52,7 @@ fn a_bad_version_is_named_in_the_status_and_the_last_good_one_stays() {
     assert!(f.wait(|f| f.in_force() == one("db", 1)));
     let bad = json!({"name": "r", "evict": "When", "when": "pod.colour == 'red'"});
     f.server.state().put_policy("db", json!({"rules": [bad]}));
-    assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "False"));
+    f.refuses("db");
     let accepted = f.server.state().accepted("db");
     assert_eq!(accepted["reason"], "Invalid");
     assert_eq!(accepted["observedGeneration"], 2);
@@ -78,7 +78,7 @@ fn a_bad_version_is_named_in_the_status_and_the_last_good_one_stays() {
 #[test]
 fn a_status_that_is_right_is_not_written_again() {
     let f = start(0, |s| s.put_policy("db", spec(NEVER)));
-    assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
+    f.accepts("db");
     assert_eq!(patches(&f), 1);
     // Four more agents, and a list anew for all of them.
     for _ in 0..4 {
@@ -89,7 +89,7 @@ fn a_status_that_is_right_is_not_written_again() {
     lists(&f, |count| count >= 20);
     // An agent that had something to write would do so at once: this one does, after all the others.
     f.server.state().put_policy("last", spec(NEVER));
-    assert!(f.wait(|f| f.server.state().accepted("last")["status"] == "True"));
+    f.accepts("last");
     let state = f.server.state();
     assert_eq!(state.count("PATCH", "/evictionpolicies/db/"), 1);
 }
@@ -104,7 +104,7 @@ fn many_agents_write_once() {
     }
     lists(&f, |count| count == 40);
     f.server.state().put_policy("db", spec(NEVER));
-    assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
+    f.accepts("db");
     // After this time every agent's turn would have come.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(f.connection.counters.policy_statuses.get(), 1);
@@ -117,7 +117,7 @@ fn a_conflict_means_another_look() {
         s.fails("PATCH", "/evictionpolicies/db/status", 2, conflict);
         s.put_policy("db", spec(NEVER));
     });
-    assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
+    f.accepts("db");
     assert_eq!(patches(&f), 3);
     let state = f.server.state();
     let patch = state.all("PATCH", "/evictionpolicies/").next().unwrap();
@@ -136,7 +136,7 @@ fn two_opinions_do_not_fight() {
         policy["status"] = json!({"conditions": [theirs]});
         s.put(Collection::Policies, policy);
     });
-    assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
+    f.accepts("db");
     let mut policy = f.server.state().policy("db");
     assert_eq!(policy["status"]["conditions"][0], theirs);
     // An agent of another version thinks otherwise.
@@ -144,13 +144,13 @@ fn two_opinions_do_not_fight() {
     policy["status"]["conditions"][1]["reason"] = "Invalid".into();
     f.server.state().put(Collection::Policies, policy);
     f.server.state().put_policy("other", spec(NEVER));
-    assert!(f.wait(|f| f.server.state().accepted("other")["status"] == "True"));
+    f.accepts("other");
     assert_eq!(f.server.state().accepted("db")["status"], "False");
     // But a status that was lost is written again.
     let mut policy = f.server.state().policy("db");
     policy["status"] = Value::Null;
     f.server.state().put(Collection::Policies, policy);
-    assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
+    f.accepts("db");
 }
 
 /// No definition, no error: asked again rarely, found when it comes.

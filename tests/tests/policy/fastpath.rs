@@ -7,22 +7,15 @@ use evictd_engine::{
 };
 use evictd_fastpath::{Event, FastPathSettings};
 use evictd_node::pods::table::PodTable;
-use evictd_tests::{node::Options, prelude::*};
+use evictd_tests::{cgroup::holds, node::Options, prelude::*};
 
-/// Waits until a cgroup holds so much: hogs have their memory before the first look.
-fn holds(dir: &Path, mib: u64) {
-    let memory = MemoryCgroup::open(dir).unwrap();
-    let held = until(SOON, || memory.usage().unwrap() >= mib * MIB);
-    assert!(held, "{} stays small", dir.display());
-}
-
-/// Pods of these sizes in MiB, all BestEffort, all at their size.
+/// Pods of these sizes in MiB, all BestEffort, all at their size: hogs have their memory before the first look.
 fn pods(name: &str, sizes: &[(&str, &str)]) -> (Node, Vec<Hog>) {
     let mut node = Node::new(name, 512).unwrap();
     let hogs = sizes.iter().map(|(name, mib)| {
         let dir = node.pod(name, QosClass::BestEffort, 0, 0).unwrap();
         let hog = Hog::start(&dir, &["--mib", mib]).unwrap();
-        holds(&dir, mib.parse().unwrap());
+        assert!(holds(&dir, mib.parse().unwrap()), "{name} stays small");
         hog
     });
     let hogs = hogs.collect();

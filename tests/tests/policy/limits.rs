@@ -2,7 +2,7 @@
 
 use evictd_engine::{
     ManagedPod as _,
-    fleet::{FleetPace, FleetRules},
+    fleet::FleetPace,
     limiter::{QUOTAS, Rate, RestoredEviction, ShadowChooser},
     permit::LastResort,
 };
@@ -10,7 +10,7 @@ use evictd_policy::{
     EvictionPolicy, PolicyEvaluator, PolicySet, evaluator::Settings, gate::Secrets,
 };
 use evictd_tests::{
-    policy_fixture::{BarePod, Kept, always, labels, may_go, owner, pod, policy},
+    policy_fixture::{BarePod, FLEET_RULES, Kept, always, labels, may_go, owner, pod, policy},
     prelude::*,
 };
 
@@ -226,16 +226,9 @@ fn what_shadow_mode_has_chosen_is_not_available() {
 fn a_slow_fleet_waits_after_what_was_evicted_before() {
     let evaluator = PolicyEvaluator::new(Settings::default(), Secrets::default());
     let minute = Duration::from_secs(60);
-    let rules = FleetRules {
-        window: minute,
-        slow_nodes: 1,
-        pause_nodes: 2,
-        pause: minute,
-        slow_interval: minute,
-    };
     let now = monotonic_ns();
     let limiter = evaluator.limiter();
-    limiter.set_fleet(FleetPace::Slow, minute, &rules, now);
+    limiter.set_fleet(FleetPace::Slow, minute, &FLEET_RULES, now);
     assert!(limiter.allows_paced(now));
     let ago = |seconds: i64| RestoredEviction {
         at: i64::try_from(now).unwrap() - seconds * 1_000_000_000,

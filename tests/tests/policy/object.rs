@@ -21,7 +21,7 @@ fn cluster(settled: &str) -> Value {
 /// A pod that may go while its cluster is settled.
 fn gated(name: &str) -> (ClusterNode, std::path::PathBuf) {
     let member = ClusterNode::new(name, 256).unwrap();
-    let db = member.pod("db", 1, "BestEffort", 0, None).unwrap();
+    let db = member.best_effort("db", 1);
     let gate = json!({
         "name": "settled",
         "interval": "100ms",
@@ -69,10 +69,7 @@ fn gate_of(member: &ClusterNode) -> Value {
 
 /// The node is short, the agent has had time to act, and the pod is there.
 fn spared(member: &ClusterNode, hog: &mut Hog, why: &str) {
-    assert!(
-        member.wait(SOON, |m| m.cgroup.usage().unwrap() > 195 * MIB),
-        "{why}"
-    );
+    assert!(member.cgroup.holds(195), "{why}");
     std::thread::sleep(Duration::from_millis(500));
     assert!(hog.is_alive() && member.evictions().is_empty(), "{why}");
 }
@@ -82,7 +79,7 @@ fn no_is_no_and_so_is_what_cannot_be_known_until_a_yes_comes() {
     skip_if!(not_root());
     let (member, db) = gated("objno");
     answers(&member, PATH, Some(cluster("False")));
-    let mut agent = member.start().unwrap();
+    let _agent = member.start().unwrap();
     let mut hog = Hog::start(&db, &["--mib", "200"]).unwrap();
     assert!(member.wait(SOON, |m| gate_of(m)["answer"] == false));
     spared(&member, &mut hog, "the condition is false");
@@ -113,9 +110,8 @@ fn no_is_no_and_so_is_what_cannot_be_known_until_a_yes_comes() {
     spared(&member, &mut hog, "the object has no conditions");
 
     answers(&member, PATH, Some(cluster("True")));
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
     assert!(member.wait(SOON, |m| m.evictions().len() == 1));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Another pod's condition decides: this one may go only while its peer is ready.
@@ -134,13 +130,12 @@ fn another_pods_condition_decides() {
         |ready: &str| json!({"status": {"conditions": [{"type": "Ready", "status": ready}]}});
     let path = "/api/v1/namespaces/default/pods/db-1";
     answers(&member, path, Some(peer("False")));
-    let mut agent = member.start().unwrap();
+    let _agent = member.start().unwrap();
     let mut hog = Hog::start(&db, &["--mib", "200"]).unwrap();
     assert!(member.wait(SOON, |m| gate_of(m)["answer"] == false));
     spared(&member, &mut hog, "the peer is not ready");
     answers(&member, path, Some(peer("True")));
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    hog.killed();
 }
 
 #[test]
@@ -148,7 +143,7 @@ fn a_yes_that_is_too_old_is_none() {
     skip_if!(not_root());
     let (member, db) = gated("objold");
     answers(&member, PATH, Some(cluster("True")));
-    let mut agent = member.start().unwrap();
+    let _agent = member.start().unwrap();
     assert!(member.wait(SOON, |m| explained(m)["mayGo"] == true));
     assert_eq!(gate_of(&member)["answer"], true);
     fails(&member, InjectedFault::Hang);
@@ -161,6 +156,5 @@ fn a_yes_that_is_too_old_is_none() {
         "{gate}"
     );
     answers(&member, PATH, Some(cluster("True")));
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    hog.killed();
 }

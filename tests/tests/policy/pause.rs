@@ -115,13 +115,13 @@ fn a_paused_agent_kills_no_pod_until_the_pause_is_lifted() {
     let mut member = ClusterNode::new("pause", 256).unwrap();
     let address = scrape::free_address().unwrap();
     member.config["metricsAddress"] = address.as_str().into();
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let wild = member.best_effort("wild", 1);
     member.server.state().put_policy(
         "labelled",
         json!({"selector": {"matchLabels": {"app": "wild"}}, "rules": [{"name": "r", "evict": "Always"}]}),
     );
     member.server.state().annotate_node(PAUSED, Some("true"));
-    let mut agent = member.start().unwrap();
+    let agent = member.start().unwrap();
     for line in [
         "evictd_paused{by=\"node\"} 1",
         "evictd_policy_pods{policy=\"labelled\"} 1",
@@ -130,13 +130,13 @@ fn a_paused_agent_kills_no_pod_until_the_pause_is_lifted() {
         assert!(member.wait(SOON, says(&address, line)), "{line}");
     }
     let mut hog = Hog::start(&wild, &["--mib", "200"]).unwrap();
-    assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 195 * MIB));
+    assert!(member.cgroup.holds(195));
     std::thread::sleep(Duration::from_millis(500));
     assert!(hog.is_alive() && member.evictions().is_empty());
     member.server.state().annotate_node(PAUSED, None);
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
     assert!(member.wait(SOON, says(&address, "evictd_paused{by=\"node\"} 0")));
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
     assert_eq!(pauses(&member), [word(true), word(false)]);
 }
 
@@ -159,8 +159,8 @@ fn pauses(member: &ClusterNode) -> Vec<(String, bool, bool)> {
 /// `db` must never go; it is far bigger than `web`.
 fn ruled(name: &str) -> (ClusterNode, std::path::PathBuf, std::path::PathBuf) {
     let member = ClusterNode::new(name, 256).unwrap();
-    let db = member.pod("db", 1, "BestEffort", 0, None).unwrap();
-    let web = member.pod("web", 2, "BestEffort", 0, None).unwrap();
+    let db = member.best_effort("db", 1);
+    let web = member.best_effort("web", 2);
     {
         let mut state = member.server.state();
         let gold = json!({"metadata": {"name": "default", "labels": {"tier": "gold"}}});
@@ -180,9 +180,8 @@ fn ruled(name: &str) -> (ClusterNode, std::path::PathBuf, std::path::PathBuf) {
 /// Fills the node: the policy decides who goes.
 fn web_goes(member: &ClusterNode, db: &std::path::Path, web: &std::path::Path) {
     let mut big = Hog::start(db, &["--mib", "120"]).unwrap();
-    assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 115 * MIB));
-    let mut small = Hog::start(web, &["--mib", "100"]).unwrap();
-    assert_eq!(small.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.cgroup.holds(115));
+    Hog::until_killed(web, &["--mib", "100"]);
     assert!(big.is_alive());
     assert!(member.wait(SOON, |m| m.evictions().iter().any(|e| e.name == "web")));
     assert!(member.evictions().iter().all(|e| e.name == "web"));
@@ -193,9 +192,8 @@ fn web_goes(member: &ClusterNode, db: &std::path::Path, web: &std::path::Path) {
 fn a_policy_of_the_api_server_spares_a_pod() {
     skip_if!(not_root());
     let (member, db, web) = ruled("apispare");
-    let mut agent = member.start().unwrap();
+    let _agent = member.start().unwrap();
     web_goes(&member, &db, &web);
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R12, R34: what was known of pods, policies and namespaces outlives a restart without the API server.
@@ -203,7 +201,7 @@ fn a_policy_of_the_api_server_spares_a_pod() {
 fn a_restart_while_the_api_server_is_away_forgets_nothing() {
     skip_if!(not_root());
     let (mut member, db, web) = ruled("restart");
-    let mut first = member.start().unwrap();
+    let first = member.start().unwrap();
     let file = member.dir().join("state/cluster.jsonl");
     let written = || std::fs::read_to_string(&file).unwrap_or_default();
     // Written while it runs, since no agent knows its end.
@@ -211,12 +209,12 @@ fn a_restart_while_the_api_server_is_away_forgets_nothing() {
         let text = written();
         text.contains("\"Never\"") && text.contains("gold") && text.contains("\"web\"")
     }));
-    assert_eq!(first.terminate().unwrap(), Some(0));
+    drop(first);
     let text = written();
     member.server.go_away();
-    let mut second = member.start().unwrap();
+    let second = member.start().unwrap();
     web_goes(&member, &db, &web);
-    assert_eq!(second.terminate().unwrap(), Some(0));
+    drop(second);
     assert_eq!(written(), text, "who has heard nothing does not write");
     // Half a file is none, and no reason not to start.
     std::fs::write(&file, &text[..text.len() / 2]).unwrap();
@@ -227,26 +225,26 @@ fn a_restart_while_the_api_server_is_away_forgets_nothing() {
 fn a_pause_outlives_a_restart_while_the_api_server_is_away() {
     skip_if!(not_root());
     let mut member = ClusterNode::new("pausekept", 256).unwrap();
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let wild = member.best_effort("wild", 1);
     member.server.state().annotate_node(PAUSED, Some("true"));
     let address = scrape::free_address().unwrap();
     member.config["metricsAddress"] = address.as_str().into();
     let paused = says(&address, "evictd_paused{by=\"node\"} 1");
-    let mut first = member.start().unwrap();
+    let first = member.start().unwrap();
     assert!(member.wait(SOON, &paused));
-    assert_eq!(first.terminate().unwrap(), Some(0));
+    drop(first);
     assert_eq!(pauses(&member), [word(true)]);
     member.server.go_away();
-    let mut second = member.start().unwrap();
+    let second = member.start().unwrap();
     assert!(paused(&member), "from its very start");
     let mut hog = Hog::start(&wild, &["--mib", "200"]).unwrap();
-    assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 195 * MIB));
+    assert!(member.cgroup.holds(195));
     std::thread::sleep(Duration::from_millis(500));
     assert!(hog.is_alive());
     member.server.state().annotate_node(PAUSED, None);
     member.server.come_back().unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert_eq!(second.terminate().unwrap(), Some(0));
+    hog.killed();
+    drop(second);
     assert_eq!(
         pauses(&member),
         [word(true), word(false)],

@@ -6,8 +6,8 @@ use evictd_tests::prelude::*;
 fn two(name: &str) -> (ClusterNode, PathBuf, PathBuf) {
     let mut member = ClusterNode::new(name, 256).unwrap();
     member.config["cluster"]["tenantPolicies"] = json!({"maxGrace": "1h"});
-    let big = member.pod("big", 1, "BestEffort", 0, None).unwrap();
-    let small = member.pod("small", 2, "BestEffort", 0, None).unwrap();
+    let big = member.best_effort("big", 1);
+    let small = member.best_effort("small", 2);
     (member, big, small)
 }
 
@@ -25,7 +25,7 @@ fn tenant(member: &ClusterNode, namespace: &str, app: &str, spec: Value) {
 /// Fills the node: `big` uses most, so that it goes unless a policy says otherwise. Answers with who went.
 fn goes(member: &ClusterNode, big: &std::path::Path, small: &std::path::Path) -> String {
     let first = Hog::start(big, &["--mib", "120"]).unwrap();
-    assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 115 * MIB));
+    assert!(member.cgroup.holds(115));
     let second = Hog::start(small, &["--mib", "100"]).unwrap();
     assert!(member.wait(SOON, |m| !m.evictions().is_empty()));
     drop((first, second));
@@ -68,13 +68,13 @@ fn they_are_remembered_over_a_restart() {
     skip_if!(not_root());
     let (mut member, big, small) = two("tenantkept");
     tenant(&member, "default", "small", json!({"order": -10}));
-    let mut agent = member.start().unwrap();
+    let agent = member.start().unwrap();
     let is_kept = |m: &ClusterNode| {
         let kept = std::fs::read_to_string(m.dir().join("state/cluster.jsonl"));
         kept.is_ok_and(|text| text.contains("PodEvictionPolicy"))
     };
     assert!(member.wait(SOON, is_kept), "{}", agent.log());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(agent);
     member.server.go_away();
     let agent = member.start().unwrap();
     assert_eq!(goes(&member, &big, &small), "small", "{}", agent.log());
