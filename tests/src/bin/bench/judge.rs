@@ -20,7 +20,7 @@ use evictd_engine::{
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
     memory_scope::{MemoryThresholds, Scope},
-    pods::table::{Entry, PodTable},
+    pods::table::{PodEntry, PodTable},
     trigger::memory,
 };
 use evictd_sys::clock::monotonic_ns;
@@ -168,7 +168,7 @@ impl Judge {
         let pods = pod_manifest::load(&task.manifest, &task.scope).map_err(io::Error::other)?;
         let entries: Result<Vec<_>, _> = pods
             .iter()
-            .map(|p| Entry::open(p.pod.clone(), &p.cgroup, Mode::Evictd).map(Arc::new))
+            .map(|p| PodEntry::open(p.pod.clone(), &p.cgroup, Mode::Evictd).map(Arc::new))
             .collect();
         Ok(Self {
             scope: Scope::new(cgroup, limits, false).map_err(io::Error::other)?,
