@@ -20,7 +20,7 @@ pub use pods::Pods;
 
 use nix::sys::signal::Signal;
 
-use crate::{agent::signal, wait::SOON};
+use crate::{agent::signal, deploy::run, wait::SOON};
 
 /// A running containerd; it and all that it has started end when this is dropped.
 pub struct Containerd {
@@ -85,30 +85,17 @@ impl Containerd {
     pub fn import(&self, archive: &[u8]) -> io::Result<()> {
         let path = self.dir.path().join("image.tar");
         fs::write(&path, archive)?;
-        let snapshotter = ["--snapshotter", "native"];
-        let path = path.display().to_string();
-        let arguments = [&["images", "import"][..], &snapshotter, &[&*path]].concat();
-        self.ctr(&arguments)?;
-        fs::remove_file(self.dir.path().join("image.tar"))
+        let file = path.display().to_string();
+        self.ctr(&["images", "import", "--snapshotter", "native", &file])?;
+        fs::remove_file(path)
     }
 
     /// Runs `ctr` in the namespace of the CRI.
     pub fn ctr(&self, arguments: &[&str]) -> io::Result<String> {
-        let out = Command::new("ctr")
-            .arg("--address")
-            .arg(self.socket())
-            .args(["--namespace", "k8s.io", "--timeout", "60s"])
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()?;
-        if out.status.success() {
-            return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
-        }
-        let words = String::from_utf8_lossy(&out.stderr);
-        Err(io::Error::other(format!(
-            "ctr {arguments:?}: {}",
-            words.trim()
-        )))
+        let mut ctr = Command::new("ctr");
+        ctr.arg("--address").arg(self.socket());
+        ctr.args(["--namespace", "k8s.io", "--timeout", "60s"]);
+        run(ctr.args(arguments).stdin(Stdio::null()))
     }
 }
 

@@ -118,17 +118,23 @@ impl Node {
     }
 }
 
-/// A manager with this configuration, on a node with one disk.
-pub fn manager(mode: Mode, config: Value) -> Planner {
+/// The settings of this configuration for a node with one disk, whose pods may use all of it.
+pub fn settings(mode: Mode, mut config: Value) -> Settings {
+    config["enforceNodeAllocatable"] = json!([]);
     let config = Config::from_values(config, None).unwrap_or_else(|e| panic!("{e}"));
-    manager_of(Settings {
+    Settings {
         eviction: config.eviction,
         layout: Layout::default(),
         strategy: config.ranking_strategy,
         mode,
         externally_handled: Vec::new(),
         static_pods_keep_files: false,
-    })
+    }
+}
+
+/// A manager with this configuration.
+pub fn manager(mode: Mode, config: Value) -> Planner {
+    manager_of(settings(mode, config))
 }
 
 /// A manager with these settings, whose conditions stay for a minute.
@@ -150,13 +156,24 @@ pub fn names(evictions: &[EvictionDecision]) -> Vec<&str> {
         .collect()
 }
 
+/// A round, with the pods that go if the node is like this `after` its reclaim.
+pub fn reclaimed(
+    manager: &mut Planner,
+    second: i64,
+    before: &Node,
+    after: &Node,
+) -> (Plan, Vec<EvictionDecision>) {
+    let round = step(manager, second, before);
+    let (before, after) = (before.snapshot(), after.snapshot());
+    let evictions = manager.after_reclaim(second * 1_000_000_000, &round, before, after);
+    (round, evictions)
+}
+
 /// A round's evictions, with those after a reclaim that brings nothing.
 pub fn decided(manager: &mut Planner, second: i64, node: &Node) -> Vec<EvictionDecision> {
-    let mut round = step(manager, second, node);
-    let (now, snapshot) = (second * 1_000_000_000, node.snapshot());
+    let (mut round, after) = reclaimed(manager, second, node, node);
     if !round.node_reclaim.is_empty() {
-        let evictions = manager.after_reclaim(now, &round, snapshot, snapshot);
-        round.evictions.extend(evictions);
+        round.evictions.extend(after);
     }
     round.evictions
 }
@@ -198,5 +215,5 @@ pub const STRATEGIES: [RankingStrategy; 3] = [
 
 /// A configuration: a hard memory threshold of 1Gi, and nothing else.
 pub fn one_gib() -> Value {
-    json!({"evictionHard": {"memory.available": "1Gi"}, "enforceNodeAllocatable": []})
+    json!({"evictionHard": {"memory.available": "1Gi"}})
 }

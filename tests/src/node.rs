@@ -25,7 +25,7 @@ use evictd_node::{
 };
 use evictd_sys::poll::poll;
 
-use crate::cgroup::{OomKills as _, TestCgroup};
+use crate::{cgroup::TestCgroup, wait::SOON};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -65,6 +65,24 @@ impl Default for Options {
             machine: false,
             pods_threshold: None,
             pods_floor: None,
+        }
+    }
+}
+
+impl Options {
+    /// Woken by this hook.
+    pub fn on(hook: MemoryHook) -> Self {
+        Self {
+            hook: Some(hook),
+            ..Self::default()
+        }
+    }
+
+    /// With a threshold of so many MiB.
+    pub fn at(mib: u64) -> Self {
+        Self {
+            threshold: mib * MIB,
+            ..Self::default()
         }
     }
 }
@@ -140,8 +158,7 @@ impl Node {
 
     /// How often the OOM killer was needed in it.
     pub fn oom_kills(&self) -> io::Result<u64> {
-        let scope = MemoryCgroup::open(self.cgroup.path()).map_err(io::Error::other)?;
-        scope.oom_kills()
+        self.cgroup.oom_kills()
     }
 
     /// Changes what is known of a pod.
@@ -163,6 +180,12 @@ impl Node {
     /// Starts a fast path on this node; `Err` inside when the hook is refused here.
     pub fn watch(&self, options: Options) -> io::Result<Result<Watched, HookUnavailable>> {
         self.watch_table(self.table(), options)
+    }
+
+    /// The same where the hook is certain to be there.
+    #[track_caller]
+    pub fn watched(&self, options: Options) -> Watched {
+        self.watch(options).expect("a fast path").expect("a hook")
     }
 
     /// The same with a table that was made before.
@@ -247,6 +270,14 @@ impl Watched {
                 return Some(evicted);
             }
         }
+    }
+
+    /// The next eviction, which has to be of this pod.
+    #[track_caller]
+    pub fn evicts(&self, name: &str) -> EvictionReport {
+        let evicted = self.evicted(SOON).expect("an eviction");
+        assert_eq!(evicted.pod.pod.name, name);
+        evicted
     }
 
     /// The next end of an eviction, other reports passed over.

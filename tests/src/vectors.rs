@@ -31,6 +31,14 @@ impl Outcome {
         assert_eq!((self.code, self.stderr.as_str()), (0, ""));
         self.stdout
     }
+
+    /// What it has said of an input that it refuses: one line, and no result.
+    #[track_caller]
+    pub fn refused(self) -> String {
+        assert_eq!((self.code, &*self.stdout), (2, ""), "{}", self.stderr);
+        assert_eq!(self.stderr.lines().count(), 1, "{}", self.stderr);
+        self.stderr
+    }
 }
 
 /// Runs `evictd` with these arguments, in this process.

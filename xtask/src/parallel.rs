@@ -1,9 +1,8 @@
 //! The same work on many items, a few of them at a time.
 
 use std::{
-    panic::resume_unwind,
-    sync::atomic::{AtomicUsize, Ordering},
-    thread::{self, ScopedJoinHandle},
+    sync::{Mutex, PoisonError},
+    thread,
 };
 
 /// The results of `work` on each item, in the items' order; so many threads work at a time.
@@ -12,27 +11,20 @@ pub fn in_parallel<T: Sync, R: Send>(
     at_once: usize,
     work: impl Fn(&T) -> R + Sync,
 ) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let mut results: Vec<(usize, R)> = thread::scope(|scope| {
-        let take = || {
-            let mut results = Vec::new();
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(item) = items.get(index) else {
-                    return results;
-                };
-                results.push((index, work(item)));
-            }
-        };
-        let threads: Vec<_> = (0..at_once.max(1)).map(|_| scope.spawn(take)).collect();
-        let joined = threads.into_iter().map(ScopedJoinHandle::join);
-        // The work has panicked: so does its caller.
-        joined
-            .flat_map(|results| results.unwrap_or_else(|panic| resume_unwind(panic)))
-            .collect()
+    let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
+    let queue = Mutex::new(items.iter().zip(&mut results));
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    // Panics when the work has.
+    thread::scope(|scope| {
+        for _ in 0..at_once.max(1) {
+            scope.spawn(|| {
+                while let Some((item, result)) = next() {
+                    *result = Some(work(item));
+                }
+            });
+        }
     });
-    results.sort_by_key(|(index, _)| *index);
-    results.into_iter().map(|(_, result)| result).collect()
+    results.into_iter().flatten().collect()
 }
 
 #[cfg(test)]

@@ -6,78 +6,100 @@ use evictd_cri::messages::{ContainerMetadata, ImageSpec, PodSandboxMetadata};
 /// `NamespaceMode`'s `NODE`.
 pub(super) const NODE: i32 = 2;
 
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct RunPodSandbox {
-    #[prost(message, optional, tag = "1")]
-    pub(super) config: Option<SandboxConfig>,
+/// Messages with a line for each field: name, type, number and kind.
+macro_rules! messages {
+    ($($name:ident { $($(#[$doc:meta])* $field:ident: $type:ty = $tag:tt $($kind:ident)+,)* })*) => {$(
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub(super) struct $name {$(
+            $(#[$doc])*
+            #[prost($($kind,)+ tag = $tag)]
+            pub(super) $field: $type,
+        )*}
+    )*};
 }
 
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct SandboxConfig {
-    #[prost(message, optional, tag = "1")]
-    pub(super) metadata: Option<PodSandboxMetadata>,
-    #[prost(string, tag = "3")]
-    pub(super) log_directory: String,
-    #[prost(message, optional, tag = "8")]
-    pub(super) linux: Option<LinuxSandboxConfig>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct LinuxSandboxConfig {
-    #[prost(message, optional, tag = "2")]
-    pub(super) security_context: Option<SecurityContext>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct SecurityContext {
-    #[prost(message, optional, tag = "1")]
-    pub(super) namespace_options: Option<NamespaceOption>,
-    #[prost(bool, tag = "6")]
-    pub(super) privileged: bool,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct NamespaceOption {
-    #[prost(int32, tag = "1")]
-    pub(super) network: i32,
-    #[prost(int32, tag = "2")]
-    pub(super) pid: i32,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct SandboxId {
-    #[prost(string, tag = "1")]
-    pub(super) id: String,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct CreateContainer {
-    #[prost(string, tag = "1")]
-    pub(super) pod_sandbox_id: String,
-    #[prost(message, optional, tag = "2")]
-    pub(super) config: Option<ContainerConfig>,
-    #[prost(message, optional, tag = "3")]
-    pub(super) sandbox_config: Option<SandboxConfig>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct ContainerConfig {
-    #[prost(message, optional, tag = "1")]
-    pub(super) metadata: Option<ContainerMetadata>,
-    #[prost(message, optional, tag = "2")]
-    pub(super) image: Option<ImageSpec>,
-    #[prost(string, repeated, tag = "3")]
-    pub(super) command: Vec<String>,
-    #[prost(string, repeated, tag = "4")]
-    pub(super) args: Vec<String>,
-    #[prost(message, repeated, tag = "6")]
-    pub(super) envs: Vec<KeyValue>,
-    #[prost(message, repeated, tag = "7")]
-    pub(super) mounts: Vec<Mount>,
-    #[prost(string, tag = "11")]
-    pub(super) log_path: String,
-    #[prost(message, optional, tag = "15")]
-    pub(super) linux: Option<LinuxContainerConfig>,
+messages! {
+    RunPodSandbox {
+        config: Option<SandboxConfig> = 1 message optional,
+    }
+    SandboxConfig {
+        metadata: Option<PodSandboxMetadata> = 1 message optional,
+        log_directory: String = 3 string,
+        linux: Option<LinuxSandboxConfig> = 8 message optional,
+    }
+    LinuxSandboxConfig {
+        security_context: Option<SecurityContext> = 2 message optional,
+    }
+    SecurityContext {
+        namespace_options: Option<NamespaceOption> = 1 message optional,
+        privileged: bool = 6 bool,
+    }
+    NamespaceOption {
+        network: i32 = 1 int32,
+        pid: i32 = 2 int32,
+    }
+    SandboxId {
+        id: String = 1 string,
+    }
+    CreateContainer {
+        pod_sandbox_id: String = 1 string,
+        config: Option<ContainerConfig> = 2 message optional,
+        sandbox_config: Option<SandboxConfig> = 3 message optional,
+    }
+    ContainerConfig {
+        metadata: Option<ContainerMetadata> = 1 message optional,
+        image: Option<ImageSpec> = 2 message optional,
+        command: Vec<String> = 3 string repeated,
+        args: Vec<String> = 4 string repeated,
+        envs: Vec<KeyValue> = 6 message repeated,
+        mounts: Vec<Mount> = 7 message repeated,
+        log_path: String = 11 string,
+        linux: Option<LinuxContainerConfig> = 15 message optional,
+    }
+    KeyValue {
+        key: String = 1 string,
+        value: String = 2 string,
+    }
+    Mount {
+        container_path: String = 1 string,
+        host_path: String = 2 string,
+        readonly: bool = 3 bool,
+        /// 1: `PROPAGATION_HOST_TO_CONTAINER`.
+        propagation: i32 = 5 int32,
+    }
+    LinuxContainerConfig {
+        resources: Option<LinuxContainerResources> = 1 message optional,
+        security_context: Option<LinuxContainerSecurityContext> = 2 message optional,
+    }
+    LinuxContainerResources {
+        memory_limit_in_bytes: i64 = 4 int64,
+        oom_score_adj: i64 = 5 int64,
+    }
+    LinuxContainerSecurityContext {
+        capabilities: Option<Capability> = 1 message optional,
+        privileged: bool = 2 bool,
+        namespace_options: Option<NamespaceOption> = 3 message optional,
+        run_as_user: Option<Int64Value> = 5 message optional,
+        readonly_rootfs: bool = 7 bool,
+        no_new_privs: bool = 11 bool,
+        run_as_group: Option<Int64Value> = 12 message optional,
+        masked_paths: Vec<String> = 13 string repeated,
+        readonly_paths: Vec<String> = 14 string repeated,
+        seccomp: Option<SecurityProfile> = 15 message optional,
+        apparmor: Option<SecurityProfile> = 16 message optional,
+    }
+    Capability {
+        add_capabilities: Vec<String> = 1 string repeated,
+        drop_capabilities: Vec<String> = 2 string repeated,
+    }
+    Int64Value {
+        value: i64 = 1 int64,
+    }
+    SecurityProfile {
+        /// 0: `RuntimeDefault`, 1: `Unconfined`.
+        profile_type: i32 = 1 int32,
+        localhost_ref: String = 2 string,
+    }
 }
 
 impl ContainerConfig {
@@ -94,90 +116,4 @@ impl ContainerConfig {
             ..Self::default()
         }
     }
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct KeyValue {
-    #[prost(string, tag = "1")]
-    pub(super) key: String,
-    #[prost(string, tag = "2")]
-    pub(super) value: String,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Mount {
-    #[prost(string, tag = "1")]
-    pub(super) container_path: String,
-    #[prost(string, tag = "2")]
-    pub(super) host_path: String,
-    #[prost(bool, tag = "3")]
-    pub(super) readonly: bool,
-    /// 1: `PROPAGATION_HOST_TO_CONTAINER`.
-    #[prost(int32, tag = "5")]
-    pub(super) propagation: i32,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct LinuxContainerConfig {
-    #[prost(message, optional, tag = "1")]
-    pub(super) resources: Option<LinuxContainerResources>,
-    #[prost(message, optional, tag = "2")]
-    pub(super) security_context: Option<LinuxContainerSecurityContext>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct LinuxContainerResources {
-    #[prost(int64, tag = "4")]
-    pub(super) memory_limit_in_bytes: i64,
-    #[prost(int64, tag = "5")]
-    pub(super) oom_score_adj: i64,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct LinuxContainerSecurityContext {
-    #[prost(message, optional, tag = "1")]
-    pub(super) capabilities: Option<Capability>,
-    #[prost(bool, tag = "2")]
-    pub(super) privileged: bool,
-    #[prost(message, optional, tag = "3")]
-    pub(super) namespace_options: Option<NamespaceOption>,
-    #[prost(message, optional, tag = "5")]
-    pub(super) run_as_user: Option<Int64Value>,
-    #[prost(bool, tag = "7")]
-    pub(super) readonly_rootfs: bool,
-    #[prost(bool, tag = "11")]
-    pub(super) no_new_privs: bool,
-    #[prost(message, optional, tag = "12")]
-    pub(super) run_as_group: Option<Int64Value>,
-    #[prost(string, repeated, tag = "13")]
-    pub(super) masked_paths: Vec<String>,
-    #[prost(string, repeated, tag = "14")]
-    pub(super) readonly_paths: Vec<String>,
-    #[prost(message, optional, tag = "15")]
-    pub(super) seccomp: Option<SecurityProfile>,
-    #[prost(message, optional, tag = "16")]
-    pub(super) apparmor: Option<SecurityProfile>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Capability {
-    #[prost(string, repeated, tag = "1")]
-    pub(super) add_capabilities: Vec<String>,
-    #[prost(string, repeated, tag = "2")]
-    pub(super) drop_capabilities: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Int64Value {
-    #[prost(int64, tag = "1")]
-    pub(super) value: i64,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct SecurityProfile {
-    /// 0: `RuntimeDefault`, 1: `Unconfined`.
-    #[prost(int32, tag = "1")]
-    pub(super) profile_type: i32,
-    #[prost(string, tag = "2")]
-    pub(super) localhost_ref: String,
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs, io,
+    io,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::OnceLock,
@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{RELEASE, chart};
+use super::{RELEASE, chart, fetched};
 
 const PACKAGE: &str = "helm-python-sdk";
 const VERSION: &str = "0.2.2";
@@ -45,22 +45,14 @@ pub fn objects(values: &Value) -> io::Result<Vec<Value>> {
 
 impl Helm {
     fn install() -> io::Result<Self> {
-        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
-        let packages = target.join(format!("{PACKAGE}-{VERSION}"));
-        if !packages.exists() {
-            // Beside and then renamed: an interrupted installation is never taken for a whole one.
-            let partial = target.join(format!("{PACKAGE}-{}.partial", std::process::id()));
+        let packages = fetched(&format!("{PACKAGE}-{VERSION}"), |partial| {
             let mut pip = Command::new("python3");
             pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"])
-                .arg(&partial)
+                .arg(partial)
                 .arg(format!("{PACKAGE}=={VERSION}"))
                 .args(["--only-binary", ":all:", "--disable-pip-version-check"]);
-            answer(&pip.output()?, "pip")?;
-            // Another test may have been faster: then this copy is not needed.
-            if fs::rename(&partial, &packages).is_err() {
-                fs::remove_dir_all(&partial)?;
-            }
-        }
+            answer(&pip.output()?, "pip").map(drop)
+        })?;
         Ok(Self { packages })
     }
 
@@ -104,10 +96,8 @@ impl Helm {
             .spawn()?;
         let stdin = child.stdin.take();
         serde_json::to_writer(stdin.ok_or(io::ErrorKind::BrokenPipe)?, request)?;
-        Ok(serde_json::from_str(&answer(
-            &child.wait_with_output()?,
-            "helm",
-        )?)?)
+        let answer = answer(&child.wait_with_output()?, "helm")?;
+        Ok(serde_json::from_str(&answer)?)
     }
 }
 

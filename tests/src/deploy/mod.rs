@@ -64,6 +64,23 @@ pub fn run(command: &mut Command) -> io::Result<String> {
     )))
 }
 
+/// A directory below `target/`, which is made when it is not there: beside and then renamed, so that an interrupted download is never
+/// taken for a whole one.
+fn fetched(name: &str, fetch: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<PathBuf> {
+    let target = checkout().join("target");
+    let whole = target.join(name);
+    if !whole.exists() {
+        let partial = target.join(format!("{name}-{}.partial", std::process::id()));
+        std::fs::create_dir_all(&partial)?;
+        fetch(&partial)?;
+        // Another test may have been faster: then this copy is not needed.
+        if std::fs::rename(&partial, &whole).is_err() {
+            std::fs::remove_dir_all(&partial)?;
+        }
+    }
+    Ok(whole)
+}
+
 pub fn checkout() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()

@@ -7,7 +7,7 @@ use std::{
     sync::OnceLock,
 };
 
-use super::run;
+use super::{fetched, run};
 
 const PACKAGE: &str = "prometheus";
 
@@ -22,15 +22,10 @@ fn find() -> io::Result<PathBuf> {
     if Command::new("promtool").arg("--version").output().is_ok() {
         return Ok("promtool".into());
     }
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
-    let unpacked = target.join("promtool");
-    if !unpacked.exists() {
-        // Beside and then renamed: an interrupted download is never taken for a whole one.
-        let partial = target.join(format!("promtool-{}.partial", std::process::id()));
-        fs::create_dir_all(&partial)?;
+    let unpacked = fetched("promtool", |partial| {
         let download = || {
             let mut apt = Command::new("apt-get");
-            apt.current_dir(&partial).args(["download", "-qq", PACKAGE]);
+            apt.current_dir(partial).args(["download", "-qq", PACKAGE]);
             run(&mut apt)
         };
         // A machine that has never looked has no lists of packages.
@@ -38,16 +33,13 @@ fn find() -> io::Result<PathBuf> {
             run(Command::new("apt-get").args(["update", "-qq"]))?;
             download()?;
         }
-        let package = fs::read_dir(&partial)?
+        let package = fs::read_dir(partial)?
             .flatten()
             .map(|entry| entry.path())
             .find(|path| path.extension().is_some_and(|e| e == "deb"))
             .ok_or_else(|| io::Error::other("apt-get downloaded no package"))?;
-        run(Command::new("dpkg").arg("-x").arg(&package).arg(&partial))?;
-        // Another test may have been faster: then this copy is not needed.
-        if fs::rename(&partial, &unpacked).is_err() {
-            fs::remove_dir_all(&partial)?;
-        }
-    }
+        run(Command::new("dpkg").arg("-x").arg(&package).arg(partial))?;
+        Ok(())
+    })?;
     Ok(unpacked.join("usr/bin/promtool"))
 }

@@ -1,6 +1,6 @@
 //! What came of many incidents.
 
-use std::{collections::BTreeMap, fmt, thread};
+use std::{collections::BTreeMap, fmt, panic::resume_unwind, thread};
 
 use serde_json::{Value, json};
 
@@ -51,11 +51,10 @@ impl Report {
                 scope.spawn(move || seeds.map(|seed| judge(first + seed)).collect::<Vec<_>>())
             };
             let parts: Vec<_> = (0..threads).map(part).collect();
-            let joined = parts.into_iter().map(|part| match part.join() {
-                Ok(judgements) => judgements,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-            joined.flatten().collect()
+            let joined = parts.into_iter().map(|part| part.join());
+            joined
+                .flat_map(|part| part.unwrap_or_else(|panic| resume_unwind(panic)))
+                .collect()
         });
         judgements.sort_by_key(|judgement| judgement.seed);
         Self { judgements }

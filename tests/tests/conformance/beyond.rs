@@ -1,13 +1,13 @@
 //! What else the engine does that the kubelet does not, side by side with the kubelet's way (docs/differences.md).
 
-use evictd_config::Config;
 use evictd_engine::{
-    Layout, NodeCondition, Observation, Owner, Recreation, RestoredOwnerEviction,
-    RestoredRecreation, RestoredState, RestoredVictim, Settings, model::settings::RankingStrategy,
+    NodeCondition, Observation, Owner, Recreation, RestoredOwnerEviction, RestoredRecreation,
+    RestoredState, RestoredVictim, Settings, model::settings::RankingStrategy,
 };
 use evictd_tests::{
     engine::{
-        MI, Node, Round, evicted, first, manager, manager_of, mib, names, one_gib, plays, step,
+        MI, Node, Round, evicted, first, manager, manager_of, mib, names, one_gib, plays, settings,
+        step,
     },
     prelude::*,
 };
@@ -22,7 +22,6 @@ fn thresholds_come_in_a_fixed_order() {
         "evictionSoft": {"memory.available": "2Gi"},
         "evictionSoftGracePeriod": {"memory.available": "1s"},
         "evictionMaxPodGracePeriod": 30,
-        "enforceNodeAllocatable": [],
     });
     for _ in 0..20 {
         let mut manager = manager(Mode::Kubelet, config.clone());
@@ -33,12 +32,8 @@ fn thresholds_come_in_a_fixed_order() {
         node.observe(Signal::MemoryAvailable, 900 * MI as i64, 10);
         let evictions = step(&mut manager, 10, &node).evictions;
         assert_eq!(evictions[0].grace_period_seconds, 1);
-        assert!(
-            evictions[0]
-                .message
-                .text
-                .starts_with("The node was low on resource: memory. Threshold quantity: 1Gi")
-        );
+        let said = &evictions[0].message.text;
+        assert!(said.starts_with("The node was low on resource: memory. Threshold quantity: 1Gi"));
     }
 }
 
@@ -92,7 +87,6 @@ fn pods_of_unknown_priority_go_last() {
             let config = json!({
                 "evictionHard": thresholds,
                 "rankingStrategy": strategy,
-                "enforceNodeAllocatable": [],
             });
             let mut manager = manager(Mode::Evictd, config);
             // One goes, and the other one when nothing is expected of the first any more.
@@ -127,14 +121,9 @@ fn guaranteed_pods_go_with_the_others_only_if_daemons_are_to_blame() {
         };
         node.observations
             .set(Signal::AllocatableMemoryAvailable, seen);
-        let config = Config::from_values(one_gib(), None).expect("a configuration");
         let mut manager = manager_of(Settings {
-            eviction: config.eviction,
-            layout: Layout::default(),
             strategy: RankingStrategy::Qos,
-            mode: Mode::Evictd,
-            externally_handled: Vec::new(),
-            static_pods_keep_files: false,
+            ..settings(Mode::Evictd, one_gib())
         });
         let mut evicted = Vec::new();
         // It grows, so that more is wanted than the small one has while the first one still dies.
@@ -157,7 +146,6 @@ fn a_soft_threshold_leaves_time_and_respects_the_pods_own() {
         "evictionSoft": {"memory.available": "1Gi"},
         "evictionSoftGracePeriod": {"memory.available": "30s"},
         "evictionMaxPodGracePeriod": 60,
-        "enforceNodeAllocatable": [],
     });
     for (own, expected) in [(Some(10), 10), (Some(600), 60), (None, 60)] {
         let mut manager = manager(Mode::Evictd, config.clone());
@@ -165,15 +153,11 @@ fn a_soft_threshold_leaves_time_and_respects_the_pods_own() {
         let mut node = Node::with_memory(900, 1).pod("a", 300).that(set);
         // R6: the condition comes at once, the eviction after the grace period.
         let round = step(&mut manager, 1, &node);
-        assert_eq!(
-            (round.conditions, round.evictions),
-            (vec![NodeCondition::MemoryPressure], vec![])
-        );
-        node.observe(Signal::MemoryAvailable, 900 * MI as i64, 31);
-        assert_eq!(
-            step(&mut manager, 31, &node).evictions[0].grace_period_seconds,
-            expected
-        );
+        assert_eq!(round.conditions, [NodeCondition::MemoryPressure]);
+        assert_eq!(round.evictions, []);
+        node.observe(Signal::MemoryAvailable, mib(900), 31);
+        let evictions = step(&mut manager, 31, &node).evictions;
+        assert_eq!(evictions[0].grace_period_seconds, expected);
     }
 }
 
@@ -202,20 +186,12 @@ fn the_time_that_is_left_is_foretold() {
         panic!("{:?}", round.forecasts)
     };
     assert_eq!(memory.signal, Signal::MemoryAvailable);
-    assert_eq!(
-        memory
-            .forecast
-            .until_threshold
-            .map(|time| time.as_secs_f64()),
-        Some(2.0)
-    );
-    assert_eq!(
-        memory
-            .forecast
-            .until_exhausted
-            .map(|time| time.as_secs_f64()),
-        Some(12.24)
-    );
+    let foretold = [
+        memory.forecast.until_threshold,
+        memory.forecast.until_exhausted,
+    ];
+    let seconds = foretold.map(|time| time.map(|time| time.as_secs_f64()));
+    assert_eq!(seconds, [Some(2.0), Some(12.24)]);
 }
 
 /// Makes a pod one of a DaemonSet's.
@@ -239,21 +215,14 @@ fn pods_that_come_back_find_the_door_shut_for_longer_each_time() {
             let node = Node::with_memory(900, second).pod(&name, 300).that(owned);
             let round = step(&mut manager, second, &node);
             assert_eq!(names(&round.evictions), [name.as_str()]);
-            found.extend(
-                round
-                    .recreations
-                    .iter()
-                    .map(|comeback| comeback.hold.as_secs()),
-            );
+            found.extend(round.recreations.iter().map(|r| r.hold.as_secs()));
         }
         assert_eq!(found, holds, "{mode:?}");
         // The last hold outlives the transition period of a minute.
         let round = step(&mut manager, 400, &Node::with_memory(4000, 400));
         assert_eq!(!round.conditions.is_empty(), mode == Mode::Evictd);
-        assert_eq!(
-            step(&mut manager, 600, &Node::with_memory(4000, 600)).conditions,
-            []
-        );
+        let round = step(&mut manager, 600, &Node::with_memory(4000, 600));
+        assert_eq!(round.conditions, []);
     }
 }
 
@@ -293,12 +262,8 @@ fn who_was_not_evicted_does_not_come_back() {
         (vec!["agent-2"], 1)
     );
     manager.cancel_eviction("agent-2");
-    assert_eq!(
-        step(&mut manager, 50, &calm(50, "agent-3"))
-            .recreations
-            .len(),
-        1
-    );
+    let found = step(&mut manager, 50, &calm(50, "agent-3"));
+    assert_eq!(found.recreations.len(), 1);
 }
 
 // R17, R29

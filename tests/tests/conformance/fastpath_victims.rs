@@ -17,7 +17,6 @@ fn everything() -> Value {
         "evictionHard": {"pid.available": "1000", "nodefs.available": "1Gi", "nodefs.inodesFree": "1000"},
         "evictionSoft": {"memory.available": "1Gi"},
         "evictionSoftGracePeriod": {"memory.available": "1ms"},
-        "enforceNodeAllocatable": [],
     })
 }
 

@@ -32,16 +32,9 @@ fn working_sets_are_the_kubelets() {
         let cgroup = MemoryCgroup::open(dir).unwrap();
         assert_eq!(cgroup.version(), Version::V1);
         let reading = cgroup.read().unwrap();
-        assert_eq!(
-            Value::from(reading.usage),
-            pod["memory"]["usageBytes"],
-            "{uid}"
-        );
-        assert_eq!(
-            Value::from(reading.working_set()),
-            pod["memory"]["workingSetBytes"],
-            "{uid}"
-        );
+        let said = &pod["memory"];
+        assert_eq!(reading.usage, said["usageBytes"], "{uid}");
+        assert_eq!(reading.working_set(), said["workingSetBytes"], "{uid}");
         compared += 1;
     }
     assert_eq!(compared, 4);
@@ -142,16 +135,14 @@ fn pressure_files_of_a_real_kernel_are_read() {
 
 #[test]
 fn a_missing_cgroup_is_named() {
-    let error =
-        MemoryCgroup::open(&recordings().join("cgroup-v1/memory/kubepods/nobody")).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .ends_with("kubepods/nobody: No such file or directory (os error 2)")
-    );
-    let error = MemoryCgroup::open(&recordings().join("cgroup-v1/pids")).unwrap_err();
-    assert!(
-        error.to_string().contains("memory.usage_in_bytes"),
-        "{error}"
-    );
+    for (path, words) in [
+        (
+            "memory/kubepods/nobody",
+            "kubepods/nobody: No such file or directory (os error 2)",
+        ),
+        ("pids", "memory.usage_in_bytes"),
+    ] {
+        let error = MemoryCgroup::open(&recordings().join("cgroup-v1").join(path));
+        has(&error.unwrap_err().to_string(), &[words]);
+    }
 }

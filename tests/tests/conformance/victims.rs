@@ -1,12 +1,14 @@
 //! Who goes, how many at once, and what counts as on its way back, side by side with the kubelet's way
 //! (docs/differences.md).
 
-use evictd_config::Config;
 use evictd_engine::{
-    Cause, Layout, NodeReclaim, Observation, Planner, Settings, model::quantity::Quantity,
+    Cause, NodeReclaim, Observation, Planner, Settings, model::quantity::Quantity,
 };
 use evictd_tests::{
-    engine::{MI, Node, Round, evicted, first, manager, mib, names, one_gib, plays, step},
+    engine::{
+        MI, Node, Round, evicted, first, manager, mib, names, one_gib, plays, reclaimed, settings,
+        step,
+    },
     prelude::*,
 };
 
@@ -108,7 +110,6 @@ fn pods_that_use_nothing_of_what_is_short_are_not_asked() {
         "evictionSoft": {"memory.available": "1Gi"},
         "evictionSoftGracePeriod": {"memory.available": "1s"},
         "rankingStrategy": "qos",
-        "enforceNodeAllocatable": [],
     });
     let qos = |class| move |pod: &mut Pod| pod.qos = class;
     let mut node = Node::with_memory(900, 1)
@@ -132,9 +133,11 @@ fn pods_that_use_nothing_of_what_is_short_are_not_asked() {
 fn a_threshold_presses_from_when_it_is_met_until_it_is_resolved() {
     let mut config = one_gib();
     config["evictionMinimumReclaim"] = json!({"memory.available": "500Mi"});
-    let mut manager = manager(Mode::Evictd, config.clone());
-    let threshold = Config::from_values(config, None).unwrap();
-    let threshold = &threshold.eviction.thresholds[0];
+    let settings = settings(Mode::Evictd, config.clone());
+    let (mut manager, threshold) = (
+        manager(Mode::Evictd, config),
+        &settings.eviction.thresholds[0],
+    );
     for (second, available, expected) in [
         (1, 1200, false),
         (2, 900, true),
@@ -168,7 +171,6 @@ fn disk_and_memory() -> Value {
     json!({
         "evictionHard": {"nodefs.available": "1Gi", "memory.available": "1Gi"},
         "evictionMinimumReclaim": {"nodefs.available": "1Gi"},
-        "enforceNodeAllocatable": [],
     })
 }
 
@@ -185,10 +187,8 @@ fn memory_does_not_wait_for_the_disk() {
     );
     // The kubelet does one thing a round, and memory comes first there too.
     let round = step(&mut manager(Mode::Kubelet, disk_and_memory()), 1, &node);
-    assert_eq!(
-        (names(&round.evictions), round.node_reclaim),
-        (vec!["a"], vec![])
-    );
+    assert_eq!(names(&round.evictions), ["a"]);
+    assert_eq!(round.node_reclaim, []);
 }
 
 #[test]
@@ -206,11 +206,9 @@ fn after_a_reclaim_what_is_the_case_then_decides() {
     let mut after = disk(Node::default(), [100, 500]);
     after.observe(Signal::NodeFsAvailable, 1000 * MI as i64, 2);
     for (mode, expected) in [(Mode::Kubelet, "a"), (Mode::Evictd, "b")] {
-        let mut manager = manager(mode, disk_and_memory());
-        let round = step(&mut manager, 1, &before);
+        let (round, evictions) =
+            reclaimed(&mut manager(mode, disk_and_memory()), 1, &before, &after);
         assert_eq!((round.node_reclaim.len(), round.evictions.len()), (2, 0));
-        let evictions =
-            manager.after_reclaim(1_000_000_000, &round, before.snapshot(), after.snapshot());
         assert_eq!(names(&evictions), [expected], "{mode:?}");
     }
     // R11: enough for the threshold and its minimum reclaim, and no pod goes; nor for the minimum reclaim alone after a look.
@@ -220,10 +218,7 @@ fn after_a_reclaim_what_is_the_case_then_decides() {
         (Mode::Evictd, 1600),
     ] {
         after.observe(Signal::NodeFsAvailable, enough * MI as i64, 2);
-        let mut manager = manager(mode, disk_and_memory());
-        let round = step(&mut manager, 1, &before);
-        let evictions =
-            manager.after_reclaim(1_000_000_000, &round, before.snapshot(), after.snapshot());
+        let (_, evictions) = reclaimed(&mut manager(mode, disk_and_memory()), 1, &before, &after);
         assert_eq!(names(&evictions), [""; 0], "{mode:?}");
     }
 }
@@ -235,17 +230,13 @@ fn a_reclaim_is_judged_by_the_threshold_that_asked_for_it() {
         "evictionHard": {"nodefs.available": "1Gi"},
         "evictionSoft": {"memory.available": "1Gi"},
         "evictionSoftGracePeriod": {"memory.available": "1h"},
-        "enforceNodeAllocatable": [],
     });
     let mut before = Node::with_memory(900, 1).pod("a", 300);
     before.observe(Signal::NodeFsAvailable, 0, 1);
     let mut after = before.clone();
     after.observe(Signal::NodeFsAvailable, 4 << 30, 2);
     for (mode, expected) in [(Mode::Kubelet, vec!["a"]), (Mode::Evictd, vec![])] {
-        let mut manager = manager(mode, config.clone());
-        let round = step(&mut manager, 1, &before);
-        let evictions =
-            manager.after_reclaim(1_000_000_000, &round, before.snapshot(), after.snapshot());
+        let (_, evictions) = reclaimed(&mut manager(mode, config.clone()), 1, &before, &after);
         assert_eq!(names(&evictions), expected, "{mode:?}");
     }
 }
@@ -278,7 +269,6 @@ fn what_the_dead_leave_behind_is_still_to_come() {
     // R43: tasks wait to be reaped, files to be removed; the pod is gone and nothing has come back yet.
     let config = json!({
         "evictionHard": {"pid.available": "1000"},
-        "enforceNodeAllocatable": [],
     });
     let mut manager = manager(Mode::Evictd, config);
     let mut node = Node::default().pod("a", 0).pod("b", 0);
@@ -310,9 +300,7 @@ fn a_victim_that_dies_during_a_reclaim_still_counts() {
         if second == 2 {
             after.pods.remove(0);
         }
-        let round = step(&mut manager, second, &alive);
-        let now = second * 1_000_000_000;
-        let evictions = manager.after_reclaim(now, &round, alive.snapshot(), after.snapshot());
+        let (_, evictions) = reclaimed(&mut manager, second, &alive, &after);
         assert_eq!(names(&evictions), expected, "second {second}");
     }
 }
@@ -321,7 +309,7 @@ fn a_victim_that_dies_during_a_reclaim_still_counts() {
 /// last until the kubelet looks again, and the bomb would have to go all the same.
 #[test]
 fn a_fork_bomb_of_a_high_priority_takes_one_pod_with_it() {
-    let config = json!({"evictionHard": {"pid.available": "3000"}, "enforceNodeAllocatable": []});
+    let config = json!({"evictionHard": {"pid.available": "3000"}});
     let mut manager = manager(Mode::Evictd, config);
     let mut node = Node::default();
     for number in 0..30 {
@@ -343,10 +331,7 @@ fn a_fork_bomb_of_a_high_priority_takes_one_pod_with_it() {
             },
         );
         let evictions = manager.plan(now, node.snapshot()).evictions;
-        names(&evictions)
-            .into_iter()
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
+        evictions.into_iter().map(|eviction| eviction.name)
     };
     let mut gone = Vec::new();
     for ms in (0..1000).step_by(40) {
@@ -375,7 +360,6 @@ fn a_disk_waits_until_all_pods_were_walked() {
     ] {
         let config = json!({
             "evictionHard": {"nodefs.available": "1Gi", "nodefs.inodesFree": "1000"},
-            "enforceNodeAllocatable": [],
         });
         let manager = || manager(Mode::Evictd, config.clone());
         let mut node = half_walked();
@@ -410,17 +394,11 @@ fn a_static_pod_that_keeps_its_files_does_not_go_for_them() {
     for (keeps, expected) in [(true, "other"), (false, "static")] {
         let config = json!({
             "evictionHard": {"nodefs.available": "1Gi", "memory.available": "1Gi"},
-            "enforceNodeAllocatable": [],
         });
-        let config = Config::from_values(config, None).unwrap();
         let planner = || {
             Planner::new(Settings {
-                eviction: config.eviction.clone(),
-                layout: Layout::default(),
-                strategy: config.ranking_strategy,
-                mode: Mode::Evictd,
-                externally_handled: Vec::new(),
                 static_pods_keep_files: keeps,
+                ..settings(Mode::Evictd, config.clone())
             })
         };
         let limited = |pod: &mut Pod| pod.storage_limit = Some(Quantity::bytes(100 * MI));
@@ -454,12 +432,8 @@ fn a_static_pod_that_keeps_its_files_does_not_go_for_them() {
         fill(&mut node, "other", 80);
         node.observe(Signal::MemoryAvailable, 900 * MI as i64, 1);
         node.observe(Signal::NodeFsAvailable, 1000 * MI as i64, 1);
-        let mut manager = planner();
-        let round = step(&mut manager, 1, &node);
-        let first = names(&round.evictions).join(" ");
-        assert_eq!(first, "static");
-        let (now, snapshot) = (1_000_000_000, node.snapshot());
-        let next = manager.after_reclaim(now, &round, snapshot, snapshot);
+        let (round, next) = reclaimed(&mut planner(), 1, &node, &node);
+        assert_eq!(names(&round.evictions), ["static"]);
         let waited: &[&str] = if keeps { &["other"] } else { &[] };
         assert_eq!(names(&next), waited);
     }

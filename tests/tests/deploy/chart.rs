@@ -125,10 +125,7 @@ fn the_chart_brings_the_definition_of_policies() {
 /// What `kubectl kustomize` builds of a directory.
 fn kustomized(dir: &Path) -> String {
     let mut kubectl = Command::new("kubectl");
-    let out = kubectl.arg("kustomize").arg(dir).output().unwrap();
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{said}");
-    String::from_utf8(out.stdout).unwrap()
+    deploy::run(kubectl.arg("kustomize").arg(dir)).unwrap()
 }
 
 fn of(text: &str) -> Chart {
@@ -214,17 +211,13 @@ fn held_accounts(patches: &str) -> Vec<String> {
 #[test]
 fn an_overlay_with_another_namespace_has_to_patch_the_policies() {
     skip_if!(no_kubectl());
-    assert_eq!(
-        held_accounts(""),
-        ["system:serviceaccount:evictd:evictd"; 6]
-    );
+    let own = "system:serviceaccount:evictd:evictd";
+    assert_eq!(held_accounts(""), [own; 6]);
     let page = fs::read_to_string(deploy::dir().join("../docs/deploy.md")).unwrap();
     let (_, patch) = page.split_once("```yaml\npatches:\n").unwrap();
     let patch = format!("patches:\n{}", patch.split("```").next().unwrap());
-    assert_eq!(
-        held_accounts(&patch),
-        ["system:serviceaccount:other:evictd"; 6]
-    );
+    let other = "system:serviceaccount:other:evictd";
+    assert_eq!(held_accounts(&patch), [other; 6]);
 }
 
 /// `apiGroup/resource verb` of every rule.
@@ -295,11 +288,11 @@ fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
     assert_eq!(granted(role), wanted(&PAUSE_RIGHTS));
     assert_eq!(role["rules"][0]["resourceNames"], json!(["evictd-pause"]));
     let config = plain.config_text();
-    assert!(
-        config.contains("pauseConfigMap: evictd/evictd-pause")
-            && config.contains("configMap: evictd/evictd-fleet"),
-        "{config}"
-    );
+    let maps = [
+        "pauseConfigMap: evictd/evictd-pause",
+        "configMap: evictd/evictd-fleet",
+    ];
+    has(config, &maps);
 
     skip_if!(helm().err());
     // With configz one more, as the agent's documentation says.
@@ -308,10 +301,7 @@ fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
     expected.sort();
     assert_eq!(granted(&all["ClusterRole"]), expected);
     let none = rendered(&json!({"pause": {"configMap": ""}, "fleetBrake": {"enabled": false}}));
-    assert_eq!(
-        none.kind("Role").count() + none.kind("RoleBinding").count(),
-        0
-    );
+    none.has("Role | -\nRoleBinding | -");
 }
 
 /// A certificate from a Secret, the right to review tokens, and a role for those who scrape.
@@ -330,8 +320,7 @@ fn metrics_over_tls() {
     };
     let objects = rendered(json!({"enabled": true, "secretName": "evictd-tls"}));
     thresholds(&objects).unwrap();
-    let config = objects.config_text();
-    assert!(config.contains("metricsTls:"), "{config}");
+    has(objects.config_text(), &["metricsTls:"]);
     let volumes = objects.pod()["volumes"].as_array().unwrap();
     let secret = json!({"name": "metrics-tls", "secret": {"secretName": "evictd-tls"}});
     assert!(volumes.contains(&secret));
@@ -444,20 +433,22 @@ fn gates_have_their_tokens() {
         "extraVolumeMounts": [{"name": "policies", "mountPath": "/etc/evictd-policies", "readOnly": true}],
     });
     let objects = rendered(&values);
-    let has = |list: &Value, expected: Value| list.as_array().unwrap().contains(&expected);
     let mounts = &objects.container()["volumeMounts"];
     let gates = json!({"name": "gate-secrets", "mountPath": "/etc/evictd-gates", "readOnly": true});
-    assert!(has(mounts, gates), "{mounts}");
-    assert!(has(mounts, values["extraVolumeMounts"][0].clone()));
     let volumes = &objects.pod()["volumes"];
     let secret = json!({"name": "gate-secrets", "secret": {"secretName": "gates"}});
-    assert!(has(volumes, secret), "{volumes}");
-    assert!(has(volumes, values["extraVolumes"][0].clone()));
-    let config = objects.config_text();
-    assert!(
-        config.contains("gateSecrets: /etc/evictd-gates"),
-        "{config}"
-    );
+    for (list, expected) in [
+        (mounts, &gates),
+        (mounts, &values["extraVolumeMounts"][0]),
+        (volumes, &secret),
+        (volumes, &values["extraVolumes"][0]),
+    ] {
+        assert!(
+            list.as_array().unwrap().contains(expected),
+            "{expected}: {list}"
+        );
+    }
+    has(objects.config_text(), &["gateSecrets: /etc/evictd-gates"]);
 }
 
 /// The thresholds that the agent reads from a rendered ConfigMap.
@@ -466,24 +457,22 @@ fn thresholds(chart: &Chart) -> Result<Value, String> {
     let file = dir.path().join("config.yaml");
     // Where the node has its kubelet's configuration, this machine may have none.
     let kubelet = dir.path().join("kubelet.yaml");
-    fs::write(
-        &kubelet,
-        "kind: KubeletConfiguration\nevictionHard: {memory.available: 321Mi}\n",
-    )
-    .unwrap();
+    let own = "kind: KubeletConfiguration\nevictionHard: {memory.available: 321Mi}\n";
+    fs::write(&kubelet, own).unwrap();
     fs::write(&file, chart.config_text()).unwrap();
-    let out = Command::new(binary().unwrap())
+    let mut command = Command::new(binary().unwrap());
+    command
         .args(["thresholds", "-o", "json", "--config"])
-        .arg(&file)
+        .arg(&file);
+    command
         .arg("--kubelet-config")
         .arg(&kubelet)
-        .env("NODE_NAME", "n1")
-        .output()
-        .unwrap();
-    if out.status.success() {
-        return Ok(serde_json::from_slice(&out.stdout).unwrap());
+        .env("NODE_NAME", "n1");
+    let out = command.output().unwrap();
+    match out.status.success() {
+        true => Ok(serde_json::from_slice(&out.stdout).unwrap()),
+        false => Err(String::from_utf8(out.stderr).unwrap()),
     }
-    Err(String::from_utf8(out.stderr).unwrap())
 }
 
 #[test]
@@ -508,8 +497,10 @@ fn the_agent_reads_its_configuration() {
     let ipv6 = rendered(&json!({"metrics": {"address": "::"}, "kubelet": {"configFile": ""}}));
     thresholds(&ipv6).unwrap();
     let wrong = rendered(&json!({"config": {"evictionHrd": {}}}));
-    let error = thresholds(&wrong).unwrap_err();
-    assert!(error.contains("evictionHrd: unknown field"), "{error}");
+    has(
+        &thresholds(&wrong).unwrap_err(),
+        &["evictionHrd: unknown field"],
+    );
 }
 
 /// Apart from the metrics, which any pod may ask; in the node's network only the node itself asks.
@@ -588,11 +579,8 @@ fn another_configuration_is_rolled_out() {
     // Nothing but the name: the rest of the pod is as it was.
     let name = |template: &Value| template["spec"]["volumes"][0]["configMap"]["name"].clone();
     let text = other_template.to_string();
-    let same = text.replace(
-        name(&other_template).as_str().unwrap(),
-        name(&template).as_str().unwrap(),
-    );
-    assert_eq!(same, template.to_string());
+    let [own, other] = [&template, &other_template].map(|template| name(template).to_string());
+    assert_eq!(text.replace(&other, &own), template.to_string());
     // What is no configuration leaves its ConfigMap alone.
     let (other_template, same_map) = parts(&json!({"podLabels": {"team": "nodes"}}));
     assert_ne!(template, other_template);
@@ -604,8 +592,10 @@ fn refuses(table: &str) {
     for [values, expected] in rows(table) {
         let values = yaml(values);
         let result = helm::objects(&values);
-        let error = result.expect_err(&values.to_string()).to_string();
-        assert!(error.contains(expected), "{values}: {error}");
+        has(
+            &result.expect_err(&values.to_string()).to_string(),
+            &[expected],
+        );
     }
 }
 
@@ -660,10 +650,9 @@ fn wrong_values_are_refused_by_name() {
         "#,
     );
     // It becomes part of an expression, which a quote would end.
-    let values =
-        json!({"config": {"cluster": {"taint": {"keyPrefix": "a.example/') || true || ('"}}}});
-    let refused = helm::objects(&values).unwrap_err().to_string();
-    assert!(refused.contains("keyPrefix"), "{refused}");
+    refuses(
+        r#"{config: {cluster: {taint: {keyPrefix: "a.example/') || true || ('"}}}} | keyPrefix"#,
+    );
 }
 
 /// A staged rollout takes hours, in which a container may start anew with the configuration before. Helm forgets what a hook has made.

@@ -126,14 +126,8 @@ impl Node {
             said()
         );
         let tasks = self.tasks();
-        let line = tasks
-            .lines()
-            .find(|line| line.starts_with(&id))
-            .unwrap_or_default();
-        let pid = line
-            .split_whitespace()
-            .nth(1)
-            .and_then(|pid| pid.parse().ok());
+        let line = tasks.lines().find_map(|line| line.strip_prefix(&id));
+        let pid = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
         let pid = pid.ok_or_else(|| io::Error::other(format!("no process: {tasks}")))?;
         Ok((pid, said()))
     }

@@ -1,7 +1,7 @@
 //! The end-to-end test where there is no cluster to try it on: it is skipped, says what it cannot reach, or leaves what is
 //! there alone.
 
-use std::{net::TcpListener, process::Output};
+use std::process::Output;
 
 use evictd_tests::{
     containerd::{self, Containerd, Pods},
@@ -41,18 +41,14 @@ fn a_cluster_that_is_not_there_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kubeconfig");
     // A port on which no server listens any more.
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let address = free_address().unwrap();
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         "users": [{"name": "u", "user": {}}],
-        "clusters": [{"name": "c", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
     });
     fs::write(&path, config.to_string()).unwrap();
     let (out, said) = e2e(path.to_str());
@@ -144,10 +140,9 @@ fn images_come_into_the_nodes_containerd() {
     let before = server.state().objects.len();
     let archives = archives.path().to_str().unwrap();
     let said = fails(&server, &["--archives", archives], &containerd.socket());
-    assert!(said.contains("(this machine)"), "{said}");
+    has(&said, &["(this machine)"]);
     for name in ["evictd", "hog"] {
-        let imported = format!("imported localhost/{name}:{VERSION}");
-        assert!(said.contains(&imported), "{said}");
+        has(&said, &[&format!("imported localhost/{name}:{VERSION}")]);
     }
     assert_eq!(server.state().objects.len(), before, "{said}");
     let pods = Pods::connect(&containerd.socket()).unwrap();

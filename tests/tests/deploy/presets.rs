@@ -36,6 +36,14 @@ struct Distribution {
     variants: Vec<Node>,
 }
 
+impl Distribution {
+    /// What its preset renders to.
+    fn rendered(&self) -> Chart {
+        let preset = chart().join(format!("presets/{}.yaml", self.name));
+        Chart::of(&yaml(&fs::read_to_string(preset).unwrap())).expect(&self.name)
+    }
+}
+
 /// The kubelet's files on a node, and the thresholds that follow.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -51,12 +59,6 @@ fn distributions() -> Vec<Distribution> {
     serde_saphyr::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-fn rendered(name: &str) -> Chart {
-    let preset = fs::read_to_string(chart().join(format!("presets/{name}.yaml"))).unwrap();
-    let values: Value = serde_saphyr::from_str(&preset).unwrap();
-    Chart::of(&values).unwrap_or_else(|e| panic!("{name}: {e}"))
-}
-
 #[test]
 fn every_preset_has_its_facts_and_every_fact_its_source() {
     let mut presets: Vec<String> = fs::read_dir(chart().join("presets"))
@@ -66,12 +68,12 @@ fn every_preset_has_its_facts_and_every_fact_its_source() {
     let mut known: Vec<String> = distributions()
         .iter()
         .map(|d| {
-            assert!(
-                d.sources.iter().all(|s| s.starts_with("https://")),
-                "{}",
-                d.name
-            );
-            assert!(d.sources.len() > 1, "{}", d.name);
+            let links = d
+                .sources
+                .iter()
+                .filter(|s| s.starts_with("https://"))
+                .count();
+            assert!(links > 1 && links == d.sources.len(), "{}", d.name);
             assert!(["systemd", "cgroupfs"].contains(&d.cgroup_driver.as_str()));
             format!("{}.yaml", d.name)
         })
@@ -82,11 +84,7 @@ fn every_preset_has_its_facts_and_every_fact_its_source() {
     // What the documentation says of presets names each.
     let docs = fs::read_to_string(chart().join("../../../docs/deploy.md")).unwrap();
     for preset in presets {
-        let name = preset.trim_end_matches(".yaml");
-        assert!(
-            docs.contains(&format!("`{name}`")),
-            "docs/deploy.md: {name}"
-        );
+        has(&docs, &[&format!("`{}`", preset.trim_end_matches(".yaml"))]);
     }
 }
 
@@ -95,19 +93,15 @@ fn a_preset_names_what_the_node_has() {
     skip_if!(helm().err());
     for d in distributions() {
         let name = &d.name;
-        let objects = rendered(name);
+        let objects = d.rendered();
         let config = objects.config();
         let cluster = &config["cluster"];
-        assert_eq!(
-            cluster["kubeletConfig"].as_str(),
-            d.config_file.as_deref(),
-            "{name}"
-        );
-        assert_eq!(
-            cluster["kubeletConfigDir"].as_str(),
-            d.config_dir.as_deref(),
-            "{name}"
-        );
+        for (field, expected) in [
+            ("kubeletConfig", &d.config_file),
+            ("kubeletConfigDir", &d.config_dir),
+        ] {
+            assert_eq!(cluster[field].as_str(), expected.as_deref(), "{name}");
+        }
         assert_eq!(config["filesystems"]["imagefs"], *d.runtime_root, "{name}");
         assert_eq!(config["cri"]["socket"], *d.socket, "{name}");
 
@@ -152,7 +146,7 @@ fn no_agent_is_wanted_where_none_can_run() {
     skip_if!(helm().err());
     let mut kinds = BTreeMap::new();
     for d in distributions() {
-        let objects = rendered(&d.name);
+        let objects = d.rendered();
         let daemonset = &objects["DaemonSet"];
         assert!(takes(daemonset, &BTreeMap::new()), "{}", d.name);
         for (label, value) in d.no_agent {
@@ -168,7 +162,7 @@ fn no_agent_is_wanted_where_none_can_run() {
 fn a_preset_brings_what_the_api_server_asks_for() {
     skip_if!(helm().err());
     for d in distributions() {
-        let objects = rendered(&d.name);
+        let objects = d.rendered();
         let quota = objects.kind("ResourceQuota").next();
         assert_eq!(quota.is_some(), d.quota_for_critical_pods, "{}", d.name);
         if let Some(quota) = quota {
@@ -181,17 +175,11 @@ fn a_preset_brings_what_the_api_server_asks_for() {
             let role = o["roleRef"]["name"].as_str().unwrap_or_default();
             role.starts_with("system:openshift:scc:")
         });
-        assert_eq!(
-            scc.is_some(),
-            d.security_context_constraints.is_some(),
-            "{}",
-            d.name
-        );
-        if let (Some(binding), Some(scc)) = (scc, &d.security_context_constraints) {
-            assert_eq!(
-                binding["roleRef"]["name"],
-                format!("system:openshift:scc:{scc}")
-            );
+        let expected = d.security_context_constraints.as_ref();
+        let expected = expected.map(|scc| format!("system:openshift:scc:{scc}"));
+        let role = scc.and_then(|binding| binding["roleRef"]["name"].as_str());
+        assert_eq!(role, expected.as_deref(), "{}", d.name);
+        if let Some(binding) = scc {
             let account = &objects["ServiceAccount"]["metadata"]["name"];
             assert_eq!(binding["subjects"][0]["name"], *account);
         }
@@ -203,7 +191,7 @@ fn a_preset_brings_what_the_api_server_asks_for() {
 fn the_thresholds_on_each_distribution_are_the_recorded_ones() {
     skip_if!(helm().err());
     for d in distributions() {
-        let config = rendered(&d.name).config();
+        let config = d.rendered().config();
         for node in [&d.node].into_iter().chain(&d.variants) {
             assert_eq!(
                 thresholds(config.clone(), node),
@@ -220,7 +208,7 @@ fn the_thresholds_on_each_distribution_are_the_recorded_ones() {
 /// What the agent makes of a configuration on such a node.
 fn thresholds(mut config: Value, node: &Node) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
-    let mut place = |field: &str, file: &str| {
+    let place = |(field, file): (&str, &str)| {
         if config["cluster"].get(field).is_some() {
             let path = dir.path().join(file);
             config["cluster"][field] = path.to_str().unwrap().into();
@@ -228,10 +216,11 @@ fn thresholds(mut config: Value, node: &Node) -> Vec<String> {
         }
         None
     };
-    let (file, drop_ins) = (
-        place("kubeletConfig", "kubelet"),
-        place("kubeletConfigDir", "kubelet.d"),
-    );
+    let [file, drop_ins] = [
+        ("kubeletConfig", "kubelet"),
+        ("kubeletConfigDir", "kubelet.d"),
+    ]
+    .map(place);
     if let (Some(path), Some(text)) = (file, &node.kubelet) {
         fs::write(path, text).unwrap();
     }
@@ -248,13 +237,10 @@ fn thresholds(mut config: Value, node: &Node) -> Vec<String> {
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{said}");
     let found: Value = serde_json::from_slice(&out.stdout).unwrap();
-    let mut found: Vec<String> = found
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|t| t["signal"] != "allocatableMemory.available")
-        .map(|t| format!("{}<{}", t["signal"].as_str().unwrap(), amount(&t["value"])))
-        .collect();
+    let of_node = |t: &&Value| t["signal"] != "allocatableMemory.available";
+    let found = found.as_array().unwrap().iter().filter(of_node);
+    let text = |t: &Value| format!("{}<{}", t["signal"].as_str().unwrap(), amount(&t["value"]));
+    let mut found: Vec<String> = found.map(text).collect();
     found.sort();
     found
 }

@@ -71,11 +71,8 @@ fn lost(object: &Value, known: &Value, path: String) -> Result<(), String> {
 #[test]
 fn the_plain_manifests_fit_the_schemas() {
     let objects = Chart::plain().unwrap();
-    assert_eq!(
-        objects.0.len(),
-        25,
-        "an object has come or gone: is it checked?"
-    );
+    let count = objects.0.len();
+    assert_eq!(count, 25, "an object has come or gone: is it checked?");
     for object in &objects.0 {
         check(object).unwrap();
     }
@@ -116,27 +113,17 @@ fn the_chart_fits_the_schemas_whatever_is_switched_on() {
 fn a_misspelt_field_is_found() {
     let objects = Chart::plain().unwrap();
     let daemonset = &objects["DaemonSet"];
-    let container = "/spec/template/spec/containers/0";
-    for (pointer, field, value, expected) in [
-        (
-            "/spec/template/spec",
-            "hostPid",
-            json!(true),
-            "hostPid: true is not in",
-        ),
-        (container, "readinesProbe", json!({}), "readinesProbe"),
-        (container, "imagePullPolicy", json!(7), "invalid type"),
-        (
-            "/spec/updateStrategy",
-            "rollingUpdates",
-            json!({"maxSurge": 0}),
-            "rollingUpdates",
-        ),
-    ] {
+    for [part, field, value, expected] in rows(
+        "
+        /spec/template/spec | hostPid | true | hostPid: true is not in
+        /spec/template/spec/containers/0 | readinesProbe | {} | readinesProbe
+        /spec/template/spec/containers/0 | imagePullPolicy | 7 | invalid type
+        /spec/updateStrategy | rollingUpdates | {maxSurge: 0} | rollingUpdates
+        ",
+    ) {
         let mut wrong = daemonset.clone();
-        wrong.pointer_mut(pointer).unwrap()[field] = value;
-        let error = check(&wrong).unwrap_err();
-        assert!(error.contains(expected), "{error}");
+        wrong.pointer_mut(part).unwrap()[field] = yaml(value);
+        has(&check(&wrong).unwrap_err(), &[expected]);
     }
     let mut old = daemonset.clone();
     old["apiVersion"] = "extensions/v1beta1".into();
@@ -165,17 +152,12 @@ fn the_daemonset_is_what_docs_deploy_says() {
         "#,
     );
     let container = objects.container();
-    assert_eq!(
-        container["resources"]["limits"]["memory"],
-        container["resources"]["requests"]["memory"]
-    );
+    let amounts = &container["resources"];
+    assert_eq!(amounts["limits"]["memory"], amounts["requests"]["memory"]);
     // Whatever is writable is named here.
     let mounts = container["volumeMounts"].as_array().unwrap();
-    let writable: Vec<_> = mounts
-        .iter()
-        .filter(|m| m["readOnly"] != true)
-        .map(|m| &m["mountPath"])
-        .collect();
+    let writable = mounts.iter().filter(|m| m["readOnly"] != true);
+    let writable: Vec<_> = writable.map(|m| &m["mountPath"]).collect();
     assert_eq!(
         writable,
         ["/var/lib/evictd", "/sys/fs/cgroup", "/sys/fs/bpf"]
@@ -188,10 +170,6 @@ fn the_daemonset_is_what_docs_deploy_says() {
         .iter();
     let explained = names.chain(mounts.iter().map(|m| &m["mountPath"]));
     for name in explained {
-        let name = name.as_str().unwrap();
-        assert!(
-            docs.contains(&format!("`{name}`")),
-            "docs/deploy.md does not explain {name}"
-        );
+        has(&docs, &[&format!("`{}`", name.as_str().unwrap())]);
     }
 }

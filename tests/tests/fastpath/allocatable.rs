@@ -22,21 +22,19 @@ fn pods_alone_on(hook: MemoryHook) {
     let (node, hog_dir, calm_dir) = node("podsalone");
     let options = Options {
         hook: Some(hook),
-        threshold: 48 * MIB,
         pods_threshold: Some(96 * MIB),
-        ..Options::default()
+        ..Options::at(48)
     };
     let mut calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
     let watched = or_skip!(node.watch(options).unwrap());
     let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();
-    let evicted = watched.evicted(SOON).expect("somebody is evicted");
-    assert_eq!(evicted.pod.pod.name, "hog");
+    let evicted = watched.evicts("hog");
     assert_eq!(evicted.signal, Signal::AllocatableMemoryAvailable);
     assert_eq!((evicted.capacity, evicted.threshold), (320 * MIB, 96 * MIB));
     assert!(evicted.available < evicted.threshold);
     let finished = watched.finished(SOON).expect("its end is seen");
     assert!(finished.threshold_cleared >= finished.exited && finished.exited > 0);
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
     assert!(calm.is_alive());
     assert!(watched.report(Duration::from_millis(200)).is_none());
     assert_eq!(node.oom_kills().unwrap(), 0);
@@ -86,17 +84,16 @@ fn the_node_alone() {
     let (node, hog_dir, _) = node("nodealone");
     let system = node.cgroup.child("system").unwrap();
     let options = Options {
-        threshold: 100 * MIB,
         pods_threshold: Some(48 * MIB),
         ..Options::default()
     };
     let mut hog = Hog::start(&hog_dir, &["--mib", "100"]).unwrap();
-    let watched = node.watch(options).unwrap().unwrap();
+    let watched = node.watched(options);
     let _system = Hog::start(&system, &["--mib", "340"]).unwrap();
-    let evicted = watched.evicted(SOON).expect("somebody is evicted");
+    let evicted = watched.evicts("hog");
     assert_eq!(evicted.signal, Signal::MemoryAvailable);
     assert_eq!(evicted.capacity, 512 * MIB);
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
     assert_eq!(node.oom_kills().unwrap(), 0);
 }
 
@@ -106,23 +103,18 @@ fn both_at_once_on(hook: Option<MemoryHook>, shadow: bool) {
     // 240 MiB used: 272 of 512 are available on the node, and 80 of 320 to the pods.
     let options = Options {
         hook,
-        threshold: 272 * MIB,
         pods_threshold: Some(80 * MIB),
         shadow,
-        ..Options::default()
+        ..Options::at(272)
     };
     let mut calm = Hog::start(&calm_dir, &["--mib", "60"]).unwrap();
     let mut hog = Hog::start(&hog_dir, &["--mib", "200", "--wait"]).unwrap();
     let watched = or_skip!(node.watch(options).unwrap());
     hog.go().unwrap();
-    let evicted = watched.evicted(SOON).expect("somebody is evicted");
-    assert_eq!(
-        (evicted.pod.pod.name.as_str(), evicted.shadow),
-        ("hog", shadow)
-    );
+    assert_eq!(watched.evicts("hog").shadow, shadow);
     if !shadow {
         watched.finished(SOON).expect("its end is seen");
-        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        hog.killed();
     }
     let more = watched.report(Duration::from_millis(500));
     assert!(more.is_none(), "one pressure, one victim: {more:?}");
@@ -165,30 +157,26 @@ fn floor_of(threshold_of_pods: bool) {
         true => (None, Some(120 * MIB)),
     };
     let options = Options {
-        threshold: MIB,
         pods_threshold: Some(MIB),
         floor,
         pods_floor,
-        ..Options::default()
+        ..Options::at(1)
     };
     let mut calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
-    let watched = node.watch(options).unwrap().unwrap();
+    let watched = node.watched(options);
     if !watched.hook.has_program() {
         return skip_if!(Some(format!("the {} hook has no floor", watched.hook)));
     }
     let mut hog = Hog::start(&hog_dir, &["--mib", "300", "--rate", "200"]).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
     assert!(calm.is_alive());
-    let scope = MemoryCgroup::open(node.cgroup.path()).unwrap();
-    assert!(scope.usage().unwrap() < 310 * MIB);
+    assert!(node.cgroup.usage().unwrap() < 310 * MIB);
     assert_eq!(node.oom_kills().unwrap(), 0);
     // The pod is an evicted pod like others.
-    let evicted = watched.evicted(SOON).expect("it is told");
-    assert!(evicted.by_kernel && evicted.pod.pod.name == "hog");
-    assert_eq!(
-        evicted.signal == Signal::AllocatableMemoryAvailable,
-        threshold_of_pods
-    );
+    let evicted = watched.evicts("hog");
+    assert!(evicted.by_kernel);
+    let is_of_pods = evicted.signal == Signal::AllocatableMemoryAvailable;
+    assert_eq!(is_of_pods, threshold_of_pods);
     assert!(watched.finished(SOON).is_some());
     assert!(watched.report(Duration::from_millis(50)).is_none());
 }
@@ -215,7 +203,7 @@ fn a_pods_cgroup_that_goes_away() {
         pods_threshold: Some(48 * MIB),
         ..Options::default()
     };
-    let watched = node.watch(options).unwrap().unwrap();
+    let watched = node.watched(options);
     let pods = node.cgroup.path().join("kubepods");
     let mut dirs = evictd_node::cgroup::tree::descendants(&pods).unwrap();
     dirs.reverse();

@@ -5,7 +5,10 @@ use std::{fs::File, os::unix::fs::MetadataExt as _, thread};
 use evictd_engine::pace::MONITORING_INTERVAL_NS;
 use evictd_fastpath::{Event, KilledBy};
 use evictd_node::cgroup::realtime::set_sched_fifo;
-use evictd_tests::{node::Options, prelude::*};
+use evictd_tests::{
+    node::{Options, Watched},
+    prelude::*,
+};
 
 /// A hog at full speed among pods of every class: the kubelet's order says who goes, and only that one goes.
 fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
@@ -24,25 +27,15 @@ fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
         Hog::start(&small, &["--mib", "16"]).unwrap(),
     ];
     let mut hog = Hog::start(&hog, &["--mib", "4096", "--wait", "--way", way]).unwrap();
-    let watched = match node
-        .watch(Options {
-            hook: Some(hook),
-            ..Options::default()
-        })
-        .unwrap()
-    {
-        Ok(watched) => watched,
-        Err(refused) => return skip_if!(Some(refused)),
-    };
+    let watched = or_skip!(node.watch(Options::on(hook)).unwrap());
     hog.go().unwrap();
 
-    let evicted = watched.evicted(SOON).expect("somebody is evicted");
+    let evicted = watched.evicts("hog");
     let past = evicted.threshold.saturating_sub(evicted.available) >> 10;
     let detail = format!(
         "{way}: woken by {}, {past} KiB past the threshold",
         evicted.hook
     );
-    assert_eq!(evicted.pod.pod.name, "hog");
     // What was decided on was read after the wake-up, and showed the threshold met.
     assert!(evicted.available < evicted.threshold);
     let stages = evicted.stages;
@@ -50,17 +43,11 @@ fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
     assert!(stages.decided <= stages.signalled);
     let finished = watched.finished(SOON).expect("its end is seen");
     assert!(finished.exited >= stages.signalled && finished.threshold_cleared >= finished.exited);
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
     assert!(bystanders.iter_mut().all(Hog::is_alive), "nobody else dies");
-    assert_eq!(
-        node.oom_kills().unwrap(),
-        0,
-        "the OOM killer was not needed"
-    );
-    assert!(
-        watched.report(Duration::from_millis(200)).is_none(),
-        "nothing else is reported"
-    );
+    assert_eq!(node.oom_kills().unwrap(), 0);
+    let more = watched.report(Duration::from_millis(200));
+    assert!(more.is_none(), "nothing else is reported: {more:?}");
     matrix("memory.available", &hook.to_string(), &detail);
 }
 
@@ -115,8 +102,8 @@ fn a_pod_is_a_victim_before_its_last_process_is_signalled() {
         let is_seen = until(SOON, || pod.permit.is_evicted());
         (is_seen.then(monotonic_ns), refused)
     });
-    let evicted = watched.evicted(SOON).expect("the pod is evicted");
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    let evicted = watched.evicts("many");
+    hog.killed();
     let (seen, refused) = seen.join().unwrap();
     let seen = seen.expect("its permit tells");
     skip_if!(refused);
@@ -136,22 +123,16 @@ fn shadow_decides_and_kills_nothing() {
     skip_if!(not_root());
     let mut node = Node::new("shadow", 256).unwrap();
     let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
-    let watched = node
-        .watch(Options {
-            shadow: true,
-            ..Options::default()
-        })
-        .unwrap()
-        .unwrap();
+    let watched = node.watched(Options {
+        shadow: true,
+        ..Options::default()
+    });
     let mut hog = Hog::start(&pod, &["--mib", "200"]).unwrap();
-    let evicted = watched.evicted(SOON).expect("it is decided");
-    assert!(evicted.shadow);
+    assert!(watched.evicts("hog").shadow);
     std::thread::sleep(Duration::from_millis(100));
     assert!(hog.is_alive());
-    assert!(
-        watched.report(Duration::from_millis(100)).is_none(),
-        "once per pressure"
-    );
+    let more = watched.report(Duration::from_millis(100));
+    assert!(more.is_none(), "once per pressure: {more:?}");
 }
 
 // R43: two pods of 90 MiB each must go for 150 MiB. Nothing grows: one goes at once, and the other one when the kubelet would have
@@ -160,32 +141,17 @@ fn shadow_decides_and_kills_nothing() {
 fn a_deficit_that_does_not_grow_goes_at_the_kubelets_pace() {
     skip_if!(not_root());
     let mut node = Node::new("several", 512).unwrap();
-    let pods: Vec<_> = ["a", "b", "c"]
-        .map(|name| node.pod(name, QosClass::BestEffort, 0, 0).unwrap())
-        .into();
-    let sizes = ["100", "95", "90"];
-    let mut hogs: Vec<_> = pods
-        .iter()
-        .zip(sizes)
-        .map(|(pod, mib)| Hog::start(pod, &["--mib", mib]).unwrap())
-        .collect();
+    let mut hogs = [("a", "100"), ("b", "95"), ("c", "90")].map(|(name, mib)| {
+        let pod = node.pod(name, QosClass::BestEffort, 0, 0).unwrap();
+        Hog::start(&pod, &["--mib", mib]).unwrap()
+    });
     std::thread::sleep(Duration::from_millis(500));
     // 285 of 512 MiB are used: 227 are available, and 370 are wanted.
-    let watched = node
-        .watch(Options {
-            threshold: 370 * MIB,
-            ..Options::default()
-        })
-        .unwrap()
-        .unwrap();
-    let evicted = [watched.evicted(SOON), watched.evicted(SOON)].map(|e| e.expect("two go"));
-    let names = [0, 1].map(|i| evicted[i].pod.pod.name.clone());
-    assert_eq!(names, ["a", "b"], "the largest first");
-    let [first, second] = [0, 1].map(|i| evicted[i].stages.signalled);
+    let watched = node.watched(Options::at(370));
+    // The largest first.
+    let [first, second] = ["a", "b"].map(|name| watched.evicts(name).stages.signalled);
     assert!(second - first >= MONITORING_INTERVAL_NS);
-    for hog in &mut hogs[..2] {
-        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    }
+    hogs[..2].iter_mut().for_each(Hog::killed);
     std::thread::sleep(Duration::from_millis(300));
     assert!(hogs[2].is_alive(), "two are enough");
 }
@@ -217,19 +183,12 @@ fn what_the_manager_has_killed_is_pending() {
         .iter()
         .find(|e| e.pod.name == "a")
         .cloned();
-    let options = Options {
-        threshold: 370 * MIB,
-        ..Options::default()
-    };
-    let watched = node.watch(options).unwrap().unwrap();
+    let watched = node.watched(Options::at(370));
     watched
         .control
         .note_kill(&entry.unwrap(), monotonic_ns(), KilledBy::Manager);
-    assert_eq!(
-        first.wait().unwrap(),
-        Some(libc::SIGKILL),
-        "it is killed again"
-    );
+    // It is killed again.
+    first.killed();
     let longer = Duration::from_nanos(MONITORING_INTERVAL_NS) + Duration::from_secs(2);
     assert!(watched.report(longer).is_none());
     assert!(usage(&a) > 100 * MIB, "the volume is there");
@@ -244,15 +203,19 @@ fn a_pod_that_is_gone_is_passed_over() {
     let gone = node.pod("gone", QosClass::BestEffort, -100, 0).unwrap();
     let empty = node.pod("empty", QosClass::BestEffort, -50, 0).unwrap();
     let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
-    let watched = node.watch(Options::default()).unwrap().unwrap();
+    let watched = node.watched(Options::default());
     std::fs::remove_dir(&gone).unwrap();
     assert!(std::fs::metadata(&empty).unwrap().ino() > 0);
     let mut hog = Hog::start(&pod, &["--mib", "200"]).unwrap();
-    assert_eq!(
-        watched.evicted(SOON).expect("one is evicted").pod.pod.name,
-        "hog"
-    );
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    watched.evicts("hog");
+    hog.killed();
+}
+
+#[track_caller]
+fn has_no_candidates(watched: &Watched) {
+    let report = watched.report(SOON);
+    let is_said = matches!(report, Some(Event::NoCandidates { .. }));
+    assert!(is_said, "{report:?}");
 }
 
 // R12
@@ -263,10 +226,9 @@ fn a_protected_pod_is_never_touched() {
     let pod = node
         .pod("critical", QosClass::BestEffort, 2_000_001_000, 0)
         .unwrap();
-    let watched = node.watch(Options::default()).unwrap().unwrap();
+    let watched = node.watched(Options::default());
     let mut hog = Hog::start(&pod, &["--mib", "180"]).unwrap();
-    let report = watched.report(SOON).expect("it is said");
-    assert!(matches!(report, Event::NoCandidates { .. }), "{report:?}");
+    has_no_candidates(&watched);
     assert!(hog.is_alive());
 }
 
@@ -289,31 +251,24 @@ fn without_candidates_it_waits_for_the_recovery() {
         .pod("critical", QosClass::BestEffort, 2_000_001_000, 0)
         .unwrap();
     let pod = node.pod("pod", QosClass::BestEffort, 0, 0).unwrap();
-    let watched = node.watch(Options::default()).unwrap().unwrap();
+    let watched = node.watched(Options::default());
     for _ in 0..2 {
         let hog = Hog::start(&critical, &["--mib", "180"]).unwrap();
-        let report = watched.report(SOON).expect("it is said");
-        assert!(matches!(report, Event::NoCandidates { .. }), "{report:?}");
+        has_no_candidates(&watched);
         let before = sleeps(watched.tid());
         std::thread::sleep(Duration::from_secs(1));
         let sleeps = sleeps(watched.tid()) - before;
         assert!(sleeps < 300, "{sleeps} looks in a second");
         drop(hog);
-        let scope = MemoryCgroup::open(node.cgroup.path()).unwrap();
-        while scope.usage().unwrap() > 100 * MIB {}
+        while node.cgroup.usage().unwrap() > 100 * MIB {}
         std::thread::sleep(Duration::from_secs(1));
     }
     // A pod that starts while the pressure lasts is found.
     let _hog = Hog::start(&critical, &["--mib", "170"]).unwrap();
-    let report = watched.report(SOON);
-    assert!(
-        matches!(report, Some(Event::NoCandidates { .. })),
-        "{report:?}"
-    );
+    has_no_candidates(&watched);
     let mut late = Hog::start(&pod, &["--mib", "20"]).unwrap();
-    let evicted = watched.evicted(SOON).expect("there is somebody now");
-    assert_eq!(evicted.pod.pod.name, "pod");
-    assert_eq!(late.wait().unwrap(), Some(libc::SIGKILL));
+    watched.evicts("pod");
+    late.killed();
 }
 
 /// A fork bomb inside the victim does not outlive it.
@@ -322,7 +277,7 @@ fn forks_during_the_kill_do_not_escape() {
     skip_if!(not_root());
     let mut node = Node::new("forks", 256).unwrap();
     let pod = node.pod("forks", QosClass::BestEffort, 0, 0).unwrap();
-    let watched = node.watch(Options::default()).unwrap().unwrap();
+    let watched = node.watched(Options::default());
     // Each shell starts another before it ends, and one hog makes the pressure.
     let mut bomb = std::process::Command::new("timeout")
         .args(["--kill-after=1", "60", "sh", "-c"])
@@ -334,10 +289,7 @@ fn forks_during_the_kill_do_not_escape() {
         .unwrap();
     std::thread::sleep(Duration::from_millis(200));
     let _hog = Hog::start(&pod, &["--mib", "200"]).unwrap();
-    assert_eq!(
-        watched.evicted(SOON).expect("it is evicted").pod.pod.name,
-        "forks"
-    );
+    watched.evicts("forks");
     let finished = watched.finished(SOON).expect("its end is seen");
     assert!(finished.exited > 0, "nobody is left");
     std::thread::sleep(Duration::from_millis(50));

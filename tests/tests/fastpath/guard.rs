@@ -13,23 +13,52 @@ struct Guarded {
     files: Files,
     scope: TestCgroup,
     hog: PathBuf,
-    calm: Hog,
+    calm: PathBuf,
+    /// A process of the calm pod.
+    bystander: Hog,
     bpffs: Bpffs,
 }
 
+/// What becomes of the agent; one that may go on is kept.
+type Fate = fn(Agent) -> Option<Agent>;
+const FATES: [(&str, Fate); 2] = [("SIGKILL", kill), ("SIGSTOP", stop)];
+
+fn kill(agent: Agent) -> Option<Agent> {
+    drop(agent);
+    None
+}
+
+fn stop(agent: Agent) -> Option<Agent> {
+    agent.stop().unwrap();
+    Some(agent)
+}
+
 impl Guarded {
-    fn new(name: &str, bpffs: Bpffs) -> Self {
+    /// An error is a reason to skip.
+    fn new(name: &str) -> Result<Self, String> {
+        if let Some(why) = no_bpf() {
+            return Err(why.into());
+        }
+        let bpffs = Bpffs::mount().map_err(|e| e.to_string())?;
         let scope = TestCgroup::new(name, 256 * MIB).unwrap();
         let (mut files, [hog, calm]) = Files::hog_and_calm(&scope);
         files.config["pinnedGuard"] = json!({"directory": bpffs.path().join("evictd")});
-        let calm = Hog::start(&calm, &["--mib", "32"]).unwrap();
-        Self {
+        let bystander = Hog::start(&calm, &["--mib", "32"]).unwrap();
+        Ok(Self {
             files,
             scope,
             hog,
             calm,
+            bystander,
             bpffs,
-        }
+        })
+    }
+
+    /// The same after an agent that has been killed.
+    fn left_by_an_agent(name: &str) -> Result<Self, String> {
+        let guarded = Self::new(name)?;
+        drop(guarded.start()?);
+        Ok(guarded)
     }
 
     /// Fails where this machine's hook cannot be pinned: a reason to skip, where the agent says so.
@@ -59,10 +88,11 @@ impl Guarded {
     }
 
     /// The hog takes too much and is killed; the OOM killer is not needed, and the calm pod lives.
+    #[track_caller]
     fn ends_the_hog(&mut self, mut hog: Hog) {
-        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        hog.killed();
         assert_eq!(self.oom_kills(), 0);
-        assert!(self.calm.is_alive());
+        assert!(self.bystander.is_alive());
     }
 
     /// What the guard has killed is an evicted pod like others, once: the agent says so that was stopped, or the next one.
@@ -74,19 +104,12 @@ impl Guarded {
         // An emulated machine may start the next one so late that the kill is only logged.
         let is_late = || in_guest() && agent.log().contains("a pod that is not evicted for it");
         let evicted = || self.files.evicted();
-        assert!(
-            until(SOON, || is_late() || !evicted().is_empty()),
-            "{}",
-            agent.log()
-        );
-        assert!(is_late() || evicted() == ["hog"], "{}", agent.log());
+        assert!(until(SOON, || is_late() || !evicted().is_empty()));
+        assert!(is_late() || evicted() == ["hog"]);
     }
 
     fn oom_kills(&self) -> u64 {
-        MemoryCgroup::open(self.scope.path())
-            .unwrap()
-            .oom_kills()
-            .unwrap()
+        self.scope.oom_kills().unwrap()
     }
 
     fn wait_for_usage(&self, mib: u64) {
@@ -100,28 +123,28 @@ impl Guarded {
     }
 }
 
+/// A disk that holds less than the scope's memory.
+fn disk() -> Disk {
+    Disk::new("ext4", 280, 1000).unwrap()
+}
+
+/// A process of a pod that writes so many MiB, over files of `size` MiB.
+fn writer(pod: &Path, disk: &Disk, mib: &str, size: &str, rate: &str) -> Hog {
+    let dir = disk.path().display().to_string();
+    let [way, mib, size] = [["--way", "write"], ["--mib", mib], ["--size", size]];
+    let arguments = [way, mib, size, ["--rate", rate], ["--dir", &dir]];
+    Hog::start(pod, arguments.as_flattened()).unwrap()
+}
+
 /// A ramp during which something happens to the agent once so much is used.
-fn on_the_way(name: &str, rate: &str, at_mib: u64, happens: impl FnOnce(Agent) -> Option<Agent>) {
-    skip_if!(no_bpf());
-    let mut guarded = Guarded::new(name, or_skip!(Bpffs::mount()));
+fn on_the_way(name: &str, rate: &str, at_mib: u64, fate: Fate) {
+    let mut guarded = or_skip!(Guarded::new(name));
     let agent = or_skip!(guarded.start());
     let hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH, "--rate", rate]).unwrap();
     guarded.wait_for_usage(at_mib);
-    let stopped = happens(agent);
+    let stopped = fate(agent);
     guarded.ends_the_hog(hog);
     guarded.is_told_by(stopped);
-}
-
-/// SIGKILL.
-fn kill(agent: Agent) -> Option<Agent> {
-    drop(agent);
-    None
-}
-
-/// SIGSTOP.
-fn stop(agent: Agent) -> Option<Agent> {
-    agent.stop().unwrap();
-    Some(agent)
 }
 
 #[test]
@@ -147,20 +170,16 @@ fn stopped_on_a_ramp() {
 /// `EVICTD_GUARD_RUNS=50` makes the figures of docs/bench.md.
 #[test]
 fn at_any_moment() {
-    skip_if!(no_bpf());
     skip_if!(in_guest().then_some("inside a guest: its figures are those of emulation"));
     let runs: u64 = match std::env::var("EVICTD_GUARD_RUNS") {
         Ok(runs) => runs.parse().expect("EVICTD_GUARD_RUNS is a number"),
         Err(_) => 1,
     };
     for rate in ["20", "60", "200", "0"] {
-        for (what, happens) in [
-            ("SIGKILL", kill as fn(Agent) -> Option<Agent>),
-            ("SIGSTOP", stop),
-        ] {
+        for (what, fate) in FATES {
             let mut ends = 0;
             for run in 0..runs {
-                let mut guarded = Guarded::new("guardany", or_skip!(Bpffs::mount()));
+                let mut guarded = or_skip!(Guarded::new("guardany"));
                 let agent = or_skip!(guarded.start());
                 // From the calm pod's usage to the threshold and somewhat past it.
                 let at_mib = 40 + run * 97 % 155;
@@ -169,7 +188,7 @@ fn at_any_moment() {
                 let arguments = ["--mib", TOO_MUCH, "--rate", rate, "--head", &head];
                 let hog = Hog::start(&guarded.hog, &arguments).unwrap();
                 guarded.wait_for_usage(at_mib);
-                let stopped = happens(agent);
+                let stopped = fate(agent);
                 guarded.ends_the_hog(hog);
                 guarded.is_told_by(stopped);
                 ends += 1;
@@ -185,26 +204,17 @@ fn at_any_moment() {
 /// never gets there.
 #[test]
 fn a_hog_that_takes_the_place_of_page_cache() {
-    skip_if!(no_bpf());
-    for (name, happens) in [
-        ("guardcache", kill as fn(Agent) -> Option<Agent>),
-        ("guardcachestop", stop),
-    ] {
-        let mut guarded = Guarded::new(name, or_skip!(Bpffs::mount()));
-        let disk = Disk::new("ext4", 280, 1000).unwrap();
-        let dir = disk.path().display().to_string();
-        let writer = [
-            "--mib", "150", "--way", "write", "--size", "150", "--dir", &dir,
-        ];
-        let calm = guarded.scope.path().join("calm");
-        let mut writer = Hog::start(&calm, &writer).unwrap();
+    for (_, fate) in FATES {
+        let mut guarded = or_skip!(Guarded::new("guardcache"));
+        let disk = disk();
+        let mut writer = writer(&guarded.calm, &disk, "150", "150", "0");
         assert!(writer.says("done").unwrap());
         disk.sync().unwrap();
         guarded.wait_for_usage(150);
         let agent = or_skip!(guarded.start());
         let hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH, "--rate", "60"]).unwrap();
         guarded.wait_for_usage(220);
-        let stopped = happens(agent);
+        let stopped = fate(agent);
         guarded.ends_the_hog(hog);
         assert!(writer.is_alive());
         guarded.is_told_by(stopped);
@@ -213,50 +223,33 @@ fn a_hog_that_takes_the_place_of_page_cache() {
 
 #[test]
 fn a_writer_of_files_dies_of_no_guard() {
-    skip_if!(no_bpf());
-    let mut guarded = Guarded::new("guardwriter", or_skip!(Bpffs::mount()));
-    drop(or_skip!(guarded.start()));
-    let disk = Disk::new("ext4", 280, 1000).unwrap();
-    let dir = disk.path().display().to_string();
-    let arguments = [
-        "--mib", TOO_MUCH, "--way", "write", "--size", "240", "--dir", &dir,
-    ];
-    let mut writer = Hog::start(&guarded.hog, &arguments).unwrap();
+    let mut guarded = or_skip!(Guarded::left_by_an_agent("guardwriter"));
+    let disk = disk();
+    let mut writer = writer(&guarded.hog, &disk, TOO_MUCH, "240", "0");
     guarded.wait_for_usage(200);
     assert!(!until(Duration::from_secs(3), || !writer.is_alive()));
-    assert!(guarded.calm.is_alive());
+    assert!(guarded.bystander.is_alive());
 }
 
 /// Page cache that comes after the agent's last look is in the counter, and the kernel can give it back: no pod dies that goes on
 /// allocating beside it, however much it holds. A hog that comes then is ended all the same.
 #[test]
 fn page_cache_that_comes_kills_no_pod() {
-    skip_if!(no_bpf());
-    for (name, happens) in [
-        ("guardcomes", kill as fn(Agent) -> Option<Agent>),
-        ("guardcomesstop", stop),
-    ] {
-        let mut guarded = Guarded::new(name, or_skip!(Bpffs::mount()));
-        let disk = Disk::new("ext4", 280, 1000).unwrap();
-        let dir = disk.path().display().to_string();
+    for (_, fate) in FATES {
+        let mut guarded = or_skip!(Guarded::new("guardcomes"));
+        let disk = disk();
         // One pod that comes first in the order of eviction, and the calm one's neighbour.
-        let allocates = |mib: &str, cgroup: &PathBuf| {
-            let arguments = ["--mib", mib, "--head", "40", "--way", "churn"];
-            Hog::start(cgroup, &arguments).unwrap()
-        };
-        let calm = guarded.scope.path().join("calm");
-        let mut innocents = [allocates("41", &guarded.hog), allocates("41", &calm)];
+        let churns = ["--mib", "41", "--head", "40", "--way", "churn"];
+        let allocates = |pod: &PathBuf| Hog::start(pod, &churns).unwrap();
+        let mut innocents = [&guarded.hog, &guarded.calm].map(allocates);
         guarded.wait_for_usage(110);
         let agent = or_skip!(guarded.start());
-        let stopped = happens(agent);
-        let writes = [
-            "--mib", "1500", "--way", "write", "--size", "230", "--rate", "400", "--dir", &dir,
-        ];
-        let writer = Hog::start(&calm, &writes).unwrap();
+        let stopped = fate(agent);
+        let writer = writer(&guarded.calm, &disk, "1500", "230", "400");
         guarded.wait_for_usage(240);
         let dies = || !innocents.iter_mut().all(|pod| pod.is_alive());
         assert!(!until(Duration::from_secs(4), dies));
-        assert!(guarded.calm.is_alive());
+        assert!(guarded.bystander.is_alive());
         drop(writer);
         let hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH, "--rate", "100"]).unwrap();
         guarded.ends_the_hog(hog);
@@ -268,25 +261,23 @@ fn page_cache_that_comes_kills_no_pod() {
 /// Shared memory counts as often as a process maps it: neither the pod nor the node has ever had so much.
 #[test]
 fn a_pod_that_maps_its_memory_many_times_dies_of_no_guard() {
-    skip_if!(no_bpf());
     // Three mappings hold less than there was left, and more than is charged to the pod; with page cache of its own five hold more
     // than there was.
     for (name, maps, writes_itself) in [("guardmaps", "3", false), ("guardmapscache", "5", true)] {
-        let guarded = Guarded::new(name, or_skip!(Bpffs::mount()));
-        let disk = Disk::new("ext4", 280, 1000).unwrap();
-        let dir = disk.path().display().to_string();
+        let guarded = or_skip!(Guarded::new(name));
+        let disk = disk();
         let arguments = [
             "--mib", "1", "--way", "multimap", "--size", "60", "--maps", maps,
         ];
         let mut pod = Hog::start(&guarded.hog, &arguments).unwrap();
         assert!(pod.says("mapped").unwrap());
         drop(or_skip!(guarded.start()));
-        let calm = guarded.scope.path().join("calm");
-        let writes = [
-            "--mib", "1500", "--way", "write", "--size", "230", "--rate", "400", "--dir", &dir,
-        ];
-        let cgroup = if writes_itself { &guarded.hog } else { &calm };
-        let _writer = Hog::start(cgroup, &writes).unwrap();
+        let writes = if writes_itself {
+            &guarded.hog
+        } else {
+            &guarded.calm
+        };
+        let _writer = writer(writes, &disk, "1500", "230", "400");
         guarded.wait_for_usage(240);
         assert!(
             !until(Duration::from_secs(3), || !pod.is_alive()),
@@ -299,22 +290,16 @@ fn a_pod_that_maps_its_memory_many_times_dies_of_no_guard() {
 /// What was left long ago says little: others have given memory back since, and page cache has taken its place.
 #[test]
 fn what_was_left_long_ago_is_no_proof() {
-    skip_if!(no_bpf());
-    let mut guarded = Guarded::new("guardlong", or_skip!(Bpffs::mount()));
+    let mut guarded = or_skip!(Guarded::new("guardlong"));
     guarded.files.config["pinnedGuard"]["expireAfter"] = json!("30s");
-    let disk = Disk::new("ext4", 280, 1000).unwrap();
-    let dir = disk.path().display().to_string();
-    let calm = guarded.scope.path().join("calm");
-    let other = Hog::start(&calm, &["--mib", "60"]).unwrap();
+    let disk = disk();
+    let other = Hog::start(&guarded.calm, &["--mib", "60"]).unwrap();
     guarded.wait_for_usage(90);
     drop(or_skip!(guarded.start()));
     // The lease lasts as long as the agent sleeps far from the threshold, and what was left is believed for a twentieth of the rest.
     std::thread::sleep(Duration::from_secs(6));
     drop(other);
-    let writes = [
-        "--mib", "1500", "--way", "write", "--size", "230", "--rate", "400", "--dir", &dir,
-    ];
-    let _writer = Hog::start(&calm, &writes).unwrap();
+    let _writer = writer(&guarded.calm, &disk, "1500", "230", "400");
     guarded.wait_for_usage(240);
     let grows = ["--mib", "160", "--rate", "100"];
     let mut pod = Hog::start(&guarded.hog, &grows).unwrap();
@@ -325,56 +310,39 @@ fn what_was_left_long_ago_is_no_proof() {
 /// No process of such a pod uses up by itself what was left.
 #[test]
 fn a_hog_of_many_processes() {
-    skip_if!(no_bpf());
-    for (name, happens) in [
-        ("guardmany", kill as fn(Agent) -> Option<Agent>),
-        ("guardmanystop", stop),
-    ] {
-        let mut guarded = Guarded::new(name, or_skip!(Bpffs::mount()));
+    for (_, fate) in FATES {
+        let mut guarded = or_skip!(Guarded::new("guardmany"));
         let agent = or_skip!(guarded.start());
         let arguments = ["--mib", TOO_MUCH, "--way", "processes", "--rate", "60"];
         let _hog = Hog::start(&guarded.hog, &arguments).unwrap();
         guarded.wait_for_usage(100);
-        let stopped = happens(agent);
+        let stopped = fate(agent);
         guarded.wait_for_usage(240);
         let oom = until(Duration::from_secs(4), || guarded.oom_kills() > 0);
-        assert!(!oom && guarded.calm.is_alive());
+        assert!(!oom && guarded.bystander.is_alive());
         guarded.is_told_by(stopped);
     }
 }
 
 #[test]
 fn what_is_too_old_kills_no_pod() {
-    skip_if!(no_bpf());
-    let mut guarded = Guarded::new("guardold", or_skip!(Bpffs::mount()));
+    let mut guarded = or_skip!(Guarded::new("guardold"));
     guarded.files.config["pinnedGuard"]["expireAfter"] = json!("1s");
     drop(or_skip!(guarded.start()));
     assert!(!guarded.pinned().is_empty());
     std::thread::sleep(Duration::from_secs(2));
-    let mut hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH, "--rate", "200"]).unwrap();
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert_eq!(
-        guarded.oom_kills(),
-        1,
-        "the OOM killer's, as without evictd"
-    );
+    Hog::until_killed(&guarded.hog, &["--mib", TOO_MUCH, "--rate", "200"]);
+    let kills = guarded.oom_kills();
+    assert_eq!(kills, 1, "the OOM killer's, as without evictd");
 }
 
 #[test]
 fn the_next_agent_replaces_it_and_detach_removes_it() {
-    skip_if!(no_bpf());
-    let mut guarded = Guarded::new("guardnext", or_skip!(Bpffs::mount()));
-    drop(or_skip!(guarded.start()));
+    let mut guarded = or_skip!(Guarded::left_by_an_agent("guardnext"));
     let first = guarded.pinned();
     assert!(!first.is_empty());
     let mut agent = guarded.start().unwrap();
-    assert!(
-        agent
-            .log()
-            .contains("the guard of an earlier agent is replaced"),
-        "{}",
-        agent.log()
-    );
+    has(&agent.log(), &["the guard of an earlier agent is replaced"]);
     let second = guarded.pinned();
     assert_eq!(second.len(), first.len());
     assert!(
@@ -386,47 +354,33 @@ fn the_next_agent_replaces_it_and_detach_removes_it() {
     // An orderly end leaves it for the next agent.
     assert_eq!(agent.terminate().unwrap(), Some(0));
     assert_eq!(guarded.pinned(), second);
-    let detached = guarded.detach();
-    let said = String::from_utf8(detached.stdout).unwrap();
-    assert!(
-        detached.status.success() && said.contains("detached "),
-        "{said}"
-    );
-    assert!(guarded.pinned().is_empty());
-    let again = guarded.detach();
-    assert!(again.status.success());
-    assert!(
-        String::from_utf8(again.stdout)
-            .unwrap()
-            .contains("nothing is pinned")
-    );
+    for said in ["detached ", "nothing is pinned"] {
+        let detached = guarded.detach();
+        assert!(detached.status.success(), "{detached:?}");
+        has(&String::from_utf8(detached.stdout).unwrap(), &[said]);
+        assert!(guarded.pinned().is_empty());
+    }
 }
 
 /// An agent whose hook cannot be pinned leaves no guard behind that would take it for gone.
 #[test]
 fn an_agent_without_a_guard_replaces_it_too() {
-    skip_if!(no_bpf());
-    let mut guarded = Guarded::new("guardnone", or_skip!(Bpffs::mount()));
-    drop(or_skip!(guarded.start()));
+    let mut guarded = or_skip!(Guarded::left_by_an_agent("guardnone"));
     assert!(!guarded.pinned().is_empty());
     guarded.files.config["memoryHook"] = json!("sampler");
     let mut agent = guarded.files.start(&[]);
-    let log = agent.log();
-    for said in [
+    let said = [
         "the pinned guard is not installed",
         "the guard of an earlier agent is removed",
-    ] {
-        assert!(log.contains(said), "{log}");
-    }
+    ];
+    has(&agent.log(), &said);
     assert!(guarded.pinned().is_empty(), "{:?}", guarded.pinned());
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 #[test]
 fn a_guard_that_is_not_wanted_any_more_is_detached() {
-    skip_if!(no_bpf());
-    let mut guarded = Guarded::new("guardoff", or_skip!(Bpffs::mount()));
-    drop(or_skip!(guarded.start()));
+    let mut guarded = or_skip!(Guarded::left_by_an_agent("guardoff"));
     guarded.files.config["shadow"] = json!(true);
     assert!(guarded.start().is_err());
     assert!(guarded.pinned().is_empty());

@@ -4,12 +4,12 @@ use std::{
     ffi::CString,
     fs::Permissions,
     io,
-    os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
+    os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _, process::ExitStatusExt as _},
 };
 
 use evictd_node::{cgroup::memory::Version, proc::machine::MemAvailable};
-use evictd_store::record::{EvictionRecord, oom_kill::OomCause};
-use evictd_tests::{node::machine, prelude::*, unkillable::Undying};
+use evictd_store::record::oom_kill::OomCause;
+use evictd_tests::{cgroup::begin_in, node::machine, prelude::*, unkillable::Undying};
 
 const LONG: Duration = Duration::from_secs(120);
 /// How long a look at what does not happen lasts.
@@ -21,13 +21,24 @@ fn no_room() -> Option<&'static str> {
     not_root().or_else(|| is_small().then_some("a guest needs --memory 8192"))
 }
 
+fn alive(hogs: &mut [Hog]) -> usize {
+    hogs.iter_mut()
+        .filter_map(|hog| hog.is_alive().then_some(()))
+        .count()
+}
+
+/// Waits until the first eviction is reported.
+#[track_caller]
+fn one_goes(files: &Files) {
+    assert!(until(LONG, || !files.evicted().is_empty()));
+}
+
 /// Pods as a cluster has them, three of them innocent: below `kubepods`, with a container two levels down.
 struct Scene {
     scope: TestCgroup,
     files: Files,
     neighbours: Vec<Hog>,
-    /// Where the pods' files lie.
-    dir: PathBuf,
+    /// The pods' files.
     // Removed last: 150,000 files take longer to remove one by one than their disk.
     disk: Disk,
 }
@@ -67,7 +78,6 @@ impl Scene {
             scope.limit_child("kubepods", mib * MIB).unwrap();
         }
         let mut scene = Self {
-            dir: disk.path(),
             scope,
             files,
             neighbours: Vec::new(),
@@ -78,43 +88,51 @@ impl Scene {
             let hog = scene.start(name, &["--mib", &each]);
             scene.neighbours.push(hog);
         }
-        let memory = scene.pods_memory();
-        let all = EACH * MIB * NEIGHBOURS.len() as u64;
-        assert!(until(LONG, || memory.usage().unwrap() > all));
+        scene.pods_hold(EACH * NEIGHBOURS.len() as u64);
         scene
     }
 
     fn start(&self, pod: &str, arguments: &[&str]) -> Hog {
-        let container = format!("{}/{}/container", self.scope.path().display(), pod_dir(pod));
-        let dir = self.dir.to_str().unwrap();
-        let arguments = [arguments, &["--dir", dir]].concat();
-        Hog::start(Path::new(&container), &arguments).unwrap()
+        let dir = self.disk.path();
+        let arguments = [arguments, &["--dir", dir.to_str().unwrap()]].concat();
+        Hog::start(&self.container(pod), &arguments).unwrap()
     }
 
-    fn pods_memory(&self) -> MemoryCgroup {
-        MemoryCgroup::open(&self.scope.path().join("kubepods")).unwrap()
+    /// Waits until the pods use more than so many MiB together.
+    #[track_caller]
+    fn pods_hold(&self, mib: u64) {
+        let memory = MemoryCgroup::open(&self.scope.path().join("kubepods")).unwrap();
+        assert!(until(LONG, || memory.usage().unwrap() > mib * MIB));
     }
 
-    fn evictions(&self) -> Vec<EvictionRecord> {
-        self.files.evictions()
+    fn container(&self, pod: &str) -> PathBuf {
+        self.scope.path().join(pod_dir(pod)).join("container")
+    }
+
+    /// A pod grows until it is killed, which is reported.
+    #[track_caller]
+    fn grows_and_goes(&self, pod: &str, mib: &str, rate: &str) {
+        self.start(pod, &["--mib", mib, "--rate", rate]).killed();
+        one_goes(&self.files);
     }
 
     fn evicted(&self) -> Vec<String> {
         self.files.evicted()
     }
 
-    /// What the agent has said, and what it decided from.
-    fn told(&self, agent: &Agent) -> String {
-        std::thread::sleep(MOMENT);
-        format!("{}\n{}", agent.log(), json!(self.files.judged()))
+    /// These pods alone are evicted: the neighbours live, and the OOM killer was not needed.
+    #[track_caller]
+    fn evicts_only(&mut self, pods: &[&str]) {
+        assert_eq!(self.evicted(), pods, "{}", judged(&self.files));
+        assert_eq!(alive(&mut self.neighbours), NEIGHBOURS.len());
+        assert_eq!(self.scope.oom_kills().unwrap(), 0);
     }
+}
 
-    fn assert_innocent(&mut self, agent: &Agent) {
-        let evicted = self.evicted();
-        assert!(evicted.is_empty(), "{evicted:?}: {}", self.told(agent));
-        assert!(self.neighbours.iter_mut().all(Hog::is_alive));
-        assert_eq!(self.pods_memory().oom_kills().unwrap(), 0);
-    }
+/// What the agent decided from; it has had the time to write it.
+fn judged(files: &Files) -> Value {
+    std::thread::sleep(MOMENT);
+    json!(files.judged())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,64 +143,52 @@ enum Limited {
 
 /// A pod that uses page cache takes nothing from its neighbours that the kernel could not give back. A hog beside it is evicted
 /// all the same.
-fn only_the_hog_dies(way: &str, limited: Limited) {
-    let mut scene = Scene::new(&format!("pace-{way}"), 512, limited);
-    let agent = scene.files.start(&[]);
-    // More than the pods may have together, where that is not all at once.
-    let (mib, size) = match way {
-        "write" => ("1500", "1500"),
-        "files" => ("150", "0"),
-        _ => ("4000", "450"),
-    };
-    let mut worker = scene.start("worker", &["--way", way, "--mib", mib, "--size", size]);
-    let is_done = worker.says("done").unwrap();
-    assert!(is_done, "{way}: {}", scene.told(&agent));
-    std::thread::sleep(MOMENT);
-    assert!(worker.is_alive());
-    scene.assert_innocent(&agent);
+fn only_the_hog_dies(way: &str) {
+    skip_if!(no_room());
+    for limited in [Limited::Pods, Limited::Node] {
+        let mut scene = Scene::new(&format!("pace-{way}"), 512, limited);
+        let _agent = scene.files.start(&[]);
+        // More than the pods may have together, where that is not all at once.
+        let (mib, size) = match way {
+            "write" => ("1500", "1500"),
+            "files" => ("150", "0"),
+            _ => ("4000", "450"),
+        };
+        let mut worker = scene.start("worker", &["--way", way, "--mib", mib, "--size", size]);
+        let is_done = worker.says("done").unwrap();
+        assert!(is_done, "{limited:?}: {}", judged(&scene.files));
+        std::thread::sleep(MOMENT);
+        assert!(worker.is_alive());
+        scene.evicts_only(&[]);
 
-    // What a slow disk still has to write would make the hog urgent before it is the largest consumer.
-    scene.disk.sync().unwrap();
-    // Anonymous memory beside the page cache.
-    let mut hog = scene.start("hog", &["--mib", "4000", "--rate", "200"]);
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(
-        until(LONG, || !scene.evicted().is_empty()),
-        "{}",
-        agent.log()
-    );
-    assert_eq!(scene.evicted(), ["hog"], "{}", agent.log());
-    assert!(worker.is_alive() && scene.neighbours.iter_mut().all(Hog::is_alive));
-    assert_eq!(scene.pods_memory().oom_kills().unwrap(), 0);
+        // What a slow disk still has to write would make the hog urgent before it is the largest consumer.
+        scene.disk.sync().unwrap();
+        // Anonymous memory beside the page cache.
+        scene.grows_and_goes("hog", "4000", "200");
+        scene.evicts_only(&["hog"]);
+        assert!(worker.is_alive());
+    }
 }
 
 // R2, R40
 #[test]
 fn writers_kill_no_pod() {
-    skip_if!(no_room());
-    only_the_hog_dies("write", Limited::Pods);
-    only_the_hog_dies("write", Limited::Node);
+    only_the_hog_dies("write");
 }
 
 #[test]
 fn readers_kill_no_pod() {
-    skip_if!(no_room());
-    only_the_hog_dies("read", Limited::Pods);
-    only_the_hog_dies("read", Limited::Node);
+    only_the_hog_dies("read");
 }
 
 #[test]
 fn mappers_kill_no_pod() {
-    skip_if!(no_room());
-    only_the_hog_dies("map", Limited::Pods);
-    only_the_hog_dies("map", Limited::Node);
+    only_the_hog_dies("map");
 }
 
 #[test]
 fn makers_of_many_files_kill_no_pod() {
-    skip_if!(no_room());
-    only_the_hog_dies("files", Limited::Pods);
-    only_the_hog_dies("files", Limited::Node);
+    only_the_hog_dies("files");
 }
 
 /// Bytes of the machine that are left by the kubelet's count.
@@ -217,14 +223,12 @@ fn readers_on_the_machine_kill_no_pod() {
     // Other programs of the machine take and give back memory meanwhile.
     let threshold = left_of_machine().min(mem_available()) - 1000 * MIB;
     follow_the_machine(&mut scene.files, scene.scope.path(), threshold);
-    let agent = scene.files.start(&[]);
-    let mut worker = scene.start(
-        "worker",
-        &["--way", "read", "--mib", "7000", "--size", "1700"],
-    );
-    assert!(worker.says("done").unwrap(), "{}", agent.log());
+    let _agent = scene.files.start(&[]);
+    let reads = ["--way", "read", "--mib", "7000", "--size", "1700"];
+    let mut worker = scene.start("worker", &reads);
+    assert!(worker.says("done").unwrap());
     std::thread::sleep(MOMENT);
-    scene.assert_innocent(&agent);
+    scene.evicts_only(&[]);
 }
 
 /// What `evictd check` says of thresholds that are met before the configuration is in force, which no agent follows yet.
@@ -247,29 +251,23 @@ fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
     let busy = others.child("busy").unwrap();
     let churn = ["--mib", "30", "--way", "churn"];
     let _busy = [(); 8].map(|()| Hog::start(&busy, &churn).unwrap());
-    let agent = scene.files.start(&[]);
+    let _agent = scene.files.start(&[]);
     assert_eq!(met_already(&scene.files), None);
     scene.files.config["evictionHard"] = json!({ "memory.available": "450Mi" });
     let told = met_already(&scene.files).expect("it is told beforehand");
     assert!(told.contains("memory.available<450Mi"), "{told}");
     scene.files.write().unwrap();
-    assert!(
-        until(LONG, || !scene.evicted().is_empty()),
-        "{}",
-        agent.log()
-    );
+    one_goes(&scene.files);
     let records = scene.files.records();
     let said = |r: &Record| matches!(r, Record::MetInForce(met) if met.threshold == 450 * MIB);
     assert_eq!(records.iter().filter(|r| said(r)).count(), 1, "{records:?}");
     // The next one is due ten seconds after the first.
     assert!(until(LONG, || scene.evicted().len() > 1));
-    let told = scene.told(&agent);
-    let at: Vec<u64> = scene
-        .evictions()
-        .iter()
+    let judged = judged(&scene.files);
+    let at: Vec<u64> = (scene.files.evictions().iter())
         .map(|e| e.stages.signalled)
         .collect();
-    assert!(at[1] - at[0] >= 10_000_000_000, "{at:?} {told}");
+    assert!(at[1] - at[0] >= 10_000_000_000, "{at:?} {judged}");
 }
 
 /// The same of the machine. The CPUs keep what a victim frees in lists of their own for a while, where `MemAvailable` does not count it:
@@ -294,21 +292,10 @@ fn a_threshold_of_the_machine_that_is_raised_by_mistake_takes_one_pod() {
     let _pods: Vec<Hog> = names.iter().map(|name| start(name, 40)).collect();
     let _daemon = start("system", mem_available() / MIB - 250);
     follow_the_machine(&mut files, scope.path(), left_of_machine() + 100 * MIB);
-    let agent = files.start(&[]);
-    assert!(
-        until(LONG, || !files.evicted().is_empty()),
-        "{}",
-        agent.log()
-    );
+    let _agent = files.start(&[]);
+    one_goes(&files);
     std::thread::sleep(Duration::from_secs(6));
-    let evicted = files.evicted();
-    assert_eq!(
-        evicted.len(),
-        1,
-        "{}\n{}",
-        agent.log(),
-        json!(files.judged())
-    );
+    assert_eq!(files.evicted().len(), 1, "{}", judged(&files));
 }
 
 /// Memory outside of all pods leaves less than the threshold: no pod's end can change that.
@@ -316,21 +303,15 @@ fn a_threshold_of_the_machine_that_is_raised_by_mistake_takes_one_pod() {
 fn memory_outside_of_pods_takes_one_pod_at_most() {
     skip_if!(no_room());
     let mut scene = Scene::new("pace-outside", 512, Limited::Node);
-    let agent = scene.files.start(&[]);
+    let _agent = scene.files.start(&[]);
     let outside = scene.scope.child("system.slice").unwrap();
     let mut daemon = Hog::start(&outside, &["--mib", "310", "--rate", "100"]).unwrap();
-    let memory = MemoryCgroup::open(scene.scope.path()).unwrap();
-    assert!(until(LONG, || memory.usage().unwrap() > 420 * MIB
+    assert!(until(LONG, || scene.scope.usage().unwrap() > 420 * MIB
         || !scene.evicted().is_empty()));
     std::thread::sleep(Duration::from_secs(12));
     assert!(daemon.is_alive());
-    assert!(scene.evicted().len() <= 1, "{}", agent.log());
-    let alive = scene
-        .neighbours
-        .iter_mut()
-        .filter_map(|n| n.is_alive().then_some(()))
-        .count();
-    assert!(alive >= 2, "{}", agent.log());
+    assert!(scene.evicted().len() <= 1);
+    assert!(alive(&mut scene.neighbours) >= 2);
 }
 
 /// What a memory-backed volume holds comes back when the kubelet unmounts it, some time after the pod's end.
@@ -340,33 +321,21 @@ fn a_memory_backed_volume_takes_its_own_pod_alone() {
     skip_if!(no_room());
     let mut scene = Scene::new("pace-tmpfs", 512, Limited::Node);
     scene.files.config["evictionMinimumReclaim"] = json!({ "memory.available": "200Mi" });
-    let agent = scene.files.start(&[]);
+    let _agent = scene.files.start(&[]);
     let volume = tempfile::tempdir_in("/dev/shm").unwrap();
     // A file with a name: it outlives the process that fills it.
     let file = volume.path().join("data");
-    let container = scene.scope.path().join(pod_dir("worker")).join("container");
-    let mut worker = Command::new("/bin/sh")
-        .arg("-c")
-        .arg(format!(
-            "echo 0 > {}; exec dd if=/dev/zero of={} bs=256k 2>/dev/null",
-            container.join("cgroup.procs").display(),
-            file.display()
-        ))
-        .spawn()
-        .unwrap();
-    let status = worker.wait().unwrap();
-    assert_eq!(
-        std::os::unix::process::ExitStatusExt::signal(&status),
-        Some(libc::SIGKILL)
-    );
+    let mut worker = Command::new("dd");
+    worker
+        .args(["if=/dev/zero", "bs=256k"])
+        .arg(format!("of={}", file.display()));
+    begin_in(&scene.container("worker"), &mut worker).unwrap();
+    assert_eq!(worker.status().unwrap().signal(), Some(libc::SIGKILL));
     // The kubelet unmounts it after three seconds.
     std::thread::sleep(Duration::from_secs(3));
     fs::remove_file(&file).unwrap();
     std::thread::sleep(MOMENT);
-    assert_eq!(scene.evicted(), ["worker"], "{}", agent.log());
-    assert!(scene.neighbours.iter_mut().all(Hog::is_alive));
-    let memory = MemoryCgroup::open(scene.scope.path()).unwrap();
-    assert_eq!(memory.oom_kills().unwrap(), 0);
+    scene.evicts_only(&["worker"]);
 }
 
 /// A swap file, in use until it is dropped.
@@ -393,65 +362,40 @@ impl Drop for Swap {
     }
 }
 
-/// What grows is swapped out, and the node lives: no pod goes at machine speed, and one at the kubelet's pace.
-#[test]
-fn a_growth_that_swap_takes_in_is_not_urgent() {
+/// A pod grows on a machine with swap, of which the pods may use as much.
+fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
     skip_if!(no_room());
     skip_if!(
         (!in_guest()).then_some("not inside a guest of cargo xtask vm: swap is the machine's")
     );
     let mut scene = Scene::new("pace-swap", 512, Limited::Node);
-    let memory = MemoryCgroup::open(scene.scope.path()).unwrap();
-    skip_if!((memory.version() == Version::V1).then_some("cgroup v1 has no swap accounting here"));
+    skip_if!(
+        (scene.scope.version() == Version::V1).then_some("cgroup v1 has no swap accounting here")
+    );
     // A cgroup of tests has none.
     fs::write(scene.scope.path().join("memory.swap.max"), "max").unwrap();
-    let swap = Swap::on(&scene.dir.join("swap"), 1024).unwrap();
+    for pod in NEIGHBOURS.iter().chain(&["worker", "hog"]) {
+        fs::write(scene.container(pod).join("memory.swap.max"), for_pods).unwrap();
+    }
+    let swap = Swap::on(&scene.disk.path().join("swap"), 1024).unwrap();
     let agent = scene.files.start(&[]);
-    let mut worker = scene.start("worker", &["--mib", "1000", "--rate", "10"]);
-    assert_eq!(worker.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(until(LONG, || !scene.evicted().is_empty()));
-    let evictions = scene.evictions();
-    assert_eq!(scene.evicted(), ["worker"], "{}", agent.log());
-    assert!(
-        !evictions[0].pace.as_ref().unwrap().urgent,
-        "{}",
-        agent.log()
-    );
-    assert!(scene.neighbours.iter_mut().all(Hog::is_alive));
-    assert_eq!(memory.oom_kills().unwrap(), 0);
+    scene.grows_and_goes("worker", "1000", rate);
+    scene.evicts_only(&["worker"]);
+    let pace = scene.files.evictions().remove(0).pace.unwrap();
+    assert_eq!(pace.urgent, urgent);
     drop((agent, scene.neighbours, swap));
+}
+
+/// What grows is swapped out, and the node lives: no pod goes at machine speed, and one at the kubelet's pace.
+#[test]
+fn a_growth_that_swap_takes_in_is_not_urgent() {
+    grows_beside_swap("max", "10", false);
 }
 
 /// The machine has swap, and no pod may use it, as with the kubelet's default `NoSwap`.
 #[test]
 fn swap_that_no_pod_may_use_is_no_room() {
-    skip_if!(no_room());
-    skip_if!(
-        (!in_guest()).then_some("not inside a guest of cargo xtask vm: swap is the machine's")
-    );
-    let mut scene = Scene::new("pace-no-swap", 512, Limited::Node);
-    let memory = MemoryCgroup::open(scene.scope.path()).unwrap();
-    skip_if!((memory.version() == Version::V1).then_some("cgroup v1 has no swap accounting here"));
-    fs::write(scene.scope.path().join("memory.swap.max"), "max").unwrap();
-    for pod in NEIGHBOURS.iter().chain(&["worker", "hog"]) {
-        let container = scene.scope.path().join(pod_dir(pod)).join("container");
-        fs::write(container.join("memory.swap.max"), "0").unwrap();
-    }
-    let swap = Swap::on(&scene.dir.join("swap"), 1024).unwrap();
-    let agent = scene.files.start(&[]);
-    let mut worker = scene.start("worker", &["--mib", "1000", "--rate", "40"]);
-    assert_eq!(worker.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(until(LONG, || !scene.evicted().is_empty()));
-    let evictions = scene.evictions();
-    assert_eq!(scene.evicted(), ["worker"], "{}", agent.log());
-    assert!(
-        evictions[0].pace.as_ref().unwrap().urgent,
-        "{}",
-        agent.log()
-    );
-    assert!(scene.neighbours.iter_mut().all(Hog::is_alive));
-    assert_eq!(memory.oom_kills().unwrap(), 0);
-    drop((agent, scene.neighbours, swap));
+    grows_beside_swap("0", "40", true);
 }
 
 /// The page cache that another pod writes all the while neither hides a hog nor takes its pod.
@@ -460,20 +404,14 @@ fn swap_that_no_pod_may_use_is_no_room() {
 fn a_hog_beside_a_pod_that_writes_goes_alone() {
     skip_if!(no_room());
     let mut scene = Scene::new("pace-beside", 512, Limited::Pods);
-    let agent = scene.files.start(&[]);
-    let mut writer = scene.start(
-        "worker",
-        &["--way", "write", "--mib", "2500", "--size", "2500"],
-    );
-    let written = scene.pods_memory();
-    assert!(until(LONG, || written.usage().unwrap() > 300 * MIB));
-    let mut hog = scene.start("hog", &["--mib", "4000", "--rate", "200"]);
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(until(LONG, || !scene.evicted().is_empty()));
+    let _agent = scene.files.start(&[]);
+    let writes = ["--way", "write", "--mib", "2500", "--size", "2500"];
+    let mut writer = scene.start("worker", &writes);
+    scene.pods_hold(300);
+    scene.grows_and_goes("hog", "4000", "200");
     std::thread::sleep(MOMENT);
-    assert_eq!(scene.evicted(), ["hog"], "{}", scene.told(&agent));
-    assert!(writer.is_alive() && scene.neighbours.iter_mut().all(Hog::is_alive));
-    assert_eq!(scene.pods_memory().oom_kills().unwrap(), 0);
+    scene.evicts_only(&["hog"]);
+    assert!(writer.is_alive());
 }
 
 /// A victim that cannot die is said once, is not evicted again, and is not in the way of the next one.
@@ -482,25 +420,26 @@ fn a_hog_beside_a_pod_that_writes_goes_alone() {
 fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
     skip_if!(no_room());
     let scene = Scene::new("pace-stuck", 512, Limited::Node);
-    let agent = scene.files.start(&[]);
+    let _agent = scene.files.start(&[]);
     // First in the order. What is mapped process_mrelease would give back.
-    let container = scene.scope.path().join(pod_dir("hog")).join("container");
-    let mut held = Hog::start(&container, &["--way", "tmpfs", "--mib", "240"]).unwrap();
+    let in_memory = ["--way", "tmpfs", "--mib", "240"];
+    let mut held = Hog::start(&scene.container("hog"), &in_memory).unwrap();
     let memory = MemoryCgroup::open(&scene.scope.path().join(pod_dir("hog"))).unwrap();
     assert!(until(LONG, || memory.usage().unwrap() > 235 * MIB));
     let undying = Undying::hold(held.pid()).unwrap();
     // The next one grows beside it.
-    let mut grower = scene.start("worker", &["--mib", "400", "--rate", "40"]);
-    assert_eq!(grower.wait().unwrap(), Some(libc::SIGKILL));
+    scene
+        .start("worker", &["--mib", "400", "--rate", "40"])
+        .killed();
     std::thread::sleep(Duration::from_secs(6));
     let evicted = scene.evicted();
     let is_stuck = |record: &Record| matches!(record, Record::Stuck(s) if s.name == "hog");
     let stuck = scene.files.records().iter().filter(|r| is_stuck(r)).count();
     let kills = memory.oom_kills().unwrap();
     drop(undying);
-    assert_eq!(held.wait().unwrap(), Some(libc::SIGKILL));
-    assert_eq!(evicted, ["hog", "worker"], "{}", agent.log());
-    assert_eq!((stuck, kills), (1, 0), "{}", agent.log());
+    held.killed();
+    assert_eq!(evicted, ["hog", "worker"]);
+    assert_eq!((stuck, kills), (1, 0));
 }
 
 /// Pods of a lower priority come first, of so many MiB `each`. The first of them goes; those that may follow have not enough between
@@ -512,11 +451,7 @@ fn hogs_of_a_high_priority_take_one_pod_with_them(
     evictions: Option<u32>,
 ) {
     let scope = TestCgroup::new("pace-priority", 512 * MIB).unwrap();
-    let names = |of: &str, count: usize| -> Vec<String> {
-        (0..count)
-            .map(|number| format!("{of}-{number:02}"))
-            .collect()
-    };
+    let names = |of, count| Vec::from_iter((0..count).map(|number| format!("{of}-{number:02}")));
     let (small, hogs) = (names("small", 12), names("hog", hogs));
     let pod = |name: &String| json!({ "name": name, "cgroup": name });
     let mut pods: Vec<Value> = small.iter().chain(&hogs).map(pod).collect();
@@ -532,37 +467,22 @@ fn hogs_of_a_high_priority_take_one_pod_with_them(
     let start = |name: &String, arguments: &[&str]| {
         Hog::start(&scope.child(name).unwrap(), arguments).unwrap()
     };
-    let mut small: Vec<Hog> = small
-        .iter()
-        .map(|name| start(name, &["--mib", &each.to_string()]))
-        .collect();
+    let each_mib = each.to_string();
+    let mut small = Vec::from_iter(small.iter().map(|name| start(name, &["--mib", &each_mib])));
     assert!(until(LONG, || scope.usage().unwrap() > 12 * each * MIB));
     hogs.iter()
         .for_each(|name| drop(scope.child(name).unwrap()));
-    let agent = files.start(&[]);
-    let mut running: Vec<Hog> = hogs
-        .iter()
-        .map(|name| start(name, &["--mib", "4000", "--rate", rate]))
-        .collect();
-    for hog in &mut running {
-        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    }
+    let _agent = files.start(&[]);
+    let grows = ["--mib", "4000", "--rate", rate];
+    let running = Vec::from_iter(hogs.iter().map(|name| start(name, &grows)));
+    running.into_iter().for_each(|mut hog| hog.killed());
     let is_told = || hogs.iter().all(|hog| files.evicted().contains(hog));
-    assert!(until(LONG, is_told), "{}", agent.log());
+    assert!(until(LONG, is_told));
     std::thread::sleep(MOMENT);
     let evicted = files.evicted();
-    assert!(
-        evicted.len() <= hogs.len() + 1,
-        "{evicted:?}: {}",
-        agent.log()
-    );
-    let alive = small
-        .iter_mut()
-        .filter_map(|pod| pod.is_alive().then_some(()))
-        .count();
-    assert!(alive >= 11, "{evicted:?}");
-    let memory = MemoryCgroup::open(scope.path()).unwrap();
-    assert_eq!(memory.oom_kills().unwrap(), 0);
+    assert!(evicted.len() <= hogs.len() + 1, "{evicted:?}");
+    assert!(alive(&mut small) >= 11, "{evicted:?}");
+    assert_eq!(scope.oom_kills().unwrap(), 0);
 }
 
 #[test]
@@ -587,15 +507,20 @@ fn an_eviction_rate_is_not_used_up_before_the_hog() {
 
 /// A container that leaks is killed at its own limit, and what it has comes back; the node's threshold is met for a moment before.
 /// `seen`: whether the agent has seen the growth from its beginning.
-fn a_growth_up_to_a_limit_costs_no_neighbour(rate: &str, times: u32, seen: bool, leaks: Value) {
+fn a_growth_up_to_a_limit_costs_no_neighbour(
+    rate: &str,
+    times: u32,
+    seen: bool,
+    priority: Option<i32>,
+) {
     let scope = TestCgroup::new("pace-limit", 512 * MIB).unwrap();
     let mut pods: Vec<Value> = NEIGHBOURS
         .map(|name| json!({ "name": name, "cgroup": name, "requests": { "memory": "10Mi" } }))
         .into();
     let mut pod = json!({ "name": "leaks", "cgroup": "leaks", "requests": { "memory": "310Mi" } });
-    pod.as_object_mut()
-        .unwrap()
-        .extend(leaks.as_object().unwrap().clone());
+    if let Some(priority) = priority {
+        pod["priority"] = json!(priority);
+    }
     pods.push(pod);
     let mut files = Files::new(scope.path(), &json!(pods));
     files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
@@ -614,26 +539,20 @@ fn a_growth_up_to_a_limit_costs_no_neighbour(rate: &str, times: u32, seen: bool,
             assert!(until(LONG, || scope.usage().unwrap() > 300 * MIB));
             agent = Some(files.start(&[]));
         }
-        assert_eq!(leak.wait().unwrap(), Some(libc::SIGKILL));
+        leak.killed();
         std::thread::sleep(MOMENT);
-        let log = agent.as_ref().map(Agent::log).unwrap_or_default();
-        assert!(
-            files.evictions().is_empty(),
-            "{log}\n{}",
-            json!(files.judged())
-        );
-        assert!(neighbours.iter_mut().all(Hog::is_alive));
+        assert!(files.evicted().is_empty(), "{}", judged(&files));
+        assert_eq!(alive(&mut neighbours), NEIGHBOURS.len());
     }
     let kill = files.oom_kill().map(|kill| kill.cause);
-    let log = agent.map(|agent| agent.log()).unwrap_or_default();
-    assert_eq!(kill, Some(OomCause::PodLimit), "{log}");
+    assert_eq!(kill, Some(OomCause::PodLimit));
 }
 
 #[test]
 fn a_container_that_grows_up_to_its_own_limit_costs_no_neighbour() {
     skip_if!(not_root());
     for (rate, times) in [("60", 2), ("12", 1), ("500", 2)] {
-        a_growth_up_to_a_limit_costs_no_neighbour(rate, times, true, json!({}));
+        a_growth_up_to_a_limit_costs_no_neighbour(rate, times, true, None);
     }
 }
 
@@ -641,13 +560,12 @@ fn a_container_that_grows_up_to_its_own_limit_costs_no_neighbour() {
 #[test]
 fn a_growth_up_to_a_limit_costs_no_neighbour_at_the_start() {
     skip_if!(not_root());
-    a_growth_up_to_a_limit_costs_no_neighbour("60", 1, false, json!({}));
+    a_growth_up_to_a_limit_costs_no_neighbour("60", 1, false, None);
 }
 
 /// A pod that may not be evicted grows as another one does.
 #[test]
 fn a_critical_pod_that_grows_up_to_its_own_limit_costs_no_neighbour() {
     skip_if!(not_root());
-    let critical = json!({ "priority": 2_000_000_000 });
-    a_growth_up_to_a_limit_costs_no_neighbour("60", 1, true, critical);
+    a_growth_up_to_a_limit_costs_no_neighbour("60", 1, true, Some(2_000_000_000));
 }

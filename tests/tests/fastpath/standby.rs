@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use evictd_node::trigger::hook::HookUnavailable;
 use evictd_tests::{
     cpus::{self, Obstacle},
     node::{Options, Watched},
@@ -24,15 +25,10 @@ struct Stage {
 }
 
 /// `Err`: the hook is refused here.
-fn stage(name: &str, hook: MemoryHook) -> Result<Stage, String> {
+fn stage(name: &str, hook: MemoryHook) -> Result<Stage, HookUnavailable> {
     let mut node = Node::new(name, NODE).unwrap();
     let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
-    let options = Options {
-        hook: Some(hook),
-        ..Options::default()
-    };
-    let watched = node.watch(options).unwrap();
-    let watched = watched.map_err(|refused| refused.to_string())?;
+    let watched = node.watch(Options::on(hook)).unwrap()?;
     Ok(Stage { node, pod, watched })
 }
 
@@ -68,7 +64,7 @@ fn stands_in(hook: MemoryHook) {
         hog.go().unwrap();
         let evicted = watched.evicted(SOON);
         let (late, came) = (cpus::of(watched.tid()), cpus::of(standby));
-        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        hog.killed();
         drop(obstacle);
         let evicted = evicted.expect("an eviction without the fast path");
         assert!(evicted.available < evicted.threshold);
@@ -118,7 +114,7 @@ fn a_hog_with_real_time_priority_is_evicted_as_well() {
     hog.go().unwrap();
     let evicted = stage.watched.evicted(SOON).expect("an eviction");
     assert!(evicted.available > 0 && evicted.available < evicted.threshold);
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    hog.killed();
     assert_eq!(stage.node.oom_kills().unwrap(), 0);
 }
 

@@ -44,10 +44,7 @@ fn the_command_line_is_as_ever() {
     let mut all = String::new();
     help(&mut Vec::new(), &mut all);
     for command in ["run", "check", "policy check", "replay"] {
-        assert!(
-            all.contains(&format!("$ evictd {command} --help\n")),
-            "{all}"
-        );
+        has(&all, &[&format!("$ evictd {command} --help\n")]);
     }
     check("help.txt", &all);
 }
@@ -152,14 +149,8 @@ fn metrics_of_evictions_are_as_ever() {
         decided: 3,
         signalled: 4,
     };
-    metrics.evicted(
-        &Pod::default(),
-        "memory.available",
-        false,
-        stages,
-        false,
-        None,
-    );
+    let (pod, signal) = (Pod::default(), "memory.available");
+    metrics.evicted(&pod, signal, false, stages, false, None);
     let text = metrics.text().unwrap();
     let shown = families(&text) + &series(&text);
     check("metrics-of-evictions.txt", &shown);

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use ra_ap_rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
+use walkdir::WalkDir;
 
 /// Retired words with what to write instead.
 const RETIRED: [(&str, &str); 31] = [
@@ -59,46 +60,31 @@ const PLACES: [(&str, bool, &[&str]); 8] = [
 pub(super) fn violations(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut found = Vec::new();
     for (directory, below, extensions) in PLACES {
-        files(&root.join(directory), below, &mut |path| {
+        let depth = if below { usize::MAX } else { 1 };
+        let walk = WalkDir::new(root.join(directory))
+            .min_depth(1)
+            .max_depth(depth);
+        // But for what cargo has built.
+        for entry in walk.into_iter().filter_entry(|e| e.file_name() != "target") {
+            let entry = entry?;
+            let path = entry.path();
             let extension = path.extension().and_then(|e| e.to_str());
             let Some(extension) = extension.filter(|e| extensions.contains(e)) else {
-                return Ok(());
+                continue;
             };
             if path.ends_with("lint/words.rs") {
-                return Ok(());
+                continue;
             }
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
             let shown = path.strip_prefix(root).unwrap_or(path).display();
-            found.extend(
-                retired(extension, &text)
-                    .into_iter()
-                    .map(|(line, word, instead)| {
-                        format!("{shown}:{line}: `{word}` is retired: {instead}")
-                    }),
-            );
-            Ok(())
-        })?;
+            for (line, word, instead) in retired(extension, &text) {
+                found.push(format!("{shown}:{line}: `{word}` is retired: {instead}"));
+            }
+        }
     }
     found.sort();
     Ok(found)
-}
-
-/// Calls back for each file of a directory, and of those below it but for what cargo has built.
-fn files(
-    directory: &Path,
-    below: bool,
-    visit: &mut impl FnMut(&Path) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
-        if !path.is_dir() {
-            visit(&path)?;
-        } else if below && !path.ends_with("target") {
-            files(&path, below, visit)?;
-        }
-    }
-    Ok(())
 }
 
 /// The retired words of a file with such a name: the line, the word, and what to write instead.

@@ -17,6 +17,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use walkdir::WalkDir;
 
 use crate::{
     image::{self, Arch, Provenance, archive, oci},
@@ -189,17 +190,14 @@ fn entry(changelog: &str, version: &str) -> Result<String> {
 /// The regular files below a directory, with `prefix` in the place of the directory's path.
 fn read_tree(directory: &Path, prefix: &str) -> Result<BTreeMap<String, Vec<u8>>> {
     let mut files = BTreeMap::new();
-    let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
-    for entry in entries {
-        let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str());
-        let name = name.with_context(|| format!("{} is not UTF-8", path.display()))?;
-        let name = format!("{prefix}/{name}");
-        if path.is_dir() {
-            files.append(&mut read_tree(&path, &name)?);
-        } else {
-            let content = fs::read(&path).with_context(|| path.display().to_string())?;
-            files.insert(name, content);
+    for entry in WalkDir::new(directory) {
+        let entry = entry?;
+        if !entry.file_type().is_dir() {
+            let path = entry.path();
+            let name = path.strip_prefix(directory)?.to_str();
+            let name = name.with_context(|| format!("{} is not UTF-8", path.display()))?;
+            let content = fs::read(path).with_context(|| path.display().to_string())?;
+            files.insert(format!("{prefix}/{name}"), content);
         }
     }
     Ok(files)

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use cpio::newc::{self, ModeFileType};
+use walkdir::WalkDir;
 
 use super::{build::Programs, kernels::Kernel, programs, protocol};
 
@@ -95,20 +96,18 @@ impl Archive {
         )
     }
 
+    /// Adds what is below a directory, in the order of the names: the same files give the same archive.
     fn tree(&mut self, inside: &str, outside: &Path) -> Result<()> {
-        for entry in fs::read_dir(outside).with_context(|| format!("{}", outside.display()))? {
+        for entry in WalkDir::new(outside).min_depth(1).sort_by_file_name() {
             let entry = entry?;
-            let name = format!("{inside}/{}", entry.file_name().to_string_lossy());
-            let kind = entry.file_type()?;
-            if kind.is_dir() {
-                self.tree(&name, &entry.path())?;
-            } else if kind.is_symlink() {
+            let name = format!("{inside}/{}", entry.path().strip_prefix(outside)?.display());
+            if entry.path_is_symlink() {
                 // As it is: a link that is absolute means the guest's root.
                 let target = fs::read_link(entry.path())?;
                 self.parents(Path::new(&name))?;
                 let target = target.as_os_str().as_bytes();
                 self.entry(&name, ModeFileType::Symlink, 0o777, target)?;
-            } else {
+            } else if !entry.file_type().is_dir() {
                 self.file(&name, &fs::read(entry.path())?)?;
             }
         }

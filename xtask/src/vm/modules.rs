@@ -3,11 +3,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
+use walkdir::WalkDir;
 
 use crate::shell::output;
 
@@ -38,7 +39,10 @@ pub fn select(tree: &Path, dest: &Path) -> Result<()> {
 
 fn decompress(tree: &Path) -> Result<()> {
     let mut compressed = Vec::new();
-    find(tree, ".xz", &mut compressed)?;
+    for entry in WalkDir::new(tree) {
+        let path = entry?.into_path();
+        compressed.extend(Some(path).filter(|p| p.extension().is_some_and(|e| e == "xz")));
+    }
     if compressed.is_empty() {
         return Ok(());
     }
@@ -48,18 +52,6 @@ fn decompress(tree: &Path) -> Result<()> {
             .args(compressed),
     )
     .map(drop)
-}
-
-fn find(dir: &Path, suffix: &str, into: &mut Vec<PathBuf>) -> Result<()> {
-    for entry in fs::read_dir(dir).with_context(|| format!("{}", dir.display()))? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            find(&entry.path(), suffix, into)?;
-        } else if entry.file_name().to_string_lossy().ends_with(suffix) {
-            into.push(entry.path());
-        }
-    }
-    Ok(())
 }
 
 /// Writes modules.dep and modules.alias for a `lib/modules/RELEASE` directory.

@@ -13,6 +13,7 @@ use evictd_store::{journal, record::Record};
 use evictd_tests::{
     agent::Agent,
     reaped::Reaped,
+    staged::{self, STATE},
     workload::{HOG, Stage},
 };
 
@@ -133,22 +134,18 @@ fn evictd(
     files: &Path,
     own: Option<&Own>,
 ) -> io::Result<Running> {
-    let config = files.join("config.json");
-    let text = serde_json::json!({
+    let config = serde_json::json!({
         "scope": { "cgroup": stage.cgroup.path() },
-        "podManifest": files.join("pods.json"),
-        "stateDir": files.join("state"),
         "evictionHard": { "memory.available": threshold.to_string() },
         "memoryHook": hook,
     });
-    fs::write(&config, text.to_string())?;
     let mut admitted = Ok(());
     let admit = |command: &mut Command| {
         if let Some(own) = own {
             admitted = own.admit(command);
         }
     };
-    let agent = Agent::start_as(&config, &[], admit)?;
+    let agent = staged::start(files, &stage.manifest(), config, admit)?;
     admitted?;
     Ok(Running::Evictd(agent))
 }
@@ -184,7 +181,7 @@ impl Running {
             Self::None => None,
             Self::Competitor(competitor) => competitor.said.try_recv().ok(),
             Self::Evictd(_) => {
-                let (records, _) = journal::read(&files.join("state")).ok()?;
+                let (records, _) = journal::read(&files.join(STATE)).ok()?;
                 records.into_iter().find_map(|r| match r {
                     Record::Evicted(e) if e.name == HOG => Some(Verdict {
                         woken: e.stages.woken,

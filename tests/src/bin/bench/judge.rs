@@ -3,7 +3,8 @@
 
 use std::{
     fs::File,
-    io::{self, Read as _},
+    io,
+    os::fd::{AsFd as _, AsRawFd as _},
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -24,9 +25,15 @@ use evictd_node::{
     trigger::memory,
 };
 use evictd_sys::clock::monotonic_ns;
+use evictd_tests::cpus;
+use nix::{
+    sys::{
+        eventfd::{EfdFlags, EventFd},
+        signal::{Signal, kill},
+    },
+    unistd::Pid,
+};
 use serde::{Deserialize, Serialize};
-
-use crate::bare::pin;
 
 /// What every competitor is told.
 #[derive(Args)]
@@ -105,34 +112,26 @@ fn poll(judge: &mut Judge, interval: u64, phase: u64) -> io::Result<Verdict> {
 }
 
 fn notified(judge: &mut Judge) -> io::Result<Verdict> {
-    // SAFETY: plain integers; the result is checked.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and has no other owner.
-    let mut event =
-        File::from(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) });
+    let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)?;
     let usage = File::open(judge.scope.cgroup().path().join("memory.usage_in_bytes"))?;
-    let mut registered = judge.register(&usage, fd)?;
+    let mut registered = judge.register(&usage, &event)?;
     println!("ready");
     loop {
-        let mut count = [0; 8];
-        event.read_exact(&mut count)?;
+        event.read()?;
         if let Some(status) = judge.look()? {
             return Ok(status);
         }
         // The ground has moved: another threshold is added at the new place.
         let limit = judge.limit()?;
         if limit != registered {
-            registered = judge.register(&usage, fd)?;
+            registered = judge.register(&usage, &event)?;
         }
     }
 }
 
 fn spin(judge: &Judge, victim: i32) -> io::Result<Verdict> {
-    let cpus = std::thread::available_parallelism()?.get();
-    pin(cpus - 1)?;
+    let last = std::thread::available_parallelism()?.get() - 1;
+    cpus::tie(0, &[last])?;
     // SAFETY: plain integers. Not SCHED_FIFO: the kernel takes a CPU away from a real-time thread that never sleeps.
     if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) } != 0 {
         return Err(io::Error::last_os_error());
@@ -143,8 +142,7 @@ fn spin(judge: &Judge, victim: i32) -> io::Result<Verdict> {
     loop {
         if judge.scope.cgroup().usage()? >= limit {
             let woken = monotonic_ns();
-            // SAFETY: plain integers; the pid is positive.
-            unsafe { libc::kill(victim, libc::SIGKILL) };
+            kill(Pid::from_raw(victim), Signal::SIGKILL)?;
             return Ok(Verdict {
                 woken,
                 decided: woken,
@@ -186,16 +184,13 @@ impl Judge {
         Ok(self.scope.usage_limit(self.threshold, look.discounted))
     }
 
-    fn register(&self, usage: &File, event: i32) -> io::Result<u64> {
-        use std::os::fd::AsRawFd as _;
+    fn register(&self, usage: &File, event: &EventFd) -> io::Result<u64> {
         let limit = self.limit()?;
         let control = self.scope.cgroup().path().join("cgroup.event_control");
         // The kernel compares with >; one page less makes it "at the limit".
         let threshold = limit - memory::page_size();
-        std::fs::write(
-            control,
-            format!("{event} {} {threshold}", usage.as_raw_fd()),
-        )?;
+        let [event, usage] = [event.as_fd(), usage.as_fd()].map(|fd| fd.as_raw_fd());
+        std::fs::write(control, format!("{event} {usage} {threshold}"))?;
         Ok(limit)
     }
 

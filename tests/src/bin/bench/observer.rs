@@ -6,23 +6,16 @@
 //! machine with two of them would decide the race. Where no program can be loaded the crossing is the first sample
 //! past the limit, and the results say so.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{io, time::Duration};
 
 use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
-    cgroup::realtime::become_fifo,
+    bpf::object::BpfObject,
     memory_scope::Scope,
     trigger::memory::{self, Action, Direction, Trigger, TriggerSet, page_size},
 };
 use evictd_sys::clock::monotonic_ns;
+use evictd_tests::sampling::Sampling;
 
 const INTERVAL: Duration = Duration::from_micros(500);
 const SAMPLES: usize = 1 << 16;
@@ -67,8 +60,7 @@ impl Observation {
 }
 
 pub struct Observer {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<io::Result<Observation>>,
+    sampling: Sampling<Watch>,
     pub stopwatch: &'static str,
 }
 
@@ -79,10 +71,9 @@ impl Observer {
         let mut trigger = built.map_err(io::Error::other)?.trigger;
         let exact = trigger.has_program();
         trigger.set_near(true)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
         let hook = trigger.hook();
         let mut watch = Watch {
+            _object: object.ok(),
             scope,
             amount,
             trigger,
@@ -95,23 +86,9 @@ impl Observer {
             },
         };
         watch.sample()?;
-        let thread = std::thread::Builder::new()
-            .name("observer".into())
-            .spawn(move || {
-                // A trigger that is set anew after the crossing has come in between would time the wrong charge; without
-                // the priority nothing is lost but that.
-                let _ = become_fifo();
-                while !stopped.load(Ordering::Relaxed) {
-                    std::thread::sleep(INTERVAL);
-                    watch.sample()?;
-                }
-                // The programs are attached for as long as their object lives.
-                drop(object);
-                Ok(watch.seen)
-            })?;
         Ok(Self {
-            stop,
-            thread,
+            // A trigger that is set anew after the crossing has come in between would time the wrong charge.
+            sampling: Sampling::start(INTERVAL, watch, Watch::sample),
             stopwatch: match hook {
                 MemoryHook::Eventfd | MemoryHook::Sampler => "sampled every 0.5 ms",
                 hook => hook.name(),
@@ -120,13 +97,13 @@ impl Observer {
     }
 
     pub fn finish(self) -> io::Result<Observation> {
-        self.stop.store(true, Ordering::Relaxed);
-        let joined = self.thread.join();
-        joined.map_err(|_| io::Error::other("the observer has panicked"))?
+        Ok(self.sampling.finish()?.seen)
     }
 }
 
 struct Watch {
+    // The programs are attached for as long as it lives.
+    _object: Option<BpfObject>,
     scope: Scope,
     amount: u64,
     trigger: Box<dyn TriggerSet>,

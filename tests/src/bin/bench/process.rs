@@ -13,6 +13,10 @@ use std::{
 
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::reaped::Reaped;
+use nix::{
+    sys::wait::{Id, WaitPidFlag, waitid},
+    unistd::Pid,
+};
 use serde::Serialize;
 
 /// CPU time of all threads that a process has now, in ns.
@@ -120,17 +124,9 @@ impl Exit {
         let time = Arc::new(AtomicU64::new(0));
         let noted = Arc::clone(&time);
         std::thread::spawn(move || {
-            // SAFETY: an all-zero siginfo is a valid local to write to; a child of ours, left to be waited for.
-            let outcome = unsafe {
-                let mut info: libc::siginfo_t = std::mem::zeroed();
-                libc::waitid(
-                    libc::P_PID,
-                    pid,
-                    &raw mut info,
-                    libc::WEXITED | libc::WNOWAIT,
-                )
-            };
-            if outcome == 0 {
+            let child = Id::Pid(Pid::from_raw(pid.cast_signed()));
+            // It is left to be waited for.
+            if waitid(child, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).is_ok() {
                 noted.store(monotonic_ns(), Ordering::Release);
             }
         });

@@ -11,7 +11,7 @@ use crate::{
     contender::Contender,
     heat::{self, Heat, Killer, Plan},
     load::{self, Load},
-    stats::Distribution,
+    stats::{Distribution, count},
     trace::Trace,
     work,
 };
@@ -204,32 +204,32 @@ fn results(programme: &Programme, heats: &[Heat]) -> Vec<Line> {
 }
 
 fn line(contender: &str, way: &str, rate: u64, heats: &[&Heat]) -> Option<Line> {
-    let count = |condition: &dyn Fn(&Heat) -> bool| heats.iter().filter(|h| condition(h)).count();
-    let all = |value: &dyn Fn(&Heat) -> Option<f64>| {
-        Distribution::of(heats.iter().filter_map(|h| value(h)))
-    };
     // The OOM killer's time is not the contender's.
-    let won = |value: &dyn Fn(&Heat) -> Option<f64>| {
-        let won = heats.iter().filter(|h| h.killer != Killer::Oom);
-        Distribution::of(won.filter_map(|h| value(h)))
-    };
+    let won: Vec<&Heat> = heats
+        .iter()
+        .copied()
+        .filter(|h| h.killer != Killer::Oom)
+        .collect();
+    let won = |value: fn(&Heat) -> Option<f64>| Distribution::over(&won, value);
+    let all = |value: fn(&Heat) -> Option<f64>| Distribution::over(heats, value);
+    let count = |holds: fn(&Heat) -> bool| count(heats, holds);
     (!heats.is_empty()).then(|| Line {
         contender: contender.to_owned(),
         way: way.to_owned(),
         rate,
         runs: heats.len(),
-        oom_kills: count(&|h| h.killer == Killer::Oom),
-        floor_kills: count(&|h| h.killer == Killer::Floor),
-        right_pod: count(&|h| h.right_pod),
-        contender_died: count(&|h| h.contender_died),
-        overshoot_kib: all(&|h| h.overshoot_kib),
-        woken_us: won(&|h| h.stages.woken),
-        decided_us: won(&|h| h.stages.decided),
-        signalled_us: won(&|h| h.stages.signalled),
-        exited_us: won(&|h| h.stages.exited),
-        freed_us: won(&|h| h.stages.freed),
-        cpu_share: all(&|h| Some(h.cpu_us? / h.duration_us)),
-        neighbour_p99_us: all(&|h| Some(h.neighbour?.p99_us)),
-        neighbour_faults_per_second: all(&|h| Some(h.neighbour?.faults_per_second)),
+        oom_kills: count(|h| h.killer == Killer::Oom),
+        floor_kills: count(|h| h.killer == Killer::Floor),
+        right_pod: count(|h| h.right_pod),
+        contender_died: count(|h| h.contender_died),
+        overshoot_kib: all(|h| h.overshoot_kib),
+        woken_us: won(|h| h.stages.woken),
+        decided_us: won(|h| h.stages.decided),
+        signalled_us: won(|h| h.stages.signalled),
+        exited_us: won(|h| h.stages.exited),
+        freed_us: won(|h| h.stages.freed),
+        cpu_share: all(|h| Some(h.cpu_us? / h.duration_us)),
+        neighbour_p99_us: all(|h| Some(h.neighbour?.p99_us)),
+        neighbour_faults_per_second: all(|h| Some(h.neighbour?.faults_per_second)),
     })
 }

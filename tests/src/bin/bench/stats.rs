@@ -13,6 +13,11 @@ pub struct Distribution {
 }
 
 impl Distribution {
+    /// The distribution of what the runs have of a value; `None` if none has it.
+    pub fn over<T>(runs: &[&T], value: impl Fn(&T) -> Option<f64>) -> Option<Self> {
+        Self::of(runs.iter().filter_map(|run| value(run)))
+    }
+
     /// The distribution of some values; `None` of none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let sorted = sorted(values);
@@ -23,6 +28,11 @@ impl Distribution {
             max: *sorted.last()?,
         })
     }
+}
+
+/// In how many of the runs something holds.
+pub fn count<T>(runs: &[&T], holds: impl Fn(&T) -> bool) -> usize {
+    runs.iter().filter(|run| holds(run)).count()
 }
 
 /// The median, rounded.

@@ -5,8 +5,7 @@ use std::{io, time::Duration};
 
 use evictd_node::cgroup::realtime::become_fifo;
 use evictd_sys::clock::monotonic_ns;
-
-use crate::bare::pin;
+use evictd_tests::cpus;
 
 /// About what evictd works between the crossing and the signal.
 const WORK_NS: u64 = 100_000;
@@ -28,7 +27,7 @@ pub fn measure(times: usize) -> io::Result<Vec<f64>> {
 }
 
 fn on(cpu: usize, times: usize) -> io::Result<Vec<f64>> {
-    pin(cpu)?;
+    cpus::tie(0, &[cpu])?;
     become_fifo()?;
     let mut found = Vec::with_capacity(times);
     for time in 0..times {

@@ -2,7 +2,6 @@
 //! evictd. Ends with 0 only if evictd has evicted the right pod, no other pod died, and the OOM killer was not needed.
 
 mod chart;
-mod recorder;
 mod story;
 mod timeline;
 

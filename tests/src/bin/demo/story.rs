@@ -1,11 +1,12 @@
 //! What happens: first without evictd, then with it.
 
 use std::{
-    fs, io,
+    io,
     path::Path,
     time::{Duration, Instant},
 };
 
+use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_store::{
     journal,
     record::{EvictionRecord, OutcomeRecord, Record},
@@ -14,12 +15,13 @@ use evictd_tests::{
     agent::Agent,
     cgroup::OomKills as _,
     interrupt::interrupted,
+    sampling::Sampling,
+    staged::{self, STATE},
     workload::{HOG, Stage, WORKLOAD},
 };
 
-use crate::{Arguments, chart, recorder::Recorder, timeline};
+use crate::{Arguments, chart, timeline};
 
-const STATE: &str = "state";
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// After the end, so that a second victim would be seen.
 const AFTERMATH: Duration = Duration::from_millis(300);
@@ -110,15 +112,30 @@ fn play(arguments: &Arguments, size: u64) -> io::Result<Stage> {
     )
 }
 
+/// Memory over time: one number every half millisecond.
+fn record(node: &Stage) -> io::Result<Sampling<Vec<(Duration, u64)>>> {
+    let memory = MemoryCgroup::open(node.cgroup.path()).map_err(io::Error::other)?;
+    let (start, samples) = (Instant::now(), Vec::with_capacity(1 << 16));
+    let look = move |samples: &mut Vec<_>| {
+        let usage = memory
+            .usage()
+            .ok()
+            .filter(|_| samples.len() < samples.capacity());
+        samples.extend(usage.map(|usage| (start.elapsed(), usage)));
+        Ok(())
+    };
+    Ok(Sampling::start(Duration::from_micros(500), samples, look))
+}
+
 fn without(arguments: &Arguments, size: u64, threshold_usage: u64) -> io::Result<()> {
     let mut node = play(arguments, size)?;
-    let recorder = Recorder::start(node.cgroup.path())?;
+    let recorder = record(&node)?;
     node.release_hog()?;
     wait_until("the OOM killer to act", || {
         Ok((!node.dead().is_empty()).then_some(()))
     })?;
     std::thread::sleep(AFTERMATH);
-    let samples = recorder.finish();
+    let samples = recorder.finish()?;
     let kills = node.memory.oom_kills().map_err(io::Error::other)?;
     print!("{}", chart::draw(&samples, size, threshold_usage));
     println!(
@@ -137,12 +154,12 @@ fn with(arguments: &Arguments, size: u64, in_full: bool) -> io::Result<bool> {
     let mut node = play(arguments, size)?;
     let files = tempfile::Builder::new().prefix("evictd-demo-").tempdir()?;
     let mut agent = start_agent(arguments, &node, files.path())?;
-    let recorder = Recorder::start(node.cgroup.path())?;
+    let recorder = record(&node)?;
     node.release_hog()?;
     let state = files.path().join(STATE);
     let (eviction, finish) = wait_until("an eviction in the journal", || first_eviction(&state))?;
     std::thread::sleep(AFTERMATH);
-    let samples = recorder.finish();
+    let samples = recorder.finish()?;
     let kills = node.memory.oom_kills().map_err(io::Error::other)?;
     let limit = timeline::limit(&eviction);
     if in_full {
@@ -221,18 +238,11 @@ fn wait_until<T>(what: &str, mut look: impl FnMut() -> io::Result<Option<T>>) ->
     }
 }
 
-/// Writes the agent's files and starts it on them.
 fn start_agent(arguments: &Arguments, node: &Stage, files: &Path) -> io::Result<Agent> {
-    let manifest = files.join("pods.json");
-    fs::write(&manifest, node.manifest())?;
-    let config = files.join("config.json");
-    let text = serde_json::json!({
+    let config = serde_json::json!({
         "scope": { "cgroup": node.cgroup.path() },
-        "podManifest": manifest,
-        "stateDir": files.join(STATE),
         "evictionHard": { "memory.available": arguments.threshold.to_string() },
         "memoryHook": arguments.hook,
     });
-    fs::write(&config, text.to_string())?;
-    Agent::start(&config, &[])
+    staged::start(files, &node.manifest(), config, |_| {})
 }

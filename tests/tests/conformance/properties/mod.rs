@@ -3,12 +3,12 @@
 use evictd_engine::{
     Layout, Observation, Observations, Plan, Planner, Ranking, Settings, Snapshot, Threshold,
     ThresholdValue,
-    model::{
-        quantity::Quantity,
-        settings::{EvictionConfig, RankingStrategy},
-    },
+    model::{quantity::Quantity, settings::EvictionConfig},
 };
-use evictd_tests::{engine::STRATEGIES, prelude::*};
+use evictd_tests::{
+    engine::{self, STRATEGIES},
+    prelude::*,
+};
 use inputs::{observations, pods, settings, signed};
 use proptest::prelude::*;
 
@@ -40,11 +40,7 @@ fn hard_memory(mode: Mode, threshold: u64, reclaim: u64) -> Planner {
     };
     Planner::new(Settings {
         eviction,
-        layout: Layout::default(),
-        strategy: RankingStrategy::Kubelet,
-        mode,
-        externally_handled: Vec::new(),
-        static_pods_keep_files: false,
+        ..engine::settings(mode, json!({}))
     })
 }
 

@@ -70,8 +70,22 @@ impl Policies {
         compiled
     }
 
+    /// Fails the test where a request is refused.
+    #[track_caller]
+    pub fn admits(&self, what: &str, request: &Request) {
+        self.admit(request)
+            .unwrap_or_else(|e| panic!("{what}: {e}"));
+    }
+
+    /// Fails the test where a request is not refused in such words.
+    #[track_caller]
+    pub fn refuses(&self, what: &str, request: &Request, words: &str) {
+        let error = self.admit(request).expect_err(what);
+        assert!(error.contains(words), "{what}: {words}: {error}");
+    }
+
     /// `Err` with the message of the first validation that refuses.
-    pub fn admit(&self, request: &Request) -> Result<(), String> {
+    fn admit(&self, request: &Request) -> Result<(), String> {
         let matching = self.0.iter().filter(|p| applies(&p["spec"], request));
         for policy in matching {
             judge(&policy["spec"], request)?;

@@ -1,6 +1,8 @@
 //! What has to be prepared in the guest.
 
-use std::{ffi::CString, fs, io, process::Command};
+use std::{fs, io, process::Command};
+
+use nix::mount::MsFlags;
 
 /// Where the disk's filesystem is mounted: what is written there is page cache.
 pub const DISK: &str = "/var/disk";
@@ -9,7 +11,13 @@ pub const DISK: &str = "/var/disk";
 pub fn prepare() -> io::Result<()> {
     // Children are given scores of their own; the process that counts must be the last to go.
     set_oom_score(std::process::id(), -1000)?;
-    mount("tmpfs", "/dev/shm", "tmpfs", libc::MS_REMOUNT, "size=100%")?;
+    mount(
+        "tmpfs",
+        "/dev/shm",
+        "tmpfs",
+        MsFlags::MS_REMOUNT,
+        "size=100%",
+    )?;
     if fs::read_to_string("/proc/mounts")?.contains(DISK) {
         return Ok(());
     }
@@ -18,35 +26,12 @@ pub fn prepare() -> io::Result<()> {
         // Built in, perhaps; what is missing shows when the disk is mounted.
         let _ = Command::new("modprobe").arg(module).status();
     }
-    mount("/dev/vda", DISK, "ext4", 0, "")
+    mount("/dev/vda", DISK, "ext4", MsFlags::empty(), "")
 }
 
-fn mount(
-    what: &str,
-    place: &str,
-    kind: &str,
-    flags: libc::c_ulong,
-    options: &str,
-) -> io::Result<()> {
-    let [what, at, kind, options] = [what, place, kind, options].map(CString::new);
-    let (what, at, kind, options) = (what?, at?, kind?, options?);
-    // SAFETY: strings that end with a zero and outlive the call.
-    let outcome = unsafe {
-        libc::mount(
-            what.as_ptr(),
-            at.as_ptr(),
-            kind.as_ptr(),
-            flags,
-            options.as_ptr().cast(),
-        )
-    };
-    match outcome {
-        0 => Ok(()),
-        _ => {
-            let error = io::Error::last_os_error();
-            Err(io::Error::other(format!("mount {place}: {error}")))
-        }
-    }
+fn mount(what: &str, place: &str, kind: &str, flags: MsFlags, options: &str) -> io::Result<()> {
+    let mounted = nix::mount::mount(Some(what), place, Some(kind), flags, Some(options));
+    mounted.map_err(|error| io::Error::other(format!("mount {place}: {error}")))
 }
 
 /// Sets the `oom_score_adj` of a process.

@@ -9,12 +9,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread::JoinHandle,
     time::Duration,
 };
 
-use evictd_node::cgroup::realtime::become_fifo;
 use evictd_sys::clock::monotonic_ns;
+use evictd_tests::sampling::Sampling;
 use serde::{Deserialize, Serialize};
 
 const INTERVAL: Duration = Duration::from_millis(2);
@@ -91,9 +90,8 @@ pub struct Sample {
 }
 
 pub struct Meter {
-    stop: Arc<AtomicBool>,
     hog_is_gone: Arc<AtomicBool>,
-    thread: JoinHandle<io::Result<Vec<Sample>>>,
+    sampling: Sampling<Vec<Sample>>,
 }
 
 impl Meter {
@@ -101,32 +99,25 @@ impl Meter {
     pub fn start(hog: &Path) -> io::Result<Self> {
         let meminfo = File::open("/proc/meminfo")?;
         let hog = File::open(hog.join("cgroup.events"))?;
-        let (stop, gone) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicBool::new(false)),
-        );
-        let (stopped, hog_is_gone) = (Arc::clone(&stop), Arc::clone(&gone));
-        let thread = std::thread::spawn(move || {
-            // Without it the race is measured more coarsely, and that is all.
-            let _ = become_fifo();
-            // Nothing is to be allocated where there is nothing left.
-            let mut samples = Vec::with_capacity(SAMPLES);
-            while !stopped.load(Ordering::Relaxed) && samples.len() < SAMPLES {
-                let sample = Sample {
-                    memory: Meminfo::read_from(&meminfo)?,
-                    time_ns: monotonic_ns(),
-                    hog_lives: field(&hog, "populated")? == Some(1),
-                };
-                gone.store(!sample.hog_lives, Ordering::Relaxed);
+        let hog_is_gone = Arc::new(AtomicBool::new(false));
+        let gone = Arc::clone(&hog_is_gone);
+        // Nothing is to be allocated where there is nothing left.
+        let samples = Vec::with_capacity(SAMPLES);
+        let sampling = Sampling::start(INTERVAL, samples, move |samples| {
+            let sample = Sample {
+                memory: Meminfo::read_from(&meminfo)?,
+                time_ns: monotonic_ns(),
+                hog_lives: field(&hog, "populated")? == Some(1),
+            };
+            gone.store(!sample.hog_lives, Ordering::Relaxed);
+            if samples.len() < SAMPLES {
                 samples.push(sample);
-                std::thread::sleep(INTERVAL);
             }
-            Ok(samples)
+            Ok(())
         });
         Ok(Self {
-            stop,
             hog_is_gone,
-            thread,
+            sampling,
         })
     }
 
@@ -136,9 +127,7 @@ impl Meter {
     }
 
     pub fn finish(self) -> io::Result<Vec<Sample>> {
-        self.stop.store(true, Ordering::Relaxed);
-        let joined = self.thread.join();
-        joined.map_err(|_| io::Error::other("the meter has panicked"))?
+        self.sampling.finish()
     }
 }
 

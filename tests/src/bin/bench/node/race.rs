@@ -5,7 +5,10 @@ use std::{fs, io, path::Path};
 use serde::{Deserialize, Serialize};
 
 use super::{MARK, NodeHeat, Programme, Said, Task};
-use crate::{heat::Killer, stats::Distribution};
+use crate::{
+    heat::Killer,
+    stats::{Distribution, count},
+};
 
 /// What `cargo xtask bench` brings back from the guest.
 #[derive(Deserialize)]
@@ -168,16 +171,12 @@ fn line(race: &Race, contender: &str, course: Option<(&String, u64)>) -> Option<
     let heats: Vec<&NodeHeat> = race.heats.iter().filter(mine).collect();
     let lost = |(t, _): &&(Task, String)| t.rival == contender && is_it(&t.way, t.rate);
     let broken = race.broken.iter().filter(lost).count();
-    let count =
-        |condition: &dyn Fn(&NodeHeat) -> bool| heats.iter().filter(|h| condition(h)).count();
-    let all = |value: &dyn Fn(&NodeHeat) -> Option<f64>| {
-        Distribution::of(heats.iter().filter_map(|h| value(h)))
-    };
     let is_won = |h: &NodeHeat| matches!(h.killer, Killer::Daemon | Killer::Floor);
     // The OOM killer's time is not the daemon's.
-    let won = |value: &dyn Fn(&NodeHeat) -> Option<f64>| {
-        Distribution::of(heats.iter().filter(|h| is_won(h)).filter_map(|h| value(h)))
-    };
+    let won: Vec<&NodeHeat> = heats.iter().copied().filter(|h| is_won(h)).collect();
+    let won = |value: fn(&NodeHeat) -> Option<f64>| Distribution::over(&won, value);
+    let all = |value: fn(&NodeHeat) -> Option<f64>| Distribution::over(&heats, value);
+    let count = |holds: fn(&NodeHeat) -> bool| count(&heats, holds);
     let innocents = heats
         .iter()
         .flat_map(|h| &h.dead)
@@ -187,17 +186,17 @@ fn line(race: &Race, contender: &str, course: Option<(&String, u64)>) -> Option<
         way: course.map_or_else(|| "all".to_owned(), |(way, _)| way.clone()),
         rate: course.map_or(0, |(_, rate)| rate),
         runs: heats.len() + broken,
-        in_time: count(&is_won),
-        oom_kills: count(&|h| h.killer == Killer::Oom),
-        right_pod: count(&|h| h.right_pod),
+        in_time: count(is_won),
+        oom_kills: count(|h| h.killer == Killer::Oom),
+        right_pod: count(|h| h.right_pod),
         innocents: innocents.count(),
-        hog_survived: count(&|h| h.hog_survived),
-        daemon_died: count(&|h| !h.daemon_survived),
+        hog_survived: count(|h| h.hog_survived),
+        daemon_died: count(|h| !h.daemon_survived),
         broken,
-        reached_rate: all(&|h| h.reached_rate),
-        available_at_kill_mib: all(&|h| h.available_at_kill_mib),
-        signalled_ms: won(&|h| h.signalled_ms),
-        dead_ms: won(&|h| h.dead_ms),
+        reached_rate: all(|h| h.reached_rate),
+        available_at_kill_mib: all(|h| h.available_at_kill_mib),
+        signalled_ms: won(|h| h.signalled_ms),
+        dead_ms: won(|h| h.dead_ms),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path, process::Command};
 
-use evictd_tests::{agent::Agent, workload::Stage};
+use evictd_tests::{agent::Agent, staged, workload::Stage};
 
 use super::{
     daemon::Daemon,
@@ -166,16 +166,10 @@ fn below_root(stage: &Stage) -> io::Result<String> {
 }
 
 fn evictd(stage: &Stage, threshold: u64, files: &Path) -> io::Result<Running> {
-    let manifest = files.join("pods.json");
-    fs::write(&manifest, stage.manifest_from_root())?;
-    let config = files.join("config.json");
-    let text = serde_json::json!({
-        "podManifest": manifest,
-        "stateDir": files.join("state"),
+    let config = serde_json::json!({
         "evictionHard": { "memory.available": threshold.to_string() },
     });
-    fs::write(&config, text.to_string())?;
-    let agent = Agent::start(&config, &[])?;
+    let agent = staged::start(files, &stage.manifest_from_root(), config, |_| {})?;
     // As the kubelet does for a pod that is critical to the node.
     guest::set_oom_score(agent.pid(), -997)?;
     Ok(Running::Evictd(agent))
