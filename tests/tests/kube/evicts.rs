@@ -377,6 +377,19 @@ fn a_static_pod_goes_by_its_priority() {
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
+/// The kubelet takes every pod of the API server for one of the API server's, whatever that pod's author has written on it.
+#[test]
+fn a_pod_that_calls_itself_static_is_deleted() {
+    skip_if!(not_root());
+    let (member, wild) = ClusterNode::with_wild("callsitself").unwrap();
+    let mut pod = apiserver::pod("wild", &ClusterNode::uid(1), "BestEffort", 0, None);
+    pod["metadata"]["annotations"] = json!({"kubernetes.io/config.source": "file"});
+    member.server.state().put_pod(pod);
+    let mut agent = member.start().unwrap();
+    member.evicts(&wild, "deleted");
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
 // R12
 #[test]
 fn the_kubelets_mode_evicts_no_static_pod() {

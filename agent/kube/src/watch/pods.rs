@@ -177,9 +177,13 @@ impl<'de> Deserialize<'de> for WatchedPod {
             },
             is_over,
             evicted: EvictedByKubelet::of(&value["status"]),
-            pod: pod::read_pod("pod", &value).map(|pod| match is_over {
-                true => identity(pod),
-                false => pod,
+            pod: pod::read_pod("pod", &value).map(|mut pod| {
+                // To the kubelet, what the API server has is the API server's, whatever its annotation says, unless it is a mirror.
+                pod.is_static &= pod.is_mirror;
+                match is_over {
+                    true => identity(pod),
+                    false => pod,
+                }
             }),
         })
     }
@@ -396,5 +400,21 @@ mod tests {
             ..Pod::default()
         };
         assert_eq!(watched.pod.unwrap(), expected);
+    }
+
+    #[test]
+    fn only_a_mirror_is_static() {
+        for (annotations, is_static) in [
+            (json!({"kubernetes.io/config.source": "file"}), false),
+            (
+                json!({"kubernetes.io/config.source": "file", "kubernetes.io/config.mirror": "h"}),
+                true,
+            ),
+        ] {
+            let pod = json!({"metadata": {"name": "p", "uid": "u", "annotations": annotations}});
+            let watched: WatchedPod = serde_json::from_value(pod).unwrap();
+            let pod = watched.pod.unwrap();
+            assert_eq!((pod.is_static, pod.ends_by_api()), (is_static, !is_static));
+        }
     }
 }
