@@ -313,11 +313,18 @@ impl Agent {
         let PodSource::Cluster { cluster, .. } = &self.pod_source else {
             return;
         };
+        let connection = Arc::clone(cluster.connection());
         let evicted = cluster.kubelet_evictions();
         for record in self.eviction_log.take_kubelet_evictions(evicted) {
-            if let Record::KubeletEvicted(evicted) = &record {
+            connection.counters.kubelet_evictions.add();
+            if let Record::KubeletEvicted(by_kubelet) = &record {
+                tracing::info!(
+                    pod = format!("{}/{}", by_kubelet.namespace, by_kubelet.name),
+                    by_kubelet.message,
+                    "the kubelet has evicted a pod"
+                );
                 let mut entries = self.pods.entries.iter();
-                if let Some(entry) = entries.find(|entry| entry.pod.uid == evicted.uid) {
+                if let Some(entry) = entries.find(|entry| entry.pod.uid == by_kubelet.uid) {
                     self.control
                         .note_kill(entry, monotonic_ns(), KilledBy::Kubelet);
                 }
