@@ -345,7 +345,8 @@ impl Agent {
         if let Some(manager) = &self.manager {
             self.scan_watch.see_hung(manager.status().get().hung);
         }
-        self.policies.refresh(self.disk.queue());
+        let is_reported = self.is_reported();
+        self.policies.refresh(self.disk.queue(), is_reported);
         self.write_pauses();
         self.take_kubelet_evictions();
         self.look_at_configuration();
