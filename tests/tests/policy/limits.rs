@@ -116,7 +116,7 @@ fn rates_hold_for_the_node_and_for_each_owner() {
     evaluator.set_pods(&table.entries);
     let limiter = evaluator.limiter();
     let free = || {
-        let lets_go = |e: &&Arc<evictd_node::pods::table::Entry>| {
+        let lets_go = |e: &&Arc<evictd_node::pods::table::PodEntry>| {
             limiter.allows(&e.permit, monotonic_ns(), LastResort::Any)
         };
         table
