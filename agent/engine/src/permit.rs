@@ -175,6 +175,14 @@ impl EvictionPermit {
         self.evicted_at.store(before, Ordering::Relaxed);
     }
 
+    /// It runs anew after its eviction at `at`.
+    pub fn forget_eviction(&self, at: u64) {
+        // Where it was evicted again meanwhile, that stays.
+        let _ = self
+            .evicted_at
+            .compare_exchange(at, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// What was set last, as it is at this moment.
     pub fn permission(&self, now: u64) -> Permission {
         match self.until.load(Ordering::Acquire) {

@@ -1,18 +1,21 @@
 //! The node's pods as the API server has them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use evictd_engine::Pod;
 
-/// Annotation of a mirror pod with the UID that the kubelet uses for the static pod behind it.
+/// Annotation of a mirror pod with the UID that the kubelet uses for the static pod behind it: the hash of its file, or the UID in it.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
-/// The pods by the UID that their cgroups have in their names.
+/// The pods, by their own UID; they are found by the UID that their cgroups have in their names.
 #[derive(Debug, Default)]
 pub struct PodStore {
     pods: BTreeMap<String, Pod>,
-    /// Those that the API server has still although they are over, by the same UID.
-    over: BTreeSet<String>,
+    /// Those that the API server has still although they are over: by their own UID, the one that their cgroups had.
+    over: BTreeMap<String, String>,
     /// What a list has brought so far that is not at its end.
     incoming: Option<Listed>,
     synced: bool,
@@ -22,7 +25,7 @@ pub struct PodStore {
 #[derive(Debug, Default)]
 struct Listed {
     pods: BTreeMap<String, Pod>,
-    over: BTreeSet<String>,
+    over: BTreeMap<String, String>,
 }
 
 /// What is odd about a pod, for the counters.
@@ -63,7 +66,7 @@ impl PodStore {
                 Some(incoming) => &mut incoming.pods,
                 None => &mut self.pods,
             };
-            pods.insert(key(&pod).to_owned(), pod);
+            pods.insert(pod.uid.clone(), pod);
             self.revision += 1;
         }
         oddities
@@ -71,8 +74,8 @@ impl PodStore {
 
     /// A pod is gone.
     pub fn remove(&mut self, pod: &Pod) {
-        self.pods.remove(key(pod));
-        self.over.remove(key(pod));
+        self.pods.remove(&pod.uid);
+        self.over.remove(&pod.uid);
         self.revision += 1;
     }
 
@@ -83,13 +86,13 @@ impl PodStore {
             Some(incoming) => &mut incoming.over,
             None => &mut self.over,
         };
-        over.insert(key(pod).to_owned());
+        over.insert(pod.uid.clone(), cgroup_uid(pod).to_owned());
     }
 
     /// What an earlier agent knew, until the first list is at its end.
     pub fn restore(&mut self, pods: Vec<Pod>) {
         if !self.synced {
-            let keyed = pods.into_iter().map(|pod| (key(&pod).to_owned(), pod));
+            let keyed = pods.into_iter().map(|pod| (pod.uid.clone(), pod));
             self.pods.extend(keyed);
         }
     }
@@ -104,9 +107,16 @@ impl PodStore {
         self.revision
     }
 
-    /// The pod whose cgroup has this UID in its name.
+    /// The pod whose cgroup has this UID in its name. A tenant can make a mirror with any hash, and the kubelet runs none of them: a pod's
+    /// own UID comes before every hash, and of mirrors with one hash the one of the highest priority counts.
     pub fn get(&self, uid: &str) -> Option<&Pod> {
-        self.pods.get(uid)
+        let own = self.pods.get(uid).filter(|pod| cgroup_uid(pod) == uid);
+        own.or_else(|| {
+            let mirrors = self.pods.values().filter(|pod| pod.is_mirror);
+            mirrors
+                .filter(|pod| cgroup_uid(pod) == uid)
+                .max_by_key(|pod| (pod.priority, Reverse(pod.created)))
+        })
     }
 
     /// Whether the API server has answered in full at least once.
@@ -126,17 +136,22 @@ impl PodStore {
 
     /// The UIDs that cgroups have in their names.
     pub fn uids(&self) -> BTreeSet<&str> {
-        self.pods.keys().map(String::as_str).collect()
+        self.pods.values().map(cgroup_uid).collect()
     }
 
     /// The same with those of pods that are over.
     pub fn known_uids(&self) -> BTreeSet<String> {
-        self.pods.keys().chain(&self.over).cloned().collect()
+        let over = self.over.values().map(String::as_str);
+        self.uids()
+            .into_iter()
+            .chain(over)
+            .map(str::to_owned)
+            .collect()
     }
 }
 
 /// The kubelet names the cgroup of a static pod after the hash of its file, not after the mirror pod's UID.
-fn key(pod: &Pod) -> &str {
+fn cgroup_uid(pod: &Pod) -> &str {
     match pod.annotations.get(CONFIG_HASH) {
         Some(hash) if pod.is_mirror => hash,
         _ => &pod.uid,
@@ -147,10 +162,20 @@ fn key(pod: &Pod) -> &str {
 mod tests {
     use super::*;
 
+    const HASH: &str = "d4ae8de11a3b28dc31b9c89edbd7f90a";
+
     fn pod(uid: &str) -> Pod {
         Pod {
             uid: uid.into(),
             ..Pod::default()
+        }
+    }
+
+    fn mirror(uid: &str, hash: &str) -> Pod {
+        Pod {
+            is_mirror: true,
+            annotations: BTreeMap::from([(CONFIG_HASH.to_owned(), hash.to_owned())]),
+            ..pod(uid)
         }
     }
 
@@ -173,17 +198,57 @@ mod tests {
 
     #[test]
     fn a_static_pod_is_found_by_the_hash_of_its_file() {
-        let mut mirror = pod("of-the-mirror");
-        mirror.is_mirror = true;
-        mirror.annotations.insert(
-            CONFIG_HASH.into(),
-            "d4ae8de11a3b28dc31b9c89edbd7f90a".into(),
-        );
+        let mirror = mirror("of-the-mirror", HASH);
         let mut store = PodStore::default();
         assert!(store.put(mirror.clone()).mirror);
-        assert!(store.get("d4ae8de11a3b28dc31b9c89edbd7f90a").is_some());
+        assert!(store.get(HASH).is_some());
         store.remove(&mirror);
         assert!(store.is_empty());
+    }
+
+    #[test]
+    fn a_mirror_stands_for_no_pod_of_the_api_server() {
+        let real = Pod {
+            priority: 2_000_001_000,
+            ..pod("027b1a11-f972-4ec6-943f-db9a81fa1086")
+        };
+        let forged = Pod {
+            priority: i32::MAX,
+            ..mirror("forged", &real.uid)
+        };
+        for order in [[&real, &forged], [&forged, &real]] {
+            let mut store = PodStore::default();
+            for pod in order {
+                store.put(pod.clone());
+            }
+            assert_eq!(store.get(&real.uid), Some(&real));
+            store.remove(&forged);
+            assert_eq!(store.get(&real.uid), Some(&real));
+            store.put(forged.clone());
+            store.put_over(&forged);
+            store.remove(&forged);
+            assert_eq!(store.get(&real.uid), Some(&real));
+            store.remove(&real);
+            assert!(store.is_empty());
+        }
+    }
+
+    #[test]
+    fn of_two_mirrors_the_one_of_the_higher_priority_counts() {
+        let real = Pod {
+            priority: 2_000_001_000,
+            ..mirror("real", HASH)
+        };
+        let forged = mirror("forged", HASH);
+        let mut store = PodStore::default();
+        store.put(real.clone());
+        store.put(forged.clone());
+        assert_eq!(store.get(HASH), Some(&real));
+        store.remove(&real);
+        assert_eq!(store.get(HASH), Some(&forged));
+        store.put_over(&real);
+        store.remove(&forged);
+        assert_eq!(store.known_uids(), BTreeSet::from([HASH.to_owned()]));
     }
 
     #[test]

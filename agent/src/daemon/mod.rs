@@ -290,11 +290,18 @@ impl Agent {
         let PodSource::Cluster { cluster, .. } = &self.pod_source else {
             return;
         };
+        let connection = Arc::clone(cluster.connection());
         let evicted = cluster.kubelet_evictions();
         for record in self.eviction_log.take_kubelet_evictions(evicted) {
-            if let Record::KubeletEvicted(evicted) = &record {
+            connection.counters.kubelet_evictions.add();
+            if let Record::KubeletEvicted(by_kubelet) = &record {
+                tracing::info!(
+                    pod = format!("{}/{}", by_kubelet.namespace, by_kubelet.name),
+                    by_kubelet.message,
+                    "the kubelet has evicted a pod"
+                );
                 let mut entries = self.pods.entries.iter();
-                if let Some(entry) = entries.find(|entry| entry.pod.uid == evicted.uid) {
+                if let Some(entry) = entries.find(|entry| entry.pod.uid == by_kubelet.uid) {
                     self.fastpath
                         .control
                         .note_kill(entry, monotonic_ns(), KilledBy::Kubelet);
@@ -313,7 +320,8 @@ impl Agent {
         self.write_incidents(monotonic_ns());
         self.disk.watch();
         self.manager.watch_disks();
-        self.policies.refresh(self.disk.queue());
+        let is_reported = self.is_reported();
+        self.policies.refresh(self.disk.queue(), is_reported);
         self.write_pauses();
         self.take_kubelet_evictions();
         self.look_at_configuration();

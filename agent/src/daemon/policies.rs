@@ -215,10 +215,10 @@ impl Policies {
         }
     }
 
-    /// Has files looked at that may have changed.
-    pub fn refresh(&mut self, disk: &DiskQueue) {
+    /// Has files looked at that may have changed, and looks at evicted pods; `is_reported`: the API server has heard of them all.
+    pub fn refresh(&mut self, disk: &DiskQueue, is_reported: bool) {
         self.marks.look_on(disk);
-        self.evaluator.refresh_ending();
+        self.evaluator.refresh_evicted(is_reported);
         let files = self.files.clone();
         self.look.begin(move || file::fingerprint(&files));
         self.report(disk);

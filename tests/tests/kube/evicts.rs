@@ -1,7 +1,7 @@
 //! The whole path in a cluster: pressure, local SIGKILL, journal, DisruptionTarget, DELETE, Events; with the API server
 //! there, away, slow, or forgetful. Real cgroups and processes below, a scripted API server above.
 
-use evictd_tests::{apiserver, prelude::*};
+use evictd_tests::{apiserver, prelude::*, scrape::value};
 
 const WILD: [&str; 2] = ["--mib", "1024"];
 
@@ -371,6 +371,19 @@ fn a_static_pod_goes_by_its_priority() {
     assert_eq!(member.server.count("PATCH", "/pods/"), 0);
 }
 
+/// The kubelet takes every pod of the API server for one of the API server's, whatever that pod's author has written on it.
+#[test]
+fn a_pod_that_calls_itself_static_is_deleted() {
+    skip_if!(not_root());
+    let (member, wild) = ClusterNode::with_wild("callsitself").unwrap();
+    let mut pod = apiserver::pod("wild", &ClusterNode::uid(1), "BestEffort", 0, None);
+    pod["metadata"]["annotations"] = json!({"kubernetes.io/config.source": "file"});
+    member.server.state().put_pod(pod);
+    let mut agent = member.start().unwrap();
+    member.evicts(&wild, "deleted");
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
 // R12
 #[test]
 fn the_kubelets_mode_evicts_no_static_pod() {
@@ -403,6 +416,36 @@ fn a_pod_that_the_kubelet_evicts_is_enough() {
     assert!(hogs.iter_mut().all(Hog::is_alive));
     drop(hogs);
     assert!(member.evictions().is_empty());
+}
+
+/// A pod that both evict is evictd's, and is not counted as the kubelet's.
+#[test]
+fn a_pod_that_both_evict_is_not_counted_as_the_kubelets() {
+    skip_if!(not_root());
+    let (mut member, wild) = ClusterNode::with_wild("both").unwrap();
+    let shown = listen(&mut member.config, "metricsAddress");
+    let mut agent = member.start().unwrap();
+    member.evicts(&wild, "deleted");
+    for (name, number) in [("wild", 1), ("other", 2)] {
+        let mut evicted = apiserver::pod(name, &ClusterNode::uid(number), "BestEffort", 0, None);
+        evicted["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
+        member.server.state().put_pod(evicted);
+    }
+    let of_kubelet = |m: &ClusterNode| {
+        let records = m.records().into_iter();
+        let names = records.filter_map(|record| match record {
+            Record::KubeletEvicted(evicted) => Some(evicted.name),
+            _ => None,
+        });
+        names.collect::<Vec<_>>()
+    };
+    assert!(member.wait(SOON, |m| !of_kubelet(m).is_empty()));
+    assert_eq!(of_kubelet(&member), ["other"]);
+    let counted = value(&shown, "evictd_api_kubelet_evictions_total");
+    assert_eq!(counted, Some(1));
+    let log = agent.log();
+    assert_eq!(log.matches("the kubelet has evicted a pod").count(), 1);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// A pod that came while the watch was away has only a cgroup; its name is asked for, and it is deleted.

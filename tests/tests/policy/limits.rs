@@ -74,6 +74,29 @@ fn limits_keep_enough_of_a_group_here() {
     );
 }
 
+/// The kubelet starts some pods again under their UID: static ones, and those whose DELETE is refused.
+#[test]
+fn a_pod_that_runs_anew_is_available_again() {
+    skip_if!(not_root());
+    let limits = json!([{"groupBy": "app", "minAvailable": 2}]);
+    let kept = keep("gateanew", 3, vec![policy("p", always(&limits))]);
+    let first = kept.entry(&pod(0));
+    kept.evaluator
+        .limiter()
+        .charge(&first.permit, monotonic_ns());
+    kept.evaluator.refresh_evicted(true);
+    kept.evaluator.evaluate();
+    assert!(!may_go(&kept, 1), "nothing runs in the first");
+    // The start of a process is known to 10 ms.
+    std::thread::sleep(Duration::from_millis(50));
+    let _anew = Hog::start(first.killer.path(), &["--mib", "1"]).unwrap();
+    for is_reported in [false, true] {
+        kept.evaluator.refresh_evicted(is_reported);
+        kept.evaluator.evaluate();
+        assert_eq!(may_go(&kept, 1), is_reported);
+    }
+}
+
 // R38
 #[test]
 fn rates_hold_for_the_node_and_for_each_owner() {

@@ -60,6 +60,9 @@ const MOST_NEWS: usize = 256;
 const LONGEST_ANNOTATION: usize = 1024;
 /// What is kept of all annotations of a pod, in bytes: the shortest ones.
 const MOST_ANNOTATIONS: usize = 16 << 10;
+/// Begins the reason why the kubelet does not admit a pod while a condition holds (`managerImpl.Admit`): phase and reason are those of
+/// an evicted pod, and it never ran.
+const REFUSED: &str = "The node had condition: ";
 /// What the kubelet has done is in the watch after so long at most, as long as the watch works.
 const AT_ONCE: SignedDuration = SignedDuration::from_secs(10);
 
@@ -86,12 +89,12 @@ impl WatchedPods {
     }
 
     /// Takes note of a pod that the kubelet has evicted; one that was evicted before the agent looked is no news.
-    fn note_evicted(&self, pod: &Pod, by_kubelet: &EvictedByKubelet, is_news: bool) -> bool {
+    fn note_evicted(&self, watched: &WatchedPod, is_news: bool) {
+        let (Ok(pod), Some(by_kubelet)) = (&watched.pod, &watched.evicted) else {
+            return;
+        };
         let mut evicted = self.evicted();
-        if !evicted.note(&pod.uid) {
-            return false;
-        }
-        if is_news && evicted.news.len() < MOST_NEWS {
+        if evicted.note(&pod.uid) && is_news && evicted.news.len() < MOST_NEWS {
             evicted.news.push(KubeletEviction {
                 time: by_kubelet.time(Timestamp::now()).to_string(),
                 namespace: pod.namespace.clone(),
@@ -100,7 +103,6 @@ impl WatchedPods {
                 message: by_kubelet.message.clone(),
             });
         }
-        is_news
     }
 }
 
@@ -128,14 +130,14 @@ struct EvictedByKubelet {
 
 impl EvictedByKubelet {
     fn of(status: &Value) -> Option<Self> {
-        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let message = status["message"].as_str().unwrap_or_default();
         let is_evicted = status["phase"] == PHASE && status["reason"] == EVICTED;
-        is_evicted.then(|| {
+        (is_evicted && !message.contains(REFUSED)).then(|| {
             let mut conditions = status["conditions"].as_array().into_iter().flatten();
             let target = conditions.find(|condition| condition["type"] == DISRUPTION_TARGET);
             let since = target.and_then(|target| target["lastTransitionTime"].as_str());
             Self {
-                message: text(&status["message"]).unwrap_or_default(),
+                message: message.to_owned(),
                 since: since.and_then(|since| since.parse().ok()),
             }
         })
@@ -177,9 +179,13 @@ impl<'de> Deserialize<'de> for WatchedPod {
             },
             is_over,
             evicted: EvictedByKubelet::of(&value["status"]),
-            pod: pod::read_pod("pod", &value).map(|pod| match is_over {
-                true => identity(pod),
-                false => pod,
+            pod: pod::read_pod("pod", &value).map(|mut pod| {
+                // To the kubelet, what the API server has is the API server's, whatever its annotation says, unless it is a mirror.
+                pod.is_static &= pod.is_mirror;
+                match is_over {
+                    true => identity(pod),
+                    false => pod,
+                }
             }),
         })
     }
@@ -300,11 +306,11 @@ fn take(connection: &ApiClient, shared: &WatchedPods, event: Event<WatchedPod>) 
             let is_news = pod.pod.as_ref().is_ok_and(|pod| {
                 shared.with(|store| store.is_synced() && store.get(&pod.uid).is_some())
             });
-            note_evicted(connection, shared, &pod, is_news);
+            shared.note_evicted(&pod, is_news);
             return put(connection, shared, pod);
         }
         Event::Apply(pod) => {
-            note_evicted(connection, shared, &pod, true);
+            shared.note_evicted(&pod, true);
             put(connection, shared, pod);
         }
         Event::Delete(pod) => {
@@ -316,15 +322,6 @@ fn take(connection: &ApiClient, shared: &WatchedPods, event: Event<WatchedPod>) 
     shared.changed.notify_one();
     // Wakes only what waits at this moment: the reporter does not need to know what has changed while it worked.
     shared.changed_for_reports.notify_waiters();
-}
-
-fn note_evicted(connection: &ApiClient, shared: &WatchedPods, watched: &WatchedPod, is_news: bool) {
-    if let (Ok(pod), Some(by_kubelet)) = (&watched.pod, &watched.evicted)
-        && shared.note_evicted(pod, by_kubelet, is_news)
-    {
-        connection.counters.kubelet_evictions.add();
-        tracing::info!(%pod, by_kubelet.message, "the kubelet has evicted a pod");
-    }
 }
 
 fn put(connection: &ApiClient, shared: &WatchedPods, watched: WatchedPod) {
@@ -396,5 +393,33 @@ mod tests {
             ..Pod::default()
         };
         assert_eq!(watched.pod.unwrap(), expected);
+    }
+
+    #[test]
+    fn only_a_mirror_is_static() {
+        for (annotations, is_static) in [
+            (json!({"kubernetes.io/config.source": "file"}), false),
+            (
+                json!({"kubernetes.io/config.source": "file", "kubernetes.io/config.mirror": "h"}),
+                true,
+            ),
+        ] {
+            let pod = json!({"metadata": {"name": "p", "uid": "u", "annotations": annotations}});
+            let watched: WatchedPod = serde_json::from_value(pod).unwrap();
+            let pod = watched.pod.unwrap();
+            assert_eq!((pod.is_static, pod.ends_by_api()), (is_static, !is_static));
+        }
+    }
+
+    #[test]
+    fn a_pod_that_the_kubelet_does_not_admit_is_not_evicted() {
+        let low = "The node was low on resource: memory. ";
+        let refused = "Pod was rejected: The node had condition: [DiskPressure]. ";
+        let before = "Pod The node had condition: [PIDPressure]. ";
+        for (message, is_evicted) in [(low, true), (refused, false), (before, false)] {
+            let status = json!({"phase": "Failed", "reason": "Evicted", "message": message});
+            let evicted = EvictedByKubelet::of(&status);
+            assert_eq!(evicted.is_some(), is_evicted, "{message}");
+        }
     }
 }

@@ -74,8 +74,9 @@ impl PolicyEvaluator {
         self.state().ending = signalled.into_iter().collect();
     }
 
-    /// Looks whether pods that an earlier agent has killed are gone.
-    pub fn refresh_ending(&self) {
+    /// Looks whether pods that an earlier agent has killed are gone, and whether evicted pods run anew. One that the API server has not heard
+    /// of (`is_reported`) may yet be deleted.
+    pub fn refresh_evicted(&self, is_reported: bool) {
         let mut state = self.state();
         let State { pods, ending, .. } = &mut *state;
         let now = monotonic_ns();
@@ -87,6 +88,13 @@ impl PolicyEvaluator {
                 is_there
             }
         });
+        for held in pods.values().filter(|_| is_reported) {
+            let permit = held.pod.permit();
+            let at = permit.evicted_at();
+            if at != 0 && held.pod.is_younger_than(at) {
+                permit.forget_eviction(at);
+            }
+        }
     }
 }
 
