@@ -201,7 +201,7 @@ impl Node {
             scopes,
             trigger: built.trigger,
             table,
-            earlier: Vec::new(),
+            restored: Vec::new(),
             last_eviction: None,
             is_pinned: false,
             shadow: options.shadow,

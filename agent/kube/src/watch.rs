@@ -113,7 +113,7 @@ pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, listener: L) {
         let opened = connection.generation();
         let mut events = watcher.listener.open(watches.paced(connection.client()));
         let mut listed = false;
-        while let Some(next) = watcher.next_event(&mut events, listed).await {
+        while let Some(next) = next_event(connection, &mut events, listed).await {
             match next {
                 Ok(event) => {
                     listed = match event {
@@ -148,23 +148,6 @@ struct Watcher<'a, L> {
 }
 
 impl<L: WatchHandler> Watcher<'_, L> {
-    /// The next event; `None` when the watch must be opened anew.
-    async fn next_event(
-        &self,
-        events: &mut Events<L::Object>,
-        listed: bool,
-    ) -> Option<watcher::Result<Event<L::Object>>> {
-        if listed {
-            return events.next().await;
-        }
-        // A server that takes the connection and says nothing would be waited for without end.
-        let next = tokio::time::timeout(LIST_DEADLINE, events.next()).await;
-        next.unwrap_or_else(|_| {
-            self.connection.counters.watch_errors.add();
-            None
-        })
-    }
-
     fn apply(&mut self, event: Event<L::Object>) {
         if !matches!(event, Event::Init) && self.ill.take().is_some() {
             self.listener.recovered();
@@ -207,6 +190,23 @@ impl<L: WatchHandler> Watcher<'_, L> {
         // Neither ever ends; the default stands in for the type's sake.
         tokio::time::sleep(pause.unwrap_or(LIST_DEADLINE)).await;
     }
+}
+
+/// The next event; `None` when the watch must be opened anew.
+async fn next_event<K>(
+    connection: &ApiClient,
+    events: &mut Events<K>,
+    listed: bool,
+) -> Option<watcher::Result<Event<K>>> {
+    if listed {
+        return events.next().await;
+    }
+    // A server that takes the connection and says nothing would be waited for without end.
+    let next = tokio::time::timeout(LIST_DEADLINE, events.next()).await;
+    next.unwrap_or_else(|_| {
+        connection.counters.watch_errors.add();
+        None
+    })
 }
 
 fn rarely() -> ExponentialBackoff {

@@ -159,9 +159,9 @@ fn what_counts_outlives_the_files() {
     drop(journal);
     let restored = Journal::open(dir.path()).unwrap().restore().unwrap();
     assert_eq!(restored.len(), 1);
-    let eviction = &restored.evictions()[0];
-    assert_eq!(eviction.pod.owner.as_ref().unwrap().uid, "owner");
-    assert_eq!(eviction.pod.labels["app"], "web");
+    let evicted = &restored.evictions()[0];
+    assert_eq!(evicted.pod.owner.as_ref().unwrap().uid, "owner");
+    assert_eq!(evicted.pod.labels["app"], "web");
     let state = restored.planner_state(|_, _| true);
     assert_eq!((state.victims.len(), state.evictions.len()), (1, 1));
     assert_eq!(state.recreations[0].recreation.count, 3);
@@ -264,10 +264,10 @@ fn labels_of_any_length_hide_no_other_eviction() {
     let record = Record::evicted(recorded);
     assert!(serde_json::to_vec(&record).unwrap().len() < 1 << 10);
     let restored = counts([record]).restore(&clocks(BOOT, 200, WALL));
-    let eviction = &restored.evictions()[0];
+    let evicted = &restored.evictions()[0];
     // Of its groups nothing is known, of its owner all.
-    assert!(!eviction.is_workload_known);
-    assert_eq!(eviction.pod.owner.as_ref().unwrap().uid, "owner");
+    assert!(!evicted.is_workload_known);
+    assert_eq!(evicted.pod.owner.as_ref().unwrap().uid, "owner");
     let kind = Pod {
         owner: Some(Owner {
             kind: "k".repeat(1 << 20),
