@@ -5,6 +5,8 @@
 //! has Events alone: the API server cannot end it. Every step may be repeated without harm, so that a crash between
 //! any two of them costs nothing: the UID guards the DELETE, the Event's name the Event.
 //!
+//! An eviction that could not be reported for long is told and no more, where its pod runs anew: what was short then is not short now.
+//!
 //! With `evictedPods: Fail` one patch of the status takes the place of the condition and the DELETE. It is a request: the server may
 //! refuse it, and the kubelet may write its own status over it. Then the DELETE comes all the same.
 
@@ -20,10 +22,13 @@ use std::{
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use evictd_config::EvictedPods;
 use evictd_engine::Pod;
+use evictd_policy::PolicyEvaluator;
 use evictd_store::{
     disk_queue::DiskQueue,
-    record::{EvictionRecord, Record, Reported},
+    record::{EvictionRecord, Record, Reported, counted::boot_id},
+    restore::UNDER_WAY_NS,
 };
+use evictd_sys::clock::monotonic_ns;
 use futures::future::join_all;
 use tokio::sync::mpsc;
 
@@ -73,13 +78,18 @@ struct FailedPod {
 
 /// Outcome of the eviction of a pod that the API server cannot end: the kubelet starts it again.
 const STATIC: &str = "static";
+/// Outcome of an eviction that was reported too late to end the pod, which runs anew.
+const RESTARTED: &str = "restarted";
 
 /// Reports evictions to the API server.
 pub struct Reporter {
     connection: Arc<ApiClient>,
     journal: DiskQueue,
     pods: Arc<WatchedPods>,
+    policies: Arc<PolicyEvaluator>,
     node: String,
+    /// This boot; empty where it is not known.
+    boot: String,
     events: Events,
     jobs: VecDeque<Job>,
     /// How many there are, for the end of the agent.
@@ -97,11 +107,11 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// A reporter that starts with what an earlier agent has left.
+    /// A reporter that starts with what an earlier agent has left. `policies` know what runs on this node.
     pub fn new(
         connection: Arc<ApiClient>,
         journal: DiskQueue,
-        pods: Arc<WatchedPods>,
+        (pods, policies): (Arc<WatchedPods>, Arc<PolicyEvaluator>),
         node: &str,
         evicted_pods: EvictedPods,
         left_over: Vec<EvictionRecord>,
@@ -110,7 +120,9 @@ impl Reporter {
             connection,
             journal,
             pods,
+            policies,
             node: node.to_owned(),
+            boot: boot_id(),
             events: Events::new(node),
             most_jobs: left_over.len() + QUEUE,
             unreported: Arc::new(AtomicUsize::new(left_over.len())),
@@ -207,6 +219,9 @@ impl Reporter {
                     job.outcome = Some(STATIC.to_owned());
                 }
             });
+            if job.outcome.is_none() && self.is_outdated(&job.eviction) {
+                job.outcome = Some(RESTARTED.to_owned());
+            }
             batch.push(job);
         }
         // The watch may be behind, or gone: names that it has not brought are asked for.
@@ -251,6 +266,15 @@ impl Reporter {
             self.jobs.push_back(job);
         }
         all
+    }
+
+    /// Whether the pod is left alone: it was evicted in another boot, or long ago, and runs anew.
+    fn is_outdated(&self, eviction: &EvictionRecord) -> bool {
+        eviction.boot() != self.boot
+            || is_old(eviction)
+                && self
+                    .policies
+                    .runs_anew(&eviction.uid, eviction.stages.signalled)
     }
 
     /// What has to be done so that the pod does not run again, and what came of it.
@@ -458,6 +482,12 @@ impl Removed {
             refusal: None,
         }
     }
+}
+
+/// Whether an eviction of this boot was so long ago that its pod may run anew for good.
+pub fn is_old(eviction: &EvictionRecord) -> bool {
+    let age = monotonic_ns().saturating_sub(eviction.stages.signalled);
+    age > UNDER_WAY_NS.cast_unsigned()
 }
 
 /// Condition and DELETE; what came of it.

@@ -34,7 +34,7 @@ use crate::{
     fleet_brake::FleetBrake,
     node_status::{DesiredStatus, LeftOver, NodeWriter, StaleConditions},
     oom_events::OomEventLimiter,
-    reporter::{QUEUE, Reporter},
+    reporter::{QUEUE, Reporter, is_old},
     soft_eviction::{SoftEvictor, SoftRequest},
     soft_task,
     watch::pods::{self, WatchedPods},
@@ -70,6 +70,8 @@ pub struct Cluster {
     node: String,
     pods: Arc<WatchedPods>,
     evictions: mpsc::Sender<EvictionRecord>,
+    /// What an earlier agent has left long ago.
+    old: Vec<EvictionRecord>,
     /// Those that the reporter has taken from there and not reported.
     unreported: Arc<AtomicUsize>,
     wanted: channel::Sender<DesiredStatus>,
@@ -130,10 +132,12 @@ impl Cluster {
                 "an earlier agent has left evictions to report"
             );
         }
+        // Whether the pods of old ones run anew is known once the agent knows its pods.
+        let (old, left_over): (Vec<_>, Vec<_>) = left_over.into_iter().partition(is_old);
         let reporter = Reporter::new(
             Arc::clone(&connection),
             journal.clone(),
-            Arc::clone(&pods),
+            (Arc::clone(&pods), Arc::clone(followers.evaluator())),
             node,
             cluster.evicted_pods,
             left_over,
@@ -172,6 +176,7 @@ impl Cluster {
             connection,
             pods,
             evictions,
+            old,
             unreported,
             wanted,
             soft: None,
@@ -305,7 +310,8 @@ impl Cluster {
     }
 
     /// Starts asking pods to go when soft thresholds want it; what comes of it is given to `settle`, with the UID of the first
-    /// candidate. The loop looks at every signal from now on: the time of what an earlier agent has left begins.
+    /// candidate. The agent knows its pods by now, and the loop looks at every signal from now on: the time of what an earlier
+    /// agent has left begins.
     pub fn start_soft(
         &mut self,
         config: &Config,
@@ -316,6 +322,9 @@ impl Cluster {
         if let Some(begin) = self.begin.take() {
             // The receiver is gone where the node's task has ended.
             let _ = begin.send(());
+        }
+        for eviction in std::mem::take(&mut self.old) {
+            self.evicted(eviction);
         }
         let connection = Arc::clone(&self.connection);
         let policies = Arc::clone(self.followers.evaluator());

@@ -16,7 +16,7 @@ use crate::record::{
 /// [`evictd_engine::limiter::MOST_AT_ONCE`] evictions.
 const KEPT: usize = 1024;
 /// An eviction that is older, in nanoseconds, is none that is under way, unless its pod is stuck.
-const UNDER_WAY_NS: i64 = 600_000_000_000;
+pub const UNDER_WAY_NS: i64 = 600_000_000_000;
 /// A record that grants more is not believed.
 const LONGEST_GRACE_SECONDS: i64 = 86_400;
 const SECOND_NS: i64 = 1_000_000_000;
