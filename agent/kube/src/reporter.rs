@@ -1,7 +1,7 @@
 //! Reports evictions to the API server: DELETEs first, Events after.
 //!
 //! For each eviction in the journal that was not reported: DisruptionTarget where the kubelet sets it and it can still be
-//! set, DELETE, an Event on the pod and one on the node, and then a line in the journal that it was done. A static pod
+//! set (it was mostly sent while the journal was written), DELETE, an Event on the pod and one on the node, and then a line in the journal that it was done. A static pod
 //! has Events alone: the API server cannot end it. Every step may be repeated without harm, so that a crash between
 //! any two of them costs nothing: the UID guards the DELETE, the Event's name the Event.
 //!
@@ -33,6 +33,7 @@ use futures::future::join_all;
 use tokio::sync::mpsc;
 
 use crate::{
+    announcement::{Announcement, set_condition},
     client::{ApiClient, ApiError},
     events::Events,
     eviction_api::{self, DEAD_GRACE_SECONDS, PodRef, Removal},
@@ -58,8 +59,10 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// One eviction on its way.
 #[derive(Debug)]
-struct Job {
+pub struct Job {
     eviction: EvictionRecord,
+    /// The pod's condition, where it was sent before.
+    announced: Option<Announcement>,
     outcome: Option<String>,
     /// Refusals.
     attempts: u32,
@@ -126,7 +129,7 @@ impl Reporter {
             events: Events::new(node),
             most_jobs: left_over.len() + QUEUE,
             unreported: Arc::new(AtomicUsize::new(left_over.len())),
-            jobs: left_over.into_iter().map(Job::new).collect(),
+            jobs: left_over.into_iter().map(|e| Job::new(e, None)).collect(),
             backoff: pauses(),
             evicted_pods,
             failed: Vec::new(),
@@ -141,10 +144,10 @@ impl Reporter {
     }
 
     /// Reports until the queue is closed and empty.
-    pub async fn run(mut self, mut queue: mpsc::Receiver<EvictionRecord>) {
+    pub async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
         loop {
-            while let Ok(eviction) = queue.try_recv() {
-                self.take(eviction);
+            while let Ok(job) = queue.try_recv() {
+                self.take(job);
             }
             self.unreported.store(self.jobs.len(), Ordering::Relaxed);
             self.delete_what_came_back().await;
@@ -152,7 +155,7 @@ impl Reporter {
                 let flush = self.events.next_flush();
                 tokio::select! {
                     next = queue.recv() => match next {
-                        Some(eviction) => self.take(eviction),
+                        Some(job) => self.take(job),
                         None => return,
                     },
                     () = tokio::time::sleep(LOOK), if !self.failed.is_empty() => {}
@@ -178,7 +181,7 @@ impl Reporter {
                 () = tokio::time::sleep(pause) => {}
                 () = self.pods.changed_for_reports.notified(), if nameless => {}
                 next = queue.recv() => match next {
-                    Some(eviction) => self.take(eviction),
+                    Some(job) => self.take(job),
                     // The agent ends; the journal knows what is left.
                     None => return,
                 },
@@ -187,9 +190,9 @@ impl Reporter {
     }
 
     /// Takes an eviction in, before those that wait already; as long as too many wait, the journal keeps it for the next start.
-    fn take(&mut self, eviction: EvictionRecord) {
+    fn take(&mut self, job: Job) {
         if self.jobs.len() < self.most_jobs {
-            self.jobs.push_front(Job::new(eviction));
+            self.jobs.push_front(job);
         } else {
             self.connection.counters.report_dropped.add();
         }
@@ -236,7 +239,7 @@ impl Reporter {
                 }
             }
         }
-        let answers = batch.iter().map(async |job| match &job.outcome {
+        let answers = batch.iter_mut().map(async |job| match &job.outcome {
             Some(known) => Ok(Removed {
                 outcome: Some(known.clone()),
                 refusal: None,
@@ -278,7 +281,11 @@ impl Reporter {
     }
 
     /// What has to be done so that the pod does not run again, and what came of it.
-    async fn remove(&self, job: &Job) -> Result<Removed, ApiError> {
+    async fn remove(&self, job: &mut Job) -> Result<Removed, ApiError> {
+        let is_announced = match job.announced.take() {
+            Some(announced) => announced.finish().await,
+            None => false,
+        };
         let eviction = &job.eviction;
         let mut refusal = None;
         if self.evicted_pods == EvictedPods::Fail && !eviction.namespace.is_empty() {
@@ -298,7 +305,7 @@ impl Reporter {
             let outcome = job.is_unknown.then(|| Removal::Gone.as_str().to_owned());
             return Ok(Removed { outcome, refusal });
         }
-        let outcome = delete(&self.connection, eviction).await?;
+        let outcome = delete(&self.connection, eviction, is_announced).await?;
         Ok(Removed {
             outcome: Some(outcome),
             refusal,
@@ -409,8 +416,10 @@ impl Reporter {
 }
 
 impl Job {
-    fn new(eviction: EvictionRecord) -> Self {
+    /// An eviction that is in the journal, with the condition that was sent.
+    pub fn new(eviction: EvictionRecord, announced: Option<Announcement>) -> Self {
         Self {
+            announced,
             // Nothing was killed, and nothing is deleted.
             outcome: eviction.shadow.then(|| "shadow".to_owned()),
             eviction,
@@ -490,17 +499,16 @@ pub fn is_old(eviction: &EvictionRecord) -> bool {
     age > UNDER_WAY_NS.cast_unsigned()
 }
 
-/// Condition and DELETE; what came of it.
-async fn delete(connection: &ApiClient, eviction: &EvictionRecord) -> Result<String, ApiError> {
-    let pod = PodRef::from(eviction);
-    if eviction_api::announces_disruption(eviction) {
-        let message = eviction.message.trim_end();
-        let set =
-            eviction_api::set_disruption_target(connection, pod, message, &eviction.time).await;
-        if let Err(error) = set {
-            tracing::debug!(%error, "DisruptionTarget is not set");
-        }
+/// Condition, unless it was sent before, and DELETE; what came of it.
+async fn delete(
+    connection: &ApiClient,
+    eviction: &EvictionRecord,
+    is_announced: bool,
+) -> Result<String, ApiError> {
+    if !is_announced && eviction_api::announces_disruption(eviction) {
+        set_condition(connection, eviction).await;
     }
+    let pod = PodRef::from(eviction);
     let removal = eviction_api::delete(connection, pod, DEAD_GRACE_SECONDS).await?;
     Ok(removal.as_str().to_owned())
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use evictd_config::{ClusterConfig, Config};
-use evictd_engine::{reclaim::KnownPods, record::NodeState};
+use evictd_engine::{Pod, reclaim::KnownPods, record::NodeState};
 use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
     disk_queue::DiskQueue,
@@ -30,11 +30,12 @@ use super::{
     scraper_access::SCRAPER_RIGHTS,
 };
 use crate::{
+    announcement::Announcements,
     cache::ClusterCache,
     fleet_brake::FleetBrake,
     node_status::{DesiredStatus, LeftOver, NodeWriter, StaleConditions},
     oom_events::OomEventLimiter,
-    reporter::{QUEUE, Reporter, is_old},
+    reporter::{Job, QUEUE, Reporter, is_old},
     soft_eviction::{SoftEvictor, SoftRequest},
     soft_task,
     watch::pods::{self, WatchedPods},
@@ -69,7 +70,8 @@ pub struct Cluster {
     /// The name of the node.
     node: String,
     pods: Arc<WatchedPods>,
-    evictions: mpsc::Sender<EvictionRecord>,
+    evictions: mpsc::Sender<Job>,
+    announcements: Announcements,
     /// What an earlier agent has left long ago.
     old: Vec<EvictionRecord>,
     /// Those that the reporter has taken from there and not reported.
@@ -176,6 +178,7 @@ impl Cluster {
             connection,
             pods,
             evictions,
+            announcements: Announcements::new(cluster.evicted_pods),
             old,
             unreported,
             wanted,
@@ -213,7 +216,7 @@ impl Cluster {
     }
 
     /// Looks at the pod of a UID, as far as the API server has sent it.
-    pub fn with_pod<T>(&self, uid: &str, look: impl FnOnce(Option<&evictd_engine::Pod>) -> T) -> T {
+    pub fn with_pod<T>(&self, uid: &str, look: impl FnOnce(Option<&Pod>) -> T) -> T {
         self.pods.with(|store| look(store.get(uid)))
     }
 
@@ -230,9 +233,22 @@ impl Cluster {
         }
     }
 
+    /// Has the pod of an eviction say at once what has ended it. Everything else waits for the journal.
+    pub fn announce(&mut self, eviction: &EvictionRecord) {
+        let ends = |pod: &Pod| pod.uid != eviction.uid || pod.ends_by_api();
+        if self.pods.with(|store| store.pods().all(ends)) {
+            self.announcements.send(&self.connection, eviction);
+        }
+    }
+
     /// Takes an eviction that is in the journal. It never waits: what does not fit stays there for the next start.
     pub fn evicted(&mut self, eviction: EvictionRecord) {
-        if self.evictions.try_send(eviction).is_err() {
+        let announced = self.announcements.take(&eviction.id);
+        if self
+            .evictions
+            .try_send(Job::new(eviction, announced))
+            .is_err()
+        {
             self.connection.counters.report_dropped.add();
             tracing::error!(
                 "too many evictions wait to be reported: this one waits for the next start"

@@ -137,8 +137,10 @@ fn an_evicted_pod_stays_where_that_is_wanted() {
     {
         let state = member.server.state();
         assert_eq!(state.count("DELETE", ""), 0);
-        assert_eq!(state.count("PATCH", STATUS), 1);
-        let patch = state.all("PATCH", STATUS).next().unwrap();
+        let patches: Vec<_> = state.all("PATCH", STATUS).collect();
+        // Where the disk is late, the condition is sent alone before that.
+        assert!(matches!(patches.len(), 1 | 2), "{patches:?}");
+        let patch = patches.last().unwrap();
         assert_eq!(patch.content_type, "application/strategic-merge-patch+json");
         assert_eq!(patch.body["metadata"]["uid"], ClusterNode::uid(1));
         let pod = state.get(Collection::Pods, "default", "wild");
