@@ -17,7 +17,7 @@ use evictd_store::{
 };
 use evictd_sys::clock::ClockJump;
 use tokio::{
-    sync::{mpsc, oneshot, watch as channel},
+    sync::{Mutex, mpsc, oneshot, watch as channel},
     task::JoinHandle,
 };
 
@@ -77,7 +77,7 @@ pub struct Cluster {
     /// Those that the reporter has taken from there and not reported.
     unreported: Arc<AtomicUsize>,
     wanted: channel::Sender<DesiredStatus>,
-    soft: Option<mpsc::Sender<SoftRequest>>,
+    soft: Option<SoftTask>,
     /// Pods that were asked to go and will.
     going: Option<mpsc::Receiver<RequestRecord>>,
     clock: ClockJump,
@@ -88,13 +88,20 @@ pub struct Cluster {
     tasks: Tasks,
 }
 
+/// What asks pods to go.
+struct SoftTask {
+    demands: mpsc::Sender<SoftRequest>,
+    /// See [`SoftEvictor::under_way`].
+    under_way: Arc<Mutex<()>>,
+    task: JoinHandle<()>,
+}
+
 struct Tasks {
     watch: JoinHandle<()>,
     check: JoinHandle<()>,
     keeping: JoinHandle<()>,
     reporter: JoinHandle<()>,
     node: JoinHandle<()>,
-    soft: Option<JoinHandle<()>>,
 }
 
 impl Cluster {
@@ -171,7 +178,6 @@ impl Cluster {
             keeping: tokio::spawn(async move { kept.run().await }),
             reporter: tokio::spawn(reporter.run(queue)),
             node: tokio::spawn(keep_node(writer, desired, begun, stay, config.shadow)),
-            soft: None,
         };
         let mut started = Self {
             node: node.clone(),
@@ -256,10 +262,13 @@ impl Cluster {
         }
     }
 
-    /// Whether the API server has heard of all evictions that were handed over.
+    /// Whether the API server has heard of all evictions that were handed over, and no pod is being deleted for a soft threshold.
     pub fn is_reported(&self) -> bool {
         let is_taken = self.evictions.capacity() == self.evictions.max_capacity();
-        is_taken && self.unreported.load(Ordering::Relaxed) == 0
+        let is_deleting = |soft: &SoftTask| soft.under_way.try_lock().is_err();
+        is_taken
+            && self.unreported.load(Ordering::Relaxed) == 0
+            && !self.soft.as_ref().is_some_and(is_deleting)
     }
 
     /// Creates the Event of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force: tried a few
@@ -347,18 +356,22 @@ impl Cluster {
         let evictor = SoftEvictor::new(connection, journal.clone(), policies, node, config);
         // One is under way, and the manager asks for no other until it is settled.
         let (demands, queue) = mpsc::channel(1);
-        self.soft = Some(demands);
+        let under_way = evictor.under_way();
         // Read every second; a caller that fills it sooner waits.
         let (going, asked) = mpsc::channel(GOING);
         self.going = Some(asked);
-        let task = soft_task::run(evictor, queue, settle, going);
-        self.tasks.soft = Some(tokio::spawn(task));
+        let task = tokio::spawn(soft_task::run(evictor, queue, settle, going));
+        self.soft = Some(SoftTask {
+            demands,
+            under_way,
+            task,
+        });
     }
 
     /// Takes a demand; false when it cannot be taken.
     pub fn request_soft(&self, demand: SoftRequest) -> bool {
         let soft = self.soft.as_ref();
-        soft.is_some_and(|demands| demands.try_send(demand).is_ok())
+        soft.is_some_and(|soft| soft.demands.try_send(demand).is_ok())
     }
 
     /// A pod that goes because it was asked to, each once.
@@ -406,12 +419,16 @@ impl Cluster {
         self.tasks.watch.abort();
         self.tasks.check.abort();
         self.tasks.keeping.abort();
-        if let Some(soft) = self.tasks.soft {
-            soft.abort();
-        }
+        let soft = async {
+            if let Some(soft) = self.soft {
+                // A DELETE that is out is written down and told; the next one is the next agent's.
+                let _held = soft.under_way.lock().await;
+                soft.task.abort();
+            }
+        };
         // Without a sender both tasks come to their end by themselves.
         drop((self.evictions, self.wanted));
-        let tasks = futures::future::join(self.tasks.reporter, self.tasks.node);
+        let tasks = futures::future::join3(self.tasks.reporter, self.tasks.node, soft);
         // A disk that does not answer holds up no report, and neither of them the end.
         let kept = tokio::time::timeout_at(by, self.keeping.keep());
         let reported = tokio::time::timeout_at(by, tasks);
