@@ -177,7 +177,7 @@ impl Cluster {
             check: tokio::spawn(checking),
             keeping: tokio::spawn(async move { kept.run().await }),
             reporter: tokio::spawn(reporter.run(queue)),
-            node: tokio::spawn(keep_node(writer, desired, begun, stay, config.shadow)),
+            node: tokio::spawn(keep_node(writer, desired, begun, stay)),
         };
         let mut started = Self {
             node: node.clone(),
@@ -463,47 +463,63 @@ async fn check(connection: Arc<ApiClient>, cluster: ClusterConfig, needed: Vec<R
     }
 }
 
-/// Finds what an earlier agent has left, to stay for so long once this one looks for itself, and keeps the node as it is
-/// wanted.
+/// Keeps the node as it is wanted until the sender is gone, but leaves it alone in shadow mode. What is found on it stays for so long
+/// once this agent looks for itself.
 async fn keep_node(
     writer: NodeWriter,
-    wanted: channel::Receiver<DesiredStatus>,
+    mut wanted: channel::Receiver<DesiredStatus>,
     begun: oneshot::Receiver<()>,
     stay: Duration,
-    shadow: bool,
 ) {
-    let mut pause = Duration::from_millis(500);
-    let found = loop {
-        match writer.left_over().await {
-            Ok(found) if shadow => {
-                if !found.is_empty() {
-                    tracing::warn!(
-                        ?found,
-                        "an earlier agent has left conditions or taints on the node: shadow mode leaves them alone"
-                    );
-                }
-                break LeftOver::default();
+    let mut begun = Some(begun);
+    loop {
+        let found = find_left_over(&writer, &wanted).await;
+        if writer.is_shadow() {
+            if !found.is_empty() {
+                tracing::warn!(
+                    ?found,
+                    "there are conditions or taints on the node: shadow mode leaves them alone"
+                );
             }
-            Ok(found) => break found,
+            writer.wait_for_live(&mut wanted).await;
+        } else {
+            if !found.is_empty() {
+                tracing::info!(
+                    ?found,
+                    "there are conditions or taints on the node: they stay for a transition period"
+                );
+                if let Some(begun) = begun.take() {
+                    // Loading programs may take as long as the period. An end before that is an end too.
+                    let _ = begun.await;
+                }
+            }
+            let left = StaleConditions {
+                conditions: found.conditions,
+                taints: found.taints,
+                until: tokio::time::Instant::now() + stay,
+            };
+            writer.run(left, &mut wanted).await;
+        }
+        if wanted.has_changed().is_err() {
+            return;
+        }
+    }
+}
+
+/// What is on the node, once the API server tells; nothing where it refuses to, or where the agent ends.
+async fn find_left_over(
+    writer: &NodeWriter,
+    wanted: &channel::Receiver<DesiredStatus>,
+) -> LeftOver {
+    let mut pause = Duration::from_millis(500);
+    loop {
+        match writer.left_over().await {
+            Ok(found) => return found,
             Err(error) if error.is_retryable() && wanted.has_changed().is_ok() => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(30));
             }
-            Err(_) => break LeftOver::default(),
+            Err(_) => return LeftOver::default(),
         }
-    };
-    if !found.is_empty() {
-        tracing::info!(
-            ?found,
-            "an earlier agent has left conditions or taints on the node"
-        );
-        // Loading programs may take as long as the period. An end before that is an end too.
-        let _ = begun.await;
     }
-    let left = StaleConditions {
-        conditions: found.conditions,
-        taints: found.taints,
-        until: tokio::time::Instant::now() + stay,
-    };
-    writer.run(left, wanted).await;
 }
