@@ -18,7 +18,7 @@ use evictd_node::{
     bpf::object::BpfObject,
     cgroup::memory::MemoryCgroup,
     memory_scope::{MemoryThresholds, Scope},
-    pods::table::{Entry, PodTable},
+    pods::table::{PodEntry, PodTable},
     proc::machine::memory_total,
     trigger::{hook::HookUnavailable, memory},
 };
@@ -155,7 +155,7 @@ impl Node {
         let entries = self
             .pods
             .iter()
-            .filter_map(|(pod, dir)| Entry::open(pod.clone(), dir, Mode::Evictd).ok());
+            .filter_map(|(pod, dir)| PodEntry::open(pod.clone(), dir, Mode::Evictd).ok());
         Box::new(PodTable::new(entries.map(Arc::new).collect()))
     }
 
