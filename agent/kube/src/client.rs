@@ -27,6 +27,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::Value;
+use tokio::sync::watch;
 use tower::ServiceBuilder;
 
 use super::counters::Counters;
@@ -232,7 +233,7 @@ pub struct ApiClient {
     generation: AtomicU64,
     certificates: Mutex<Renewal>,
     api_server: Vec<IpAddr>,
-    shadow: AtomicBool,
+    shadow: watch::Sender<bool>,
     has_told_forbidden: AtomicBool,
     lacks_evictions: AtomicBool,
     /// What was counted.
@@ -258,7 +259,7 @@ impl ApiClient {
             generation: AtomicU64::new(0),
             certificates,
             api_server,
-            shadow: AtomicBool::new(false),
+            shadow: watch::Sender::new(false),
             has_told_forbidden: AtomicBool::new(false),
             lacks_evictions: AtomicBool::new(false),
             counters: Arc::default(),
@@ -280,12 +281,19 @@ impl ApiClient {
 
     /// In shadow mode nothing is sent that changes anything but Events.
     pub fn set_shadow(&self, shadow: bool) {
-        self.shadow.store(shadow, Ordering::Relaxed);
+        self.shadow
+            .send_if_modified(|before| std::mem::replace(before, shadow) != shadow);
     }
 
     /// Whether the agent is in shadow mode.
     pub fn is_shadow(&self) -> bool {
-        self.shadow.load(Ordering::Relaxed)
+        *self.shadow.borrow()
+    }
+
+    /// Ends when the agent is in shadow mode, or when it is not.
+    pub async fn shadow_is(&self, shadow: bool) {
+        // The sender lives as long as this does.
+        let _ = self.shadow.subscribe().wait_for(|is| *is == shadow).await;
     }
 
     /// Whether the right to ask for evictions is known to be missing, and that was logged.

@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod admission;
+mod announcement;
 pub mod cache;
 pub mod client;
 pub mod cluster_addresses;

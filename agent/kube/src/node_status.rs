@@ -13,6 +13,9 @@
 //! Taints are one atomic list: applying one (server-side apply with force) takes all others away, as the recording
 //! of a real server shows. So the list is read, changed, and written back under the condition that the node has not changed
 //! in between.
+//!
+//! In shadow mode the Node stays as it is. When that is over it is read again: what stands there is taken over like what an agent before
+//! has left.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -279,10 +282,27 @@ impl NodeWriter {
         Err(last)
     }
 
-    /// Keeps the node as it is wanted until the sender is gone. What holds then stays: an upgrade under pressure is not the end of
-    /// the pressure, and the next agent takes it over. Starts from what the node says already, and takes that away when its time is
-    /// over, whether or not anything else happens.
-    pub async fn run(self, mut left: StaleConditions, mut wanted: watch::Receiver<DesiredStatus>) {
+    /// Whether nothing may be written.
+    pub fn is_shadow(&self) -> bool {
+        self.connection.is_shadow()
+    }
+
+    /// Waits until the node may be written to, or the sender is gone.
+    pub async fn wait_for_live(&self, wanted: &mut watch::Receiver<DesiredStatus>) {
+        tokio::select! {
+            () = self.connection.shadow_is(false) => {}
+            () = async { while wanted.changed().await.is_ok() {} } => {}
+        }
+    }
+
+    /// Keeps the node as it is wanted until the sender is gone, or shadow mode begins. What holds then stays: an upgrade under pressure
+    /// is not the end of the pressure, and the next agent takes it over. Starts from what the node says already, and takes that away
+    /// when its time is over, whether or not anything else happens.
+    pub async fn run(
+        &self,
+        mut left: StaleConditions,
+        wanted: &mut watch::Receiver<DesiredStatus>,
+    ) {
         let pauses = ExponentialBuilder::default()
             .with_min_delay(PAUSES.0)
             .with_max_delay(PAUSES.1)
@@ -297,7 +317,7 @@ impl NodeWriter {
         let mut taints = Taints::new(set_after, remove_after, &of.collect());
         let mut ending = false;
         let mut repeat_at = Instant::now() + self.repeat;
-        loop {
+        while !self.is_shadow() {
             let mut target = wanted.borrow_and_update().clone();
             target.conditions.extend(left.now());
             since.update(&target.conditions);
@@ -315,6 +335,7 @@ impl NodeWriter {
                 };
                 tokio::select! {
                     changed = wanted.changed() => ending = changed.is_err(),
+                    () = self.connection.shadow_is(true) => {}
                     () = left.over() => {}
                     () = due => {}
                     // The Node may have been made anew, or another client has taken it away.
@@ -336,6 +357,7 @@ impl NodeWriter {
             }
             tokio::select! {
                 () = tokio::time::sleep(backoff.next().unwrap_or(PAUSES.1)) => {}
+                () = self.connection.shadow_is(true) => {}
                 changed = wanted.changed(), if !ending => ending = changed.is_err(),
             }
         }

@@ -1,9 +1,11 @@
 //! Reports evictions to the API server: DELETEs first, Events after.
 //!
 //! For each eviction in the journal that was not reported: DisruptionTarget where the kubelet sets it and it can still be
-//! set, DELETE, an Event on the pod and one on the node, and then a line in the journal that it was done. A static pod
+//! set (it was mostly sent while the journal was written), DELETE, an Event on the pod and one on the node, and then a line in the journal that it was done. A static pod
 //! has Events alone: the API server cannot end it. Every step may be repeated without harm, so that a crash between
 //! any two of them costs nothing: the UID guards the DELETE, the Event's name the Event.
+//!
+//! An eviction that could not be reported for long is told and no more, where its pod runs anew: what was short then is not short now.
 //!
 //! With `evictedPods: Fail` one patch of the status takes the place of the condition and the DELETE. It is a request: the server may
 //! refuse it, and the kubelet may write its own status over it. Then the DELETE comes all the same.
@@ -20,14 +22,18 @@ use std::{
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use evictd_config::EvictedPods;
 use evictd_engine::Pod;
+use evictd_policy::PolicyEvaluator;
 use evictd_store::{
     disk_queue::DiskQueue,
-    record::{EvictionRecord, Record, Reported},
+    record::{EvictionRecord, Record, Reported, counted::boot_id},
+    restore::UNDER_WAY_NS,
 };
+use evictd_sys::clock::monotonic_ns;
 use futures::future::join_all;
 use tokio::sync::mpsc;
 
 use crate::{
+    announcement::{Announcement, set_condition},
     client::{ApiClient, ApiError},
     events::Events,
     eviction_api::{self, DEAD_GRACE_SECONDS, PodRef, Removal},
@@ -53,8 +59,10 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// One eviction on its way.
 #[derive(Debug)]
-struct Job {
+pub struct Job {
     eviction: EvictionRecord,
+    /// The pod's condition, where it was sent before.
+    announced: Option<Announcement>,
     outcome: Option<String>,
     /// Refusals.
     attempts: u32,
@@ -73,13 +81,18 @@ struct FailedPod {
 
 /// Outcome of the eviction of a pod that the API server cannot end: the kubelet starts it again.
 const STATIC: &str = "static";
+/// Outcome of an eviction that was reported too late to end the pod, which runs anew.
+const RESTARTED: &str = "restarted";
 
 /// Reports evictions to the API server.
 pub struct Reporter {
     connection: Arc<ApiClient>,
     journal: DiskQueue,
     pods: Arc<WatchedPods>,
+    policies: Arc<PolicyEvaluator>,
     node: String,
+    /// This boot; empty where it is not known.
+    boot: String,
     events: Events,
     jobs: VecDeque<Job>,
     /// How many there are, for the end of the agent.
@@ -97,11 +110,11 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// A reporter that starts with what an earlier agent has left.
+    /// A reporter that starts with what an earlier agent has left. `policies` know what runs on this node.
     pub fn new(
         connection: Arc<ApiClient>,
         journal: DiskQueue,
-        pods: Arc<WatchedPods>,
+        (pods, policies): (Arc<WatchedPods>, Arc<PolicyEvaluator>),
         node: &str,
         evicted_pods: EvictedPods,
         left_over: Vec<EvictionRecord>,
@@ -110,11 +123,13 @@ impl Reporter {
             connection,
             journal,
             pods,
+            policies,
             node: node.to_owned(),
+            boot: boot_id(),
             events: Events::new(node),
             most_jobs: left_over.len() + QUEUE,
             unreported: Arc::new(AtomicUsize::new(left_over.len())),
-            jobs: left_over.into_iter().map(Job::new).collect(),
+            jobs: left_over.into_iter().map(|e| Job::new(e, None)).collect(),
             backoff: pauses(),
             evicted_pods,
             failed: Vec::new(),
@@ -129,10 +144,10 @@ impl Reporter {
     }
 
     /// Reports until the queue is closed and empty.
-    pub async fn run(mut self, mut queue: mpsc::Receiver<EvictionRecord>) {
+    pub async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
         loop {
-            while let Ok(eviction) = queue.try_recv() {
-                self.take(eviction);
+            while let Ok(job) = queue.try_recv() {
+                self.take(job);
             }
             self.unreported.store(self.jobs.len(), Ordering::Relaxed);
             self.delete_what_came_back().await;
@@ -140,7 +155,7 @@ impl Reporter {
                 let flush = self.events.next_flush();
                 tokio::select! {
                     next = queue.recv() => match next {
-                        Some(eviction) => self.take(eviction),
+                        Some(job) => self.take(job),
                         None => return,
                     },
                     () = tokio::time::sleep(LOOK), if !self.failed.is_empty() => {}
@@ -166,7 +181,7 @@ impl Reporter {
                 () = tokio::time::sleep(pause) => {}
                 () = self.pods.changed_for_reports.notified(), if nameless => {}
                 next = queue.recv() => match next {
-                    Some(eviction) => self.take(eviction),
+                    Some(job) => self.take(job),
                     // The agent ends; the journal knows what is left.
                     None => return,
                 },
@@ -175,9 +190,9 @@ impl Reporter {
     }
 
     /// Takes an eviction in, before those that wait already; as long as too many wait, the journal keeps it for the next start.
-    fn take(&mut self, eviction: EvictionRecord) {
+    fn take(&mut self, job: Job) {
         if self.jobs.len() < self.most_jobs {
-            self.jobs.push_front(Job::new(eviction));
+            self.jobs.push_front(job);
         } else {
             self.connection.counters.report_dropped.add();
         }
@@ -207,6 +222,9 @@ impl Reporter {
                     job.outcome = Some(STATIC.to_owned());
                 }
             });
+            if job.outcome.is_none() && self.is_outdated(&job.eviction) {
+                job.outcome = Some(RESTARTED.to_owned());
+            }
             batch.push(job);
         }
         // The watch may be behind, or gone: names that it has not brought are asked for.
@@ -221,7 +239,7 @@ impl Reporter {
                 }
             }
         }
-        let answers = batch.iter().map(async |job| match &job.outcome {
+        let answers = batch.iter_mut().map(async |job| match &job.outcome {
             Some(known) => Ok(Removed {
                 outcome: Some(known.clone()),
                 refusal: None,
@@ -253,8 +271,21 @@ impl Reporter {
         all
     }
 
+    /// Whether the pod is left alone: it was evicted in another boot, or long ago, and runs anew.
+    fn is_outdated(&self, eviction: &EvictionRecord) -> bool {
+        eviction.boot() != self.boot
+            || is_old(eviction)
+                && self
+                    .policies
+                    .runs_anew(&eviction.uid, eviction.stages.signalled)
+    }
+
     /// What has to be done so that the pod does not run again, and what came of it.
-    async fn remove(&self, job: &Job) -> Result<Removed, ApiError> {
+    async fn remove(&self, job: &mut Job) -> Result<Removed, ApiError> {
+        let is_announced = match job.announced.take() {
+            Some(announced) => announced.finish().await,
+            None => false,
+        };
         let eviction = &job.eviction;
         let mut refusal = None;
         if self.evicted_pods == EvictedPods::Fail && !eviction.namespace.is_empty() {
@@ -274,7 +305,7 @@ impl Reporter {
             let outcome = job.is_unknown.then(|| Removal::Gone.as_str().to_owned());
             return Ok(Removed { outcome, refusal });
         }
-        let outcome = delete(&self.connection, eviction).await?;
+        let outcome = delete(&self.connection, eviction, is_announced).await?;
         Ok(Removed {
             outcome: Some(outcome),
             refusal,
@@ -385,8 +416,10 @@ impl Reporter {
 }
 
 impl Job {
-    fn new(eviction: EvictionRecord) -> Self {
+    /// An eviction that is in the journal, with the condition that was sent.
+    pub fn new(eviction: EvictionRecord, announced: Option<Announcement>) -> Self {
         Self {
+            announced,
             // Nothing was killed, and nothing is deleted.
             outcome: eviction.shadow.then(|| "shadow".to_owned()),
             eviction,
@@ -460,17 +493,22 @@ impl Removed {
     }
 }
 
-/// Condition and DELETE; what came of it.
-async fn delete(connection: &ApiClient, eviction: &EvictionRecord) -> Result<String, ApiError> {
-    let pod = PodRef::from(eviction);
-    if eviction_api::announces_disruption(eviction) {
-        let message = eviction.message.trim_end();
-        let set =
-            eviction_api::set_disruption_target(connection, pod, message, &eviction.time).await;
-        if let Err(error) = set {
-            tracing::debug!(%error, "DisruptionTarget is not set");
-        }
+/// Whether an eviction of this boot was so long ago that its pod may run anew for good.
+pub fn is_old(eviction: &EvictionRecord) -> bool {
+    let age = monotonic_ns().saturating_sub(eviction.stages.signalled);
+    age > UNDER_WAY_NS.cast_unsigned()
+}
+
+/// Condition, unless it was sent before, and DELETE; what came of it.
+async fn delete(
+    connection: &ApiClient,
+    eviction: &EvictionRecord,
+    is_announced: bool,
+) -> Result<String, ApiError> {
+    if !is_announced && eviction_api::announces_disruption(eviction) {
+        set_condition(connection, eviction).await;
     }
+    let pod = PodRef::from(eviction);
     let removal = eviction_api::delete(connection, pod, DEAD_GRACE_SECONDS).await?;
     Ok(removal.as_str().to_owned())
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use evictd_config::{ClusterConfig, Config};
-use evictd_engine::{reclaim::KnownPods, record::NodeState};
+use evictd_engine::{Pod, reclaim::KnownPods, record::NodeState};
 use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
     disk_queue::DiskQueue,
@@ -17,7 +17,7 @@ use evictd_store::{
 };
 use evictd_sys::clock::ClockJump;
 use tokio::{
-    sync::{mpsc, oneshot, watch as channel},
+    sync::{Mutex, mpsc, oneshot, watch as channel},
     task::JoinHandle,
 };
 
@@ -30,11 +30,12 @@ use super::{
     scraper_access::SCRAPER_RIGHTS,
 };
 use crate::{
+    announcement::Announcements,
     cache::ClusterCache,
     fleet_brake::FleetBrake,
     node_status::{DesiredStatus, LeftOver, NodeWriter, StaleConditions},
     oom_events::OomEventLimiter,
-    reporter::{QUEUE, Reporter},
+    reporter::{Job, QUEUE, Reporter, is_old},
     soft_eviction::{SoftEvictor, SoftRequest},
     soft_task,
     watch::pods::{self, WatchedPods},
@@ -69,11 +70,14 @@ pub struct Cluster {
     /// The name of the node.
     node: String,
     pods: Arc<WatchedPods>,
-    evictions: mpsc::Sender<EvictionRecord>,
+    evictions: mpsc::Sender<Job>,
+    announcements: Announcements,
+    /// What an earlier agent has left long ago.
+    old: Vec<EvictionRecord>,
     /// Those that the reporter has taken from there and not reported.
     unreported: Arc<AtomicUsize>,
     wanted: channel::Sender<DesiredStatus>,
-    soft: Option<mpsc::Sender<SoftRequest>>,
+    soft: Option<SoftTask>,
     /// Pods that were asked to go and will.
     going: Option<mpsc::Receiver<RequestRecord>>,
     clock: ClockJump,
@@ -84,13 +88,20 @@ pub struct Cluster {
     tasks: Tasks,
 }
 
+/// What asks pods to go.
+struct SoftTask {
+    demands: mpsc::Sender<SoftRequest>,
+    /// See [`SoftEvictor::under_way`].
+    under_way: Arc<Mutex<()>>,
+    task: JoinHandle<()>,
+}
+
 struct Tasks {
     watch: JoinHandle<()>,
     check: JoinHandle<()>,
     keeping: JoinHandle<()>,
     reporter: JoinHandle<()>,
     node: JoinHandle<()>,
-    soft: Option<JoinHandle<()>>,
 }
 
 impl Cluster {
@@ -130,10 +141,12 @@ impl Cluster {
                 "an earlier agent has left evictions to report"
             );
         }
+        // Whether the pods of old ones run anew is known once the agent knows its pods.
+        let (old, left_over): (Vec<_>, Vec<_>) = left_over.into_iter().partition(is_old);
         let reporter = Reporter::new(
             Arc::clone(&connection),
             journal.clone(),
-            Arc::clone(&pods),
+            (Arc::clone(&pods), Arc::clone(followers.evaluator())),
             node,
             cluster.evicted_pods,
             left_over,
@@ -164,14 +177,15 @@ impl Cluster {
             check: tokio::spawn(checking),
             keeping: tokio::spawn(async move { kept.run().await }),
             reporter: tokio::spawn(reporter.run(queue)),
-            node: tokio::spawn(keep_node(writer, desired, begun, stay, config.shadow)),
-            soft: None,
+            node: tokio::spawn(keep_node(writer, desired, begun, stay)),
         };
         let mut started = Self {
             node: node.clone(),
             connection,
             pods,
             evictions,
+            announcements: Announcements::new(cluster.evicted_pods),
+            old,
             unreported,
             wanted,
             soft: None,
@@ -208,7 +222,7 @@ impl Cluster {
     }
 
     /// Looks at the pod of a UID, as far as the API server has sent it.
-    pub fn with_pod<T>(&self, uid: &str, look: impl FnOnce(Option<&evictd_engine::Pod>) -> T) -> T {
+    pub fn with_pod<T>(&self, uid: &str, look: impl FnOnce(Option<&Pod>) -> T) -> T {
         self.pods.with(|store| look(store.get(uid)))
     }
 
@@ -225,9 +239,22 @@ impl Cluster {
         }
     }
 
+    /// Has the pod of an eviction say at once what has ended it. Everything else waits for the journal.
+    pub fn announce(&mut self, eviction: &EvictionRecord) {
+        let ends = |pod: &Pod| pod.uid != eviction.uid || pod.ends_by_api();
+        if self.pods.with(|store| store.pods().all(ends)) {
+            self.announcements.send(&self.connection, eviction);
+        }
+    }
+
     /// Takes an eviction that is in the journal. It never waits: what does not fit stays there for the next start.
     pub fn evicted(&mut self, eviction: EvictionRecord) {
-        if self.evictions.try_send(eviction).is_err() {
+        let announced = self.announcements.take(&eviction.id);
+        if self
+            .evictions
+            .try_send(Job::new(eviction, announced))
+            .is_err()
+        {
             self.connection.counters.report_dropped.add();
             tracing::error!(
                 "too many evictions wait to be reported: this one waits for the next start"
@@ -235,10 +262,13 @@ impl Cluster {
         }
     }
 
-    /// Whether the API server has heard of all evictions that were handed over.
+    /// Whether the API server has heard of all evictions that were handed over, and no pod is being deleted for a soft threshold.
     pub fn is_reported(&self) -> bool {
         let is_taken = self.evictions.capacity() == self.evictions.max_capacity();
-        is_taken && self.unreported.load(Ordering::Relaxed) == 0
+        let is_deleting = |soft: &SoftTask| soft.under_way.try_lock().is_err();
+        is_taken
+            && self.unreported.load(Ordering::Relaxed) == 0
+            && !self.soft.as_ref().is_some_and(is_deleting)
     }
 
     /// Creates the Event of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force: tried a few
@@ -305,7 +335,8 @@ impl Cluster {
     }
 
     /// Starts asking pods to go when soft thresholds want it; what comes of it is given to `settle`, with the UID of the first
-    /// candidate. The loop looks at every signal from now on: the time of what an earlier agent has left begins.
+    /// candidate. The agent knows its pods by now, and the loop looks at every signal from now on: the time of what an earlier
+    /// agent has left begins.
     pub fn start_soft(
         &mut self,
         config: &Config,
@@ -317,23 +348,30 @@ impl Cluster {
             // The receiver is gone where the node's task has ended.
             let _ = begin.send(());
         }
+        for eviction in std::mem::take(&mut self.old) {
+            self.evicted(eviction);
+        }
         let connection = Arc::clone(&self.connection);
         let policies = Arc::clone(self.followers.evaluator());
         let evictor = SoftEvictor::new(connection, journal.clone(), policies, node, config);
         // One is under way, and the manager asks for no other until it is settled.
         let (demands, queue) = mpsc::channel(1);
-        self.soft = Some(demands);
+        let under_way = evictor.under_way();
         // Read every second; a caller that fills it sooner waits.
         let (going, asked) = mpsc::channel(GOING);
         self.going = Some(asked);
-        let task = soft_task::run(evictor, queue, settle, going);
-        self.tasks.soft = Some(tokio::spawn(task));
+        let task = tokio::spawn(soft_task::run(evictor, queue, settle, going));
+        self.soft = Some(SoftTask {
+            demands,
+            under_way,
+            task,
+        });
     }
 
     /// Takes a demand; false when it cannot be taken.
     pub fn request_soft(&self, demand: SoftRequest) -> bool {
         let soft = self.soft.as_ref();
-        soft.is_some_and(|demands| demands.try_send(demand).is_ok())
+        soft.is_some_and(|soft| soft.demands.try_send(demand).is_ok())
     }
 
     /// A pod that goes because it was asked to, each once.
@@ -381,12 +419,16 @@ impl Cluster {
         self.tasks.watch.abort();
         self.tasks.check.abort();
         self.tasks.keeping.abort();
-        if let Some(soft) = self.tasks.soft {
-            soft.abort();
-        }
+        let soft = async {
+            if let Some(soft) = self.soft {
+                // A DELETE that is out is written down and told; the next one is the next agent's.
+                let _held = soft.under_way.lock().await;
+                soft.task.abort();
+            }
+        };
         // Without a sender both tasks come to their end by themselves.
         drop((self.evictions, self.wanted));
-        let tasks = futures::future::join(self.tasks.reporter, self.tasks.node);
+        let tasks = futures::future::join3(self.tasks.reporter, self.tasks.node, soft);
         // A disk that does not answer holds up no report, and neither of them the end.
         let kept = tokio::time::timeout_at(by, self.keeping.keep());
         let reported = tokio::time::timeout_at(by, tasks);
@@ -421,47 +463,63 @@ async fn check(connection: Arc<ApiClient>, cluster: ClusterConfig, needed: Vec<R
     }
 }
 
-/// Finds what an earlier agent has left, to stay for so long once this one looks for itself, and keeps the node as it is
-/// wanted.
+/// Keeps the node as it is wanted until the sender is gone, but leaves it alone in shadow mode. What is found on it stays for so long
+/// once this agent looks for itself.
 async fn keep_node(
     writer: NodeWriter,
-    wanted: channel::Receiver<DesiredStatus>,
+    mut wanted: channel::Receiver<DesiredStatus>,
     begun: oneshot::Receiver<()>,
     stay: Duration,
-    shadow: bool,
 ) {
-    let mut pause = Duration::from_millis(500);
-    let found = loop {
-        match writer.left_over().await {
-            Ok(found) if shadow => {
-                if !found.is_empty() {
-                    tracing::warn!(
-                        ?found,
-                        "an earlier agent has left conditions or taints on the node: shadow mode leaves them alone"
-                    );
-                }
-                break LeftOver::default();
+    let mut begun = Some(begun);
+    loop {
+        let found = find_left_over(&writer, &wanted).await;
+        if writer.is_shadow() {
+            if !found.is_empty() {
+                tracing::warn!(
+                    ?found,
+                    "there are conditions or taints on the node: shadow mode leaves them alone"
+                );
             }
-            Ok(found) => break found,
+            writer.wait_for_live(&mut wanted).await;
+        } else {
+            if !found.is_empty() {
+                tracing::info!(
+                    ?found,
+                    "there are conditions or taints on the node: they stay for a transition period"
+                );
+                if let Some(begun) = begun.take() {
+                    // Loading programs may take as long as the period. An end before that is an end too.
+                    let _ = begun.await;
+                }
+            }
+            let left = StaleConditions {
+                conditions: found.conditions,
+                taints: found.taints,
+                until: tokio::time::Instant::now() + stay,
+            };
+            writer.run(left, &mut wanted).await;
+        }
+        if wanted.has_changed().is_err() {
+            return;
+        }
+    }
+}
+
+/// What is on the node, once the API server tells; nothing where it refuses to, or where the agent ends.
+async fn find_left_over(
+    writer: &NodeWriter,
+    wanted: &channel::Receiver<DesiredStatus>,
+) -> LeftOver {
+    let mut pause = Duration::from_millis(500);
+    loop {
+        match writer.left_over().await {
+            Ok(found) => return found,
             Err(error) if error.is_retryable() && wanted.has_changed().is_ok() => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(30));
             }
-            Err(_) => break LeftOver::default(),
+            Err(_) => return LeftOver::default(),
         }
-    };
-    if !found.is_empty() {
-        tracing::info!(
-            ?found,
-            "an earlier agent has left conditions or taints on the node"
-        );
-        // Loading programs may take as long as the period. An end before that is an end too.
-        let _ = begun.await;
     }
-    let left = StaleConditions {
-        conditions: found.conditions,
-        taints: found.taints,
-        until: tokio::time::Instant::now() + stay,
-    };
-    writer.run(left, wanted).await;
 }

@@ -20,7 +20,7 @@ use evictd_store::{
     disk_queue::DiskQueue,
     record::{Record, RequestRecord, counted::Counted},
 };
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 
 use crate::{
     client::{ApiClient, ApiError},
@@ -69,9 +69,6 @@ pub enum SoftOutcome {
     NotAsked,
 }
 
-/// What has become of the request for one pod that goes, or is gone; `None` where its budget protects it.
-type Asked = Option<(Removal, RequestRecord)>;
-
 /// Why a pod was not asked to go.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
@@ -97,6 +94,8 @@ pub struct SoftEvictor {
     /// Requests that are in the journal, by the pod's UID: the same pod is asked again and again while its budget
     /// protects it.
     noted: VecDeque<(String, String)>,
+    /// Held from a DELETE until it is in the journal and told.
+    under_way: Arc<Mutex<()>>,
 }
 
 impl SoftEvictor {
@@ -119,7 +118,13 @@ impl SoftEvictor {
             asked: VecDeque::new(),
             has_told_forbidden: false,
             noted: VecDeque::new(),
+            under_way: Arc::default(),
         }
+    }
+
+    /// What is held from a DELETE until it is in the journal and told: for as long as another holds it, no pod is deleted.
+    pub fn under_way(&self) -> Arc<Mutex<()>> {
+        Arc::clone(&self.under_way)
     }
 
     /// Pressure is over: budgets have been patient long enough only when it comes back and stays.
@@ -134,8 +139,12 @@ impl SoftEvictor {
         held.map_or(Ok(()), |by| Err(Refusal::HeldBack(by)))
     }
 
-    /// One pod, if the Eviction API would let it go.
-    async fn ask(&mut self, candidate: &SoftCandidate) -> Result<Asked, Refusal> {
+    /// One pod, if the Eviction API would let it go; `None` where its budget protects it.
+    async fn ask(
+        &mut self,
+        index: usize,
+        candidate: &SoftCandidate,
+    ) -> Result<Option<SoftOutcome>, Refusal> {
         self.may_go(&candidate.pod)?;
         let mut asked = self.request(candidate);
         match self.noted.iter().find(|(uid, _)| *uid == asked.uid) {
@@ -149,17 +158,24 @@ impl SoftEvictor {
         }
         let grace = asked.grace_period_seconds;
         let pod = reference(&candidate.pod);
-        let removal = match eviction_api::may_evict(&self.connection, pod, grace).await {
-            Ok(Removal::Deleted) => self.remove(&candidate.pod, &asked).await?,
-            Ok(removal) => removal,
+        let outcome = match eviction_api::may_evict(&self.connection, pod, grace).await {
+            Ok(Removal::Deleted) => self.remove(index, &candidate.pod, asked).await?,
+            Ok(removal) => self.done(index, &candidate.pod, removal, asked).await,
             Err(error) if error.is_budget() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        Ok(Some((removal, asked)))
+        Ok(Some(outcome))
     }
 
     /// Does what the Eviction API does for a pod that may go. Soft evictions are the kubelet's too, for pressure alone.
-    async fn remove(&self, pod: &Pod, asked: &RequestRecord) -> Result<Removal, Refusal> {
+    async fn remove(
+        &mut self,
+        index: usize,
+        pod: &Pod,
+        asked: RequestRecord,
+    ) -> Result<SoftOutcome, Refusal> {
+        let under_way = self.under_way();
+        let _held = under_way.lock().await;
         self.may_go(pod)?;
         let message = asked.message.trim_end();
         let (connection, target) = (&self.connection, reference(pod));
@@ -169,7 +185,9 @@ impl SoftEvictor {
             tracing::debug!(%pod, %error, "DisruptionTarget is not set");
         }
         self.may_go(pod)?;
-        Ok(eviction_api::delete(connection, target, asked.grace_period_seconds).await?)
+        let grace = asked.grace_period_seconds;
+        let removal = eviction_api::delete(connection, target, grace).await?;
+        Ok(self.done(index, pod, removal, asked).await)
     }
 
     /// One pod against its budget.
@@ -201,16 +219,17 @@ impl SoftEvictor {
         };
         self.write_down(Record::Asked(Box::new(asked.clone())))
             .await;
-        let removal = match self.remove(pod, &asked).await {
-            Ok(removal) => removal,
-            Err(Refusal::HeldBack(by)) => return held_back(by),
+        match self.remove(index, pod, asked).await {
+            Ok(outcome) => {
+                self.connection.counters.soft_overrides.add();
+                Some(outcome)
+            }
+            Err(Refusal::HeldBack(by)) => held_back(by),
             Err(Refusal::Api(error)) => {
                 tracing::warn!(%pod, %error, "the override has failed");
-                return None;
+                None
             }
-        };
-        self.connection.counters.soft_overrides.add();
-        Some(self.done(index, pod, removal, asked).await)
+        }
     }
 
     /// Remembers and reports what has happened.
@@ -296,10 +315,8 @@ impl SoftEvictor {
             if !can_be_asked || pod.is_protected(self.mode) || self.asked.contains(&pod.uid) {
                 continue;
             }
-            match self.ask(candidate).await {
-                Ok(Some((removal, asked))) => {
-                    return self.done(index, pod, removal, asked).await;
-                }
+            match self.ask(index, candidate).await {
+                Ok(Some(outcome)) => return outcome,
                 Ok(None) => {
                     self.connection.counters.soft_blocked.add();
                     tracing::info!(%pod, "a PodDisruptionBudget protects the pod: the next one is asked");

@@ -125,8 +125,14 @@ impl DiskWriter {
 
 impl Agent {
     /// Has a record written to the journal. It is reported to the API server when it is on disk, or when it is certain that it will not
-    /// be: killing in time matters more than reports, and reports more than the journal.
+    /// be: killing in time matters more than reports, and reports more than the journal. A killed pod alone says at once what has
+    /// ended it.
     pub(super) fn write_down(&mut self, record: Record) {
+        if let Record::Evicted(eviction) = &record
+            && let PodSource::Cluster { cluster, .. } = &mut self.pod_source
+        {
+            cluster.announce(eviction);
+        }
         if let Err(record) = self.disk.append(record) {
             self.report_to_cluster(*record);
         }

@@ -150,6 +150,10 @@ impl Agent {
     }
 
     fn take_soft_request(&mut self, request: SoftEvictionRequest) {
+        // Without a manager the agent ends: the next one asks.
+        if !self.manager.is_running() && !request.shadow {
+            return;
+        }
         let Some(choice) = request.candidates.first() else {
             return;
         };

@@ -102,7 +102,8 @@ pub struct Reported {
     /// When, as RFC 3339.
     pub time: String,
     /// What the API server made of it: `deleted`, `gone` before, `replaced` by a pod of the same name, `static` where it
-    /// cannot end the pod, `shadow`, or the refusal after which it was given up.
+    /// cannot end the pod, `restarted` where the pod was left alone because it runs anew, `shadow`, or the refusal after which it
+    /// was given up.
     pub outcome: String,
 }
 

@@ -15,8 +15,8 @@ use crate::record::{
 /// Records that are kept; of more the oldest are forgotten. Each limit counts no more than
 /// [`evictd_engine::limiter::MOST_AT_ONCE`] evictions.
 const KEPT: usize = 1024;
-/// An eviction that is older, in nanoseconds, is none that is under way.
-const UNDER_WAY_NS: i64 = 600_000_000_000;
+/// An eviction that is older, in nanoseconds, is none that is under way, unless its pod is stuck.
+pub const UNDER_WAY_NS: i64 = 600_000_000_000;
 /// A record that grants more is not believed.
 const LONGEST_GRACE_SECONDS: i64 = 86_400;
 const SECOND_NS: i64 = 1_000_000_000;
@@ -262,8 +262,8 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// Pods that were killed in the last ten minutes of this boot, oldest first. Whether anything is left of them is for
-    /// the caller to see, by their cgroups. Pods that were asked to go are not among them.
+    /// Pods that were killed in the last ten minutes of this boot, and those that were found stuck, oldest first. Whether anything
+    /// is left of them is for the caller to see, by their cgroups. Pods that were asked to go are not among them.
     pub fn victims(&self) -> Vec<RestoredKill> {
         self.under_way()
             .filter(|e| e.counted.grace_period_seconds.is_none())
@@ -308,9 +308,10 @@ impl Restored {
     }
 
     fn under_way(&self) -> impl Iterator<Item = &RestoredPod> {
-        let recent =
-            |e: &&RestoredPod| e.is_same_boot && self.now.saturating_sub(e.end) <= UNDER_WAY_NS;
-        self.evictions.iter().filter(recent)
+        let is_recent = |e: &RestoredPod| self.now.saturating_sub(e.end) <= UNDER_WAY_NS;
+        // What is stuck may be there for hours.
+        let is_under_way = move |e: &&RestoredPod| e.is_same_boot && (e.is_stuck || is_recent(e));
+        self.evictions.iter().filter(is_under_way)
     }
 
     /// What limits have to count.

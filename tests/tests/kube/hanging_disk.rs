@@ -23,6 +23,9 @@ fn a_disk_that_hangs_delays_reports_and_no_eviction() {
 
     let frozen = disk.freeze().unwrap();
     Hog::until_killed(&first, &["--mib", "1024"]);
+    // The kubelet looks at its containers each second: what has ended the pod is said by then.
+    let announced = |m: &ClusterNode| m.server.count("PATCH", "/pods/first/status") == 1;
+    assert!(member.wait(Duration::from_millis(900), announced));
     assert!(agent.says("the disk does not answer"));
     // A pod that comes now is known, and evicted like any other.
     let second = member.best_effort("second", 2);
@@ -34,7 +37,7 @@ fn a_disk_that_hangs_delays_reports_and_no_eviction() {
     }
     let waiting = || value(&shown, "evictd_disk_queue{kind=\"record\"}");
     assert!(waiting() >= Some(2), "{:?}", waiting());
-    // Nothing is reported that is not on disk.
+    // Nothing else is reported that is not on disk.
     assert_eq!(member.server.count("DELETE", ""), 0);
     assert!(member.records().is_empty());
 
@@ -45,6 +48,7 @@ fn a_disk_that_hangs_delays_reports_and_no_eviction() {
     assert_eq!(member.evicted(2), ["first", "second"]);
     for path in ["/pods/first", "/pods/second"] {
         assert_eq!(member.server.count("DELETE", path), 1, "{path}");
+        assert_eq!(member.server.count("PATCH", path), 1, "{path}");
     }
     assert!(agent.says("the disk answers again"));
     assert_eq!(value(&shown, "evictd_journal_records_lost_total"), Some(0));

@@ -104,6 +104,49 @@ fn the_next_agent_cleans_up_after_a_crash() {
     assert!(member.server.wait(SOON, is_clean));
 }
 
+/// The configuration is another one from now on.
+fn set_shadow(member: &mut ClusterNode, agent: &Agent, shadow: bool) {
+    let changes = || agent.log().matches("has changed and is in force").count();
+    let before = changes();
+    member.config["shadow"] = shadow.into();
+    member.write().unwrap();
+    assert!(until(SOON, || changes() > before));
+}
+
+// R47: an agent that starts in shadow mode and leaves it cleans up as one that starts afterwards.
+#[test]
+fn what_was_left_goes_when_shadow_mode_is_over() {
+    skip_if!(not_root());
+    let (mut member, mut agent) = pressed("unshadowed", "2s");
+    assert!(member.server.wait(SOON, says));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    member.config["shadow"] = true.into();
+    let mut agent = member.start().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(says(&member.server.state()), "it is left alone");
+    set_shadow(&mut member, &agent, false);
+    assert!(member.server.wait(SOON, is_clean));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R47: shadow mode that comes while something is on the node tries to write nothing, and holds up no end.
+#[test]
+fn shadow_mode_leaves_alone_what_is_there() {
+    skip_if!(not_root());
+    let (mut member, agent) = pressed("shadowed", "8s");
+    assert!(member.server.wait(SOON, says));
+    drop(agent);
+    let mut agent = member.start().unwrap();
+    set_shadow(&mut member, &agent, true);
+    std::thread::sleep(Duration::from_secs(9));
+    assert!(says(&member.server.state()));
+    assert!(!agent.log().contains("the Node cannot be updated"));
+    let asked = Instant::now();
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    let took = asked.elapsed();
+    assert!(took < Duration::from_secs(4), "{took:?}");
+}
+
 // R7: its own time takes it away: without a look or an event.
 #[test]
 fn what_was_left_goes_when_its_time_is_over() {
@@ -173,14 +216,14 @@ impl Kept<'_> {
                 taints: found.taints,
                 until,
             };
-            let (_silent, desired) = tokio::sync::watch::channel(wanted);
+            let (_silent, mut desired) = tokio::sync::watch::channel(wanted);
             let reached = async {
                 while !done(&server.state()) {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             };
             tokio::select! {
-                () = writer.run(stale, desired) => panic!("it keeps the node for as long as there is a sender"),
+                () = writer.run(stale, &mut desired) => panic!("it keeps the node for as long as there is a sender"),
                 reached = tokio::time::timeout(SOON, reached) => {
                     reached.unwrap_or_else(|_| panic!("{:?}", server.state().taints()));
                 }

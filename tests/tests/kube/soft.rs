@@ -414,6 +414,25 @@ fn what_is_held_back_by_now_is_not_asked_to_go() {
     assert_eq!(soft.evicts(&[1, 2], false).0, 1);
 }
 
+// R5, R42: what limits count and what users see is not lost because the agent ends between the DELETE and its answer.
+#[test]
+fn the_end_waits_for_a_delete_that_is_out() {
+    skip_if!(not_root());
+    let (mut member, wild) = ClusterNode::with_wild("softend").unwrap();
+    member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
+    member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    let slow = InjectedFault::Slow(Duration::from_secs(2));
+    member.server.fails("DELETE", "/pods/wild", 1, slow);
+    let mut agent = member.start().unwrap();
+    let _hog = Hog::start(&wild, &["--mib", "130"]).unwrap();
+    let is_out = |m: &ClusterNode| m.server.count("DELETE", "/pods/wild") == 1;
+    assert!(member.wait(SOON, is_out));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    let is_counted = |r: &Record| matches!(r, Record::Counted(c) if c.name == "wild");
+    assert!(member.records().iter().any(is_counted));
+    assert_eq!(member.server.state().events_of("Evicted", "Pod").len(), 1);
+}
+
 /// Evictions are paused while the API server takes its time over the dry run; what comes of it.
 fn paused_meanwhile(
     soft: &mut Soft,

@@ -248,6 +248,12 @@ impl PolicyEvaluator {
         state.report_contradictions();
     }
 
+    /// Whether a pod of this node runs, and all that ran at a moment is gone, in nanoseconds of CLOCK_MONOTONIC.
+    pub fn runs_anew(&self, uid: &str, since: u64) -> bool {
+        let pod = self.state().pods.get(uid).map(|held| Arc::clone(&held.pod));
+        pod.is_some_and(|pod| pod.is_younger_than(since))
+    }
+
     /// Why policies in shadow mode would have spared a pod.
     pub fn shadow_objection(&self, uid: &str) -> Option<String> {
         let state = self.state();

@@ -83,7 +83,7 @@ impl From<&EvictionRecord> for Counted {
         Self {
             id: e.id.clone(),
             time: e.time.clone(),
-            boot: boot_of(&e.id).to_owned(),
+            boot: e.boot().to_owned(),
             at: e.stages.signalled,
             namespace: e.namespace.clone(),
             name: e.name.clone(),
@@ -188,16 +188,18 @@ pub fn boot_id() -> String {
     boot.trim().to_owned()
 }
 
-/// The boot that an eviction's id begins with.
-fn boot_of(id: &str) -> &str {
-    /// Characters of a UUID.
-    const UUID: usize = 36;
-    let boot = id.get(..UUID).unwrap_or_default();
-    let is_uuid = boot.bytes().enumerate().all(|(at, byte)| match at {
-        8 | 13 | 18 | 23 => byte == b'-',
-        _ => byte.is_ascii_hexdigit(),
-    });
-    if is_uuid { boot } else { "" }
+impl EvictionRecord {
+    /// The boot in which it was, with which its id begins; empty where that is not known.
+    pub fn boot(&self) -> &str {
+        /// Characters of a UUID.
+        const UUID: usize = 36;
+        let boot = self.id.get(..UUID).unwrap_or_default();
+        let is_uuid = boot.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        });
+        if is_uuid { boot } else { "" }
+    }
 }
 
 /// The node condition of this name.

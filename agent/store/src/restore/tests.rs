@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     journal::{self, FILE_BYTES, Journal},
-    record::{EvictionRecord, OutcomeRecord, RequestRecord, counted::Workload},
+    record::{EvictionRecord, OutcomeRecord, RequestRecord, StuckPod, counted::Workload},
 };
 
 const BOOT: &str = "c6400724-0b7e-4b7b-9d0e-0123456789ab";
@@ -85,6 +85,28 @@ fn what_killed_no_pod_does_not_count() {
     let victims = restored.victims();
     assert_eq!(victims[0].uid, "uid-1");
     assert_eq!(victims[0].signalled, 10 * SECOND);
+}
+
+/// Its processes may wait for a disk for hours: whatever starts meanwhile must not evict it again.
+#[test]
+fn a_pod_that_was_found_stuck_is_a_victim_for_as_long_as_it_is_there() {
+    let all = [1, 2].map(|number| eviction(BOOT, number, 100, WALL));
+    let stuck = Record::Stuck(StuckPod {
+        id: all[0].id.clone(),
+        time: stamp(WALL),
+        namespace: "shop".into(),
+        name: "web".into(),
+        uid: "uid-1".into(),
+        usage: 1,
+    });
+    let counts = counts(all.map(Record::evicted).into_iter().chain([stuck]));
+    let restored = counts.restore(&clocks(BOOT, 800, WALL));
+    let victims = restored.victims();
+    assert_eq!(victims.len(), 1, "{victims:?}");
+    assert!(victims[0].uid == "uid-1" && victims[0].is_stuck);
+    assert_eq!(restored.planner_state(|_, _| true).victims.len(), 1);
+    let rebooted = counts.restore(&clocks(OTHER, 800, WALL));
+    assert!(rebooted.victims().is_empty());
 }
 
 #[test]

@@ -1,0 +1,114 @@
+//! What a killed pod says at once. The report waits for the journal, and a disk may take seconds for it; the kubelet looks at its containers
+//! each second, and a Job's pod that has failed by then without the condition counts against the Job.
+//!
+//! The condition says what has happened, whether or not it is ever written down: nothing follows from it that limits would have to count.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use evictd_config::EvictedPods;
+use evictd_store::record::EvictionRecord;
+use tokio::task::JoinHandle;
+
+use crate::{
+    client::ApiClient,
+    eviction_api::{self, PodRef},
+};
+
+/// Conditions that are on their way at once; one more comes with the DELETE.
+const AT_ONCE: usize = 16;
+/// Whose reports may be waited for; as many wait for the disk at most.
+const KEPT: usize = 1024;
+/// With `evictedPods: Fail` the patch of the status has the condition: it is sent alone where the disk takes longer than that.
+const DISK_IS_LATE: Duration = Duration::from_millis(250);
+
+/// The conditions of pods whose evictions are not reported yet.
+#[derive(Debug)]
+pub struct Announcements {
+    /// How long the journal has before a condition is sent.
+    patience: Duration,
+    /// By the eviction's id, the oldest first.
+    kept: VecDeque<(String, Announcement)>,
+}
+
+/// The condition of one pod, on its way or sent.
+#[derive(Debug)]
+pub struct Announcement {
+    /// Whether it was taken.
+    task: JoinHandle<bool>,
+    /// It is not sent before.
+    due: Instant,
+}
+
+impl Announcements {
+    /// None yet.
+    pub fn new(evicted_pods: EvictedPods) -> Self {
+        let patience = match evicted_pods {
+            EvictedPods::Delete => Duration::ZERO,
+            EvictedPods::Fail => DISK_IS_LATE,
+        };
+        Self {
+            patience,
+            kept: VecDeque::new(),
+        }
+    }
+
+    /// Sends the condition of a pod that was just killed, where it gets one. Once, and for a short time: it comes with the DELETE otherwise.
+    pub fn send(&mut self, connection: &Arc<ApiClient>, eviction: &EvictionRecord) {
+        let is_killed = !eviction.shadow && eviction.error.is_none();
+        // A pod without a name is known by its cgroup alone.
+        let is_named = !eviction.namespace.is_empty();
+        let on_their_way = self.kept.iter().filter(|(_, a)| !a.task.is_finished());
+        if !is_killed
+            || !is_named
+            || !eviction_api::announces_disruption(eviction)
+            || on_their_way.count() >= AT_ONCE
+        {
+            return;
+        }
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        let due = Instant::now() + self.patience;
+        let (connection, eviction) = (Arc::clone(connection), eviction.clone());
+        let id = eviction.id.clone();
+        let task = tokio::spawn(async move {
+            tokio::time::sleep_until(due.into()).await;
+            set_condition(&connection, &eviction).await
+        });
+        self.kept.push_back((id, Announcement { task, due }));
+    }
+
+    /// What was sent of an eviction that is reported now.
+    pub fn take(&mut self, id: &str) -> Option<Announcement> {
+        let at = self.kept.iter().position(|(kept, _)| kept == id)?;
+        let (_, announcement) = self.kept.remove(at)?;
+        if Instant::now() < announcement.due {
+            announcement.task.abort();
+            return None;
+        }
+        Some(announcement)
+    }
+}
+
+impl Announcement {
+    /// Whether the DELETE may follow: the pod has the condition, or had its chance just now.
+    pub async fn finish(self) -> bool {
+        let is_old = self.task.is_finished();
+        self.task.await.unwrap_or(false) || !is_old
+    }
+}
+
+/// Sets the condition of an evicted pod. Whether it was taken.
+pub async fn set_condition(connection: &ApiClient, eviction: &EvictionRecord) -> bool {
+    let message = eviction.message.trim_end();
+    let pod = PodRef::from(eviction);
+    let set = eviction_api::set_disruption_target(connection, pod, message, &eviction.time).await;
+    if let Err(error) = &set {
+        tracing::debug!(%error, "DisruptionTarget is not set");
+    }
+    set.is_ok()
+}
