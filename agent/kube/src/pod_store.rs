@@ -11,8 +11,8 @@ const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 #[derive(Debug, Default)]
 pub struct PodStore {
     pods: BTreeMap<String, Pod>,
-    /// Those that the API server has still although they are over, by the same UID.
-    over: BTreeSet<String>,
+    /// The phases of those that the API server has still although they are over, by the same UID.
+    over: BTreeMap<String, String>,
     /// What a list has brought so far that is not at its end.
     incoming: Option<Listed>,
     synced: bool,
@@ -22,7 +22,7 @@ pub struct PodStore {
 #[derive(Debug, Default)]
 struct Listed {
     pods: BTreeMap<String, Pod>,
-    over: BTreeSet<String>,
+    over: BTreeMap<String, String>,
 }
 
 /// What is odd about a pod, for the counters.
@@ -83,7 +83,7 @@ impl PodStore {
             Some(incoming) => &mut incoming.over,
             None => &mut self.over,
         };
-        over.insert(key(pod).to_owned());
+        over.insert(key(pod).to_owned(), pod.phase.clone());
     }
 
     /// What an earlier agent knew, until the first list is at its end.
@@ -109,6 +109,13 @@ impl PodStore {
         self.pods.get(uid)
     }
 
+    /// The phase of the pod whose cgroup has this UID in its name, if it is over.
+    pub fn phase_if_over(&self, uid: &str) -> Option<&str> {
+        let is_back = self.pods.contains_key(uid);
+        let phase = self.over.get(uid).filter(|_| !is_back);
+        phase.map(String::as_str)
+    }
+
     /// Whether the API server has answered in full at least once.
     pub fn is_synced(&self) -> bool {
         self.synced
@@ -131,7 +138,7 @@ impl PodStore {
 
     /// The same with those of pods that are over.
     pub fn known_uids(&self) -> BTreeSet<String> {
-        self.pods.keys().chain(&self.over).cloned().collect()
+        self.pods.keys().chain(self.over.keys()).cloned().collect()
     }
 }
 
@@ -213,9 +220,14 @@ mod tests {
         let both = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
         assert_eq!(store.known_uids(), both);
         store.begin_relist();
-        store.put_over(&pod("b"));
+        let phase = "Failed".to_owned();
+        store.put_over(&Pod { phase, ..pod("b") });
         store.end_relist();
         assert_eq!(store.known_uids(), BTreeSet::from(["b".to_owned()]));
+        assert_eq!(store.phase_if_over("b"), Some("Failed"));
+        // Its kubelet has taken it back.
+        store.put(pod("b"));
+        assert_eq!(store.phase_if_over("b"), None);
         store.remove(&pod("b"));
         assert!(store.known_uids().is_empty());
     }

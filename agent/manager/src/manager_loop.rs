@@ -25,7 +25,9 @@ use crate::{
     Command, CommandQueue, DiskScanner, EventQueue, ManagerEvent, PodSet, ReclaimOptions,
     SharedStatus, SignalSources,
     manager_loop::{
-        execute::is_short, external_kills::KnownKills, mitigation_steps::MitigationState,
+        execute::is_short,
+        external_kills::{AfterKill, KnownKills},
+        mitigation_steps::MitigationState,
         node_reclaim::ReclaimState,
     },
     usage::UsageCollector,
@@ -72,7 +74,7 @@ pub(super) struct ManagerLoop {
 /// The pods as the planner gets them.
 pub(super) struct NodePods {
     pub usage_collector: UsageCollector,
-    /// Those of the pods that have processes: the others have ended by themselves or were ended.
+    /// Those of the pods that have not ended. One without processes may be between two runs of its container.
     pub running: Vec<Pod>,
 }
 
@@ -313,9 +315,7 @@ impl ManagerLoop {
         };
         self.scanner
             .set_pressed(self.thresholds.iter().any(is_pressed));
-        if !resources.is_empty() || self.planner.awaits_victims() {
-            self.find_running(!resources.is_empty());
-        }
+        self.find_running();
         for resource in resources {
             self.node
                 .usage_collector
@@ -342,16 +342,27 @@ impl ManagerLoop {
         }
     }
 
-    /// Pods without processes free nothing. Where nothing is short only the dead victims are left out: a new pod that starts no
-    /// process yet is a recreation all the same.
-    fn find_running(&mut self, is_short: bool) {
+    /// Leaves out the pods that have ended: those without processes that were killed, are over, or are being deleted. The kubelet
+    /// would evict any other one (`filterOutInactivePods`): its files stay while it waits to be started again.
+    fn find_running(&mut self) {
+        let now = monotonic_ns();
         let PodSet { entries, pods } = &self.pods;
-        let stays = |entry: &Entry| {
-            !entry.killer.is_empty() || !is_short && !self.known_kills.was_killed(&entry.pod.uid)
-        };
-        let running = entries.iter().zip(pods.iter());
-        let running = running.filter(|(entry, _)| stays(entry));
-        self.node.running = running.map(|(_, pod)| pod.clone()).collect();
+        let mut running: Vec<&Pod> = Vec::with_capacity(pods.len());
+        for (entry, pod) in entries.iter().zip(pods.iter()) {
+            let has_ended = match self.known_kills.look_at(entry, now) {
+                // The one that was killed is not among the pods at this look; from the next one on it is another one.
+                AfterKill::RunsAgain => true,
+                AfterKill::Ends => entry.killer.is_empty(),
+                AfterKill::Other => (pod.is_over() || pod.is_deleting) && entry.killer.is_empty(),
+            };
+            if !has_ended {
+                running.push(pod);
+            }
+        }
+        let uids = running.iter().map(|pod| &pod.uid);
+        if !uids.eq(self.node.running.iter().map(|pod| &pod.uid)) {
+            self.node.running = running.into_iter().cloned().collect();
+        }
     }
 }
 

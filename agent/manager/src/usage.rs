@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use evictd_engine::{ContainerUsage, FsUsage, PodUsage, Resource, Usages, model::settings::Mode};
+use evictd_engine::{
+    ContainerUsage, FsUsage, PodUsage, Resource, Usages,
+    model::{settings::Mode, usage::MemoryReading},
+};
 use evictd_node::{cgroup::tree::descendant_ids, pods::table::Entry, trigger::inodes::ShareReader};
 use evictd_sys::clock::monotonic_ns;
 
@@ -68,6 +71,11 @@ impl UsageCollector {
         self.walks.killed.insert(uid.to_owned(), monotonic_ns());
     }
 
+    /// How far it goes beyond the kubelet.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
     /// The numbers as they are known.
     pub fn usages(&self) -> &Usages {
         &self.usages
@@ -109,6 +117,8 @@ impl UsageCollector {
             };
             match resource {
                 Resource::Memory => measure_memory(entry, usage),
+                // What waits to be reaped goes by itself.
+                Resource::Pids if entry.killer.is_empty() => usage.processes = Some(0),
                 Resource::Pids => usage.processes = processes(entry, self.mode, sources),
                 Resource::Inodes => {
                     if let Some(shares) = &self.shares {
@@ -135,8 +145,13 @@ impl UsageCollector {
     }
 }
 
+/// Of a pod without processes only what it shares counts, which is tmpfs of its volumes: the kernel can take all else.
 fn measure_memory(entry: &Entry, usage: &mut PodUsage) {
-    usage.memory_working_set = entry.memory.read().map(|r| r.working_set()).ok();
+    let working_set = |reading: MemoryReading| match entry.killer.is_empty() {
+        true => reading.shmem.min(reading.working_set()),
+        false => reading.working_set(),
+    };
+    usage.memory_working_set = entry.memory.read().map(working_set).ok();
     // Only the pod as a whole is measured: in a pod of one container that is the container.
     if let [only] = &entry.pod.containers[..] {
         let working_set = usage.memory_working_set;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use evictd_engine::{
     Cause, EvictionDecision, Observations, Signal, Threshold,
     limiter::ShadowChooser,
+    model::settings::Mode,
     permit::LastResort,
     record::{SignalReading, Stages},
     soft::SoftCandidate,
@@ -101,10 +102,10 @@ impl ManagerLoop {
             // A pod of thousands of processes is not signalled at once: the fast path must know of it meanwhile.
             pod.permit.begin_kill(decided);
             match pod.killer.kill() {
-                // It has ended by itself; what it leaves behind is the node's to clean up.
-                Ok(round) if round.empty => {
+                // It has ended by itself, and its end frees nothing: the next look decides anew.
+                Ok(round) if round.empty && !self.goes_without_process(&pod, eviction.cause) => {
                     pod.permit.end_kill();
-                    self.planner.forget_recreation(&eviction.uid);
+                    self.planner.cancel_eviction(&eviction.uid);
                     return false;
                 }
                 Ok(_) => {
@@ -161,6 +162,17 @@ impl ManagerLoop {
             eviction,
         })));
         true
+    }
+
+    /// Whether a pod in which nothing runs is evicted all the same: its files go with its object. The kubelet asks for no process at all.
+    fn goes_without_process(&self, pod: &Entry, cause: Cause) -> bool {
+        let frees = match cause {
+            Cause::Pressure(signal) => {
+                signal.resource().is_of_files() || self.node.usage_collector.mode() == Mode::Kubelet
+            }
+            Cause::LocalStorage(_) => true,
+        };
+        frees && !pod.pod.is_over() && !pod.pod.is_deleting
     }
 
     /// Requests a soft eviction; whether the request was sent.
