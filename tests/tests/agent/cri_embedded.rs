@@ -20,8 +20,12 @@ struct Node {
 
 impl Node {
     fn new(name: &str) -> std::io::Result<Self> {
-        let disk = Disk::new("ext4", 128, 4096)?;
-        let scope = TestCgroup::new(name, 256 << 20)?;
+        Self::on(Disk::new("ext4", 128, 4096)?, name, 256)
+    }
+
+    /// On a disk, with so many MiB of memory.
+    fn on(disk: Disk, name: &str, mib: u64) -> std::io::Result<Self> {
+        let scope = TestCgroup::new(name, mib << 20)?;
         let cgroup = scope.child("besteffort/pod")?;
         let dir = disk.path().join("pod");
         fs::create_dir(&dir)?;
@@ -137,6 +141,31 @@ fn a_runtime_that_hangs_is_not_waited_for_for_ever() {
     let mut agent = node.files.start(&[]);
     let records = node.files.wait_for(MET_IN_FORCE + 1);
     assert!(is_evicted(&records), "{records:?}");
+    assert_eq!(node.calls(), ["RemoveImage image"]);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R8: no pod runs into a full disk because a reclaim takes its time.
+#[test]
+fn a_runtime_that_hangs_is_not_waited_for_until_no_inode_is_left() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 512, 120_000));
+    let mut node = or_skip!(Node::on(disk, "criinodes", 2048));
+    node.serve(Some(Fault::Hangs));
+    node.files.config["cri"]["requestTimeout"] = json!("60s");
+    node.files.config["cri"]["reclaimTimeout"] = json!("60s");
+    node.files.config["evictionHard"] = json!({
+        "memory.available": "64Mi",
+        "nodefs.inodesFree": "50%",
+    });
+    let mut agent = node.files.start(&[]);
+    let dir = node.disk.path().join("pod");
+    // It dies over this order.
+    let _ = node.pod.order(&format!("make {} 130000", dir.display()));
+    assert!(until(SOON, || !node.files.evictions().is_empty()));
+    let eviction = &node.files.evictions()[0];
+    assert_eq!(eviction.signal, "nodefs.inodesFree");
+    assert!(eviction.available > 0, "{eviction:?}");
     assert_eq!(node.calls(), ["RemoveImage image"]);
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
