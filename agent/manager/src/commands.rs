@@ -37,10 +37,8 @@ pub enum Command {
         signal: Signal,
         /// What was available then, in the signal's unit.
         available: u64,
-        /// It was only reported: the pod lives on.
-        shadow: bool,
-        /// The kernel has refused SIGKILL: the pod lives on too.
-        refused: bool,
+        /// What has become of the pod.
+        outcome: FastPathOutcome,
     },
     /// What came of a [`SoftEvictionRequest`](crate::SoftEvictionRequest).
     SoftEvictionFinished {
@@ -63,6 +61,17 @@ pub enum Command {
         /// What is done before a pod is evicted.
         mitigation: MitigationConfig,
     },
+}
+
+/// What an eviction of the fast path has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastPathOutcome {
+    /// The pod was sent SIGKILL.
+    Killed,
+    /// It was only reported: the pod lives on.
+    Shadow,
+    /// The kernel has refused SIGKILL: the pod lives on too.
+    Refused,
 }
 
 /// Commands that may wait; of tables, scopes and settings only the newest does.
@@ -181,8 +190,7 @@ mod tests {
             uid: String::new(),
             signal: Signal::MemoryAvailable,
             available: n,
-            shadow: false,
-            refused: false,
+            outcome: FastPathOutcome::Killed,
         }
     }
 

@@ -19,7 +19,7 @@ mod sources;
 mod status;
 mod usage;
 
-pub use commands::{Command, CommandQueue};
+pub use commands::{Command, CommandQueue, FastPathOutcome};
 pub use disk_scan::{DirResolver, DiskScanner, DiskUse, ScanTarget, fixed};
 pub use events::{
     EventQueue, EvictionReport, ManagerEvent, ReclaimBy, ReclaimRequest, Reclaimed,

@@ -22,8 +22,8 @@ use evictd_node::{pods::table::Entry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};
 
 use crate::{
-    Command, CommandQueue, DiskScanner, EventQueue, ManagerEvent, PodSet, ReclaimOptions,
-    SharedStatus, SignalSources,
+    Command, CommandQueue, DiskScanner, EventQueue, FastPathOutcome, ManagerEvent, PodSet,
+    ReclaimOptions, SharedStatus, SignalSources,
     manager_loop::{
         execute::is_short,
         external_kills::{AfterKill, KnownKills},
@@ -219,10 +219,9 @@ impl ManagerLoop {
                 uid,
                 signal,
                 available,
-                shadow,
-                refused,
+                outcome,
             } => {
-                if shadow && !self.shadow {
+                if outcome == FastPathOutcome::Shadow && !self.shadow {
                     // Sent before shadow mode ended: the pod may be evicted like any other now.
                     return;
                 }
@@ -232,7 +231,7 @@ impl ManagerLoop {
                     let available = signed(available).min(seen.available);
                     dip.set(signal, Observation { available, ..seen });
                 }
-                self.take_external_eviction(&uid, signal, &dip, (shadow, refused));
+                self.take_external_eviction(&uid, signal, &dip, outcome);
             }
             Command::SoftEvictionFinished { chosen, gone } => {
                 let entry = gone.as_ref().and_then(|g| self.pods.entry(&g.uid));

@@ -37,7 +37,8 @@ use evictd_config::Config;
 use evictd_engine::{Layout, Signal, history::Recorder, record::NodeState};
 use evictd_fastpath::{Control, Event, EventQueue, FastPath, KilledBy};
 use evictd_manager::{
-    self as manager, Command, DiskScanner, ManagerHandle, MitigationThreads, MitigationWorker,
+    self as manager, Command, DiskScanner, FastPathOutcome, ManagerHandle, MitigationThreads,
+    MitigationWorker,
 };
 use evictd_node::{
     bpf::{kernel_log::KernelLog, object::BpfObject},
@@ -274,12 +275,16 @@ impl Agent {
             if let Event::Evicted(evicted) = &report {
                 self.policies.note(&evicted.pod.pod, evicted.last_resort);
                 self.pods.take_over(&evicted.pod);
+                let outcome = match (evicted.shadow, evicted.errno) {
+                    (true, _) => FastPathOutcome::Shadow,
+                    (false, 0) => FastPathOutcome::Killed,
+                    (false, _) => FastPathOutcome::Refused,
+                };
                 self.send_to_manager(Command::EvictedByFastPath {
                     uid: evicted.pod.pod.uid.clone(),
                     signal: evicted.signal,
                     available: evicted.available,
-                    shadow: evicted.shadow,
-                    refused: evicted.errno != 0,
+                    outcome,
                 });
                 if !evicted.shadow {
                     self.ensure_dead.look_at(Victim {

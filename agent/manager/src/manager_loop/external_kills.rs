@@ -7,7 +7,10 @@ use evictd_engine::{Observations, RestoredState, Signal};
 use evictd_node::{cgroup::end::STARTING, pods::table::Entry};
 use evictd_sys::clock::monotonic_ns;
 
-use crate::manager_loop::{ManagerLoop, signed};
+use crate::{
+    FastPathOutcome,
+    manager_loop::{ManagerLoop, signed},
+};
 
 /// The kills that this thread knows of.
 #[derive(Debug)]
@@ -133,9 +136,9 @@ impl ManagerLoop {
         uid: &str,
         signal: Signal,
         dip: &Observations,
-        (shadow, refused): (bool, bool),
+        outcome: FastPathOutcome,
     ) {
-        let lives_on = shadow || refused;
+        let lives_on = outcome != FastPathOutcome::Killed;
         if let Some(entry) = self.pods.entry(uid).cloned() {
             if !lives_on {
                 self.known_kills.note(&entry);
@@ -144,7 +147,7 @@ impl ManagerLoop {
                 .usage_collector
                 .measure_victim(&entry, &self.sources);
         }
-        if shadow {
+        if outcome == FastPathOutcome::Shadow {
             self.shadow_reported.insert(signal.to_string());
         }
         let node = self.node.with_ended(dip, &self.pods);
