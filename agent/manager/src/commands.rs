@@ -22,7 +22,7 @@ use crate::{DiskSources, PodSet, StepEffect};
 #[derive(Debug)]
 pub enum Command {
     /// The pods of the node from now on.
-    Members(PodSet),
+    Pods(PodSet),
     /// The cgroup of all pods has come, or is another one or of another size now.
     PodsMemory(Box<Scope>),
     /// The node's memory has another capacity now.
@@ -88,7 +88,7 @@ impl Command {
                 COMMANDS + ANSWERS
             }
             // One of each.
-            Self::Members(_)
+            Self::Pods(_)
             | Self::PodsMemory(_)
             | Self::NodeMemory(_)
             | Self::Disks(_)
@@ -100,7 +100,7 @@ impl Command {
     fn replaces(&self, other: &Self) -> bool {
         matches!(
             (self, other),
-            (Self::Members(_), Self::Members(_))
+            (Self::Pods(_), Self::Pods(_))
                 | (Self::PodsMemory(_), Self::PodsMemory(_))
                 | (Self::NodeMemory(_), Self::NodeMemory(_))
                 | (Self::Disks(_), Self::Disks(_))
@@ -209,12 +209,12 @@ mod tests {
             queue.send(Command::Reclaimed(None));
         }
         for _ in 0..3 {
-            queue.send(Command::Members(PodSet::default()));
+            queue.send(Command::Pods(PodSet::default()));
         }
         assert_eq!(queue.dropped(), 1);
         let commands = all(&queue);
         assert_eq!(commands.len(), COMMANDS + ANSWERS + 1, "one table");
-        assert!(matches!(commands.last(), Some(Command::Members(_))));
+        assert!(matches!(commands.last(), Some(Command::Pods(_))));
         assert!(all(&queue).is_empty());
     }
 }

@@ -128,7 +128,7 @@ impl ManagerLoop {
             settings,
             sources,
             scanner,
-            members,
+            pods,
             limiter,
             shadow,
             reclaims,
@@ -141,7 +141,7 @@ impl ManagerLoop {
         let disks = sources.disks.as_ref();
         let shares = disks.and_then(|d| d.trigger.share_reader());
         let mut usage_collector = UsageCollector::new(Arc::clone(&scanner), shares, settings.mode);
-        usage_collector.set_members(&members);
+        usage_collector.set_pods(&pods);
         let mut planner = Planner::new(settings.clone());
         planner.restore(signed(monotonic_ns()), &restored);
         Self {
@@ -149,11 +149,11 @@ impl ManagerLoop {
             planner,
             sources,
             node: NodePods {
-                running: Vec::clone(&members.pods),
+                running: Vec::clone(&pods.pods),
                 usage_collector,
             },
             scanner,
-            pods: members,
+            pods,
             limiter,
             shadow,
             events,
@@ -204,13 +204,13 @@ impl ManagerLoop {
     fn apply(&mut self, command: Command) {
         let now = signed(monotonic_ns());
         match command {
-            Command::Members(members) => {
-                if !Arc::ptr_eq(&members.pods, &self.pods.pods) {
-                    self.node.usage_collector.set_members(&members);
-                    self.node.running.clone_from(&members.pods);
+            Command::Pods(pods) => {
+                if !Arc::ptr_eq(&pods.pods, &self.pods.pods) {
+                    self.node.usage_collector.set_pods(&pods);
+                    self.node.running.clone_from(&pods.pods);
                 }
-                self.known_kills.keep(&members.entries);
-                self.pods = members;
+                self.known_kills.keep(&pods.entries);
+                self.pods = pods;
             }
             Command::PodsMemory(scope) => self.sources.pods_memory = Some(*scope),
             Command::NodeMemory(scope) => self.sources.memory = *scope,
@@ -385,7 +385,7 @@ pub struct Setup {
     /// Walks the pods' directories.
     pub scanner: Arc<DiskScanner>,
     /// The pods at the start.
-    pub members: PodSet,
+    pub pods: PodSet,
     /// What holds for all pods: limits and the pause.
     pub limiter: Arc<EvictionLimiter>,
     /// Decide and report, and kill nothing.

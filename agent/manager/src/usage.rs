@@ -82,13 +82,13 @@ impl UsageCollector {
     }
 
     /// All pods have numbers from now on, if only zeros: a pod without any would be the first to go.
-    pub fn set_members(&mut self, members: &PodSet) {
+    pub fn set_pods(&mut self, pods: &PodSet) {
         self.walked = u64::MAX;
-        let known: HashSet<&str> = members.pods.iter().map(|pod| pod.uid.as_str()).collect();
+        let known: HashSet<&str> = pods.pods.iter().map(|pod| pod.uid.as_str()).collect();
         self.usages.retain(|uid, _| known.contains(uid.as_str()));
         let killed = &mut self.walks.killed;
         killed.retain(|uid, _| known.contains(uid.as_str()));
-        for pod in members.pods.iter() {
+        for pod in pods.pods.iter() {
             self.usages.entry(pod.uid.clone()).or_default();
         }
     }
@@ -110,8 +110,8 @@ impl UsageCollector {
     }
 
     /// Reads now what pods use of a resource that is short.
-    pub fn measure(&mut self, resource: Resource, members: &PodSet, sources: &SignalSources) {
-        for entry in &members.entries {
+    pub fn measure(&mut self, resource: Resource, pods: &PodSet, sources: &SignalSources) {
+        for entry in &pods.entries {
             let Some(usage) = self.usages.get_mut(&entry.pod.uid) else {
                 continue;
             };

@@ -125,7 +125,7 @@ impl Agent {
             settings: sources::settings(config, layout, BY_FASTPATH.to_vec()),
             sources: signals.sources,
             scanner: Arc::clone(&scanner),
-            members: PodSet::new(&entries),
+            pods: PodSet::new(&entries),
             limiter: Arc::clone(limiter),
             shadow: config.shadow,
             reclaims: manager::ReclaimOptions {
