@@ -128,8 +128,8 @@ const EVENTS: usize = 256;
 /// Events of the manager, oldest first.
 #[derive(Debug)]
 pub struct EventQueue {
-    event: EventFd,
-    notes: PiMutex<VecDeque<ManagerEvent>>,
+    wakeup: EventFd,
+    events: PiMutex<VecDeque<ManagerEvent>>,
     dropped: AtomicU64,
 }
 
@@ -140,48 +140,48 @@ impl EventQueue {
     /// The system has no descriptor to give.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            event: EventFd::new()?,
-            notes: PiMutex::new(VecDeque::with_capacity(EVENTS)),
+            wakeup: EventFd::new()?,
+            events: PiMutex::new(VecDeque::with_capacity(EVENTS)),
             dropped: AtomicU64::new(0),
         }))
     }
 
     /// Adds an event; a state of the node replaces the one before. In a full queue an eviction or a request takes the place of the
     /// oldest report. Says whether the event was taken.
-    pub(crate) fn send(&self, note: ManagerEvent) -> bool {
+    pub(crate) fn send(&self, event: ManagerEvent) -> bool {
         // What is taken out is freed when the mutex is free again.
         let (replaced, displaced, refused);
         {
-            let mut notes = self.notes.lock();
-            replaced = match note {
+            let mut events = self.events.lock();
+            replaced = match event {
                 ManagerEvent::Node(_) => {
-                    remove(&mut notes, |other| matches!(other, ManagerEvent::Node(_)))
+                    remove(&mut events, |other| matches!(other, ManagerEvent::Node(_)))
                 }
                 _ => None,
             };
-            displaced = match notes.len() < EVENTS || is_report(&note) {
+            displaced = match events.len() < EVENTS || is_report(&event) {
                 true => None,
-                false => remove(&mut notes, is_report),
+                false => remove(&mut events, is_report),
             };
-            refused = match notes.len() < EVENTS {
+            refused = match events.len() < EVENTS {
                 true => {
-                    notes.push_back(note);
+                    events.push_back(event);
                     None
                 }
-                false => Some(note),
+                false => Some(event),
             };
         }
         let lost = u64::from(displaced.is_some()) + u64::from(refused.is_some());
         self.dropped.fetch_add(lost, Ordering::Relaxed);
-        self.event.notify();
+        self.wakeup.notify();
         drop((replaced, displaced));
         refused.is_none()
     }
 
     /// The oldest event.
     pub fn next(&self) -> Option<ManagerEvent> {
-        self.event.clear();
-        self.notes.lock().pop_front()
+        self.wakeup.clear();
+        self.events.lock().pop_front()
     }
 
     /// Events that did not fit since the start.
@@ -192,16 +192,16 @@ impl EventQueue {
 
 /// Takes out the oldest of a kind.
 fn remove(
-    notes: &mut VecDeque<ManagerEvent>,
+    events: &mut VecDeque<ManagerEvent>,
     is_it: impl Fn(&ManagerEvent) -> bool,
 ) -> Option<ManagerEvent> {
-    let at = notes.iter().position(is_it)?;
-    notes.remove(at)
+    let at = events.iter().position(is_it)?;
+    events.remove(at)
 }
 
 /// Whether it is only a report: nothing follows from it.
-fn is_report(note: &ManagerEvent) -> bool {
-    match note {
+fn is_report(event: &ManagerEvent) -> bool {
+    match event {
         ManagerEvent::Evicted(_)
         | ManagerEvent::Soft(_)
         | ManagerEvent::Node(_)
@@ -219,13 +219,13 @@ fn is_report(note: &ManagerEvent) -> bool {
 impl AsFd for EventQueue {
     /// Becomes readable when there is an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.event.fd()
+        self.wakeup.fd()
     }
 }
 
 impl AsRawFd for EventQueue {
     fn as_raw_fd(&self) -> RawFd {
-        self.event.fd().as_raw_fd()
+        self.wakeup.fd().as_raw_fd()
     }
 }
 
@@ -259,7 +259,7 @@ mod tests {
     }
 
     fn all(queue: &EventQueue) -> Vec<String> {
-        let kind = |note| match note {
+        let kind = |event| match event {
             ManagerEvent::MetInForce { available, .. } => format!("met {available}"),
             ManagerEvent::Node(state) => state.message,
             ManagerEvent::Reclaim(_) => "request".to_owned(),
@@ -271,8 +271,8 @@ mod tests {
     #[test]
     fn of_the_nodes_states_only_the_newest_waits() {
         let queue = EventQueue::new().unwrap();
-        for note in [node("old"), met(1), node("new")] {
-            assert!(queue.send(note));
+        for event in [node("old"), met(1), node("new")] {
+            assert!(queue.send(event));
         }
         assert_eq!(all(&queue), ["met 1", "new"]);
         assert_eq!(queue.dropped(), 0);
