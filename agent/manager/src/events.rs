@@ -38,7 +38,7 @@ pub enum ManagerEvent {
     /// shadow mode's.
     Mitigate(Box<MitigationRequest>),
     /// What such a step has brought.
-    Graduated(Box<MitigationOutcome>),
+    Mitigated(Box<MitigationOutcome>),
     /// An evicted pod's owner has put another one here.
     Recreated(Recreation),
     /// A threshold is met as it comes into force.
@@ -209,7 +209,7 @@ fn is_report(event: &ManagerEvent) -> bool {
         | ManagerEvent::Mitigate(_)
         | ManagerEvent::Stuck(_) => false,
         ManagerEvent::Reclaimed(_)
-        | ManagerEvent::Graduated(_)
+        | ManagerEvent::Mitigated(_)
         | ManagerEvent::Recreated(_)
         | ManagerEvent::MetInForce { .. }
         | ManagerEvent::HookRefused(_) => true,

@@ -31,7 +31,7 @@ impl Agent {
             ManagerEvent::Reclaim(request) => self.take_reclaim(request),
             ManagerEvent::Reclaimed(reclaimed) => self.take_reclaimed(&reclaimed),
             ManagerEvent::Mitigate(request) => self.mitigate(*request),
-            ManagerEvent::Graduated(mitigation) => {
+            ManagerEvent::Mitigated(mitigation) => {
                 let record = self.eviction_log.take_mitigation(&mitigation);
                 self.write_down(record);
             }

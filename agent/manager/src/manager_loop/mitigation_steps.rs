@@ -129,7 +129,7 @@ impl ManagerLoop {
         }
         let seen = self.sources.sample(signed(monotonic_ns()));
         let after = seen.get(effect.signal).map_or(0, |now| now.available);
-        self.emit(ManagerEvent::Graduated(Box::new(MitigationOutcome {
+        self.emit(ManagerEvent::Mitigated(Box::new(MitigationOutcome {
             effect,
             available_before: self.mitigation.available,
             available_after: after,
