@@ -25,7 +25,7 @@ use crate::{
     Command, CommandQueue, DiskScanner, EventQueue, FastPathOutcome, ManagerEvent, PodSet,
     ReclaimOptions, SharedStatus, SignalSources,
     manager_loop::{
-        execute::is_short,
+        execute::is_unresolved,
         external_kills::{AfterKill, KnownKills},
         mitigation_steps::MitigationState,
         node_reclaim::ReclaimState,
@@ -301,7 +301,7 @@ impl ManagerLoop {
         let seen = self.sources.sample(signed(monotonic_ns()));
         self.node.usage_collector.take_walks();
         self.see_external_kills(&seen);
-        let short = |t: &&Threshold| is_short(t, &seen);
+        let short = |t: &&Threshold| is_unresolved(t, &seen);
         let resources: BTreeSet<Resource> = self
             .thresholds
             .iter()

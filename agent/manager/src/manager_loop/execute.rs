@@ -22,7 +22,7 @@ use crate::{
 /// whether it was.
 ///
 /// [`Planner::is_pressed`]: evictd_engine::Planner::is_pressed
-pub(super) fn is_short(threshold: &Threshold, seen: &Observations) -> bool {
+pub(super) fn is_unresolved(threshold: &Threshold, seen: &Observations) -> bool {
     let now = seen.get(threshold.signal);
     now.is_some_and(|now| threshold.deficit(now) > 0)
 }
@@ -38,7 +38,7 @@ impl ManagerLoop {
         let short: Vec<Signal> = self
             .thresholds
             .iter()
-            .filter(|t| is_short(t, seen))
+            .filter(|t| is_unresolved(t, seen))
             .map(|t| t.signal)
             .collect();
         let reported_before = self.shadow_reported.len();

@@ -12,7 +12,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     ManagerEvent, MitigationAction, MitigationOutcome, MitigationRequest, StepEffect,
-    manager_loop::{ManagerLoop, execute::is_short, signed},
+    manager_loop::{ManagerLoop, execute::is_unresolved, signed},
 };
 
 /// The steps so far.
@@ -141,7 +141,7 @@ impl ManagerLoop {
         let memory = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
         self.thresholds
             .iter()
-            .filter(|t| !t.is_hard() && memory.contains(&t.signal) && is_short(t, seen))
+            .filter(|t| !t.is_hard() && memory.contains(&t.signal) && is_unresolved(t, seen))
             .filter_map(|t| {
                 let now = seen.get(t.signal)?;
                 let short = SoftShortage {

@@ -9,7 +9,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     ManagerEvent, ReclaimBy, ReclaimRequest, Reclaimed,
-    manager_loop::{ManagerLoop, Wake, execute::is_short, nanos, signed},
+    manager_loop::{ManagerLoop, Wake, execute::is_unresolved, nanos, signed},
 };
 
 /// How long the kubelet may take until pods are evicted in its stead: it looks every 10 s, and needs some time for its
@@ -202,9 +202,9 @@ impl ManagerLoop {
         let helped: Vec<_> = self
             .thresholds
             .iter()
-            .filter(|t| !layout.node_reclaim(t.signal).is_empty() && is_short(t, before))
+            .filter(|t| !layout.node_reclaim(t.signal).is_empty() && is_unresolved(t, before))
             .collect();
-        let is_enough = !helped.iter().any(|t| is_short(t, seen));
+        let is_enough = !helped.iter().any(|t| is_unresolved(t, seen));
         let mut freed: Vec<(Signal, i64)> = helped
             .iter()
             .filter_map(|t| {
