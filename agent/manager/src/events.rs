@@ -25,7 +25,7 @@ use crate::{MitigationOutcome, MitigationRequest};
 #[derive(Debug)]
 pub enum ManagerEvent {
     /// A pod was killed, or would have been.
-    Evicted(Box<EvictionReport>),
+    Evicted(Box<ManagerEviction>),
     /// A pod is to be asked to go; answered by [`Command::SoftEvictionFinished`](crate::Command::SoftEvictionFinished).
     Soft(Box<SoftEvictionRequest>),
     /// What the node should say has changed.
@@ -94,7 +94,7 @@ pub struct Reclaimed {
 
 /// A pod that the manager has killed.
 #[derive(Clone, Debug)]
-pub struct EvictionReport {
+pub struct ManagerEviction {
     /// The victim.
     pub pod: Arc<Entry>,
     /// The number of this eviction: the manager counts its own from 1.
@@ -127,13 +127,13 @@ const EVENTS: usize = 256;
 
 /// Events of the manager, oldest first.
 #[derive(Debug)]
-pub struct EventQueue {
+pub struct ManagerEventQueue {
     wakeup: EventFd,
     events: PiMutex<VecDeque<ManagerEvent>>,
     dropped: AtomicU64,
 }
 
-impl EventQueue {
+impl ManagerEventQueue {
     /// An empty queue.
     ///
     /// # Errors
@@ -216,14 +216,14 @@ fn is_report(event: &ManagerEvent) -> bool {
     }
 }
 
-impl AsFd for EventQueue {
+impl AsFd for ManagerEventQueue {
     /// Becomes readable when there is an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wakeup.fd()
     }
 }
 
-impl AsRawFd for EventQueue {
+impl AsRawFd for ManagerEventQueue {
     fn as_raw_fd(&self) -> RawFd {
         self.wakeup.fd().as_raw_fd()
     }
@@ -258,7 +258,7 @@ mod tests {
         })
     }
 
-    fn all(queue: &EventQueue) -> Vec<String> {
+    fn all(queue: &ManagerEventQueue) -> Vec<String> {
         let kind = |event| match event {
             ManagerEvent::MetInForce { available, .. } => format!("met {available}"),
             ManagerEvent::Node(state) => state.message,
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn of_the_nodes_states_only_the_newest_waits() {
-        let queue = EventQueue::new().unwrap();
+        let queue = ManagerEventQueue::new().unwrap();
         for event in [node("old"), met(1), node("new")] {
             assert!(queue.send(event));
         }
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn without_a_reader_nothing_waits_and_reports_give_way_first() {
-        let queue = EventQueue::new().unwrap();
+        let queue = ManagerEventQueue::new().unwrap();
         for n in 0..EVENTS as u64 {
             assert!(queue.send(met(n)));
         }

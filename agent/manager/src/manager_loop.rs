@@ -22,7 +22,7 @@ use evictd_node::{pods::table::Entry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};
 
 use crate::{
-    Command, CommandQueue, DiskScanner, EventQueue, FastPathOutcome, ManagerEvent, PodSet,
+    Command, CommandQueue, DiskScanner, FastPathOutcome, ManagerEvent, ManagerEventQueue, PodSet,
     ReclaimOptions, SharedStatus, SignalSources,
     manager_loop::{
         execute::is_unresolved,
@@ -49,7 +49,7 @@ pub(super) struct ManagerLoop {
     pub pods: PodSet,
     pub limiter: Arc<EvictionLimiter>,
     pub shadow: bool,
-    pub events: Arc<EventQueue>,
+    pub events: Arc<ManagerEventQueue>,
     pub commands: Arc<CommandQueue>,
     pub status: Arc<SharedStatus>,
     pub recorder: Arc<Recorder>,
@@ -120,11 +120,11 @@ impl LookAgain {
 
 impl ManagerLoop {
     pub fn new(
-        setup: Setup,
-        events: Arc<EventQueue>,
+        setup: ManagerSetup,
+        events: Arc<ManagerEventQueue>,
         (commands, status, recorder): (Arc<CommandQueue>, Arc<SharedStatus>, Arc<Recorder>),
     ) -> Self {
-        let Setup {
+        let ManagerSetup {
             settings,
             sources,
             scanner,
@@ -377,7 +377,7 @@ pub(super) fn nanos(duration: Duration) -> u64 {
 pub type OnKill = Box<dyn Fn(&Arc<Entry>, u64) + Send>;
 
 /// What the manager needs.
-pub struct Setup {
+pub struct ManagerSetup {
     /// Thresholds, layout and all other settings of the engine.
     pub settings: evictd_engine::Settings,
     /// Where the signals are read.

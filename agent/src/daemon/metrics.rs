@@ -16,7 +16,7 @@ use evictd_config::KubeletSource;
 use evictd_cri::Counters;
 use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_fastpath::{Event, EventQueue};
-use evictd_manager::{DiskScanner, EvictionReport, ManagerHandle, MitigationWorker};
+use evictd_manager::{DiskScanner, ManagerEviction, ManagerHandle, MitigationWorker};
 use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
 
@@ -348,7 +348,7 @@ impl Agent {
     }
 
     /// What the manager has done.
-    pub(super) fn show_decided(&self, d: &EvictionReport) {
+    pub(super) fn show_decided(&self, d: &ManagerEviction) {
         self.metrics.evicted(
             &d.pod.pod,
             &d.signal,

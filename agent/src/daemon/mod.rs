@@ -168,7 +168,7 @@ struct Agent {
     cgroup_events: CgroupEvents,
     ticks: u32,
     manager: Option<ManagerHandle>,
-    manager_events: Arc<manager::EventQueue>,
+    manager_events: Arc<manager::ManagerEventQueue>,
     scanner: Arc<DiskScanner>,
     scan_watch: ScanWatch,
     metrics: Arc<Metrics>,

@@ -121,7 +121,7 @@ impl Agent {
 
         let layout = signals.sources.layout();
         let (scanner, targets) = start_scanner(config, &source, &entries, &signals.sources)?;
-        let manager = ManagerHandle::start(manager::Setup {
+        let manager = ManagerHandle::start(manager::ManagerSetup {
             settings: sources::settings(config, layout, BY_FASTPATH.to_vec()),
             sources: signals.sources,
             scanner: Arc::clone(&scanner),

@@ -14,7 +14,7 @@ use evictd_node::pods::table::Entry;
 use evictd_sys::{clock::monotonic_ns, fs};
 
 use crate::{
-    EvictionReport, ManagerEvent, SoftEvictionRequest,
+    ManagerEvent, ManagerEviction, SoftEvictionRequest,
     manager_loop::{ManagerLoop, Wake, signed},
 };
 
@@ -143,7 +143,7 @@ impl ManagerLoop {
             (None, Cause::LocalStorage(_)) => "walker".to_owned(),
         };
         self.message = eviction.message.text.trim_end().to_owned();
-        self.emit(ManagerEvent::Evicted(Box::new(EvictionReport {
+        self.emit(ManagerEvent::Evicted(Box::new(ManagerEviction {
             pod,
             number: self.decided,
             signal,
