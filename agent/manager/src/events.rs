@@ -16,7 +16,7 @@ use evictd_engine::{
     reclaim::Removed,
     record::{NodeState, Stages},
 };
-use evictd_node::pods::table::Entry;
+use evictd_node::pods::table::PodEntry;
 use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};
 
 use crate::{MitigationOutcome, MitigationRequest};
@@ -51,7 +51,7 @@ pub enum ManagerEvent {
         threshold: u64,
     },
     /// The processes of an evicted pod do not end.
-    Stuck(Arc<Entry>),
+    Stuck(Arc<PodEntry>),
     /// A kernel hook could not be armed, for this reason; the sampler goes on alone.
     HookRefused(String),
 }
@@ -96,7 +96,7 @@ pub struct Reclaimed {
 #[derive(Clone, Debug)]
 pub struct ManagerEviction {
     /// The victim.
-    pub pod: Arc<Entry>,
+    pub pod: Arc<PodEntry>,
     /// The number of this eviction: the manager counts its own from 1.
     pub number: u64,
     /// The engine's decision.
@@ -120,7 +120,7 @@ pub struct ManagerEviction {
 }
 
 /// A pod is to be evicted for a soft threshold.
-pub type SoftEvictionRequest = evictd_engine::soft::SoftEvictionRequest<Arc<Entry>>;
+pub type SoftEvictionRequest = evictd_engine::soft::SoftEvictionRequest<Arc<PodEntry>>;
 
 /// Events that may wait.
 const EVENTS: usize = 256;

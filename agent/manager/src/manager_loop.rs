@@ -18,7 +18,7 @@ use evictd_engine::{
     history::Recorder, limiter::EvictionLimiter, model::settings::MitigationConfig,
     permit::LastResort, record::NodeState,
 };
-use evictd_node::{pods::table::Entry, trigger::counter::CounterEvent};
+use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};
 
 use crate::{
@@ -328,7 +328,7 @@ impl ManagerLoop {
     fn ask_policies(&mut self) {
         let now = monotonic_ns();
         let by_uid = self.pods.entries.iter().map(|e| (e.pod.uid.as_str(), e));
-        let by_uid: HashMap<&str, &Arc<Entry>> = by_uid.collect();
+        let by_uid: HashMap<&str, &Arc<PodEntry>> = by_uid.collect();
         let any = self.pods.entries.first();
         let left = any.map_or(0, |e| self.limiter.left_of_node_rate(&e.permit, now));
         self.planner.set_left_of_node_rate(left);
@@ -374,7 +374,7 @@ pub(super) fn nanos(duration: Duration) -> u64 {
 }
 
 /// Called at each kill, with the moment of SIGKILL in nanoseconds of CLOCK_MONOTONIC. It must not block.
-pub type OnKill = Box<dyn Fn(&Arc<Entry>, u64) + Send>;
+pub type OnKill = Box<dyn Fn(&Arc<PodEntry>, u64) + Send>;
 
 /// What the manager needs.
 pub struct ManagerSetup {

@@ -10,7 +10,9 @@ use evictd_engine::{
     ContainerUsage, FsUsage, PodUsage, Resource, Usages,
     model::{settings::Mode, usage::MemoryReading},
 };
-use evictd_node::{cgroup::tree::descendant_ids, pods::table::Entry, trigger::inodes::ShareReader};
+use evictd_node::{
+    cgroup::tree::descendant_ids, pods::table::PodEntry, trigger::inodes::ShareReader,
+};
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
@@ -137,7 +139,7 @@ impl UsageCollector {
 
     /// Reads once more what a pod that was just killed holds until it is reaped. What has ended already may be counted nowhere: then
     /// what was read before is all that is known of it. Its files are those of the last walk.
-    pub fn measure_victim(&mut self, entry: &Entry, sources: &SignalSources) {
+    pub fn measure_victim(&mut self, entry: &PodEntry, sources: &SignalSources) {
         if let Some(usage) = self.usages.get_mut(&entry.pod.uid) {
             let processes = processes(entry, self.mode, sources);
             usage.processes = usage.processes.max(processes);
@@ -146,7 +148,7 @@ impl UsageCollector {
 }
 
 /// Of a pod without processes only what it shares counts, which is tmpfs of its volumes: the kernel can take all else.
-fn measure_memory(entry: &Entry, usage: &mut PodUsage) {
+fn measure_memory(entry: &PodEntry, usage: &mut PodUsage) {
     let working_set = |reading: MemoryReading| match entry.killer.is_empty() {
         true => reading.shmem.min(reading.working_set()),
         false => reading.working_set(),
@@ -160,7 +162,7 @@ fn measure_memory(entry: &Entry, usage: &mut PodUsage) {
 }
 
 /// The kubelet counts processes, and a bomb of threads is one process to it; the `evictd` mode counts what is short.
-fn processes(entry: &Entry, mode: Mode, sources: &SignalSources) -> Option<u64> {
+fn processes(entry: &PodEntry, mode: Mode, sources: &SignalSources) -> Option<u64> {
     let path = entry.memory.path();
     let found = evictd_node::cgroup::pids::of_pod(path).ok()?;
     if mode == Mode::Kubelet {
@@ -182,7 +184,7 @@ fn processes(entry: &Entry, mode: Mode, sources: &SignalSources) -> Option<u64> 
 /// Adds what hooks have counted since the walk. Which of its directories a pod made them in is not known: on the node's
 /// filesystem they count as logs, on another as writable layers, which is where each layout looks for them.
 fn add_inodes(
-    entry: &Entry,
+    entry: &PodEntry,
     usage: &mut PodUsage,
     disk: &DiskUse,
     shares: &ShareReader,

@@ -10,7 +10,7 @@ use evictd_engine::{
 };
 use evictd_fastpath::{self as fastpath, EARLIER, Event, VictimExit};
 use evictd_manager::{self as manager, MitigationOutcome, Reclaimed};
-use evictd_node::pods::table::Entry;
+use evictd_node::pods::table::PodEntry;
 use evictd_policy::PauseState;
 use evictd_store::{
     disk_queue::DiskQueue,
@@ -207,7 +207,7 @@ impl EvictionLog {
 
     /// Takes note of an evicted pod of the manager whose processes do not end, unless the journal has it: the fast path, or an agent
     /// before this one, may have found it out.
-    pub fn take_stuck(&self, entry: &Entry) -> Option<Record> {
+    pub fn take_stuck(&self, entry: &PodEntry) -> Option<Record> {
         let pod = &entry.pod;
         let id = self.journal.eviction_of(&pod.uid)?;
         if self.journal.knows_stuck(&id) {

@@ -23,7 +23,7 @@ use evictd_node::{
         builder::{PodTableBuilder, PodUpdate},
         cgroup_name,
         opener::{Opener, Unopened},
-        table::{Entry, PodTable},
+        table::{PodEntry, PodTable},
     },
     trigger::cgroups::{CgroupEvent, CgroupEventKind},
 };
@@ -150,7 +150,7 @@ impl PodSource {
     }
 
     /// Where the disk use of a pod is found.
-    pub(super) fn target(&self, config: &Config, entry: &Arc<Entry>) -> ScanTarget {
+    pub(super) fn target(&self, config: &Config, entry: &Arc<PodEntry>) -> ScanTarget {
         let cgroup = entry.memory.path().to_owned();
         let cgroups = descendant_ids(&cgroup);
         let places = match self {
@@ -290,7 +290,7 @@ fn start_disk(mut journal: Journal) -> Result<(DiskThread, Restored), RunError> 
 /// Every pod's cgroup must be there at the start: a manifest that names another one is a mistake.
 fn first_table(pods: &[ManifestPod], mode: Mode) -> Result<Box<PodTable>, RunError> {
     let open = |(index, p): (usize, &ManifestPod)| {
-        Entry::open(p.pod.clone(), &p.cgroup, mode)
+        PodEntry::open(p.pod.clone(), &p.cgroup, mode)
             .map(Arc::new)
             .map_err(|source| RunError::Pod { index, source })
     };

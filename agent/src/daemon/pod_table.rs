@@ -15,7 +15,7 @@ use evictd_node::{
         swap::PodSwap,
     },
     memory_scope::Scope,
-    pods::table::{Entry, PodTable},
+    pods::table::{PodEntry, PodTable},
 };
 
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ const GATHER_BELOW: Duration = Duration::from_millis(200);
 /// The pods as the loops and the scan have them, and what was made of their table: what has not changed is not made anew.
 pub(super) struct PublishedPods {
     /// The pods.
-    pub entries: Vec<Arc<Entry>>,
+    pub entries: Vec<Arc<PodEntry>>,
     /// What they can swap out.
     swap: Arc<PodSwap>,
     targets: Vec<ScanTarget>,
@@ -45,7 +45,7 @@ pub(super) struct PublishedPods {
 
 impl PublishedPods {
     pub fn new(
-        entries: Vec<Arc<Entry>>,
+        entries: Vec<Arc<PodEntry>>,
         swap: Arc<PodSwap>,
         targets: Vec<ScanTarget>,
         mount: PathBuf,
@@ -63,8 +63,8 @@ impl PublishedPods {
     }
 
     /// A pod was evicted. It may have been opened anew meanwhile, and what was charged for it holds for that one too.
-    pub fn take_over(&self, evicted: &Arc<Entry>) {
-        let is_it = |entry: &&Arc<Entry>| entry.pod.uid == evicted.pod.uid;
+    pub fn take_over(&self, evicted: &Arc<PodEntry>) {
+        let is_it = |entry: &&Arc<PodEntry>| entry.pod.uid == evicted.pod.uid;
         let known = self.entries.iter().find(is_it);
         if let Some(entry) = known.filter(|entry| !Arc::ptr_eq(entry, evicted)) {
             entry.permit.inherit(&evicted.permit);
@@ -155,13 +155,13 @@ impl Agent {
         };
         self.policies.present(&table);
         let before = &self.pods;
-        let known: HashMap<*const Entry, &ScanTarget> = before
+        let known: HashMap<*const PodEntry, &ScanTarget> = before
             .entries
             .iter()
             .map(Arc::as_ptr)
             .zip(&before.targets)
             .collect();
-        let target = |entry: &Arc<Entry>| match known.get(&Arc::as_ptr(entry)) {
+        let target = |entry: &Arc<PodEntry>| match known.get(&Arc::as_ptr(entry)) {
             Some(target) => ScanTarget::clone(target),
             None => self.pod_source.target(&self.config, entry),
         };

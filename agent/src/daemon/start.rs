@@ -21,7 +21,7 @@ use evictd_node::{
     bpf::{kernel_log, object::BpfObject},
     cgroup::{memory::memory_root, protection::Protection},
     memory_scope::Scope,
-    pods::table::Entry,
+    pods::table::PodEntry,
     trigger::{
         memory::{self, TriggerSet},
         oom::OomReader,
@@ -238,7 +238,7 @@ struct WatchedMemory {
 }
 
 impl WatchedMemory {
-    fn new(config: &Config, node: Scope, entries: &[Arc<Entry>]) -> Result<Self, RunError> {
+    fn new(config: &Config, node: Scope, entries: &[Arc<PodEntry>]) -> Result<Self, RunError> {
         let mut allocatable = Allocatable::new(config, &node);
         let pods = allocatable.first();
         let (pods, pods_of_manager) = pods.map(|p| (p.fastpath, p.manager)).unzip();
@@ -342,7 +342,7 @@ fn start_fast_path(
 fn start_scanner(
     config: &Config,
     source: &PodSource,
-    entries: &[Arc<Entry>],
+    entries: &[Arc<PodEntry>],
     signals: &manager::SignalSources,
 ) -> io::Result<(Arc<DiskScanner>, Vec<ScanTarget>)> {
     let disks = signals.disks.as_ref();

@@ -10,7 +10,7 @@ use evictd_engine::{
     record::{SignalReading, Stages},
     soft::SoftCandidate,
 };
-use evictd_node::pods::table::Entry;
+use evictd_node::pods::table::PodEntry;
 use evictd_sys::{clock::monotonic_ns, fs};
 
 use crate::{
@@ -75,7 +75,7 @@ impl ManagerLoop {
 
     /// The pod of a decision, if it may still go. Several are chosen at once: the one before may have used up what this one's
     /// limits had left.
-    fn still_allowed(&mut self, eviction: &EvictionDecision, now: u64) -> Option<Arc<Entry>> {
+    fn still_allowed(&mut self, eviction: &EvictionDecision, now: u64) -> Option<Arc<PodEntry>> {
         let pod = Arc::clone(self.pods.entry(&eviction.uid)?);
         if self.known_kills.has_news_of(&pod) {
             // The fast path was faster: it is a victim already.
@@ -165,7 +165,7 @@ impl ManagerLoop {
     }
 
     /// Whether a pod in which nothing runs is evicted all the same: its files go with its object. The kubelet asks for no process at all.
-    fn goes_without_process(&self, pod: &Entry, cause: Cause) -> bool {
+    fn goes_without_process(&self, pod: &PodEntry, cause: Cause) -> bool {
         let frees = match cause {
             Cause::Pressure(signal) => {
                 signal.resource().is_of_files() || self.node.usage_collector.mode() == Mode::Kubelet

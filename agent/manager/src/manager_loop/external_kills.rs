@@ -4,7 +4,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use evictd_engine::{Observations, RestoredState, Signal};
-use evictd_node::{cgroup::end::STARTING, pods::table::Entry};
+use evictd_node::{cgroup::end::STARTING, pods::table::PodEntry};
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
@@ -61,21 +61,21 @@ impl KnownKills {
     }
 
     /// Whether the pod was killed since this thread has looked.
-    pub fn has_news_of(&self, entry: &Entry) -> bool {
+    pub fn has_news_of(&self, entry: &PodEntry) -> bool {
         let at = entry.permit.evicted_at();
         let last = self.last.get(&entry.pod.uid);
         at > self.since && last.is_none_or(|last| last.at != at)
     }
 
     /// The kill of a pod is known.
-    pub fn note(&mut self, entry: &Entry) {
+    pub fn note(&mut self, entry: &PodEntry) {
         let at = entry.permit.evicted_at();
         let last = LastKill::new(at, monotonic_ns());
         self.last.insert(entry.pod.uid.clone(), last);
     }
 
     /// Looks what is there of a pod that this agent or an earlier one may have killed.
-    pub fn look_at(&mut self, entry: &Entry, now: u64) -> AfterKill {
+    pub fn look_at(&mut self, entry: &PodEntry, now: u64) -> AfterKill {
         let Some(last) = self.last.get_mut(&entry.pod.uid) else {
             return AfterKill::Other;
         };
@@ -97,7 +97,7 @@ impl KnownKills {
     }
 
     /// Forgets pods that are no longer there.
-    pub fn keep(&mut self, entries: &[Arc<Entry>]) {
+    pub fn keep(&mut self, entries: &[Arc<PodEntry>]) {
         self.last
             .retain(|uid, _| entries.iter().any(|entry| entry.pod.uid == *uid));
     }
@@ -118,7 +118,7 @@ impl ManagerLoop {
     pub(super) fn see_external_kills(&mut self, seen: &Observations) {
         let entries = self.pods.entries.iter();
         let killed = entries.filter(|entry| self.known_kills.has_news_of(entry));
-        let killed: Vec<Arc<Entry>> = killed.cloned().collect();
+        let killed: Vec<Arc<PodEntry>> = killed.cloned().collect();
         for entry in killed {
             self.known_kills.note(&entry);
             self.node

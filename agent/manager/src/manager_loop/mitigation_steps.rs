@@ -7,7 +7,7 @@ use evictd_engine::{
     mitigation::{SoftShortage, Step, Steps},
     model::settings::MitigationConfig,
 };
-use evictd_node::pods::table::Entry;
+use evictd_node::pods::table::PodEntry;
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
@@ -83,7 +83,7 @@ impl ManagerLoop {
     }
 
     /// Lets a pod grow that is asked to go: it may need memory to end.
-    pub(super) fn unthrottle(&mut self, pod: &Arc<Entry>) {
+    pub(super) fn unthrottle(&mut self, pod: &Arc<PodEntry>) {
         if self.shadow || self.mitigation.steps.config().throttle.is_none() {
             return;
         }
@@ -154,7 +154,7 @@ impl ManagerLoop {
     }
 
     /// All pods that no policy denies; protected ones are not in the set.
-    fn unspared(&self) -> Vec<Arc<Entry>> {
+    fn unspared(&self) -> Vec<Arc<PodEntry>> {
         let unspared = self.node.running.iter().filter(|pod| !pod.is_denied);
         unspared
             .filter_map(|pod| self.pods.entry(&pod.uid).cloned())
@@ -162,7 +162,7 @@ impl ManagerLoop {
     }
 
     /// The first candidates, in the order of eviction.
-    fn first(&self, seen: &Observations, signal: Signal, count: usize) -> Vec<Arc<Entry>> {
+    fn first(&self, seen: &Observations, signal: Signal, count: usize) -> Vec<Arc<PodEntry>> {
         let node = self.node.snapshot(seen);
         let candidates = self.planner.candidates(node, signal).into_iter();
         candidates

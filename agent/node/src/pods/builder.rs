@@ -9,12 +9,12 @@ use std::{
 
 use evictd_engine::{Pod, model::settings::Mode};
 
-use super::table::{Entry, PodTable};
+use super::table::{PodEntry, PodTable};
 use crate::{
     cgroup::tree::descendant_ids,
     pods::{
         cgroup_name,
-        discovery::{PodGroup, guess, pods_below},
+        discovery::{PodCgroup, guess, pods_below},
         opener::{Opener, Unopened},
     },
     proc::machine::memory_total,
@@ -33,7 +33,7 @@ pub struct PodTableBuilder {
 struct OpenPod {
     /// The ids of the pod's cgroup and of all below it.
     ids: Vec<u64>,
-    entry: Arc<Entry>,
+    entry: Arc<PodEntry>,
     /// Since when the pod is held, whatever has changed below it.
     since: Instant,
 }
@@ -153,7 +153,7 @@ impl PodTableBuilder {
             match cgroup_name::parse(&path) {
                 // One that is there and cannot be listed is opened anew, which fails, and stays as it is.
                 Some(name) if path.exists() && path.starts_with(&self.root) => {
-                    let group = PodGroup { name, path };
+                    let group = PodCgroup { name, path };
                     visited.add(self.visit(group, (ids, held), &known));
                 }
                 // Gone, or no pod of this scope.
@@ -186,7 +186,7 @@ impl PodTableBuilder {
     /// Brings one pod up to date that is there.
     fn visit(
         &mut self,
-        group: PodGroup,
+        group: PodCgroup,
         (ids, held): (Vec<u64>, Option<OpenPod>),
         known: impl Fn(&str, Option<&Pod>) -> PodUpdate,
     ) -> Visited {
@@ -235,7 +235,7 @@ impl PodTableBuilder {
         }
     }
 
-    fn open(&mut self, group: &PodGroup, pod: Option<Pod>, ids: Vec<u64>) -> Option<OpenPod> {
+    fn open(&mut self, group: &PodCgroup, pod: Option<Pod>, ids: Vec<u64>) -> Option<OpenPod> {
         let pod = pod.unwrap_or_else(|| guessed(group));
         let entry = self.opener.open(pod, &group.path, self.mode)?;
         Some(OpenPod {
@@ -246,7 +246,7 @@ impl PodTableBuilder {
     }
 }
 
-fn guessed(group: &PodGroup) -> Pod {
+fn guessed(group: &PodCgroup) -> Pod {
     // Without procfs there are no scores to compute requests from. It may change: memory can be plugged in.
     let memory_total = memory_total(Path::new("/proc")).unwrap_or(0);
     guess(group, memory_total)
@@ -334,7 +334,7 @@ mod tests {
         let touched = |n: usize| BTreeSet::from([pods[n].clone()]);
         assert!(joined.follow(&touched(0), told).table.is_none());
         let second = all(&joined.follow(&touched(1), told).table.unwrap());
-        let kept = |one: &[Arc<Entry>], other: &[Arc<Entry>]| -> Vec<bool> {
+        let kept = |one: &[Arc<PodEntry>], other: &[Arc<PodEntry>]| -> Vec<bool> {
             let pairs = one.iter().zip(other);
             pairs.map(|(one, other)| Arc::ptr_eq(one, other)).collect()
         };
