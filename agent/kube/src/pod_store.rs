@@ -14,8 +14,8 @@ const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 #[derive(Debug, Default)]
 pub struct PodStore {
     pods: BTreeMap<String, Pod>,
-    /// Those that the API server has still although they are over: by their own UID, the one that their cgroups had.
-    over: BTreeMap<String, String>,
+    /// Those that the API server has still although they are over, by their own UID.
+    over: BTreeMap<String, Over>,
     /// What a list has brought so far that is not at its end.
     incoming: Option<Listed>,
     synced: bool,
@@ -25,7 +25,15 @@ pub struct PodStore {
 #[derive(Debug, Default)]
 struct Listed {
     pods: BTreeMap<String, Pod>,
-    over: BTreeMap<String, String>,
+    over: BTreeMap<String, Over>,
+}
+
+/// A pod that is over.
+#[derive(Debug)]
+struct Over {
+    /// The UID that its cgroup had in its name.
+    cgroup_uid: String,
+    phase: String,
 }
 
 /// What is odd about a pod, for the counters.
@@ -86,7 +94,11 @@ impl PodStore {
             Some(incoming) => &mut incoming.over,
             None => &mut self.over,
         };
-        over.insert(pod.uid.clone(), cgroup_uid(pod).to_owned());
+        let ended = Over {
+            cgroup_uid: cgroup_uid(pod).to_owned(),
+            phase: pod.phase.clone(),
+        };
+        over.insert(pod.uid.clone(), ended);
     }
 
     /// What an earlier agent knew, until the first list is at its end.
@@ -119,6 +131,14 @@ impl PodStore {
         })
     }
 
+    /// The phase of the pod whose cgroup has this UID in its name, if it is over.
+    pub fn phase_if_over(&self, uid: &str) -> Option<&str> {
+        let is_back = self.get(uid).is_some();
+        let mut over = self.over.values().filter(|_| !is_back);
+        let pod = over.find(|over| over.cgroup_uid == uid)?;
+        Some(&pod.phase)
+    }
+
     /// Whether the API server has answered in full at least once.
     pub fn is_synced(&self) -> bool {
         self.synced
@@ -141,7 +161,7 @@ impl PodStore {
 
     /// The same with those of pods that are over.
     pub fn known_uids(&self) -> BTreeSet<String> {
-        let over = self.over.values().map(String::as_str);
+        let over = self.over.values().map(|over| over.cgroup_uid.as_str());
         self.uids()
             .into_iter()
             .chain(over)
@@ -278,9 +298,14 @@ mod tests {
         let both = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
         assert_eq!(store.known_uids(), both);
         store.begin_relist();
-        store.put_over(&pod("b"));
+        let phase = "Failed".to_owned();
+        store.put_over(&Pod { phase, ..pod("b") });
         store.end_relist();
         assert_eq!(store.known_uids(), BTreeSet::from(["b".to_owned()]));
+        assert_eq!(store.phase_if_over("b"), Some("Failed"));
+        // Its kubelet has taken it back.
+        store.put(pod("b"));
+        assert_eq!(store.phase_if_over("b"), None);
         store.remove(&pod("b"));
         assert!(store.known_uids().is_empty());
     }

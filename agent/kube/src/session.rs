@@ -226,6 +226,12 @@ impl Cluster {
         self.pods.with(|store| look(store.get(uid)))
     }
 
+    /// The phase of the pod of a UID, if the API server has it still although it is over.
+    pub fn phase_if_over(&self, uid: &str) -> Option<String> {
+        self.pods
+            .with(|store| store.phase_if_over(uid).map(str::to_owned))
+    }
+
     /// So many pods are known by their cgroups alone: logged once, unless the API server has listed its pods.
     pub fn note_unknown(&self, pods: usize) {
         if pods == 0 || self.pods.with(|r| r.is_synced()) {

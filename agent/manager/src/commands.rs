@@ -22,7 +22,7 @@ use crate::{DiskSources, PodSet, StepEffect};
 #[derive(Debug)]
 pub enum Command {
     /// The pods of the node from now on.
-    Members(PodSet),
+    Pods(PodSet),
     /// The cgroup of all pods has come, or is another one or of another size now.
     PodsMemory(Box<Scope>),
     /// The node's memory has another capacity now.
@@ -37,10 +37,8 @@ pub enum Command {
         signal: Signal,
         /// What was available then, in the signal's unit.
         available: u64,
-        /// It was only reported: the pod lives on.
-        shadow: bool,
-        /// The kernel has refused SIGKILL: the pod lives on too.
-        refused: bool,
+        /// What has become of the pod.
+        outcome: FastPathOutcome,
     },
     /// What came of a [`SoftEvictionRequest`](crate::SoftEvictionRequest).
     SoftEvictionFinished {
@@ -65,6 +63,17 @@ pub enum Command {
     },
 }
 
+/// What an eviction of the fast path has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastPathOutcome {
+    /// The pod was sent SIGKILL.
+    Killed,
+    /// It was only reported: the pod lives on.
+    Shadow,
+    /// The kernel has refused SIGKILL: the pod lives on too.
+    Refused,
+}
+
 /// Commands that may wait; of tables, scopes and settings only the newest does.
 const COMMANDS: usize = 256;
 /// Further places for answers. The manager has less than so many requests under way at once, so that each answer finds a place.
@@ -79,7 +88,7 @@ impl Command {
                 COMMANDS + ANSWERS
             }
             // One of each.
-            Self::Members(_)
+            Self::Pods(_)
             | Self::PodsMemory(_)
             | Self::NodeMemory(_)
             | Self::Disks(_)
@@ -91,7 +100,7 @@ impl Command {
     fn replaces(&self, other: &Self) -> bool {
         matches!(
             (self, other),
-            (Self::Members(_), Self::Members(_))
+            (Self::Pods(_), Self::Pods(_))
                 | (Self::PodsMemory(_), Self::PodsMemory(_))
                 | (Self::NodeMemory(_), Self::NodeMemory(_))
                 | (Self::Disks(_), Self::Disks(_))
@@ -181,8 +190,7 @@ mod tests {
             uid: String::new(),
             signal: Signal::MemoryAvailable,
             available: n,
-            shadow: false,
-            refused: false,
+            outcome: FastPathOutcome::Killed,
         }
     }
 
@@ -201,12 +209,12 @@ mod tests {
             queue.send(Command::Reclaimed(None));
         }
         for _ in 0..3 {
-            queue.send(Command::Members(PodSet::default()));
+            queue.send(Command::Pods(PodSet::default()));
         }
         assert_eq!(queue.dropped(), 1);
         let commands = all(&queue);
         assert_eq!(commands.len(), COMMANDS + ANSWERS + 1, "one table");
-        assert!(matches!(commands.last(), Some(Command::Members(_))));
+        assert!(matches!(commands.last(), Some(Command::Pods(_))));
         assert!(all(&queue).is_empty());
     }
 }

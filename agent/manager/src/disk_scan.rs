@@ -1,8 +1,8 @@
 //! How much disk each pod uses: a thread that walks all pods' directories, over and over, slowly.
 //!
 //! The kubelet walks once a minute. A walk at the moment of pressure would be too late, and a fast one would take the
-//! disk from the pods that need it: this thread has the lowest priority and sleeps most of the time, less while a disk is
-//! short. What hooks count since a walk is added by [`DiskUse::since`].
+//! disk from the pods that need it: this thread has the lowest priority and sleeps most of the time. While a disk is short it
+//! sleeps less, and its reads no longer wait for those of all others. What hooks count since a walk is added by [`DiskUse::since`].
 //!
 //! A pod with very many files holds up no other one: its walk is interrupted and goes on when the others had their turn
 //! ([`schedule`]).
@@ -23,7 +23,7 @@ use std::{
 use evictd_engine::reclaim::Layers;
 use evictd_node::{
     fs::{
-        du::lower_priority,
+        du::{IoPriority, lower_priority},
         mounts::{MountPoints, MountTable},
     },
     pods::dirs::PodDirs,
@@ -217,13 +217,22 @@ impl DiskScanner {
     fn run(&self, shares: Option<&ShareReader>) {
         let mut mounts = MountTable::default();
         let mut schedule = Schedule::default();
+        let mut priority = None;
         while !self.is_stopped() {
             // Before the look: what changes after it ends the wait.
             self.changed.clear();
             self.beat();
             let targets = Arc::clone(&self.lock().targets);
-            let now = Instant::now();
-            schedule.follow(&targets, self.is_pressed(), now);
+            let (now, is_pressed) = (Instant::now(), self.is_pressed());
+            // Evictions wait for these walks, on a disk that others keep busy.
+            let wanted = match is_pressed {
+                true => IoPriority::Low,
+                false => IoPriority::Idle,
+            };
+            if priority.replace(wanted) != Some(wanted) {
+                wanted.set();
+            }
+            schedule.follow(&targets, is_pressed, now);
             match schedule.next(now) {
                 Turn::Wait(left) => {
                     poll([Some(self.changed.fd())], Some(left.min(BEAT)));

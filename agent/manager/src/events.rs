@@ -25,7 +25,7 @@ use crate::{MitigationOutcome, MitigationRequest};
 #[derive(Debug)]
 pub enum ManagerEvent {
     /// A pod was killed, or would have been.
-    Evicted(Box<EvictionReport>),
+    Evicted(Box<ManagerEviction>),
     /// A pod is to be asked to go; answered by [`Command::SoftEvictionFinished`](crate::Command::SoftEvictionFinished).
     Soft(Box<SoftEvictionRequest>),
     /// What the node should say has changed.
@@ -38,7 +38,7 @@ pub enum ManagerEvent {
     /// shadow mode's.
     Mitigate(Box<MitigationRequest>),
     /// What such a step has brought.
-    Graduated(Box<MitigationOutcome>),
+    Mitigated(Box<MitigationOutcome>),
     /// An evicted pod's owner has put another one here.
     Recreated(Recreation),
     /// A threshold is met as it comes into force.
@@ -94,7 +94,7 @@ pub struct Reclaimed {
 
 /// A pod that the manager has killed.
 #[derive(Clone, Debug)]
-pub struct EvictionReport {
+pub struct ManagerEviction {
     /// The victim.
     pub pod: Arc<PodEntry>,
     /// The number of this eviction: the manager counts its own from 1.
@@ -127,61 +127,61 @@ const EVENTS: usize = 256;
 
 /// Events of the manager, oldest first.
 #[derive(Debug)]
-pub struct EventQueue {
-    event: EventFd,
-    notes: PiMutex<VecDeque<ManagerEvent>>,
+pub struct ManagerEventQueue {
+    wakeup: EventFd,
+    events: PiMutex<VecDeque<ManagerEvent>>,
     dropped: AtomicU64,
 }
 
-impl EventQueue {
+impl ManagerEventQueue {
     /// An empty queue.
     ///
     /// # Errors
     /// The system has no descriptor to give.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            event: EventFd::new()?,
-            notes: PiMutex::new(VecDeque::with_capacity(EVENTS)),
+            wakeup: EventFd::new()?,
+            events: PiMutex::new(VecDeque::with_capacity(EVENTS)),
             dropped: AtomicU64::new(0),
         }))
     }
 
     /// Adds an event; a state of the node replaces the one before. In a full queue an eviction or a request takes the place of the
     /// oldest report. Says whether the event was taken.
-    pub(crate) fn send(&self, note: ManagerEvent) -> bool {
+    pub(crate) fn send(&self, event: ManagerEvent) -> bool {
         // What is taken out is freed when the mutex is free again.
         let (replaced, displaced, refused);
         {
-            let mut notes = self.notes.lock();
-            replaced = match note {
+            let mut events = self.events.lock();
+            replaced = match event {
                 ManagerEvent::Node(_) => {
-                    remove(&mut notes, |other| matches!(other, ManagerEvent::Node(_)))
+                    remove(&mut events, |other| matches!(other, ManagerEvent::Node(_)))
                 }
                 _ => None,
             };
-            displaced = match notes.len() < EVENTS || is_report(&note) {
+            displaced = match events.len() < EVENTS || is_report(&event) {
                 true => None,
-                false => remove(&mut notes, is_report),
+                false => remove(&mut events, is_report),
             };
-            refused = match notes.len() < EVENTS {
+            refused = match events.len() < EVENTS {
                 true => {
-                    notes.push_back(note);
+                    events.push_back(event);
                     None
                 }
-                false => Some(note),
+                false => Some(event),
             };
         }
         let lost = u64::from(displaced.is_some()) + u64::from(refused.is_some());
         self.dropped.fetch_add(lost, Ordering::Relaxed);
-        self.event.notify();
+        self.wakeup.notify();
         drop((replaced, displaced));
         refused.is_none()
     }
 
     /// The oldest event.
     pub fn next(&self) -> Option<ManagerEvent> {
-        self.event.clear();
-        self.notes.lock().pop_front()
+        self.wakeup.clear();
+        self.events.lock().pop_front()
     }
 
     /// Events that did not fit since the start.
@@ -192,16 +192,16 @@ impl EventQueue {
 
 /// Takes out the oldest of a kind.
 fn remove(
-    notes: &mut VecDeque<ManagerEvent>,
+    events: &mut VecDeque<ManagerEvent>,
     is_it: impl Fn(&ManagerEvent) -> bool,
 ) -> Option<ManagerEvent> {
-    let at = notes.iter().position(is_it)?;
-    notes.remove(at)
+    let at = events.iter().position(is_it)?;
+    events.remove(at)
 }
 
 /// Whether it is only a report: nothing follows from it.
-fn is_report(note: &ManagerEvent) -> bool {
-    match note {
+fn is_report(event: &ManagerEvent) -> bool {
+    match event {
         ManagerEvent::Evicted(_)
         | ManagerEvent::Soft(_)
         | ManagerEvent::Node(_)
@@ -209,23 +209,23 @@ fn is_report(note: &ManagerEvent) -> bool {
         | ManagerEvent::Mitigate(_)
         | ManagerEvent::Stuck(_) => false,
         ManagerEvent::Reclaimed(_)
-        | ManagerEvent::Graduated(_)
+        | ManagerEvent::Mitigated(_)
         | ManagerEvent::Recreated(_)
         | ManagerEvent::MetInForce { .. }
         | ManagerEvent::HookRefused(_) => true,
     }
 }
 
-impl AsFd for EventQueue {
+impl AsFd for ManagerEventQueue {
     /// Becomes readable when there is an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.event.fd()
+        self.wakeup.fd()
     }
 }
 
-impl AsRawFd for EventQueue {
+impl AsRawFd for ManagerEventQueue {
     fn as_raw_fd(&self) -> RawFd {
-        self.event.fd().as_raw_fd()
+        self.wakeup.fd().as_raw_fd()
     }
 }
 
@@ -258,8 +258,8 @@ mod tests {
         })
     }
 
-    fn all(queue: &EventQueue) -> Vec<String> {
-        let kind = |note| match note {
+    fn all(queue: &ManagerEventQueue) -> Vec<String> {
+        let kind = |event| match event {
             ManagerEvent::MetInForce { available, .. } => format!("met {available}"),
             ManagerEvent::Node(state) => state.message,
             ManagerEvent::Reclaim(_) => "request".to_owned(),
@@ -270,9 +270,9 @@ mod tests {
 
     #[test]
     fn of_the_nodes_states_only_the_newest_waits() {
-        let queue = EventQueue::new().unwrap();
-        for note in [node("old"), met(1), node("new")] {
-            assert!(queue.send(note));
+        let queue = ManagerEventQueue::new().unwrap();
+        for event in [node("old"), met(1), node("new")] {
+            assert!(queue.send(event));
         }
         assert_eq!(all(&queue), ["met 1", "new"]);
         assert_eq!(queue.dropped(), 0);
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn without_a_reader_nothing_waits_and_reports_give_way_first() {
-        let queue = EventQueue::new().unwrap();
+        let queue = ManagerEventQueue::new().unwrap();
         for n in 0..EVENTS as u64 {
             assert!(queue.send(met(n)));
         }

@@ -10,8 +10,8 @@ use evictd_sys::{
 };
 
 use crate::{
-    CommandQueue, EventQueue, SharedStatus,
-    manager_loop::{ManagerLoop, Setup},
+    CommandQueue, ManagerEventQueue, SharedStatus,
+    manager_loop::{ManagerLoop, ManagerSetup},
 };
 
 /// Bytes of heap that an eviction may need beside what each round does; less than glibc would give back (M_TRIM_THRESHOLD).
@@ -21,7 +21,7 @@ const RESERVED_HEAP: usize = 64 << 10;
 pub struct ManagerHandle {
     thread: std::thread::JoinHandle<()>,
     commands: Arc<CommandQueue>,
-    events: Arc<EventQueue>,
+    events: Arc<ManagerEventQueue>,
     status: Arc<SharedStatus>,
     recorder: Arc<Recorder>,
 }
@@ -31,8 +31,8 @@ impl ManagerHandle {
     ///
     /// # Errors
     /// The system has no thread or descriptor to give.
-    pub fn start(mut setup: Setup) -> io::Result<Self> {
-        let events = EventQueue::new()?;
+    pub fn start(mut setup: ManagerSetup) -> io::Result<Self> {
+        let events = ManagerEventQueue::new()?;
         let commands = CommandQueue::new()?;
         let status = Arc::<SharedStatus>::default();
         let recorder = Arc::<Recorder>::default();
@@ -69,7 +69,7 @@ impl ManagerHandle {
     }
 
     /// Where its events come from.
-    pub fn events(&self) -> &Arc<EventQueue> {
+    pub fn events(&self) -> &Arc<ManagerEventQueue> {
         &self.events
     }
 

@@ -18,14 +18,14 @@ mod sources;
 mod status;
 mod usage;
 
-pub use commands::{Command, CommandQueue};
+pub use commands::{Command, CommandQueue, FastPathOutcome};
 pub use disk_scan::{DirResolver, DiskScanner, DiskUse, ScanTarget};
 pub use events::{
-    EventQueue, EvictionReport, ManagerEvent, ReclaimBy, ReclaimRequest, Reclaimed,
+    ManagerEvent, ManagerEventQueue, ManagerEviction, ReclaimBy, ReclaimRequest, Reclaimed,
     SoftEvictionRequest,
 };
 pub use handle::ManagerHandle;
-pub use manager_loop::{Setup, node_reclaim::ReclaimOptions};
+pub use manager_loop::{ManagerSetup, node_reclaim::ReclaimOptions};
 pub use mitigation::{
     MitigationAction, MitigationCounters, MitigationOutcome, MitigationRequest, MitigationThreads,
     MitigationWorker, PodEffect, StepEffect,

@@ -22,10 +22,12 @@ use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};
 
 use crate::{
-    Command, CommandQueue, DiskScanner, EventQueue, ManagerEvent, PodSet, ReclaimOptions,
-    SharedStatus, SignalSources,
+    Command, CommandQueue, DiskScanner, FastPathOutcome, ManagerEvent, ManagerEventQueue, PodSet,
+    ReclaimOptions, SharedStatus, SignalSources,
     manager_loop::{
-        execute::is_short, external_kills::KnownKills, mitigation_steps::MitigationState,
+        execute::is_unresolved,
+        external_kills::{AfterKill, KnownKills},
+        mitigation_steps::MitigationState,
         node_reclaim::ReclaimState,
     },
     usage::UsageCollector,
@@ -47,7 +49,7 @@ pub(super) struct ManagerLoop {
     pub pods: PodSet,
     pub limiter: Arc<EvictionLimiter>,
     pub shadow: bool,
-    pub events: Arc<EventQueue>,
+    pub events: Arc<ManagerEventQueue>,
     pub commands: Arc<CommandQueue>,
     pub status: Arc<SharedStatus>,
     pub recorder: Arc<Recorder>,
@@ -72,7 +74,7 @@ pub(super) struct ManagerLoop {
 /// The pods as the planner gets them.
 pub(super) struct NodePods {
     pub usage_collector: UsageCollector,
-    /// Those of the pods that have processes: the others have ended by themselves or were ended.
+    /// Those of the pods that have not ended. One without processes may be between two runs of its container.
     pub running: Vec<Pod>,
 }
 
@@ -118,15 +120,15 @@ impl LookAgain {
 
 impl ManagerLoop {
     pub fn new(
-        setup: Setup,
-        events: Arc<EventQueue>,
+        setup: ManagerSetup,
+        events: Arc<ManagerEventQueue>,
         (commands, status, recorder): (Arc<CommandQueue>, Arc<SharedStatus>, Arc<Recorder>),
     ) -> Self {
-        let Setup {
+        let ManagerSetup {
             settings,
             sources,
             scanner,
-            members,
+            pods,
             limiter,
             shadow,
             reclaims,
@@ -139,7 +141,7 @@ impl ManagerLoop {
         let disks = sources.disks.as_ref();
         let shares = disks.and_then(|d| d.trigger.share_reader());
         let mut usage_collector = UsageCollector::new(Arc::clone(&scanner), shares, settings.mode);
-        usage_collector.set_members(&members);
+        usage_collector.set_pods(&pods);
         let mut planner = Planner::new(settings.clone());
         planner.restore(signed(monotonic_ns()), &restored);
         Self {
@@ -147,11 +149,11 @@ impl ManagerLoop {
             planner,
             sources,
             node: NodePods {
-                running: Vec::clone(&members.pods),
+                running: Vec::clone(&pods.pods),
                 usage_collector,
             },
             scanner,
-            pods: members,
+            pods,
             limiter,
             shadow,
             events,
@@ -202,13 +204,13 @@ impl ManagerLoop {
     fn apply(&mut self, command: Command) {
         let now = signed(monotonic_ns());
         match command {
-            Command::Members(members) => {
-                if !Arc::ptr_eq(&members.pods, &self.pods.pods) {
-                    self.node.usage_collector.set_members(&members);
-                    self.node.running.clone_from(&members.pods);
+            Command::Pods(pods) => {
+                if !Arc::ptr_eq(&pods.pods, &self.pods.pods) {
+                    self.node.usage_collector.set_pods(&pods);
+                    self.node.running.clone_from(&pods.pods);
                 }
-                self.known_kills.keep(&members.entries);
-                self.pods = members;
+                self.known_kills.keep(&pods.entries);
+                self.pods = pods;
             }
             Command::PodsMemory(scope) => self.sources.pods_memory = Some(*scope),
             Command::NodeMemory(scope) => self.sources.memory = *scope,
@@ -217,10 +219,9 @@ impl ManagerLoop {
                 uid,
                 signal,
                 available,
-                shadow,
-                refused,
+                outcome,
             } => {
-                if shadow && !self.shadow {
+                if outcome == FastPathOutcome::Shadow && !self.shadow {
                     // Sent before shadow mode ended: the pod may be evicted like any other now.
                     return;
                 }
@@ -230,7 +231,7 @@ impl ManagerLoop {
                     let available = signed(available).min(seen.available);
                     dip.set(signal, Observation { available, ..seen });
                 }
-                self.take_external_eviction(&uid, signal, &dip, (shadow, refused));
+                self.take_external_eviction(&uid, signal, &dip, outcome);
             }
             Command::SoftEvictionFinished { chosen, gone } => {
                 let entry = gone.as_ref().and_then(|g| self.pods.entry(&g.uid));
@@ -300,7 +301,7 @@ impl ManagerLoop {
         let seen = self.sources.sample(signed(monotonic_ns()));
         self.node.usage_collector.take_walks();
         self.see_external_kills(&seen);
-        let short = |t: &&Threshold| is_short(t, &seen);
+        let short = |t: &&Threshold| is_unresolved(t, &seen);
         let resources: BTreeSet<Resource> = self
             .thresholds
             .iter()
@@ -313,9 +314,7 @@ impl ManagerLoop {
         };
         self.scanner
             .set_pressed(self.thresholds.iter().any(is_pressed));
-        if !resources.is_empty() || self.planner.awaits_victims() {
-            self.find_running(!resources.is_empty());
-        }
+        self.find_running();
         for resource in resources {
             self.node
                 .usage_collector
@@ -342,16 +341,27 @@ impl ManagerLoop {
         }
     }
 
-    /// Pods without processes free nothing. Where nothing is short only the dead victims are left out: a new pod that starts no
-    /// process yet is a recreation all the same.
-    fn find_running(&mut self, is_short: bool) {
+    /// Leaves out the pods that have ended: those without processes that were killed, are over, or are being deleted. The kubelet
+    /// would evict any other one (`filterOutInactivePods`): its files stay while it waits to be started again.
+    fn find_running(&mut self) {
+        let now = monotonic_ns();
         let PodSet { entries, pods } = &self.pods;
-        let stays = |entry: &PodEntry| {
-            !entry.killer.is_empty() || !is_short && !self.known_kills.was_killed(&entry.pod.uid)
-        };
-        let running = entries.iter().zip(pods.iter());
-        let running = running.filter(|(entry, _)| stays(entry));
-        self.node.running = running.map(|(_, pod)| pod.clone()).collect();
+        let mut running: Vec<&Pod> = Vec::with_capacity(pods.len());
+        for (entry, pod) in entries.iter().zip(pods.iter()) {
+            let has_ended = match self.known_kills.look_at(entry, now) {
+                // The one that was killed is not among the pods at this look; from the next one on it is another one.
+                AfterKill::RunsAgain => true,
+                AfterKill::Ends => entry.killer.is_empty(),
+                AfterKill::Other => (pod.is_over() || pod.is_deleting) && entry.killer.is_empty(),
+            };
+            if !has_ended {
+                running.push(pod);
+            }
+        }
+        let uids = running.iter().map(|pod| &pod.uid);
+        if !uids.eq(self.node.running.iter().map(|pod| &pod.uid)) {
+            self.node.running = running.into_iter().cloned().collect();
+        }
     }
 }
 
@@ -359,7 +369,7 @@ impl ManagerLoop {
 pub type OnKill = Box<dyn Fn(&Arc<PodEntry>, u64) + Send>;
 
 /// What the manager needs.
-pub struct Setup {
+pub struct ManagerSetup {
     /// Thresholds, layout and all other settings of the engine.
     pub settings: evictd_engine::Settings,
     /// Where the signals are read.
@@ -367,7 +377,7 @@ pub struct Setup {
     /// Walks the pods' directories.
     pub scanner: Arc<DiskScanner>,
     /// The pods at the start.
-    pub members: PodSet,
+    pub pods: PodSet,
     /// What holds for all pods: limits and the pause.
     pub limiter: Arc<EvictionLimiter>,
     /// Decide and report, and kill nothing.

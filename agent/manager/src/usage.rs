@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use evictd_engine::{ContainerUsage, FsUsage, PodUsage, Resource, Usages, model::settings::Mode};
+use evictd_engine::{
+    ContainerUsage, FsUsage, PodUsage, Resource, Usages,
+    model::{settings::Mode, usage::MemoryReading},
+};
 use evictd_node::{
     cgroup::tree::descendant_ids, pods::table::PodEntry, trigger::inodes::ShareReader,
 };
@@ -71,19 +74,24 @@ impl UsageCollector {
         self.walks.killed.insert(uid.to_owned(), monotonic_ns());
     }
 
+    /// How far it goes beyond the kubelet.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
     /// The numbers as they are known.
     pub fn usages(&self) -> &Usages {
         &self.usages
     }
 
     /// All pods have numbers from now on, if only zeros: a pod without any would be the first to go.
-    pub fn set_members(&mut self, members: &PodSet) {
+    pub fn set_pods(&mut self, pods: &PodSet) {
         self.walked = u64::MAX;
-        let known: HashSet<&str> = members.pods.iter().map(|pod| pod.uid.as_str()).collect();
+        let known: HashSet<&str> = pods.pods.iter().map(|pod| pod.uid.as_str()).collect();
         self.usages.retain(|uid, _| known.contains(uid.as_str()));
         let killed = &mut self.walks.killed;
         killed.retain(|uid, _| known.contains(uid.as_str()));
-        for pod in members.pods.iter() {
+        for pod in pods.pods.iter() {
             self.usages.entry(pod.uid.clone()).or_default();
         }
     }
@@ -106,13 +114,15 @@ impl UsageCollector {
     }
 
     /// Reads now what pods use of a resource that is short.
-    pub fn measure(&mut self, resource: Resource, members: &PodSet, sources: &SignalSources) {
-        for entry in &members.entries {
+    pub fn measure(&mut self, resource: Resource, pods: &PodSet, sources: &SignalSources) {
+        for entry in &pods.entries {
             let Some(usage) = self.usages.get_mut(&entry.pod.uid) else {
                 continue;
             };
             match resource {
                 Resource::Memory => measure_memory(entry, usage),
+                // What waits to be reaped goes by itself.
+                Resource::Pids if entry.killer.is_empty() => usage.processes = Some(0),
                 Resource::Pids => usage.processes = processes(entry, self.mode, sources),
                 Resource::Inodes => {
                     if let Some(shares) = &self.shares {
@@ -139,8 +149,13 @@ impl UsageCollector {
     }
 }
 
+/// Of a pod without processes only what it shares counts, which is tmpfs of its volumes: the kernel can take all else.
 fn measure_memory(entry: &PodEntry, usage: &mut PodUsage) {
-    usage.memory_working_set = entry.memory.read().map(|r| r.working_set()).ok();
+    let working_set = |reading: MemoryReading| match entry.killer.is_empty() {
+        true => reading.shmem.min(reading.working_set()),
+        false => reading.working_set(),
+    };
+    usage.memory_working_set = entry.memory.read().map(working_set).ok();
     // Only the pod as a whole is measured: in a pod of one container that is the container.
     if let [only] = &entry.pod.containers[..] {
         let working_set = usage.memory_working_set;

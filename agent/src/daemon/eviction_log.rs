@@ -143,7 +143,7 @@ impl EvictionLog {
     }
 
     /// Takes an eviction of the manager, like one of the fast path.
-    pub fn take_decided(&mut self, decided: &manager::EvictionReport) -> EvictionRecord {
+    pub fn take_decided(&mut self, decided: &manager::ManagerEviction) -> EvictionRecord {
         let pod = &decided.pod.pod;
         let resource = decided.signal.parse().map(Signal::resource);
         // What is limited by an emptyDir's size is not requested.

@@ -7,8 +7,9 @@ use evictd_cri::{CriWorker, Tell};
 use evictd_engine::{Layout, Signal, history::Recorder, limiter::EvictionLimiter};
 use evictd_fastpath::{Control, KilledBy};
 use evictd_manager::{
-    Command, CommandQueue, DiskScanner, EventQueue, ManagerHandle, MitigationThreads,
-    MitigationWorker, PodSet, ReclaimOptions, ScanTarget, Setup, SharedStatus, SignalSources,
+    Command, CommandQueue, DiskScanner, ManagerEventQueue, ManagerHandle, ManagerSetup,
+    MitigationThreads, MitigationWorker, PodSet, ReclaimOptions, ScanTarget, SharedStatus,
+    SignalSources,
 };
 use evictd_node::pods::table::PodEntry;
 use evictd_store::restore::Restored;
@@ -30,7 +31,7 @@ pub(super) struct RunningManager {
     /// Until the agent ends.
     handle: Option<ManagerHandle>,
     pub commands: Arc<CommandQueue>,
-    pub events: Arc<EventQueue>,
+    pub events: Arc<ManagerEventQueue>,
     pub status: Arc<SharedStatus>,
     /// What it has seen lately.
     pub seen: Arc<Recorder>,
@@ -86,11 +87,11 @@ impl RunningManager {
         let targets: Vec<_> = entries.iter().map(|e| source.target(config, e)).collect();
         scanner.set_targets(targets.clone());
         let control = Arc::clone(control);
-        let handle = ManagerHandle::start(Setup {
+        let handle = ManagerHandle::start(ManagerSetup {
             settings: sources::settings(config, layout, BY_FASTPATH.to_vec()),
             sources,
             scanner: Arc::clone(&scanner),
-            members: PodSet::new(entries),
+            pods: PodSet::new(entries),
             limiter: Arc::clone(limiter),
             shadow: config.shadow,
             reclaims: ReclaimOptions {

@@ -4,7 +4,7 @@ use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_engine::{EvictionDecision, record::NodeState};
 use evictd_manager::{
-    Command, CommandQueue, EvictionReport, ManagerEvent, MitigationRequest, ReclaimBy,
+    Command, CommandQueue, ManagerEvent, ManagerEviction, MitigationRequest, ReclaimBy,
     ReclaimRequest, Reclaimed, SoftEvictionRequest,
 };
 use evictd_node::cgroup::end::end_gracefully;
@@ -31,7 +31,7 @@ impl Agent {
             ManagerEvent::Reclaim(request) => self.take_reclaim(request),
             ManagerEvent::Reclaimed(reclaimed) => self.take_reclaimed(&reclaimed),
             ManagerEvent::Mitigate(request) => self.mitigate(*request),
-            ManagerEvent::Graduated(mitigation) => {
+            ManagerEvent::Mitigated(mitigation) => {
                 let record = self.eviction_log.take_mitigation(&mitigation);
                 self.write_down(record);
             }
@@ -131,7 +131,7 @@ impl Agent {
         self.write_down(record);
     }
 
-    fn take_decided(&mut self, decided: &EvictionReport) {
+    fn take_decided(&mut self, decided: &ManagerEviction) {
         self.show_decided(decided);
         self.policies.note(&decided.pod.pod, false);
         self.pods.take_over(&decided.pod);

@@ -15,7 +15,7 @@ use evictd_common::drops::DropCounter;
 use evictd_config::KubeletSource;
 use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_fastpath::{Event, EventQueue};
-use evictd_manager::EvictionReport;
+use evictd_manager::ManagerEviction;
 use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
 
@@ -340,7 +340,7 @@ impl Agent {
     }
 
     /// What the manager has done.
-    pub(super) fn show_decided(&self, d: &EvictionReport) {
+    pub(super) fn show_decided(&self, d: &ManagerEviction) {
         self.metrics.evicted(
             &d.pod.pod,
             &d.signal,

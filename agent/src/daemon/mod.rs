@@ -38,7 +38,7 @@ use evictd_common::drops::DropCounter;
 use evictd_config::Config;
 use evictd_engine::record::NodeState;
 use evictd_fastpath::{Event, KilledBy};
-use evictd_manager::Command;
+use evictd_manager::{Command, FastPathOutcome};
 use evictd_node::{
     bpf::{kernel_log::KernelLog, object::BpfObject},
     trigger::{
@@ -251,12 +251,16 @@ impl Agent {
             if let Event::Evicted(evicted) = &report {
                 self.policies.note(&evicted.pod.pod, evicted.last_resort);
                 self.pods.take_over(&evicted.pod);
+                let outcome = match (evicted.shadow, evicted.errno) {
+                    (true, _) => FastPathOutcome::Shadow,
+                    (false, 0) => FastPathOutcome::Killed,
+                    (false, _) => FastPathOutcome::Refused,
+                };
                 self.manager.send(Command::EvictedByFastPath {
                     uid: evicted.pod.pod.uid.clone(),
                     signal: evicted.signal,
                     available: evicted.available,
-                    shadow: evicted.shadow,
-                    refused: evicted.errno != 0,
+                    outcome,
                 });
                 if !evicted.shadow {
                     self.ensure_dead.look_at(Victim {

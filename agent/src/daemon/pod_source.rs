@@ -218,7 +218,10 @@ impl PodSource {
 
 /// A pod as the API server has it, compared with what is held.
 fn known(cluster: &Cluster, uid: &str, held: Option<&Pod>) -> PodUpdate {
-    cluster.with_pod(uid, |pod| PodUpdate::new(pod, held))
+    match cluster.phase_if_over(uid) {
+        Some(phase) => PodUpdate::Over(phase),
+        None => cluster.with_pod(uid, |pod| PodUpdate::new(pod, held)),
+    }
 }
 
 /// The source of the pods, with its first table, and the state directory.

@@ -33,7 +33,7 @@ pub(super) struct PublishedPods {
     /// What they can swap out.
     swap: Arc<PodSwap>,
     targets: Vec<ScanTarget>,
-    members: PodSet,
+    set: PodSet,
     /// Where the memory hierarchy is mounted.
     hierarchy: MountedHierarchy,
     /// A pod's cgroup has come or gone, and no directory was found for it.
@@ -51,7 +51,7 @@ impl PublishedPods {
         mount: PathBuf,
     ) -> Self {
         Self {
-            members: PodSet::new(&entries),
+            set: PodSet::new(&entries),
             entries,
             swap,
             targets,
@@ -166,13 +166,13 @@ impl Agent {
             None => self.pod_source.target(&self.config, entry),
         };
         let targets: Vec<ScanTarget> = table.entries.iter().map(target).collect();
-        let members = PodSet::after(&before.members, &table.entries);
+        let pods = PodSet::after(&before.set, &table.entries);
         self.pods.targets.clone_from(&targets);
-        self.pods.members = members.clone();
+        self.pods.set = pods.clone();
         self.pods.entries.clone_from(&table.entries);
         self.pods.swap = Arc::clone(&table.swap);
         self.manager.scanner.set_targets(targets);
-        self.manager.send(Command::Members(members));
+        self.manager.send(Command::Pods(pods));
         self.oom.attributor.know(&table.entries);
         self.fastpath.control.send(table);
     }

@@ -19,13 +19,17 @@ struct Node {
 
 impl Node {
     fn new(name: &str) -> std::io::Result<Self> {
-        let disk = Disk::new("ext4", 128, 4096)?;
+        Self::on(Disk::new("ext4", 128, 4096)?, name, 256)
+    }
+
+    /// On a disk, with so many MiB of memory.
+    fn on(disk: Disk, name: &str, mib: u64) -> std::io::Result<Self> {
         let dir = disk.path().join("pod");
         fs::create_dir(&dir)?;
         fs::write(dir.join("data"), vec![1; 8 * MIB])?;
         let empty_dirs = json!([{ "name": "scratch", "path": dir, "sizeLimit": "1Ti" }]);
         let pods = json!([{ "name": "pod", "cgroup": "besteffort/pod", "emptyDirs": empty_dirs }]);
-        let mut files = Files::of(name, 256, &pods);
+        let mut files = Files::of(name, mib, &pods);
         files.config["filesystems"] = json!({ "nodefs": disk.path() });
         files.config["evictionHard"]["nodefs.available"] = json!("50%");
         files.config["cri"] = json!({
@@ -131,6 +135,30 @@ fn a_runtime_that_hangs_is_not_waited_for_for_ever() {
     let _agent = node.files.start(&[]);
     let records = node.files.wait_for(MET_IN_FORCE + 1);
     assert!(is_evicted(&records), "{records:?}");
+    assert_eq!(node.calls(), ["RemoveImage image"]);
+}
+
+// R8: no pod runs into a full disk because a reclaim takes its time.
+#[test]
+fn a_runtime_that_hangs_is_not_waited_for_until_no_inode_is_left() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 512, 120_000));
+    let mut node = or_skip!(Node::on(disk, "criinodes", 2048));
+    node.serve(Some(Fault::Hangs));
+    node.files.config["cri"]["requestTimeout"] = json!("60s");
+    node.files.config["cri"]["reclaimTimeout"] = json!("60s");
+    node.files.config["evictionHard"] = json!({
+        "memory.available": "64Mi",
+        "nodefs.inodesFree": "50%",
+    });
+    let _agent = node.files.start(&[]);
+    let dir = node.disk.path().join("pod");
+    // It dies over this order.
+    let _ = node.pod.order(&format!("make {} 130000", dir.display()));
+    assert!(until(SOON, || !node.files.evictions().is_empty()));
+    let eviction = &node.files.evictions()[0];
+    assert_eq!(eviction.signal, "nodefs.inodesFree");
+    assert!(eviction.available > 0, "{eviction:?}");
     assert_eq!(node.calls(), ["RemoveImage image"]);
 }
 

@@ -388,6 +388,61 @@ fn a_disk_that_is_short_at_the_start_takes_the_pod_that_fills_it() {
     assert!(!is_alive(&mut greedy) && is_alive(&mut calm));
 }
 
+/// Its container has ended and waits to be started again: the kubelet would evict it (`filterOutInactivePods` leaves out pods that are over
+/// alone), and no other pod's end brings what it has.
+// R1, R10
+#[test]
+fn a_pod_between_two_runs_of_its_container_is_evicted_for_its_files() {
+    skip_if!(not_root());
+    let mut two = or_skip!(Two::on_disk("between", 128, 4096, "1Ti"));
+    two.threshold("nodefs.available", json!("40%"));
+    let mut calm = two.files.forker("calm");
+    two.write("calm", "data", 4);
+    two.write("greedy", "data", 40);
+    let _agent = two.files.start(&[]);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(two.files.records().is_empty());
+    two.write("greedy", "more", 40);
+    two.greedy_goes("nodefs.available");
+    assert!(is_emptied(&two.dir("greedy")));
+    assert!(is_alive(&mut calm));
+}
+
+/// What was evicted without a process, or has run again since, is a pod like any other.
+// R1, R10
+#[test]
+fn a_pod_that_was_evicted_and_runs_again_can_be_evicted_again() {
+    skip_if!(not_root());
+    let mut two = or_skip!(Two::on_disk("again", 128, 4096, "8Mi"));
+    // While a threshold is met pods are walked every few seconds.
+    two.files.config["evictionSoft"] = json!({ "nodefs.available": "99.9%" });
+    two.files.config["evictionSoftGracePeriod"] = json!({ "nodefs.available": "1h" });
+    let mut calm = two.files.forker("calm");
+    two.write("calm", "data", 4);
+    two.write("greedy", "data", 12);
+    let _agent = two.files.start(&[]);
+    let evictions = |count: usize| until(SOON, || two.files.evicted().len() == count);
+    // Nothing runs in it.
+    assert!(evictions(1));
+    assert_eq!(two.files.evictions()[0].error, None);
+    assert!(is_emptied(&two.dir("greedy")));
+    std::thread::sleep(Duration::from_millis(500));
+    let mut greedy = two.files.forker("greedy");
+    two.write("greedy", "data", 12);
+    assert!(evictions(2));
+    assert!(until(SOON, || !is_alive(&mut greedy)));
+    assert!(is_emptied(&two.dir("greedy")));
+    std::thread::sleep(Duration::from_millis(500));
+    // It runs again for a while, and ends by itself.
+    let greedy = two.files.forker("greedy");
+    std::thread::sleep(Duration::from_secs(4));
+    drop(greedy);
+    two.write("greedy", "data", 12);
+    assert!(evictions(3));
+    assert_eq!(two.files.evicted(), ["greedy"; 3]);
+    assert!(is_alive(&mut calm));
+}
+
 /// A pod above its own limit goes without any pressure on the node (`localStorageEviction`).
 #[test]
 fn a_pod_above_its_size_limit_is_evicted() {
@@ -424,7 +479,9 @@ fn a_static_pod_above_its_own_limit_goes_by_its_priority() {
         let pod = |name: &str, is_static: bool, priority: i32| {
             let dir = disk.path().join(name);
             fs::create_dir(&dir).unwrap();
-            fs::write(dir.join("data"), vec![1; 12 << 20]).unwrap();
+            // Where the static pod may go both would: the other one stays below its limit.
+            let mib = if name == expected || is_static { 12 } else { 4 };
+            fs::write(dir.join("data"), vec![1; mib << 20]).unwrap();
             json!({
                 "name": name,
                 "cgroup": name,
@@ -438,8 +495,7 @@ fn a_static_pod_above_its_own_limit_goes_by_its_priority() {
         files.config["filesystems"] = json!({ "nodefs": disk.path() });
         files.config["mode"] = mode.into();
         let mut of_static = files.forker("static");
-        // Where the static pod may go both do: the other one has no process, which is no eviction.
-        let _of_other = (expected == "other").then(|| files.forker("other"));
+        let _of_other = files.forker("other");
         let _agent = files.start(&[]);
         let records = files.wait_for(1);
         let [Record::Evicted(eviction)] = &records[..] else {

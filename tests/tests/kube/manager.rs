@@ -171,3 +171,41 @@ fn a_full_disk_takes_the_pod_that_fills_it() {
     assert_eq!(member.server.count("PATCH", "/pods/greedy/status"), 1);
     assert!(dir.is_dir(), "what is left is the kubelet's to remove");
 }
+
+// R1, R6: in the crash loop there is no process for minutes. The DELETE takes the files; a pod that is over is left alone.
+#[test]
+fn a_pod_in_a_crash_loop_is_deleted_for_its_files() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let mut member = ClusterNode::new("looper", 256).unwrap();
+    member.config["evictionHard"]["nodefs.available"] = json!("60%");
+    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let calm = member.pod("calm", 1, "Burstable", 0, None).unwrap();
+    let mut hog = Hog::start(&calm, &["--mib", "1", "--wait"]).unwrap();
+    let dirs = [("done", 2), ("looper", 3)].map(|(name, number)| {
+        member.pod(name, number, "Burstable", 0, None).unwrap();
+        with_empty_dir(&member, &disk, name, number, &json!({}))
+    });
+    let write =
+        |dir: &PathBuf, mib: usize| fs::write(dir.join("dump"), vec![1; mib << 20]).unwrap();
+    write(&dirs[0], 2);
+    write(&dirs[1], 1);
+    let mut agent = member.start().unwrap();
+    {
+        let mut state = member.server.state();
+        let mut done = state.get(Collection::Pods, "default", "done");
+        done["status"]["phase"] = json!("Succeeded");
+        state.put_pod(done);
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(member.evictions().is_empty());
+    // Less than half of the threshold is left: no reclaim is waited for.
+    write(&dirs[0], 20);
+    write(&dirs[1], 20);
+    assert_eq!(member.outcomes(1), ["deleted"]);
+    assert_eq!(member.evicted(1), ["looper"]);
+    assert_eq!(member.server.count("DELETE", "/pods/looper"), 1);
+    assert_eq!(member.server.count("DELETE", ""), 1);
+    assert!(hog.is_alive());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}

@@ -162,6 +162,11 @@ impl Pod {
         !(self.is_static || self.is_mirror)
     }
 
+    /// Whether its containers have ended for good.
+    pub fn is_over(&self) -> bool {
+        matches!(&*self.phase, "Succeeded" | "Failed")
+    }
+
     /// Whether the priority alone makes the pod critical.
     pub fn has_critical_priority(&self) -> bool {
         self.priority >= SYSTEM_CRITICAL_PRIORITY

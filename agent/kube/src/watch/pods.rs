@@ -197,6 +197,7 @@ fn identity(pod: Pod) -> Pod {
         uid: pod.uid,
         namespace: pod.namespace,
         name: pod.name,
+        phase: pod.phase,
         annotations: match pod.is_mirror {
             true => pod.annotations,
             false => BTreeMap::new(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use evictd_engine::{
     Cause, EvictionDecision, Observations, Signal, Threshold,
     limiter::ShadowChooser,
+    model::settings::Mode,
     permit::LastResort,
     record::{SignalReading, Stages},
     soft::SoftCandidate,
@@ -14,7 +15,7 @@ use evictd_node::pods::table::PodEntry;
 use evictd_sys::{clock::monotonic_ns, fs};
 
 use crate::{
-    EvictionReport, ManagerEvent, SoftEvictionRequest,
+    ManagerEvent, ManagerEviction, SoftEvictionRequest,
     manager_loop::{ManagerLoop, Wake},
 };
 
@@ -22,7 +23,7 @@ use crate::{
 /// whether it was.
 ///
 /// [`Planner::is_pressed`]: evictd_engine::Planner::is_pressed
-pub(super) fn is_short(threshold: &Threshold, seen: &Observations) -> bool {
+pub(super) fn is_unresolved(threshold: &Threshold, seen: &Observations) -> bool {
     let now = seen.get(threshold.signal);
     now.is_some_and(|now| threshold.deficit(now) > 0)
 }
@@ -38,7 +39,7 @@ impl ManagerLoop {
         let short: Vec<Signal> = self
             .thresholds
             .iter()
-            .filter(|t| is_short(t, seen))
+            .filter(|t| is_unresolved(t, seen))
             .map(|t| t.signal)
             .collect();
         let reported_before = self.shadow_reported.len();
@@ -102,10 +103,10 @@ impl ManagerLoop {
             // A pod of thousands of processes is not signalled at once: the fast path must know of it meanwhile.
             pod.permit.begin_kill(decided);
             match pod.killer.kill() {
-                // It has ended by itself; what it leaves behind is the node's to clean up.
-                Ok(round) if round.empty => {
+                // It has ended by itself, and its end frees nothing: the next look decides anew.
+                Ok(round) if round.empty && !self.goes_without_process(&pod, eviction.cause) => {
                     pod.permit.end_kill();
-                    self.planner.forget_recreation(&eviction.uid);
+                    self.planner.cancel_eviction(&eviction.uid);
                     return false;
                 }
                 Ok(_) => {
@@ -143,7 +144,7 @@ impl ManagerLoop {
             (None, Cause::LocalStorage(_)) => "walker".to_owned(),
         };
         self.message = eviction.message.text.trim_end().to_owned();
-        self.emit(ManagerEvent::Evicted(Box::new(EvictionReport {
+        self.emit(ManagerEvent::Evicted(Box::new(ManagerEviction {
             pod,
             number: self.decided,
             signal,
@@ -162,6 +163,17 @@ impl ManagerLoop {
             eviction,
         })));
         true
+    }
+
+    /// Whether a pod in which nothing runs is evicted all the same: its files go with its object. The kubelet asks for no process at all.
+    fn goes_without_process(&self, pod: &PodEntry, cause: Cause) -> bool {
+        let frees = match cause {
+            Cause::Pressure(signal) => {
+                signal.resource().is_of_files() || self.node.usage_collector.mode() == Mode::Kubelet
+            }
+            Cause::LocalStorage(_) => true,
+        };
+        frees && !pod.pod.is_over() && !pod.pod.is_deleting
     }
 
     /// Requests a soft eviction; whether the request was sent.

@@ -4,51 +4,109 @@
 use std::{collections::HashMap, sync::Arc};
 
 use evictd_engine::{Observations, RestoredState, Signal, units::signed};
-use evictd_node::pods::table::PodEntry;
+use evictd_node::{cgroup::end::STARTING, pods::table::PodEntry};
 use evictd_sys::clock::monotonic_ns;
 
-use crate::manager_loop::ManagerLoop;
+use crate::{FastPathOutcome, manager_loop::ManagerLoop};
 
 /// The kills that this thread knows of.
 #[derive(Debug)]
 pub(crate) struct KnownKills {
     /// Earlier kills come by the fast path's reports, or by the journal of an earlier agent.
     since: u64,
-    /// When each pod was killed last, by its UID.
-    at: HashMap<String, u64>,
+    /// The last kill of each pod, by its UID.
+    last: HashMap<String, LastKill>,
 }
+
+#[derive(Debug)]
+struct LastKill {
+    /// When; 0 for one by an earlier agent.
+    at: u64,
+    /// When it was last looked whether the pod runs again.
+    looked: u64,
+    /// It has run since.
+    ran_again: bool,
+}
+
+/// What is there of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AfterKill {
+    /// It was not killed, or was seen to run again.
+    Other,
+    /// It was killed.
+    Ends,
+    /// All of its processes were started after it was killed, as is seen for the first time.
+    RunsAgain,
+}
+
+/// How often it is looked whether a pod that was killed runs again: each look reads about all of its processes.
+const LOOK_NS: u64 = 1_000_000_000;
 
 impl KnownKills {
     /// None but those of earlier agents yet.
     pub fn after(restored: &RestoredState) -> Self {
+        let since = monotonic_ns();
         let victims = restored.victims.iter().map(|victim| victim.uid.clone());
-        Self {
-            since: monotonic_ns(),
-            at: victims.map(|uid| (uid, 0)).collect(),
+        let mut kills = Self {
+            since,
+            last: HashMap::new(),
+        };
+        for uid in victims {
+            kills.last.insert(uid, LastKill::new(0, since));
         }
+        kills
     }
 
     /// Whether the pod was killed since this thread has looked.
     pub fn has_news_of(&self, entry: &PodEntry) -> bool {
         let at = entry.permit.evicted_at();
-        at > self.since && self.at.get(&entry.pod.uid) != Some(&at)
+        let last = self.last.get(&entry.pod.uid);
+        at > self.since && last.is_none_or(|last| last.at != at)
     }
 
     /// The kill of a pod is known.
     pub fn note(&mut self, entry: &PodEntry) {
         let at = entry.permit.evicted_at();
-        self.at.insert(entry.pod.uid.clone(), at);
+        let last = LastKill::new(at, monotonic_ns());
+        self.last.insert(entry.pod.uid.clone(), last);
     }
 
-    /// Whether the pod was killed, by this agent or an earlier one.
-    pub fn was_killed(&self, uid: &str) -> bool {
-        self.at.contains_key(uid)
+    /// Looks what is there of a pod that this agent or an earlier one may have killed.
+    pub fn look_at(&mut self, entry: &PodEntry, now: u64) -> AfterKill {
+        let Some(last) = self.last.get_mut(&entry.pod.uid) else {
+            return AfterKill::Other;
+        };
+        if last.ran_again {
+            return AfterKill::Other;
+        }
+        let is_due = now.saturating_sub(last.looked) >= LOOK_NS;
+        if !is_due || entry.killer.is_empty() {
+            return AfterKill::Ends;
+        }
+        last.looked = now;
+        last.ran_again = !entry
+            .killer
+            .holds_older_than(last.at.max(self.since) + STARTING);
+        match last.ran_again {
+            true => AfterKill::RunsAgain,
+            false => AfterKill::Ends,
+        }
     }
 
     /// Forgets pods that are no longer there.
     pub fn keep(&mut self, entries: &[Arc<PodEntry>]) {
-        self.at
+        self.last
             .retain(|uid, _| entries.iter().any(|entry| entry.pod.uid == *uid));
+    }
+}
+
+impl LastKill {
+    fn new(at: u64, looked: u64) -> Self {
+        Self {
+            at,
+            looked,
+            ran_again: false,
+        }
     }
 }
 
@@ -75,21 +133,24 @@ impl ManagerLoop {
         uid: &str,
         signal: Signal,
         dip: &Observations,
-        (shadow, refused): (bool, bool),
+        outcome: FastPathOutcome,
     ) {
+        let lives_on = outcome != FastPathOutcome::Killed;
         if let Some(entry) = self.pods.entry(uid).cloned() {
-            self.known_kills.note(&entry);
+            if !lives_on {
+                self.known_kills.note(&entry);
+            }
             self.node
                 .usage_collector
                 .measure_victim(&entry, &self.sources);
         }
-        if shadow {
+        if outcome == FastPathOutcome::Shadow {
             self.shadow_reported.insert(signal.to_string());
         }
         let node = self.node.with_ended(dip, &self.pods);
         let now = signed(monotonic_ns());
         self.planner.note_external_eviction(now, node, uid, signal);
-        if shadow || refused {
+        if lives_on {
             self.planner.forget_recreation(uid);
         } else {
             self.node.usage_collector.forget_files(uid);

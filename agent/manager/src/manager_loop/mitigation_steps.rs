@@ -13,7 +13,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     ManagerEvent, MitigationAction, MitigationOutcome, MitigationRequest, StepEffect,
-    manager_loop::{ManagerLoop, execute::is_short},
+    manager_loop::{ManagerLoop, execute::is_unresolved},
 };
 
 /// The steps so far.
@@ -130,7 +130,7 @@ impl ManagerLoop {
         }
         let seen = self.sources.sample(signed(monotonic_ns()));
         let after = seen.get(effect.signal).map_or(0, |now| now.available);
-        self.emit(ManagerEvent::Graduated(Box::new(MitigationOutcome {
+        self.emit(ManagerEvent::Mitigated(Box::new(MitigationOutcome {
             effect,
             available_before: self.mitigation.available,
             available_after: after,
@@ -142,7 +142,7 @@ impl ManagerLoop {
         let memory = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
         self.thresholds
             .iter()
-            .filter(|t| !t.is_hard() && memory.contains(&t.signal) && is_short(t, seen))
+            .filter(|t| !t.is_hard() && memory.contains(&t.signal) && is_unresolved(t, seen))
             .filter_map(|t| {
                 let now = seen.get(t.signal)?;
                 let short = SoftShortage {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    NodeReclaim, Observations, Plan, Signal, Threshold,
+    NodeReclaim, Observation, Observations, Plan, Signal, Threshold,
     reclaim::Removed,
     units::{nanos, signed},
 };
@@ -11,7 +11,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     ManagerEvent, ReclaimBy, ReclaimRequest, Reclaimed,
-    manager_loop::{ManagerLoop, Wake, execute::is_short},
+    manager_loop::{ManagerLoop, Wake, execute::is_unresolved},
 };
 
 /// How long the kubelet may take until pods are evicted in its stead: it looks every 10 s, and needs some time for its
@@ -19,6 +19,10 @@ use crate::{
 const KUBELET: Duration = Duration::from_secs(15);
 /// How long one that was in vain keeps the next one from being tried: the kubelet's monitoring interval.
 const REST: Duration = Duration::from_secs(10);
+/// What would be used up this soon is not waited for: an eviction takes as long until the files are gone.
+const EXHAUSTED_SOON: Duration = Duration::from_secs(2);
+/// Growth is measured over this time at least, and from this old a look at most.
+const GROWTH_WINDOW: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 /// The runtime's side keeps to its time by itself; its command needs a moment.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -36,6 +40,9 @@ pub struct ReclaimOptions {
 struct Waiting {
     plan: Plan,
     before: Observations,
+    /// A look of the last moments: growth is measured from it.
+    lately: Observations,
+    lately_at: u64,
     since: u64,
     of: ReclaimBy,
     patience: Duration,
@@ -93,9 +100,14 @@ impl ManagerLoop {
         let Some(waiting) = &self.reclaim.waiting else {
             return;
         };
-        let waited = monotonic_ns().saturating_sub(waiting.since);
-        if waited > nanos(waiting.patience) || self.cannot_wait(waiting.of, seen) {
+        let now = monotonic_ns();
+        let waited = now.saturating_sub(waiting.since);
+        if waited > nanos(waiting.patience) || self.cannot_wait(waiting, seen) {
             self.after_reclaim();
+        } else if let Some(waiting) = &mut self.reclaim.waiting
+            && now.saturating_sub(waiting.lately_at) >= nanos(GROWTH_WINDOW.1)
+        {
+            (waiting.lately, waiting.lately_at) = (*seen, now);
         }
     }
 
@@ -108,6 +120,8 @@ impl ManagerLoop {
         self.reclaim.waiting = Some(Waiting {
             plan: plan.clone(),
             before: *seen,
+            lately: *seen,
+            lately_at: now,
             since: now,
             of,
             patience,
@@ -127,20 +141,25 @@ impl ManagerLoop {
         }
     }
 
-    /// What a reclaim would bring may come too late: less than half of a hard threshold is left while it is not known when
-    /// the kubelet looks, or nothing at all while the runtime is at work. Of what no reclaim brings back others take care.
-    fn cannot_wait(&self, of: ReclaimBy, seen: &Observations) -> bool {
+    /// What a reclaim would bring may come too late: all of it will be used up within a moment, or less than half of a hard threshold
+    /// is left while it is not known when the kubelet looks, or nothing at all while the runtime is at work. Of what no reclaim brings
+    /// back others take care.
+    fn cannot_wait(&self, waiting: &Waiting, seen: &Observations) -> bool {
         let layout = self.sources.layout();
         let waits = |t: &&Threshold| t.is_hard() && !layout.node_reclaim(t.signal).is_empty();
         self.thresholds.iter().filter(waits).any(|t| {
-            seen.get(t.signal).is_some_and(|now| {
-                let left = u64::try_from(now.available).unwrap_or(0);
-                let amount = t.amount(now.capacity);
-                match of {
-                    ReclaimBy::Runtime => left == 0 && amount > 0,
-                    ReclaimBy::Kubelet | ReclaimBy::None => left < amount / 2,
-                }
-            })
+            let Some(now) = seen.get(t.signal) else {
+                return false;
+            };
+            let left = u64::try_from(now.available).unwrap_or(0);
+            let amount = t.amount(now.capacity);
+            let lately = waiting.lately.get(t.signal);
+            let is_soon = lately.is_some_and(|then| is_exhausted_soon(then, now));
+            let is_too_little = match waiting.of {
+                ReclaimBy::Runtime => left == 0 && amount > 0,
+                ReclaimBy::Kubelet | ReclaimBy::None => left < amount / 2,
+            };
+            is_too_little || left < amount && is_soon
         })
     }
 
@@ -185,9 +204,9 @@ impl ManagerLoop {
         let helped: Vec<_> = self
             .thresholds
             .iter()
-            .filter(|t| !layout.node_reclaim(t.signal).is_empty() && is_short(t, before))
+            .filter(|t| !layout.node_reclaim(t.signal).is_empty() && is_unresolved(t, before))
             .collect();
-        let is_enough = !helped.iter().any(|t| is_short(t, seen));
+        let is_enough = !helped.iter().any(|t| is_unresolved(t, seen));
         let mut freed: Vec<(Signal, i64)> = helped
             .iter()
             .filter_map(|t| {
@@ -223,5 +242,39 @@ impl ManagerLoop {
         };
         self.execute(evictions, &seen, wake);
         Some(seen)
+    }
+}
+
+/// Whether nothing is left within [`EXHAUSTED_SOON`] if it goes on as from one look to another.
+fn is_exhausted_soon(then: Observation, now: Observation) -> bool {
+    let Some((then_at, now_at)) = then.time.zip(now.time) else {
+        return false;
+    };
+    let elapsed = u64::try_from(now_at.saturating_sub(then_at)).unwrap_or(0);
+    let used = i128::from(then.available) - i128::from(now.available);
+    elapsed >= nanos(GROWTH_WINDOW.0)
+        && i128::from(now.available) * i128::from(elapsed)
+            < used * i128::from(nanos(EXHAUSTED_SOON))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // R8: 1.6 s until no inode is left, of which a walk of the runtime's would take all.
+    #[test]
+    fn what_is_used_up_in_a_moment_is_not_waited_for() {
+        let at = |ms: i64, available: i64| Observation {
+            available,
+            capacity: 6_500_000,
+            time: Some(ms * 1_000_000),
+        };
+        let begin = at(0, 327_000);
+        let is_soon = |ms, left| is_exhausted_soon(begin, at(ms, left));
+        assert!(is_soon(250, 327_000 - 50_000));
+        assert!(!is_soon(250, 327_000 - 30_000), "2.5 s");
+        assert!(!is_soon(20, 327_000 - 50_000), "a burst of 20 ms");
+        assert!(!is_soon(1000, 330_000) && !is_soon(1000, 327_000));
+        assert!(is_soon(1000, 1));
     }
 }

@@ -64,8 +64,8 @@ pub fn kill_until_empty(path: &Path, timeout: Duration) -> Result<(), KillError>
     }
 }
 
-/// A process that a container runtime was about to start at SIGKILL may be there so much later.
-const STARTING: u64 = 100_000_000;
+/// A process that a container runtime was about to start at SIGKILL may be there so much later, in nanoseconds.
+pub const STARTING: u64 = 100_000_000;
 
 /// Kills once what is left of a pod that got SIGKILL at a moment, in nanoseconds of CLOCK_MONOTONIC: cgroups that appeared meanwhile
 /// included, but not a container that was started anew. True when nothing is left. For threads that may take their time.

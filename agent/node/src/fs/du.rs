@@ -244,26 +244,44 @@ impl Walk {
     }
 }
 
-/// Puts the calling thread into the idle class of I/O and the lowest of the CPU's: a walk must not slow a pod down.
-/// Both are best effort; a refusal changes nothing but the speed of others.
+/// How the calling thread's requests to a disk stand beside those of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoPriority {
+    /// Behind all others. While others use the disk, mq-deadline holds such a request back for up to 10 s (`prio_aging_expire`).
+    Idle,
+    /// Last of the best-effort class.
+    Low,
+}
+
+impl IoPriority {
+    /// The class and the level within it (ioprio_set(2)).
+    fn value(self) -> libc::c_int {
+        const CLASS_SHIFT: libc::c_int = 13;
+        let (class, level) = match self {
+            Self::Low => (2, 7),
+            Self::Idle => (3, 0),
+        };
+        class << CLASS_SHIFT | level
+    }
+
+    /// Sets it for the calling thread. Best effort; a refusal changes nothing but the speed of others.
+    pub fn set(self) {
+        const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+        // SAFETY: plain integers; 0 is the calling thread (ioprio_set(2)).
+        let refused =
+            unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, self.value()) };
+        if refused != 0 {
+            tracing::debug!(priority = ?self, "the walk keeps its priority on the disk");
+        }
+    }
+}
+
+/// Gives the calling thread the lowest priority for the CPU: a walk must not slow a pod down. Best effort, too.
 pub fn lower_priority() {
-    const IOPRIO_WHO_PROCESS: libc::c_int = 1;
-    const IOPRIO_CLASS_IDLE: libc::c_int = 3;
-    const IOPRIO_CLASS_SHIFT: libc::c_int = 13;
     const LOWEST: i32 = 19;
-    // SAFETY: plain integers; 0 is the calling thread (ioprio_set(2)).
-    let io = unsafe {
-        libc::syscall(
-            libc::SYS_ioprio_set,
-            IOPRIO_WHO_PROCESS,
-            0,
-            IOPRIO_CLASS_IDLE << IOPRIO_CLASS_SHIFT,
-        )
-    };
     // On Linux this is the calling thread too (setpriority(2), C library/kernel differences).
-    let cpu = setpriority_process(None, LOWEST);
-    if io != 0 || cpu.is_err() {
-        tracing::debug!(io, ?cpu, "the walk keeps its priority");
+    if let Err(error) = setpriority_process(None, LOWEST) {
+        tracing::debug!(%error, "the walk keeps its priority");
     }
 }
 
@@ -448,12 +466,15 @@ mod tests {
     }
 
     #[test]
-    fn the_walking_thread_becomes_idle() {
+    fn the_walking_thread_stands_behind_others() {
         std::thread::spawn(|| {
             lower_priority();
-            // SAFETY: plain integers.
-            let class = unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) } >> 13;
-            assert_eq!(class, 3, "the idle class");
+            for priority in [IoPriority::Idle, IoPriority::Low, IoPriority::Idle] {
+                priority.set();
+                // SAFETY: plain integers.
+                let value = unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) };
+                assert_eq!(value, i64::from(priority.value()), "{priority:?}");
+            }
         })
         .join()
         .unwrap();

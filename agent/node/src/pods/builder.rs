@@ -47,6 +47,8 @@ pub enum PodUpdate {
     Same,
     /// Something else.
     New(Box<Pod>),
+    /// That it is over, with this phase.
+    Over(String),
 }
 
 impl PodUpdate {
@@ -135,8 +137,12 @@ impl PodTableBuilder {
             // By its cgroup's UID: a static pod's is not that of its mirror.
             let uid = cgroup_name::parse(path).map(|name| name.uid);
             let pod = &held.entry.pod;
-            let told = known(uid.as_ref().unwrap_or(&pod.uid), Some(pod));
-            !directories.contains(*path) && matches!(told, PodUpdate::New(_))
+            let is_news = match known(uid.as_ref().unwrap_or(&pod.uid), Some(pod)) {
+                PodUpdate::New(_) => true,
+                PodUpdate::Over(phase) => phase != pod.phase,
+                PodUpdate::Same | PodUpdate::Unknown => false,
+            };
+            is_news && !directories.contains(*path)
         });
         let mut look_at: BTreeSet<PathBuf> = retold.map(|(path, _)| path.clone()).collect();
         look_at.extend(self.opener.failed().cloned());
@@ -189,6 +195,12 @@ impl PodTableBuilder {
         let (pod, is_same) = match known(&cgroup.name.uid, before) {
             PodUpdate::New(pod) => (Some(*pod), false),
             PodUpdate::Same => (before.cloned(), true),
+            // What else was known of it stays true.
+            PodUpdate::Over(phase) => {
+                let is_same = before.is_some_and(|pod| pod.phase == phase);
+                let pod = before.cloned().unwrap_or_else(|| guessed(&cgroup));
+                (Some(Pod { phase, ..pod }), is_same)
+            }
             // What was known of a UID once stays true although no source names it any more.
             PodUpdate::Unknown => {
                 visited.unknown += 1;
@@ -224,11 +236,7 @@ impl PodTableBuilder {
     }
 
     fn open(&mut self, cgroup: &PodCgroup, pod: Option<Pod>, ids: Vec<u64>) -> Option<OpenPod> {
-        let pod = pod.unwrap_or_else(|| {
-            // Without procfs there are no scores to compute requests from. It may change: memory can be plugged in.
-            let memory_total = memory_total(Path::new("/proc")).unwrap_or(0);
-            guess(cgroup, memory_total)
-        });
+        let pod = pod.unwrap_or_else(|| guessed(cgroup));
         let entry = self.opener.open(pod, &cgroup.path, self.mode)?;
         Some(OpenPod {
             ids,
@@ -236,6 +244,12 @@ impl PodTableBuilder {
             since: Instant::now(),
         })
     }
+}
+
+fn guessed(group: &PodCgroup) -> Pod {
+    // Without procfs there are no scores to compute requests from. It may change: memory can be plugged in.
+    let memory_total = memory_total(Path::new("/proc")).unwrap_or(0);
+    guess(group, memory_total)
 }
 
 #[cfg(test)]
@@ -333,6 +347,15 @@ mod tests {
         let third = all(&joined.follow(&nothing, retold).table.unwrap());
         assert_eq!(third[2].pod.name, "b");
         assert_eq!(kept(&second, &third), [true, true, false]);
+        // It is over: its other values stay, and that is told once.
+        let over = |of: &str, held: Option<&Pod>| match of == uid(2) {
+            true => PodUpdate::Over("Succeeded".to_owned()),
+            false => told(of, held),
+        };
+        let fourth = all(&joined.follow(&nothing, over).table.unwrap());
+        assert!(fourth[2].pod.is_over() && fourth[2].pod.name == "b");
+        assert!(joined.refresh(over).table.is_none());
+        joined.follow(&nothing, retold);
         // Gone, and come.
         fs::remove_dir_all(&pods[0]).unwrap();
         assert_eq!(
