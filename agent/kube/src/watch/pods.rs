@@ -381,7 +381,7 @@ mod tests {
             .map(|(key, value)| key.len() + value.len())
             .sum();
         assert!((15_000..=MOST_ANNOTATIONS).contains(&bytes), "{bytes}");
-        // Of one that is over its name alone.
+        // Of one that is over its name and phase alone.
         let over = json!({
             "metadata": {"name": "p", "uid": "u", "annotations": {"a": "b"}, "labels": {"a": "b"}},
             "spec": {"containers": [{"name": "c"}]},
@@ -391,6 +391,7 @@ mod tests {
         let expected = Pod {
             uid: "u".to_owned(),
             name: "p".to_owned(),
+            phase: "Failed".into(),
             ..Pod::default()
         };
         assert_eq!(watched.pod.unwrap(), expected);
