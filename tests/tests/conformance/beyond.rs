@@ -105,7 +105,7 @@ fn pods_of_unknown_priority_go_last() {
 }
 
 #[test]
-fn guaranteed_pods_go_with_the_others_only_if_daemons_are_to_blame() {
+fn guaranteed_pods_go_when_no_others_are_left() {
     // R20: 8Gi in all, 7Gi for pods; the pods leave 6500Mi of theirs.
     let guaranteed = |pod: &mut Pod| pod.qos = QosClass::Guaranteed;
     let decide = |pods_left_mi: u64| {
@@ -126,16 +126,17 @@ fn guaranteed_pods_go_with_the_others_only_if_daemons_are_to_blame() {
             ..settings(Mode::Evictd, one_gib())
         });
         let mut evicted = Vec::new();
-        // It grows, so that more is wanted than the small one has while the first one still dies.
-        for (second, available) in [(1, 1030), (2, 700), (3, 400), (4, 40)] {
+        // It grows while the first ones still die.
+        for (second, available) in [(1, 1030), (2, 700), (3, 400), (4, 40), (5, 30), (6, 5)] {
             node.observe(Signal::MemoryAvailable, available * MI as i64, second);
             let evictions = step(&mut manager, second, &node).evictions;
             evicted.extend(evictions.into_iter().map(|eviction| eviction.name));
         }
         evicted.join(" ")
     };
+    // Whether or not daemons use more than was reserved for them.
     assert_eq!(decide(6500), "first small firm");
-    assert_eq!(decide(0), "first small");
+    assert_eq!(decide(0), "first small firm");
 }
 
 #[test]
