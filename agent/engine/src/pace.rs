@@ -98,8 +98,24 @@ pub struct Bounded {
     pub grown: u64,
     /// What they grow by, per second, over [`STEADY_NS`].
     pub growth: u64,
-    /// What is left below their limits together.
+    /// What they may use together until their limits end it, or the kubelet looks again.
     pub left: u64,
+}
+
+impl Bounded {
+    /// Adds a cgroup that has `left` bytes below its limit. A sidecar that grows slowly does not use them before the kubelet looks.
+    pub fn add(&mut self, grown: u64, growth: u64, left: u64) {
+        if grown == 0 && growth == 0 {
+            return;
+        }
+        let used = match growth {
+            0 => left,
+            growth => left.min(grown_in(growth, MONITORING_INTERVAL_NS + DEATH_NS)),
+        };
+        self.grown = self.grown.saturating_add(grown);
+        self.growth = self.growth.saturating_add(growth);
+        self.left = self.left.saturating_add(used);
+    }
 }
 
 /// What victims that are still terminating are expected to give back.

@@ -560,6 +560,7 @@ fn a_container_that_grows_up_to_its_own_limit_costs_no_neighbour() {
 #[test]
 fn a_growth_up_to_a_limit_costs_no_neighbour_at_the_start() {
     skip_if!(not_root());
+    skip_if!(in_guest().then_some("an emulated agent starts later than the growth ends"));
     a_growth_up_to_a_limit_costs_no_neighbour("60", 1, false, None);
 }
 
@@ -568,4 +569,46 @@ fn a_growth_up_to_a_limit_costs_no_neighbour_at_the_start() {
 fn a_critical_pod_that_grows_up_to_its_own_limit_costs_no_neighbour() {
     skip_if!(not_root());
     a_growth_up_to_a_limit_costs_no_neighbour("60", 1, true, Some(2_000_000_000));
+}
+
+/// Each pod has three containers with limits, and all grow a little beside the one that leaks: what each of them holds is remembered.
+#[test]
+fn a_growth_up_to_a_limit_is_known_among_many_containers() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("pace-sidecars", 512 * MIB).unwrap();
+    let pod = |name: &str, requests: &str| json!({ "name": name, "cgroup": name, "requests": { "memory": requests } });
+    let mut pods: Vec<Value> = NEIGHBOURS.map(|name| pod(name, "10Mi")).into();
+    pods.push(pod("leaks", "280Mi"));
+    let mut files = Files::new(scope.path(), &json!(pods));
+    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+    for name in NEIGHBOURS.iter().chain(&["leaks"]) {
+        for (container, mib) in [("app", 280), ("proxy", 200), ("logs", 200)] {
+            let container = format!("{name}/{container}");
+            scope.child(&container).unwrap();
+            scope.limit_child(&container, mib * MIB).unwrap();
+        }
+    }
+    let start = |name: &str, container: &str, arguments: &[&str]| {
+        Hog::start(&scope.path().join(name).join(container), arguments).unwrap()
+    };
+    let mut neighbours = NEIGHBOURS.map(|name| start(name, "app", &["--mib", "38"]));
+    assert!(until(LONG, || scope.usage().unwrap() > 114 * MIB));
+    let _agent = files.start(&[]);
+    let proxies = NEIGHBOURS.iter().chain(&["leaks"]);
+    let _proxies: Vec<Hog> = proxies
+        .map(|name| {
+            start(
+                name,
+                "proxy",
+                &["--mib", "30", "--head", "2", "--rate", "1"],
+            )
+        })
+        .collect();
+    let mut leak = start("leaks", "app", &["--mib", "400", "--rate", "60"]);
+    leak.killed();
+    std::thread::sleep(MOMENT);
+    assert!(files.evicted().is_empty(), "{}", judged(&files));
+    assert_eq!(alive(&mut neighbours), NEIGHBOURS.len());
+    let kill = files.oom_kill().map(|kill| kill.cause);
+    assert_eq!(kill, Some(OomCause::PodLimit));
 }

@@ -68,11 +68,7 @@ impl MemoryMonitor {
                 };
                 growers.note(id, now, uses.held);
                 let (grown, growth) = growers.steady_growth_of(id, now, since);
-                if grown > 0 || growth > 0 {
-                    bounded.grown = bounded.grown.saturating_add(grown);
-                    bounded.growth = bounded.growth.saturating_add(growth);
-                    bounded.left = bounded.left.saturating_add(uses.left);
-                }
+                bounded.add(grown, growth, uses.left);
             }
         }
         bounded
