@@ -328,7 +328,7 @@ impl Agent {
                     signal,
                     e.shadow,
                     e.stages,
-                    e.errno != 0,
+                    e.refused.is_some(),
                     Some(e.number),
                 );
             }

@@ -49,6 +49,16 @@ struct Held {
     still: Option<(u64, u64)>,
 }
 
+/// What became of a SIGKILL.
+enum SignalOutcome {
+    /// It was sent, or would have been in live mode.
+    Sent,
+    /// The kernel has refused it with this errno.
+    Refused(i32),
+    /// The pod was empty already, and the kernel has not killed from it.
+    Empty,
+}
+
 impl MemoryMonitor {
     /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done before the
     /// next look. Victims held `dying_before` bytes when the look at the scope began.
@@ -218,7 +228,11 @@ impl MemoryMonitor {
         if why.killed.is_none() && !limiter.allows(&entry.permit, decided, why.choice.resort) {
             return None;
         }
-        let errno = self.signal(&entry, decided, why.killed.is_some())?;
+        let refused = match self.signal(&entry, decided, why.killed.is_some()) {
+            SignalOutcome::Sent => None,
+            SignalOutcome::Refused(errno) => Some(errno),
+            SignalOutcome::Empty => return None,
+        };
         let signalled = why.killed.unwrap_or_else(monotonic_ns);
         // Read when the signal is on its way.
         let Held {
@@ -234,9 +248,9 @@ impl MemoryMonitor {
             hook,
         } = monitor.crossing;
         // What was refused gives nothing; its pod is left alone, and the next one goes.
-        let expected = match errno {
-            0 => unreclaimable.map_or(working_set, |held| held.min(working_set)),
-            _ => 0,
+        let expected = match refused {
+            None => unreclaimable.map_or(working_set, |held| held.min(working_set)),
+            Some(_) => 0,
         };
         let terminating = Terminating::new(signalled, expected, shared);
         let mut gives = Pending::default();
@@ -271,7 +285,7 @@ impl MemoryMonitor {
             by_kernel: why.killed.is_some(),
             last_resort: why.choice.resort != LastResort::None,
             growing: why.choice.growing,
-            errno,
+            refused,
             pod: Arc::clone(&entry),
         }));
         // It gives to every scope that counts it.
@@ -283,17 +297,16 @@ impl MemoryMonitor {
                 None => monitor.pace.evicted(signalled),
             }
         }
-        (errno == 0).then_some(gives)
+        refused.is_none().then_some(gives)
     }
 
-    /// Sends SIGKILL, or charges the limits alone in shadow mode. The errno of a refusal, or 0; `None` where the pod was empty already
-    /// and the kernel has not killed from it.
-    fn signal(&self, entry: &PodEntry, decided: u64, by_kernel: bool) -> Option<i32> {
+    /// Sends SIGKILL, or charges the limits alone in shadow mode.
+    fn signal(&self, entry: &PodEntry, decided: u64, by_kernel: bool) -> SignalOutcome {
         let limiter = &self.setup.limiter;
         if self.setup.shadow {
             // What a limit would have held back is held back here too.
             limiter.charge_in_shadow(&entry.permit, decided, ShadowChooser::FastPath);
-            return Some(0);
+            return SignalOutcome::Sent;
         }
         let before = entry.permit.evicted_at();
         // A pod of thousands of processes is not signalled at once: the manager must know of it meanwhile.
@@ -301,10 +314,13 @@ impl MemoryMonitor {
         let killed = entry.killer.kill();
         if matches!(&killed, Ok(round) if !round.empty || by_kernel) {
             limiter.charge(&entry.permit, decided);
-            return Some(0);
+            return SignalOutcome::Sent;
         }
         entry.permit.restore_evicted_at(before);
-        killed.err().as_ref().map(errno)
+        match killed {
+            Ok(_) => SignalOutcome::Empty,
+            Err(refusal) => SignalOutcome::Refused(errno(&refusal)),
+        }
     }
 
     /// What a victim holds.
