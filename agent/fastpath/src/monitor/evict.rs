@@ -21,7 +21,7 @@ use crate::{
     BlockedBy, Event, EvictionReport,
     in_flight::{MAX_IN_FLIGHT, Victim},
     monitor::{MemoryMonitor, Setup, usage_cache::read_usage},
-    scope::Crossing,
+    scope::{Crossing, ScopeMonitor},
 };
 
 /// So long after a kill of the kernel's own the pod's eviction is completed, in nanoseconds: the kubelet would have taken note of
@@ -47,6 +47,31 @@ struct Held {
     shared: u64,
     /// What it held while others grew, and since when.
     still: Option<(u64, u64)>,
+}
+
+/// A pod that was signalled, or would have been in live mode.
+struct Kill {
+    pod: Arc<PodEntry>,
+    number: u64,
+    /// When, as `signalled`, in nanoseconds of CLOCK_MONOTONIC.
+    decided: u64,
+    signalled: u64,
+    /// The errno with which SIGKILL was refused.
+    refused: Option<i32>,
+    /// When it was decided, in bytes.
+    working_set: u64,
+    held: Held,
+}
+
+impl Kill {
+    /// The bytes that it gives back. What was refused gives nothing; its pod is left alone, and the next one goes.
+    fn expected(&self) -> u64 {
+        match (self.refused, self.held.unreclaimable) {
+            (Some(_), _) => 0,
+            (None, Some(held)) => held.min(self.working_set),
+            (None, None) => self.working_set,
+        }
+    }
 }
 
 /// What became of a SIGKILL.
@@ -219,57 +244,64 @@ impl MemoryMonitor {
         if self.in_flight.room() == 0 {
             return None;
         }
-        let entry = Arc::clone(self.setup.table.entries.get(victim)?);
+        let pod = Arc::clone(self.setup.table.entries.get(victim)?);
         let monitor = self.scopes.get(index)?;
         let working_set = self.setup.table.candidates.get(victim)?.usage;
         let decided = why.killed.unwrap_or_else(monotonic_ns);
-        let (shadow, limiter) = (self.setup.shadow, &self.setup.limiter);
+        let limiter = &self.setup.limiter;
         // Several are chosen at once: the one before may have used up what this one's limits had left.
-        if why.killed.is_none() && !limiter.allows(&entry.permit, decided, why.choice.resort) {
+        if why.killed.is_none() && !limiter.allows(&pod.permit, decided, why.choice.resort) {
             return None;
         }
-        let refused = match self.signal(&entry, decided, why.killed.is_some()) {
+        let refused = match self.signal(&pod, decided, why.killed.is_some()) {
             SignalOutcome::Sent => None,
             SignalOutcome::Refused(errno) => Some(errno),
             SignalOutcome::Empty => return None,
         };
         let signalled = why.killed.unwrap_or_else(monotonic_ns);
-        // Read when the signal is on its way.
-        let Held {
-            unreclaimable,
-            shared,
-            still,
-        } = self.measure(victim, &entry);
         self.evictions += 1;
+        let kill = Kill {
+            number: self.evictions,
+            decided,
+            signalled,
+            refused,
+            working_set,
+            // Read when the signal is on its way.
+            held: self.measure(victim, &pod),
+            pod,
+        };
+        let expected = kill.expected();
+        let terminating = Terminating::new(signalled, expected, kill.held.shared);
+        let mut gives = Pending::default();
+        terminating.add_to(&mut gives, signalled, Some(expected));
+        self.in_flight.push(Victim::new(
+            Arc::clone(&kill.pod),
+            (kill.number, index, self.setup.shadow),
+            terminating,
+            monitor.sample.usage,
+        ));
+        let report = self.report(monitor, why, &kill);
+        self.setup.events.send(Event::Evicted(report));
+        self.note_in_paces(&kill);
+        refused.is_none().then_some(gives)
+    }
+
+    fn report(&self, monitor: &ScopeMonitor, why: Why, kill: &Kill) -> EvictionReport {
         let Crossing {
             crossed,
             woken,
             usage,
             hook,
         } = monitor.crossing;
-        // What was refused gives nothing; its pod is left alone, and the next one goes.
-        let expected = match refused {
-            None => unreclaimable.map_or(working_set, |held| held.min(working_set)),
-            Some(_) => 0,
-        };
-        let terminating = Terminating::new(signalled, expected, shared);
-        let mut gives = Pending::default();
-        terminating.add_to(&mut gives, signalled, Some(expected));
-        self.in_flight.push(Victim::new(
-            Arc::clone(&entry),
-            (self.evictions, index, shadow),
-            terminating,
-            monitor.sample.usage,
-        ));
-        self.setup.events.send(Event::Evicted(EvictionReport {
-            number: self.evictions,
+        EvictionReport {
+            number: kill.number,
             signal: monitor.scope.signal(),
             stages: Stages {
                 crossed,
                 // The kernel's kill came before the agent.
-                woken: woken.min(decided),
-                decided,
-                signalled,
+                woken: woken.min(kill.decided),
+                decided: kill.decided,
+                signalled: kill.signalled,
             },
             hook: hook.unwrap_or(MemoryHook::Sampler),
             usage_at_crossing: usage,
@@ -277,27 +309,31 @@ impl MemoryMonitor {
             available: monitor.sample.available,
             capacity: monitor.scope.capacity(),
             threshold: monitor.scope.thresholds().threshold,
-            working_set,
+            working_set: kill.working_set,
             urgency: why.urgency,
             judged: why.judged,
-            shared: shared.min(working_set),
-            shadow,
+            shared: kill.held.shared.min(kill.working_set),
+            shadow: self.setup.shadow,
             by_kernel: why.killed.is_some(),
             last_resort: why.choice.resort != LastResort::None,
             growing: why.choice.growing,
-            refused,
-            pod: Arc::clone(&entry),
-        }));
-        // It gives to every scope that counts it.
-        for monitor in self.scopes.iter_mut().filter(|m| m.scope.holds(&entry)) {
-            match still {
+            refused: kill.refused,
+            pod: Arc::clone(&kill.pod),
+        }
+    }
+
+    /// A victim gives to every scope that counts it.
+    fn note_in_paces(&mut self, kill: &Kill) {
+        for monitor in self.scopes.iter_mut().filter(|m| m.scope.holds(&kill.pod)) {
+            match kill.held.still {
                 Some((held, since)) => {
-                    monitor.pace.evicted_without_growth(signalled, held, since);
+                    monitor
+                        .pace
+                        .evicted_without_growth(kill.signalled, held, since);
                 }
-                None => monitor.pace.evicted(signalled),
+                None => monitor.pace.evicted(kill.signalled),
             }
         }
-        refused.is_none().then_some(gives)
     }
 
     /// Sends SIGKILL, or charges the limits alone in shadow mode.
