@@ -1,5 +1,6 @@
 //! The loop itself: wait, sample, decide, kill.
 
+mod candidates;
 mod evict;
 mod floor_victims;
 mod growers;

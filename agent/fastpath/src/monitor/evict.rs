@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    CandidateState, Observation, Observations, Resource, Rules,
+    Rules,
     growers::WATCHED,
     limiter::ShadowChooser,
     model::{settings::MemoryHook, usage::MemoryReading},
@@ -12,15 +12,14 @@ use evictd_engine::{
     record::Stages,
     round::{Candidates, Choice, Outcome, Pods, Round},
     terminating::Terminating,
-    units::signed,
 };
-use evictd_node::pods::table::{PodEntry, PodTable};
+use evictd_node::pods::table::PodEntry;
 use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
     BlockedBy, Event, EvictionReport,
     in_flight::{MAX_IN_FLIGHT, Victim},
-    monitor::{MemoryMonitor, Setup, usage_cache::read_usage},
+    monitor::{MemoryMonitor, Setup},
     scope::{Crossing, ScopeMonitor},
 };
 
@@ -176,64 +175,6 @@ impl MemoryMonitor {
                 killed: Some(kill.time),
             };
             self.kill(kill.scope, position, why);
-        }
-    }
-
-    /// A pod whose memory a scope does not count cannot help it. Answers with what the others use at most together, in bytes.
-    pub(crate) fn exclude_pods_outside_scope(&mut self, index: usize) -> u64 {
-        let mut attainable = 0_u64;
-        let Some(monitor) = self.scopes.get(index) else {
-            return attainable;
-        };
-        let PodTable {
-            entries,
-            candidates,
-            ..
-        } = &mut *self.setup.table;
-        for (entry, candidate) in entries.iter().zip(candidates) {
-            if !monitor.scope.holds(entry) {
-                candidate.state = CandidateState::NotFound;
-            } else if candidate.state == CandidateState::Eligible {
-                attainable = attainable.saturating_add(candidate.usage);
-            }
-        }
-        attainable
-    }
-
-    /// Upper bounds for all pods: one number each, which is read now unless it was a moment ago. Only those that come first
-    /// are read in full.
-    pub(crate) fn load_candidates(&mut self, resort: LastResort) {
-        let now = monotonic_ns();
-        let recent = self.usage_cache.take(now, self.fastest_growth);
-        let limiter = &self.setup.limiter;
-        let PodTable {
-            entries,
-            candidates,
-            ..
-        } = &mut *self.setup.table;
-        for (entry, candidate) in entries.iter().zip(candidates.iter_mut()) {
-            candidate.is_exact = false;
-            candidate.inputs.order = entry.permit.order();
-            // Of all of them, or what was not read would pass for a growth later.
-            let seen = match recent {
-                Some(more) => {
-                    candidate.usage = candidate.usage.saturating_add(more);
-                    // Eligible, or gone.
-                    candidate.state
-                }
-                None => read_usage(entry, candidate),
-            };
-            let is_dying = self.in_flight.contains(entry) || entry.permit.is_being_killed(now);
-            candidate.state = if is_dying {
-                CandidateState::Terminating
-            } else if entry.protected || !limiter.allows(&entry.permit, now, resort) {
-                CandidateState::Protected
-            } else {
-                seen
-            };
-        }
-        if recent.is_none() {
-            self.setup.table.note_growth(now);
         }
     }
 
@@ -393,39 +334,6 @@ impl MemoryMonitor {
             });
         }
     }
-
-    /// Pods that would have been candidates but for policies and limits.
-    fn denied(&self) -> usize {
-        let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
-        let spared = |entry: &&Arc<PodEntry>| {
-            !entry.protected
-                && !limiter.allows(&entry.permit, now, LastResort::None)
-                && !self.in_flight.contains(entry)
-        };
-        self.setup.table.entries.iter().filter(spared).count()
-    }
-
-    pub(crate) fn rules(&self) -> Rules {
-        Rules {
-            strategy: self.setup.strategy,
-            resource: Resource::Memory,
-            system_over_reserved: self.system_over_reserved(),
-        }
-    }
-
-    /// Whether the node's own daemons use more than was kept back for them; without the pods' cgroup that is not known.
-    fn system_over_reserved(&self) -> bool {
-        let mut observations = Observations::default();
-        for monitor in self.scopes.iter().filter(|monitor| !monitor.gone) {
-            let seen = Observation {
-                available: signed(monitor.sample.shortage.available),
-                capacity: signed(monitor.scope.capacity()),
-                time: None,
-            };
-            observations.set(monitor.scope.signal(), seen);
-        }
-        observations.system_over_reserved()
-    }
 }
 
 /// The pods that one scope counts, for one round of evictions.
@@ -446,7 +354,8 @@ impl Pods for ScopePods<'_> {
 
     fn load(&mut self, resort: LastResort) -> u64 {
         self.monitor.load_candidates(resort);
-        self.monitor.exclude_pods_outside_scope(self.index)
+        self.monitor.exclude_pods_outside_scope(self.index);
+        self.monitor.attainable()
     }
 
     fn allowed(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evictd_engine::{Among, CandidateState, permit::LastResort, rank, sampling::Nearness};
+use evictd_engine::{CandidateState, permit::LastResort, rank, sampling::Nearness};
 use evictd_node::{
     pods::table::{PodEntry, PodTable},
     trigger::memory::MAX_VICTIMS,
@@ -137,13 +137,6 @@ impl MemoryMonitor {
             first.state = CandidateState::Eligible;
         }
         victims
-    }
-
-    /// The first candidate in the order of eviction, as they are loaded.
-    pub(crate) fn first_in_order(&mut self) -> Option<usize> {
-        let rules = self.rules();
-        let candidates = self.setup.table.candidates();
-        candidates.choose(rules, Among::All)
     }
 }
 
