@@ -84,9 +84,9 @@ impl MemoryMonitor {
         let fastest_growth = fastest_growth();
         let cpus = online_cpus();
         let given = std::mem::take(&mut setup.scopes).into_iter().enumerate();
-        scopes.extend(
-            given.map(|(index, scope)| ScopeMonitor::new(scope, index, fastest_growth, cpus)),
-        );
+        scopes.extend(given.map(|(index, scope)| {
+            ScopeMonitor::new(scope, index, fastest_growth, cpus, !setup.shadow)
+        }));
         if let Some(last) = setup.last_eviction {
             scopes
                 .iter_mut()
@@ -115,9 +115,8 @@ impl MemoryMonitor {
 
     /// Arms the triggers for the first time.
     pub(super) fn settle(&mut self) -> io::Result<()> {
-        let floor = self.floor_is_armed();
         for monitor in &mut self.scopes {
-            monitor.settle(&mut *self.setup.trigger, floor)?;
+            monitor.settle(&mut *self.setup.trigger)?;
         }
         (0..self.scopes.len()).for_each(|index| self.report_met_in_force(index));
         Ok(())
@@ -141,11 +140,6 @@ impl MemoryMonitor {
                 number: self.met_in_force,
             });
         }
-    }
-
-    /// In shadow mode the kernel must not kill either.
-    pub(super) fn floor_is_armed(&self) -> bool {
-        !self.setup.shadow
     }
 
     /// One cycle of the loop; how to wait for the next one.
@@ -263,7 +257,6 @@ impl MemoryMonitor {
         woken: u64,
         triggers: &ScopeTriggers,
     ) -> io::Result<()> {
-        let floor = self.floor_is_armed();
         let Some(monitor) = self.scopes.get_mut(index) else {
             return Ok(());
         };
@@ -295,9 +288,9 @@ impl MemoryMonitor {
         let Some(monitor) = self.scopes.get_mut(index) else {
             return Ok(());
         };
-        monitor.follow_floor(&mut *self.setup.trigger, floor)?;
+        monitor.follow_floor(&mut *self.setup.trigger)?;
         if !monitor.pressed {
-            return monitor.keep(&mut *self.setup.trigger, triggers, was_pressed, floor);
+            return monitor.keep(&mut *self.setup.trigger, triggers, was_pressed);
         }
         monitor.idle = idle;
         if idle {

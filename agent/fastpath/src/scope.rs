@@ -106,6 +106,8 @@ pub(super) struct Cycle<'a> {
 pub(super) struct ScopeMonitor {
     pub scope: Scope,
     index: usize,
+    /// Past the floor; not in shadow mode.
+    pub kernel_may_kill: bool,
     /// The last one.
     pub sample: MemorySample,
     /// The threshold is met: the scope is below `resolved` and has been below `threshold`.
@@ -143,11 +145,18 @@ pub(super) struct ScopeMonitor {
 
 impl ScopeMonitor {
     /// `fastest_growth`: of the machine, in bytes per second, on so many CPUs.
-    pub fn new(scope: Scope, index: usize, fastest_growth: u64, cpus: u64) -> Self {
+    pub fn new(
+        scope: Scope,
+        index: usize,
+        fastest_growth: u64,
+        cpus: u64,
+        kernel_may_kill: bool,
+    ) -> Self {
         let stat_lag = StatLag::new(cpus, scope.cgroup().counts_kernel_memory());
         Self {
             scope,
             index,
+            kernel_may_kill,
             sample: MemorySample::default(),
             pressed: false,
             no_candidates: false,

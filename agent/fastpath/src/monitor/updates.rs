@@ -55,11 +55,11 @@ impl MemoryMonitor {
         self.published_at = 0;
         self.forget_shadow_victims();
         self.setup.strategy = settings.strategy;
-        let floor = self.floor_is_armed();
         for index in 0..self.scopes.len() {
             let Some(monitor) = self.scopes.get_mut(index) else {
                 return;
             };
+            monitor.kernel_may_kill = !settings.shadow;
             let is_new = index == NODE
                 && monitor.scope.capacity() == settings.capacity
                 && monitor.scope.thresholds() != settings.thresholds;
@@ -67,7 +67,7 @@ impl MemoryMonitor {
                 monitor.scope.set_thresholds(settings.thresholds);
                 monitor.pace.reset();
             }
-            if let Err(e) = monitor.settle(&mut *self.setup.trigger, floor) {
+            if let Err(e) = monitor.settle(&mut *self.setup.trigger) {
                 self.report_scope_gone(index, &e);
             } else if is_new {
                 self.report_met_in_force(index);
@@ -81,7 +81,6 @@ impl MemoryMonitor {
             return;
         };
         self.published_at = 0;
-        let floor = self.floor_is_armed();
         let trigger = &mut *self.setup.trigger;
         let mut watched = Ok(());
         let mut was_pressed = false;
@@ -106,7 +105,14 @@ impl MemoryMonitor {
             // This frees the box: once, while nothing is urgent.
             None => {
                 watched = trigger.watch(index, scope.cgroup());
-                let mut monitor = ScopeMonitor::new(*scope, index, self.fastest_growth, self.cpus);
+                let kernel_may_kill = !self.setup.shadow;
+                let mut monitor = ScopeMonitor::new(
+                    *scope,
+                    index,
+                    self.fastest_growth,
+                    self.cpus,
+                    kernel_may_kill,
+                );
                 // A pod that was evicted for the node gave to the pods' cgroup as well.
                 let last = self.scopes.iter().filter_map(|m| m.pace.last_eviction());
                 if let Some(last) = last.max() {
@@ -116,7 +122,7 @@ impl MemoryMonitor {
             }
         }
         let settled = watched.and_then(|()| match self.scopes.get_mut(index) {
-            Some(monitor) => monitor.settle(trigger, floor),
+            Some(monitor) => monitor.settle(trigger),
             None => Ok(()),
         });
         match settled {
