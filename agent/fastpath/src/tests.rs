@@ -20,7 +20,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use super::{Control, Event, EventQueue, FastPathSettings, KilledBy, RestoredVictim, Setup};
 use crate::{
-    in_flight::{MAX_IN_FLIGHT, Victim},
+    in_flight::{Eviction, MAX_IN_FLIGHT, Victim},
     monitor::MemoryMonitor,
     scope::{Cycle, ScopeTriggers},
     spin::Wait,
@@ -334,7 +334,12 @@ fn a_chosen_pod_gives_back_what_is_no_page_cache() {
     fs::write(at.join("memory.stat"), stat).unwrap();
     let now = monotonic_ns();
     let terminating = Terminating::new(now, 50 * MIB, 0);
-    let chosen = Victim::new(pod, (1, 0, true), terminating, 0);
+    let eviction = Eviction {
+        number: 1,
+        scope: 0,
+        shadow: true,
+    };
+    let chosen = Victim::new(pod, eviction, terminating, 0);
     watch.in_flight.push(chosen);
     let memory = watch.in_flight.memory(&watch.scopes[0].scope, now);
     assert_eq!((memory.shadow, memory.dying), (50 * MIB, 0));

@@ -18,7 +18,7 @@ use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
     BlockedBy, Event, EvictionReport,
-    in_flight::{MAX_IN_FLIGHT, Victim},
+    in_flight::{Eviction, MAX_IN_FLIGHT, Victim},
     monitor::{MemoryMonitor, Setup},
     scope::{Crossing, ScopeMonitor},
 };
@@ -217,7 +217,11 @@ impl MemoryMonitor {
         terminating.add_to(&mut gives, signalled, Some(expected));
         self.in_flight.push(Victim::new(
             Arc::clone(&kill.pod),
-            (kill.number, index, self.setup.shadow),
+            Eviction {
+                number: kill.number,
+                scope: index,
+                shadow: self.setup.shadow,
+            },
             terminating,
             monitor.sample.usage,
         ));
