@@ -17,6 +17,7 @@ mod shared_monitor;
 mod spin;
 mod standby;
 mod stat_lag;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -25,3 +26,4 @@ pub use event::{BlockedBy, Event, EvictionReport, StuckVictim, VictimExit};
 pub use handle::FastPath;
 pub use in_flight::{EARLIER, KilledBy, RestoredVictim};
 pub use monitor::Setup;
+pub use status::FastPathStatus;

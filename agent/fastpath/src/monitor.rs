@@ -24,7 +24,7 @@ use evictd_node::{
 use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
-    Control, Event, EventQueue,
+    Control, Event, EventQueue, FastPathStatus,
     in_flight::{InFlight, RestoredVictim, VictimEvent},
     monitor::usage_cache::UsageCache,
     scope::{Cycle, ScopeMonitor, ScopeTriggers},
@@ -144,7 +144,7 @@ impl MemoryMonitor {
 
     /// One cycle of the loop; how to wait for the next one.
     pub(super) fn run_once(&mut self, woken: u64) -> Wait {
-        self.setup.events.beat(woken);
+        self.setup.status.beat(woken);
         // A decision comes first; what is new in the control block can wait for the next cycle.
         if !self.drain_triggers() {
             self.apply_updates();
@@ -161,7 +161,7 @@ impl MemoryMonitor {
     /// The part of a cycle that cannot wait, for a fast path that is late. Other events of triggers wait for it.
     pub(super) fn handle_pending_triggers(&mut self, woken: u64) {
         if self.drain_triggers() {
-            self.setup.events.note_take_over();
+            self.setup.status.note_take_over();
             self.cycle(woken);
         }
     }
@@ -275,7 +275,7 @@ impl MemoryMonitor {
             fastest_growth: self.fastest_growth,
         };
         monitor.sample(&cycle, || table.flush_statistics())?;
-        let recorder = self.setup.events.recorder();
+        let recorder = self.setup.status.recorder();
         let (signal, available) = (monitor.scope.signal(), monitor.sample.available);
         if monitor.pressed && !was_pressed {
             recorder.record_always(woken, signal, available);
@@ -363,4 +363,6 @@ pub struct Setup {
     pub control: Arc<Control>,
     /// Where reports go.
     pub events: Arc<EventQueue>,
+    /// What other threads read of it.
+    pub status: Arc<FastPathStatus>,
 }

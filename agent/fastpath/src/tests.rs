@@ -76,6 +76,7 @@ impl Cgroup<'_> {
             limiter: Arc::default(),
             control: Control::new().unwrap(),
             events: EventQueue::new().unwrap(),
+            status: Arc::default(),
         }
     }
 
@@ -192,7 +193,7 @@ fn the_look_that_decides_is_recorded() {
     watch.run_once(1000 * MS + 1);
     // The newest may be half written, and is not handed out.
     watch.run_once(1002 * MS);
-    let seen = watch.setup.events.recorder().since(0);
+    let seen = watch.setup.status.recorder().since(0);
     let left: Vec<u64> = seen.iter().map(|sample| sample.available / MIB).collect();
     assert_eq!(left, [101, 99]);
 }

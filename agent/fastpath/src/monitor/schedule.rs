@@ -55,7 +55,7 @@ impl MemoryMonitor {
         };
         let errno = switched.as_ref().err().map(errno);
         let is_lost = errno.is_some();
-        self.setup.events.note_hook(is_lost);
+        self.setup.status.note_hook(is_lost);
         // One event for each loss; every look tries again.
         if let Some(errno) = lost_now(&mut self.hook_lost, errno) {
             self.setup.events.send(Event::HookLost { errno });
