@@ -15,7 +15,7 @@ use evictd_engine::{
     model::settings::{MemoryHook, Mode, RankingStrategy},
 };
 use evictd_fastpath::{
-    Control, Event, EventQueue, EvictionReport, FastPath, FastPathStatus, Setup, VictimExit,
+    Control, Event, EventQueue, EvictionReport, FastPath, FastPathSetup, FastPathStatus, VictimExit,
 };
 use evictd_node::{
     bpf::object::BpfObject,
@@ -228,7 +228,7 @@ impl Node {
         };
         let (control, events) = (Control::new()?, EventQueue::new()?);
         let status = Arc::<FastPathStatus>::default();
-        let (fastpath, _) = FastPath::start(Setup {
+        let (fastpath, _) = FastPath::start(FastPathSetup {
             scopes,
             trigger: built.trigger,
             table,

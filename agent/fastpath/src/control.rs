@@ -51,9 +51,9 @@ pub struct FastPathSettings {
     pub thresholds: MemoryThresholds,
     /// The capacity that they are for, in bytes: a scope with another one has its own.
     pub capacity: u64,
-    /// See [`super::Setup::shadow`].
+    /// See [`super::FastPathSetup::shadow`].
     pub shadow: bool,
-    /// See [`super::Setup::strategy`].
+    /// See [`super::FastPathSetup::strategy`].
     pub strategy: RankingStrategy,
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use evictd_config::Config;
 use evictd_engine::{limiter::EvictionLimiter, model::settings::Mode};
-use evictd_fastpath::{Control, EventQueue, FastPath, FastPathStatus, Setup};
+use evictd_fastpath::{Control, EventQueue, FastPath, FastPathSetup, FastPathStatus};
 use evictd_node::{memory_scope::Scope, pods::table::PodTable, trigger::memory::TriggerSet};
 use evictd_store::restore::Restored;
 
@@ -48,7 +48,7 @@ impl RunningFastPath {
         let mut pins = guard::pin(config, &mut *trigger);
         let is_pinned = pins.as_ref().is_some_and(|pins| pins.is_pinned);
         pins.as_ref().filter(|_| is_pinned).map(guard::inherit);
-        let (thread, refusals) = FastPath::start(Setup {
+        let (thread, refusals) = FastPath::start(FastPathSetup {
             scopes,
             trigger,
             restored: restore::terminating(restored, &table.entries),

@@ -17,12 +17,12 @@ impl MemoryMonitor {
     pub(crate) fn load_candidates(&mut self, resort: LastResort) {
         let now = monotonic_ns();
         let recent = self.usage_cache.take(now, self.fastest_growth);
-        let limiter = &self.setup.limiter;
+        let limiter = &self.limiter;
         let PodTable {
             entries,
             candidates,
             ..
-        } = &mut *self.setup.table;
+        } = &mut *self.table;
         for (entry, candidate) in entries.iter().zip(candidates.iter_mut()) {
             candidate.is_exact = false;
             candidate.inputs.order = entry.permit.order();
@@ -45,7 +45,7 @@ impl MemoryMonitor {
             };
         }
         if recent.is_none() {
-            self.setup.table.note_growth(now);
+            self.table.note_growth(now);
         }
     }
 
@@ -58,7 +58,7 @@ impl MemoryMonitor {
             entries,
             candidates,
             ..
-        } = &mut *self.setup.table;
+        } = &mut *self.table;
         for (entry, candidate) in entries.iter().zip(candidates) {
             if !monitor.scope.holds(entry) {
                 candidate.state = CandidateState::NotFound;
@@ -68,7 +68,7 @@ impl MemoryMonitor {
 
     /// What the candidates use at most together, in bytes.
     pub(crate) fn attainable(&self) -> u64 {
-        let candidates = self.setup.table.candidates.iter();
+        let candidates = self.table.candidates.iter();
         candidates
             .filter(|candidate| candidate.state == CandidateState::Eligible)
             .fold(0, |sum, candidate| sum.saturating_add(candidate.usage))
@@ -77,25 +77,25 @@ impl MemoryMonitor {
     /// The first candidate in the order of eviction, as they are loaded.
     pub(crate) fn first_in_order(&mut self) -> Option<usize> {
         let rules = self.rules();
-        let candidates = self.setup.table.candidates();
+        let candidates = self.table.candidates();
         candidates.choose(rules, Among::All)
     }
 
     /// Pods that would have been candidates but for policies and limits.
     pub(crate) fn denied(&self) -> usize {
-        let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
+        let (now, limiter) = (monotonic_ns(), &self.limiter);
         let spared = |entry: &&Arc<PodEntry>| {
             !entry.protected
                 && !limiter.allows(&entry.permit, now, LastResort::None)
                 && !self.in_flight.contains(entry)
         };
-        self.setup.table.entries.iter().filter(spared).count()
+        self.table.entries.iter().filter(spared).count()
     }
 
     /// The rules of every choice.
     pub(crate) fn rules(&self) -> Rules {
         Rules {
-            strategy: self.setup.strategy,
+            strategy: self.strategy,
             resource: Resource::Memory,
             system_over_reserved: self.system_over_reserved(),
         }

@@ -19,7 +19,7 @@ use evictd_sys::{clock::monotonic_ns, fs::errno};
 use crate::{
     BlockedBy, Event, EvictionReport,
     in_flight::{Eviction, MAX_IN_FLIGHT, Victim},
-    monitor::{MemoryMonitor, Setup},
+    monitor::MemoryMonitor,
     scope::{Crossing, ScopeMonitor},
 };
 
@@ -111,11 +111,11 @@ impl MemoryMonitor {
         let Decision::Evict { urgency } = decision else {
             return self.in_flight.dying() == 0;
         };
-        if matches!(urgency, Urgency::Paced { .. }) && !self.setup.limiter.allows_paced(now) {
+        if matches!(urgency, Urgency::Paced { .. }) && !self.limiter.allows_paced(now) {
             self.report_no_candidates(index, false);
             return self.in_flight.dying() == 0;
         }
-        let at_once = self.setup.victims_at_once.min(MAX_IN_FLIGHT);
+        let at_once = self.victims_at_once.min(MAX_IN_FLIGHT);
         let most = at_once
             .saturating_sub(self.in_flight.dying())
             .min(self.in_flight.room());
@@ -140,21 +140,21 @@ impl MemoryMonitor {
     /// Takes note of pods from which the kernel has killed by itself: what is left of them is killed, and they are evicted pods
     /// like others.
     pub(crate) fn take_kernel_kills(&mut self, now: u64) {
-        while let Some(kill) = self.setup.trigger.next_kernel_kill() {
-            let mut entries = self.setup.table.entries.iter();
+        while let Some(kill) = self.trigger.next_kernel_kill() {
+            let mut entries = self.table.entries.iter();
             let position = entries.position(|e| e.memory.id() == kill.cgroup_id);
-            let entry = position.and_then(|position| self.setup.table.entries.get(position));
+            let entry = position.and_then(|position| self.table.entries.get(position));
             if entry.is_some_and(|entry| self.in_flight.contains(entry)) {
                 continue;
             }
             let ago = now.saturating_sub(kill.time);
             let (Some(position), Some(monitor)) = (position, self.scopes.get(kill.scope)) else {
-                self.setup.events.send(Event::KernelKill(None, ago));
+                self.events.send(Event::KernelKill(None, ago));
                 continue;
             };
             if ago > KERNEL_KILL_NS || self.in_flight.room() == 0 {
                 let pod = entry.map(Arc::clone);
-                self.setup.events.send(Event::KernelKill(pod, ago));
+                self.events.send(Event::KernelKill(pod, ago));
                 continue;
             }
             let judged = Judged {
@@ -185,11 +185,11 @@ impl MemoryMonitor {
         if self.in_flight.room() == 0 {
             return None;
         }
-        let pod = Arc::clone(self.setup.table.entries.get(victim)?);
+        let pod = Arc::clone(self.table.entries.get(victim)?);
         let monitor = self.scopes.get(index)?;
-        let working_set = self.setup.table.candidates.get(victim)?.usage;
+        let working_set = self.table.candidates.get(victim)?.usage;
         let decided = why.killed.unwrap_or_else(monotonic_ns);
-        let limiter = &self.setup.limiter;
+        let limiter = &self.limiter;
         // Several are chosen at once: the one before may have used up what this one's limits had left.
         if why.killed.is_none() && !limiter.allows(&pod.permit, decided, why.choice.resort) {
             return None;
@@ -220,13 +220,13 @@ impl MemoryMonitor {
             Eviction {
                 number: kill.number,
                 scope: index,
-                shadow: self.setup.shadow,
+                shadow: self.shadow,
             },
             terminating,
             monitor.sample.usage,
         ));
         let report = self.report(monitor, why, &kill);
-        self.setup.events.send(Event::Evicted(report));
+        self.events.send(Event::Evicted(report));
         self.note_in_paces(&kill);
         refused.is_none().then_some(gives)
     }
@@ -258,7 +258,7 @@ impl MemoryMonitor {
             urgency: why.urgency,
             judged: why.judged,
             shared: kill.held.shared.min(kill.working_set),
-            shadow: self.setup.shadow,
+            shadow: self.shadow,
             by_kernel: why.killed.is_some(),
             last_resort: why.choice.resort != LastResort::None,
             growing: why.choice.growing,
@@ -283,8 +283,8 @@ impl MemoryMonitor {
 
     /// Sends SIGKILL, or charges the limits alone in shadow mode.
     fn signal(&self, entry: &PodEntry, decided: u64, by_kernel: bool) -> SignalOutcome {
-        let limiter = &self.setup.limiter;
-        if self.setup.shadow {
+        let limiter = &self.limiter;
+        if self.shadow {
             // What a limit would have held back is held back here too.
             limiter.charge_in_shadow(&entry.permit, decided, ShadowChooser::FastPath);
             return SignalOutcome::Sent;
@@ -309,7 +309,7 @@ impl MemoryMonitor {
         let Ok(reading) = entry.memory.read() else {
             return Held::default();
         };
-        let history = &self.setup.table.history;
+        let history = &self.table.history;
         let since = history.still_since(victim, reading.usage);
         Held {
             unreclaimable: Some(reading.unreclaimable()),
@@ -320,8 +320,7 @@ impl MemoryMonitor {
 
     fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
         let held = BlockedBy {
-            paused: self.setup.limiter.is_paused()
-                || !self.setup.limiter.allows_paced(monotonic_ns()),
+            paused: self.limiter.is_paused() || !self.limiter.allows_paced(monotonic_ns()),
             denied: self.denied(),
             in_vain,
         };
@@ -330,7 +329,7 @@ impl MemoryMonitor {
         };
         if !monitor.no_candidates && self.in_flight.dying() == 0 {
             monitor.no_candidates = true;
-            self.setup.events.send(Event::NoCandidates {
+            self.events.send(Event::NoCandidates {
                 signal: monitor.scope.signal(),
                 available: monitor.sample.available,
                 threshold: monitor.scope.thresholds().threshold,
@@ -349,7 +348,7 @@ struct ScopePods<'a> {
 
 impl Pods for ScopePods<'_> {
     fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
-        self.monitor.setup.table.candidates()
+        self.monitor.table.candidates()
     }
 
     fn rules(&self) -> Rules {
@@ -363,7 +362,7 @@ impl Pods for ScopePods<'_> {
     }
 
     fn allowed(&self) -> usize {
-        let Setup { table, limiter, .. } = &self.monitor.setup;
+        let MemoryMonitor { table, limiter, .. } = &*self.monitor;
         let any = table.entries.first();
         any.map_or(0, |entry| {
             limiter.left_of_node_rate(&entry.permit, monotonic_ns())
@@ -385,11 +384,10 @@ impl Pods for ScopePods<'_> {
 
     fn next_resort(&self, resort: LastResort) -> Option<LastResort> {
         let MemoryMonitor {
-            setup, in_flight, ..
+            limiter, in_flight, ..
         } = &*self.monitor;
-        let is_allowed = resort < setup.limiter.last_resort()
-            && in_flight.dying() == 0
-            && self.monitor.denied() > 0;
+        let is_allowed =
+            resort < limiter.last_resort() && in_flight.dying() == 0 && self.monitor.denied() > 0;
         is_allowed.then(|| resort.next())
     }
 

@@ -44,13 +44,13 @@ impl MemoryMonitor {
         self.load_candidates(LastResort::None);
         self.watch_growers(BEFOREHAND);
         let has_floor = |monitor: &ScopeMonitor| monitor.scope.thresholds().floor.is_some();
-        let is_used = self.setup.is_pinned || self.scopes.iter().any(has_floor);
-        if !is_used || !self.setup.trigger.has_program() {
+        let is_used = self.is_pinned || self.scopes.iter().any(has_floor);
+        if !is_used || !self.trigger.has_program() {
             return;
         }
-        if self.setup.shadow {
+        if self.shadow {
             for (index, monitor) in self.scopes.iter_mut().enumerate() {
-                if self.setup.trigger.set_victims(index, &[]).is_ok() {
+                if self.trigger.set_victims(index, &[]).is_ok() {
                     monitor.victims = FloorVictims::default();
                 }
             }
@@ -63,11 +63,7 @@ impl MemoryMonitor {
             let victims = self.ranked_victims(index);
             if let Some(monitor) = self.scopes.get_mut(index)
                 && victims != monitor.victims
-                && self
-                    .setup
-                    .trigger
-                    .set_victims(index, victims.published())
-                    .is_ok()
+                && self.trigger.set_victims(index, victims.published()).is_ok()
             {
                 monitor.victims = victims;
             }
@@ -77,8 +73,8 @@ impl MemoryMonitor {
     /// Revokes floor victims that policies deny by now; whether others are to be published.
     pub(crate) fn revoke_floor_victims(&mut self) -> bool {
         let mut any = false;
-        let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
-        let entries = &self.setup.table.entries;
+        let (now, limiter) = (monotonic_ns(), &self.limiter);
+        let entries = &self.table.entries;
         for (index, monitor) in self.scopes.iter_mut().enumerate() {
             let is_revoked = monitor.victims.iter().any(|(position, id)| {
                 let is_it = |entry: &&Arc<PodEntry>| entry.memory.id() == id;
@@ -87,7 +83,7 @@ impl MemoryMonitor {
                 let entry = entry.or_else(|| entries.iter().find(is_it));
                 entry.is_none_or(|e| !limiter.allows_kernel_kill(&e.permit, now))
             });
-            if is_revoked && self.setup.trigger.set_victims(index, &[]).is_ok() {
+            if is_revoked && self.trigger.set_victims(index, &[]).is_ok() {
                 monitor.victims = FloorVictims::default();
                 any = true;
             }
@@ -97,12 +93,12 @@ impl MemoryMonitor {
 
     /// Excludes pods with an expiring permit: the eBPF program cannot check the deadline.
     fn exclude_expiring_permits(&mut self) {
-        let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
+        let (now, limiter) = (monotonic_ns(), &self.limiter);
         let PodTable {
             entries,
             candidates,
             ..
-        } = &mut *self.setup.table;
+        } = &mut *self.table;
         for (entry, candidate) in entries.iter().zip(candidates) {
             if !limiter.allows_kernel_kill(&entry.permit, now) {
                 candidate.state = CandidateState::Protected;
@@ -121,7 +117,7 @@ impl MemoryMonitor {
             entries,
             candidates,
             ..
-        } = &mut *self.setup.table;
+        } = &mut *self.table;
         let id = |position: usize| entries.get(position).map(|entry| entry.memory.id());
         let mut ranked = [0; MAX_VICTIMS as usize];
         let others = rank(candidates, rules, &mut ranked);
