@@ -2,8 +2,8 @@
 
 mod candidates;
 mod evict;
-mod floor_victims;
 mod growers;
+mod kernel_victims;
 mod schedule;
 mod updates;
 mod usage_cache;
@@ -75,7 +75,7 @@ pub(super) struct MemoryMonitor {
     pub(super) limited_growers: Growers,
     pub(super) evictions: u64,
     met_in_force: u64,
-    /// When the floor victims were published last; 0: they have to be.
+    /// When the kernel victims were published last; 0: they have to be.
     pub(super) published_at: u64,
     triggers: TriggerEvents,
     /// Since when no threshold is met.
@@ -260,7 +260,7 @@ impl MemoryMonitor {
         }
         // Victims are observed afterwards: nothing may delay the signal.
         self.finish_victims(monotonic_ns());
-        if self.revoke_floor_victims() {
+        if self.revoke_kernel_victims() {
             self.published_at = 0;
         }
         if self.scopes.iter().all(|monitor| !monitor.pressed) {

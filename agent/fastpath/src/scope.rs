@@ -25,7 +25,7 @@ use crate::{
 };
 use machine_share::MachineShare;
 
-/// Floor victims are published anew only after memory has moved by this: pods change their rank by growing.
+/// Kernel victims are published anew only after memory has moved by this: pods change their rank by growing.
 const REPUBLISH_BYTES: u64 = 2 << 20;
 /// The largest [`ScopeMonitor::step`].
 const STEP_BYTES: u64 = 16 << 20;
@@ -59,13 +59,13 @@ pub(super) struct ScopeTriggers {
 
 /// The pods that the kernel may kill from for one scope, by rank.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct FloorVictims {
+pub(super) struct KernelVictims {
     positions: [usize; MAX_VICTIMS as usize],
     published: [KernelVictim; MAX_VICTIMS as usize],
     count: usize,
 }
 
-impl FloorVictims {
+impl KernelVictims {
     /// Adds the next one in rank, if there is room for it.
     pub fn push(&mut self, position: usize, victim: KernelVictim) {
         if let (Some(at), Some(to)) = (
@@ -120,7 +120,7 @@ pub(super) struct ScopeMonitor {
     pub gone: bool,
     pub crossing: Crossing,
     /// The pods that the kernel may kill from.
-    pub victims: FloorVictims,
+    pub victims: KernelVictims,
     /// What was available when they were published, in bytes.
     available_when_published: u64,
     /// Where the threshold's trigger lies, in bytes of the usage counter; 0 before it was set.
@@ -163,7 +163,7 @@ impl ScopeMonitor {
             idle: false,
             gone: false,
             crossing: Crossing::default(),
-            victims: FloorVictims::default(),
+            victims: KernelVictims::default(),
             available_when_published: 0,
             armed_limit: 0,
             floor_limit: 0,
@@ -279,7 +279,7 @@ impl ScopeMonitor {
         }
     }
 
-    /// Whether memory has moved since the floor victims were published: by a sixteenth of what is left, as far from the floor an older
+    /// Whether memory has moved since the kernel victims were published: by a sixteenth of what is left, as far from the floor an older
     /// choice does no harm.
     pub fn has_moved(&self) -> bool {
         let moved = self
@@ -289,7 +289,7 @@ impl ScopeMonitor {
         moved >= (self.distance() / 16).max(REPUBLISH_BYTES)
     }
 
-    /// The floor victims are published.
+    /// The kernel victims are published.
     pub fn note_victims_published(&mut self) {
         self.available_when_published = self.sample.available;
     }
