@@ -294,9 +294,9 @@ impl ScopeMonitor {
         self.available_when_published = self.sample.available;
     }
 
-    /// What the kernel may kill from this pod, which held `held` bytes at the last look. `enough`: a task that holds this much has used
-    /// up all that was left. `most`: no task can hold more. Both in steps of [`Self::step`]; each rank adds a 32nd of the threshold, the
-    /// last one almost half.
+    /// The limits for a kernel kill in this pod, which held `held` bytes at the last sample. `enough`: a task with this much has used up
+    /// all that was left. `most`: no task can hold more; a larger sum counts shared memory twice. Both are rounded to [`Self::step`].
+    /// Each rank adds 1/32 of the threshold to `enough`.
     pub fn kernel_victim(&self, cgroup_id: u64, rank: usize, held: u64) -> KernelVictim {
         let MemoryThresholds {
             threshold, floor, ..
