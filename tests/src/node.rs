@@ -14,7 +14,9 @@ use evictd_engine::{
     limiter::EvictionLimiter,
     model::settings::{MemoryHook, Mode, RankingStrategy},
 };
-use evictd_fastpath::{Control, Event, EventQueue, EvictionReport, FastPath, Setup, VictimExit};
+use evictd_fastpath::{
+    Control, Event, EventQueue, EvictionReport, FastPath, FastPathSetup, FastPathStatus, VictimExit,
+};
 use evictd_node::{
     bpf::object::BpfObject,
     cgroup::memory::MemoryCgroup,
@@ -100,6 +102,7 @@ pub fn machine() -> io::Result<(MemoryCgroup, u64)> {
 pub struct Watched {
     fastpath: Option<FastPath>,
     events: Arc<EventQueue>,
+    status: Arc<FastPathStatus>,
     pub control: Arc<Control>,
     pub hook: MemoryHook,
     // The programs stay attached for as long as it lives.
@@ -224,7 +227,8 @@ impl Node {
             Err(refused) => return Ok(Err(refused)),
         };
         let (control, events) = (Control::new()?, EventQueue::new()?);
-        let (fastpath, _) = FastPath::start(Setup {
+        let status = Arc::<FastPathStatus>::default();
+        let (fastpath, _) = FastPath::start(FastPathSetup {
             scopes,
             trigger: built.trigger,
             table,
@@ -237,10 +241,12 @@ impl Node {
             limiter: Arc::clone(&self.limiter),
             control: Arc::clone(&control),
             events: Arc::clone(&events),
+            status: Arc::clone(&status),
         })?;
         Ok(Ok(Watched {
             fastpath: Some(fastpath),
             events,
+            status,
             control,
             hook: built.choice.hook,
             _object: object.ok(),
@@ -300,7 +306,7 @@ impl Watched {
     }
 
     pub fn taken_over(&self) -> u64 {
-        self.events.taken_over()
+        self.status.taken_over()
     }
 }
 

@@ -10,9 +10,7 @@ use std::{
 };
 
 use crossbeam_queue::ArrayQueue;
-use evictd_engine::{
-    accounting::MemoryThresholds, history::Recorder, model::settings::RankingStrategy,
-};
+use evictd_engine::{accounting::MemoryThresholds, model::settings::RankingStrategy};
 use evictd_node::{
     memory_scope::Scope,
     pods::table::{PodEntry, PodTable},
@@ -53,9 +51,9 @@ pub struct FastPathSettings {
     pub thresholds: MemoryThresholds,
     /// The capacity that they are for, in bytes: a scope with another one has its own.
     pub capacity: u64,
-    /// See [`super::Setup::shadow`].
+    /// See [`super::FastPathSetup::shadow`].
     pub shadow: bool,
-    /// See [`super::Setup::strategy`].
+    /// See [`super::FastPathSetup::strategy`].
     pub strategy: RankingStrategy,
 }
 
@@ -178,10 +176,6 @@ pub struct EventQueue {
     event: EventFd,
     events: ArrayQueue<Event>,
     dropped: AtomicU64,
-    taken_over: AtomicU64,
-    hook_lost: AtomicBool,
-    turned: AtomicU64,
-    recorder: Recorder,
 }
 
 impl EventQueue {
@@ -191,10 +185,6 @@ impl EventQueue {
             event: EventFd::new()?,
             events: ArrayQueue::new(EVENTS),
             dropped: AtomicU64::new(0),
-            taken_over: AtomicU64::new(0),
-            hook_lost: AtomicBool::new(false),
-            turned: AtomicU64::new(0),
-            recorder: Recorder::default(),
         }))
     }
 
@@ -209,38 +199,6 @@ impl EventQueue {
     pub fn next(&self) -> Option<Event> {
         self.event.clear();
         self.events.pop()
-    }
-
-    /// The latest samples; the thread that decides writes to it.
-    pub fn recorder(&self) -> &Recorder {
-        &self.recorder
-    }
-
-    pub(super) fn note_take_over(&self) {
-        self.taken_over.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Crossings that were decided in place of the fast path since the start.
-    pub fn taken_over(&self) -> u64 {
-        self.taken_over.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn note_hook(&self, is_lost: bool) {
-        self.hook_lost.store(is_lost, Ordering::Relaxed);
-    }
-
-    /// Whether the hook could not be attached or detached at the last attempt.
-    pub fn is_hook_lost(&self) -> bool {
-        self.hook_lost.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn beat(&self, now: u64) {
-        self.turned.store(now, Ordering::Relaxed);
-    }
-
-    /// When the loop last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
-    pub fn last_beat(&self) -> u64 {
-        self.turned.load(Ordering::Relaxed)
     }
 
     /// Events that were dropped since the start, because the queue was full.

@@ -49,8 +49,8 @@ pub struct EvictionReport {
     pub last_resort: bool,
     /// It was chosen because it grew: pods before it in the order of eviction, which did not, were passed over.
     pub growing: bool,
-    /// SIGKILL was refused with this errno, 0 when it was not.
-    pub errno: i32,
+    /// The errno with which SIGKILL was refused.
+    pub refused: Option<i32>,
 }
 
 /// What became of a victim.

@@ -10,7 +10,7 @@ use evictd_sys::rt::{lock_memory, prefault_stack};
 
 use crate::{
     Control,
-    monitor::{MemoryMonitor, Setup},
+    monitor::{FastPathSetup, MemoryMonitor},
     shared_monitor::{FASTPATH_STACK, SharedMonitor},
     standby::Standby,
 };
@@ -35,7 +35,7 @@ impl FastPath {
     /// # Errors
     /// The thread cannot be started, a scope cannot be read, a trigger cannot be armed.
     #[expect(clippy::disallowed_methods, reason = "at the start")]
-    pub fn start(setup: Setup) -> io::Result<(Self, Refusals)> {
+    pub fn start(setup: FastPathSetup) -> io::Result<(Self, Refusals)> {
         let control = Arc::clone(&setup.control);
         let (started, ready) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
@@ -104,7 +104,7 @@ impl FastPath {
 }
 
 /// The shared monitor, with all triggers armed.
-fn share_monitor(setup: Setup) -> io::Result<Arc<SharedMonitor>> {
+fn share_monitor(setup: FastPathSetup) -> io::Result<Arc<SharedMonitor>> {
     let mut monitor = MemoryMonitor::new(setup);
     monitor.settle()?;
     SharedMonitor::new(monitor).map(Arc::new)

@@ -41,17 +41,32 @@ pub enum KilledBy {
     Kubelet,
 }
 
-/// One victim between SIGKILL and the return of its memory.
-#[derive(Debug)]
-pub struct Victim {
-    pub pod: Arc<PodEntry>,
+/// The decision by which a pod became a victim.
+#[derive(Clone, Copy, Debug)]
+pub struct Eviction {
     pub number: u64,
     /// Index of the scope that it was chosen for.
     pub scope: usize,
     /// Chosen only: what it uses counts as pending for as long as the pressure lasts.
     pub shadow: bool,
-    pub terminating: Terminating,
-    pub peak_usage: u64,
+}
+
+impl Eviction {
+    /// It was not this fast path's.
+    const FOREIGN: Self = Self {
+        number: EARLIER,
+        scope: 0,
+        shadow: false,
+    };
+}
+
+/// One victim between SIGKILL and the return of its memory.
+#[derive(Debug)]
+pub struct Victim {
+    pod: Arc<PodEntry>,
+    eviction: Eviction,
+    terminating: Terminating,
+    peak_usage: u64,
     /// Who has killed it and tells of it, where that is not the fast path.
     killed_by: Option<KilledBy>,
     /// What became of it was told.
@@ -63,15 +78,13 @@ impl Victim {
     /// A pod that was signalled, or would have been. The kernel may have refused: then nothing is `expected` of it.
     pub fn new(
         pod: Arc<PodEntry>,
-        (number, scope, shadow): (u64, usize, bool),
+        eviction: Eviction,
         terminating: Terminating,
         peak_usage: u64,
     ) -> Self {
         Self {
             pod,
-            number,
-            scope,
-            shadow,
+            eviction,
             killed: terminating.signalled(),
             terminating,
             peak_usage,
@@ -87,7 +100,7 @@ impl Victim {
         Self {
             killed_by: Some(by),
             told: true,
-            ..Self::new(pod, (EARLIER, 0, false), terminating, 0)
+            ..Self::new(pod, Eviction::FOREIGN, terminating, 0)
         }
     }
 
@@ -104,7 +117,7 @@ impl Victim {
             // It is signalled again at the first look.
             killed: 0,
             told: victim.is_stuck,
-            ..Self::new(Arc::clone(&victim.pod), (EARLIER, 0, false), terminating, 0)
+            ..Self::new(Arc::clone(&victim.pod), Eviction::FOREIGN, terminating, 0)
         }
     }
 
@@ -177,7 +190,7 @@ impl InFlight {
     /// How many have processes that are ending.
     pub fn dying(&self) -> usize {
         let is_dying = |v: &&Victim| {
-            !v.shadow && v.terminating.exited().is_none() && !v.terminating.is_stuck()
+            !v.eviction.shadow && v.terminating.exited().is_none() && !v.terminating.is_stuck()
         };
         self.victims.iter().filter(is_dying).count()
     }
@@ -204,7 +217,7 @@ impl InFlight {
         let mut memory = VictimMemory::default();
         for victim in self.victims.iter().filter(|v| scope.holds(&v.pod)) {
             let held = left(&victim.pod);
-            if victim.shadow {
+            if victim.eviction.shadow {
                 // Its page cache is room already.
                 let held = held.unwrap_or(0);
                 memory.shadow = memory.shadow.saturating_add(held);
@@ -221,7 +234,7 @@ impl InFlight {
     /// The pressure is over: a pod that shadow mode has chosen is a pod like any other again. Whether there was one.
     pub fn forget_shadow_victims(&mut self) -> bool {
         let before = self.victims.len();
-        self.victims.retain(|v| !v.shadow);
+        self.victims.retain(|v| !v.eviction.shadow);
         self.victims.len() < before
     }
 
@@ -237,17 +250,17 @@ impl InFlight {
     ) -> bool {
         let (mut next, count) = (0, self.victims.len());
         while let Some(victim) = self.victims.get_mut(next) {
-            if victim.shadow {
+            if victim.eviction.shadow {
                 next += 1;
                 continue;
             }
-            let (look, threshold) = at(victim.scope);
+            let (look, threshold) = at(victim.eviction.scope);
             victim.peak_usage = victim.peak_usage.max(look.usage);
             let fate = victim.observe(now);
             if fate == Fate::BecameStuck && victim.killed_by.is_none() {
                 send(VictimEvent::Stuck(StuckVictim {
                     pod: Arc::clone(&victim.pod),
-                    number: victim.number,
+                    number: victim.eviction.number,
                     usage: victim.pod.memory.usage().unwrap_or(0),
                 }));
             }
@@ -257,7 +270,7 @@ impl InFlight {
                 victim.told = true;
                 send(VictimEvent::Finished(VictimExit {
                     pod: Arc::clone(&victim.pod),
-                    number: victim.number,
+                    number: victim.eviction.number,
                     exited: exited.unwrap_or(0),
                     threshold_cleared: if is_enough { now } else { 0 },
                     peak_usage: victim.peak_usage,

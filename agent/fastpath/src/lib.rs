@@ -17,6 +17,7 @@ mod shared_monitor;
 mod spin;
 mod standby;
 mod stat_lag;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -24,4 +25,5 @@ pub use control::{Control, EventQueue, FastPathSettings};
 pub use event::{BlockedBy, Event, EvictionReport, StuckVictim, VictimExit};
 pub use handle::FastPath;
 pub use in_flight::{EARLIER, KilledBy, RestoredVictim};
-pub use monitor::Setup;
+pub use monitor::FastPathSetup;
+pub use status::FastPathStatus;

@@ -1,8 +1,9 @@
 //! The loop itself: wait, sample, decide, kill.
 
+mod candidates;
 mod evict;
-mod floor_victims;
 mod growers;
+mod kernel_victims;
 mod schedule;
 mod updates;
 mod usage_cache;
@@ -23,7 +24,7 @@ use evictd_node::{
 use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
-    Control, Event, EventQueue,
+    Control, Event, EventQueue, FastPathStatus,
     in_flight::{InFlight, RestoredVictim, VictimEvent},
     monitor::usage_cache::UsageCache,
     scope::{Cycle, ScopeMonitor, ScopeTriggers},
@@ -48,7 +49,17 @@ struct TriggerEvents {
 
 /// The state of the loop.
 pub(super) struct MemoryMonitor {
-    pub(super) setup: Setup,
+    // From [`FastPathSetup`], up to `status`.
+    pub(super) trigger: Box<dyn TriggerSet>,
+    pub(super) table: Box<PodTable>,
+    pub(super) is_pinned: bool,
+    pub(super) shadow: bool,
+    pub(super) victims_at_once: usize,
+    pub(super) strategy: RankingStrategy,
+    pub(super) limiter: Arc<EvictionLimiter>,
+    pub(super) control: Arc<Control>,
+    pub(super) events: Arc<EventQueue>,
+    pub(super) status: Arc<FastPathStatus>,
     /// The scopes; never more than [`MAX_SCOPES`].
     pub(super) scopes: Vec<ScopeMonitor>,
     /// Victims of all scopes: what a victim gives back, each scope that counts it gets.
@@ -64,7 +75,7 @@ pub(super) struct MemoryMonitor {
     pub(super) limited_growers: Growers,
     pub(super) evictions: u64,
     met_in_force: u64,
-    /// When the floor victims were published last; 0: they have to be.
+    /// When the kernel victims were published last; 0: they have to be.
     pub(super) published_at: u64,
     triggers: TriggerEvents,
     /// Since when no threshold is met.
@@ -78,24 +89,48 @@ pub(super) struct MemoryMonitor {
 }
 
 impl MemoryMonitor {
-    pub(super) fn new(mut setup: Setup) -> Self {
+    pub(super) fn new(setup: FastPathSetup) -> Self {
+        let FastPathSetup {
+            scopes: given,
+            trigger,
+            table,
+            restored,
+            last_eviction,
+            is_pinned,
+            shadow,
+            victims_at_once,
+            strategy,
+            limiter,
+            control,
+            events,
+            status,
+        } = setup;
         let mut scopes = Vec::with_capacity(MAX_SCOPES as usize);
         let fastest_growth = fastest_growth();
         let cpus = online_cpus();
-        let given = std::mem::take(&mut setup.scopes).into_iter().enumerate();
         scopes.extend(
-            given.map(|(index, scope)| ScopeMonitor::new(scope, index, fastest_growth, cpus)),
+            given.into_iter().enumerate().map(|(index, scope)| {
+                ScopeMonitor::new(scope, index, fastest_growth, cpus, !shadow)
+            }),
         );
-        if let Some(last) = setup.last_eviction {
+        if let Some(last) = last_eviction {
             scopes
                 .iter_mut()
                 .for_each(|monitor| monitor.pace.evicted(last));
         }
-        let in_flight = InFlight::new(&std::mem::take(&mut setup.restored), monotonic_ns());
         Self {
-            setup,
+            trigger,
+            table,
+            is_pinned,
+            shadow,
+            victims_at_once,
+            strategy,
+            limiter,
+            control,
+            events,
+            status,
             scopes,
-            in_flight,
+            in_flight: InFlight::new(&restored, monotonic_ns()),
             fastest_growth,
             cpus,
             usage_cache: UsageCache::default(),
@@ -114,9 +149,8 @@ impl MemoryMonitor {
 
     /// Arms the triggers for the first time.
     pub(super) fn settle(&mut self) -> io::Result<()> {
-        let floor = self.floor_is_armed();
         for monitor in &mut self.scopes {
-            monitor.settle(&mut *self.setup.trigger, floor)?;
+            monitor.settle(&mut *self.trigger)?;
         }
         (0..self.scopes.len()).for_each(|index| self.report_met_in_force(index));
         Ok(())
@@ -133,7 +167,7 @@ impl MemoryMonitor {
         );
         if !monitor.gone && available < threshold {
             self.met_in_force += 1;
-            self.setup.events.send(Event::MetInForce {
+            self.events.send(Event::MetInForce {
                 signal: monitor.scope.signal(),
                 available,
                 threshold,
@@ -142,14 +176,9 @@ impl MemoryMonitor {
         }
     }
 
-    /// In shadow mode the kernel must not kill either.
-    pub(super) fn floor_is_armed(&self) -> bool {
-        !self.setup.shadow
-    }
-
     /// One cycle of the loop; how to wait for the next one.
     pub(super) fn run_once(&mut self, woken: u64) -> Wait {
-        self.setup.events.beat(woken);
+        self.status.beat(woken);
         // A decision comes first; what is new in the control block can wait for the next cycle.
         if !self.drain_triggers() {
             self.apply_updates();
@@ -159,14 +188,14 @@ impl MemoryMonitor {
         let wait = self.wait(woken, interval);
         let (now, lasts) = (monotonic_ns(), wait.longest(woken));
         let lease = now.saturating_add(lasts * 2 + LATE_NS);
-        self.setup.trigger.renew_lease(now, lease);
+        self.trigger.renew_lease(now, lease);
         wait
     }
 
     /// The part of a cycle that cannot wait, for a fast path that is late. Other events of triggers wait for it.
     pub(super) fn handle_pending_triggers(&mut self, woken: u64) {
         if self.drain_triggers() {
-            self.setup.events.note_take_over();
+            self.status.note_take_over();
             self.cycle(woken);
         }
     }
@@ -177,7 +206,7 @@ impl MemoryMonitor {
             scopes: triggers,
             tripped,
         } = &mut self.triggers;
-        while let Some(trip) = self.setup.trigger.next_crossing() {
+        while let Some(trip) = self.trigger.next_crossing() {
             self.events_read += 1;
             if trip.slot == ANY_SLOT {
                 for triggers in &mut *triggers {
@@ -206,7 +235,7 @@ impl MemoryMonitor {
 
     /// Whether a threshold is met, by the usage counter: without a kernel program no event tells of that.
     pub(super) fn sees_a_crossing(&self) -> bool {
-        let trigger = &*self.setup.trigger;
+        let trigger = &*self.trigger;
         !trigger.has_program() && self.scopes.iter().any(ScopeMonitor::is_crossed)
     }
 
@@ -231,7 +260,7 @@ impl MemoryMonitor {
         }
         // Victims are observed afterwards: nothing may delay the signal.
         self.finish_victims(monotonic_ns());
-        if self.revoke_floor_victims() {
+        if self.revoke_kernel_victims() {
             self.published_at = 0;
         }
         if self.scopes.iter().all(|monitor| !monitor.pressed) {
@@ -251,7 +280,7 @@ impl MemoryMonitor {
     /// Pods that shadow mode has chosen are candidates again.
     fn forget_shadow_victims(&mut self) {
         if self.in_flight.forget_shadow_victims() {
-            let limiter = &self.setup.limiter;
+            let limiter = &self.limiter;
             limiter.forget_shadow_victims(ShadowChooser::FastPath);
         }
     }
@@ -262,17 +291,16 @@ impl MemoryMonitor {
         woken: u64,
         triggers: &ScopeTriggers,
     ) -> io::Result<()> {
-        let floor = self.floor_is_armed();
         let Some(monitor) = self.scopes.get_mut(index) else {
             return Ok(());
         };
         let was_pressed = monitor.pressed;
         let dying_before = self.in_flight.memory(&monitor.scope, woken).dying;
-        let (hook, table) = (self.setup.trigger.hook(), &mut self.setup.table);
+        let (hook, table) = (self.trigger.hook(), &mut self.table);
         monitor
             .scope
             .limit_swap(|at_limit| table.swap.left(at_limit));
-        monitor.scope.protect(self.setup.control.protected());
+        monitor.scope.protect(self.control.protected());
         let cycle = Cycle {
             woken,
             dying: dying_before,
@@ -281,7 +309,7 @@ impl MemoryMonitor {
             fastest_growth: self.fastest_growth,
         };
         monitor.sample(&cycle, || table.flush_statistics())?;
-        let recorder = self.setup.events.recorder();
+        let recorder = self.status.recorder();
         let (signal, available) = (monitor.scope.signal(), monitor.sample.available);
         if monitor.pressed && !was_pressed {
             recorder.record_always(woken, signal, available);
@@ -294,13 +322,13 @@ impl MemoryMonitor {
         let Some(monitor) = self.scopes.get_mut(index) else {
             return Ok(());
         };
-        monitor.follow_floor(&mut *self.setup.trigger, floor)?;
+        monitor.follow_floor(&mut *self.trigger)?;
         if !monitor.pressed {
-            return monitor.keep(&mut *self.setup.trigger, triggers, was_pressed, floor);
+            return monitor.keep(&mut *self.trigger, triggers, was_pressed);
         }
         monitor.idle = idle;
         if idle {
-            monitor.await_recovery(&mut *self.setup.trigger)?;
+            monitor.await_recovery(&mut *self.trigger)?;
         }
         Ok(())
     }
@@ -312,7 +340,7 @@ impl MemoryMonitor {
         };
         monitor.pressed = false;
         if !std::mem::replace(&mut monitor.gone, true) {
-            self.setup.events.send(Event::ScopeGone {
+            self.events.send(Event::ScopeGone {
                 signal: monitor.scope.signal(),
                 errno: errno(error),
             });
@@ -320,7 +348,7 @@ impl MemoryMonitor {
     }
 
     fn finish_victims(&mut self, now: u64) {
-        let (events, scopes) = (&self.setup.events, &self.scopes);
+        let (events, scopes) = (&self.events, &self.scopes);
         let at = |scope: usize| {
             scopes
                 .get(scope)
@@ -343,7 +371,7 @@ impl MemoryMonitor {
 }
 
 /// What a fast path needs.
-pub struct Setup {
+pub struct FastPathSetup {
     /// The node, and the pods' cgroup if that is watched too: at least one scope, at most
     /// [`MAX_SCOPES`].
     pub scopes: Vec<Scope>,
@@ -369,4 +397,6 @@ pub struct Setup {
     pub control: Arc<Control>,
     /// Where reports go.
     pub events: Arc<EventQueue>,
+    /// What other threads read of it.
+    pub status: Arc<FastPathStatus>,
 }

@@ -25,7 +25,7 @@ use crate::{
 };
 use machine_share::MachineShare;
 
-/// Floor victims are published anew only after memory has moved by this: pods change their rank by growing.
+/// Kernel victims are published anew only after memory has moved by this: pods change their rank by growing.
 const REPUBLISH_BYTES: u64 = 2 << 20;
 /// The largest [`ScopeMonitor::step`].
 const STEP_BYTES: u64 = 16 << 20;
@@ -59,13 +59,13 @@ pub(super) struct ScopeTriggers {
 
 /// The pods that the kernel may kill from for one scope, by rank.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct FloorVictims {
+pub(super) struct KernelVictims {
     positions: [usize; MAX_VICTIMS as usize],
     published: [KernelVictim; MAX_VICTIMS as usize],
     count: usize,
 }
 
-impl FloorVictims {
+impl KernelVictims {
     /// Adds the next one in rank, if there is room for it.
     pub fn push(&mut self, position: usize, victim: KernelVictim) {
         if let (Some(at), Some(to)) = (
@@ -106,6 +106,8 @@ pub(super) struct Cycle<'a> {
 pub(super) struct ScopeMonitor {
     pub scope: Scope,
     index: usize,
+    /// Past the floor; not in shadow mode.
+    pub kernel_may_kill: bool,
     /// The last one.
     pub sample: MemorySample,
     /// The threshold is met: the scope is below `resolved` and has been below `threshold`.
@@ -118,7 +120,7 @@ pub(super) struct ScopeMonitor {
     pub gone: bool,
     pub crossing: Crossing,
     /// The pods that the kernel may kill from.
-    pub victims: FloorVictims,
+    pub victims: KernelVictims,
     /// What was available when they were published, in bytes.
     available_when_published: u64,
     /// Where the threshold's trigger lies, in bytes of the usage counter; 0 before it was set.
@@ -143,18 +145,25 @@ pub(super) struct ScopeMonitor {
 
 impl ScopeMonitor {
     /// `fastest_growth`: of the machine, in bytes per second, on so many CPUs.
-    pub fn new(scope: Scope, index: usize, fastest_growth: u64, cpus: u64) -> Self {
+    pub fn new(
+        scope: Scope,
+        index: usize,
+        fastest_growth: u64,
+        cpus: u64,
+        kernel_may_kill: bool,
+    ) -> Self {
         let stat_lag = StatLag::new(cpus, scope.cgroup().counts_kernel_memory());
         Self {
             scope,
             index,
+            kernel_may_kill,
             sample: MemorySample::default(),
             pressed: false,
             no_candidates: false,
             idle: false,
             gone: false,
             crossing: Crossing::default(),
-            victims: FloorVictims::default(),
+            victims: KernelVictims::default(),
             available_when_published: 0,
             armed_limit: 0,
             floor_limit: 0,
@@ -270,7 +279,7 @@ impl ScopeMonitor {
         }
     }
 
-    /// Whether memory has moved since the floor victims were published: by a sixteenth of what is left, as far from the floor an older
+    /// Whether memory has moved since the kernel victims were published: by a sixteenth of what is left, as far from the floor an older
     /// choice does no harm.
     pub fn has_moved(&self) -> bool {
         let moved = self
@@ -280,14 +289,14 @@ impl ScopeMonitor {
         moved >= (self.distance() / 16).max(REPUBLISH_BYTES)
     }
 
-    /// The floor victims are published.
+    /// The kernel victims are published.
     pub fn note_victims_published(&mut self) {
         self.available_when_published = self.sample.available;
     }
 
-    /// What the kernel may kill from this pod, which held `held` bytes at the last look. `enough`: a task that holds this much has used
-    /// up all that was left. `most`: no task can hold more. Both in steps of [`Self::step`]; each rank adds a 32nd of the threshold, the
-    /// last one almost half.
+    /// The limits for a kernel kill in this pod, which held `held` bytes at the last sample. `enough`: a task with this much has used up
+    /// all that was left. `most`: no task can hold more; a larger sum counts shared memory twice. Both are rounded to [`Self::step`].
+    /// Each rank adds 1/32 of the threshold to `enough`.
     pub fn kernel_victim(&self, cgroup_id: u64, rank: usize, held: u64) -> KernelVictim {
         let MemoryThresholds {
             threshold, floor, ..

@@ -36,9 +36,9 @@ impl SharedMonitor {
     /// # Errors
     /// No descriptor is free.
     pub fn new(monitor: MemoryMonitor) -> io::Result<Self> {
-        let trigger = monitor.setup.trigger.fd();
+        let trigger = monitor.trigger.fd();
         Ok(Self {
-            control: Arc::clone(&monitor.setup.control),
+            control: Arc::clone(&monitor.control),
             trigger: trigger.map(|fd| fd.try_clone_to_owned()).transpose()?,
             monitor: Mutex::new(monitor),
         })

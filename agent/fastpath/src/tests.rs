@@ -18,9 +18,11 @@ use evictd_node::{
 };
 use evictd_sys::clock::monotonic_ns;
 
-use super::{Control, Event, EventQueue, FastPathSettings, KilledBy, RestoredVictim, Setup};
+use super::{
+    Control, Event, EventQueue, FastPathSettings, FastPathSetup, KilledBy, RestoredVictim,
+};
 use crate::{
-    in_flight::{MAX_IN_FLIGHT, Victim},
+    in_flight::{Eviction, MAX_IN_FLIGHT, Victim},
     monitor::MemoryMonitor,
     scope::{Cycle, ScopeTriggers},
     spin::Wait,
@@ -53,7 +55,7 @@ impl Cgroup<'_> {
         watch(self.setup())
     }
 
-    fn setup(&self) -> Setup {
+    fn setup(&self) -> FastPathSetup {
         fs::write(self.0.join("memory.max"), (512 * MIB).to_string()).unwrap();
         self.is_short_of_it_by(200 * MIB);
         let cgroup = MemoryCgroup::open(self.0).unwrap();
@@ -63,7 +65,7 @@ impl Cgroup<'_> {
             resolved: THRESHOLD,
             floor: None,
         };
-        Setup {
+        FastPathSetup {
             scopes: vec![Scope::open(cgroup, ScopeKind::Node, thresholds, false).unwrap()],
             trigger: built.unwrap().trigger,
             table: Box::default(),
@@ -76,6 +78,7 @@ impl Cgroup<'_> {
             limiter: Arc::default(),
             control: Control::new().unwrap(),
             events: EventQueue::new().unwrap(),
+            status: Arc::default(),
         }
     }
 
@@ -93,7 +96,7 @@ impl Cgroup<'_> {
     }
 }
 
-fn watch(setup: Setup) -> MemoryMonitor {
+fn watch(setup: FastPathSetup) -> MemoryMonitor {
     let mut watch = MemoryMonitor::new(setup);
     watch.settle().unwrap();
     watch
@@ -192,7 +195,7 @@ fn the_look_that_decides_is_recorded() {
     watch.run_once(1000 * MS + 1);
     // The newest may be half written, and is not handed out.
     watch.run_once(1002 * MS);
-    let seen = watch.setup.events.recorder().since(0);
+    let seen = watch.status.recorder().since(0);
     let left: Vec<u64> = seen.iter().map(|sample| sample.available / MIB).collect();
     assert_eq!(left, [101, 99]);
 }
@@ -241,7 +244,7 @@ fn another_capacity_leaves_the_pace() {
     let pace = watch.scopes[0].pace;
     assert!(watch.scopes[0].pressed && pace.is_met());
     let met_in_force = |watch: &MemoryMonitor| {
-        let events = std::iter::from_fn(|| watch.setup.events.next());
+        let events = std::iter::from_fn(|| watch.events.next());
         let met = |event: &Event| matches!(event, Event::MetInForce { .. });
         events.filter(met).count()
     };
@@ -255,7 +258,7 @@ fn another_capacity_leaves_the_pace() {
     fs::write(dir.path().join("memory.max"), (480 * MIB).to_string()).unwrap();
     let open = || MemoryCgroup::open(dir.path()).unwrap();
     let scope = Scope::open(open(), ScopeKind::Node, thresholds, false).unwrap();
-    watch.setup.control.send_node(Box::new(scope));
+    watch.control.send_node(Box::new(scope));
     watch.apply_updates();
     let monitor = &watch.scopes[0];
     assert_eq!(
@@ -271,21 +274,21 @@ fn another_capacity_leaves_the_pace() {
         shadow: false,
         strategy: RankingStrategy::Kubelet,
     };
-    watch.setup.control.send_settings(settings(512 * MIB));
+    watch.control.send_settings(settings(512 * MIB));
     watch.apply_updates();
     assert_eq!(watch.scopes[0].scope.thresholds(), thresholds(480 * MIB));
     let lower = FastPathSettings {
         thresholds: thresholds(400 * MIB),
         ..settings(480 * MIB)
     };
-    watch.setup.control.send_settings(lower);
+    watch.control.send_settings(lower);
     watch.apply_updates();
     assert_eq!(watch.scopes[0].scope.thresholds(), thresholds(400 * MIB));
 
     // A limit has gone: what is used is measured in another way.
     let total = 470 * MIB;
     let machine = Scope::open(open(), ScopeKind::Machine { total }, thresholds, false).unwrap();
-    watch.setup.control.send_node(Box::new(machine));
+    watch.control.send_node(Box::new(machine));
     watch.apply_updates();
     let monitor = &watch.scopes[0];
     assert_eq!(monitor.scope.capacity(), 470 * MIB);
@@ -304,7 +307,7 @@ fn kills_of_others_wait_until_there_is_room() {
     let now = monotonic_ns();
     for pod in &pods {
         pod.permit.begin_kill(now);
-        watch.setup.control.note_kill(pod, now, KilledBy::Manager);
+        watch.control.note_kill(pod, now, KilledBy::Manager);
     }
     watch.apply_updates();
     let (followed, waiting) = pods.split_at(MAX_IN_FLIGHT);
@@ -334,7 +337,12 @@ fn a_chosen_pod_gives_back_what_is_no_page_cache() {
     fs::write(at.join("memory.stat"), stat).unwrap();
     let now = monotonic_ns();
     let terminating = Terminating::new(now, 50 * MIB, 0);
-    let chosen = Victim::new(pod, (1, 0, true), terminating, 0);
+    let eviction = Eviction {
+        number: 1,
+        scope: 0,
+        shadow: true,
+    };
+    let chosen = Victim::new(pod, eviction, terminating, 0);
     watch.in_flight.push(chosen);
     let memory = watch.in_flight.memory(&watch.scopes[0].scope, now);
     assert_eq!((memory.shadow, memory.dying), (50 * MIB, 0));
@@ -402,7 +410,7 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
         }
         let mut watch = watch(setup);
         watch.run_once(monotonic_ns());
-        let events = std::iter::from_fn(|| watch.setup.events.next());
+        let events = std::iter::from_fn(|| watch.events.next());
         let is_eviction = |event: &Event| matches!(event, Event::Evicted(e) if e.by_kernel);
         events.filter(is_eviction).count()
     };

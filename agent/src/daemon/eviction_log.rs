@@ -303,7 +303,7 @@ impl EvictionLog {
             usage_at_decision: e.usage_at_decision,
             working_set: e.working_set,
             request: pod.memory_request,
-            error: refusal(e.errno),
+            error: e.refused.and_then(refusal),
             pace: Some(PaceRecord {
                 expected: e.working_set,
                 shared: e.shared,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use evictd_config::Config;
 use evictd_engine::{limiter::EvictionLimiter, model::settings::Mode};
-use evictd_fastpath::{Control, EventQueue, FastPath, Setup};
+use evictd_fastpath::{Control, EventQueue, FastPath, FastPathSetup, FastPathStatus};
 use evictd_node::{memory_scope::Scope, pods::table::PodTable, trigger::memory::TriggerSet};
 use evictd_store::restore::Restored;
 
@@ -16,6 +16,7 @@ pub(super) struct RunningFastPath {
     thread: Option<FastPath>,
     pub control: Arc<Control>,
     pub events: Arc<EventQueue>,
+    pub status: Arc<FastPathStatus>,
     /// It has real-time priority.
     pub is_realtime: bool,
 }
@@ -43,10 +44,11 @@ impl RunningFastPath {
             limiter,
         } = beginning;
         let (control, events) = (Control::new()?, EventQueue::new()?);
+        let status = Arc::<FastPathStatus>::default();
         let mut pins = guard::pin(config, &mut *trigger);
         let is_pinned = pins.as_ref().is_some_and(|pins| pins.is_pinned);
         pins.as_ref().filter(|_| is_pinned).map(guard::inherit);
-        let (thread, refusals) = FastPath::start(Setup {
+        let (thread, refusals) = FastPath::start(FastPathSetup {
             scopes,
             trigger,
             restored: restore::terminating(restored, &table.entries),
@@ -62,6 +64,7 @@ impl RunningFastPath {
             limiter: Arc::clone(limiter),
             control: Arc::clone(&control),
             events: Arc::clone(&events),
+            status: Arc::clone(&status),
         })?;
         pins.as_mut().map(guard::replace_earlier);
         let is_realtime = refusals.fifo.is_none();
@@ -81,6 +84,7 @@ impl RunningFastPath {
             thread: Some(thread),
             control,
             events,
+            status,
             is_realtime,
         })
     }

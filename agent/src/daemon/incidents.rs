@@ -100,7 +100,7 @@ impl Agent {
 
     fn samples(&self) -> Vec<SignalSample> {
         let since = monotonic_ns().saturating_sub(BEFORE_NS * 2);
-        let mut samples = self.fastpath.events.recorder().since(since);
+        let mut samples = self.fastpath.status.recorder().since(since);
         samples.extend(self.manager.seen.since(since));
         samples
     }

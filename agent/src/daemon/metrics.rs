@@ -14,7 +14,7 @@ use std::{
 use evictd_common::drops::DropCounter;
 use evictd_config::KubeletSource;
 use evictd_engine::{Signal, model::settings::MemoryHook};
-use evictd_fastpath::{Event, EventQueue};
+use evictd_fastpath::{Event, EventQueue, FastPathStatus};
 use evictd_manager::ManagerEviction;
 use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
@@ -146,8 +146,8 @@ fn show_queues(sources: &mut Sources, shown: &Shown<'_>) {
     sources.counter(
         "standby_decisions",
         "Crossings decided by the standby thread on the CPU where they happened, because the fast path was late",
-        &shown.fastpath.events,
-        EventQueue::taken_over,
+        &shown.fastpath.status,
+        FastPathStatus::taken_over,
     );
     sources.counter(
         "manager_events_dropped",
@@ -236,8 +236,8 @@ fn show_pods(sources: &mut Sources, shown: &Shown<'_>) {
     sources.gauge(
         "memory_hook_lost",
         "1 while the hook for memory could not be attached or detached at the last attempt: the sampler goes on alone",
-        &shown.fastpath.events,
-        |events| u64::from(events.is_hook_lost()),
+        &shown.fastpath.status,
+        |status| u64::from(status.is_hook_lost()),
     );
 }
 
@@ -328,7 +328,7 @@ impl Agent {
                     signal,
                     e.shadow,
                     e.stages,
-                    e.errno != 0,
+                    e.refused.is_some(),
                     Some(e.number),
                 );
             }

@@ -251,10 +251,10 @@ impl Agent {
             if let Event::Evicted(evicted) = &report {
                 self.policies.note(&evicted.pod.pod, evicted.last_resort);
                 self.pods.take_over(&evicted.pod);
-                let outcome = match (evicted.shadow, evicted.errno) {
+                let outcome = match (evicted.shadow, evicted.refused) {
                     (true, _) => FastPathOutcome::Shadow,
-                    (false, 0) => FastPathOutcome::Killed,
-                    (false, _) => FastPathOutcome::Refused,
+                    (false, None) => FastPathOutcome::Killed,
+                    (false, Some(_)) => FastPathOutcome::Refused,
                 };
                 self.manager.send(Command::EvictedByFastPath {
                     uid: evicted.pod.pod.uid.clone(),

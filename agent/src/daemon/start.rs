@@ -8,7 +8,7 @@ use std::{
 
 use evictd_config::Config;
 use evictd_engine::{model::settings::MemoryHook, record::NodeState};
-use evictd_fastpath::EventQueue;
+use evictd_fastpath::FastPathStatus;
 use evictd_manager::{Command, CommandQueue, MitigationWorker, SharedStatus};
 use evictd_node::{
     bpf::{kernel_log, object::BpfObject},
@@ -151,7 +151,7 @@ impl Agent {
         // One thread for what blocks is there from the start.
         drop(tokio::task::spawn_blocking(|| ()).await);
         health.beat();
-        health.started(heartbeats(&fastpath.events, &manager.status));
+        health.started(heartbeats(&fastpath.status, &manager.status));
         let pods = entries.len();
         tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "watching");
         let words = MessageBuilder {
@@ -335,14 +335,14 @@ fn cgroup_mount() -> PathBuf {
 }
 
 /// The threads that must turn, beside the async loop.
-fn heartbeats(events: &Arc<EventQueue>, manager: &Arc<SharedStatus>) -> Vec<Heartbeat> {
-    let (events, manager) = (Arc::clone(events), Arc::clone(manager));
+fn heartbeats(fastpath: &Arc<FastPathStatus>, manager: &Arc<SharedStatus>) -> Vec<Heartbeat> {
+    let (fastpath, manager) = (Arc::clone(fastpath), Arc::clone(manager));
     vec![
         Heartbeat {
             name: "fast path",
             limit: telemetry::FAST_PATH_LIMIT,
             is_vital: true,
-            last: Box::new(move || events.last_beat()),
+            last: Box::new(move || fastpath.last_beat()),
         },
         Heartbeat {
             name: telemetry::CONTROL_LOOP,

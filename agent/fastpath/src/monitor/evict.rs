@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    CandidateState, Observation, Observations, Resource, Rules,
+    Rules,
     growers::WATCHED,
     limiter::ShadowChooser,
     model::{settings::MemoryHook, usage::MemoryReading},
@@ -12,16 +12,15 @@ use evictd_engine::{
     record::Stages,
     round::{Candidates, Choice, Outcome, Pods, Round},
     terminating::Terminating,
-    units::signed,
 };
-use evictd_node::pods::table::{PodEntry, PodTable};
+use evictd_node::pods::table::PodEntry;
 use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
     BlockedBy, Event, EvictionReport,
-    in_flight::{MAX_IN_FLIGHT, Victim},
-    monitor::{MemoryMonitor, Setup, usage_cache::read_usage},
-    scope::Crossing,
+    in_flight::{Eviction, MAX_IN_FLIGHT, Victim},
+    monitor::MemoryMonitor,
+    scope::{Crossing, ScopeMonitor},
 };
 
 /// So long after a kill of the kernel's own the pod's eviction is completed, in nanoseconds: the kubelet would have taken note of
@@ -47,6 +46,41 @@ struct Held {
     shared: u64,
     /// What it held while others grew, and since when.
     still: Option<(u64, u64)>,
+}
+
+/// A pod that was signalled, or would have been in live mode.
+struct Kill {
+    pod: Arc<PodEntry>,
+    number: u64,
+    /// When, as `signalled`, in nanoseconds of CLOCK_MONOTONIC.
+    decided: u64,
+    signalled: u64,
+    /// The errno with which SIGKILL was refused.
+    refused: Option<i32>,
+    /// When it was decided, in bytes.
+    working_set: u64,
+    held: Held,
+}
+
+impl Kill {
+    /// The bytes that it gives back. What was refused gives nothing; its pod is left alone, and the next one goes.
+    fn expected(&self) -> u64 {
+        match (self.refused, self.held.unreclaimable) {
+            (Some(_), _) => 0,
+            (None, Some(held)) => held.min(self.working_set),
+            (None, None) => self.working_set,
+        }
+    }
+}
+
+/// What became of a SIGKILL.
+enum SignalOutcome {
+    /// It was sent, or would have been in live mode.
+    Sent,
+    /// The kernel has refused it with this errno.
+    Refused(i32),
+    /// The pod was empty already, and the kernel has not killed from it.
+    Empty,
 }
 
 impl MemoryMonitor {
@@ -77,11 +111,11 @@ impl MemoryMonitor {
         let Decision::Evict { urgency } = decision else {
             return self.in_flight.dying() == 0;
         };
-        if matches!(urgency, Urgency::Paced { .. }) && !self.setup.limiter.allows_paced(now) {
+        if matches!(urgency, Urgency::Paced { .. }) && !self.limiter.allows_paced(now) {
             self.report_no_candidates(index, false);
             return self.in_flight.dying() == 0;
         }
-        let at_once = self.setup.victims_at_once.min(MAX_IN_FLIGHT);
+        let at_once = self.victims_at_once.min(MAX_IN_FLIGHT);
         let most = at_once
             .saturating_sub(self.in_flight.dying())
             .min(self.in_flight.room());
@@ -106,21 +140,21 @@ impl MemoryMonitor {
     /// Takes note of pods from which the kernel has killed by itself: what is left of them is killed, and they are evicted pods
     /// like others.
     pub(crate) fn take_kernel_kills(&mut self, now: u64) {
-        while let Some(kill) = self.setup.trigger.next_kernel_kill() {
-            let mut entries = self.setup.table.entries.iter();
+        while let Some(kill) = self.trigger.next_kernel_kill() {
+            let mut entries = self.table.entries.iter();
             let position = entries.position(|e| e.memory.id() == kill.cgroup_id);
-            let entry = position.and_then(|position| self.setup.table.entries.get(position));
+            let entry = position.and_then(|position| self.table.entries.get(position));
             if entry.is_some_and(|entry| self.in_flight.contains(entry)) {
                 continue;
             }
             let ago = now.saturating_sub(kill.time);
             let (Some(position), Some(monitor)) = (position, self.scopes.get(kill.scope)) else {
-                self.setup.events.send(Event::KernelKill(None, ago));
+                self.events.send(Event::KernelKill(None, ago));
                 continue;
             };
             if ago > KERNEL_KILL_NS || self.in_flight.room() == 0 {
                 let pod = entry.map(Arc::clone);
-                self.setup.events.send(Event::KernelKill(pod, ago));
+                self.events.send(Event::KernelKill(pod, ago));
                 continue;
             }
             let judged = Judged {
@@ -144,64 +178,6 @@ impl MemoryMonitor {
         }
     }
 
-    /// A pod whose memory a scope does not count cannot help it. Answers with what the others use at most together, in bytes.
-    pub(crate) fn exclude_pods_outside_scope(&mut self, index: usize) -> u64 {
-        let mut attainable = 0_u64;
-        let Some(monitor) = self.scopes.get(index) else {
-            return attainable;
-        };
-        let PodTable {
-            entries,
-            candidates,
-            ..
-        } = &mut *self.setup.table;
-        for (entry, candidate) in entries.iter().zip(candidates) {
-            if !monitor.scope.holds(entry) {
-                candidate.state = CandidateState::NotFound;
-            } else if candidate.state == CandidateState::Eligible {
-                attainable = attainable.saturating_add(candidate.usage);
-            }
-        }
-        attainable
-    }
-
-    /// Upper bounds for all pods: one number each, which is read now unless it was a moment ago. Only those that come first
-    /// are read in full.
-    pub(crate) fn load_candidates(&mut self, resort: LastResort) {
-        let now = monotonic_ns();
-        let recent = self.usage_cache.take(now, self.fastest_growth);
-        let limiter = &self.setup.limiter;
-        let PodTable {
-            entries,
-            candidates,
-            ..
-        } = &mut *self.setup.table;
-        for (entry, candidate) in entries.iter().zip(candidates.iter_mut()) {
-            candidate.is_exact = false;
-            candidate.inputs.order = entry.permit.order();
-            // Of all of them, or what was not read would pass for a growth later.
-            let seen = match recent {
-                Some(more) => {
-                    candidate.usage = candidate.usage.saturating_add(more);
-                    // Eligible, or gone.
-                    candidate.state
-                }
-                None => read_usage(entry, candidate),
-            };
-            let is_dying = self.in_flight.contains(entry) || entry.permit.is_being_killed(now);
-            candidate.state = if is_dying {
-                CandidateState::Terminating
-            } else if entry.protected || !limiter.allows(&entry.permit, now, resort) {
-                CandidateState::Protected
-            } else {
-                seen
-            };
-        }
-        if recent.is_none() {
-            self.setup.table.note_growth(now);
-        }
-    }
-
     /// Signals one pod, and answers with what is expected of it; `None` when that is nothing: it was empty already, or the
     /// kernel refuses.
     fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<Pending> {
@@ -209,53 +185,68 @@ impl MemoryMonitor {
         if self.in_flight.room() == 0 {
             return None;
         }
-        let entry = Arc::clone(self.setup.table.entries.get(victim)?);
+        let pod = Arc::clone(self.table.entries.get(victim)?);
         let monitor = self.scopes.get(index)?;
-        let working_set = self.setup.table.candidates.get(victim)?.usage;
+        let working_set = self.table.candidates.get(victim)?.usage;
         let decided = why.killed.unwrap_or_else(monotonic_ns);
-        let (shadow, limiter) = (self.setup.shadow, &self.setup.limiter);
+        let limiter = &self.limiter;
         // Several are chosen at once: the one before may have used up what this one's limits had left.
-        if why.killed.is_none() && !limiter.allows(&entry.permit, decided, why.choice.resort) {
+        if why.killed.is_none() && !limiter.allows(&pod.permit, decided, why.choice.resort) {
             return None;
         }
-        let errno = self.signal(&entry, decided, why.killed.is_some())?;
+        let refused = match self.signal(&pod, decided, why.killed.is_some()) {
+            SignalOutcome::Sent => None,
+            SignalOutcome::Refused(errno) => Some(errno),
+            SignalOutcome::Empty => return None,
+        };
         let signalled = why.killed.unwrap_or_else(monotonic_ns);
-        // Read when the signal is on its way.
-        let Held {
-            unreclaimable,
-            shared,
-            still,
-        } = self.measure(victim, &entry);
         self.evictions += 1;
+        let kill = Kill {
+            number: self.evictions,
+            decided,
+            signalled,
+            refused,
+            working_set,
+            // Read when the signal is on its way.
+            held: self.measure(victim, &pod),
+            pod,
+        };
+        let expected = kill.expected();
+        let terminating = Terminating::new(signalled, expected, kill.held.shared);
+        let mut gives = Pending::default();
+        terminating.add_to(&mut gives, signalled, Some(expected));
+        self.in_flight.push(Victim::new(
+            Arc::clone(&kill.pod),
+            Eviction {
+                number: kill.number,
+                scope: index,
+                shadow: self.shadow,
+            },
+            terminating,
+            monitor.sample.usage,
+        ));
+        let report = self.report(monitor, why, &kill);
+        self.events.send(Event::Evicted(report));
+        self.note_in_paces(&kill);
+        refused.is_none().then_some(gives)
+    }
+
+    fn report(&self, monitor: &ScopeMonitor, why: Why, kill: &Kill) -> EvictionReport {
         let Crossing {
             crossed,
             woken,
             usage,
             hook,
         } = monitor.crossing;
-        // What was refused gives nothing; its pod is left alone, and the next one goes.
-        let expected = match errno {
-            0 => unreclaimable.map_or(working_set, |held| held.min(working_set)),
-            _ => 0,
-        };
-        let terminating = Terminating::new(signalled, expected, shared);
-        let mut gives = Pending::default();
-        terminating.add_to(&mut gives, signalled, Some(expected));
-        self.in_flight.push(Victim::new(
-            Arc::clone(&entry),
-            (self.evictions, index, shadow),
-            terminating,
-            monitor.sample.usage,
-        ));
-        self.setup.events.send(Event::Evicted(EvictionReport {
-            number: self.evictions,
+        EvictionReport {
+            number: kill.number,
             signal: monitor.scope.signal(),
             stages: Stages {
                 crossed,
                 // The kernel's kill came before the agent.
-                woken: woken.min(decided),
-                decided,
-                signalled,
+                woken: woken.min(kill.decided),
+                decided: kill.decided,
+                signalled: kill.signalled,
             },
             hook: hook.unwrap_or(MemoryHook::Sampler),
             usage_at_crossing: usage,
@@ -263,37 +254,40 @@ impl MemoryMonitor {
             available: monitor.sample.available,
             capacity: monitor.scope.capacity(),
             threshold: monitor.scope.thresholds().threshold,
-            working_set,
+            working_set: kill.working_set,
             urgency: why.urgency,
             judged: why.judged,
-            shared: shared.min(working_set),
-            shadow,
+            shared: kill.held.shared.min(kill.working_set),
+            shadow: self.shadow,
             by_kernel: why.killed.is_some(),
             last_resort: why.choice.resort != LastResort::None,
             growing: why.choice.growing,
-            errno,
-            pod: Arc::clone(&entry),
-        }));
-        // It gives to every scope that counts it.
-        for monitor in self.scopes.iter_mut().filter(|m| m.scope.holds(&entry)) {
-            match still {
-                Some((held, since)) => {
-                    monitor.pace.evicted_without_growth(signalled, held, since);
-                }
-                None => monitor.pace.evicted(signalled),
-            }
+            refused: kill.refused,
+            pod: Arc::clone(&kill.pod),
         }
-        (errno == 0).then_some(gives)
     }
 
-    /// Sends SIGKILL, or charges the limits alone in shadow mode. The errno of a refusal, or 0; `None` where the pod was empty already
-    /// and the kernel has not killed from it.
-    fn signal(&self, entry: &PodEntry, decided: u64, by_kernel: bool) -> Option<i32> {
-        let limiter = &self.setup.limiter;
-        if self.setup.shadow {
+    /// A victim gives to every scope that counts it.
+    fn note_in_paces(&mut self, kill: &Kill) {
+        for monitor in self.scopes.iter_mut().filter(|m| m.scope.holds(&kill.pod)) {
+            match kill.held.still {
+                Some((held, since)) => {
+                    monitor
+                        .pace
+                        .evicted_without_growth(kill.signalled, held, since);
+                }
+                None => monitor.pace.evicted(kill.signalled),
+            }
+        }
+    }
+
+    /// Sends SIGKILL, or charges the limits alone in shadow mode.
+    fn signal(&self, entry: &PodEntry, decided: u64, by_kernel: bool) -> SignalOutcome {
+        let limiter = &self.limiter;
+        if self.shadow {
             // What a limit would have held back is held back here too.
             limiter.charge_in_shadow(&entry.permit, decided, ShadowChooser::FastPath);
-            return Some(0);
+            return SignalOutcome::Sent;
         }
         let before = entry.permit.evicted_at();
         // A pod of thousands of processes is not signalled at once: the manager must know of it meanwhile.
@@ -301,10 +295,13 @@ impl MemoryMonitor {
         let killed = entry.killer.kill();
         if matches!(&killed, Ok(round) if !round.empty || by_kernel) {
             limiter.charge(&entry.permit, decided);
-            return Some(0);
+            return SignalOutcome::Sent;
         }
         entry.permit.restore_evicted_at(before);
-        killed.err().as_ref().map(errno)
+        match killed {
+            Ok(_) => SignalOutcome::Empty,
+            Err(refusal) => SignalOutcome::Refused(errno(&refusal)),
+        }
     }
 
     /// What a victim holds.
@@ -312,7 +309,7 @@ impl MemoryMonitor {
         let Ok(reading) = entry.memory.read() else {
             return Held::default();
         };
-        let history = &self.setup.table.history;
+        let history = &self.table.history;
         let since = history.still_since(victim, reading.usage);
         Held {
             unreclaimable: Some(reading.unreclaimable()),
@@ -323,8 +320,7 @@ impl MemoryMonitor {
 
     fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
         let held = BlockedBy {
-            paused: self.setup.limiter.is_paused()
-                || !self.setup.limiter.allows_paced(monotonic_ns()),
+            paused: self.limiter.is_paused() || !self.limiter.allows_paced(monotonic_ns()),
             denied: self.denied(),
             in_vain,
         };
@@ -333,46 +329,13 @@ impl MemoryMonitor {
         };
         if !monitor.no_candidates && self.in_flight.dying() == 0 {
             monitor.no_candidates = true;
-            self.setup.events.send(Event::NoCandidates {
+            self.events.send(Event::NoCandidates {
                 signal: monitor.scope.signal(),
                 available: monitor.sample.available,
                 threshold: monitor.scope.thresholds().threshold,
                 held,
             });
         }
-    }
-
-    /// Pods that would have been candidates but for policies and limits.
-    fn denied(&self) -> usize {
-        let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
-        let spared = |entry: &&Arc<PodEntry>| {
-            !entry.protected
-                && !limiter.allows(&entry.permit, now, LastResort::None)
-                && !self.in_flight.contains(entry)
-        };
-        self.setup.table.entries.iter().filter(spared).count()
-    }
-
-    pub(crate) fn rules(&self) -> Rules {
-        Rules {
-            strategy: self.setup.strategy,
-            resource: Resource::Memory,
-            system_over_reserved: self.system_over_reserved(),
-        }
-    }
-
-    /// Whether the node's own daemons use more than was kept back for them; without the pods' cgroup that is not known.
-    fn system_over_reserved(&self) -> bool {
-        let mut observations = Observations::default();
-        for monitor in self.scopes.iter().filter(|monitor| !monitor.gone) {
-            let seen = Observation {
-                available: signed(monitor.sample.shortage.available),
-                capacity: signed(monitor.scope.capacity()),
-                time: None,
-            };
-            observations.set(monitor.scope.signal(), seen);
-        }
-        observations.system_over_reserved()
     }
 }
 
@@ -385,7 +348,7 @@ struct ScopePods<'a> {
 
 impl Pods for ScopePods<'_> {
     fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
-        self.monitor.setup.table.candidates()
+        self.monitor.table.candidates()
     }
 
     fn rules(&self) -> Rules {
@@ -394,11 +357,12 @@ impl Pods for ScopePods<'_> {
 
     fn load(&mut self, resort: LastResort) -> u64 {
         self.monitor.load_candidates(resort);
-        self.monitor.exclude_pods_outside_scope(self.index)
+        self.monitor.exclude_pods_outside_scope(self.index);
+        self.monitor.attainable()
     }
 
     fn allowed(&self) -> usize {
-        let Setup { table, limiter, .. } = &self.monitor.setup;
+        let MemoryMonitor { table, limiter, .. } = &*self.monitor;
         let any = table.entries.first();
         any.map_or(0, |entry| {
             limiter.left_of_node_rate(&entry.permit, monotonic_ns())
@@ -420,11 +384,10 @@ impl Pods for ScopePods<'_> {
 
     fn next_resort(&self, resort: LastResort) -> Option<LastResort> {
         let MemoryMonitor {
-            setup, in_flight, ..
+            limiter, in_flight, ..
         } = &*self.monitor;
-        let is_allowed = resort < setup.limiter.last_resort()
-            && in_flight.dying() == 0
-            && self.monitor.denied() > 0;
+        let is_allowed =
+            resort < limiter.last_resort() && in_flight.dying() == 0 && self.monitor.denied() > 0;
         is_allowed.then(|| resort.next())
     }
 

@@ -17,7 +17,7 @@ impl MemoryMonitor {
             candidates,
             history,
             ..
-        } = &*self.setup.table;
+        } = &*self.table;
         let mut largest = Largest::<WATCHED>::default();
         for (place, (candidate, grew)) in candidates.iter().zip(history.grew()).enumerate() {
             let is_over = matches!(
@@ -54,7 +54,7 @@ impl MemoryMonitor {
             return bounded;
         };
         let (growers, since) = (&mut self.limited_growers, monitor.pace.steady_since());
-        for entry in &self.setup.table.entries {
+        for entry in &self.table.entries {
             if !monitor.scope.holds(entry) || self.in_flight.contains(entry) {
                 continue;
             }
@@ -77,7 +77,7 @@ impl MemoryMonitor {
     /// The fastest growths of pods, in bytes per second, with the positions of the pods.
     pub(crate) fn growing(&self) -> [(u64, usize); WATCHED] {
         let (mut growing, now) = (Largest::<WATCHED>::default(), monotonic_ns());
-        for (position, entry) in self.setup.table.entries.iter().enumerate() {
+        for (position, entry) in self.table.entries.iter().enumerate() {
             growing.offer(self.growers.growth_of(entry.memory.id(), now), position);
         }
         growing.0

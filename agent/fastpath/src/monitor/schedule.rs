@@ -12,7 +12,7 @@ impl MemoryMonitor {
     /// How to wait for the look that is due after the interval: spinning, if a scope's threshold is about to be crossed.
     pub(crate) fn wait(&mut self, now: u64, interval: Duration) -> Wait {
         let asleep = Wait::Sleep(interval);
-        let trigger = &*self.setup.trigger;
+        let trigger = &*self.trigger;
         let is_busy = self
             .scopes
             .iter()
@@ -40,7 +40,7 @@ impl MemoryMonitor {
         }
         let growth = self.fastest_growth;
         let nearness = Nearness::new(growth);
-        let trigger = &mut *self.setup.trigger;
+        let trigger = &mut *self.trigger;
         let has_triggers = trigger.hook() != MemoryHook::Sampler;
         let has_program = trigger.has_program();
         let attached = trigger.is_attached();
@@ -55,10 +55,10 @@ impl MemoryMonitor {
         };
         let errno = switched.as_ref().err().map(errno);
         let is_lost = errno.is_some();
-        self.setup.events.note_hook(is_lost);
+        self.status.note_hook(is_lost);
         // One event for each loss; every look tries again.
         if let Some(errno) = lost_now(&mut self.hook_lost, errno) {
-            self.setup.events.send(Event::HookLost { errno });
+            self.events.send(Event::HookLost { errno });
         }
         if wanted && matches!(switched, Ok(true)) {
             // The hook has not seen the charges of the time in which it was being attached.

@@ -13,12 +13,12 @@ use crate::{
 impl MemoryMonitor {
     /// Takes over all that was handed over.
     pub(crate) fn apply_updates(&mut self) {
-        if self.setup.control.take_table(&mut self.setup.table) {
+        if self.control.take_table(&mut self.table) {
             self.published_at = 0;
             self.usage_cache.forget();
         }
         // The settings are taken first and applied last: a scope that was handed over before them is applied before them.
-        let settings = self.setup.control.take_settings();
+        let settings = self.control.take_settings();
         self.apply_scope(NODE);
         self.apply_scope(PODS);
         if let Some(settings) = settings {
@@ -31,7 +31,7 @@ impl MemoryMonitor {
     /// victim the fast path kills no pod either, and they wait.
     pub(super) fn apply_kills(&mut self) {
         while self.in_flight.room() > 0
-            && let Some((pod, signalled, by)) = self.setup.control.take_kill()
+            && let Some((pod, signalled, by)) = self.control.take_kill()
         {
             pod.permit.end_kill();
             if self.in_flight.contains(&pod) {
@@ -45,8 +45,8 @@ impl MemoryMonitor {
     }
 
     fn apply_settings(&mut self, settings: FastPathSettings) {
-        if std::mem::replace(&mut self.setup.shadow, settings.shadow) != settings.shadow {
-            self.setup.limiter.forget_shadow();
+        if std::mem::replace(&mut self.shadow, settings.shadow) != settings.shadow {
+            self.limiter.forget_shadow();
             // The pods that shadow mode has chosen did not die.
             self.scopes
                 .iter_mut()
@@ -54,12 +54,12 @@ impl MemoryMonitor {
         }
         self.published_at = 0;
         self.forget_shadow_victims();
-        self.setup.strategy = settings.strategy;
-        let floor = self.floor_is_armed();
+        self.strategy = settings.strategy;
         for index in 0..self.scopes.len() {
             let Some(monitor) = self.scopes.get_mut(index) else {
                 return;
             };
+            monitor.kernel_may_kill = !settings.shadow;
             let is_new = index == NODE
                 && monitor.scope.capacity() == settings.capacity
                 && monitor.scope.thresholds() != settings.thresholds;
@@ -67,7 +67,7 @@ impl MemoryMonitor {
                 monitor.scope.set_thresholds(settings.thresholds);
                 monitor.pace.reset();
             }
-            if let Err(e) = monitor.settle(&mut *self.setup.trigger, floor) {
+            if let Err(e) = monitor.settle(&mut *self.trigger) {
                 self.report_scope_gone(index, &e);
             } else if is_new {
                 self.report_met_in_force(index);
@@ -77,12 +77,11 @@ impl MemoryMonitor {
 
     /// The pods' cgroup was found, or is another one; or the node has another capacity.
     fn apply_scope(&mut self, index: usize) {
-        let Some(mut scope) = self.setup.control.take_scope(index) else {
+        let Some(mut scope) = self.control.take_scope(index) else {
             return;
         };
         self.published_at = 0;
-        let floor = self.floor_is_armed();
-        let trigger = &mut *self.setup.trigger;
+        let trigger = &mut *self.trigger;
         let mut watched = Ok(());
         let mut was_pressed = false;
         match self.scopes.get_mut(index) {
@@ -96,17 +95,24 @@ impl MemoryMonitor {
                 if has_other_thresholds {
                     monitor.pace.reset();
                 }
-                self.setup.control.retire_scope(index, scope);
+                self.control.retire_scope(index, scope);
             }
             Some(monitor) => {
                 watched = trigger.watch(index, scope.cgroup());
                 monitor.replace(&mut scope);
-                self.setup.control.retire_scope(index, scope);
+                self.control.retire_scope(index, scope);
             }
             // This frees the box: once, while nothing is urgent.
             None => {
                 watched = trigger.watch(index, scope.cgroup());
-                let mut monitor = ScopeMonitor::new(*scope, index, self.fastest_growth, self.cpus);
+                let kernel_may_kill = !self.shadow;
+                let mut monitor = ScopeMonitor::new(
+                    *scope,
+                    index,
+                    self.fastest_growth,
+                    self.cpus,
+                    kernel_may_kill,
+                );
                 // A pod that was evicted for the node gave to the pods' cgroup as well.
                 let last = self.scopes.iter().filter_map(|m| m.pace.last_eviction());
                 if let Some(last) = last.max() {
@@ -116,7 +122,7 @@ impl MemoryMonitor {
             }
         }
         let settled = watched.and_then(|()| match self.scopes.get_mut(index) {
-            Some(monitor) => monitor.settle(trigger, floor),
+            Some(monitor) => monitor.settle(trigger),
             None => Ok(()),
         });
         match settled {

@@ -78,7 +78,7 @@ impl MemoryMonitor {
 
     /// Flushes the kernel's statistics, so that the next look need not.
     fn flush_statistics(&mut self, now: u64) {
-        self.setup.table.flush_statistics();
+        self.table.flush_statistics();
         self.scopes
             .iter_mut()
             .for_each(|monitor| monitor.note_flush(now));
@@ -94,7 +94,7 @@ impl MemoryMonitor {
             entries,
             candidates,
             ..
-        } = &mut *self.setup.table;
+        } = &mut *self.table;
         if entries.is_empty() {
             return;
         }

@@ -18,12 +18,12 @@ fn batch() -> u64 {
 
 impl ScopeMonitor {
     /// Arms every slot for the first time.
-    pub(crate) fn settle(&mut self, trigger: &mut dyn TriggerSet, floor: bool) -> io::Result<()> {
+    pub(crate) fn settle(&mut self, trigger: &mut dyn TriggerSet) -> io::Result<()> {
         self.sample = self.scope.sample()?;
         for slot in 0..SLOTS_PER_SCOPE {
             self.set(trigger, slot, Trigger::DISABLED)?;
         }
-        self.arm(trigger, floor)
+        self.arm(trigger)
     }
 
     /// The threshold is not met: sets the triggers anew where their limits have moved.
@@ -32,7 +32,6 @@ impl ScopeMonitor {
         trigger: &mut dyn TriggerSet,
         triggers: &ScopeTriggers,
         was_pressed: bool,
-        floor: bool,
     ) -> io::Result<()> {
         self.no_candidates = false;
         self.idle = false;
@@ -40,13 +39,13 @@ impl ScopeMonitor {
             self.set(trigger, slot::RECOVERY, Trigger::DISABLED)?;
         }
         if self.is_calibrated(trigger) {
-            self.calibrate(trigger, triggers.counter, floor)
+            self.calibrate(trigger, triggers.counter)
         } else if was_pressed
             || triggers.trip.is_some()
             || self.limit_has_moved(trigger)
             || self.has_left_spin_window(trigger)
         {
-            self.arm(trigger, floor)
+            self.arm(trigger)
         } else {
             Ok(())
         }
@@ -54,18 +53,14 @@ impl ScopeMonitor {
 
     /// Sets the floor's trigger anew when that has moved which the kernel could reclaim or swap out: it kills only where memory is short,
     /// not where the kubelet's formula counts page cache. It follows while the threshold is met, too.
-    pub(crate) fn follow_floor(
-        &mut self,
-        trigger: &mut dyn TriggerSet,
-        floor: bool,
-    ) -> io::Result<()> {
+    pub(crate) fn follow_floor(&mut self, trigger: &mut dyn TriggerSet) -> io::Result<()> {
         let Some(offset) = self.offset_on(trigger) else {
             return Ok(());
         };
         let thresholds = self.scope.thresholds();
         let limit = thresholds
             .floor
-            .filter(|_| floor)
+            .filter(|_| self.kernel_may_kill)
             .map_or(u64::MAX, |floor| {
                 let ahead = floor.saturating_add(batch()).min(thresholds.threshold);
                 let discounted = self.sample.discounted.max(self.sample.reclaimable);
@@ -149,16 +144,11 @@ impl ScopeMonitor {
 
     /// The offset of counter and usage changes. Each look asks the kernel for the counter, by a trigger that the next charge trips, and
     /// sets the triggers anew with the answer.
-    fn calibrate(
-        &mut self,
-        trigger: &mut dyn TriggerSet,
-        counter: Option<u64>,
-        floor: bool,
-    ) -> io::Result<()> {
+    fn calibrate(&mut self, trigger: &mut dyn TriggerSet, counter: Option<u64>) -> io::Result<()> {
         match counter {
             Some(counter) => {
                 self.offset = Some(signed(counter) - signed(self.sample.usage));
-                self.arm(trigger, floor)
+                self.arm(trigger)
             }
             None => {
                 let at_the_next_charge = Trigger {
@@ -192,9 +182,9 @@ impl ScopeMonitor {
         trigger.has_program() && !self.spin_armed && self.distance() > self.spin_window * 3 / 2
     }
 
-    fn arm(&mut self, trigger: &mut dyn TriggerSet, floor: bool) -> io::Result<()> {
+    fn arm(&mut self, trigger: &mut dyn TriggerSet) -> io::Result<()> {
         let Some(offset) = self.offset_on(trigger) else {
-            return self.calibrate(trigger, None, floor);
+            return self.calibrate(trigger, None);
         };
         let thresholds = self.scope.thresholds();
         let rising = |amount: u64, action: Action| Trigger {
@@ -215,7 +205,7 @@ impl ScopeMonitor {
         self.armed_limit = hard.limit;
         self.set(trigger, slot::HARD, hard)?;
         self.floor_limit = 0;
-        self.follow_floor(trigger, floor)?;
+        self.follow_floor(trigger)?;
         // Without a kernel program a trigger costs a system call: none is set anew close to the threshold.
         self.spin_armed = trigger.has_program() && self.distance() > self.spin_window;
         let approach = if self.spin_armed {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evictd_engine::{Among, CandidateState, permit::LastResort, rank, sampling::Nearness};
+use evictd_engine::{CandidateState, permit::LastResort, rank, sampling::Nearness};
 use evictd_node::{
     pods::table::{PodEntry, PodTable},
     trigger::memory::MAX_VICTIMS,
@@ -11,16 +11,16 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     monitor::{MemoryMonitor, growers::BEFOREHAND},
-    scope::{FloorVictims, ScopeMonitor},
+    scope::{KernelVictims, ScopeMonitor},
 };
 
-/// How long published floor victims hold while memory does not move: pods may change their ranks among themselves.
+/// How long published kernel victims hold while memory does not move: pods may change their ranks among themselves.
 const LASTS_NS: u64 = 1_000_000_000;
 /// The same far from every threshold, where no hook has to be attached: a growth is seen before it gets there.
 const LASTS_FAR_NS: u64 = 10_000_000_000;
 
 impl MemoryMonitor {
-    /// Publishes the floor victims when memory has moved or the last ones are old: reading every pod is what a cycle costs most.
+    /// Publishes the kernel victims when memory has moved or the last ones are old: reading every pod is what a cycle costs most.
     pub(crate) fn publish_when_due(&mut self, now: u64) {
         let nearness = Nearness::new(self.fastest_growth);
         let is_near = |monitor: &ScopeMonitor| nearness.wants_hook(monitor.distance(), true);
@@ -31,7 +31,7 @@ impl MemoryMonitor {
         let is_old = now.saturating_sub(self.published_at) >= lasts;
         if self.published_at == 0 || is_old || self.scopes.iter().any(ScopeMonitor::has_moved) {
             self.published_at = now;
-            self.publish_floor_victims();
+            self.publish_kernel_victims();
             self.scopes
                 .iter_mut()
                 .for_each(ScopeMonitor::note_victims_published);
@@ -40,18 +40,18 @@ impl MemoryMonitor {
 
     /// Publishes the first pods in the order of eviction to the kernel programs, for the case that this thread cannot run when the floor
     /// is reached, and for the time without an agent. All pods are read in any case, for the growth of each.
-    fn publish_floor_victims(&mut self) {
+    fn publish_kernel_victims(&mut self) {
         self.load_candidates(LastResort::None);
         self.watch_growers(BEFOREHAND);
         let has_floor = |monitor: &ScopeMonitor| monitor.scope.thresholds().floor.is_some();
-        let is_used = self.setup.is_pinned || self.scopes.iter().any(has_floor);
-        if !is_used || !self.setup.trigger.has_program() {
+        let is_used = self.is_pinned || self.scopes.iter().any(has_floor);
+        if !is_used || !self.trigger.has_program() {
             return;
         }
-        if self.setup.shadow {
+        if self.shadow {
             for (index, monitor) in self.scopes.iter_mut().enumerate() {
-                if self.setup.trigger.set_victims(index, &[]).is_ok() {
-                    monitor.victims = FloorVictims::default();
+                if self.trigger.set_victims(index, &[]).is_ok() {
+                    monitor.victims = KernelVictims::default();
                 }
             }
             return;
@@ -63,22 +63,18 @@ impl MemoryMonitor {
             let victims = self.ranked_victims(index);
             if let Some(monitor) = self.scopes.get_mut(index)
                 && victims != monitor.victims
-                && self
-                    .setup
-                    .trigger
-                    .set_victims(index, victims.published())
-                    .is_ok()
+                && self.trigger.set_victims(index, victims.published()).is_ok()
             {
                 monitor.victims = victims;
             }
         }
     }
 
-    /// Revokes floor victims that policies deny by now; whether others are to be published.
-    pub(crate) fn revoke_floor_victims(&mut self) -> bool {
+    /// Revokes kernel victims that policies deny by now; whether others are to be published.
+    pub(crate) fn revoke_kernel_victims(&mut self) -> bool {
         let mut any = false;
-        let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
-        let entries = &self.setup.table.entries;
+        let (now, limiter) = (monotonic_ns(), &self.limiter);
+        let entries = &self.table.entries;
         for (index, monitor) in self.scopes.iter_mut().enumerate() {
             let is_revoked = monitor.victims.iter().any(|(position, id)| {
                 let is_it = |entry: &&Arc<PodEntry>| entry.memory.id() == id;
@@ -87,8 +83,8 @@ impl MemoryMonitor {
                 let entry = entry.or_else(|| entries.iter().find(is_it));
                 entry.is_none_or(|e| !limiter.allows_kernel_kill(&e.permit, now))
             });
-            if is_revoked && self.setup.trigger.set_victims(index, &[]).is_ok() {
-                monitor.victims = FloorVictims::default();
+            if is_revoked && self.trigger.set_victims(index, &[]).is_ok() {
+                monitor.victims = KernelVictims::default();
                 any = true;
             }
         }
@@ -97,12 +93,12 @@ impl MemoryMonitor {
 
     /// Excludes pods with an expiring permit: the eBPF program cannot check the deadline.
     fn exclude_expiring_permits(&mut self) {
-        let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
+        let (now, limiter) = (monotonic_ns(), &self.limiter);
         let PodTable {
             entries,
             candidates,
             ..
-        } = &mut *self.setup.table;
+        } = &mut *self.table;
         for (entry, candidate) in entries.iter().zip(candidates) {
             if !limiter.allows_kernel_kill(&entry.permit, now) {
                 candidate.state = CandidateState::Protected;
@@ -111,8 +107,8 @@ impl MemoryMonitor {
     }
 
     /// The first candidates in the order of eviction: the first one by its exact usage, the others by upper bounds.
-    fn ranked_victims(&mut self, index: usize) -> FloorVictims {
-        let mut victims = FloorVictims::default();
+    fn ranked_victims(&mut self, index: usize) -> KernelVictims {
+        let mut victims = KernelVictims::default();
         let (rules, first) = (self.rules(), self.first_in_order());
         let Some(monitor) = self.scopes.get(index) else {
             return victims;
@@ -121,7 +117,7 @@ impl MemoryMonitor {
             entries,
             candidates,
             ..
-        } = &mut *self.setup.table;
+        } = &mut *self.table;
         let id = |position: usize| entries.get(position).map(|entry| entry.memory.id());
         let mut ranked = [0; MAX_VICTIMS as usize];
         let others = rank(candidates, rules, &mut ranked);
@@ -137,13 +133,6 @@ impl MemoryMonitor {
             first.state = CandidateState::Eligible;
         }
         victims
-    }
-
-    /// The first candidate in the order of eviction, as they are loaded.
-    pub(crate) fn first_in_order(&mut self) -> Option<usize> {
-        let rules = self.rules();
-        let candidates = self.setup.table.candidates();
-        candidates.choose(rules, Among::All)
     }
 }
 
