@@ -19,7 +19,7 @@ use super::{
     SignalForecast, Snapshot, Threshold, Timing, Trend,
     growth::Room,
     local_storage_excess, message,
-    pace::{Decision, Judged, Pace, Rule, Shortage, Urgency},
+    pace::{Decision, Pace, PaceInputs, Rule, Shortage, Urgency},
     pass_over_in_vain, select,
     select::GrowthToEnd,
 };
@@ -263,39 +263,45 @@ impl Planner {
         node: Snapshot<'_>,
         threshold: &Threshold,
     ) -> Option<EvictionDecision> {
-        let mut judged = self.judged(now, node, threshold)?;
-        let Decision::Evict { mut urgency } = judged.decide() else {
+        let mut pace_inputs = self.pace_inputs(now, node, threshold)?;
+        let Decision::Evict { mut urgency } = pace_inputs.decide() else {
             return None;
         };
-        let mut growing = self.growing(node, &judged, threshold, urgency);
+        let mut growing = self.growing(node, &pace_inputs, threshold, urgency);
         let is_of_files = threshold.signal.resource().is_of_files();
         if is_of_files && growing.as_ref().is_some_and(Growing::is_of_no_pods) {
             growing = None;
-            judged.rule = Rule::Soft;
-            let Decision::Evict { urgency: paced } = judged.decide() else {
+            pace_inputs.rule = Rule::Soft;
+            let Decision::Evict { urgency: paced } = pace_inputs.decide() else {
                 return None;
             };
             urgency = paced;
         }
         let attainable = self.attainable(node, threshold);
-        if self.can_wait(node, threshold, &judged, urgency)
-            || !judged
-                .pace
-                .can_end_shortage(&judged.seen, urgency, attainable, judged.pending)
+        if self.can_wait(node, threshold, &pace_inputs, urgency)
+            || !pace_inputs.can_end_shortage(urgency, attainable)
         {
             return None;
         }
         let chosen = self.choose(node, threshold, growing)?;
         Some(EvictionDecision {
-            timing: Some(Box::new(Timing { urgency, judged })),
+            timing: Some(Box::new(Timing {
+                urgency,
+                pace_inputs,
+            })),
             ..chosen
         })
     }
 
     /// All that a decision for one threshold is made from.
-    fn judged(&self, now: i64, node: Snapshot<'_>, threshold: &Threshold) -> Option<Judged> {
+    fn pace_inputs(
+        &self,
+        now: i64,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+    ) -> Option<PaceInputs> {
         let signal = threshold.signal;
-        let judged = Judged {
+        let pace_inputs = PaceInputs {
             now: nanos(now),
             pace: *self.paces.get(signal as usize)?,
             seen: self.shortage(threshold, node.observations.get(signal)?),
@@ -307,22 +313,24 @@ impl Planner {
             },
         };
         // For a moment growth may be the victims' own.
-        let is_victims = judged.pending.due.is_some() && judged.pace.is_settling(judged.now);
-        (!is_victims).then_some(judged)
+        let is_victims =
+            pace_inputs.pending.due.is_some() && pace_inputs.pace.is_settling(pace_inputs.now);
+        (!is_victims).then_some(pace_inputs)
     }
 
     /// The pods that make an urgent growth. The first pod is evicted by the order alone, if the node's eviction rate allows another one.
     fn growing<'a>(
         &self,
         node: Snapshot<'a>,
-        judged: &Judged,
+        pace_inputs: &PaceInputs,
         threshold: &Threshold,
         urgency: Urgency,
     ) -> Option<Growing<'a>> {
         let Urgency::Urgent { growth, .. } = urgency else {
             return None;
         };
-        let has_evicted = judged.pace.has_evicted_lately(judged.now) || self.left_of_node_rate <= 1;
+        let has_evicted =
+            pace_inputs.pace.has_evicted_lately(pace_inputs.now) || self.left_of_node_rate <= 1;
         has_evicted.then(|| Growing {
             per_second: growth,
             pods: self.growers(node, threshold),
@@ -334,11 +342,11 @@ impl Planner {
         &self,
         node: Snapshot<'_>,
         threshold: &Threshold,
-        judged: &Judged,
+        pace_inputs: &PaceInputs,
         urgency: Urgency,
     ) -> bool {
         let is_paced = matches!(urgency, Urgency::Paced { .. });
-        let waits_for = judged.pace.waits_for_usage_since(judged.now, urgency);
+        let waits_for = pace_inputs.waits_for_usage_since(urgency);
         self.paced_is_held && is_paced
             || waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
     }

@@ -8,7 +8,7 @@ use crate::{
     growers::WATCHED,
     growth_of,
     model::usage::MemoryReading,
-    pace::{Judged, NextVictim, Pending, Relief, Urgency},
+    pace::{NextVictim, PaceInputs, Pending, Relief, Urgency},
     permit::LastResort,
     select::{GrowthToEnd, Rules, exclude_not_growing, pass_over_in_vain, select},
 };
@@ -80,7 +80,7 @@ pub struct Round {
     /// Why pods may be evicted.
     pub urgency: Urgency,
     /// What that was decided from.
-    pub judged: Judged,
+    pub pace_inputs: PaceInputs,
     /// So many pods at most.
     pub most: usize,
 }
@@ -88,14 +88,8 @@ pub struct Round {
 impl Round {
     /// Evicts pods. Allocates nothing by itself.
     pub fn run(&self, pods: &mut impl Pods) -> Outcome {
-        let Judged {
-            pace,
-            seen,
-            pending,
-            ..
-        } = &self.judged;
         let attainable = pods.load(LastResort::None);
-        if !pace.can_end_shortage(seen, self.urgency, attainable, *pending) {
+        if !self.pace_inputs.can_end_shortage(self.urgency, attainable) {
             return Outcome::InVain;
         }
         // The pods that grow can wait for the first signal.
@@ -130,7 +124,7 @@ impl Round {
             let loaded = pods.candidates();
             growth_of(loaded.candidates, loaded.grew)
         };
-        let mut relief = Relief::new(&self.judged, growth, growers);
+        let mut relief = Relief::new(&self.pace_inputs, growth, growers);
         let (mut resort, mut left) = (LastResort::None, self.most);
         while left > 0
             && let Some(next) = relief.next()

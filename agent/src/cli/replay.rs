@@ -117,18 +117,18 @@ fn is_incident(document: &Value) -> bool {
 fn replay_incident(path: &Path, document: &Value) -> Result<IncidentJson, CommandError> {
     let incident =
         files::decode(document.to_string().as_bytes()).map_err(|reason| invalid(path, reason))?;
-    let judged = incident.judged.ok_or_else(|| {
+    let pace_inputs = incident.pace_inputs.ok_or_else(|| {
         invalid(
             path,
             "judged: is not there: a pod above its own limit, one that the kernel program has killed, and what the kubelet's mode evicts are recorded without it",
         )
     })?;
-    let decision = judged.decide();
+    let decision = pace_inputs.decide();
     let eviction = &incident.eviction;
     let recorded = eviction.pace.as_ref();
     let is_same = match (decision, recorded) {
         (Decision::Evict { urgency }, Some(recorded)) => {
-            let (room, pending) = (judged.seen.room.at_once, judged.pending.amount);
+            let (room, pending) = (pace_inputs.seen.room.at_once, pace_inputs.pending.amount);
             // What the pod used, and why it was that one, is in no look at the signal.
             let again = PaceRecord {
                 expected: recorded.expected,

@@ -311,8 +311,8 @@ impl EvictionLog {
                 growing: e.growing,
                 ..PaceRecord::new(
                     e.urgency,
-                    e.judged.seen.room.at_once,
-                    e.judged.pending.amount,
+                    e.pace_inputs.seen.room.at_once,
+                    e.pace_inputs.pending.amount,
                 )
             }),
             workload: Some(pod.into()),

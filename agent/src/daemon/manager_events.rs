@@ -144,8 +144,8 @@ impl Agent {
             });
         }
         let record = Record::evicted(record);
-        let judged = decided.eviction.timing.as_ref().map(|t| t.judged);
-        self.note_incident(&record, judged);
+        let pace_inputs = decided.eviction.timing.as_ref().map(|t| t.pace_inputs);
+        self.note_incident(&record, pace_inputs);
         self.write_down(record);
     }
 

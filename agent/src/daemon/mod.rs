@@ -273,11 +273,11 @@ impl Agent {
             let Some(record) = self.eviction_log.take(&report) else {
                 continue;
             };
-            let judged = match &report {
-                Event::Evicted(evicted) => (!evicted.by_kernel).then_some(evicted.judged),
+            let pace_inputs = match &report {
+                Event::Evicted(evicted) => (!evicted.by_kernel).then_some(evicted.pace_inputs),
                 _ => None,
             };
-            self.note_incident(&record, judged);
+            self.note_incident(&record, pace_inputs);
             self.write_down(record);
         }
     }

@@ -8,7 +8,7 @@ use evictd_engine::{
     counter_history::CounterHistory,
     growers::{Growers, WATCHED},
     model::usage::{FreeSwap, MachineMemory, MemoryReading},
-    pace::{Decision, Judged, Pace, Pending, Rule, Shortage, Urgency},
+    pace::{Decision, Pace, PaceInputs, Pending, Rule, Shortage, Urgency},
     permit::LastResort,
     round::{Candidates, Choice, Pods, Round},
     sampling::{self, FlushDeadline, FlushInputs, Nearness, Notification, ScopeState},
@@ -213,17 +213,17 @@ impl Evictd {
                 .add_to(&mut pending, now, world.left(victim.pod));
         }
         self.pace.observe(now, &seen);
-        let mut judged = Judged {
+        let mut pace_inputs = PaceInputs {
             now,
             pace: self.pace,
             seen,
             pending,
             rule: Rule::Lasting,
         };
-        let mut decision = judged.decide();
+        let mut decision = pace_inputs.decide();
         if decision.is_urgent() && world.incident.scope == ScopeKind::Machine {
-            judged.seen.room.at_once += world.kept() - seen.in_lists;
-            decision = judged.decide();
+            pace_inputs.seen.room.at_once += world.kept() - seen.in_lists;
+            decision = pace_inputs.decide();
         }
         let Decision::Evict { urgency } = decision else {
             return;
@@ -236,7 +236,7 @@ impl Evictd {
         }
         let round = Round {
             urgency,
-            judged,
+            pace_inputs,
             most,
         };
         round.run(&mut SimulatedPods {
@@ -393,7 +393,7 @@ fn reason(round: &Round) -> (&'static str, String) {
                 " (nothing left in {:.4} s at {} MiB/s, {} MiB pending)",
                 exhausted_in as f64 / 1e9,
                 growth >> 20,
-                round.judged.pending.amount >> 20
+                round.pace_inputs.pending.amount >> 20
             );
             ("urgent", numbers)
         }

@@ -7,7 +7,7 @@ use crate::{
     Forecast, Layout, Message, NodeCondition, NodeReclaim, Observations, Pod, PodUsage, Resource,
     Signal, Threshold, Usages,
     model::settings::{EvictionConfig, Mode, RankingStrategy},
-    pace::{Judged, Urgency},
+    pace::{PaceInputs, Urgency},
 };
 
 /// The termination grace period of an eviction that cannot wait, in seconds (the kubelet's
@@ -131,7 +131,7 @@ pub struct Timing {
     /// Whether it could not wait.
     pub urgency: Urgency,
     /// All that this was decided from.
-    pub judged: Judged,
+    pub pace_inputs: PaceInputs,
 }
 
 /// Why a pod is evicted.
