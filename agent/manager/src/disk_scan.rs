@@ -237,7 +237,7 @@ impl DiskScanner {
                 Turn::Wait(left) => {
                     poll([Some(self.changed.fd())], Some(left.min(BEAT)));
                 }
-                turn => self.take_turn(turn, &mut schedule, (&mut mounts, shares)),
+                turn => self.take_turn(turn, &mut schedule, &mut mounts, shares),
             }
         }
     }
@@ -247,7 +247,8 @@ impl DiskScanner {
         &self,
         turn: Turn,
         schedule: &mut Schedule,
-        (mounts, shares): (&mut MountTable, Option<&ShareReader>),
+        mounts: &mut MountTable,
+        shares: Option<&ShareReader>,
     ) {
         // An old table is better than none.
         let _ = mounts.refresh();

@@ -36,13 +36,14 @@ impl ManagerHandle {
         let commands = CommandQueue::new()?;
         let status = Arc::<SharedStatus>::default();
         let recorder = Arc::<Recorder>::default();
-        let shared = (
+        let memory_v1 = setup.memory_v1.take();
+        let mut looping = ManagerLoop::new(
+            setup,
+            Arc::clone(&events),
             Arc::clone(&commands),
             Arc::clone(&status),
             Arc::clone(&recorder),
         );
-        let memory_v1 = setup.memory_v1.take();
-        let mut looping = ManagerLoop::new(setup, Arc::clone(&events), shared);
         let thread = std::thread::Builder::new()
             .name("manager".into())
             .spawn(move || {

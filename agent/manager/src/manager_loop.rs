@@ -122,7 +122,9 @@ impl ManagerLoop {
     pub fn new(
         setup: ManagerSetup,
         events: Arc<ManagerEventQueue>,
-        (commands, status, recorder): (Arc<CommandQueue>, Arc<SharedStatus>, Arc<Recorder>),
+        commands: Arc<CommandQueue>,
+        status: Arc<SharedStatus>,
+        recorder: Arc<Recorder>,
     ) -> Self {
         let ManagerSetup {
             settings,

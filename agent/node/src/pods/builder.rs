@@ -111,7 +111,7 @@ impl PodTableBuilder {
         for cgroup in cgroups.found {
             let held = before.remove(&cgroup.path);
             let ids = descendant_ids(&cgroup.path);
-            visited.add(self.visit(cgroup, (ids, held), &known));
+            visited.add(self.visit(cgroup, ids, held, &known));
         }
         if cgroups.unlisted.is_some() {
             // Not seen, and there nevertheless.
@@ -154,7 +154,7 @@ impl PodTableBuilder {
                 // One that is there and cannot be listed is opened anew, which fails, and stays as it is.
                 Some(name) if path.exists() && path.starts_with(&self.root) => {
                     let cgroup = PodCgroup { name, path };
-                    visited.add(self.visit(cgroup, (ids, held), &known));
+                    visited.add(self.visit(cgroup, ids, held, &known));
                 }
                 // Gone, or no pod of this scope.
                 _ => visited.changed |= held.is_some(),
@@ -187,7 +187,8 @@ impl PodTableBuilder {
     fn visit(
         &mut self,
         cgroup: PodCgroup,
-        (ids, held): (Vec<u64>, Option<OpenPod>),
+        ids: Vec<u64>,
+        held: Option<OpenPod>,
         known: impl Fn(&str, Option<&Pod>) -> PodUpdate,
     ) -> Visited {
         let mut visited = Visited::default();
