@@ -42,7 +42,7 @@ pub use planner::Planner;
 pub use planner::local_storage::{LocalStorageExcess, local_storage_excess};
 pub use planner::plan::Recreation;
 pub use planner::plan::{
-    Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, Plan, Settings, SignalForecast,
+    Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, Plan, PlannerSettings, SignalForecast,
     Snapshot, Timing,
 };
 pub use planner::pressure::Pressure;

@@ -1,22 +1,22 @@
 //! The planner: from observations and pods to evictions, round by round. It asks for node-level reclaim and for evictions;
 //! the caller carries them out.
 
-pub mod feedback;
 pub mod local_storage;
 pub mod pending;
 pub mod plan;
 pub mod pressure;
 pub mod recreation;
 pub mod restored;
+mod updates;
 mod usage_growth;
 
 use std::time::Duration;
 
 use super::{
     Among, Candidate, CandidateState, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS,
-    Layout, LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan, Pod,
-    Pressure, Ranked, Ranking, Recreation, Resource, RestoredState, Rules, Settings, Signal,
-    SignalForecast, Snapshot, Threshold, Timing, Trend,
+    Layout, LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan,
+    PlannerSettings, Pod, Pressure, Ranked, Ranking, Recreation, Resource, RestoredState, Rules,
+    Signal, SignalForecast, Snapshot, Threshold, Timing, Trend,
     growth::Room,
     local_storage_excess, message,
     pace::{Decision, Pace, PaceInputs, Rule, Shortage, Urgency},
@@ -38,7 +38,7 @@ const FORECAST_WINDOW: Duration = Duration::from_secs(60);
 /// Decides round by round.
 #[derive(Clone, Debug)]
 pub struct Planner {
-    settings: Settings,
+    settings: PlannerSettings,
     pressure: Pressure,
     pending: PendingVictims,
     recreations: RecreationTracker,
@@ -57,7 +57,7 @@ pub struct Planner {
 
 impl Planner {
     /// A manager that has seen nothing yet.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: PlannerSettings) -> Self {
         let thresholds = settings.layout.apply(&settings.eviction.thresholds);
         let pressure = Pressure::new(thresholds, settings.eviction.pressure_transition_period);
         let trends = [Trend::new(FORECAST_WINDOW); Signal::ALL.len()];
@@ -518,9 +518,52 @@ impl Planner {
         Some(self.eviction_of(node, threshold, ranked.get(chosen)?.pod))
     }
 
+    /// All pods that may be asked in place of a soft eviction's pod, in the order of eviction: a budget may protect the
+    /// first ones. Empty for what no soft threshold asks for.
+    pub fn alternatives(
+        &self,
+        node: Snapshot<'_>,
+        chosen: &EvictionDecision,
+    ) -> Vec<EvictionDecision> {
+        let Cause::Pressure(signal) = chosen.cause else {
+            return Vec::new();
+        };
+        let Some(threshold) = self.pressure.soft(signal) else {
+            return Vec::new();
+        };
+        let leaves_idle = self.settings.mode == Mode::Evictd;
+        let may_go = |ranked: &Ranked<'_>| {
+            let uses = ranked.usage.is_some_and(|used| used > 0);
+            let is_eligible =
+                self.state_of(ranked.pod, signal.resource()) == CandidateState::Eligible;
+            // What uses nothing of what is short would go in vain.
+            chosen.uid == ranked.pod.uid || is_eligible && (uses || !leaves_idle)
+        };
+        let decision = |pod: &Pod| EvictionDecision {
+            timing: chosen.timing.clone(),
+            ..self.eviction_of(node, threshold, pod)
+        };
+        self.ranked(node, signal)
+            .into_iter()
+            .filter(may_go)
+            .map(|ranked| decision(ranked.pod))
+            .collect()
+    }
+
+    /// All pods that may be evicted for a signal and use something of what is short, in the order of eviction.
+    pub fn candidates<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<&'a Pod> {
+        let resource = signal.resource();
+        let may_go = |pod: &Pod| self.state_of(pod, resource) == CandidateState::Eligible;
+        self.ranked(node, signal)
+            .into_iter()
+            .filter(|ranked| ranked.usage.is_some_and(|used| used > 0) && may_go(ranked.pod))
+            .map(|ranked| ranked.pod)
+            .collect()
+    }
+
     /// All pods in the order of eviction for a signal.
     fn ranked<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<Ranked<'a>> {
-        let Settings {
+        let PlannerSettings {
             strategy, layout, ..
         } = self.settings;
         let ranking = Ranking {

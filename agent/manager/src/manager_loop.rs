@@ -373,7 +373,7 @@ pub type OnKill = Box<dyn Fn(&Arc<PodEntry>, u64) + Send>;
 /// What the manager needs.
 pub struct ManagerSetup {
     /// Thresholds, layout and all other settings of the engine.
-    pub settings: evictd_engine::Settings,
+    pub settings: evictd_engine::PlannerSettings,
     /// Where the signals are read.
     pub sources: SignalSources,
     /// Walks the pods' directories.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use evictd_config::kube::summary::Summary;
 use evictd_engine::{
-    EvictionDecision, Forecast, NodeCondition, NodeReclaim, Planner, Pod, Settings, SignalForecast,
-    Snapshot, message,
+    EvictionDecision, Forecast, NodeCondition, NodeReclaim, Planner, PlannerSettings, Pod,
+    SignalForecast, Snapshot, message,
     model::settings::Mode,
     pace::{Decision, Urgency},
 };
@@ -204,7 +204,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
         layout,
         steps,
     } = scenario;
-    let mut manager = Planner::new(Settings {
+    let mut manager = Planner::new(PlannerSettings {
         eviction,
         layout,
         strategy,

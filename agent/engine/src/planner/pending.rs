@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    EvictionDecision, Pod, Resource, Settings, Signal, Snapshot, Threshold, pace::Pending,
+    EvictionDecision, PlannerSettings, Pod, Resource, Signal, Snapshot, Threshold, pace::Pending,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -50,7 +50,7 @@ impl PendingVictims {
         &mut self,
         now: i64,
         node: Snapshot<'_>,
-        settings: &Settings,
+        settings: &PlannerSettings,
         evictions: &[EvictionDecision],
     ) {
         for eviction in evictions {
@@ -71,7 +71,7 @@ impl PendingVictims {
         &mut self,
         now: i64,
         node: Snapshot<'_>,
-        settings: &Settings,
+        settings: &PlannerSettings,
         uid: &str,
     ) {
         let known = self.0.get(uid);
@@ -91,7 +91,7 @@ impl PendingVictims {
         &mut self,
         now: i64,
         node: Snapshot<'_>,
-        settings: &Settings,
+        settings: &PlannerSettings,
         uid: &str,
     ) {
         let known = self.0.get_mut(uid);
@@ -163,7 +163,7 @@ impl PendingVictims {
         &self,
         now: i64,
         node: Snapshot<'_>,
-        settings: &Settings,
+        settings: &PlannerSettings,
         threshold: &Threshold,
     ) -> Pending {
         let mut pending = Pending::default();
@@ -236,7 +236,7 @@ impl Victim {
 }
 
 /// What the end of a pod will bring, as far as it is known.
-fn expected(node: Snapshot<'_>, settings: &Settings, uid: &str) -> Vec<Expected> {
+fn expected(node: Snapshot<'_>, settings: &PlannerSettings, uid: &str) -> Vec<Expected> {
     let pod = node.pods.iter().find(|pod| pod.uid == uid);
     let Some((pod, usage)) = pod.zip(node.usages.get(uid)) else {
         return Vec::new();

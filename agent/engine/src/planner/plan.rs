@@ -17,9 +17,9 @@ pub const IMMEDIATE_GRACE_PERIOD_SECONDS: i64 = 1;
 /// What the API gives a pod that does not say how long it needs, in seconds.
 const DEFAULT_GRACE_PERIOD_SECONDS: i64 = 30;
 
-/// What a round knows of the node.
+/// The settings of the planner.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct PlannerSettings {
     /// Thresholds and periods.
     pub eviction: EvictionConfig,
     /// How the disks are laid out.
@@ -34,7 +34,7 @@ pub struct Settings {
     pub static_pods_keep_files: bool,
 }
 
-impl Settings {
+impl PlannerSettings {
     /// Whether the end of a pod leaves what it uses of a resource where it is.
     pub(super) fn keeps(&self, pod: &Pod, resource: Resource) -> bool {
         self.static_pods_keep_files && resource.is_of_files() && !pod.ends_by_api()

@@ -35,7 +35,7 @@ impl Scene {
     }
 
     fn with(signal: Signal, capacity: i64, thresholds: Vec<Threshold>, has_images: bool) -> Self {
-        let settings = Settings {
+        let settings = PlannerSettings {
             eviction: EvictionConfig {
                 thresholds,
                 max_pod_grace_period_seconds: 600,
