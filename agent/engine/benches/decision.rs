@@ -1,5 +1,5 @@
 //! What one decision costs, in time and in allocations: the fast path of the fast path, the full order, and a whole
-//! round of the eviction manager.
+//! plan of the eviction manager.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The planner: from observations and pods to evictions, round by round. It asks for node-level reclaim and for evictions;
+//! The planner: from observations and pods to evictions, one plan after each look. It asks for node-level reclaim and for evictions;
 //! the caller carries them out.
 
 pub mod local_storage;
@@ -35,7 +35,7 @@ use crate::{
 /// How far back a forecast looks.
 const FORECAST_WINDOW: Duration = Duration::from_secs(60);
 
-/// Decides round by round.
+/// Makes a plan after each look.
 #[derive(Clone, Debug)]
 pub struct Planner {
     settings: PlannerSettings,
@@ -76,7 +76,7 @@ impl Planner {
         }
     }
 
-    /// Takes a look at the node. If the round asks for node-level reclaim, do that, look again, and ask
+    /// Takes a look at the node. If the plan asks for node-level reclaim, do that, look again, and ask
     /// [`Planner::after_reclaim`] for the evictions that are still needed.
     ///
     /// `now` is nanoseconds of any one clock; only differences count.
@@ -125,8 +125,8 @@ impl Planner {
         plan
     }
 
-    /// Says which pods must go after the node-level reclaim that a round asked for. `before` is the snapshot of that
-    /// round, `after` one from after the reclaim.
+    /// Says which pods must go after the node-level reclaim that a plan asked for. `before` is the snapshot of that
+    /// plan, `after` one from after the reclaim.
     ///
     /// The kubelet lets all pods live if every threshold is satisfied then, its minimum reclaim included; if not, it
     /// decides by what it saw *before*. The `evictd` mode looks at the thresholds that asked for the reclaim, and

@@ -14,7 +14,7 @@ use crate::{
     manager_loop::{ManagerLoop, ManagerSetup},
 };
 
-/// Bytes of heap that an eviction may need beside what each round does; less than glibc would give back (M_TRIM_THRESHOLD).
+/// Bytes of heap that an eviction may need beside what each cycle does; less than glibc would give back (M_TRIM_THRESHOLD).
 const RESERVED_HEAP: usize = 64 << 10;
 
 /// The running thread, seen from outside.
@@ -74,7 +74,7 @@ impl ManagerHandle {
         &self.events
     }
 
-    /// What the last round saw, and when it was.
+    /// What the last cycle saw, and when it was.
     pub fn status(&self) -> &Arc<SharedStatus> {
         &self.status
     }

@@ -234,11 +234,11 @@ fn run_step(manager: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<Str
     } = step;
     let (names, pods): (Vec<String>, Vec<Pod>) = active.into_iter().unzip();
     let before = snapshot(&summary, &pods);
-    let round = manager.plan(now, before);
-    let mut evictions = round.evictions.clone();
-    if !round.node_reclaim.is_empty() {
+    let plan = manager.plan(now, before);
+    let mut evictions = plan.evictions.clone();
+    if !plan.node_reclaim.is_empty() {
         let after = snapshot(after_reclaim.as_ref().unwrap_or(&summary), &pods);
-        evictions.extend(manager.after_reclaim(now, &round, before, after));
+        evictions.extend(manager.after_reclaim(now, &plan, before, after));
     }
     let victims = evictions
         .iter()
@@ -253,7 +253,7 @@ fn run_step(manager: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<Str
     };
     let result = StepJson {
         t,
-        node_conditions: round
+        node_conditions: plan
             .conditions
             .iter()
             .copied()
@@ -263,7 +263,7 @@ fn run_step(manager: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<Str
             .iter()
             .map(|eviction| EvictedJson::new(name_of(eviction), eviction))
             .collect(),
-        node_reclaim: round
+        node_reclaim: plan
             .node_reclaim
             .iter()
             .copied()
@@ -271,7 +271,7 @@ fn run_step(manager: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<Str
             .collect(),
         forecast: match mode {
             Mode::Kubelet => Vec::new(),
-            Mode::Evictd => round
+            Mode::Evictd => plan
                 .forecasts
                 .iter()
                 .filter_map(ForecastJson::new)

@@ -176,7 +176,7 @@ impl PendingVictims {
         let on_their_way = self.0.iter().filter(|(_, victim)| counts(victim));
         for (uid, victim) in on_their_way {
             let pod = node.pods.iter().find(|pod| pod.uid == *uid);
-            // It may have died since the round began. What has ended of one that still dies is no longer counted as its own.
+            // It may have died since the look. What has ended of one that still dies is no longer counted as its own.
             let left = victim.left(node, signal);
             let amount = match (pod.filter(|_| !victim.is_dead), node.usages.get(uid)) {
                 (Some(pod), Some(usage)) => settings.gives(signal, pod, usage).max(left),

@@ -1,4 +1,4 @@
-//! What goes into a round of decisions, and what comes out of it.
+//! What goes into a plan, and what comes out of it.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ pub struct Snapshot<'a> {
     pub usages: &'a Usages,
 }
 
-/// What a round came to.
+/// What the planner wants done after one look at all signals.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The node conditions that hold.

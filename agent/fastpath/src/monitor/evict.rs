@@ -299,7 +299,7 @@ impl MemoryMonitor {
         // A pod of thousands of processes is not signalled at once: the manager must know of it meanwhile.
         entry.permit.mark_evicted(decided);
         let killed = entry.killer.kill();
-        if matches!(&killed, Ok(round) if !round.empty || by_kernel) {
+        if matches!(&killed, Ok(result) if !result.empty || by_kernel) {
             limiter.charge(&entry.permit, decided);
             return Some(0);
         }
