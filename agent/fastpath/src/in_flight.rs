@@ -54,8 +54,8 @@ pub struct Victim {
     pub peak_usage: u64,
     /// Who has killed it and tells of it, where that is not the fast path.
     killed_by: Option<KilledBy>,
-    /// What became of it was told.
-    told: bool,
+    /// What became of it was reported.
+    is_reported: bool,
     killed: u64,
 }
 
@@ -76,7 +76,7 @@ impl Victim {
             terminating,
             peak_usage,
             killed_by: None,
-            told: false,
+            is_reported: false,
         }
     }
 
@@ -86,7 +86,7 @@ impl Victim {
         let terminating = Terminating::new(signalled, usage.unwrap_or(0), shared);
         Self {
             killed_by: Some(by),
-            told: true,
+            is_reported: true,
             ..Self::new(pod, (EARLIER, 0, false), terminating, 0)
         }
     }
@@ -103,7 +103,7 @@ impl Victim {
         Self {
             // It is signalled again at the first look.
             killed: 0,
-            told: victim.is_stuck,
+            is_reported: victim.is_stuck,
             ..Self::new(Arc::clone(&victim.pod), (EARLIER, 0, false), terminating, 0)
         }
     }
@@ -253,8 +253,8 @@ impl InFlight {
             }
             let exited = victim.terminating.exited();
             let is_enough = exited.is_some() && look.available >= threshold;
-            if !victim.told && victim.terminating.is_report_due(now, fate, is_enough) {
-                victim.told = true;
+            if !victim.is_reported && victim.terminating.is_report_due(now, fate, is_enough) {
+                victim.is_reported = true;
                 send(VictimEvent::Finished(VictimExit {
                     pod: Arc::clone(&victim.pod),
                     number: victim.number,
@@ -266,7 +266,7 @@ impl InFlight {
             }
             let usage = left(&victim.pod);
             let is_over = fate == Fate::Restarted || victim.terminating.is_over(now, usage);
-            if victim.told && is_over {
+            if victim.is_reported && is_over {
                 self.victims.swap_remove(next);
             } else {
                 next += 1;

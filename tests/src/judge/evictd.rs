@@ -56,7 +56,7 @@ pub struct Evictd {
 struct Victim {
     pod: usize,
     terminating: Terminating,
-    told: bool,
+    is_reported: bool,
 }
 
 /// How the simulated node's scope is counted.
@@ -257,8 +257,8 @@ impl Evictd {
             let usage = world.left(victim.pod);
             let seen = Remains { populated, usage };
             let fate = victim.terminating.observe(now, seen);
-            victim.told |= victim.terminating.is_report_due(now, fate, is_enough);
-            !(victim.told && fate == Fate::Released)
+            victim.is_reported |= victim.terminating.is_report_due(now, fate, is_enough);
+            !(victim.is_reported && fate == Fate::Released)
         });
     }
 
@@ -371,7 +371,7 @@ impl Pods for SimulatedPods<'_, '_> {
         evictd.in_flight.push(Victim {
             pod,
             terminating,
-            told: false,
+            is_reported: false,
         });
         let usage = world.usage(pod).unwrap_or(0);
         match evictd.history.still_since(pod, usage) {

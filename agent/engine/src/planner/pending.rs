@@ -29,7 +29,7 @@ struct Victim {
     /// It is no longer among the pods. Should one of its UID be there again, it is another one.
     is_dead: bool,
     /// Its kill was seen, and the report of the fast path has not come yet.
-    is_untold: bool,
+    is_unreported: bool,
     /// For each signal that was seen: what it is evicted for is not all that its end brings.
     expected: Vec<Expected>,
 }
@@ -66,8 +66,8 @@ impl PendingVictims {
         }
     }
 
-    /// Takes note of a pod that others have killed, as soon as that is seen; they tell of it later.
-    pub(super) fn remember_untold(
+    /// Takes note of a pod that others have killed, as soon as that is seen; they report it later.
+    pub(super) fn remember_seen(
         &mut self,
         now: i64,
         node: Snapshot<'_>,
@@ -79,15 +79,15 @@ impl PendingVictims {
             return;
         }
         let victim = Victim {
-            is_untold: true,
+            is_unreported: true,
             expected: expected(node, settings, uid),
             ..Victim::new(now)
         };
         self.0.insert(uid.to_owned(), victim);
     }
 
-    /// The same once they tell of it. What was noted before stays: meanwhile some has come.
-    pub(super) fn remember_told(
+    /// The same once they report it. What was noted before stays: meanwhile some has come.
+    pub(super) fn remember_reported(
         &mut self,
         now: i64,
         node: Snapshot<'_>,
@@ -95,12 +95,12 @@ impl PendingVictims {
         uid: &str,
     ) {
         let known = self.0.get_mut(uid);
-        if known.is_some_and(|victim| std::mem::take(&mut victim.is_untold)) {
+        if known.is_some_and(|victim| std::mem::take(&mut victim.is_unreported)) {
             return;
         }
-        self.remember_untold(now, node, settings, uid);
+        self.remember_seen(now, node, settings, uid);
         if let Some(victim) = self.0.get_mut(uid) {
-            victim.is_untold = false;
+            victim.is_unreported = false;
         }
     }
 
@@ -200,7 +200,7 @@ impl Victim {
             is_asked: false,
             is_stuck: false,
             is_dead: false,
-            is_untold: false,
+            is_unreported: false,
             expected: Vec::new(),
         }
     }

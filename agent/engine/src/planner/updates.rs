@@ -91,7 +91,7 @@ impl Planner {
     /// Others have killed a pod, as was seen just now: it is not evicted again, and what its end brings is on its way, for every
     /// signal. [`Planner::note_external_eviction`] follows.
     pub fn note_external_kill(&mut self, now: i64, node: Snapshot<'_>, uid: &str) {
-        self.pending.remember_untold(now, node, &self.settings, uid);
+        self.pending.remember_seen(now, node, &self.settings, uid);
     }
 
     /// The fast path has evicted a pod, on what it saw then: the dip is over before the planner looks, and the condition
@@ -106,7 +106,8 @@ impl Planner {
         // What is due is not asked for: the fast path is at it.
         self.update_pressure(now, dip.observations);
         self.note_eviction(now, signal);
-        self.pending.remember_told(now, dip, &self.settings, uid);
+        self.pending
+            .remember_reported(now, dip, &self.settings, uid);
         let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) else {
             return;
         };
