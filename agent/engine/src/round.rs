@@ -4,9 +4,8 @@
 //! judge (`cargo xtask judge`) on those of a simulated node.
 
 use crate::{
-    Among, Candidate,
+    Among, Candidate, eligible_growth,
     growers::WATCHED,
-    growth_of,
     model::usage::MemoryReading,
     pace::{NextVictim, PaceInputs, Pending, Relief, Urgency},
     permit::LastResort,
@@ -122,7 +121,7 @@ impl Round {
     fn evict_urgently(&self, pods: &mut impl Pods, growth: u64) -> Outcome {
         let growers = {
             let loaded = pods.candidates();
-            growth_of(loaded.candidates, loaded.grew)
+            eligible_growth(loaded.candidates, loaded.grew)
         };
         let mut relief = Relief::new(&self.pace_inputs, growth, growers);
         let (mut resort, mut left) = (LastResort::None, self.most);

@@ -9,7 +9,7 @@ use crate::{
     limiter::MOST_AT_ONCE,
     model::settings::RankingStrategy,
     pace::{MONITORING_INTERVAL_NS, grown_in},
-    select::top::{Ranked, TopCandidates},
+    select::top::{Place, TopCandidates},
 };
 
 /// A pod that may be chosen.
@@ -49,7 +49,7 @@ fn may_go(candidate: &Candidate) -> bool {
 }
 
 /// What the candidates that may go grow by together; `grew` is what each grows by, in bytes per second.
-pub fn growth_of(candidates: &[Candidate], grew: &[u64]) -> u64 {
+pub fn eligible_growth(candidates: &[Candidate], grew: &[u64]) -> u64 {
     let growers = candidates.iter().zip(grew).filter(|(c, _)| may_go(c));
     growers.fold(0, |sum, (_, grew)| sum.saturating_add(*grew))
 }
@@ -57,7 +57,7 @@ pub fn growth_of(candidates: &[Candidate], grew: &[u64]) -> u64 {
 /// Passes over the candidates that have no part in the growth that must end, until they are loaded anew; `grew` is what each
 /// grows by.
 pub fn exclude_not_growing(candidates: &mut [Candidate], grew: &[u64]) {
-    let all = growth_of(candidates, grew);
+    let all = eligible_growth(candidates, grew);
     for (candidate, grew) in candidates.iter_mut().zip(grew) {
         if may_go(candidate) && *grew <= all / LEAST_PART {
             candidate.state = CandidateState::PassedOver;
@@ -168,7 +168,7 @@ fn first_of_main_growers(
         growers,
         ..
     }: GrowthToEnd<'_>,
-) -> Option<(Ranked, usize)> {
+) -> Option<(Place, usize)> {
     growers.sort_unstable_by(|one, other| other.cmp(one));
     let (mut all, mut first, mut least, mut count) = (0_u64, None, 0, 0);
     for &(grew, position) in &*growers {
@@ -186,7 +186,7 @@ fn first_of_main_growers(
         }
         count += 1;
         let place = rules.place(position, candidate);
-        first = first.map_or(Some(place), |first: Ranked| Some(first.min(place)));
+        first = first.map_or(Some(place), |first: Place| Some(first.min(place)));
     }
     Some((first.filter(|_| all >= growth / 2)?, count))
 }
@@ -256,7 +256,7 @@ pub fn rank(candidates: &[Candidate], rules: Rules, ranked: &mut [usize]) -> usi
 }
 
 impl Rules {
-    fn place(self, position: usize, candidate: &Candidate) -> Ranked {
+    fn place(self, position: usize, candidate: &Candidate) -> Place {
         let usage = Some(candidate.usage);
         (
             RankKey::new(self.strategy, self.resource, candidate.inputs, usage),

@@ -11,7 +11,7 @@ use std::{
 
 use crossbeam_queue::ArrayQueue;
 use evictd_engine::{
-    accounting::MemoryThresholds, history::Recorder, model::settings::RankingStrategy,
+    accounting::MemoryThresholds, model::settings::RankingStrategy, recorder::Recorder,
 };
 use evictd_node::{
     memory_scope::Scope,

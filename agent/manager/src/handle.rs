@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use evictd_engine::history::Recorder;
+use evictd_engine::recorder::Recorder;
 use evictd_node::cgroup::realtime::{join_root_memcg, set_sched_fifo};
 use evictd_sys::{
     rt::{MANAGER_PRIORITY, prefault_heap},

@@ -14,9 +14,9 @@ use std::{
 };
 
 use evictd_engine::{
-    NodeCondition, Observation, Observations, Planner, Pod, Resource, Signal, Snapshot, Threshold,
-    history::Recorder, limiter::EvictionLimiter, model::settings::MitigationConfig,
-    permit::LastResort, record::NodeState, units::signed,
+    NodeCondition, NodeState, Observation, Observations, Planner, Pod, Resource, Signal, Snapshot,
+    Threshold, limiter::EvictionLimiter, model::settings::MitigationConfig, permit::LastResort,
+    recorder::Recorder, units::signed,
 };
 use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};

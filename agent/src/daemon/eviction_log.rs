@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    ManagedPod as _, Pod, Signal,
+    ManagedPod as _, NodeState, Pod, Signal,
     message::{EVICTED, PHASE},
     mitigation::Step,
-    record::NodeState,
     units::nanos,
 };
 use evictd_fastpath::{self as fastpath, EARLIER, Event, VictimExit};

@@ -4,8 +4,8 @@ use std::sync::{Arc, atomic::Ordering};
 
 use evictd_engine::{
     ManagedPod as _, Pod, PodUsage, RankKey, Ranked, Ranking, Resource, Signal, Usages,
-    history::SignalSample, model::settings::RankingStrategy, oom_badness, oom_score_adj,
-    pace::PaceInputs,
+    model::settings::RankingStrategy, oom_badness, oom_score_adj, pace::PaceInputs,
+    recorder::SignalSample,
 };
 use evictd_node::pods::table::PodEntry;
 use evictd_policy::evaluator::Explanation;

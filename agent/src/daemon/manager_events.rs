@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
-use evictd_engine::{EvictionDecision, record::NodeState};
+use evictd_engine::{EvictionDecision, NodeState};
 use evictd_manager::{
     Command, CommandQueue, ManagerEvent, ManagerEviction, MitigationRequest, ReclaimBy,
     ReclaimRequest, Reclaimed, SoftEvictionRequest,

@@ -36,7 +36,7 @@ use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use evictd_common::drops::DropCounter;
 use evictd_config::Config;
-use evictd_engine::record::NodeState;
+use evictd_engine::NodeState;
 use evictd_fastpath::{Event, KilledBy};
 use evictd_manager::{Command, FastPathOutcome};
 use evictd_node::{

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io, time::Duration};
 
-use evictd_engine::{Resource, Signal, history::SignalSample, pace::PaceInputs};
+use evictd_engine::{Resource, Signal, pace::PaceInputs, recorder::SignalSample};
 use serde::{Deserialize, Serialize};
 
 use crate::{

@@ -4,8 +4,8 @@ use evictd_tests::prelude::*;
 
 use evictd_engine::{
     growth::Room,
-    history::SignalSample,
     pace::{Bounded, Pace, PaceInputs, Pending, Rule, Shortage},
+    recorder::SignalSample,
 };
 use evictd_node::cgroup::throttle::Throttle;
 use evictd_policy::evaluator::{Explanation, GateView, RuleView};

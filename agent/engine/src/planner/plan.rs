@@ -1,6 +1,6 @@
 //! What goes into a plan, and what comes out of it.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::local_storage::LIMITS;
 use crate::{
@@ -79,6 +79,17 @@ pub struct Plan {
     pub stuck: Vec<String>,
     /// The thresholds that call for action and wait for the reclaim.
     pub(super) pending: Vec<Threshold>,
+}
+
+/// What the node should say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeState {
+    /// The conditions that hold: for a whole transition period after the last sign of pressure.
+    pub conditions: BTreeSet<NodeCondition>,
+    /// Those of them whose thresholds were met at the last look, or by an eviction since the look before.
+    pub pressed: BTreeSet<NodeCondition>,
+    /// Why, for people.
+    pub message: String,
 }
 
 /// Where a signal is heading.
