@@ -51,8 +51,5 @@ pub use planner::restored::{
 };
 pub use ranking::key::{RankInputs, RankKey};
 pub use ranking::{Ranked, Ranking, Usages};
-pub use select::{
-    Among, Candidate, CandidateState, Rules, eligible_growth, exclude_not_growing,
-    pass_over_in_vain, rank, select,
-};
+pub use select::{Among, Candidate, CandidateState, Rules, pass_over_in_vain, rank, select};
 pub use sizing::MemorySizing;

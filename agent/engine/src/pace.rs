@@ -136,7 +136,7 @@ impl Pending {
     }
 
     /// Adds what the end of a victim's processes is expected to give.
-    pub fn add_soon(&mut self, amount: u64, due: u64) {
+    pub(crate) fn add_soon(&mut self, amount: u64, due: u64) {
         self.add(amount, due);
         self.soon = self.soon.saturating_add(amount);
     }
@@ -185,7 +185,7 @@ pub enum Decision {
         /// The earliest time of a paced eviction; `u64::MAX` where only urgency can lead to one.
         until: u64,
     },
-    /// A pod goes. The planner looks again before the next one; the fast path asks [`Relief`].
+    /// A pod goes. The planner looks again before the next one; the fast path asks `Relief`.
     Evict {
         /// Why now.
         urgency: Urgency,
@@ -338,7 +338,7 @@ impl Pace {
 
 /// Which pod an urgent decision takes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextVictim {
+pub(crate) enum NextVictim {
     /// The first in the order of eviction.
     First,
     /// The first of those that grow: what comes back is enough, and only the end of a growth is sooner.
@@ -347,7 +347,7 @@ pub enum NextVictim {
 
 /// How many pods an urgent decision takes: asked before each of them.
 #[derive(Clone, Copy, Debug)]
-pub struct Relief {
+pub(crate) struct Relief {
     now: u64,
     room: u64,
     /// The growth that was seen, per second.

@@ -4,12 +4,12 @@
 //! judge (`cargo xtask judge`) on those of a simulated node.
 
 use crate::{
-    Among, Candidate, eligible_growth,
+    Among, Candidate,
     growers::WATCHED,
     model::usage::MemoryReading,
     pace::{NextVictim, PaceInputs, Pending, Relief, Urgency},
     permit::LastResort,
-    select::{GrowthToEnd, Rules, exclude_not_growing, pass_over_in_vain, select},
+    select::{GrowthToEnd, Rules, eligible_growth, exclude_not_growing, pass_over_in_vain, select},
 };
 
 /// The candidates of a round; a position is that of a candidate.

@@ -37,7 +37,7 @@ pub enum CandidateState {
     Terminating,
     /// It could not be read: its cgroup is no more.
     NotFound,
-    /// It has no part in a growth that must end at once ([`exclude_not_growing`]), or would go in vain ([`pass_over_in_vain`]).
+    /// It has no part in a growth that must end at once (`exclude_not_growing`), or would go in vain ([`pass_over_in_vain`]).
     PassedOver,
 }
 
@@ -49,14 +49,14 @@ fn may_go(candidate: &Candidate) -> bool {
 }
 
 /// What the candidates that may go grow by together; `grew` is what each grows by, in bytes per second.
-pub fn eligible_growth(candidates: &[Candidate], grew: &[u64]) -> u64 {
+pub(crate) fn eligible_growth(candidates: &[Candidate], grew: &[u64]) -> u64 {
     let growers = candidates.iter().zip(grew).filter(|(c, _)| may_go(c));
     growers.fold(0, |sum, (_, grew)| sum.saturating_add(*grew))
 }
 
 /// Passes over the candidates that have no part in the growth that must end, until they are loaded anew; `grew` is what each
 /// grows by.
-pub fn exclude_not_growing(candidates: &mut [Candidate], grew: &[u64]) {
+pub(crate) fn exclude_not_growing(candidates: &mut [Candidate], grew: &[u64]) {
     let all = eligible_growth(candidates, grew);
     for (candidate, grew) in candidates.iter_mut().zip(grew) {
         if may_go(candidate) && *grew <= all / LEAST_PART {

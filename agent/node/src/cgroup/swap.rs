@@ -25,7 +25,7 @@ use crate::{
 
 /// Swap that a cgroup may still use, with its files held open.
 #[derive(Debug)]
-pub struct SwapRoom {
+pub(crate) struct SwapRoom {
     machine: SwapFree,
     /// What the cgroup has swapped out, and its limit of that. The root, and v1, have only the machine's.
     own: Option<(File, File)>,
