@@ -84,8 +84,8 @@ impl FleetRules {
         }
     }
 
-    /// What all nodes should be told when so many have evicted within the window; `None` if what they were told is as strict and
-    /// goes on. A brake that is pulled releases itself.
+    /// The state to publish when `nodes` nodes have evicted within the window. `None`: the published state is as strict and
+    /// still in force. A state ends by itself.
     pub fn next_state(&self, published: FleetState, nodes: u32, now: i64) -> Option<FleetState> {
         let in_force = self.in_force(published, now);
         let (pace, lasts) = if nodes >= self.pause_nodes {

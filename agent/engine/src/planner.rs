@@ -56,7 +56,7 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// A manager that has seen nothing yet.
+    /// A planner that has seen nothing yet.
     pub fn new(settings: PlannerSettings) -> Self {
         let thresholds = settings.layout.apply(&settings.eviction.thresholds);
         let pressure = Pressure::new(thresholds, settings.eviction.pressure_transition_period);

@@ -76,10 +76,9 @@ pub struct GrowthToEnd<'a> {
     pub allowed: usize,
 }
 
-/// Passes over the candidates that come before the pods which make most of a growth, until they are loaded anew, if they would be
-/// evicted in vain: the growth uses up what those give back that the node's eviction rate allows beside the growing pods before the kubelet has
-/// looked again, and then the growing pods have to be evicted all the same. A growing pod within its request is no reason to pass over
-/// another one. Whether any is passed over.
+/// Passes over candidates that rank before the main growers, if to evict them is useless: the growth uses up what they free
+/// within one monitoring interval, and the main growers must be evicted anyway. Only as many candidates count as the node's
+/// rate still allows. A grower within its request is no main grower. Returns whether any was passed over.
 ///
 /// `held` reads what only the end of the candidate at a position gives back, of which its usage is an upper bound.
 pub fn pass_over_in_vain(

@@ -104,7 +104,7 @@ impl PendingVictims {
         }
     }
 
-    /// Takes over a pod that an earlier manager has chosen, and whose time to end was over at a moment.
+    /// Takes over a pod that an earlier agent has chosen, and whose time to end was over at a moment.
     pub(super) fn restore(&mut self, uid: &str, at: i64) {
         self.0.insert(uid.to_owned(), Victim::new(at));
     }
