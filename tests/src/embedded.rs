@@ -6,7 +6,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use evictd_engine::pace::Judged;
+use evictd_engine::pace::PaceInputs;
 use evictd_store::{
     incident, journal,
     record::{EvictionRecord, Record, oom_kill::OomKill},
@@ -190,11 +190,11 @@ impl Files {
     }
 
     /// What each eviction of memory was decided from, as far as it is written.
-    pub fn judged(&self) -> Vec<Judged> {
+    pub fn pace_inputs(&self) -> Vec<PaceInputs> {
         let state = self.dir.path().join("state");
         let read = |eviction: &EvictionRecord| {
             let incident = incident::files::read(&state, &eviction.id);
-            incident.expect("an incident")?.judged
+            incident.expect("an incident")?.pace_inputs
         };
         self.evictions().iter().filter_map(read).collect()
     }

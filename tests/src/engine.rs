@@ -5,7 +5,7 @@ use std::time::Duration;
 use evictd_config::Config;
 use evictd_engine::{
     ContainerUsage, EmptyDir, EvictionDecision, Layout, Observation, Observations, Plan, Planner,
-    Pod, PodUsage, Settings, Signal, Snapshot, Usages, Volume, VolumeUsage,
+    PlannerSettings, Pod, PodUsage, Signal, Snapshot, Usages, Volume, VolumeUsage,
     model::{
         quantity::Quantity,
         settings::{Mode, RankingStrategy},
@@ -119,10 +119,10 @@ impl Node {
 }
 
 /// The settings of this configuration for a node with one disk, whose pods may use all of it.
-pub fn settings(mode: Mode, mut config: Value) -> Settings {
+pub fn settings(mode: Mode, mut config: Value) -> PlannerSettings {
     config["enforceNodeAllocatable"] = json!([]);
     let config = Config::from_values(config, None).unwrap_or_else(|e| panic!("{e}"));
-    Settings {
+    PlannerSettings {
         eviction: config.eviction,
         layout: Layout::default(),
         strategy: config.ranking_strategy,
@@ -138,7 +138,7 @@ pub fn manager(mode: Mode, config: Value) -> Planner {
 }
 
 /// A manager with these settings, whose conditions stay for a minute.
-pub fn manager_of(mut settings: Settings) -> Planner {
+pub fn manager_of(mut settings: PlannerSettings) -> Planner {
     settings.eviction.pressure_transition_period = Duration::from_secs(60);
     Planner::new(settings)
 }

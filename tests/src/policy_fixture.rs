@@ -10,7 +10,7 @@ use evictd_engine::{
 use evictd_node::pods::table::{PodEntry, PodTable};
 use evictd_policy::{
     EvictionPolicy, PolicyEvaluator, PolicySet,
-    evaluator::{Explanation, Settings, Worker},
+    evaluator::{Explanation, PolicySettings, Worker},
     gate::{ClusterAddresses, Secrets},
 };
 use evictd_sys::clock::monotonic_ns;
@@ -151,7 +151,7 @@ impl Kept {
                 };
             });
         }
-        let evaluator = PolicyEvaluator::new(Settings::default(), secrets);
+        let evaluator = PolicyEvaluator::new(PolicySettings::default(), secrets);
         evaluator.set_cluster_addresses(ClusterAddresses::default());
         evaluator.set_policies(PolicySet::new(policies));
         let table = node.table();

@@ -3,7 +3,9 @@
 use std::{future::Future, io, sync::Arc, time::Duration};
 
 use evictd_kube::{client::ApiClient, policy_status::StatusWriter, watch::policies};
-use evictd_policy::{PauseState, PolicyEvaluator, PolicyStore, evaluator::Settings, gate::Secrets};
+use evictd_policy::{
+    PauseState, PolicyEvaluator, PolicyStore, evaluator::PolicySettings, gate::Secrets,
+};
 
 use crate::{
     apiserver::ApiServer,
@@ -12,7 +14,7 @@ use crate::{
 
 /// What one agent knows of policies: nothing yet.
 pub fn store() -> Arc<PolicyStore> {
-    let evaluator = PolicyEvaluator::new(Settings::default(), Secrets::new(None));
+    let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::new(None));
     Arc::new(PolicyStore::new(evaluator))
 }
 

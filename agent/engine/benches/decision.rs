@@ -1,12 +1,12 @@
 //! What one decision costs, in time and in allocations: the fast path of the fast path, the full order, and a whole
-//! round of the eviction manager.
+//! plan of the eviction manager.
 
 use std::time::Duration;
 
 use divan::{AllocProfiler, Bencher, black_box};
 use evictd_engine::{
-    Among, Candidate, CandidateState, Layout, Observation, Observations, Planner, Pod, PodUsage,
-    QosClass, RankInputs, Ranking, Resource, Rules, Settings, Signal, Snapshot, Threshold,
+    Among, Candidate, CandidateState, Layout, Observation, Observations, Planner, PlannerSettings,
+    Pod, PodUsage, QosClass, RankInputs, Ranking, Resource, Rules, Signal, Snapshot, Threshold,
     ThresholdValue, Usages,
     model::quantity::Quantity,
     model::settings::{EvictionConfig, Mode, RankingStrategy},
@@ -137,7 +137,7 @@ fn plan_and_rank(bencher: Bencher<'_, '_>, count: usize) {
         time: None,
     };
     observations.set(Signal::MemoryAvailable, seen);
-    let settings = Settings {
+    let settings = PlannerSettings {
         eviction,
         layout: Layout::default(),
         strategy: RankingStrategy::Kubelet,

@@ -190,8 +190,8 @@ impl Accounting {
         let left = left.into_iter().chain(self.left_unprotected(&shortage));
         let available = left.fold(counted, u64::min);
         let lacking = counted - available;
-        // The triggers follow: what the machine lacks besides is as if it were in use; what a cgroup has to write before it can
-        // give it back is as if it did not count as available. That cannot be more than does.
+        // Triggers compare usage, so what is lacking is put into it. Machine: as if that much more were in use. Cgroup: as if
+        // that much less page cache counted as available; it is never more than counts.
         let (used, withheld) = if self.is_machine {
             (lacking, 0)
         } else {

@@ -84,10 +84,10 @@ impl FleetRules {
         }
     }
 
-    /// What all nodes should be told when so many have evicted within the window; `None` if what they were told is as strict and
-    /// goes on. A brake that is pulled releases itself.
-    pub fn judge(&self, told: FleetState, nodes: u32, now: i64) -> Option<FleetState> {
-        let in_force = self.in_force(told, now);
+    /// The state to publish when `nodes` nodes have evicted within the window. `None`: the published state is as strict and
+    /// still in force. A state ends by itself.
+    pub fn next_state(&self, published: FleetState, nodes: u32, now: i64) -> Option<FleetState> {
+        let in_force = self.in_force(published, now);
         let (pace, lasts) = if nodes >= self.pause_nodes {
             (FleetPace::Paused, self.pause)
         } else if nodes >= self.slow_nodes {
@@ -97,7 +97,7 @@ impl FleetRules {
         };
         let until = now.saturating_add(seconds(lasts));
         let is_stricter = pace > in_force.pace;
-        // The same brake is pulled on for as long as the reason lasts, and told no more than twice a window.
+        // The same brake is pulled on for as long as the reason lasts, and published no more than twice a window.
         let is_longer = pace == FleetPace::Slow
             && in_force.pace == pace
             && until - in_force.until > seconds(self.window) / 2;
@@ -128,20 +128,20 @@ mod tests {
     #[test]
     fn many_nodes_slow_down_and_more_pause() {
         let calm = FleetState::default();
-        assert_eq!(RULES.judge(calm, 9, 1000), None);
+        assert_eq!(RULES.next_state(calm, 9, 1000), None);
         let slow = state(FleetPace::Slow, 1600);
-        assert_eq!(RULES.judge(calm, 10, 1000), Some(slow));
-        assert_eq!(RULES.judge(slow, 19, 1200), None, "told already");
+        assert_eq!(RULES.next_state(calm, 10, 1000), Some(slow));
+        assert_eq!(RULES.next_state(slow, 19, 1200), None, "published already");
         let again = state(FleetPace::Slow, 1910);
-        assert_eq!(RULES.judge(slow, 11, 1310), Some(again), "it goes on");
+        assert_eq!(RULES.next_state(slow, 11, 1310), Some(again), "it goes on");
         let paused = state(FleetPace::Paused, 3100);
-        assert_eq!(RULES.judge(slow, 20, 1300), Some(paused));
+        assert_eq!(RULES.next_state(slow, 20, 1300), Some(paused));
         assert_eq!(
-            RULES.judge(paused, 4000, 1400),
+            RULES.next_state(paused, 4000, 1400),
             None,
             "a pause is not drawn out"
         );
-        assert_eq!(RULES.judge(paused, 10, 1400), None, "nor weakened");
+        assert_eq!(RULES.next_state(paused, 10, 1400), None, "nor weakened");
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(RULES.in_force(paused, 3700), FleetState::default());
         // While they are slow, too many pause again.
         assert_eq!(
-            RULES.judge(paused, 20, 3200),
+            RULES.next_state(paused, 20, 3200),
             Some(state(FleetPace::Paused, 5000))
         );
         let slow = state(FleetPace::Slow, 1600);

@@ -205,8 +205,8 @@ impl Growth {
         seen.filter(move |grown| grown.elapsed > 0 && grown.amount >= noise.max(1))
     }
 
-    /// The nanoseconds in which the room is used up although victims give something back, as windows of at least `shortest`
-    /// nanoseconds tell that began at `since` or later; `None` where it is not.
+    /// Nanoseconds until `room` is used up by net growth: the growth of others less what victims give back. Only windows
+    /// count that began at `since` or later and are at least `shortest` long. `None`: there is no net growth.
     pub fn exhausts_net(&self, room: u64, since: u64, shortest: u64) -> Option<u64> {
         let room = Room {
             at_once: room,

@@ -6,7 +6,6 @@ pub mod fleet;
 mod forecast;
 pub mod growers;
 pub mod growth;
-pub mod history;
 pub mod limiter;
 pub mod message;
 pub mod mitigation;
@@ -17,6 +16,7 @@ mod planner;
 mod ranking;
 pub mod reclaim;
 pub mod record;
+pub mod recorder;
 pub mod round;
 pub mod sampling;
 mod select;
@@ -42,8 +42,8 @@ pub use planner::Planner;
 pub use planner::local_storage::{LocalStorageExcess, local_storage_excess};
 pub use planner::plan::Recreation;
 pub use planner::plan::{
-    Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, Plan, Settings, SignalForecast,
-    Snapshot, Timing,
+    Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, NodeState, Plan, PlannerSettings,
+    SignalForecast, Snapshot, Timing,
 };
 pub use planner::pressure::Pressure;
 pub use planner::restored::{
@@ -51,8 +51,5 @@ pub use planner::restored::{
 };
 pub use ranking::key::{RankInputs, RankKey};
 pub use ranking::{Ranked, Ranking, Usages};
-pub use select::{
-    Among, Candidate, CandidateState, Rules, exclude_not_growing, growth_of, pass_over_in_vain,
-    rank, select,
-};
+pub use select::{Among, Candidate, CandidateState, Rules, pass_over_in_vain, rank, select};
 pub use sizing::MemorySizing;

@@ -152,7 +152,7 @@ impl Pending {
     }
 
     /// Adds what the end of a victim's processes is expected to give.
-    pub fn add_soon(&mut self, amount: u64, due: u64) {
+    pub(crate) fn add_soon(&mut self, amount: u64, due: u64) {
         self.add(amount, due);
         self.soon = self.soon.saturating_add(amount);
     }
@@ -201,7 +201,7 @@ pub enum Decision {
         /// The earliest time of a paced eviction; `u64::MAX` where only urgency can lead to one.
         until: u64,
     },
-    /// A pod goes. The planner looks again before the next one; the fast path asks [`Relief`].
+    /// A pod goes. The planner looks again before the next one; the fast path asks `Relief`.
     Evict {
         /// Why now.
         urgency: Urgency,
@@ -275,99 +275,6 @@ impl Pace {
         self.met_since.is_some()
     }
 
-    /// What to do about the look that was taken last. `pending` is what victims of before are expected to give back.
-    pub fn decide(&self, now: u64, seen: &Shortage, pending: Pending, rule: Rule) -> Decision {
-        match self.urgency(now, seen, rule) {
-            Some(urgent) if rule != Rule::Soft => {
-                self.decide_urgent(now, seen, pending, rule, urgent)
-            }
-            _ => self.decide_paced(now, seen, pending, rule),
-        }
-    }
-
-    /// At machine speed: the room is used up in `exhausted_in` by the growth that was seen.
-    fn decide_urgent(
-        &self,
-        now: u64,
-        seen: &Shortage,
-        pending: Pending,
-        rule: Rule,
-        (exhausted_in, grown): (u64, Grown),
-    ) -> Decision {
-        let growth = grown.per_second();
-        let urgency = Urgency::Urgent {
-            exhausted_in,
-            growth,
-        };
-        let Some(due) = pending.due else {
-            return Decision::Evict { urgency };
-        };
-        let wait = due.saturating_sub(now).saturating_add(MARGIN_NS);
-        // A pod that goes later is in time, too, and may not have to go. Files are not removed so fast: next to nothing of them
-        // that comes too late is not waited for.
-        let is_worth = rule == Rule::Lasting
-            || wait < exhausted_in
-            || pending.amount >= grown_in(growth, URGENT_WHILE_PENDING_NS);
-        let is_early = exhausted_in > URGENT_WHILE_PENDING_NS && is_worth;
-        if is_early || self.is_in_time(now, seen, pending, (exhausted_in, grown, wait)) {
-            return Decision::Wait { until: u64::MAX };
-        }
-        Decision::Evict { urgency }
-    }
-
-    /// At the kubelet's pace, once the threshold has been met for as long as the rule asks for.
-    fn decide_paced(&self, now: u64, seen: &Shortage, pending: Pending, rule: Rule) -> Decision {
-        let Some(met_since) = self.met_since else {
-            return Decision::Calm;
-        };
-        let deficit = seen
-            .resolved
-            .max(seen.threshold)
-            .saturating_sub(seen.available);
-        if pending.amount >= deficit.max(1) {
-            return Decision::Wait { until: u64::MAX };
-        }
-        let ripe = met_since.saturating_add(rule.lasts());
-        let after_last = self
-            .last_eviction
-            .map_or(0, |last| last.saturating_add(MONITORING_INTERVAL_NS));
-        let until = ripe.max(after_last);
-        if now < until {
-            return Decision::Wait { until };
-        }
-        let only_cache = self.short_since.is_none();
-        Decision::Evict {
-            urgency: Urgency::Paced { only_cache },
-        }
-    }
-
-    /// Whether pods that could give back `attainable` together may go for this, beside what is pending: at the kubelet's pace a
-    /// shortage that all of them cannot end takes one pod, and no other one in vain.
-    pub fn can_end_shortage(
-        &self,
-        seen: &Shortage,
-        urgency: Urgency,
-        attainable: u64,
-        pending: Pending,
-    ) -> bool {
-        let deficit = seen.threshold.saturating_sub(seen.available);
-        matches!(urgency, Urgency::Urgent { .. })
-            || self.evictions == 0
-            || attainable.saturating_add(pending.amount) >= deficit
-    }
-
-    /// Since when it has to be known what each pod uses, if a decision can wait for that: another pod would go in the stead of one that has
-    /// filled the disk since.
-    pub fn waits_for_usage_since(&self, now: u64, urgency: Urgency) -> Option<u64> {
-        let is_in_time = match urgency {
-            Urgency::Paced { .. } => true,
-            Urgency::Urgent { exhausted_in, .. } => exhausted_in > URGENT_USAGE_WAIT_NS,
-        };
-        let is_new = |since: &u64| now < since.saturating_add(USAGE_WAIT_NS);
-        let since = self.met_since.filter(is_new)?;
-        is_in_time.then(|| since.saturating_sub(USAGE_AGE_NS))
-    }
-
     /// A pod was evicted for this, or for something else that it gives back to this as well. Its growth is not told from that
     /// of others: growth is seen anew.
     pub fn evicted(&mut self, now: u64) {
@@ -410,38 +317,6 @@ impl Pace {
         };
     }
 
-    /// Whether what is pending saves the node from a growth that uses up the room in `exhausted_in`. The first of it is due
-    /// after `wait`.
-    fn is_in_time(
-        &self,
-        now: u64,
-        seen: &Shortage,
-        pending: Pending,
-        (exhausted_in, grown, wait): (u64, Grown, u64),
-    ) -> bool {
-        let room = seen.usable().in_time();
-        if let (Some(began), Some(last)) = (pending.flows_since, self.last_eviction) {
-            // Once it comes, the kernel weighs what comes against what others use.
-            let since = began.max(last);
-            let until = since.saturating_add(NET_WINDOW_NS);
-            let growth = &self.growth;
-            if now < until {
-                let comes = growth.exhausts_net(room, began, MS).is_none()
-                    && now >= began.saturating_add(MS);
-                return comes || exhausted_in > until - now + KILL_LATENCY_NS;
-            }
-            // What has not begun to come is weighed once it has; until then there is time for another death.
-            let enough = pending.begins.map_or(SLOW_RETURN_NS, |begins| {
-                begins.saturating_sub(now).saturating_add(NEXT_VICTIM_NS)
-            });
-            let end = growth.exhausts_net(room, since, NET_WINDOW_NS / 2);
-            return end.is_none_or(|end| end > enough);
-        }
-        // Until a next pod's memory can be there, if one has to go then.
-        let until_next = grown_in(grown.per_second(), wait.saturating_add(NEXT_VICTIM_NS));
-        exhausted_in > wait && until_next <= room.saturating_add(pending.amount)
-    }
-
     /// Whether growth that is seen now may still be that of the last victim.
     pub(crate) fn is_settling(&self, now: u64) -> bool {
         self.last_eviction
@@ -475,29 +350,11 @@ impl Pace {
         let steady = self.growth.over(STEADY_NS);
         latest.saturating_sub(steady.map_or(0, |grown| grown.elapsed))
     }
-
-    /// The growth that uses up the room before the kubelet would have looked again, if one does.
-    fn urgency(&self, now: u64, seen: &Shortage, rule: Rule) -> Option<(u64, Grown)> {
-        let has_evicted = |last: u64| now < last.saturating_add(SECOND);
-        let steady = STEADY.min(seen.threshold / 16);
-        if self.last_eviction.is_some_and(has_evicted)
-            && self.growth.shrinks(SHRINK_WINDOW_NS, steady)
-        {
-            // A death has ended it, also one that the OOM killer has caused.
-            return None;
-        }
-        let noise = seen.noise(self.is_met());
-        let (end, grown) = self.growth.exhausts(seen.usable(), noise, rule.goes_on())?;
-        let is_urgent = end < MONITORING_INTERVAL_NS + DEATH_NS
-            && seen.is_close(self.is_met(), end, grown)
-            && !self.ends_at_limits(seen);
-        is_urgent.then_some((end, grown))
-    }
 }
 
 /// Which pod an urgent decision takes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextVictim {
+pub(crate) enum NextVictim {
     /// The first in the order of eviction.
     First,
     /// The first of those that grow: what comes back is enough, and only the end of a growth is sooner.
@@ -506,7 +363,7 @@ pub enum NextVictim {
 
 /// How many pods an urgent decision takes: asked before each of them.
 #[derive(Clone, Copy, Debug)]
-pub struct Relief {
+pub(crate) struct Relief {
     now: u64,
     room: u64,
     /// The growth that was seen, per second.
@@ -523,14 +380,14 @@ pub struct Relief {
 impl Relief {
     /// For a decision of `pace` at a `growth` per second. `growers` is what all pods that may go grow by per second, as their
     /// own counters tell; 0 where that is not known yet.
-    pub fn new(judged: &Judged, growth: u64, growers: u64) -> Self {
-        let (pace, pending) = (&judged.pace, judged.pending);
-        let is_settling = pace.is_settling(judged.now);
-        let room = judged.seen.usable();
+    pub fn new(pace_inputs: &PaceInputs, growth: u64, growers: u64) -> Self {
+        let (pace, pending) = (&pace_inputs.pace, pace_inputs.pending);
+        let is_settling = pace.is_settling(pace_inputs.now);
+        let room = pace_inputs.seen.usable();
         // What can be written meanwhile is there for the growth.
         let written = if room.slowly > 0 { room.per_second } else { 0 };
         Self {
-            now: judged.now,
+            now: pace_inputs.now,
             room: room.in_time(),
             growth: growth.saturating_sub(written),
             growers,
@@ -582,7 +439,7 @@ pub(crate) fn grown_in(per_second: u64, nanos: u64) -> u64 {
 /// All that one decision was made from, so that it can be made again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Judged {
+pub struct PaceInputs {
     /// When, in nanoseconds of CLOCK_MONOTONIC.
     pub now: u64,
     /// What was known from the looks before.
@@ -596,11 +453,135 @@ pub struct Judged {
     pub rule: Rule,
 }
 
-impl Judged {
-    /// Makes the decision.
+impl PaceInputs {
+    /// What to do about the look that was taken last.
     pub fn decide(&self) -> Decision {
-        self.pace
-            .decide(self.now, &self.seen, self.pending, self.rule)
+        match self.urgency() {
+            Some((exhausted_in, grown)) if self.rule != Rule::Soft => {
+                self.decide_urgent(exhausted_in, grown)
+            }
+            _ => self.decide_paced(),
+        }
+    }
+
+    /// At machine speed: the room is used up in `exhausted_in` by the growth that was seen.
+    fn decide_urgent(&self, exhausted_in: u64, grown: Grown) -> Decision {
+        let pending = self.pending;
+        let growth = grown.per_second();
+        let urgency = Urgency::Urgent {
+            exhausted_in,
+            growth,
+        };
+        let Some(due) = pending.due else {
+            return Decision::Evict { urgency };
+        };
+        let wait = due.saturating_sub(self.now).saturating_add(MARGIN_NS);
+        // A pod that goes later is in time, too, and may not have to go. Files are not removed so fast: next to nothing of them
+        // that comes too late is not waited for.
+        let is_worth = self.rule == Rule::Lasting
+            || wait < exhausted_in
+            || pending.amount >= grown_in(growth, URGENT_WHILE_PENDING_NS);
+        let is_early = exhausted_in > URGENT_WHILE_PENDING_NS && is_worth;
+        if is_early || self.is_in_time(exhausted_in, growth, wait) {
+            return Decision::Wait { until: u64::MAX };
+        }
+        Decision::Evict { urgency }
+    }
+
+    /// At the kubelet's pace, once the threshold has been met for as long as the rule asks for.
+    fn decide_paced(&self) -> Decision {
+        let (pace, seen) = (&self.pace, &self.seen);
+        let Some(met_since) = pace.met_since else {
+            return Decision::Calm;
+        };
+        let deficit = seen
+            .resolved
+            .max(seen.threshold)
+            .saturating_sub(seen.available);
+        if self.pending.amount >= deficit.max(1) {
+            return Decision::Wait { until: u64::MAX };
+        }
+        let ripe = met_since.saturating_add(self.rule.lasts());
+        let after_last = pace
+            .last_eviction
+            .map_or(0, |last| last.saturating_add(MONITORING_INTERVAL_NS));
+        let until = ripe.max(after_last);
+        if self.now < until {
+            return Decision::Wait { until };
+        }
+        let only_cache = pace.short_since.is_none();
+        Decision::Evict {
+            urgency: Urgency::Paced { only_cache },
+        }
+    }
+
+    /// Whether pods that could give back `attainable` together may go for this, beside what is pending: at the kubelet's pace a
+    /// shortage that all of them cannot end takes one pod, and no other one in vain.
+    pub fn can_end_shortage(&self, urgency: Urgency, attainable: u64) -> bool {
+        let deficit = self.seen.threshold.saturating_sub(self.seen.available);
+        matches!(urgency, Urgency::Urgent { .. })
+            || self.pace.evictions == 0
+            || attainable.saturating_add(self.pending.amount) >= deficit
+    }
+
+    /// Since when it has to be known what each pod uses, if a decision can wait for that: another pod would go in the stead of one that has
+    /// filled the disk since.
+    pub fn waits_for_usage_since(&self, urgency: Urgency) -> Option<u64> {
+        let is_in_time = match urgency {
+            Urgency::Paced { .. } => true,
+            Urgency::Urgent { exhausted_in, .. } => exhausted_in > URGENT_USAGE_WAIT_NS,
+        };
+        let is_new = |since: &u64| self.now < since.saturating_add(USAGE_WAIT_NS);
+        let since = self.pace.met_since.filter(is_new)?;
+        is_in_time.then(|| since.saturating_sub(USAGE_AGE_NS))
+    }
+
+    /// Whether what is pending saves the node from a growth that uses up the room in `exhausted_in`. The first of it is due
+    /// after `wait`.
+    fn is_in_time(&self, exhausted_in: u64, per_second: u64, wait: u64) -> bool {
+        let (now, pending, pace) = (self.now, self.pending, &self.pace);
+        let room = self.seen.usable().in_time();
+        if let (Some(began), Some(last)) = (pending.flows_since, pace.last_eviction) {
+            // Once it comes, the kernel weighs what comes against what others use.
+            let since = began.max(last);
+            let until = since.saturating_add(NET_WINDOW_NS);
+            let growth = &pace.growth;
+            if now < until {
+                let comes = growth.exhausts_net(room, began, MS).is_none()
+                    && now >= began.saturating_add(MS);
+                return comes || exhausted_in > until - now + KILL_LATENCY_NS;
+            }
+            // What has not begun to come is weighed once it has; until then there is time for another death.
+            let enough = pending.begins.map_or(SLOW_RETURN_NS, |begins| {
+                begins.saturating_sub(now).saturating_add(NEXT_VICTIM_NS)
+            });
+            let end = growth.exhausts_net(room, since, NET_WINDOW_NS / 2);
+            return end.is_none_or(|end| end > enough);
+        }
+        // Until a next pod's memory can be there, if one has to go then.
+        let until_next = grown_in(per_second, wait.saturating_add(NEXT_VICTIM_NS));
+        exhausted_in > wait && until_next <= room.saturating_add(pending.amount)
+    }
+
+    /// The growth that uses up the room before the kubelet would have looked again, if one does.
+    fn urgency(&self) -> Option<(u64, Grown)> {
+        let (now, seen, pace) = (self.now, &self.seen, &self.pace);
+        let has_evicted = |last: u64| now < last.saturating_add(SECOND);
+        let steady = STEADY.min(seen.threshold / 16);
+        if pace.last_eviction.is_some_and(has_evicted)
+            && pace.growth.shrinks(SHRINK_WINDOW_NS, steady)
+        {
+            // A death has ended it, also one that the OOM killer has caused.
+            return None;
+        }
+        let noise = seen.noise(pace.is_met());
+        let (end, grown) = pace
+            .growth
+            .exhausts(seen.usable(), noise, self.rule.goes_on())?;
+        let is_urgent = end < MONITORING_INTERVAL_NS + DEATH_NS
+            && seen.is_close(pace.is_met(), end, grown)
+            && !pace.ends_at_limits(seen);
+        is_urgent.then_some((end, grown))
     }
 }
 

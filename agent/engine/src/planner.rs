@@ -1,25 +1,25 @@
-//! The planner: from observations and pods to evictions, round by round. It asks for node-level reclaim and for evictions;
+//! The planner: from observations and pods to evictions, one plan after each look. It asks for node-level reclaim and for evictions;
 //! the caller carries them out.
 
-pub mod feedback;
 pub mod local_storage;
 pub mod pending;
 pub mod plan;
 pub mod pressure;
 pub mod recreation;
 pub mod restored;
+mod updates;
 mod usage_growth;
 
 use std::time::Duration;
 
 use super::{
     Among, Candidate, CandidateState, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS,
-    Layout, LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan, Pod,
-    Pressure, Ranked, Ranking, Recreation, Resource, RestoredState, Rules, Settings, Signal,
-    SignalForecast, Snapshot, Threshold, Timing, Trend,
+    Layout, LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan,
+    PlannerSettings, Pod, Pressure, Ranked, Ranking, Recreation, Resource, RestoredState, Rules,
+    Signal, SignalForecast, Snapshot, Threshold, Timing, Trend,
     growth::Room,
     local_storage_excess, message,
-    pace::{Decision, Judged, Pace, Rule, Shortage, Urgency},
+    pace::{Decision, Pace, PaceInputs, Rule, Shortage, Urgency},
     pass_over_in_vain, select,
     select::GrowthToEnd,
 };
@@ -35,10 +35,10 @@ use crate::{
 /// How far back a forecast looks.
 const FORECAST_WINDOW: Duration = Duration::from_secs(60);
 
-/// Decides round by round.
+/// Makes a plan after each look.
 #[derive(Clone, Debug)]
 pub struct Planner {
-    settings: Settings,
+    settings: PlannerSettings,
     pressure: Pressure,
     pending: PendingVictims,
     recreations: RecreationTracker,
@@ -56,8 +56,8 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// A manager that has seen nothing yet.
-    pub fn new(settings: Settings) -> Self {
+    /// A planner that has seen nothing yet.
+    pub fn new(settings: PlannerSettings) -> Self {
         let thresholds = settings.layout.apply(&settings.eviction.thresholds);
         let pressure = Pressure::new(thresholds, settings.eviction.pressure_transition_period);
         let trends = [Trend::new(FORECAST_WINDOW); Signal::ALL.len()];
@@ -76,7 +76,7 @@ impl Planner {
         }
     }
 
-    /// Takes a look at the node. If the round asks for node-level reclaim, do that, look again, and ask
+    /// Takes a look at the node. If the plan asks for node-level reclaim, do that, look again, and ask
     /// [`Planner::after_reclaim`] for the evictions that are still needed.
     ///
     /// `now` is nanoseconds of any one clock; only differences count.
@@ -125,8 +125,8 @@ impl Planner {
         plan
     }
 
-    /// Says which pods must go after the node-level reclaim that a round asked for. `before` is the snapshot of that
-    /// round, `after` one from after the reclaim.
+    /// Says which pods must go after the node-level reclaim that a plan asked for. `before` is the snapshot of that
+    /// plan, `after` one from after the reclaim.
     ///
     /// The kubelet lets all pods live if every threshold is satisfied then, its minimum reclaim included; if not, it
     /// decides by what it saw *before*. The `evictd` mode looks at the thresholds that asked for the reclaim, and
@@ -263,39 +263,45 @@ impl Planner {
         node: Snapshot<'_>,
         threshold: &Threshold,
     ) -> Option<EvictionDecision> {
-        let mut judged = self.judged(now, node, threshold)?;
-        let Decision::Evict { mut urgency } = judged.decide() else {
+        let mut pace_inputs = self.pace_inputs(now, node, threshold)?;
+        let Decision::Evict { mut urgency } = pace_inputs.decide() else {
             return None;
         };
-        let mut growing = self.growing(node, &judged, threshold, urgency);
+        let mut growing = self.growing(node, &pace_inputs, threshold, urgency);
         let is_of_files = threshold.signal.resource().is_of_files();
         if is_of_files && growing.as_ref().is_some_and(Growing::is_of_no_pods) {
             growing = None;
-            judged.rule = Rule::Soft;
-            let Decision::Evict { urgency: paced } = judged.decide() else {
+            pace_inputs.rule = Rule::Soft;
+            let Decision::Evict { urgency: paced } = pace_inputs.decide() else {
                 return None;
             };
             urgency = paced;
         }
         let attainable = self.attainable(node, threshold);
-        if self.can_wait(node, threshold, &judged, urgency)
-            || !judged
-                .pace
-                .can_end_shortage(&judged.seen, urgency, attainable, judged.pending)
+        if self.can_wait(node, threshold, &pace_inputs, urgency)
+            || !pace_inputs.can_end_shortage(urgency, attainable)
         {
             return None;
         }
         let chosen = self.choose(node, threshold, growing)?;
         Some(EvictionDecision {
-            timing: Some(Box::new(Timing { urgency, judged })),
+            timing: Some(Box::new(Timing {
+                urgency,
+                pace_inputs,
+            })),
             ..chosen
         })
     }
 
     /// All that a decision for one threshold is made from.
-    fn judged(&self, now: i64, node: Snapshot<'_>, threshold: &Threshold) -> Option<Judged> {
+    fn pace_inputs(
+        &self,
+        now: i64,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+    ) -> Option<PaceInputs> {
         let signal = threshold.signal;
-        let judged = Judged {
+        let pace_inputs = PaceInputs {
             now: nanos(now),
             pace: *self.paces.get(signal as usize)?,
             seen: self.shortage(threshold, node.observations.get(signal)?),
@@ -307,22 +313,24 @@ impl Planner {
             },
         };
         // For a moment growth may be the victims' own.
-        let is_victims = judged.pending.due.is_some() && judged.pace.is_settling(judged.now);
-        (!is_victims).then_some(judged)
+        let is_victims =
+            pace_inputs.pending.due.is_some() && pace_inputs.pace.is_settling(pace_inputs.now);
+        (!is_victims).then_some(pace_inputs)
     }
 
     /// The pods that make an urgent growth. The first pod is evicted by the order alone, if the node's eviction rate allows another one.
     fn growing<'a>(
         &self,
         node: Snapshot<'a>,
-        judged: &Judged,
+        pace_inputs: &PaceInputs,
         threshold: &Threshold,
         urgency: Urgency,
     ) -> Option<Growing<'a>> {
         let Urgency::Urgent { growth, .. } = urgency else {
             return None;
         };
-        let has_evicted = judged.pace.has_evicted_lately(judged.now) || self.left_of_node_rate <= 1;
+        let has_evicted =
+            pace_inputs.pace.has_evicted_lately(pace_inputs.now) || self.left_of_node_rate <= 1;
         has_evicted.then(|| Growing {
             per_second: growth,
             pods: self.growers(node, threshold),
@@ -334,11 +342,11 @@ impl Planner {
         &self,
         node: Snapshot<'_>,
         threshold: &Threshold,
-        judged: &Judged,
+        pace_inputs: &PaceInputs,
         urgency: Urgency,
     ) -> bool {
         let is_paced = matches!(urgency, Urgency::Paced { .. });
-        let waits_for = judged.pace.waits_for_usage_since(judged.now, urgency);
+        let waits_for = pace_inputs.waits_for_usage_since(urgency);
         self.paced_is_held && is_paced
             || waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
     }
@@ -510,9 +518,52 @@ impl Planner {
         Some(self.eviction_of(node, threshold, ranked.get(chosen)?.pod))
     }
 
+    /// All pods that may be asked in place of a soft eviction's pod, in the order of eviction: a budget may protect the
+    /// first ones. Empty for what no soft threshold asks for.
+    pub fn alternatives(
+        &self,
+        node: Snapshot<'_>,
+        chosen: &EvictionDecision,
+    ) -> Vec<EvictionDecision> {
+        let Cause::Pressure(signal) = chosen.cause else {
+            return Vec::new();
+        };
+        let Some(threshold) = self.pressure.soft(signal) else {
+            return Vec::new();
+        };
+        let leaves_idle = self.settings.mode == Mode::Evictd;
+        let may_go = |ranked: &Ranked<'_>| {
+            let uses = ranked.usage.is_some_and(|used| used > 0);
+            let is_eligible =
+                self.state_of(ranked.pod, signal.resource()) == CandidateState::Eligible;
+            // What uses nothing of what is short would go in vain.
+            chosen.uid == ranked.pod.uid || is_eligible && (uses || !leaves_idle)
+        };
+        let decision = |pod: &Pod| EvictionDecision {
+            timing: chosen.timing.clone(),
+            ..self.eviction_of(node, threshold, pod)
+        };
+        self.ranked(node, signal)
+            .into_iter()
+            .filter(may_go)
+            .map(|ranked| decision(ranked.pod))
+            .collect()
+    }
+
+    /// All pods that may be evicted for a signal and use something of what is short, in the order of eviction.
+    pub fn candidates<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<&'a Pod> {
+        let resource = signal.resource();
+        let may_go = |pod: &Pod| self.state_of(pod, resource) == CandidateState::Eligible;
+        self.ranked(node, signal)
+            .into_iter()
+            .filter(|ranked| ranked.usage.is_some_and(|used| used > 0) && may_go(ranked.pod))
+            .map(|ranked| ranked.pod)
+            .collect()
+    }
+
     /// All pods in the order of eviction for a signal.
     fn ranked<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<Ranked<'a>> {
-        let Settings {
+        let PlannerSettings {
             strategy, layout, ..
         } = self.settings;
         let ranking = Ranking {

@@ -1,7 +1,6 @@
 //! Values that describe one decision, for what is reported and kept of it.
 
-use crate::{NodeCondition, Signal};
-use std::collections::BTreeSet;
+use crate::Signal;
 
 /// Moments of one eviction, in nanoseconds of CLOCK_MONOTONIC; 0 where a hook cannot tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -28,15 +27,4 @@ pub struct SignalReading {
     pub threshold: u64,
     /// What the pod used of it.
     pub usage: u64,
-}
-
-/// What the node should say.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeState {
-    /// The conditions that hold: for a whole transition period after the last sign of pressure.
-    pub conditions: BTreeSet<NodeCondition>,
-    /// Those of them whose thresholds were met at the last look, or by an eviction since the look before.
-    pub pressed: BTreeSet<NodeCondition>,
-    /// Why, for people.
-    pub message: String,
 }

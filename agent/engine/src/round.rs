@@ -6,11 +6,10 @@
 use crate::{
     Among, Candidate,
     growers::WATCHED,
-    growth_of,
     model::usage::MemoryReading,
-    pace::{Judged, NextVictim, Pending, Relief, Urgency},
+    pace::{NextVictim, PaceInputs, Pending, Relief, Urgency},
     permit::LastResort,
-    select::{GrowthToEnd, Rules, exclude_not_growing, pass_over_in_vain, select},
+    select::{GrowthToEnd, Rules, eligible_growth, exclude_not_growing, pass_over_in_vain, select},
 };
 
 /// The candidates of a round; a position is that of a candidate.
@@ -80,7 +79,7 @@ pub struct Round {
     /// Why pods may be evicted.
     pub urgency: Urgency,
     /// What that was decided from.
-    pub judged: Judged,
+    pub pace_inputs: PaceInputs,
     /// So many pods at most.
     pub most: usize,
 }
@@ -88,14 +87,8 @@ pub struct Round {
 impl Round {
     /// Evicts pods. Allocates nothing by itself.
     pub fn run(&self, pods: &mut impl Pods) -> Outcome {
-        let Judged {
-            pace,
-            seen,
-            pending,
-            ..
-        } = &self.judged;
         let attainable = pods.load(LastResort::None);
-        if !pace.can_end_shortage(seen, self.urgency, attainable, *pending) {
+        if !self.pace_inputs.can_end_shortage(self.urgency, attainable) {
             return Outcome::InVain;
         }
         // The pods that grow can wait for the first signal.
@@ -128,9 +121,9 @@ impl Round {
     fn evict_urgently(&self, pods: &mut impl Pods, growth: u64) -> Outcome {
         let growers = {
             let loaded = pods.candidates();
-            growth_of(loaded.candidates, loaded.grew)
+            eligible_growth(loaded.candidates, loaded.grew)
         };
-        let mut relief = Relief::new(&self.judged, growth, growers);
+        let mut relief = Relief::new(&self.pace_inputs, growth, growers);
         let (mut resort, mut left) = (LastResort::None, self.most);
         while left > 0
             && let Some(next) = relief.next()

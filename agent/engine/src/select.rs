@@ -9,7 +9,7 @@ use crate::{
     limiter::MOST_AT_ONCE,
     model::settings::RankingStrategy,
     pace::{MONITORING_INTERVAL_NS, grown_in},
-    select::top::{Ranked, TopCandidates},
+    select::top::{Place, TopCandidates},
 };
 
 /// A pod that may be chosen.
@@ -37,7 +37,7 @@ pub enum CandidateState {
     Terminating,
     /// It could not be read: its cgroup is no more.
     NotFound,
-    /// It has no part in a growth that must end at once ([`exclude_not_growing`]), or would go in vain ([`pass_over_in_vain`]).
+    /// It has no part in a growth that must end at once (`exclude_not_growing`), or would go in vain ([`pass_over_in_vain`]).
     PassedOver,
 }
 
@@ -49,15 +49,15 @@ fn may_go(candidate: &Candidate) -> bool {
 }
 
 /// What the candidates that may go grow by together; `grew` is what each grows by, in bytes per second.
-pub fn growth_of(candidates: &[Candidate], grew: &[u64]) -> u64 {
+pub(crate) fn eligible_growth(candidates: &[Candidate], grew: &[u64]) -> u64 {
     let growers = candidates.iter().zip(grew).filter(|(c, _)| may_go(c));
     growers.fold(0, |sum, (_, grew)| sum.saturating_add(*grew))
 }
 
 /// Passes over the candidates that have no part in the growth that must end, until they are loaded anew; `grew` is what each
 /// grows by.
-pub fn exclude_not_growing(candidates: &mut [Candidate], grew: &[u64]) {
-    let all = growth_of(candidates, grew);
+pub(crate) fn exclude_not_growing(candidates: &mut [Candidate], grew: &[u64]) {
+    let all = eligible_growth(candidates, grew);
     for (candidate, grew) in candidates.iter_mut().zip(grew) {
         if may_go(candidate) && *grew <= all / LEAST_PART {
             candidate.state = CandidateState::PassedOver;
@@ -76,10 +76,9 @@ pub struct GrowthToEnd<'a> {
     pub allowed: usize,
 }
 
-/// Passes over the candidates that come before the pods which make most of a growth, until they are loaded anew, if they would be
-/// evicted in vain: the growth uses up what those give back that the node's eviction rate allows beside the growing pods before the kubelet has
-/// looked again, and then the growing pods have to be evicted all the same. A growing pod within its request is no reason to pass over
-/// another one. Whether any is passed over.
+/// Passes over candidates that rank before the main growers, if to evict them is useless: the growth uses up what they free
+/// within one monitoring interval, and the main growers must be evicted anyway. Only as many candidates count as the node's
+/// rate still allows. A grower within its request is no main grower. Returns whether any was passed over.
 ///
 /// `held` reads what only the end of the candidate at a position gives back, of which its usage is an upper bound.
 pub fn pass_over_in_vain(
@@ -168,7 +167,7 @@ fn first_of_main_growers(
         growers,
         ..
     }: GrowthToEnd<'_>,
-) -> Option<(Ranked, usize)> {
+) -> Option<(Place, usize)> {
     growers.sort_unstable_by(|one, other| other.cmp(one));
     let (mut all, mut first, mut least, mut count) = (0_u64, None, 0, 0);
     for &(grew, position) in &*growers {
@@ -186,7 +185,7 @@ fn first_of_main_growers(
         }
         count += 1;
         let place = rules.place(position, candidate);
-        first = first.map_or(Some(place), |first: Ranked| Some(first.min(place)));
+        first = first.map_or(Some(place), |first: Place| Some(first.min(place)));
     }
     Some((first.filter(|_| all >= growth / 2)?, count))
 }
@@ -256,7 +255,7 @@ pub fn rank(candidates: &[Candidate], rules: Rules, ranked: &mut [usize]) -> usi
 }
 
 impl Rules {
-    fn place(self, position: usize, candidate: &Candidate) -> Ranked {
+    fn place(self, position: usize, candidate: &Candidate) -> Place {
         let usage = Some(candidate.usage);
         (
             RankKey::new(self.strategy, self.resource, candidate.inputs, usage),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use evictd_engine::{
     Signal,
     model::settings::MemoryHook,
-    pace::{Judged, Urgency},
+    pace::{PaceInputs, Urgency},
     record::Stages,
 };
 use evictd_node::pods::table::PodEntry;
@@ -38,12 +38,12 @@ pub struct EvictionReport {
     /// Why it was evicted at that moment.
     pub urgency: Urgency,
     /// All inputs of that decision.
-    pub judged: Judged,
+    pub pace_inputs: PaceInputs,
     /// The part of the working set that comes back only when the kubelet unmounts it, in bytes.
     pub shared: u64,
     /// Shadow mode: no signal was sent.
     pub shadow: bool,
-    /// The kernel program has killed from it by itself, past the floor or in the agent's place; `judged` is no decision then.
+    /// The kernel program has killed from it by itself, past the floor or in the agent's place; `pace_inputs` is no decision then.
     pub by_kernel: bool,
     /// Policies denied all pods, and the last resort allowed this one.
     pub last_resort: bool,

@@ -69,8 +69,8 @@ pub struct Victim {
     peak_usage: u64,
     /// Who has killed it and tells of it, where that is not the fast path.
     killed_by: Option<KilledBy>,
-    /// What became of it was told.
-    told: bool,
+    /// What became of it was reported.
+    is_reported: bool,
     killed: u64,
 }
 
@@ -89,7 +89,7 @@ impl Victim {
             terminating,
             peak_usage,
             killed_by: None,
-            told: false,
+            is_reported: false,
         }
     }
 
@@ -99,7 +99,7 @@ impl Victim {
         let terminating = Terminating::new(signalled, usage.unwrap_or(0), shared);
         Self {
             killed_by: Some(by),
-            told: true,
+            is_reported: true,
             ..Self::new(pod, Eviction::FOREIGN, terminating, 0)
         }
     }
@@ -116,7 +116,7 @@ impl Victim {
         Self {
             // It is signalled again at the first look.
             killed: 0,
-            told: victim.is_stuck,
+            is_reported: victim.is_stuck,
             ..Self::new(Arc::clone(&victim.pod), Eviction::FOREIGN, terminating, 0)
         }
     }
@@ -266,8 +266,8 @@ impl InFlight {
             }
             let exited = victim.terminating.exited();
             let is_enough = exited.is_some() && look.available >= threshold;
-            if !victim.told && victim.terminating.is_report_due(now, fate, is_enough) {
-                victim.told = true;
+            if !victim.is_reported && victim.terminating.is_report_due(now, fate, is_enough) {
+                victim.is_reported = true;
                 send(VictimEvent::Finished(VictimExit {
                     pod: Arc::clone(&victim.pod),
                     number: victim.eviction.number,
@@ -279,7 +279,7 @@ impl InFlight {
             }
             let usage = left(&victim.pod);
             let is_over = fate == Fate::Restarted || victim.terminating.is_over(now, usage);
-            if victim.told && is_over {
+            if victim.is_reported && is_over {
                 self.victims.swap_remove(next);
             } else {
                 next += 1;

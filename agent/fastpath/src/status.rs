@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use evictd_engine::history::Recorder;
+use evictd_engine::recorder::Recorder;
 
 /// The state of the fast path: heartbeat, hook, take-overs and latest samples.
 #[derive(Debug, Default)]

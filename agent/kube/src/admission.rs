@@ -23,7 +23,7 @@ pub const AGAIN: Duration = Duration::from_secs(600);
 /// Asks until a policy refuses, and logs once if none does, and once if the answers leave it open. Each time that none did is counted.
 pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration) {
     let mut settles = settles.iter();
-    let (mut is_told, mut is_unknown) = (false, false);
+    let (mut is_logged, mut is_unknown) = (false, false);
     loop {
         match pose_as_another(connection).await {
             Ok(()) => match settles.next() {
@@ -33,7 +33,7 @@ pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration
                 }
                 None => {
                     connection.counters.not_held_to_node.add();
-                    if !std::mem::replace(&mut is_told, true) {
+                    if !std::mem::replace(&mut is_logged, true) {
                         tracing::error!(
                             "no admission policy holds this token to its node: its holder may do on every node what the agent may"
                         );
@@ -41,7 +41,7 @@ pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration
                 }
             },
             Err(error) if error.is_forbidden() && !error.is_missing_right() => {
-                if is_told {
+                if is_logged {
                     tracing::info!("an admission policy holds this token to its node now");
                 }
                 return;

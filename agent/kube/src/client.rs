@@ -234,7 +234,7 @@ pub struct ApiClient {
     certificates: Mutex<Renewal>,
     api_server: Vec<IpAddr>,
     shadow: watch::Sender<bool>,
-    has_told_forbidden: AtomicBool,
+    is_forbidden_logged: AtomicBool,
     lacks_evictions: AtomicBool,
     /// What was counted.
     pub counters: Arc<Counters>,
@@ -260,7 +260,7 @@ impl ApiClient {
             certificates,
             api_server,
             shadow: watch::Sender::new(false),
-            has_told_forbidden: AtomicBool::new(false),
+            is_forbidden_logged: AtomicBool::new(false),
             lacks_evictions: AtomicBool::new(false),
             counters: Arc::default(),
         })
@@ -394,7 +394,7 @@ impl ApiClient {
             Err(e) if e.is_forbidden() => {
                 self.counters.forbidden.add();
                 // Watches count there too, and tell by themselves.
-                if !self.has_told_forbidden.swap(true, Ordering::Relaxed) {
+                if !self.is_forbidden_logged.swap(true, Ordering::Relaxed) {
                     tracing::error!(path = call.path, error = %e, "the API server forbids it");
                 }
             }

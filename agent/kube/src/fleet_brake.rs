@@ -250,7 +250,7 @@ impl FleetBrake {
             entries = self::entries(&self.connection.call(&call).await?);
         }
         let published = self.published();
-        match rules.judge(published.state, fresh(&entries), now) {
+        match rules.next_state(published.state, fresh(&entries), now) {
             Some(state) => self.pull(state, fresh(&entries), &published).await,
             None => Ok(()),
         }

@@ -12,19 +12,19 @@ const PODS: usize = 64;
 #[derive(Debug, Default)]
 pub struct OomEventLimiter {
     /// UIDs of pods with the time of their Event.
-    told: Vec<(String, Instant)>,
+    reported: Vec<(String, Instant)>,
 }
 
 impl OomEventLimiter {
     /// Whether a kill of this pod gets an Event now.
     pub fn allows(&mut self, uid: &str, now: Instant) -> bool {
-        self.told
+        self.reported
             .retain(|(_, at)| now.saturating_duration_since(*at) < GAP);
-        let is_told = self.told.iter().any(|(told, _)| told == uid);
-        if is_told || self.told.len() == PODS {
+        let is_reported = self.reported.iter().any(|(reported, _)| reported == uid);
+        if is_reported || self.reported.len() == PODS {
             return false;
         }
-        self.told.push((uid.to_owned(), now));
+        self.reported.push((uid.to_owned(), now));
         true
     }
 }
@@ -42,9 +42,9 @@ mod tests {
         assert!(limiter.allows("b", start + GAP / 2));
         assert!(limiter.allows("a", start + GAP));
         assert!(!limiter.allows("b", start + GAP), "each by its own time");
-        let told = (0..1000).filter(|n| limiter.allows(&format!("pod-{n}"), start + GAP));
-        assert_eq!(told.count(), PODS - 2);
-        assert_eq!(limiter.told.len(), PODS);
+        let allowed = (0..1000).filter(|n| limiter.allows(&format!("pod-{n}"), start + GAP));
+        assert_eq!(allowed.count(), PODS - 2);
+        assert_eq!(limiter.reported.len(), PODS);
         assert!(limiter.allows("c", start + 3 * GAP));
     }
 }

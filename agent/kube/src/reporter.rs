@@ -106,7 +106,7 @@ pub struct Reporter {
     /// When they were looked at last.
     looked: Instant,
     /// Whether it was logged that the status was refused.
-    refusal_told: bool,
+    is_refusal_logged: bool,
 }
 
 impl Reporter {
@@ -134,7 +134,7 @@ impl Reporter {
             evicted_pods,
             failed: Vec::new(),
             looked: Instant::now(),
-            refusal_told: false,
+            is_refusal_logged: false,
         }
     }
 
@@ -252,7 +252,7 @@ impl Reporter {
             match answer {
                 Ok(Removed { outcome, refusal }) => {
                     job.outcome = outcome;
-                    self.tell_refusal(refusal);
+                    self.log_refusal(refusal);
                 }
                 Err(error) => {
                     job.status_attempts += 1;
@@ -312,9 +312,9 @@ impl Reporter {
         })
     }
 
-    fn tell_refusal(&mut self, refusal: Option<ApiError>) {
+    fn log_refusal(&mut self, refusal: Option<ApiError>) {
         if let Some(error) = refusal
-            && !std::mem::replace(&mut self.refusal_told, true)
+            && !std::mem::replace(&mut self.is_refusal_logged, true)
         {
             tracing::warn!(
                 %error,
@@ -384,7 +384,7 @@ impl Reporter {
             Ok(()) if !e.shadow => self.events.about_node(&self.connection, e).await,
             other => other,
         };
-        let is_told = match event {
+        let is_reported = match event {
             Ok(()) => true,
             Err(error) => {
                 job.take_refusal(&error, &self.connection);
@@ -392,12 +392,12 @@ impl Reporter {
             }
         };
         match self.jobs.remove(at) {
-            Some(job) if is_told => self.finish(job),
+            Some(job) if is_reported => self.finish(job),
             // An Event that is not taken now holds up no other.
             Some(job) => self.jobs.push_back(job),
             None => {}
         }
-        is_told
+        is_reported
     }
 
     fn finish(&self, job: Job) {

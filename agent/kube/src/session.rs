@@ -9,7 +9,7 @@ use std::{
 };
 
 use evictd_config::{ClusterConfig, Config};
-use evictd_engine::{Pod, reclaim::KnownPods, record::NodeState};
+use evictd_engine::{NodeState, Pod, reclaim::KnownPods};
 use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
     disk_queue::DiskQueue,

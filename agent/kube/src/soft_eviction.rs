@@ -90,7 +90,7 @@ pub struct SoftEvictor {
     blocked: Option<Instant>,
     asked: VecDeque<String>,
     /// Whether it was logged that the agent may not ask; logged again when pressure was over in between.
-    has_told_forbidden: bool,
+    is_forbidden_logged: bool,
     /// Requests that are in the journal, by the pod's UID: the same pod is asked again and again while its budget
     /// protects it.
     noted: VecDeque<(String, String)>,
@@ -116,7 +116,7 @@ impl SoftEvictor {
             override_after: config.cluster.as_ref().and_then(|c| c.soft_override_after),
             blocked: None,
             asked: VecDeque::new(),
-            has_told_forbidden: false,
+            is_forbidden_logged: false,
             noted: VecDeque::new(),
             under_way: Arc::default(),
         }
@@ -130,7 +130,7 @@ impl SoftEvictor {
     /// Pressure is over: budgets have been patient long enough only when it comes back and stays.
     pub fn relieved(&mut self) {
         self.blocked = None;
-        self.has_told_forbidden = false;
+        self.is_forbidden_logged = false;
     }
 
     /// As the hard paths ask just before SIGKILL.
@@ -338,7 +338,7 @@ impl SoftEvictor {
                 }
                 // Nor will a right be there for the next one.
                 Err(Refusal::Api(error)) if error.is_missing_right() => {
-                    if !std::mem::replace(&mut self.has_told_forbidden, true) {
+                    if !std::mem::replace(&mut self.is_forbidden_logged, true) {
                         tracing::warn!(%error, "no pod can be asked to go: the agent has no right to");
                     }
                     return SoftOutcome::NotAsked;

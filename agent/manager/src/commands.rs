@@ -55,7 +55,7 @@ pub enum Command {
     /// Other settings.
     Settings {
         /// Thresholds and all other settings of the engine.
-        settings: Box<evictd_engine::Settings>,
+        settings: Box<evictd_engine::PlannerSettings>,
         /// Decide and report, and kill nothing.
         shadow: bool,
         /// What is done before a pod is evicted.

@@ -237,7 +237,7 @@ impl DiskScanner {
                 Turn::Wait(left) => {
                     poll([Some(self.changed.fd())], Some(left.min(BEAT)));
                 }
-                turn => self.take_turn(turn, &mut schedule, (&mut mounts, shares)),
+                turn => self.take_turn(turn, &mut schedule, &mut mounts, shares),
             }
         }
     }
@@ -247,7 +247,8 @@ impl DiskScanner {
         &self,
         turn: Turn,
         schedule: &mut Schedule,
-        (mounts, shares): (&mut MountTable, Option<&ShareReader>),
+        mounts: &mut MountTable,
+        shares: Option<&ShareReader>,
     ) {
         // An old table is better than none.
         let _ = mounts.refresh();
@@ -490,7 +491,7 @@ mod tests {
         };
         assert_eq!(unknown(), ["hidden", "other"]);
         let own = scanner.found()["u"].usage.ephemeral_storage.unwrap();
-        for (round, bytes) in [5 << 20, 7 << 20].into_iter().enumerate() {
+        for (pass, bytes) in [5 << 20, 7 << 20].into_iter().enumerate() {
             let fs = FsUsage {
                 bytes: Some(bytes),
                 inodes: Some(9),
@@ -500,7 +501,7 @@ mod tests {
             let layers = [("of-the-runtime".to_owned(), layers.into())].into();
             scanner.set_layers(layers, monotonic_ns());
             assert!(scanner.scanned() > before);
-            if round == 1 {
+            if pass == 1 {
                 // A walk that ends later has them too.
                 scanner.set_pressed(true);
                 let seen = scanner.found()["u"].began;

@@ -12,9 +12,7 @@ use std::{
 };
 
 use evictd_engine::{
-    EvictionDecision, NodeReclaim, Recreation, Signal,
-    reclaim::Removed,
-    record::{NodeState, Stages},
+    EvictionDecision, NodeReclaim, NodeState, Recreation, Signal, reclaim::Removed, record::Stages,
 };
 use evictd_node::pods::table::PodEntry;
 use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};

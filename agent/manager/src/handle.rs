@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use evictd_engine::history::Recorder;
+use evictd_engine::recorder::Recorder;
 use evictd_node::cgroup::realtime::{join_root_memcg, set_sched_fifo};
 use evictd_sys::{
     rt::{MANAGER_PRIORITY, prefault_heap},
@@ -14,7 +14,7 @@ use crate::{
     manager_loop::{ManagerLoop, ManagerSetup},
 };
 
-/// Bytes of heap that an eviction may need beside what each round does; less than glibc would give back (M_TRIM_THRESHOLD).
+/// Bytes of heap that an eviction may need beside what each cycle does; less than glibc would give back (M_TRIM_THRESHOLD).
 const RESERVED_HEAP: usize = 64 << 10;
 
 /// The running thread, seen from outside.
@@ -36,13 +36,14 @@ impl ManagerHandle {
         let commands = CommandQueue::new()?;
         let status = Arc::<SharedStatus>::default();
         let recorder = Arc::<Recorder>::default();
-        let shared = (
+        let memory_v1 = setup.memory_v1.take();
+        let mut looping = ManagerLoop::new(
+            setup,
+            Arc::clone(&events),
             Arc::clone(&commands),
             Arc::clone(&status),
             Arc::clone(&recorder),
         );
-        let memory_v1 = setup.memory_v1.take();
-        let mut looping = ManagerLoop::new(setup, Arc::clone(&events), shared);
         let thread = std::thread::Builder::new()
             .name("manager".into())
             .spawn(move || {
@@ -73,7 +74,7 @@ impl ManagerHandle {
         &self.events
     }
 
-    /// What the last round saw, and when it was.
+    /// What the last cycle saw, and when it was.
     pub fn status(&self) -> &Arc<SharedStatus> {
         &self.status
     }

@@ -14,9 +14,9 @@ use std::{
 };
 
 use evictd_engine::{
-    NodeCondition, Observation, Observations, Planner, Pod, Resource, Signal, Snapshot, Threshold,
-    history::Recorder, limiter::EvictionLimiter, model::settings::MitigationConfig,
-    permit::LastResort, record::NodeState, units::signed,
+    NodeCondition, NodeState, Observation, Observations, Planner, Pod, Resource, Signal, Snapshot,
+    Threshold, limiter::EvictionLimiter, model::settings::MitigationConfig, permit::LastResort,
+    recorder::Recorder, units::signed,
 };
 use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};
@@ -122,7 +122,9 @@ impl ManagerLoop {
     pub fn new(
         setup: ManagerSetup,
         events: Arc<ManagerEventQueue>,
-        (commands, status, recorder): (Arc<CommandQueue>, Arc<SharedStatus>, Arc<Recorder>),
+        commands: Arc<CommandQueue>,
+        status: Arc<SharedStatus>,
+        recorder: Arc<Recorder>,
     ) -> Self {
         let ManagerSetup {
             settings,
@@ -371,7 +373,7 @@ pub type OnKill = Box<dyn Fn(&Arc<PodEntry>, u64) + Send>;
 /// What the manager needs.
 pub struct ManagerSetup {
     /// Thresholds, layout and all other settings of the engine.
-    pub settings: evictd_engine::Settings,
+    pub settings: evictd_engine::PlannerSettings,
     /// Where the signals are read.
     pub sources: SignalSources,
     /// Walks the pods' directories.

@@ -42,7 +42,7 @@ impl SharedStatus {
     }
 }
 
-/// What the last round saw, for metrics.
+/// What the last cycle saw, for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     /// What was left of everything.
@@ -57,7 +57,7 @@ pub struct Status {
     pub drift: Vec<(Signal, Drift)>,
     /// Which of nodefs, imagefs and containerfs do not answer.
     pub hung: [bool; 3],
-    /// Rounds since the start.
+    /// Cycles since the start.
     pub cycles: u64,
     /// Pods that came back after an eviction.
     pub recreations: u64,

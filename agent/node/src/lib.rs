@@ -3,7 +3,7 @@
 pub mod bpf;
 pub mod cgroup;
 pub mod fs;
-pub mod kernfile;
+pub(crate) mod kernfile;
 pub mod memory_scope;
 pub mod pods;
 pub mod proc;

@@ -8,7 +8,7 @@ use evictd_node::{
     proc::{
         machine::{self, Balloon},
         numa,
-        psi::Pressure,
+        psi::Psi,
     },
 };
 
@@ -202,7 +202,7 @@ fn numa(sys: &Path) -> Finding {
 
 fn psi(proc: &Path) -> Finding {
     const TOPIC: &str = "pressure stall information";
-    match Pressure::read(&proc.join("pressure/memory")) {
+    match Psi::read(&proc.join("pressure/memory")) {
         Ok(p) => Finding::new(
             TOPIC,
             State::Ok,

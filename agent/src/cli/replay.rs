@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use evictd_config::kube::summary::Summary;
 use evictd_engine::{
-    EvictionDecision, Forecast, NodeCondition, NodeReclaim, Planner, Pod, Settings, SignalForecast,
-    Snapshot, message,
+    EvictionDecision, Forecast, NodeCondition, NodeReclaim, Planner, PlannerSettings, Pod,
+    SignalForecast, Snapshot, message,
     model::settings::Mode,
     pace::{Decision, Urgency},
 };
@@ -117,18 +117,18 @@ fn is_incident(document: &Value) -> bool {
 fn replay_incident(path: &Path, document: &Value) -> Result<IncidentJson, CommandError> {
     let incident =
         files::decode(document.to_string().as_bytes()).map_err(|reason| invalid(path, reason))?;
-    let judged = incident.judged.ok_or_else(|| {
+    let pace_inputs = incident.pace_inputs.ok_or_else(|| {
         invalid(
             path,
             "judged: is not there: a pod above its own limit, one that the kernel program has killed, and what the kubelet's mode evicts are recorded without it",
         )
     })?;
-    let decision = judged.decide();
+    let decision = pace_inputs.decide();
     let eviction = &incident.eviction;
     let recorded = eviction.pace.as_ref();
     let is_same = match (decision, recorded) {
         (Decision::Evict { urgency }, Some(recorded)) => {
-            let (room, pending) = (judged.seen.room.at_once, judged.pending.amount);
+            let (room, pending) = (pace_inputs.seen.room.at_once, pace_inputs.pending.amount);
             // What the pod used, and why it was that one, is in no look at the signal.
             let again = PaceRecord {
                 expected: recorded.expected,
@@ -204,7 +204,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
         layout,
         steps,
     } = scenario;
-    let mut manager = Planner::new(Settings {
+    let mut manager = Planner::new(PlannerSettings {
         eviction,
         layout,
         strategy,
@@ -234,11 +234,11 @@ fn run_step(manager: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<Str
     } = step;
     let (names, pods): (Vec<String>, Vec<Pod>) = active.into_iter().unzip();
     let before = snapshot(&summary, &pods);
-    let round = manager.plan(now, before);
-    let mut evictions = round.evictions.clone();
-    if !round.node_reclaim.is_empty() {
+    let plan = manager.plan(now, before);
+    let mut evictions = plan.evictions.clone();
+    if !plan.node_reclaim.is_empty() {
         let after = snapshot(after_reclaim.as_ref().unwrap_or(&summary), &pods);
-        evictions.extend(manager.after_reclaim(now, &round, before, after));
+        evictions.extend(manager.after_reclaim(now, &plan, before, after));
     }
     let victims = evictions
         .iter()
@@ -253,7 +253,7 @@ fn run_step(manager: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<Str
     };
     let result = StepJson {
         t,
-        node_conditions: round
+        node_conditions: plan
             .conditions
             .iter()
             .copied()
@@ -263,7 +263,7 @@ fn run_step(manager: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<Str
             .iter()
             .map(|eviction| EvictedJson::new(name_of(eviction), eviction))
             .collect(),
-        node_reclaim: round
+        node_reclaim: plan
             .node_reclaim
             .iter()
             .copied()
@@ -271,7 +271,7 @@ fn run_step(manager: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<Str
             .collect(),
         forecast: match mode {
             Mode::Kubelet => Vec::new(),
-            Mode::Evictd => round
+            Mode::Evictd => plan
                 .forecasts
                 .iter()
                 .filter_map(ForecastJson::new)

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    ManagedPod as _, Pod, Signal,
+    ManagedPod as _, NodeState, Pod, Signal,
     message::{EVICTED, PHASE},
     mitigation::Step,
-    record::NodeState,
     units::nanos,
 };
 use evictd_fastpath::{self as fastpath, EARLIER, Event, VictimExit};
@@ -311,8 +310,8 @@ impl EvictionLog {
                 growing: e.growing,
                 ..PaceRecord::new(
                     e.urgency,
-                    e.judged.seen.room.at_once,
-                    e.judged.pending.amount,
+                    e.pace_inputs.seen.room.at_once,
+                    e.pace_inputs.pending.amount,
                 )
             }),
             workload: Some(pod.into()),

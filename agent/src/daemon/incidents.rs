@@ -4,8 +4,8 @@ use std::sync::{Arc, atomic::Ordering};
 
 use evictd_engine::{
     ManagedPod as _, Pod, PodUsage, RankKey, Ranked, Ranking, Resource, Signal, Usages,
-    history::SignalSample, model::settings::RankingStrategy, oom_badness, oom_score_adj,
-    pace::Judged,
+    model::settings::RankingStrategy, oom_badness, oom_score_adj, pace::PaceInputs,
+    recorder::SignalSample,
 };
 use evictd_node::pods::table::PodEntry;
 use evictd_policy::evaluator::Explanation;
@@ -39,11 +39,11 @@ fn score_adj(pod: &Pod, capacity: u64) -> i32 {
 impl Agent {
     /// An eviction begins or is over.
     ///
-    /// `judged` is what the moment of an eviction was decided from.
-    pub(super) fn note_incident(&mut self, record: &Record, judged: Option<Judged>) {
+    /// `pace_inputs` is what the moment of an eviction was decided from.
+    pub(super) fn note_incident(&mut self, record: &Record, pace_inputs: Option<PaceInputs>) {
         match record {
             Record::Evicted(eviction) => self.begin(Incident {
-                judged,
+                pace_inputs,
                 ..Incident::new(eviction.as_ref().clone())
             }),
             Record::Asked(asked) => self.begin(Incident::of_asked(asked.as_ref().clone())),

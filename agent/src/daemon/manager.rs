@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_config::Config;
 use evictd_cri::{CriWorker, Tell};
-use evictd_engine::{Layout, Signal, history::Recorder, limiter::EvictionLimiter};
+use evictd_engine::{Layout, Signal, limiter::EvictionLimiter, recorder::Recorder};
 use evictd_fastpath::{Control, KilledBy};
 use evictd_manager::{
     Command, CommandQueue, DiskScanner, ManagerEventQueue, ManagerHandle, ManagerSetup,

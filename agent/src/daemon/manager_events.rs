@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
-use evictd_engine::{EvictionDecision, record::NodeState};
+use evictd_engine::{EvictionDecision, NodeState};
 use evictd_manager::{
     Command, CommandQueue, ManagerEvent, ManagerEviction, MitigationRequest, ReclaimBy,
     ReclaimRequest, Reclaimed, SoftEvictionRequest,
@@ -144,8 +144,8 @@ impl Agent {
             });
         }
         let record = Record::evicted(record);
-        let judged = decided.eviction.timing.as_ref().map(|t| t.judged);
-        self.note_incident(&record, judged);
+        let pace_inputs = decided.eviction.timing.as_ref().map(|t| t.pace_inputs);
+        self.note_incident(&record, pace_inputs);
         self.write_down(record);
     }
 

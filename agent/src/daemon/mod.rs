@@ -36,7 +36,7 @@ use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use evictd_common::drops::DropCounter;
 use evictd_config::Config;
-use evictd_engine::record::NodeState;
+use evictd_engine::NodeState;
 use evictd_fastpath::{Event, KilledBy};
 use evictd_manager::{Command, FastPathOutcome};
 use evictd_node::{
@@ -273,11 +273,11 @@ impl Agent {
             let Some(record) = self.eviction_log.take(&report) else {
                 continue;
             };
-            let judged = match &report {
-                Event::Evicted(evicted) => (!evicted.by_kernel).then_some(evicted.judged),
+            let pace_inputs = match &report {
+                Event::Evicted(evicted) => (!evicted.by_kernel).then_some(evicted.pace_inputs),
                 _ => None,
             };
-            self.note_incident(&record, judged);
+            self.note_incident(&record, pace_inputs);
             self.write_down(record);
         }
     }

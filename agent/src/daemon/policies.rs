@@ -14,7 +14,7 @@ use evictd_engine::{Pod, fleet::FleetPace};
 use evictd_node::pods::table::PodTable;
 use evictd_policy::{
     PauseSource, PauseState, PolicyEvaluator, PolicyStore,
-    evaluator::{Explanation, Settings, Worker},
+    evaluator::{Explanation, PolicySettings, Worker},
     file::{self, PolicyError},
     gate::{ClusterAddresses, Secrets},
 };
@@ -61,7 +61,7 @@ impl Policies {
     /// A policy that cannot be used: at the start that is bad input.
     pub fn start(config: &Config) -> Result<Self, RunError> {
         let policy = &config.policy;
-        let settings = Settings {
+        let settings = PolicySettings {
             node_rate: policy.node_rate,
             owner_rate: policy.owner_rate,
             last_resort: policy.last_resort,

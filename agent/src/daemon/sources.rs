@@ -264,11 +264,11 @@ pub(super) fn settings(
     config: &Config,
     layout: Layout,
     by_fastpath: Vec<Signal>,
-) -> evictd_engine::Settings {
+) -> evictd_engine::PlannerSettings {
     for threshold in layout.ignored(&config.eviction.thresholds) {
         tracing::warn!(%threshold, "means nothing: containerfs follows the filesystem that it is part of");
     }
-    evictd_engine::Settings {
+    evictd_engine::PlannerSettings {
         eviction: config.eviction.clone(),
         layout,
         strategy: config.ranking_strategy,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{model::settings::MemoryHook, record::NodeState};
+use evictd_engine::{NodeState, model::settings::MemoryHook};
 use evictd_fastpath::FastPathStatus;
 use evictd_manager::{Command, CommandQueue, MitigationWorker, SharedStatus};
 use evictd_node::{

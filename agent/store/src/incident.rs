@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io, time::Duration};
 
-use evictd_engine::{Resource, Signal, history::SignalSample, pace::Judged};
+use evictd_engine::{Resource, Signal, pace::PaceInputs, recorder::SignalSample};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -82,8 +82,8 @@ pub struct Incident {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<RequestRecord>,
     /// What the moment of the eviction was decided from; absent where `pace` is, and where the kernel program has killed by itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub judged: Option<Judged>,
+    #[serde(default, rename = "judged", skip_serializing_if = "Option::is_none")]
+    pub pace_inputs: Option<PaceInputs>,
     /// What became of it; absent where that was not waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish: Option<OutcomeRecord>,
@@ -109,7 +109,7 @@ impl Incident {
             version: VERSION,
             eviction,
             asked: None,
-            judged: None,
+            pace_inputs: None,
             finish: None,
             samples: BTreeMap::new(),
             pods: Vec::new(),
@@ -123,7 +123,7 @@ impl Incident {
     pub fn of_asked(asked: RequestRecord) -> Self {
         let eviction = EvictionRecord::from(&asked);
         Self {
-            judged: asked.judged.as_deref().copied(),
+            pace_inputs: asked.pace_inputs.as_deref().copied(),
             asked: Some(asked),
             ..Self::new(eviction)
         }
@@ -268,7 +268,11 @@ impl Incident {
         if signal != Ok(Resource::Memory) {
             return limits;
         }
-        let Some(seen) = self.judged.as_ref().map(|judged| &judged.seen) else {
+        let Some(seen) = self
+            .pace_inputs
+            .as_ref()
+            .map(|pace_inputs| &pace_inputs.seen)
+        else {
             limits.push((0, "OOM killer"));
             return limits;
         };

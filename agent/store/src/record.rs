@@ -9,7 +9,7 @@ pub mod shadow;
 use evictd_engine::{
     Pod, Resource, Timing,
     message::EVICTED,
-    pace::{Judged, Urgency},
+    pace::{PaceInputs, Urgency},
     record::{SignalReading, Stages},
 };
 use evictd_sys::clock::monotonic_ns;
@@ -153,7 +153,7 @@ pub struct RequestRecord {
     pub pace: Option<PaceRecord>,
     /// What that was decided from: the file of the incident has it.
     #[serde(skip)]
-    pub judged: Option<Box<Judged>>,
+    pub pace_inputs: Option<Box<PaceInputs>>,
     /// What limits need to know of it; absent in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
@@ -264,8 +264,11 @@ impl PaceRecord {
 
     /// An eviction of the control loop, of a pod that is expected to give so much.
     pub fn of(timing: &Timing, expected: u64) -> Self {
-        let Timing { urgency, judged } = timing;
-        let (room, pending) = (judged.seen.room.at_once, judged.pending.amount);
+        let Timing {
+            urgency,
+            pace_inputs,
+        } = timing;
+        let (room, pending) = (pace_inputs.seen.room.at_once, pace_inputs.pending.amount);
         Self {
             expected,
             ..Self::new(*urgency, room, pending)
@@ -330,7 +333,7 @@ impl RequestRecord {
             boot: boot_id(),
             may_be_refused: false,
             pace: None,
-            judged: None,
+            pace_inputs: None,
             workload: Some(pod.into()),
         }
     }
@@ -340,7 +343,7 @@ impl RequestRecord {
     pub fn at_this_time(self, timing: Option<&Timing>) -> Self {
         Self {
             pace: timing.map(|timing| PaceRecord::of(timing, self.working_set)),
-            judged: timing.map(|timing| Box::new(timing.judged)),
+            pace_inputs: timing.map(|timing| Box::new(timing.pace_inputs)),
             ..self
         }
     }

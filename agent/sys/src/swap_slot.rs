@@ -31,9 +31,8 @@ impl<T> fmt::Debug for SwapSlot<T> {
 impl<T> SwapSlot<T> {
     /// Replaces what was not taken yet. Frees that, and the used boxes.
     pub fn publish(&self, new: Box<T>) {
-        // From here on nothing can be taken, so that at most one is still to be given back: what was taken last has replaced
-        // it. The next that can be taken is the new one, and with it comes one more. That makes two, until it is this
-        // thread's turn again.
+        // `new` is empty now. The reader can still retire one box, the one that its last take replaced. The box stored below
+        // can be taken and retire one more. So two places suffice until the next `publish`.
         drop(self.new.take());
         for used in &self.used {
             drop(used.take());

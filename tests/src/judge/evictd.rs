@@ -8,7 +8,7 @@ use evictd_engine::{
     counter_history::CounterHistory,
     growers::{Growers, WATCHED},
     model::usage::{FreeSwap, MachineMemory, MemoryReading},
-    pace::{Decision, Judged, Pace, Pending, Rule, Shortage, Urgency},
+    pace::{Decision, Pace, PaceInputs, Pending, Rule, Shortage, Urgency},
     permit::LastResort,
     round::{Candidates, Choice, Pods, Round},
     sampling::{self, FlushDeadline, FlushInputs, Nearness, Notification, ScopeState},
@@ -56,7 +56,7 @@ pub struct Evictd {
 struct Victim {
     pod: usize,
     terminating: Terminating,
-    told: bool,
+    is_reported: bool,
 }
 
 /// How the simulated node's scope is counted.
@@ -213,17 +213,17 @@ impl Evictd {
                 .add_to(&mut pending, now, world.left(victim.pod));
         }
         self.pace.observe(now, &seen);
-        let mut judged = Judged {
+        let mut pace_inputs = PaceInputs {
             now,
             pace: self.pace,
             seen,
             pending,
             rule: Rule::Lasting,
         };
-        let mut decision = judged.decide();
+        let mut decision = pace_inputs.decide();
         if decision.is_urgent() && world.incident.scope == ScopeKind::Machine {
-            judged.seen.room.at_once += world.kept() - seen.in_lists;
-            decision = judged.decide();
+            pace_inputs.seen.room.at_once += world.kept() - seen.in_lists;
+            decision = pace_inputs.decide();
         }
         let Decision::Evict { urgency } = decision else {
             return;
@@ -236,7 +236,7 @@ impl Evictd {
         }
         let round = Round {
             urgency,
-            judged,
+            pace_inputs,
             most,
         };
         round.run(&mut SimulatedPods {
@@ -257,8 +257,8 @@ impl Evictd {
             let usage = world.left(victim.pod);
             let seen = Remains { populated, usage };
             let fate = victim.terminating.observe(now, seen);
-            victim.told |= victim.terminating.is_report_due(now, fate, is_enough);
-            !(victim.told && fate == Fate::Released)
+            victim.is_reported |= victim.terminating.is_report_due(now, fate, is_enough);
+            !(victim.is_reported && fate == Fate::Released)
         });
     }
 
@@ -371,7 +371,7 @@ impl Pods for SimulatedPods<'_, '_> {
         evictd.in_flight.push(Victim {
             pod,
             terminating,
-            told: false,
+            is_reported: false,
         });
         let usage = world.usage(pod).unwrap_or(0);
         match evictd.history.still_since(pod, usage) {
@@ -393,7 +393,7 @@ fn reason(round: &Round) -> (&'static str, String) {
                 " (nothing left in {:.4} s at {} MiB/s, {} MiB pending)",
                 exhausted_in as f64 / 1e9,
                 growth >> 20,
-                round.judged.pending.amount >> 20
+                round.pace_inputs.pending.amount >> 20
             );
             ("urgent", numbers)
         }

@@ -140,15 +140,19 @@ fn a_pod_that_takes_the_process_ids_is_evicted() {
     assert!(is_alive(&mut calm));
     drop(agent);
     // Its file has what that was decided from, by the rule of what comes and goes in bursts.
-    let judged = two.files.judged();
-    let [judged] = &judged[..] else {
-        panic!("{judged:?}");
+    let pace_inputs = two.files.pace_inputs();
+    let [pace_inputs] = &pace_inputs[..] else {
+        panic!("{pace_inputs:?}");
     };
-    let Decision::Evict { urgency } = judged.decide() else {
-        panic!("{judged:?}");
+    let Decision::Evict { urgency } = pace_inputs.decide() else {
+        panic!("{pace_inputs:?}");
     };
-    assert_eq!(judged.rule, Rule::ProcessIds);
-    let again = PaceRecord::new(urgency, judged.seen.room.at_once, judged.pending.amount);
+    assert_eq!(pace_inputs.rule, Rule::ProcessIds);
+    let again = PaceRecord::new(
+        urgency,
+        pace_inputs.seen.room.at_once,
+        pace_inputs.pending.amount,
+    );
     let expected = pace.expected;
     assert_eq!(*pace, PaceRecord { expected, ..again });
 }

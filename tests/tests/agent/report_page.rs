@@ -2,7 +2,7 @@
 //! light and the dark scheme.
 
 use evictd_engine::{
-    pace::{Judged, Urgency},
+    pace::{PaceInputs, Urgency},
     record::Stages,
 };
 use evictd_store::{
@@ -50,13 +50,13 @@ fn crowded() -> Incident {
         growth: mib(402),
     };
     let id = "0b5dbb9a-5d0c-4a29-8e5e-3f2d5f5d6c11-1000-1".to_owned();
-    let mut judged = Judged {
+    let mut pace_inputs = PaceInputs {
         now: START + MS / 10,
-        ..Judged::default()
+        ..PaceInputs::default()
     };
-    judged.seen.available = mib(63);
-    judged.seen.room.at_once = mib(60);
-    judged.seen.guard = mib(58);
+    pace_inputs.seen.available = mib(63);
+    pace_inputs.seen.room.at_once = mib(60);
+    pace_inputs.seen.guard = mib(58);
     let eviction = EvictionRecord {
         id: id.clone(),
         time: "2026-11-23T07:00:00.123456789Z".into(),
@@ -91,7 +91,7 @@ fn crowded() -> Incident {
     };
     let sample = |ms: u64| (START + ms * MS - 300 * MS, mib(left(ms)));
     Incident {
-        judged: Some(judged),
+        pace_inputs: Some(pace_inputs),
         finish: Some(OutcomeRecord {
             id,
             exited: START + 9 * MS,
@@ -114,7 +114,7 @@ fn of_pids() -> Incident {
     incident.eviction.signal = "pid.available".into();
     (incident.eviction.available, incident.eviction.threshold) = (1600, 1638);
     incident.eviction.stages.crossed = 0;
-    (incident.judged, incident.capacity, incident.oom_victim) = (None, None, None);
+    (incident.pace_inputs, incident.capacity, incident.oom_victim) = (None, None, None);
     incident.pods.clear();
     if let Some(finish) = &mut incident.finish {
         (finish.exited, finish.freed) = (START + 8000 * MS, START + 30_000 * MS);

@@ -1,8 +1,8 @@
 //! What else the engine does that the kubelet does not, side by side with the kubelet's way (docs/differences.md).
 
 use evictd_engine::{
-    NodeCondition, Observation, Owner, Recreation, RestoredOwnerEviction, RestoredRecreation,
-    RestoredState, RestoredVictim, Settings, model::settings::RankingStrategy,
+    NodeCondition, Observation, Owner, PlannerSettings, Recreation, RestoredOwnerEviction,
+    RestoredRecreation, RestoredState, RestoredVictim, model::settings::RankingStrategy,
 };
 use evictd_tests::{
     engine::{
@@ -121,7 +121,7 @@ fn guaranteed_pods_go_when_no_others_are_left() {
         };
         node.observations
             .set(Signal::AllocatableMemoryAvailable, seen);
-        let mut manager = manager_of(Settings {
+        let mut manager = manager_of(PlannerSettings {
             strategy: RankingStrategy::Qos,
             ..settings(Mode::Evictd, one_gib())
         });

@@ -2,7 +2,7 @@
 
 use evictd_engine::{
     Planner, RestoredState, RestoredVictim, Timing,
-    pace::{Decision, Judged, Rule},
+    pace::{Decision, PaceInputs, Rule},
 };
 use evictd_tests::{
     engine::{MI, Node, Round, decided, evicted, manager, plays},
@@ -186,12 +186,15 @@ fn what_a_decision_was_made_from_makes_it_again() {
         let [eviction] = &evictions[..] else {
             panic!("{signal}: {evictions:?}");
         };
-        let Timing { urgency, judged } = **eviction.timing.as_ref().expect("a time");
-        let text = serde_json::to_string(&judged).expect("JSON");
-        let read: Judged = serde_json::from_str(&text).expect("the same");
-        assert_eq!(read, judged);
+        let Timing {
+            urgency,
+            pace_inputs,
+        } = **eviction.timing.as_ref().expect("a time");
+        let text = serde_json::to_string(&pace_inputs).expect("JSON");
+        let read: PaceInputs = serde_json::from_str(&text).expect("the same");
+        assert_eq!(read, pace_inputs);
         let Decision::Evict { urgency: again } = read.decide() else {
-            panic!("{signal}: {judged:?}");
+            panic!("{signal}: {pace_inputs:?}");
         };
         let is_soft = signal == Signal::MemoryAvailable;
         let rule = match signal {
@@ -200,7 +203,7 @@ fn what_a_decision_was_made_from_makes_it_again() {
             _ => Rule::FirstLook,
         };
         assert_eq!(
-            (again, judged.rule, eviction.is_soft),
+            (again, pace_inputs.rule, eviction.is_soft),
             (urgency, rule, is_soft)
         );
     }

@@ -4,7 +4,7 @@
 use evictd_node::{
     cgroup::{memory::Version, tree::descendants},
     pods::cgroup_name,
-    proc::{machine::memory_total, psi::Pressure},
+    proc::{machine::memory_total, psi::Psi},
 };
 use evictd_tests::{cgroup::oom_kills_of_machine, prelude::*};
 
@@ -123,13 +123,13 @@ fn classes_are_in_the_names() {
 fn pressure_files_of_a_real_kernel_are_read() {
     let dir = recordings().join("cgroup-v1/proc/pressure");
     for file in ["cpu", "io", "memory"] {
-        let pressure = Pressure::read(&dir.join(file)).unwrap();
+        let pressure = Psi::read(&dir.join(file)).unwrap();
         assert!(
             pressure.some.avg10 <= 100.0 && pressure.full.is_some(),
             "{file}: {pressure:?}"
         );
     }
-    let missing = Pressure::read(&dir.join("irq")).unwrap_err().to_string();
+    let missing = Psi::read(&dir.join("irq")).unwrap_err().to_string();
     assert!(missing.contains("irq"), "the path is named: {missing}");
 }
 

@@ -2,7 +2,7 @@
 //! (docs/differences.md).
 
 use evictd_engine::{
-    Cause, NodeReclaim, Observation, Planner, Settings, model::quantity::Quantity,
+    Cause, NodeReclaim, Observation, Planner, PlannerSettings, model::quantity::Quantity,
 };
 use evictd_tests::{
     engine::{
@@ -396,7 +396,7 @@ fn a_static_pod_that_keeps_its_files_does_not_go_for_them() {
             "evictionHard": {"nodefs.available": "1Gi", "memory.available": "1Gi"},
         });
         let planner = || {
-            Planner::new(Settings {
+            Planner::new(PlannerSettings {
                 static_pods_keep_files: keeps,
                 ..settings(Mode::Evictd, config.clone())
             })

@@ -123,16 +123,16 @@ impl Scene {
     /// These pods alone are evicted: the neighbours live, and the OOM killer was not needed.
     #[track_caller]
     fn evicts_only(&mut self, pods: &[&str]) {
-        assert_eq!(self.evicted(), pods, "{}", judged(&self.files));
+        assert_eq!(self.evicted(), pods, "{}", pace_inputs(&self.files));
         assert_eq!(alive(&mut self.neighbours), NEIGHBOURS.len());
         assert_eq!(self.scope.oom_kills().unwrap(), 0);
     }
 }
 
 /// What the agent decided from; it has had the time to write it.
-fn judged(files: &Files) -> Value {
+fn pace_inputs(files: &Files) -> Value {
     std::thread::sleep(MOMENT);
-    json!(files.judged())
+    json!(files.pace_inputs())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +156,7 @@ fn only_the_hog_dies(way: &str) {
         };
         let mut worker = scene.start("worker", &["--way", way, "--mib", mib, "--size", size]);
         let is_done = worker.says("done").unwrap();
-        assert!(is_done, "{limited:?}: {}", judged(&scene.files));
+        assert!(is_done, "{limited:?}: {}", pace_inputs(&scene.files));
         std::thread::sleep(MOMENT);
         assert!(worker.is_alive());
         scene.evicts_only(&[]);
@@ -263,11 +263,11 @@ fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
     assert_eq!(records.iter().filter(|r| said(r)).count(), 1, "{records:?}");
     // The next one is due ten seconds after the first.
     assert!(until(LONG, || scene.evicted().len() > 1));
-    let judged = judged(&scene.files);
+    let pace_inputs = pace_inputs(&scene.files);
     let at: Vec<u64> = (scene.files.evictions().iter())
         .map(|e| e.stages.signalled)
         .collect();
-    assert!(at[1] - at[0] >= 10_000_000_000, "{at:?} {judged}");
+    assert!(at[1] - at[0] >= 10_000_000_000, "{at:?} {pace_inputs}");
 }
 
 /// The same of the machine. The CPUs keep what a victim frees in lists of their own for a while, where `MemAvailable` does not count it:
@@ -295,7 +295,7 @@ fn a_threshold_of_the_machine_that_is_raised_by_mistake_takes_one_pod() {
     let _agent = files.start(&[]);
     one_goes(&files);
     std::thread::sleep(Duration::from_secs(6));
-    assert_eq!(files.evicted().len(), 1, "{}", judged(&files));
+    assert_eq!(files.evicted().len(), 1, "{}", pace_inputs(&files));
 }
 
 /// Memory outside of all pods leaves less than the threshold: no pod's end can change that.
@@ -541,7 +541,7 @@ fn a_growth_up_to_a_limit_costs_no_neighbour(
         }
         leak.killed();
         std::thread::sleep(MOMENT);
-        assert!(files.evicted().is_empty(), "{}", judged(&files));
+        assert!(files.evicted().is_empty(), "{}", pace_inputs(&files));
         assert_eq!(alive(&mut neighbours), NEIGHBOURS.len());
     }
     let kill = files.oom_kill().map(|kill| kill.cause);
@@ -607,7 +607,7 @@ fn a_growth_up_to_a_limit_is_known_among_many_containers() {
     let mut leak = start("leaks", "app", &["--mib", "400", "--rate", "60"]);
     leak.killed();
     std::thread::sleep(MOMENT);
-    assert!(files.evicted().is_empty(), "{}", judged(&files));
+    assert!(files.evicted().is_empty(), "{}", pace_inputs(&files));
     assert_eq!(alive(&mut neighbours), NEIGHBOURS.len());
     let kill = files.oom_kill().map(|kill| kill.cause);
     assert_eq!(kill, Some(OomCause::PodLimit));

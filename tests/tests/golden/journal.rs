@@ -101,7 +101,7 @@ pub fn asked(is_full: bool) -> RequestRecord {
             expected: 11,
             ..PaceRecord::new(Urgency::Paced { only_cache: false }, 13, 14)
         }),
-        judged: None,
+        pace_inputs: None,
         workload: is_full.then(Workload::default),
     }
 }

@@ -4,8 +4,8 @@ use evictd_tests::prelude::*;
 
 use evictd_engine::{
     growth::Room,
-    history::SignalSample,
-    pace::{Bounded, Judged, Pace, Pending, Rule, Shortage},
+    pace::{Bounded, Pace, PaceInputs, Pending, Rule, Shortage},
+    recorder::SignalSample,
 };
 use evictd_node::cgroup::throttle::Throttle;
 use evictd_policy::evaluator::{Explanation, GateView, RuleView};
@@ -68,7 +68,7 @@ fn incident(is_full: bool) -> Incident {
     };
     Incident {
         asked: is_full.then(|| asked(true)),
-        judged: is_full.then_some(Judged {
+        pace_inputs: is_full.then_some(PaceInputs {
             now: 13,
             pace,
             seen,
@@ -110,7 +110,7 @@ fn incidents_are_written_as_ever() {
         fs::write(&file, golden(name)).unwrap();
         let read = read_incident(dir.path(), id).unwrap().unwrap();
         assert_eq!(read.eviction, incident.eviction);
-        assert_eq!(read.judged, incident.judged);
+        assert_eq!(read.pace_inputs, incident.pace_inputs);
     }
 }
 

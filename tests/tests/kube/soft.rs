@@ -16,7 +16,7 @@ use evictd_kube::{
 };
 use evictd_policy::{
     PolicyEvaluator,
-    evaluator::{HeldBack, Settings},
+    evaluator::{HeldBack, PolicySettings},
     gate::Secrets,
 };
 use evictd_store::{
@@ -64,7 +64,7 @@ fn soft(cluster: Value) -> Soft {
     let journal = Journal::open(&server.dir().join("state")).unwrap();
     let disk = DiskThread::start(journal).unwrap();
     let queue = disk.queue().clone();
-    let policies = PolicyEvaluator::new(Settings::default(), Secrets::default());
+    let policies = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
     let way = Arc::clone(&connection);
     let evictor = SoftEvictor::new(way, queue, Arc::clone(&policies), NODE, &config);
     Soft {

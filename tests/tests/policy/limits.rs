@@ -7,7 +7,7 @@ use evictd_engine::{
     permit::LastResort,
 };
 use evictd_policy::{
-    EvictionPolicy, PolicyEvaluator, PolicySet, evaluator::Settings, gate::Secrets,
+    EvictionPolicy, PolicyEvaluator, PolicySet, evaluator::PolicySettings, gate::Secrets,
 };
 use evictd_tests::{
     policy_fixture::{BarePod, FLEET_RULES, Kept, always, labels, may_go, owner, pod, policy},
@@ -106,10 +106,10 @@ fn rates_hold_for_the_node_and_for_each_owner() {
         node.pod(name, QosClass::Burstable, 0, 0).unwrap();
         node.edit(name, |pod| pod.owner = Some(owner("StatefulSet", set)));
     }
-    let settings = Settings {
+    let settings = PolicySettings {
         node_rate: rate(2, 1),
         owner_rate: rate(1, 1),
-        ..Settings::default()
+        ..PolicySettings::default()
     };
     let evaluator = PolicyEvaluator::new(settings, Secrets::default());
     let table = node.table();
@@ -154,7 +154,7 @@ fn no_limit_of_a_pod_is_left_out() {
         {"groupBy": "app", "maxEvictedAtOnce": 1},
     ]));
     let quorum = always(&json!([{"groupBy": "app", "minAvailable": 2}]));
-    let evaluator = PolicyEvaluator::new(Settings::default(), Secrets::default());
+    let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
     evaluator.set_policies(PolicySet::new([
         policy("a-pace", pace.clone()),
         policy("b-quorum", quorum),
@@ -177,10 +177,10 @@ fn no_limit_of_a_pod_is_left_out() {
 /// A node keeps so many limits. Those of pods that are gone make room for others unless they count.
 #[test]
 fn limits_that_do_not_count_any_more_make_room() {
-    let settings = Settings {
+    let settings = PolicySettings {
         node_rate: rate(1, 1),
         owner_rate: rate(1, 24),
-        ..Settings::default()
+        ..PolicySettings::default()
     };
     let evaluator = PolicyEvaluator::new(settings, Secrets::default());
     let limiter = evaluator.limiter();
@@ -247,7 +247,7 @@ fn what_shadow_mode_has_chosen_is_not_available() {
 /// A restart lets no node evict sooner while the fleet is slow, whether it has limits or none.
 #[test]
 fn a_slow_fleet_waits_after_what_was_evicted_before() {
-    let evaluator = PolicyEvaluator::new(Settings::default(), Secrets::default());
+    let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
     let minute = Duration::from_secs(60);
     let now = monotonic_ns();
     let limiter = evaluator.limiter();
@@ -317,7 +317,7 @@ fn what_was_evicted_before_counts() {
         is_workload_known,
     };
     let free = |restored: Vec<RestoredEviction>, limit: serde_json::Value| {
-        let evaluator = PolicyEvaluator::new(Settings::default(), Secrets::default());
+        let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
         evaluator.restore(restored);
         let table = node.table();
         evaluator.set_pods(&table.entries);

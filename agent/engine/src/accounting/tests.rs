@@ -1,5 +1,5 @@
 use super::*;
-use crate::pace::{Decision, Pace, Pending, Rule, Urgency};
+use crate::pace::{Pace, PaceInputs};
 
 const MIB: u64 = 1 << 20;
 
@@ -126,14 +126,13 @@ fn growth_is_urgent_where_only_protected_cache_is_left() {
         assert_trigger_follows(&scope, &look);
         // The kubelet's count decides what is not urgent.
         assert_eq!(look.shortage.available, 440 * MIB);
-        let (pending, rule) = (Pending::default(), Rule::Lasting);
-        let is_urgent = matches!(
-            pace.decide(21_000_000, &look.shortage, pending, rule),
-            Decision::Evict {
-                urgency: Urgency::Urgent { .. },
-                ..
-            }
-        );
+        let inputs = PaceInputs {
+            now: 21_000_000,
+            pace,
+            seen: look.shortage,
+            ..PaceInputs::default()
+        };
+        let is_urgent = inputs.decide().is_urgent();
         let at_once = look.shortage.room.at_once;
         (look.available / MIB, at_once / MIB, is_urgent)
     };

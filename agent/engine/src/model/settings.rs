@@ -10,7 +10,7 @@ pub enum Mode {
     /// One pod in ten seconds, by values of that moment; at once, and perhaps several, only where that is urgent.
     #[default]
     Evictd,
-    /// Round by round what the kubelet does.
+    /// At each look what the kubelet does.
     Kubelet,
 }
 

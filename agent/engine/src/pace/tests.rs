@@ -38,7 +38,23 @@ fn is_urgent(decision: Decision) -> bool {
 
 /// What is decided of memory where nothing is pending.
 fn decision(pace: &Pace, now: u64, seen: &Shortage) -> Decision {
-    pace.decide(now, seen, Pending::default(), Rule::Lasting)
+    decide_by(Rule::Lasting, pace, now, seen, Pending::default())
+}
+
+/// The same with what is pending.
+fn decision_beside(pending: Pending, pace: &Pace, now: u64, seen: &Shortage) -> Decision {
+    decide_by(Rule::Lasting, pace, now, seen, pending)
+}
+
+fn decide_by(rule: Rule, pace: &Pace, now: u64, seen: &Shortage, pending: Pending) -> Decision {
+    let inputs = PaceInputs {
+        now,
+        pace: *pace,
+        seen: *seen,
+        pending,
+        rule,
+    };
+    inputs.decide()
 }
 
 const ONE_PACED: Decision = Decision::Evict {
@@ -91,7 +107,7 @@ fn a_shortage_that_ends_within_the_kubelets_interval_takes_no_pod() {
     let at = seen(420, 0);
     pace.observe(now + 2 * MS, &at);
     assert_eq!(
-        pace.decide(now + 2 * MS, &at, Pending::default(), Rule::Soft),
+        decide_by(Rule::Soft, &pace, now + 2 * MS, &at, Pending::default()),
         ONE_PACED
     );
 }
@@ -212,7 +228,7 @@ fn what_has_not_begun_to_come_is_waited_for() {
             begins,
             ..pending
         };
-        (now, pace.decide(now, &at, pending, Rule::Lasting))
+        (now, decision_beside(pending, &pace, now, &at))
     };
     let (now, decision) = decide(None);
     assert!(is_urgent(decision), "{decision:?}");
@@ -256,16 +272,16 @@ fn what_is_pending_is_waited_for_as_long_as_there_is_time() {
     // Its growth has ended with it.
     let (later, at) = looked(&mut pace, now + MS, 10, |_| of(41));
     let waits = Decision::Wait { until: u64::MAX };
-    assert_eq!(pace.decide(later, &at, pending, Rule::Lasting), waits);
+    assert_eq!(decision_beside(pending, &pace, later, &at), waits);
     // Another pod goes on, fast enough to be there before the memory is back.
     let (later, at) = looked(&mut pace, later + MS, 20, |ms| of(41 + 3 * ms));
-    let decision = pace.decide(later, &at, pending, Rule::Lasting);
+    let decision = decision_beside(pending, &pace, later, &at);
     assert!(is_urgent(decision), "{decision:?}");
     // Slower, it is not there before.
     let mut pace = Pace::default();
     pace.evicted(now);
     let (later, at) = looked(&mut pace, now + 3 * MS, 20, |ms| of(41 + ms / 2));
-    assert_eq!(pace.decide(later, &at, pending, Rule::Lasting), waits);
+    assert_eq!(decision_beside(pending, &pace, later, &at), waits);
 }
 
 /// A few files that a victim leaves behind save no node whose disk fills up, and are pending for half a minute.
@@ -278,7 +294,7 @@ fn what_is_pending_and_is_next_to_nothing_is_not_waited_for() {
         pending.add(amount, 30 * SECOND);
         let of = |ms| seen(420 + ms / 20, 0);
         let (now, at) = looked(&mut pace, SECOND + 3 * MS, 400, of);
-        pace.decide(now, &at, pending, Rule::FirstLook)
+        decide_by(Rule::FirstLook, &pace, now, &at, pending)
     };
     assert!(is_urgent(decide(MIB)));
     assert!(!is_urgent(decide(60 * MIB)));
@@ -295,17 +311,17 @@ fn tmpfs_that_comes_too_late_takes_the_next_pod_with_it() {
     let waits = Decision::Wait { until: u64::MAX };
     let (now, at) = looked(&mut pace, SECOND + 3 * MS, 400, of);
     assert_eq!(
-        pace.decide(now, &at, pending, Rule::Lasting),
+        decision_beside(pending, &pace, now, &at),
         waits,
         "there is time"
     );
     let (now, at) = looked(&mut pace, now + MS, 500, |ms| of(401 + ms));
-    assert!(is_urgent(pace.decide(now, &at, pending, Rule::Lasting)));
+    assert!(is_urgent(decision_beside(pending, &pace, now, &at)));
     let (now, at) = looked(&mut pace, now + MS, 400, |_| of(900));
     let mut calm = Pace::default();
     calm.observe(now, &at);
     assert_eq!(
-        calm.decide(now, &at, pending, Rule::Lasting),
+        decision_beside(pending, &calm, now, &at),
         Decision::Wait { until: u64::MAX }
     );
 }
@@ -336,32 +352,40 @@ fn a_shortage_that_no_pod_can_end_takes_one() {
     let mut pace = Pace::default();
     let at = seen(450, 0);
     pace.observe(SECOND, &at);
+    let can_end = |pace: &Pace, urgency, attainable| {
+        let inputs = PaceInputs {
+            pace: *pace,
+            seen: at,
+            ..PaceInputs::default()
+        };
+        inputs.can_end_shortage(urgency, attainable)
+    };
     let paced = Urgency::Paced { only_cache: false };
-    assert!(pace.can_end_shortage(&at, paced, MIB, Pending::default()));
+    assert!(can_end(&pace, paced, MIB));
     pace.evicted(SECOND);
-    assert!(!pace.can_end_shortage(&at, paced, MIB, Pending::default()));
-    assert!(pace.can_end_shortage(&at, paced, 100 * MIB, Pending::default()));
+    assert!(!can_end(&pace, paced, MIB));
+    assert!(can_end(&pace, paced, 100 * MIB));
     let urgent = Urgency::Urgent {
         exhausted_in: 0,
         growth: 0,
     };
-    assert!(pace.can_end_shortage(&at, urgent, MIB, Pending::default()));
+    assert!(can_end(&pace, urgent, MIB));
 }
 
 /// What grows behind others in the order goes as well, but only when nothing else would be in time.
 #[test]
 fn a_growth_of_other_pods_takes_as_many_as_end_it() {
-    let judged = |mib_left: u64| Judged {
+    let pace_inputs = |mib_left: u64| PaceInputs {
         now: SECOND,
         seen: seen(512 - mib_left, 0),
-        ..Judged::default()
+        ..PaceInputs::default()
     };
     let mut gives = Pending::default();
     gives.add_soon(800 * MIB, SECOND + 50 * MS);
     let fast = 5000 * MIB;
     let grower = Some(NextVictim::Growing);
     for (mib_left, grew, next) in [(90, 0, None), (30, 0, grower), (30, fast, None)] {
-        let mut relief = Relief::new(&judged(mib_left), fast, fast);
+        let mut relief = Relief::new(&pace_inputs(mib_left), fast, fast);
         assert_eq!(relief.next(), Some(NextVictim::First), "one goes");
         relief.add(grew, gives);
         assert_eq!(relief.next(), next, "{mib_left} {grew}");
@@ -385,7 +409,7 @@ fn a_victim_that_grows_takes_no_other_pod_with_it() {
         };
         let (now, at) = looked(&mut pace, SECOND + MS, 10, of);
         assert_eq!(
-            is_urgent(pace.decide(now, &at, pending(now), Rule::Lasting)),
+            is_urgent(decision_beside(pending(now), &pace, now, &at)),
             urgent
         );
     }
@@ -468,11 +492,11 @@ fn what_a_victim_frees_late_is_no_growth_of_others() {
         ..Pending::default()
     };
     pace.observe(now, &at(480, 260));
-    let decision = pace.decide(now, &at(480, 260), pending(1), Rule::Lasting);
+    let decision = decision_beside(pending(1), &pace, now, &at(480, 260));
     assert!(!is_urgent(decision), "{decision:?}");
     // The same of others: it is there at the next look, too.
     pace.observe(now + MS, &at(480, 260));
-    let decision = pace.decide(now + MS, &at(480, 260), pending(1), Rule::Lasting);
+    let decision = decision_beside(pending(1), &pace, now + MS, &at(480, 260));
     assert!(is_urgent(decision), "{decision:?}");
 }
 

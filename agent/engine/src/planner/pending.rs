@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    EvictionDecision, Pod, Resource, Settings, Signal, Snapshot, Threshold, pace::Pending,
+    EvictionDecision, PlannerSettings, Pod, Resource, Signal, Snapshot, Threshold, pace::Pending,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -29,7 +29,7 @@ struct Victim {
     /// It is no longer among the pods. Should one of its UID be there again, it is another one.
     is_dead: bool,
     /// Its kill was seen, and the report of the fast path has not come yet.
-    is_untold: bool,
+    is_unreported: bool,
     /// For each signal that was seen: what it is evicted for is not all that its end brings.
     expected: Vec<Expected>,
 }
@@ -50,7 +50,7 @@ impl PendingVictims {
         &mut self,
         now: i64,
         node: Snapshot<'_>,
-        settings: &Settings,
+        settings: &PlannerSettings,
         evictions: &[EvictionDecision],
     ) {
         for eviction in evictions {
@@ -66,12 +66,12 @@ impl PendingVictims {
         }
     }
 
-    /// Takes note of a pod that others have killed, as soon as that is seen; they tell of it later.
-    pub(super) fn remember_untold(
+    /// Takes note of a pod that others have killed, as soon as that is seen; they report it later.
+    pub(super) fn remember_seen(
         &mut self,
         now: i64,
         node: Snapshot<'_>,
-        settings: &Settings,
+        settings: &PlannerSettings,
         uid: &str,
     ) {
         let known = self.0.get(uid);
@@ -79,32 +79,32 @@ impl PendingVictims {
             return;
         }
         let victim = Victim {
-            is_untold: true,
+            is_unreported: true,
             expected: expected(node, settings, uid),
             ..Victim::new(now)
         };
         self.0.insert(uid.to_owned(), victim);
     }
 
-    /// The same once they tell of it. What was noted before stays: meanwhile some has come.
-    pub(super) fn remember_told(
+    /// The same once they report it. What was noted before stays: meanwhile some has come.
+    pub(super) fn remember_reported(
         &mut self,
         now: i64,
         node: Snapshot<'_>,
-        settings: &Settings,
+        settings: &PlannerSettings,
         uid: &str,
     ) {
         let known = self.0.get_mut(uid);
-        if known.is_some_and(|victim| std::mem::take(&mut victim.is_untold)) {
+        if known.is_some_and(|victim| std::mem::take(&mut victim.is_unreported)) {
             return;
         }
-        self.remember_untold(now, node, settings, uid);
+        self.remember_seen(now, node, settings, uid);
         if let Some(victim) = self.0.get_mut(uid) {
-            victim.is_untold = false;
+            victim.is_unreported = false;
         }
     }
 
-    /// Takes over a pod that an earlier manager has chosen, and whose time to end was over at a moment.
+    /// Takes over a pod that an earlier agent has chosen, and whose time to end was over at a moment.
     pub(super) fn restore(&mut self, uid: &str, at: i64) {
         self.0.insert(uid.to_owned(), Victim::new(at));
     }
@@ -163,7 +163,7 @@ impl PendingVictims {
         &self,
         now: i64,
         node: Snapshot<'_>,
-        settings: &Settings,
+        settings: &PlannerSettings,
         threshold: &Threshold,
     ) -> Pending {
         let mut pending = Pending::default();
@@ -176,7 +176,7 @@ impl PendingVictims {
         let on_their_way = self.0.iter().filter(|(_, victim)| counts(victim));
         for (uid, victim) in on_their_way {
             let pod = node.pods.iter().find(|pod| pod.uid == *uid);
-            // It may have died since the round began. What has ended of one that still dies is no longer counted as its own.
+            // It may have died since the look. What has ended of one that still dies is no longer counted as its own.
             let left = victim.left(node, signal);
             let amount = match (pod.filter(|_| !victim.is_dead), node.usages.get(uid)) {
                 (Some(pod), Some(usage)) => settings.gives(signal, pod, usage).max(left),
@@ -200,7 +200,7 @@ impl Victim {
             is_asked: false,
             is_stuck: false,
             is_dead: false,
-            is_untold: false,
+            is_unreported: false,
             expected: Vec::new(),
         }
     }
@@ -236,7 +236,7 @@ impl Victim {
 }
 
 /// What the end of a pod will bring, as far as it is known.
-fn expected(node: Snapshot<'_>, settings: &Settings, uid: &str) -> Vec<Expected> {
+fn expected(node: Snapshot<'_>, settings: &PlannerSettings, uid: &str) -> Vec<Expected> {
     let pod = node.pods.iter().find(|pod| pod.uid == uid);
     let Some((pod, usage)) = pod.zip(node.usages.get(uid)) else {
         return Vec::new();

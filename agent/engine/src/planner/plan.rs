@@ -1,13 +1,13 @@
-//! What goes into a round of decisions, and what comes out of it.
+//! What goes into a plan, and what comes out of it.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::local_storage::LIMITS;
 use crate::{
     Forecast, Layout, Message, NodeCondition, NodeReclaim, Observations, Pod, PodUsage, Resource,
     Signal, Threshold, Usages,
     model::settings::{EvictionConfig, Mode, RankingStrategy},
-    pace::{Judged, Urgency},
+    pace::{PaceInputs, Urgency},
 };
 
 /// The termination grace period of an eviction that cannot wait, in seconds (the kubelet's
@@ -17,9 +17,9 @@ pub const IMMEDIATE_GRACE_PERIOD_SECONDS: i64 = 1;
 /// What the API gives a pod that does not say how long it needs, in seconds.
 const DEFAULT_GRACE_PERIOD_SECONDS: i64 = 30;
 
-/// What a round knows of the node.
+/// The settings of the planner.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct PlannerSettings {
     /// Thresholds and periods.
     pub eviction: EvictionConfig,
     /// How the disks are laid out.
@@ -34,7 +34,7 @@ pub struct Settings {
     pub static_pods_keep_files: bool,
 }
 
-impl Settings {
+impl PlannerSettings {
     /// Whether the end of a pod leaves what it uses of a resource where it is.
     pub(super) fn keeps(&self, pod: &Pod, resource: Resource) -> bool {
         self.static_pods_keep_files && resource.is_of_files() && !pod.ends_by_api()
@@ -60,7 +60,7 @@ pub struct Snapshot<'a> {
     pub usages: &'a Usages,
 }
 
-/// What a round came to.
+/// What the planner wants done after one look at all signals.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The node conditions that hold.
@@ -79,6 +79,17 @@ pub struct Plan {
     pub stuck: Vec<String>,
     /// The thresholds that call for action and wait for the reclaim.
     pub(super) pending: Vec<Threshold>,
+}
+
+/// What the node should say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeState {
+    /// The conditions that hold: for a whole transition period after the last sign of pressure.
+    pub conditions: BTreeSet<NodeCondition>,
+    /// Those of them whose thresholds were met at the last look, or by an eviction since the look before.
+    pub pressed: BTreeSet<NodeCondition>,
+    /// Why, for people.
+    pub message: String,
 }
 
 /// Where a signal is heading.
@@ -131,7 +142,7 @@ pub struct Timing {
     /// Whether it could not wait.
     pub urgency: Urgency,
     /// All that this was decided from.
-    pub judged: Judged,
+    pub pace_inputs: PaceInputs,
 }
 
 /// Why a pod is evicted.

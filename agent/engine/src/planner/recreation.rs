@@ -54,7 +54,7 @@ struct EvictedPod {
 }
 
 impl RecreationTracker {
-    /// Takes over what an earlier manager has seen, each the oldest first.
+    /// Takes over what an earlier agent has seen, each the oldest first.
     pub(super) fn restore(
         &mut self,
         now: i64,

@@ -35,7 +35,7 @@ impl Scene {
     }
 
     fn with(signal: Signal, capacity: i64, thresholds: Vec<Threshold>, has_images: bool) -> Self {
-        let settings = Settings {
+        let settings = PlannerSettings {
             eviction: EvictionConfig {
                 thresholds,
                 max_pod_grace_period_seconds: 600,
@@ -214,8 +214,8 @@ fn process_ids_that_come_and_go_take_no_pod_at_machine_speed() {
 #[test]
 fn a_dip_of_a_few_milliseconds_takes_no_pod() {
     let mut scene = process_ids(2000);
-    for round in 0..100 {
-        let now = (round + 1) * SECOND;
+    for dip in 0..100 {
+        let now = (dip + 1) * SECOND;
         for (after, available) in [(0, 1995), (5 * MS, 2100), (SECOND / 2, 2100)] {
             scene.look(now + after, available, 50 * MS);
         }

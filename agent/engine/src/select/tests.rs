@@ -213,7 +213,7 @@ fn who_does_not_grow_is_passed_over() {
     ];
     candidates[2].state = CandidateState::Protected;
     let grew = [1, 6400, 1 << 40];
-    assert_eq!(growth_of(&candidates, &grew), 6401);
+    assert_eq!(eligible_growth(&candidates, &grew), 6401);
     exclude_not_growing(&mut candidates, &grew);
     let states = candidates.map(|candidate| candidate.state);
     let expected = [

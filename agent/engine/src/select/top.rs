@@ -3,7 +3,7 @@
 use super::{Candidate, CandidateState, PassedOver, RankKey, Rules};
 
 /// Where a candidate stands, and its position in the slice, which decides among equals.
-pub(super) type Ranked = (RankKey, usize);
+pub(super) type Place = (RankKey, usize);
 
 /// How many candidates are kept: more than usually have to be read.
 const ROOM: usize = 32;
@@ -11,10 +11,10 @@ const ROOM: usize = 32;
 /// The first candidates by what is known of them.
 pub(super) struct TopCandidates {
     /// The last one first, so that the first one is taken off the end.
-    places: [Ranked; ROOM],
+    places: [Place; ROOM],
     count: usize,
     /// Candidates that are not kept here stand behind this; `None` if all are kept.
-    rest: Option<Ranked>,
+    rest: Option<Place>,
 }
 
 impl TopCandidates {
@@ -44,7 +44,7 @@ impl TopCandidates {
 
     /// Puts one back whose place has changed. If it stands behind the rest now, it is found again when the front is
     /// used up.
-    pub(super) fn put_back(&mut self, place: Ranked) {
+    pub(super) fn put_back(&mut self, place: Place) {
         if self.rest.is_none_or(|rest| place < rest) {
             self.insert(place);
         }
@@ -55,7 +55,7 @@ impl TopCandidates {
         self.rest.is_none()
     }
 
-    fn insert(&mut self, place: Ranked) {
+    fn insert(&mut self, place: Place) {
         let kept = self.places.get_mut(..self.count).unwrap_or_default();
         if self.count == ROOM {
             self.rest = Some(place);

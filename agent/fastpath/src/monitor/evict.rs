@@ -7,7 +7,7 @@ use evictd_engine::{
     growers::WATCHED,
     limiter::ShadowChooser,
     model::{settings::MemoryHook, usage::MemoryReading},
-    pace::{Decision, Judged, MONITORING_INTERVAL_NS, Pending, Rule, Urgency},
+    pace::{Decision, MONITORING_INTERVAL_NS, PaceInputs, Pending, Rule, Urgency},
     permit::LastResort,
     record::Stages,
     round::{Candidates, Choice, Outcome, Pods, Round},
@@ -31,7 +31,7 @@ const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
 #[derive(Clone, Copy)]
 struct Why {
     urgency: Urgency,
-    judged: Judged,
+    pace_inputs: PaceInputs,
     choice: Choice,
     /// When the kernel has killed from it by itself, in nanoseconds of CLOCK_MONOTONIC.
     killed: Option<u64>,
@@ -93,20 +93,20 @@ impl MemoryMonitor {
         let memory = self.in_flight.memory(&monitor.scope, now);
         let seen = monitor.shortage(memory.shadow, memory.dying, dying_before);
         monitor.pace.observe(now, &seen);
-        let mut judged = Judged {
+        let mut pace_inputs = PaceInputs {
             now,
             pace: monitor.pace,
             seen,
             pending: memory.pending,
             rule: Rule::Lasting,
         };
-        let mut decision = judged.decide();
+        let mut decision = pace_inputs.decide();
         if decision.is_urgent() {
             // Read only then: free pages that `MemAvailable` does not count, and growth that limits of the pods' own end.
-            let room = &mut judged.seen.room.at_once;
+            let room = &mut pace_inputs.seen.room.at_once;
             *room = room.saturating_add(monitor.scope.uncounted_free_lists());
-            judged.seen.bounded = self.bounded_growth(index);
-            decision = judged.decide();
+            pace_inputs.seen.bounded = self.bounded_growth(index);
+            decision = pace_inputs.decide();
         }
         let Decision::Evict { urgency } = decision else {
             return self.in_flight.dying() == 0;
@@ -122,7 +122,7 @@ impl MemoryMonitor {
         if most > 0 {
             let round = Round {
                 urgency,
-                judged,
+                pace_inputs,
                 most,
             };
             let outcome = round.run(&mut ScopePods {
@@ -157,7 +157,7 @@ impl MemoryMonitor {
                 self.events.send(Event::KernelKill(pod, ago));
                 continue;
             }
-            let judged = Judged {
+            let pace_inputs = PaceInputs {
                 now: kill.time,
                 pace: monitor.pace,
                 seen: monitor.shortage(0, 0, 0),
@@ -170,7 +170,7 @@ impl MemoryMonitor {
             };
             let why = Why {
                 urgency,
-                judged,
+                pace_inputs,
                 choice: Choice::default(),
                 killed: Some(kill.time),
             };
@@ -256,7 +256,7 @@ impl MemoryMonitor {
             threshold: monitor.scope.thresholds().threshold,
             working_set: kill.working_set,
             urgency: why.urgency,
-            judged: why.judged,
+            pace_inputs: why.pace_inputs,
             shared: kill.held.shared.min(kill.working_set),
             shadow: self.shadow,
             by_kernel: why.killed.is_some(),
@@ -293,7 +293,7 @@ impl MemoryMonitor {
         // A pod of thousands of processes is not signalled at once: the manager must know of it meanwhile.
         entry.permit.mark_evicted(decided);
         let killed = entry.killer.kill();
-        if matches!(&killed, Ok(round) if !round.empty || by_kernel) {
+        if matches!(&killed, Ok(result) if !result.empty || by_kernel) {
             limiter.charge(&entry.permit, decided);
             return SignalOutcome::Sent;
         }
@@ -394,7 +394,7 @@ impl Pods for ScopePods<'_> {
     fn evict(&mut self, position: usize, choice: Choice) -> Option<Pending> {
         let why = Why {
             urgency: self.round.urgency,
-            judged: self.round.judged,
+            pace_inputs: self.round.pace_inputs,
             choice,
             killed: None,
         };

@@ -21,8 +21,8 @@ const FLUSHED_NS: u64 = 600_000;
 pub(crate) struct UsageCache {
     /// Every pod was read after this, in nanoseconds of CLOCK_MONOTONIC.
     since: Option<u64>,
-    /// When the present round over the pods began.
-    round: Option<u64>,
+    /// When the present pass over the pods began.
+    pass: Option<u64>,
     /// The position of the pod that is read next.
     next: usize,
     /// When the loop last flushed while it spins, in nanoseconds of CLOCK_MONOTONIC.
@@ -38,10 +38,10 @@ impl UsageCache {
     /// The position in a table of `count` pods that is read now.
     fn step(&mut self, now: u64, count: usize) -> usize {
         if self.next >= count {
-            (self.since, self.next) = (self.round, 0);
+            (self.since, self.next) = (self.pass, 0);
         }
         if self.next == 0 {
-            self.round = Some(now);
+            self.pass = Some(now);
         }
         self.next += 1;
         self.next - 1
@@ -115,7 +115,7 @@ mod tests {
     const US: u64 = 1000;
 
     #[test]
-    fn only_a_whole_round_is_an_answer() {
+    fn only_a_whole_pass_is_an_answer() {
         let mut recent = UsageCache::default();
         assert_eq!(recent.take(0, GROWTH), None);
         for place in 0..3 {
@@ -134,7 +134,7 @@ mod tests {
         for step in 0..8 {
             recent.step(step * 10 * US, 3);
         }
-        // The third round goes on; the second one began at 30 us.
+        // The third pass goes on; the second one began at 30 us.
         let more = recent.take(100 * US, GROWTH);
         assert_eq!(more, Some(GROWTH / 1_000_000 * 70 + COUNTER_JUMP));
     }

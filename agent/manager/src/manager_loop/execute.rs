@@ -104,7 +104,7 @@ impl ManagerLoop {
             pod.permit.begin_kill(decided);
             match pod.killer.kill() {
                 // It has ended by itself, and its end frees nothing: the next look decides anew.
-                Ok(round) if round.empty && !self.goes_without_process(&pod, eviction.cause) => {
+                Ok(result) if result.empty && !self.goes_without_process(&pod, eviction.cause) => {
                     pod.permit.end_kill();
                     self.planner.cancel_eviction(&eviction.uid);
                     return false;

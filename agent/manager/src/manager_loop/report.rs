@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use evictd_engine::{Observations, Resource, record::NodeState};
+use evictd_engine::{NodeState, Observations, Resource};
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{ManagerEvent, Status, manager_loop::ManagerLoop};

@@ -2,7 +2,7 @@
 //!
 //! v2 with `cgroup.kill` (5.14+) does that in one write, forks included. Elsewhere every process gets SIGKILL by a pidfd
 //! ([`super::members`]), again and again until the cgroups are empty: a fork that was under way when its parent was
-//! signalled shows up in the next round, and a task with a fatal signal pending cannot fork (`copy_process` in the kernel).
+//! signalled shows up in the next list, and a task with a fatal signal pending cannot fork (`copy_process` in the kernel).
 //!
 //! v1's list of a cgroup is fresh only when the file was just opened (`open_cgroup.rs`): a held file serves for the first
 //! list, every later one opens the file anew, relative to a held directory.
@@ -106,29 +106,29 @@ impl CgroupKiller {
                 Err(e) => Err(e),
             };
         }
-        let mut round = self.signal(Signal::KILL);
-        if round == KillResult::EMPTY
+        let mut result = self.signal(Signal::KILL);
+        if result == KillResult::EMPTY
             && let Some(pod) = self.cgroups.first()
         {
             // A container may have been started again since: its cgroup is another one.
             let below = pod.signal_tree(Signal::KILL);
             // Where nothing can be looked at (no descriptor is left), the cgroups that are held open have the say.
             if !below.empty {
-                round = below;
+                result = below;
             }
         }
         // What has begun to exit is in no list.
-        round.empty &= self.events.as_ref().is_none_or(is_unpopulated);
-        round.or_refusal()
+        result.empty &= self.events.as_ref().is_none_or(is_unpopulated);
+        result.or_refusal()
     }
 
     /// Sends a signal once to every process that is there, one by one, whatever is refused meanwhile. Does not allocate.
     pub(super) fn signal(&self, signal: Signal) -> KillResult {
-        let mut round = KillResult::EMPTY;
+        let mut result = KillResult::EMPTY;
         for cgroup in &self.cgroups {
-            round.add(cgroup.signal(signal));
+            result.add(cgroup.signal(signal));
         }
-        round
+        result
     }
 
     /// Whether no process is left, and all memory that went with processes is back. Does not allocate.
@@ -167,11 +167,11 @@ impl CgroupKiller {
         if spared.is_empty() {
             return self.kill().map(drop);
         }
-        let mut round = KillResult::EMPTY;
+        let mut result = KillResult::EMPTY;
         for cgroup in killed {
-            round.add(cgroup.signal(Signal::KILL));
+            result.add(cgroup.signal(Signal::KILL));
         }
-        round.or_refusal().map(drop)
+        result.or_refusal().map(drop)
     }
 }
 
@@ -238,7 +238,7 @@ mod tests {
         fs::create_dir(pod.join("b")).unwrap();
         fs::write(pod.join("b/cgroup.procs"), format!("{}\n", member.id())).unwrap();
         let was_empty = killer.is_empty();
-        let round = killer.kill();
+        let result = killer.kill();
         // Whatever has become of it, nothing is left behind.
         member.kill().unwrap();
         member.wait().unwrap();
@@ -248,6 +248,6 @@ mod tests {
             empty: false,
             refused: Some(libc::EISDIR),
         };
-        assert_eq!(round.unwrap(), killed);
+        assert_eq!(result.unwrap(), killed);
     }
 }

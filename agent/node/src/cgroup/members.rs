@@ -23,7 +23,7 @@ const BATCH: usize = 128;
 /// The first batch is smaller, so that the first signals do not wait for many descriptors; each is twice the one before.
 const FIRST_BATCH: usize = 8;
 
-/// What one round of signals did.
+/// What signals to all processes of a cgroup did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KillResult {
     /// Processes that were signalled; with `cgroup.kill` the kernel does not say how many.
@@ -79,10 +79,10 @@ pub fn signal_members(signal: Signal, list: &List<'_>) -> KillResult {
         }
     });
     if let Err(e) = listed {
-        sent.round.note(&e);
+        sent.result.note(&e);
     }
     // Even if all that were listed have ended: they may have forked before.
-    if !is_lacking && any && (batch.count > 0 || sent.round.empty) {
+    if !is_lacking && any && (batch.count > 0 || sent.result.empty) {
         is_lacking = batch.signal(list, &mut sent).is_err();
     }
     // Gives its descriptors back.
@@ -90,27 +90,27 @@ pub fn signal_members(signal: Signal, list: &List<'_>) -> KillResult {
     if is_lacking {
         sent.by_number(list);
     }
-    sent.round
+    sent.result
 }
 
 /// What was sent so far.
 struct Sent {
     signal: Signal,
-    round: KillResult,
+    result: KillResult,
 }
 
 impl Sent {
     fn new(signal: Signal) -> Self {
         Self {
             signal,
-            round: KillResult::EMPTY,
+            result: KillResult::EMPTY,
         }
     }
 
     fn note(&mut self, outcome: io::Result<()>) {
         match outcome {
-            Ok(()) => self.round.processes += 1,
-            Err(e) => self.round.note(&e),
+            Ok(()) => self.result.processes += 1,
+            Err(e) => self.result.note(&e),
         }
     }
 
@@ -120,11 +120,11 @@ impl Sent {
     /// let the whole pod live would be sure harm.
     fn by_number(&mut self, list: &List<'_>) {
         let listed = list(&mut |pid| {
-            self.round.empty = false;
+            self.result.empty = false;
             self.note(signal_by_number(pid, self.signal));
         });
         if let Err(e) = listed {
-            self.round.note(&e);
+            self.result.note(&e);
         }
     }
 }
@@ -179,7 +179,7 @@ impl Batch {
         // v1's list is sorted, v2's is not.
         members.sort_unstable_by_key(|(pid, _)| *pid);
         let listed = list(&mut |pid| {
-            sent.round.empty = false;
+            sent.result.empty = false;
             if let Ok(at) = members.binary_search_by_key(&pid, |(pid, _)| *pid)
                 && let Some((_, pidfd)) = members.get_mut(at)
                 && let Some(pidfd) = pidfd.take()

@@ -11,7 +11,7 @@ pub mod pids;
 pub mod protection;
 pub mod realtime;
 pub mod reclaim;
-pub mod stat_flush;
+pub(crate) mod stat_flush;
 pub mod swap;
 pub mod throttle;
 pub mod tree;

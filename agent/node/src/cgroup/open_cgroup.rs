@@ -108,14 +108,14 @@ impl OpenCgroup {
 
     /// The same in the cgroups that are below it now as well, whether they were there when it was opened or not.
     pub(super) fn signal_tree(&self, signal: Signal) -> KillResult {
-        let mut round = KillResult::EMPTY;
+        let mut result = KillResult::EMPTY;
         let walked = walk(self.dir.as_fd(), DEEPEST, &mut |cgroup| {
-            round.add(signal_members(signal, &|each| list(cgroup, each)));
+            result.add(signal_members(signal, &|each| list(cgroup, each)));
         });
         if let Err(e) = walked {
-            round.note(&e);
+            result.note(&e);
         }
-        round
+        result
     }
 
     /// Calls `each` for every process that is in the cgroup now, and in those that are below it now. Does not allocate.

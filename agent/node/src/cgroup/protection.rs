@@ -32,7 +32,8 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// Below a scope's cgroup, for which memory is reclaimed, unless it is that of a container without a limit that plays a node.
+    /// `scope`: the cgroup that reclaim works for. A container without a limit that plays a node is an exception: reclaim works
+    /// for a cgroup above it.
     pub fn below(scope: &Path, is_limited: bool) -> Self {
         let mounts = read_lossy(MOUNTINFO).unwrap_or_default();
         Self {

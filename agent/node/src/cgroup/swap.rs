@@ -25,7 +25,7 @@ use crate::{
 
 /// Swap that a cgroup may still use, with its files held open.
 #[derive(Debug)]
-pub struct SwapRoom {
+pub(crate) struct SwapRoom {
     machine: SwapFree,
     /// What the cgroup has swapped out, and its limit of that. The root, and v1, have only the machine's.
     own: Option<(File, File)>,
@@ -80,8 +80,8 @@ fn is_on_zram(line: &str) -> bool {
     line.starts_with("/dev/zram") || line.starts_with("/zram")
 }
 
-/// What has no limit and has less than this to swap out, in bytes, is a pod's sandbox or its monitor (CRI-O's conmon, in the pod's
-/// cgroup), or has just been made and gets its limit a moment later: it does not count.
+/// A cgroup without a swap limit that could swap out less than this counts as 0: a sandbox, CRI-O's conmon, or a container whose
+/// limit is not written yet. In bytes.
 const SANDBOX: u64 = 4 << 20;
 
 /// What all pods together can swap out and may.

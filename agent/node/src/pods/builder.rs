@@ -53,10 +53,10 @@ pub enum PodUpdate {
 
 impl PodUpdate {
     /// Compares a pod's object with the one that is held.
-    pub fn new(told: Option<&Pod>, held: Option<&Pod>) -> Self {
-        match told {
+    pub fn new(described: Option<&Pod>, held: Option<&Pod>) -> Self {
+        match described {
             None => Self::Unknown,
-            Some(_) if told == held => Self::Same,
+            Some(_) if described == held => Self::Same,
             Some(pod) => Self::New(Box::new(pod.clone())),
         }
     }
@@ -111,7 +111,7 @@ impl PodTableBuilder {
         for cgroup in cgroups.found {
             let held = before.remove(&cgroup.path);
             let ids = descendant_ids(&cgroup.path);
-            visited.add(self.visit(cgroup, (ids, held), &known));
+            visited.add(self.visit(cgroup, ids, held, &known));
         }
         if cgroups.unlisted.is_some() {
             // Not seen, and there nevertheless.
@@ -154,7 +154,7 @@ impl PodTableBuilder {
                 // One that is there and cannot be listed is opened anew, which fails, and stays as it is.
                 Some(name) if path.exists() && path.starts_with(&self.root) => {
                     let cgroup = PodCgroup { name, path };
-                    visited.add(self.visit(cgroup, (ids, held), &known));
+                    visited.add(self.visit(cgroup, ids, held, &known));
                 }
                 // Gone, or no pod of this scope.
                 _ => visited.changed |= held.is_some(),
@@ -187,7 +187,8 @@ impl PodTableBuilder {
     fn visit(
         &mut self,
         cgroup: PodCgroup,
-        (ids, held): (Vec<u64>, Option<OpenPod>),
+        ids: Vec<u64>,
+        held: Option<OpenPod>,
         known: impl Fn(&str, Option<&Pod>) -> PodUpdate,
     ) -> Visited {
         let mut visited = Visited::default();
@@ -321,19 +322,20 @@ mod tests {
             ..Pod::default()
         };
         let mut joined = PodTableBuilder::new(root, Mode::Evictd);
-        let told = |uid: &str, held: Option<&Pod>| PodUpdate::new(Some(&named("a", uid)), held);
+        let described =
+            |uid: &str, held: Option<&Pod>| PodUpdate::new(Some(&named("a", uid)), held);
         let all = |table: &PodTable| table.entries.clone();
-        let first = all(&joined.refresh(told).table.unwrap());
+        let first = all(&joined.refresh(described).table.unwrap());
         assert_eq!(first.len(), 3);
-        assert!(joined.refresh(told).table.is_none());
+        assert!(joined.refresh(described).table.is_none());
 
         let nothing = BTreeSet::new();
-        assert!(joined.follow(&nothing, told).table.is_none());
+        assert!(joined.follow(&nothing, described).table.is_none());
         // A container of the second pod has come; the others keep their open files.
         fs::create_dir(pods[1].join("c2")).unwrap();
         let touched = |n: usize| BTreeSet::from([pods[n].clone()]);
-        assert!(joined.follow(&touched(0), told).table.is_none());
-        let second = all(&joined.follow(&touched(1), told).table.unwrap());
+        assert!(joined.follow(&touched(0), described).table.is_none());
+        let second = all(&joined.follow(&touched(1), described).table.unwrap());
         let kept = |one: &[Arc<PodEntry>], other: &[Arc<PodEntry>]| -> Vec<bool> {
             let pairs = one.iter().zip(other);
             pairs.map(|(one, other)| Arc::ptr_eq(one, other)).collect()
@@ -342,7 +344,7 @@ mod tests {
         // Another word of the third: seen without any directory.
         let retold = |of: &str, held: Option<&Pod>| match of == uid(2) {
             true => PodUpdate::new(Some(&named("b", of)), held),
-            false => told(of, held),
+            false => described(of, held),
         };
         let third = all(&joined.follow(&nothing, retold).table.unwrap());
         assert_eq!(third[2].pod.name, "b");
@@ -350,7 +352,7 @@ mod tests {
         // It is over: its other values stay, and that is told once.
         let over = |of: &str, held: Option<&Pod>| match of == uid(2) {
             true => PodUpdate::Over("Succeeded".to_owned()),
-            false => told(of, held),
+            false => described(of, held),
         };
         let fourth = all(&joined.follow(&nothing, over).table.unwrap());
         assert!(fourth[2].pod.is_over() && fourth[2].pod.name == "b");

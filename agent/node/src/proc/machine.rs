@@ -111,7 +111,7 @@ pub fn balloon(proc: &Path) -> Option<u64> {
 /// The CPUs' lists of free pages (`per_cpu_pages`), held open. What processes free lies there first, up to an eighth of a zone since 6.7,
 /// and is not in `MemAvailable`; the kernel takes it from there before the OOM killer comes.
 #[derive(Debug)]
-pub struct FreeLists(File);
+pub(crate) struct FreeLists(File);
 
 /// With more CPUs it takes too long to read all their lists: some 15 us for each.
 const MOST_CPUS: u64 = 32;
@@ -187,7 +187,7 @@ impl MemoryUse {
 
 /// Free swap of the machine, held open: `SwapFree` of meminfo.
 #[derive(Debug)]
-pub struct SwapFree(File);
+pub(crate) struct SwapFree(File);
 
 /// Whether the machine has swap now.
 pub fn has_swap() -> bool {

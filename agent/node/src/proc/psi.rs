@@ -13,14 +13,14 @@ pub struct Stall {
 
 /// A pressure file: `/proc/pressure/memory` or a v2 cgroup's `memory.pressure`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pressure {
+pub struct Psi {
     /// At least one task waited.
     pub some: Stall,
     /// All tasks waited; the CPU file of kernels before 5.13 has no such line.
     pub full: Option<Stall>,
 }
 
-impl Pressure {
+impl Psi {
     /// Reads and parses a pressure file.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ mod tests {
     fn both_lines_are_read() {
         let text = "some avg10=1.50 avg60=0.25 avg300=0.00 total=1234\n\
                     full avg10=0.50 avg60=0.00 avg300=0.00 total=99\n";
-        let pressure = Pressure::parse(text).unwrap();
+        let pressure = Psi::parse(text).unwrap();
         assert_eq!(pressure.some.avg10, 1.5);
         assert_eq!(pressure.full.unwrap().avg10, 0.5);
     }
@@ -74,12 +74,12 @@ mod tests {
     #[test]
     fn a_missing_full_line_is_no_error_but_a_damaged_one_is() {
         assert!(
-            Pressure::parse("some avg10=0 avg60=0 avg300=0 total=0\n")
+            Psi::parse("some avg10=0 avg60=0 avg300=0 total=0\n")
                 .unwrap()
                 .full
                 .is_none()
         );
-        assert!(Pressure::parse("some avg10=0 avg60=0 avg300=0 total=0\nfull avg10=x\n").is_none());
-        assert!(Pressure::parse("").is_none());
+        assert!(Psi::parse("some avg10=0 avg60=0 avg300=0 total=0\nfull avg10=x\n").is_none());
+        assert!(Psi::parse("").is_none());
     }
 }

@@ -42,7 +42,7 @@ const MOST_REPORTED: usize = 1024;
 
 /// Settings of the agent's configuration, which hold beside all policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct PolicySettings {
     /// The rate for all pods of the node.
     pub node_rate: Option<Rate>,
     /// The rate for the pods of each owner.
@@ -61,7 +61,7 @@ pub trait ObjectReader: Send + Sync {
 
 /// Keeps every pod's permit up to date.
 pub struct PolicyEvaluator {
-    settings: Settings,
+    settings: PolicySettings,
     limiter: Arc<EvictionLimiter>,
     secrets: Secrets,
     state: Mutex<State>,
@@ -104,7 +104,7 @@ struct EvaluatedPod {
 
 impl PolicyEvaluator {
     /// Without policies and pods: every pod may be evicted.
-    pub fn new(settings: Settings, secrets: Secrets) -> Arc<Self> {
+    pub fn new(settings: PolicySettings, secrets: Secrets) -> Arc<Self> {
         let limiter = Arc::new(EvictionLimiter::default());
         limiter.set_last_resort(settings.last_resort);
         Arc::new(Self {

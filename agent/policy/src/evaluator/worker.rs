@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     super::gate::{Answer, Gate, HttpProbe, ObjectProbe, Probe, ProbeError},
-    PolicyEvaluator, Settings, State, pod_value,
+    PolicyEvaluator, PolicySettings, State, pod_value,
 };
 use crate::{
     evaluator::gate_state::{GateKey, bodies},
@@ -128,7 +128,7 @@ async fn work(evaluator: Arc<PolicyEvaluator>) {
 impl PolicyEvaluator {
     /// Whether a policy or a rate holds for a pod of this node. If not, results do not change with time.
     fn is_ruled(&self) -> bool {
-        let Settings {
+        let PolicySettings {
             node_rate,
             owner_rate,
             ..

@@ -1,11 +1,11 @@
 use serde_json::json;
 
 use super::{state::MOST_OBJECTS, *};
-use crate::{evaluator::Settings, gate::Secrets};
+use crate::{evaluator::PolicySettings, gate::Secrets};
 
 fn store() -> PolicyStore {
     PolicyStore::new(PolicyEvaluator::new(
-        Settings::default(),
+        PolicySettings::default(),
         Secrets::new(None),
     ))
 }

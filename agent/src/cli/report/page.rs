@@ -72,7 +72,7 @@ pub(super) fn page(incident: &Incident, reported: Option<&Reported>) -> io::Resu
                 p { (oom_killer(incident)) }
                 p.faint {
                     "Incident " (eviction.id) ". "
-                    @if incident.judged.is_some() {
+                    @if incident.pace_inputs.is_some() {
                         "The decision can be made again from its file: evictd replay incidents/" (eviction.id) ".json"
                     }
                 }
@@ -126,10 +126,10 @@ fn facts(incident: &Incident, reported: Option<&Reported>) -> Markup {
 fn stages(incident: &Incident, reported: Option<&Reported>) -> Vec<(&'static str, u64)> {
     let eviction = &incident.eviction;
     let mut moments = incident.moments();
-    if let Some(judged) = &incident.judged {
+    if let Some(pace_inputs) = &incident.pace_inputs {
         let stages = eviction.stages;
-        if (stages.woken..=stages.decided).contains(&judged.now) {
-            moments.push(("sampled", judged.now));
+        if (stages.woken..=stages.decided).contains(&pace_inputs.now) {
+            moments.push(("sampled", pace_inputs.now));
         }
     }
     // The journal has both times by the wall clock; the record is made a moment after the signal.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use evictd_engine::Signal;
-use evictd_node::proc::psi::Pressure;
+use evictd_node::proc::psi::Psi;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{
@@ -102,10 +102,10 @@ fn past(state_dir: &Path) -> Vec<Past> {
 }
 
 /// Of the node; without what this kernel does not tell.
-fn pressure() -> Vec<(&'static str, Pressure)> {
+fn pressure() -> Vec<(&'static str, Psi)> {
     let read = |name: &'static str| {
         let path = Path::new("/proc/pressure").join(name);
-        Some((name, Pressure::read(&path).ok()?))
+        Some((name, Psi::read(&path).ok()?))
     };
     RESOURCES.into_iter().filter_map(read).collect()
 }

@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, env, time::Duration};
 
 use evictd_engine::{Resource, Signal};
-use evictd_node::proc::psi::Pressure;
+use evictd_node::proc::psi::Psi;
 use evictd_store::record::EvictionRecord;
 use ratatui::{
     Frame,
@@ -33,7 +33,7 @@ pub(super) struct View {
     /// The signal whose order the pods stand in.
     pub signal: Signal,
     pub pods: Vec<PodJson>,
-    pub pressure: Vec<(&'static str, Pressure)>,
+    pub pressure: Vec<(&'static str, Psi)>,
     /// The newest first.
     pub past: Vec<Past>,
     /// Pods that are known by their cgroups alone.

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use evictd_engine::{history::SignalSample, units::nanos};
+use evictd_engine::{recorder::SignalSample, units::nanos};
 use evictd_sys::fs::{PathError, TEMPORARY};
 
 use crate::{
@@ -269,7 +269,7 @@ fn file(directory: &Path, id: &str) -> PathBuf {
 mod tests {
     use super::*;
     use crate::incident::tests::incident;
-    use evictd_engine::{Signal, history::Recorder};
+    use evictd_engine::{Signal, recorder::Recorder};
 
     const SECOND: u64 = 1_000_000_000;
 

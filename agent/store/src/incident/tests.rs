@@ -29,7 +29,7 @@ pub fn incident(id: &str) -> Incident {
         version: VERSION,
         eviction,
         asked: None,
-        judged: None,
+        pace_inputs: None,
         finish: Some(OutcomeRecord {
             id: id.to_owned(),
             exited: 1_010_000_000,
@@ -107,7 +107,7 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
         boot: String::new(),
         may_be_refused: false,
         pace: None,
-        judged: None,
+        pace_inputs: None,
         workload: None,
     };
     let mut incident = Incident::of_asked(asked.clone());
@@ -155,16 +155,16 @@ fn limits_are_told_in_what_is_available() {
         incident.limits(),
         [(100 << 20, "threshold"), (0, "OOM killer")]
     );
-    let mut judged = Judged::default();
-    judged.seen.available = 99 << 20;
-    judged.seen.room.at_once = 70 << 20;
-    incident.judged = Some(judged);
+    let mut pace_inputs = PaceInputs::default();
+    pace_inputs.seen.available = 99 << 20;
+    pace_inputs.seen.room.at_once = 70 << 20;
+    incident.pace_inputs = Some(pace_inputs);
     assert_eq!(incident.limits()[1], (29 << 20, "OOM killer"));
-    if let Some(judged) = &mut incident.judged {
-        judged.seen.guard = 50 << 20;
+    if let Some(pace_inputs) = &mut incident.pace_inputs {
+        pace_inputs.seen.guard = 50 << 20;
     }
     assert_eq!(incident.limits()[1], (79 << 20, "guard"));
-    incident.judged = None;
+    incident.pace_inputs = None;
     incident.eviction.signal = "pid.available".to_owned();
     assert_eq!(incident.limits().len(), 1);
 }

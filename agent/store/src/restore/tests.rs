@@ -235,7 +235,7 @@ fn asked(may_be_refused: bool, grace_period_seconds: i64) -> RequestRecord {
         boot: BOOT.into(),
         may_be_refused,
         pace: None,
-        judged: None,
+        pace_inputs: None,
         workload: None,
     }
 }

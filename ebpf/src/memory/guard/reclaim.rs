@@ -103,8 +103,8 @@ fn has_ended(reclaimed: u64, of_cgroup: bool) {
     }
 }
 
-/// Whether it was for this cgroup that the current task has reclaimed memory: it is at its limit, and none below it that the task
-/// is in. The machine is the one without a limit.
+/// Whether the reclaim that just ended was for `scope`. In a cgroup: the first cgroup at its limit, from the task's own upwards,
+/// is `scope`. On the machine: `scope` has no limit.
 #[inline(never)]
 fn is_short(scope: Address, of_cgroup: bool) -> bool {
     if !of_cgroup {

@@ -2,7 +2,7 @@
 //! ends of their range.
 
 use evictd_engine::{
-    ContainerUsage, Layout, Observation, Observations, PodUsage, Settings, Threshold,
+    ContainerUsage, Layout, Observation, Observations, PlannerSettings, PodUsage, Threshold,
     ThresholdValue, Usages,
     model::{
         quantity::{Format, Quantity},
@@ -92,7 +92,7 @@ fn threshold() -> impl Strategy<Value = Threshold> {
 }
 
 /// Any settings.
-pub fn settings() -> impl Strategy<Value = Settings> {
+pub fn settings() -> impl Strategy<Value = PlannerSettings> {
     let mode = prop::sample::select(&[Mode::Kubelet, Mode::Evictd]);
     let strategy = prop::sample::select(&STRATEGIES);
     (
@@ -111,7 +111,7 @@ pub fn settings() -> impl Strategy<Value = Settings> {
                 mode,
                 grace,
                 transition,
-            )| Settings {
+            )| PlannerSettings {
                 eviction: EvictionConfig {
                     thresholds,
                     max_pod_grace_period_seconds: grace,

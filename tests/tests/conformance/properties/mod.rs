@@ -1,8 +1,8 @@
 //! What must hold whatever the numbers are.
 
 use evictd_engine::{
-    Layout, Observation, Observations, Plan, Planner, Ranking, Settings, Snapshot, Threshold,
-    ThresholdValue,
+    Layout, Observation, Observations, Plan, Planner, PlannerSettings, Ranking, Snapshot,
+    Threshold, ThresholdValue,
     model::{quantity::Quantity, settings::EvictionConfig},
 };
 use evictd_tests::{
@@ -38,7 +38,7 @@ fn hard_memory(mode: Mode, threshold: u64, reclaim: u64) -> Planner {
         pressure_transition_period: Duration::ZERO,
         reserved_memory: 0,
     };
-    Planner::new(Settings {
+    Planner::new(PlannerSettings {
         eviction,
         ..engine::settings(mode, json!({}))
     })

@@ -152,11 +152,11 @@ fn the_sample_and_the_report_are_stages() {
         outcome: "deleted".into(),
     };
     let incident = incident(|i| {
-        let judged = evictd_engine::pace::Judged {
+        let pace_inputs = evictd_engine::pace::PaceInputs {
             now: 1_000_150_000,
             ..Default::default()
         };
-        i["judged"] = serde_json::to_value(judged).unwrap();
+        i["judged"] = serde_json::to_value(pace_inputs).unwrap();
     });
     let stages = stages(&incident, Some(&reported));
     let names: Vec<_> = stages.iter().map(|(name, _)| *name).collect();

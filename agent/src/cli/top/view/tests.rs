@@ -79,7 +79,7 @@ fn view() -> View {
         pods: pods(),
         pressure: vec![(
             "memory",
-            Pressure {
+            Psi {
                 some: stall(1.5),
                 full: Some(stall(0.5)),
             },

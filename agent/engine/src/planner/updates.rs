@@ -1,20 +1,20 @@
-//! Takes in the kills of the fast path, and what became of pods that were asked to end.
+//! What the planner takes in between two plans: settings, what an earlier agent has done, kills of the fast path, and what became of
+//! pods that were chosen.
 
 use super::{
-    CandidateState, Cause, EvictionDecision, Mode, Planner, Pod, Ranked, RestoredState, Settings,
-    Signal, Snapshot,
+    Cause, EvictionDecision, Mode, Planner, PlannerSettings, RestoredState, Signal, Snapshot,
 };
 
 impl Planner {
     /// Other settings from now on; what is known of thresholds that stay, of victims and of recreations is kept.
-    pub fn reconfigure(&mut self, settings: Settings) {
+    pub fn reconfigure(&mut self, settings: PlannerSettings) {
         let thresholds = settings.layout.apply(&settings.eviction.thresholds);
         let transition = settings.eviction.pressure_transition_period;
         self.pressure.set_thresholds(thresholds, transition);
         self.settings = settings;
     }
 
-    /// Goes on where an earlier manager has ended: before the first step. The kubelet forgets.
+    /// Goes on where an earlier agent has ended: before the first step. The kubelet forgets.
     pub fn restore(&mut self, now: i64, restored: &RestoredState) {
         if self.settings.mode == Mode::Kubelet {
             return;
@@ -60,49 +60,6 @@ impl Planner {
         self.soft_is_held = held;
     }
 
-    /// All pods that may be asked in place of a soft eviction's pod, in the order of eviction: a budget may protect the
-    /// first ones. Empty for what no soft threshold asks for.
-    pub fn alternatives(
-        &self,
-        node: Snapshot<'_>,
-        chosen: &EvictionDecision,
-    ) -> Vec<EvictionDecision> {
-        let Cause::Pressure(signal) = chosen.cause else {
-            return Vec::new();
-        };
-        let Some(threshold) = self.pressure.soft(signal) else {
-            return Vec::new();
-        };
-        let leaves_idle = self.settings.mode == Mode::Evictd;
-        let may_go = |ranked: &Ranked<'_>| {
-            let uses = ranked.usage.is_some_and(|used| used > 0);
-            let is_eligible =
-                self.state_of(ranked.pod, signal.resource()) == CandidateState::Eligible;
-            // What uses nothing of what is short would go in vain.
-            chosen.uid == ranked.pod.uid || is_eligible && (uses || !leaves_idle)
-        };
-        let decision = |pod: &Pod| EvictionDecision {
-            timing: chosen.timing.clone(),
-            ..self.eviction_of(node, threshold, pod)
-        };
-        self.ranked(node, signal)
-            .into_iter()
-            .filter(may_go)
-            .map(|ranked| decision(ranked.pod))
-            .collect()
-    }
-
-    /// All pods that may be evicted for a signal and use something of what is short, in the order of eviction.
-    pub fn candidates<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<&'a Pod> {
-        let resource = signal.resource();
-        let may_go = |pod: &Pod| self.state_of(pod, resource) == CandidateState::Eligible;
-        self.ranked(node, signal)
-            .into_iter()
-            .filter(|ranked| ranked.usage.is_some_and(|used| used > 0) && may_go(ranked.pod))
-            .map(|ranked| ranked.pod)
-            .collect()
-    }
-
     /// What came of a soft eviction: the pod that goes in the end, if one does.
     pub fn soft_eviction_finished(
         &mut self,
@@ -134,7 +91,7 @@ impl Planner {
     /// Others have killed a pod, as was seen just now: it is not evicted again, and what its end brings is on its way, for every
     /// signal. [`Planner::note_external_eviction`] follows.
     pub fn note_external_kill(&mut self, now: i64, node: Snapshot<'_>, uid: &str) {
-        self.pending.remember_untold(now, node, &self.settings, uid);
+        self.pending.remember_seen(now, node, &self.settings, uid);
     }
 
     /// The fast path has evicted a pod, on what it saw then: the dip is over before the planner looks, and the condition
@@ -149,7 +106,8 @@ impl Planner {
         // What is due is not asked for: the fast path is at it.
         self.update_pressure(now, dip.observations);
         self.note_eviction(now, signal);
-        self.pending.remember_told(now, dip, &self.settings, uid);
+        self.pending
+            .remember_reported(now, dip, &self.settings, uid);
         let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) else {
             return;
         };
