@@ -1,8 +1,8 @@
-//! The addresses of the cluster itself, from which gates are kept: the networks of ClusterIPs and the API server's endpoints. In a
-//! pod its URL is a ClusterIP, and the control plane's own addresses are behind it.
+//! The addresses of the cluster itself, from which gates are kept: the networks of ClusterIPs and the API server's
+//! endpoints. In a pod its URL is a ClusterIP, and the control plane's own addresses are behind it.
 //!
-//! They are read only while gates ask servers. What cannot be read is as it was before, or as the surroundings of the Service
-//! `kubernetes` suggest.
+//! They are read only while gates ask servers. What cannot be read is as it was before, or as the surroundings of the
+//! Service `kubernetes` suggest.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,9 +1,9 @@
 //! Policies that say different things about the same pods.
 //!
-//! Whether two policies *can* contradict each other follows from their texts alone, so that every agent finds the same. Most
-//! pairs can, since a pod may have any labels together. Whether they *do* takes a pod, and each agent sees only the pods of
-//! its node. A policy's status has a contradiction once an agent has seen such a pod, for as long as the two policies can
-//! contradict each other.
+//! Whether two policies *can* contradict each other follows from their texts alone, so that every agent finds the same.
+//! Most pairs can, since a pod may have any labels together. Whether they *do* takes a pod, and each agent sees only
+//! the pods of its node. A policy's status has a contradiction once an agent has seen such a pod, for as long as the
+//! two policies can contradict each other.
 
 use super::{
     model::{Evict, EvictionPolicy, Rule},

@@ -17,7 +17,8 @@ use crate::cli::input::bad;
 
 /// Names the newest one.
 const LATEST: &str = "latest";
-/// Requests that are not agreed to, of which that may still come: an agent forgets which pods it has asked after as many.
+/// Requests that are not agreed to, of which that may still come: an agent forgets which pods it has asked after as
+/// many.
 const REQUESTS: usize = 256;
 
 /// What is known of one eviction, without what was seen before and after.

@@ -1,5 +1,5 @@
-//! `kubectl evictd`: the same program under the name of a kubectl plugin. It shows all nodes' agents to a user who has a
-//! kubeconfig, and pauses them.
+//! `kubectl evictd`: the same program under the name of a kubectl plugin. It shows all nodes' agents to a user who has
+//! a kubeconfig, and pauses them.
 
 use std::path::PathBuf;
 
@@ -69,7 +69,8 @@ enum Command {
     },
     /// Show the evictions that the agents have on record, or one of them.
     Incidents {
-        /// The eviction: its id, the last characters of the id if only one incident ends with them, or `latest`; needs --node
+        /// The eviction: its id, the last characters of the id if only one incident ends with them, or `latest`; needs
+        /// --node
         #[arg(value_name = "ID", requires = "node")]
         incident: Option<String>,
         /// Of this node alone

@@ -1,4 +1,5 @@
-//! Whether the disks that are watched are those that the runtime uses: where it keeps its files is configured, or guessed.
+//! Whether the disks that are watched are those that the runtime uses: where it keeps its files is configured, or
+//! guessed.
 
 use std::{
     path::Path,
@@ -27,7 +28,8 @@ impl RuntimeDisks {
         }
     }
 
-    /// Takes what the runtime says. Disks may hang: neither on this thread nor on one that others need, and one comparison at a time.
+    /// Takes what the runtime says. Disks may hang: neither on this thread nor on one that others need, and one
+    /// comparison at a time.
     pub fn compare(&self, theirs: evictd_cri::RuntimeDisks) {
         let paths = self.paths.clone();
         self.start(move || differences(&paths, &theirs));

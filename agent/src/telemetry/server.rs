@@ -48,7 +48,8 @@ fn render(metrics: &Metrics, accept: &str) -> Result<Answer, std::fmt::Error> {
     })
 }
 
-/// OpenMetrics as Prometheus' text format: a counter is described under the name that its series has, and nothing marks the end.
+/// OpenMetrics as Prometheus' text format: a counter is described under the name that its series has, and nothing marks
+/// the end.
 fn prometheus_text(text: &str) -> String {
     let counters: HashSet<&str> = text
         .lines()
@@ -136,8 +137,9 @@ impl MetricsListener {
         })
     }
 
-    /// Serves `/metrics`, and `/healthz` as a deprecated alias of the one at `healthAddress`, for as long as the process lives.
-    /// With `authority` that API server says which clients may read the metrics. Answers with the address that was bound.
+    /// Serves `/metrics`, and `/healthz` as a deprecated alias of the one at `healthAddress`, for as long as the
+    /// process lives. With `authority` that API server says which clients may read the metrics. Answers with the
+    /// address that was bound.
     ///
     /// # Errors
     /// The system has no thread to give.

@@ -1,4 +1,5 @@
-//! Counts with triggers, seen from the agent: it speaks of what is available, the kernel's programs of what they counted.
+//! Counts with triggers, seen from the agent: it speaks of what is available, the kernel's programs of what they
+//! counted.
 //!
 //! `available = base - count`, where the base comes from a file (loadavg, statfs) read while the count stood still.
 //! Whatever the hooks miss makes the base move: that is the drift, corrected and counted at every sample.
@@ -279,8 +280,8 @@ impl EventCounter {
 /// How often a self-test tries: as many others may undo in the same moment what it makes.
 pub(super) const ATTEMPTS: usize = 5;
 
-/// Whether a hook counts what the agent makes. What is made lasts until the count was read again. Where nothing can be made, nothing is
-/// known against the hook.
+/// Whether a hook counts what the agent makes. What is made lasts until the count was read again. Where nothing can be
+/// made, nothing is known against the hook.
 ///
 /// # Errors
 /// The count cannot be read.

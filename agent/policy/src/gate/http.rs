@@ -47,7 +47,8 @@ pub struct HttpProbe {
     pub scheme: Scheme,
     /// `host`: an expression; the pod's IP by default.
     pub host: Option<Expression>,
-    /// `hosts`: the allowed values of `host` and `serverName`, and addresses that may be asked although they are no pod's.
+    /// `hosts`: the allowed values of `host` and `serverName`, and addresses that may be asked although they are no
+    /// pod's.
     pub hosts: Option<Hosts>,
     /// `clusterIPs`: whether `host` may be a Service.
     pub cluster_ips: bool,
@@ -193,7 +194,8 @@ impl HttpProbe {
         Ok(())
     }
 
-    /// The server to ask about a pod; `variables` are the variables of the expressions, `pod_ip` the host without `host`.
+    /// The server to ask about a pod; `variables` are the variables of the expressions, `pod_ip` the host without
+    /// `host`.
     ///
     /// # Errors
     /// An expression has no result, or a result that is not a text.

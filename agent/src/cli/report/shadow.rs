@@ -99,7 +99,8 @@ impl Coverage {
 /// What a journal has since a moment, in the order of time.
 #[derive(Default)]
 struct Gathered {
-    /// Decisions of shadow mode; those of [`CONSEQUENCES`] before the moment too, for they have to do with what follows.
+    /// Decisions of shadow mode; those of [`CONSEQUENCES`] before the moment too, for they have to do with what
+    /// follows.
     decisions: Vec<(Timestamp, EvictionRecord)>,
     foreign: Vec<Foreign>,
     node_changes: usize,

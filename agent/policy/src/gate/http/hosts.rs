@@ -69,7 +69,8 @@ fn network(text: &str) -> Option<IpNet> {
     address.or_else(|_| text.parse()).ok()
 }
 
-/// Whether a text is a DNS name or `*.` before one. At least two labels must follow `*`: `*.svc` would match every Service.
+/// Whether a text is a DNS name or `*.` before one. At least two labels must follow `*`: `*.svc` would match every
+/// Service.
 fn is_pattern(text: &str) -> bool {
     let name = text.replace(NAMESPACE, "namespace");
     let (is_wild, name) = match name.strip_prefix("*.") {
