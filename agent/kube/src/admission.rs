@@ -36,7 +36,8 @@ pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration
                     connection.counters.not_held_to_node.add();
                     if !std::mem::replace(&mut is_logged, true) {
                         tracing::error!(
-                            "no admission policy holds this token to its node: its holder may do on every node what the agent may"
+                            "no admission policy holds this token to its node: its holder may do on every node what \
+                            the agent may"
                         );
                     }
                 }

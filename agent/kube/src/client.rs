@@ -561,12 +561,14 @@ mod tests {
             message: message.to_owned(),
             causes: Vec::new(),
         };
-        let right = "pods \"a\" is forbidden: User \"system:serviceaccount:evictd:evictd\" cannot create resource \"pods/eviction\" in API group \"\" in the namespace \"b\"";
+        let right = "pods \"a\" is forbidden: User \"system:serviceaccount:evictd:evictd\" cannot create resource \
+            \"pods/eviction\" in API group \"\" in the namespace \"b\"";
         assert!(refused(403, right).is_missing_right());
         assert!(!refused(500, right).is_missing_right());
         let webhook = format!("admission webhook \"c.example\" denied the request: {right}");
         for of_one_pod in [
-            "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'c' with binding 'c' denied request: User \"d\" cannot do that",
+            "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'c' with binding 'c' denied request: User \"d\" cannot \
+            do that",
             "admission webhook \"c.example\" denied the request: no",
             "pods \"a\" is forbidden: node \"n1\" can only delete pods with spec.nodeName set to itself",
             &webhook,

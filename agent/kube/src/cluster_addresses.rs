@@ -119,7 +119,10 @@ impl Source {
         // A server before 1.33 has no ServiceCIDRs.
         let is_old = error.code() == 404 && self.path == SERVICE_CIDRS;
         if !std::mem::replace(&mut self.is_said, true) && !is_old {
-            tracing::warn!(path = self.path, %error, "the cluster's own addresses cannot be read: gates are kept from those that are known");
+            tracing::warn!(
+                path = self.path, %error,
+                "the cluster's own addresses cannot be read: gates are kept from those that are known"
+            );
         }
     }
 }

@@ -197,7 +197,8 @@ impl Events {
                     Err(_) => Quantity::bytes(units),
                 };
                 let note = format!(
-                    "The threshold of {} was already met when it came into force: {} available, {} wanted. One pod is evicted every 10 s, faster if memory is about to run out.",
+                    "The threshold of {} was already met when it came into force: {} available, {} wanted. One pod is \
+                    evicted every 10 s, faster if memory is about to run out.",
                     met.signal,
                     amount(met.available),
                     amount(met.threshold),
@@ -239,7 +240,8 @@ impl Events {
             FleetPace::Normal | FleetPace::Slow => "are slowed down",
         };
         let note = format!(
-            "{nodes} nodes have evicted pods lately: evictions at the kubelet's pace {done} on all nodes. Urgent ones go on."
+            "{nodes} nodes have evicted pods lately: evictions at the kubelet's pace {done} on all nodes. Urgent ones \
+            go on."
         );
         let id = format!("fleet-{}", time.as_nanosecond());
         let what = ("Pausing", FLEET_BRAKE, "Warning");
@@ -434,7 +436,8 @@ fn oom_note(kill: &OomKill) -> String {
         )
     });
     format!(
-        "The OOM killer has killed {} (process {}){used}{limit}. That limit is the pod's own: no eviction, and the node had memory left.",
+        "The OOM killer has killed {} (process {}){used}{limit}. That limit is the pod's own: no eviction, and the \
+        node had memory left.",
         kill.comm, kill.pid
     )
 }

@@ -213,7 +213,8 @@ mod tests {
             (
                 "an earlier rule takes them all",
                 json!({"rules": [
-                    {"name": "with", "selector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["db", "x"]}]}, "evict": "Never"},
+                    {"name": "with", "evict": "Never",
+                        "selector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["db", "x"]}]}},
                     {"name": "without", "evict": "Always"},
                 ]}),
             ),
@@ -221,7 +222,8 @@ mod tests {
                 "two earlier rules take them all together",
                 json!({"rules": [
                     {"name": "with", "selector": {"matchLabels": {"app": "db", "role": "x"}}, "evict": "Never"},
-                    {"name": "other", "selector": {"matchExpressions": [{"key": "role", "operator": "NotIn", "values": ["x"]}]}, "evict": "Never"},
+                    {"name": "other", "evict": "Never",
+                        "selector": {"matchExpressions": [{"key": "role", "operator": "NotIn", "values": ["x"]}]}},
                     {"name": "rest", "evict": "Always"},
                 ]}),
             ),

@@ -15,7 +15,8 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const LABELS: &str = "(has(object.metadata.labels) ? object.metadata.labels : {})";
 
 /// Leaves out mirror pods: a static pod belongs to the kubelet.
-const NO_MIRROR: &str = "!(has(object.metadata.annotations) && 'kubernetes.io/config.mirror' in object.metadata.annotations)";
+const NO_MIRROR: &str = "!(has(object.metadata.annotations) && 'kubernetes.io/config.mirror' in \
+    object.metadata.annotations)";
 
 /// The admission policy and its binding for each rule with `noExecute`. A policy in shadow mode has none.
 pub fn admission(policy: &EvictionPolicy) -> Vec<Value> {

@@ -301,8 +301,10 @@ impl Explained {
 
     fn json(&self) -> Result<String, CommandError> {
         to_json(&json!({
-            "pod": self.top["pods"][self.place], "node": self.node, "place": self.place + 1, "of": pods_of(&self.top).len(),
-            "signals": self.top["signals"], "policies": self.policies.as_ref().ok(), "policiesUnknown": self.top["policiesUnknown"],
+            "pod": self.top["pods"][self.place], "node": self.node, "place": self.place + 1,
+            "of": pods_of(&self.top).len(),
+            "signals": self.top["signals"], "policies": self.policies.as_ref().ok(),
+            "policiesUnknown": self.top["policiesUnknown"],
         }))
     }
 

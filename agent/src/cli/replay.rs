@@ -121,7 +121,8 @@ fn replay_incident(path: &Path, document: &Value) -> Result<IncidentJson, Comman
     let pace_inputs = incident.pace_inputs.ok_or_else(|| {
         invalid(
             path,
-            "judged: is not there: a pod above its own limit, one that the kernel program has killed, and what the kubelet's mode evicts are recorded without it",
+            "judged: is not there: a pod above its own limit, one that the kernel program has killed, and what the \
+            kubelet's mode evicts are recorded without it",
         )
     })?;
     let decision = pace_inputs.decide();

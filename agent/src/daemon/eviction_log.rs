@@ -362,7 +362,8 @@ fn met_in_force(id: String, signal: Signal, available: u64, threshold: u64) -> M
         %signal,
         available,
         threshold,
-        "this threshold was already met when it came into force: evicting one pod every 10 s, faster if memory is about to run out"
+        "this threshold was already met when it came into force: evicting one pod every 10 s, faster if memory is \
+        about to run out"
     );
     MetInForce {
         id,

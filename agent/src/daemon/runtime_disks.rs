@@ -75,7 +75,8 @@ fn difference(name: &str, own: &Path, theirs: &Path) -> Option<String> {
     match their_disk {
         Ok(their_disk) if their_disk == own_disk => None,
         Ok(_) => Some(format!(
-            "{name} is watched at {own}, and the runtime says that it is at {theirs}, on another filesystem: set filesystems.{name}"
+            "{name} is watched at {own}, and the runtime says that it is at {theirs}, on another filesystem: set \
+            filesystems.{name}"
         )),
         Err(error) => Some(format!(
             "{name} is watched at {own}; whether that is the runtime's disk is not known: {error}"

@@ -168,12 +168,14 @@ mod tests {
     #[test]
     fn a_counter_is_described_under_the_name_of_its_series() {
         let text = "# HELP evictd_evictions Pods killed.\n# TYPE evictd_evictions counter\n\
-            evictd_evictions_total{signal=\"a\"} 1\n# HELP evictd_stage_seconds Time.\n# TYPE evictd_stage_seconds histogram\n\
+            evictd_evictions_total{signal=\"a\"} 1\n# HELP evictd_stage_seconds Time.\n\
+             # TYPE evictd_stage_seconds histogram\n\
             # UNIT evictd_stage_seconds seconds\nevictd_stage_seconds_sum{stage=\"wake\"} 0.5\n# EOF\n";
         assert_eq!(
             prometheus_text(text),
             "# HELP evictd_evictions_total Pods killed.\n# TYPE evictd_evictions_total counter\n\
-            evictd_evictions_total{signal=\"a\"} 1\n# HELP evictd_stage_seconds Time.\n# TYPE evictd_stage_seconds histogram\n\
+            evictd_evictions_total{signal=\"a\"} 1\n# HELP evictd_stage_seconds Time.\n\
+             # TYPE evictd_stage_seconds histogram\n\
             evictd_stage_seconds_sum{stage=\"wake\"} 0.5\n"
         );
     }

@@ -340,7 +340,11 @@ mod tests {
     proptest::proptest! {
         /// The two triggers of one limit never both hold, and one of them always does.
         #[test]
-        fn below_or_recovered(base in -1_000_000_i64..1_000_000, limit in 0_i64..1_000_000, count in -1_000_000_i64..1_000_000) {
+        fn below_or_recovered(
+            base in -1_000_000_i64..1_000_000,
+            limit in 0_i64..1_000_000,
+            count in -1_000_000_i64..1_000_000,
+        ) {
             let holds = |direction| {
                 let trigger = Some(CountTrigger { available: limit, direction });
                 let r = record(base, Slot { trigger, generation: 1, handed_on: 0 });

@@ -312,7 +312,10 @@ impl State {
                     continue;
                 }
                 let (pod, first, second) = (held.pod.pod(), one.name(), other.name());
-                tracing::warn!(%pod, first, second, "two rules of the same precedence contradict each other: the more sparing one decides");
+                tracing::warn!(
+                    %pod, first, second,
+                    "two rules of the same precedence contradict each other: the more sparing one decides"
+                );
                 self.reported_contradictions
                     .insert(pair, (one.clone(), other.clone()));
             }

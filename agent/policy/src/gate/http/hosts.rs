@@ -35,7 +35,8 @@ impl Hosts {
             } else if is_pattern(&text) {
                 hosts.names.push(text.to_ascii_lowercase());
             } else {
-                let reason = "must be a name, a name after *., an address or a network; $(namespace) stands for the pod's namespace";
+                let reason = "must be a name, a name after *., an address or a network; $(namespace) stands for the \
+                    pod's namespace";
                 return Err(ConfigError::text(format!("{path}[{i}]"), &text, reason));
             }
         }
