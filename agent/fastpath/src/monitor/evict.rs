@@ -24,8 +24,8 @@ use crate::{
     scope::Crossing,
 };
 
-/// So long after a kill of the kernel's own the pod's eviction is completed, in nanoseconds: the kubelet would have taken note of
-/// the pressure within that time. Later the pod may run again for good.
+/// So long after a kill of the kernel's own the pod's eviction is completed, in nanoseconds: the kubelet would have
+/// taken note of the pressure within that time. Later the pod may run again for good.
 const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
 
 /// Why a pod goes, as far as its report tells.
@@ -41,7 +41,8 @@ struct Why {
 /// What a victim holds, in bytes.
 #[derive(Default)]
 struct Held {
-    /// Without page cache: that is no room which its end makes, as the kernel could take it before. `None` where it is not known.
+    /// Without page cache: that is no room which its end makes, as the kernel could take it before. `None` where it is
+    /// not known.
     unreclaimable: Option<u64>,
     /// What it shares, which outlives its processes.
     shared: u64,
@@ -50,8 +51,8 @@ struct Held {
 }
 
 impl MemoryMonitor {
-    /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done before the
-    /// next look. Victims held `dying_before` bytes when the look at the scope began.
+    /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done
+    /// before the next look. Victims held `dying_before` bytes when the look at the scope began.
     pub(crate) fn resolve_pressure(&mut self, index: usize, now: u64, dying_before: u64) -> bool {
         let Some(monitor) = self.scopes.get_mut(index) else {
             return true;
@@ -68,7 +69,8 @@ impl MemoryMonitor {
         };
         let mut decision = pace_inputs.decide();
         if decision.is_urgent() {
-            // Read only then: free pages that `MemAvailable` does not count, and growth that limits of the pods' own end.
+            // Read only then: free pages that `MemAvailable` does not count, and growth that limits of the pods' own
+            // end.
             let room = &mut pace_inputs.seen.room.at_once;
             *room = room.saturating_add(monitor.scope.uncounted_free_lists());
             pace_inputs.seen.bounded = self.bounded_growth(index);
@@ -103,8 +105,8 @@ impl MemoryMonitor {
         self.in_flight.dying() == 0
     }
 
-    /// Takes note of pods from which the kernel has killed by itself: what is left of them is killed, and they are evicted pods
-    /// like others.
+    /// Takes note of pods from which the kernel has killed by itself: what is left of them is killed, and they are
+    /// evicted pods like others.
     pub(crate) fn take_kernel_kills(&mut self, now: u64) {
         while let Some(kill) = self.setup.trigger.next_kernel_kill() {
             let mut entries = self.setup.table.entries.iter();
@@ -144,7 +146,8 @@ impl MemoryMonitor {
         }
     }
 
-    /// A pod whose memory a scope does not count cannot help it. Answers with what the others use at most together, in bytes.
+    /// A pod whose memory a scope does not count cannot help it. Answers with what the others use at most together, in
+    /// bytes.
     pub(crate) fn exclude_pods_outside_scope(&mut self, index: usize) -> u64 {
         let mut attainable = 0_u64;
         let Some(monitor) = self.scopes.get(index) else {
@@ -165,8 +168,8 @@ impl MemoryMonitor {
         attainable
     }
 
-    /// Upper bounds for all pods: one number each, which is read now unless it was a moment ago. Only those that come first
-    /// are read in full.
+    /// Upper bounds for all pods: one number each, which is read now unless it was a moment ago. Only those that come
+    /// first are read in full.
     pub(crate) fn load_candidates(&mut self, resort: LastResort) {
         let now = monotonic_ns();
         let recent = self.usage_cache.take(now, self.fastest_growth);
@@ -202,8 +205,8 @@ impl MemoryMonitor {
         }
     }
 
-    /// Signals one pod, and answers with what is expected of it; `None` when that is nothing: it was empty already, or the
-    /// kernel refuses.
+    /// Signals one pod, and answers with what is expected of it; `None` when that is nothing: it was empty already, or
+    /// the kernel refuses.
     fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<Pending> {
         // A round asks for other pods where SIGKILL is refused: no pod is signalled that is not followed afterwards.
         if self.in_flight.room() == 0 {
@@ -286,8 +289,8 @@ impl MemoryMonitor {
         (errno == 0).then_some(gives)
     }
 
-    /// Sends SIGKILL, or charges the limits alone in shadow mode. The errno of a refusal, or 0; `None` where the pod was empty already
-    /// and the kernel has not killed from it.
+    /// Sends SIGKILL, or charges the limits alone in shadow mode. The errno of a refusal, or 0; `None` where the pod
+    /// was empty already and the kernel has not killed from it.
     fn signal(&self, entry: &PodEntry, decided: u64, by_kernel: bool) -> Option<i32> {
         let limiter = &self.setup.limiter;
         if self.setup.shadow {

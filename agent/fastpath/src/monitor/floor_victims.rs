@@ -20,7 +20,8 @@ const LASTS_NS: u64 = 1_000_000_000;
 const LASTS_FAR_NS: u64 = 10_000_000_000;
 
 impl MemoryMonitor {
-    /// Publishes the floor victims when memory has moved or the last ones are old: reading every pod is what a cycle costs most.
+    /// Publishes the floor victims when memory has moved or the last ones are old: reading every pod is what a cycle
+    /// costs most.
     pub(crate) fn publish_when_due(&mut self, now: u64) {
         let nearness = Nearness::new(self.fastest_growth);
         let is_near = |monitor: &ScopeMonitor| nearness.wants_hook(monitor.distance(), true);
@@ -38,8 +39,9 @@ impl MemoryMonitor {
         }
     }
 
-    /// Publishes the first pods in the order of eviction to the kernel programs, for the case that this thread cannot run when the floor
-    /// is reached, and for the time without an agent. All pods are read in any case, for the growth of each.
+    /// Publishes the first pods in the order of eviction to the kernel programs, for the case that this thread cannot
+    /// run when the floor is reached, and for the time without an agent. All pods are read in any case, for the growth
+    /// of each.
     fn publish_floor_victims(&mut self) {
         self.load_candidates(LastResort::None);
         self.watch_growers(BEFOREHAND);

@@ -1,4 +1,5 @@
-//! Takes over what the control block holds: another table of pods, other settings, another pods' cgroup, another capacity of the node.
+//! Takes over what the control block holds: another table of pods, other settings, another pods' cgroup, another
+//! capacity of the node.
 
 use evictd_engine::pace::Pace;
 
@@ -17,7 +18,8 @@ impl MemoryMonitor {
             self.published_at = 0;
             self.usage_cache.forget();
         }
-        // The settings are taken first and applied last: a scope that was handed over before them is applied before them.
+        // The settings are taken first and applied last: a scope that was handed over before them is applied before
+        // them.
         let settings = self.setup.control.take_settings();
         self.apply_scope(NODE);
         self.apply_scope(PODS);
@@ -27,8 +29,8 @@ impl MemoryMonitor {
         self.apply_kills();
     }
 
-    /// Pods that the manager or the kubelet has killed give memory back as well, whatever they were killed for. Without room for another
-    /// victim the fast path kills no pod either, and they wait.
+    /// Pods that the manager or the kubelet has killed give memory back as well, whatever they were killed for. Without
+    /// room for another victim the fast path kills no pod either, and they wait.
     pub(super) fn apply_kills(&mut self) {
         while self.in_flight.room() > 0
             && let Some((pod, signalled, by)) = self.setup.control.take_kill()
