@@ -97,8 +97,9 @@ fn build() -> Result<(), String> {
     Ok(())
 }
 
-/// Where the eBPF programs are compiled: not the build directory of this build, which cargo has locked, but one below the
-/// same target directory. Check, dev and release builds, for every target, find there what another of them has compiled.
+/// Where the eBPF programs are compiled: not the build directory of this build, which cargo has locked, but one below
+/// the same target directory. Check, dev and release builds, for every target, find there what another of them has
+/// compiled.
 fn target_dir(out_dir: &Path, arch: &str) -> PathBuf {
     // TARGET_DIR/[TRIPLE/]PROFILE/build/PACKAGE-HASH/out
     let above = out_dir.ancestors().nth(4).unwrap_or(out_dir);

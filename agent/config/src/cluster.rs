@@ -23,36 +23,38 @@ pub struct ClusterConfig {
     pub node_name: String,
     /// `cluster.kubeconfig`: how to reach the API server; the pod's service account by default.
     pub kubeconfig: Option<PathBuf>,
-    /// `cluster.kubeletConfig`: a KubeletConfiguration for eviction settings that this file lacks. While it cannot be read,
-    /// `/configz` or the kubelet's defaults stand in for it.
+    /// `cluster.kubeletConfig`: a KubeletConfiguration for eviction settings that this file lacks. While it cannot be
+    /// read, `/configz` or the kubelet's defaults stand in for it.
     pub kubelet_config: Option<PathBuf>,
-    /// `cluster.kubeletConfigDir`: the kubelet's `--config-dir`, whose files are merged into `kubeletConfig`. A missing directory
-    /// counts as empty.
+    /// `cluster.kubeletConfigDir`: the kubelet's `--config-dir`, whose files are merged into `kubeletConfig`. A missing
+    /// directory counts as empty.
     pub kubelet_config_dir: Option<PathBuf>,
-    /// `cluster.configz`: ask the running kubelet for these settings, through the API server's node proxy. Off by default: it
-    /// needs the right to `get nodes/proxy`, which is far more than evictd needs otherwise.
+    /// `cluster.configz`: ask the running kubelet for these settings, through the API server's node proxy. Off by
+    /// default: it needs the right to `get nodes/proxy`, which is far more than evictd needs otherwise.
     pub configz: bool,
-    /// `cluster.admissionPolicies`: whether admission policies restrict each agent's token to its own node; the agent then tests
-    /// this. By default on where the agent has the service account's token.
+    /// `cluster.admissionPolicies`: whether admission policies restrict each agent's token to its own node; the agent
+    /// then tests this. By default on where the agent has the service account's token.
     pub admission_policies: bool,
-    /// `cluster.softOverrideAfter`: how long PodDisruptionBudgets may refuse soft evictions; `None`, the default: until the hard
-    /// threshold is met.
+    /// `cluster.softOverrideAfter`: how long PodDisruptionBudgets may refuse soft evictions; `None`, the default: until
+    /// the hard threshold is met.
     pub soft_override_after: Option<Duration>,
     /// `cluster.evictedPods`: what happens to an evicted pod's object.
     pub evicted_pods: EvictedPods,
     /// `cluster.taint`: the taint that keeps new pods away while a condition holds; `None` where the field is `false`.
     pub taint: Option<TaintConfig>,
-    /// `cluster.formerTaintKeyPrefixes`: earlier values of `taint.keyPrefix`; the agent removes taints with these from its node.
+    /// `cluster.formerTaintKeyPrefixes`: earlier values of `taint.keyPrefix`; the agent removes taints with these from
+    /// its node.
     pub former_taint_prefixes: Vec<String>,
-    /// `cluster.pauseConfigMap`, as `namespace/name`: while its entry `paused` is `true`, no agent evicts; `None` by default.
+    /// `cluster.pauseConfigMap`, as `namespace/name`: while its entry `paused` is `true`, no agent evicts; `None` by
+    /// default.
     pub pause_config_map: Option<ConfigMapName>,
-    /// `cluster.serviceCIDRs`: the networks of ClusterIPs, which gates may ask only where their policy says so. Empty: the network
-    /// around the address of the Service `kubernetes`.
+    /// `cluster.serviceCIDRs`: the networks of ClusterIPs, which gates may ask only where their policy says so. Empty:
+    /// the network around the address of the Service `kubernetes`.
     pub service_networks: Vec<IpNet>,
     /// `cluster.fleetBrake`: slows down and pauses evictions when many nodes evict; `None` by default.
     pub fleet_brake: Option<FleetConfig>,
-    /// `cluster.tenantPolicies.maxGrace`: the agent follows PodEvictionPolicies and grants at most this grace; `None`, the default:
-    /// it ignores them.
+    /// `cluster.tenantPolicies.maxGrace`: the agent follows PodEvictionPolicies and grants at most this grace; `None`,
+    /// the default: it ignores them.
     pub tenant_grace: Option<Duration>,
 }
 

@@ -30,8 +30,8 @@ pub struct CriConfig {
 }
 
 impl CriConfig {
-    /// Takes the field `cri`. In a cluster the runtime is used unless `cri.enabled` is false; without a cluster only if `cri` is
-    /// there.
+    /// Takes the field `cri`. In a cluster the runtime is used unless `cri.enabled` is false; without a cluster only if
+    /// `cri` is there.
     pub(super) fn take(
         fields: &mut ObjectDecoder,
         kubelet: Option<&Value>,

@@ -1,5 +1,5 @@
-//! Takes a parsed document apart field by field, so that every error names the field, the value and the reason, and unknown
-//! fields are found.
+//! Takes a parsed document apart field by field, so that every error names the field, the value and the reason, and
+//! unknown fields are found.
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 

@@ -17,8 +17,8 @@ const MOST_FILES: usize = 1024;
 /// The fields that name a document's type.
 const TYPE: [&str; 2] = ["apiVersion", "kind"];
 
-/// The files of a directory and its subdirectories, in the order in which the kubelet merges them: by name, each subdirectory
-/// at the place of its name.
+/// The files of a directory and its subdirectories, in the order in which the kubelet merges them: by name, each
+/// subdirectory at the place of its name.
 ///
 /// # Errors
 /// A directory cannot be read, or has too many files.
@@ -82,11 +82,11 @@ fn read_one(path: &Path) -> Result<Value, ConfigError> {
     }
 }
 
-/// Merges drop-ins into the kubelet's configuration file, if there is one: maps field by field, everything else as a whole; null
-/// removes a field (RFC 7396).
+/// Merges drop-ins into the kubelet's configuration file, if there is one: maps field by field, everything else as a
+/// whole; null removes a field (RFC 7396).
 ///
-/// When the kubelet's file has no hard thresholds, the kubelet sets its defaults before it merges: a drop-in with one threshold
-/// leaves the other defaults in force. Without a file only the drop-ins' thresholds hold.
+/// When the kubelet's file has no hard thresholds, the kubelet sets its defaults before it merges: a drop-in with one
+/// threshold leaves the other defaults in force. Without a file only the drop-ins' thresholds hold.
 pub fn merge(base: Option<Value>, drop_ins: Vec<Value>) -> Option<Value> {
     if drop_ins.is_empty() {
         return base;
@@ -155,8 +155,8 @@ mod tests {
         }
     }
 
-    /// The examples of "Kubelet Configuration Directory Merging" in Kubernetes' documentation, and what `server.go` does to
-    /// thresholds.
+    /// The examples of "Kubelet Configuration Directory Merging" in Kubernetes' documentation, and what `server.go`
+    /// does to thresholds.
     #[test]
     fn maps_are_merged_and_lists_replaced() {
         let base = json!({

@@ -39,8 +39,9 @@ impl FilesystemPaths {
         Ok(taken)
     }
 
-    /// The directories of nodefs, imagefs and containerfs: those that are configured, else those that exist. Without an image
-    /// directory all three are the kubelet's root directory. `None`: no kubelet is here and nothing is configured.
+    /// The directories of nodefs, imagefs and containerfs: those that are configured, else those that exist. Without an
+    /// image directory all three are the kubelet's root directory. `None`: no kubelet is here and nothing is
+    /// configured.
     pub fn resolve(&self) -> Option<[PathBuf; 3]> {
         let present = |path: &str| Some(PathBuf::from(path)).filter(|p| p.is_dir());
         let nodefs = self.nodefs.clone().or_else(|| present(KUBELET))?;

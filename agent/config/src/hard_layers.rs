@@ -18,7 +18,8 @@ use crate::decode::ObjectDecoder;
 const ABOVE: &str = "evictionHardAboveKubelet";
 pub(super) const FALLBACK: &str = "evictionHardFallback";
 
-/// The highest share of the capacity to which a step raises a threshold on memory, so that a small node does not evict at once.
+/// The highest share of the capacity to which a step raises a threshold on memory, so that a small node does not evict
+/// at once.
 const MOST_MEMORY: f32 = 0.1;
 /// The same for all other signals: on disks the kubelet's defaults alone reach 15 %.
 const MOST: f32 = 0.25;

@@ -1,5 +1,5 @@
-//! Refuses a `kernelFloor` that is not below the hard threshold of the same file for any node size. Where it depends on the node,
-//! the agent halves the threshold instead.
+//! Refuses a `kernelFloor` that is not below the hard threshold of the same file for any node size. Where it depends on
+//! the node, the agent halves the threshold instead.
 
 use evictd_engine::{Signal, Threshold, ThresholdValue};
 
@@ -11,8 +11,8 @@ use super::{
 /// Sizes of nodes as powers of two, in bytes: 64 MiB to 64 TiB.
 const CAPACITIES: std::ops::RangeInclusive<u32> = 26..=46;
 
-/// Compares the floor with evictd's own hard threshold for nodes of all sizes. A threshold of the kubelet is not compared: it can
-/// differ from node to node.
+/// Compares the floor with evictd's own hard threshold for nodes of all sizes. A threshold of the kubelet is not
+/// compared: it can differ from node to node.
 pub(super) fn check(
     floor: &ThresholdValue,
     thresholds: &[Threshold],

@@ -148,8 +148,8 @@ impl EvictionFields {
     }
 }
 
-/// The hard thresholds, each with its origin. evictd's own map replaces the kubelet's as a whole. The fallback holds for signals that
-/// the kubelet's map does not name, and replaces the defaults where there is no map.
+/// The hard thresholds, each with its origin. evictd's own map replaces the kubelet's as a whole. The fallback holds
+/// for signals that the kubelet's map does not name, and replaces the defaults where there is no map.
 fn layers(
     own: Option<Statements>,
     kubelet: Option<Statements>,

@@ -1,4 +1,5 @@
-//! Decodes every document: the configuration file, the KubeletConfiguration, the pod manifest, pods and summaries of Kubernetes.
+//! Decodes every document: the configuration file, the KubeletConfiguration, the pod manifest, pods and summaries of
+//! Kubernetes.
 //!
 //! Fields that the kubelet has too are named as in the KubeletConfiguration; an absent one means the kubelet's default.
 
@@ -81,19 +82,20 @@ pub struct Config {
     pub memory_hook: Option<MemoryHook>,
     /// `accountReclaimableCache`: count page cache that can be reclaimed as available.
     pub account_reclaimable_cache: bool,
-    /// `memoryGuard`: the hard threshold also counts as met when the kernel has less memory available than this. For the machine
-    /// that is MemAvailable less the memory that `memory.min` protects. For a cgroup v1 it is free memory plus memory that can be
-    /// freed without writing it to disk first; for a cgroup v2 with protected page cache, the memory that is left beside that
-    /// cache. Without an amount it is 100 MiB. Off in mode `kubelet` unless asked for.
+    /// `memoryGuard`: the hard threshold also counts as met when the kernel has less memory available than this. For
+    /// the machine that is MemAvailable less the memory that `memory.min` protects. For a cgroup v1 it is free memory
+    /// plus memory that can be freed without writing it to disk first; for a cgroup v2 with protected page cache, the
+    /// memory that is left beside that cache. Without an amount it is 100 MiB. Off in mode `kubelet` unless asked for.
     pub memory_guard: OptionalAmount,
-    /// `kernelFloor`: the limit at which the kernel program itself kills the first victim; without an amount it is half of the
-    /// hard threshold.
+    /// `kernelFloor`: the limit at which the kernel program itself kills the first victim; without an amount it is half
+    /// of the hard threshold.
     pub kernel_floor: OptionalAmount,
     /// `pinnedGuard`: the kernel program that acts when the agent is stopped or gone.
     pub pinned_guard: PinnedGuard,
     /// `filesystems`: where nodefs, imagefs and containerfs are.
     pub filesystems: FilesystemPaths,
-    /// `cri`: the container runtime that removes unused containers and images when a disk is short; `None`: it is not asked.
+    /// `cri`: the container runtime that removes unused containers and images when a disk is short; `None`: it is not
+    /// asked.
     pub cri: Option<CriConfig>,
     /// `graduatedAction`: the steps under a soft threshold on memory before a pod is evicted.
     pub mitigation: MitigationConfig,
@@ -133,8 +135,9 @@ impl Config {
         Self::load_over(path, None)
     }
 
-    /// Reads a configuration file. Eviction fields that it lacks come from the KubeletConfiguration at `kubelet_config`, else at
-    /// `cluster.kubeletConfig`, with the drop-ins of `cluster.kubeletConfigDir` merged into it.
+    /// Reads a configuration file. Eviction fields that it lacks come from the KubeletConfiguration at
+    /// `kubelet_config`, else at `cluster.kubeletConfig`, with the drop-ins of `cluster.kubeletConfigDir` merged into
+    /// it.
     ///
     /// # Errors
     ///
@@ -145,8 +148,9 @@ impl Config {
         Self::from_values(document, kubelet)
     }
 
-    /// As [`Config::load_over`], but a KubeletConfiguration that is missing or cannot be read is no error. The one known `before`
-    /// stands in for it, or `evictionHardFallback`, or the kubelet's defaults; the second value says which.
+    /// As [`Config::load_over`], but a KubeletConfiguration that is missing or cannot be read is no error. The one
+    /// known `before` stands in for it, or `evictionHardFallback`, or the kubelet's defaults; the second value says
+    /// which.
     ///
     /// # Errors
     ///
@@ -161,8 +165,8 @@ impl Config {
         Self::from_document(document, &files, before)
     }
 
-    /// Reloads for a running agent, from the files it started with. `has_changed`: the file differs from before; an empty one
-    /// counts as not written yet, an error.
+    /// Reloads for a running agent, from the files it started with. `has_changed`: the file differs from before; an
+    /// empty one counts as not written yet, an error.
     ///
     /// # Errors
     ///
@@ -345,8 +349,8 @@ pub fn read_document(path: &Path) -> Result<Value, ConfigError> {
     parse_text(path, &read_text(path)?)
 }
 
-/// As [`read_document`], but an empty file is an error: it is about to be written. The kubelet refuses an empty file too
-/// (`configfiles.Load`).
+/// As [`read_document`], but an empty file is an error: it is about to be written. The kubelet refuses an empty file
+/// too (`configfiles.Load`).
 fn read_written_document(path: &Path) -> Result<Value, ConfigError> {
     let text = read_text(path)?;
     if text.is_empty() {

@@ -25,7 +25,8 @@ pub struct CertificateFiles {
     pub private_key: PathBuf,
 }
 
-/// Takes the field `metricsTls`. `is_served`: metrics have an address; `has_cluster`: there is an API server that knows tokens.
+/// Takes the field `metricsTls`. `is_served`: metrics have an address; `has_cluster`: there is an API server that knows
+/// tokens.
 pub(super) fn take(
     fields: &mut ObjectDecoder,
     is_served: bool,

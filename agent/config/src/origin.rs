@@ -41,8 +41,8 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Where each threshold comes from. All values are equal to each other: a reload that finds the same thresholds in another place
-/// has nothing to put in force.
+/// Where each threshold comes from. All values are equal to each other: a reload that finds the same thresholds in
+/// another place has nothing to put in force.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     pub(super) hard: BTreeMap<Signal, Origin>,
@@ -56,7 +56,8 @@ impl PartialEq for Origins {
 }
 
 impl Origins {
-    /// Where this threshold comes from. The one of the pods' cgroup comes from where the node's does, unless a file names it.
+    /// Where this threshold comes from. The one of the pods' cgroup comes from where the node's does, unless a file
+    /// names it.
     pub fn of(&self, threshold: &Threshold) -> Origin {
         if !threshold.is_hard() {
             return self.soft;

@@ -1,5 +1,5 @@
-//! Checks and writes the table in `docs/configuration.md`: fields, values and defaults come from the decoder, the meanings from
-//! the page itself. A field that is new, gone or not described fails the test.
+//! Checks and writes the table in `docs/configuration.md`: fields, values and defaults come from the decoder, the
+//! meanings from the page itself. A field that is new, gone or not described fails the test.
 
 use std::{
     cell::RefCell,
@@ -70,8 +70,8 @@ fn documents() -> [Value; 3] {
     ]
 }
 
-/// A document with the maps that are absent by default, each with the fields it must have; and the same document with all their
-/// defaults.
+/// A document with the maps that are absent by default, each with the fields it must have; and the same document with
+/// all their defaults.
 fn spelled_out() -> [Value; 2] {
     let least = json!({
         "cluster": {

@@ -125,8 +125,8 @@ impl KubeletDocument {
         }
     }
 
-    /// Reads the files, if any are named. A file that is missing or cannot be read is no error: the document known before, or the
-    /// kubelet's defaults, stand in for it. A missing directory of drop-ins counts as empty.
+    /// Reads the files, if any are named. A file that is missing or cannot be read is no error: the document known
+    /// before, or the kubelet's defaults, stand in for it. A missing directory of drop-ins counts as empty.
     ///
     /// # Errors
     /// A file can be read, but is no KubeletConfiguration.

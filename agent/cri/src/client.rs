@@ -193,7 +193,8 @@ impl Runtime {
         self.call(path, request).await.map(|Empty {}| ())
     }
 
-    /// Removes a sandbox. The kubelet stops it before, in case that it still runs (`removeSandbox`): its network goes then.
+    /// Removes a sandbox. The kubelet stops it before, in case that it still runs (`removeSandbox`): its network goes
+    /// then.
     ///
     /// # Errors
     /// As [`CriError`] says.

@@ -130,7 +130,10 @@ impl Reclaimer {
                 continue;
             }
             if goes_on(removed, runtime) && note(removed, runtime.remove_image(&image.id).await)? {
-                tracing::info!(image = image.id, names = ?image.repo_tags, bytes = image.size, "an unused image is removed");
+                tracing::info!(
+                    image = image.id, names = ?image.repo_tags, bytes = image.size,
+                    "an unused image is removed"
+                );
                 removed.images += 1;
                 removed.image_bytes = removed.image_bytes.saturating_add(image.size);
             }

@@ -56,8 +56,8 @@ fn is_ready(sandbox: &PodSandbox) -> bool {
 }
 
 /// Containers that have ended, oldest first: all of pods that are gone, and all but the youngest of each name of pods
-/// that live (`MaxPerPodContainer` is 1), unless there is a kubelet to remove these with their logs. Those that were never
-/// started, and those whose state the runtime does not know, are left to the kubelet.
+/// that live (`MaxPerPodContainer` is 1), unless there is a kubelet to remove these with their logs. Those that were
+/// never started, and those whose state the runtime does not know, are left to the kubelet.
 pub fn containers(
     containers: &[Container],
     sandboxes: &[PodSandbox],

@@ -1,8 +1,8 @@
-//! Which images are not in use, oldest first, as the kubelet's image garbage collection sees it (`DeleteUnusedImages` in
-//! image_gc_manager.go).
+//! Which images are not in use, oldest first, as the kubelet's image garbage collection sees it (`DeleteUnusedImages`
+//! in image_gc_manager.go).
 //!
-//! A runtime does not tell when an image came or was last used, so the kubelet looks every five minutes and remembers; so
-//! does this.
+//! A runtime does not tell when an image came or was last used, so the kubelet looks every five minutes and remembers;
+//! so does this.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -55,9 +55,9 @@ impl ImageRecords {
         }
     }
 
-    /// The images that may be removed, in the order of removal: least recently used first, among those the one that came
-    /// first. Not those in use, not those that are pinned, and not those younger than `minimum_age`: they may have been
-    /// pulled for a container that starts right now. The kubelet keeps to that under pressure as well.
+    /// The images that may be removed, in the order of removal: least recently used first, among those the one that
+    /// came first. Not those in use, not those that are pinned, and not those younger than `minimum_age`: they may have
+    /// been pulled for a container that starts right now. The kubelet keeps to that under pressure as well.
     pub fn unused<'a>(
         &self,
         now: u64,

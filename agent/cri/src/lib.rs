@@ -1,9 +1,9 @@
 //! Node-level reclaim: what the container runtime can give back when a disk is short, before any pod has to go.
 //!
-//! Exited containers and dead sandboxes first ([`exited`]), then images that no container uses, oldest first ([`images`]): what
-//! the kubelet removes, in its order, over the same interface. Which of both a disk is helped by is the layout's to say
-//! ([`evictd_engine::Layout::node_reclaim`]). Everything here runs apart from the manager and has a deadline; the
-//! manager gets the result, looks again, and then decides which pods must go.
+//! Exited containers and dead sandboxes first ([`exited`]), then images that no container uses, oldest first
+//! ([`images`]): what the kubelet removes, in its order, over the same interface. Which of both a disk is helped by is
+//! the layout's to say ([`evictd_engine::Layout::node_reclaim`]). Everything here runs apart from the manager and has a
+//! deadline; the manager gets the result, looks again, and then decides which pods must go.
 
 mod client;
 mod collector;

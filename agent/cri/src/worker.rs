@@ -174,8 +174,8 @@ impl<T: Fn(Tell)> Work<T> {
         }
     }
 
-    /// Reclaims. At the same time it asks for the sizes of writable layers: which pod is evicted, if the reclaim is not enough, depends on
-    /// them.
+    /// Reclaims. At the same time it asks for the sizes of writable layers: which pod is evicted, if the reclaim is not
+    /// enough, depends on them.
     async fn answer(&mut self, request: &Request) {
         let (config, asked) = (self.config.clone(), monotonic_ns());
         let layers = tokio::spawn(async move { Reclaimer::layers(&config).await });

@@ -6,7 +6,8 @@ use crate::{
     pace::{Bounded, Shortage},
 };
 
-/// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each page.
+/// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each
+/// page.
 const KERNEL_OF_CACHE: u64 = 32;
 /// How fast page cache is taken to be written and memory to be swapped out, in bytes per second: a slow disk.
 const WRITES_PER_SECOND: u64 = 32 << 20;
@@ -63,11 +64,11 @@ pub enum GuardSource {
     /// The kernel's `MemAvailable`.
     Machine,
     /// What the kernel can take in a cgroup of v1 without waiting for a disk: v1 does not make a group's writers wait
-    /// (`balance_dirty_pages` knows groups on v2 only), and where reclaim finds nothing but dirty pages (`shrink_folio_list` leaves
-    /// them to the flusher) the OOM killer comes.
+    /// (`balance_dirty_pages` knows groups on v2 only), and where reclaim finds nothing but dirty pages
+    /// (`shrink_folio_list` leaves them to the flusher) the OOM killer comes.
     CgroupV1,
-    /// In a cgroup of v2, where a writer that writes more than the disk can take waits, the kubelet's count without page cache that
-    /// `memory.min` protects.
+    /// In a cgroup of v2, where a writer that writes more than the disk can take waits, the kubelet's count without
+    /// page cache that `memory.min` protects.
     CgroupV2,
 }
 
@@ -97,7 +98,8 @@ pub struct Accounting {
 struct GuardReading {
     /// In bytes.
     left: u64,
-    /// The rest of the machine's memory, which was read with it: memory that is plugged in or taken by a balloon changes nothing in it.
+    /// The rest of the machine's memory, which was read with it: memory that is plugged in or taken by a balloon
+    /// changes nothing in it.
     used: Option<u64>,
     /// So much should be left.
     amount: u64,
@@ -106,8 +108,8 @@ struct GuardReading {
 }
 
 impl GuardReading {
-    /// As an amount of the signal: the threshold itself when the guard's amount is left. More than the threshold is never asked
-    /// for, or a generous threshold would mean something else than to the kubelet.
+    /// As an amount of the signal: the threshold itself when the guard's amount is left. More than the threshold is
+    /// never asked for, or a generous threshold would mean something else than to the kubelet.
     fn as_signal_amount(self, threshold: u64) -> u64 {
         self.left
             .saturating_add(threshold.saturating_sub(self.amount))
@@ -125,9 +127,11 @@ pub struct MemorySample {
     pub available: u64,
     /// What is charged and is in no line of `memory.stat` ([`MemoryReading::uncategorized`]).
     pub uncategorized: u64,
-    /// Kernel memory, where it has a counter of its own ([`MemoryReading::kernel`]), without what is counted as reclaimable.
+    /// Kernel memory, where it has a counter of its own ([`MemoryReading::kernel`]), without what is counted as
+    /// reclaimable.
     pub kernel: u64,
-    /// What the kernel can take back ([`MemoryReading::reclaimable`]), in bytes. For a cgroup without slab, part of which may be in use.
+    /// What the kernel can take back ([`MemoryReading::reclaimable`]), in bytes. For a cgroup without slab, part of
+    /// which may be in use.
     pub reclaimable: u64,
     /// What is short of it, for the pace: its `available` is the kubelet's count, on the machine bounded by the guard.
     pub shortage: Shortage,
@@ -146,7 +150,8 @@ impl MemorySample {
         self.shortage.unlisted = self.shortage.unlisted.saturating_sub(bytes);
     }
 
-    /// So much of its kernel memory turned out to be reclaimable slab, in bytes. It may be in use, as on v2: inodes of open files.
+    /// So much of its kernel memory turned out to be reclaimable slab, in bytes. It may be in use, as on v2: inodes of
+    /// open files.
     pub fn count_slab_as_reclaimable(&mut self, bytes: u64) {
         let bytes = self.add_reclaimable(bytes);
         self.shortage.room.slowly += bytes;
@@ -190,8 +195,8 @@ impl Accounting {
         let left = left.into_iter().chain(self.left_unprotected(&shortage));
         let available = left.fold(counted, u64::min);
         let lacking = counted - available;
-        // Triggers compare usage, so what is lacking is put into it. Machine: as if that much more were in use. Cgroup: as if
-        // that much less page cache counted as available; it is never more than counts.
+        // Triggers compare usage, so what is lacking is put into it. Machine: as if that much more were in use. Cgroup:
+        // as if that much less page cache counted as available; it is never more than counts.
         let (used, withheld) = if self.is_machine {
             (lacking, 0)
         } else {
@@ -211,8 +216,8 @@ impl Accounting {
         }
     }
 
-    /// What the guard knows to be left. `free` is not charged, `written` is page cache that counts as available and can be taken at
-    /// once; all in bytes.
+    /// What the guard knows to be left. `free` is not charged, `written` is page cache that counts as available and can
+    /// be taken at once; all in bytes.
     fn guard_reading(
         &self,
         free: u64,
@@ -269,8 +274,8 @@ impl Accounting {
                 // Below its own limit there may be less than on the machine.
                 let lacking = machine.map(|machine| self.capacity.saturating_sub(machine.left));
                 let used = own.max(lacking.unwrap_or(0));
-                // The kernel does not tell slab that it can give back from slab in use: inodes of open sockets and pipes, files on tmpfs.
-                // Its count of the machine takes half of it for in use.
+                // The kernel does not tell slab that it can give back from slab in use: inodes of open sockets and
+                // pipes, files on tmpfs. Its count of the machine takes half of it for in use.
                 let slab = match used > own {
                     true => 0,
                     false => reading.slab_reclaimable.min(reclaimable),
@@ -286,7 +291,8 @@ impl Accounting {
         let slowly = unwritten.saturating_add(slab).min(left);
         let protected = self.protected.min(reading.reclaimable());
         let protected = protected.min(left - slowly);
-        // The kernel's view counts where it is another one: memory that grows is urgent although the kubelet finds enough.
+        // The kernel's view counts where it is another one: memory that grows is urgent although the kubelet finds
+        // enough.
         let amount = match (guard, self.guard) {
             (Some(guard), _) => guard.amount,
             (None, Some(guard)) if protected > 0 => guard.amount,
@@ -315,8 +321,8 @@ impl Accounting {
         }
     }
 
-    /// What is left beside page cache that is protected, as an amount of the signal: the threshold itself when the guard's amount
-    /// is left. The triggers follow it; a pod that is not urgent goes by the kubelet's count alone.
+    /// What is left beside page cache that is protected, as an amount of the signal: the threshold itself when the
+    /// guard's amount is left. The triggers follow it; a pod that is not urgent goes by the kubelet's count alone.
     fn left_unprotected(&self, shortage: &Shortage) -> Option<u64> {
         let room = shortage.room;
         let left = room.at_once.saturating_add(room.slowly);
@@ -335,8 +341,8 @@ impl Accounting {
     }
 
     /// The usage at which `amount` is no longer available, as the kubelet's notifier computes it
-    /// (`threshold_notifier_linux.go`): capacity - amount + inactive_file. The comparison is "less than", so the trigger
-    /// is one byte further.
+    /// (`threshold_notifier_linux.go`): capacity - amount + inactive_file. The comparison is "less than", so the
+    /// trigger is one byte further.
     pub fn usage_limit(&self, amount: u64, discounted: u64) -> u64 {
         self.capacity
             .saturating_sub(amount)

@@ -9,7 +9,8 @@ const OLDER_NS: u64 = 1_000_000_000;
 /// A pod whose counter has moved by less than this has not grown, in bytes.
 const STILL: u64 = 1 << 20;
 
-/// The counters of so many pods, by their positions. Times are nanoseconds of one monotonic clock, 0: never; amounts are bytes.
+/// The counters of so many pods, by their positions. Times are nanoseconds of one monotonic clock, 0: never; amounts
+/// are bytes.
 #[derive(Debug, Default)]
 pub struct CounterHistory {
     grew: Vec<u64>,
@@ -41,7 +42,8 @@ impl CounterHistory {
         }
     }
 
-    /// Takes over what is known of the pods of an earlier table: of pairs of a position here and one there. Does not allocate.
+    /// Takes over what is known of the pods of an earlier table: of pairs of a position here and one there. Does not
+    /// allocate.
     pub fn inherit(&mut self, before: &Self, pods: impl Iterator<Item = (usize, usize)> + Clone) {
         let looks = std::iter::once(&mut self.latest).chain(&mut self.older);
         let earlier = std::iter::once(&before.latest).chain(&before.older);
@@ -77,7 +79,8 @@ impl CounterHistory {
         latest.at = now;
     }
 
-    /// The time of the oldest kept look whose value for this pod differs from `usage` by at most 1 MiB; `None` if there is none.
+    /// The time of the oldest kept look whose value for this pod differs from `usage` by at most 1 MiB; `None` if there
+    /// is none.
     pub fn still_since(&self, position: usize, usage: u64) -> Option<u64> {
         let is_still = |older: &&Counters| {
             let was = older.bytes.get(position);

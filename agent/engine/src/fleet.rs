@@ -1,8 +1,8 @@
 //! The fleet brake: when many nodes evict within minutes, all of them slow down, and then pause.
 //!
-//! A bad threshold, rollout or image makes every node evict at once, and each of them is right by its own measure. So each
-//! tells that it has evicted, and counts the others. Evictions at the kubelet's pace then come one at a time with long gaps, or
-//! stop; what is urgent is never held back: its alternative is the OOM killer.
+//! A bad threshold, rollout or image makes every node evict at once, and each of them is right by its own measure. So
+//! each tells that it has evicted, and counts the others. Evictions at the kubelet's pace then come one at a time with
+//! long gaps, or stop; what is urgent is never held back: its alternative is the OOM killer.
 
 use std::time::Duration;
 
@@ -57,13 +57,14 @@ pub struct FleetState {
 }
 
 impl FleetRules {
-    /// Whether an eviction at one moment still counts at another. Clocks of nodes differ: one from the near future counts too.
+    /// Whether an eviction at one moment still counts at another. Clocks of nodes differ: one from the near future
+    /// counts too.
     pub fn counts(&self, evicted: i64, now: i64) -> bool {
         now.abs_diff(evicted) < self.window.as_secs()
     }
 
-    /// What a state of before means now: a pause is followed by a slow window. No state holds for longer than it can last from
-    /// now, whatever time it names.
+    /// What a state of before means now: a pause is followed by a slow window. No state holds for longer than it can
+    /// last from now, whatever time it names.
     pub fn in_force(&self, state: FleetState, now: i64) -> FleetState {
         let (window, pause) = (seconds(self.window), seconds(self.pause));
         let longest = |duration: i64| state.until.min(now.saturating_add(duration));
@@ -84,8 +85,8 @@ impl FleetRules {
         }
     }
 
-    /// The state to publish when `nodes` nodes have evicted within the window. `None`: the published state is as strict and
-    /// still in force. A state ends by itself.
+    /// The state to publish when `nodes` nodes have evicted within the window. `None`: the published state is as strict
+    /// and still in force. A state ends by itself.
     pub fn next_state(&self, published: FleetState, nodes: u32, now: i64) -> Option<FleetState> {
         let in_force = self.in_force(published, now);
         let (pace, lasts) = if nodes >= self.pause_nodes {

@@ -192,7 +192,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_samples_make_it_panic(samples in prop::collection::vec(any::<(i64, i64)>(), 0..40), value in any::<i64>()) {
+        fn no_samples_make_it_panic(
+            samples in prop::collection::vec(any::<(i64, i64)>(), 0..40),
+            value in any::<i64>(),
+        ) {
             let trend = trend(&samples);
             let _ = (trend.until(value), trend.forecast(value.unsigned_abs()));
         }

@@ -1,6 +1,7 @@
 //! The pods that grow most, by what only their end gives back.
 //!
-//! A usage counter also grows with page cache. So the few pods whose counters have grown most are read in full at each look.
+//! A usage counter also grows with page cache. So the few pods whose counters have grown most are read in full at each
+//! look.
 
 use crate::growth::{Grown, Growth, Sample};
 
@@ -17,8 +18,8 @@ const RECENT_NS: u64 = 100_000_000;
 /// A cgroup that was read longer ago, in nanoseconds, has no steady growth.
 const FORGET_NS: u64 = 1_000_000_000;
 
-/// What some cgroups of pods or of containers held at the last looks. Allocates nothing once it is there; times are nanoseconds of one
-/// monotonic clock.
+/// What some cgroups of pods or of containers held at the last looks. Allocates nothing once it is there; times are
+/// nanoseconds of one monotonic clock.
 #[derive(Clone, Debug)]
 pub struct Growers {
     watched: Box<[Watched]>,
@@ -40,8 +41,8 @@ impl Growers {
         }
     }
 
-    /// Takes in the bytes that a cgroup holds and only the end of its processes gives back. A new cgroup replaces the one that was read
-    /// longest ago: of the cgroups of one look, the caller brings the one that matters least first.
+    /// Takes in the bytes that a cgroup holds and only the end of its processes gives back. A new cgroup replaces the
+    /// one that was read longest ago: of the cgroups of one look, the caller brings the one that matters least first.
     pub fn note(&mut self, id: u64, time: u64, held: u64) {
         let known = self.watched.iter().position(|watched| watched.id == id);
         let oldest = || (0..self.watched.len()).min_by_key(|at| self.watched[*at].time);

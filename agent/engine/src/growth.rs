@@ -1,7 +1,7 @@
 //! How fast an amount grows, over windows from a millisecond to some seconds at once.
 //!
-//! A growth seen over a short window says little of the next ten seconds, one seen over a long window sees a new growth too
-//! late. So every window has a say, and what it saw is taken to go on for some times its length.
+//! A growth seen over a short window says little of the next ten seconds, one seen over a long window sees a new growth
+//! too late. So every window has a say, and what it saw is taken to go on for some times its length.
 
 use serde::{Deserialize, Serialize};
 
@@ -54,15 +54,15 @@ impl Sample {
         all(self) - all(&begin)
     }
 
-    /// What of the growth tells nothing yet: memory that is in no statistics may be page cache, and kernel memory may keep track
-    /// of it.
+    /// What of the growth tells nothing yet: memory that is in no statistics may be page cache, and kernel memory may
+    /// keep track of it.
     fn unknown_since(&self, begin: Self) -> i128 {
         let unlisted = self.unlisted.saturating_sub(begin.unlisted);
         self.bookkeeping_since(begin) + i128::from(unlisted)
     }
 
-    /// What kernel memory may have grown by for the page cache that was written meanwhile: inodes, dentries and buffer heads, which
-    /// the kernel gives back with it. A file of one page takes some 1.5 KiB of them.
+    /// What kernel memory may have grown by for the page cache that was written meanwhile: inodes, dentries and buffer
+    /// heads, which the kernel gives back with it. A file of one page takes some 1.5 KiB of them.
     fn bookkeeping_since(&self, begin: Self) -> i128 {
         let kernel = self.kernel.saturating_sub(begin.kernel);
         let unwritten = self.unwritten.saturating_sub(begin.unwritten);
@@ -141,8 +141,8 @@ impl Growth {
         }
     }
 
-    /// Bytes that left the victims' counters since the last sample and may not be free yet: the kernel uncharges a page before it frees
-    /// it. They are no growth of others unless the next sample still shows them.
+    /// Bytes that left the victims' counters since the last sample and may not be free yet: the kernel uncharges a page
+    /// before it frees it. They are no growth of others unless the next sample still shows them.
     pub fn freed_late(&self, sample: Sample) -> u64 {
         self.latest.map_or(0, |last| {
             let left = last.dying.saturating_sub(sample.dying);
@@ -150,8 +150,8 @@ impl Growth {
         })
     }
 
-    /// From now on `held` bytes belong to a victim. It held them at every moment since `since`, so growth since then was of other pods.
-    /// Older samples are dropped.
+    /// From now on `held` bytes belong to a victim. It held them at every moment since `since`, so growth since then
+    /// was of other pods. Older samples are dropped.
     pub fn exclude_victim(&mut self, held: u64, since: u64) {
         let without = |sample: Sample| {
             (sample.time >= since).then(|| Sample {
@@ -167,7 +167,8 @@ impl Growth {
         self.latest = self.latest.and_then(without);
     }
 
-    /// Where the lists of free pages are read from now on, or are read no longer, the amount is another one, and nothing has grown.
+    /// Where the lists of free pages are read from now on, or are read no longer, the amount is another one, and
+    /// nothing has grown.
     fn follow_lists(&mut self, in_lists: u64) {
         let before = self.latest.map_or(0, |latest| latest.in_lists);
         if (before == 0) == (in_lists == 0) {
@@ -205,8 +206,8 @@ impl Growth {
         seen.filter(move |grown| grown.elapsed > 0 && grown.amount >= noise.max(1))
     }
 
-    /// Nanoseconds until `room` is used up by net growth: the growth of others less what victims give back. Only windows
-    /// count that began at `since` or later and are at least `shortest` long. `None`: there is no net growth.
+    /// Nanoseconds until `room` is used up by net growth: the growth of others less what victims give back. Only
+    /// windows count that began at `since` or later and are at least `shortest` long. `None`: there is no net growth.
     pub fn exhausts_net(&self, room: u64, since: u64, shortest: u64) -> Option<u64> {
         let room = Room {
             at_once: room,
@@ -236,8 +237,8 @@ impl Growth {
         seen.next().unwrap_or(false)
     }
 
-    /// The growth over the shortest window of at least so many nanoseconds, however small, or over the longest one where nothing was
-    /// seen for so long; `None` where there is no growth.
+    /// The growth over the shortest window of at least so many nanoseconds, however small, or over the longest one
+    /// where nothing was seen for so long; `None` where there is no growth.
     pub fn over(&self, shortest: u64) -> Option<Grown> {
         let mut longest = None;
         for grown in self.windows(0) {
@@ -249,7 +250,8 @@ impl Growth {
         longest
     }
 
-    /// By how much the amount has grown since the first sample that is known of `since` or later: no more than since then.
+    /// By how much the amount has grown since the first sample that is known of `since` or later: no more than since
+    /// then.
     pub fn since(&self, since: u64) -> u64 {
         let begins = self.windows.iter().filter_map(|window| window.begin);
         let earliest = begins
@@ -266,8 +268,8 @@ impl Growth {
         self.latest.map(|latest| latest.time)
     }
 
-    /// The growth that uses up the room first, and the nanoseconds that this takes; `None` where no growth lasts so long: each is taken
-    /// to go on for `lasts` times as long as it was seen.
+    /// The growth that uses up the room first, and the nanoseconds that this takes; `None` where no growth lasts so
+    /// long: each is taken to go on for `lasts` times as long as it was seen.
     pub fn exhausts(&self, room: Room, noise: u64, lasts: u64) -> Option<(u64, Grown)> {
         let ends = self.windows(noise).filter_map(|grown| {
             let time = grown.exhausts(room);
@@ -291,8 +293,8 @@ impl Grown {
         if faster == 0 {
             return in_all;
         }
-        // What comes slowly is not there when it is needed, unless all of it has come by then; and writers of page cache take from the
-        // same room.
+        // What comes slowly is not there when it is needed, unless all of it has come by then; and writers of page
+        // cache take from the same room.
         let faster = faster.saturating_add(scaled(self.unwritten, self.elapsed));
         in_all.min(scaled(room.in_time(), faster))
     }

@@ -1,5 +1,5 @@
-//! What holds for all pods of a node: a pause, the last resort, and limits on evictions. Read on the fast path: no lock, no
-//! allocation.
+//! What holds for all pods of a node: a pause, the last resort, and limits on evictions. Read on the fast path: no
+//! lock, no allocation.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering},
@@ -144,7 +144,8 @@ impl Quota {
     }
 
     fn count(&self) {
-        // After the charge: the policy side reads this number before it counts the pods that are left, and so errs towards denying.
+        // After the charge: the policy side reads this number before it counts the pods that are left, and so errs
+        // towards denying.
         self.total.fetch_add(1, Ordering::Release);
     }
 
@@ -156,7 +157,8 @@ impl Quota {
     }
 }
 
-/// Who chooses pods in shadow mode. What it has chosen lives on, and is not available for as long as its pressure lasts.
+/// Who chooses pods in shadow mode. What it has chosen lives on, and is not available for as long as its pressure
+/// lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShadowChooser {
     /// The fast path.
@@ -173,7 +175,8 @@ pub struct EvictionLimiter {
     fleet: FleetHold,
     /// When this agent has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero as long as it has not.
     last_eviction: AtomicU64,
-    /// When an earlier agent last evicted a pod; [`NEVER`]. It delays a slow fleet's next eviction, and is not reported to the fleet.
+    /// When an earlier agent last evicted a pod; [`NEVER`]. It delays a slow fleet's next eviction, and is not reported
+    /// to the fleet.
     last_restored: AtomicI64,
     /// When shadow mode last chose a pod, likewise.
     last_in_shadow: AtomicI64,
@@ -218,8 +221,8 @@ impl EvictionLimiter {
         self.paused.load(Ordering::Relaxed)
     }
 
-    /// Takes the fleet's pace, which ends after `left`; a pause is followed by a window of slow ones. `now` is nanoseconds of
-    /// CLOCK_MONOTONIC.
+    /// Takes the fleet's pace, which ends after `left`; a pause is followed by a window of slow ones. `now` is
+    /// nanoseconds of CLOCK_MONOTONIC.
     pub fn set_fleet(&self, pace: FleetPace, left: Duration, rules: &FleetRules, now: u64) {
         let end = now.saturating_add(nanos(left));
         let (paused, slow) = match pace {
@@ -264,8 +267,8 @@ impl EvictionLimiter {
         }
     }
 
-    /// When this agent has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero if it has not. The fleet is told of it:
-    /// an earlier agent has told of its own, and shadow mode has evicted none.
+    /// When this agent has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero if it has not. The fleet is told
+    /// of it: an earlier agent has told of its own, and shadow mode has evicted none.
     pub fn last_eviction(&self) -> u64 {
         self.last_eviction.load(Ordering::Relaxed)
     }
@@ -284,8 +287,8 @@ impl EvictionLimiter {
         }
     }
 
-    /// Sets a quota: at most so many evictions in a period of nanoseconds, and never more than `ceiling` in total. Its charges
-    /// stay.
+    /// Sets a quota: at most so many evictions in a period of nanoseconds, and never more than `ceiling` in total. Its
+    /// charges stay.
     pub fn set_quota(&self, index: u8, most: Option<u32>, period: u64, ceiling: Option<u32>) {
         if let Some(quota) = self.quotas.get(usize::from(index)) {
             quota.set(most, period, ceiling);
@@ -314,8 +317,8 @@ impl EvictionLimiter {
         }
     }
 
-    /// Whether a pod may go now: it is not on its way already, and every limit that it is under has room. `resort` is what the last resort takes:
-    /// [`LastResort::None`] for an ordinary look. Allocates nothing, takes no lock.
+    /// Whether a pod may go now: it is not on its way already, and every limit that it is under has room. `resort` is
+    /// what the last resort takes: [`LastResort::None`] for an ordinary look. Allocates nothing, takes no lock.
     pub fn allows(&self, permit: &EvictionPermit, now: u64, resort: LastResort) -> bool {
         if self.is_paused() || permit.is_ending() {
             return false;
@@ -345,8 +348,8 @@ impl EvictionLimiter {
         quotas.all(|q| q.has_room(now))
     }
 
-    /// How many more evictions the node's rate allows at this moment, by the permit of any pod; [`usize::MAX`] without a rate. Rates of
-    /// owners hold for their own pods alone.
+    /// How many more evictions the node's rate allows at this moment, by the permit of any pod; [`usize::MAX`] without
+    /// a rate. Rates of owners hold for their own pods alone.
     pub fn left_of_node_rate(&self, permit: &EvictionPermit, now: u64) -> usize {
         let mut quotas = permit.quotas(NODE_RATE).filter_map(|q| self.quotas.get(q));
         quotas.next().map_or(usize::MAX, |q| q.left_of_rate(now))
@@ -362,8 +365,8 @@ impl EvictionLimiter {
             .for_each(|q| q.charge(signed(now)));
     }
 
-    /// Charges all limits of a pod that would have been evicted, so that shadow mode holds back what live mode would. The fleet is not
-    /// told, and live mode forgets it.
+    /// Charges all limits of a pod that would have been evicted, so that shadow mode holds back what live mode would.
+    /// The fleet is not told, and live mode forgets it.
     pub fn charge_in_shadow(&self, permit: &EvictionPermit, now: u64, by: ShadowChooser) {
         permit.mark_in_shadow(self.shadow_mark(by));
         self.last_in_shadow.store(signed(now), Ordering::Relaxed);
@@ -389,7 +392,8 @@ impl EvictionLimiter {
         self.quotas.iter().for_each(Quota::forget_shadow);
     }
 
-    /// Whether a pod was evicted under a limit, or shadow mode has chosen it for a pressure that lasts: it does not count as available.
+    /// Whether a pod was evicted under a limit, or shadow mode has chosen it for a pressure that lasts: it does not
+    /// count as available.
     pub fn is_evicted_or_chosen(&self, permit: &EvictionPermit) -> bool {
         let chosen = |by| permit.shadow_mark() == self.shadow_mark(by);
         permit.is_evicted() || chosen(ShadowChooser::FastPath) || chosen(ShadowChooser::Manager)
@@ -402,8 +406,8 @@ impl EvictionLimiter {
         (by as u64 + 1) << 32 | u64::from(pressure)
     }
 
-    /// Takes note of an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this boot: a slow fleet
-    /// waits after it, whatever limits there are.
+    /// Takes note of an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this boot: a
+    /// slow fleet waits after it, whatever limits there are.
     pub fn note_restored(&self, at: i64) {
         self.last_restored.fetch_max(at, Ordering::Relaxed);
     }

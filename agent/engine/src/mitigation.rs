@@ -1,4 +1,5 @@
-//! The steps before a soft eviction (reclaim page cache, then throttle): which comes next, and how much to reclaim. No I/O, no clock.
+//! The steps before a soft eviction (reclaim page cache, then throttle): which comes next, and how much to reclaim. No
+//! I/O, no clock.
 
 use std::time::Duration;
 
@@ -139,8 +140,8 @@ pub struct Portion {
     pub bytes: u64,
 }
 
-/// How much to take from which pod: those with the most cold page cache (`inactive_file`) first, until what counts as used
-/// has been asked for in the amount of the deficit.
+/// How much to take from which pod: those with the most cold page cache (`inactive_file`) first, until what counts as
+/// used has been asked for in the amount of the deficit.
 ///
 /// Cold page cache counts as available already, so that it alone brings the signal nothing: the kernel ages the
 /// active list into the inactive one as that gets shorter, and that is what brings something. So a pod is asked for its

@@ -1,8 +1,8 @@
 //! When the next pod may go: urgency decides the pace.
 //!
-//! A pod is evicted at machine speed only when nothing slower can save the node: when what the kernel cannot give back by itself
-//! will be used up before the kubelet would have looked again. Everything else goes at the kubelet's pace, one pod in ten
-//! seconds. The same rule holds for every signal; the ranking chooses the pod ([`super::select()`]).
+//! A pod is evicted at machine speed only when nothing slower can save the node: when what the kernel cannot give back
+//! by itself will be used up before the kubelet would have looked again. Everything else goes at the kubelet's pace,
+//! one pod in ten seconds. The same rule holds for every signal; the ranking chooses the pod ([`super::select()`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -18,15 +18,15 @@ pub const MONITORING_INTERVAL_NS: u64 = 10 * SECOND;
 const DEATH_NS: u64 = 400 * MS;
 /// When the memory of a pod that is killed now is back, if its end takes long.
 const SLOW_RETURN_NS: u64 = SECOND / 4;
-/// A growth that is seen so soon after a SIGKILL may still be the victim's own: its threads end when they leave the kernel, and
-/// statistics may be late. Only other pods' own counters tell of theirs then.
+/// A growth that is seen so soon after a SIGKILL may still be the victim's own: its threads end when they leave the
+/// kernel, and statistics may be late. Only other pods' own counters tell of theirs then.
 const SETTLE_NS: u64 = 10 * MS;
 /// Bytes by which flushed statistics may be wrong: each CPU keeps some to itself.
 const STATISTICS_ERROR: u64 = 16 << 20;
 /// An amount that has fallen by less, in bytes, has not shrunk: counters are read one after the other.
 const STEADY: u64 = 1 << 20;
-/// A growth is taken to go on for so many times as long as it was seen. That of process ids, which come in bursts, for less: a quarter of
-/// what is left has gone then.
+/// A growth is taken to go on for so many times as long as it was seen. That of process ids, which come in bursts, for
+/// less: a quarter of what is left has gone then.
 const LASTS: u64 = 16;
 const PROCESS_IDS_LAST: u64 = 4;
 /// An amount that is less than so long ago shrinks.
@@ -65,10 +65,12 @@ pub struct Shortage {
     /// The part of it that belongs to victims which were sent SIGKILL: how it changes is no growth of others.
     #[serde(default)]
     pub dying: u64,
-    /// By so much `dying` has changed between the beginning of the look and its end: counters are read one after the other.
+    /// By so much `dying` has changed between the beginning of the look and its end: counters are read one after the
+    /// other.
     #[serde(default)]
     pub skew: u64,
-    /// The part of `used` that is kernel memory of which the kernel does not tell whether it can be given back (cgroup v1).
+    /// The part of `used` that is kernel memory of which the kernel does not tell whether it can be given back (cgroup
+    /// v1).
     #[serde(default)]
     pub kernel: u64,
     /// The part of `used` that is new and in no statistics yet: what it is, the next look tells.
@@ -79,13 +81,14 @@ pub struct Shortage {
     /// Free swap, whether pods may use it or not: what is swapped out has grown all the same.
     #[serde(default)]
     pub swap_free: u64,
-    /// Less room than this may be urgent although the kubelet finds the threshold not met; 0 where its count alone holds.
+    /// Less room than this may be urgent although the kubelet finds the threshold not met; 0 where its count alone
+    /// holds.
     pub guard: u64,
     /// The growth that limits of the pods' own will end.
     #[serde(default)]
     pub bounded: Bounded,
-    /// The part of what is available that lies in the CPUs' lists of free pages, which `MemAvailable` does not count; 0 where they were
-    /// not read.
+    /// The part of what is available that lies in the CPUs' lists of free pages, which `MemAvailable` does not count; 0
+    /// where they were not read.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub in_lists: u64,
 }
@@ -184,8 +187,8 @@ pub enum Urgency {
     },
     /// It goes at the kubelet's pace.
     Paced {
-        /// The threshold is met by memory that the kernel could give back, and has been for as long as the kubelet needs to
-        /// see it.
+        /// The threshold is met by memory that the kernel could give back, and has been for as long as the kubelet
+        /// needs to see it.
         only_cache: bool,
     },
 }
@@ -235,8 +238,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Takes in a look: the growth, and whether the threshold is met. `now` never goes back. Memory that a victim gave back in the middle of
-    /// the look would pass for a growth of others: such a look tells nothing of growth.
+    /// Takes in a look: the growth, and whether the threshold is met. `now` never goes back. Memory that a victim gave
+    /// back in the middle of the look would pass for a growth of others: such a look tells nothing of growth.
     pub fn observe(&mut self, now: u64, seen: &Shortage) {
         if seen.skew <= seen.noise(self.is_met()) {
             let sample = Sample {
@@ -263,8 +266,8 @@ impl Pace {
         }
     }
 
-    /// Whether the minimum reclaim counts: the kubelet has seen the threshold met for certain, or a pod was evicted for it. A shorter
-    /// shortage ends where the threshold does.
+    /// Whether the minimum reclaim counts: the kubelet has seen the threshold met for certain, or a pod was evicted for
+    /// it. A shorter shortage ends where the threshold does.
     pub fn is_resolving(&self, now: u64) -> bool {
         let is_seen = |since| now.saturating_sub(since) >= MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS;
         self.evictions > 0 || self.met_since.is_some_and(is_seen)
@@ -275,8 +278,8 @@ impl Pace {
         self.met_since.is_some()
     }
 
-    /// A pod was evicted for this, or for something else that it gives back to this as well. Its growth is not told from that
-    /// of others: growth is seen anew.
+    /// A pod was evicted for this, or for something else that it gives back to this as well. Its growth is not told
+    /// from that of others: growth is seen anew.
     pub fn evicted(&mut self, now: u64) {
         self.note_eviction(now);
         self.growth.forget();
@@ -323,8 +326,8 @@ impl Pace {
             .is_some_and(|last| now < last.saturating_add(SETTLE_NS))
     }
 
-    /// Whether limits of the pods' own end the growth before the room is used up: three quarters of it are of such pods at least,
-    /// as far as windows of different lengths tell.
+    /// Whether limits of the pods' own end the growth before the room is used up: three quarters of it are of such pods
+    /// at least, as far as windows of different lengths tell.
     fn ends_at_limits(&self, seen: &Shortage) -> bool {
         let Bounded {
             grown,
@@ -378,8 +381,8 @@ pub(crate) struct Relief {
 }
 
 impl Relief {
-    /// For a decision of `pace` at a `growth` per second. `growers` is what all pods that may go grow by per second, as their
-    /// own counters tell; 0 where that is not known yet.
+    /// For a decision of `pace` at a `growth` per second. `growers` is what all pods that may go grow by per second, as
+    /// their own counters tell; 0 where that is not known yet.
     pub fn new(pace_inputs: &PaceInputs, growth: u64, growers: u64) -> Self {
         let (pace, pending) = (&pace_inputs.pace, pace_inputs.pending);
         let is_settling = pace.is_settling(pace_inputs.now);
@@ -476,8 +479,8 @@ impl PaceInputs {
             return Decision::Evict { urgency };
         };
         let wait = due.saturating_sub(self.now).saturating_add(MARGIN_NS);
-        // A pod that goes later is in time, too, and may not have to go. Files are not removed so fast: next to nothing of them
-        // that comes too late is not waited for.
+        // A pod that goes later is in time, too, and may not have to go. Files are not removed so fast: next to nothing
+        // of them that comes too late is not waited for.
         let is_worth = self.rule == Rule::Lasting
             || wait < exhausted_in
             || pending.amount >= grown_in(growth, URGENT_WHILE_PENDING_NS);
@@ -515,8 +518,8 @@ impl PaceInputs {
         }
     }
 
-    /// Whether pods that could give back `attainable` together may go for this, beside what is pending: at the kubelet's pace a
-    /// shortage that all of them cannot end takes one pod, and no other one in vain.
+    /// Whether pods that could give back `attainable` together may go for this, beside what is pending: at the
+    /// kubelet's pace a shortage that all of them cannot end takes one pod, and no other one in vain.
     pub fn can_end_shortage(&self, urgency: Urgency, attainable: u64) -> bool {
         let deficit = self.seen.threshold.saturating_sub(self.seen.available);
         matches!(urgency, Urgency::Urgent { .. })
@@ -524,8 +527,8 @@ impl PaceInputs {
             || attainable.saturating_add(self.pending.amount) >= deficit
     }
 
-    /// Since when it has to be known what each pod uses, if a decision can wait for that: another pod would go in the stead of one that has
-    /// filled the disk since.
+    /// Since when it has to be known what each pod uses, if a decision can wait for that: another pod would go in the
+    /// stead of one that has filled the disk since.
     pub fn waits_for_usage_since(&self, urgency: Urgency) -> Option<u64> {
         let is_in_time = match urgency {
             Urgency::Paced { .. } => true,
@@ -536,8 +539,8 @@ impl PaceInputs {
         is_in_time.then(|| since.saturating_sub(USAGE_AGE_NS))
     }
 
-    /// Whether what is pending saves the node from a growth that uses up the room in `exhausted_in`. The first of it is due
-    /// after `wait`.
+    /// Whether what is pending saves the node from a growth that uses up the room in `exhausted_in`. The first of it is
+    /// due after `wait`.
     fn is_in_time(&self, exhausted_in: u64, per_second: u64, wait: u64) -> bool {
         let (now, pending, pace) = (self.now, self.pending, &self.pace);
         let room = self.seen.usable().in_time();
@@ -636,8 +639,8 @@ impl Shortage {
         }
     }
 
-    /// Whether so little is left that its end may be urgent. Page cache that waits for the disk is no shortage by itself, but
-    /// where it fills the room fast, growth beside it is urgent in time for a death.
+    /// Whether so little is left that its end may be urgent. Page cache that waits for the disk is no shortage by
+    /// itself, but where it fills the room fast, growth beside it is urgent in time for a death.
     fn is_close(&self, is_met: bool, end: u64, grown: Grown) -> bool {
         let fills = self.guard > 0 && grown.unwritten > 0 && end < SLOW_RETURN_NS;
         if !is_met {
@@ -652,8 +655,8 @@ impl Shortage {
         room < self.threshold || (was_short && room < self.resolved)
     }
 
-    /// A growth that is smaller says nothing. Where only the guard's amount is short, page cache waits for a disk: what the
-    /// kernel needs to keep track of it grows with it.
+    /// A growth that is smaller says nothing. Where only the guard's amount is short, page cache waits for a disk: what
+    /// the kernel needs to keep track of it grows with it.
     fn noise(&self, is_met: bool) -> u64 {
         let room = self.usable().total();
         let share = if is_met { 16 } else { 4 };

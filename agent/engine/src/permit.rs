@@ -17,8 +17,8 @@ pub struct EvictionPermit {
     until: AtomicU64,
     never: AtomicBool,
     order: AtomicI32,
-    /// Indexes of the pod's quotas in the [`crate::limiter::EvictionLimiter`], 8 bits each; zero is none. One word, so that a
-    /// reader never misses a quota while they change.
+    /// Indexes of the pod's quotas in the [`crate::limiter::EvictionLimiter`], 8 bits each; zero is none. One word, so
+    /// that a reader never misses a quota while they change.
     quotas: AtomicU64,
     /// When a limit was charged for it; zero as long as none was.
     evicted_at: AtomicU64,
@@ -90,7 +90,8 @@ impl LastResort {
 }
 
 impl EvictionPermit {
-    /// Sets what the policies say, with at most [`QUOTAS_OF_A_POD`] quotas; the order first, so that no pod goes under an old one.
+    /// Sets what the policies say, with at most [`QUOTAS_OF_A_POD`] quotas; the order first, so that no pod goes under
+    /// an old one.
     pub fn set(&self, permission: Permission, order: i16, quotas: &[u8]) {
         self.order.store(order.into(), Ordering::Relaxed);
         let packed = quotas.iter().take(QUOTAS_OF_A_POD).rev();

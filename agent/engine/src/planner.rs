@@ -1,5 +1,5 @@
-//! The planner: from observations and pods to evictions, one plan after each look. It asks for node-level reclaim and for evictions;
-//! the caller carries them out.
+//! The planner: from observations and pods to evictions, one plan after each look. It asks for node-level reclaim and
+//! for evictions; the caller carries them out.
 
 pub mod local_storage;
 pub mod pending;
@@ -230,8 +230,8 @@ impl Planner {
         evictions
     }
 
-    /// Chooses victims for the thresholds that call for action: one pod as the kubelet does, or as many as the pace of each
-    /// signal says.
+    /// Chooses victims for the thresholds that call for action: one pod as the kubelet does, or as many as the pace of
+    /// each signal says.
     fn evictions(
         &mut self,
         now: i64,
@@ -255,8 +255,8 @@ impl Planner {
         evictions
     }
 
-    /// The pod that may be evicted now for one threshold: urgency decides ([`super::pace`]). One at a look, however urgent: the next look
-    /// sees what it brings.
+    /// The pod that may be evicted now for one threshold: urgency decides ([`super::pace`]). One at a look, however
+    /// urgent: the next look sees what it brings.
     fn choose_in_time(
         &mut self,
         now: i64,
@@ -318,7 +318,8 @@ impl Planner {
         (!is_victims).then_some(pace_inputs)
     }
 
-    /// The pods that make an urgent growth. The first pod is evicted by the order alone, if the node's eviction rate allows another one.
+    /// The pods that make an urgent growth. The first pod is evicted by the order alone, if the node's eviction rate
+    /// allows another one.
     fn growing<'a>(
         &self,
         node: Snapshot<'a>,
@@ -360,8 +361,8 @@ impl Planner {
         growers.filter(|(grew, _)| *grew > 0).collect()
     }
 
-    /// Whether the files of a pod that may go were not walked yet: it counts as one that uses nothing, whatever it has. Its bytes are those
-    /// of a walk that began since a moment; its inodes are counted.
+    /// Whether the files of a pod that may go were not walked yet: it counts as one that uses nothing, whatever it has.
+    /// Its bytes are those of a walk that began since a moment; its inodes are counted.
     fn awaits_walks(&self, node: Snapshot<'_>, threshold: &Threshold, since: u64) -> bool {
         let resource = threshold.signal.resource();
         let is_recent = |began: u64| began >= since || resource != Resource::EphemeralStorage;
@@ -433,8 +434,8 @@ impl Planner {
 
     /// What is short of a signal. Nothing of it can be given back without an eviction or a reclaim that is asked for.
     ///
-    /// Bytes are used of the capacity that was seen first: that of a zfs dataset falls with what is available when another one is
-    /// written to. Inodes are used of the present one: XFS has as many as the free space has room for.
+    /// Bytes are used of the capacity that was seen first: that of a zfs dataset falls with what is available when
+    /// another one is written to. Inodes are used of the present one: XFS has as many as the free space has room for.
     fn shortage(&self, threshold: &Threshold, seen: Observation) -> Shortage {
         let unsigned = |amount: i64| u64::try_from(amount).unwrap_or(0);
         let available = unsigned(seen.available);
@@ -479,8 +480,8 @@ impl Planner {
         Some(self.eviction_of(node, threshold, first.pod))
     }
 
-    /// Chooses a pod for one threshold. The order is that of the ranking, the choice that of the fast path; before the pods that make a
-    /// growth none is evicted in vain.
+    /// Chooses a pod for one threshold. The order is that of the ranking, the choice that of the fast path; before the
+    /// pods that make a growth none is evicted in vain.
     fn choose(
         &self,
         node: Snapshot<'_>,
@@ -612,7 +613,8 @@ impl Planner {
         }
     }
 
-    /// Whether a pod may be evicted for a threshold. One that was only asked to end goes for a hard one: no other pod in its stead.
+    /// Whether a pod may be evicted for a threshold. One that was only asked to end goes for a hard one: no other pod
+    /// in its stead.
     fn state_for(&self, pod: &Pod, threshold: &Threshold) -> CandidateState {
         match self.state_of(pod, threshold.signal.resource()) {
             CandidateState::Terminating if threshold.is_hard() && self.pending.is_asked(pod) => {

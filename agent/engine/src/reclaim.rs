@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::FsUsage;
 
-/// What the writable layers of containers use as the runtime counts it, with the containers' names, by the UID that the runtime
-/// has for their pod.
+/// What the writable layers of containers use as the runtime counts it, with the containers' names, by the UID that the
+/// runtime has for their pod.
 pub type Layers = HashMap<String, Vec<(String, FsUsage)>>;
 
 /// The pods of this node.
@@ -13,8 +13,8 @@ pub type Layers = HashMap<String, Vec<(String, FsUsage)>>;
 pub struct KnownPods {
     /// By the UID that the runtime has for them; `None` when that is not known yet.
     pub uids: Option<BTreeSet<String>>,
-    /// A kubelet sees to what they leave behind: it removes a container's log with the container, and finds neither once the
-    /// container is gone.
+    /// A kubelet sees to what they leave behind: it removes a container's log with the container, and finds neither
+    /// once the container is gone.
     pub has_kubelet: bool,
 }
 

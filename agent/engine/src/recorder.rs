@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::Signal;
 
-/// Samples that are kept: a second of looks that follow each other as closely as they may, a quarter of an hour of those
-/// far from every threshold.
+/// Samples that are kept: a second of looks that follow each other as closely as they may, a quarter of an hour of
+/// those far from every threshold.
 const SAMPLES: usize = 1024;
 /// Between two samples of one signal, in nanoseconds: the fast path looks more often shortly before a threshold.
 const CLOSEST_NS: u64 = 500_000;
@@ -68,7 +68,8 @@ impl Recorder {
             last.store(time, Ordering::Relaxed);
         }
         let written = self.written.load(Ordering::Relaxed);
-        // All earlier slots are complete. A reader that sees one of the stores below also sees this count, and drops the slot.
+        // All earlier slots are complete. A reader that sees one of the stores below also sees this count, and drops
+        // the slot.
         self.written.store(written + 1, Ordering::Release);
         fence(Ordering::Release);
         if let Some(slot) = self.slots.get(written as usize % SAMPLES) {

@@ -1,7 +1,7 @@
 //! One round of evictions: the pods that are evicted for one scope's memory at one look, one after the other.
 //!
-//! [`crate::pace`] has said that a pod may go; how many do, and which, is decided here. The fast path runs it on the node's pods, the
-//! judge (`cargo xtask judge`) on those of a simulated node.
+//! [`crate::pace`] has said that a pod may go; how many do, and which, is decided here. The fast path runs it on the
+//! node's pods, the judge (`cargo xtask judge`) on those of a simulated node.
 
 use crate::{
     Among, Candidate,
@@ -30,8 +30,8 @@ pub trait Pods {
     /// The rules of every choice.
     fn rules(&self) -> Rules;
 
-    /// Loads the candidates anew: upper bounds of what they use, and which of them may be evicted for this scope. Returns what
-    /// these use at most together, in bytes.
+    /// Loads the candidates anew: upper bounds of what they use, and which of them may be evicted for this scope.
+    /// Returns what these use at most together, in bytes.
     fn load(&mut self, resort: LastResort) -> u64;
 
     /// How many more pods the node's eviction rate allows; [`usize::MAX`] without one.
@@ -46,10 +46,12 @@ pub trait Pods {
     /// What the pods grow by of those that grow most, in bytes per second, and their positions; 0: none.
     fn growers(&self) -> [(u64, usize); WATCHED];
 
-    /// The next step of the last resort, where policies have denied pods and allow more of them when all else has failed.
+    /// The next step of the last resort, where policies have denied pods and allow more of them when all else has
+    /// failed.
     fn next_resort(&self, resort: LastResort) -> Option<LastResort>;
 
-    /// Evicts a pod, and returns what is expected of it; `None` when that is nothing: it was empty already, or the kernel refuses.
+    /// Evicts a pod, and returns what is expected of it; `None` when that is nothing: it was empty already, or the
+    /// kernel refuses.
     fn evict(&mut self, position: usize, choice: Choice) -> Option<Pending>;
 }
 
@@ -171,9 +173,9 @@ fn choose(pods: &mut impl Pods) -> Option<usize> {
     pods.candidates().choose(rules, Among::Using)
 }
 
-/// The first pod is evicted by the order alone, if the node's eviction rate allows another one. Where that does not end the growth, those that
-/// follow are passed over as long as the pods that make most of it have to be evicted all the same ([`pass_over_in_vain`]). Whether any
-/// is.
+/// The first pod is evicted by the order alone, if the node's eviction rate allows another one. Where that does not end
+/// the growth, those that follow are passed over as long as the pods that make most of it have to be evicted all the
+/// same ([`pass_over_in_vain`]). Whether any is.
 fn passes_over_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
     let allowed = pods.allowed();
     if !pods.has_evicted_lately() && allowed > 1 {

@@ -60,8 +60,8 @@ pub enum ScopeState {
     Calm,
     /// A threshold is met, and victims are ending.
     Busy,
-    /// A threshold is met, and nothing is to be done about it at once: the recovery trips a trigger, and a growth that makes it urgent
-    /// has to be seen.
+    /// A threshold is met, and nothing is to be done about it at once: the recovery trips a trigger, and a growth that
+    /// makes it urgent has to be seen.
     Idle,
     /// The same, and no pod is left that may be evicted.
     NoCandidates,
@@ -70,10 +70,11 @@ pub enum ScopeState {
 /// What tells of a crossing between two looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notification {
-    /// A kernel program does, at the crossing: only what no charge moves has to be looked at (inactive_file, the capacity), which is slower
-    /// than usage.
+    /// A kernel program does, at the crossing: only what no charge moves has to be looked at (inactive_file, the
+    /// capacity), which is slower than usage.
     AtCrossing,
-    /// An eventfd tells late, and nothing tells on the way to a hook that was refused: the crossing is found by looking.
+    /// An eventfd tells late, and nothing tells on the way to a hook that was refused: the crossing is found by
+    /// looking.
     Late,
     /// A hook that is not attached as long as the threshold is far.
     OnceNear,
@@ -84,8 +85,8 @@ pub const BUSY: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(20);
 const HOOKED_FLOOR: Duration = Duration::from_millis(10);
 
-/// When to look at a scope again: `distance` bytes may still be used before its threshold is met, and `room` before nothing is left, at
-/// the fastest growth of the machine in bytes per second.
+/// When to look at a scope again: `distance` bytes may still be used before its threshold is met, and `room` before
+/// nothing is left, at the fastest growth of the machine in bytes per second.
 pub fn next_look_at(
     state: ScopeState,
     notification: Notification,
@@ -118,7 +119,8 @@ pub struct FlushInputs {
     pub growth: u64,
 }
 
-/// When the kernel is made to flush a cgroup's statistics for a look: page cache that they still show may have become something else.
+/// When the kernel is made to flush a cgroup's statistics for a look: page cache that they still show may have become
+/// something else.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlushDeadline {
     /// When that was done last, and [`FlushInputs::left`] then.
@@ -126,8 +128,8 @@ pub struct FlushDeadline {
 }
 
 impl FlushDeadline {
-    /// Whether it is due at `now` (nanoseconds): what is free does not suffice for the threshold by itself, and the fastest growth could
-    /// have used up since the last time what was left then.
+    /// Whether it is due at `now` (nanoseconds): what is free does not suffice for the threshold by itself, and the
+    /// fastest growth could have used up since the last time what was left then.
     pub fn is_due(&mut self, now: u64, inputs: FlushInputs) -> bool {
         let FlushInputs {
             free,

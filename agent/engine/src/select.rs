@@ -2,7 +2,8 @@
 //!
 //! Reading a pod's exact working set costs a system call; an upper bound is known anyway (the last value plus what
 //! may have come since, or the cgroup's usage counter). As more usage never moves a pod back ([`RankKey`]), it is
-//! enough to read exactly those pods that come first by their bounds: the pod that is first by an exact value, is first.
+//! enough to read exactly those pods that come first by their bounds: the pod that is first by an exact value, is
+//! first.
 
 use super::{QosClass, RankInputs, RankKey, Resource};
 use crate::{
@@ -37,7 +38,8 @@ pub enum CandidateState {
     Terminating,
     /// It could not be read: its cgroup is no more.
     NotFound,
-    /// It has no part in a growth that must end at once (`exclude_not_growing`), or would go in vain ([`pass_over_in_vain`]).
+    /// It has no part in a growth that must end at once (`exclude_not_growing`), or would go in vain
+    /// ([`pass_over_in_vain`]).
     PassedOver,
 }
 
@@ -54,8 +56,8 @@ pub(crate) fn eligible_growth(candidates: &[Candidate], grew: &[u64]) -> u64 {
     growers.fold(0, |sum, (_, grew)| sum.saturating_add(*grew))
 }
 
-/// Passes over the candidates that have no part in the growth that must end, until they are loaded anew; `grew` is what each
-/// grows by.
+/// Passes over the candidates that have no part in the growth that must end, until they are loaded anew; `grew` is what
+/// each grows by.
 pub(crate) fn exclude_not_growing(candidates: &mut [Candidate], grew: &[u64]) {
     let all = eligible_growth(candidates, grew);
     for (candidate, grew) in candidates.iter_mut().zip(grew) {
@@ -76,9 +78,9 @@ pub struct GrowthToEnd<'a> {
     pub allowed: usize,
 }
 
-/// Passes over candidates that rank before the main growers, if to evict them is useless: the growth uses up what they free
-/// within one monitoring interval, and the main growers must be evicted anyway. Only as many candidates count as the node's
-/// rate still allows. A grower within its request is no main grower. Returns whether any was passed over.
+/// Passes over candidates that rank before the main growers, if to evict them is useless: the growth uses up what they
+/// free within one monitoring interval, and the main growers must be evicted anyway. Only as many candidates count as
+/// the node's rate still allows. A grower within its request is no main grower. Returns whether any was passed over.
 ///
 /// `held` reads what only the end of the candidate at a position gives back, of which its usage is an upper bound.
 pub fn pass_over_in_vain(
@@ -157,8 +159,8 @@ impl SumOfLargest {
     }
 }
 
-/// The first in the order of the pods that make half of a growth, and how many these are: as few as it takes, and those that grow half
-/// as fast as the last of them. `None` where all of them together do not.
+/// The first in the order of the pods that make half of a growth, and how many these are: as few as it takes, and those
+/// that grow half as fast as the last of them. `None` where all of them together do not.
 fn first_of_main_growers(
     candidates: &[Candidate],
     rules: Rules,
@@ -211,8 +213,9 @@ pub enum Among {
     Using,
 }
 
-/// Chooses a victim: the position of the first in the order of eviction, which becomes [`CandidateState::Terminating`]. Candidates that
-/// rank equal go in the order of the slice, which is therefore kept sorted by namespace, name and uid, as the full ranking sorts them.
+/// Chooses a victim: the position of the first in the order of eviction, which becomes [`CandidateState::Terminating`].
+/// Candidates that rank equal go in the order of the slice, which is therefore kept sorted by namespace, name and uid,
+/// as the full ranking sorts them.
 ///
 /// `refine` reads the exact usage of the candidate at a position, or says `None` if the pod is gone.
 ///
@@ -238,8 +241,8 @@ pub fn select(
     Some(first)
 }
 
-/// The first candidates in the order of eviction by what is known of them, without reading more: their positions are written
-/// to `ranked`, and nothing is chosen. How many were written. Allocates nothing.
+/// The first candidates in the order of eviction by what is known of them, without reading more: their positions are
+/// written to `ranked`, and nothing is chosen. How many were written. Allocates nothing.
 pub fn rank(candidates: &[Candidate], rules: Rules, ranked: &mut [usize]) -> usize {
     let passed_over = PassedOver {
         guaranteed: rules.strategy == RankingStrategy::Qos && !rules.system_over_reserved,

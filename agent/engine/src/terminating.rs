@@ -1,4 +1,5 @@
-//! A victim between SIGKILL and the return of its memory: what it is still expected to give, by when, and whether it is stuck.
+//! A victim between SIGKILL and the return of its memory: what it is still expected to give, by when, and whether it is
+//! stuck.
 
 use super::pace::{Pending, earliest};
 use crate::units::{MS, SECOND};
@@ -11,8 +12,8 @@ const TEARDOWN: u64 = 4 << 30;
 const FIRST: u64 = 256 << 20;
 /// A victim that gives nothing back for so long and still has processes is stuck.
 const STUCK_NS: u64 = 2 * SECOND;
-/// A victim has given something back if it holds less by so many bytes, or by this part of what is left. The kernel takes single pages
-/// from a victim that does not die as well.
+/// A victim has given something back if it holds less by so many bytes, or by this part of what is left. The kernel
+/// takes single pages from a victim that does not die as well.
 const STEP: u64 = 1 << 20;
 const STEP_PART: u64 = 1024;
 /// How long a victim of an earlier agent is observed at least before it counts as stuck.
@@ -66,7 +67,8 @@ pub enum Fate {
     Lingering,
     /// Nothing more is expected of it.
     Released,
-    /// It had no processes, and has others now: the kubelet has started its containers again. It is a pod like any other.
+    /// It had no processes, and has others now: the kubelet has started its containers again. It is a pod like any
+    /// other.
     Restarted,
 }
 
@@ -85,8 +87,8 @@ impl Terminating {
         }
     }
 
-    /// A victim that an earlier agent has signalled, with what is left of it at `now`. Slow is not stuck: it has half a second
-    /// to show that it gives something back.
+    /// A victim that an earlier agent has signalled, with what is left of it at `now`. Slow is not stuck: it has half a
+    /// second to show that it gives something back.
     pub fn restore(signalled: u64, now: u64, left: Remains, shared: u64, stuck: bool) -> Self {
         let usage = left.usage.unwrap_or(0);
         Self {
@@ -145,8 +147,9 @@ impl Terminating {
             .is_some_and(|exited| !self.lingers(now, exited, usage))
     }
 
-    /// Whether it is time to tell what it has brought: its processes are gone and enough is available, or it has had its time. From
-    /// its end, or where it is stuck from its SIGKILL: what dies slowly has not brought yet what it will.
+    /// Whether it is time to tell what it has brought: its processes are gone and enough is available, or it has had
+    /// its time. From its end, or where it is stuck from its SIGKILL: what dies slowly has not brought yet what it
+    /// will.
     pub fn is_report_due(&self, now: u64, fate: Fate, is_enough: bool) -> bool {
         let since = self.exited.unwrap_or(self.signalled);
         let is_late = now.saturating_sub(since) > REPORT_WITHIN_NS && fate != Fate::Dying;

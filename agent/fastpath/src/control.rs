@@ -1,4 +1,5 @@
-//! The two queues between the fast path and the threads of normal priority. Neither side waits for the other, and neither queue grows.
+//! The two queues between the fast path and the threads of normal priority. Neither side waits for the other, and
+//! neither queue grows.
 
 use std::{
     io,
@@ -29,7 +30,8 @@ const KILLS: usize = 1024;
 /// Events that may wait for a slow reader, each of a KiB: more than all victims at once make.
 const EVENTS: usize = 256;
 
-/// To the fast path: a new table of pods, another cgroup of all pods, another capacity of the node, or the request to stop.
+/// To the fast path: a new table of pods, another cgroup of all pods, another capacity of the node, or the request to
+/// stop.
 #[derive(Debug)]
 pub struct Control {
     event: EventFd,
@@ -100,8 +102,9 @@ impl Control {
         self.event.notify();
     }
 
-    /// Another part of the node has killed a pod, at `signalled` in nanoseconds of CLOCK_MONOTONIC: its memory is pending. Neither blocks
-    /// nor allocates; the queue has room for all pods of a node, and drops the oldest kill beyond that.
+    /// Another part of the node has killed a pod, at `signalled` in nanoseconds of CLOCK_MONOTONIC: its memory is
+    /// pending. Neither blocks nor allocates; the queue has room for all pods of a node, and drops the oldest kill
+    /// beyond that.
     pub fn note_kill(&self, pod: &Arc<PodEntry>, signalled: u64, by: KilledBy) {
         self.killed.force_push((Arc::clone(pod), signalled, by));
         self.event.notify();

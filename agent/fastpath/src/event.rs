@@ -43,7 +43,8 @@ pub struct EvictionReport {
     pub shared: u64,
     /// Shadow mode: no signal was sent.
     pub shadow: bool,
-    /// The kernel program has killed from it by itself, past the floor or in the agent's place; `pace_inputs` is no decision then.
+    /// The kernel program has killed from it by itself, past the floor or in the agent's place; `pace_inputs` is no
+    /// decision then.
     pub by_kernel: bool,
     /// Policies denied all pods, and the last resort allowed this one.
     pub last_resort: bool,
@@ -105,8 +106,8 @@ pub enum Event {
     Finished(VictimExit),
     /// See [`StuckVictim`]; once for each victim.
     Stuck(StuckVictim),
-    /// The kernel program has killed from a pod so long ago, in nanoseconds, that the eviction is not completed; `None`: the pod is
-    /// unknown.
+    /// The kernel program has killed from a pod so long ago, in nanoseconds, that the eviction is not completed;
+    /// `None`: the pod is unknown.
     KernelKill(Option<Arc<PodEntry>>, u64),
     /// A threshold was met when it came into force, at the start or by a new configuration.
     MetInForce {

@@ -88,8 +88,8 @@ impl FastPath {
         self.ids.fastpath
     }
 
-    /// The kernel's id of the standby thread; `None` where there is none: with a hook that has no kernel program, and without the rights
-    /// for it. For tests.
+    /// The kernel's id of the standby thread; `None` where there is none: with a hook that has no kernel program, and
+    /// without the rights for it. For tests.
     pub fn standby_tid(&self) -> Option<i32> {
         self.ids.standby
     }

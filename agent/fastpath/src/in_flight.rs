@@ -12,8 +12,8 @@ use evictd_node::{memory_scope::Scope, pods::table::PodEntry};
 
 use crate::{StuckVictim, VictimExit};
 
-/// Victims that may be on their way at once. At this number the fast path signals no other pod, and the kills of others wait in
-/// [`Control`](crate::Control).
+/// Victims that may be on their way at once. At this number the fast path signals no other pod, and the kills of others
+/// wait in [`Control`](crate::Control).
 pub const MAX_IN_FLIGHT: usize = 64;
 /// A stuck victim is killed again so often: the signal is pending already, and a process may join its cgroup.
 const STUCK_KILL_NS: u64 = 1_000_000_000;
@@ -142,8 +142,8 @@ impl Victim {
     }
 }
 
-/// What a pod holds that the kernel cannot take, `None` once its cgroup was removed; in bytes. Page cache that reclaim takes from a
-/// victim is nothing that its end gives back.
+/// What a pod holds that the kernel cannot take, `None` once its cgroup was removed; in bytes. Page cache that reclaim
+/// takes from a victim is nothing that its end gives back.
 fn left(pod: &PodEntry) -> Option<u64> {
     let reading = pod.memory.read().ok();
     reading.as_ref().map(MemoryReading::unreclaimable)
@@ -173,7 +173,8 @@ pub struct VictimMemory {
     pub dying: u64,
 }
 
-/// The victims, in a place that never grows: at most [`MAX_IN_FLIGHT`], or those that earlier agents have signalled, if they are more.
+/// The victims, in a place that never grows: at most [`MAX_IN_FLIGHT`], or those that earlier agents have signalled, if
+/// they are more.
 #[derive(Debug)]
 pub struct InFlight {
     victims: Vec<Victim>,

@@ -31,8 +31,8 @@ use crate::{
     spin::Wait,
 };
 
-/// Calm for so long, a pressure is over. A counter that has just reached a threshold goes back by itself when a CPU returns what
-/// it had charged in advance (`drain_stock`), and comes again.
+/// Calm for so long, a pressure is over. A counter that has just reached a threshold goes back by itself when a CPU
+/// returns what it had charged in advance (`drain_stock`), and comes again.
 const OVER_AFTER_NS: u64 = 1_000_000_000;
 
 /// A cycle that comes later than it should by this is no sign of a stopped agent, in nanoseconds.

@@ -179,7 +179,8 @@ impl ScopeMonitor {
         }
     }
 
-    /// Samples the scope; whether the threshold is met follows from that. `flush` makes the kernel flush the statistics of the pods.
+    /// Samples the scope; whether the threshold is met follows from that. `flush` makes the kernel flush the statistics
+    /// of the pods.
     ///
     /// # Errors
     /// A file of the scope cannot be read.
@@ -203,7 +204,8 @@ impl ScopeMonitor {
         self.gone = false;
         self.pressed = is_pressing(self.sample.available);
         if self.scope.is_limited() {
-            // What a process unmaps leaves the statistics first, and the counter when it is freed: a victim's memory is no page cache.
+            // What a process unmaps leaves the statistics first, and the counter when it is freed: a victim's memory is
+            // no page cache.
             self.apply_machine_share(lag.saturating_sub(cycle.dying));
         }
         if self.pressed && !was_pressed {
@@ -238,8 +240,8 @@ impl ScopeMonitor {
         }
     }
 
-    /// Whether the counter alone does not tell that memory is short, and the fastest growth could have used up what the statistics
-    /// said was left at the last flush: page cache that they still show may have become something else.
+    /// Whether the counter alone does not tell that memory is short, and the fastest growth could have used up what the
+    /// statistics said was left at the last flush: page cache that they still show may have become something else.
     fn depends_on_statistics(&mut self, now: u64, fastest_growth: u64) -> bool {
         let Shortage {
             threshold, room, ..
@@ -262,8 +264,8 @@ impl ScopeMonitor {
         self.flush.was_flushed(now);
     }
 
-    /// What is short, for the pace. `shadow` bytes count as given back already; victims hold `dying` bytes, and held `dying_before` when
-    /// the look began.
+    /// What is short, for the pace. `shadow` bytes count as given back already; victims hold `dying` bytes, and held
+    /// `dying_before` when the look began.
     pub fn shortage(&self, shadow: u64, dying: u64, dying_before: u64) -> Shortage {
         let seen = self.sample.shortage;
         let used = seen.used.saturating_sub(shadow);
@@ -342,8 +344,8 @@ impl ScopeMonitor {
         self.flush.forget();
     }
 
-    /// The scope has another capacity. Its growth and the time since when its threshold is met are kept: a balloon may change the
-    /// capacity at every look, and a pod that is due must not wait for the end of that.
+    /// The scope has another capacity. Its growth and the time since when its threshold is met are kept: a balloon may
+    /// change the capacity at every look, and a pod that is due must not wait for the end of that.
     pub fn resize(&mut self, scope: &mut Scope) {
         std::mem::swap(&mut self.scope, scope);
         (self.armed_limit, self.floor_limit, self.recovery_limit) = (0, 0, None);

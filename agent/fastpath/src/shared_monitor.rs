@@ -16,8 +16,8 @@ use evictd_sys::{clock::monotonic_ns, poll::poll};
 
 use crate::{Control, monitor::MemoryMonitor, spin::Wait};
 
-/// While the loop spins, it polls the hook so often for each usage that it reads. Only to read a usage it locks the monitor, which the
-/// standby thread must find unlocked if the hypervisor takes this thread's CPU.
+/// While the loop spins, it polls the hook so often for each usage that it reads. Only to read a usage it locks the
+/// monitor, which the standby thread must find unlocked if the hypervisor takes this thread's CPU.
 const LOOKS_PER_POD: usize = 8;
 
 /// How long the thread sleeps for the writer of a record, which needs less than a microsecond.
@@ -63,8 +63,8 @@ impl SharedMonitor {
         }
     }
 
-    /// A program has reserved a record and not submitted it: its task may wait for this CPU, and would do so as long as this thread
-    /// polls.
+    /// A program has reserved a record and not submitted it: its task may wait for this CPU, and would do so as long as
+    /// this thread polls.
     fn yield_to_writer(&self) {
         poll([Some(self.control.fd())], Some(HALF_WRITTEN));
     }
@@ -100,15 +100,16 @@ impl SharedMonitor {
         self.trigger.as_ref().map(AsFd::as_fd)
     }
 
-    /// Sleeps until the hook or the control block is readable, and no longer than `interval`. Returns the time, and whether the hook is
-    /// readable.
+    /// Sleeps until the hook or the control block is readable, and no longer than `interval`. Returns the time, and
+    /// whether the hook is readable.
     fn sleep(&self, interval: Duration) -> (u64, bool) {
         let fds = [self.trigger_fd(), Some(self.control.fd())];
         let [trigger, _] = poll(fds, Some(interval));
         (monotonic_ns(), trigger != 0)
     }
 
-    /// Waits without sleeping until a threshold's trigger trips, or a threshold is met by the counter. Returns the time.
+    /// Waits without sleeping until a threshold's trigger trips, or a threshold is met by the counter. Returns the
+    /// time.
     fn spin_until(&self, until: u64) -> u64 {
         let cycles = {
             let mut monitor = self.lock();
@@ -136,5 +137,6 @@ impl SharedMonitor {
     }
 }
 
-/// Stack that the fast path may use. Its deepest call holds one `memory.stat` (8 KiB); a painted stack has shown 22 KiB.
+/// Stack that the fast path may use. Its deepest call holds one `memory.stat` (8 KiB); a painted stack has shown 22
+/// KiB.
 pub const FASTPATH_STACK: usize = 64 << 10;

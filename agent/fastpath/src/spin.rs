@@ -1,8 +1,9 @@
 //! Close to a threshold the loop spins: it waits for the trigger without sleeping.
 //!
-//! A thread that sleeps on an idle CPU needs longer to wake up than to decide, and decides slowly with cold caches. So a trigger a spin
-//! window before the threshold wakes it, and it spins if the growth between the last two looks will reach the threshold within
-//! 1.5 ms. A usage that hovers there is not worth a CPU: the loop spins from a small budget that refills slowly.
+//! A thread that sleeps on an idle CPU needs longer to wake up than to decide, and decides slowly with cold caches. So
+//! a trigger a spin window before the threshold wakes it, and it spins if the growth between the last two looks will
+//! reach the threshold within 1.5 ms. A usage that hovers there is not worth a CPU: the loop spins from a small budget
+//! that refills slowly.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ const SOON_NS: u64 = 1_500_000;
 const RECENT_NS: u64 = 5_000_000;
 /// The shortest sleep: a look costs some ten microseconds.
 const SHORTEST_WAIT: Duration = Duration::from_micros(300);
-/// The pause after the loop spun in vain: another task then keeps the growing one from running, so the CPU is awake anyway.
+/// The pause after the loop spun in vain: another task then keeps the growing one from running, so the CPU is awake
+/// anyway.
 const REST_NS: u64 = 20_000_000;
 /// The budget for spinning.
 const BUDGET_NS: u64 = 20_000_000;
@@ -24,8 +26,8 @@ const REFILL_SHARE: u64 = 100;
 /// What an additional look takes from the budget.
 const LOOK_NS: u64 = 50_000;
 
-/// Bytes from the threshold at which the spin window begins: what the fastest growth of this machine (bytes per second) can
-/// use up in half a millisecond.
+/// Bytes from the threshold at which the spin window begins: what the fastest growth of this machine (bytes per second)
+/// can use up in half a millisecond.
 pub fn spin_window(growth: u64) -> u64 {
     growth / 2000
 }
@@ -62,8 +64,8 @@ impl Wait {
 pub struct SpinPolicy {
     /// When the last look was, and the distance to the threshold then, in bytes.
     last: Option<(u64, u64)>,
-    /// Bytes per millisecond: the present growth, or half of what was expected before. A task that is kept from running for
-    /// a moment will run again.
+    /// Bytes per millisecond: the present growth, or half of what was expected before. A task that is kept from running
+    /// for a moment will run again.
     speed: u64,
     /// Since when the loop spins, and until when at most.
     spinning: Option<(u64, u64)>,
@@ -90,8 +92,8 @@ impl SpinPolicy {
         (self.last, self.spinning, self.speed) = (None, None, 0);
     }
 
-    /// A look at the time `now` (nanoseconds) found the threshold `distance` bytes away; `spin_window` is that of [`spin_window`].
-    /// `None`: it is far, or nothing moves towards it.
+    /// A look at the time `now` (nanoseconds) found the threshold `distance` bytes away; `spin_window` is that of
+    /// [`spin_window`]. `None`: it is far, or nothing moves towards it.
     pub fn observe(&mut self, now: u64, distance: u64, spin_window: u64) -> Option<Wait> {
         if let Some((since, until)) = self.spinning.take() {
             self.spend(now.saturating_sub(since));

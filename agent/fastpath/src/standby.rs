@@ -1,9 +1,10 @@
 //! Decides in the place of a fast path that was woken and does not run in time.
 //!
-//! Waking a thread that sleeps on another CPU takes some 100 us on a virtual machine, sometimes milliseconds, and the task that charges
-//! goes on meanwhile. The CPU of that task is awake, so each CPU has a wake thread that sleeps on a perf event. When no thread reads
-//! a crossing in time, the next charge wakes the wake thread of its CPU ([`Action::WakeLocal`]). That moves the standby thread to this
-//! CPU and wakes it, and the standby thread decides as the fast path would have ([`crate::shared_monitor`]).
+//! Waking a thread that sleeps on another CPU takes some 100 us on a virtual machine, sometimes milliseconds, and the
+//! task that charges goes on meanwhile. The CPU of that task is awake, so each CPU has a wake thread that sleeps on a
+//! perf event. When no thread reads a crossing in time, the next charge wakes the wake thread of its CPU
+//! ([`Action::WakeLocal`]). That moves the standby thread to this CPU and wakes it, and the standby thread decides as
+//! the fast path would have ([`crate::shared_monitor`]).
 //!
 //! [`Action::WakeLocal`]: evictd_node::trigger::memory::Action::WakeLocal
 
@@ -38,7 +39,8 @@ const WAKE_PRIORITY: i32 = FASTPATH_PRIORITY - 1;
 const WAKE_STACK: usize = 4 << 10;
 /// Bytes of a stack that are reserved beside those that are touched.
 const STACK_ROOM: usize = 60 << 10;
-/// How often a wake thread checks whether its CPU has gone offline and come back. Not all kernels hang up the event of such a CPU.
+/// How often a wake thread checks whether its CPU has gone offline and come back. Not all kernels hang up the event of
+/// such a CPU.
 const CPU_LOOK: Duration = Duration::from_secs(10);
 /// The calling thread, for the scheduler's calls.
 const THE_CALLER: Pid = Pid::from_raw(0);
@@ -62,11 +64,12 @@ pub(super) struct Standby {
 }
 
 impl Standby {
-    /// A standby thread, and a wake thread on each CPU that the calling thread may run on. `None` where that is one CPU, and with a
-    /// hook that cannot tell on which CPU a crossing happens.
+    /// A standby thread, and a wake thread on each CPU that the calling thread may run on. `None` where that is one
+    /// CPU, and with a hook that cannot tell on which CPU a crossing happens.
     ///
     /// # Errors
-    /// Threads, perf events or real-time priority are refused. Without that priority a wake thread would wait for the charging task.
+    /// Threads, perf events or real-time priority are refused. Without that priority a wake thread would wait for the
+    /// charging task.
     #[expect(clippy::disallowed_methods, reason = "at the start")]
     pub fn start(monitor: &Arc<SharedMonitor>) -> io::Result<Option<Self>> {
         let home = sched_getaffinity(THE_CALLER)?;
@@ -175,7 +178,8 @@ impl StandbyShared {
                 Some(wakeup) if alarm & libc::POLLIN != 0 => {
                     // What comes from here on wakes it again.
                     wakeup.clear();
-                    // Where the standby thread finds the monitor locked, its holder goes on; if not, the program asks once more.
+                    // Where the standby thread finds the monitor locked, its holder goes on; if not, the program asks
+                    // once more.
                     if self.monitor.has_unread_triggers() {
                         self.wake_standby();
                     }
@@ -202,7 +206,8 @@ impl StandbyShared {
         if self.called.swap(true, Ordering::AcqRel) {
             return;
         }
-        // The CPU of now: the cpuset of this thread may have changed. If refused, the standby thread wakes up where it is.
+        // The CPU of now: the cpuset of this thread may have changed. If refused, the standby thread wakes up where it
+        // is.
         let _ = sched_getcpu()
             .and_then(only)
             .and_then(|here| sched_setaffinity(self.standby, &here));
@@ -224,7 +229,8 @@ impl StandbyShared {
     }
 }
 
-/// Whether the calling thread may run on this CPU alone. The kernel lets it run anywhere when the CPU goes, and for good.
+/// Whether the calling thread may run on this CPU alone. The kernel lets it run anywhere when the CPU goes, and for
+/// good.
 fn is_tied_to(cpu: usize) -> bool {
     let may_run = sched_getaffinity(THE_CALLER);
     may_run.is_ok_and(|cpus| only(cpu) == Ok(cpus))

@@ -1,26 +1,27 @@
 //! Whether a sample needs a flush: the usage counter is exact at every moment, the statistics beside it may lag.
 //!
-//! Memory is *uncategorized* if the counter has it and no line of `memory.stat` does. That changes slowly as far as it is kernel
-//! memory. What is suddenly more than usual is the *lag*: page cache or anonymous memory that the kernel has not flushed, because it
-//! does not know that there is something to flush, or because another reader is flushing
-//! (docs/decisions/0003-lagging-cgroup-statistics.md). Page cache in the lag looks like a working set, and a pod would be killed for it.
-//! The usage of a root cgroup is the sum of the same statistics, so that it has no lag to be seen.
+//! Memory is *uncategorized* if the counter has it and no line of `memory.stat` does. That changes slowly as far as it
+//! is kernel memory. What is suddenly more than usual is the *lag*: page cache or anonymous memory that the kernel has
+//! not flushed, because it does not know that there is something to flush, or because another reader is flushing
+//! (docs/decisions/0003-lagging-cgroup-statistics.md). Page cache in the lag looks like a working set, and a pod would
+//! be killed for it. The usage of a root cgroup is the sum of the same statistics, so that it has no lag to be seen.
 
 use std::{io, mem, time::Duration};
 
 use evictd_engine::accounting::MemorySample;
 use evictd_node::trigger::memory::{CHARGE_BATCH, page_size};
 
-/// What stays uncategorized for longer is no lag. A pod that takes kernel memory at 1 GB/s takes 5 MiB meanwhile, and the floor still
-/// holds.
+/// What stays uncategorized for longer is no lag. A pod that takes kernel memory at 1 GB/s takes 5 MiB meanwhile, and
+/// the floor still holds.
 const FLUSH_DEADLINE_NS: u64 = 5_000_000;
-/// Between two samples: a reader that this thread has preempted in the middle of a flush can go on, and the allocating task as well.
+/// Between two samples: a reader that this thread has preempted in the middle of a flush can go on, and the allocating
+/// task as well.
 const PAUSE: Duration = Duration::from_micros(100);
-/// Bytes that may be newly uncategorized at a sample and are no lag: kernel memory, and huge pages that are charged before they are
-/// filled and counted.
+/// Bytes that may be newly uncategorized at a sample and are no lag: kernel memory, and huge pages that are charged
+/// before they are filled and counted.
 const NEW_BYTES: u64 = 8 << 20;
-/// Pages that each CPU may keep to itself, in three batches: charges in advance, changes that are not announced, and the CPU's part of
-/// those that are announced and too few for a flush.
+/// Pages that each CPU may keep to itself, in three batches: charges in advance, changes that are not announced, and
+/// the CPU's part of those that are announced and too few for a flush.
 const PAGES_OF_A_CPU: u64 = 3 * CHARGE_BATCH;
 
 /// What is known of one scope's uncategorized memory.
@@ -37,12 +38,14 @@ pub(super) struct StatLag {
     slack_of_cpus: u64,
     /// Kernel memory has a counter of its own: all that is uncategorized is lag, however long it lasts.
     kernel_is_counted: bool,
-    /// The usage in bytes when the whole deadline was waited in vain: nothing is charged there that would make the kernel flush.
+    /// The usage in bytes when the whole deadline was waited in vain: nothing is charged there that would make the
+    /// kernel flush.
     given_up: Option<u64>,
 }
 
 impl StatLag {
-    /// For a machine with so many CPUs. `kernel_is_counted`: kernel memory has a counter of its own and is never uncategorized.
+    /// For a machine with so many CPUs. `kernel_is_counted`: kernel memory has a counter of its own and is never
+    /// uncategorized.
     pub fn new(cpus: u64, kernel_is_counted: bool) -> Self {
         let slack_of_cpus = NEW_BYTES + cpus * PAGES_OF_A_CPU * page_size();
         Self {
@@ -55,8 +58,8 @@ impl StatLag {
         }
     }
 
-    /// For a scope with this threshold, in bytes. With many CPUs the slack would exceed it, and a lag could evict a pod in vain: half of
-    /// the threshold is the most, and a flush is waited for beyond that.
+    /// For a scope with this threshold, in bytes. With many CPUs the slack would exceed it, and a lag could evict a pod
+    /// in vain: half of the threshold is the most, and a flush is waited for beyond that.
     pub fn bound(&mut self, threshold: u64) {
         self.slack = self.slack_of_cpus.min((threshold / 2).max(NEW_BYTES));
     }
@@ -66,9 +69,9 @@ impl StatLag {
         (self.baseline, self.flush_asked, self.given_up) = (None, None, None);
     }
 
-    /// A sample whose statistics are flushed, as far as that comes within the deadline, and the bytes by which they lag all the same.
-    /// `is_short`: the threshold is met although the lag may be page cache, so that no flush is waited for. `flush` makes the kernel
-    /// flush; `after` sleeps and returns the time.
+    /// A sample whose statistics are flushed, as far as that comes within the deadline, and the bytes by which they lag
+    /// all the same. `is_short`: the threshold is met although the lag may be page cache, so that no flush is waited
+    /// for. `flush` makes the kernel flush; `after` sleeps and returns the time.
     pub fn sample(
         &mut self,
         read: impl Fn() -> io::Result<MemorySample>,

@@ -200,8 +200,8 @@ fn the_look_that_decides_is_recorded() {
     assert_eq!(left, [101, 99]);
 }
 
-/// A process that ends leaves the statistics before its pages are freed: a look between the two would take what a victim still
-/// holds for page cache, and the next one would find that others have grown by as much.
+/// A process that ends leaves the statistics before its pages are freed: a look between the two would take what a
+/// victim still holds for page cache, and the next one would find that others have grown by as much.
 // R42
 #[test]
 fn what_a_victim_still_holds_is_no_page_cache() {
@@ -232,8 +232,8 @@ fn what_a_victim_still_holds_is_no_page_cache() {
     assert!((440..=460).contains(&used(20 * MIB)), "some of each");
 }
 
-/// Memory comes and goes while the threshold is met (a balloon): the amounts follow, and the pod that is due need not wait for
-/// the end of it.
+/// Memory comes and goes while the threshold is met (a balloon): the amounts follow, and the pod that is due need not
+/// wait for the end of it.
 #[test]
 fn another_capacity_leaves_the_pace() {
     let dir = tempfile::tempdir().unwrap();
@@ -386,8 +386,8 @@ impl TriggerSet for HasKilled {
     }
 }
 
-/// The agent before has written down that it evicted a pod, and its guard has killed from the pod as well. At the first look the pod
-/// is still a victim of the agent before, although its processes are gone.
+/// The agent before has written down that it evicted a pod, and its guard has killed from the pod as well. At the first
+/// look the pod is still a victim of the agent before, although its processes are gone.
 #[test]
 fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
     let evictions = |is_earlier_victim: bool| {

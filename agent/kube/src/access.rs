@@ -96,7 +96,8 @@ pub const RIGHTS: [Right; 18] = [
     ),
 ];
 
-/// The right that it needs on the EndpointSlice `kubernetes` in `default`; the ClusterRole grants it on this name alone.
+/// The right that it needs on the EndpointSlice `kubernetes` in `default`; the ClusterRole grants it on this name
+/// alone.
 pub const ENDPOINT_RIGHTS: [Right; 1] = [right(
     "get",
     "discovery.k8s.io",
@@ -143,8 +144,8 @@ pub const FLEET_ENTRY_RIGHTS: [Right; 2] = [
     right("patch", "", "configmaps", "", "the fleet brake"),
 ];
 
-/// Asks for each right, and for `more` that the configuration needs everywhere, and logs those that are missing; they are returned.
-/// What cannot be asked now is not missing: the requests themselves will show it.
+/// Asks for each right, and for `more` that the configuration needs everywhere, and logs those that are missing; they
+/// are returned. What cannot be asked now is not missing: the requests themselves will show it.
 pub async fn check(
     connection: &ApiClient,
     pause: Option<&ConfigMapName>,

@@ -1,7 +1,7 @@
 //! Whether the admission policies hold this agent's token to its node, which no right can do: asked at the start.
 //!
-//! The policies know the agents by the name of their service account. Another namespace or another name, by an overlay of kustomize
-//! for instance, leaves them in place and takes them from the agents, and nothing else would show it.
+//! The policies know the agents by the name of their service account. Another namespace or another name, by an overlay
+//! of kustomize for instance, leaves them in place and takes them from the agents, and nothing else would show it.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ pub const SETTLES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs
 /// About how long until the next question while there is no answer, or a bad one.
 pub const AGAIN: Duration = Duration::from_secs(600);
 
-/// Asks until a policy refuses, and logs once if none does, and once if the answers leave it open. Each time that none did is counted.
+/// Asks until a policy refuses, and logs once if none does, and once if the answers leave it open. Each time that none
+/// did is counted.
 pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration) {
     let mut settles = settles.iter();
     let (mut is_logged, mut is_unknown) = (false, false);
@@ -35,7 +36,8 @@ pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration
                     connection.counters.not_held_to_node.add();
                     if !std::mem::replace(&mut is_logged, true) {
                         tracing::error!(
-                            "no admission policy holds this token to its node: its holder may do on every node what the agent may"
+                            "no admission policy holds this token to its node: its holder may do on every node what \
+                            the agent may"
                         );
                     }
                 }
@@ -57,7 +59,8 @@ pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration
     }
 }
 
-/// Creates an Event in the name of another node, in a dry run: every agent may create Events, and nothing comes of this one.
+/// Creates an Event in the name of another node, in a dry run: every agent may create Events, and nothing comes of this
+/// one.
 async fn pose_as_another(connection: &ApiClient) -> Result<(), ApiError> {
     let event = json!({
         "apiVersion": "events.k8s.io/v1",

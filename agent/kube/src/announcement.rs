@@ -1,7 +1,9 @@
-//! What a killed pod says at once. The report waits for the journal, and a disk may take seconds for it; the kubelet looks at its containers
-//! each second, and a Job's pod that has failed by then without the condition counts against the Job.
+//! What a killed pod says at once. The report waits for the journal, and a disk may take seconds for it; the kubelet
+//! looks at its containers each second, and a Job's pod that has failed by then without the condition counts against
+//! the Job.
 //!
-//! The condition says what has happened, whether or not it is ever written down: nothing follows from it that limits would have to count.
+//! The condition says what has happened, whether or not it is ever written down: nothing follows from it that limits
+//! would have to count.
 
 use std::{
     collections::VecDeque,
@@ -22,7 +24,8 @@ use crate::{
 const AT_ONCE: usize = 16;
 /// Whose reports may be waited for; as many wait for the disk at most.
 const KEPT: usize = 1024;
-/// With `evictedPods: Fail` the patch of the status has the condition: it is sent alone where the disk takes longer than that.
+/// With `evictedPods: Fail` the patch of the status has the condition: it is sent alone where the disk takes longer
+/// than that.
 const DISK_IS_LATE: Duration = Duration::from_millis(250);
 
 /// The conditions of pods whose evictions are not reported yet.
@@ -56,7 +59,8 @@ impl Announcements {
         }
     }
 
-    /// Sends the condition of a pod that was just killed, where it gets one. Once, and for a short time: it comes with the DELETE otherwise.
+    /// Sends the condition of a pod that was just killed, where it gets one. Once, and for a short time: it comes with
+    /// the DELETE otherwise.
     pub fn send(&mut self, connection: &Arc<ApiClient>, eviction: &EvictionRecord) {
         let is_killed = !eviction.shadow && eviction.error.is_none();
         // A pod without a name is known by its cgroup alone.

@@ -1,9 +1,9 @@
 //! What an agent remembers over a restart: pods, policies, labels of namespaces and pauses, as the API server had them
-//! last. An agent that starts while the API server is away would otherwise know pods by their cgroups alone, and could not
-//! spare any of them.
+//! last. An agent that starts while the API server is away would otherwise know pods by their cgroups alone, and could
+//! not spare any of them.
 //!
-//! One file in the state directory, a JSON object a line. It is written off the fast path, when something has changed and
-//! at most every [`PAUSE`], as a whole, and takes the old one's place at once.
+//! One file in the state directory, a JSON object a line. It is written off the fast path, when something has changed
+//! and at most every [`PAUSE`], as a whole, and takes the old one's place at once.
 
 use std::{
     io,

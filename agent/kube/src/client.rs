@@ -46,8 +46,8 @@ const DISRUPTION_BUDGET: &str = "DisruptionBudget";
 
 /// How often certificates are read again while the server cannot be reached.
 const RENEWAL: Duration = Duration::from_secs(30);
-/// A connection without traffic is probed after this time and then at these intervals; after so many probes without an answer it
-/// is lost. About half a minute in all, as client-go's HTTP/2 pings.
+/// A connection without traffic is probed after this time and then at these intervals; after so many probes without an
+/// answer it is lost. About half a minute in all, as client-go's HTTP/2 pings.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
@@ -100,15 +100,15 @@ impl ApiError {
         }
     }
 
-    /// Whether a right is missing, or an admission policy refuses: not for a namespace that is being deleted, which takes no new
-    /// objects.
+    /// Whether a right is missing, or an admission policy refuses: not for a namespace that is being deleted, which
+    /// takes no new objects.
     pub fn is_forbidden(&self) -> bool {
         self.code() == 403 && !self.has_cause("NamespaceTerminating")
     }
 
-    /// Whether the server's authorizer refuses: the agent lacks the right, whatever the object. Its words name the user, as
-    /// `pods "a" is forbidden: User "b" cannot create resource "pods/eviction" in API group ""`; an admission policy and a webhook
-    /// name themselves there, and may let the next object through.
+    /// Whether the server's authorizer refuses: the agent lacks the right, whatever the object. Its words name the
+    /// user, as `pods "a" is forbidden: User "b" cannot create resource "pods/eviction" in API group ""`; an admission
+    /// policy and a webhook name themselves there, and may let the next object through.
     pub fn is_missing_right(&self) -> bool {
         let Self::Refused {
             code: 403, message, ..
@@ -127,8 +127,9 @@ impl ApiError {
         matches!(self, Self::Refused { causes, .. } if causes.iter().any(|cause| cause == reason))
     }
 
-    /// Whether the server would say the same to a request about any other object: no answer, a token that it does not take, a server or
-    /// a proxy before it that is overloaded or away. A 500 may be about the object: a webhook that fails, two budgets for one pod.
+    /// Whether the server would say the same to a request about any other object: no answer, a token that it does not
+    /// take, a server or a proxy before it that is overloaded or away. A 500 may be about the object: a webhook that
+    /// fails, two budgets for one pod.
     pub fn concerns_all(&self) -> bool {
         match self.code() {
             429 => !self.has_cause(DISRUPTION_BUDGET),
@@ -266,8 +267,8 @@ impl ApiClient {
         })
     }
 
-    /// The API server's addresses, and the networks of ClusterIPs, as far as they are known without asking it: those that are
-    /// `configured`, or the one around the address of the Service `kubernetes`.
+    /// The API server's addresses, and the networks of ClusterIPs, as far as they are known without asking it: those
+    /// that are `configured`, or the one around the address of the Service `kubernetes`.
     pub fn cluster_addresses(&self, configured: &[IpNet]) -> ClusterAddresses {
         let guess = kubernetes_service().map(ClusterAddresses::services_around);
         let guess = guess.filter(|_| configured.is_empty());
@@ -338,8 +339,8 @@ impl ApiClient {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The server cannot be reached: its authority may be another one now, or this client's certificate. Reads them again, at most every
-    /// half a minute; when they are others, requests are sent with them from now on.
+    /// The server cannot be reached: its authority may be another one now, or this client's certificate. Reads them
+    /// again, at most every half a minute; when they are others, requests are sent with them from now on.
     pub async fn renew(&self) {
         {
             let mut known = self.certificates();
@@ -488,8 +489,8 @@ fn client(mut config: Config) -> Result<Client, AccessError> {
     service(config).map_err(|e| AccessError::Client(e.to_string()))
 }
 
-/// As kube's own, with TCP keepalive: a server that is gone without a word would be noticed at the read timeout only, in which
-/// neither policies nor a pause arrive.
+/// As kube's own, with TCP keepalive: a server that is gone without a word would be noticed at the read timeout only,
+/// in which neither policies nor a pause arrive.
 fn service(config: Config) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() {
         // It has the words for what is not supported.
@@ -560,12 +561,14 @@ mod tests {
             message: message.to_owned(),
             causes: Vec::new(),
         };
-        let right = "pods \"a\" is forbidden: User \"system:serviceaccount:evictd:evictd\" cannot create resource \"pods/eviction\" in API group \"\" in the namespace \"b\"";
+        let right = "pods \"a\" is forbidden: User \"system:serviceaccount:evictd:evictd\" cannot create resource \
+            \"pods/eviction\" in API group \"\" in the namespace \"b\"";
         assert!(refused(403, right).is_missing_right());
         assert!(!refused(500, right).is_missing_right());
         let webhook = format!("admission webhook \"c.example\" denied the request: {right}");
         for of_one_pod in [
-            "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'c' with binding 'c' denied request: User \"d\" cannot do that",
+            "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'c' with binding 'c' denied request: User \"d\" cannot \
+            do that",
             "admission webhook \"c.example\" denied the request: no",
             "pods \"a\" is forbidden: node \"n1\" can only delete pods with spec.nodeName set to itself",
             &webhook,

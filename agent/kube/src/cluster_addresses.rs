@@ -1,8 +1,8 @@
-//! The addresses of the cluster itself, from which gates are kept: the networks of ClusterIPs and the API server's endpoints. In a
-//! pod its URL is a ClusterIP, and the control plane's own addresses are behind it.
+//! The addresses of the cluster itself, from which gates are kept: the networks of ClusterIPs and the API server's
+//! endpoints. In a pod its URL is a ClusterIP, and the control plane's own addresses are behind it.
 //!
-//! They are read only while gates ask servers. What cannot be read is as it was before, or as the surroundings of the Service
-//! `kubernetes` suggest.
+//! They are read only while gates ask servers. What cannot be read is as it was before, or as the surroundings of the
+//! Service `kubernetes` suggest.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -119,7 +119,10 @@ impl Source {
         // A server before 1.33 has no ServiceCIDRs.
         let is_old = error.code() == 404 && self.path == SERVICE_CIDRS;
         if !std::mem::replace(&mut self.is_said, true) && !is_old {
-            tracing::warn!(path = self.path, %error, "the cluster's own addresses cannot be read: gates are kept from those that are known");
+            tracing::warn!(
+                path = self.path, %error,
+                "the cluster's own addresses cannot be read: gates are kept from those that are known"
+            );
         }
     }
 }

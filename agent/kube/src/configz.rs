@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::client::{ApiClient, ApiRequest, JSON};
 use crate::session::StartError;
 
-/// The KubeletConfiguration of this node; `None` where it is not wanted, where a file has it already, or where the kubelet does not answer:
-/// then evictd's own file and the kubelet's defaults hold, and that is logged.
+/// The KubeletConfiguration of this node; `None` where it is not wanted, where a file has it already, or where the
+/// kubelet does not answer: then evictd's own file and the kubelet's defaults hold, and that is logged.
 ///
 /// # Errors
 /// A kubeconfig that cannot be used.

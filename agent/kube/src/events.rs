@@ -1,8 +1,8 @@
 //! Events about evicted pods and about the node (events.k8s.io/v1).
 //!
-//! An Event's name is made of the eviction that it is about: the same one sent twice, because the agent or the answer was
-//! lost in between, is refused the second time and exists once. (`generateName` cannot do that, and one that ends in a
-//! dot is refused by a 1.36 server.) What happens to the node again and again is one Event with a count.
+//! An Event's name is made of the eviction that it is about: the same one sent twice, because the agent or the answer
+//! was lost in between, is refused the second time and exists once. (`generateName` cannot do that, and one that ends
+//! in a dot is refused by a 1.36 server.) What happens to the node again and again is one Event with a count.
 
 use std::{
     collections::BTreeMap,
@@ -146,8 +146,8 @@ impl Events {
         create(connection, pod.namespace, &event).await
     }
 
-    /// Creates the Event of a record that is about no eviction itself: a stuck pod, a pod at its own limit, or a threshold that is met as it
-    /// comes into force.
+    /// Creates the Event of a record that is about no eviction itself: a stuck pod, a pod at its own limit, or a
+    /// threshold that is met as it comes into force.
     ///
     /// # Errors
     /// No answer, or a refusal.
@@ -197,7 +197,8 @@ impl Events {
                     Err(_) => Quantity::bytes(units),
                 };
                 let note = format!(
-                    "The threshold of {} was already met when it came into force: {} available, {} wanted. One pod is evicted every 10 s, faster if memory is about to run out.",
+                    "The threshold of {} was already met when it came into force: {} available, {} wanted. One pod is \
+                    evicted every 10 s, faster if memory is about to run out.",
                     met.signal,
                     amount(met.available),
                     amount(met.threshold),
@@ -239,7 +240,8 @@ impl Events {
             FleetPace::Normal | FleetPace::Slow => "are slowed down",
         };
         let note = format!(
-            "{nodes} nodes have evicted pods lately: evictions at the kubelet's pace {done} on all nodes. Urgent ones go on."
+            "{nodes} nodes have evicted pods lately: evictions at the kubelet's pace {done} on all nodes. Urgent ones \
+            go on."
         );
         let id = format!("fleet-{}", time.as_nanosecond());
         let what = ("Pausing", FLEET_BRAKE, "Warning");
@@ -357,8 +359,8 @@ impl Events {
             .min()
     }
 
-    /// As the kubelet names its node in Events: by name in place of the UID, which is what `kubectl describe node` looks
-    /// for.
+    /// As the kubelet names its node in Events: by name in place of the UID, which is what `kubectl describe node`
+    /// looks for.
     fn node_reference(&self) -> Value {
         json!({"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.node})
     }
@@ -434,7 +436,8 @@ fn oom_note(kill: &OomKill) -> String {
         )
     });
     format!(
-        "The OOM killer has killed {} (process {}){used}{limit}. That limit is the pod's own: no eviction, and the node had memory left.",
+        "The OOM killer has killed {} (process {}){used}{limit}. That limit is the pod's own: no eviction, and the \
+        node had memory left.",
         kill.comm, kill.pid
     )
 }

@@ -75,9 +75,9 @@ impl Removal {
 }
 
 /// Sets the condition that says what ended the pod and why, in the words of the kubelet
-/// (`eviction_manager.go`: `DisruptionTarget`, `TerminationByKubelet`), so that Jobs with a pod failure policy take it for
-/// what it is. Conditions are merged by type: those of other writers are not touched. The UID is the precondition; a
-/// resourceVersion would only make the kubelet's own updates in between refuse this one. `time` is RFC 3339.
+/// (`eviction_manager.go`: `DisruptionTarget`, `TerminationByKubelet`), so that Jobs with a pod failure policy take it
+/// for what it is. Conditions are merged by type: those of other writers are not touched. The UID is the precondition;
+/// a resourceVersion would only make the kubelet's own updates in between refuse this one. `time` is RFC 3339.
 ///
 /// # Errors
 /// The pod is gone, or there was no answer in a short time: then the DELETE comes first.
@@ -111,8 +111,9 @@ pub fn announces_disruption(eviction: &EvictionRecord) -> bool {
     Cause::named(&eviction.signal).is_none_or(Cause::announces_disruption)
 }
 
-/// Sets the status that the kubelet gives a pod that it evicts, in one patch with the condition. A kubelet that finds a phase at
-/// which a pod is over ends what is left of the pod and keeps the phase, unless it writes a status of its own first.
+/// Sets the status that the kubelet gives a pod that it evicts, in one patch with the condition. A kubelet that finds a
+/// phase at which a pod is over ends what is left of the pod and keeps the phase, unless it writes a status of its own
+/// first.
 ///
 /// # Errors
 /// No answer, or a refusal other than that this pod does not exist any more.
@@ -196,11 +197,11 @@ pub async fn delete(
     removal(connection.call(&call).await)
 }
 
-/// Asks whether a pod may be evicted, which a PodDisruptionBudget may refuse with 429. It is a dry run: the budget is read, and
-/// nothing happens to the pod. [`Removal::Deleted`] is a yes.
+/// Asks whether a pod may be evicted, which a PodDisruptionBudget may refuse with 429. It is a dry run: the budget is
+/// read, and nothing happens to the pod. [`Removal::Deleted`] is a yes.
 ///
-/// An Eviction (the API object) does not say on which node its pod is. The admission policies let dry runs through and hold the DELETE that
-/// follows to the agent's own node.
+/// An Eviction (the API object) does not say on which node its pod is. The admission policies let dry runs through and
+/// hold the DELETE that follows to the agent's own node.
 ///
 /// # Errors
 /// No answer, or a refusal other than that this pod does not exist any more.

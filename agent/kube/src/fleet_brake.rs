@@ -1,15 +1,15 @@
 //! The fleet brake over the API server: two ConfigMaps, no server of its own.
 //!
-//! `NAME-evictions` has one entry for each node that has evicted lately, with the time. Nothing watches it: a node that has evicted
-//! reads it from the API server's cache, and adds its entry unless there are enough already, at most once in `REPORT_EVERY` and
-//! after a random wait. The answer to that write has all entries. The node that finds enough writes `NAME`, which
-//! all watch and which changes a few times in an incident. So five thousand nodes that evict at once make some hundred writes, and
-//! then reads at a rate of nodes by `REPORT_EVERY`.
+//! `NAME-evictions` has one entry for each node that has evicted lately, with the time. Nothing watches it: a node that
+//! has evicted reads it from the API server's cache, and adds its entry unless there are enough already, at most once
+//! in `REPORT_EVERY` and after a random wait. The answer to that write has all entries. The node that finds enough
+//! writes `NAME`, which all watch and which changes a few times in an incident. So five thousand nodes that evict at
+//! once make some hundred writes, and then reads at a rate of nodes by `REPORT_EVERY`.
 //!
 //! Without the API server the state that a node has read last holds until its end; the node goes on at its own pace.
 //!
-//! A brake that nothing pulls is silent, and so is one that cannot be pulled. So each agent looks for both ConfigMaps at its start,
-//! and says what is missing.
+//! A brake that nothing pulls is silent, and so is one that cannot be pulled. So each agent looks for both ConfigMaps
+//! at its start, and says what is missing.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +41,8 @@ use crate::{
 
 /// A node reports its evictions no more often.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
-/// It waits for a random part of this before, so that not all nodes write before any of them has read what others wrote.
+/// It waits for a random part of this before, so that not all nodes write before any of them has read what others
+/// wrote.
 const SPREAD: Duration = Duration::from_secs(5);
 /// How often it is looked whether the node has evicted.
 const LOOK: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! All agents of a cluster, as a user with a kubeconfig reaches them: by what the API server has, and by commands that it runs in
-//! an agent's container. Agents listen nowhere for this.
+//! All agents of a cluster, as a user with a kubeconfig reaches them: by what the API server has, and by commands that
+//! it runs in an agent's container. Agents listen nowhere for this.
 
 use std::{collections::BTreeSet, io, path::PathBuf, time::Duration};
 
@@ -311,8 +311,9 @@ impl FleetClient {
         }
     }
 
-    /// Asks all agents that run, several at a time; of several commands the first one that an agent's version knows. `take` has each
-    /// answer as it comes, in the order of their nodes: no more than those of agents that are asked at the same time are kept here.
+    /// Asks all agents that run, several at a time; of several commands the first one that an agent's version knows.
+    /// `take` has each answer as it comes, in the order of their nodes: no more than those of agents that are asked at
+    /// the same time are kept here.
     pub async fn ask_each<'a>(
         &self,
         agents: &'a [AgentPod],

@@ -1,4 +1,5 @@
-//! What the agent follows besides its pods: policies, the labels of namespaces that they ask for, pauses, and the fleet brake.
+//! What the agent follows besides its pods: policies, the labels of namespaces that they ask for, pauses, and the fleet
+//! brake.
 
 use std::sync::Arc;
 
@@ -112,8 +113,8 @@ impl Followers {
         &self.evaluator
     }
 
-    /// Ends when the policies, what they need of namespaces, and the pauses of evictions are read, or the API server refuses to list
-    /// them.
+    /// Ends when the policies, what they need of namespaces, and the pauses of evictions are read, or the API server
+    /// refuses to list them.
     pub async fn settled(&mut self) {
         // The senders live as long as the tasks, which end with this.
         for answer in &mut self.answers {

@@ -1,21 +1,23 @@
 //! What the Node says: conditions of evictd's own, and a taint that leads new pods elsewhere.
 //!
-//! The kubelet owns `MemoryPressure`, `DiskPressure` and `PIDPressure`: it writes them with every heartbeat, from its own
-//! polling, so that any other value would be overwritten within seconds, and the node controller derives its own
-//! taints from them. evictd therefore has types (`EvictdMemoryPressure`, ...) and taint keys (`evictd.dev/memory-pressure`,
-//! ...) of its own: nothing else writes them, and the kubelet and the node controller leave what they do not know alone.
+//! The kubelet owns `MemoryPressure`, `DiskPressure` and `PIDPressure`: it writes them with every heartbeat, from its
+//! own polling, so that any other value would be overwritten within seconds, and the node controller derives its own
+//! taints from them. evictd therefore has types (`EvictdMemoryPressure`, ...) and taint keys
+//! (`evictd.dev/memory-pressure`, ...) of its own: nothing else writes them, and the kubelet and the node controller
+//! leave what they do not know alone.
 //!
-//! Kubernetes adds tolerations for the kubelet's taints to pods by itself: of memory pressure to all that are not BestEffort,
-//! of all three to those of DaemonSets. It knows no other taints. With the effect `NoSchedule` evictd's would keep away pods that
-//! the kubelet's lets in; so it is `PreferNoSchedule` unless the configuration says otherwise.
+//! Kubernetes adds tolerations for the kubelet's taints to pods by itself: of memory pressure to all that are not
+//! BestEffort, of all three to those of DaemonSets. It knows no other taints. With the effect `NoSchedule` evictd's
+//! would keep away pods that the kubelet's lets in; so it is `PreferNoSchedule` unless the configuration says
+//! otherwise.
 //!
 //! At rest there is neither: nothing needs to be written for a node that is well. Conditions are patched by type.
 //! Taints are one atomic list: applying one (server-side apply with force) takes all others away, as the recording
-//! of a real server shows. So the list is read, changed, and written back under the condition that the node has not changed
-//! in between.
+//! of a real server shows. So the list is read, changed, and written back under the condition that the node has not
+//! changed in between.
 //!
-//! In shadow mode the Node stays as it is. When that is over it is read again: what stands there is taken over like what an agent before
-//! has left.
+//! In shadow mode the Node stays as it is. When that is over it is read again: what stands there is taken over like
+//! what an agent before has left.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -81,8 +83,8 @@ impl LeftOver {
     }
 }
 
-/// What an agent before this one has left on the node: it ended without cleaning up. Why it was set, and since when, is not
-/// known any more, so that conditions stay for a whole transition period.
+/// What an agent before this one has left on the node: it ended without cleaning up. Why it was set, and since when, is
+/// not known any more, so that conditions stay for a whole transition period.
 #[derive(Clone, Debug)]
 pub struct StaleConditions {
     /// The conditions.
@@ -136,8 +138,8 @@ fn taint_name(condition: NodeCondition) -> &'static str {
 }
 
 impl NodeWriter {
-    /// A writer to the Node of this name; without `taint` it sets conditions only, and takes away the taints that are there. What
-    /// holds is written again after each `repeat`.
+    /// A writer to the Node of this name; without `taint` it sets conditions only, and takes away the taints that are
+    /// there. What holds is written again after each `repeat`.
     pub fn new(
         connection: Arc<ApiClient>,
         node: &str,
@@ -163,8 +165,8 @@ impl NodeWriter {
         self.connection.call(&call).await
     }
 
-    /// The condition that a taint of this key stands for, if it is one of ours: the default prefix is, whatever is configured now.
-    /// The chart's admission policy allows the same prefixes.
+    /// The condition that a taint of this key stands for, if it is one of ours: the default prefix is, whatever is
+    /// configured now. The chart's admission policy allows the same prefixes.
     fn condition_of(&self, key: &str) -> Option<NodeCondition> {
         let configured = self.taint.as_ref().map(|taint| taint.key_prefix.as_str());
         let former = self.former_prefixes.iter().map(String::as_str);
@@ -213,8 +215,8 @@ impl NodeWriter {
         })
     }
 
-    /// Makes the conditions what is wanted; `before` are those that may be there, `since` has when each came that is this
-    /// agent's own.
+    /// Makes the conditions what is wanted; `before` are those that may be there, `since` has when each came that is
+    /// this agent's own.
     async fn write_conditions(
         &self,
         before: &BTreeSet<NodeCondition>,
@@ -295,9 +297,9 @@ impl NodeWriter {
         }
     }
 
-    /// Keeps the node as it is wanted until the sender is gone, or shadow mode begins. What holds then stays: an upgrade under pressure
-    /// is not the end of the pressure, and the next agent takes it over. Starts from what the node says already, and takes that away
-    /// when its time is over, whether or not anything else happens.
+    /// Keeps the node as it is wanted until the sender is gone, or shadow mode begins. What holds then stays: an
+    /// upgrade under pressure is not the end of the pressure, and the next agent takes it over. Starts from what the
+    /// node says already, and takes that away when its time is over, whether or not anything else happens.
     pub async fn run(
         &self,
         mut left: StaleConditions,
@@ -454,7 +456,8 @@ fn timestamp() -> String {
     format!("{:.0}", jiff::Timestamp::now())
 }
 
-/// When each condition came: a write that is repeated says the same time again, since the one before may be lost or not.
+/// When each condition came: a write that is repeated says the same time again, since the one before may be lost or
+/// not.
 struct Transitions(BTreeMap<NodeCondition, Option<String>>);
 
 impl Transitions {

@@ -1,7 +1,7 @@
 //! Pauses in the API server: an annotation of the own Node, and a ConfigMap for all agents.
 //!
-//! Each is a watch of one object by its name. While a watch is broken the last known value holds: a paused node does not go on
-//! because the API server is away, and one that was not paused does not stop.
+//! Each is a watch of one object by its name. While a watch is broken the last known value holds: a paused node does
+//! not go on because the API server is away, and one that was not paused does not stop.
 
 use std::sync::Arc;
 

@@ -7,7 +7,8 @@ use std::{
 
 use evictd_engine::Pod;
 
-/// Annotation of a mirror pod with the UID that the kubelet uses for the static pod behind it: the hash of its file, or the UID in it.
+/// Annotation of a mirror pod with the UID that the kubelet uses for the static pod behind it: the hash of its file, or
+/// the UID in it.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
 /// The pods, by their own UID; they are found by the UID that their cgroups have in their names.
@@ -119,8 +120,9 @@ impl PodStore {
         self.revision
     }
 
-    /// The pod whose cgroup has this UID in its name. A tenant can make a mirror with any hash, and the kubelet runs none of them: a pod's
-    /// own UID comes before every hash, and of mirrors with one hash the one of the highest priority counts.
+    /// The pod whose cgroup has this UID in its name. A tenant can make a mirror with any hash, and the kubelet runs
+    /// none of them: a pod's own UID comes before every hash, and of mirrors with one hash the one of the highest
+    /// priority counts.
     pub fn get(&self, uid: &str) -> Option<&Pod> {
         let own = self.pods.get(uid).filter(|pod| cgroup_uid(pod) == uid);
         own.or_else(|| {

@@ -1,11 +1,11 @@
-//! The status of policies: whether each can be used, with the place of the error; what it says otherwise than others; and
-//! whether any agent has seen a pod that it selects.
+//! The status of policies: whether each can be used, with the place of the error; what it says otherwise than others;
+//! and whether any agent has seen a pod that it selects.
 //!
-//! Every agent comes to the same status, and one of them has to write it. Each waits for a random time; the agent that is first
-//! writes, the others see it in their watch and have nothing left to write. An agent that comes too late nevertheless meets the
-//! resourceVersion that the first one has changed (409), and looks again. An agent writes each of its opinions once: two
-//! versions of evictd with different opinions do not write against each other. What agents see differently, since each has
-//! other pods, goes one way only: from no agent has seen any to an agent has.
+//! Every agent comes to the same status, and one of them has to write it. Each waits for a random time; the agent that
+//! is first writes, the others see it in their watch and have nothing left to write. An agent that comes too late
+//! nevertheless meets the resourceVersion that the first one has changed (409), and looks again. An agent writes each
+//! of its opinions once: two versions of evictd with different opinions do not write against each other. What agents
+//! see differently, since each has other pods, goes one way only: from no agent has seen any to an agent has.
 
 use std::{
     collections::BTreeMap,

@@ -1,14 +1,16 @@
 //! Reports evictions to the API server: DELETEs first, Events after.
 //!
-//! For each eviction in the journal that was not reported: DisruptionTarget where the kubelet sets it and it can still be
-//! set (it was mostly sent while the journal was written), DELETE, an Event on the pod and one on the node, and then a line in the journal that it was done. A static pod
-//! has Events alone: the API server cannot end it. Every step may be repeated without harm, so that a crash between
-//! any two of them costs nothing: the UID guards the DELETE, the Event's name the Event.
+//! For each eviction in the journal that was not reported: DisruptionTarget where the kubelet sets it and it can still
+//! be set (it was mostly sent while the journal was written), DELETE, an Event on the pod and one on the node, and then
+//! a line in the journal that it was done. A static pod has Events alone: the API server cannot end it. Every step may
+//! be repeated without harm, so that a crash between any two of them costs nothing: the UID guards the DELETE, the
+//! Event's name the Event.
 //!
-//! An eviction that could not be reported for long is told and no more, where its pod runs anew: what was short then is not short now.
+//! An eviction that could not be reported for long is told and no more, where its pod runs anew: what was short then is
+//! not short now.
 //!
-//! With `evictedPods: Fail` one patch of the status takes the place of the condition and the DELETE. It is a request: the server may
-//! refuse it, and the kubelet may write its own status over it. Then the DELETE comes all the same.
+//! With `evictedPods: Fail` one patch of the status takes the place of the condition and the DELETE. It is a request:
+//! the server may refuse it, and the kubelet may write its own status over it. Then the DELETE comes all the same.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -51,8 +53,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 
 /// A status that is not taken although it is not refused: from this attempt on the DELETE does not wait for it.
 const STATUS_ATTEMPTS: u32 = 3;
-/// The kubelet looks at its pods once a second, and at the statuses that it has written every ten: by then it has taken a pod back
-/// that it takes back at all. What the watch says within the first time may be from before the patch.
+/// The kubelet looks at its pods once a second, and at the statuses that it has written every ten: by then it has taken
+/// a pod back that it takes back at all. What the watch says within the first time may be from before the patch.
 const MAY_BE_TAKEN_BACK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 /// How often that is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -189,7 +191,8 @@ impl Reporter {
         }
     }
 
-    /// Takes an eviction in, before those that wait already; as long as too many wait, the journal keeps it for the next start.
+    /// Takes an eviction in, before those that wait already; as long as too many wait, the journal keeps it for the
+    /// next start.
     fn take(&mut self, job: Job) {
         if self.jobs.len() < self.most_jobs {
             self.jobs.push_front(job);
@@ -323,7 +326,8 @@ impl Reporter {
         }
     }
 
-    /// Deletes evicted pods that the kubelet runs all the same: it has written its own status over that of the eviction.
+    /// Deletes evicted pods that the kubelet runs all the same: it has written its own status over that of the
+    /// eviction.
     async fn delete_what_came_back(&mut self) {
         if self.looked.elapsed() < LOOK {
             return;

@@ -1,5 +1,5 @@
-//! Whether the bearer of a token may read the metrics: the API server knows the token (TokenReview) and allows its user `get` on
-//! the path (SubjectAccessReview), as for the metrics of Kubernetes' own components.
+//! Whether the bearer of a token may read the metrics: the API server knows the token (TokenReview) and allows its user
+//! `get` on the path (SubjectAccessReview), as for the metrics of Kubernetes' own components.
 
 use http::Method;
 use serde_json::{Value, json};

@@ -41,7 +41,8 @@ use crate::{
     watch::pods::{self, WatchedPods},
 };
 
-/// How often the Node's conditions and taints are written again while they hold: the kubelet's `nodeStatusReportFrequency`.
+/// How often the Node's conditions and taints are written again while they hold: the kubelet's
+/// `nodeStatusReportFrequency`.
 const NODE_STATUS_REPORT: Duration = Duration::from_secs(300);
 /// How long the start waits for the API server's list; without it the pods are known by their cgroups.
 const FIRST_LIST: Duration = Duration::from_secs(2);
@@ -105,8 +106,8 @@ struct Tasks {
 }
 
 impl Cluster {
-    /// Opens the way to the API server and takes over what an earlier agent has left to report; the first list of pods is there,
-    /// or late.
+    /// Opens the way to the API server and takes over what an earlier agent has left to report; the first list of pods
+    /// is there, or late.
     ///
     /// # Errors
     /// A kubeconfig that cannot be used. A server that does not answer is no error.
@@ -268,7 +269,8 @@ impl Cluster {
         }
     }
 
-    /// Whether the API server has heard of all evictions that were handed over, and no pod is being deleted for a soft threshold.
+    /// Whether the API server has heard of all evictions that were handed over, and no pod is being deleted for a soft
+    /// threshold.
     pub fn is_reported(&self) -> bool {
         let is_taken = self.evictions.capacity() == self.evictions.max_capacity();
         let is_deleting = |soft: &SoftTask| soft.under_way.try_lock().is_err();
@@ -277,8 +279,8 @@ impl Cluster {
             && !self.soft.as_ref().is_some_and(is_deleting)
     }
 
-    /// Creates the Event of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force: tried a few
-    /// times, for the journal has it.
+    /// Creates the Event of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force:
+    /// tried a few times, for the journal has it.
     pub fn report(&mut self, mut record: Record) {
         if let Record::OomKill(kill) = &mut record
             && !self.tells_of(kill)
@@ -340,9 +342,9 @@ impl Cluster {
         });
     }
 
-    /// Starts asking pods to go when soft thresholds want it; what comes of it is given to `settle`, with the UID of the first
-    /// candidate. The agent knows its pods by now, and the loop looks at every signal from now on: the time of what an earlier
-    /// agent has left begins.
+    /// Starts asking pods to go when soft thresholds want it; what comes of it is given to `settle`, with the UID of
+    /// the first candidate. The agent knows its pods by now, and the loop looks at every signal from now on: the time
+    /// of what an earlier agent has left begins.
     pub fn start_soft(
         &mut self,
         config: &Config,
@@ -398,7 +400,8 @@ impl Cluster {
         }
     }
 
-    /// Pods that the API server has on this node, those that are over included; not known before its first list is complete.
+    /// Pods that the API server has on this node, those that are over included; not known before its first list is
+    /// complete.
     pub fn known_pods(&self) -> KnownPods {
         KnownPods {
             uids: self
@@ -418,8 +421,8 @@ impl Cluster {
         self.followers.fleet()
     }
 
-    /// Reports what is left to report, writes down what is known of the cluster, and ends, all by a moment. Conditions and taints that
-    /// hold stay for the next agent.
+    /// Reports what is left to report, writes down what is known of the cluster, and ends, all by a moment. Conditions
+    /// and taints that hold stay for the next agent.
     pub async fn stop(self, by: tokio::time::Instant) {
         drop(self.followers);
         self.tasks.watch.abort();
@@ -469,8 +472,8 @@ async fn check(connection: Arc<ApiClient>, cluster: ClusterConfig, needed: Vec<R
     }
 }
 
-/// Keeps the node as it is wanted until the sender is gone, but leaves it alone in shadow mode. What is found on it stays for so long
-/// once this agent looks for itself.
+/// Keeps the node as it is wanted until the sender is gone, but leaves it alone in shadow mode. What is found on it
+/// stays for so long once this agent looks for itself.
 async fn keep_node(
     writer: NodeWriter,
     mut wanted: channel::Receiver<DesiredStatus>,

@@ -1,11 +1,12 @@
 //! Soft eviction: pods are asked to go, and may take their time.
 //!
-//! A dry run of the Eviction API says whether PodDisruptionBudgets let a pod go; a DELETE with the same preconditions follows. A pod
-//! that its budget protects is passed over for the next candidate, and so are static pods, which the API server cannot end. Before each
-//! request it is checked whether evictions are paused, held back or used up by now: the decision may be half a minute old.
+//! A dry run of the Eviction API says whether PodDisruptionBudgets let a pod go; a DELETE with the same preconditions
+//! follows. A pod that its budget protects is passed over for the next candidate, and so are static pods, which the API
+//! server cannot end. Before each request it is checked whether evictions are paused, held back or used up by now: the
+//! decision may be half a minute old.
 //!
-//! When budgets protect all candidates for longer than is configured, or the hard threshold is met, the first candidate goes
-//! nevertheless, by DELETE; the journal, an Event and a counter say so and why.
+//! When budgets protect all candidates for longer than is configured, or the hard threshold is met, the first candidate
+//! goes nevertheless, by DELETE; the journal, an Event and a counter say so and why.
 
 use std::{
     collections::VecDeque,
@@ -65,7 +66,8 @@ pub enum SoftOutcome {
         /// So many pods were spared by policies and limits.
         spared: usize,
     },
-    /// No pod could be asked: the API server does not answer or is busy, the agent may not ask, or there is no candidate.
+    /// No pod could be asked: the API server does not answer or is busy, the agent may not ask, or there is no
+    /// candidate.
     NotAsked,
 }
 
@@ -122,7 +124,8 @@ impl SoftEvictor {
         }
     }
 
-    /// What is held from a DELETE until it is in the journal and told: for as long as another holds it, no pod is deleted.
+    /// What is held from a DELETE until it is in the journal and told: for as long as another holds it, no pod is
+    /// deleted.
     pub fn under_way(&self) -> Arc<Mutex<()>> {
         Arc::clone(&self.under_way)
     }
@@ -303,14 +306,15 @@ impl SoftEvictor {
 }
 
 impl SoftEvictor {
-    /// Evicts the first of the candidates, which are in the order of eviction, that may go: one pod at a time. With `hard`
-    /// the hard threshold is met as well: budgets no longer count.
+    /// Evicts the first of the candidates, which are in the order of eviction, that may go: one pod at a time. With
+    /// `hard` the hard threshold is met as well: budgets no longer count.
     pub async fn evict_soft(&mut self, candidates: &[SoftCandidate], hard: bool) -> SoftOutcome {
         let mut blocked = Vec::new();
         let (mut held_back, mut spared) = (None, 0);
         for (index, candidate) in candidates.iter().enumerate() {
             let pod = &candidate.pod;
-            // One that is known by its cgroup only has no name to ask for; one that is on its way needs no second request.
+            // One that is known by its cgroup only has no name to ask for; one that is on its way needs no second
+            // request.
             let can_be_asked = !pod.namespace.is_empty() && pod.ends_by_api();
             if !can_be_asked || pod.is_protected(self.mode) || self.asked.contains(&pod.uid) {
                 continue;

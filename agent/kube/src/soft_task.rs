@@ -14,8 +14,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// Without a demand for so long pressure has been over in between.
 const RELIEVED: Duration = Duration::from_secs(60);
 
-/// Takes one request after the other. What came of it goes to `settle`, with the UID of the pod that was chosen; which pod goes
-/// goes to `going`.
+/// Takes one request after the other. What came of it goes to `settle`, with the UID of the pod that was chosen; which
+/// pod goes goes to `going`.
 pub async fn run(
     mut evictor: SoftEvictor,
     mut demands: mpsc::Receiver<SoftRequest>,

@@ -1,5 +1,5 @@
-//! A watch that goes on for ever, whatever the server does: pauses that grow and are never the same on two nodes, a token
-//! that is read again, a list that is asked for again.
+//! A watch that goes on for ever, whatever the server does: pauses that grow and are never the same on two nodes, a
+//! token that is read again, a list that is asked for again.
 
 pub mod namespaces;
 mod paced;
@@ -39,8 +39,8 @@ pub enum WatchFailure {
     Passing,
 }
 
-/// How often in a row the server must say that it does not know a resource before that is believed: one that is starting
-/// may say so by mistake.
+/// How often in a row the server must say that it does not know a resource before that is believed: one that is
+/// starting may say so by mistake.
 const ABSENCES: u32 = 2;
 
 /// Counts the answers in a row by which the server does not know a resource.

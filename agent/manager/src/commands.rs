@@ -47,8 +47,8 @@ pub enum Command {
         /// The pod that goes, if one does.
         gone: Option<EvictionDecision>,
     },
-    /// A reclaim by [`ManagerEvent::Reclaim`](crate::ManagerEvent::Reclaim) is over: what was removed, or `None` when there is no
-    /// runtime to ask.
+    /// A reclaim by [`ManagerEvent::Reclaim`](crate::ManagerEvent::Reclaim) is over: what was removed, or `None` when
+    /// there is no runtime to ask.
     Reclaimed(Option<Removed>),
     /// A step by [`ManagerEvent::Mitigate`](crate::ManagerEvent::Mitigate) is over.
     MitigationDone(Box<StepEffect>),
@@ -76,7 +76,8 @@ pub enum FastPathOutcome {
 
 /// Commands that may wait; of tables, scopes and settings only the newest does.
 const COMMANDS: usize = 256;
-/// Further places for answers. The manager has less than so many requests under way at once, so that each answer finds a place.
+/// Further places for answers. The manager has less than so many requests under way at once, so that each answer finds
+/// a place.
 const ANSWERS: usize = 64;
 
 impl Command {
@@ -109,7 +110,8 @@ impl Command {
     }
 }
 
-/// Where commands wait, and the request to stop. A table, a scope or settings always find a place: each replaces the one before.
+/// Where commands wait, and the request to stop. A table, a scope or settings always find a place: each replaces the
+/// one before.
 #[derive(Debug)]
 pub struct CommandQueue {
     event: EventFd,

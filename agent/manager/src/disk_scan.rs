@@ -1,8 +1,9 @@
 //! How much disk each pod uses: a thread that walks all pods' directories, over and over, slowly.
 //!
 //! The kubelet walks once a minute. A walk at the moment of pressure would be too late, and a fast one would take the
-//! disk from the pods that need it: this thread has the lowest priority and sleeps most of the time. While a disk is short it
-//! sleeps less, and its reads no longer wait for those of all others. What hooks count since a walk is added by [`DiskUse::since`].
+//! disk from the pods that need it: this thread has the lowest priority and sleeps most of the time. While a disk is
+//! short it sleeps less, and its reads no longer wait for those of all others. What hooks count since a walk is added
+//! by [`DiskUse::since`].
 //!
 //! A pod with very many files holds up no other one: its walk is interrupted and goes on when the others had their turn
 //! ([`schedule`]).
@@ -125,7 +126,8 @@ impl DiskScanner {
         self.changed.notify();
     }
 
-    /// Changes a copy of what was found, without the mutex, and puts it in place if no other thread has changed anything meanwhile.
+    /// Changes a copy of what was found, without the mutex, and puts it in place if no other thread has changed
+    /// anything meanwhile.
     fn update(&self, change: impl Fn(&mut Found, &[ScanTarget], &LayersAnswer)) {
         loop {
             let (targets, before, answer) = {
@@ -151,8 +153,8 @@ impl DiskScanner {
         }
     }
 
-    /// What writable layers use by the runtime's count, for those that cannot be walked, and when it was asked, in nanoseconds of
-    /// CLOCK_MONOTONIC.
+    /// What writable layers use by the runtime's count, for those that cannot be walked, and when it was asked, in
+    /// nanoseconds of CLOCK_MONOTONIC.
     pub fn set_layers(&self, layers: Layers, asked: u64) {
         let answer = Arc::new(LayersAnswer { layers, asked });
         let old = std::mem::replace(&mut self.lock().answer, answer);

@@ -1,5 +1,5 @@
-//! The way from the manager thread to the daemon. The manager never waits for its reader: the queue is bounded, and what does not fit is
-//! dropped and counted, reports before evictions and requests.
+//! The way from the manager thread to the daemon. The manager never waits for its reader: the queue is bounded, and
+//! what does not fit is dropped and counted, reports before evictions and requests.
 
 use std::{
     collections::VecDeque,
@@ -32,8 +32,8 @@ pub enum ManagerEvent {
     Reclaim(ReclaimRequest),
     /// What a reclaim has brought.
     Reclaimed(Box<Reclaimed>),
-    /// A step before an eviction is to be taken; answered by [`Command::MitigationDone`](crate::Command::MitigationDone) unless it is
-    /// shadow mode's.
+    /// A step before an eviction is to be taken; answered by
+    /// [`Command::MitigationDone`](crate::Command::MitigationDone) unless it is shadow mode's.
     Mitigate(Box<MitigationRequest>),
     /// What such a step has brought.
     Mitigated(Box<MitigationOutcome>),
@@ -144,8 +144,8 @@ impl ManagerEventQueue {
         }))
     }
 
-    /// Adds an event; a state of the node replaces the one before. In a full queue an eviction or a request takes the place of the
-    /// oldest report. Says whether the event was taken.
+    /// Adds an event; a state of the node replaces the one before. In a full queue an eviction or a request takes the
+    /// place of the oldest report. Says whether the event was taken.
     pub(crate) fn send(&self, event: ManagerEvent) -> bool {
         // What is taken out is freed when the mutex is free again.
         let (replaced, displaced, refused);

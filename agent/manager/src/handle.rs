@@ -14,7 +14,8 @@ use crate::{
     manager_loop::{ManagerLoop, ManagerSetup},
 };
 
-/// Bytes of heap that an eviction may need beside what each cycle does; less than glibc would give back (M_TRIM_THRESHOLD).
+/// Bytes of heap that an eviction may need beside what each cycle does; less than glibc would give back
+/// (M_TRIM_THRESHOLD).
 const RESERVED_HEAP: usize = 64 << 10;
 
 /// The running thread, seen from outside.
@@ -49,8 +50,8 @@ impl ManagerHandle {
             .spawn(move || {
                 // The fast path was refused as well then, and that was logged.
                 let _ = memory_v1.map(|cgroup| join_root_memcg(&cgroup));
-                // A fork bomb leaves nothing to a thread of normal priority. Where this is refused, the fast path was refused as well, and
-                // that was logged.
+                // A fork bomb leaves nothing to a thread of normal priority. Where this is refused, the fast path was
+                // refused as well, and that was logged.
                 let _ = set_sched_fifo(MANAGER_PRIORITY);
                 prefault_heap::<RESERVED_HEAP>();
                 looping.run();

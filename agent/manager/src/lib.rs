@@ -1,10 +1,10 @@
 //! The manager: everything that the fast path is not there for.
 //!
-//! The fast path answers hard memory pressure within microseconds and does nothing else. The other signals (process ids,
-//! inodes, bytes on disk), the soft thresholds, pods above their own limits on local storage, and what the node says of
-//! all that are the work of this thread: it sleeps until a trigger is crossed or the nearest threshold could have been
-//! reached, looks at everything, asks the engine's [`evictd_engine::Planner`], and kills or asks. It may allocate, and it
-//! does what takes time; what waits for a network is done elsewhere.
+//! The fast path answers hard memory pressure within microseconds and does nothing else. The other signals (process
+//! ids, inodes, bytes on disk), the soft thresholds, pods above their own limits on local storage, and what the node
+//! says of all that are the work of this thread: it sleeps until a trigger is crossed or the nearest threshold could
+//! have been reached, looks at everything, asks the engine's [`evictd_engine::Planner`], and kills or asks. It may
+//! allocate, and it does what takes time; what waits for a network is done elsewhere.
 #![cfg_attr(test, allow(clippy::disallowed_types, clippy::disallowed_methods))]
 
 mod commands;
@@ -38,8 +38,8 @@ pub use status::{SharedStatus, Status};
 mod tests {
     use std::{fs, path::Path};
 
-    /// A line of the log waits for the lock and for the reader of stderr. Only what takes steps before an eviction, on threads of normal
-    /// priority, may write one.
+    /// A line of the log waits for the lock and for the reader of stderr. Only what takes steps before an eviction, on
+    /// threads of normal priority, may write one.
     #[test]
     fn the_managers_thread_does_not_log() {
         fn check(directory: &Path) {

@@ -101,8 +101,8 @@ impl NodePods {
     }
 }
 
-/// How soon it is looked again after a trigger has moved, which may have been crossed meanwhile. A percentage of a capacity that moves
-/// itself (XFS counts the inodes that free space has room for) moves its trigger at each look.
+/// How soon it is looked again after a trigger has moved, which may have been crossed meanwhile. A percentage of a
+/// capacity that moves itself (XFS counts the inodes that free space has room for) moves its trigger at each look.
 #[derive(Debug, Default)]
 struct LookAgain(Duration);
 
@@ -343,8 +343,9 @@ impl ManagerLoop {
         }
     }
 
-    /// Leaves out the pods that have ended: those without processes that were killed, are over, or are being deleted. The kubelet
-    /// would evict any other one (`filterOutInactivePods`): its files stay while it waits to be started again.
+    /// Leaves out the pods that have ended: those without processes that were killed, are over, or are being deleted.
+    /// The kubelet would evict any other one (`filterOutInactivePods`): its files stay while it waits to be started
+    /// again.
     fn find_running(&mut self) {
         let now = monotonic_ns();
         let PodSet { entries, pods } = &self.pods;

@@ -1,7 +1,8 @@
 //! The steps before an eviction: reclaim page cache, throttle pods, release them.
 //!
-//! `evictd_engine::mitigation` decides which step is next, `manager_loop::mitigation_steps` sends the request, and [`threads`] have
-//! [`worker`] do it: a step may wait for the kernel or for a disk, which the manager's thread does not.
+//! `evictd_engine::mitigation` decides which step is next, `manager_loop::mitigation_steps` sends the request, and
+//! [`threads`] have [`worker`] do it: a step may wait for the kernel or for a disk, which the manager's thread does
+//! not.
 
 mod threads;
 mod worker;

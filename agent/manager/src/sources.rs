@@ -106,8 +106,8 @@ impl SignalSources {
         self.disks.as_ref().map(|d| d.layout).unwrap_or_default()
     }
 
-    /// Looks at everything. A signal that cannot be read at present has no observation, and a threshold without an observation is not
-    /// met.
+    /// Looks at everything. A signal that cannot be read at present has no observation, and a threshold without an
+    /// observation is not met.
     pub fn sample(&mut self, now: i64) -> Observations {
         let mut seen = Observations::default();
         let mut set = |signal, available: i64, capacity: u64| {
@@ -153,8 +153,8 @@ impl SignalSources {
     }
 
     /// Sets the triggers to where the thresholds are: on the way down while a threshold is not met, on the way up while
-    /// it is, so that recovery is seen at once as well. True when a trigger has moved: what crossed it in the meantime is
-    /// seen by another look only.
+    /// it is, so that recovery is seen at once as well. True when a trigger has moved: what crossed it in the meantime
+    /// is seen by another look only.
     pub fn arm(&mut self, thresholds: &[Threshold], seen: &Observations) -> bool {
         let mut wanted: Vec<Armed> = Vec::new();
         for threshold in thresholds {
@@ -297,8 +297,8 @@ impl SignalSources {
                 Some(_) if self.hook(signal) != CountHook::Sampler => sampling::CEILING,
                 Some(Count::Pids) => sampling::next_look(distance, pids::fastest_growth()),
                 Some(Count::Inodes(_)) => sampling::next_look(distance, inodes::fastest_growth()),
-                // Buffered writes reserve space at once (delayed allocation), at memory speed. fallocate(2) reserves without writing:
-                // the sampler's floor bounds what it can take unseen.
+                // Buffered writes reserve space at once (delayed allocation), at memory speed. fallocate(2) reserves
+                // without writing: the sampler's floor bounds what it can take unseen.
                 None => sampling::next_look(distance, fastest_growth()),
             }
         };

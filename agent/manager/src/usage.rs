@@ -62,7 +62,8 @@ impl UsageCollector {
         }
     }
 
-    /// A pod was killed: what its files were is not held against the one that may run in its place. Its next walk counts.
+    /// A pod was killed: what its files were is not held against the one that may run in its place. Its next walk
+    /// counts.
     pub fn forget_files(&mut self, uid: &str) {
         let Some(usage) = self.usages.get_mut(uid) else {
             return;
@@ -139,8 +140,8 @@ impl UsageCollector {
         }
     }
 
-    /// Reads once more what a pod that was just killed holds until it is reaped. What has ended already may be counted nowhere: then
-    /// what was read before is all that is known of it. Its files are those of the last walk.
+    /// Reads once more what a pod that was just killed holds until it is reaped. What has ended already may be counted
+    /// nowhere: then what was read before is all that is known of it. Its files are those of the last walk.
     pub fn measure_victim(&mut self, entry: &PodEntry, sources: &SignalSources) {
         if let Some(usage) = self.usages.get_mut(&entry.pod.uid) {
             let processes = processes(entry, self.mode, sources);

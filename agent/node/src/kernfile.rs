@@ -6,9 +6,9 @@ use evictd_sys::fs::PathError;
 
 /// Opens a file that will be read again and again, and reads it once.
 ///
-/// The kernel keeps a buffer for the text with the open file. It takes it at the first read and charges it to the reader's
-/// cgroup (`seq_read_iter`, `seq_buf_alloc`); at that cgroup's limit this is a long wait, or the end of the reader. A thread that
-/// decides has nothing left to take.
+/// The kernel keeps a buffer for the text with the open file. It takes it at the first read and charges it to the
+/// reader's cgroup (`seq_read_iter`, `seq_buf_alloc`); at that cgroup's limit this is a long wait, or the end of the
+/// reader. A thread that decides has nothing left to take.
 ///
 /// # Errors
 /// Not there, or not readable any more.
@@ -41,8 +41,8 @@ pub fn number(bytes: &[u8]) -> Option<u64> {
     })
 }
 
-/// Calls `each` for every line of a file, whatever its length, without allocating. A line longer than the buffer comes in parts, and
-/// one without an end is left out: the kernel ends its lines.
+/// Calls `each` for every line of a file, whatever its length, without allocating. A line longer than the buffer comes
+/// in parts, and one without an end is left out: the kernel ends its lines.
 pub fn for_each_line(file: &File, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
     let mut buffer = [0; 4096];
     let (mut offset, mut begun) = (0, 0);
@@ -91,7 +91,8 @@ pub fn values_of<const N: usize>(bytes: &[u8], keys: [&str; N]) -> [Option<u64>;
     values
 }
 
-/// The error of a file that does not hold what the kernel writes there, for a thread that may allocate: it says what is missing.
+/// The error of a file that does not hold what the kernel writes there, for a thread that may allocate: it says what is
+/// missing.
 pub fn malformed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }

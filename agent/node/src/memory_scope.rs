@@ -41,12 +41,12 @@ pub enum ScopeKind {
     Node,
     /// All pods below the node's scope.
     Pods {
-        /// Its memory limit in bytes, the capacity of `allocatableMemory.available` (the kubelet's `addAllocatableThresholds` and its
-        /// summary of the container `pods`).
+        /// Its memory limit in bytes, the capacity of `allocatableMemory.available` (the kubelet's
+        /// `addAllocatableThresholds` and its summary of the container `pods`).
         limit: u64,
     },
-    /// The machine: the root of the memory hierarchy as it is mounted. In a container that plays a node the root is the container's
-    /// cgroup, which may have less ([`machine_capacity`]).
+    /// The machine: the root of the memory hierarchy as it is mounted. In a container that plays a node the root is the
+    /// container's cgroup, which may have less ([`machine_capacity`]).
     Machine {
         /// The machine's memory, in bytes.
         total: u64,
@@ -96,7 +96,8 @@ impl Scope {
                 (Signal::MemoryAvailable, capacity, capacity < total)
             }
         };
-        // A limited cgroup of v1 runs short of page cache that has to be written, which the machine's word says nothing of.
+        // A limited cgroup of v1 runs short of page cache that has to be written, which the machine's word says nothing
+        // of.
         let is_machine = matches!(kind, ScopeKind::Machine { .. })
             && (!is_limited || cgroup.version() == Version::V2);
         let thresholds = thresholds(capacity);
@@ -129,8 +130,9 @@ impl Scope {
         })
     }
 
-    /// From now on less than so many bytes of what the kernel itself has is less than the hard threshold too, whatever the kubelet's
-    /// count says (docs/differences.md): the OOM killer goes by what the kernel has. On the machine that is `MemAvailable`.
+    /// From now on less than so many bytes of what the kernel itself has is less than the hard threshold too, whatever
+    /// the kubelet's count says (docs/differences.md): the OOM killer goes by what the kernel has. On the machine that
+    /// is `MemAvailable`.
     #[must_use]
     pub fn guarded(mut self, amount: u64, machine: Option<MemAvailable>) -> Self {
         let source = match (&machine, self.cgroup.version()) {
@@ -148,14 +150,15 @@ impl Scope {
         self
     }
 
-    /// Whether it is the machine, whose root's page counter has to be compared with the usage before a trigger can be set on it:
-    /// it counts the charges of all cgroups, kernel memory too, while the usage is what the kubelet takes for it.
+    /// Whether it is the machine, whose root's page counter has to be compared with the usage before a trigger can be
+    /// set on it: it counts the charges of all cgroups, kernel memory too, while the usage is what the kubelet takes
+    /// for it.
     pub fn is_machine(&self) -> bool {
         self.accounting.is_machine
     }
 
-    /// Whether the OOM killer acts at this cgroup's own limit. Its counter is exact then; page cache seen in statistics may already be
-    /// something else.
+    /// Whether the OOM killer acts at this cgroup's own limit. Its counter is exact then; page cache seen in statistics
+    /// may already be something else.
     pub fn is_limited(&self) -> bool {
         self.accounting.is_limited
     }
@@ -216,8 +219,8 @@ impl Scope {
         self.accounting.thresholds = thresholds;
     }
 
-    /// Where there is swap, asks how many bytes more all pods together can swap out and may; `left` is told whether the OOM killer acts
-    /// at the scope's own limit.
+    /// Where there is swap, asks how many bytes more all pods together can swap out and may; `left` is told whether the
+    /// OOM killer acts at the scope's own limit.
     pub fn limit_swap(&mut self, left: impl FnOnce(bool) -> u64) {
         if self.swap.is_some() {
             self.pod_swap = left(self.is_limited());
@@ -229,13 +232,14 @@ impl Scope {
         self.accounting.protected = bytes;
     }
 
-    /// Whether what lies in the CPUs' lists of free pages counts as available on the machine. It takes time to read: a scope counts it as
-    /// long as its threshold is met, or would be without it.
+    /// Whether what lies in the CPUs' lists of free pages counts as available on the machine. It takes time to read: a
+    /// scope counts it as long as its threshold is met, or would be without it.
     pub fn count_free_lists(&mut self, counts: bool) {
         self.counts_free_lists = counts;
     }
 
-    /// What lies in the CPUs' lists of free pages at this moment, in bytes, as far as the last sample has not counted it.
+    /// What lies in the CPUs' lists of free pages at this moment, in bytes, as far as the last sample has not counted
+    /// it.
     pub fn uncounted_free_lists(&self) -> u64 {
         let lists = self.free_lists.as_ref().filter(|_| !self.counts_free_lists);
         lists.and_then(|lists| lists.read().ok()).unwrap_or(0)
@@ -260,8 +264,8 @@ impl Scope {
     }
 }
 
-/// What the machine's root may use, in bytes, of all the memory of the machine: a container that plays a node may have a limit, at which the
-/// OOM killer acts. The kubelet in it does not see that (cadvisor `GetMachineMemoryCapacity`).
+/// What the machine's root may use, in bytes, of all the memory of the machine: a container that plays a node may have
+/// a limit, at which the OOM killer acts. The kubelet in it does not see that (cadvisor `GetMachineMemoryCapacity`).
 ///
 /// # Errors
 /// The limit cannot be read.

@@ -1,9 +1,9 @@
 //! Policies that say different things about the same pods.
 //!
-//! Whether two policies *can* contradict each other follows from their texts alone, so that every agent finds the same. Most
-//! pairs can, since a pod may have any labels together. Whether they *do* takes a pod, and each agent sees only the pods of
-//! its node. A policy's status has a contradiction once an agent has seen such a pod, for as long as the two policies can
-//! contradict each other.
+//! Whether two policies *can* contradict each other follows from their texts alone, so that every agent finds the same.
+//! Most pairs can, since a pod may have any labels together. Whether they *do* takes a pod, and each agent sees only
+//! the pods of its node. A policy's status has a contradiction once an agent has seen such a pod, for as long as the
+//! two policies can contradict each other.
 
 use super::{
     model::{Evict, EvictionPolicy, Rule},
@@ -213,7 +213,8 @@ mod tests {
             (
                 "an earlier rule takes them all",
                 json!({"rules": [
-                    {"name": "with", "selector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["db", "x"]}]}, "evict": "Never"},
+                    {"name": "with", "evict": "Never",
+                        "selector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["db", "x"]}]}},
                     {"name": "without", "evict": "Always"},
                 ]}),
             ),
@@ -221,7 +222,8 @@ mod tests {
                 "two earlier rules take them all together",
                 json!({"rules": [
                     {"name": "with", "selector": {"matchLabels": {"app": "db", "role": "x"}}, "evict": "Never"},
-                    {"name": "other", "selector": {"matchExpressions": [{"key": "role", "operator": "NotIn", "values": ["x"]}]}, "evict": "Never"},
+                    {"name": "other", "evict": "Never",
+                        "selector": {"matchExpressions": [{"key": "role", "operator": "NotIn", "values": ["x"]}]}},
                     {"name": "rest", "evict": "Always"},
                 ]}),
             ),

@@ -1,8 +1,8 @@
 //! CEL expressions, checked when they are read and bounded when they run.
 //!
-//! An expression is parsed into a tree of limited size. Every name in it must exist, so that a typo is found before a node
-//! is short of memory. Every turn of a loop takes from a budget, so that neither a clumsy expression nor a huge answer can
-//! keep a thread busy.
+//! An expression is parsed into a tree of limited size. Every name in it must exist, so that a typo is found before a
+//! node is short of memory. Every turn of a loop takes from a budget, so that neither a clumsy expression nor a huge
+//! answer can keep a thread busy.
 
 use std::sync::{
     Arc,

@@ -1,8 +1,8 @@
 //! Which pods may be evicted, when, and in what order.
 //!
-//! Operators write down what they know of their workloads as [`EvictionPolicy`] objects or files. The [`evaluator`] turns
-//! them into numbers in each pod's entry (`engine::permit`) long before a node is short of anything: the fast path only
-//! reads these numbers.
+//! Operators write down what they know of their workloads as [`EvictionPolicy`] objects or files. The [`evaluator`]
+//! turns them into numbers in each pod's entry (`engine::permit`) long before a node is short of anything: the fast
+//! path only reads these numbers.
 
 pub mod contradiction;
 pub mod evaluator;

@@ -93,8 +93,8 @@ impl EvictionPolicy {
         Ok(policy)
     }
 
-    /// The author of a pod chooses its labels and can influence its gates' answers. A policy that depends on them has to name the
-    /// namespaces whose authors it trusts.
+    /// The author of a pod chooses its labels and can influence its gates' answers. A policy that depends on them has
+    /// to name the namespaces whose authors it trusts.
     fn check_namespaces(&self) -> Result<(), ConfigError> {
         let missing = |reason: String| {
             let field = "spec.namespaceSelector";

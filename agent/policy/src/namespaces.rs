@@ -12,13 +12,14 @@ pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 pub struct Namespaces {
     /// By the namespace's name: the labels that policies ask for.
     pub labels: BTreeMap<String, Labels>,
-    /// The keys that are known of each namespace; `None` without a cluster, where a namespace has no label but its name.
+    /// The keys that are known of each namespace; `None` without a cluster, where a namespace has no label but its
+    /// name.
     pub keys: Option<BTreeSet<String>>,
 }
 
 impl Namespaces {
-    /// Whether a namespace is selected. Unknown labels select nothing: a selector of a label that the agent does not know of
-    /// this namespace matches no pod of it.
+    /// Whether a namespace is selected. Unknown labels select nothing: a selector of a label that the agent does not
+    /// know of this namespace matches no pod of it.
     pub fn selects(&self, selector: &Selector, namespace: &str) -> bool {
         let labels = self.labels.get(namespace);
         let is_known = |key: &str| match &self.keys {

@@ -63,7 +63,8 @@ impl Ruling {
             && self.tenant_request == TenantRequest::default()
     }
 
-    /// The order number: the highest one of the rules, which spares the pod most, plus the number that its namespace adds.
+    /// The order number: the highest one of the rules, which spares the pod most, plus the number that its namespace
+    /// adds.
     pub fn order(&self) -> i16 {
         let order = self.rules.iter().map(|a| a.rule().order).max();
         self.tenant_request.apply(order.unwrap_or(0))

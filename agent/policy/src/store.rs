@@ -1,8 +1,8 @@
 //! All policies of files and of the API server, and which version of each is in force.
 //!
-//! Where a file and an object have the same name, the file's policy holds: it comes from the administrator of this one node,
-//! and it is there when the API server is not. While a policy's newest version cannot be used, its last good version stays in
-//! force.
+//! Where a file and an object have the same name, the file's policy holds: it comes from the administrator of this one
+//! node, and it is there when the API server is not. While a policy's newest version cannot be used, its last good
+//! version stays in force.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,8 +30,8 @@ pub struct PolicyStatus {
     pub refused: Option<String>,
     /// What is unsafe about this version although it is in force.
     pub warning: Option<String>,
-    /// Other objects that can contradict this one, as [`crate::contradiction::named`] names them. Policies of files do not
-    /// count: they differ from node to node.
+    /// Other objects that can contradict this one, as [`crate::contradiction::named`] names them. Policies of files do
+    /// not count: they differ from node to node.
     pub may_contradict: Arc<[String]>,
     /// A contradiction with one of these objects about a pod of this node, in words.
     pub contradicts: Option<String>,
@@ -101,8 +101,8 @@ impl PolicyStore {
         state.objects.values().map(|o| o.status.clone()).collect()
     }
 
-    /// Looks whether objects in force select or contradict each other on pods of this node. Answers whether a status has
-    /// changed. Cheap as long as neither pods nor policies change.
+    /// Looks whether objects in force select or contradict each other on pods of this node. Answers whether a status
+    /// has changed. Cheap as long as neither pods nor policies change.
     pub fn look_for_pods(&self) -> bool {
         let seen = self.evaluator.pods_revision();
         let mut state = self.state();
@@ -199,8 +199,8 @@ impl PolicyStore {
         self.state().tenants_refused.len()
     }
 
-    /// Takes over the objects and the namespaces' policies that an earlier agent had in force, until the API server's own list
-    /// replaces them.
+    /// Takes over the objects and the namespaces' policies that an earlier agent had in force, until the API server's
+    /// own list replaces them.
     pub fn restore(&self, documents: &[Value], tenants: &[Value]) {
         let mut state = self.state();
         for document in documents {
@@ -237,8 +237,9 @@ impl PolicyStore {
         good.map(|g| g.document.clone()).collect()
     }
 
-    /// The namespaces' policies in force, for [`Self::restore`]. An older agent takes each for an EvictionPolicy that it cannot
-    /// use, and drops the policy of that name. The name has the namespace in front, so that no EvictionPolicy has the same.
+    /// The namespaces' policies in force, for [`Self::restore`]. An older agent takes each for an EvictionPolicy that
+    /// it cannot use, and drops the policy of that name. The name has the namespace in front, so that no EvictionPolicy
+    /// has the same.
     pub fn remembered_tenants(&self) -> Vec<Value> {
         let state = self.state();
         let tenants = state.tenants.values();

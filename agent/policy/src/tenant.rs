@@ -1,6 +1,6 @@
-//! `PodEvictionPolicy`: what the owners of a namespace ask for their own pods. It can make pods go earlier, and ask to spare
-//! them for some time after their creation; the configuration bounds that time. It cannot spare pods in any other way, and does
-//! not touch pods of other namespaces.
+//! `PodEvictionPolicy`: what the owners of a namespace ask for their own pods. It can make pods go earlier, and ask to
+//! spare them for some time after their creation; the configuration bounds that time. It cannot spare pods in any other
+//! way, and does not touch pods of other namespaces.
 
 use std::time::Duration;
 
@@ -31,7 +31,8 @@ pub struct PodEvictionPolicy {
 /// What the policies of a namespace ask for a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantRequest {
-    /// `spec.order`: added to the order number of other policies. It is never above 0, so that the pod can only go earlier.
+    /// `spec.order`: added to the order number of other policies. It is never above 0, so that the pod can only go
+    /// earlier.
     pub order: i16,
     /// `spec.grace`: how long after its creation the pod asks to be spared.
     pub grace: Duration,
@@ -51,7 +52,8 @@ impl TenantRequest {
         order.saturating_add(self.order).max(LOWEST)
     }
 
-    /// How long the pod is still spared at `now`, if the configuration grants `most` at most. `created` and `now` are seconds since
+    /// How long the pod is still spared at `now`, if the configuration grants `most` at most. `created` and `now` are
+    /// seconds since
     /// 1970. A pod whose creation is not known is not spared.
     pub fn grace_left(self, created: Option<i64>, now: i64, most: Duration) -> Option<Duration> {
         let granted = self.grace.min(most);

@@ -1,5 +1,5 @@
-//! Tolerations, which a pod must have from its creation: a MutatingAdmissionPolicy for each rule that says how long its pods
-//! stay on a lost node. The API server evaluates it by itself; no webhook has to run.
+//! Tolerations, which a pod must have from its creation: a MutatingAdmissionPolicy for each rule that says how long its
+//! pods stay on a lost node. The API server evaluates it by itself; no webhook has to run.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,8 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const LABELS: &str = "(has(object.metadata.labels) ? object.metadata.labels : {})";
 
 /// Leaves out mirror pods: a static pod belongs to the kubelet.
-const NO_MIRROR: &str = "!(has(object.metadata.annotations) && 'kubernetes.io/config.mirror' in object.metadata.annotations)";
+const NO_MIRROR: &str = "!(has(object.metadata.annotations) && 'kubernetes.io/config.mirror' in \
+    object.metadata.annotations)";
 
 /// The admission policy and its binding for each rule with `noExecute`. A policy in shadow mode has none.
 pub fn admission(policy: &EvictionPolicy) -> Vec<Value> {
@@ -81,13 +82,13 @@ fn admission_policy(
 
 /// Puts the rule's tolerations before all others and removes other tolerations of the same taints.
 ///
-/// Of several tolerations of a taint the first one counts (`GetMatchingTolerations`), also before a toleration of all taints.
-/// Before this patch the API server has added tolerations of 300 s (`DefaultTolerationSeconds`). If it runs again, because
-/// another webhook has changed the pod, it finds the rule's tolerations and adds none. A second evaluation of this patch
-/// changes nothing.
+/// Of several tolerations of a taint the first one counts (`GetMatchingTolerations`), also before a toleration of all
+/// taints. Before this patch the API server has added tolerations of 300 s (`DefaultTolerationSeconds`). If it runs
+/// again, because another webhook has changed the pod, it finds the rule's tolerations and adds none. A second
+/// evaluation of this patch changes nothing.
 ///
-/// The patch has maps, not `Object.spec.tolerations{}`: the API server cannot turn a list of such objects into JSON. The values
-/// of a CEL map have one type, hence `dyn`.
+/// The patch has maps, not `Object.spec.tolerations{}`: the API server cannot turn a list of such objects into JSON.
+/// The values of a CEL map have one type, hence `dyn`.
 fn patch(rule: &Rule) -> Option<String> {
     let waits = [
         (UNREACHABLE, rule.no_execute.unreachable),

@@ -173,8 +173,8 @@ fn balloon(proc: &Path, sys: &Path) -> Option<Finding> {
         }
         None => {
             let detail = format!(
-                "{what}, and the kernel does not tell what it holds (6.15 and later do): what it takes looks like growth, and can \
-                 cost pods"
+                "{what}, and the kernel does not tell what it holds (6.15 and later do): what it takes looks like \
+                growth, and can cost pods"
             );
             Finding::new(TOPIC, State::Degraded, detail)
         }
@@ -190,7 +190,8 @@ fn numa(sys: &Path) -> Finding {
                 .map(|n| format!("{}: {} MiB", n.id, n.available >> 20));
             let each: Vec<_> = each.collect();
             let detail = format!(
-                "available are {}; memory.available is of all together, and tasks bound to one node can meet the OOM killer before it is short",
+                "available are {}; memory.available is of all together, and tasks bound to one node can meet the OOM \
+                killer before it is short",
                 each.join(", ")
             );
             Finding::new(TOPIC, State::Ok, detail)

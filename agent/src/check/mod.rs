@@ -149,8 +149,8 @@ fn protection(root: &Path, is_limited: bool) -> Option<Finding> {
     (set > 0).then(|| {
         let bytes = Protection::below(root, is_limited).cache_of(memory.iter());
         let detail = format!(
-            "set on {set} of {} pods: {} MiB of their page cache count as available and cannot be reclaimed now; growth that \
-             leaves nothing else is urgent",
+            "set on {set} of {} pods: {} MiB of their page cache count as available and cannot be reclaimed now; \
+            growth that leaves nothing else is urgent",
             memory.len(),
             bytes >> 20
         );
@@ -237,7 +237,8 @@ fn met_now(thresholds: &[Threshold], seen: &Observations) -> Finding {
             TOPIC,
             State::Degraded,
             format!(
-                "met already: {}: pods go for it as soon as this configuration is in force, for memory after ten seconds, under a soft threshold when its grace period is over, one in ten seconds",
+                "met already: {}: pods go for it as soon as this configuration is in force, for memory after ten \
+                seconds, under a soft threshold when its grace period is over, one in ten seconds",
                 met.join(", ")
             ),
         ),

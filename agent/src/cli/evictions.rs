@@ -17,7 +17,8 @@ use crate::cli::input::bad;
 
 /// Names the newest one.
 const LATEST: &str = "latest";
-/// Requests that are not agreed to, of which that may still come: an agent forgets which pods it has asked after as many.
+/// Requests that are not agreed to, of which that may still come: an agent forgets which pods it has asked after as
+/// many.
 const REQUESTS: usize = 256;
 
 /// What is known of one eviction, without what was seen before and after.
@@ -303,7 +304,8 @@ mod tests {
     fn asked(id: &str) -> Value {
         json!({
             "event": "asked", "id": id, "time": "2026-11-22T02:00:00Z", "namespace": "shop", "name": "db", "uid": "u",
-            "message": "low", "signal": "memory.available", "available": 1, "threshold": 2, "workingSet": 0, "request": 0,
+            "message": "low", "signal": "memory.available", "available": 1, "threshold": 2, "workingSet": 0,
+            "request": 0,
             "shadow": false, "gracePeriodSeconds": 30, "decided": 0, "mayBeRefused": true,
         })
     }
@@ -313,7 +315,8 @@ mod tests {
     fn who_was_asked_goes_when_that_is_agreed() {
         let asked = asked("a");
         let evicted = json!({
-            "event": "evicted", "id": "b", "time": "2026-11-22T03:00:00Z", "namespace": "shop", "name": "web", "uid": "v",
+            "event": "evicted", "id": "b", "time": "2026-11-22T03:00:00Z", "namespace": "shop", "name": "web",
+            "uid": "v",
             "reason": "Evicted", "message": "low", "signal": "memory.available", "shadow": false, "hook": "sampler",
             "stages": {"crossed": 0, "woken": 0, "decided": 0, "signalled": 0}, "available": 1, "threshold": 2,
             "usageAtCrossing": 0, "usageAtDecision": 0, "workingSet": 0, "request": 0,

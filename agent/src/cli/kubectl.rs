@@ -1,5 +1,5 @@
-//! `kubectl evictd`: the same program under the name of a kubectl plugin. It shows all nodes' agents to a user who has a
-//! kubeconfig, and pauses them.
+//! `kubectl evictd`: the same program under the name of a kubectl plugin. It shows all nodes' agents to a user who has
+//! a kubeconfig, and pauses them.
 
 use std::path::PathBuf;
 
@@ -69,7 +69,8 @@ enum Command {
     },
     /// Show the evictions that the agents have on record, or one of them.
     Incidents {
-        /// The eviction: its id, the last characters of the id if only one incident ends with them, or `latest`; needs --node
+        /// The eviction: its id, the last characters of the id if only one incident ends with them, or `latest`; needs
+        /// --node
         #[arg(value_name = "ID", requires = "node")]
         incident: Option<String>,
         /// Of this node alone
@@ -300,8 +301,10 @@ impl Explained {
 
     fn json(&self) -> Result<String, CommandError> {
         to_json(&json!({
-            "pod": self.top["pods"][self.place], "node": self.node, "place": self.place + 1, "of": pods_of(&self.top).len(),
-            "signals": self.top["signals"], "policies": self.policies.as_ref().ok(), "policiesUnknown": self.top["policiesUnknown"],
+            "pod": self.top["pods"][self.place], "node": self.node, "place": self.place + 1,
+            "of": pods_of(&self.top).len(),
+            "signals": self.top["signals"], "policies": self.policies.as_ref().ok(),
+            "policiesUnknown": self.top["policiesUnknown"],
         }))
     }
 

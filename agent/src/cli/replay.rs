@@ -27,7 +27,8 @@ pub(super) struct Arguments {
     /// The sequence: configuration, pods, and what was seen step by step, as JSON; or the file of an incident
     #[arg(value_name = "SCENARIO.json")]
     scenario: PathBuf,
-    /// Decide in this mode; without it as `kubelet`, although an agent's default is `evictd`. An incident knows its mode
+    /// Decide in this mode; without it as `kubelet`, although an agent's default is `evictd`. An incident knows its
+    /// mode
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
     /// How to print the decisions; without it a table, and JSON for an incident
@@ -120,7 +121,8 @@ fn replay_incident(path: &Path, document: &Value) -> Result<IncidentJson, Comman
     let pace_inputs = incident.pace_inputs.ok_or_else(|| {
         invalid(
             path,
-            "judged: is not there: a pod above its own limit, one that the kernel program has killed, and what the kubelet's mode evicts are recorded without it",
+            "judged: is not there: a pod above its own limit, one that the kernel program has killed, and what the \
+            kubelet's mode evicts are recorded without it",
         )
     })?;
     let decision = pace_inputs.decide();

@@ -32,10 +32,11 @@ mod shadow;
 /// Arguments of `evictd report`.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// The eviction: its id, the last characters of the id if only one incident ends with them, or `latest`; without an id: list all evictions
+    /// The eviction: its id, the last characters of the id if only one incident ends with them, or `latest`; without an
+    /// id: list all evictions
     incident: Option<String>,
-    /// What shadow mode would have evicted, what the kubelet and the OOM killer did instead and when, and how often no other
-    /// component saw a need
+    /// What shadow mode would have evicted, what the kubelet and the OOM killer did instead and when, and how often no
+    /// other component saw a need
     #[arg(long, conflicts_with = "incident")]
     shadow: bool,
     /// How far --shadow looks back
@@ -149,7 +150,8 @@ fn all(
     Ok(damage.chain(files).collect())
 }
 
-/// For programs, one eviction after the other: a full journal has thousands, and this runs beside an agent, within its memory limit.
+/// For programs, one eviction after the other: a full journal has thousands, and this runs beside an agent, within its
+/// memory limit.
 fn print_list(found: &Evictions, stdout: &mut impl io::Write) -> io::Result<()> {
     let mut separator = "[";
     for known in &found.known {

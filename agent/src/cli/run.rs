@@ -60,7 +60,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     Ok(String::new())
 }
 
-/// The filter that the variable asks for; `info` where it is not set, or cannot be used: a node is not left alone because of its log.
+/// The filter that the variable asks for; `info` where it is not set, or cannot be used: a node is not left alone
+/// because of its log.
 fn log_filter(variable: Option<OsString>) -> (EnvFilter, Option<String>) {
     let text = variable.as_ref().map(|text| text.display().to_string());
     let refused = match &text {

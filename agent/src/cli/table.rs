@@ -64,7 +64,8 @@ impl Table {
     }
 }
 
-/// A text for a terminal. Users of pods choose names of processes and messages: a control character in them is shown as U+FFFD.
+/// A text for a terminal. Users of pods choose names of processes and messages: a control character in them is shown as
+/// U+FFFD.
 pub(super) fn printable(text: String) -> String {
     let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     match text.contains(is_control) {

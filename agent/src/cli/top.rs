@@ -1,5 +1,5 @@
-//! `evictd top`: what is left of everything and how long it will last, and the pods in the order of their eviction, looked
-//! at beside the agent or without one.
+//! `evictd top`: what is left of everything and how long it will last, and the pods in the order of their eviction,
+//! looked at beside the agent or without one.
 
 use std::{
     collections::HashMap,

@@ -56,8 +56,8 @@ impl Allocatable {
         }
     }
 
-    /// Looks whether the cgroup that is known is still the same, and searches for it where it is not. Answers when it, its limit or
-    /// what must stay available in it has changed.
+    /// Looks whether the cgroup that is known is still the same, and searches for it where it is not. Answers when it,
+    /// its limit or what must stay available in it has changed.
     ///
     /// # Errors
     /// There is a threshold, but nothing that it could be held against: the reason.
@@ -108,8 +108,8 @@ impl Allocatable {
         Ok(Some(scopes))
     }
 
-    /// Gives up the cgroup that is known where the pods run in another one by now: a kubelet that was given another driver leaves the
-    /// former one's. Whether it has; searches the tree.
+    /// Gives up the cgroup that is known where the pods run in another one by now: a kubelet that was given another
+    /// driver leaves the former one's. Whether it has; searches the tree.
     pub(super) fn search_again(&mut self) -> bool {
         let another = |known: &mut Watched| {
             let found = pods_root(&self.root);
@@ -118,7 +118,8 @@ impl Allocatable {
         self.known.take_if(another).is_some()
     }
 
-    /// Other thresholds from now on; the next look hands the scope over anew, if that changes what must stay available in it.
+    /// Other thresholds from now on; the next look hands the scope over anew, if that changes what must stay available
+    /// in it.
     pub(super) fn reconfigure(&mut self, config: &Config) {
         self.threshold = hard_threshold(config);
         self.config = config.clone();

@@ -41,8 +41,8 @@ impl DiskWriter {
         self.acknowledged.recv().await
     }
 
-    /// Hands over a record. What has to be reported to the API server comes back by [`Self::acknowledged`]; at once, as the error, what finds
-    /// no place.
+    /// Hands over a record. What has to be reported to the API server comes back by [`Self::acknowledged`]; at once, as
+    /// the error, what finds no place.
     fn append(&self, record: Record) -> Result<(), Box<Record>> {
         if !is_for_cluster(&record) {
             // It was logged and counted.
@@ -124,9 +124,9 @@ impl DiskWriter {
 }
 
 impl Agent {
-    /// Has a record written to the journal. It is reported to the API server when it is on disk, or when it is certain that it will not
-    /// be: killing in time matters more than reports, and reports more than the journal. A killed pod alone says at once what has
-    /// ended it.
+    /// Has a record written to the journal. It is reported to the API server when it is on disk, or when it is certain
+    /// that it will not be: killing in time matters more than reports, and reports more than the journal. A killed pod
+    /// alone says at once what has ended it.
     pub(super) fn write_down(&mut self, record: Record) {
         if let Record::Evicted(eviction) = &record
             && let PodSource::Cluster { cluster, .. } = &mut self.pod_source

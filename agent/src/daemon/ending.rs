@@ -1,5 +1,6 @@
-//! The end of the agent: what is unreported is reported while the loops still watch; then they stop, and the rest is written and
-//! reported. All of it has one deadline, for a pod that takes longer than its grace period is killed in the middle of that.
+//! The end of the agent: what is unreported is reported while the loops still watch; then they stop, and the rest is
+//! written and reported. All of it has one deadline, for a pod that takes longer than its grace period is killed in the
+//! middle of that.
 
 use std::time::Duration;
 

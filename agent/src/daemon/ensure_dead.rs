@@ -1,5 +1,5 @@
-//! Sees to it that victims are dead: what was signalled through files that were open may have had children in groups that were not there
-//! yet.
+//! Sees to it that victims are dead: what was signalled through files that were open may have had children in groups
+//! that were not there yet.
 
 use std::{
     path::PathBuf,

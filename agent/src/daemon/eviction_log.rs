@@ -205,8 +205,8 @@ impl EvictionLog {
         Record::MetInForce(met_in_force(id, signal, available, threshold))
     }
 
-    /// Takes note of an evicted pod of the manager whose processes do not end, unless the journal has it: the fast path, or an agent
-    /// before this one, may have found it out.
+    /// Takes note of an evicted pod of the manager whose processes do not end, unless the journal has it: the fast
+    /// path, or an agent before this one, may have found it out.
     pub fn take_stuck(&self, entry: &PodEntry) -> Option<Record> {
         let pod = &entry.pod;
         let id = self.journal.eviction_of(&pod.uid)?;
@@ -362,7 +362,8 @@ fn met_in_force(id: String, signal: Signal, available: u64, threshold: u64) -> M
         %signal,
         available,
         threshold,
-        "this threshold was already met when it came into force: evicting one pod every 10 s, faster if memory is about to run out"
+        "this threshold was already met when it came into force: evicting one pod every 10 s, faster if memory is \
+        about to run out"
     );
     MetInForce {
         id,

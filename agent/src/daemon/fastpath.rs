@@ -75,7 +75,11 @@ impl RunningFastPath {
             tracing::warn!(%error, "no standby thread takes over where the fast path is late: needs CAP_PERFMON");
         }
         if let Some(error) = refusals.limit {
-            tracing::warn!(%error, "kernel memory of the fast path counts against the agent's own limit: needs the root of the memory hierarchy");
+            tracing::warn!(
+                %error,
+                "kernel memory of the fast path counts against the agent's own limit: needs the root of the memory \
+                hierarchy"
+            );
         }
         if let Some(error) = refusals.lock {
             tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");

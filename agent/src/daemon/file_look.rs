@@ -1,4 +1,5 @@
-//! Looks at files on a thread that may wait for their disk: on the main thread a disk that does not answer would stop everything.
+//! Looks at files on a thread that may wait for their disk: on the main thread a disk that does not answer would stop
+//! everything.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -13,8 +13,9 @@ pub struct Pins {
     pub is_pinned: bool,
 }
 
-/// Pins what the fast path has attached; where that cannot be done the log says so, and the pins of an earlier agent still have to
-/// be replaced. `None` where there are none: a configuration that does not want a guard removes the one of an earlier agent.
+/// Pins what the fast path has attached; where that cannot be done the log says so, and the pins of an earlier agent
+/// still have to be replaced. `None` where there are none: a configuration that does not want a guard removes the one
+/// of an earlier agent.
 pub fn pin(config: &Config, trigger: &mut dyn TriggerSet) -> Option<Pins> {
     let guard = &config.pinned_guard;
     let path = PinDirectory::path_of(&guard.directory, &config.state_dir);
@@ -55,8 +56,9 @@ pub fn pin(config: &Config, trigger: &mut dyn TriggerSet) -> Option<Pins> {
     })
 }
 
-/// Has the fast path take note of what the guard of an earlier agent has killed. Before it starts: a victim that is in the journal is
-/// forgotten after the first look if its processes are gone, and what the guard has killed of it would be an eviction of its own.
+/// Has the fast path take note of what the guard of an earlier agent has killed. Before it starts: a victim that is in
+/// the journal is forgotten after the first look if its processes are gone, and what the guard has killed of it would
+/// be an eviction of its own.
 pub fn inherit(pins: &Pins) {
     match inherit_kills(&pins.directory) {
         Ok(0) => {}
@@ -67,7 +69,8 @@ pub fn inherit(pins: &Pins) {
     }
 }
 
-/// This agent's triggers are armed: the guard of an earlier one is not needed any more. What it has killed meanwhile is inherited too.
+/// This agent's triggers are armed: the guard of an earlier one is not needed any more. What it has killed meanwhile is
+/// inherited too.
 pub fn replace_earlier(pins: &mut Pins) {
     inherit(pins);
     match pins.directory.remove_earlier() {

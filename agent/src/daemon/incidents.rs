@@ -105,8 +105,8 @@ impl Agent {
         samples
     }
 
-    /// The pods in the order of eviction, where memory is short, and the one that the OOM killer would take; the victim with what
-    /// it used when it was chosen.
+    /// The pods in the order of eviction, where memory is short, and the one that the OOM killer would take; the victim
+    /// with what it used when it was chosen.
     fn describe_pods(&self, incident: &mut Incident) {
         let eviction = &incident.eviction;
         let Ok(signal) = eviction.signal.parse::<Signal>() else {

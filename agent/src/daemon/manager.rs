@@ -62,7 +62,8 @@ pub(super) struct Beginning<'a> {
 }
 
 impl RunningManager {
-    /// Starts the scan of the pods' disk use, the loop, and the threads that take steps for it. Also what the scan looks at.
+    /// Starts the scan of the pods' disk use, the loop, and the threads that take steps for it. Also what the scan
+    /// looks at.
     ///
     /// # Errors
     /// The system has no thread or no descriptor to give.

@@ -229,7 +229,8 @@ fn show_pods(sources: &mut Sources, shown: &Shown<'_>) {
     );
     sources.gauge(
         "writable_layers_unknown",
-        "Containers of which neither a walk nor the runtime tells what they have written to their roots: it counts as nothing",
+        "Containers of which neither a walk nor the runtime tells what they have written to their roots: it counts as \
+        nothing",
         &shown.manager.scanner,
         unknown_layers,
     );

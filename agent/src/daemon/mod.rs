@@ -1,5 +1,5 @@
-//! The agent. By default it is embedded: the scope is a cgroup, its pods are described by a manifest file, the executor is
-//! the kernel. With a cluster the API server describes the pods, and gets reports of what became of them.
+//! The agent. By default it is embedded: the scope is a cgroup, its pods are described by a manifest file, the executor
+//! is the kernel. With a cluster the API server describes the pods, and gets reports of what became of them.
 
 mod allocatable;
 mod disk;
@@ -114,8 +114,8 @@ pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
     ended
 }
 
-/// A thread that is gone without the others is worse than a restart. The thread that handles what gates are answered is the
-/// exception: there a panic ends one question.
+/// A thread that is gone without the others is worse than a restart. The thread that handles what gates are answered is
+/// the exception: there a panic ends one question.
 fn abort_on_panic() {
     let say = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -288,8 +288,8 @@ impl Agent {
         }
     }
 
-    /// What the kubelet evicts gives memory back as well: the fast path counts it as pending. To be called before pods that are
-    /// over leave the table.
+    /// What the kubelet evicts gives memory back as well: the fast path counts it as pending. To be called before pods
+    /// that are over leave the table.
     fn take_kubelet_evictions(&mut self) {
         let PodSource::Cluster { cluster, .. } = &self.pod_source else {
             return;

@@ -1,5 +1,6 @@
-//! How much memory the node has, which changes while the agent runs: memory is plugged in or out, a balloon takes some and gives it back
-//! (virtio, Hyper-V, Xen), a container that plays a node gets another limit. The kubelet sees the first two at its next look.
+//! How much memory the node has, which changes while the agent runs: memory is plugged in or out, a balloon takes some
+//! and gives it back (virtio, Hyper-V, Xen), a container that plays a node gets another limit. The kubelet sees the
+//! first two at its next look.
 
 use std::path::PathBuf;
 

@@ -9,7 +9,8 @@ use std::sync::{
 #[derive(Debug, Default)]
 pub(super) struct OneAtATime(Arc<AtomicBool>);
 
-/// Belongs to the job that runs. The next one may begin when it is dropped: after the job, or because no thread has taken the job.
+/// Belongs to the job that runs. The next one may begin when it is dropped: after the job, or because no thread has
+/// taken the job.
 #[derive(Debug)]
 pub(super) struct Running(Arc<AtomicBool>);
 

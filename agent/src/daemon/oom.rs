@@ -30,8 +30,8 @@ pub use unattributed::{KillSummary, UnattributedKills};
 const REMEMBERED: usize = 64;
 /// An eviction that ended longer before a kill has nothing to do with it, in nanoseconds.
 const RECENT_NS: u64 = 5_000_000_000;
-/// For one limit of a pod's own, or of another cgroup, there is one record in so long, in nanoseconds: a pod that makes the
-/// kernel kill without end does not fill the journal.
+/// For one limit of a pod's own, or of another cgroup, there is one record in so long, in nanoseconds: a pod that makes
+/// the kernel kill without end does not fill the journal.
 const ONE_RECORD_NS: u64 = 60_000_000_000;
 /// Limits that have records of their own at the same time; all others share one.
 const LIMITS: usize = 64;
@@ -153,8 +153,8 @@ impl OomAttributor {
         }
     }
 
-    /// Judges one kill and counts it. Logs it and gives its record, unless the victim is none of the node's, or it is in a later record with
-    /// others for the same limit: by [`Self::due`], or with the next kill.
+    /// Judges one kill and counts it. Logs it and gives its record, unless the victim is none of the node's, or it is
+    /// in a later record with others for the same limit: by [`Self::due`], or with the next kill.
     pub fn take(&mut self, kill: &oom::OomKill) -> Option<OomKill> {
         let node = self.scopes.first()?;
         levels(kill).iter().find(|l| l.id == *node)?;
@@ -197,7 +197,8 @@ impl OomAttributor {
         }
     }
 
-    /// Records that are due by now, in nanoseconds of CLOCK_MONOTONIC, of kills that have none yet; they are logged here.
+    /// Records that are due by now, in nanoseconds of CLOCK_MONOTONIC, of kills that have none yet; they are logged
+    /// here.
     pub fn due(&mut self, now: u64) -> Vec<OomKill> {
         let mut due = Vec::new();
         self.limits.retain(|_, record| {
@@ -324,7 +325,8 @@ fn levels(kill: &oom::OomKill) -> &[Level] {
     &kill.levels[..count]
 }
 
-/// Which of the levels was at its limit: the one that was passed to `oom_kill_process`, or else the lowest one that is full.
+/// Which of the levels was at its limit: the one that was passed to `oom_kill_process`, or else the lowest one that is
+/// full.
 fn at_limit(kill: &oom::OomKill, levels: &[Level]) -> Option<usize> {
     let page_shift = page_size().ilog2();
     // A charge is tried in batches: what is so close to its limit when a task in it is killed was at its limit.

@@ -112,7 +112,8 @@ impl PodSource {
         }
     }
 
-    /// The directory of the pod to which a path below `mount` belongs, if it belongs to one; that is where the hierarchy is.
+    /// The directory of the pod to which a path below `mount` belongs, if it belongs to one; that is where the
+    /// hierarchy is.
     pub(super) fn directory_of(&self, mount: &Path, path: &Path) -> Option<PathBuf> {
         match self {
             Self::Cluster { joined, .. } => joined.directory_of(mount, path),
@@ -232,8 +233,8 @@ pub(super) struct Opened {
     pub restored: Restored,
 }
 
-/// Where the pods come from: the cluster, or the manifest. The journal is opened before a server is asked: of two agents on
-/// one node the second is refused.
+/// Where the pods come from: the cluster, or the manifest. The journal is opened before a server is asked: of two
+/// agents on one node the second is refused.
 pub(super) async fn open(
     config: &Config,
     scope: &Path,

@@ -22,11 +22,12 @@ use tokio::time::Instant;
 
 use super::{Agent, scope::ScopePair};
 
-/// How long a change waits below a pod that has been there for a while. Most short-lived containers are gone by then, and cost one look
-/// at a directory instead of two times all files of the pod.
+/// How long a change waits below a pod that has been there for a while. Most short-lived containers are gone by then,
+/// and cost one look at a directory instead of two times all files of the pod.
 const GATHER_BELOW: Duration = Duration::from_millis(200);
 
-/// The pods as the loops and the scan have them, and what was made of their table: what has not changed is not made anew.
+/// The pods as the loops and the scan have them, and what was made of their table: what has not changed is not made
+/// anew.
 pub(super) struct PublishedPods {
     /// The pods.
     pub entries: Vec<Arc<PodEntry>>,
@@ -185,7 +186,8 @@ impl Agent {
         self.fastpath.control.set_protected(protected);
     }
 
-    /// Hands over the node's scope when its capacity has changed, or swap has come or gone; the pods with what they may swap out.
+    /// Hands over the node's scope when its capacity has changed, or swap has come or gone; the pods with what they may
+    /// swap out.
     pub(super) fn follow_node_scope(&mut self) {
         let Some(scopes) = self.memory.node.refresh(&self.config) else {
             return;

@@ -215,7 +215,8 @@ impl Policies {
         }
     }
 
-    /// Has files looked at that may have changed, and looks at evicted pods; `is_reported`: the API server has heard of them all.
+    /// Has files looked at that may have changed, and looks at evicted pods; `is_reported`: the API server has heard of
+    /// them all.
     pub fn refresh(&mut self, disk: &DiskQueue, is_reported: bool) {
         self.marks.look_on(disk);
         self.evaluator.refresh_evicted(is_reported);
@@ -285,8 +286,8 @@ impl Policies {
     }
 }
 
-/// Files in the state directory that ask for something by being there. The thread that waits for that disk looks for them: even a
-/// stat hangs on a disk that does not answer, and what was known before holds meanwhile.
+/// Files in the state directory that ask for something by being there. The thread that waits for that disk looks for
+/// them: even a stat hangs on a disk that does not answer, and what was known before holds meanwhile.
 #[derive(Debug)]
 struct MarkFiles {
     pause: PathBuf,

@@ -53,8 +53,8 @@ impl ConfigSource {
         }
     }
 
-    /// Reads all of it. `known` names the kubelet's files: others take effect at the next start. A KubeletConfiguration that cannot
-    /// be read is logged.
+    /// Reads all of it. `known` names the kubelet's files: others take effect at the next start. A KubeletConfiguration
+    /// that cannot be read is logged.
     ///
     /// # Errors
     /// As [`Config::reload`].
@@ -106,8 +106,8 @@ impl ConfigSource {
         }
     }
 
-    /// The new configuration when a file has changed and is the same at two looks: it may be half written. `seen`: by the last look;
-    /// without it the files are read at once.
+    /// The new configuration when a file has changed and is the same at two looks: it may be half written. `seen`: by
+    /// the last look; without it the files are read at once.
     fn changed(
         &mut self,
         known: &Config,
@@ -175,8 +175,8 @@ impl Agent {
         }
     }
 
-    /// Reads the files again when they have changed; `seen`: by the last look, without it in any case. A configuration that cannot be
-    /// used is logged, and the last good one stays in force.
+    /// Reads the files again when they have changed; `seen`: by the last look, without it in any case. A configuration
+    /// that cannot be used is logged, and the last good one stays in force.
     pub(super) fn reload(&mut self, seen: Option<Vec<Stamp>>) {
         let watch = &mut self.config_watch;
         let loaded = match watch.source.changed(&self.config, seen) {

@@ -64,8 +64,8 @@ pub(super) fn last_eviction(restored: &Restored) -> Option<u64> {
     of_memory.map(|(_, at)| at).max()
 }
 
-/// Goes on with what the agent before was doing: what is left of its victims is killed once more. `ends_pods`: no kubelet
-/// ends pods that were asked to go.
+/// Goes on with what the agent before was doing: what is left of its victims is killed once more. `ends_pods`: no
+/// kubelet ends pods that were asked to go.
 pub(super) fn go_on(
     restored: &Restored,
     entries: &[Arc<PodEntry>],

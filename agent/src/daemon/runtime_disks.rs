@@ -1,4 +1,5 @@
-//! Whether the disks that are watched are those that the runtime uses: where it keeps its files is configured, or guessed.
+//! Whether the disks that are watched are those that the runtime uses: where it keeps its files is configured, or
+//! guessed.
 
 use std::{
     path::Path,
@@ -27,7 +28,8 @@ impl RuntimeDisks {
         }
     }
 
-    /// Takes what the runtime says. Disks may hang: neither on this thread nor on one that others need, and one comparison at a time.
+    /// Takes what the runtime says. Disks may hang: neither on this thread nor on one that others need, and one
+    /// comparison at a time.
     pub fn compare(&self, theirs: evictd_cri::RuntimeDisks) {
         let paths = self.paths.clone();
         self.start(move || differences(&paths, &theirs));
@@ -73,7 +75,8 @@ fn difference(name: &str, own: &Path, theirs: &Path) -> Option<String> {
     match their_disk {
         Ok(their_disk) if their_disk == own_disk => None,
         Ok(_) => Some(format!(
-            "{name} is watched at {own}, and the runtime says that it is at {theirs}, on another filesystem: set filesystems.{name}"
+            "{name} is watched at {own}, and the runtime says that it is at {theirs}, on another filesystem: set \
+            filesystems.{name}"
         )),
         Err(error) => Some(format!(
             "{name} is watched at {own}; whether that is the runtime's disk is not known: {error}"

@@ -54,7 +54,8 @@ impl ScanWatch {
                         uid,
                         container,
                         reason,
-                        "what a container has written to its root is not known: it counts as nothing, as for all others of this kind"
+                        "what a container has written to its root is not known: it counts as nothing, as for all \
+                        others of this kind"
                     );
                 }
             }

@@ -185,7 +185,8 @@ pub(super) fn tell_floor(config: &Config, threshold: u64, capacity: u64) {
             configured,
             threshold,
             floor,
-            "kernelFloor.memory.available is not below the hard threshold of this node: half of the threshold is the floor"
+            "kernelFloor.memory.available is not below the hard threshold of this node: half of the threshold is the \
+            floor"
         );
     }
 }

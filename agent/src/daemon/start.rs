@@ -379,8 +379,8 @@ fn attach_oom_reader(object: &mut BpfObject) -> Option<OomReader> {
     }
 }
 
-/// As many open files as the system grants, as every Go program has them: each cgroup of a pod takes three, and systemd's
-/// 1024 are fewer than a node of 110 pods needs. Nothing here uses `select`, for whose sake they are so few.
+/// As many open files as the system grants, as every Go program has them: each cgroup of a pod takes three, and
+/// systemd's 1024 are fewer than a node of 110 pods needs. Nothing here uses `select`, for whose sake they are so few.
 fn raise_open_files() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

@@ -1,5 +1,5 @@
-//! A small HTTP/1.1 server on a thread of its own. Connections are bounded in number and in time: a client that sends nothing,
-//! or reads nothing, holds up no other client.
+//! A small HTTP/1.1 server on a thread of its own. Connections are bounded in number and in time: a client that sends
+//! nothing, or reads nothing, holds up no other client.
 
 use std::{
     collections::HashMap,
@@ -118,8 +118,8 @@ struct Server<R> {
     /// The oldest first.
     connections: Vec<Connection>,
     no_descriptor_until: Option<Instant>,
-    /// Open for nothing but its number, which a connection takes where the process has none left: the kubelet restarts an agent whose
-    /// probes are not answered.
+    /// Open for nothing but its number, which a connection takes where the process has none left: the kubelet restarts
+    /// an agent whose probes are not answered.
     spare: Option<OwnedFd>,
     /// The last connection found neither a descriptor nor the spare one.
     is_short: bool,
@@ -292,8 +292,8 @@ impl<R: Responder> Server<R> {
     }
 }
 
-/// Of connections by address and whether they are idle, the oldest first: the oldest idle one of the address that has most of
-/// them, or the oldest one of it where none is idle.
+/// Of connections by address and whether they are idle, the oldest first: the oldest idle one of the address that has
+/// most of them, or the oldest one of it where none is idle.
 fn who_goes<I: Iterator<Item = (IpAddr, bool)>>(all: impl Fn() -> I) -> Option<usize> {
     let mut counts = HashMap::<IpAddr, usize>::new();
     for (peer, _) in all() {

@@ -10,8 +10,9 @@ use socket2::{Domain, Socket, Type};
 /// Connections that wait to be accepted: as many as the standard library lets wait.
 const BACKLOG: i32 = 128;
 
-/// Binds an address. 0.0.0.0 stands for all of this machine's addresses, those of IPv6 too: in a cluster whose first family is IPv6, the
-/// kubelet and Prometheus ask at those. A client of IPv4 is then seen with its address mapped into IPv6.
+/// Binds an address. 0.0.0.0 stands for all of this machine's addresses, those of IPv6 too: in a cluster whose first
+/// family is IPv6, the kubelet and Prometheus ask at those. A client of IPv4 is then seen with its address mapped into
+/// IPv6.
 ///
 /// # Errors
 /// The address is in use, or is none of this machine's.

@@ -158,7 +158,8 @@ impl Metrics {
         self.met_in_force.inc();
     }
 
-    /// An eviction by the fast path (with its number, for [`Self::finished`]) or by the manager. Where SIGKILL was refused no pod went.
+    /// An eviction by the fast path (with its number, for [`Self::finished`]) or by the manager. Where SIGKILL was
+    /// refused no pod went.
     pub fn evicted(
         &self,
         pod: &Pod,

@@ -1,8 +1,9 @@
 //! Which clients may read the metrics: bearer tokens, and what the API server says of each.
 //!
-//! The thread that serves waits for nothing: a token that is not known is handed to the async loop, and its request is answered
-//! when the review has come. A token that was allowed is answered from memory while it is reviewed anew: neither tokens that anyone
-//! can make up nor an API server that does not answer take the metrics from a scraper that may read them.
+//! The thread that serves waits for nothing: a token that is not known is handed to the async loop, and its request is
+//! answered when the review has come. A token that was allowed is answered from memory while it is reviewed anew:
+//! neither tokens that anyone can make up nor an API server that does not answer take the metrics from a scraper that
+//! may read them.
 
 use std::{
     collections::HashMap,
@@ -23,7 +24,8 @@ use super::http::Answer;
 
 /// Tokens that wait for their first review; a request beyond is answered with "try again".
 const WAITING: usize = 8;
-/// Tokens that are remembered: so many that are allowed, and as many others. The oldest makes room for a new one of its kind.
+/// Tokens that are remembered: so many that are allowed, and as many others. The oldest makes room for a new one of its
+/// kind.
 const REMEMBERED: usize = 64;
 /// A token that is allowed is reviewed anew when it comes after so long.
 const RENEWED_AFTER: Duration = Duration::from_secs(30);
@@ -199,8 +201,8 @@ impl Scrapers {
         Ok(Self { shared, queues })
     }
 
-    /// Whether the bearer of what an `Authorization` header says may read the metrics: the refusal, if there is one; `None` while
-    /// that is not known.
+    /// Whether the bearer of what an `Authorization` header says may read the metrics: the refusal, if there is one;
+    /// `None` while that is not known.
     pub fn check(&self, authorization: &str) -> Option<Result<(), Answer>> {
         let Some(token) = bearer(authorization) else {
             return Some(Err(unauthenticated()));

@@ -48,7 +48,8 @@ fn render(metrics: &Metrics, accept: &str) -> Result<Answer, std::fmt::Error> {
     })
 }
 
-/// OpenMetrics as Prometheus' text format: a counter is described under the name that its series has, and nothing marks the end.
+/// OpenMetrics as Prometheus' text format: a counter is described under the name that its series has, and nothing marks
+/// the end.
 fn prometheus_text(text: &str) -> String {
     let counters: HashSet<&str> = text
         .lines()
@@ -136,8 +137,9 @@ impl MetricsListener {
         })
     }
 
-    /// Serves `/metrics`, and `/healthz` as a deprecated alias of the one at `healthAddress`, for as long as the process lives.
-    /// With `authority` that API server says which clients may read the metrics. Answers with the address that was bound.
+    /// Serves `/metrics`, and `/healthz` as a deprecated alias of the one at `healthAddress`, for as long as the
+    /// process lives. With `authority` that API server says which clients may read the metrics. Answers with the
+    /// address that was bound.
     ///
     /// # Errors
     /// The system has no thread to give.
@@ -166,12 +168,14 @@ mod tests {
     #[test]
     fn a_counter_is_described_under_the_name_of_its_series() {
         let text = "# HELP evictd_evictions Pods killed.\n# TYPE evictd_evictions counter\n\
-            evictd_evictions_total{signal=\"a\"} 1\n# HELP evictd_stage_seconds Time.\n# TYPE evictd_stage_seconds histogram\n\
+            evictd_evictions_total{signal=\"a\"} 1\n# HELP evictd_stage_seconds Time.\n\
+             # TYPE evictd_stage_seconds histogram\n\
             # UNIT evictd_stage_seconds seconds\nevictd_stage_seconds_sum{stage=\"wake\"} 0.5\n# EOF\n";
         assert_eq!(
             prometheus_text(text),
             "# HELP evictd_evictions_total Pods killed.\n# TYPE evictd_evictions_total counter\n\
-            evictd_evictions_total{signal=\"a\"} 1\n# HELP evictd_stage_seconds Time.\n# TYPE evictd_stage_seconds histogram\n\
+            evictd_evictions_total{signal=\"a\"} 1\n# HELP evictd_stage_seconds Time.\n\
+             # TYPE evictd_stage_seconds histogram\n\
             evictd_stage_seconds_sum{stage=\"wake\"} 0.5\n"
         );
     }

@@ -1,4 +1,5 @@
-//! TLS for the metrics: the certificate, which is read again when its file changes, and a connection over it or without it.
+//! TLS for the metrics: the certificate, which is read again when its file changes, and a connection over it or without
+//! it.
 
 use std::{
     fs,
@@ -42,7 +43,8 @@ struct Followed {
 }
 
 impl Tls {
-    /// Reads the files, or makes a certificate that the agent signs itself and keeps in memory, as components of Kubernetes do.
+    /// Reads the files, or makes a certificate that the agent signs itself and keeps in memory, as components of
+    /// Kubernetes do.
     ///
     /// # Errors
     /// A file that cannot be read, or holds no certificate or key that fit each other.

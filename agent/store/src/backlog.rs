@@ -76,7 +76,8 @@ mod tests {
         evictions.iter().map(|e| e.id.as_str()).collect()
     }
 
-    // R42: however long the API server is away, what it has not heard of is not pushed out of the journal by what it has.
+    // R42: however long the API server is away, what it has not heard of is not pushed out of the journal by what it
+    // has.
     #[test]
     fn what_waits_outlives_the_files() {
         let dir = tempfile::tempdir().unwrap();

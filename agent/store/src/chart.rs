@@ -1,5 +1,5 @@
-//! Lines over time as SVG: what incident reports and the benchmark draw. `plotters` draws; this module places the labels so
-//! that none lies on another one.
+//! Lines over time as SVG: what incident reports and the benchmark draw. `plotters` draws; this module places the
+//! labels so that none lies on another one.
 
 use std::{fmt::Display, io, ops::Range};
 

@@ -1,8 +1,9 @@
-//! The thread that writes the state directory. Its callers never wait for the disk: they hand over a record and go on, and what must
-//! not happen before the record is on disk is done when the thread acknowledges it.
+//! The thread that writes the state directory. Its callers never wait for the disk: they hand over a record and go on,
+//! and what must not happen before the record is on disk is done when the thread acknowledges it.
 //!
-//! The queue is bounded. When the disk is full or does not answer, other records and files give way first: the last [`RESERVED`]
-//! places are kept for what limits count and what is reported to the API server. What is not written is counted and logged.
+//! The queue is bounded. When the disk is full or does not answer, other records and files give way first: the last
+//! [`RESERVED`] places are kept for what limits count and what is reported to the API server. What is not written is
+//! counted and logged.
 
 use std::{
     fmt,
@@ -126,8 +127,8 @@ impl DiskThread {
         &self.queue
     }
 
-    /// Ends the thread when all that was handed over is done; gives it up when that takes longer than `patience`, and says how many
-    /// records are lost then.
+    /// Ends the thread when all that was handed over is done; gives it up when that takes longer than `patience`, and
+    /// says how many records are lost then.
     ///
     /// # Errors
     /// The number of records that are not on disk.
@@ -151,8 +152,8 @@ impl DiskQueue {
         self.publish(record, None)
     }
 
-    /// The same; when the record is on disk, or when it is certain that it will not be, the thread gives it to `acknowledge`, which
-    /// must not take long.
+    /// The same; when the record is on disk, or when it is certain that it will not be, the thread gives it to
+    /// `acknowledge`, which must not take long.
     ///
     /// # Errors
     /// As [`Self::append`]; `acknowledge` is not called then.

@@ -81,7 +81,8 @@ pub struct Incident {
     /// How the pod was asked to go, under a soft threshold; absent where it was killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<RequestRecord>,
-    /// What the moment of the eviction was decided from; absent where `pace` is, and where the kernel program has killed by itself.
+    /// What the moment of the eviction was decided from; absent where `pace` is, and where the kernel program has
+    /// killed by itself.
     #[serde(default, rename = "judged", skip_serializing_if = "Option::is_none")]
     pub pace_inputs: Option<PaceInputs>,
     /// What became of it; absent where that was not waited for.
@@ -260,8 +261,8 @@ impl Incident {
         Some(chart)
     }
 
-    /// What the amount that is available is held against, in the signal's unit. The last one may be below zero: page cache that
-    /// the kubelet counts as used can still be given back.
+    /// What the amount that is available is held against, in the signal's unit. The last one may be below zero: page
+    /// cache that the kubelet counts as used can still be given back.
     pub fn limits(&self) -> Vec<(i128, &'static str)> {
         let mut limits = vec![(self.eviction.threshold.into(), "threshold")];
         let signal = self.eviction.signal.parse().map(Signal::resource);

@@ -1,12 +1,13 @@
 //! The journal: every eviction is on disk before it is reported, and survives the agent.
 //!
 //! One JSON object a line in `journal.jsonl`. When that file is full it becomes `journal.1.jsonl`, in place of the
-//! one before: the journal takes twice [`FILE_BYTES`]. Where no new file can be made the full one goes on, up to twice its size.
+//! one before: the journal takes twice [`FILE_BYTES`]. Where no new file can be made the full one goes on, up to twice
+//! its size.
 //!
-//! Whatever call fails: what was acknowledged stays readable, a line that was cut is never continued by the next one, and the
-//! next record finds the journal as if nothing had happened, as soon as the disk takes it. Nothing is acknowledged that is written to a
-//! file without a name: where the files, or the directory, are removed, the journal begins anew with what the API server has not heard
-//! of and what counts.
+//! Whatever call fails: what was acknowledged stays readable, a line that was cut is never continued by the next one,
+//! and the next record finds the journal as if nothing had happened, as soon as the disk takes it. Nothing is
+//! acknowledged that is written to a file without a name: where the files, or the directory, are removed, the journal
+//! begins anew with what the API server has not heard of and what counts.
 
 mod damage;
 mod disk;
@@ -59,7 +60,8 @@ pub struct Journal<D: Disk = System> {
     held: Option<Held>,
     /// Where records go; `None` until a file could be made.
     file: Option<D::File>,
-    /// Its name is `CURRENT`; otherwise it is full, is called `PREVIOUS` already, and the new one could not be made yet.
+    /// Its name is `CURRENT`; otherwise it is full, is called `PREVIOUS` already, and the new one could not be made
+    /// yet.
     is_current: bool,
     /// What of the file is acknowledged, in bytes.
     bytes: u64,
@@ -82,8 +84,8 @@ pub struct Journal<D: Disk = System> {
 /// The directory, locked for as long as the journal is open: a second agent must not write here.
 #[derive(Debug)]
 struct Held {
-    /// The directory itself: names reach the disk through it when no descriptor is left. Its own lock needs no write, so that a disk that
-    /// is full or read-only gives it too.
+    /// The directory itself: names reach the disk through it when no descriptor is left. Its own lock needs no write,
+    /// so that a disk that is full or read-only gives it too.
     names: File,
     /// The file that the version before locks, where there is one or it can be made.
     before: Option<File>,
@@ -145,8 +147,8 @@ pub enum JournalError {
 }
 
 impl Journal {
-    /// Opens the journal of a directory, which is made when it is not there. On a disk that is full, read-only or broken it starts without
-    /// a file, or without the directory, and makes it when it can.
+    /// Opens the journal of a directory, which is made when it is not there. On a disk that is full, read-only or
+    /// broken it starts without a file, or without the directory, and makes it when it can.
     ///
     /// # Errors
     /// The directory may not be written or is none, or another agent holds it: a matter of the configuration.
@@ -217,8 +219,8 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// What limits and recreations have counted before, as the files have it. From now on that is carried over whenever a
-    /// file is full.
+    /// What limits and recreations have counted before, as the files have it. From now on that is carried over whenever
+    /// a file is full.
     ///
     /// # Errors
     /// A file that is there cannot be read.
@@ -318,8 +320,8 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// Gives up a file that was removed, and locks a directory that was made anew: what is written to a file without a name is lost with
-    /// the process.
+    /// Gives up a file that was removed, and locks a directory that was made anew: what is written to a file without a
+    /// name is lost with the process.
     fn find_removed(&mut self) -> Result<(), JournalError> {
         if let Some(held) = &mut self.held {
             held.renew(&self.dir)?;
@@ -342,8 +344,8 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// A new file in place of one that is full. After an error the full one goes on, whatever it is called by now: it never takes
-    /// the place of the one before a second time.
+    /// A new file in place of one that is full. After an error the full one goes on, whatever it is called by now: it
+    /// never takes the place of the one before a second time.
     fn rotate(&mut self) -> Result<(), JournalError> {
         // Without a file there is nothing to carry it over to, and nothing of it goes.
         if self.file.is_some() {
@@ -364,7 +366,8 @@ impl<D: Disk> Journal<D> {
         self.carry_over()
     }
 
-    /// What a new file begins with, by id: what the API server has not heard of, and what counts, in the order of the journal.
+    /// What a new file begins with, by id: what the API server has not heard of, and what counts, in the order of the
+    /// journal.
     fn kept(&self) -> VecDeque<String> {
         let counting = self.counts.as_ref();
         let counting = counting.map_or_else(Vec::new, |counts| counts.newest(self.limit / CARRIED));
@@ -375,8 +378,8 @@ impl<D: Disk> Journal<D> {
         only_waiting.into_iter().chain(counting).collect()
     }
 
-    /// Repeats in this file what the API server has not heard of and what counts: the file before will go. A record that is there
-    /// twice counts once.
+    /// Repeats in this file what the API server has not heard of and what counts: the file before will go. A record
+    /// that is there twice counts once.
     fn carry_over(&mut self) -> Result<(), JournalError> {
         while !self.to_carry.is_empty() {
             let (mut lines, mut ids) = (Vec::new(), 0);
@@ -480,7 +483,8 @@ fn whole_lines(path: &Path) -> io::Result<u64> {
     Ok(whole as u64)
 }
 
-/// Whether only another configuration helps. A disk that is full, read-only or broken stops no agent: the journal tries again.
+/// Whether only another configuration helps. A disk that is full, read-only or broken stops no agent: the journal tries
+/// again.
 fn is_configured_wrong(error: &io::Error) -> bool {
     use io::ErrorKind::{IsADirectory, NotADirectory, PermissionDenied};
     matches!(
@@ -514,8 +518,8 @@ pub fn read_where(
     Ok((records, damaged))
 }
 
-/// Gives all records of a directory to `take`, oldest first, and keeps none; says which files have lines that cannot be read. A last
-/// line that a crash has cut is none of them.
+/// Gives all records of a directory to `take`, oldest first, and keeps none; says which files have lines that cannot be
+/// read. A last line that a crash has cut is none of them.
 ///
 /// # Errors
 /// A file that is there cannot be read.

@@ -77,7 +77,8 @@ pub struct StuckPod {
     pub usage: u64,
 }
 
-/// A threshold was met when it came into force, by a start or a new configuration: pods go at the kubelet's pace for it.
+/// A threshold was met when it came into force, by a start or a new configuration: pods go at the kubelet's pace for
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MetInForce {
@@ -101,9 +102,9 @@ pub struct Reported {
     pub id: String,
     /// When, as RFC 3339.
     pub time: String,
-    /// What the API server made of it: `deleted`, `gone` before, `replaced` by a pod of the same name, `static` where it
-    /// cannot end the pod, `restarted` where the pod was left alone because it runs anew, `shadow`, or the refusal after which it
-    /// was given up.
+    /// What the API server made of it: `deleted`, `gone` before, `replaced` by a pod of the same name, `static` where
+    /// it cannot end the pod, `restarted` where the pod was left alone because it runs anew, `shadow`, or the refusal
+    /// after which it was given up.
     pub outcome: String,
 }
 
@@ -203,8 +204,8 @@ pub struct EvictionRecord {
     /// Why the kernel refused the signal, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Why the pod went at that moment; absent in journals of older agents, for pods above their own limits, and for what the control
-    /// loop does in the kubelet's mode.
+    /// Why the pod went at that moment; absent in journals of older agents, for pods above their own limits, and for
+    /// what the control loop does in the kubelet's mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace: Option<PaceRecord>,
     /// What limits need to know of it; absent in records of older versions.
@@ -235,7 +236,8 @@ pub struct PaceRecord {
     /// The kernel program has killed from the pod by itself: past the floor, or in the agent's place.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_kernel: bool,
-    /// Enough was on its way, and the pod went because it grew: pods before it in the order, which did not, were passed over.
+    /// Enough was on its way, and the pod went because it grew: pods before it in the order, which did not, were passed
+    /// over.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub growing: bool,
 }

@@ -1,4 +1,5 @@
-//! What limits and recreations count must outlive the agent: the journal has it, and the next agent takes it from there.
+//! What limits and recreations count must outlive the agent: the journal has it, and the next agent takes it from
+//! there.
 //!
 //! Limits count within periods of CLOCK_MONOTONIC, which begins anew with each boot. A record of the same boot has its
 //! moment on that clock; the age of any other one is taken from the wall clock, which may have been set meanwhile.
@@ -262,8 +263,9 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// Pods that were killed in the last ten minutes of this boot, and those that were found stuck, oldest first. Whether anything
-    /// is left of them is for the caller to see, by their cgroups. Pods that were asked to go are not among them.
+    /// Pods that were killed in the last ten minutes of this boot, and those that were found stuck, oldest first.
+    /// Whether anything is left of them is for the caller to see, by their cgroups. Pods that were asked to go are not
+    /// among them.
     pub fn victims(&self) -> Vec<RestoredKill> {
         self.under_way()
             .filter(|e| e.counted.grace_period_seconds.is_none())
@@ -289,8 +291,8 @@ impl Restored {
         last
     }
 
-    /// Pods that were asked to go in this boot, and whose time is not over or was over less than ten minutes ago; the oldest
-    /// first.
+    /// Pods that were asked to go in this boot, and whose time is not over or was over less than ten minutes ago; the
+    /// oldest first.
     pub fn asked(&self) -> Vec<RestoredRequest> {
         let now = u64::try_from(self.now).unwrap_or(0);
         let asked = |e: &RestoredPod| {
@@ -336,8 +338,8 @@ impl Restored {
         self.evictions.iter().map(restored).collect()
     }
 
-    /// What the engine has to know. `is_there` is asked whether something is left of a pod (its UID) that was to go at a
-    /// moment, in nanoseconds of CLOCK_MONOTONIC.
+    /// What the engine has to know. `is_there` is asked whether something is left of a pod (its UID) that was to go at
+    /// a moment, in nanoseconds of CLOCK_MONOTONIC.
     pub fn planner_state(
         &self,
         is_there: impl Fn(&str, u64) -> bool,

@@ -1,4 +1,5 @@
-//! The clocks: the monotonic one, on which all is decided, and jumps of the wall clock, whose times are in Events and in the journal.
+//! The clocks: the monotonic one, on which all is decided, and jumps of the wall clock, whose times are in Events and
+//! in the journal.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,7 +21,8 @@ impl ClockJump {
         Self { steady, wall }
     }
 
-    /// The next look: by how much the wall clock was set since the last one, forwards or backwards; `None` if it was not.
+    /// The next look: by how much the wall clock was set since the last one, forwards or backwards; `None` if it was
+    /// not.
     pub fn jump(&mut self, steady: Instant, wall: SystemTime) -> Option<Duration> {
         let expected = self.wall + steady.duration_since(self.steady);
         *self = Self { steady, wall };

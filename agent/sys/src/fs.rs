@@ -10,8 +10,8 @@ use std::{
 /// The extension of a file that is not complete yet.
 pub const TEMPORARY: &str = "new";
 
-/// Atomically replaces a file (temporary file, then rename): readers see the old one or the new one. `durable`: so do readers after
-/// the machine has lost its power. Only the owner may read it. After an error no temporary file is left.
+/// Atomically replaces a file (temporary file, then rename): readers see the old one or the new one. `durable`: so do
+/// readers after the machine has lost its power. Only the owner may read it. After an error no temporary file is left.
 ///
 /// # Errors
 /// The directory cannot be written.
@@ -40,8 +40,8 @@ pub fn replace(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
     }
 }
 
-/// Reads a kernel file that may contain names chosen by other users (commands, mount points). Bytes that are not UTF-8 are replaced, so
-/// that one such name does not make the file unreadable.
+/// Reads a kernel file that may contain names chosen by other users (commands, mount points). Bytes that are not UTF-8
+/// are replaced, so that one such name does not make the file unreadable.
 ///
 /// # Errors
 /// Not there, or not readable.

@@ -1,5 +1,5 @@
-//! Safe wrappers of what the kernel and libc give: clocks, eventfd, ppoll, the size of a page, real-time priority, the end of threads,
-//! files that are replaced as a whole.
+//! Safe wrappers of what the kernel and libc give: clocks, eventfd, ppoll, the size of a page, real-time priority, the
+//! end of threads, files that are replaced as a whole.
 
 pub mod clock;
 pub mod eventfd;

@@ -1,5 +1,5 @@
-//! A mutex whose holder inherits the priority of the thread that waits for it: a thread of real-time priority may take it although
-//! slower threads do as well. A starved holder runs with the waiter's priority until it lets go.
+//! A mutex whose holder inherits the priority of the thread that waits for it: a thread of real-time priority may take
+//! it although slower threads do as well. A starved holder runs with the waiter's priority until it lets go.
 
 use std::{
     cell::UnsafeCell,
@@ -8,7 +8,8 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-/// A mutex with `PTHREAD_PRIO_INHERIT`; a plain one on a kernel without `FUTEX_LOCK_PI`. A panic while it is held does not poison it.
+/// A mutex with `PTHREAD_PRIO_INHERIT`; a plain one on a kernel without `FUTEX_LOCK_PI`. A panic while it is held does
+/// not poison it.
 pub struct PiMutex<T> {
     // On the heap: a mutex of pthread must stay where it is.
     raw: Box<UnsafeCell<libc::pthread_mutex_t>>,
@@ -32,8 +33,8 @@ impl<T> PiMutex<T> {
     pub fn new(value: T) -> Self {
         let raw = Box::new(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
         let mut attributes = MaybeUninit::uninit();
-        // SAFETY: the attributes are a local that is initialized first and destroyed last; the mutex is not in use yet. Where a call
-        // fails, the mutex stays the valid plain one that it is already.
+        // SAFETY: the attributes are a local that is initialized first and destroyed last; the mutex is not in use yet.
+        // Where a call fails, the mutex stays the valid plain one that it is already.
         unsafe {
             if libc::pthread_mutexattr_init(attributes.as_mut_ptr()) == 0 {
                 let inherit = libc::PTHREAD_PRIO_INHERIT;
@@ -122,7 +123,8 @@ mod tests {
 
     const PRIORITY: i32 = 20;
 
-    /// The priority that the kernel runs a thread with (field 18 of `stat`): -1 less that of SCHED_FIFO, or 20 with nice 0.
+    /// The priority that the kernel runs a thread with (field 18 of `stat`): -1 less that of SCHED_FIFO, or 20 with
+    /// nice 0.
     fn priority_of(thread: i32) -> i64 {
         let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
         let (_, after_name) = stat.rsplit_once(')').unwrap();

@@ -4,8 +4,8 @@ use std::{array, os::fd::BorrowedFd, time::Duration};
 
 use rustix::event::{self, PollFd, PollFlags, Timespec};
 
-/// Waits until one of `fds` is readable, or for `timeout`; `None` waits for ever. Returns `revents` of poll(2) for each, 0 for a `None`
-/// entry. A signal ends the wait early, with zeros.
+/// Waits until one of `fds` is readable, or for `timeout`; `None` waits for ever. Returns `revents` of poll(2) for
+/// each, 0 for a `None` entry. A signal ends the wait early, with zeros.
 pub fn poll<const N: usize>(
     fds: [Option<BorrowedFd<'_>>; N],
     timeout: Option<Duration>,

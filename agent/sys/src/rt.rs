@@ -44,8 +44,8 @@ pub fn prefault_stack<const BYTES: usize>() {
     black_box(&mut stack);
 }
 
-/// Touches so much of the calling thread's heap, and gives it back to its allocator, which keeps it: what the thread needs
-/// at once when there is pressure is there.
+/// Touches so much of the calling thread's heap, and gives it back to its allocator, which keeps it: what the thread
+/// needs at once when there is pressure is there.
 #[inline(never)]
 pub fn prefault_heap<const BYTES: usize>() {
     // Not zeros: for those the allocator asks the kernel for pages that nothing touches.

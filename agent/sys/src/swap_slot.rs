@@ -4,7 +4,8 @@ use std::fmt;
 
 use crossbeam_utils::atomic::AtomicCell;
 
-/// A place for the new value and two for used ones. A queue would not do: its reader can wait for a writer that it has preempted.
+/// A place for the new value and two for used ones. A queue would not do: its reader can wait for a writer that it has
+/// preempted.
 ///
 /// One thread publishes, and one at a time takes.
 pub struct SwapSlot<T> {
@@ -31,8 +32,8 @@ impl<T> fmt::Debug for SwapSlot<T> {
 impl<T> SwapSlot<T> {
     /// Replaces what was not taken yet. Frees that, and the used boxes.
     pub fn publish(&self, new: Box<T>) {
-        // `new` is empty now. The reader can still retire one box, the one that its last take replaced. The box stored below
-        // can be taken and retire one more. So two places suffice until the next `publish`.
+        // `new` is empty now. The reader can still retire one box, the one that its last take replaced. The box stored
+        // below can be taken and retire one more. So two places suffice until the next `publish`.
         drop(self.new.take());
         for used in &self.used {
             drop(used.take());

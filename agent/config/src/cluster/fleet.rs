@@ -11,8 +11,8 @@ use crate::{ConfigError, decode::ObjectDecoder};
 /// The fleet brake of one release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetConfig {
-    /// `cluster.fleetBrake.configMap`: the ConfigMap with the pace for all nodes. The nodes' own entries are in another one, with
-    /// `-evictions` at the end of its name.
+    /// `cluster.fleetBrake.configMap`: the ConfigMap with the pace for all nodes. The nodes' own entries are in another
+    /// one, with `-evictions` at the end of its name.
     pub config_map: ConfigMapName,
     /// `window`, `slowNodes`, `pauseNodes`, `pause` and `slowInterval`.
     pub rules: FleetRules,

@@ -104,7 +104,8 @@ fn check_prefix(prefix: &str, path: impl FnOnce() -> String) -> Result<(), Confi
     if is_key_prefix(prefix) {
         return Ok(());
     }
-    let reason = "must be a domain that is not Kubernetes' own, or one of cluster-autoscaler's prefixes, with a slash and perhaps the beginning of a name";
+    let reason = "must be a domain that is not Kubernetes' own, or one of cluster-autoscaler's prefixes, with a slash \
+        and perhaps the beginning of a name";
     Err(ConfigError::text(path(), prefix, reason))
 }
 

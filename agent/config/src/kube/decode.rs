@@ -1,4 +1,5 @@
-//! Decodes the JSON of Kubernetes: unknown fields are ignored, null counts as absent, and an error has the path of its field.
+//! Decodes the JSON of Kubernetes: unknown fields are ignored, null counts as absent, and an error has the path of its
+//! field.
 
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;

@@ -69,7 +69,8 @@ fn assert_trigger_follows(scope: &Accounting, look: &MemorySample) {
     assert_eq!(trigger + threshold, look.usage + look.available + 1);
 }
 
-// R15: an accounting by which all page cache counts as available, and the kubelet's, by which the active part of it does not.
+// R15: an accounting by which all page cache counts as available, and the kubelet's, by which the active part of it
+// does not.
 #[test]
 fn active_page_cache_is_available_where_that_is_wanted() {
     let reading = MemoryReading {
@@ -99,7 +100,8 @@ fn what_the_machine_lacks_is_lacking() {
     assert_trigger_follows(&scope, &look);
 }
 
-/// Memory that is plugged in, or that a balloon takes, is read before the capacity follows, and is no growth then either.
+/// Memory that is plugged in, or that a balloon takes, is read before the capacity follows, and is no growth then
+/// either.
 #[test]
 fn memory_that_comes_or_goes_is_no_growth() {
     for (total, available) in [(1000, 90), (3000, 2090), (950, 40)] {

@@ -145,8 +145,8 @@ impl Pod {
     }
 
     /// Whether a mode of the engine refuses to evict the pod, for whatever reason: the `evictd` mode judges static pods
-    /// by their priority, as the documentation says, where their end brings anything; the kubelet never evicts any. As long as a static pod's priority is not
-    /// known it stays: control planes run as such.
+    /// by their priority, as the documentation says, where their end brings anything; the kubelet never evicts any. As
+    /// long as a static pod's priority is not known it stays: control planes run as such.
     pub fn is_protected(&self, mode: Mode) -> bool {
         match mode {
             Mode::Kubelet => self.is_critical(),
@@ -156,8 +156,8 @@ impl Pod {
         }
     }
 
-    /// Whether the API server can end the pod. Of a static pod it has the mirror alone: when that is deleted the kubelet
-    /// makes another one, and the static pod goes on.
+    /// Whether the API server can end the pod. Of a static pod it has the mirror alone: when that is deleted the
+    /// kubelet makes another one, and the static pod goes on.
     pub fn ends_by_api(&self) -> bool {
         !(self.is_static || self.is_mirror)
     }

@@ -93,8 +93,8 @@ pub fn oom_score_adj(qos: QosClass, is_node_critical: bool, request: u64, capaci
     }
 }
 
-/// The kernel's `oom_badness` of a process that uses so many bytes: these, and a thousandth of `capacity` for each point of its
-/// oom_score_adj. The OOM killer takes the process that has most.
+/// The kernel's `oom_badness` of a process that uses so many bytes: these, and a thousandth of `capacity` for each
+/// point of its oom_score_adj. The OOM killer takes the process that has most.
 pub fn oom_badness(usage: u64, adjust: i32, capacity: u64) -> i128 {
     i128::from(usage) + i128::from(adjust) * i128::from(capacity) / 1000
 }

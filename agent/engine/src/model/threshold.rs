@@ -26,7 +26,8 @@ pub struct Raised {
     pub base: ThresholdValue,
     /// By how much.
     pub step: ThresholdValue,
-    /// The share of the capacity above which the step raises nothing: on a small node the whole of it could be met at once.
+    /// The share of the capacity above which the step raises nothing: on a small node the whole of it could be met at
+    /// once.
     pub most: f32,
 }
 
@@ -99,8 +100,8 @@ impl Threshold {
         self.grace_period.is_zero()
     }
 
-    /// Whether less than the threshold is available, or than the threshold with its minimum reclaim. What was not observed
-    /// is not met.
+    /// Whether less than the threshold is available, or than the threshold with its minimum reclaim. What was not
+    /// observed is not met.
     pub fn is_met(&self, observations: &Observations, with_reclaim: bool) -> bool {
         let Some(seen) = observations.get(self.signal) else {
             return false;

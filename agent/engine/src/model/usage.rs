@@ -66,9 +66,9 @@ pub struct MemoryReading {
     pub slab_reclaimable: u64,
     /// Kernel memory on v1, where its counter is read (`MemoryCgroup::with_kernel_counter`); 0 elsewhere.
     pub kernel: u64,
-    /// What is charged and is in no line of `memory.stat`: kernel memory where it has no line (v1), what CPUs have charged in
-    /// advance, and what the statistics are behind the counter (docs/decisions/0022-how-old-a-number-can-be.md). 0 for a root, whose usage is made of
-    /// the statistics.
+    /// What is charged and is in no line of `memory.stat`: kernel memory where it has no line (v1), what CPUs have
+    /// charged in advance, and what the statistics are behind the counter
+    /// (docs/decisions/0022-how-old-a-number-can-be.md). 0 for a root, whose usage is made of the statistics.
     pub uncategorized: u64,
 }
 
@@ -78,8 +78,8 @@ impl MemoryReading {
         self.usage.saturating_sub(self.inactive_file)
     }
 
-    /// What the kernel can take back without swapping: page cache on both lists, to be written or not, and slab. Page cache
-    /// that is locked in memory, or is shared memory, is on neither list.
+    /// What the kernel can take back without swapping: page cache on both lists, to be written or not, and slab. Page
+    /// cache that is locked in memory, or is shared memory, is on neither list.
     pub fn reclaimable(&self) -> u64 {
         let cache = self.inactive_file.saturating_add(self.active_file);
         cache.saturating_add(self.slab_reclaimable).min(self.usage)
@@ -91,8 +91,8 @@ impl MemoryReading {
     }
 }
 
-/// The machine's memory at one moment, in bytes. What a balloon takes, hot-plugged memory and huge pages that are set aside change both
-/// by the same amount, or, for a balloon that is given back, none.
+/// The machine's memory at one moment, in bytes. What a balloon takes, hot-plugged memory and huge pages that are set
+/// aside change both by the same amount, or, for a balloon that is given back, none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineMemory {
     /// `MemTotal` without huge pages of hugetlbfs and what the host has taken.

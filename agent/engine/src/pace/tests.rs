@@ -4,8 +4,8 @@ const MIB: u64 = 1 << 20;
 const THRESHOLD: u64 = 100 * MIB;
 const CAPACITY: u64 = 512 * MIB;
 
-/// A cgroup of 512 MiB with a threshold of 100: so much of it cannot be given back, and so much is page cache that the kubelet
-/// counts as used.
+/// A cgroup of 512 MiB with a threshold of 100: so much of it cannot be given back, and so much is page cache that the
+/// kubelet counts as used.
 fn seen(hard: u64, cache: u64) -> Shortage {
     Shortage {
         available: CAPACITY.saturating_sub((hard + cache) * MIB),
@@ -209,7 +209,8 @@ fn no_growth_is_urgent_before_memory_is_short() {
     }
 }
 
-/// Memory comes from one victim, and others use up more than that: what is left, in 150 ms. Another victim's is due before.
+/// Memory comes from one victim, and others use up more than that: what is left, in 150 ms. Another victim's is due
+/// before.
 #[test]
 fn what_has_not_begun_to_come_is_waited_for() {
     let decide = |begins: Option<u64>| {
@@ -525,7 +526,8 @@ fn a_growth_that_ends_at_a_limit_of_its_own_is_not_urgent() {
     assert!(is_urgent(80, 100, 30), "another pod has begun to grow");
 }
 
-/// The same where it is over so fast, or the agent has seen so little, that no growth was seen for a quarter of a second.
+/// The same where it is over so fast, or the agent has seen so little, that no growth was seen for a quarter of a
+/// second.
 #[test]
 fn a_burst_up_to_a_limit_of_its_own_is_not_urgent() {
     // Nothing, and then 500 MiB a second.

@@ -2,7 +2,8 @@
 
 use crate::{Layout, Message, Pod, PodUsage, message, model::quantity::Quantity};
 
-/// The limits' names, as the kubelet's metrics call them: the size of an emptyDir, the sum of a pod's containers, one container.
+/// The limits' names, as the kubelet's metrics call them: the size of an emptyDir, the sum of a pod's containers, one
+/// container.
 pub(super) const LIMITS: [&str; 3] = [
     "emptydirfs.limit",
     "ephemeralpodfs.limit",

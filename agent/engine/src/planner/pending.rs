@@ -109,8 +109,8 @@ impl PendingVictims {
         self.0.insert(uid.to_owned(), Victim::new(at));
     }
 
-    /// Takes note of victims that are no longer among the pods. Of memory it is known then what they have given back; files may still have
-    /// to be removed, and tasks to be reaped.
+    /// Takes note of victims that are no longer among the pods. Of memory it is known then what they have given back;
+    /// files may still have to be removed, and tasks to be reaped.
     pub(super) fn forget_the_dead(&mut self, now: i64, node: Snapshot<'_>) {
         self.0.retain(|uid, victim| {
             victim.is_dead |= !node.pods.iter().any(|pod| pod.uid == *uid);

@@ -123,8 +123,8 @@ pub struct EvictionDecision {
 }
 
 impl EvictionDecision {
-    /// The time that its pod is given where it is asked to end, in seconds: the decision's, as far as the pod itself takes that
-    /// long. A negative `evictionMaxPodGracePeriod` leaves it to the pod.
+    /// The time that its pod is given where it is asked to end, in seconds: the decision's, as far as the pod itself
+    /// takes that long. A negative `evictionMaxPodGracePeriod` leaves it to the pod.
     pub fn grace_to_ask(&self, pod: &Pod) -> i64 {
         let own = pod.termination_grace_period_seconds;
         let own = own.unwrap_or(DEFAULT_GRACE_PERIOD_SECONDS);

@@ -73,8 +73,8 @@ impl Pressure {
     }
 
     /// Takes in new observations and returns the thresholds that call for action, the most important first: met for
-    /// as long as their grace period, and by a measurement that is newer than the last one. `resolves` says whether the minimum reclaim
-    /// of a signal counts.
+    /// as long as their grace period, and by a measurement that is newer than the last one. `resolves` says whether the
+    /// minimum reclaim of a signal counts.
     ///
     /// The kubelet puts memory first and leaves the rest to the order of a Go map. Here hard thresholds come before
     /// soft ones, and then they go by name.
@@ -150,7 +150,8 @@ impl Pressure {
         own.map(|threshold| threshold.amount(capacity)).max()
     }
 
-    /// The thresholds that are met, whatever their history; their minimum reclaim counts as `resolves` says of their signals.
+    /// The thresholds that are met, whatever their history; their minimum reclaim counts as `resolves` says of their
+    /// signals.
     pub fn unresolved(
         &self,
         observations: &Observations,

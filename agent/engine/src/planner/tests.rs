@@ -159,7 +159,8 @@ fn process_ids(threshold: u64) -> Scene {
     scene
 }
 
-/// Process ids are short. A pod has gone at the kubelet's pace, and a daemon has taken what it gave; then a JVM starts its threads.
+/// Process ids are short. A pod has gone at the kubelet's pace, and a daemon has taken what it gave; then a JVM starts
+/// its threads.
 // R43
 #[test]
 fn threads_that_start_together_take_no_pods_with_them() {

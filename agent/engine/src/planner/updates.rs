@@ -1,5 +1,5 @@
-//! What the planner takes in between two plans: settings, what an earlier agent has done, kills of the fast path, and what became of
-//! pods that were chosen.
+//! What the planner takes in between two plans: settings, what an earlier agent has done, kills of the fast path, and
+//! what became of pods that were chosen.
 
 use super::{
     Cause, EvictionDecision, Mode, Planner, PlannerSettings, RestoredState, Signal, Snapshot,
@@ -50,7 +50,8 @@ impl Planner {
         self.recreations.forget(uid);
     }
 
-    /// A pod that was chosen was not evicted, though it counts as a victim: it had ended, or lives on. Its owner puts no pod here again.
+    /// A pod that was chosen was not evicted, though it counts as a victim: it had ended, or lives on. Its owner puts
+    /// no pod here again.
     pub fn forget_recreation(&mut self, uid: &str) {
         self.recreations.forget(uid);
     }
@@ -88,14 +89,15 @@ impl Planner {
         }
     }
 
-    /// Others have killed a pod, as was seen just now: it is not evicted again, and what its end brings is on its way, for every
-    /// signal. [`Planner::note_external_eviction`] follows.
+    /// Others have killed a pod, as was seen just now: it is not evicted again, and what its end brings is on its way,
+    /// for every signal. [`Planner::note_external_eviction`] follows.
     pub fn note_external_kill(&mut self, now: i64, node: Snapshot<'_>, uid: &str) {
         self.pending.remember_seen(now, node, &self.settings, uid);
     }
 
-    /// The fast path has evicted a pod, on what it saw then: the dip is over before the planner looks, and the condition
-    /// holds nevertheless; and the pod's owner is known if it comes back. It is a victim like the planner's own.
+    /// The fast path has evicted a pod, on what it saw then: the dip is over before the planner looks, and the
+    /// condition holds nevertheless; and the pod's owner is known if it comes back. It is a victim like the planner's
+    /// own.
     pub fn note_external_eviction(
         &mut self,
         now: i64,

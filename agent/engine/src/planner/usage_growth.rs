@@ -58,8 +58,8 @@ impl UsageGrowth {
         })
     }
 
-    /// A pod was evicted for a resource. The growth of the signal is seen anew, and so is that of the pods; walks of files are too rare for
-    /// that.
+    /// A pod was evicted for a resource. The growth of the signal is seen anew, and so is that of the pods; walks of
+    /// files are too rare for that.
     pub fn begin_anew(&mut self, resource: Resource) {
         for (signal, pods) in Signal::ALL.into_iter().zip(&mut self.pods) {
             if signal.resource() == resource && resource != Resource::EphemeralStorage {

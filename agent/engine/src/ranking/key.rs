@@ -24,8 +24,8 @@ pub struct RankInputs {
 
 /// Where a pod stands in the order of eviction: the least goes first.
 ///
-/// More usage never moves a pod back. The fast path rests on that: the pod that is first by upper bounds of usage, and is
-/// so by an exact value, is first.
+/// More usage never moves a pod back. The fast path rests on that: the pod that is first by upper bounds of usage, and
+/// is so by an exact value, is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RankKey {
     is_unknown: bool,
@@ -60,8 +60,8 @@ impl RankKey {
     /// Where a pod with this claim stands when it uses this much of the resource. A pod without any numbers
     /// (`usage` is `None`) goes before those that have some, as in the kubelet.
     ///
-    /// Before everything else counts whether the priority is known, in every strategy: a pod that may be critical does not go
-    /// for one that is known not to be.
+    /// Before everything else counts whether the priority is known, in every strategy: a pod that may be critical does
+    /// not go for one that is known not to be.
     ///
     /// - `kubelet`: above request first, then the lower priority, then usage minus request. Process ids go
     ///   by priority, then number. For inodes the kubelet takes all pods that have any as above request, and then
@@ -70,8 +70,8 @@ impl RankKey {
     ///   minus request, then the others by usage; for everything else by usage.
     /// - `usage`: by usage alone.
     ///
-    /// The order of a policy ([`RankInputs::order`]) counts right after a strategy's first criterion: after whether the pod
-    /// is above its request (`kubelet`), after the priority for process ids, after the class and whether the pod is
+    /// The order of a policy ([`RankInputs::order`]) counts right after a strategy's first criterion: after whether the
+    /// pod is above its request (`kubelet`), after the priority for process ids, after the class and whether the pod is
     /// above its request (`qos`), and only between equals where usage is all there is (`usage`).
     pub fn new(
         strategy: RankingStrategy,

@@ -164,7 +164,9 @@ proptest! {
     fn the_fast_path_agrees_with_sorting_exact_values(
         pods in prop::collection::vec(any_candidate(), 0..120),
         strategy in prop::sample::select(&[RankingStrategy::Kubelet, RankingStrategy::Qos, RankingStrategy::Usage][..]),
-        resource in prop::sample::select(&[Resource::Memory, Resource::EphemeralStorage, Resource::Inodes, Resource::Pids][..]),
+        resource in prop::sample::select(
+            &[Resource::Memory, Resource::EphemeralStorage, Resource::Inodes, Resource::Pids][..]
+        ),
         system_over_reserved in any::<bool>(),
         among in prop::sample::select(&[Among::All, Among::Using][..]),
     ) {

@@ -23,8 +23,8 @@ use crate::{
     scope::{Crossing, ScopeMonitor},
 };
 
-/// So long after a kill of the kernel's own the pod's eviction is completed, in nanoseconds: the kubelet would have taken note of
-/// the pressure within that time. Later the pod may run again for good.
+/// So long after a kill of the kernel's own the pod's eviction is completed, in nanoseconds: the kubelet would have
+/// taken note of the pressure within that time. Later the pod may run again for good.
 const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
 
 /// Why a pod goes, as far as its report tells.
@@ -40,7 +40,8 @@ struct Why {
 /// What a victim holds, in bytes.
 #[derive(Default)]
 struct Held {
-    /// Without page cache: that is no room which its end makes, as the kernel could take it before. `None` where it is not known.
+    /// Without page cache: that is no room which its end makes, as the kernel could take it before. `None` where it is
+    /// not known.
     unreclaimable: Option<u64>,
     /// What it shares, which outlives its processes.
     shared: u64,
@@ -84,8 +85,8 @@ enum SignalOutcome {
 }
 
 impl MemoryMonitor {
-    /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done before the
-    /// next look. Victims held `dying_before` bytes when the look at the scope began.
+    /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done
+    /// before the next look. Victims held `dying_before` bytes when the look at the scope began.
     pub(crate) fn resolve_pressure(&mut self, index: usize, now: u64, dying_before: u64) -> bool {
         let Some(monitor) = self.scopes.get_mut(index) else {
             return true;
@@ -102,7 +103,8 @@ impl MemoryMonitor {
         };
         let mut decision = pace_inputs.decide();
         if decision.is_urgent() {
-            // Read only then: free pages that `MemAvailable` does not count, and growth that limits of the pods' own end.
+            // Read only then: free pages that `MemAvailable` does not count, and growth that limits of the pods' own
+            // end.
             let room = &mut pace_inputs.seen.room.at_once;
             *room = room.saturating_add(monitor.scope.uncounted_free_lists());
             pace_inputs.seen.bounded = self.bounded_growth(index);
@@ -137,8 +139,8 @@ impl MemoryMonitor {
         self.in_flight.dying() == 0
     }
 
-    /// Takes note of pods from which the kernel has killed by itself: what is left of them is killed, and they are evicted pods
-    /// like others.
+    /// Takes note of pods from which the kernel has killed by itself: what is left of them is killed, and they are
+    /// evicted pods like others.
     pub(crate) fn take_kernel_kills(&mut self, now: u64) {
         while let Some(kill) = self.trigger.next_kernel_kill() {
             let mut entries = self.table.entries.iter();

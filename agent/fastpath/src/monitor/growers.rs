@@ -1,4 +1,5 @@
-//! Which pods grow, by the memory that only their end gives back. They are read in full: a usage counter also grows with page cache.
+//! Which pods grow, by the memory that only their end gives back. They are read in full: a usage counter also grows
+//! with page cache.
 
 use evictd_engine::{CandidateState, growers::WATCHED, pace::Bounded};
 use evictd_node::pods::table::{Largest, PodTable};
@@ -46,8 +47,8 @@ impl MemoryMonitor {
         }
     }
 
-    /// The growth that the pods' own limits will end, of the pods that a scope counts and that are not terminating. Those that grow are
-    /// read anew.
+    /// The growth that the pods' own limits will end, of the pods that a scope counts and that are not terminating.
+    /// Those that grow are read anew.
     pub(crate) fn bounded_growth(&mut self, index: usize) -> Bounded {
         let mut bounded = Bounded::default();
         let Some(monitor) = self.scopes.get(index) else {

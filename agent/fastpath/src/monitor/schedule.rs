@@ -9,7 +9,8 @@ use evictd_sys::fs::errno;
 use crate::{Event, monitor::MemoryMonitor, scope::ScopeMonitor, spin::Wait};
 
 impl MemoryMonitor {
-    /// How to wait for the look that is due after the interval: spinning, if a scope's threshold is about to be crossed.
+    /// How to wait for the look that is due after the interval: spinning, if a scope's threshold is about to be
+    /// crossed.
     pub(crate) fn wait(&mut self, now: u64, interval: Duration) -> Wait {
         let asleep = Wait::Sleep(interval);
         let trigger = &*self.trigger;
@@ -93,7 +94,8 @@ impl MemoryMonitor {
     }
 }
 
-/// The errno to report when the hook is refused, or refused for another reason than before; `before` is what was seen last.
+/// The errno to report when the hook is refused, or refused for another reason than before; `before` is what was seen
+/// last.
 fn lost_now(before: &mut Option<i32>, now: Option<i32>) -> Option<i32> {
     let was = std::mem::replace(before, now);
     now.filter(|_| now != was)

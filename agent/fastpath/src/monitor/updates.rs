@@ -1,4 +1,5 @@
-//! Takes over what the control block holds: another table of pods, other settings, another pods' cgroup, another capacity of the node.
+//! Takes over what the control block holds: another table of pods, other settings, another pods' cgroup, another
+//! capacity of the node.
 
 use evictd_engine::pace::Pace;
 
@@ -27,8 +28,8 @@ impl MemoryMonitor {
         self.apply_kills();
     }
 
-    /// Pods that the manager or the kubelet has killed give memory back as well, whatever they were killed for. Without room for another
-    /// victim the fast path kills no pod either, and they wait.
+    /// Pods that the manager or the kubelet has killed give memory back as well, whatever they were killed for. Without
+    /// room for another victim the fast path kills no pod either, and they wait.
     pub(super) fn apply_kills(&mut self) {
         while self.in_flight.room() > 0
             && let Some((pod, signalled, by)) = self.control.take_kill()

@@ -1,8 +1,8 @@
-//! The usage of each pod a moment ago: while the loop spins it reads one pod after another, so that a decision has to read only the first
-//! ones in the order of eviction.
+//! The usage of each pod a moment ago: while the loop spins it reads one pod after another, so that a decision has to
+//! read only the first ones in the order of eviction.
 //!
-//! A usage that was read a little earlier, plus what the fastest growth of the machine may have added since, is an upper bound, and the
-//! choice needs no more of the pods that it passes over ([`evictd_engine::select`]).
+//! A usage that was read a little earlier, plus what the fastest growth of the machine may have added since, is an
+//! upper bound, and the choice needs no more of the pods that it passes over ([`evictd_engine::select`]).
 
 use evictd_engine::{Candidate, CandidateState, growers::COUNTER_JUMP, permit::LastResort};
 use evictd_node::pods::table::{PodEntry, PodTable};
@@ -47,8 +47,8 @@ impl UsageCache {
         self.next - 1
     }
 
-    /// Bytes by which each pod may exceed the usage in its candidate; `None` if that is too old. `growth` is the machine's fastest, in bytes
-    /// per second. Good for one decision, because the decision overwrites the candidates.
+    /// Bytes by which each pod may exceed the usage in its candidate; `None` if that is too old. `growth` is the
+    /// machine's fastest, in bytes per second. Good for one decision, because the decision overwrites the candidates.
     pub fn take(&mut self, now: u64, growth: u64) -> Option<u64> {
         let since = std::mem::take(self).since?;
         let elapsed = now.saturating_sub(since);
@@ -69,7 +69,8 @@ pub(crate) fn read_usage(entry: &PodEntry, candidate: &mut Candidate) -> Candida
 }
 
 impl MemoryMonitor {
-    /// Makes a decision without effect, so that the real one a moment later finds code and data in the caches, and flushed statistics.
+    /// Makes a decision without effect, so that the real one a moment later finds code and data in the caches, and
+    /// flushed statistics.
     pub(crate) fn warm_up(&mut self) {
         self.flush_statistics(monotonic_ns());
         self.load_candidates(LastResort::None);

@@ -9,9 +9,9 @@ use evictd_node::trigger::memory::{
 
 use super::{ScopeMonitor, ScopeTriggers};
 
-/// What a CPU charges in advance, in bytes: the counter moves by so much at once. A trigger is set anew when its limit has moved by that,
-/// as a smaller move makes no difference. The floor's trigger lies ahead by that, so that the charge that reaches it ends at the floor
-/// and not past it.
+/// What a CPU charges in advance, in bytes: the counter moves by so much at once. A trigger is set anew when its limit
+/// has moved by that, as a smaller move makes no difference. The floor's trigger lies ahead by that, so that the charge
+/// that reaches it ends at the floor and not past it.
 fn batch() -> u64 {
     batch_bytes(page_size())
 }
@@ -166,8 +166,8 @@ impl ScopeMonitor {
             .saturating_add_signed(offset)
     }
 
-    /// Whether the threshold's limit has moved by enough to set the triggers anew: by a page close to the threshold, where a batch too far
-    /// would be too late.
+    /// Whether the threshold's limit has moved by enough to set the triggers anew: by a page close to the threshold,
+    /// where a batch too far would be too late.
     fn limit_has_moved(&self, trigger: &dyn TriggerSet) -> bool {
         let limit = self.limit(self.scope.thresholds().threshold, 0);
         let enough = match trigger.has_program() && self.distance() <= self.spin_window {

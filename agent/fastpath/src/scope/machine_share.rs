@@ -1,11 +1,11 @@
 //! Estimates from the machine's own counters what a cgroup's statistics do not show.
 //!
-//! The statistics of a cgroup may lag behind its counter. The lag is page cache, as far as the machine's anonymous and shared memory have
-//! not grown since there was no lag: all that may be anonymous counts as anonymous.
+//! The statistics of a cgroup may lag behind its counter. The lag is page cache, as far as the machine's anonymous and
+//! shared memory have not grown since there was no lag: all that may be anonymous counts as anonymous.
 //!
-//! v1 counts a cgroup's kernel memory and has no line for the slab in it: dentries and inodes of many files. The growth that the cgroup's
-//! kernel memory and the machine's reclaimable slab have in common counts as the cgroup's reclaimable slab. It is the growth since memory
-//! was last far from short, or since the least of each that was seen after that.
+//! v1 counts a cgroup's kernel memory and has no line for the slab in it: dentries and inodes of many files. The growth
+//! that the cgroup's kernel memory and the machine's reclaimable slab have in common counts as the cgroup's reclaimable
+//! slab. It is the growth since memory was last far from short, or since the least of each that was seen after that.
 
 use std::path::Path;
 
@@ -20,7 +20,8 @@ pub struct MachineShare {
     machine: Option<MemoryUse>,
     /// The machine's anonymous and shared memory when there was no lag, in bytes.
     anonymous: Option<u64>,
-    /// The least that was seen since memory was far from short, of the cgroup's kernel memory and of the machine's reclaimable slab.
+    /// The least that was seen since memory was far from short, of the cgroup's kernel memory and of the machine's
+    /// reclaimable slab.
     least: Option<(u64, u64)>,
 }
 
@@ -51,8 +52,8 @@ impl MachineShare {
         }
     }
 
-    /// Begins to count here: days after the start the machine's slab has grown by more than any kernel memory, and all of that would count
-    /// as reclaimable.
+    /// Begins to count here: days after the start the machine's slab has grown by more than any kernel memory, and all
+    /// of that would count as reclaimable.
     fn begin(&mut self, kernel: u64, slab: u64) {
         self.least = Some((kernel, slab));
     }

@@ -6,8 +6,8 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// What a look finds where 400 MiB are charged, 5 of them kernel memory, and 100 are available, when this many bytes of page
-/// cache are missing in `memory.stat`.
+/// What a look finds where 400 MiB are charged, 5 of them kernel memory, and 100 are available, when this many bytes of
+/// page cache are missing in `memory.stat`.
 fn look(missing: u64) -> MemorySample {
     MemorySample {
         usage: 400 * MIB,
@@ -127,8 +127,8 @@ fn nothing_is_waited_for_that_is_short_all_the_same() {
     assert_eq!(machine.did(), (2, 1));
 }
 
-/// What CPUs keep to themselves, a little kernel memory and a few huge pages on their way are nothing to wait for, however many
-/// CPUs there are; it is flushed all the same, until it turns out to stay.
+/// What CPUs keep to themselves, a little kernel memory and a few huge pages on their way are nothing to wait for,
+/// however many CPUs there are; it is flushed all the same, until it turns out to stay.
 #[test]
 fn a_little_is_not_waited_for() {
     for cpus in [1, 2, 32] {
@@ -148,7 +148,8 @@ fn a_little_is_not_waited_for() {
     }
 }
 
-/// A lag that grows little by little, and is gone for a moment whenever the kernel is told to flush, never becomes usual.
+/// A lag that grows little by little, and is gone for a moment whenever the kernel is told to flush, never becomes
+/// usual.
 #[test]
 fn a_lag_does_not_become_usual() {
     let (machine, mut stat_lag) = stat_lag();
@@ -180,7 +181,8 @@ fn a_lag_does_not_become_usual() {
     assert_eq!(seen, look(0));
 }
 
-/// Where all that is unlisted lags, it is never usual. So much of it as counters differ by tells no growth; the rest is in use.
+/// Where all that is unlisted lags, it is never usual. So much of it as counters differ by tells no growth; the rest is
+/// in use.
 #[test]
 fn a_lag_that_no_flush_ends_counts_as_far_as_it_is_long() {
     let (machine, mut stat_lag) = (Machine::default(), StatLag::new(2, true));
@@ -208,8 +210,8 @@ fn the_usual_follows() {
 }
 
 proptest! {
-    /// Whatever the number of CPUs and the size of the machine: page cache as large as the threshold that is not added up yet takes
-    /// no pod. 100Mi is the kubelet's default; with 123 CPUs the slack of the CPUs alone is as much.
+    /// Whatever the number of CPUs and the size of the machine: page cache as large as the threshold that is not added
+    /// up yet takes no pod. 100Mi is the kubelet's default; with 123 CPUs the slack of the CPUs alone is as much.
     #[test]
     fn the_guard_stays_on(
         cpus in prop_oneof![1_u64..=1024, Just(256), Just(512)],

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::DesiredStatus;
 
-/// Which conditions have their taint. A pressure that is over before its time is up sets none; one that comes back while its
-/// condition holds does.
+/// Which conditions have their taint. A pressure that is over before its time is up sets none; one that comes back
+/// while its condition holds does.
 #[derive(Debug)]
 pub struct Taints {
     set_after: Duration,

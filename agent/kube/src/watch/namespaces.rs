@@ -1,5 +1,5 @@
-//! Labels of namespaces, for the policies that ask for them: watched only while there is one, of their metadata only, and
-//! of that only the labels that are asked for.
+//! Labels of namespaces, for the policies that ask for them: watched only while there is one, of their metadata only,
+//! and of that only the labels that are asked for.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

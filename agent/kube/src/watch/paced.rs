@@ -1,5 +1,5 @@
-//! A pause between watches that end as soon as they are open. kube's watcher opens a watch that has ended anew at once; a server or a proxy
-//! that closes each of them would be asked without end.
+//! A pause between watches that end as soon as they are open. kube's watcher opens a watch that has ended anew at once;
+//! a server or a proxy that closes each of them would be asked without end.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -16,8 +16,8 @@ use tower::service_fn;
 
 use crate::counters::Counters;
 
-/// A watch that lasts less has failed: the server ends it after minutes. client-go has one second for this (`reflector.go`, "very short
-/// watch").
+/// A watch that lasts less has failed: the server ends it after minutes. client-go has one second for this
+/// (`reflector.go`, "very short watch").
 const SHORT: Duration = Duration::from_secs(5);
 
 /// The watches of one listener, one after the other.

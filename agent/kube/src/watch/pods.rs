@@ -60,8 +60,8 @@ const MOST_NEWS: usize = 256;
 const LONGEST_ANNOTATION: usize = 1024;
 /// What is kept of all annotations of a pod, in bytes: the shortest ones.
 const MOST_ANNOTATIONS: usize = 16 << 10;
-/// Begins the reason why the kubelet does not admit a pod while a condition holds (`managerImpl.Admit`): phase and reason are those of
-/// an evicted pod, and it never ran.
+/// Begins the reason why the kubelet does not admit a pod while a condition holds (`managerImpl.Admit`): phase and
+/// reason are those of an evicted pod, and it never ran.
 const REFUSED: &str = "The node had condition: ";
 /// What the kubelet has done is in the watch after so long at most, as long as the watch works.
 const AT_ONCE: SignedDuration = SignedDuration::from_secs(10);
@@ -143,8 +143,8 @@ impl EvictedByKubelet {
         })
     }
 
-    /// When it was, if that is learnt `now`: what a watch brings at once is known to less than a second, and what it brings after an
-    /// outage is long past. Both clocks are this node's.
+    /// When it was, if that is learnt `now`: what a watch brings at once is known to less than a second, and what it
+    /// brings after an outage is long past. Both clocks are this node's.
     fn time(&self, now: Timestamp) -> Timestamp {
         let is_past = |since: &Timestamp| now.duration_since(*since) > AT_ONCE;
         self.since.filter(is_past).unwrap_or(now)
@@ -180,7 +180,8 @@ impl<'de> Deserialize<'de> for WatchedPod {
             is_over,
             evicted: EvictedByKubelet::of(&value["status"]),
             pod: pod::read_pod("pod", &value).map(|mut pod| {
-                // To the kubelet, what the API server has is the API server's, whatever its annotation says, unless it is a mirror.
+                // To the kubelet, what the API server has is the API server's, whatever its annotation says, unless it
+                // is a mirror.
                 pod.is_static &= pod.is_mirror;
                 match is_over {
                     true => identity(pod),
@@ -207,8 +208,8 @@ fn identity(pod: Pod) -> Pod {
     }
 }
 
-/// Leaves out annotations that others use as a cupboard: a pod may have 256 KiB of them, and all pods of a full node more than an agent's
-/// memory limit. Policies look at marks.
+/// Leaves out annotations that others use as a cupboard: a pod may have 256 KiB of them, and all pods of a full node
+/// more than an agent's memory limit. Policies look at marks.
 fn leave_out_documents(annotations: &mut Map<String, Value>) {
     let length = |value: &Value| value.as_str().map_or(0, str::len);
     annotations.retain(|_, value| length(value) <= LONGEST_ANNOTATION);

@@ -22,8 +22,8 @@ type Watched = WatchedDocument<ClusterPolicies>;
 /// How often it is looked whether a policy has got its first pod here. Nothing is done while nothing has changed.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Keeps the policy store up to date for ever, and has the status of each policy written. `settled` becomes true when the
-/// server has answered.
+/// Keeps the policy store up to date for ever, and has the status of each policy written. `settled` becomes true when
+/// the server has answered.
 pub async fn run(
     connection: Arc<ApiClient>,
     policies: Arc<PolicyStore>,

@@ -10,7 +10,8 @@ use evictd_engine::{ContainerUsage, FsUsage, PodUsage, reclaim::Layers};
 /// What a walk has found for one pod.
 #[derive(Clone, Debug, Default)]
 pub struct DiskUse {
-    /// In the form of the kubelet's summary. Without `ephemeral_storage` the first walk is not at its end: there is more.
+    /// In the form of the kubelet's summary. Without `ephemeral_storage` the first walk is not at its end: there is
+    /// more.
     pub usage: PodUsage,
     /// Inodes made less those removed when the walk was half way through, by filesystem.
     pub counted: [i64; FILESYSTEMS],
@@ -40,7 +41,8 @@ impl DiskUse {
         }
     }
 
-    /// Containers of which it is not known what their writable layers use, with the reason: they count as if they used nothing.
+    /// Containers of which it is not known what their writable layers use, with the reason: they count as if they used
+    /// nothing.
     pub fn unknown_layers(&self) -> impl Iterator<Item = &(String, String)> {
         self.unknown
             .iter()
@@ -78,8 +80,8 @@ impl DiskUse {
         }
     }
 
-    /// What holds of a pod that was killed at a moment, in nanoseconds of CLOCK_MONOTONIC, and runs again; `None` where the walk is
-    /// older. The runtime's numbers are those of the containers that are gone unless it was asked later.
+    /// What holds of a pod that was killed at a moment, in nanoseconds of CLOCK_MONOTONIC, and runs again; `None` where
+    /// the walk is older. The runtime's numbers are those of the containers that are gone unless it was asked later.
     pub(crate) fn after_kill(&self, at: u64) -> Option<Self> {
         if self.began <= at {
             return None;

@@ -12,7 +12,8 @@ use super::{PRESSED_REST, REST, ScanTarget, pod_walk::PodWalk};
 const PERIOD: Duration = Duration::from_secs(60);
 /// The same while a disk is short, at the soonest.
 const PRESSED_PERIOD: Duration = Duration::from_secs(2);
-/// While a disk is short a pod is walked again after so many times as long as walks like its own of all pods would take.
+/// While a disk is short a pod is walked again after so many times as long as walks like its own of all pods would
+/// take.
 const PRESSED_SHARE: u32 = 3;
 /// Walks that are under way at once: each holds a descriptor and the links that it has met.
 const OPEN: usize = 8;
@@ -210,7 +211,8 @@ mod tests {
         Arc::new((0..count).map(target).collect())
     }
 
-    /// The pod whose turn it is, after its turn: a walk of `huge` ones does not come to its end, that of others takes `worked`.
+    /// The pod whose turn it is, after its turn: a walk of `huge` ones does not come to its end, that of others takes
+    /// `worked`.
     fn turn(schedule: &mut Schedule, now: Instant, huge: &[&str], worked: Duration) -> String {
         let mut scan = match schedule.next(now) {
             Turn::Begin(target) => Box::new(PodWalk::begin(target, &MountPoints::default(), None)),

@@ -19,8 +19,8 @@ use crate::{
     manager_loop::{ManagerLoop, Wake},
 };
 
-/// Whether a threshold is met, or would not be resolved if it had been: its minimum reclaim counts. [`Planner::is_pressed`] knows
-/// whether it was.
+/// Whether a threshold is met, or would not be resolved if it had been: its minimum reclaim counts.
+/// [`Planner::is_pressed`] knows whether it was.
 ///
 /// [`Planner::is_pressed`]: evictd_engine::Planner::is_pressed
 pub(super) fn is_unresolved(threshold: &Threshold, seen: &Observations) -> bool {
@@ -74,8 +74,8 @@ impl ManagerLoop {
         }
     }
 
-    /// The pod of a decision, if it may still go. Several are chosen at once: the one before may have used up what this one's
-    /// limits had left.
+    /// The pod of a decision, if it may still go. Several are chosen at once: the one before may have used up what this
+    /// one's limits had left.
     fn still_allowed(&mut self, eviction: &EvictionDecision, now: u64) -> Option<Arc<PodEntry>> {
         let pod = Arc::clone(self.pods.entry(&eviction.uid)?);
         if self.known_kills.has_news_of(&pod) {
@@ -165,7 +165,8 @@ impl ManagerLoop {
         true
     }
 
-    /// Whether a pod in which nothing runs is evicted all the same: its files go with its object. The kubelet asks for no process at all.
+    /// Whether a pod in which nothing runs is evicted all the same: its files go with its object. The kubelet asks for
+    /// no process at all.
     fn goes_without_process(&self, pod: &PodEntry, cause: Cause) -> bool {
         let frees = match cause {
             Cause::Pressure(signal) => {

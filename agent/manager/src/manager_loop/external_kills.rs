@@ -1,5 +1,5 @@
-//! What the fast path kills is a victim here too, from the next look on: its report comes by a thread of normal priority, which a
-//! pod that takes the CPUs or the process ids delays.
+//! What the fast path kills is a victim here too, from the next look on: its report comes by a thread of normal
+//! priority, which a pod that takes the CPUs or the process ids delays.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -111,7 +111,8 @@ impl LastKill {
 }
 
 impl ManagerLoop {
-    /// Looks which pods were killed since the last time. Before their use is read anew: what has ended is no longer theirs.
+    /// Looks which pods were killed since the last time. Before their use is read anew: what has ended is no longer
+    /// theirs.
     pub(super) fn see_external_kills(&mut self, seen: &Observations) {
         let entries = self.pods.entries.iter();
         let killed = entries.filter(|entry| self.known_kills.has_news_of(entry));
@@ -127,7 +128,8 @@ impl ManagerLoop {
         }
     }
 
-    /// The fast path has reported an eviction. In shadow mode its pod lives on, and is a pod like others once the pressure is over.
+    /// The fast path has reported an eviction. In shadow mode its pod lives on, and is a pod like others once the
+    /// pressure is over.
     pub(super) fn take_external_eviction(
         &mut self,
         uid: &str,

@@ -1,4 +1,5 @@
-//! Which steps the loop requests for a soft threshold on memory before its grace period is over, and what it makes of their effects.
+//! Which steps the loop requests for a soft threshold on memory before its grace period is over, and what it makes of
+//! their effects.
 
 use std::sync::Arc;
 

@@ -141,9 +141,9 @@ impl ManagerLoop {
         }
     }
 
-    /// What a reclaim would bring may come too late: all of it will be used up within a moment, or less than half of a hard threshold
-    /// is left while it is not known when the kubelet looks, or nothing at all while the runtime is at work. Of what no reclaim brings
-    /// back others take care.
+    /// What a reclaim would bring may come too late: all of it will be used up within a moment, or less than half of a
+    /// hard threshold is left while it is not known when the kubelet looks, or nothing at all while the runtime is at
+    /// work. Of what no reclaim brings back others take care.
     fn cannot_wait(&self, waiting: &Waiting, seen: &Observations) -> bool {
         let layout = self.sources.layout();
         let waits = |t: &&Threshold| t.is_hard() && !layout.node_reclaim(t.signal).is_empty();

@@ -1,5 +1,5 @@
-//! The threads that take the steps before an eviction: `memory.high` is taken away while a reclaim takes its time, or the disk that a
-//! throttle waits for does not answer; and none of them waits for the end of a victim.
+//! The threads that take the steps before an eviction: `memory.high` is taken away while a reclaim takes its time, or
+//! the disk that a throttle waits for does not answer; and none of them waits for the end of a victim.
 
 use std::{
     io,
@@ -14,7 +14,8 @@ use evictd_sys::thread::wait_for_end;
 
 use super::{MitigationAction, MitigationRequest, MitigationWorker, StepEffect};
 
-/// Steps that may wait for each thread. [`CommandQueue`](crate::CommandQueue) has a place for the answer to each of them.
+/// Steps that may wait for each thread. [`CommandQueue`](crate::CommandQueue) has a place for the answer to each of
+/// them.
 const STEPS: usize = 16;
 
 /// Called with the effect of each step, on the thread that took it.
@@ -130,7 +131,8 @@ impl MitigationThreads {
         }
     }
 
-    /// Ends the threads once the list is written, or after so long without it: what it still names is not throttled any more.
+    /// Ends the threads once the list is written, or after so long without it: what it still names is not throttled any
+    /// more.
     pub fn stop(self, patience: Duration) {
         let _ = self.throttle.try_send(Job::Save);
         drop((self.throttle, self.release, self.reclaim));

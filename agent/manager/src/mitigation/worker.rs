@@ -56,14 +56,18 @@ impl MitigationWorker {
     /// Releases the pods that an earlier agent has left throttled.
     pub fn open(state_dir: &Path) -> Arc<Self> {
         let (throttles, left) = ThrottleList::open(state_dir).unwrap_or_else(|error| {
-            tracing::error!(%error, "the list of pods that an earlier agent has left throttled cannot be read: no pod is throttled");
+            tracing::error!(
+                %error,
+                "the list of pods that an earlier agent has left throttled cannot be read: no pod is throttled"
+            );
             let throttles = ThrottleList::refusing(state_dir, error.source.to_string());
             (throttles, Left::default())
         });
         for list in &left.unreadable {
             tracing::error!(
                 list = %list.display(),
-                "a list of throttled pods is not understood: pods may be throttled still, which memory.high of their cgroups shows; remove the list afterwards"
+                "a list of throttled pods is not understood: pods may be throttled still, which memory.high of their \
+                cgroups shows; remove the list afterwards"
             );
         }
         if left.released > 0 {

@@ -58,7 +58,8 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text.trim_end_matches(". Verifier output:").to_owned()
 }
 
-/// The errno behind aya's error; EINVAL's kind for what is not the kernel's. The fast path may meet it: nothing is allocated or logged.
+/// The errno behind aya's error; EINVAL's kind for what is not the kernel's. The fast path may meet it: nothing is
+/// allocated or logged.
 pub(crate) fn os_error(error: MapError) -> std::io::Error {
     match error {
         MapError::SyscallError(e) => e.io_error,
@@ -164,7 +165,8 @@ impl BpfObject {
         }
     }
 
-    /// The same as on a kernel without BTF. `memory_hierarchy` is the id of the hierarchy that has the memory controller: 0 is v2.
+    /// The same as on a kernel without BTF. `memory_hierarchy` is the id of the hierarchy that has the memory
+    /// controller: 0 is v2.
     ///
     /// # Errors
     /// As [`BpfObject::load_counts`].
@@ -224,8 +226,8 @@ impl BpfObject {
             .map_err(|e| chain(&e))
     }
 
-    /// Loads and attaches a kprobe. Its link, where this kernel gives one (5.15 and later), keeps it attached; elsewhere the
-    /// object does.
+    /// Loads and attaches a kprobe. Its link, where this kernel gives one (5.15 and later), keeps it attached;
+    /// elsewhere the object does.
     ///
     /// # Errors
     /// As [`BpfObject::attach`].
@@ -338,7 +340,8 @@ impl BpfObject {
     }
 }
 
-/// Before a kprobe is loaded: to be told so after half a second of the verifier's work would only make the start longer.
+/// Before a kprobe is loaded: to be told so after half a second of the verifier's work would only make the start
+/// longer.
 fn require_kprobes() -> Result<(), String> {
     match Path::new(KPROBES).exists() {
         true => Ok(()),

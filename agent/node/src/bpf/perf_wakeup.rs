@@ -12,8 +12,8 @@ use aya::maps::{
 };
 use evictd_sys::poll::poll;
 
-/// The perf event of one CPU. Readable when that CPU charges while an [`Action::WakeLocal`] is unread. Its reader should be pinned to the
-/// same CPU, to be woken without another CPU's help.
+/// The perf event of one CPU. Readable when that CPU charges while an [`Action::WakeLocal`] is unread. Its reader
+/// should be pinned to the same CPU, to be woken without another CPU's help.
 ///
 /// [`Action::WakeLocal`]: crate::trigger::memory::Action::WakeLocal
 pub struct LocalWakeup {
@@ -39,7 +39,8 @@ impl LocalWakeup {
 
     /// Forgets what has been heard, and makes room for what comes.
     pub fn clear(&mut self) {
-        // It is readable as long as no thread has polled it since the last wake-up, whatever was read meanwhile (`perf_poll`).
+        // It is readable as long as no thread has polled it since the last wake-up, whatever was read meanwhile
+        // (`perf_poll`).
         poll([Some(self.event.as_fd())], Some(Duration::ZERO));
         self.event.for_each(|_| {});
     }

@@ -1,7 +1,7 @@
 //! Links and maps that outlive the agent: names in a BPF filesystem (bpffs).
 //!
-//! A pinned link keeps its program attached, and the program keeps its maps. An agent that starts pins its own under names of
-//! their own and removes those of earlier agents once its own are armed: there is no moment without.
+//! A pinned link keeps its program attached, and the program keeps its maps. An agent that starts pins its own under
+//! names of their own and removes those of earlier agents once its own are armed: there is no moment without.
 
 use std::{
     ffi::CString,

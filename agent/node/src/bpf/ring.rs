@@ -2,7 +2,8 @@
 
 use aya::maps::{MapData, RingBuf};
 
-/// The oldest record that was not read yet, of a ring buffer that holds nothing but records of this type. Does not allocate.
+/// The oldest record that was not read yet, of a ring buffer that holds nothing but records of this type. Does not
+/// allocate.
 pub(crate) fn next_record<T: aya::Pod>(ring: &mut RingBuf<MapData>) -> Option<T> {
     loop {
         let item = ring.next()?;

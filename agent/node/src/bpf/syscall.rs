@@ -11,7 +11,8 @@ const OBJ_PIN: libc::c_int = 6;
 /// `BPF_RAW_TRACEPOINT_OPEN`; for a BTF-typed program the place is the one it was loaded for.
 const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 
-/// The part of `union bpf_attr` that both commands read: the path or the name of a tracepoint (0 for none), a descriptor, flags.
+/// The part of `union bpf_attr` that both commands read: the path or the name of a tracepoint (0 for none), a
+/// descriptor, flags.
 #[repr(C)]
 struct Attributes {
     name: u64,

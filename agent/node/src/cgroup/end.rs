@@ -20,7 +20,8 @@ pub enum KillError {
     /// A file or process refused.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// Processes are left after the time was over: in uninterruptible sleep, or in a v1 cgroup that could not be thawed.
+    /// Processes are left after the time was over: in uninterruptible sleep, or in a v1 cgroup that could not be
+    /// thawed.
     #[error("{path}: processes are still there after {after:?}", path = .path.display())]
     Survivors {
         /// The pod's cgroup.
@@ -67,8 +68,9 @@ pub fn kill_until_empty(path: &Path, timeout: Duration) -> Result<(), KillError>
 /// A process that a container runtime was about to start at SIGKILL may be there so much later, in nanoseconds.
 pub const STARTING: u64 = 100_000_000;
 
-/// Kills once what is left of a pod that got SIGKILL at a moment, in nanoseconds of CLOCK_MONOTONIC: cgroups that appeared meanwhile
-/// included, but not a container that was started anew. True when nothing is left. For threads that may take their time.
+/// Kills once what is left of a pod that got SIGKILL at a moment, in nanoseconds of CLOCK_MONOTONIC: cgroups that
+/// appeared meanwhile included, but not a container that was started anew. True when nothing is left. For threads that
+/// may take their time.
 ///
 /// # Errors
 /// A file or process refuses. Lacking descriptors are no error: others close theirs in time.
@@ -97,8 +99,8 @@ pub fn kill_left(path: &Path, signalled: u64) -> Result<bool, PathError> {
     Ok(false)
 }
 
-/// Asks every process of a pod to end (SIGTERM), waits until they have or the time is over, and then kills what is left:
-/// what a container runtime does at `StopContainer`. Blocks for as long as that takes.
+/// Asks every process of a pod to end (SIGTERM), waits until they have or the time is over, and then kills what is
+/// left: what a container runtime does at `StopContainer`. Blocks for as long as that takes.
 ///
 /// # Errors
 /// See [`kill_until_empty`].
@@ -129,8 +131,8 @@ fn is_lacking(error: &std::io::Error) -> bool {
     lacks_descriptor(error) || error.raw_os_error() == Some(libc::ENOMEM)
 }
 
-/// Thaws the cgroups of a pod in v1's freezer, where a frozen task does not act on SIGKILL. A container runtime or the kubelet's
-/// checkpoint (CRIU) may have left them so. v2 kills frozen tasks.
+/// Thaws the cgroups of a pod in v1's freezer, where a frozen task does not act on SIGKILL. A container runtime or the
+/// kubelet's checkpoint (CRIU) may have left them so. v2 kills frozen tasks.
 fn thaw(path: &Path) {
     let Some(freezer) = v1_sibling(path, "freezer") else {
         return;
@@ -144,8 +146,9 @@ fn thaw(path: &Path) {
     }
 }
 
-/// Frees a dying process's memory in this thread. The kernel refuses that for every process that is not dying, so that a PID
-/// that was given to another process does no harm; any refusal changes nothing, the process frees its memory itself.
+/// Frees a dying process's memory in this thread. The kernel refuses that for every process that is not dying, so that
+/// a PID that was given to another process does no harm; any refusal changes nothing, the process frees its memory
+/// itself.
 fn release_memory(pid: i32) {
     if let Ok(Some(process)) = Pidfd::open(pid) {
         let _ = process.release_memory();

@@ -1,4 +1,5 @@
-//! Mounted hierarchies: where the root of one of v1 is, and where cgroups lie below a mount by the paths that the kernel's events have.
+//! Mounted hierarchies: where the root of one of v1 is, and where cgroups lie below a mount by the paths that the
+//! kernel's events have.
 
 use std::{
     fs,
@@ -9,8 +10,8 @@ use std::{
 /// The id of every hierarchy's real root: the first one that is given away (`kernfs_create_root`).
 const REAL_ROOT: u64 = 1;
 
-/// A mounted hierarchy. Event paths start at the hierarchy's real root; the mount may show only a part below it (a container that plays
-/// a node).
+/// A mounted hierarchy. Event paths start at the hierarchy's real root; the mount may show only a part below it (a
+/// container that plays a node).
 #[derive(Debug)]
 pub struct MountedHierarchy {
     mount: PathBuf,
@@ -44,7 +45,8 @@ impl MountedHierarchy {
         &self.mount
     }
 
-    /// Finds the cgroup with this id and event path, which has no leading slash. The first one found tells the prefix that all paths have.
+    /// Finds the cgroup with this id and event path, which has no leading slash. The first one found tells the prefix
+    /// that all paths have.
     pub fn locate(&mut self, path: &Path, id: u64) -> Place {
         if let Some(mounted) = &self.mounted {
             return match path.strip_prefix(mounted) {
@@ -73,8 +75,8 @@ pub(super) fn v1_root(cgroup: &Path) -> Option<&Path> {
     cgroup.ancestors().find(is_root)
 }
 
-/// The same cgroup in the hierarchy of another controller, of one in v1's memory hierarchy: a hierarchy is mounted at the name of its
-/// controller, as the kubelet expects, and the container runtimes give a cgroup the same name in each.
+/// The same cgroup in the hierarchy of another controller, of one in v1's memory hierarchy: a hierarchy is mounted at
+/// the name of its controller, as the kubelet expects, and the container runtimes give a cgroup the same name in each.
 pub(super) fn v1_sibling(cgroup: &Path, controller: &str) -> Option<PathBuf> {
     let root = cgroup.ancestors().find(|dir| dir.ends_with("memory"))?;
     let below = cgroup.strip_prefix(root).ok()?;

@@ -1,11 +1,12 @@
 //! Kills whole pods: every process of a cgroup and of all below it.
 //!
-//! v2 with `cgroup.kill` (5.14+) does that in one write, forks included. Elsewhere every process gets SIGKILL by a pidfd
-//! ([`super::members`]), again and again until the cgroups are empty: a fork that was under way when its parent was
-//! signalled shows up in the next list, and a task with a fatal signal pending cannot fork (`copy_process` in the kernel).
+//! v2 with `cgroup.kill` (5.14+) does that in one write, forks included. Elsewhere every process gets SIGKILL by a
+//! pidfd ([`super::members`]), again and again until the cgroups are empty: a fork that was under way when its parent
+//! was signalled shows up in the next list, and a task with a fatal signal pending cannot fork (`copy_process` in the
+//! kernel).
 //!
-//! v1's list of a cgroup is fresh only when the file was just opened (`open_cgroup.rs`): a held file serves for the first
-//! list, every later one opens the file anew, relative to a held directory.
+//! v1's list of a cgroup is fresh only when the file was just opened (`open_cgroup.rs`): a held file serves for the
+//! first list, every later one opens the file anew, relative to a held directory.
 //!
 //! v2's `cgroup.procs` leaves out a process that has begun to exit, and on recent kernels (seen on 7.2) such a process
 //! still holds all its memory. Whether a pod is gone is therefore asked of `populated` in `cgroup.events`.
@@ -65,7 +66,8 @@ impl CgroupKiller {
             match OpenCgroup::open(&dir, version) {
                 Ok(cgroup) => {
                     if kill.is_none() && version == Version::V2 {
-                        // Takes the buffer for the text, as `open_primed` does; to the end, where the kernel lets go of the tasks.
+                        // Takes the buffer for the text, as `open_primed` does; to the end, where the kernel lets go of
+                        // the tasks.
                         let _ = cgroup.for_each(&mut |_| ());
                     }
                     cgroups.push(cgroup);
@@ -122,7 +124,8 @@ impl CgroupKiller {
         result.or_refusal()
     }
 
-    /// Sends a signal once to every process that is there, one by one, whatever is refused meanwhile. Does not allocate.
+    /// Sends a signal once to every process that is there, one by one, whatever is refused meanwhile. Does not
+    /// allocate.
     pub(super) fn signal(&self, signal: Signal) -> KillResult {
         let mut result = KillResult::EMPTY;
         for cgroup in &self.cgroups {
@@ -156,7 +159,8 @@ impl CgroupKiller {
         })
     }
 
-    /// As [`Self::kill`], but spares cgroups in which all processes were started after a moment. For threads that may take their time.
+    /// As [`Self::kill`], but spares cgroups in which all processes were started after a moment. For threads that may
+    /// take their time.
     pub(super) fn kill_older_than(&self, moment: u64) -> io::Result<()> {
         // A cgroup that vanishes here is empty.
         let is_younger = |cgroup: &&OpenCgroup| {

@@ -54,7 +54,8 @@ impl LimitedCgroups {
         self.0.iter().filter(has_none_below)
     }
 
-    /// What is in use of one of them; `None` where it is gone, or past its limit, so that it has another one. Does not allocate.
+    /// What is in use of one of them; `None` where it is gone, or past its limit, so that it has another one. Does not
+    /// allocate.
     pub fn read(&self, one: &LimitedCgroup) -> Option<BelowLimit> {
         let own = one.read()?;
         let is_above = |other: &&LimitedCgroup| {
@@ -89,8 +90,8 @@ impl LimitedCgroup {
     }
 }
 
-/// Bytes until a pod or one of its containers meets its own limit, whichever is first; `None` without one. Page cache that is not active
-/// gives way before. For threads of normal priority, by files that are opened for it.
+/// Bytes until a pod or one of its containers meets its own limit, whichever is first; `None` without one. Page cache
+/// that is not active gives way before. For threads of normal priority, by files that are opened for it.
 pub fn room_below_limits(pod: &MemoryCgroup) -> Option<u64> {
     let room = |cgroup: &MemoryCgroup| {
         let limit = cgroup.limit().ok()??;

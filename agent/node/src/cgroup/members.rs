@@ -1,9 +1,10 @@
 //! Signals the processes of a cgroup and no other process.
 //!
-//! A list of PIDs is old when it is read: a process may have left the cgroup since, or have ended, and its PID may be another
-//! process's. So each listed process is opened by a pidfd, the list is made anew, and what it still names is signalled by
-//! its pidfd. A PID that was given away before the pidfd was opened is that of a process outside, which the new list does
-//! not name. With one that was given away afterwards the pidfd still means the process that has ended.
+//! A list of PIDs is old when it is read: a process may have left the cgroup since, or have ended, and its PID may be
+//! another process's. So each listed process is opened by a pidfd, the list is made anew, and what it still names is
+//! signalled by its pidfd. A PID that was given away before the pidfd was opened is that of a process outside, which
+//! the new list does not name. With one that was given away afterwards the pidfd still means the process that has
+//! ended.
 //!
 //! Deciding threads run this: it takes no heap, no lock, and a stack of a fixed size.
 
@@ -20,7 +21,8 @@ pub type List<'a> = dyn Fn(&mut dyn FnMut(i32)) -> io::Result<()> + 'a;
 
 /// Pidfds that are held at once: each batch costs one more list, and its descriptors.
 const BATCH: usize = 128;
-/// The first batch is smaller, so that the first signals do not wait for many descriptors; each is twice the one before.
+/// The first batch is smaller, so that the first signals do not wait for many descriptors; each is twice the one
+/// before.
 const FIRST_BATCH: usize = 8;
 
 /// What signals to all processes of a cgroup did.
@@ -66,8 +68,8 @@ impl KillResult {
     }
 }
 
-/// Sends a signal once to every process that a list names, whatever is refused meanwhile. Those that begin while this runs may
-/// be missed. A cgroup that is gone is an empty one.
+/// Sends a signal once to every process that a list names, whatever is refused meanwhile. Those that begin while this
+/// runs may be missed. A cgroup that is gone is an empty one.
 pub fn signal_members(signal: Signal, list: &List<'_>) -> KillResult {
     let mut sent = Sent::new(signal);
     let mut batch = Batch::new();
@@ -115,9 +117,9 @@ impl Sent {
     }
 
     /// Without pidfds: for a caller that has no descriptor or memory left (EMFILE, ENFILE, ENOMEM), or whose container
-    /// forbids them (ENOSYS, EPERM). The new list is the check, and each process is signalled as soon as the list names it.
-    /// What is left is the chance that a process ends, is reaped, and its PID is given away within these microseconds; to
-    /// let the whole pod live would be sure harm.
+    /// forbids them (ENOSYS, EPERM). The new list is the check, and each process is signalled as soon as the list names
+    /// it. What is left is the chance that a process ends, is reaped, and its PID is given away within these
+    /// microseconds; to let the whole pod live would be sure harm.
     fn by_number(&mut self, list: &List<'_>) {
         let listed = list(&mut |pid| {
             self.result.empty = false;

@@ -15,8 +15,9 @@ use crate::kernfile::{bad_message, number, open_primed, pread, value_of, values_
 /// Longest `memory.stat` that is read: v2 has about 60 lines, v1 with two NUMA nodes less.
 const STAT_BYTES: usize = 8192;
 
-/// Lines of v1's `memory.stat`: page cache on the lists, page cache to be written, shared memory, slab that can be reclaimed, and
-/// the lines that add up to all that is listed. Lines without `total_` are of this cgroup alone, without those below.
+/// Lines of v1's `memory.stat`: page cache on the lists, page cache to be written, shared memory, slab that can be
+/// reclaimed, and the lines that add up to all that is listed. Lines without `total_` are of this cgroup alone, without
+/// those below.
 const V1_KEYS: [&str; 10] = [
     "total_inactive_file",
     "total_active_file",
@@ -120,8 +121,8 @@ impl MemoryCgroup {
         })
     }
 
-    /// On v1, has kernel memory read from its own counter, which is exact at every moment: what is in no line of `memory.stat`
-    /// then is what the statistics are behind. One read more for each reading.
+    /// On v1, has kernel memory read from its own counter, which is exact at every moment: what is in no line of
+    /// `memory.stat` then is what the statistics are behind. One read more for each reading.
     #[must_use]
     pub fn with_kernel_counter(mut self) -> Self {
         if self.version == Version::V1 {
@@ -135,7 +136,8 @@ impl MemoryCgroup {
         self.kernel.is_some()
     }
 
-    /// Whether its usage is made of its statistics: v2's real root has no counter. The root of a container's namespace has one.
+    /// Whether its usage is made of its statistics: v2's real root has no counter. The root of a container's namespace
+    /// has one.
     pub fn is_root(&self) -> bool {
         self.usage.is_none()
     }
@@ -170,7 +172,8 @@ impl MemoryCgroup {
         number(pread(usage, &mut buffer)?).ok_or_else(bad_message)
     }
 
-    /// The same by a file that is opened for it: for threads of normal priority ([`crate::pods::table::PodEntry::open_memory`]).
+    /// The same by a file that is opened for it: for threads of normal priority
+    /// ([`crate::pods::table::PodEntry::open_memory`]).
     ///
     /// # Errors
     /// The cgroup was removed, or no descriptor is left.
@@ -237,7 +240,8 @@ impl MemoryCgroup {
     }
 }
 
-/// The limit that a file of v1 or v2 tells. For "no limit" v2 has a word, and v1 the largest multiple of a page below 2^63.
+/// The limit that a file of v1 or v2 tells. For "no limit" v2 has a word, and v1 the largest multiple of a page below
+/// 2^63.
 pub(super) fn limit_in(text: &[u8], page_size: u64) -> Option<u64> {
     let unlimited = i64::MAX as u64 / page_size * page_size;
     number(text).filter(|limit| *limit < unlimited)

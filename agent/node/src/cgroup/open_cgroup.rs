@@ -37,8 +37,8 @@ pub(super) struct OpenCgroup {
 enum Procs {
     /// v2: fresh whenever it is read from its start.
     Again(File),
-    /// v1: fresh for the first reader. Later it is a descriptor in reserve: closed when there is no other one to open the
-    /// file anew with.
+    /// v1: fresh for the first reader. Later it is a descriptor in reserve: closed when there is no other one to open
+    /// the file anew with.
     Once { held: Slot, is_read: AtomicBool },
 }
 
@@ -142,7 +142,8 @@ impl OpenCgroup {
         }
     }
 
-    /// Whether no process is found in the cgroup and in those that are below it now. What cannot be looked at counts as empty.
+    /// Whether no process is found in the cgroup and in those that are below it now. What cannot be looked at counts as
+    /// empty.
     pub(super) fn is_tree_empty(&self) -> bool {
         let mut empty = true;
         // The caller has read the cgroups that it knows.
@@ -151,7 +152,8 @@ impl OpenCgroup {
     }
 }
 
-/// PodCgroups within each other that are looked through: a container runtime makes one or two, systemd in a container some more.
+/// PodCgroups within each other that are looked through: a container runtime makes one or two, systemd in a container
+/// some more.
 const DEEPEST: usize = 8;
 
 fn open_procs(cgroup: BorrowedFd<'_>) -> io::Result<File> {

@@ -18,13 +18,13 @@ pub struct PodPids {
     /// Processes in the pod's cgroup and below it. The kubelet's `process_stats.process_count` flushes the
     /// containers alone; the sandbox's one process is in here too, the same for every pod.
     pub processes: u64,
-    /// Tasks charged by the pids controller, where the pod has a cgroup of it: what `pids.max` limits. What waits to be reaped is
-    /// charged still.
+    /// Tasks charged by the pids controller, where the pod has a cgroup of it: what `pids.max` limits. What waits to be
+    /// reaped is charged still.
     pub tasks: Option<u64>,
 }
 
-/// Counts a pod from its cgroup directory, in whatever hierarchy: v2, v1 pids, or v1 memory (with the `tasks` of its cgroup of the
-/// pids hierarchy, if there is one).
+/// Counts a pod from its cgroup directory, in whatever hierarchy: v2, v1 pids, or v1 memory (with the `tasks` of its
+/// cgroup of the pids hierarchy, if there is one).
 ///
 /// # Errors
 /// The directory is not there. Children that vanish meanwhile are counted as empty.

@@ -1,9 +1,10 @@
 //! Memory of pods that `memory.min` keeps the kernel from reclaiming.
 //!
-//! Reclaim passes over a cgroup that uses no more than its effective protection, until the OOM killer comes (`shrink_node_memcgs`).
-//! The kubelet sets `memory.min` of Guaranteed pods, of their containers and of the cgroups above to what they request
-//! (`memoryReservationPolicy: TieredReservation`). What a cgroup is set to counts as far as those above it are protected, and with
-//! the mount option `memory_recursiveprot` what they do not use of theirs goes to all below (`page_counter_calculate_protection`).
+//! Reclaim passes over a cgroup that uses no more than its effective protection, until the OOM killer comes
+//! (`shrink_node_memcgs`). The kubelet sets `memory.min` of Guaranteed pods, of their containers and of the cgroups
+//! above to what they request (`memoryReservationPolicy: TieredReservation`). What a cgroup is set to counts as far as
+//! those above it are protected, and with the mount option `memory_recursiveprot` what they do not use of theirs goes
+//! to all below (`page_counter_calculate_protection`).
 
 use std::{
     fs,
@@ -32,8 +33,8 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// `scope`: the cgroup that reclaim works for. A container without a limit that plays a node is an exception: reclaim works
-    /// for a cgroup above it.
+    /// `scope`: the cgroup that reclaim works for. A container without a limit that plays a node is an exception:
+    /// reclaim works for a cgroup above it.
     pub fn below(scope: &Path, is_limited: bool) -> Self {
         let mounts = read_lossy(MOUNTINFO).unwrap_or_default();
         Self {
@@ -44,8 +45,9 @@ impl Protection {
         }
     }
 
-    /// Page cache and slab of pods that the kernel will not take back, in bytes. For threads of normal priority: it reads two numbers
-    /// of each cgroup that has a protected one above it, and more of containers that are protected themselves.
+    /// Page cache and slab of pods that the kernel will not take back, in bytes. For threads of normal priority: it
+    /// reads two numbers of each cgroup that has a protected one above it, and more of containers that are protected
+    /// themselves.
     pub fn cache_of<'a>(&self, pods: impl Iterator<Item = &'a MemoryCgroup>) -> u64 {
         let mut pods: Vec<&Path> = pods.map(MemoryCgroup::path).collect();
         pods.sort_unstable();
@@ -236,8 +238,8 @@ mod tests {
         protection.cache_of(pods.iter()) / MIB
     }
 
-    /// A Guaranteed pod that requests 1000 MiB beside a BestEffort one: what the kubelet sets, but of the cgroup of all pods, which
-    /// is set to so much.
+    /// A Guaranteed pod that requests 1000 MiB beside a BestEffort one: what the kubelet sets, but of the cgroup of all
+    /// pods, which is set to so much.
     fn node(root: &Path, all: u64) -> [PathBuf; 2] {
         make(root, "system", 500, 0, 500);
         make(root, "kubepods", all, 1300, 1400);

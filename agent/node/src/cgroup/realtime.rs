@@ -1,7 +1,8 @@
 //! What keeps a thread of the agent from being fast by the cgroups that it is in itself, all on cgroup v1.
 //!
-//! Kernels that group real-time tasks (RT_GROUP_SCHED) refuse SCHED_FIFO, whatever the capabilities are, in a cgroup of the cpu
-//! hierarchy without a budget of its own, as each container has one. And at the limit of its memory cgroup a thread waits.
+//! Kernels that group real-time tasks (RT_GROUP_SCHED) refuse SCHED_FIFO, whatever the capabilities are, in a cgroup of
+//! the cpu hierarchy without a budget of its own, as each container has one. And at the limit of its memory cgroup a
+//! thread waits.
 
 use std::{
     fs, io,
@@ -31,8 +32,8 @@ pub fn become_fifo() -> io::Result<()> {
     set_sched_fifo(FASTPATH_PRIORITY)
 }
 
-/// Gives the calling thread SCHED_FIFO with a priority from 1 to 99. Where its cgroup of v1's cpu hierarchy has no budget for
-/// real-time tasks, the thread leaves it for the root, which has one.
+/// Gives the calling thread SCHED_FIFO with a priority from 1 to 99. Where its cgroup of v1's cpu hierarchy has no
+/// budget for real-time tasks, the thread leaves it for the root, which has one.
 ///
 /// # Errors
 /// CAP_SYS_NICE is missing, or the thread cannot leave a cgroup without a budget: the error names the true reason.
@@ -66,11 +67,12 @@ pub fn probe_realtime() -> io::Result<()> {
     tried.unwrap_or_else(|_| Err(io::Error::other("the probing thread has panicked")))
 }
 
-/// Moves the calling thread to the root of a v1 memory hierarchy, which has no limit: kernel memory allocated for it and for threads it
-/// starts later is charged there. The process's own pages stay charged where they are. `cgroup` is any directory of that hierarchy.
+/// Moves the calling thread to the root of a v1 memory hierarchy, which has no limit: kernel memory allocated for it
+/// and for threads it starts later is charged there. The process's own pages stay charged where they are. `cgroup` is
+/// any directory of that hierarchy.
 ///
-/// To read the members of a pod takes a page (the killer reads `cgroup.procs`), and a thread without a page left in its cgroup
-/// waits for one, or is killed for it. v2 cannot do this for single threads.
+/// To read the members of a pod takes a page (the killer reads `cgroup.procs`), and a thread without a page left in its
+/// cgroup waits for one, or is killed for it. v2 cannot do this for single threads.
 ///
 /// # Errors
 /// No root above this directory, or it may not be written to.
@@ -135,8 +137,8 @@ fn has_cap_sys_nice() -> Option<bool> {
     Some(effective >> CAP_SYS_NICE & 1 == 1)
 }
 
-/// Where a thread's cgroup of v1's cpu hierarchy may be seen, by `/proc/thread-self/cgroup` and `/proc/self/mountinfo`. Mounts of
-/// the whole hierarchy come first: a container has one of its own part below.
+/// Where a thread's cgroup of v1's cpu hierarchy may be seen, by `/proc/thread-self/cgroup` and `/proc/self/mountinfo`.
+/// Mounts of the whole hierarchy come first: a container has one of its own part below.
 fn candidates(cgroups: &str, mountinfo: &str) -> Vec<PathBuf> {
     let has_cpu = |list: &str| list.split(',').any(|word| word == "cpu");
     let cgroup = cgroups.lines().find_map(|line| {

@@ -59,7 +59,8 @@ impl Given {
     }
 }
 
-/// Reclaims so many bytes of a cgroup, in pieces, until `until`. That less was to be had than was asked for is no error.
+/// Reclaims so many bytes of a cgroup, in pieces, until `until`. That less was to be had than was asked for is no
+/// error.
 ///
 /// # Errors
 /// The cgroup is gone, the kernel refuses.

@@ -6,8 +6,8 @@ use crate::kernfile::open_primed;
 
 /// `memory.stat` of some cgroups, held open; those that lie below come before those above.
 ///
-/// A cgroup with many changes that were never read hands none of them up (`memcg_rstat_updated`), and the one above does not
-/// know that it has something to flush. To read the statistics from below to above makes it know.
+/// A cgroup with many changes that were never read hands none of them up (`memcg_rstat_updated`), and the one above
+/// does not know that it has something to flush. To read the statistics from below to above makes it know.
 #[derive(Debug, Default)]
 pub struct StatFlusher(Vec<File>);
 

@@ -1,8 +1,8 @@
 //! Where the memory of a cgroup may be swapped out to.
 //!
-//! Each of three limits holds: what the machine has, `memory.swap.max` of the scope's own cgroup, and those of the pods'
-//! containers, which the kubelet sets by `memorySwap.swapBehavior`: 0 for all with `NoSwap`, its default. A container can swap out
-//! no more than it has, whatever it may.
+//! Each of three limits holds: what the machine has, `memory.swap.max` of the scope's own cgroup, and those of the
+//! pods' containers, which the kubelet sets by `memorySwap.swapBehavior`: 0 for all with `NoSwap`, its default. A
+//! container can swap out no more than it has, whatever it may.
 
 use std::{
     fs::{self, File},
@@ -57,8 +57,8 @@ impl SwapRoom {
         })
     }
 
-    /// What is free at this moment, where all pods together may swap out `pods` bytes more; of what is kept compressed, half is
-    /// usable. Does not allocate.
+    /// What is free at this moment, where all pods together may swap out `pods` bytes more; of what is kept compressed,
+    /// half is usable. Does not allocate.
     pub fn read(&self, pods: u64) -> FreeSwap {
         let machine = self.machine.read().unwrap_or(0);
         let own = self.own.as_ref().map_or(machine, |(current, max)| {
@@ -80,8 +80,8 @@ fn is_on_zram(line: &str) -> bool {
     line.starts_with("/dev/zram") || line.starts_with("/zram")
 }
 
-/// A cgroup without a swap limit that could swap out less than this counts as 0: a sandbox, CRI-O's conmon, or a container whose
-/// limit is not written yet. In bytes.
+/// A cgroup without a swap limit that could swap out less than this counts as 0: a sandbox, CRI-O's conmon, or a
+/// container whose limit is not written yet. In bytes.
 const SANDBOX: u64 = 4 << 20;
 
 /// What all pods together can swap out and may.
@@ -93,7 +93,8 @@ pub struct PodSwap {
     swapped: Vec<(PathBuf, File)>,
     /// The machine has swap; otherwise nothing is read.
     is_read: bool,
-    /// `vm.swappiness` is not 0: reclaim at the limit of a cgroup swaps. With 0 only reclaim for the machine does (`get_scan_count`).
+    /// `vm.swappiness` is not 0: reclaim at the limit of a cgroup swaps. With 0 only reclaim for the machine does
+    /// (`get_scan_count`).
     swaps_at_limits: AtomicBool,
     /// Where that is read; v1 has a file in each cgroup.
     swappiness: PathBuf,
@@ -112,7 +113,8 @@ impl Default for PodSwap {
 }
 
 impl PodSwap {
-    /// Opens the files above `pods`, and looks at all of them. Where the machine has no swap, nothing is opened or read.
+    /// Opens the files above `pods`, and looks at all of them. Where the machine has no swap, nothing is opened or
+    /// read.
     pub fn of<'a>(pods: impl Iterator<Item = &'a MemoryCgroup> + Clone) -> Self {
         if !has_swap() {
             return Self::default();
@@ -143,7 +145,8 @@ impl PodSwap {
         swap
     }
 
-    /// Looks at all of them anew: their memory grows, and limits change. For threads of normal priority, by files of their own.
+    /// Looks at all of them anew: their memory grows, and limits change. For threads of normal priority, by files of
+    /// their own.
     pub fn refresh<'a>(&self, pods: impl Iterator<Item = &'a MemoryCgroup>) {
         if !self.is_read {
             return;
@@ -164,8 +167,9 @@ impl PodSwap {
         self.swaps_at_limits.store(swaps, Ordering::Relaxed);
     }
 
-    /// Bytes that they can still swap out and may, at the limit of a cgroup or for the machine; the largest number where they are not
-    /// limited. What was swapped out since all of them were looked at is left out. Does not allocate.
+    /// Bytes that they can still swap out and may, at the limit of a cgroup or for the machine; the largest number
+    /// where they are not limited. What was swapped out since all of them were looked at is left out. Does not
+    /// allocate.
     pub fn left(&self, at_limit: bool) -> u64 {
         if at_limit && !self.swaps_at_limits.load(Ordering::Relaxed) {
             return 0;
@@ -218,8 +222,8 @@ fn bytes_in(path: &Path) -> Option<u64> {
     number(&fs::read(path).ok()?)
 }
 
-/// Anonymous and shared memory on the lists of reclaim. What is locked (`mlock`), and tmpfs without swap, as the kubelet mounts
-/// memory-backed volumes since 6.4, are on none; page cache, of a log for example, is not swapped out.
+/// Anonymous and shared memory on the lists of reclaim. What is locked (`mlock`), and tmpfs without swap, as the
+/// kubelet mounts memory-backed volumes since 6.4, are on none; page cache, of a log for example, is not swapped out.
 fn swappable_in(dir: &Path) -> u64 {
     let stat = fs::read(dir.join("memory.stat")).unwrap_or_default();
     let lines = values_of(&stat, ["inactive_anon", "active_anon"]);
@@ -283,8 +287,8 @@ mod tests {
         assert_eq!(room(64 << 10, "max\n", "N\n", file, 5 * MIB), Some(5 * MIB));
     }
 
-    /// What pods can swap out and may, whose cgroups have these limits and usages: those of the pod, then those of its containers, of
-    /// which the second has swapped out 1 MiB.
+    /// What pods can swap out and may, whose cgroups have these limits and usages: those of the pod, then those of its
+    /// containers, of which the second has swapped out 1 MiB.
     fn pods(pods: &[&[(&str, u64)]]) -> u64 {
         let dir = tempfile::tempdir().unwrap();
         made(dir.path(), pods).0.left(true)

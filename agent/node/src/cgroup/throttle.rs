@@ -1,5 +1,5 @@
-//! Pods that are kept from growing by `memory.high`. A pod that is throttled is in the state directory before it is done, so
-//! that an agent that is killed leaves no pod throttled for longer than until the next start.
+//! Pods that are kept from growing by `memory.high`. A pod that is throttled is in the state directory before it is
+//! done, so that an agent that is killed leaves no pod throttled for longer than until the next start.
 
 use std::{
     fs, io,
@@ -64,7 +64,8 @@ pub struct Throttle {
 
 /// All that are kept from growing.
 ///
-/// A pod is written down before it is throttled, and a release needs no disk: the list of pods is free while it is written.
+/// A pod is written down before it is throttled, and a release needs no disk: the list of pods is free while it is
+/// written.
 #[derive(Debug)]
 pub struct ThrottleList {
     dir: PathBuf,
@@ -226,9 +227,9 @@ impl ThrottleList {
         Ok(true)
     }
 
-    /// Lets these grow again, and answers with them. A pod whose limit was changed from outside meanwhile keeps that one; one whose
-    /// cgroup is gone needs nothing. The file still has them: an entry of a pod that is not throttled does no harm until
-    /// [`Self::save`].
+    /// Lets these grow again, and answers with them. A pod whose limit was changed from outside meanwhile keeps that
+    /// one; one whose cgroup is gone needs nothing. The file still has them: an entry of a pod that is not throttled
+    /// does no harm until [`Self::save`].
     pub fn release(&self, which: impl Fn(&Throttle) -> bool) -> Vec<Throttle> {
         let mut state = self.state.lock();
         let (mut released, mut kept) = (Vec::new(), Vec::new());

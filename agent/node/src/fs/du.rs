@@ -18,8 +18,8 @@ use super::mounts::MountPoints;
 
 /// Directories that are open at once. Those above are closed, and opened again when the walk comes back to them.
 const MAX_OPEN: usize = 256;
-/// Hard-linked inodes that are remembered, so that each is counted once; of more than these each name counts for its part. So
-/// many for a walk, of which a few are under way at once.
+/// Hard-linked inodes that are remembered, so that each is counted once; of more than these each name counts for its
+/// part. So many for a walk, of which a few are under way at once.
 const MAX_LINKED: usize = 1 << 17;
 /// st_blocks is in units of 512 bytes, whatever the filesystem's block size is (stat(2)).
 const STAT_BLOCK: u64 = 512;
@@ -44,8 +44,8 @@ struct Level {
     taken: usize,
 }
 
-/// A walk in progress. It does nothing between [`Self::step`]s, never follows a symbolic link, and touches no mount point: the
-/// server of a FUSE or network filesystem may never answer.
+/// A walk in progress. It does nothing between [`Self::step`]s, never follows a symbolic link, and touches no mount
+/// point: the server of a FUSE or network filesystem may never answer.
 pub struct Walk {
     root: PathBuf,
     /// The directory was not begun.
@@ -63,8 +63,8 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// A walk below a directory: a volume, a container's logs. One that is not there, or that a filesystem is mounted on which
-    /// may not answer, has nothing in it.
+    /// A walk below a directory: a volume, a container's logs. One that is not there, or that a filesystem is mounted
+    /// on which may not answer, has nothing in it.
     ///
     /// # Errors
     /// The directory cannot be looked at.
@@ -159,7 +159,8 @@ impl Walk {
         true
     }
 
-    /// Goes on in a directory that was closed meanwhile. Where entries have come and gone since, some are missed or met twice.
+    /// Goes on in a directory that was closed meanwhile. Where entries have come and gone since, some are missed or met
+    /// twice.
     fn reopen(&mut self) {
         let Some(level) = self.levels.last_mut() else {
             return;
@@ -247,7 +248,8 @@ impl Walk {
 /// How the calling thread's requests to a disk stand beside those of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoPriority {
-    /// Behind all others. While others use the disk, mq-deadline holds such a request back for up to 10 s (`prio_aging_expire`).
+    /// Behind all others. While others use the disk, mq-deadline holds such a request back for up to 10 s
+    /// (`prio_aging_expire`).
     Idle,
     /// Last of the best-effort class.
     Low,

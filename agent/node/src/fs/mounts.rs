@@ -131,8 +131,8 @@ pub fn superblock_of(path: &Path) -> Result<Superblock, PathError> {
     mount_of(path).map(|(superblock, _)| superblock)
 }
 
-/// The superblock under a directory, as [`superblock_of`] finds it, and where it is mounted. A disk that is unmounted and
-/// mounted again may have another device number; its mount point tells it from what lies below.
+/// The superblock under a directory, as [`superblock_of`] finds it, and where it is mounted. A disk that is unmounted
+/// and mounted again may have another device number; its mount point tells it from what lies below.
 ///
 /// # Errors
 /// As [`superblock_of`].

@@ -1,5 +1,5 @@
-//! Reads a filesystem on a thread of its own: statfs(2) on a disk that does not answer does not return, and the caller has other signals
-//! to look at.
+//! Reads a filesystem on a thread of its own: statfs(2) on a disk that does not answer does not return, and the caller
+//! has other signals to look at.
 
 use std::{
     io,
@@ -36,8 +36,8 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// statfs. A disk that was mounted again at the same place is followed, whichever device number it has now: that superblock comes with
-    /// the reading.
+    /// statfs. A disk that was mounted again at the same place is followed, whichever device number it has now: that
+    /// superblock comes with the reading.
     fn read(&mut self) -> (io::Result<FilesystemReading>, Option<Superblock>) {
         let gone = match self.filesystem.read() {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => error,
@@ -109,7 +109,8 @@ impl FilesystemReader {
     /// Bytes and inodes.
     ///
     /// # Errors
-    /// ENODEV when the filesystem was unmounted; `TimedOut` when there is no answer in time, and at once for as long as there is none.
+    /// ENODEV when the filesystem was unmounted; `TimedOut` when there is no answer in time, and at once for as long as
+    /// there is none.
     pub fn read(&mut self) -> io::Result<FilesystemReading> {
         self.start()?;
         if let Some(asked) = self.asked {
@@ -161,7 +162,8 @@ impl FilesystemReader {
         let started = std::thread::Builder::new()
             .name("statfs".into())
             .spawn(move || {
-                // As the thread that waits for it. Where this is refused, that one was refused as well, and that was said.
+                // As the thread that waits for it. Where this is refused, that one was refused as well, and that was
+                // said.
                 let _ = set_sched_fifo(MANAGER_PRIORITY);
                 let read = own.lock().take();
                 if let Some(read) = read {

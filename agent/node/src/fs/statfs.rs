@@ -64,14 +64,15 @@ impl Filesystem {
         &self.path
     }
 
-    /// What tells it from other filesystems: the device number of its superblock, in the kernel's own encoding. On btrfs all
-    /// subvolumes have the same one, as for cAdvisor; stat(2) gives each another (`st_dev`), which serves where the superblock is not known.
+    /// What tells it from other filesystems: the device number of its superblock, in the kernel's own encoding. On
+    /// btrfs all subvolumes have the same one, as for cAdvisor; stat(2) gives each another (`st_dev`), which serves
+    /// where the superblock is not known.
     fn identity(&self) -> u32 {
         superblock_of(&self.path).map_or_else(|_| self.stand_in().device, |s| s.device)
     }
 
-    /// What stands for the superblock where that cannot be told: the device number of stat(2). An overlay whose upper layer
-    /// cannot be seen from here has one of its own, and kernels before 5.8 do not tell which mount a path is on.
+    /// What stands for the superblock where that cannot be told: the device number of stat(2). An overlay whose upper
+    /// layer cannot be seen from here has one of its own, and kernels before 5.8 do not tell which mount a path is on.
     pub fn stand_in(&self) -> Superblock {
         Superblock {
             device: kernel_device(self.device),
@@ -164,7 +165,8 @@ impl NodeFilesystems {
     }
 }
 
-/// A device number of stat(2) as the kernel encodes it (`MKDEV`). What is neither btrfs nor an overlay has the superblock's.
+/// A device number of stat(2) as the kernel encodes it (`MKDEV`). What is neither btrfs nor an overlay has the
+/// superblock's.
 fn kernel_device(device: u64) -> u32 {
     libc::major(device) << 20 | libc::minor(device)
 }

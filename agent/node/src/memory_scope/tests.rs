@@ -60,7 +60,8 @@ fn without_the_machines_word_the_kubelets_count_remains() {
     assert_eq!(scope.sample().unwrap().available, 600 * MIB);
 }
 
-/// A cgroup of v1 with a limit of 500 MiB, 450 of them in use: 200 are inactive page cache, of which so many wait for a disk.
+/// A cgroup of v1 with a limit of 500 MiB, 450 of them in use: 200 are inactive page cache, of which so many wait for a
+/// disk.
 fn with_writers(dir: &Path, dirty: u64, writeback: u64) -> Scope {
     let write = |name: &str, text: String| fs::write(dir.join(name), text).unwrap();
     write("memory.usage_in_bytes", (450 * MIB).to_string());
@@ -102,8 +103,8 @@ fn what_has_to_be_written_first_is_not_left() {
     assert_eq!(available(300, 0), 50);
 }
 
-/// The root of a container that plays a node of 1000 MiB, with this limit. It uses 700 MiB: 400 anonymous, 200 inactive page cache, 50
-/// slab that can be reclaimed.
+/// The root of a container that plays a node of 1000 MiB, with this limit. It uses 700 MiB: 400 anonymous, 200 inactive
+/// page cache, 50 slab that can be reclaimed.
 fn container(dir: &Path, limit: &str) -> Scope {
     let write = |name: &str, text: &str| fs::write(dir.join(name), text).unwrap();
     write("memory.current", &(700 * MIB).to_string());
@@ -144,7 +145,8 @@ fn a_container_without_a_limit_has_the_kubelets_capacity() {
     }
 }
 
-/// The OOM killer acts at the limit, however much the machine has left; and for the machine, however much is left below the limit.
+/// The OOM killer acts at the limit, however much the machine has left; and for the machine, however much is left below
+/// the limit.
 #[test]
 fn a_containers_limit_is_its_capacity() {
     let dir = tempfile::tempdir().unwrap();

@@ -125,8 +125,8 @@ impl PodTableBuilder {
         self.answer(visited)
     }
 
-    /// Looks at these pods' directories alone, at those that could not be opened before, and at what is told of the others. What it
-    /// costs grows with the number of these directories; the others' files are not touched.
+    /// Looks at these pods' directories alone, at those that could not be opened before, and at what is told of the
+    /// others. What it costs grows with the number of these directories; the others' files are not touched.
     pub fn follow(
         &mut self,
         directories: &BTreeSet<PathBuf>,

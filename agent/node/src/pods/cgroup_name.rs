@@ -2,8 +2,9 @@
 //! (`pkg/kubelet/cm/cgroup_manager_linux.go`, `pod_container_manager_linux.go`).
 //!
 //! - cgroupfs: `kubepods/burstable/pod<uid>/<container>`
-//! - systemd: `kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/cri-containerd-<container>.scope`,
-//!   with the dashes of the UID written as underscores
+//! - systemd:
+//!   `kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice/cri-containerd-<container>.scope`, with
+//!   the dashes of the UID written as underscores
 //!
 //! Guaranteed pods lie directly below the root group.
 

@@ -1,8 +1,8 @@
 //! Where a pod's files lie on the node.
 //!
 //! The kubelet asks the container runtime; the agent asks the kernel. Each container mounts its termination log from
-//! `<kubelet>/pods/<uid>/containers/<name>/<id>` (`dockershim`'s heritage, kept by every kubelet since), so that the mounts of
-//! one of its processes have its name, and the overlay that is its root has its writable layer.
+//! `<kubelet>/pods/<uid>/containers/<name>/<id>` (`dockershim`'s heritage, kept by every kubelet since), so that the
+//! mounts of one of its processes have its name, and the overlay that is its root has its writable layer.
 
 use std::path::{Path, PathBuf};
 
@@ -52,8 +52,8 @@ impl PodDirs {
         }
     }
 
-    /// The directories of a pod of the kubelet's, as far as they can be found. They have the UID that the cgroup has: a static pod's is
-    /// not that of its mirror in the API. What is mounted is not looked at.
+    /// The directories of a pod of the kubelet's, as far as they can be found. They have the UID that the cgroup has: a
+    /// static pod's is not that of its mirror in the API. What is mounted is not looked at.
     pub fn of_kubelet_pod(
         kubelet: &Path,
         logs: &Path,

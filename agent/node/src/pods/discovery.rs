@@ -1,7 +1,8 @@
-//! Pods as the cgroup tree shows them: which there are, where they lie, and what the tree tells of a pod that no other source names.
+//! Pods as the cgroup tree shows them: which there are, where they lie, and what the tree tells of a pod that no other
+//! source names.
 //!
-//! The kubelet writes much of a pod's specification into its cgroups and processes: UID and QoS class into the name, the
-//! memory limit into the cgroup, and a number made of the memory request into `oom_score_adj` of every process
+//! The kubelet writes much of a pod's specification into its cgroups and processes: UID and QoS class into the name,
+//! the memory limit into the cgroup, and a number made of the memory request into `oom_score_adj` of every process
 //! (`GetContainerOOMScoreAdjust`). That is enough to go on with when the API server does not answer.
 
 use std::{
@@ -60,8 +61,8 @@ pub fn pods_below(root: &Path) -> PodCgroups {
     cgroups
 }
 
-/// The cgroup of all pods below a directory, whichever driver made it; the one that lies highest. A kubelet that was given another
-/// driver leaves the former one's cgroups: of several, the one in which most pods run.
+/// The cgroup of all pods below a directory, whichever driver made it; the one that lies highest. A kubelet that was
+/// given another driver leaves the former one's cgroups: of several, the one in which most pods run.
 pub fn pods_root(root: &Path) -> Option<PathBuf> {
     let mut level = vec![root.to_owned()];
     for _ in 0..ROOT_DEPTH {
@@ -129,8 +130,9 @@ fn may_hold_pods(dir: &Path) -> bool {
 ///
 /// - node-critical pods (their processes have the score of a Guaranteed pod without being one) are known as such and
 ///   protected;
-/// - the priority of all others is not known: they go after every pod whose priority is, and usage above the request decides
-///   among them. Static pods (their UID is a hash without dashes) are not evicted at all ([`Pod::is_protected`]).
+/// - the priority of all others is not known: they go after every pod whose priority is, and usage above the request
+///   decides among them. Static pods (their UID is a hash without dashes) are not evicted at all
+///   ([`Pod::is_protected`]).
 ///
 /// Among pods of which none is known one of a high priority may thus go too early: better than to let the OOM killer
 /// choose, which knows even less.
@@ -169,8 +171,8 @@ fn is_static(uid: &str) -> bool {
     uid.len() == 32 && uid.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// The request behind a Burstable container's score: score = 1000 - 1000 * request / capacity, between 3 and 999. Of any other score,
-/// which a process has given itself, nothing is known.
+/// The request behind a Burstable container's score: score = 1000 - 1000 * request / capacity, between 3 and 999. Of
+/// any other score, which a process has given itself, nothing is known.
 fn request_of(score: i64, memory_total: u64) -> u64 {
     match u64::try_from(1000 - score) {
         Ok(share @ 0..1000) => memory_total / 1000 * share,
@@ -178,8 +180,8 @@ fn request_of(score: i64, memory_total: u64) -> u64 {
     }
 }
 
-/// One score per container: that of its first process, wherever below the container's cgroup it is. A monitor of the runtime's (conmon)
-/// is no container.
+/// One score per container: that of its first process, wherever below the container's cgroup it is. A monitor of the
+/// runtime's (conmon) is no container.
 fn scores(pod: &Path) -> Vec<i64> {
     let score_of = |dir: PathBuf| {
         let pid = first_process(&dir)?;

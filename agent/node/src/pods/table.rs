@@ -60,8 +60,8 @@ impl PodEntry {
         })
     }
 
-    /// Its memory by files of the caller's own, for threads of normal priority. The kernel locks an open file for the time of a
-    /// read (`seq_read_iter`), and the fast path would wait for a reader that has lost its CPU.
+    /// Its memory by files of the caller's own, for threads of normal priority. The kernel locks an open file for the
+    /// time of a read (`seq_read_iter`), and the fast path would wait for a reader that has lost its CPU.
     ///
     /// # Errors
     /// The cgroup is not there any more, or no descriptor is left.
@@ -182,8 +182,8 @@ impl PodTable {
         }
     }
 
-    /// Makes the kernel flush the statistics of those pods that have grown most since that was done for them, and of the
-    /// cgroups above. Does not allocate.
+    /// Makes the kernel flush the statistics of those pods that have grown most since that was done for them, and of
+    /// the cgroups above. Does not allocate.
     pub fn flush_statistics(&mut self) {
         let mut most = Largest::<MOST_GROWN>::default();
         for (place, (entry, seen)) in self.entries.iter().zip(&mut self.seen).enumerate() {

@@ -78,7 +78,8 @@ impl MemAvailable {
             (Balloon::GivenBack, pages) => (0, pages),
             (Balloon::Taken, pages) => (pages, 0),
         };
-        // Since 4.19. An administrator sets huge pages aside, also while the machine runs; the kernel calls no OOM killer for them.
+        // Since 4.19. An administrator sets huge pages aside, also while the machine runs; the kernel calls no OOM
+        // killer for them.
         let huge_pages = line("Hugetlb:").unwrap_or(0);
         let total = total.saturating_sub(taken).saturating_sub(huge_pages);
         Ok(MachineMemory {
@@ -108,8 +109,8 @@ pub fn balloon(proc: &Path) -> Option<u64> {
     meminfo(&fs::read(proc.join("meminfo")).ok()?, BALLOON)
 }
 
-/// The CPUs' lists of free pages (`per_cpu_pages`), held open. What processes free lies there first, up to an eighth of a zone since 6.7,
-/// and is not in `MemAvailable`; the kernel takes it from there before the OOM killer comes.
+/// The CPUs' lists of free pages (`per_cpu_pages`), held open. What processes free lies there first, up to an eighth of
+/// a zone since 6.7, and is not in `MemAvailable`; the kernel takes it from there before the OOM killer comes.
 #[derive(Debug)]
 pub(crate) struct FreeLists(File);
 
@@ -144,8 +145,8 @@ impl FreeLists {
     }
 }
 
-/// What the machine's memory is used for, held open: its counters are exact to a few pages of each CPU, where those of cgroups
-/// may be seconds behind.
+/// What the machine's memory is used for, held open: its counters are exact to a few pages of each CPU, where those of
+/// cgroups may be seconds behind.
 #[derive(Debug)]
 pub struct MemoryUse(File);
 

@@ -1,7 +1,7 @@
 //! NUMA nodes: memory that tasks bound to one of them can use (`cpuset.mems`, the kubelet's memory manager, `mbind`).
 //!
-//! No signal of the kubelet tells of one node: where it is used up, the OOM killer acts on the tasks bound to it, however much
-//! the others have.
+//! No signal of the kubelet tells of one node: where it is used up, the OOM killer acts on the tasks bound to it,
+//! however much the others have.
 
 use std::{fs, path::Path};
 
@@ -17,12 +17,13 @@ pub struct NumaNode {
     pub id: u32,
     /// All of its memory.
     pub total: u64,
-    /// Free memory, page cache on the lists and slab that can be reclaimed: as `MemAvailable`, but for the watermarks' reserves.
+    /// Free memory, page cache on the lists and slab that can be reclaimed: as `MemAvailable`, but for the watermarks'
+    /// reserves.
     pub available: u64,
 }
 
-/// The NUMA nodes of the machine, by number, from `devices/system/node/nodeN/meminfo` below a sysfs mount. None where the kernel
-/// has no NUMA.
+/// The NUMA nodes of the machine, by number, from `devices/system/node/nodeN/meminfo` below a sysfs mount. None where
+/// the kernel has no NUMA.
 ///
 /// # Errors
 /// A file is not in the kernel's form.

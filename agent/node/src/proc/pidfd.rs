@@ -1,5 +1,5 @@
-//! Processes by descriptor: a PID may be given to another process at any time, a pidfd stays with the process that it was
-//! opened for.
+//! Processes by descriptor: a PID may be given to another process at any time, a pidfd stays with the process that it
+//! was opened for.
 
 use std::{
     io,
@@ -18,7 +18,8 @@ pub(crate) fn pid_of(number: i32) -> Option<Pid> {
     (number > 0).then(|| Pid::from_raw(number)).flatten()
 }
 
-/// A process, whatever becomes of its PID. Opening one takes a descriptor and some memory of the kernel's, nothing else.
+/// A process, whatever becomes of its PID. Opening one takes a descriptor and some memory of the kernel's, nothing
+/// else.
 #[derive(Debug)]
 pub struct Pidfd(OwnedFd);
 

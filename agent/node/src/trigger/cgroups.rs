@@ -108,8 +108,8 @@ pub struct CgroupEvents {
 }
 
 impl CgroupEvents {
-    /// Takes the best hook that works (only `forced`, when given) of `object` (see [`BpfObject::load_counts`]), or of the
-    /// reason why there is none. What exists already is not told: scan once after this.
+    /// Takes the best hook that works (only `forced`, when given) of `object` (see [`BpfObject::load_counts`]), or of
+    /// the reason why there is none. What exists already is not told: scan once after this.
     ///
     /// # Errors
     /// The forced hook is refused.

@@ -1,4 +1,5 @@
-//! Counts with triggers, seen from the agent: it speaks of what is available, the kernel's programs of what they counted.
+//! Counts with triggers, seen from the agent: it speaks of what is available, the kernel's programs of what they
+//! counted.
 //!
 //! `available = base - count`, where the base comes from a file (loadavg, statfs) read while the count stood still.
 //! Whatever the hooks miss makes the base move: that is the drift, corrected and counted at every sample.
@@ -279,8 +280,8 @@ impl EventCounter {
 /// How often a self-test tries: as many others may undo in the same moment what it makes.
 pub(super) const ATTEMPTS: usize = 5;
 
-/// Whether a hook counts what the agent makes. What is made lasts until the count was read again. Where nothing can be made, nothing is
-/// known against the hook.
+/// Whether a hook counts what the agent makes. What is made lasts until the count was read again. Where nothing can be
+/// made, nothing is known against the hook.
 ///
 /// # Errors
 /// The count cannot be read.
@@ -339,7 +340,11 @@ mod tests {
     proptest::proptest! {
         /// The two triggers of one limit never both hold, and one of them always does.
         #[test]
-        fn below_or_recovered(base in -1_000_000_i64..1_000_000, limit in 0_i64..1_000_000, count in -1_000_000_i64..1_000_000) {
+        fn below_or_recovered(
+            base in -1_000_000_i64..1_000_000,
+            limit in 0_i64..1_000_000,
+            count in -1_000_000_i64..1_000_000,
+        ) {
             let holds = |direction| {
                 let trigger = Some(CountTrigger { available: limit, direction });
                 let r = record(base, Slot { trigger, generation: 1, handed_on: 0 });

@@ -1,4 +1,5 @@
-//! Orders of preference: which hook a trigger gets. How a hook is attached comes from the trigger; nothing is touched here.
+//! Orders of preference: which hook a trigger gets. How a hook is attached comes from the trigger; nothing is touched
+//! here.
 
 use std::fmt;
 
@@ -107,8 +108,8 @@ pub struct HookUnavailable<H: Hook = MemoryHook> {
     pub reason: String,
 }
 
-/// Tries the hooks, the best first, until the kernel grants one. A hook that the configuration names is the only one to be tried, so that
-/// its refusal is an error.
+/// Tries the hooks, the best first, until the kernel grants one. A hook that the configuration names is the only one to
+/// be tried, so that its refusal is an error.
 ///
 /// # Errors
 /// The forced hook is refused, or all are.

@@ -110,8 +110,8 @@ impl Counting {
     }
 }
 
-/// Triggers on the free inodes of up to [`MAX_FILESYSTEMS`] filesystems. The sampler has to be polled by the caller, which has to
-/// look, see [`fastest_growth`].
+/// Triggers on the free inodes of up to [`MAX_FILESYSTEMS`] filesystems. The sampler has to be polled by the caller,
+/// which has to look, see [`fastest_growth`].
 pub struct InodeTrigger {
     watched: Vec<Watched>,
     counting: Option<Counting>,
@@ -180,8 +180,8 @@ impl InodeTrigger {
         self.watched.iter().position(|w| w.superblock == superblock)
     }
 
-    /// Tests the hook of the filesystem that a directory is on: a file that is made there has to be counted. The sampler takes the
-    /// place of a hook that is silent. Where no file can be made nothing is known against the hook.
+    /// Tests the hook of the filesystem that a directory is on: a file that is made there has to be counted. The
+    /// sampler takes the place of a hook that is silent. Where no file can be made nothing is known against the hook.
     ///
     /// # Errors
     /// A map cannot be read or written.
@@ -226,8 +226,8 @@ impl InodeTrigger {
     /// nothing before the first sample.
     ///
     /// # Errors
-    /// ENODEV while the filesystem is unmounted: its triggers sleep and wake with the first sample after it is back. `TimedOut` while it
-    /// does not answer: what counts goes on.
+    /// ENODEV while the filesystem is unmounted: its triggers sleep and wake with the first sample after it is back.
+    /// `TimedOut` while it does not answer: what counts goes on.
     pub fn sample(&mut self, filesystem: usize) -> io::Result<Option<Sample>> {
         let Some(watched) = self.watched.get_mut(filesystem) else {
             return Err(io::ErrorKind::InvalidInput.into());

@@ -48,8 +48,9 @@ pub enum Direction {
 pub enum Action {
     /// Wakes the agent, once per arming.
     Wake,
-    /// The same; and where no thread has asked for the crossing by [`TriggerSet::next_crossing`] 60 us later, the next charge
-    /// wakes the thread that has a [`LocalWakeup`] on that CPU. A hook that cannot tell where that is only wakes the agent.
+    /// The same; and where no thread has asked for the crossing by [`TriggerSet::next_crossing`] 60 us later, the next
+    /// charge wakes the thread that has a [`LocalWakeup`] on that CPU. A hook that cannot tell where that is only wakes
+    /// the agent.
     WakeLocal,
     /// The kernel kills the first victim's allocating task by itself.
     Kill,
@@ -66,8 +67,8 @@ pub struct Trigger {
     pub direction: Direction,
     /// What it does.
     pub action: Action,
-    /// For the hard threshold: its limit as if no page cache counted as available; else 0. Past it, and without an agent, the kernel kills
-    /// the allocating task that holds [`KernelVictim::enough`].
+    /// For the hard threshold: its limit as if no page cache counted as available; else 0. Past it, and without an
+    /// agent, the kernel kills the allocating task that holds [`KernelVictim::enough`].
     pub full: u64,
 }
 
@@ -116,7 +117,8 @@ impl Trigger {
 pub struct KernelVictim {
     /// Id of its cgroup.
     pub cgroup_id: u64,
-    /// A task of it that holds so many bytes of anonymous and shared memory has used up all that was left above the threshold.
+    /// A task of it that holds so many bytes of anonymous and shared memory has used up all that was left above the
+    /// threshold.
     pub enough: u64,
     /// No task of it can hold more bytes: it held less, and no more than this was left in all.
     pub most: u64,
@@ -151,19 +153,20 @@ pub trait TriggerSet: Send {
     /// have been armed anew in the meantime are left out.
     fn next_crossing(&mut self) -> Option<TriggerEvent>;
 
-    /// From now on an [`Action::WakeLocal`] that no thread has read wakes the reader of what is returned, when this CPU charges; `None`
-    /// for hooks that cannot tell where that is.
+    /// From now on an [`Action::WakeLocal`] that no thread has read wakes the reader of what is returned, when this CPU
+    /// charges; `None` for hooks that cannot tell where that is.
     fn local_wakeup(&mut self, _cpu: u32) -> io::Result<Option<LocalWakeup>> {
         Ok(None)
     }
 
-    /// Names the pods whose tasks the kernel may kill for a scope, by rank, at most [`MAX_VICTIMS`]: the first one past the
-    /// floor, the others when no agent is there. Hooks without a kernel program ignore it.
+    /// Names the pods whose tasks the kernel may kill for a scope, by rank, at most [`MAX_VICTIMS`]: the first one past
+    /// the floor, the others when no agent is there. Hooks without a kernel program ignore it.
     fn set_victims(&mut self, _scope: usize, _victims: &[KernelVictim]) -> io::Result<()> {
         Ok(())
     }
 
-    /// The next pod from which the kernel has killed by itself since the agent took note of one; `None` when there is no more.
+    /// The next pod from which the kernel has killed by itself since the agent took note of one; `None` when there is
+    /// no more.
     fn next_kernel_kill(&mut self) -> Option<KernelKill> {
         None
     }
@@ -181,8 +184,8 @@ pub trait TriggerSet: Send {
         &[]
     }
 
-    /// Pins what is attached, so that the kernel goes on with the last victims when the agent is stopped or gone, for so
-    /// long. From now on the hook stays attached.
+    /// Pins what is attached, so that the kernel goes on with the last victims when the agent is stopped or gone, for
+    /// so long. From now on the hook stays attached.
     ///
     /// # Errors
     /// Why this hook cannot: it has no kernel program, or the kernel refuses.
@@ -238,8 +241,8 @@ pub struct Built {
     pub choice: SelectedHook,
 }
 
-/// Loads the eBPF object and does what [`build`] does with it; `logs` as in [`BpfObject::load_with_log`]. The programs stay attached
-/// for as long as the object lives.
+/// Loads the eBPF object and does what [`build`] does with it; `logs` as in [`BpfObject::load_with_log`]. The programs
+/// stay attached for as long as the object lives.
 pub fn load(
     scopes: &[&MemoryCgroup],
     forced: Option<MemoryHook>,
@@ -276,7 +279,8 @@ pub fn build(
     Ok(Built { trigger, choice })
 }
 
-/// Attaches the program of a hook and has it tested. What fails the test stays in `refused` for the next hook, with the maps.
+/// Attaches the program of a hook and has it tested. What fails the test stays in `refused` for the next hook, with the
+/// maps.
 fn attach(
     hook: MemoryHook,
     scopes: &[&MemoryCgroup],

@@ -118,8 +118,8 @@ pub struct PidTrigger {
 }
 
 impl PidTrigger {
-    /// Takes the best hook that works (only `forced`, when given) of `object` (see [`BpfObject::load_counts`]), or of the
-    /// reason why there is none.
+    /// Takes the best hook that works (only `forced`, when given) of `object` (see [`BpfObject::load_counts`]), or of
+    /// the reason why there is none.
     ///
     /// # Errors
     /// The forced hook is refused.
@@ -177,8 +177,8 @@ impl PidTrigger {
         }
     }
 
-    /// Sets or clears the trigger of a slot below [`crate::trigger::counter::TRIGGERS`]. It trips once, until it is set again; one
-    /// that is crossed already may trip only at the next fork or exit: sample after arming.
+    /// Sets or clears the trigger of a slot below [`crate::trigger::counter::TRIGGERS`]. It trips once, until it is set
+    /// again; one that is crossed already may trip only at the next fork or exit: sample after arming.
     ///
     /// # Errors
     /// No such slot, or the map cannot be written.
@@ -199,7 +199,8 @@ impl PidTrigger {
         self.counting.as_mut()?.counter.next()
     }
 
-    /// For tests: what is available by the count alone, without reading a file; `None` without hook or before the first sample.
+    /// For tests: what is available by the count alone, without reading a file; `None` without hook or before the first
+    /// sample.
     ///
     /// # Errors
     /// The map cannot be read.

@@ -84,8 +84,9 @@ pub enum HeldBack {
 }
 
 impl PolicyEvaluator {
-    /// What holds a pod back at this moment, if anything does. A caller asks this before it acts on a decision that may be out
-    /// of date. For a pod that this evaluator does not have the answer covers only the pause and the fleet brake.
+    /// What holds a pod back at this moment, if anything does. A caller asks this before it acts on a decision that may
+    /// be out of date. For a pod that this evaluator does not have the answer covers only the pause and the fleet
+    /// brake.
     pub fn held_back(&self, uid: &str) -> Option<HeldBack> {
         let now = monotonic_ns();
         if self.limiter.is_paused() {

@@ -12,8 +12,8 @@ use super::super::{
 };
 use crate::expression::variables;
 
-/// How long the permission of a condition counts without renewal, in nanoseconds: after this time the thread that renews it
-/// has certainly failed.
+/// How long the permission of a condition counts without renewal, in nanoseconds: after this time the thread that
+/// renews it has certainly failed.
 const RENEWED_WITHIN: u64 = 30_000_000_000;
 
 /// The names of a policy and of one of its gates.

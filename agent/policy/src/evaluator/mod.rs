@@ -1,4 +1,5 @@
-//! Keeps every pod's permit up to date: matches policies, asks gates, counts groups. None of this runs on the fast path.
+//! Keeps every pod's permit up to date: matches policies, asks gates, counts groups. None of this runs on the fast
+//! path.
 
 use std::{
     collections::BTreeMap,
@@ -84,8 +85,8 @@ struct State {
     quotas: Quotas,
     /// Evictions of earlier agents, the oldest first.
     restored: Vec<RestoredEviction>,
-    /// Pods that an earlier agent has killed and that may have processes left, by UID: the time of the signal, in nanoseconds of
-    /// CLOCK_MONOTONIC.
+    /// Pods that an earlier agent has killed and that may have processes left, by UID: the time of the signal, in
+    /// nanoseconds of CLOCK_MONOTONIC.
     ending: BTreeMap<String, u64>,
     /// The first rules of two policies that contradicted each other on a pod, by the policies' names.
     reported_contradictions: BTreeMap<(String, String), (Applied, Applied)>,
@@ -166,8 +167,8 @@ impl PolicyEvaluator {
         self.replaced.notified().await;
     }
 
-    /// Takes the pods of this node. All are evaluated when this returns, so that the fast path never sees a pod without a
-    /// result.
+    /// Takes the pods of this node. All are evaluated when this returns, so that the fast path never sees a pod without
+    /// a result.
     pub fn set_pods<P: ManagedPod + 'static>(&self, pods: &[Arc<P>]) {
         let mut state = self.state();
         let mut before = std::mem::take(&mut state.pods);
@@ -311,7 +312,10 @@ impl State {
                     continue;
                 }
                 let (pod, first, second) = (held.pod.pod(), one.name(), other.name());
-                tracing::warn!(%pod, first, second, "two rules of the same precedence contradict each other: the more sparing one decides");
+                tracing::warn!(
+                    %pod, first, second,
+                    "two rules of the same precedence contradict each other: the more sparing one decides"
+                );
                 self.reported_contradictions
                     .insert(pair, (one.clone(), other.clone()));
             }

@@ -35,8 +35,8 @@ impl PolicyEvaluator {
         self.state().namespaces_revision
     }
 
-    /// Rules that have contradicted each other on a pod since these policies came into force: the first pair of rules for each
-    /// pair of policies.
+    /// Rules that have contradicted each other on a pod since these policies came into force: the first pair of rules
+    /// for each pair of policies.
     pub fn contradictions(&self) -> Vec<(Applied, Applied)> {
         self.state()
             .reported_contradictions

@@ -41,8 +41,8 @@ struct Assigned {
 }
 
 impl Quotas {
-    /// The index of a quota; `None` when all are in use. A new quota is charged with `restored`: the evictions of earlier agents
-    /// that count for it, the oldest first.
+    /// The index of a quota; `None` when all are in use. A new quota is charged with `restored`: the evictions of
+    /// earlier agents that count for it, the oldest first.
     pub fn index(
         &mut self,
         limiter: &EvictionLimiter,
@@ -64,8 +64,8 @@ impl Quotas {
         Some(index)
     }
 
-    /// Begins an evaluation: frees the quotas that the last one did not need. A quota with an eviction that still counts stays,
-    /// also when its last pod is gone.
+    /// Begins an evaluation: frees the quotas that the last one did not need. A quota with an eviction that still
+    /// counts stays, also when its last pod is gone.
     pub fn begin(&mut self, limiter: &EvictionLimiter, now: u64) {
         let last = self.evaluation;
         self.used

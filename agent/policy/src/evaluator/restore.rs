@@ -68,14 +68,15 @@ impl PolicyEvaluator {
         state.restored = restored;
     }
 
-    /// Takes over the pods that an earlier agent has killed, each with the time of the signal in nanoseconds of CLOCK_MONOTONIC.
-    /// They are not evicted again while processes of them are left. Call it before the first [`Self::set_pods`].
+    /// Takes over the pods that an earlier agent has killed, each with the time of the signal in nanoseconds of
+    /// CLOCK_MONOTONIC. They are not evicted again while processes of them are left. Call it before the first
+    /// [`Self::set_pods`].
     pub fn await_end(&self, signalled: impl IntoIterator<Item = (String, u64)>) {
         self.state().ending = signalled.into_iter().collect();
     }
 
-    /// Looks whether pods that an earlier agent has killed are gone, and whether evicted pods run anew. One that the API server has not heard
-    /// of (`is_reported`) may yet be deleted.
+    /// Looks whether pods that an earlier agent has killed are gone, and whether evicted pods run anew. One that the
+    /// API server has not heard of (`is_reported`) may yet be deleted.
     pub fn refresh_evicted(&self, is_reported: bool) {
         let mut state = self.state();
         let State { pods, ending, .. } = &mut *state;

@@ -12,8 +12,8 @@ pub(super) fn count_turns(node: &mut IdedExpr) {
     if let Expr::Comprehension(loops) = &mut node.expr {
         let appends = matches!(loops.loop_cond.expr, Expr::Literal(_));
         if appends {
-            // `map` and `filter`: the interpreter recognizes them by their constant condition, and appends in place only
-            // then. So the step gets the guard, and the condition stays as it is.
+            // `map` and `filter`: the interpreter recognizes them by their constant condition, and appends in place
+            // only then. So the step gets the guard, and the condition stays as it is.
             let step = std::mem::take(&mut loops.loop_step);
             loops.loop_step = guarded(step, &loops.accu_var);
         } else {
@@ -52,8 +52,8 @@ fn guarded(step: IdedExpr, accumulator: &str) -> IdedExpr {
     }
 }
 
-/// Takes a turn, then evaluates the condition. Not with `&&`, which hides an error beside a `false`: a used-up budget must
-/// end the outer loops too.
+/// Takes a turn, then evaluates the condition. Not with `&&`, which hides an error beside a `false`: a used-up budget
+/// must end the outer loops too.
 fn after_turn(condition: IdedExpr) -> IdedExpr {
     let no = IdedExpr {
         id: 0,

@@ -5,8 +5,8 @@ use cel::common::ast::{Expr, IdedExpr, LiteralValue, operators};
 use super::{ExpressionError, Name};
 use crate::expression::visit::children;
 
-/// Functions that expressions may call: CEL's standard library without time zones, and without regular expressions, whose
-/// cost has no bound.
+/// Functions that expressions may call: CEL's standard library without time zones, and without regular expressions,
+/// whose cost has no bound.
 const FUNCTIONS: [&str; 22] = [
     "size",
     "contains",

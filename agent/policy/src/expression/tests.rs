@@ -23,7 +23,9 @@ fn run(text: &str, pod: serde_json::Value) -> Result<bool, String> {
 
 #[test]
 fn answers_yes_and_no_over_the_pods_labels() {
-    let pod = serde_json::json!({"labels": {"role": "leader", "a/b": "1"}, "items": [1, 2, 3, 18446744073709551615u64]});
+    let pod = serde_json::json!({
+        "labels": {"role": "leader", "a/b": "1"}, "items": [1, 2, 3, 18446744073709551615u64],
+    });
     for (text, expected) in [
         ("pod.labels.role == 'leader'", true),
         ("pod.labels['a/b'] == '1'", true),

@@ -47,7 +47,8 @@ pub struct HttpProbe {
     pub scheme: Scheme,
     /// `host`: an expression; the pod's IP by default.
     pub host: Option<Expression>,
-    /// `hosts`: the allowed values of `host` and `serverName`, and addresses that may be asked although they are no pod's.
+    /// `hosts`: the allowed values of `host` and `serverName`, and addresses that may be asked although they are no
+    /// pod's.
     pub hosts: Option<Hosts>,
     /// `clusterIPs`: whether `host` may be a Service.
     pub cluster_ips: bool,
@@ -166,7 +167,8 @@ impl HttpProbe {
         let is_authentic = matches!(self.trust, Some(Trust::Authorities(_)));
         match &self.token {
             Some(token) if !is_authentic && !self.allow_insecure => {
-                let reason = "is sent only to a server that proves who it is: set scheme: https and ca, or allowInsecure: true to send it to any server that answers";
+                let reason = "is sent only to a server that proves who it is: set scheme: https and ca, or \
+                    allowInsecure: true to send it to any server that answers";
                 return wrong("token", token.as_str().into(), reason);
             }
             Some(_) if is_authentic && self.allow_insecure => {
@@ -183,7 +185,8 @@ impl HttpProbe {
             return wrong("serverName", true.into(), reason);
         }
         if self.hosts.is_none() && (self.host.is_some() || self.server_name.is_some()) {
-            let reason = "is missing: host and serverName come from what pods and servers say; name what they may be, such as '*.$(namespace).svc'";
+            let reason = "is missing: host and serverName come from what pods and servers say; name what they may be, \
+                such as '*.$(namespace).svc'";
             return wrong("hosts", serde_json::Value::Null, reason);
         }
         if self.cluster_ips && self.host.is_none() {
@@ -193,7 +196,8 @@ impl HttpProbe {
         Ok(())
     }
 
-    /// The server to ask about a pod; `variables` are the variables of the expressions, `pod_ip` the host without `host`.
+    /// The server to ask about a pod; `variables` are the variables of the expressions, `pod_ip` the host without
+    /// `host`.
     ///
     /// # Errors
     /// An expression has no result, or a result that is not a text.

@@ -1,4 +1,5 @@
-//! Gates: questions to HTTP servers and the API server, asked in the background. The fast path sees only their last answers.
+//! Gates: questions to HTTP servers and the API server, asked in the background. The fast path sees only their last
+//! answers.
 
 use std::time::Duration;
 

@@ -63,8 +63,8 @@ impl Evict {
 }
 
 impl Rule {
-    /// Whether the two rules say different things about the same pod; the more sparing one then decides. Two conditions do
-    /// not contradict each other, since both can hold.
+    /// Whether the two rules say different things about the same pod; the more sparing one then decides. Two conditions
+    /// do not contradict each other, since both can hold.
     pub fn contradicts(&self, other: &Self) -> bool {
         self.evict.word() != other.evict.word() || self.order != other.order
     }
@@ -229,8 +229,8 @@ fn evict(fields: &mut ObjectDecoder, gates: &[Gate]) -> Result<Evict, ConfigErro
     }
 }
 
-/// Whether a condition is false whatever its gates answer and whatever the pod is. An expression that handles a missing answer
-/// (`has`, `?`) is not examined.
+/// Whether a condition is false whatever its gates answer and whatever the pod is. An expression that handles a missing
+/// answer (`has`, `?`) is not examined.
 fn never_holds(when: &Expression) -> bool {
     let gates = when.selected("gates");
     let handles_absence = when.text().contains("has(") || when.text().contains('?');

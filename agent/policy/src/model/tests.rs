@@ -130,7 +130,8 @@ fn every_mistake_names_its_field() {
         (
             policy(json!({
                 "gates": [{"name": "a", "http": {"port": 1}}, {"name": "b", "http": {"port": 1}}],
-                "rules": [{"name": "r", "evict": "When", "when": "pod.priority > 0 && gates.a && !(gates.a || gates.b)"}],
+                "rules": [{"name": "r", "evict": "When",
+                    "when": "pod.priority > 0 && gates.a && !(gates.a || gates.b)"}],
             })),
             "spec.rules[0].when: \"pod.priority > 0 && gates.a && !(gates.a || gates.b)\": can never be true, whatever",
         ),
@@ -174,7 +175,8 @@ fn every_mistake_names_its_field() {
         ),
         (
             policy(json!({"rules": [
-                {"name": "a", "selector": {"matchExpressions": [{"key": "x", "operator": "In", "values": ["1", "2"]}]}, "evict": "Never"},
+                {"name": "a", "selector": {"matchExpressions": [{"key": "x", "operator": "In", "values": ["1", "2"]}]},
+                    "evict": "Never"},
                 {"name": "b", "selector": {"matchLabels": {"x": "1", "y": "1"}}, "evict": "Always"},
             ]})),
             "spec.rules[1].selector: \"b\": can never apply: rule a takes all its pods before",
@@ -182,7 +184,8 @@ fn every_mistake_names_its_field() {
         (
             policy(json!({"selector": {"matchLabels": {"x": "1"}}, "rules": [
                 {"name": "a", "selector": {"matchLabels": {"y": "1"}}, "evict": "Never"},
-                {"name": "b", "selector": {"matchExpressions": [{"key": "y", "operator": "NotIn", "values": ["1"]}]}, "evict": "Never"},
+                {"name": "b", "selector": {"matchExpressions": [{"key": "y", "operator": "NotIn", "values": ["1"]}]},
+                    "evict": "Never"},
                 {"name": "c", "selector": {"matchLabels": {"z": "1"}}, "evict": "Always"},
             ]})),
             "spec.rules[2].selector: \"c\": can never apply: the rules before it take all its pods",
@@ -252,7 +255,8 @@ fn a_gate_has_limits() {
         ),
         (
             gate(json!({"http": {"port": 80, "token": "t"}})),
-            "spec.gates[0].http.token: \"t\": is sent only to a server that proves who it is: set scheme: https and ca, or allowInsecure: true",
+            "spec.gates[0].http.token: \"t\": is sent only to a server that proves who it is: set scheme: https and \
+            ca, or allowInsecure: true",
         ),
         (
             gate(
@@ -336,7 +340,8 @@ fn a_policy_that_depends_on_labels_says_where_it_holds() {
         json!({"rules": [{"name": "r", "selector": app, "evict": "Never"}]}),
         json!({"rules": [{"name": "r", "evict": "When", "when": "pod.labels.app == 'db'"}]}),
         json!({"rules": [{"name": "r", "evict": "Always", "limits": [{"groupBy": "app", "minAvailable": 1}]}]}),
-        json!({"gates": [{"name": "g", "http": {"port": 1}}], "rules": [{"name": "r", "evict": "When", "when": "gates.g"}]}),
+        json!({"gates": [{"name": "g", "http": {"port": 1}}],
+            "rules": [{"name": "r", "evict": "When", "when": "gates.g"}]}),
     ] {
         let error = read(spec.clone()).expect_err("it says nothing");
         assert!(

@@ -101,7 +101,8 @@ fn every_mistake_names_its_field() {
             "selector.matchExpressions[0].values",
         ),
         (
-            json!({"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]}),
+            json!({"matchLabels": {"a": "1"},
+                "matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]}),
             "selector: \"a\": no value of this label can meet all requirements",
         ),
         (

@@ -186,8 +186,8 @@ impl State {
         self.crowded.remove(&key.0);
     }
 
-    /// Finds which objects can contradict each other. Only newest versions are compared: an agent that started later does not
-    /// know an older good version.
+    /// Finds which objects can contradict each other. Only newest versions are compared: an agent that started later
+    /// does not know an older good version.
     pub fn find_possible_contradictions(&mut self) {
         let newest = |o: &Object| Some(Arc::clone(&o.newest()?.policy));
         let newest: Vec<_> = self.objects.values().filter_map(newest).collect();
@@ -208,7 +208,8 @@ impl State {
         }
     }
 
-    /// Takes note of a contradiction on a pod. Answers whether it is new, and one between the newest versions of two objects.
+    /// Takes note of a contradiction on a pod. Answers whether it is new, and one between the newest versions of two
+    /// objects.
     pub fn add_contradiction(&mut self, seen: &Contradiction<'_>) -> bool {
         let Some(object) = self.objects.get_mut(&seen.one.name) else {
             return false;

@@ -277,12 +277,13 @@ fn kubelet(incident: &Incident) -> String {
     );
     if incident.asked.is_some() {
         return format!(
-            "The kubelet would have asked {choice} to go at its first look after the grace period of the soft threshold, at most \
-             10 s later."
+            "The kubelet would have asked {choice} to go at its first look after the grace period of the soft \
+            threshold, at most 10 s later."
         );
     }
     if let Some(Cause::LocalStorage(_)) = Cause::named(&eviction.signal) {
-        return "The kubelet would have evicted this pod at its next look, at most 10 s later: it exceeded a limit of its own."
+        return "The kubelet would have evicted this pod at its next look, at most 10 s later: it exceeded a limit of \
+            its own."
             .to_owned();
     }
     if eviction.available >= eviction.threshold {
@@ -297,8 +298,8 @@ fn kubelet(incident: &Incident) -> String {
                 c => format!("{c:.0}"),
             };
             format!(
-                "The kubelet looks every 10 s, and would have evicted {choice} at its next look. Nothing would have been left after \
-                 {}: it would have come in time in {chance} of 100 cases.",
+                "The kubelet looks every 10 s, and would have evicted {choice} at its next look. Nothing would have \
+                been left after {}: it would have come in time in {chance} of 100 cases.",
                 duration(pace.exhausted_in)
             )
         }

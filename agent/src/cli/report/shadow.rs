@@ -99,7 +99,8 @@ impl Coverage {
 /// What a journal has since a moment, in the order of time.
 #[derive(Default)]
 struct Gathered {
-    /// Decisions of shadow mode; those of [`CONSEQUENCES`] before the moment too, for they have to do with what follows.
+    /// Decisions of shadow mode; those of [`CONSEQUENCES`] before the moment too, for they have to do with what
+    /// follows.
     decisions: Vec<(Timestamp, EvictionRecord)>,
     foreign: Vec<Foreign>,
     node_changes: usize,
@@ -244,7 +245,8 @@ impl Comparison {
     /// For people.
     pub(super) fn text(&self) -> String {
         let mut text = format!(
-            "since {}: {} pods would have been evicted\n  the kubelet evicted within 5 min after {} of these decisions\n  \
+            "since {}: {} pods would have been evicted\n  the kubelet evicted within 5 min after {} of these \
+            decisions\n  \
              the OOM killer killed within 5 min after {}\n  neither did after {}: no other component saw a need\n  \
              the Node's conditions would have changed {} times\n",
             self.since,
@@ -313,13 +315,19 @@ mod tests {
     fn records() -> Vec<Record> {
         let eviction = |id: &str, time: &str, shadow: bool| {
             json!({
-                "event": "evicted", "id": id, "time": time, "namespace": "shop", "name": "web", "uid": id, "reason": "Evicted",
+                "event": "evicted", "id": id, "time": time, "namespace": "shop", "name": "web", "uid": id,
+                "reason": "Evicted",
                 "message": "low\n", "signal": "memory.available", "shadow": shadow, "hook": "sampler",
                 "stages": {"crossed": 0, "woken": 0, "decided": 0, "signalled": 0}, "available": 1, "threshold": 2,
                 "usageAtCrossing": 0, "usageAtDecision": 0, "workingSet": 0, "request": 0,
             })
         };
-        let kubelet = |time: &str, name: &str| json!({"event": "kubeletEvicted", "time": time, "namespace": "shop", "name": name, "uid": name, "message": "m"});
+        let kubelet = |time: &str, name: &str| {
+            json!({
+                "event": "kubeletEvicted", "time": time, "namespace": "shop", "name": name, "uid": name,
+                "message": "m",
+            })
+        };
         let oom = |time: &str, cause: &str| {
             json!({
                 "event": "oomKill", "time": time, "at": 0, "pid": 7, "comm": "java", "cgroup": "", "oomScoreAdj": 0,
@@ -336,7 +344,8 @@ mod tests {
             eviction("b", "2026-11-22T04:00:00Z", true),
             oom("2026-11-22T04:01:00Z", "podLimit"),
             kubelet("2026-11-22T04:06:00Z", "late"),
-            json!({"event": "shadowNode", "id": "n", "time": "2026-11-22T04:00:00Z", "conditions": ["MemoryPressure"], "message": "m"}),
+            json!({"event": "shadowNode", "id": "n", "time": "2026-11-22T04:00:00Z",
+                "conditions": ["MemoryPressure"], "message": "m"}),
         ];
         let read = |line: Value| serde_json::from_value(line).expect("a record");
         lines.into_iter().map(read).collect()

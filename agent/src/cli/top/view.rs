@@ -332,8 +332,8 @@ fn draw_pods(frame: &mut Frame<'_>, view: &View, state: &State, area: Rect) {
     frame.render_widget(Table::new(rows, widths).header(header), table);
 }
 
-/// A name that fits: what tells one pod of an owner from the next is at its end, and the namespace at its beginning. Two points stand in
-/// no name.
+/// A name that fits: what tells one pod of an owner from the next is at its end, and the namespace at its beginning.
+/// Two points stand in no name.
 fn shortened(name: &str, width: usize) -> String {
     const CUT: &str = "..";
     let length = name.chars().count();

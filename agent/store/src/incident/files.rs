@@ -1,7 +1,7 @@
 //! Incidents on their way to the state directory: one file for each eviction, the newest ones are kept.
 //!
-//! A file is written a moment after the eviction is over, so that it shows what came afterwards. What cannot be written is
-//! counted and logged; it stops no thread.
+//! A file is written a moment after the eviction is over, so that it shows what came afterwards. What cannot be written
+//! is counted and logged; it stops no thread.
 
 use std::{
     collections::VecDeque,
@@ -32,7 +32,8 @@ pub const MOST: usize = 64;
 const MOST_OPEN: usize = 64;
 /// How long an end is waited for; of a pod that was asked to go, after its time is over.
 const PATIENCE_NS: u64 = 5_000_000_000;
-/// How much of the time after the end is shown; of a pod that was asked to go as much as above, for it is looked at seldom.
+/// How much of the time after the end is shown; of a pod that was asked to go as much as above, for it is looked at
+/// seldom.
 const AFTER_NS: u64 = 1_000_000_000;
 
 /// What became of them.
@@ -74,8 +75,8 @@ impl Incidents {
         &self.kept
     }
 
-    /// A pod was evicted, or asked to end. What was seen before is kept now: until the incident is written the recorder may have
-    /// forgotten it.
+    /// A pod was evicted, or asked to end. What was seen before is kept now: until the incident is written the recorder
+    /// may have forgotten it.
     pub fn begin(&mut self, now: u64, mut incident: Incident, samples: &[SignalSample]) {
         incident.see(samples);
         if self.open.len() >= MOST_OPEN {
@@ -177,7 +178,8 @@ impl Writer {
     }
 }
 
-/// The files with this extension, the oldest first. One of a time to come is older than all others: the clock was set back since.
+/// The files with this extension, the oldest first. One of a time to come is older than all others: the clock was set
+/// back since.
 fn names(directory: &Path, wanted: &str) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(directory) {
         Ok(entries) => oldest_first(entries, wanted),

@@ -8,10 +8,12 @@ use evictd_engine::{
 use super::{Incident, RankedPod};
 
 impl Incident {
-    /// Whether the pod that went is the first one in the order of eviction; `None` where the file does not tell: it is older, the pod or
-    /// one before it is not among those it names, a budget may have protected those before it, or they were passed over because they did not grow.
+    /// Whether the pod that went is the first one in the order of eviction; `None` where the file does not tell: it is
+    /// older, the pod or one before it is not among those it names, a budget may have protected those before it, or
+    /// they were passed over because they did not grow.
     ///
-    /// The use of the others was read after the decision. So much less is held against the pod as all of them can have grown by.
+    /// The use of the others was read after the decision. So much less is held against the pod as all of them can have
+    /// grown by.
     pub fn went_first(&self) -> Option<bool> {
         let eviction = &self.eviction;
         let ranked_by = self.ranked_by.as_ref()?;

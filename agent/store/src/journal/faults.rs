@@ -370,7 +370,8 @@ fn a_start_without_room_carries_over_what_waits_later() {
     assert_eq!(kept, [eviction(1), eviction(3)]);
 }
 
-/// What waits to be reported, and what counts, is in the new file; every record that follows is where the next agent reads it.
+/// What waits to be reported, and what counts, is in the new file; every record that follows is where the next agent
+/// reads it.
 // R42
 #[test]
 fn a_journal_whose_files_were_removed_begins_anew() {

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{EvictionRecord, RequestRecord};
 
-/// Labels of a pod take so many bytes at most, keys and values together; the API server takes a megabyte and more. As many
-/// evictions as may wait for the API server still fit into two files of the journal.
+/// Labels of a pod take so many bytes at most, keys and values together; the API server takes a megabyte and more. As
+/// many evictions as may wait for the API server still fit into two files of the journal.
 const LABELS: usize = 4 << 10;
 /// The same of its owner: a kind, the name of an object, and a UID.
 const OWNER: usize = 1 << 10;

@@ -349,7 +349,8 @@ fn any_eviction() -> impl Strategy<Value = (bool, u64, i64)> {
 }
 
 proptest! {
-    /// Whatever the clocks say, nothing panics, nothing is in the future, and everything stops counting after its period.
+    /// Whatever the clocks say, nothing panics, nothing is in the future, and everything stops counting after its
+    /// period.
     #[test]
     fn clocks_may_jump(
         all in prop::collection::vec(any_eviction(), 0..40),

@@ -8,8 +8,8 @@ use super::{
 };
 
 impl Spec {
-    /// The whole pod's request of a resource (`GetResourceRequestQuantity`): the pod-level request where the pod has pod-level
-    /// resources, else what its containers need together. The overhead is added unless the request is zero.
+    /// The whole pod's request of a resource (`GetResourceRequestQuantity`): the pod-level request where the pod has
+    /// pod-level resources, else what its containers need together. The overhead is added unless the request is zero.
     pub(super) fn request(&self, resource: &str) -> Quantity {
         let mut request = match &self.resources {
             Some(pod) if pod.are_set_for_pod() => {
@@ -32,8 +32,8 @@ impl Spec {
         request
     }
 
-    /// The limit of the whole pod (`PodLimits`); `None` if no container has one. As in the kubelet, containers without a limit
-    /// count as zero.
+    /// The limit of the whole pod (`PodLimits`); `None` if no container has one. As in the kubelet, containers without
+    /// a limit count as zero.
     pub(super) fn limit(&self, resource: &str) -> Option<Quantity> {
         let pod_level = self
             .resources
@@ -51,8 +51,8 @@ impl Spec {
         Some(limit)
     }
 
-    /// The most that the pod's containers need at any time (KEP-753): the sum over the containers that run side by side, or the
-    /// need of an init container plus that of the restartable ones before it, whichever is more.
+    /// The most that the pod's containers need at any time (KEP-753): the sum over the containers that run side by
+    /// side, or the need of an init container plus that of the restartable ones before it, whichever is more.
     fn aggregate<'a>(
         &'a self,
         get: impl Fn(&'a Requirements) -> Option<&'a Quantity>,

@@ -61,8 +61,8 @@ const RECLAIMS: [(&str, ProgramSpec); 2] = [
 
 /// The name of the link among what is pinned.
 const LINK: &str = "memory";
-/// What was left at the agent's last look is believed for this share of the time in which the programs act without an agent: of ten
-/// minutes half a minute.
+/// What was left at the agent's last look is believed for this share of the time in which the programs act without an
+/// agent: of ten minutes half a minute.
 const TRUSTED_SHARE: u64 = 20;
 /// Why a kprobe cannot be pinned.
 const KPROBES_BEFORE: &str = "kprobes have no links before 5.15";
@@ -127,9 +127,9 @@ struct Switch {
 }
 
 impl Switch {
-    /// Not attached yet; where the kernel attaches it only once it is, for good. Such a kernel waits for every task of the
-    /// machine each time (`synchronize_rcu_mult`, until e21aa341785c), for up to seconds: now is the time for that, not when
-    /// memory is short.
+    /// Not attached yet; where the kernel attaches it only once it is, for good. Such a kernel waits for every task of
+    /// the machine each time (`synchronize_rcu_mult`, until e21aa341785c), for up to seconds: now is the time for that,
+    /// not when memory is short.
     fn new(program: OwnedFd) -> io::Result<Self> {
         let stays = !can_attach_again();
         let link = stays.then(|| TracingLink::attach(&program)).transpose()?;

@@ -1,5 +1,6 @@
 //! Registers cgroup v1's usage thresholds, on a thread of its own: the kernel waits for an RCU grace period in each
-//! registration (`__mem_cgroup_usage_register_event`), tens of milliseconds on busy CPUs, which the fast path cannot spare.
+//! registration (`__mem_cgroup_usage_register_event`), tens of milliseconds on busy CPUs, which the fast path cannot
+//! spare.
 
 use std::{
     fs::File,
@@ -43,8 +44,8 @@ pub struct Files {
     pub control: File,
 }
 
-/// The fast path's end. To order takes no lock and no memory: where the agent's cgroup is at its limit, a page for what is
-/// written to a pipe has to be reclaimed first, by the writer.
+/// The fast path's end. To order takes no lock and no memory: where the agent's cgroup is at its limit, a page for what
+/// is written to a pipe has to be reclaimed first, by the writer.
 pub struct Notifier {
     orders: Input<Triggers>,
     scopes: Sender<(usize, Files)>,
@@ -102,7 +103,8 @@ impl Notifier {
         sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// Has all triggers registered anew; until they are, the last ones serve. Of orders that wait, only the last one counts.
+    /// Has all triggers registered anew; until they are, the last ones serve. Of orders that wait, only the last one
+    /// counts.
     ///
     /// # Errors
     /// What went wrong with an earlier order.
@@ -159,8 +161,8 @@ impl Worker {
         }
     }
 
-    /// Registers all triggers with a new eventfd: a threshold cannot be taken back singly, and closing the old one takes
-    /// back all of them, in a worker of the kernel's own. There is no moment without triggers.
+    /// Registers all triggers with a new eventfd: a threshold cannot be taken back singly, and closing the old one
+    /// takes back all of them, in a worker of the kernel's own. There is no moment without triggers.
     fn register(&mut self, triggers: &Triggers) -> io::Result<()> {
         let event = EventFd::new()?;
         let scopes = triggers.chunks(SLOTS_PER_SCOPE as usize);

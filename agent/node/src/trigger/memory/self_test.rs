@@ -1,5 +1,5 @@
-//! Whether a hook tells what it is attached for: the agent takes some memory of its own, which a scope that the agent is in
-//! counts, and the hook has to report it.
+//! Whether a hook tells what it is attached for: the agent takes some memory of its own, which a scope that the agent
+//! is in counts, and the hook has to report it.
 
 use std::{fs, io, path::Path, ptr};
 
@@ -18,8 +18,8 @@ const ROOT_ID: u64 = 1;
 /// Tests a hook with a kernel program, just attached; no thread is woken, and nothing is armed afterwards.
 ///
 /// # Errors
-/// Memory was charged to the first scope, and the hook has reported nothing. Where no charge could be made (the agent is
-/// outside of the scope, or gets no memory) nothing is known against the hook.
+/// Memory was charged to the first scope, and the hook has reported nothing. Where no charge could be made (the agent
+/// is outside of the scope, or gets no memory) nothing is known against the hook.
 pub fn run(trigger: &mut dyn TriggerSet, scopes: &[&MemoryCgroup]) -> Result<(), String> {
     let Some(scope) = scopes.first() else {
         return Ok(());
@@ -79,8 +79,8 @@ fn take_memory(bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the kernel counts this process's memory in a scope. In a container the process sees no name of its own cgroup that
-/// means anything outside, so its PID is looked for.
+/// Whether the kernel counts this process's memory in a scope. In a container the process sees no name of its own
+/// cgroup that means anything outside, so its PID is looked for.
 fn is_charged_to(scope: &MemoryCgroup) -> bool {
     let own = std::process::id().to_string();
     let is_listed = |dir: &Path| {

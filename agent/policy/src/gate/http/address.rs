@@ -10,8 +10,8 @@ use tokio::net::TcpStream;
 
 use super::{Hosts, ProbeError};
 
-/// Addresses at which a cloud serves a machine's own credentials, besides link-local ones: AWS (IPv6, and the EKS Pod Identity
-/// agent), Azure's platform, Alibaba Cloud, Oracle Cloud, Google Cloud (IPv6).
+/// Addresses at which a cloud serves a machine's own credentials, besides link-local ones: AWS (IPv6, and the EKS Pod
+/// Identity agent), Azure's platform, Alibaba Cloud, Oracle Cloud, Google Cloud (IPv6).
 const METADATA: [&str; 6] = [
     "fd00:ec2::254/128",
     "fd00:ec2::23/128",
@@ -33,7 +33,8 @@ pub struct ClusterAddresses {
     pub endpoints: Vec<SocketAddr>,
     /// The networks of ClusterIPs.
     pub services: Vec<IpNet>,
-    /// Guessed networks of ClusterIPs, where the agent cannot read them from the cluster. Addresses of pods may lie in them.
+    /// Guessed networks of ClusterIPs, where the agent cannot read them from the cluster. Addresses of pods may lie in
+    /// them.
     pub assumed_services: Vec<IpNet>,
 }
 
@@ -96,8 +97,8 @@ impl Filter<'_> {
 const DEFAULT_SERVICES: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 12);
 
 impl ClusterAddresses {
-    /// The network of ClusterIPs that the address of the Service `kubernetes` suggests: 10.96.0.0/12, its /16, or its /112. Other
-    /// distributions' networks are no larger by default.
+    /// The network of ClusterIPs that the address of the Service `kubernetes` suggests: 10.96.0.0/12, its /16, or its
+    /// /112. Other distributions' networks are no larger by default.
     pub fn services_around(kubernetes: IpAddr) -> IpNet {
         let (address, length) = match kubernetes.to_canonical() {
             IpAddr::V4(ip) if DEFAULT_SERVICES.contains(&ip) => return DEFAULT_SERVICES.into(),
@@ -122,8 +123,8 @@ pub(super) fn bad_host(host: &str, reason: &str) -> ProbeError {
     }
 }
 
-/// The host of a text that may be a URL, because servers name each other as `tcp://host:port`. The port, if any, must be the
-/// gate's.
+/// The host of a text that may be a URL, because servers name each other as `tcp://host:port`. The port, if any, must
+/// be the gate's.
 pub(super) fn endpoint(text: &str, port: u16) -> Result<&str, ProbeError> {
     let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
     let rest = rest.trim_end_matches('/');
@@ -149,7 +150,8 @@ pub(super) fn endpoint(text: &str, port: u16) -> Result<&str, ProbeError> {
     Err(bad_host(text, "is not the name of a host"))
 }
 
-/// Looks a host up once and connects to an address that has passed the filter, so that the name cannot lead elsewhere later.
+/// Looks a host up once and connects to an address that has passed the filter, so that the name cannot lead elsewhere
+/// later.
 pub(super) async fn connect(
     host: &str,
     port: u16,

@@ -35,7 +35,8 @@ impl Hosts {
             } else if is_pattern(&text) {
                 hosts.names.push(text.to_ascii_lowercase());
             } else {
-                let reason = "must be a name, a name after *., an address or a network; $(namespace) stands for the pod's namespace";
+                let reason = "must be a name, a name after *., an address or a network; $(namespace) stands for the \
+                    pod's namespace";
                 return Err(ConfigError::text(format!("{path}[{i}]"), &text, reason));
             }
         }
@@ -69,7 +70,8 @@ fn network(text: &str) -> Option<IpNet> {
     address.or_else(|_| text.parse()).ok()
 }
 
-/// Whether a text is a DNS name or `*.` before one. At least two labels must follow `*`: `*.svc` would match every Service.
+/// Whether a text is a DNS name or `*.` before one. At least two labels must follow `*`: `*.svc` would match every
+/// Service.
 fn is_pattern(text: &str) -> bool {
     let name = text.replace(NAMESPACE, "namespace");
     let (is_wild, name) = match name.strip_prefix("*.") {

@@ -73,8 +73,8 @@ pub(super) fn secret_name(
     ))
 }
 
-/// The directory with tokens and certificates. Each use reads the file again, because Kubernetes updates mounted secrets in
-/// place.
+/// The directory with tokens and certificates. Each use reads the file again, because Kubernetes updates mounted
+/// secrets in place.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets {
     directory: Option<PathBuf>,

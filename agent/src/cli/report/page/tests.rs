@@ -20,7 +20,8 @@ fn recorded() -> Value {
             "id": "i-1", "time": "2026-11-22T12:00:00Z", "namespace": "default", "name": "hog", "uid": "u1",
             "reason": "Evicted", "message": "The node was low on resource: memory. ", "signal": "memory.available",
             "shadow": false, "hook": "tracepoint",
-            "stages": {"crossed": 1_000_000_000, "woken": 1_000_100_000, "decided": 1_000_200_000, "signalled": 1_000_250_000},
+            "stages": {"crossed": 1_000_000_000, "woken": 1_000_100_000, "decided": 1_000_200_000,
+                "signalled": 1_000_250_000},
             "available": 63 * MIB, "threshold": 64 * MIB, "usageAtCrossing": 0, "usageAtDecision": 0,
             "workingSet": 151 * MIB, "request": 0,
             "pace": {
@@ -29,9 +30,12 @@ fn recorded() -> Value {
             },
         },
         "finish": {
-            "id": "i-1", "exited": 1_027_000_000, "freed": 1_028_000_000, "peakUsage": 192 * MIB, "available": 214 * MIB,
+            "id": "i-1", "exited": 1_027_000_000, "freed": 1_028_000_000, "peakUsage": 192 * MIB,
+            "available": 214 * MIB,
         },
-        "samples": {"memory.available": [[900_000_000, 70 * MIB], [1_000_000_000, 63 * MIB], [1_100_000_000, 214 * MIB]]},
+        "samples": {
+            "memory.available": [[900_000_000, 70 * MIB], [1_000_000_000, 63 * MIB], [1_100_000_000, 214 * MIB]],
+        },
         "pods": [pod("hog", 151, 0, true), pod("calm", 40, 64, false)],
         "capacity": 256 * MIB,
         "oomVictim": "default/calm",
@@ -74,7 +78,8 @@ fn everything_that_is_known_is_on_it() {
         "<b>gone</b><span>27.0 ms</span>",
         "evicted, 151.0 MiB above its request",
         "24.0 MiB below its request",
-        "would have evicted default/hog at its next look. Nothing would have been left after 200 ms: it would have come in time in 2 of 100 cases.",
+        "would have evicted default/hog at its next look. Nothing would have been left after 200 ms: it would have \
+        come in time in 2 of 100 cases.",
         "taken a process of default/calm instead, 200 ms after the decision",
         "everything else: 2.0 MiB",
         "OOM killer",
