@@ -138,6 +138,8 @@ impl Planner {
         before: Snapshot<'_>,
         after: Snapshot<'_>,
     ) -> Vec<EvictionDecision> {
+        // A victim that runs again is left out of one look, whichever that is.
+        self.pending.forget_the_dead(now, after);
         let resolves = |signal| self.resolves(now, signal);
         let unresolved = self.pressure.unresolved(after.observations, resolves);
         let unresolved: Vec<Threshold> = unresolved.cloned().collect();
@@ -246,6 +248,8 @@ impl Planner {
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
             let Some(chosen) = chosen else { continue };
+            // A pod that would be asked to end at this very look.
+            evictions.retain(|earlier: &EvictionDecision| earlier.uid != chosen.uid);
             let condition = threshold.signal.node_condition();
             let chosen = std::slice::from_ref(evictions.push_mut(chosen));
             self.recreations.remember(now, node, chosen, condition);
@@ -617,7 +621,9 @@ impl Planner {
     /// in its stead.
     fn state_for(&self, pod: &Pod, threshold: &Threshold) -> CandidateState {
         match self.state_of(pod, threshold.signal.resource()) {
-            CandidateState::Terminating if threshold.is_hard() && self.pending.is_asked(pod) => {
+            CandidateState::Terminating
+                if threshold.is_hard() && self.pending.is_asked(&pod.uid) =>
+            {
                 CandidateState::Eligible
             }
             state => state,
@@ -686,6 +692,7 @@ fn note_usages(
         let used = Use {
             time: walk.unwrap_or(nanos(now)),
             usage: layout.usage(signal, pod, usage),
+            is_whole: !signal.resource().is_of_files() || usage.ephemeral_storage.is_some(),
         };
         growth.note(signal, &pod.uid, nanos(now), used);
     }

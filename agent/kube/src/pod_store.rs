@@ -124,8 +124,7 @@ impl PodStore {
     /// none of them: a pod's own UID comes before every hash, and of mirrors with one hash the one of the highest
     /// priority counts.
     pub fn get(&self, uid: &str) -> Option<&Pod> {
-        let own = self.pods.get(uid).filter(|pod| cgroup_uid(pod) == uid);
-        own.or_else(|| {
+        self.pods.get(uid).or_else(|| {
             let mirrors = self.pods.values().filter(|pod| pod.is_mirror);
             mirrors
                 .filter(|pod| cgroup_uid(pod) == uid)

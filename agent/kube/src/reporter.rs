@@ -112,7 +112,8 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// A reporter that starts with what an earlier agent has left. `policies` know what runs on this node.
+    /// A reporter that starts with what an earlier agent has left, of which so many `old` ones follow. `policies` know
+    /// what runs on this node.
     pub fn new(
         connection: Arc<ApiClient>,
         journal: DiskQueue,
@@ -120,6 +121,7 @@ impl Reporter {
         node: &str,
         evicted_pods: EvictedPods,
         left_over: Vec<EvictionRecord>,
+        old: usize,
     ) -> Self {
         Self {
             connection,
@@ -129,7 +131,7 @@ impl Reporter {
             node: node.to_owned(),
             boot: boot_id(),
             events: Events::new(node),
-            most_jobs: left_over.len() + QUEUE,
+            most_jobs: left_over.len() + old + QUEUE,
             unreported: Arc::new(AtomicUsize::new(left_over.len())),
             jobs: left_over.into_iter().map(|e| Job::new(e, None)).collect(),
             backoff: pauses(),

@@ -151,6 +151,7 @@ impl Cluster {
             node,
             cluster.evicted_pods,
             left_over,
+            old.len(),
         );
         let unreported = reporter.unreported();
         let writer = NodeWriter::new(
@@ -160,7 +161,7 @@ impl Cluster {
             cluster.former_taint_prefixes.clone(),
             NODE_STATUS_REPORT,
         );
-        let (evictions, queue) = mpsc::channel(QUEUE);
+        let (evictions, queue) = mpsc::channel(QUEUE + old.len());
         let (wanted, desired) = channel::channel(DesiredStatus::default());
         let (begin, begun) = oneshot::channel();
         let watching = pods::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));

@@ -76,6 +76,40 @@ pub(super) struct NodePods {
     pub usage_collector: UsageCollector,
     /// Those of the pods that have not ended. One without processes may be between two runs of its container.
     pub running: Vec<Pod>,
+    pub empty: EmptyPods,
+}
+
+/// The pods that had no processes at the last look.
+#[derive(Debug, Default)]
+pub(super) struct EmptyPods {
+    /// Since when, by UID, in nanoseconds of CLOCK_MONOTONIC.
+    since: HashMap<String, u64>,
+    /// The first look is over. What is empty then has been so for long.
+    has_looked: bool,
+}
+
+/// A pod that has had no processes for so long is between two runs of its container: the kubelet waits as long at least
+/// before it starts one a second time. Earlier its phase, or the end of its object, may not have come here yet.
+const BETWEEN_RUNS_NS: u64 = 10_000_000_000;
+
+impl EmptyPods {
+    /// Takes in the UIDs of those that have no processes now.
+    fn look(&mut self, empty: &[&str], now: u64) {
+        self.since.retain(|uid, _| empty.contains(&uid.as_str()));
+        let now = if self.has_looked { now } else { 0 };
+        for uid in empty {
+            if !self.since.contains_key(*uid) {
+                self.since.insert((*uid).to_owned(), now);
+            }
+        }
+        self.has_looked = true;
+    }
+
+    /// Whether a pod was between two runs of its container at the last look.
+    pub fn is_between_runs(&self, uid: &str, now: u64) -> bool {
+        let since = self.since.get(uid);
+        since.is_some_and(|since| now.saturating_sub(*since) >= BETWEEN_RUNS_NS)
+    }
 }
 
 impl NodePods {
@@ -152,6 +186,7 @@ impl ManagerLoop {
             sources,
             node: NodePods {
                 running: Vec::clone(&pods.pods),
+                empty: EmptyPods::default(),
                 usage_collector,
             },
             scanner,
@@ -316,7 +351,7 @@ impl ManagerLoop {
         };
         self.scanner
             .set_pressed(self.thresholds.iter().any(is_pressed));
-        self.find_running();
+        self.find_running(!resources.is_empty());
         for resource in resources {
             self.node
                 .usage_collector
@@ -346,16 +381,25 @@ impl ManagerLoop {
     /// Leaves out the pods that have ended: those without processes that were killed, are over, or are being deleted.
     /// The kubelet would evict any other one (`filterOutInactivePods`): its files stay while it waits to be started
     /// again.
-    fn find_running(&mut self) {
+    /// While something is short, one that has ended just now is left out as well.
+    fn find_running(&mut self, is_short: bool) {
         let now = monotonic_ns();
         let PodSet { entries, pods } = &self.pods;
+        let empty = entries.iter().filter(|entry| entry.killer.is_empty());
+        let empty: Vec<&str> = empty.map(|entry| entry.pod.uid.as_str()).collect();
+        self.node.empty.look(&empty, now);
         let mut running: Vec<&Pod> = Vec::with_capacity(pods.len());
         for (entry, pod) in entries.iter().zip(pods.iter()) {
+            let is_empty = empty.contains(&entry.pod.uid.as_str());
             let has_ended = match self.known_kills.look_at(entry, now) {
                 // The one that was killed is not among the pods at this look; from the next one on it is another one.
                 AfterKill::RunsAgain => true,
-                AfterKill::Ends => entry.killer.is_empty(),
-                AfterKill::Other => (pod.is_over() || pod.is_deleting) && entry.killer.is_empty(),
+                AfterKill::Ends => is_empty,
+                AfterKill::Other => {
+                    let is_over = pod.is_over() || pod.is_deleting;
+                    let is_between_runs = self.node.empty.is_between_runs(&pod.uid, now);
+                    is_empty && (is_over || is_short && !is_between_runs)
+                }
             };
             if !has_ended {
                 running.push(pod);

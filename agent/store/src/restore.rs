@@ -347,6 +347,7 @@ impl Restored {
         let left = self
             .under_way()
             .filter(|e| is_there(&e.counted.uid, e.counted.at));
+        let killed = self.under_way().map(|e| e.counted.uid.clone());
         let victims = left.map(|e| evictd_engine::RestoredVictim {
             uid: e.counted.uid.clone(),
             at: e.end,
@@ -379,6 +380,7 @@ impl Restored {
         let last = last.map(|(signal, at)| (signal, i64::try_from(at).unwrap_or(i64::MAX)));
         evictd_engine::RestoredState {
             victims: victims.collect(),
+            killed: killed.collect(),
             evictions: evictions.collect(),
             recreations: recreations.collect(),
             last: last.collect(),

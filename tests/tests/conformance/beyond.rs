@@ -298,7 +298,7 @@ fn a_manager_goes_on_where_another_one_has_ended() {
             comeback(-290, "agent-1", 1, 60),
             comeback(-100, "agent-2", 2, 120),
         ],
-        last: Vec::new(),
+        ..RestoredState::default()
     };
     let restored = |mode| {
         let mut manager = manager(mode, one_gib());

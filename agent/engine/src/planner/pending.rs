@@ -152,9 +152,15 @@ impl PendingVictims {
         self.0.get(&pod.uid).is_some_and(|victim| !victim.is_dead)
     }
 
+    /// Whether a pod was killed, not only asked to end, and is there still.
+    pub(super) fn was_killed(&self, uid: &str) -> bool {
+        let victim = self.0.get(uid);
+        victim.is_some_and(|victim| !victim.is_asked && !victim.is_dead)
+    }
+
     /// Whether a pod was only asked to end.
-    pub(super) fn is_asked(&self, pod: &Pod) -> bool {
-        let victim = self.0.get(&pod.uid);
+    pub(super) fn is_asked(&self, uid: &str) -> bool {
+        let victim = self.0.get(uid);
         victim.is_some_and(|victim| victim.is_asked && !victim.is_dead)
     }
 

@@ -9,6 +9,8 @@ use crate::{NodeCondition, Signal};
 pub struct RestoredState {
     /// Pods that may be on their way still.
     pub victims: Vec<RestoredVictim>,
+    /// The UIDs of all pods that were killed lately, whatever is left of them.
+    pub killed: Vec<String>,
     /// Evictions for a signal, the oldest first.
     pub evictions: Vec<RestoredOwnerEviction>,
     /// Comebacks, the oldest first.

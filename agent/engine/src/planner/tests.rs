@@ -416,6 +416,23 @@ fn a_pod_that_was_only_asked_is_the_first_that_goes_at_the_hard_threshold() {
     assert_eq!(asked, ["writer"]);
     assert_eq!(scene.gone.len(), 1);
     assert_eq!(scene.gone[0].1, "writer");
+
+    // The answer to the request comes late: nothing was deleted. It dies still.
+    let writer = Pod {
+        uid: "writer".into(),
+        ..Pod::default()
+    };
+    scene.pods.push(writer);
+    let node = Snapshot {
+        observations: &Observations::default(),
+        pods: &scene.pods,
+        usages: &scene.usages,
+    };
+    let now = scene.gone[0].0 + SECOND / 4;
+    scene
+        .planner
+        .soft_eviction_finished(now, node, "writer", None);
+    assert!(scene.planner.pending.was_killed("writer"));
 }
 
 /// Another dataset of the pool is written to: what this one has available falls, and with it what it may hold in all.

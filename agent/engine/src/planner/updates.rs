@@ -73,8 +73,13 @@ impl Planner {
         if gone.is_some_and(|gone| gone.uid == chosen_uid) {
             return;
         }
-        self.cancel_eviction(chosen_uid);
-        let Some(gone) = gone else { return };
+        // What was killed for a hard threshold meanwhile stays a victim.
+        if !self.pending.was_killed(chosen_uid) {
+            self.cancel_eviction(chosen_uid);
+        }
+        let Some(gone) = gone.filter(|gone| !self.pending.was_killed(&gone.uid)) else {
+            return;
+        };
         let gone = std::slice::from_ref(gone);
         self.pending.remember(now, node, &self.settings, gone);
         if let [

@@ -25,6 +25,8 @@ pub struct Use {
     pub time: u64,
     /// So much.
     pub usage: u64,
+    /// All of its files were walked: what a first walk finds has not grown.
+    pub is_whole: bool,
 }
 
 impl UsageGrowth {
@@ -41,6 +43,10 @@ impl UsageGrowth {
             return;
         };
         seen.noted = now;
+        if used.is_whole != seen.latest.is_whole {
+            (seen.begin, seen.latest) = (used, used);
+            return;
+        }
         if used.time <= seen.latest.time {
             return;
         }
@@ -73,5 +79,32 @@ impl UsageGrowth {
         for pods in &mut self.pods {
             pods.retain(|_, seen| now.saturating_sub(seen.noted) <= MONITORING_INTERVAL_NS);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::SECOND;
+
+    #[test]
+    fn what_a_first_walk_finds_has_not_grown() {
+        const GIB: u64 = 1 << 30;
+        let signal = Signal::NodeFsAvailable;
+        let mut growth = UsageGrowth::default();
+        let mut note = |now: u64, time: u64, usage: u64, is_whole: bool| {
+            let used = Use {
+                time,
+                usage,
+                is_whole,
+            };
+            growth.note(signal, "pod", now * SECOND, used);
+            growth.of(signal, "pod")
+        };
+        // The walk began before the last look that knew nothing of the pod's files.
+        assert_eq!(note(2, 2 * SECOND, 0, false), 0);
+        assert_eq!(note(3, SECOND, 10 * GIB, true), 0);
+        let grown = note(6, 5 * SECOND, 12 * GIB, true);
+        assert_eq!(grown, GIB / 2);
     }
 }

@@ -174,7 +174,13 @@ impl ManagerLoop {
             }
             Cause::LocalStorage(_) => true,
         };
-        frees && !pod.pod.is_over() && !pod.pod.is_deleting
+        let has_ended = pod.pod.is_over() || pod.pod.is_deleting;
+        frees
+            && !has_ended
+            && self
+                .node
+                .empty
+                .is_between_runs(&pod.pod.uid, monotonic_ns())
     }
 
     /// Requests a soft eviction; whether the request was sent.

@@ -46,15 +46,13 @@ impl KnownKills {
     /// None but those of earlier agents yet.
     pub fn after(restored: &RestoredState) -> Self {
         let since = monotonic_ns();
-        let victims = restored.victims.iter().map(|victim| victim.uid.clone());
-        let mut kills = Self {
+        let killed = restored.killed.iter();
+        Self {
             since,
-            last: HashMap::new(),
-        };
-        for uid in victims {
-            kills.last.insert(uid, LastKill::new(0, since));
+            last: killed
+                .map(|uid| (uid.clone(), LastKill::new(0, since)))
+                .collect(),
         }
-        kills
     }
 
     /// Whether the pod was killed since this thread has looked.
