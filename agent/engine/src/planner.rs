@@ -612,7 +612,7 @@ impl Planner {
             mode if pod.is_protected(mode) || pod.is_denied => CandidateState::Protected,
             // In vain, and again as soon as the kubelet has started it.
             _ if self.settings.keeps(pod, resource) => CandidateState::Protected,
-            Mode::Evictd if self.pending.contains(pod) => CandidateState::Terminating,
+            Mode::Evictd if self.pending.contains(&pod.uid) => CandidateState::Terminating,
             _ => CandidateState::Eligible,
         }
     }

@@ -15,8 +15,12 @@ use std::{
 
 use evictd_engine::{
     NodeCondition, NodeState, Observation, Observations, Planner, Pod, Resource, Signal, Snapshot,
-    Threshold, limiter::EvictionLimiter, model::settings::MitigationConfig, permit::LastResort,
-    recorder::Recorder, units::signed,
+    Threshold,
+    limiter::EvictionLimiter,
+    model::settings::MitigationConfig,
+    permit::LastResort,
+    recorder::Recorder,
+    units::{SECOND, signed},
 };
 use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};
@@ -82,27 +86,36 @@ pub(super) struct NodePods {
 /// The pods that had no processes at the last look.
 #[derive(Debug, Default)]
 pub(super) struct EmptyPods {
-    /// Since when, by UID, in nanoseconds of CLOCK_MONOTONIC.
+    /// Since when, by UID, in nanoseconds of CLOCK_MONOTONIC. What is empty at the first look has been so for long.
     since: HashMap<String, u64>,
-    /// The first look is over. What is empty then has been so for long.
-    has_looked: bool,
+    /// When all pods were looked at last; 0 before the first look.
+    looked: u64,
 }
 
 /// A pod that has had no processes for so long is between two runs of its container: the kubelet waits as long at least
 /// before it starts one a second time. Earlier its phase, or the end of its object, may not have come here yet.
-const BETWEEN_RUNS_NS: u64 = 10_000_000_000;
+const BETWEEN_RUNS_NS: u64 = 10 * SECOND;
 
 impl EmptyPods {
-    /// Takes in the UIDs of those that have no processes now.
-    fn look(&mut self, empty: &[&str], now: u64) {
-        self.since.retain(|uid, _| empty.contains(&uid.as_str()));
-        let now = if self.has_looked { now } else { 0 };
-        for uid in empty {
-            if !self.since.contains_key(*uid) {
-                self.since.insert((*uid).to_owned(), now);
-            }
+    /// Whether it is time to look at all pods, although nothing is short.
+    fn is_due(&self, now: u64) -> bool {
+        now.saturating_sub(self.looked) >= SECOND
+    }
+
+    /// Takes in whether a pod has processes now.
+    fn note(&mut self, uid: &str, is_empty: bool, now: u64) {
+        if !is_empty {
+            self.since.remove(uid);
+        } else if !self.since.contains_key(uid) {
+            let since = if self.looked == 0 { 0 } else { now };
+            self.since.insert(uid.to_owned(), since);
         }
-        self.has_looked = true;
+    }
+
+    /// Forgets pods that are no longer there.
+    fn keep(&mut self, pods: &[Pod]) {
+        self.since
+            .retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
     }
 
     /// Whether a pod was between two runs of its container at the last look.
@@ -247,6 +260,7 @@ impl ManagerLoop {
                     self.node.running.clone_from(&pods.pods);
                 }
                 self.known_kills.keep(&pods.entries);
+                self.node.empty.keep(&pods.pods);
                 self.pods = pods;
             }
             Command::PodsMemory(scope) => self.sources.pods_memory = Some(*scope),
@@ -385,18 +399,21 @@ impl ManagerLoop {
     fn find_running(&mut self, is_short: bool) {
         let now = monotonic_ns();
         let PodSet { entries, pods } = &self.pods;
-        let empty = entries.iter().filter(|entry| entry.killer.is_empty());
-        let empty: Vec<&str> = empty.map(|entry| entry.pod.uid.as_str()).collect();
-        self.node.empty.look(&empty, now);
+        // Of most pods it is needed only where something is short.
+        let looks_at_all = is_short || self.node.empty.is_due(now);
         let mut running: Vec<&Pod> = Vec::with_capacity(pods.len());
         for (entry, pod) in entries.iter().zip(pods.iter()) {
-            let is_empty = empty.contains(&entry.pod.uid.as_str());
-            let has_ended = match self.known_kills.look_at(entry, now) {
+            let is_over = pod.is_over() || pod.is_deleting;
+            let is_known = is_over || self.known_kills.was_killed(&pod.uid);
+            let is_empty = (looks_at_all || is_known) && entry.killer.is_empty();
+            if looks_at_all {
+                self.node.empty.note(&pod.uid, is_empty, now);
+            }
+            let has_ended = match self.known_kills.look_at(entry, is_empty, now) {
                 // The one that was killed is not among the pods at this look; from the next one on it is another one.
                 AfterKill::RunsAgain => true,
                 AfterKill::Ends => is_empty,
                 AfterKill::Other => {
-                    let is_over = pod.is_over() || pod.is_deleting;
                     let is_between_runs = self.node.empty.is_between_runs(&pod.uid, now);
                     is_empty && (is_over || is_short && !is_between_runs)
                 }
@@ -404,6 +421,9 @@ impl ManagerLoop {
             if !has_ended {
                 running.push(pod);
             }
+        }
+        if looks_at_all {
+            self.node.empty.looked = now;
         }
         let uids = running.iter().map(|pod| &pod.uid);
         if !uids.eq(self.node.running.iter().map(|pod| &pod.uid)) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    EvictionDecision, PlannerSettings, Pod, Resource, Signal, Snapshot, Threshold, pace::Pending,
+    EvictionDecision, PlannerSettings, Resource, Signal, Snapshot, Threshold, pace::Pending,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -74,8 +74,7 @@ impl PendingVictims {
         settings: &PlannerSettings,
         uid: &str,
     ) {
-        let known = self.0.get(uid);
-        if known.is_some_and(|victim| !victim.is_dead && !victim.is_asked) {
+        if self.was_killed(uid) {
             return;
         }
         let victim = Victim {
@@ -148,20 +147,23 @@ impl PendingVictims {
     }
 
     /// Whether a pod was evicted already; it is not evicted twice, even if it takes too long.
-    pub(super) fn contains(&self, pod: &Pod) -> bool {
-        self.0.get(&pod.uid).is_some_and(|victim| !victim.is_dead)
+    pub(super) fn contains(&self, uid: &str) -> bool {
+        self.living(uid).is_some()
+    }
+
+    /// A victim that is among the pods still.
+    fn living(&self, uid: &str) -> Option<&Victim> {
+        self.0.get(uid).filter(|victim| !victim.is_dead)
     }
 
     /// Whether a pod was killed, not only asked to end, and is there still.
     pub(super) fn was_killed(&self, uid: &str) -> bool {
-        let victim = self.0.get(uid);
-        victim.is_some_and(|victim| !victim.is_asked && !victim.is_dead)
+        self.living(uid).is_some_and(|victim| !victim.is_asked)
     }
 
     /// Whether a pod was only asked to end.
     pub(super) fn is_asked(&self, uid: &str) -> bool {
-        let victim = self.0.get(uid);
-        victim.is_some_and(|victim| victim.is_asked && !victim.is_dead)
+        self.living(uid).is_some_and(|victim| victim.is_asked)
     }
 
     /// How much of what a threshold watches is on its way back, and by when.

@@ -3,7 +3,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use evictd_engine::{Observations, RestoredState, Signal, units::signed};
+use evictd_engine::{
+    Observations, RestoredState, Signal,
+    units::{SECOND, signed},
+};
 use evictd_node::{cgroup::end::STARTING, pods::table::PodEntry};
 use evictd_sys::clock::monotonic_ns;
 
@@ -40,7 +43,7 @@ pub(crate) enum AfterKill {
 }
 
 /// How often it is looked whether a pod that was killed runs again: each look reads about all of its processes.
-const LOOK_NS: u64 = 1_000_000_000;
+const LOOK_NS: u64 = SECOND;
 
 impl KnownKills {
     /// None but those of earlier agents yet.
@@ -69,8 +72,13 @@ impl KnownKills {
         self.last.insert(entry.pod.uid.clone(), last);
     }
 
+    /// Whether the pod was killed, by this agent or an earlier one.
+    pub fn was_killed(&self, uid: &str) -> bool {
+        self.last.contains_key(uid)
+    }
+
     /// Looks what is there of a pod that this agent or an earlier one may have killed.
-    pub fn look_at(&mut self, entry: &PodEntry, now: u64) -> AfterKill {
+    pub fn look_at(&mut self, entry: &PodEntry, is_empty: bool, now: u64) -> AfterKill {
         let Some(last) = self.last.get_mut(&entry.pod.uid) else {
             return AfterKill::Other;
         };
@@ -78,7 +86,7 @@ impl KnownKills {
             return AfterKill::Other;
         }
         let is_due = now.saturating_sub(last.looked) >= LOOK_NS;
-        if !is_due || entry.killer.is_empty() {
+        if !is_due || is_empty {
             return AfterKill::Ends;
         }
         last.looked = now;

@@ -73,10 +73,11 @@ impl MemAvailable {
         let line = |name| meminfo(text, name);
         let total = line("MemTotal:").ok_or_else(bad_message)?;
         let available = line("MemAvailable:").ok_or_else(bad_message)?;
-        let (taken, given_back) = match (self.balloon, line(BALLOON).unwrap_or(0)) {
-            (Balloon::None, _) => (0, 0),
-            (Balloon::GivenBack, pages) => (0, pages),
-            (Balloon::Taken, pages) => (pages, 0),
+        let pages = || line(BALLOON).unwrap_or(0);
+        let (taken, given_back) = match self.balloon {
+            Balloon::None => (0, 0),
+            Balloon::GivenBack => (0, pages()),
+            Balloon::Taken => (pages(), 0),
         };
         // Since 4.19. An administrator sets huge pages aside, also while the machine runs; the kernel calls no OOM
         // killer for them.
