@@ -96,6 +96,19 @@ impl Two {
         assert_eq!([&*eviction.name, &eviction.signal], ["greedy", signal]);
         eviction
     }
+
+    /// The greedy pod fills the disk, is evicted for that, and its files go.
+    fn greedy_goes_for_its_files(&self) {
+        self.write("calm", "data", 4);
+        self.write("greedy", "data", 40);
+        let _agent = self.files.start(&[]);
+        // Long enough for the first walk; without one it is not known whose bytes they are.
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(self.files.records().is_empty());
+        self.write("greedy", "more", 40);
+        self.greedy_goes("nodefs.available");
+        assert!(is_emptied(&self.dir("greedy")));
+    }
 }
 
 fn is_alive(forker: &mut Forker) -> bool {
@@ -355,15 +368,7 @@ fn a_pod_that_fills_the_disk_is_evicted() {
     let mut two = or_skip!(Two::on_disk("bytes", 128, 4096, "1Ti"));
     two.threshold("nodefs.available", json!("40%"));
     let [mut calm, mut greedy] = two.forkers();
-    two.write("calm", "data", 4);
-    two.write("greedy", "data", 40);
-    let _agent = two.files.start(&[]);
-    // Long enough for the first walk; without one it is not known whose bytes they are.
-    std::thread::sleep(Duration::from_secs(2));
-    assert!(two.files.records().is_empty());
-    two.write("greedy", "more", 40);
-    two.greedy_goes("nodefs.available");
-    assert!(is_emptied(&two.dir("greedy")));
+    two.greedy_goes_for_its_files();
     assert!(!is_alive(&mut greedy) && is_alive(&mut calm));
 }
 
@@ -400,14 +405,7 @@ fn a_pod_between_two_runs_of_its_container_is_evicted_for_its_files() {
     let mut two = or_skip!(Two::on_disk("between", 128, 4096, "1Ti"));
     two.threshold("nodefs.available", json!("40%"));
     let mut calm = two.files.forker("calm");
-    two.write("calm", "data", 4);
-    two.write("greedy", "data", 40);
-    let _agent = two.files.start(&[]);
-    std::thread::sleep(Duration::from_secs(2));
-    assert!(two.files.records().is_empty());
-    two.write("greedy", "more", 40);
-    two.greedy_goes("nodefs.available");
-    assert!(is_emptied(&two.dir("greedy")));
+    two.greedy_goes_for_its_files();
     assert!(is_alive(&mut calm));
 }
 

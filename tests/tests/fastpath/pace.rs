@@ -539,11 +539,16 @@ fn a_growth_up_to_a_limit_costs_no_neighbour(
             assert!(until(LONG, || scope.usage().unwrap() > 300 * MIB));
             agent = Some(files.start(&[]));
         }
-        leak.killed();
-        std::thread::sleep(MOMENT);
-        assert!(files.evicted().is_empty(), "{}", pace_inputs(&files));
-        assert_eq!(alive(&mut neighbours), NEIGHBOURS.len());
+        ends_at_its_limit(&mut leak, &files, &mut neighbours);
     }
+}
+
+/// The OOM killer ends it for its own limit, and no pod goes.
+fn ends_at_its_limit(leak: &mut Hog, files: &Files, neighbours: &mut [Hog]) {
+    leak.killed();
+    std::thread::sleep(MOMENT);
+    assert!(files.evicted().is_empty(), "{}", pace_inputs(files));
+    assert_eq!(alive(neighbours), NEIGHBOURS.len());
     let kill = files.oom_kill().map(|kill| kill.cause);
     assert_eq!(kill, Some(OomCause::PodLimit));
 }
@@ -605,10 +610,5 @@ fn a_growth_up_to_a_limit_is_known_among_many_containers() {
         })
         .collect();
     let mut leak = start("leaks", "app", &["--mib", "400", "--rate", "60"]);
-    leak.killed();
-    std::thread::sleep(MOMENT);
-    assert!(files.evicted().is_empty(), "{}", pace_inputs(&files));
-    assert_eq!(alive(&mut neighbours), NEIGHBOURS.len());
-    let kill = files.oom_kill().map(|kill| kill.cause);
-    assert_eq!(kill, Some(OomCause::PodLimit));
+    ends_at_its_limit(&mut leak, &files, &mut neighbours);
 }
