@@ -135,8 +135,7 @@ impl Victim {
         let is_kubelets = self.killed_by == Some(KilledBy::Kubelet);
         if populated && !is_kubelets && now.saturating_sub(self.killed) >= interval {
             self.killed = now;
-            // A fork that was under way when its parent was signalled; refusals were reported already.
-            let _ = self.pod.killer.kill();
+            self.pod.killer.kill_again();
         }
         fate
     }

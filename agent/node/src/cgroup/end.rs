@@ -46,7 +46,7 @@ pub fn kill_until_empty(path: &Path, timeout: Duration) -> Result<(), KillError>
             }
             Err(e) => return Err(e.into()),
         };
-        killer.kill().map_err(PathError::at(path))?;
+        killer.sweep().map_err(PathError::at(path))?;
         for cgroup in &killer.cgroups {
             // A cgroup that vanishes here is empty, which the next look sees.
             let _ = cgroup.for_each(&mut release_memory);

@@ -1,9 +1,13 @@
 //! Kills whole pods: every process of a cgroup and of all below it.
 //!
-//! v2 with `cgroup.kill` (5.14+) does that in one write, forks included. Elsewhere every process gets SIGKILL by a
-//! pidfd ([`super::members`]), again and again until the cgroups are empty: a fork that was under way when its parent
-//! was signalled shows up in the next list, and a task with a fatal signal pending cannot fork (`copy_process` in the
-//! kernel).
+//! Every process gets SIGKILL by a pidfd ([`super::members`]), again and again until the cgroups are empty: a fork that
+//! was under way when its parent was signalled shows up in the next list, and a task with a fatal signal pending cannot
+//! fork (`copy_process` in the kernel).
+//!
+//! v2's `cgroup.kill` (5.14+) does that in one write, forks included, but waits for the kernel's `cgroup_mutex`
+//! (`cgroup_kill_write`). A container runtime holds that while it makes a cgroup or moves a process, which may take tens
+//! of milliseconds on a node that is short of memory. So threads that may take their time write it, and a deciding
+//! thread only where no process can be listed.
 //!
 //! v1's list of a cgroup is fresh only when the file was just opened (`open_cgroup.rs`): a held file serves for the
 //! first list, every later one opens the file anew, relative to a held directory.
@@ -40,7 +44,7 @@ pub struct CgroupKiller {
 }
 
 impl CgroupKiller {
-    /// Opens `cgroup.kill` or the `cgroup.procs` of the pod's cgroup and of all below.
+    /// Opens `cgroup.kill`, if there is one, and the `cgroup.procs` of the pod's cgroup and of all below.
     ///
     /// # Errors
     /// The cgroup is not there, or may not be written to.
@@ -65,7 +69,7 @@ impl CgroupKiller {
         for dir in descendants(path)? {
             match OpenCgroup::open(&dir, version) {
                 Ok(cgroup) => {
-                    if kill.is_none() && version == Version::V2 {
+                    if version == Version::V2 {
                         // Takes the buffer for the text, as `open_primed` does; to the end, where the kernel lets go of
                         // the tasks.
                         let _ = cgroup.for_each(&mut |_| ());
@@ -94,25 +98,21 @@ impl CgroupKiller {
     /// # Errors
     /// The first refusal, where no process was signalled. A cgroup that is gone is an empty one.
     pub fn kill(&self) -> io::Result<KillResult> {
-        if let Some(mut kill) = self.kill.as_ref() {
-            // The write would succeed for an empty cgroup as well, and an empty cgroup must not pass for a kill.
-            if self.events.as_ref().is_some_and(is_unpopulated) {
-                return Ok(KillResult::EMPTY);
-            }
-            return match kill.write_all(b"1") {
-                Ok(()) => Ok(KillResult {
-                    empty: false,
-                    ..KillResult::EMPTY
-                }),
-                Err(e) if is_gone(&e) => Ok(KillResult::EMPTY),
-                Err(e) => Err(e),
-            };
+        if self.events.as_ref().is_some_and(is_unpopulated) {
+            return Ok(KillResult::EMPTY);
         }
         let mut result = self.signal(Signal::KILL);
-        if result == KillResult::EMPTY
+        if result.processes > 0 {
+            return Ok(result);
+        }
+        // A container may have been started again since: its cgroup is another one.
+        if let Some(kill) = &self.kill {
+            return write_kill(kill);
+        }
+        if result.empty
+            && result.refused.is_none()
             && let Some(pod) = self.cgroups.first()
         {
-            // A container may have been started again since: its cgroup is another one.
             let below = pod.signal_tree(Signal::KILL);
             // Where nothing can be looked at (no descriptor is left), the cgroups that are held open have the say.
             if !below.empty {
@@ -122,6 +122,24 @@ impl CgroupKiller {
         // What has begun to exit is in no list.
         result.empty &= self.events.as_ref().is_none_or(is_unpopulated);
         result.or_refusal()
+    }
+
+    /// As [`Self::kill`], for a pod that was killed: forks that were under way then. Writes no `cgroup.kill`, since what
+    /// has begun to exit is in no list. Refusals were told before.
+    pub fn kill_again(&self) {
+        match &self.kill {
+            Some(_) => drop(self.signal(Signal::KILL)),
+            None => drop(self.kill()),
+        }
+    }
+
+    /// As [`Self::kill`], with `cgroup.kill` where there is one. For threads that may take their time.
+    pub(super) fn sweep(&self) -> io::Result<()> {
+        let swept = match &self.kill {
+            Some(kill) => write_kill(kill),
+            None => self.kill(),
+        };
+        swept.map(drop)
     }
 
     /// Sends a signal once to every process that is there, one by one, whatever is refused meanwhile. Does not
@@ -159,7 +177,7 @@ impl CgroupKiller {
         })
     }
 
-    /// As [`Self::kill`], but spares cgroups in which all processes were started after a moment. For threads that may
+    /// As [`Self::sweep`], but spares cgroups in which all processes were started after a moment. For threads that may
     /// take their time.
     pub(super) fn kill_older_than(&self, moment: u64) -> io::Result<()> {
         // A cgroup that vanishes here is empty.
@@ -169,13 +187,25 @@ impl CgroupKiller {
         };
         let (spared, killed): (Vec<_>, Vec<_>) = self.cgroups.iter().partition(is_younger);
         if spared.is_empty() {
-            return self.kill().map(drop);
+            return self.sweep();
         }
         let mut result = KillResult::EMPTY;
         for cgroup in killed {
             result.add(cgroup.signal(Signal::KILL));
         }
         result.or_refusal().map(drop)
+    }
+}
+
+/// Has the kernel kill all processes of a cgroup and of all below it.
+fn write_kill(mut kill: &File) -> io::Result<KillResult> {
+    match kill.write_all(b"1") {
+        Ok(()) => Ok(KillResult {
+            empty: false,
+            ..KillResult::EMPTY
+        }),
+        Err(e) if is_gone(&e) => Ok(KillResult::EMPTY),
+        Err(e) => Err(e),
     }
 }
 

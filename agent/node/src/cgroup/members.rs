@@ -28,7 +28,7 @@ const FIRST_BATCH: usize = 8;
 /// What signals to all processes of a cgroup did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KillResult {
-    /// Processes that were signalled; with `cgroup.kill` the kernel does not say how many.
+    /// Processes that were signalled; 0 where the kernel has killed them by `cgroup.kill`, which does not say how many.
     pub processes: u32,
     /// Whether no process was listed.
     pub empty: bool,
