@@ -25,8 +25,17 @@ pub(super) struct Victim {
     pub entry: Arc<PodEntry>,
     /// When, in nanoseconds of CLOCK_MONOTONIC; 0 where that is not known.
     pub signalled: u64,
-    /// Directories to be emptied afterwards.
+    /// Directories to be emptied once it is dead.
     pub left: Vec<PathBuf>,
+}
+
+/// What a look at a victim has found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Alive,
+    Dead,
+    /// It does not die, or that is not to be seen: that was logged.
+    GivenUp,
 }
 
 /// The running thread; it looks at all victims in turn, so that one that is stuck holds up no other one.
@@ -48,7 +57,7 @@ impl EnsureDead {
                 clear(victim.left);
             }
         };
-        let thread = thread.spawn(move || run(&queue, is_done, end))?;
+        let thread = thread.spawn(move || run(&queue, look, end))?;
         Ok(Self { victims, thread })
     }
 
@@ -69,8 +78,8 @@ impl EnsureDead {
     }
 }
 
-/// Goes through all victims again and again, until each is done.
-fn run<V>(queue: &Receiver<V>, is_done: impl Fn(&V, Duration) -> bool, end: impl Fn(V)) {
+/// Goes through all victims again and again, until each is dead or given up; `end` gets the dead.
+fn run<V>(queue: &Receiver<V>, look: impl Fn(&V, Duration) -> Look, end: impl Fn(V)) {
     let mut under_way: Vec<(V, Instant)> = Vec::new();
     loop {
         if under_way.is_empty() {
@@ -84,9 +93,13 @@ fn run<V>(queue: &Receiver<V>, is_done: impl Fn(&V, Duration) -> bool, end: impl
         {
             under_way.push((victim, Instant::now()));
         }
-        let done = |(victim, since): &mut (V, Instant)| is_done(victim, since.elapsed());
-        for (victim, _) in under_way.extract_if(.., done) {
-            end(victim);
+        let mut at = 0;
+        while let Some((victim, since)) = under_way.get(at) {
+            match look(victim, since.elapsed()) {
+                Look::Alive => at += 1,
+                Look::Dead => end(under_way.swap_remove(at).0),
+                Look::GivenUp => drop(under_way.swap_remove(at)),
+            }
         }
         // The longer the youngest takes, the later it is looked at.
         if let Some(age) = under_way.iter().map(|(_, since)| since.elapsed()).min() {
@@ -96,19 +109,19 @@ fn run<V>(queue: &Receiver<V>, is_done: impl Fn(&V, Duration) -> bool, end: impl
     }
 }
 
-/// Kills what is left; whether there is no more to be done.
-fn is_done(victim: &Victim, after: Duration) -> bool {
+/// Kills what is left.
+fn look(victim: &Victim, after: Duration) -> Look {
     let (entry, signalled) = (&victim.entry, victim.signalled);
     match kill_left(entry.killer.path(), signalled) {
-        Ok(true) => true,
+        Ok(true) => Look::Dead,
         Ok(false) if after > PATIENCE => {
             tracing::error!(pod = %entry.pod, ?after, "an evicted pod is not dead");
-            true
+            Look::GivenUp
         }
-        Ok(false) => false,
+        Ok(false) => Look::Alive,
         Err(error) => {
             tracing::error!(pod = %entry.pod, %error, "an evicted pod is not dead");
-            true
+            Look::GivenUp
         }
     }
 }
@@ -123,14 +136,18 @@ mod tests {
     fn victims_that_are_stuck_hold_up_no_other_one() {
         let (victims, queue) = channel();
         let (dead, deaths) = channel();
-        let is_done = |name: &&str, _| *name != "stuck";
+        let look = |name: &&str, _| match *name {
+            "stuck" => Look::Alive,
+            "given up" => Look::GivenUp,
+            _ => Look::Dead,
+        };
         let end = move |name| dead.send(name).unwrap();
-        let thread = std::thread::spawn(move || run(&queue, is_done, end));
-        for name in ["stuck", "stuck", "stuck", "stuck", "stuck", "first"] {
+        let thread = std::thread::spawn(move || run(&queue, look, end));
+        for name in ["stuck", "stuck", "given up", "stuck", "stuck", "first"] {
             victims.send(name).unwrap();
         }
         let next = || deaths.recv_timeout(Duration::from_secs(20)).unwrap();
-        assert_eq!(next(), "first");
+        assert_eq!(next(), "first", "volumes of a pod that is not dead stay");
         victims.send("second").unwrap();
         assert_eq!(next(), "second");
         assert!(!thread.is_finished());

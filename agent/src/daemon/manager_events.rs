@@ -11,7 +11,7 @@ use evictd_node::cgroup::end::end_gracefully;
 use evictd_store::record::{Record, RequestRecord};
 
 use super::Agent;
-use crate::daemon::{ensure_dead::Victim, eviction_log::PATIENCE, pod_source::PodSource};
+use crate::daemon::{eviction_log::PATIENCE, pod_source::PodSource};
 
 impl Agent {
     pub(super) fn handle_manager_events(&mut self) {
@@ -133,16 +133,13 @@ impl Agent {
 
     fn take_decided(&mut self, decided: &ManagerEviction) {
         self.show_decided(decided);
+        let (signalled, shadow) = (decided.stages.signalled, decided.shadow);
+        self.oom
+            .attributor
+            .note_eviction(&decided.pod, signalled, shadow);
         self.policies.note(&decided.pod.pod, false);
-        self.pods.take_over(&decided.pod);
         let record = self.eviction_log.take_decided(decided);
-        if !decided.shadow {
-            self.ensure_dead.look_at(Victim {
-                entry: Arc::clone(&decided.pod),
-                signalled: decided.stages.signalled,
-                left: self.pod_source.leftovers(&decided.pod.pod.uid),
-            });
-        }
+        self.look_after(&decided.pod, signalled, shadow);
         let record = Record::evicted(record);
         let pace_inputs = decided.eviction.timing.as_ref().map(|t| t.pace_inputs);
         self.note_incident(&record, pace_inputs);
@@ -191,12 +188,14 @@ impl Agent {
             let ended = end_gracefully(entry.killer.path(), Duration::from_secs(grace), PATIENCE);
             match ended {
                 // It has ended, or was killed when its time was over.
-                Ok(()) => metrics.asked(&goes),
+                Ok(()) => {
+                    metrics.asked(&goes);
+                    clear(&left);
+                }
                 Err(error) => {
                     tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
                 }
             }
-            clear(&left);
             settle(&manager, chosen, eviction);
         });
     }

@@ -41,6 +41,7 @@ use evictd_fastpath::{Event, KilledBy};
 use evictd_manager::{Command, FastPathOutcome};
 use evictd_node::{
     bpf::{kernel_log::KernelLog, object::BpfObject},
+    pods::table::PodEntry,
     trigger::{
         cgroups::CgroupEvents,
         oom::{OomReader, kind},
@@ -250,7 +251,6 @@ impl Agent {
             self.oom.attributor.note(&report);
             if let Event::Evicted(evicted) = &report {
                 self.policies.note(&evicted.pod.pod, evicted.last_resort);
-                self.pods.take_over(&evicted.pod);
                 let outcome = match (evicted.shadow, evicted.refused) {
                     (true, _) => FastPathOutcome::Shadow,
                     (false, None) => FastPathOutcome::Killed,
@@ -262,13 +262,7 @@ impl Agent {
                     available: evicted.available,
                     outcome,
                 });
-                if !evicted.shadow {
-                    self.ensure_dead.look_at(Victim {
-                        entry: Arc::clone(&evicted.pod),
-                        signalled: evicted.stages.signalled,
-                        left: Vec::new(),
-                    });
-                }
+                self.look_after(&evicted.pod, evicted.stages.signalled, evicted.shadow);
             }
             let Some(record) = self.eviction_log.take(&report) else {
                 continue;
@@ -279,6 +273,19 @@ impl Agent {
             };
             self.note_incident(&record, pace_inputs);
             self.write_down(record);
+        }
+    }
+
+    /// What follows every SIGKILL, or would in shadow mode: the pod stays known, is seen to be dead, and its emptyDirs are
+    /// emptied where there is no kubelet.
+    fn look_after(&mut self, pod: &Arc<PodEntry>, signalled: u64, shadow: bool) {
+        self.pods.take_over(pod);
+        if !shadow {
+            self.ensure_dead.look_at(Victim {
+                entry: Arc::clone(pod),
+                signalled,
+                left: self.pod_source.leftovers(&pod.pod.uid),
+            });
         }
     }
 
@@ -306,9 +313,11 @@ impl Agent {
                 );
                 let mut entries = self.pods.entries.iter();
                 if let Some(entry) = entries.find(|entry| entry.pod.uid == by_kubelet.uid) {
+                    let now = monotonic_ns();
+                    self.oom.attributor.note_eviction(entry, now, false);
                     self.fastpath
                         .control
-                        .note_kill(entry, monotonic_ns(), KilledBy::Kubelet);
+                        .note_kill(entry, now, KilledBy::Kubelet);
                 }
             }
             self.write_down(record);

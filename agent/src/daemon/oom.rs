@@ -54,7 +54,8 @@ pub struct OomCounters {
 /// One eviction that is remembered.
 #[derive(Debug)]
 struct Remembered {
-    number: u64,
+    /// By which the fast path reports its end; `None`: its end is not seen.
+    number: Option<u64>,
     pod: PodName,
     signalled: u64,
     /// 0 while it is on its way.
@@ -130,27 +131,40 @@ impl OomAttributor {
     /// Takes note of what the fast path has done.
     pub fn note(&mut self, report: &Event) {
         match report {
-            Event::Evicted(evicted) => {
-                if self.evictions.len() == REMEMBERED {
-                    self.evictions.pop_front();
-                }
-                self.evictions.push_back(Remembered {
-                    number: evicted.number,
-                    pod: name_of(&evicted.pod),
-                    signalled: evicted.stages.signalled,
-                    ended: 0,
-                    shadow: evicted.shadow,
-                });
-            }
+            Event::Evicted(evicted) => self.remember(Remembered {
+                number: (!evicted.shadow).then_some(evicted.number),
+                pod: name_of(&evicted.pod),
+                signalled: evicted.stages.signalled,
+                ended: 0,
+                shadow: evicted.shadow,
+            }),
             Event::Finished(finished) => {
                 let mut evictions = self.evictions.iter_mut();
-                if let Some(eviction) = evictions.find(|e| e.number == finished.number) {
+                if let Some(eviction) = evictions.find(|e| e.number == Some(finished.number)) {
                     let seen = finished.exited.max(finished.threshold_cleared);
                     eviction.ended = if seen == 0 { monotonic_ns() } else { seen };
                 }
             }
             _ => {}
         }
+    }
+
+    /// Takes note of an eviction by the manager or by the kubelet: `signalled` is in nanoseconds of CLOCK_MONOTONIC.
+    pub fn note_eviction(&mut self, pod: &PodEntry, signalled: u64, shadow: bool) {
+        self.remember(Remembered {
+            number: None,
+            pod: name_of(pod),
+            signalled,
+            ended: 0,
+            shadow,
+        });
+    }
+
+    fn remember(&mut self, eviction: Remembered) {
+        if self.evictions.len() == REMEMBERED {
+            self.evictions.pop_front();
+        }
+        self.evictions.push_back(eviction);
     }
 
     /// Judges one kill and counts it. Logs it and gives its record, unless the victim is none of the node's, or it is
@@ -295,8 +309,7 @@ impl OomAttributor {
             shadow: e.shadow,
         };
         let evictions = self.evictions.iter().filter(recent);
-        // Shadow mode sees no end.
-        let evictions = evictions.filter(|e| !e.shadow || at - e.signalled < RECENT_NS);
+        let evictions = evictions.filter(|e| e.number.is_some() || at - e.signalled < RECENT_NS);
         evictions.map(before).collect()
     }
 

@@ -11,6 +11,8 @@ use evictd_store::{journal::Journal, restore::Restored};
 use crate::daemon::{
     ensure_dead::{EnsureDead, Victim},
     eviction_log::PATIENCE,
+    manager_events::clear,
+    pod_source::PodSource,
 };
 
 /// Reads it from the journal. One that cannot be read is logged and does not stop the agent.
@@ -64,12 +66,12 @@ pub(super) fn last_eviction(restored: &Restored) -> Option<u64> {
     of_memory.map(|(_, at)| at).max()
 }
 
-/// Goes on with what the agent before was doing: what is left of its victims is killed once more. `ends_pods`: no
-/// kubelet ends pods that were asked to go.
+/// Goes on with what the agent before was doing: what is left of its victims is killed once more, and where there is no
+/// kubelet the time of pods that were asked to go runs on.
 pub(super) fn go_on(
     restored: &Restored,
     entries: &[Arc<PodEntry>],
-    ends_pods: bool,
+    source: &PodSource,
     ensure_dead: &EnsureDead,
 ) {
     for victim in restored.victims() {
@@ -79,18 +81,25 @@ pub(super) fn go_on(
             ensure_dead.look_at(Victim {
                 entry,
                 signalled: victim.signalled,
-                left: Vec::new(),
+                left: source.leftovers(&victim.uid),
             });
         }
     }
-    for asked in restored.asked().into_iter().filter(|_| ends_pods) {
+    if matches!(source, PodSource::Cluster { .. }) {
+        return;
+    }
+    for asked in restored.asked() {
         if let Some(entry) = is_there(entries, &asked.uid, asked.at) {
             let entry = Arc::clone(entry);
             let left = Duration::from_nanos(asked.left);
+            let volumes = source.leftovers(&asked.uid);
             tracing::warn!(pod = %entry.pod, ?left, "a pod that was asked to go before has this time left");
             tokio::task::spawn_blocking(move || {
-                if let Err(error) = end_gracefully(entry.killer.path(), left, PATIENCE) {
-                    tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
+                match end_gracefully(entry.killer.path(), left, PATIENCE) {
+                    Ok(()) => clear(&volumes),
+                    Err(error) => {
+                        tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
+                    }
                 }
             });
         }

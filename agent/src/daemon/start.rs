@@ -122,8 +122,7 @@ impl Agent {
         let ensure_dead = start_ensure_dead()?;
         // In shadow mode what an earlier agent has begun waits for one that is not.
         if !config.shadow {
-            let ends_pods = matches!(source, PodSource::Manifest { .. });
-            restore::go_on(&restored, &entries, ends_pods, &ensure_dead);
+            restore::go_on(&restored, &entries, &source, &ensure_dead);
         }
 
         let incidents = Incidents::new(&config.state_dir);

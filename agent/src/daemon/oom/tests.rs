@@ -88,7 +88,7 @@ fn it_is_counted_which_was_first() {
     let mut evidence = OomAttributor::new(root, vec![id(root, "")]);
     assert!(evidence.take(&kill(levels, 0)).unwrap().was_first);
     let remembered = |ended: u64, shadow: bool| Remembered {
-        number: 1,
+        number: (!shadow).then_some(1),
         pod: PodName::default(),
         signalled: monotonic_ns() - 10_000_000,
         ended,
@@ -106,10 +106,20 @@ fn it_is_counted_which_was_first() {
         .evictions
         .push_back(remembered(monotonic_ns() - 2 * RECENT_NS, false));
     assert!(evidence.take(&kill(levels, 0)).unwrap().was_first);
+    // The manager's, or the kubelet's: its end is not seen.
+    let without_end = |ago: u64| Remembered {
+        number: None,
+        signalled: monotonic_ns() - ago,
+        ..remembered(0, false)
+    };
+    evidence.evictions.push_back(without_end(2 * RECENT_NS));
+    assert!(evidence.take(&kill(levels, 0)).unwrap().was_first);
+    evidence.evictions.push_back(without_end(RECENT_NS / 2));
+    assert!(!evidence.take(&kill(levels, 0)).unwrap().was_first);
     let counters = evidence.counters();
     let [first, after] = [&counters.first, &counters.after_eviction];
-    assert_eq!(first.load(Ordering::Relaxed), 3);
-    assert_eq!(after.load(Ordering::Relaxed), 1);
+    assert_eq!(first.load(Ordering::Relaxed), 4);
+    assert_eq!(after.load(Ordering::Relaxed), 2);
 }
 
 #[test]
