@@ -291,9 +291,12 @@ impl Pace {
         self.growth.exclude_victim(held, since);
     }
 
+    /// An eviction for something else, or before the agent was started, does not bring the minimum reclaim into force.
     fn note_eviction(&mut self, now: u64) {
         self.last_eviction = Some(now);
-        self.evictions = self.evictions.saturating_add(1);
+        if self.is_met() {
+            self.evictions = self.evictions.saturating_add(1);
+        }
     }
 
     /// When a pod was last evicted.

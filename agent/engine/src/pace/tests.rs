@@ -348,6 +348,21 @@ fn the_minimum_reclaim_goes_at_the_kubelets_pace() {
     assert_eq!(decision(&pace, until, &at), ONE_PACED);
 }
 
+/// A pod went for a disk, or for memory days ago, before the agent was started again: the threshold has never been met.
+// R11
+#[test]
+fn an_eviction_for_something_else_brings_no_minimum_reclaim_into_force() {
+    let mut pace = Pace::default();
+    pace.evicted(SECOND);
+    let of = |_| Shortage {
+        resolved: THRESHOLD + 50 * MIB,
+        ..seen(380, 0)
+    };
+    let (now, at) = looked(&mut pace, 2 * SECOND, 30_000, of);
+    assert_eq!(decision(&pace, now, &at), Decision::Calm);
+    assert!(!pace.is_met());
+}
+
 #[test]
 fn a_shortage_that_no_pod_can_end_takes_one() {
     let mut pace = Pace::default();
