@@ -10,6 +10,8 @@ const EXIT_NS: u64 = 50 * MS;
 const TEARDOWN: u64 = 4 << 30;
 /// The first part of what a victim gives back, in bytes at most.
 const FIRST: u64 = 256 << 20;
+/// A victim that has begun to give memory back goes on within so long, on busy CPUs too.
+const PAUSE_NS: u64 = 100 * MS;
 /// A victim that gives nothing back for so long and still has processes is stuck.
 const STUCK_NS: u64 = 2 * SECOND;
 /// A victim has given something back if it holds less by so many bytes, or by this part of what is left. The kernel
@@ -29,6 +31,8 @@ const REPORT_WITHIN_NS: u64 = 2 * SECOND;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminating {
     signalled: u64,
+    /// Since when this agent knows of it.
+    known_since: u64,
     /// What it used when it was chosen, without what the kernel could give back.
     expected: u64,
     /// The part of it that outlives its processes: tmpfs of memory-backed volumes, shared memory.
@@ -77,6 +81,7 @@ impl Terminating {
     pub fn new(signalled: u64, expected: u64, shared: u64) -> Self {
         Self {
             signalled,
+            known_since: signalled,
             expected,
             shared: shared.min(expected),
             least: u64::MAX,
@@ -92,6 +97,7 @@ impl Terminating {
     pub fn restore(signalled: u64, now: u64, left: Remains, shared: u64, stuck: bool) -> Self {
         let usage = left.usage.unwrap_or(0);
         Self {
+            known_since: now.max(signalled),
             least: usage,
             progress: signalled.max(now.saturating_sub(STUCK_NS - RESUMED_NS)),
             exited: (!left.populated).then_some(signalled),
@@ -170,12 +176,12 @@ impl Terminating {
                 let teardown = u64::try_from(teardown).unwrap_or(u64::MAX);
                 // What is overdue is due soon: it still dies.
                 let due = self
-                    .signalled
+                    .known_since
                     .saturating_add(EXIT_NS)
                     .saturating_add(teardown);
                 // The longer nothing has come, the longer it may take.
                 let overdue = match self.has_given() {
-                    true => 0,
+                    true => now.saturating_sub(due.max(self.progress.saturating_add(PAUSE_NS))),
                     false => now.saturating_sub(due),
                 };
                 let soon = now.saturating_add(overdue.max(EXIT_NS / 2));
@@ -205,7 +211,7 @@ impl Terminating {
 
     /// Whether something of it was seen to come back.
     fn has_given(&self) -> bool {
-        self.progress > self.signalled
+        self.began.is_some()
     }
 
     /// When it was sent SIGKILL first.
@@ -283,6 +289,18 @@ mod tests {
         assert_eq!(victim.observe(MS, seen(false, 1)), Fate::Exited);
         assert!(victim.is_over(MS, Some(MIB)));
         assert_eq!(victim.observe(2 * MS, seen(true, 5)), Fate::Restarted);
+    }
+
+    // R43
+    #[test]
+    fn what_has_given_a_little_and_stalls_is_overdue() {
+        let mut victim = Terminating::new(0, 1500 * MIB, 0);
+        victim.observe(MS, seen(true, 1500));
+        victim.observe(10 * MS, seen(true, 1460));
+        let soon = |now: u64| pending(&victim, now, 1460).soon;
+        assert_eq!(soon(60 * MS), 1460 * MIB);
+        assert_eq!(soon(10 * MS + EXIT_NS + PAUSE_NS + MS), 0);
+        assert_eq!(pending(&victim, SECOND, 1460).amount, 1460 * MIB);
     }
 
     #[test]
