@@ -24,7 +24,7 @@ pub struct EvictionPermit {
     evicted_at: AtomicU64,
     /// The pressure for which shadow mode has chosen it last, as the limiter numbers them; zero as long as it has not.
     in_shadow: AtomicU64,
-    /// An earlier agent has killed it, and something is left of it.
+    /// It was killed, by an earlier agent or so that it is stuck, and something is left of it.
     ending: AtomicBool,
     /// Since when the manager kills it; zero if it does not.
     killing: AtomicU64,
@@ -146,12 +146,13 @@ impl EvictionPermit {
         since > 0 && now.saturating_sub(since) < KILL_NS
     }
 
-    /// Whether an earlier agent has killed it and something is left of it: it is not evicted a second time.
+    /// Whether it was killed and something is left of it, as an earlier agent or the fast path has said: it is not evicted
+    /// a second time.
     pub fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// Says whether something is left of a pod that an earlier agent has killed.
+    /// Says whether something is left of a pod that was killed.
     pub fn set_ending(&self, ending: bool) {
         self.ending.store(ending, Ordering::Relaxed);
     }
@@ -179,9 +180,12 @@ impl EvictionPermit {
     /// It runs anew after its eviction at `at`.
     pub fn forget_eviction(&self, at: u64) {
         // Where it was evicted again meanwhile, that stays.
-        let _ = self
-            .evicted_at
-            .compare_exchange(at, 0, Ordering::Relaxed, Ordering::Relaxed);
+        let forgotten =
+            self.evicted_at
+                .compare_exchange(at, 0, Ordering::Relaxed, Ordering::Relaxed);
+        if forgotten.is_ok() {
+            self.set_ending(false);
+        }
     }
 
     /// What was set last, as it is at this moment.

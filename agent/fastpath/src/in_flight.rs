@@ -239,7 +239,8 @@ impl InFlight {
     }
 
     /// Looks after every victim: tells once what became of it, or that it is stuck, and forgets it when nothing more is
-    /// expected of it. A victim with processes stays, so that it is not evicted again. Whether one was forgotten.
+    /// expected of it. A victim with processes stays, so that it is not evicted again; one that is stuck gives way to others
+    /// where there is no room. Whether one was forgotten.
     ///
     /// `at` answers with the last look at a scope, and its threshold in bytes.
     pub fn step(
@@ -249,6 +250,7 @@ impl InFlight {
         mut send: impl FnMut(VictimEvent),
     ) -> bool {
         let (mut next, count) = (0, self.victims.len());
+        let mut is_full = self.room() == 0;
         while let Some(victim) = self.victims.get_mut(next) {
             if victim.eviction.shadow {
                 next += 1;
@@ -279,7 +281,13 @@ impl InFlight {
             }
             let usage = left(&victim.pod);
             let is_over = fate == Fate::Restarted || victim.terminating.is_over(now, usage);
-            if victim.is_reported && is_over {
+            let gives_way = is_full && fate == Fate::Stuck;
+            if gives_way {
+                // It is not evicted a second time.
+                victim.pod.permit.set_ending(true);
+                is_full = false;
+            }
+            if (victim.is_reported && is_over) || gives_way {
                 self.victims.swap_remove(next);
             } else {
                 next += 1;
@@ -330,6 +338,33 @@ mod tests {
         assert_eq!(look(1_000_000_000), (Fate::Dying, Some(60 * MIB)));
         let (fate, _) = look(2_100_000_000);
         assert_eq!(fate, Fate::BecameStuck, "its end has brought nothing");
+    }
+
+    // R43
+    #[test]
+    fn a_stuck_victim_gives_way_where_there_is_no_room() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [("memory.current", "0"), ("memory.stat", "")] {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        // A process that is dead stays in this list.
+        let mut dead = std::process::Command::new("true").spawn().unwrap();
+        dead.wait().unwrap();
+        fs::write(dir.path().join("cgroup.procs"), format!("{}\n", dead.id())).unwrap();
+        let pod = || Arc::new(PodEntry::open(Pod::default(), dir.path(), Mode::Evictd).unwrap());
+        let stuck = |_| RestoredVictim {
+            pod: pod(),
+            signalled: 1,
+            is_stuck: true,
+        };
+        let victims = Vec::from_iter((0..MAX_IN_FLIGHT).map(stuck));
+        let mut in_flight = InFlight::new(&victims, 2);
+        assert_eq!(in_flight.room(), 0);
+        let is_fewer = in_flight.step(3, |_| (MemorySample::default(), 0), |_| ());
+        assert!(is_fewer && in_flight.room() == 1);
+        let ending = victims.iter().filter(|v| v.pod.permit.is_ending());
+        assert_eq!(ending.count(), 1, "it is not evicted a second time");
+        assert!(!in_flight.step(4, |_| (MemorySample::default(), 0), |_| ()));
     }
 
     #[test]

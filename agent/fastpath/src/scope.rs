@@ -113,7 +113,7 @@ pub(super) struct ScopeMonitor {
     /// The threshold is met: the scope is below `resolved` and has been below `threshold`.
     pub pressed: bool,
     /// The event that no candidate is left was sent.
-    pub no_candidates: bool,
+    pub told_no_candidates: bool,
     /// Pressed, with nothing to do until the recovery's trigger trips.
     pub idle: bool,
     /// The event that the scope cannot be read was sent.
@@ -159,7 +159,7 @@ impl ScopeMonitor {
             kernel_may_kill,
             sample: MemorySample::default(),
             pressed: false,
-            no_candidates: false,
+            told_no_candidates: false,
             idle: false,
             gone: false,
             crossing: Crossing::default(),

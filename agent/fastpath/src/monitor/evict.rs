@@ -150,7 +150,7 @@ impl MemoryMonitor {
                 continue;
             }
             let ago = now.saturating_sub(kill.time);
-            let (Some(position), Some(monitor)) = (position, self.scopes.get(kill.scope)) else {
+            let (Some(position), true) = (position, kill.scope < self.scopes.len()) else {
                 self.events.send(Event::KernelKill(None, ago));
                 continue;
             };
@@ -159,6 +159,16 @@ impl MemoryMonitor {
                 self.events.send(Event::KernelKill(pod, ago));
                 continue;
             }
+            // The candidates of a new table are not read yet.
+            if let Some(candidate) = self.table.candidates.get_mut(position)
+                && let Some(entry) = self.table.entries.get(position)
+                && let Ok(reading) = entry.memory.read()
+            {
+                candidate.usage = reading.working_set();
+            }
+            let Some(monitor) = self.scopes.get(kill.scope) else {
+                continue;
+            };
             let pace_inputs = PaceInputs {
                 now: kill.time,
                 pace: monitor.pace,
@@ -329,8 +339,8 @@ impl MemoryMonitor {
         let Some(monitor) = self.scopes.get_mut(index) else {
             return;
         };
-        if !monitor.no_candidates && self.in_flight.dying() == 0 {
-            monitor.no_candidates = true;
+        if !monitor.told_no_candidates && self.in_flight.dying() == 0 {
+            monitor.told_no_candidates = true;
             self.events.send(Event::NoCandidates {
                 signal: monitor.scope.signal(),
                 available: monitor.sample.available,

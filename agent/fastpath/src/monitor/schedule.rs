@@ -66,11 +66,13 @@ impl MemoryMonitor {
             return Duration::ZERO;
         }
         let is_attached = has_triggers && !is_lost && trigger.is_attached();
+        // Pods that limits, a pause or policies hold back now may go the next moment.
+        let no_candidates = self.table.entries.iter().all(|entry| entry.protected);
         let next = |monitor: &ScopeMonitor| {
             if monitor.gone {
                 return sampling::CEILING;
             }
-            let state = match (monitor.pressed, monitor.no_candidates) {
+            let state = match (monitor.pressed, no_candidates) {
                 (false, _) => ScopeState::Calm,
                 (true, false) => ScopeState::Idle,
                 (true, true) => ScopeState::NoCandidates,

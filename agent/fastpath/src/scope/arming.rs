@@ -23,6 +23,7 @@ impl ScopeMonitor {
         for slot in 0..SLOTS_PER_SCOPE {
             self.set(trigger, slot, Trigger::DISABLED)?;
         }
+        self.recovery_limit = None;
         self.arm(trigger)
     }
 
@@ -33,7 +34,7 @@ impl ScopeMonitor {
         triggers: &ScopeTriggers,
         was_pressed: bool,
     ) -> io::Result<()> {
-        self.no_candidates = false;
+        self.told_no_candidates = false;
         self.idle = false;
         if self.recovery_limit.take().is_some() {
             self.set(trigger, slot::RECOVERY, Trigger::DISABLED)?;
