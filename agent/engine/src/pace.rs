@@ -106,18 +106,40 @@ pub struct Bounded {
 }
 
 impl Bounded {
-    /// Adds a cgroup that has `left` bytes below its limit. A sidecar that grows slowly does not use them before the kubelet looks.
-    pub fn add(&mut self, grown: u64, growth: u64, left: u64) {
-        if grown == 0 && growth == 0 {
-            return;
-        }
-        let used = match growth {
-            0 => left,
-            growth => left.min(grown_in(growth, MONITORING_INTERVAL_NS + DEATH_NS)),
+    /// That of a cgroup that has `left` bytes below its limit. A sidecar that grows slowly does not use them before the
+    /// kubelet looks.
+    pub fn of(grown: u64, growth: u64, left: u64) -> Self {
+        let left = match (grown, growth) {
+            (0, 0) => 0,
+            (_, 0) => left,
+            (_, growth) => left.min(grown_in(growth, MONITORING_INTERVAL_NS + DEATH_NS)),
         };
-        self.grown = self.grown.saturating_add(grown);
-        self.growth = self.growth.saturating_add(growth);
-        self.left = self.left.saturating_add(used);
+        Self {
+            grown,
+            growth,
+            left,
+        }
+    }
+
+    /// That of a pod with a limit of its own, by what is known of its `containers` with limits. Where most of it is not
+    /// theirs, a container is new or has no limit, and the pod's own ends it.
+    pub fn of_pod(self, containers: Self) -> Self {
+        let is_theirs = |theirs: u64, all: u64| theirs.saturating_add(theirs / 3) >= all;
+        let are_known =
+            is_theirs(containers.grown, self.grown) && is_theirs(containers.growth, self.growth);
+        match are_known {
+            true => containers,
+            false => self,
+        }
+    }
+
+    /// Adds that of others.
+    pub fn merged(self, other: Self) -> Self {
+        Self {
+            grown: self.grown.saturating_add(other.grown),
+            growth: self.growth.saturating_add(other.growth),
+            left: self.left.saturating_add(other.left),
+        }
     }
 }
 

@@ -2,7 +2,10 @@
 //! with page cache.
 
 use evictd_engine::{CandidateState, growers::WATCHED, pace::Bounded};
-use evictd_node::pods::table::{Largest, PodTable};
+use evictd_node::{
+    cgroup::limited::LimitedCgroup,
+    pods::table::{Largest, PodTable},
+};
 use evictd_sys::clock::monotonic_ns;
 
 use crate::monitor::MemoryMonitor;
@@ -38,9 +41,10 @@ impl MemoryMonitor {
                 let (id, now) = (entry.memory.id(), monotonic_ns());
                 self.growers.note(id, now, reading.unreclaimable());
             }
-            for limited in entry.limited.innermost() {
-                if let Some(uses) = entry.limited.read(limited) {
-                    let (id, now) = (limited.memory.id(), monotonic_ns());
+            let limited = &entry.limited;
+            for cgroup in limited.outermost().into_iter().chain(limited.innermost()) {
+                if let Some(uses) = limited.read(cgroup) {
+                    let (id, now) = (cgroup.memory.id(), monotonic_ns());
                     self.limited_growers.note(id, now, uses.held);
                 }
             }
@@ -59,18 +63,23 @@ impl MemoryMonitor {
             if !monitor.scope.holds(entry) || self.in_flight.contains(entry) {
                 continue;
             }
-            for limited in entry.limited.innermost() {
-                let (id, now) = (limited.memory.id(), monotonic_ns());
+            let limited = &entry.limited;
+            let mut read = |cgroup: &LimitedCgroup| {
+                let (id, now) = (cgroup.memory.id(), monotonic_ns());
                 if !growers.is_watched(id, now) {
-                    continue;
+                    return Bounded::default();
                 }
-                let Some(uses) = entry.limited.read(limited) else {
-                    continue;
+                let Some(uses) = limited.read(cgroup) else {
+                    return Bounded::default();
                 };
                 growers.note(id, now, uses.held);
                 let (grown, growth) = growers.steady_growth_of(id, now, since);
-                bounded.add(grown, growth, uses.left);
-            }
+                Bounded::of(grown, growth, uses.left)
+            };
+            let pod = limited.outermost().map(&mut read).unwrap_or_default();
+            let containers = limited.innermost().map(read);
+            let containers = containers.fold(Bounded::default(), Bounded::merged);
+            bounded = bounded.merged(pod.of_pod(containers));
         }
         bounded
     }

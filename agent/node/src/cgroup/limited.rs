@@ -54,6 +54,14 @@ impl LimitedCgroups {
         self.0.iter().filter(has_none_below)
     }
 
+    /// The one that has all others of them below: the pod's own, if that has a limit.
+    pub fn outermost(&self) -> Option<&LimitedCgroup> {
+        let first = self.0.first()?;
+        let has_below =
+            |other: &LimitedCgroup| other.memory.path().starts_with(first.memory.path());
+        self.0.iter().all(has_below).then_some(first)
+    }
+
     /// What is in use of one of them; `None` where it is gone, or past its limit, so that it has another one. Does not
     /// allocate.
     pub fn read(&self, one: &LimitedCgroup) -> Option<BelowLimit> {
@@ -150,6 +158,8 @@ mod tests {
             seen,
             expected.map(|(name, held, left)| (name.to_owned(), held, left))
         );
+        let outermost = limited.outermost().unwrap();
+        assert_eq!(outermost.memory.path(), dir.path());
         let pod = MemoryCgroup::open(dir.path()).unwrap();
         assert_eq!(room_below_limits(&pod), Some(21 * MIB));
         // Past its limit: that is another one by now.
