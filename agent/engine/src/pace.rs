@@ -387,6 +387,8 @@ pub(crate) enum NextVictim {
     First,
     /// The first of those that grow: what comes back is enough, and only the end of a growth is sooner.
     Growing,
+    /// The first of those whose processes hold memory: shared memory that comes back is enough, and comes too late.
+    WithProcesses,
 }
 
 /// How many pods an urgent decision takes: asked before each of them.
@@ -451,7 +453,12 @@ impl Relief {
         // What goes now comes no sooner where enough is on its way; but a growth ends at once with the pod whose it is.
         let is_enough = until_then <= self.room.saturating_add(self.pending.soon);
         if !(is_enough || self.is_settling) {
-            return first;
+            let is_late = until_then <= self.room.saturating_add(self.pending.amount);
+            return if is_late {
+                Some(NextVictim::WithProcesses)
+            } else {
+                first
+            };
         }
         let ends_it = self.growers > 0 && grown_in(self.growers, KILL_LATENCY_NS) >= self.room;
         ends_it.then_some(NextVictim::Growing)
@@ -500,8 +507,13 @@ impl PaceInputs {
             exhausted_in,
             growth,
         };
+        let later = Decision::Wait { until: u64::MAX };
+        let is_early = exhausted_in > URGENT_WHILE_PENDING_NS;
         let Some(due) = pending.due else {
-            return Decision::Evict { urgency };
+            return match is_early && self.is_too_soon(exhausted_in) {
+                true => later,
+                false => Decision::Evict { urgency },
+            };
         };
         let wait = due.saturating_sub(self.now).saturating_add(MARGIN_NS);
         // A pod that goes later is in time, too, and may not have to go. Files are not removed so fast: next to nothing
@@ -509,11 +521,23 @@ impl PaceInputs {
         let is_worth = self.rule == Rule::Lasting
             || wait < exhausted_in
             || pending.amount >= grown_in(growth, URGENT_WHILE_PENDING_NS);
-        let is_early = exhausted_in > URGENT_WHILE_PENDING_NS && is_worth;
-        if is_early || self.is_in_time(exhausted_in, growth, wait) {
-            return Decision::Wait { until: u64::MAX };
+        // Enough is on its way, of shared memory alone, and too late.
+        let room = self.seen.usable().in_time().saturating_add(pending.amount);
+        let is_late = pending.soon == 0 && grown_in(growth, wait) <= room;
+        if (is_early && is_worth)
+            || (is_late && self.is_too_soon(exhausted_in))
+            || self.is_in_time(exhausted_in, growth, wait)
+        {
+            return later;
         }
         Decision::Evict { urgency }
+    }
+
+    /// Whether less time has passed since the last pod went than is left: the pods that follow go each in half of the time
+    /// that is left, and what came is looked at before.
+    fn is_too_soon(&self, exhausted_in: u64) -> bool {
+        let is_recent = |last: u64| self.now.saturating_sub(last) < exhausted_in;
+        self.rule == Rule::Lasting && self.pace.last_eviction.is_some_and(is_recent)
     }
 
     /// At the kubelet's pace, once the threshold has been met for as long as the rule asks for.

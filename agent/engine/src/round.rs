@@ -4,13 +4,16 @@
 //! node's pods, the judge (`cargo xtask judge`) on those of a simulated node.
 
 use crate::{
-    Among, Candidate,
+    Among, Candidate, CandidateState,
     growers::WATCHED,
     model::usage::MemoryReading,
     pace::{NextVictim, PaceInputs, Pending, Relief, Urgency},
     permit::LastResort,
     select::{GrowthToEnd, Rules, eligible_growth, exclude_not_growing, pass_over_in_vain, select},
 };
+
+/// Bytes that the processes of a pod hold at least: less is a sandbox, or a helper beside a memory-backed volume.
+const LEAST_OF_PROCESSES: u64 = 4 << 20;
 
 /// The candidates of a round; a position is that of a candidate.
 pub struct Candidates<'a, R> {
@@ -137,6 +140,13 @@ impl Round {
                     exclude_not_growing(loaded.candidates, loaded.grew);
                     true
                 }
+                NextVictim::WithProcesses => {
+                    let growing = passes_over_in_vain(pods, growth);
+                    if !growing {
+                        pass_over_without_processes(pods, resort);
+                    }
+                    growing
+                }
             };
             let Some(victim) = choose(pods) else {
                 if growing {
@@ -171,6 +181,29 @@ impl<R: Fn(usize) -> Option<MemoryReading>> Candidates<'_, R> {
 fn choose(pods: &mut impl Pods) -> Option<usize> {
     let rules = pods.rules();
     pods.candidates().choose(rules, Among::Using)
+}
+
+/// Passes over the pods whose processes hold next to nothing, where others hold more: their shared memory would come too
+/// late as well.
+fn pass_over_without_processes(pods: &mut impl Pods, resort: LastResort) {
+    let loaded = pods.candidates();
+    let mut is_any_left = false;
+    for (position, candidate) in loaded.candidates.iter_mut().enumerate() {
+        if candidate.state != CandidateState::Eligible {
+            continue;
+        }
+        let reading = (loaded.read)(position);
+        let of_processes = |r: MemoryReading| r.unreclaimable().saturating_sub(r.shmem);
+        if reading.map_or(0, of_processes) < LEAST_OF_PROCESSES {
+            candidate.state = CandidateState::PassedOver;
+        } else {
+            is_any_left = true;
+        }
+    }
+    drop(loaded);
+    if !is_any_left {
+        pods.load(resort);
+    }
 }
 
 /// The first pod is evicted by the order alone, if the node's eviction rate allows another one. Where that does not end
