@@ -157,13 +157,10 @@ fn only_the_hog_dies(way: &str) {
         let mut worker = scene.start("worker", &["--way", way, "--mib", mib, "--size", size]);
         let is_done = worker.says("done").unwrap();
         assert!(is_done, "{limited:?}: {}", pace_inputs(&scene.files));
-        std::thread::sleep(MOMENT);
-        assert!(worker.is_alive());
-        scene.evicts_only(&[]);
 
         // What a slow disk still has to write would make the hog urgent before it is the largest consumer.
         scene.disk.sync().unwrap();
-        // Anonymous memory beside the page cache.
+        // Anonymous memory beside the page cache, which has taken no pod so far.
         scene.grows_and_goes("hog", "4000", "200");
         scene.evicts_only(&["hog"]);
         assert!(worker.is_alive());
@@ -263,11 +260,15 @@ fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
     assert_eq!(records.iter().filter(|r| said(r)).count(), 1, "{records:?}");
     // The next one is due ten seconds after the first.
     assert!(until(LONG, || scene.evicted().len() > 1));
-    let pace_inputs = pace_inputs(&scene.files);
     let at: Vec<u64> = (scene.files.evictions().iter())
         .map(|e| e.stages.signalled)
         .collect();
-    assert!(at[1] - at[0] >= 10_000_000_000, "{at:?} {pace_inputs}");
+    let apart = at[1] - at[0];
+    assert!(
+        apart >= 10_000_000_000,
+        "{at:?} {}",
+        pace_inputs(&scene.files)
+    );
 }
 
 /// The same of the machine. The CPUs keep what a victim frees in lists of their own for a while, where `MemAvailable` does not count it:
@@ -431,10 +432,11 @@ fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
     scene
         .start("worker", &["--mib", "400", "--rate", "40"])
         .killed();
-    std::thread::sleep(Duration::from_secs(6));
-    let evicted = scene.evicted();
     let is_stuck = |record: &Record| matches!(record, Record::Stuck(s) if s.name == "hog");
-    let stuck = scene.files.records().iter().filter(|r| is_stuck(r)).count();
+    let stuck = || scene.files.records().iter().filter(|r| is_stuck(r)).count();
+    assert!(until(LONG, || stuck() > 0 && scene.evicted().len() > 1));
+    std::thread::sleep(MOMENT);
+    let (evicted, stuck) = (scene.evicted(), stuck());
     let kills = memory.oom_kills().unwrap();
     drop(undying);
     held.killed();
@@ -508,8 +510,8 @@ fn an_eviction_rate_is_not_used_up_before_the_hog() {
 /// A container that leaks is killed at its own limit, and what it has comes back; the node's threshold is met for a moment before.
 /// `seen`: whether the agent has seen the growth from its beginning.
 fn a_growth_up_to_a_limit_costs_no_neighbour(
-    rate: &str,
-    times: u32,
+    growth: &[&str],
+    times: u64,
     seen: bool,
     priority: Option<i32>,
 ) {
@@ -533,20 +535,23 @@ fn a_growth_up_to_a_limit_costs_no_neighbour(
     scope.child("leaks/sidecar").unwrap();
     scope.limit_child("leaks/sidecar", 1000 * MIB).unwrap();
     let mut agent = seen.then(|| files.start(&[]));
-    for _ in 0..times {
-        let mut leak = Hog::start(&app, &["--mib", "400", "--rate", rate]).unwrap();
+    for kills in 1..=times {
+        let mut leak = Hog::start(&app, &[&["--mib", "400"], growth].concat()).unwrap();
         if agent.is_none() {
             assert!(until(LONG, || scope.usage().unwrap() > 300 * MIB));
             agent = Some(files.start(&[]));
         }
         ends_at_its_limit(&mut leak, &files, &mut neighbours);
+        let oom_kills = MemoryCgroup::open(&app).unwrap().oom_kills().unwrap();
+        assert_eq!(oom_kills, kills);
     }
 }
 
 /// The OOM killer ends it for its own limit, and no pod goes.
 fn ends_at_its_limit(leak: &mut Hog, files: &Files, neighbours: &mut [Hog]) {
     leak.killed();
-    std::thread::sleep(MOMENT);
+    assert!(until(LONG, || files.oom_kill().is_some()));
+    std::thread::sleep(MOMENT / 4);
     assert!(files.evicted().is_empty(), "{}", pace_inputs(files));
     assert_eq!(alive(neighbours), NEIGHBOURS.len());
     let kill = files.oom_kill().map(|kill| kill.cause);
@@ -556,8 +561,13 @@ fn ends_at_its_limit(leak: &mut Hog, files: &Files, neighbours: &mut [Hog]) {
 #[test]
 fn a_container_that_grows_up_to_its_own_limit_costs_no_neighbour() {
     skip_if!(not_root());
-    for (rate, times) in [("60", 2), ("12", 1), ("500", 2)] {
-        a_growth_up_to_a_limit_costs_no_neighbour(rate, times, true, None);
+    let slowly = ["--head", "100", "--rate", "12"];
+    for (growth, times) in [
+        (&["--rate", "60"][..], 2),
+        (&slowly, 1),
+        (&["--rate", "500"], 2),
+    ] {
+        a_growth_up_to_a_limit_costs_no_neighbour(growth, times, true, None);
     }
 }
 
@@ -566,14 +576,14 @@ fn a_container_that_grows_up_to_its_own_limit_costs_no_neighbour() {
 fn a_growth_up_to_a_limit_costs_no_neighbour_at_the_start() {
     skip_if!(not_root());
     skip_if!(in_guest().then_some("an emulated agent starts later than the growth ends"));
-    a_growth_up_to_a_limit_costs_no_neighbour("60", 1, false, None);
+    a_growth_up_to_a_limit_costs_no_neighbour(&["--rate", "60"], 1, false, None);
 }
 
 /// A pod that may not be evicted grows as another one does.
 #[test]
 fn a_critical_pod_that_grows_up_to_its_own_limit_costs_no_neighbour() {
     skip_if!(not_root());
-    a_growth_up_to_a_limit_costs_no_neighbour("60", 1, true, Some(2_000_000_000));
+    a_growth_up_to_a_limit_costs_no_neighbour(&["--rate", "60"], 1, true, Some(2_000_000_000));
 }
 
 /// Each pod has three containers with limits, and all grow a little beside the one that leaks: what each of them holds is remembered.

@@ -152,6 +152,8 @@ impl Node {
         files.config["evictionHard"] = json!({ "memory.available": "16Mi" });
         files.config["evictionSoft"] = json!({ "memory.available": "100Mi" });
         files.config["evictionSoftGracePeriod"] = json!({ "memory.available": grace });
+        // Which hook sees memory does not matter here, and programs take seconds to load in a guest.
+        files.config["memoryHook"] = json!("sampler");
         files.config["graduatedAction"] = json!({ "reclaim": {}, "brake": { "timeLimit": "1h" } });
         Ok(Self { files, disk })
     }

@@ -76,9 +76,10 @@ fn node(name: &str, mib: u64) -> (Files, PathBuf) {
 #[test]
 fn a_pod_at_its_own_limit_is_told_apart() {
     skip_if!(no_bpf());
-    let (files, container) = node("ownlimit", 512);
+    let (mut files, container) = node("ownlimit", 512);
     let pod = format!("kubepods/besteffort/pod{UID}");
     files.scope().limit_child(&pod, 48 * MIB).unwrap();
+    files.config["memoryHook"] = json!("sampler");
     let _agent = files.start(&[]);
     let mut hog = Hog::start(&container, &["--mib", "96"]).unwrap();
     let pid = hog.pid();
@@ -136,6 +137,7 @@ fn the_machine_is_short() {
         &json!([{ "name": "hog", "uid": UID, "cgroup": relative }]),
     );
     files.config.as_object_mut().unwrap().remove("scope");
+    files.config["memoryHook"] = json!("sampler");
     let _agent = files.start(&["--shadow"]);
     let args = ["--mib", "8192", "--oom-score-adj", "1000"];
     Hog::until_killed(&container, &args);

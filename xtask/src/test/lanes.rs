@@ -18,6 +18,20 @@ use crate::{
 /// Integration tests whose title begins so run alone: they measure what a kernel does at that moment, or how soon real-time
 /// threads react to it, and other tests would disturb them and be disturbed.
 const ALONE: [&str; 3] = ["agent::bench_", "fastpath::", "kernel::"];
+/// Not these: there the kernel's program kills in the task that charges.
+const NOT_ALONE: [&str; 1] = ["fastpath::guard"];
+/// The longest that run beside others, which begin first: none of them runs on by itself at the end.
+const LONGEST_FIRST: [&str; 9] = [
+    "agent::manager_embedded",
+    "kube::chaos",
+    "policy::fastpath",
+    "fastpath::guard",
+    "kube::manager",
+    "kube::evicts",
+    "agent::run_reload",
+    "kube::fleet",
+    "agent::run_stalled",
+];
 
 /// Tests that share a process: the unit tests of a library or binary, or those of one file of an integration test.
 pub struct Harness {
@@ -75,13 +89,20 @@ struct Ran {
 /// Names with how long each took.
 pub type Durations = Vec<(String, Duration)>;
 
-/// The harnesses that run beside each other, and those that run alone.
+/// The harnesses that run beside each other, the longest first, and those that run alone.
 pub fn split(tests: Vec<Harness>) -> (Vec<Harness>, Vec<Harness>) {
-    let alone = |test: &Harness| {
+    let is_alone = |test: &Harness| {
         let title = test.title();
-        ALONE.iter().any(|begin| title.starts_with(begin))
+        let begins = |begin: &&str| title.starts_with(begin);
+        ALONE.iter().any(begins) && !NOT_ALONE.iter().any(begins)
     };
-    tests.into_iter().partition(|test| !alone(test))
+    let (alone, mut beside): (Vec<_>, Vec<_>) = tests.into_iter().partition(is_alone);
+    beside.sort_by_key(|test| {
+        let title = test.title();
+        let place = LONGEST_FIRST.iter().position(|long| *long == title);
+        place.unwrap_or(LONGEST_FIRST.len())
+    });
+    (beside, alone)
 }
 
 /// Runs them, so many at a time, and prints the output of each in one piece when it has ended.
@@ -172,12 +193,16 @@ mod tests {
         let all = [
             ("agent", "cri_scripted"),
             ("agent", "bench_smoke"),
+            ("fastpath", "guard"),
             ("golden", ""),
             ("kernel", "pids"),
         ];
         let (beside, alone) = split(all.map(|(n, m)| harness(n, m)).into());
         let titles = |these: &[Harness]| these.iter().map(Harness::title).collect::<Vec<_>>();
-        assert_eq!(titles(&beside), ["agent::cri_scripted", "golden"]);
+        assert_eq!(
+            titles(&beside),
+            ["fastpath::guard", "agent::cri_scripted", "golden"]
+        );
         assert_eq!(titles(&alone), ["agent::bench_smoke", "kernel::pids"]);
     }
 
