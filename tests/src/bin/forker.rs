@@ -1,7 +1,7 @@
 //! Makes tasks or files inside a cgroup, one at a time or as fast as the machine can.
 //!
 //! It enters its cgroup by itself and says `ready` on standard output; then each line on standard input is an order:
-//! `hold N` starts N processes that wait, `drop` ends and reaps them, `storm N`
+//! `hold N` starts N processes that wait, `drop` ends and reaps them, `threads N` starts N threads that wait, `storm N`
 //! starts and reaps N processes one after the other, `fault N` touches N fresh pages of memory, `make DIR N` and
 //! `remove DIR N` make and remove N empty files. Others of what is done to files in a directory: `replace DIR N` renames
 //! new ones over them, `move DIR N` gives them other names, `chown DIR N` another owner, `link DIR N` a second name
@@ -59,6 +59,12 @@ fn main() -> io::Result<()> {
                 }
             }
             ["drop"] => held.drain(..).for_each(end),
+            ["threads", n] => {
+                for _ in 0..number(n)? {
+                    let small = std::thread::Builder::new().stack_size(PAGE);
+                    small.spawn(std::thread::park)?;
+                }
+            }
             ["storm", n] => {
                 for _ in 0..number(n)? {
                     reap(fork(false)?);
@@ -145,7 +151,7 @@ fn number(text: &str) -> io::Result<u64> {
 /// A child that waits for a signal, or ends at once.
 fn fork(waits: bool) -> io::Result<libc::pid_t> {
     let own = std::process::id();
-    // SAFETY: this process has one thread; the child calls only what is async-signal-safe.
+    // SAFETY: the child calls only what is async-signal-safe.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
