@@ -35,5 +35,5 @@ pub use crate::{
     skip_if,
     table::{rows, yaml},
     text::has,
-    wait::{SOON, until, wait_for},
+    wait::{SOON, sleep_from, until, wait_for},
 };

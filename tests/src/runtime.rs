@@ -61,6 +61,8 @@ pub struct State {
     pub info: HashMap<String, String>,
     /// Every call that changes something: `RemoveImage sha256:1`.
     pub calls: Vec<String>,
+    /// How often it was asked about a container.
+    pub statuses: usize,
     /// What goes wrong, by call (`ListImages`) or by call and id (`RemoveImage sha256:1`).
     pub faults: HashMap<String, Fault>,
     /// How long an answer takes, by call.
@@ -129,8 +131,10 @@ async fn answer(
         let fault = [&call, &format!("{call} {id}")]
             .into_iter()
             .find_map(|key| state.faults.get(key).copied());
-        if !id.is_empty() && call != "ContainerStatus" {
-            state.calls.push(format!("{call} {id}"));
+        match (&*call, id.is_empty()) {
+            ("ContainerStatus", _) => state.statuses += 1,
+            (_, true) => {}
+            (_, false) => state.calls.push(format!("{call} {id}")),
         }
         let answered = match fault {
             None => state.act(&call, &id),

@@ -7,6 +7,8 @@ use std::{
 
 use serde_json::Value;
 
+use crate::wait::SOON;
+
 /// A free address on loopback, for an agent that takes it at once.
 pub fn free_address() -> io::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -40,9 +42,15 @@ pub fn value(address: &str, series: &str) -> Option<u64> {
 
 /// What a path says, with the head of the answer.
 pub fn get(address: &str, path: &str) -> io::Result<String> {
+    ask(address, &format!("GET {path}"), "")
+}
+
+/// The same of another method, or with further headers.
+pub fn ask(address: &str, request: &str, headers: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
+    stream.set_read_timeout(Some(SOON))?;
+    let head = format!("{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
+    stream.write_all(head.as_bytes())?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     Ok(text)

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use evictd_sys::clock::monotonic_ns;
+
 /// How long something that will happen may take, on a machine that is emulated while others compile.
 pub const SOON: Duration = Duration::from_secs(60);
 
@@ -14,6 +16,12 @@ pub fn wait_for<T>(timeout: Duration, look: impl FnMut() -> Option<T>) -> Option
 pub fn until(timeout: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let look = || condition().then_some(());
     look_every(Duration::from_millis(5), timeout, look).is_some()
+}
+
+/// Waits until so long has passed since a moment of the monotonic clock.
+pub fn sleep_from(moment: u64, time: Duration) {
+    let passed = Duration::from_nanos(monotonic_ns().saturating_sub(moment));
+    std::thread::sleep(time.saturating_sub(passed));
 }
 
 fn look_every<T>(

@@ -1,12 +1,13 @@
 //! Makes tasks or files inside a cgroup, one at a time or as fast as the machine can.
 //!
 //! It enters its cgroup by itself and says `ready` on standard output; then each line on standard input is an order:
-//! `hold N` starts N processes that wait, `drop` ends and reaps them, `storm N` starts and reaps N processes one after
-//! the other, `fault N` touches N fresh pages of memory, `make DIR N` and `remove DIR N` make and remove N empty files.
-//! Others of what is done to files in a directory: `replace DIR N` renames new ones over them, `move DIR N` gives them other
-//! names, `chown DIR N` another owner, `link DIR N` a second name (`unlink DIR N` removes that again), `name DIR N` makes files
-//! without a name (O_TMPFILE) and names them, `nameless DIR N` closes them as they are. When an order is carried out it answers
-//! with the nanoseconds of CPU time that it took, its children's included: others' work does not count.
+//! `hold N` starts N processes that wait, `drop` ends and reaps them, `threads N` starts N threads that wait, `storm N`
+//! starts and reaps N processes one after the other, `fault N` touches N fresh pages of memory, `make DIR N` and
+//! `remove DIR N` make and remove N empty files. Others of what is done to files in a directory: `replace DIR N` renames
+//! new ones over them, `move DIR N` gives them other names, `chown DIR N` another owner, `link DIR N` a second name
+//! (`unlink DIR N` removes that again), `name DIR N` makes files without a name (O_TMPFILE) and names them,
+//! `nameless DIR N` closes them as they are. When an order is carried out it answers with the nanoseconds of CPU time
+//! that it took, its children's included: others' work does not count.
 
 use std::{
     fs::{self, File},
@@ -19,7 +20,8 @@ use std::{
     time::Duration,
 };
 
-use evictd_tests::mapped::Mapped;
+use evictd_tests::mapped::touch;
+use memmap2::{Advice, MmapMut};
 use nix::{
     fcntl::{AT_FDCWD, AtFlags},
     sys::{
@@ -30,6 +32,8 @@ use nix::{
     },
     unistd::{Pid, linkat},
 };
+
+const PAGE: usize = 4096;
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
@@ -55,6 +59,12 @@ fn main() -> io::Result<()> {
                 }
             }
             ["drop"] => held.drain(..).for_each(end),
+            ["threads", n] => {
+                for _ in 0..number(n)? {
+                    let small = std::thread::Builder::new().stack_size(PAGE);
+                    small.spawn(std::thread::park)?;
+                }
+            }
             ["storm", n] => {
                 for _ in 0..number(n)? {
                     reap(fork(false)?);
@@ -141,7 +151,7 @@ fn number(text: &str) -> io::Result<u64> {
 /// A child that waits for a signal, or ends at once.
 fn fork(waits: bool) -> io::Result<libc::pid_t> {
     let own = std::process::id();
-    // SAFETY: this process has one thread; the child calls only what is async-signal-safe.
+    // SAFETY: the child calls only what is async-signal-safe.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -164,13 +174,11 @@ fn fork(waits: bool) -> io::Result<libc::pid_t> {
 
 /// Maps so many pages without huge ones, touches each, and gives them back.
 fn fault(pages: u64) -> io::Result<()> {
-    const PAGE: usize = 4096;
     let bytes = usize::try_from(pages).map_err(io::Error::other)? * PAGE;
-    drop(
-        Mapped::anon(bytes, 0)?
-            .advise(libc::MADV_NOHUGEPAGE)
-            .touch(),
-    );
+    let mut mapped = MmapMut::map_anon(bytes)?;
+    // A refusal changes nothing: the kernel has no huge pages.
+    let _ = mapped.advise(Advice::NoHugePage);
+    touch(&mut mapped);
     Ok(())
 }
 

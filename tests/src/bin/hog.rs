@@ -12,7 +12,8 @@ use std::{
 };
 
 use clap::{Parser, ValueEnum};
-use evictd_tests::mapped::Mapped;
+use evictd_tests::mapped::{read, touch};
+use memmap2::{Advice, MmapMut, MmapOptions};
 use nix::unistd::setuid;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -137,7 +138,7 @@ fn main() -> io::Result<()> {
             let size = usize::try_from(arguments.size).map_err(io::Error::other)? * MIB;
             let file = write_file(&arguments, size, pace)?;
             for _ in 0..arguments.maps {
-                std::mem::forget(Mapped::file(&file, size)?.read());
+                std::mem::forget(read(&file, size)?);
             }
             println!("mapped");
             churn(bytes)?;
@@ -202,17 +203,20 @@ fn churn(bytes: usize) -> io::Result<()> {
 }
 
 /// A fresh mapping whose pages are all there.
-fn take(way: Way, length: usize) -> io::Result<Mapped> {
-    let mapped = match way {
-        Way::Populate => Mapped::anon(length, libc::MAP_POPULATE),
-        Way::Hugetlb => Mapped::anon(length, libc::MAP_HUGETLB),
-        _ => Mapped::anon(length, 0),
-    }?;
-    let mapped = match way {
-        Way::Thp => mapped.advise(libc::MADV_HUGEPAGE),
-        _ => mapped,
+fn take(way: Way, length: usize) -> io::Result<MmapMut> {
+    let mut options = MmapOptions::new();
+    let options = match way {
+        Way::Populate => options.populate(),
+        Way::Hugetlb => options.huge(None),
+        _ => &mut options,
     };
-    Ok(mapped.touch())
+    let mut mapped = options.len(length).map_anon()?;
+    if way == Way::Thp {
+        // A refusal changes nothing: the kernel has no such pages.
+        let _ = mapped.advise(Advice::HugePage);
+    }
+    touch(&mut mapped);
+    Ok(mapped)
 }
 
 /// The same for as long as the process lives.
@@ -250,7 +254,7 @@ fn use_file(arguments: &Arguments, bytes: usize, pace: Pace) -> io::Result<()> {
         match arguments.way {
             Way::Write => file.write_all_at(&block, at)?,
             Way::Read => file.read_exact_at(&mut block, at)?,
-            _ => drop(Mapped::file(&file, size)?.read()),
+            _ => drop(read(&file, size)?),
         }
         done += if arguments.way == Way::Map {
             size

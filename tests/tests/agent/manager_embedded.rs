@@ -11,6 +11,7 @@ use evictd_tests::{
     scrape::value,
     unkillable::Undying,
 };
+use jiff::{SignedDuration, Timestamp};
 
 /// A scope with two pods, and where their emptyDirs are.
 struct Two {
@@ -50,6 +51,12 @@ impl Two {
 
     fn threshold(&mut self, signal: &str, value: Value) {
         self.files.config["evictionHard"][signal] = value;
+    }
+
+    /// While a threshold is met pods are walked every few seconds. For this one no pod goes.
+    fn is_walked_often(&mut self) {
+        self.files.config["evictionSoft"] = json!({ "nodefs.available": "99.9%" });
+        self.files.config["evictionSoftGracePeriod"] = json!({ "nodefs.available": "1h" });
     }
 
     /// Both pods at work.
@@ -276,16 +283,18 @@ fn a_victim_of_an_earlier_agent_that_has_died_is_not_stuck() {
     let undying = Undying::hold(greedy.pid()).unwrap();
     two.write("greedy", "data", 12);
     let agent = two.files.start(&[]);
-    let uid = two.evicted().uid;
+    let eviction = two.evicted();
     agent.kill();
     let _agent = two.files.start(&[]);
     drop(undying);
     assert!(until(SOON, || !is_alive(&mut greedy)));
-    // So long after its eviction it would be stuck, and a little more.
-    std::thread::sleep(Duration::from_secs(12));
+    // So long after its eviction it would be stuck, as it is where an agent had to start so late, and a little more.
+    let is_due = SignedDuration::from_secs(10);
+    sleep_from(eviction.stages.signalled, Duration::from_secs(12));
+    let time = |time: &str| time.parse::<Timestamp>().unwrap();
     let of_it = |record: &Record| match record {
-        Record::Evicted(e) => e.uid == uid,
-        Record::Stuck(_) => true,
+        Record::Evicted(e) => e.uid == eviction.uid,
+        Record::Stuck(s) => time(&s.time).duration_since(time(&eviction.time)) < is_due,
         _ => false,
     };
     let records = two.files.records();
@@ -322,12 +331,13 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
     forks.order("hold 2000").unwrap();
     let agent = files.start(&[]);
     files.until_killed("bomb", &["--mib", "2000", "--rate", "400"]);
-    let killed = Instant::now();
     let held = calm.order("hold 2000");
     assert!(held.is_ok(), "{held:?} {}", agent.log());
-    let mut looks = 0;
+    assert!(until(SOON, || !files.evicted().is_empty()));
     // They are waited for for ten seconds.
-    while killed.elapsed() < Duration::from_secs(7) {
+    let waited_for = files.evictions()[0].stages.signalled + 9_000_000_000;
+    let mut looks = 0;
+    while monotonic_ns() < waited_for {
         assert!(
             pids.read().unwrap().available() < threshold,
             "they are short: {}",
@@ -345,20 +355,62 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
     assert_eq!(files.evicted(), ["bomb"]);
 }
 
+/// The first pod goes by the order. The others have not enough process ids between them to last until the kubelet looks
+/// again, and the bomb would have to go all the same.
+// R43
+#[test]
+fn a_fork_bomb_of_a_high_priority_takes_one_pod_with_it() {
+    skip_if!(not_root());
+    let _alone = process_ids_of_the_machine().unwrap();
+    let names = ["one", "two", "three", "four", "bomb"];
+    let pod = |name| json!({ "name": name, "cgroup": name, "priority": if name == "bomb" { 100 } else { 0 } });
+    let mut files = Files::of("bombs", 4096, &json!(names.map(pod)));
+    assert!(until(SOON, || all_are_reaped().unwrap()));
+    let free = Pids::open(Path::new("/proc")).unwrap().read().unwrap();
+    skip_if!(
+        (free.available() > 40_000)
+            .then_some("the bomb cannot take the process ids of this machine")
+    );
+    let threshold = free.available() - 1000;
+    files.config["evictionHard"]["pid.available"] = json!(threshold.to_string());
+    let mut small = ["one", "two", "three", "four"].map(|name| files.forker(name));
+    let _agent = files.start(&[]);
+    // It is urgent when a quarter of what was left has gone.
+    let mut bomb = [(); 3].map(|()| files.forker("bomb"));
+    for part in &mut bomb {
+        part.begin("threads 8000").unwrap();
+    }
+    let is_told = || files.evicted().contains(&"bomb".to_owned());
+    assert!(until(SOON, is_told));
+    let evicted = files.evicted();
+    assert!(evicted.len() <= 2, "{evicted:?}");
+    let alive = small
+        .iter_mut()
+        .filter_map(|pod| is_alive(pod).then_some(()));
+    assert!(alive.count() >= 3);
+}
+
 /// It has gone for memory, does not die, and is above its own limit on local storage.
 // R43
 #[test]
 fn a_victim_of_the_fast_path_that_does_not_die_goes_once() {
     skip_if!(not_root());
-    let two = or_skip!(Two::on_disk("twice", 128, 4096, "8Mi"));
+    let mut two = or_skip!(Two::on_disk("twice", 128, 4096, "8Mi"));
+    two.is_walked_often();
     let _agent = two.files.start(&[]);
     let hog = two.files.hog("greedy", &["--mib", "210", "--rate", "100"]);
     let undying = Undying::hold(hog.pid()).unwrap();
     assert!(until(SOON, || !two.files.evicted().is_empty()));
     two.write("greedy", "data", 12);
-    std::thread::sleep(Duration::from_secs(5));
-    assert_evicted_for_memory(&two.files, "greedy");
+    // It has been walked when a pod goes that is above its limit later than that.
+    std::thread::sleep(Duration::from_secs(3));
+    two.write("calm", "data", 12);
+    assert!(until(SOON, || two.files.evicted().len() > 1));
+    let evictions = two.files.evictions();
     drop(undying);
+    let evicted: Vec<_> = evictions.iter().map(|e| (&*e.name, &*e.signal)).collect();
+    let expected = [("greedy", "memory.available"), ("calm", "emptydirfs.limit")];
+    assert_eq!(evicted, expected);
 }
 
 // R1, R10: bytes, by the walk in the background.
@@ -370,6 +422,35 @@ fn a_pod_that_fills_the_disk_is_evicted() {
     let [mut calm, mut greedy] = two.forkers();
     two.greedy_goes_for_its_files();
     assert!(!is_alive(&mut greedy) && is_alive(&mut calm));
+}
+
+/// An image is unpacked: what the pods have on the disk does not make up for it, and comes back too late.
+// R43
+#[test]
+fn a_disk_that_no_pod_fills_takes_one_pod_in_ten_seconds() {
+    skip_if!(not_root());
+    let mut two = or_skip!(Two::on_disk("unpacks", 256, 4096, "1Ti"));
+    two.threshold("nodefs.available", json!("60%"));
+    two.write("calm", "data", 4);
+    two.write("greedy", "data", 8);
+    let _pods = two.forkers();
+    let outside = TestCgroup::new("unpacks-outside", 1024 * MIB).unwrap();
+    let disk = two.disk.as_ref().unwrap().path();
+    let left = Filesystem::open(&disk).unwrap().read().unwrap().available / MIB;
+    let _agent = two.files.start(&[]);
+    // It is full some five seconds after the first pod has gone.
+    let mib = left.to_string();
+    let [dir, rate] = [disk.to_str().unwrap(), "30"];
+    let way = ["--way", "write", "--size", &mib, "--dir", dir];
+    let writes = [&way[..], &["--mib", &mib, "--rate", rate]].concat();
+    let mut writer = Hog::start(&outside.child("unpacks").unwrap(), &writes).unwrap();
+    assert!(until(SOON, || two.files.evicted().len() > 1));
+    assert!(writer.is_alive());
+    let evictions = two.files.evictions();
+    let names = evictions.iter().map(|eviction| &*eviction.name);
+    assert_eq!(names.collect::<Vec<_>>(), ["greedy", "calm"]);
+    let [first, second] = [0, 1].map(|number: usize| evictions[number].stages.signalled);
+    assert!(second - first >= 10_000_000_000, "{evictions:?}");
 }
 
 /// No pod was walked when the agent starts: the first that is walked is not the one that fills the disk.
@@ -415,9 +496,7 @@ fn a_pod_between_two_runs_of_its_container_is_evicted_for_its_files() {
 fn a_pod_that_was_evicted_and_runs_again_can_be_evicted_again() {
     skip_if!(not_root());
     let mut two = or_skip!(Two::on_disk("again", 128, 4096, "8Mi"));
-    // While a threshold is met pods are walked every few seconds.
-    two.files.config["evictionSoft"] = json!({ "nodefs.available": "99.9%" });
-    two.files.config["evictionSoftGracePeriod"] = json!({ "nodefs.available": "1h" });
+    two.is_walked_often();
     let mut calm = two.files.forker("calm");
     two.write("calm", "data", 4);
     two.write("greedy", "data", 12);

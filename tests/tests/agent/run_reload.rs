@@ -4,7 +4,8 @@ use evictd_tests::{cgroup::holds, prelude::*};
 
 /// A node of 256 MiB whose hog uses 120 MiB: the first threshold lets it live, the second does not.
 fn running(name: &str) -> (Files, Agent, Hog) {
-    let files = Files::of_hog(name, 256);
+    let mut files = Files::of_hog(name, 256);
+    listen(&mut files.config, "metricsAddress");
     let agent = files.start(&[]);
     let hog = files.hog("hog", &["--mib", "120"]);
     (files, agent, hog)
@@ -66,16 +67,18 @@ fn a_mistake_leaves_the_last_good_one_in_force() {
     skip_if!(not_root());
     let (mut files, agent, mut hog) = running("mistake");
     let path = files.write().unwrap();
-    for mistake in [
+    let address = files.config["metricsAddress"].as_str().unwrap().to_owned();
+    let mistakes = [
         // A shell truncates a file before it writes it.
         "",
         "evictionHard: [",
         "evictionHard: {memory.available: 1Gi}",
         "colour: 1",
-    ] {
+    ];
+    for (number, mistake) in (1..).zip(mistakes) {
         fs::write(&path, mistake).unwrap();
-        // A change is taken when it is the same at two looks.
-        std::thread::sleep(Duration::from_millis(2500));
+        let refused = format!("evictd_configuration_refused_total {number}");
+        assert!(until(SOON, || shows(&address, &refused)), "{mistake}");
         assert!(hog.is_alive() && files.records().is_empty(), "{mistake}");
     }
     assert!(agent.log().contains("the file is empty"));

@@ -10,27 +10,13 @@ use std::{
 use evictd_tests::{
     deploy::{promtool::promtool, run},
     prelude::*,
+    scrape::{self, get},
 };
 use nix::sys::signal::Signal;
 
-fn ask(address: &str, request: &str) -> String {
-    ask_with(address, request, "")
-}
-
-fn ask_with(address: &str, request: &str, headers: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(20)))
-        .unwrap();
-    write!(stream, "{request} HTTP/1.1\r\nHost: agent\r\n{headers}\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    text
-}
-
 /// Series with their values; comments left out.
 fn scrape(address: &str) -> HashMap<String, f64> {
-    let text = ask(address, "GET /metrics");
+    let text = metrics(address).unwrap();
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
     has(&text, &["\r\nContent-Type: text/plain; version=0.0.4"]);
     let (_, body) = text.split_once("\r\n\r\n").unwrap();
@@ -50,7 +36,7 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     let mut files = Files::of_hog("metrics", 256);
     let address = &listen(&mut files.config, "metricsAddress");
     let _agent = files.start(&[]);
-    assert!(ask(address, "GET /healthz").ends_with("\r\n\r\nok\n"));
+    assert!(get(address, "/healthz").unwrap().ends_with("\r\n\r\nok\n"));
 
     // What is shown is as of the last round; it answers before the first one.
     let before = wait_for(Duration::from_secs(20), || {
@@ -92,7 +78,7 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     let build = format!("evictd_build_info{{version=\"{version}\"}}");
     assert_eq!(after[&build], 1.0);
     let accept = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.1\r\n";
-    let text = ask_with(address, "GET /metrics", accept);
+    let text = scrape::ask(address, "GET /metrics", accept).unwrap();
     assert!(text.contains("\r\nContent-Type: application/openmetrics-text; version=1.0.0"));
     assert!(text.ends_with("# EOF\n"), "{text}");
     // The dip was over before any other component looked.
@@ -110,7 +96,7 @@ fn promtool_finds_no_fault() {
     let mut hog = files.hog("hog", &["--mib", "1000"]);
     hog.wait().unwrap();
     let text = wait_for(Duration::from_secs(20), || {
-        let text = ask(address, "GET /metrics");
+        let text = metrics(address).unwrap();
         let counted = "signal=\"memory.available\",shadow=\"false\"} 1\n";
         text.contains(counted).then_some(text)
     });
@@ -130,8 +116,12 @@ fn readers_that_ask_for_the_wrong_thing_are_told() {
     let mut files = Files::of("readers", 128, &json!([]));
     let address = &listen(&mut files.config, "metricsAddress");
     let _agent = files.start(&[]);
-    assert!(ask(address, "GET /").starts_with("HTTP/1.1 404"));
-    assert!(ask(address, "POST /metrics").starts_with("HTTP/1.1 405"));
+    assert!(get(address, "/").unwrap().starts_with("HTTP/1.1 404"));
+    assert!(
+        scrape::ask(address, "POST /metrics", "")
+            .unwrap()
+            .starts_with("HTTP/1.1 405")
+    );
 }
 
 /// Connections that say nothing, to either port, keep neither a probe nor a scrape from its answer.
@@ -148,16 +138,20 @@ fn idle_connections_hold_up_no_probe() {
         idle.extend([metrics, health].map(connect));
     }
     let within = Duration::from_secs(30);
-    let is_ready = || ask(health, "GET /readyz").ends_with("ok\n");
-    assert!(until(within, is_ready), "{}", ask(health, "GET /readyz"));
+    let is_ready = || get(health, "/readyz").unwrap().ends_with("ok\n");
+    assert!(
+        until(within, is_ready),
+        "{}",
+        get(health, "/readyz").unwrap()
+    );
     for path in ["/healthz", "/livez", "/readyz"] {
-        let said = ask(health, &format!("GET {path}"));
+        let said = get(health, path).unwrap();
         assert!(said.ends_with("\r\n\r\nok\n"), "{path}: {said}");
     }
-    assert!(ask(health, "GET /metrics").starts_with("HTTP/1.1 404"));
+    assert!(get(health, "/metrics").unwrap().starts_with("HTTP/1.1 404"));
     // For those who have not changed their probes yet.
-    assert!(ask(metrics, "GET /healthz").ends_with("ok\n"));
-    assert!(ask(metrics, "GET /metrics").contains("# TYPE "));
+    assert!(get(metrics, "/healthz").unwrap().ends_with("ok\n"));
+    assert!(get(metrics, "/metrics").unwrap().contains("# TYPE "));
     for stream in &mut idle {
         stream
             .set_read_timeout(Some(Duration::from_secs(30)))
@@ -180,7 +174,7 @@ fn an_agent_that_goes_on_is_well_again() {
     agent.stop().unwrap();
     std::thread::sleep(Duration::from_secs(11));
     agent.go_on().unwrap();
-    let is_well = || ask(health, "GET /healthz").ends_with("ok\n");
+    let is_well = || get(health, "/healthz").unwrap().ends_with("ok\n");
     assert!(until(Duration::from_secs(30), is_well));
 }
 
@@ -199,7 +193,7 @@ fn an_agent_that_starts_is_alive_but_not_ready() {
         stream.read_to_string(&mut said).unwrap();
         assert!(said.starts_with("HTTP/1.1 503"), "{said}");
         assert!(said.ends_with("the start is not complete\n"), "{said}");
-        assert!(ask(health, "GET /healthz").ends_with("ok\n"));
+        assert!(get(health, "/healthz").unwrap().ends_with("ok\n"));
         agent::signal(child, Signal::SIGTERM).unwrap();
     };
     let ended = files.run_until_it_ends(early);

@@ -11,5 +11,4 @@ mod oom;
 mod overhead;
 mod pids;
 mod statistics;
-mod verifier;
 mod wakeups;

@@ -67,10 +67,43 @@ const UP_TO_100_MIB: Trigger = Trigger {
     ..Trigger::DISABLED
 };
 
-/// One trigger at 100 MiB, a hog of 160: what the record says must lie between what the file says before and after.
+/// `BPF_COMPLEXITY_LIMIT_INSNS` (include/linux/bpf.h).
+const VERIFIED_AT_MOST: u64 = 1_000_000;
+
+/// What the kernel's verifier has looked at of each program that this process holds, before it let it in. It gives up at
+/// a million instructions, and newer kernels look at more of the same program than older ones: a program that is close
+/// to that runs on one kernel only. Kernels before 5.16 do not tell (`bpf_prog_show_fdinfo`).
+fn programs_are_far_from_the_limit(hook: MemoryHook) {
+    let entries = fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let infos = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    let counts = infos.filter_map(|info| {
+        let mut lines = info.lines();
+        let count = lines.find_map(|line| line.strip_prefix("verified_insns:"))?;
+        Some(count.trim().parse::<u64>().unwrap())
+    });
+    let counts: Vec<u64> = counts.collect();
+    println!("{hook}: {counts:?} instructions verified");
+    let most = counts.into_iter().max().unwrap_or(0);
+    assert!(most < VERIFIED_AT_MOST / 2, "{hook}: {most}");
+}
+
+/// One trigger at 100 MiB, a hog of 160: what the record says must lie between what the file says before and after. Then
+/// one for the way back, at 80 MiB.
 fn crosses_on(hook: MemoryHook) {
     let mut wire = or_skip!(Wire::new("wire", Some(hook)));
-    wire.arm(0, UP_TO_100_MIB);
+    programs_are_far_from_the_limit(hook);
+    let (rising, falling) = (slot_of(0, slot::HARD), slot_of(0, slot::RECOVERY));
+    for slot in 0..=falling {
+        wire.arm(slot, Trigger::DISABLED);
+    }
+    wire.arm(rising, UP_TO_100_MIB);
+
+    let other = TestCgroup::new("other", 256 * MIB).unwrap();
+    let elsewhere = Hog::start(&other.child("pod").unwrap(), &["--mib", "120"]).unwrap();
+    assert!(other.holds(120));
+    let trip = wire.trips_within(Duration::from_millis(300));
+    assert!(trip.is_none(), "a charge outside of the scope: {trip:?}");
+    drop(elsewhere);
 
     let mut hog = wire.hog(&["--mib", "160", "--wait"]);
     assert!(wire.is_silent(), "far below the limit nothing trips");
@@ -127,11 +160,44 @@ fn crosses_on(hook: MemoryHook) {
         limit: 240 * MIB,
         ..UP_TO_100_MIB
     };
-    wire.arm(0, up_to_240);
+    wire.arm(rising, up_to_240);
     let mut second = wire.hog(&["--mib", "10"]);
     std::thread::sleep(Duration::from_millis(100));
     assert!(second.is_alive());
     assert!(wire.is_silent(), "the old limit is forgotten");
+    matrix("memory.available", &hook.to_string(), &detail);
+    drop(second);
+
+    let down_to_80 = Trigger {
+        limit: 80 * MIB,
+        direction: Direction::Falling,
+        ..UP_TO_100_MIB
+    };
+    wire.arm(falling, down_to_80);
+    let early = wire.trips_within(Duration::from_millis(50));
+    if hook == MemoryHook::Eventfd {
+        // A threshold that is past its limit rings when it has been registered.
+        while !wire.is_silent() {}
+    } else {
+        assert!(early.is_none(), "it is still above: {early:?}");
+    }
+    drop(hog);
+    // Hooks that see charges alone trip with the next one.
+    let by_itself = wire.trips_within(Duration::from_secs(1));
+    let seen_by = match by_itself {
+        Some(_) => "what was given back",
+        None => "the next charge",
+    };
+    let down = by_itself.or_else(|| {
+        let _charge = wire.hog(&["--mib", "1"]);
+        wire.trips_within(SOON)
+    });
+    let down = down.expect("the way back");
+    if hook != MemoryHook::Eventfd {
+        assert_eq!((trip.slot as usize, down.slot as usize), (rising, falling));
+        assert!(down.usage * page_size() <= 80 * MIB);
+    }
+    let detail = format!("recovery seen by {seen_by}");
     matrix("memory.available", &hook.to_string(), &detail);
 }
 
@@ -163,81 +229,6 @@ fn nothing_is_attached_late_where_that_takes_long() {
     wire.arm(slot::RECOVERY as usize, falling);
     println!("armed in {:?}", begun.elapsed());
     assert_eq!(tracing_links(), before, "attached at the start");
-}
-
-/// A rising trigger sees the way up, a falling one the way back; neither says anything before.
-fn comes_back_on(hook: MemoryHook) {
-    let mut wire = or_skip!(Wire::new("back", Some(hook)));
-    let (rising, falling) = (slot_of(0, slot::HARD), slot_of(0, slot::RECOVERY));
-    for slot in 0..=falling {
-        wire.arm(slot, Trigger::DISABLED);
-    }
-    wire.arm(rising, UP_TO_100_MIB);
-    let mut hog = wire.hog(&["--mib", "160"]);
-    let up = wire.trips_within(SOON).expect("the way up");
-    while wire.usage() < 160 * MIB {
-        assert!(hog.is_alive());
-    }
-    let down_to_80 = Trigger {
-        limit: 80 * MIB,
-        direction: Direction::Falling,
-        ..UP_TO_100_MIB
-    };
-    wire.arm(falling, down_to_80);
-    std::thread::sleep(Duration::from_millis(50));
-    if hook == MemoryHook::Eventfd {
-        // Its thresholds stay armed, and one that is past its limit rings when it has been registered.
-        wire.trips_within(SOON).expect("the rising one is past");
-        while !wire.is_silent() {}
-    } else {
-        assert!(wire.is_silent(), "it is still above");
-    }
-    drop(hog);
-    // Hooks that see charges alone trip with the next one.
-    let by_itself = wire.trips_within(Duration::from_secs(1));
-    let seen_by = if by_itself.is_some() {
-        "what was given back"
-    } else {
-        "the next charge"
-    };
-    let down = by_itself.or_else(|| {
-        let _charge = wire.hog(&["--mib", "1"]);
-        wire.trips_within(SOON)
-    });
-    let down = down.expect("the way back");
-    if hook != MemoryHook::Eventfd {
-        assert_eq!((up.slot as usize, down.slot as usize), (rising, falling));
-        assert!(down.usage * page_size() <= 80 * MIB);
-    }
-    matrix(
-        "memory.available",
-        &hook.to_string(),
-        &format!("recovery seen by {seen_by}"),
-    );
-}
-
-#[test]
-fn both_ways_tracepoint() {
-    skip_if!(no_bpf());
-    comes_back_on(MemoryHook::Tracepoint);
-}
-
-#[test]
-fn both_ways_fexit() {
-    skip_if!(no_bpf());
-    comes_back_on(MemoryHook::Fexit);
-}
-
-#[test]
-fn both_ways_kprobe() {
-    skip_if!(no_bpf());
-    comes_back_on(MemoryHook::Kprobe);
-}
-
-#[test]
-fn both_ways_eventfd() {
-    skip_if!(not_root());
-    comes_back_on(MemoryHook::Eventfd);
 }
 
 // R39, R40
@@ -273,7 +264,14 @@ fn eventfd_hook() {
 #[test]
 fn the_floor_spares_a_writer_of_files() {
     skip_if!(no_bpf());
-    let mut wire = or_skip!(Wire::new("floor", None));
+    let mut wire = Wire::new("floor", None).unwrap();
+    let programs = [
+        MemoryHook::Tracepoint,
+        MemoryHook::Fexit,
+        MemoryHook::Kprobe,
+    ];
+    let hook = wire.trigger.hook();
+    assert!(programs.contains(&hook), "this kernel takes none: {hook}");
     let (hard, floor) = (slot_of(0, slot::HARD), slot_of(0, slot::FLOOR));
     for slot in 0..=floor {
         wire.arm(slot, Trigger::DISABLED);
@@ -309,23 +307,6 @@ fn the_floor_spares_a_writer_of_files() {
     arm(&mut wire);
     wire.hog(&["--mib", "1024", "--rate", "400"]).killed();
     assert_eq!(wire.scope.oom_kills().unwrap(), 0);
-}
-
-/// A charge outside the scope never trips its trigger.
-#[test]
-fn charges_elsewhere_do_not_trip() {
-    skip_if!(no_bpf());
-    let mut watched = Wire::new("watched", None).unwrap();
-    let other = TestCgroup::new("other", 256 * MIB).unwrap();
-    let up_to_32 = Trigger {
-        limit: 32 * MIB,
-        ..UP_TO_100_MIB
-    };
-    watched.arm(0, up_to_32);
-    let _other = Hog::start(&other.child("pod").unwrap(), &["--mib", "64"]).unwrap();
-    assert!(watched.trips_within(Duration::from_millis(300)).is_none());
-    let _hog = watched.hog(&["--mib", "64"]);
-    assert!(watched.trips_within(SOON).is_some());
 }
 
 /// The per-page hook comes and goes; while it is away nothing trips, and once it is back the next charge does.

@@ -2,7 +2,7 @@
 //! there, away, slow, or forgetful. Real cgroups and processes below, a scripted API server above.
 
 use evictd_store::record::counted::boot_id;
-use evictd_tests::{apiserver, prelude::*, scrape::value};
+use evictd_tests::{apiserver, prelude::*, scrape::value, unkillable::Undying};
 
 const WILD: [&str; 2] = ["--mib", "1024"];
 
@@ -452,9 +452,9 @@ fn the_kubelets_mode_evicts_no_static_pod() {
     assert!(hogs[0].is_alive());
 }
 
-/// Both see the same shortage, and the kubelet evicts first: what its pod holds is pending, no second pod goes for it, and the pod
-/// itself is the kubelet's to end.
-// R43
+/// Both see the same shortage, which is there as evictd starts, and the kubelet evicts first: what its pod holds is
+/// pending, no second pod goes for it, and the pod itself is the kubelet's to end.
+// R42, R43
 #[test]
 fn a_pod_that_the_kubelet_evicts_is_enough() {
     skip_if!(not_root());
@@ -463,7 +463,7 @@ fn a_pod_that_the_kubelet_evicts_is_enough() {
     let second = member.best_effort("second", 2);
     let mut hogs = [first, second].map(|pod| Hog::start(&pod, &["--mib", "105"]).unwrap());
     assert!(member.cgroup.holds(205));
-    let _agent = member.start().unwrap();
+    let agent = member.start().unwrap();
     std::thread::sleep(Duration::from_secs(5));
     let mut evicted = apiserver::pod("first", &ClusterNode::uid(1), "BestEffort", 0, None);
     evicted["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
@@ -471,8 +471,51 @@ fn a_pod_that_the_kubelet_evicts_is_enough() {
     // By its own count evictd's turn would have come after ten.
     std::thread::sleep(Duration::from_secs(7));
     assert!(hogs.iter_mut().all(Hog::is_alive));
+    let told = |m: &ClusterNode| events(m, "EvictionThresholdMetInForce", "Node");
+    assert!(member.wait(SOON, |m| !told(m).is_empty()));
     drop(hogs);
+    drop(agent);
     assert!(member.evictions().is_empty());
+    let told = told(&member);
+    let [event] = &told[..] else {
+        panic!("once: {told:?}");
+    };
+    let note = event["note"].as_str().unwrap();
+    has(note, &["memory.available was already met", "64Mi wanted"]);
+}
+
+/// Both loops see that it does not die: its pod has one Event, and it is counted once.
+// R42
+#[test]
+fn an_evicted_pod_that_does_not_die_has_an_event() {
+    skip_if!(not_root());
+    let (mut member, wild) = ClusterNode::with_wild("undying").unwrap();
+    let shown = listen(&mut member.config, "metricsAddress");
+    let agent = member.start().unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "220", "--rate", "200", "--wait"]).unwrap();
+    let undying = Undying::hold(hog.pid()).unwrap();
+    hog.go().unwrap();
+    let told = |m: &ClusterNode| events(m, "EvictedPodStuck", "Pod");
+    assert!(member.wait(SOON, |m| !told(m).is_empty()));
+    // The control loop takes it for stuck ten seconds after its SIGKILL.
+    let signalled = member.evictions()[0].stages.signalled;
+    sleep_from(signalled, Duration::from_secs(13));
+    let counted = value(&shown, "evictd_evicted_pods_stuck_total");
+    drop(undying);
+    hog.killed();
+    drop(agent);
+    assert_eq!(counted, Some(1));
+    let told = told(&member);
+    let [event] = &told[..] else {
+        panic!("once: {told:?}");
+    };
+    assert_eq!(event["regarding"]["uid"], ClusterNode::uid(1));
+    has(
+        event["note"].as_str().unwrap(),
+        &["its processes do not end"],
+    );
+    assert_eq!(member.evicted(1), ["wild"]);
+    assert_eq!(member.server.count("DELETE", ""), 1);
 }
 
 /// A pod that both evict is evictd's, and is not counted as the kubelet's.
@@ -613,20 +656,13 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
         counts.iter().any(|count| text.contains(count))
     };
     assert!(member.wait(SOON, is_counted), "{:?}", metrics(&address));
-    let mut hog = Hog::start(&wild, &["--mib", "1024", "--wait"]).unwrap();
-    // Those that could not be opened are tried again each second.
-    std::thread::sleep(Duration::from_secs(3));
-    hog.go().unwrap();
-    hog.killed();
+    // The kubelet removes what has ended; those that could not be opened are tried again each second.
+    for dir in [&calm, calm.parent().unwrap()] {
+        fs::remove_dir(dir).unwrap();
+    }
+    let is_open = |_: &ClusterNode| value(&address, "evictd_pods_not_open") == Some(0);
+    assert!(member.wait(SOON, is_open), "{:?}", metrics(&address));
+    Hog::until_killed(&wild, &["--mib", "1024", "--rate", "400"]);
     assert_eq!(member.outcomes(2).len(), 2);
     assert_eq!(member.evictions()[1].name, "wild");
-}
-
-#[test]
-fn the_second_agent_on_a_node_is_refused() {
-    skip_if!(not_root());
-    let member = ClusterNode::new("twice", 256).unwrap();
-    let _agent = member.start().unwrap();
-    let error = member.start().err().expect("a refusal").to_string();
-    assert!(error.contains("another evictd runs on it"), "{error}");
 }

@@ -247,13 +247,16 @@ fn a_paused_fleet_holds_back_what_is_not_urgent() {
     }
     let base = member.best_effort("base", 1);
     let slow = member.best_effort("slow", 2);
-    let agent = member.start().unwrap();
-    let heard = member.wait(SOON, |_| agent.log().contains("many nodes evict"));
-    assert!(heard);
     let _base = Hog::start(&base, &["--mib", "100"]).unwrap();
-    assert!(member.cgroup.holds(95));
+    let grows = ["--mib", "105", "--head", "85", "--rate", "3", "--wait"];
+    let mut slow = Hog::start(&slow, &grows).unwrap();
+    slow.take_head().unwrap();
+    assert!(member.cgroup.holds(180));
+    // It sees none of that grow.
+    let agent = member.start().unwrap();
+    assert!(agent.says("many nodes evict"));
     // What is left lasts for fifteen seconds at this rate, with room for a hog that catches up.
-    let _slow = Hog::start(&slow, &["--mib", "105", "--rate", "3"]).unwrap();
+    slow.go().unwrap();
     let is_short = member.wait(SOON * 2, |m| m.cgroup.usage().unwrap() > 200 * MIB);
     assert!(is_short);
     std::thread::sleep(Duration::from_secs(3));

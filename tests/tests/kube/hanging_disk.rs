@@ -23,9 +23,10 @@ fn a_disk_that_hangs_delays_reports_and_no_eviction() {
 
     let frozen = disk.freeze().unwrap();
     Hog::until_killed(&first, &["--mib", "1024"]);
-    // The kubelet looks at its containers each second: what has ended the pod is said by then.
+    // The kubelet looks at its containers each second: what has ended the pod is said before it is on disk.
     let announced = |m: &ClusterNode| m.server.count("PATCH", "/pods/first/status") == 1;
-    assert!(member.wait(Duration::from_millis(900), announced));
+    assert!(member.wait(SOON, announced));
+    assert!(member.records().is_empty());
     assert!(agent.says("the disk does not answer"));
     // A pod that comes now is known, and evicted like any other.
     let second = member.best_effort("second", 2);

@@ -239,7 +239,8 @@ fn a_gate_opens_while_the_node_is_short() {
 #[test]
 fn a_bad_policy_is_refused_at_the_start_and_later_changes_nothing() {
     skip_if!(not_root());
-    let ruled = Ruled::new("embad", "", &evict("Sometimes"));
+    let mut ruled = Ruled::new("embad", "", &evict("Sometimes"));
+    let address = listen(&mut ruled.files.config, "metricsAddress");
     let stderr = ruled.files.refused();
     let expected = "policies/db.yaml: db: spec.rules[0].evict: \"Sometimes\": must be one of Always, Never, When";
     let is_it = |line: &str| line.starts_with("evictd: ") && line.ends_with(expected);
@@ -251,7 +252,8 @@ fn a_bad_policy_is_refused_at_the_start_and_later_changes_nothing() {
         "db",
         &json!({"rules": [{"name": "r", "evict": "When", "when": "pod.colour"}]}),
     );
-    std::thread::sleep(Duration::from_millis(2500));
+    let refused = "evictd_policies_refused{source=\"file\"} 1";
+    ruled.wait("it is refused", |_| shows(&address, refused));
     let mut db = ruled.grown("db", 200);
     std::thread::sleep(Duration::from_millis(300));
     assert!(db.is_alive(), "the last good policy stays in force");

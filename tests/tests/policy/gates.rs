@@ -174,9 +174,10 @@ fn a_bad_server_harms_no_other_gate() {
         (7, "nested too deep"),
         (8, "status 200"),
     ] {
-        kept.wait("a bad one is found out", |k| error_of(k, pod).is_some());
+        // A machine that is busy may answer none of them in time at first.
+        let is_found_out = |k: &Kept| error_of(k, pod).is_some_and(|e| e.contains(expected));
+        kept.wait(&format!("{pod}: {expected}"), is_found_out);
         let error = error_of(&kept, pod).unwrap();
-        assert!(error.contains(expected), "{pod}: {error}");
         assert!(error.len() < 300 && !error.contains('\n'), "{error}");
     }
     // A redirect that is not followed and an error of the server are answers, and they are not yes.

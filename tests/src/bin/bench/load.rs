@@ -7,7 +7,8 @@ use std::{
 };
 
 use clap::ValueEnum;
-use evictd_tests::{mapped::Mapped, reaped::Reaped};
+use evictd_tests::{mapped::touch, reaped::Reaped};
+use memmap2::MmapMut;
 
 use crate::own::FILE_BYTES;
 
@@ -87,5 +88,5 @@ pub fn work(kind: Kind) -> io::Result<()> {
 
 /// Maps, touches and unmaps so many bytes.
 pub fn fault(length: usize) -> io::Result<()> {
-    Mapped::anon(length, 0).map(|mapped| drop(mapped.touch()))
+    MmapMut::map_anon(length).map(|mut mapped| touch(&mut mapped))
 }
