@@ -79,6 +79,14 @@ impl ConfigSource {
             (None, Some(_)) => tracing::info!("the kubelet's configuration can be read"),
             _ => {}
         }
+        if kubelet.forgiven != self.kubelet.forgiven {
+            for key in &kubelet.forgiven {
+                tracing::warn!(
+                    key,
+                    "the kubelet's configuration has a key twice: the last value holds"
+                );
+            }
+        }
         self.kubelet = kubelet;
         config.shadow |= self.shadow;
         Ok(config)
