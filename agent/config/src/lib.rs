@@ -339,7 +339,7 @@ fn kubelet_fields(document: Value) -> Result<EvictionFields, ConfigError> {
             "must be KubeletConfiguration",
         ));
     }
-    EvictionFields::take(&mut fields)
+    EvictionFields::take_of_kubelet(&mut fields)
 }
 
 /// Reads a YAML or JSON file; an empty one is null.
