@@ -218,7 +218,7 @@ impl Agent {
         if let Some((amount, value)) = amounts.above(capacity) {
             return Err(above_capacity(amount, value, capacity));
         }
-        tell_unwatched(&new.eviction.thresholds)?;
+        tell_unwatched(&new.eviction.thresholds);
         tell_floor(&new, amounts.threshold, capacity);
         self.fastpath.control.send_settings(FastPathSettings {
             thresholds: amounts,

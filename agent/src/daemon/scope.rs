@@ -52,7 +52,7 @@ pub(super) struct ScopePair {
 
 /// The node.
 pub(super) fn node_scopes(config: &Config) -> Result<ScopePair, RunError> {
-    tell_unwatched(&config.eviction.thresholds)?;
+    tell_unwatched(&config.eviction.thresholds);
     let thresholds = |capacity| thresholds(config, Signal::MemoryAvailable, capacity);
     Ok(ScopePair {
         fastpath: guarded(scope(config, thresholds)?, config),
@@ -92,16 +92,15 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
 }
 
 /// Says that memory has no hard threshold. A kubelet may have thresholds for disks alone: then nothing is ever too
-/// little, and the kernel's OOM killer is alone with memory.
-///
-/// # Errors
-/// There is no threshold at all.
-pub(super) fn tell_unwatched(thresholds: &[Threshold]) -> Result<(), RunError> {
+/// little, and the kernel's OOM killer is alone with memory. Without any threshold pods are still held to their own
+/// limits on local storage.
+pub(super) fn tell_unwatched(thresholds: &[Threshold]) {
     if thresholds.is_empty() {
-        return Err(RunError::Missing {
-            field: "evictionHard[memory.available]",
-            reason: "is not set, and neither is any other threshold, so that there is nothing to watch",
-        });
+        tracing::warn!(
+            field = "evictionHard",
+            "is empty, and so is evictionSoft: pods go for their own limits on local storage alone"
+        );
+        return;
     }
     let is_hard = |t: &Threshold| t.signal == Signal::MemoryAvailable && t.is_hard();
     if !thresholds.iter().any(is_hard) {
@@ -110,7 +109,6 @@ pub(super) fn tell_unwatched(thresholds: &[Threshold]) -> Result<(), RunError> {
             "is not set: no pod is evicted before the OOM killer acts"
         );
     }
-    Ok(())
 }
 
 /// An amount that can never be kept, with the field that asks for it.
@@ -224,5 +222,15 @@ mod tests {
         let of_pods = Signal::AllocatableMemoryAvailable;
         assert_eq!(amounts(of_pods, 1000), (200, 230));
         assert_eq!(amounts(of_pods, 4000), (400, 430));
+    }
+
+    // The kubelet keeps to the pods' own limits on local storage without any threshold.
+    #[test]
+    fn without_a_threshold_nothing_is_ever_too_little() {
+        let config = Config::from_values(json!({"evictionHard": {}}), None).unwrap();
+        for signal in [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable] {
+            let amounts = thresholds(&config, signal, 1000 * MIB);
+            assert_eq!(amounts, MemoryThresholds::default());
+        }
     }
 }
