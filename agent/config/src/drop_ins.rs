@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{ConfigError, read_written_document, thresholds::DEFAULT_EVICTION_HARD};
+use super::{ConfigError, read_kubelet_document, thresholds::DEFAULT_EVICTION_HARD};
 
 /// The extension of the files; others are ignored.
 const EXTENSION: &str = "conf";
@@ -52,30 +52,30 @@ fn collect(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), ConfigError
     Ok(())
 }
 
-/// Reads the files of a directory.
+/// Reads the files of a directory, each with the key that it has twice, if there is one.
 ///
 /// # Errors
 /// A file cannot be read, is neither YAML nor JSON, or is no KubeletConfiguration.
-pub fn read(directory: &Path) -> Result<Vec<Value>, ConfigError> {
+pub fn read(directory: &Path) -> Result<Vec<(Value, Option<String>)>, ConfigError> {
     files(directory)?
         .iter()
         .map(|path| read_one(path))
         .collect()
 }
 
-fn read_one(path: &Path) -> Result<Value, ConfigError> {
-    let document = read_written_document(path)?;
+fn read_one(path: &Path) -> Result<(Value, Option<String>), ConfigError> {
+    let (document, forgiven) = read_kubelet_document(path)?;
     let wrong = |reason: String| ConfigError::Syntax {
         path: path.into(),
         reason,
     };
     match &document {
-        Value::Null => return Ok(Value::Object(Map::new())),
+        Value::Null => return Ok((Value::Object(Map::new()), forgiven)),
         Value::Object(_) => {}
         _ => return Err(wrong("must be a map of fields".to_owned())),
     }
     match document["kind"].as_str() {
-        None | Some("KubeletConfiguration") => Ok(document),
+        None | Some("KubeletConfiguration") => Ok((document, forgiven)),
         Some(kind) => Err(wrong(format!(
             "kind: {kind:?}: must be KubeletConfiguration"
         ))),
@@ -141,7 +141,8 @@ mod tests {
             .collect();
         let expected = ["05-empty.conf", "100-a.conf", "15-more/z.conf", "20-b.conf"];
         assert_eq!(names, expected);
-        let merged = merge(None, read(dir.path()).unwrap()).unwrap();
+        let read_all = read(dir.path()).unwrap().into_iter();
+        let merged = merge(None, read_all.map(|(document, _)| document).collect()).unwrap();
         assert_eq!(merged["evictionMaxPodGracePeriod"], 20);
 
         for (text, expected) in [

@@ -1,7 +1,7 @@
 //! Refuses a `kernelFloor` that is not below the hard threshold of the same file for any node size. Where it depends on
 //! the node, the agent halves the threshold instead.
 
-use evictd_engine::{Signal, Threshold, ThresholdValue};
+use evictd_engine::{Signal, Threshold, ThresholdValue, hard_threshold};
 
 use super::{
     ConfigError,
@@ -18,17 +18,17 @@ pub(super) fn check(
     thresholds: &[Threshold],
     origins: &Origins,
 ) -> Result<(), ConfigError> {
-    let hard = thresholds
-        .iter()
-        .find(|t| t.signal == Signal::MemoryAvailable && t.is_hard())
-        .filter(|t| origins.of(t) == Origin::Own);
-    let Some(hard) = hard else {
-        return Ok(());
-    };
+    let hard = |capacity| hard_threshold(thresholds, Signal::MemoryAvailable, capacity);
+    let own = |capacity| hard(capacity).filter(|t| origins.of(t) == Origin::Own);
     let mut nodes = CAPACITIES.map(|shift| 1_i64 << shift);
-    if nodes.any(|capacity| floor.amount(capacity) < hard.amount(capacity)) {
+    let is_below =
+        |capacity| own(capacity).is_none_or(|t| floor.amount(capacity) < t.amount(capacity));
+    if nodes.any(is_below) {
         return Ok(());
     }
+    let Some(hard) = own(1 << CAPACITIES.end()) else {
+        return Ok(());
+    };
     let reason = format!(
         "must be below the hard threshold, which is {}: the kernel would kill before evictd decides",
         hard.value

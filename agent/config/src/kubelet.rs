@@ -39,6 +39,8 @@ pub struct EvictionFields {
     enforce_node_allocatable: Option<Vec<String>>,
     system_reserved: Option<Quantity>,
     kube_reserved: Option<Quantity>,
+    /// The kubelet's alone.
+    local_storage_capacity_isolation: Option<bool>,
 }
 
 impl EvictionFields {
@@ -58,6 +60,18 @@ impl EvictionFields {
             enforce_node_allocatable: enforced(fields)?,
             system_reserved: reserved_memory(fields, "systemReserved")?,
             kube_reserved: reserved_memory(fields, "kubeReserved")?,
+            local_storage_capacity_isolation: None,
+        })
+    }
+
+    /// As [`Self::take`], with the fields that only a KubeletConfiguration has.
+    ///
+    /// # Errors
+    /// A field whose value cannot be used.
+    pub(super) fn take_of_kubelet(fields: &mut ObjectDecoder) -> Result<Self, ConfigError> {
+        Ok(Self {
+            local_storage_capacity_isolation: fields.boolean("localStorageCapacityIsolation")?,
+            ..Self::take(fields)?
         })
     }
 
@@ -85,6 +99,9 @@ impl EvictionFields {
                 .or(base.enforce_node_allocatable),
             system_reserved: self.system_reserved.or(base.system_reserved),
             kube_reserved: self.kube_reserved.or(base.kube_reserved),
+            local_storage_capacity_isolation: self
+                .local_storage_capacity_isolation
+                .or(base.local_storage_capacity_isolation),
         }
     }
 
@@ -139,6 +156,7 @@ impl EvictionFields {
         }
         Ok(EvictionConfig {
             reserved_memory: reserved.floor(),
+            limits_local_storage: self.local_storage_capacity_isolation.unwrap_or(true),
             thresholds: texts.parse()?,
             max_pod_grace_period_seconds: self.max_pod_grace_period.unwrap_or(0),
             pressure_transition_period: self

@@ -14,6 +14,7 @@ use evictd_engine::{
     model::settings::{EvictionConfig, MemoryHook, MitigationConfig, Mode, RankingStrategy},
 };
 use serde_json::Value;
+use serde_saphyr::options::DuplicateKeyPolicy;
 
 use crate::{decode::ObjectDecoder, hard_layers::HardLayers};
 
@@ -144,7 +145,7 @@ impl Config {
     /// As [`Config::load`], for either file.
     pub fn load_over(path: &Path, kubelet_config: Option<&Path>) -> Result<Self, ConfigError> {
         let document = read_document(path)?;
-        let kubelet = KubeletFiles::of(&document, kubelet_config).read()?;
+        let (kubelet, _) = KubeletFiles::of(&document, kubelet_config).read()?;
         Self::from_values(document, kubelet)
     }
 
@@ -338,7 +339,7 @@ fn kubelet_fields(document: Value) -> Result<EvictionFields, ConfigError> {
             "must be KubeletConfiguration",
         ));
     }
-    EvictionFields::take(&mut fields)
+    EvictionFields::take_of_kubelet(&mut fields)
 }
 
 /// Reads a YAML or JSON file; an empty one is null.
@@ -352,6 +353,10 @@ pub fn read_document(path: &Path) -> Result<Value, ConfigError> {
 /// As [`read_document`], but an empty file is an error: it is about to be written. The kubelet refuses an empty file
 /// too (`configfiles.Load`).
 fn read_written_document(path: &Path) -> Result<Value, ConfigError> {
+    parse_text(path, &read_written_text(path)?)
+}
+
+fn read_written_text(path: &Path) -> Result<String, ConfigError> {
     let text = read_text(path)?;
     if text.is_empty() {
         return Err(ConfigError::Read {
@@ -359,7 +364,25 @@ fn read_written_document(path: &Path) -> Result<Value, ConfigError> {
             source: io::Error::new(io::ErrorKind::UnexpectedEof, "the file is empty"),
         });
     }
-    parse_text(path, &text)
+    Ok(text)
+}
+
+/// Reads a KubeletConfiguration as the kubelet does: a key that stands there twice is no error, the last value holds
+/// (`Load` of `configfiles`, its lenient decoder). The second value names such a key, with the path.
+///
+/// # Errors
+/// As [`read_written_document`].
+fn read_kubelet_document(path: &Path) -> Result<(Value, Option<String>), ConfigError> {
+    let text = read_written_text(path)?;
+    let strict = match parse_text(path, &text) {
+        Ok(document) => return Ok((document, None)),
+        Err(error) => error,
+    };
+    let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
+    match serde_saphyr::from_str_with_options::<Option<Value>>(&text, options) {
+        Ok(document) => Ok((document.unwrap_or_default(), Some(strict.to_string()))),
+        Err(_) => Err(strict),
+    }
 }
 
 fn read_text(path: &Path) -> Result<String, ConfigError> {

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{ConfigError, drop_ins, read_written_document};
+use super::{ConfigError, drop_ins, read_kubelet_document};
 
 /// The files with the kubelet's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,15 +38,18 @@ impl KubeletFiles {
         named.into_iter().flatten().chain(drop_ins).collect()
     }
 
-    /// The merged document of all files; `None` if neither `config` nor `directory` is set.
+    /// The merged document of all files; `None` if neither `config` nor `directory` is set. Beside it the mistakes that
+    /// the kubelet forgives.
     ///
     /// # Errors
     /// A file cannot be read, is empty, or is no KubeletConfiguration.
-    pub(super) fn read(&self) -> Result<Option<Value>, ConfigError> {
-        let base = self.config.as_deref().map(read_written_document);
-        let base = base.transpose()?;
+    pub(super) fn read(&self) -> Result<(Option<Value>, Vec<String>), ConfigError> {
+        let base = self.config.as_deref().map(read_kubelet_document);
+        let (base, of_base) = base.transpose()?.unzip();
         let drop_ins = self.directory.as_deref().map(drop_ins::read).transpose()?;
-        Ok(drop_ins::merge(base, drop_ins.unwrap_or_default()))
+        let (drop_ins, of_drop_ins): (_, Vec<_>) = drop_ins.into_iter().flatten().unzip();
+        let forgiven = of_base.into_iter().chain(of_drop_ins).flatten();
+        Ok((drop_ins::merge(base, drop_ins), forgiven.collect()))
     }
 }
 
@@ -113,6 +116,8 @@ pub struct KubeletDocument {
     pub document: Option<Value>,
     /// Why the named file cannot be read, with its path.
     pub unreadable: Option<String>,
+    /// Keys that a file has twice, each with its path and line: the last value holds, as in the kubelet.
+    pub forgiven: Vec<String>,
 }
 
 impl KubeletDocument {
@@ -122,6 +127,7 @@ impl KubeletDocument {
             source: KubeletSource::Configz,
             document: Some(document),
             unreadable: None,
+            forgiven: Vec::new(),
         }
     }
 
@@ -153,10 +159,11 @@ impl KubeletDocument {
             });
         }
         match files.read() {
-            Ok(document) => Ok(Self {
+            Ok((document, forgiven)) => Ok(Self {
                 source: File,
                 document,
                 unreadable: missing,
+                forgiven,
             }),
             Err(error) if cannot_be_read(&error) => Ok(Self {
                 source: match before.source {
@@ -166,6 +173,7 @@ impl KubeletDocument {
                 },
                 document: before.document.clone(),
                 unreadable: Some(error.to_string()),
+                forgiven: Vec::new(),
             }),
             Err(error) => Err(error),
         }
@@ -218,6 +226,33 @@ mod tests {
         let last = read(&read(&file).unwrap()).unwrap();
         assert_eq!(last.source, KubeletSource::LastRead);
         assert_eq!(last.document, file.document);
+
+        // A key that is there twice, in the file and in a drop-in: the kubelet takes the last one, with a warning.
+        let twice = "evictionHard:\n  memory.available: 1Gi\n  memory.available: 2Gi\n";
+        fs::write(&path, twice).unwrap();
+        let drop_ins = tempfile::tempdir().unwrap();
+        fs::write(drop_ins.path().join("a.conf"), r#"{"d": 1, "d": 2}"#).unwrap();
+        let both = KubeletFiles {
+            config: Some(path.clone()),
+            directory: Some(drop_ins.path().to_owned()),
+        };
+        let lenient = KubeletDocument::read(&both, &none).unwrap();
+        let document = lenient.document.unwrap();
+        assert_eq!(document["evictionHard"]["memory.available"], "2Gi");
+        assert_eq!(document["d"], 2);
+        let [of_file, of_drop_in] = &lenient.forgiven[..] else {
+            panic!("{:?}", lenient.forgiven);
+        };
+        assert!(
+            of_file.contains("kubelet.yaml: ") && of_file.contains("memory.available"),
+            "{of_file}"
+        );
+        assert!(of_drop_in.contains("a.conf: "), "{of_drop_in}");
+        fs::write(&path, "a: 1\na: [").unwrap();
+        assert!(matches!(read(&none), Err(ConfigError::Syntax { .. })));
+        fs::write(&path, "b: 2").unwrap();
+        assert_eq!(read(&none).unwrap().forgiven, [""; 0]);
+        fs::remove_file(&path).unwrap();
 
         // A named pipe has the length 0, but is not empty.
         let (pipe, text) = (path.clone(), "c: 3");

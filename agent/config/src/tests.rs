@@ -154,6 +154,19 @@ fn the_memory_guard_belongs_to_the_mode() {
 }
 
 #[test]
+fn a_kubelet_may_leave_limits_on_local_storage_alone() {
+    // R10
+    let limits = |own, kubelet| load_over(own, kubelet).map(|c| c.eviction.limits_local_storage);
+    let off = Some("localStorageCapacityIsolation: false");
+    assert_eq!(limits("{}", None), Ok(true));
+    assert_eq!(limits("{}", Some("a: 1")), Ok(true));
+    assert_eq!(limits("evictionHard: {}", off), Ok(false));
+    // It is the kubelet's field.
+    let error = limits("localStorageCapacityIsolation: false", None).expect_err("unknown");
+    assert!(error.contains("unknown field"), "{error}");
+}
+
+#[test]
 fn a_kubelets_own_file_is_taken_as_it_is() {
     let kubelet = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nclusterDomain: x\n\
                    evictionHard: {memory.available: 300Mi}\nevictionPressureTransitionPeriod: 0s\n\

@@ -129,6 +129,7 @@ fn plan_and_rank(bencher: Bencher<'_, '_>, count: usize) {
         max_pod_grace_period_seconds: 0,
         pressure_transition_period: Duration::from_secs(60),
         reserved_memory: 0,
+        limits_local_storage: true,
     };
     let mut observations = Observations::default();
     let seen = Observation {

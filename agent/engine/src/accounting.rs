@@ -12,8 +12,8 @@ const KERNEL_OF_CACHE: u64 = 32;
 /// How fast page cache is taken to be written and memory to be swapped out, in bytes per second: a slow disk.
 const WRITES_PER_SECOND: u64 = 32 << 20;
 
-/// What must stay available of the scope's signal, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What must stay available of the scope's signal, in bytes; by default nothing, which is never met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryThresholds {
     /// Less than this available is the hard threshold.
     pub threshold: u64,

@@ -209,7 +209,7 @@ impl Planner {
     }
 
     fn local_storage_evictions(&mut self, now: i64, node: Snapshot<'_>) -> Vec<EvictionDecision> {
-        if self.paced_is_held {
+        if self.paced_is_held || !self.settings.eviction.limits_local_storage {
             return Vec::new();
         }
         let candidates = node.pods.iter().filter(|pod| {

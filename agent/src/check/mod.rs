@@ -7,7 +7,8 @@ use std::path::Path;
 
 use evictd_config::{Config, FilesystemPaths, Origins, PinnedGuard};
 use evictd_engine::{
-    MemorySizing, Observations, Signal, Threshold, ThresholdValue, model::settings::EvictionConfig,
+    MemorySizing, Observations, Signal, Threshold, ThresholdValue, hard_threshold,
+    model::settings::EvictionConfig,
 };
 use evictd_node::{
     bpf::{object::BpfObject, pin::require_bpffs},
@@ -210,8 +211,8 @@ fn hard(thresholds: &[Threshold], origins: &Origins, seen: &Observations) -> Fin
 fn kernel_floor(config: &Config, seen: &Observations) -> Option<Finding> {
     let capacity = seen.get(Signal::MemoryAvailable)?.capacity;
     let floor = configured_floor(config, u64::try_from(capacity).ok()?)?;
-    let mut thresholds = config.eviction.thresholds.iter();
-    let hard = thresholds.find(|t| t.signal == Signal::MemoryAvailable && t.is_hard())?;
+    let thresholds = &config.eviction.thresholds;
+    let hard = hard_threshold(thresholds, Signal::MemoryAvailable, capacity)?;
     let hard = hard.amount(capacity);
     let detail = format!(
         "kernelFloor.memory.available is {floor} bytes here, and the hard threshold {hard}: half of that is the floor"

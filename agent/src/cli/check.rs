@@ -45,9 +45,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError>
 
 /// Whether the kubelet's thresholds are those of its file.
 fn kubelet_configuration(kubelet: &KubeletDocument) -> Finding {
-    let (state, detail) = match &kubelet.unreadable {
-        Some(reason) => (State::Degraded, format!("{reason}; {}", kubelet.source)),
-        None => (State::Ok, kubelet.source.to_string()),
+    let (state, detail) = match (&kubelet.unreadable, &kubelet.forgiven[..]) {
+        (Some(reason), _) => (State::Degraded, format!("{reason}; {}", kubelet.source)),
+        (None, []) => (State::Ok, kubelet.source.to_string()),
+        (None, keys) => {
+            let keys = keys.join("; ");
+            let detail = format!("{keys}; {}, each key's last value", kubelet.source);
+            (State::Degraded, detail)
+        }
     };
     Finding {
         topic: "kubelet configuration",

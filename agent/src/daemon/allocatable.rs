@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use evictd_config::Config;
-use evictd_engine::{Signal, Threshold, accounting::MemoryThresholds};
+use evictd_engine::{Signal, accounting::MemoryThresholds};
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
     memory_scope::{Scope, ScopeKind},
@@ -13,15 +13,15 @@ use evictd_node::{
 
 use super::{
     RunError,
-    scope::{ScopePair, guarded, never_met, thresholds},
+    scope::{ScopePair, guarded, thresholds},
 };
+
+const SIGNAL: Signal = Signal::AllocatableMemoryAvailable;
 
 /// Looks for the pods' cgroup below the node's scope, and follows its limit: a kubelet that starts with other
 /// reservations sets another one.
 #[derive(Debug)]
 pub(super) struct Allocatable {
-    /// Without one there is nothing to look for.
-    threshold: Option<Threshold>,
     config: Config,
     root: PathBuf,
     known: Option<Watched>,
@@ -48,12 +48,16 @@ impl Allocatable {
 
     fn below(config: &Config, root: PathBuf) -> Self {
         Self {
-            threshold: hard_threshold(config),
             config: config.clone(),
             root,
             known: None,
             said: None,
         }
+    }
+
+    fn has_threshold(&self) -> bool {
+        let thresholds = &self.config.eviction.thresholds;
+        thresholds.iter().any(|t| t.signal == SIGNAL && t.is_hard())
     }
 
     /// Looks whether the cgroup that is known is still the same, and searches for it where it is not. Answers when it,
@@ -63,12 +67,10 @@ impl Allocatable {
     /// There is a threshold, but nothing that it could be held against: the reason.
     fn look(&mut self) -> Result<Option<ScopePair>, String> {
         self.known.take_if(|known| !known.dir.exists());
-        let threshold = match &self.threshold {
-            Some(threshold) => threshold.clone(),
-            None if self.known.is_none() => return Ok(None),
-            // What is watched stays, without a threshold that can be met.
-            None => never_met(Signal::AllocatableMemoryAvailable),
-        };
+        // Without a threshold there is nothing to look for. What is watched stays, and is never met.
+        if self.known.is_none() && !self.has_threshold() {
+            return Ok(None);
+        }
         let dir = match &self.known {
             Some(known) => known.dir.clone(),
             None => pods_root(&self.root).ok_or_else(|| {
@@ -77,14 +79,17 @@ impl Allocatable {
         };
         let open = || MemoryCgroup::open(&dir).map_err(|e| e.to_string());
         let cgroup = open()?;
-        let (threshold, capacity) = match (cgroup.limit(), &self.known) {
-            (Ok(Some(limit)), _) => (threshold, limit),
+        let (is_limited, capacity) = match (cgroup.limit(), &self.known) {
+            (Ok(Some(limit)), _) => (true, limit),
             // Without its limit nothing can run short in what is watched.
-            (Ok(None), Some(known)) => (never_met(threshold.signal), known.capacity),
+            (Ok(None), Some(known)) => (false, known.capacity),
             (Ok(None), None) => return Err(format!("{} has no memory limit", dir.display())),
             (Err(error), _) => return Err(error.to_string()),
         };
-        let amounts = |capacity| thresholds(&threshold, &self.config, capacity);
+        let amounts = |capacity| match is_limited {
+            true => thresholds(&self.config, SIGNAL, capacity),
+            false => MemoryThresholds::default(),
+        };
         let found = Some(Watched {
             dir: dir.clone(),
             id: cgroup.id(),
@@ -121,7 +126,6 @@ impl Allocatable {
     /// Other thresholds from now on; the next look hands the scope over anew, if that changes what must stay available
     /// in it.
     pub(super) fn reconfigure(&mut self, config: &Config) {
-        self.threshold = hard_threshold(config);
         self.config = config.clone();
     }
 
@@ -161,11 +165,6 @@ impl Allocatable {
         }
         found
     }
-}
-
-fn hard_threshold(config: &Config) -> Option<Threshold> {
-    let hard = |t: &&Threshold| t.signal == Signal::AllocatableMemoryAvailable && t.is_hard();
-    config.eviction.thresholds.iter().find(hard).cloned()
 }
 
 #[cfg(test)]

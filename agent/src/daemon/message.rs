@@ -1,7 +1,8 @@
 //! Why a pod was killed, in the kubelet's words, from what the fast path saw.
 
 use evictd_engine::{
-    ContainerUsage, Observation, Observations, PodUsage, Threshold, message, units::signed,
+    ContainerUsage, Observation, Observations, PodUsage, Threshold, hard_threshold, message,
+    units::signed,
 };
 use evictd_fastpath::EvictionReport;
 
@@ -38,8 +39,8 @@ impl MessageBuilder {
             ..PodUsage::default()
         };
         // The fast path watches only what has a threshold.
-        let hard = |t: &&Threshold| t.signal == evicted.signal && t.is_hard();
-        let Some(threshold) = self.thresholds.iter().find(hard) else {
+        let hard = hard_threshold(&self.thresholds, evicted.signal, seen.capacity);
+        let Some(threshold) = hard else {
             return String::new();
         };
         message::resource_is_short(threshold, pod, Some(&usage), &observations).text

@@ -8,13 +8,14 @@ use std::{
 };
 
 use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles};
+use evictd_engine::Signal;
 use evictd_fastpath::FastPathSettings;
 use serde_json::Value;
 
 use super::{
     Agent, RunError,
     file_look::FileLook,
-    scope::{above_capacity, hard_memory_threshold, tell_floor, thresholds},
+    scope::{above_capacity, tell_floor, tell_unwatched, thresholds},
 };
 use crate::daemon::{message::MessageBuilder, metrics::Reloads};
 
@@ -77,6 +78,14 @@ impl ConfigSource {
             }
             (None, Some(_)) => tracing::info!("the kubelet's configuration can be read"),
             _ => {}
+        }
+        if kubelet.forgiven != self.kubelet.forgiven {
+            for key in &kubelet.forgiven {
+                tracing::warn!(
+                    key,
+                    "the kubelet's configuration has a key twice: the last value holds"
+                );
+            }
         }
         self.kubelet = kubelet;
         config.shadow |= self.shadow;
@@ -204,12 +213,12 @@ impl Agent {
         if new == self.config {
             return Ok(false);
         }
-        let threshold = hard_memory_threshold(&new.eviction.thresholds)?;
         let capacity = self.memory.node.capacity();
-        let amounts = thresholds(&threshold, &new, capacity);
+        let amounts = thresholds(&new, Signal::MemoryAvailable, capacity);
         if let Some((amount, value)) = amounts.above(capacity) {
             return Err(above_capacity(amount, value, capacity));
         }
+        tell_unwatched(&new.eviction.thresholds);
         tell_floor(&new, amounts.threshold, capacity);
         self.fastpath.control.send_settings(FastPathSettings {
             thresholds: amounts,

@@ -1,12 +1,12 @@
 //! What counts as the node, and how much of it must stay available.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use evictd_config::Config;
 use evictd_engine::{
-    Signal, Threshold, ThresholdValue,
+    Signal, Threshold,
     accounting::{Amount, MemoryThresholds},
-    model::quantity::Quantity,
+    hard_threshold,
     units::signed,
 };
 use evictd_node::{
@@ -26,8 +26,7 @@ pub(super) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 const GUARD: u64 = 100 << 20;
 
 /// The cgroup that plays the node, or the machine.
-fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
-    let thresholds = |capacity| thresholds(threshold, config, capacity);
+fn scope(config: &Config, thresholds: impl Fn(u64) -> MemoryThresholds) -> Result<Scope, RunError> {
     let cache = config.account_reclaimable_cache;
     if let Some(path) = &config.scope.cgroup {
         let cgroup = MemoryCgroup::open(path).map_err(ScopeError::from)?;
@@ -53,10 +52,11 @@ pub(super) struct ScopePair {
 
 /// The node.
 pub(super) fn node_scopes(config: &Config) -> Result<ScopePair, RunError> {
-    let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
+    tell_unwatched(&config.eviction.thresholds);
+    let thresholds = |capacity| thresholds(config, Signal::MemoryAvailable, capacity);
     Ok(ScopePair {
-        fastpath: guarded(scope(config, &threshold)?, config),
-        manager: scope(config, &threshold)?,
+        fastpath: guarded(scope(config, thresholds)?, config),
+        manager: scope(config, thresholds)?,
     })
 }
 
@@ -64,7 +64,7 @@ pub(super) fn node_scopes(config: &Config) -> Result<ScopePair, RunError> {
 pub fn node_scope(config: Option<&Config>) -> Option<Scope> {
     let default = || Config::from_values(Value::Object(Map::new()), None);
     let config = config.cloned().map_or_else(default, Ok).ok()?;
-    scope(&config, &never_met(Signal::MemoryAvailable)).ok()
+    scope(&config, |_| MemoryThresholds::default()).ok()
 }
 
 /// The fast path's scope: it is guarded by the kernel's own count beside the kubelet's.
@@ -91,29 +91,24 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
     }
 }
 
-/// The hard threshold of the node's memory. A kubelet may have thresholds for disks alone: then
-/// nothing is ever too little, the kernel's OOM killer is alone with memory, and that is logged.
-///
-/// # Errors
-/// There is no threshold at all.
-pub(super) fn hard_memory_threshold(thresholds: &[Threshold]) -> Result<Threshold, RunError> {
-    let hard = thresholds
-        .iter()
-        .find(|t| t.signal == Signal::MemoryAvailable && t.is_hard());
-    if let Some(hard) = hard {
-        return Ok(hard.clone());
-    }
+/// Says that memory has no hard threshold. A kubelet may have thresholds for disks alone: then nothing is ever too
+/// little, and the kernel's OOM killer is alone with memory. Without any threshold pods are still held to their own
+/// limits on local storage.
+pub(super) fn tell_unwatched(thresholds: &[Threshold]) {
     if thresholds.is_empty() {
-        return Err(RunError::Missing {
-            field: "evictionHard[memory.available]",
-            reason: "is not set, and neither is any other threshold, so that there is nothing to watch",
-        });
+        tracing::warn!(
+            field = "evictionHard",
+            "is empty, and so is evictionSoft: pods go for their own limits on local storage alone"
+        );
+        return;
     }
-    tracing::warn!(
-        field = "evictionHard[memory.available]",
-        "is not set: no pod is evicted before the OOM killer acts"
-    );
-    Ok(never_met(Signal::MemoryAvailable))
+    let is_hard = |t: &Threshold| t.signal == Signal::MemoryAvailable && t.is_hard();
+    if !thresholds.iter().any(is_hard) {
+        tracing::warn!(
+            field = "evictionHard[memory.available]",
+            "is not set: no pod is evicted before the OOM killer acts"
+        );
+    }
 }
 
 /// An amount that can never be kept, with the field that asks for it.
@@ -143,24 +138,16 @@ impl From<ScopeError> for RunError {
     }
 }
 
-pub(super) fn never_met(signal: Signal) -> Threshold {
-    Threshold {
-        signal,
-        value: ThresholdValue::Quantity(Quantity::bytes(0)),
-        grace_period: Duration::ZERO,
-        min_reclaim: None,
-    }
-}
-
-pub(super) fn thresholds(
-    threshold: &Threshold,
-    config: &Config,
-    capacity: u64,
-) -> MemoryThresholds {
-    let hard = threshold.amount(signed(capacity));
+/// What must stay available of a signal, by its largest hard threshold; nothing where it has none.
+pub(super) fn thresholds(config: &Config, signal: Signal, capacity: u64) -> MemoryThresholds {
+    let total = signed(capacity);
+    let Some(threshold) = hard_threshold(&config.eviction.thresholds, signal, total) else {
+        return MemoryThresholds::default();
+    };
+    let hard = threshold.amount(total);
     MemoryThresholds {
         threshold: hard,
-        resolved: threshold.resolved_amount(signed(capacity)).max(hard),
+        resolved: threshold.resolved_amount(total).max(hard),
         // Below nothing there is nothing. From the threshold on the kernel would kill before the agent decides.
         floor: (config.kernel_floor.enabled && hard > 0).then(|| {
             let configured = configured_floor(config, capacity);
@@ -206,13 +193,44 @@ mod tests {
             let kubelet = json!({ "evictionHard": {"memory.available": hard} });
             let own = json!({ "kernelFloor": {"memory.available": floor} });
             let config = Config::from_values(own, Some(kubelet)).unwrap();
-            let threshold = hard_memory_threshold(&config.eviction.thresholds).unwrap();
-            thresholds(&threshold, &config, capacity).floor
+            thresholds(&config, Signal::MemoryAvailable, capacity).floor
         };
         assert_eq!(floor("100Mi", "75Mi", 512 * MIB), Some(75 * MIB));
         assert_eq!(floor("100Mi", "100Mi", 512 * MIB), Some(50 * MIB));
         assert_eq!(floor("100Mi", "50%", 512 * MIB), Some(50 * MIB));
         assert_eq!(floor("50%", "100Mi", 512 * MIB), Some(100 * MIB));
         assert_eq!(floor("50%", "100Mi", 128 * MIB), Some(32 * MIB));
+    }
+
+    // A soft threshold without a grace period is a hard one, and an explicit one of the pods' cgroup has the node's
+    // beside it.
+    #[test]
+    fn of_several_hard_thresholds_the_largest_counts() {
+        let kubelet = json!({
+            "evictionHard": {"memory.available": "10%", "allocatableMemory.available": "50Mi"},
+            "evictionSoft": {"memory.available": "200Mi", "allocatableMemory.available": "20Mi"},
+            "evictionSoftGracePeriod": {"memory.available": "0s", "allocatableMemory.available": "0s"},
+            "evictionMinimumReclaim": {"memory.available": "30Mi"},
+        });
+        let config = Config::from_values(json!({}), Some(kubelet)).unwrap();
+        let amounts = |signal, mib: u64| {
+            let amounts = thresholds(&config, signal, mib * MIB);
+            (amounts.threshold / MIB, amounts.resolved / MIB)
+        };
+        assert_eq!(amounts(Signal::MemoryAvailable, 1000), (200, 230));
+        assert_eq!(amounts(Signal::MemoryAvailable, 4000), (400, 430));
+        let of_pods = Signal::AllocatableMemoryAvailable;
+        assert_eq!(amounts(of_pods, 1000), (200, 230));
+        assert_eq!(amounts(of_pods, 4000), (400, 430));
+    }
+
+    // The kubelet keeps to the pods' own limits on local storage without any threshold.
+    #[test]
+    fn without_a_threshold_nothing_is_ever_too_little() {
+        let config = Config::from_values(json!({"evictionHard": {}}), None).unwrap();
+        for signal in [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable] {
+            let amounts = thresholds(&config, signal, 1000 * MIB);
+            assert_eq!(amounts, MemoryThresholds::default());
+        }
     }
 }

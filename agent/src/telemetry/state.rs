@@ -1,8 +1,8 @@
 //! What others count, asked for at each scrape.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, ptr, sync::Arc};
 
-use evictd_engine::{Forecast, NodeCondition};
+use evictd_engine::{Forecast, NodeCondition, hard_threshold};
 use evictd_kube::client::ApiClient;
 use evictd_manager::{SharedStatus, Status};
 use evictd_node::trigger::counter::Drift;
@@ -210,6 +210,11 @@ fn signals(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fmt::
     )?;
     let thresholds = status.thresholds.iter().filter_map(|t| {
         let capacity = status.observations.get(t.signal)?.capacity;
+        // One series for a signal: that of the threshold that is met first.
+        let first = hard_threshold(&status.thresholds, t.signal, capacity);
+        if t.is_hard() && !first.is_some_and(|first| ptr::eq(first, t)) {
+            return None;
+        }
         let labels = Threshold {
             signal: t.signal.to_string(),
             hard: t.is_hard(),

@@ -247,6 +247,23 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
     assert_eq!(value(&address, counted), Some(said as u64));
 }
 
+// R4, R10: a kubelet without thresholds still holds pods to their own limits.
+#[test]
+fn without_a_threshold_pods_go_for_their_own_limits() {
+    skip_if!(not_root());
+    let mut two = or_skip!(Two::on_disk("none", 128, 4096, "8Mi"));
+    two.files.config["evictionHard"] = json!({});
+    let [mut calm, _greedy] = two.forkers();
+    two.write("greedy", "data", 12);
+    let agent = two.files.start(&[]);
+    two.greedy_goes("emptydirfs.limit");
+    assert!(is_alive(&mut calm));
+    has(
+        &agent.log(),
+        &["pods go for their own limits on local storage alone"],
+    );
+}
+
 /// Above its own limit, and it cannot die: said once, and not evicted again.
 #[test]
 fn a_victim_of_the_control_loop_that_does_not_die_is_stuck() {

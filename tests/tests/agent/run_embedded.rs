@@ -30,7 +30,6 @@ fn bad_input_is_refused_with_field_and_reason() {
         colour | 1 | colour: unknown field
         evictionHard | {memory.available: 200Mi} | evictionHard[memory.available]: 209715200: is not below the capacity of 134217728 bytes
         evictionHard | {memory.available: ten} | evictionHard
-        evictionHard | {} | evictionHard[memory.available]: is not set, and neither is any other threshold
         kernelFloor | {memory.available: 64Mi} | kernelFloor.memory.available: "64Mi": must be below the hard threshold, which is 64Mi
         podManifest | /nowhere/pods.json | /nowhere/pods.json: No such file
         memoryHook | telepathy | memoryHook: "telepathy": must be one of

@@ -34,6 +34,41 @@ fn rank(files: &Files, case: &Value) -> Value {
     serde_json::from_str(&evictd(arguments).good()).expect("JSON")
 }
 
+// R9: the kubelet ranks by what it has allocated (`getAllocatedPods`).
+#[test]
+fn a_resize_that_the_node_refuses_moves_no_pod() {
+    let files = Files::new();
+    let mut moved = 0;
+    let cases = read("rank.jsonl");
+    let of_memory = |case: &&Value| case["signal"] == "memory.available";
+    for case in cases.iter().filter(of_memory) {
+        let mut asked = case.clone();
+        for pod in asked["pods"].as_array_mut().expect("pods") {
+            let mut statuses = Vec::new();
+            for container in pod["spec"]["containers"]
+                .as_array_mut()
+                .expect("containers")
+            {
+                let requests = container["resources"]["requests"].take();
+                container["resources"]["requests"] = json!({"memory": "10Ti"});
+                let name = &container["name"];
+                statuses
+                    .push(json!({"name": name, "resources": {}, "allocatedResources": requests}));
+            }
+            pod["status"]["containerStatuses"] = statuses.into();
+        }
+        assert_eq!(rank(&files, &asked)["order"], rank(&files, case)["order"]);
+        for pod in asked["pods"].as_array_mut().expect("pods") {
+            pod["status"]["containerStatuses"].take();
+        }
+        moved += usize::from(rank(&files, &asked)["order"] != rank(&files, case)["order"]);
+    }
+    assert!(
+        moved > 5,
+        "without its status a pod ranks by what it asks for"
+    );
+}
+
 #[test]
 fn every_order_is_the_kubelets() {
     // R9, R10, R12

@@ -6,8 +6,8 @@ use evictd_engine::{
 };
 use evictd_tests::{
     engine::{
-        MI, Node, Round, evicted, first, manager, mib, names, one_gib, plays, reclaimed, settings,
-        step,
+        MI, Node, Round, evicted, first, manager, manager_of, mib, names, one_gib, plays,
+        reclaimed, settings, step,
     },
     prelude::*,
 };
@@ -261,6 +261,21 @@ fn a_pod_over_its_own_limit_counts_for_the_round() {
         (Mode::Evictd, vec!["over", "big"]),
     ] {
         assert_eq!(first(mode, &node), expected, "{mode:?}");
+    }
+}
+
+// R10: `localStorageCapacityIsolation: false` of the kubelet.
+#[test]
+fn limits_on_local_storage_may_be_left_alone() {
+    let mut node = Node::with_memory(2048, 1).pod("over", 300);
+    node.empty_dir("over", MI, 2 * MI);
+    for mode in [Mode::Kubelet, Mode::Evictd] {
+        let mut settings = settings(mode, one_gib());
+        let round = step(&mut manager_of(settings.clone()), 1, &node);
+        assert_eq!(names(&round.evictions), ["over"], "{mode:?}");
+        settings.eviction.limits_local_storage = false;
+        let round = step(&mut manager_of(settings), 1, &node);
+        assert!(round.evictions.is_empty(), "{mode:?}");
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::kube::decode::{JsonError, read};
 use json::{ContainerJson, OwnerReference, PodJson, Spec, Status, VolumeJson};
 
+mod allocation;
 mod json;
 mod resources;
 
@@ -61,10 +62,11 @@ impl From<PodJson> for Pod {
     fn from(json: PodJson) -> Self {
         let PodJson {
             metadata,
-            spec,
+            mut spec,
             status,
         } = json;
         let qos = qos_class(&spec, &status);
+        let allocated_memory = spec.take_allocation(&status);
         let annotation = |name: &str| metadata.annotations.get(name);
         let is_static = annotation(CONFIG_SOURCE).is_some_and(|source| source != "api");
         let is_mirror = annotation(CONFIG_MIRROR).is_some();
@@ -96,7 +98,7 @@ impl From<PodJson> for Pod {
             priority: spec.priority.unwrap_or(0),
             priority_unknown: false,
             qos,
-            memory_request: spec.request(MEMORY).floor(),
+            memory_request: allocated_memory.unwrap_or_else(|| spec.request(MEMORY).floor()),
             storage_request: spec.request(EPHEMERAL_STORAGE).floor(),
             storage_limit: spec.limit(EPHEMERAL_STORAGE),
             pod_level_memory_request: pod_level

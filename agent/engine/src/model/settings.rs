@@ -46,6 +46,8 @@ pub struct EvictionConfig {
     pub pressure_transition_period: Duration,
     /// `systemReserved` and `kubeReserved` together: memory that is kept back from pods, in bytes.
     pub reserved_memory: u64,
+    /// `localStorageCapacityIsolation`: pods are held to their limits on local storage.
+    pub limits_local_storage: bool,
 }
 
 /// Which steps are taken while a soft threshold's grace period runs. All are off by default.

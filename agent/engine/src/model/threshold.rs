@@ -134,6 +134,21 @@ impl Threshold {
     }
 }
 
+/// The hard threshold of a signal that is met first: of several the largest, with its minimum reclaim. A signal has
+/// several where a soft threshold has no grace period, or where the pods' cgroup has its own beside the node's.
+pub fn hard_threshold(
+    thresholds: &[Threshold],
+    signal: Signal,
+    capacity: i64,
+) -> Option<&Threshold> {
+    let hard = thresholds
+        .iter()
+        .filter(|t| t.signal == signal && t.is_hard());
+    let amounts = |t: &&Threshold| (t.amount(capacity), t.resolved_amount(capacity));
+    // The first one where several are equal.
+    hard.rev().max_by_key(amounts)
+}
+
 impl fmt::Display for ThresholdValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -217,6 +232,33 @@ mod tests {
     use super::*;
 
     const MI: i64 = 1 << 20;
+
+    #[test]
+    fn of_several_hard_thresholds_the_largest_is_met_first() {
+        let of = |value: &str, reclaim: Option<&str>, grace_period| Threshold {
+            signal: Signal::MemoryAvailable,
+            value: value.parse().unwrap(),
+            grace_period: Duration::from_secs(grace_period),
+            min_reclaim: reclaim.map(|text| text.parse().unwrap()),
+        };
+        let thresholds = [
+            of("100Mi", Some("50Mi"), 0),
+            of("10%", None, 0),
+            of("100Mi", Some("60Mi"), 0),
+            of("900Mi", None, 30),
+            Threshold {
+                signal: Signal::AllocatableMemoryAvailable,
+                ..of("800Mi", None, 0)
+            },
+        ];
+        let at = |mib| hard_threshold(&thresholds, Signal::MemoryAvailable, mib * MI);
+        assert_eq!(at(500), Some(&thresholds[2]));
+        assert_eq!(at(2000), Some(&thresholds[1]));
+        let twice = [of("1Gi", None, 0), of("1024Mi", None, 0)];
+        let first = hard_threshold(&twice, Signal::MemoryAvailable, 0).unwrap();
+        assert!(std::ptr::eq(first, &twice[0]));
+        assert_eq!(hard_threshold(&twice, Signal::PidAvailable, 0), None);
+    }
 
     #[test]
     fn a_step_is_added_as_far_as_the_capacity_allows() {

@@ -41,6 +41,7 @@ impl Scene {
                 max_pod_grace_period_seconds: 600,
                 pressure_transition_period: Duration::from_secs(300),
                 reserved_memory: 0,
+                limits_local_storage: true,
             },
             // Where one filesystem is all, images are reclaimed for it.
             layout: Layout {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    Cause, EvictionDecision, Observations, Signal, Threshold,
+    Cause, EvictionDecision, Observations, Signal, Threshold, hard_threshold,
     limiter::ShadowChooser,
     model::settings::Mode,
     permit::LastResort,
@@ -247,10 +247,13 @@ impl ManagerLoop {
                 usage: 0,
             };
         };
-        let threshold = self
-            .thresholds
-            .iter()
-            .find(|t| t.signal == signal && t.is_hard() != eviction.is_soft);
+        let threshold = match eviction.is_soft {
+            true => self
+                .thresholds
+                .iter()
+                .find(|t| t.signal == signal && !t.is_hard()),
+            false => hard_threshold(&self.thresholds, signal, now.capacity),
+        };
         let pod = self.pods.pods.iter().find(|pod| pod.uid == eviction.uid);
         let usage = self.node.usage_collector.usages().get(&eviction.uid);
         let layout = self.sources.layout();

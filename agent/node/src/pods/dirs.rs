@@ -33,7 +33,7 @@ pub type Named = Vec<(String, PathBuf)>;
 pub struct PodDirs {
     /// Writable layers, by container.
     pub layers: Named,
-    /// Logs, by container.
+    /// Logs, by container; not those of containers that have ended beside others that run.
     pub logs: Named,
     /// Local volumes.
     pub volumes: Named,
@@ -72,48 +72,70 @@ impl PodDirs {
             Some((volume.name.clone(), std::mem::take(found)))
         });
         let logs = logs.join(format!("{}_{}_{}", pod.namespace, pod.name, uid));
-        let logs = pod
-            .containers
-            .iter()
-            .map(|c| (c.name.clone(), logs.join(&c.name)));
         let groups = descendants(cgroup).unwrap_or_default();
         let mounts = |group: &PathBuf| {
             let pid = first_process(group)?;
             read_lossy(format!("/proc/{pid}/mountinfo")).ok()
         };
-        let (layers, unknown) = layers(groups.iter().filter_map(mounts));
+        let running = Running::new(groups.iter().filter_map(mounts));
+        let counted = pod.containers.iter().filter(|c| running.has_log(&c.name));
+        let logs = counted.map(|c| (c.name.clone(), logs.join(&c.name)));
         Self {
             volumes: volumes.collect(),
             logs: logs.filter(|(_, path)| is_there(path)).collect(),
-            layers,
-            unknown,
+            layers: running.layers,
+            unknown: running.unknown,
             runtime_uid: uid.clone(),
         }
     }
 }
 
-/// The writable layers of containers, by the mounts of one process of each, and those that cannot be found.
-fn layers(mountinfos: impl Iterator<Item = String>) -> (Named, Vec<(String, String)>) {
-    let (mut found, mut unknown) = (Named::new(), Vec::new());
-    for mounts in mountinfos {
-        let Some(name) = container_name(&mounts) else {
-            continue;
-        };
-        let is_here = |layer: PathBuf| match layer.is_dir() {
-            true => Ok(layer),
-            false => Err("the upper layer of its overlay cannot be seen from here".to_owned()),
-        };
-        match mounts::upper_of_root(&mounts).and_then(is_here) {
-            Ok(layer) => found.push((name, layer)),
-            Err(reason) => unknown.push((name, reason)),
+/// The containers that run, by the mounts of one process of each.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Running {
+    /// Their writable layers.
+    layers: Named,
+    /// Those whose writable layers cannot be found, with the reason.
+    unknown: Vec<(String, String)>,
+    /// Groups of processes whose container has no name; the sandbox is one.
+    nameless: usize,
+}
+
+impl Running {
+    fn new(mountinfos: impl Iterator<Item = String>) -> Self {
+        let mut running = Self::default();
+        for mounts in mountinfos {
+            let Some(name) = container_name(&mounts) else {
+                running.nameless += 1;
+                continue;
+            };
+            let is_here = |layer: PathBuf| match layer.is_dir() {
+                true => Ok(layer),
+                false => Err("the upper layer of its overlay cannot be seen from here".to_owned()),
+            };
+            match mounts::upper_of_root(&mounts).and_then(is_here) {
+                Ok(layer) => running.layers.push((name, layer)),
+                Err(reason) => running.unknown.push((name, reason)),
+            }
         }
+        // A container may have groups below its own.
+        running.layers.sort();
+        running.layers.dedup();
+        running.unknown.sort();
+        running.unknown.dedup();
+        running
     }
-    // A container may have groups below its own.
-    found.sort();
-    found.dedup();
-    unknown.sort();
-    unknown.dedup();
-    (found, unknown)
+
+    /// Whether the log of a container counts: the kubelet counts only those of containers that run
+    /// (`removeTerminatedContainers`). All count where no container runs, because the pod goes for its files between two
+    /// runs, and where a container hides its name.
+    fn has_log(&self, container: &str) -> bool {
+        let mut layers = self.layers.iter().map(|(name, _)| name);
+        let mut unknown = self.unknown.iter().map(|(name, _)| name);
+        let runs_none = self.layers.is_empty() && self.unknown.is_empty();
+        let runs = layers.any(|name| name == container) || unknown.any(|name| name == container);
+        runs || runs_none || self.nameless > 1
+    }
 }
 
 /// The container's name, from where its termination log is mounted from.
@@ -143,6 +165,9 @@ mod tests {
 4714 4711 254:1 /var/lib/kubelet/pods/027b1a11/containers/web/5a3f /dev/termination-log rw - ext4 /dev/vda1 rw
 ";
 
+    /// It has no name.
+    const SANDBOX: &str = "4711 4000 0:120 / / rw - xfs x rw\n";
+
     #[test]
     fn a_container_is_known_by_its_termination_log() {
         assert_eq!(container_name(MOUNTINFO).as_deref(), Some("web"));
@@ -165,7 +190,10 @@ mod tests {
             format!("4711 4000 0:120 / / rw - {kind} x {options}\n{mounts}\n")
         };
         let overlay = format!("rw,lowerdir=/l,upperdir={},workdir=/w", upper.display());
-        let of = |kind: &str, options: &str| layers([root(kind, options)].into_iter());
+        let of = |kind: &str, options: &str| {
+            let running = Running::new([root(kind, options)].into_iter());
+            (running.layers, running.unknown)
+        };
         let (found, unknown) = of("overlay", &overlay);
         assert!(found.is_empty() && unknown[0].0 == "web");
         assert!(unknown[0].1.contains("cannot be seen"), "{unknown:?}");
@@ -179,11 +207,33 @@ mod tests {
         }
         let (_, unknown) = of("overlay", "ro,lowerdir=/l");
         assert!(unknown[0].1.contains("without an upper"), "{unknown:?}");
-        // The sandbox has no name.
-        assert_eq!(
-            layers(["4711 4000 0:120 / / rw - xfs x rw\n".to_owned()].into_iter()),
-            (vec![], vec![])
-        );
+        let sandbox = Running {
+            nameless: 1,
+            ..Running::default()
+        };
+        assert_eq!(Running::new([SANDBOX.to_owned()].into_iter()), sandbox);
+    }
+
+    // R10: the kubelet's figures are those of containers that run.
+    #[test]
+    fn logs_of_containers_that_have_ended_do_not_count_beside_others() {
+        let named = |name: &str| MOUNTINFO.replace("containers/web", &format!("containers/{name}"));
+        let counted = |mounts: &[&String]| {
+            let running = Running::new(mounts.iter().map(|text| (*text).clone()));
+            let all = ["init", "web", "proxy"].into_iter();
+            all.filter(|name| running.has_log(name)).collect::<Vec<_>>()
+        };
+        let (web, proxy, sandbox) = (named("web"), named("proxy"), SANDBOX.to_owned());
+        assert_eq!(counted(&[&sandbox, &web, &proxy]), ["web", "proxy"]);
+        // Its neighbour waits to be started again.
+        assert_eq!(counted(&[&sandbox, &proxy]), ["proxy"]);
+        assert_eq!(counted(&[&proxy]), ["proxy"]);
+        // Between two runs, or where no process tells a name.
+        let all = ["init", "web", "proxy"];
+        assert_eq!(counted(&[]), all);
+        assert_eq!(counted(&[&sandbox]), all);
+        // A container that has left its mounts behind looks like a second sandbox.
+        assert_eq!(counted(&[&sandbox, &sandbox, &proxy]), all);
     }
 
     // R10

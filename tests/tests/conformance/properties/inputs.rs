@@ -117,6 +117,7 @@ pub fn settings() -> impl Strategy<Value = PlannerSettings> {
                     max_pod_grace_period_seconds: grace,
                     pressure_transition_period: Duration::from_nanos(transition),
                     reserved_memory: 0,
+                    limits_local_storage: true,
                 },
                 layout: Layout {
                     dedicated_image_fs,

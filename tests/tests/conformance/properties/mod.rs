@@ -37,6 +37,7 @@ fn hard_memory(mode: Mode, threshold: u64, reclaim: u64) -> Planner {
         max_pod_grace_period_seconds: 0,
         pressure_transition_period: Duration::ZERO,
         reserved_memory: 0,
+        limits_local_storage: true,
     };
     Planner::new(PlannerSettings {
         eviction,

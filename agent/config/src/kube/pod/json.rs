@@ -78,6 +78,23 @@ pub(super) struct Status {
     pub(super) pod_ip: String,
     #[serde(deserialize_with = "null_default")]
     pub(super) conditions: Vec<ConditionJson>,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) container_statuses: Vec<ContainerStatusJson>,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) init_container_statuses: Vec<ContainerStatusJson>,
+    /// What the kubelet has allocated to the whole pod, with its overhead (Kubernetes 1.36).
+    pub(super) allocated_resources: Option<ResourceList>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct ContainerStatusJson {
+    #[serde(deserialize_with = "null_default")]
+    pub(super) name: String,
+    /// The requests that the kubelet has allocated; left out where there are none.
+    pub(super) allocated_resources: Option<ResourceList>,
+    /// What is in force; kubelets that do not resize pods in place leave it out.
+    pub(super) resources: Option<Requirements>,
 }
 
 #[derive(Default, Deserialize)]

@@ -76,6 +76,121 @@ fn resources_of_the_pod_replace_those_of_its_containers() {
     assert_eq!(pod.qos, QosClass::Guaranteed);
 }
 
+fn resized(spec: Value, status: Value) -> Pod {
+    read_pod("pod", &json!({ "spec": spec, "status": status })).expect("a pod")
+}
+
+// R9: a resize that no node can meet does not make a pod the last one.
+#[test]
+fn what_is_allocated_counts_and_not_what_is_asked_for() {
+    let named = |name: &str, memory: &str| {
+        let requests = json!({"memory": memory, "ephemeral-storage": "3Mi"});
+        json!({"name": name, "resources": {"requests": requests}})
+    };
+    let spec = json!({
+        "containers": [named("web", "10Ti"), named("proxy", "2Mi")],
+        "initContainers": [{"name": "mesh", "restartPolicy": "Always", "resources": {"requests": {"memory": "9Ti"}}}],
+        "overhead": {"memory": "7Mi"},
+    });
+    let allocated =
+        |name: &str, memory: &str| json!({"name": name, "allocatedResources": {"memory": memory}});
+    let status = json!({
+        "containerStatuses": [allocated("proxy", "2Mi"), allocated("web", "5Mi")],
+        "initContainerStatuses": [allocated("mesh", "1Mi")],
+    });
+    let pod = resized(spec.clone(), status.clone());
+    assert_eq!(pod.memory_request, 15 * MI);
+    assert_eq!(pod.storage_request, 6 * MI);
+    let own: Vec<u64> = pod
+        .containers
+        .iter()
+        .map(|c| c.memory_request.floor() / MI)
+        .collect();
+    assert_eq!(own, [5, 2, 1]);
+    // A status of another container, or none yet: the specification. The whole pod's figure knows better.
+    let status =
+        json!({"containerStatuses": [allocated("proxy", "2Mi"), allocated("other", "5Mi")]});
+    assert!(resized(spec.clone(), status.clone()).memory_request > 19 << 40);
+    let mut status = status;
+    status["allocatedResources"] = json!({"cpu": "1", "memory": "15Mi"});
+    assert_eq!(resized(spec, status).memory_request, 15 * MI);
+}
+
+#[test]
+fn where_nothing_is_allocated_nothing_is_requested() {
+    let spec = |overhead| json!({"containers": [container(json!({"cpu": "1", "memory": "10Ti"}), json!({}))], "overhead": overhead});
+    let status = |status: Value| json!({"containerStatuses": [status]});
+    for (told, expected) in [
+        // Kubelets before 1.33, a container that was not started yet, or null.
+        (status(json!({"name": "c"})), 10 << 40),
+        (
+            status(json!({"name": "c", "allocatedResources": null, "resources": null})),
+            10 << 40,
+        ),
+        (
+            json!({"containerStatuses": null, "initContainerStatuses": null, "allocatedResources": null}),
+            10 << 40,
+        ),
+        // Kubelets before 1.35.
+        (
+            status(json!({"name": "c", "resources": {"requests": {"memory": "5Mi"}}})),
+            5 * MI,
+        ),
+        (status(json!({"name": "c", "resources": {}})), 0),
+        (
+            status(json!({"name": "c", "allocatedResources": {"cpu": "1"}, "resources": {}})),
+            0,
+        ),
+        (json!({"allocatedResources": {"cpu": "1"}}), 0),
+    ] {
+        assert_eq!(
+            resized(spec(json!({})), told.clone()).memory_request,
+            expected,
+            "{told}"
+        );
+    }
+    // The overhead alone is no request.
+    let told = json!({"allocatedResources": {"memory": "7Mi"}});
+    assert_eq!(
+        resized(spec(json!({"memory": "7Mi"})), told).memory_request,
+        0
+    );
+}
+
+#[test]
+fn the_resources_of_a_pod_are_resized_too() {
+    let spec = |requests: Value| {
+        let containers = json!([container(json!({"memory": "1Mi"}), json!({}))]);
+        json!({"containers": containers, "resources": {"requests": requests}, "overhead": {"memory": "1Mi"}})
+    };
+    let told = json!({"allocatedResources": {"memory": "6Mi"}});
+    let level = |pod: &Pod| {
+        pod.pod_level_memory_request
+            .as_ref()
+            .map(ToString::to_string)
+    };
+    let pod = resized(spec(json!({"memory": "10Ti"})), told.clone());
+    assert_eq!(
+        (pod.memory_request, level(&pod).as_deref()),
+        (6 * MI, Some("5Mi"))
+    );
+    // What was not resized is printed as it was written.
+    let pod = resized(spec(json!({"memory": "5242880"})), told.clone());
+    assert_eq!(
+        (pod.memory_request, level(&pod).as_deref()),
+        (6 * MI, Some("5242880"))
+    );
+    let pod = resized(spec(json!({"cpu": "1"})), told);
+    assert_eq!((pod.memory_request, level(&pod)), (0, None));
+    let pod = resized(
+        spec(json!({"memory": "10Ti"})),
+        json!({"allocatedResources": {"cpu": "1"}}),
+    );
+    assert_eq!((pod.memory_request, level(&pod).as_deref()), (0, Some("0")));
+    let pod = resized(spec(json!({"memory": "5Mi"})), json!({}));
+    assert_eq!(pod.memory_request, 6 * MI);
+}
+
 #[test]
 fn limits_bound_memory_only_where_every_container_has_one() {
     // R45
