@@ -37,7 +37,7 @@ use evictd_sys::{
     poll::poll,
 };
 
-use disk_use::{LayersAnswer, bytes};
+use disk_use::LayersAnswer;
 use pod_walk::PodWalk;
 use schedule::{Schedule, Turn};
 
@@ -292,19 +292,17 @@ impl DiskScanner {
         schedule.park(scan);
     }
 
-    /// Whether a walk of a pod has come to its end.
+    /// Whether a walk of a pod has come to its end, and has looked at all.
     fn is_walked(&self, uid: &str) -> bool {
         self.found().get(uid).is_some_and(|found| found.is_whole())
     }
 
-    /// A walk that is not at its end says what there is at least: less than what is known is no news.
+    /// Makes known what a walk has found.
     fn publish(&self, uid: &str, walk: DiskUse) {
         self.update(|found, targets, answer| {
             let mut walk = walk.clone();
             walk.fill(answer);
-            let is_news = |known: &Arc<DiskUse>| {
-                walk.is_whole() || !known.is_whole() && bytes(&walk.usage) >= bytes(&known.usage)
-            };
+            let is_news = |known: &Arc<DiskUse>| walk.replaces(known);
             // It may be gone by now.
             if targets.iter().any(|e| e.uid == uid) && found.get(uid).is_none_or(is_news) {
                 found.insert(uid.to_owned(), Arc::new(walk));
@@ -386,6 +384,24 @@ mod tests {
         // The next walk is under way.
         scanner.publish("u", volume(9));
         assert_eq!(bytes(), 2);
+        // It has ended, and could not look at all.
+        let ended = |n: u64| {
+            let mut walk = volume(n);
+            walk.has_ended = true;
+            walk
+        };
+        for (found, known, is_whole) in
+            [(1, 2, true), (9, 9, false), (3, 9, false), (10, 10, false)]
+        {
+            scanner.publish("u", ended(found));
+            assert_eq!(bytes(), known);
+            assert_eq!(scanner.is_walked("u"), is_whole);
+        }
+        // The files that are there no longer are known to be gone.
+        let mut whole = volume(1);
+        whole.usage.ephemeral_storage = Some(1);
+        scanner.publish("u", whole);
+        assert_eq!(bytes(), 1);
     }
 
     #[test]

@@ -8,7 +8,8 @@ pub struct PodUsage {
     pub memory_working_set: Option<u64>,
     /// How many processes run in the pod.
     pub processes: Option<u64>,
-    /// Bytes of local disk that the pod uses in all; `None` as long as its files were not walked.
+    /// Bytes of local disk that the pod uses in all; `None` as long as its files were not walked, or not all of them
+    /// could be looked at.
     pub ephemeral_storage: Option<u64>,
     /// When the walk of its files began, in nanoseconds of CLOCK_MONOTONIC; `None` for numbers of the present moment.
     pub walk_began: Option<u64>,
@@ -16,6 +17,16 @@ pub struct PodUsage {
     pub containers: Vec<ContainerUsage>,
     /// The volumes that have numbers.
     pub volumes: Vec<VolumeUsage>,
+}
+
+impl PodUsage {
+    /// Bytes of all files that have numbers.
+    pub fn bytes_of_files(&self) -> u64 {
+        let containers = self.containers.iter().flat_map(|c| [c.rootfs, c.logs]);
+        let volumes = self.volumes.iter().map(|v| v.fs);
+        let each = containers.chain(volumes).map(|fs| fs.bytes.unwrap_or(0));
+        each.fold(0, u64::saturating_add)
+    }
 }
 
 /// The use of one container.

@@ -54,8 +54,10 @@ fn empty_dir(pod: &Pod, usage: &PodUsage) -> Option<Message> {
 
 fn whole_pod(pod: &Pod, usage: &PodUsage) -> Option<Message> {
     let limit = pod.storage_limit.as_ref()?;
-    let used = Quantity::bytes(usage.ephemeral_storage.unwrap_or(0));
-    (used > *limit).then(|| message::pod_storage_is_over(limit))
+    // A walk that is not at its end, or could not look at all, has found so much at least.
+    let found = || usage.walk_began.map(|_| usage.bytes_of_files());
+    let used = usage.ephemeral_storage.or_else(found).unwrap_or(0);
+    (Quantity::bytes(used) > *limit).then(|| message::pod_storage_is_over(limit))
 }
 
 fn container(pod: &Pod, usage: &PodUsage, layout: Layout) -> Option<Message> {
@@ -81,4 +83,40 @@ fn container(pod: &Pod, usage: &PodUsage, layout: Layout) -> Option<Message> {
         (Quantity::bytes(used) > *limit)
             .then(|| message::container_storage_is_over(&container.name, limit))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FsUsage, VolumeUsage};
+
+    // R10: a pod whose files cannot all be looked at is held to what was found.
+    #[test]
+    fn what_was_found_is_enough_to_exceed_a_limit() {
+        let pod = Pod {
+            storage_limit: Some(Quantity::bytes(100)),
+            ..Pod::default()
+        };
+        let layout = Layout {
+            dedicated_image_fs: false,
+            split_image_fs: false,
+        };
+        let is_over = |found: u64, walk_began| {
+            let fs = FsUsage {
+                bytes: Some(found),
+                inodes: None,
+            };
+            let name = "scratch".into();
+            let usage = PodUsage {
+                walk_began,
+                volumes: vec![VolumeUsage { name, fs }],
+                ..PodUsage::default()
+            };
+            local_storage_excess(&pod, &usage, layout).is_some()
+        };
+        assert!(is_over(101, Some(1)));
+        assert!(!is_over(100, Some(1)));
+        // The kubelet's rule: no figure is no excess.
+        assert!(!is_over(101, None));
+    }
 }

@@ -10,13 +10,15 @@ use evictd_engine::{ContainerUsage, FsUsage, PodUsage, reclaim::Layers};
 /// What a walk has found for one pod.
 #[derive(Clone, Debug, Default)]
 pub struct DiskUse {
-    /// In the form of the kubelet's summary. Without `ephemeral_storage` the first walk is not at its end: there is
-    /// more.
+    /// In the form of the kubelet's summary. Without `ephemeral_storage` the first walk is not at its end, or could not
+    /// look at all: there is more.
     pub usage: PodUsage,
     /// Inodes made less those removed when the walk was half way through, by filesystem.
     pub counted: [i64; FILESYSTEMS],
     /// When the walk began, in nanoseconds of CLOCK_MONOTONIC.
     pub began: u64,
+    /// The walk has come to its end.
+    pub(super) has_ended: bool,
     /// Containers whose writable layers were not found, with the reason.
     unknown: Vec<(String, String)>,
     /// Of these and of others that have none, whose numbers are the runtime's.
@@ -49,9 +51,17 @@ impl DiskUse {
             .filter(|(name, _)| !self.filled.contains(name))
     }
 
-    /// Whether the walk has come to its end.
+    /// Whether the walk has come to its end, and has looked at all.
     pub(super) fn is_whole(&self) -> bool {
         self.usage.ephemeral_storage.is_some()
+    }
+
+    /// Whether this counts from now on, in place of what another walk has found. A walk that is not whole says what
+    /// there is at least: it lessens nothing, so that no pod hides its files by making its walks fail.
+    pub(super) fn replaces(&self, known: &Self) -> bool {
+        self.is_whole()
+            || (self.has_ended || !known.is_whole())
+                && self.usage.bytes_of_files() >= known.usage.bytes_of_files()
     }
 
     /// Takes the runtime's numbers where the walk has none. What an earlier answer had and this one has not is gone.
@@ -66,7 +76,7 @@ impl DiskUse {
         }
         self.filled_at = answer.asked;
         if self.is_whole() {
-            self.usage.ephemeral_storage = Some(bytes(&self.usage));
+            self.usage.ephemeral_storage = Some(self.usage.bytes_of_files());
         }
     }
 
@@ -76,7 +86,7 @@ impl DiskUse {
             container(&mut self.usage, name).rootfs = FsUsage::default();
         }
         if self.is_whole() {
-            self.usage.ephemeral_storage = Some(bytes(&self.usage));
+            self.usage.ephemeral_storage = Some(self.usage.bytes_of_files());
         }
     }
 
@@ -122,14 +132,6 @@ pub(crate) fn container(usage: &mut PodUsage, name: String) -> &mut ContainerUsa
         usage.containers.len() - 1
     });
     &mut usage.containers[at]
-}
-
-/// What all of it uses, in bytes.
-pub(super) fn bytes(usage: &PodUsage) -> u64 {
-    let containers = usage.containers.iter().flat_map(|c| [c.rootfs, c.logs]);
-    let volumes = usage.volumes.iter().map(|v| v.fs);
-    let each = containers.chain(volumes).map(|fs| fs.bytes.unwrap_or(0));
-    each.fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]

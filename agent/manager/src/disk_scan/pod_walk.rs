@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use evictd_engine::{FsUsage, PodUsage, VolumeUsage};
 use evictd_node::{
     fs::{
-        du::{Usage, Walk},
+        du::{Usage, Walk, is_refused},
         mounts::MountPoints,
     },
     pods::dirs::Named,
@@ -15,7 +15,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use super::{
     STEP, ScanTarget,
-    disk_use::{DiskUse, FILESYSTEMS, bytes, container},
+    disk_use::{DiskUse, FILESYSTEMS, container},
 };
 
 /// What kind of directory it is.
@@ -35,6 +35,8 @@ pub(super) struct PodWalk {
     /// Directories that were not begun, the next one last.
     left: Vec<(Kind, String, PathBuf)>,
     walk: Option<(Kind, String, Walk)>,
+    /// So far all could be looked at.
+    is_whole: bool,
     /// What the steps took, without rests.
     pub worked: Duration,
 }
@@ -52,6 +54,7 @@ impl PodWalk {
             before: counted(&target, shares),
             left: left.collect(),
             walk: None,
+            is_whole: true,
             worked: Duration::ZERO,
             target,
         }
@@ -62,13 +65,16 @@ impl PodWalk {
         if let Some((kind, name, walk)) = &mut self.walk {
             if walk.step(STEP) {
                 let (kind, name, found) = (*kind, std::mem::take(name), walk.found());
+                self.is_whole &= walk.is_whole();
                 add(&mut self.found.usage, kind, name, found);
                 self.walk = None;
             }
         } else if let Some((kind, name, path)) = self.left.pop() {
             // One that cannot be looked at has no number.
-            let walk = Walk::new(&path, mounts).ok();
-            self.walk = walk.map(|walk| (kind, name, walk));
+            match Walk::new(&path, mounts) {
+                Ok(walk) => self.walk = Some((kind, name, walk)),
+                Err(error) => self.is_whole &= is_refused(&error.source),
+            }
         }
         self.walk.is_none() && self.left.is_empty()
     }
@@ -99,7 +105,8 @@ impl PodWalk {
     pub fn finish(&self, shares: Option<&ShareReader>) -> DiskUse {
         let after = counted(&self.target, shares);
         let mut found = self.found.clone();
-        found.usage.ephemeral_storage = Some(bytes(&found.usage));
+        found.usage.ephemeral_storage = self.is_whole.then(|| found.usage.bytes_of_files());
+        found.has_ended = true;
         // One reading before and one after stand for the middle of the walk.
         found.counted = std::array::from_fn(|i| i64::midpoint(self.before[i], after[i]));
         found
@@ -119,5 +126,48 @@ fn add(usage: &mut PodUsage, kind: Kind, name: String, found: Usage) {
         Kind::Volume => usage.volumes.push(VolumeUsage { name, fs }),
         Kind::Layer => container(usage, name).rootfs = fs,
         Kind::Logs => container(usage, name).logs = fs,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, sync::Arc};
+
+    use evictd_node::pods::dirs::PodDirs;
+
+    use super::*;
+
+    // R10
+    #[test]
+    fn a_walk_that_a_pod_leads_astray_is_not_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("scratch/a")).unwrap();
+        for file in 0..2 * STEP {
+            fs::write(at(&format!("scratch/a/{file}")), "").unwrap();
+        }
+        let mounts = MountPoints::default();
+        for is_moved in [false, true] {
+            let volumes = vec![("scratch".into(), at("scratch"))];
+            let target = ScanTarget {
+                uid: "u".into(),
+                cgroups: Vec::new(),
+                places: Arc::new(move |_| PodDirs::fixed(volumes.clone())),
+            };
+            let mut walk = PodWalk::begin(target, &mounts, None);
+            walk.step(&mounts);
+            walk.step(&mounts);
+            walk.park();
+            if is_moved {
+                fs::rename(at("scratch/a"), at("elsewhere")).unwrap();
+            }
+            while !walk.step(&mounts) {}
+            let found = walk.finish(None);
+            assert_eq!(found.is_whole(), !is_moved);
+            assert_eq!(found.usage.ephemeral_storage.is_some(), !is_moved);
+            // What was found counts.
+            let inodes = found.usage.volumes[0].fs.inodes;
+            assert_eq!(inodes, Some(2 * STEP as u64 + 2));
+        }
     }
 }

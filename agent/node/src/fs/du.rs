@@ -5,24 +5,33 @@
 //! kubelet does: allocated blocks and distinct inodes (`pkg/volume/util/fs` `DiskUsage`), never on other filesystems.
 
 use std::{
-    collections::HashSet,
-    fs::{self, Metadata, ReadDir},
-    os::unix::fs::MetadataExt as _,
+    collections::{HashSet, VecDeque},
+    ffi::{CString, OsStr},
+    io,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
     path::{Path, PathBuf},
 };
 
 use evictd_sys::fs::{PathError, is_gone};
-use rustix::process::setpriority_process;
+use rustix::{
+    fs::{CWD, Dir, DirEntry, FileType},
+    io::Errno,
+    process::setpriority_process,
+};
 
-use super::mounts::MountPoints;
+use super::{
+    beneath::{Entry, Inode, Lookup, Place},
+    mounts::MountPoints,
+};
 
 /// Directories that are open at once. Those above are closed, and opened again when the walk comes back to them.
 const MAX_OPEN: usize = 256;
+/// Bytes of names and records of the directories that the walk is in, one below the other: 58,000 of them with the
+/// shortest names.
+const MAX_WAY: usize = 1 << 20;
 /// Hard-linked inodes that are remembered, so that each is counted once; of more than these each name counts for its
 /// part. So many for a walk, of which a few are under way at once.
 const MAX_LINKED: usize = 1 << 17;
-/// st_blocks is in units of 512 bytes, whatever the filesystem's block size is (stat(2)).
-const STAT_BLOCK: u64 = 512;
 /// Parts of an inode, one of which counts for each of its names.
 const PARTS: u64 = 1 << 32;
 
@@ -35,31 +44,42 @@ pub struct Usage {
     pub bytes: u64,
 }
 
-/// A directory that the walk is in.
+/// How far the walk has come in a directory.
+struct Progress {
+    inode: u64,
+    /// Where the listing goes on (`d_off`, getdents(2)).
+    next: i64,
+}
+
+/// A directory that is open.
 struct Level {
-    path: PathBuf,
-    /// `None`: closed. It is opened again when its turn comes.
-    listing: Option<ReadDir>,
-    /// Entries that were taken from the listing.
-    taken: usize,
+    listing: Dir,
+    progress: Progress,
 }
 
 /// A walk in progress. It does nothing between [`Self::step`]s, never follows a symbolic link, and touches no mount
-/// point: the server of a FUSE or network filesystem may never answer.
+/// point: the server of a FUSE or network filesystem may never answer. It goes from one directory to the next by
+/// descriptors, so that no change to the files meanwhile leads it elsewhere.
 pub struct Walk {
     root: PathBuf,
     /// The directory was not begun.
     is_new: bool,
-    device: u64,
-    /// From the root down. Those that are closed come first.
-    levels: Vec<Level>,
-    closed: usize,
+    place: Place,
+    lookup: Lookup,
+    /// From the root down, above those that are open.
+    closed: Vec<Progress>,
+    /// The walk is in the last one. When there is none left the walk is over.
+    open: VecDeque<Level>,
+    /// Where that was when the walk entered it, as mount points are named; at first where the root lies.
+    path: PathBuf,
     mounts: HashSet<PathBuf>,
     linked: HashSet<u64>,
     max_linked: usize,
+    max_way: usize,
     usage: Usage,
     /// Inodes of which only some names were met, in [`PARTS`] of an inode.
     parts: u64,
+    is_whole: bool,
 }
 
 impl Walk {
@@ -72,22 +92,26 @@ impl Walk {
         let mut walk = Self {
             root: directory.to_owned(),
             is_new: false,
-            device: 0,
-            levels: Vec::new(),
-            closed: 0,
+            place: Place::default(),
+            lookup: Lookup::ByName,
+            closed: Vec::new(),
+            open: VecDeque::new(),
+            path: directory.parent().unwrap_or(directory).to_owned(),
             mounts: HashSet::new(),
             linked: HashSet::new(),
             max_linked: MAX_LINKED,
+            max_way: MAX_WAY,
             usage: Usage::default(),
             parts: 0,
+            is_whole: true,
         };
         if mounts.may_hang(directory) {
             return Ok(walk);
         }
         walk.pass_by(mounts);
-        match fs::symlink_metadata(directory) {
-            Ok(meta) => {
-                walk.device = meta.dev();
+        match Inode::at(CWD, &c_string(directory)).map_err(Into::into) {
+            Ok(inode) => {
+                walk.place = inode.place;
                 walk.is_new = true;
                 Ok(walk)
             }
@@ -101,137 +125,203 @@ impl Walk {
         self.mounts = mounts.below(&self.root);
         if mounts.may_hang(&self.root) {
             // Nothing below can be reached any more.
-            (self.is_new, self.closed) = (false, 0);
-            self.levels.clear();
+            self.is_new = false;
+            self.closed.clear();
+            self.open.clear();
         }
-        // On a directory between the root and where the walk is: all paths below it lead into the new filesystem.
-        let is_mounted = |level: &Level| self.mounts.contains(&level.path);
-        if let Some(mounted) = self.levels.iter().position(is_mounted) {
-            self.levels.truncate(mounted);
-            self.closed = self.closed.min(mounted);
+        // On a directory between the root and where the walk is: the pod sees nothing of what is below it any more.
+        let above = self.mounts.iter().filter(|m| self.path.starts_with(m));
+        let depth = |mounted: &PathBuf| {
+            let below = mounted.strip_prefix(&self.root).ok()?;
+            Some(below.components().count())
+        };
+        if let Some(depth) = above.filter_map(depth).min() {
+            self.cut(depth);
         }
+    }
+
+    /// Leaves all directories at this depth and below.
+    fn cut(&mut self, depth: usize) {
+        while self.closed.len() + self.open.len() > depth && self.open.pop_back().is_some() {
+            self.path.pop();
+        }
+        if self.open.is_empty() && !self.closed.is_empty() {
+            // The way up leads into the new filesystem.
+            self.give_up();
+        }
+    }
+
+    /// What is left is not looked at.
+    fn give_up(&mut self) {
+        self.is_whole = false;
+        self.closed.clear();
+        self.open.clear();
     }
 
     /// Closes all directories but the one that the walk is in: it goes on later.
     pub fn park(&mut self) {
-        let above = self.levels.len().saturating_sub(1);
-        for level in self.levels.iter_mut().take(above).skip(self.closed) {
-            level.listing = None;
+        while self.open.len() > 1 {
+            self.close_outermost();
         }
-        self.closed = self.closed.max(above);
     }
 
-    /// Looks at up to `entries` more entries, one lstat(2) each; `true` when there are no more.
+    fn close_outermost(&mut self) {
+        if let Some(level) = self.open.pop_front() {
+            self.closed.push(level.progress);
+        }
+    }
+
+    /// Looks at up to `entries` more entries, one statx(2) each; `true` when there are no more.
     pub fn step(&mut self, entries: usize) -> bool {
         for _ in 0..entries {
             if !self.look() {
                 return true;
             }
         }
-        self.levels.is_empty() && !self.is_new
+        self.open.is_empty() && !self.is_new
     }
 
     /// One entry. `false` when there is none left.
     fn look(&mut self) -> bool {
-        let Some(level) = self.levels.last_mut() else {
+        let Some(level) = self.open.back_mut() else {
             if !std::mem::take(&mut self.is_new) {
                 return false;
             }
-            self.visit(self.root.clone());
+            self.begin();
             return true;
         };
-        let listing = match &mut level.listing {
-            Some(listing) => listing,
-            None => {
-                self.reopen();
-                return true;
-            }
-        };
-        level.taken += 1;
-        match listing.next() {
+        let is_own = |entry: &DirEntry| matches!(entry.file_name().to_bytes(), b"." | b"..");
+        let next = level.listing.find(|next| !next.as_ref().is_ok_and(is_own));
+        match next {
             Some(Ok(entry)) => {
-                let path = level.path.join(entry.file_name());
-                self.visit(path);
+                level.progress.next = entry.offset();
+                self.visit(&entry);
             }
-            // What is left of it is not counted.
-            Some(Err(_)) | None => self.leave(),
+            Some(Err(error)) => {
+                self.miss(error);
+                self.leave();
+            }
+            None => self.leave(),
         }
         true
     }
 
-    /// Goes on in a directory that was closed meanwhile. Where entries have come and gone since, some are missed or met
-    /// twice.
-    fn reopen(&mut self) {
-        let Some(level) = self.levels.last_mut() else {
+    fn begin(&mut self) {
+        let root = c_string(&self.root);
+        let entry = Lookup::ByName.entry(CWD, &root, FileType::Unknown, self.place, false);
+        if let Ok(Entry {
+            opened: Some(Ok(dir)),
+            ..
+        }) = &entry
+        {
+            self.lookup = Lookup::of(dir);
+        }
+        let name = self.root.file_name().unwrap_or_default().to_owned();
+        self.take(&name, entry);
+    }
+
+    fn visit(&mut self, entry: &DirEntry) {
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        let has_mounts = !self.mounts.is_empty();
+        if has_mounts && self.mounts.contains(&self.path.join(name)) {
+            return;
+        }
+        let Some(dir) = self.open.back() else {
             return;
         };
-        match fs::read_dir(&level.path) {
-            Ok(mut listing) => {
-                if let Some(last) = level.taken.checked_sub(1) {
-                    listing.nth(last);
+        let found = dir.listing.fd().and_then(|dir| {
+            let (name, kind) = (entry.file_name(), entry.file_type());
+            self.lookup.entry(dir, name, kind, self.place, has_mounts)
+        });
+        self.take(name, found);
+    }
+
+    /// Counts what was looked at, and enters a directory.
+    fn take(&mut self, name: &OsStr, found: rustix::io::Result<Entry>) {
+        match found {
+            // Something else is mounted there.
+            Ok(entry) if entry.inode.place != self.place => {}
+            Ok(entry) => {
+                self.count(&entry.inode);
+                let opened = entry
+                    .opened
+                    .map_or(Ok(()), |dir| self.enter(name, entry.inode.number, dir?));
+                if let Err(error) = opened {
+                    self.miss(error);
                 }
-                level.listing = Some(listing);
-                self.closed = self.levels.len() - 1;
             }
-            // It is gone, or cannot be read.
-            Err(_) => self.leave(),
+            Err(error) => self.miss(error),
         }
+    }
+
+    /// Something could not be looked at.
+    fn miss(&mut self, error: Errno) {
+        self.is_whole &= match error {
+            // Gone since it was listed, or a mount point.
+            Errno::NOENT | Errno::XDEV => true,
+            error => is_refused(&error.into()),
+        };
+    }
+
+    fn enter(&mut self, name: &OsStr, inode: u64, dir: OwnedFd) -> rustix::io::Result<()> {
+        let depth = self.closed.len() + self.open.len();
+        if depth * size_of::<Progress>() + self.path.as_os_str().len() > self.max_way {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let listing = Dir::new(dir)?;
+        if self.open.len() == MAX_OPEN {
+            self.close_outermost();
+        }
+        let progress = Progress { inode, next: 0 };
+        self.open.push_back(Level { listing, progress });
+        self.path.push(name);
+        Ok(())
     }
 
     fn leave(&mut self) {
-        self.levels.pop();
-        self.closed = self.closed.min(self.levels.len());
-    }
-
-    fn visit(&mut self, path: PathBuf) {
-        if self.mounts.contains(&path) {
-            return;
-        }
-        // Gone since it was listed, or on another filesystem.
-        let Ok(meta) = fs::symlink_metadata(&path) else {
+        let Some(left) = self.open.pop_back() else {
             return;
         };
-        if meta.dev() != self.device {
-            return;
-        }
-        self.count(&meta);
-        if meta.is_dir()
-            && let Ok(listing) = fs::read_dir(&path)
+        self.path.pop();
+        if self.open.is_empty()
+            && let Some(above) = self.closed.pop()
         {
-            self.enter(path, listing);
+            match self.reopen(&left, above) {
+                Ok(level) => self.open.push_back(level),
+                Err(_) => self.give_up(),
+            }
         }
     }
 
-    fn enter(&mut self, path: PathBuf, listing: ReadDir) {
-        if self.levels.len() - self.closed == MAX_OPEN
-            && let Some(outermost) = self.levels.get_mut(self.closed)
-        {
-            outermost.listing = None;
-            self.closed += 1;
+    /// Goes on in the directory above, which was closed meanwhile. Where entries have come and gone since, some may be
+    /// missed or met twice.
+    fn reopen(&self, below: &Level, progress: Progress) -> rustix::io::Result<Level> {
+        let dir = self.lookup.parent(below.listing.fd()?)?;
+        let inode = Inode::of(&dir)?;
+        // The directory below was moved: what holds it now may lie anywhere.
+        if (inode.number, inode.place) != (progress.inode, self.place) {
+            return Err(Errno::STALE);
         }
-        self.levels.push(Level {
-            path,
-            listing: Some(listing),
-            taken: 0,
-        });
+        let mut listing = Dir::new(dir)?;
+        listing.seek(progress.next)?;
+        Ok(Level { listing, progress })
     }
 
-    fn count(&mut self, meta: &Metadata) {
-        let bytes = meta.blocks() * STAT_BLOCK;
+    fn count(&mut self, inode: &Inode) {
         // A directory's links are its children; a file with one name cannot be met twice.
-        if !meta.is_dir() && meta.nlink() > 1 {
-            if self.linked.contains(&meta.ino()) {
+        if !inode.is_dir && inode.links > 1 {
+            if self.linked.contains(&inode.number) {
                 return;
             }
             if self.linked.len() >= self.max_linked {
-                self.parts += PARTS / meta.nlink();
-                self.usage.bytes += bytes / meta.nlink();
+                self.parts += PARTS / inode.links;
+                self.usage.bytes += inode.bytes / inode.links;
                 return;
             }
-            self.linked.insert(meta.ino());
+            self.linked.insert(inode.number);
         }
         self.usage.inodes += 1;
-        self.usage.bytes += bytes;
+        self.usage.bytes += inode.bytes;
     }
 
     /// What was found so far; without what is mounted below, what has vanished meanwhile, and what cannot be read.
@@ -243,6 +333,24 @@ impl Walk {
             ..self.usage
         }
     }
+
+    /// Whether all that it came to was counted. If not there is more than [`Self::found`]: a directory was moved while
+    /// the walk was in it or lies too deep, or the filesystem has failed. What the agent has no right to read
+    /// ([`is_refused`]) is no part of it: no later walk would find it either.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+}
+
+/// Whether an error means that the agent has no right to look: it has not been given `CAP_DAC_READ_SEARCH`, or a
+/// security module is in the way.
+pub fn is_refused(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
+/// A path of this node, which has no NUL in it.
+fn c_string(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
 /// How the calling thread's requests to a disk stand beside those of others.
@@ -289,7 +397,19 @@ pub fn lower_priority() {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::{
+        fs::{self, File},
+        io::Write as _,
+        os::unix::fs::{MetadataExt as _, symlink},
+    };
+
+    use nix::{
+        mount::{MsFlags, mount, umount},
+        sched::{CloneFlags, unshare},
+    };
+    use rustix::fs::{Mode, OFlags, RenameFlags, mkdirat, openat, renameat_with};
+
+    use super::{super::beneath::STAT_BLOCK, *};
 
     fn walk(directory: &Path) -> Walk {
         Walk::new(directory, &MountPoints::default()).unwrap()
@@ -309,7 +429,7 @@ mod tests {
         fs::create_dir(at("sub")).unwrap();
         fs::write(at("a"), vec![1; 10_000]).unwrap();
         fs::hard_link(at("a"), at("sub/b")).unwrap();
-        std::os::unix::fs::symlink("/", at("sub/root")).unwrap();
+        symlink("/", at("sub/root")).unwrap();
         let usage = all(dir.path());
         // The directory, sub, a, and the link that is not followed.
         assert_eq!(usage.inodes, 4);
@@ -321,7 +441,7 @@ mod tests {
     #[test]
     fn other_filesystems_are_not_entered() {
         let mut walk = walk("/proc/sys/kernel".as_ref());
-        walk.device = 0;
+        walk.place.device = (0, 0);
         while !walk.step(10) {}
         assert_eq!(walk.found(), Usage::default());
     }
@@ -384,6 +504,192 @@ mod tests {
         }
     }
 
+    const LOOKUPS: [Lookup; 2] = [Lookup::Confined, Lookup::ByName];
+
+    /// A walk that has opened its directory.
+    fn begun(directory: &Path, lookup: Lookup) -> Walk {
+        let mut walk = walk(directory);
+        walk.step(1);
+        walk.lookup = lookup;
+        walk
+    }
+
+    /// All inodes that the rest of a walk finds, and whether these are all.
+    fn rest(mut walk: Walk) -> (u64, bool) {
+        while !walk.step(1) {}
+        (walk.found().inodes, walk.is_whole())
+    }
+
+    fn exchange(one: &Path, other: &Path) {
+        renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
+    }
+
+    fn files(directory: &Path, count: usize) {
+        fs::create_dir_all(directory).unwrap();
+        for file in 0..count {
+            File::create(directory.join(format!("f{file}"))).unwrap();
+        }
+    }
+
+    // R10
+    #[test]
+    fn a_directory_that_becomes_a_link_leads_the_walk_nowhere_else() {
+        for (lookup, is_parked) in LOOKUPS.map(|l| [(l, false), (l, true)]).concat() {
+            let dir = tempfile::tempdir().unwrap();
+            let at = |name: &str| dir.path().join(name);
+            files(&at("outside"), 50);
+            files(&at("v/a"), 10);
+            files(&at("v/a/sub"), 5);
+            symlink(at("outside"), at("link")).unwrap();
+            let mut walk = begun(&at("v"), lookup);
+            // The walk is in `a`.
+            walk.step(2);
+            exchange(&at("v/a"), &at("link"));
+            if is_parked {
+                walk.park();
+            }
+            // From where `a` is now no way leads back.
+            assert_eq!(rest(walk), (18, !is_parked), "{lookup:?}");
+        }
+    }
+
+    // R10
+    #[test]
+    fn a_directory_that_was_listed_and_is_a_link_now_leaves_the_walk_incomplete() {
+        for lookup in LOOKUPS {
+            let dir = tempfile::tempdir().unwrap();
+            let at = |name: &str| dir.path().join(name);
+            files(&at("outside"), 50);
+            files(&at("v/a"), 5);
+            files(&at("v/b"), 5);
+            symlink(at("outside"), at("link")).unwrap();
+            let mut walk = begun(&at("v"), lookup);
+            walk.step(1);
+            let next = if walk.path == at("v/a") { "v/b" } else { "v/a" };
+            exchange(&at(next), &at("link"));
+            // The volume, the first directory with its files, and the link.
+            assert_eq!(rest(walk), (8, false), "{lookup:?}");
+        }
+    }
+
+    // R10
+    #[test]
+    fn a_file_that_was_listed_and_is_a_directory_now_is_entered() {
+        for lookup in LOOKUPS {
+            let dir = tempfile::tempdir().unwrap();
+            let at = |name: &str| dir.path().join(name);
+            files(&at("v"), 2);
+            files(&at("full"), 5);
+            let mut walk = begun(&at("v"), lookup);
+            walk.step(1);
+            for name in ["v/f0", "v/f1"] {
+                exchange(&at(name), &at("full"));
+            }
+            // It is one of both, or was counted before as a file.
+            let (inodes, is_whole) = rest(walk);
+            assert!(is_whole && [3, 8].contains(&inodes), "{lookup:?} {inodes}");
+        }
+    }
+
+    // R10: longer than any path that a system call takes.
+    #[test]
+    fn what_no_path_leads_to_is_counted() {
+        const LEVELS: usize = MAX_OPEN + 44;
+        for lookup in LOOKUPS {
+            let dir = tempfile::tempdir().unwrap();
+            let name = "a-name-of-20-letters";
+            let mut at = OwnedFd::from(File::open(dir.path()).unwrap());
+            for _ in 0..LEVELS {
+                mkdirat(&at, name, Mode::RWXU).unwrap();
+                at = openat(&at, name, OFlags::DIRECTORY, Mode::empty()).unwrap();
+            }
+            assert!(LEVELS * name.len() > libc::PATH_MAX as usize);
+            let file = openat(&at, "f", OFlags::CREATE | OFlags::WRONLY, Mode::RWXU).unwrap();
+            File::from(file).write_all(&[1; 1 << 20]).unwrap();
+            let mut walk = begun(dir.path(), lookup);
+            while !walk.step(100) {
+                walk.park();
+            }
+            assert!(walk.found().bytes >= 1 << 20, "{lookup:?}");
+            assert_eq!(rest(walk), (LEVELS as u64 + 2, true), "{lookup:?}");
+            // The walk remembers so much of its way and no more.
+            let mut walk = begun(dir.path(), lookup);
+            walk.max_way = 100 * (name.len() + 1 + size_of::<Progress>());
+            let (inodes, is_whole) = rest(walk);
+            assert!(
+                (50..150).contains(&inodes) && !is_whole,
+                "{lookup:?} {inodes}"
+            );
+        }
+    }
+
+    // R10: as a pod makes them whose mounts the node sees. It may rename what they lie on, and the table is not read anew.
+    #[test]
+    fn a_mount_point_that_is_in_no_table_is_not_entered() {
+        const NONE: Option<&str> = None;
+        let run = || {
+            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            let apart = unshare(CloneFlags::CLONE_NEWNS);
+            if let Err(error) = apart.and_then(|()| mount(NONE, "/", NONE, private, NONE)) {
+                println!("SKIPPED mounts: {error}");
+                return;
+            }
+            let dir = tempfile::tempdir().unwrap();
+            let at = |name: &str| dir.path().join(name);
+            let mount = |kind: Option<&str>, from: &str, to: &str| {
+                let flags = match kind {
+                    Some(_) => MsFlags::empty(),
+                    None => MsFlags::MS_BIND,
+                };
+                mount(Some(&at(from)), &at(to), kind, flags, NONE).unwrap();
+            };
+            files(&at("far"), 5);
+            for place in ["v/a/b", "v/bound", "v/tmpfs"] {
+                files(&at(place), 2);
+            }
+            files(&at("v/a"), 1);
+            mount(None, "far", "v/bound");
+            mount(None, "far/f0", "v/a/f0");
+            mount(Some("tmpfs"), "far", "v/tmpfs");
+            for lookup in LOOKUPS {
+                // The volume, a, b and its files.
+                assert_eq!(rest(begun(&at("v"), lookup)), (5, true), "{lookup:?}");
+                let mut walk = begun(&at("v"), lookup);
+                walk.mounts.insert("/elsewhere".into());
+                assert_eq!(rest(walk), (5, true), "{lookup:?}");
+            }
+            // It comes between the volume and where the walk is: no way leads back.
+            for lookup in LOOKUPS {
+                let over = at("v/a");
+                let mut walk = begun(&at("v"), lookup);
+                while !walk.path.ends_with("a/b") {
+                    walk.step(1);
+                }
+                walk.park();
+                mount(Some("tmpfs"), "far", "v/a");
+                assert_eq!(rest(walk), (5, false), "{lookup:?}");
+                umount(&over).unwrap();
+            }
+        };
+        std::thread::spawn(run).join().unwrap();
+    }
+
+    #[test]
+    fn what_the_agent_may_not_read_is_no_reason_to_look_again() {
+        let dir = tempfile::tempdir().unwrap();
+        for (error, is_whole) in [
+            (Errno::NOENT, true),
+            (Errno::ACCESS, true),
+            (Errno::PERM, true),
+            (Errno::IO, false),
+            (Errno::MFILE, false),
+        ] {
+            let mut walk = walk(dir.path());
+            walk.miss(error);
+            assert_eq!(walk.is_whole(), is_whole, "{error}");
+        }
+    }
+
     // R10: as deep as a pod makes them.
     #[test]
     fn what_lies_deep_is_counted_with_few_descriptors() {
@@ -400,14 +706,12 @@ mod tests {
         let mut walk = walk(dir.path());
         let (mut deepest, mut steps) = (0, 0);
         while !walk.step(1) {
-            let open = walk.levels.iter().filter(|l| l.listing.is_some()).count();
-            assert!(open <= MAX_OPEN, "{open}");
-            deepest = deepest.max(walk.levels.len());
+            assert!(walk.open.len() <= MAX_OPEN, "{}", walk.open.len());
+            deepest = deepest.max(walk.closed.len() + walk.open.len());
             steps += 1;
             if steps % 100 == 0 {
                 walk.park();
-                let open = walk.levels.iter().filter(|l| l.listing.is_some());
-                assert!(open.count() <= 1);
+                assert!(walk.open.len() <= 1);
             }
         }
         let usage = walk.found();
