@@ -623,7 +623,7 @@ mod tests {
         }
     }
 
-    // R10: as a pod makes them whose mounts the node sees. It may rename what they lie on, and the table is not read anew.
+    // R10: a pod may rename what it lies on, and the table is not read anew for that.
     #[test]
     fn a_mount_point_that_is_in_no_table_is_not_entered() {
         const NONE: Option<&str> = None;
