@@ -48,7 +48,7 @@ use evictd_node::{
 };
 use evictd_store::{incident::files::Incidents, record::Record};
 use evictd_sys::clock::monotonic_ns;
-use tokio::io::unix::AsyncFd;
+use tokio::{io::unix::AsyncFd, time::Instant};
 
 use crate::{
     daemon::{
@@ -194,6 +194,7 @@ impl Agent {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut ending: Option<Ending> = None;
+        let mut gathering = None;
         let by = loop {
             let due = self.pods.due();
             tokio::select! {
@@ -210,7 +211,7 @@ impl Agent {
                     self.tick();
                     self.manager.follow_disks(&self.config);
                 }
-                gathered = gather(life.as_ref()) => {
+                gathered = gather(life.as_ref(), &mut gathering) => {
                     gathered?;
                     self.on_cgroup_events();
                 }
@@ -381,23 +382,61 @@ impl Agent {
 }
 
 /// Ends at a moment; never without one.
-async fn at(due: Option<tokio::time::Instant>) {
+async fn at(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,
     }
 }
 
-/// Ends when cgroups have come or gone, a moment later, so that one look serves for many.
-async fn gather(life: Option<&AsyncFd<OwnedFd>>) -> io::Result<()> {
-    match life {
-        Some(life) => {
-            // Ready until the end: a gathering that is interrupted begins anew.
-            let mut ready = life.readable().await?;
-            tokio::time::sleep(GATHER).await;
-            ready.clear_ready();
-            Ok(())
+/// Ends when cgroups have come or gone, a moment later, so that one look serves for many. `due` is kept between calls:
+/// the first change fixes it, and other events that win the loop meanwhile do not put it off.
+async fn gather(life: Option<&AsyncFd<OwnedFd>>, due: &mut Option<Instant>) -> io::Result<()> {
+    let Some(life) = life else {
+        return std::future::pending().await;
+    };
+    let end = match *due {
+        Some(end) => end,
+        None => {
+            // What comes after this moment makes it ready again: one look more, at worst, which finds nothing.
+            life.readable().await?.clear_ready();
+            *due.insert(Instant::now() + GATHER)
         }
-        None => std::future::pending().await,
+    };
+    tokio::time::sleep_until(end).await;
+    *due = None;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn other_events_do_not_put_off_a_gathering() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        // SAFETY: the descriptor is owned by what is registered, which never answers with another one.
+        let life = unsafe { AsyncFd::register(OwnedFd::from(reader)) };
+        let life = life.map_err(|e| e.into_parts().1).unwrap();
+        let mut due = None;
+        writer.write_all(b"x").unwrap();
+        let began = Instant::now();
+        let storm = async {
+            let mut others = 0;
+            loop {
+                tokio::select! {
+                    gathered = gather(Some(&life), &mut due) => break gathered.map(|()| others),
+                    () = tokio::time::sleep(GATHER / 10) => others += 1,
+                }
+            }
+        };
+        let others = tokio::time::timeout(100 * GATHER, storm).await;
+        let others = others.expect("an end").unwrap();
+        assert!(others > 0 && began.elapsed() >= GATHER, "{others}");
+        assert_eq!(due, None, "the next change fixes another moment");
+        let early = tokio::time::timeout(2 * GATHER, gather(Some(&life), &mut due)).await;
+        assert!(early.is_err(), "nothing has come or gone since");
     }
 }
