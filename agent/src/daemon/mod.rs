@@ -11,6 +11,7 @@ mod fastpath;
 mod file_look;
 mod guard;
 mod incidents;
+pub mod log;
 mod manager;
 mod manager_events;
 pub mod message;
@@ -32,7 +33,13 @@ mod scope;
 mod sources;
 mod start;
 
-use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{
+    backtrace::{Backtrace, BacktraceStatus},
+    io,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::Duration,
+};
 
 use evictd_common::drops::DropCounter;
 use evictd_config::Config;
@@ -64,6 +71,7 @@ use crate::{
 use disk::DiskWriter;
 use ending::Ending;
 use fastpath::RunningFastPath;
+use log::Log;
 use manager::RunningManager;
 use pod_table::PublishedPods;
 use policies::Policies;
@@ -89,8 +97,8 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// See [`RunError`].
-pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
-    abort_on_panic();
+pub fn run(config: &Config, origin: ConfigSource, log: &Arc<Log>) -> Result<(), RunError> {
+    abort_on_panic(log);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(6)
@@ -106,7 +114,7 @@ pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
             let address = telemetry::serve_health(address, Arc::clone(&health))?;
             tracing::info!(%address, "probes are answered");
         }
-        let agent = Agent::start(config, origin, Arc::clone(&health)).await?;
+        let agent = Agent::start(config, origin, Arc::clone(&health), log).await?;
         agent.serve(asked).await
     });
     // Nor does a disk that does not answer.
@@ -116,11 +124,21 @@ pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
 
 /// A thread that is gone without the others is worse than a restart. The thread that handles what gates are answered is
 /// the exception: there a panic ends one question.
-fn abort_on_panic() {
-    let say = std::panic::take_hook();
+fn abort_on_panic(log: &Arc<Log>) {
+    let log = Arc::clone(log);
+    // Not by the hook of `std`, which waits for as long as the reader of standard error hangs.
     std::panic::set_hook(Box::new(move |panic| {
-        say(panic);
-        if std::thread::current().name() != Some(evictd_policy::evaluator::THREAD) {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        let mut text = format!("\nthread '{name}' {panic}\n");
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            text += &format!("{trace}\n");
+        }
+        if name == evictd_policy::evaluator::THREAD {
+            log.leave(text.as_bytes());
+        } else {
+            log.end(&text);
             std::process::abort();
         }
     }));
