@@ -241,7 +241,7 @@ impl Agent {
                 () = self.config_watch.look.looked() => self.follow_configuration(),
                 () = at(due) => self.follow_waiting(),
                 action = asked.next() => match (action, &ending) {
-                    (SignalAction::Reload, _) => self.reload(None),
+                    (SignalAction::Reload, _) => self.read_configuration_again(),
                     (SignalAction::Shutdown, None) => {
                         self.health.ends();
                         ending = Some(Ending::begin());
