@@ -4,7 +4,7 @@ use std::{
     io::{self, BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
 };
 
 use nix::{
@@ -185,6 +185,11 @@ impl Agent {
         log.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Its standard error is not read until this is dropped: a pipe takes 64 KiB.
+    pub fn unread(&self) -> MutexGuard<'_, String> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits until its log has these words; false when it does not in time.
     pub fn says(&self, words: &str) -> bool {
         until(SOON, || self.log().contains(words))
@@ -211,6 +216,11 @@ impl Agent {
     /// SIGKILL; returns when it is gone.
     pub fn kill(mut self) {
         self.ends_well = false;
+    }
+
+    /// SIGHUP: it reads its configuration again.
+    pub fn reload(&self) -> io::Result<()> {
+        signal(&self.child, Signal::SIGHUP)
     }
 
     /// SIGSTOP: it does nothing any more; its programs in the kernel go on.

@@ -130,6 +130,9 @@ enum CommandError {
     /// The output cannot be written.
     #[error("standard output: {0}")]
     Write(#[from] io::Error),
+    /// The daemon's log has the reason; this is the exit code.
+    #[error("the log has the reason")]
+    Said(u8),
 }
 
 impl From<PathError> for CommandError {
@@ -154,6 +157,7 @@ impl CommandError {
             Self::Run(error) if error.is_bad_input() => 2,
             Self::Fleet(error) if error.is_bad_input() => 2,
             Self::Run(_) | Self::Fleet(_) | Self::Write(_) => 1,
+            Self::Said(code) => *code,
         }
     }
 }
@@ -232,6 +236,7 @@ pub fn run(
     let printed = result.and_then(|text| print(stdout, &text));
     match printed.and_then(|()| lacks.map_or(Ok(()), Err)) {
         Ok(()) => success,
+        Err(CommandError::Said(code)) => code,
         Err(error) => {
             // If this cannot be written, nothing can.
             let name = if is_plugin {

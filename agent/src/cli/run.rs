@@ -5,6 +5,7 @@ use std::{
     ffi::OsString,
     io::IsTerminal as _,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use evictd_config::{Config, KubeletDocument, KubeletSource};
@@ -12,7 +13,10 @@ use evictd_kube::configz;
 use tracing_subscriber::EnvFilter;
 
 use super::CommandError;
-use crate::daemon::{self, ConfigSource, RunError};
+use crate::daemon::{
+    self, ConfigSource, RunError,
+    log::{Log, LogWriter},
+};
 
 /// Variable with the log filter, in the form of `RUST_LOG`.
 const LOG_VARIABLE: &str = "EVICTD_LOG";
@@ -42,22 +46,43 @@ enum LogFormat {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
+    let log = start_log(arguments.log_format)?;
+    let ended = watch(arguments, &log);
+    let reason = ended
+        .as_ref()
+        .err()
+        .map(|error| format!("evictd: {error}\n"));
+    log.end(&reason.unwrap_or_default());
+    match ended {
+        Ok(()) => Ok(String::new()),
+        Err(error) => Err(CommandError::Said(error.exit_code())),
+    }
+}
+
+fn watch(arguments: &Arguments, log: &Arc<Log>) -> Result<(), CommandError> {
+    let kubelet_config = arguments.kubelet_config.as_deref();
+    let (config, origin) = configured(&arguments.config, kubelet_config, arguments.shadow)?;
+    Ok(daemon::run(&config, origin, log)?)
+}
+
+/// Starts the log. Its thread is the first one: it has the priority and the CPUs of the process.
+fn start_log(format: LogFormat) -> Result<Arc<Log>, CommandError> {
+    let log = Log::to_stderr().map_err(RunError::from)?;
     let (filter, refused) = log_filter(env::var_os(LOG_VARIABLE));
-    let log = tracing_subscriber::fmt()
+    let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    match arguments.log_format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+        .with_writer(LogWriter(Arc::clone(&log)))
+        .with_ansi(std::io::stderr().is_terminal())
+        // They would be written to standard error past the thread.
+        .log_internal_errors(false);
+    match format {
+        LogFormat::Text => lines.init(),
+        LogFormat::Json => lines.json().flatten_event(true).init(),
     }
     if let Some(reason) = refused {
         tracing::warn!("{LOG_VARIABLE}: {reason}: the log shows what `info` does");
     }
-    let kubelet_config = arguments.kubelet_config.as_deref();
-    let (config, origin) = configured(&arguments.config, kubelet_config, arguments.shadow)?;
-    daemon::run(&config, origin)?;
-    Ok(String::new())
+    Ok(log)
 }
 
 /// The filter that the variable asks for; `info` where it is not set, or cannot be used: a node is not left alone

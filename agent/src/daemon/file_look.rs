@@ -1,17 +1,17 @@
-//! Looks at files on a thread that may wait for their disk: on the main thread a disk that does not answer would stop
-//! everything.
+//! Looks at files, and reads them, on a thread that may wait for their disk: on the main thread a disk that does not
+//! answer would stop everything.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::one_at_a_time::OneAtATime;
+use super::one_at_a_time::{OneAtATime, Running};
 
-/// One look after the other; while one does not come back, none is begun.
+/// One look after the other; while one does not come back, or what it has found is not taken, none is begun.
 #[derive(Debug)]
 pub(super) struct FileLook<T> {
     looks: OneAtATime,
-    found: Arc<Mutex<Option<T>>>,
+    found: Arc<Mutex<Option<(T, Running)>>>,
     looked: Arc<Notify>,
 }
 
@@ -33,23 +33,23 @@ impl<T> FileLook<T> {
     /// What the last look has found, once.
     pub fn take(&self) -> Option<T> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        found.take()
+        found.take().map(|(found, _)| found)
     }
 }
 
 impl<T: Send + 'static> FileLook<T> {
-    /// Begins the next look, unless the last one has not come back.
-    pub fn begin(&self, look: impl FnOnce() -> T + Send + 'static) {
+    /// Begins the next look, unless the last one is not over. Whether it has begun.
+    pub fn begin(&self, look: impl FnOnce() -> T + Send + 'static) -> bool {
         let Some(running) = self.looks.begin() else {
-            return;
+            return false;
         };
         let (found, looked) = (Arc::clone(&self.found), Arc::clone(&self.looked));
         tokio::task::spawn_blocking(move || {
             let new = look();
-            *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
-            drop(running);
+            *found.lock().unwrap_or_else(PoisonError::into_inner) = Some((new, running));
             looked.notify_one();
         });
+        true
     }
 }
 
@@ -63,18 +63,19 @@ mod tests {
     async fn a_look_that_does_not_come_back_holds_up_none() {
         let looks = FileLook::new(Arc::default());
         let (go_on, hangs) = mpsc::channel::<()>();
-        looks.begin(move || {
+        assert!(looks.begin(move || {
             // An error: it goes on.
             let _ = hangs.recv();
             1
-        });
-        looks.begin(|| 2);
+        }));
+        assert!(!looks.begin(|| 2));
         assert_eq!(looks.take(), None);
         drop(go_on);
         looks.looked().await;
-        assert_eq!(looks.take(), Some(1), "none was begun meanwhile");
+        assert!(!looks.begin(|| 2), "the first is not taken");
+        assert_eq!(looks.take(), Some(1));
         assert_eq!(looks.take(), None);
-        looks.begin(|| 3);
+        assert!(looks.begin(|| 3));
         looks.looked().await;
         assert_eq!(looks.take(), Some(3));
     }

@@ -22,6 +22,7 @@ use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
 use super::{Agent, fastpath::RunningFastPath, manager::RunningManager, policies::Policies};
 use crate::{
     daemon::{
+        log::Log,
         oom::OomCounters,
         pod_source::PodSource,
         scan_watch::{FILESYSTEMS, unknown_layers},
@@ -51,6 +52,7 @@ pub(super) struct Shown<'a> {
     pub journal: &'a DiskQueue,
     /// What was written down of evictions.
     pub incidents: &'a Arc<IncidentCounters>,
+    pub log: &'a Arc<Log>,
 }
 
 /// What the kernel's programs could not deliver, by counter, as of the last look.
@@ -166,6 +168,12 @@ fn show_queues(sources: &mut Sources, shown: &Shown<'_>) {
         "Records that could not be written to the journal",
         &shown.journal.lost(),
         |lost| lost.load(Ordering::Relaxed),
+    );
+    sources.counter(
+        "log_lines_dropped",
+        "Lines of the log that were not written: they were not read, or standard error refused them",
+        shown.log,
+        Log::dropped,
     );
     let queue = shown.journal.clone();
     sources.gauges.push(Labelled {

@@ -11,6 +11,7 @@ mod fastpath;
 mod file_look;
 mod guard;
 mod incidents;
+pub mod log;
 mod manager;
 mod manager_events;
 pub mod message;
@@ -32,7 +33,13 @@ mod scope;
 mod sources;
 mod start;
 
-use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{
+    backtrace::{Backtrace, BacktraceStatus},
+    io,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::Duration,
+};
 
 use evictd_common::drops::DropCounter;
 use evictd_config::Config;
@@ -49,7 +56,7 @@ use evictd_node::{
 };
 use evictd_store::{incident::files::Incidents, record::Record};
 use evictd_sys::clock::monotonic_ns;
-use tokio::io::unix::AsyncFd;
+use tokio::{io::unix::AsyncFd, time::Instant};
 
 use crate::{
     daemon::{
@@ -65,6 +72,7 @@ use crate::{
 use disk::DiskWriter;
 use ending::Ending;
 use fastpath::RunningFastPath;
+use log::Log;
 use manager::RunningManager;
 use pod_table::PublishedPods;
 use policies::Policies;
@@ -90,8 +98,8 @@ const LAST_WORK: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// See [`RunError`].
-pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
-    abort_on_panic();
+pub fn run(config: &Config, origin: ConfigSource, log: &Arc<Log>) -> Result<(), RunError> {
+    abort_on_panic(log);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(6)
@@ -107,7 +115,7 @@ pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
             let address = telemetry::serve_health(address, Arc::clone(&health))?;
             tracing::info!(%address, "probes are answered");
         }
-        let agent = Agent::start(config, origin, Arc::clone(&health)).await?;
+        let agent = Agent::start(config, origin, Arc::clone(&health), log).await?;
         agent.serve(asked).await
     });
     // Nor does a disk that does not answer.
@@ -117,11 +125,21 @@ pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
 
 /// A thread that is gone without the others is worse than a restart. The thread that handles what gates are answered is
 /// the exception: there a panic ends one question.
-fn abort_on_panic() {
-    let say = std::panic::take_hook();
+fn abort_on_panic(log: &Arc<Log>) {
+    let log = Arc::clone(log);
+    // Not by the hook of `std`, which waits for as long as the reader of standard error hangs.
     std::panic::set_hook(Box::new(move |panic| {
-        say(panic);
-        if std::thread::current().name() != Some(evictd_policy::evaluator::THREAD) {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        let mut text = format!("\nthread '{name}' {panic}\n");
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            text += &format!("{trace}\n");
+        }
+        if name == evictd_policy::evaluator::THREAD {
+            log.leave(text.as_bytes());
+        } else {
+            log.end(&text);
             std::process::abort();
         }
     }));
@@ -195,6 +213,7 @@ impl Agent {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut ending: Option<Ending> = None;
+        let mut gathering = None;
         let by = loop {
             let due = self.pods.due();
             tokio::select! {
@@ -211,7 +230,7 @@ impl Agent {
                     self.tick();
                     self.manager.follow_disks(&self.config);
                 }
-                gathered = gather(life.as_ref()) => {
+                gathered = gather(life.as_ref(), &mut gathering) => {
                     gathered?;
                     self.on_cgroup_events();
                 }
@@ -223,7 +242,7 @@ impl Agent {
                 () = self.config_watch.look.looked() => self.follow_configuration(),
                 () = at(due) => self.follow_waiting(),
                 action = asked.next() => match (action, &ending) {
-                    (SignalAction::Reload, _) => self.reload(None),
+                    (SignalAction::Reload, _) => self.read_configuration_again(),
                     (SignalAction::Shutdown, None) => {
                         self.health.ends();
                         ending = Some(Ending::begin());
@@ -390,23 +409,61 @@ impl Agent {
 }
 
 /// Ends at a moment; never without one.
-async fn at(due: Option<tokio::time::Instant>) {
+async fn at(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,
     }
 }
 
-/// Ends when cgroups have come or gone, a moment later, so that one look serves for many.
-async fn gather(life: Option<&AsyncFd<OwnedFd>>) -> io::Result<()> {
-    match life {
-        Some(life) => {
-            // Ready until the end: a gathering that is interrupted begins anew.
-            let mut ready = life.readable().await?;
-            tokio::time::sleep(GATHER).await;
-            ready.clear_ready();
-            Ok(())
+/// Ends when cgroups have come or gone, a moment later, so that one look serves for many. `due` is kept between calls:
+/// the first change fixes it, and other events that win the loop meanwhile do not put it off.
+async fn gather(life: Option<&AsyncFd<OwnedFd>>, due: &mut Option<Instant>) -> io::Result<()> {
+    let Some(life) = life else {
+        return std::future::pending().await;
+    };
+    let end = match *due {
+        Some(end) => end,
+        None => {
+            // What comes after this moment makes it ready again: one look more, at worst, which finds nothing.
+            life.readable().await?.clear_ready();
+            *due.insert(Instant::now() + GATHER)
         }
-        None => std::future::pending().await,
+    };
+    tokio::time::sleep_until(end).await;
+    *due = None;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn other_events_do_not_put_off_a_gathering() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        // SAFETY: the descriptor is owned by what is registered, which never answers with another one.
+        let life = unsafe { AsyncFd::register(OwnedFd::from(reader)) };
+        let life = life.map_err(|e| e.into_parts().1).unwrap();
+        let mut due = None;
+        writer.write_all(b"x").unwrap();
+        let began = Instant::now();
+        let storm = async {
+            let mut others = 0;
+            loop {
+                tokio::select! {
+                    gathered = gather(Some(&life), &mut due) => break gathered.map(|()| others),
+                    () = tokio::time::sleep(GATHER / 10) => others += 1,
+                }
+            }
+        };
+        let others = tokio::time::timeout(100 * GATHER, storm).await;
+        let others = others.expect("an end").unwrap();
+        assert!(others > 0 && began.elapsed() >= GATHER, "{others}");
+        assert_eq!(due, None, "the next change fixes another moment");
+        let early = tokio::time::timeout(2 * GATHER, gather(Some(&life), &mut due)).await;
+        assert!(early.is_err(), "nothing has come or gone since");
     }
 }

@@ -13,7 +13,7 @@ use evictd_config::Config;
 use evictd_engine::{Pod, fleet::FleetPace};
 use evictd_node::pods::table::PodTable;
 use evictd_policy::{
-    PauseSource, PauseState, PolicyEvaluator, PolicyStore,
+    EvictionPolicy, PauseSource, PauseState, PolicyEvaluator, PolicyStore,
     evaluator::{Explanation, PolicySettings, Worker},
     file::{self, PolicyError},
     gate::{ClusterAddresses, Secrets},
@@ -43,7 +43,7 @@ pub struct Policies {
     pub pauses: Arc<PauseState>,
     files: Vec<PathBuf>,
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
-    look: FileLook<Vec<(PathBuf, u64, Option<SystemTime>)>>,
+    look: FileLook<Option<Found>>,
     /// Why the files could not be read the last time.
     unread: Option<String>,
     state_dir: PathBuf,
@@ -52,6 +52,13 @@ pub struct Policies {
     status: Arc<StatusFile>,
     // The thread ends when this is dropped.
     _worker: Option<Worker>,
+}
+
+/// What a look at the files has found, where they were read.
+struct Found {
+    /// Before they were read: what changes meanwhile is a change.
+    seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
+    read: Result<Vec<EvictionPolicy>, PolicyError>,
 }
 
 impl Policies {
@@ -118,11 +125,9 @@ impl Policies {
     /// Applies what was found.
     pub fn take_look(&mut self, disk: &DiskQueue) {
         self.set_pause();
-        if let Some(seen) = self.look.take()
-            && (seen != self.seen || self.unread.is_some())
-        {
-            self.seen = seen;
-            self.read_again();
+        if let Some(Some(found)) = self.look.take() {
+            self.seen = found.seen;
+            self.apply(found.read);
         }
         if self.marks.is_asked.load(Ordering::Relaxed) {
             self.report(disk);
@@ -220,13 +225,21 @@ impl Policies {
     pub fn refresh(&mut self, disk: &DiskQueue, is_reported: bool) {
         self.marks.look_on(disk);
         self.evaluator.refresh_evicted(is_reported);
-        let files = self.files.clone();
-        self.look.begin(move || file::fingerprint(&files));
+        let (files, known) = (self.files.clone(), self.seen.clone());
+        let is_unread = self.unread.is_some();
+        self.look.begin(move || {
+            let seen = file::fingerprint(&files);
+            let is_read = is_unread || seen != known;
+            is_read.then(|| Found {
+                seen,
+                read: file::load(&files),
+            })
+        });
         self.report(disk);
     }
 
-    fn read_again(&mut self) {
-        let error = match file::load(&self.files) {
+    fn apply(&mut self, read: Result<Vec<EvictionPolicy>, PolicyError>) {
+        let error = match read {
             Ok(policies) => {
                 tracing::info!(policies = policies.len(), "the policies were read again");
                 self.policies.set_files(Some(policies));

@@ -60,14 +60,13 @@ impl ConfigSource {
     /// # Errors
     /// As [`Config::reload`].
     pub fn load(&mut self, known: &Config) -> Result<Config, ConfigError> {
-        self.read(known, false)
+        let files = self.kubelet_files(known);
+        self.stamps = stamps(&self.config, &files);
+        let read = Config::reload(&self.config, false, &files, &self.kubelet)?;
+        Ok(self.adopt(read))
     }
 
-    fn read(&mut self, known: &Config, has_changed: bool) -> Result<Config, ConfigError> {
-        self.stamps = self.look(known);
-        let files = self.kubelet_files(known);
-        let (mut config, kubelet) =
-            Config::reload(&self.config, has_changed, &files, &self.kubelet)?;
+    fn adopt(&mut self, (mut config, kubelet): (Config, KubeletDocument)) -> Config {
         match (&kubelet.unreadable, &self.kubelet.unreadable) {
             (Some(reason), before) if before.as_ref() != Some(reason) => {
                 tracing::warn!(
@@ -89,7 +88,7 @@ impl ConfigSource {
         }
         self.kubelet = kubelet;
         config.shadow |= self.shadow;
-        Ok(config)
+        config
     }
 
     fn kubelet_files(&self, known: &Config) -> KubeletFiles {
@@ -101,44 +100,54 @@ impl ConfigSource {
         }
     }
 
-    fn look(&self, known: &Config) -> Vec<Stamp> {
-        self.begin_look(known)()
-    }
-
-    /// Looks at the files when it is called; their disk may not answer.
-    fn begin_look(&self, known: &Config) -> impl FnOnce() -> Vec<Stamp> + Send + use<> {
-        let (config, kubelet) = (self.config.clone(), self.kubelet_files(known));
+    /// Looks at the files when it is called, and reads them when they have changed and are the same as at the look
+    /// before: they may be half written. `asked`: reads them in any case. Their disk may not answer.
+    fn begin_look(&self, known: &Config, asked: bool) -> impl FnOnce() -> Found + Send + use<> {
+        let files = self.kubelet_files(known);
+        let (config, last, changing) = (
+            self.config.clone(),
+            self.stamps.clone(),
+            self.changing.clone(),
+        );
+        // Not at each look: it is a whole document.
+        let kubelet = (asked || changing.is_some()).then(|| self.kubelet.clone());
         move || {
-            let kubelet = kubelet.all();
-            let files = std::iter::once(&config).chain(&kubelet);
-            files.map(|path| stamp(path)).collect()
+            let seen = stamps(&config, &files);
+            let has_settled = seen != last && changing.as_ref() == Some(&seen);
+            let kubelet = kubelet.filter(|_| asked || has_settled);
+            let read =
+                kubelet.map(|known| Config::reload(&config, true, &files, &known).map(Box::new));
+            Found { seen, read }
         }
     }
 
-    /// The new configuration when a file has changed and is the same at two looks: it may be half written. `seen`: by
-    /// the last look; without it the files are read at once.
-    fn changed(
-        &mut self,
-        known: &Config,
-        seen: Option<Vec<Stamp>>,
-    ) -> Option<Result<Config, ConfigError>> {
-        if let Some(seen) = seen {
-            if seen == self.stamps {
-                self.changing = None;
-                return None;
-            }
-            if self.changing.as_ref() != Some(&seen) {
-                self.changing = Some(seen);
-                return None;
-            }
-        }
+    /// The new configuration, where the look has read it.
+    fn take(&mut self, found: Found) -> Option<Result<Config, ConfigError>> {
+        let Some(read) = found.read else {
+            self.changing = (found.seen != self.stamps).then_some(found.seen);
+            return None;
+        };
         self.changing = None;
-        Some(self.read(known, true))
+        self.stamps = found.seen;
+        Some(read.map(|read| self.adopt(*read)))
     }
 }
 
+/// What a look at the files has found.
+pub(super) struct Found {
+    /// Before they were read: what changes meanwhile is a change.
+    seen: Vec<Stamp>,
+    read: Option<Result<Box<(Config, KubeletDocument)>, ConfigError>>,
+}
+
 /// What differs between two versions of a file; a ConfigMap's files are links that are swapped.
-pub(super) type Stamp = Option<(u64, u64, i64, i64, u64)>;
+type Stamp = Option<(u64, u64, i64, i64, u64)>;
+
+fn stamps(config: &Path, kubelet: &KubeletFiles) -> Vec<Stamp> {
+    let kubelet = kubelet.all();
+    let kubelet = kubelet.iter().map(PathBuf::as_path);
+    std::iter::once(config).chain(kubelet).map(stamp).collect()
+}
 
 fn stamp(path: &Path) -> Stamp {
     let meta = fs::metadata(path).ok()?;
@@ -154,7 +163,9 @@ fn stamp(path: &Path) -> Stamp {
 /// The configuration's files, as they are followed.
 pub(super) struct ConfigWatch {
     source: ConfigSource,
-    pub look: FileLook<Vec<Stamp>>,
+    pub look: FileLook<Found>,
+    /// SIGHUP has come, and no look was begun since.
+    is_asked: bool,
     pub reloads: Arc<Reloads>,
 }
 
@@ -165,36 +176,45 @@ impl ConfigWatch {
         Self {
             source,
             look: FileLook::new(Arc::default()),
+            is_asked: false,
             reloads,
         }
     }
 }
 
 impl Agent {
-    /// Has the files looked at, on a thread that may wait for their disks.
-    pub(super) fn look_at_configuration(&self) {
-        let look = self.config_watch.source.begin_look(&self.config);
-        self.config_watch.look.begin(look);
-    }
-
-    /// Reads the files again when the last look has found them changed.
-    pub(super) fn follow_configuration(&mut self) {
-        if let Some(seen) = self.config_watch.look.take() {
-            self.reload(Some(seen));
+    /// Has the files looked at, and read where they have changed, on a thread that may wait for their disks.
+    pub(super) fn look_at_configuration(&mut self) {
+        let watch = &mut self.config_watch;
+        let look = watch.source.begin_look(&self.config, watch.is_asked);
+        if watch.look.begin(look) {
+            watch.is_asked = false;
         }
     }
 
-    /// Reads the files again when they have changed; `seen`: by the last look, without it in any case. A configuration
-    /// that cannot be used is logged, and the last good one stays in force.
-    pub(super) fn reload(&mut self, seen: Option<Vec<Stamp>>) {
+    /// Has the files read again whether they have changed or not, by the next look if one is under way.
+    pub(super) fn read_configuration_again(&mut self) {
+        self.config_watch.is_asked = true;
+        self.look_at_configuration();
+    }
+
+    /// Puts in force what the last look has read. A configuration that cannot be used is logged, and the last good one
+    /// stays in force.
+    pub(super) fn follow_configuration(&mut self) {
         let watch = &mut self.config_watch;
-        let loaded = match watch.source.changed(&self.config, seen) {
-            None => return,
-            Some(loaded) => loaded.map_err(RunError::from),
-        };
+        if let Some(read) = watch.look.take().and_then(|found| watch.source.take(found)) {
+            self.reload(read.map_err(RunError::from));
+        }
+        if self.config_watch.is_asked {
+            self.look_at_configuration();
+        }
+    }
+
+    fn reload(&mut self, read: Result<Config, RunError>) {
+        let watch = &self.config_watch;
         watch.reloads.note_kubelet(watch.source.kubelet.source);
         let reloads = Arc::clone(&watch.reloads);
-        let applied = loaded.and_then(|config| self.apply(config));
+        let applied = read.and_then(|config| self.apply(config));
         match applied {
             Ok(true) => {
                 reloads.applied.fetch_add(1, Ordering::Relaxed);
@@ -288,8 +308,13 @@ mod tests {
     use super::*;
 
     fn look(origin: &mut ConfigSource, known: &Config) -> Option<Result<Config, ConfigError>> {
-        let seen = origin.look(known);
-        origin.changed(known, Some(seen))
+        let found = origin.begin_look(known, false)();
+        origin.take(found)
+    }
+
+    fn read(origin: &mut ConfigSource, known: &Config) -> Result<Config, ConfigError> {
+        let found = origin.begin_look(known, true)();
+        origin.take(found).unwrap()
     }
 
     /// A start takes its time: it waits for an API server, or is kept from running.
@@ -311,10 +336,10 @@ mod tests {
         let changed = look(&mut origin, &config).unwrap().unwrap();
         assert_ne!(changed, config);
         assert!(look(&mut origin, &changed).is_none());
-        assert!(origin.changed(&changed, None).is_some());
+        assert_eq!(read(&mut origin, &changed).unwrap(), changed);
         // A shell truncates a file before it writes it, and a disk may be full.
         fs::write(&path, "").unwrap();
-        let error = origin.changed(&changed, None).unwrap().unwrap_err();
+        let error = read(&mut origin, &changed).unwrap_err();
         assert!(error.to_string().ends_with("the file is empty"), "{error}");
     }
 
@@ -342,12 +367,12 @@ mod tests {
         let known = Config::load(&path).unwrap();
         let running = origin.load(&known).unwrap();
         own(&other);
-        let changed = origin.changed(&running, None).unwrap().unwrap();
+        let changed = read(&mut origin, &running).unwrap();
         assert_ne!(changed.cluster, running.cluster);
         assert_eq!(changed.eviction, running.eviction);
         // Its own file is followed.
         kubelet("one", "3Gi");
-        let changed = origin.changed(&running, None).unwrap().unwrap();
+        let changed = read(&mut origin, &running).unwrap();
         assert_ne!(changed.eviction, running.eviction);
     }
 }

@@ -36,6 +36,7 @@ use crate::{
         disk::DiskWriter,
         ensure_dead::EnsureDead,
         eviction_log::EvictionLog,
+        log::Log,
         manager_events::clear,
         message::MessageBuilder,
         metrics::{self, Dropped},
@@ -57,6 +58,7 @@ impl Agent {
         config: &Config,
         origin: ConfigSource,
         health: Arc<Health>,
+        log: &Arc<Log>,
     ) -> Result<Self, RunError> {
         raise_open_files();
         let node = node_scopes(config)?;
@@ -142,6 +144,7 @@ impl Agent {
             reloads: &config_watch.reloads,
             journal: &journal,
             incidents: incidents.kept(),
+            log,
         })));
         if let Some(listener) = listener {
             serve_metrics(config, listener, &source, &metrics, &health)?;

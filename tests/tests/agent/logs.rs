@@ -1,6 +1,10 @@
 //! The log of a running agent: its formats, and what the kernel programs write to it.
 
-use evictd_tests::{agent::binary, prelude::*};
+use evictd_tests::{
+    agent::binary,
+    prelude::*,
+    scrape::{get, value},
+};
 
 /// An agent that is started so, after the eviction of a hog.
 fn log_of(name: &str, arguments: &[&str], filter: &str) -> String {
@@ -63,4 +67,80 @@ fn a_line_is_a_json_object_where_that_is_wanted() {
     assert_eq!(evicted.len(), 1, "{log}");
     assert_eq!(evicted[0]["pod"], "default/hog");
     assert_eq!(evicted[0]["urgent"], true);
+}
+
+/// An agent whose log was told so much that lines of it were dropped, because no line is read any more.
+fn fill_log(agent: &Agent, shown: &str) {
+    let counter = |name: &str| value(shown, name).unwrap_or_default();
+    let reload = || {
+        for _ in 0..20 {
+            agent.reload().unwrap();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    };
+    let is_full = || {
+        reload();
+        counter("evictd_log_lines_dropped_total") > 100
+    };
+    assert!(until(SOON, is_full), "{}", metrics(shown).unwrap());
+    // The main thread goes on: it has not written them.
+    let refused = || counter("evictd_configuration_refused_total");
+    let before = refused();
+    let goes_on = || {
+        reload();
+        refused() > before + 10
+    };
+    assert!(until(SOON, goes_on), "{before}");
+}
+
+// R42
+#[test]
+fn a_log_that_is_not_read_costs_its_lines_only() {
+    skip_if!(not_root());
+    let mut files = Files::of_hog_and_calm("logunread", 256);
+    let health = listen(&mut files.config, "healthAddress");
+    let shown = listen(&mut files.config, "metricsAddress");
+    let mut agent = files.start(&[]);
+    // Each reload is an error of several KiB.
+    fs::write(
+        files.dir().join("config.json"),
+        format!("{}: 1", "x".repeat(4000)),
+    )
+    .unwrap();
+    let unread = agent.unread();
+    fill_log(&agent, &shown);
+    files.until_killed("hog", &["--mib", "1000"]);
+    // The main thread has handed it over, and the thread `journal` has written it.
+    assert!(until(SOON, || files.evictions().len() == 1));
+    let answer = get(&health, "/healthz").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // It is read again, and has the lines that waited, and those that come.
+    drop(unread);
+    let dropped = || value(&shown, "evictd_log_lines_dropped_total");
+    let before = dropped();
+    let lines = || agent.log().lines().count();
+    assert!(until(SOON, || lines() > 1000), "{}", lines());
+    files.change("shadow", json!(true));
+    assert!(agent.says("has changed and is in force"));
+    assert_eq!(dropped(), before);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    assert!(agent.says("stopped"), "the last line");
+}
+
+#[test]
+fn a_log_that_is_not_read_holds_up_no_end() {
+    skip_if!(not_root());
+    let mut files = Files::of_hog_and_calm("logend", 256);
+    let shown = listen(&mut files.config, "metricsAddress");
+    let config = files.write().unwrap();
+    let mut agent = Agent::start(&config, &[]).unwrap();
+    fs::write(&config, format!("{}: 1", "x".repeat(4000))).unwrap();
+    let unread = agent.unread();
+    fill_log(&agent, &shown);
+    agent.ask_to_end().unwrap();
+    // Not by the reader: what it waits for is held until the process is gone.
+    let has_ended = || !Path::new(&format!("/proc/{}/fd/2", agent.pid())).exists();
+    assert!(until(SOON, has_ended));
+    drop(unread);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
 }

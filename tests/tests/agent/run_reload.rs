@@ -1,6 +1,7 @@
 //! The configuration changes while the agent runs.
 
-use evictd_tests::{cgroup::holds, prelude::*};
+use evictd_tests::{cgroup::holds, policies::scoped, prelude::*, scrape::get};
+use nix::{sys::stat, unistd::mkfifo};
 
 /// A node of 256 MiB whose hog uses 120 MiB: the first threshold lets it live, the second does not.
 fn running(name: &str) -> (Files, Agent, Hog) {
@@ -59,6 +60,61 @@ fn the_threshold_of_the_pods_cgroup_comes_and_goes() {
         panic!("{records:?}");
     };
     assert_eq!(eviction.signal, "allocatableMemory.available");
+}
+
+/// SIGHUP does not wait for a change.
+#[test]
+fn a_configuration_is_read_again_where_that_is_asked_for() {
+    skip_if!(not_root());
+    let files = Files::of("hangup", 256, &json!([]));
+    let agent = files.start(&[]);
+    let path = files.dir().join("config.json");
+    // The same time, so that no look sees a change.
+    let before = fs::metadata(&path).unwrap().modified().unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("64Mi", "48Mi")).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(before).unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!agent.log().contains("is in force"));
+    agent.reload().unwrap();
+    assert!(agent.says("the configuration has changed and is in force"));
+}
+
+/// A named pipe without a writer, as a disk that does not answer.
+#[test]
+fn files_that_do_not_answer_hold_up_no_eviction() {
+    skip_if!(not_root());
+    let mut files = Files::of_hog_and_calm("hungfiles", 256);
+    let health = listen(&mut files.config, "healthAddress");
+    let policies = files.dir().join("policies.yaml");
+    let policy = json!({
+        "apiVersion": "evictd.io/v1alpha1",
+        "kind": "EvictionPolicy",
+        "metadata": {"name": "all"},
+        "spec": scoped(json!({"rules": [{"name": "all", "evict": "Always"}]})),
+    });
+    fs::write(&policies, policy.to_string()).unwrap();
+    files.config["policies"] = json!([policies]);
+    let agent = files.start(&[]);
+    let config = files.write().unwrap();
+    for path in [&config, &policies] {
+        fs::remove_file(path).unwrap();
+        mkfifo(path, stat::Mode::S_IRWXU).unwrap();
+    }
+    // They are seen to have changed, twice.
+    std::thread::sleep(Duration::from_secs(4));
+    agent.reload().unwrap();
+    files.until_killed("hog", &["--mib", "1000"]);
+    assert!(until(SOON, || files.evictions().len() == 1));
+    let answer = get(&health, "/readyz").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // They answer: what they hold is in force.
+    files.config["shadow"] = json!(true);
+    fs::write(&config, files.config.to_string()).unwrap();
+    assert!(agent.says("the configuration has changed and is in force"));
+    fs::write(&policies, policy.to_string()).unwrap();
+    assert!(agent.says("the policies were read again"));
 }
 
 /// What cannot be used changes nothing, and what comes after it does.

@@ -61,7 +61,7 @@ fn the_threads_are_those_of_the_table() {
     };
     assert!(until(SOON, || differ().is_empty()), "{:?}", differ());
     // A thread has the name of the program until it has its own.
-    for name in ["evictd", "journal", "health", "metrics", "disk-scan"] {
+    for name in ["evictd", "log", "journal", "health", "metrics", "disk-scan"] {
         let runs = || threads(agent.pid()).iter().any(|(n, _)| n == name);
         assert!(until(SOON, runs), "{name}: {:?}", threads(agent.pid()));
     }
