@@ -162,8 +162,8 @@ impl CommandError {
     }
 }
 
-/// Says on standard error what stands in for a KubeletConfiguration that cannot be read, and what is wrong with one that
-/// holds all the same.
+/// Says on standard error what stands in for a KubeletConfiguration that cannot be read, and what is wrong with one
+/// that holds all the same.
 fn say_stand_in(kubelet: &KubeletDocument) {
     if let Some(reason) = &kubelet.unreadable {
         eprintln!("evictd: {reason}: {}", kubelet.source);

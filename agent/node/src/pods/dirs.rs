@@ -127,8 +127,8 @@ impl Running {
     }
 
     /// Whether the log of a container counts: the kubelet counts only those of containers that run
-    /// (`removeTerminatedContainers`). All count where no container runs, because the pod goes for its files between two
-    /// runs, and where a container hides its name.
+    /// (`removeTerminatedContainers`). All count where no container runs, because the pod goes for its files between
+    /// two runs, and where a container hides its name.
     fn has_log(&self, container: &str) -> bool {
         let mut layers = self.layers.iter().map(|(name, _)| name);
         let mut unknown = self.unknown.iter().map(|(name, _)| name);

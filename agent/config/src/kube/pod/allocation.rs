@@ -1,6 +1,6 @@
-//! A pod may ask for other resources while it runs (`pods/resize`). The kubelet ranks by what it has allocated, which is
-//! in the status (`getAllocatedPods`); the specification has what is asked for, even if the node could never give it.
-//! Only memory matters: ephemeral storage cannot be resized, and a QoS class never changes.
+//! A pod may ask for other resources while it runs (`pods/resize`). The kubelet ranks by what it has allocated, which
+//! the status tells (`getAllocatedPods`); the specification has what is asked for, even if the node could never give
+//! it. Only memory matters: ephemeral storage cannot be resized, and a QoS class never changes.
 
 use evictd_engine::model::quantity::Quantity;
 

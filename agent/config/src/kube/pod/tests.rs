@@ -118,7 +118,10 @@ fn what_is_allocated_counts_and_not_what_is_asked_for() {
 
 #[test]
 fn where_nothing_is_allocated_nothing_is_requested() {
-    let spec = |overhead| json!({"containers": [container(json!({"cpu": "1", "memory": "10Ti"}), json!({}))], "overhead": overhead});
+    let spec = |overhead| {
+        let requests = json!({"cpu": "1", "memory": "10Ti"});
+        json!({"containers": [container(requests, json!({}))], "overhead": overhead})
+    };
     let status = |status: Value| json!({"containerStatuses": [status]});
     for (told, expected) in [
         // Kubelets before 1.33, a container that was not started yet, or null.
