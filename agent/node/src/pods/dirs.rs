@@ -10,7 +10,7 @@ use evictd_engine::Pod;
 use evictd_sys::fs::read_lossy;
 
 use crate::{
-    cgroup::tree::{descendants, first_process},
+    cgroup::tree::{FollowedCgroups, first_process},
     fs::mounts::{self, MountPoints},
     pods::cgroup_name,
     proc::mountinfo::Mount,
@@ -76,12 +76,12 @@ impl PodDirs {
             .containers
             .iter()
             .map(|c| (c.name.clone(), logs.join(&c.name)));
-        let groups = descendants(cgroup).unwrap_or_default();
-        let mounts = |group: &PathBuf| {
+        let groups = FollowedCgroups::of(cgroup).unwrap_or_default();
+        let mounts = |group: &Path| {
             let pid = first_process(group)?;
             read_lossy(format!("/proc/{pid}/mountinfo")).ok()
         };
-        let (layers, unknown) = layers(groups.iter().filter_map(mounts));
+        let (layers, unknown) = layers(groups.paths().filter_map(mounts));
         Self {
             volumes: volumes.collect(),
             logs: logs.filter(|(_, path)| is_there(path)).collect(),
