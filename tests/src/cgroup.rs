@@ -10,10 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_node::cgroup::{
-    memory::{MemoryCgroup, Version},
-    tree::descendants,
-};
+use evictd_node::cgroup::memory::{MemoryCgroup, Version};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -181,8 +178,7 @@ impl OomKills for MemoryCgroup {
         match self.version() {
             Version::V2 => oom_kills_in(&self.path().join("memory.events")),
             // It does not count its children.
-            Version::V1 => descendants(self.path())
-                .map_err(io::Error::other)?
+            Version::V1 => descendants(self.path())?
                 .iter()
                 .map(|dir| oom_kills_in(&dir.join("memory.oom_control")))
                 .sum(),
@@ -220,6 +216,25 @@ impl Drop for TestCgroup {
         }
         eprintln!("{} could not be removed", self.path.display());
     }
+}
+
+/// A directory and all below it, parents before children. What vanishes meanwhile is left out.
+pub fn descendants(root: &Path) -> io::Result<Vec<PathBuf>> {
+    fs::metadata(root)?;
+    let mut found = vec![root.to_owned()];
+    let mut next = 0;
+    while let Some(dir) = found.get(next).cloned() {
+        next += 1;
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(_) if !dir.exists() => continue,
+            Err(e) => return Err(e),
+        };
+        let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|t| t.is_dir());
+        let below = entries.flatten().filter(is_dir);
+        found.extend(below.map(|entry| entry.path()));
+    }
+    Ok(found)
 }
 
 /// Lets a command begin in a cgroup: it is charged there from its first page on.

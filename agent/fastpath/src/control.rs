@@ -79,6 +79,12 @@ impl Control {
         self.event.notify();
     }
 
+    /// Frees the tables that the fast path has retired: of pods that are gone they hold files open. For the thread that
+    /// sends.
+    pub fn free_retired(&self) {
+        self.table.free_used();
+    }
+
     /// Hands over the pods' cgroup: it is new, another one, or of another size.
     pub fn send_pods(&self, scope: Box<Scope>) {
         self.send_scope(PODS, scope);

@@ -11,7 +11,7 @@ use evictd_engine::{
     model::{settings::Mode, usage::MemoryReading},
 };
 use evictd_node::{
-    cgroup::tree::descendant_ids, pods::table::PodEntry, trigger::inodes::ShareReader,
+    cgroup::tree::followed_ids, pods::table::PodEntry, trigger::inodes::ShareReader,
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -173,7 +173,7 @@ fn processes(entry: &PodEntry, mode: Mode, sources: &SignalSources) -> Option<u6
     }
     let started = || {
         let pids = sources.pids.as_ref()?;
-        let ids = descendant_ids(path);
+        let ids = followed_ids(path);
         let net = ids
             .iter()
             .filter_map(|id| pids.share(*id))
@@ -196,7 +196,7 @@ fn add_inodes(
     let Some(disks) = &sources.disks else {
         return;
     };
-    let ids = descendant_ids(entry.memory.path());
+    let ids = followed_ids(entry.memory.path());
     let [nodefs, imagefs, containerfs] = disks.names.map(|d| d.filesystem);
     let mut seen = Vec::new();
     for index in [nodefs, imagefs, containerfs] {

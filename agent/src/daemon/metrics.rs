@@ -205,6 +205,12 @@ fn show_pods(sources: &mut Sources, shown: &Shown<'_>) {
         &unopened,
         |unopened| unopened.now.load(Ordering::Relaxed),
     );
+    sources.gauge(
+        "pods_with_unfollowed_cgroups",
+        "Pods with more cgroups than the agent follows: processes in the others are killed last",
+        &unopened,
+        |unopened| unopened.cut.load(Ordering::Relaxed),
+    );
     let started = SystemTime::now().duration_since(UNIX_EPOCH);
     let started = started.map_or(0, |since| since.as_secs());
     sources.plain_gauges.push((

@@ -1,9 +1,7 @@
 //! Source of the pod list: a manifest file, or the API server joined with the cgroup tree.
 
 use std::{
-    collections::BTreeSet,
-    fs,
-    os::unix::fs::MetadataExt as _,
+    collections::{BTreeSet, HashMap},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -17,7 +15,7 @@ use evictd_engine::{Pod, model::settings::Mode, reclaim::KnownPods};
 use evictd_kube::session::Cluster;
 use evictd_manager::{DirResolver, ScanTarget};
 use evictd_node::{
-    cgroup::tree::{descendant_ids, descendants},
+    cgroup::tree::{FollowedCgroups, followed_ids},
     fs::mounts::MountPoints,
     pods::{
         builder::{PodTableBuilder, PodUpdate},
@@ -42,7 +40,8 @@ pub(super) enum PodSource {
     Manifest {
         pods: Vec<ManifestPod>,
         mode: Mode,
-        fingerprint: Vec<(PathBuf, u64)>,
+        /// Those of them that are open, by their cgroups.
+        held: HashMap<PathBuf, Arc<PodEntry>>,
         opener: Opener,
     },
     Cluster {
@@ -66,21 +65,33 @@ impl PodSource {
             Self::Manifest {
                 pods,
                 mode,
-                fingerprint: before,
+                held,
                 opener,
             } => {
-                let now = fingerprint(pods);
-                let failures = opener.failures();
-                if now == *before && failures == 0 {
-                    return None;
+                let mut has_changed = false;
+                for ManifestPod { pod, cgroup, .. } in pods.iter() {
+                    let before = held.get(cgroup);
+                    let found = FollowedCgroups::of(cgroup);
+                    let follows = |held: &Arc<PodEntry>| {
+                        found.as_ref().is_ok_and(|found| held.follows(found))
+                    };
+                    if before.is_some_and(follows) {
+                        continue;
+                    }
+                    let before = before.map(|before| &**before);
+                    match opener.open(pod.clone(), cgroup, found, *mode, before) {
+                        Some(entry) => {
+                            held.insert(cgroup.clone(), entry);
+                            has_changed = true;
+                        }
+                        // What is open of it still serves.
+                        None if opener.has_failed(cgroup) => {}
+                        None => has_changed |= held.remove(cgroup).is_some(),
+                    }
                 }
-                let entries: Vec<_> = pods
-                    .iter()
-                    .filter_map(|p| opener.open(p.pod.clone(), &p.cgroup, *mode))
-                    .collect();
-                let is_same = now == *before && opener.failures() >= failures;
-                *before = now;
-                (!is_same).then(|| Box::new(PodTable::new(entries)))
+                opener.retain(Path::exists);
+                let entries = || held.values().cloned().collect();
+                has_changed.then(|| Box::new(PodTable::new(entries())))
             }
         }
     }
@@ -154,7 +165,7 @@ impl PodSource {
     /// Where the disk use of a pod is found.
     pub(super) fn target(&self, config: &Config, entry: &Arc<PodEntry>) -> ScanTarget {
         let cgroup = entry.memory.path().to_owned();
-        let cgroups = descendant_ids(&cgroup);
+        let cgroups = followed_ids(&cgroup);
         let places: DirResolver = match self {
             Self::Manifest { pods, .. } => {
                 let own = pods.iter().find(|p| p.pod.uid == entry.pod.uid);
@@ -269,12 +280,13 @@ pub(super) async fn open(
     let pods = pod_manifest::load(path, scope)?;
     let table = first_table(&pods, config.mode)?;
     let (disk, restored) = start_disk(Journal::open(&config.state_dir)?)?;
-    let fingerprint = fingerprint(&pods);
+    let held = |entry: &Arc<PodEntry>| (entry.memory.path().to_owned(), Arc::clone(entry));
+    let held = table.entries.iter().map(held).collect();
     let mode = config.mode;
     let source = PodSource::Manifest {
         pods,
         mode,
-        fingerprint,
+        held,
         opener: Opener::default(),
     };
     Ok(Opened {
@@ -300,13 +312,4 @@ fn first_table(pods: &[ManifestPod], mode: Mode) -> Result<Box<PodTable>, RunErr
     };
     let entries: Result<Vec<_>, _> = pods.iter().enumerate().map(open).collect();
     Ok(Box::new(PodTable::new(entries?)))
-}
-
-/// Which cgroups exist, with their ids.
-fn fingerprint(pods: &[ManifestPod]) -> Vec<(PathBuf, u64)> {
-    let id = |path: &Path| fs::metadata(path).map(|m| m.ino()).ok();
-    pods.iter()
-        .flat_map(|p| descendants(&p.cgroup).unwrap_or_default())
-        .filter_map(|path| id(&path).map(|id| (path, id)))
-        .collect()
 }

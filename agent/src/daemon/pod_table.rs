@@ -180,7 +180,8 @@ impl Agent {
 
     /// Looks at what is read of each pod once a second.
     pub(super) fn look_at_pods(&self) {
-        let pods = || self.pods.entries.iter().map(|entry| &entry.memory);
+        self.fastpath.control.free_retired();
+        let pods = || self.pods.entries.iter().map(|entry| &*entry.memory);
         self.pods.swap.refresh(pods());
         let protected = self.memory.protection.cache_of(pods());
         self.fastpath.control.set_protected(protected);

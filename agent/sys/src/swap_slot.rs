@@ -35,10 +35,15 @@ impl<T> SwapSlot<T> {
         // `new` is empty now. The reader can still retire one box, the one that its last take replaced. The box stored
         // below can be taken and retire one more. So two places suffice until the next `publish`.
         drop(self.new.take());
+        self.free_used();
+        self.new.store(Some(new));
+    }
+
+    /// Frees the used boxes. For the thread that publishes.
+    pub fn free_used(&self) {
         for used in &self.used {
             drop(used.take());
         }
-        self.new.store(Some(new));
     }
 
     /// The newest, once.
@@ -105,6 +110,7 @@ mod tests {
                 slot.publish(Box::new(Thing(sender, sent)));
                 if sent.is_multiple_of(100) {
                     thread::yield_now();
+                    slot.free_used();
                 }
             }
             (taker.join().unwrap(), sent)

@@ -2,11 +2,14 @@
 //! that node said within the same second; cgroup v2 with systemd's names from kernel 6.1.
 
 use evictd_node::{
-    cgroup::{memory::Version, tree::descendants},
+    cgroup::memory::Version,
     pods::cgroup_name,
     proc::{machine::memory_total, psi::Psi},
 };
-use evictd_tests::{cgroup::oom_kills_of_machine, prelude::*};
+use evictd_tests::{
+    cgroup::{descendants, oom_kills_of_machine},
+    prelude::*,
+};
 
 fn recordings() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings")

@@ -205,7 +205,7 @@ fn a_pods_cgroup_that_goes_away() {
     };
     let watched = node.watched(options);
     let pods = node.cgroup.path().join("kubepods");
-    let mut dirs = evictd_node::cgroup::tree::descendants(&pods).unwrap();
+    let mut dirs = evictd_tests::cgroup::descendants(&pods).unwrap();
     dirs.reverse();
     for dir in dirs {
         std::fs::remove_dir(dir).unwrap();

@@ -27,6 +27,8 @@ use nix::{
     unistd::Pid,
 };
 
+mod nested;
+
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Descriptors and PIDs are the whole process's: one test at a time.

@@ -1,16 +1,25 @@
 //! Ends pods in threads that may take their time, until nothing is left of them.
 
 use std::{
-    fs,
+    fs::File,
+    io::{self, Read as _, Write as _},
+    ops::ControlFlow,
+    os::fd::{AsFd as _, BorrowedFd},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use evictd_sys::fs::{PathError, is_gone, lacks_descriptor};
+use evictd_sys::fs::{PathError, is_gone};
+use rustix::fs::{Mode, OFlags, openat};
 
-use super::kill::CgroupKiller;
+use super::{
+    kill::CgroupKiller,
+    open_cgroup::open_directory,
+    tree::is_lacking,
+    walk::{Reach, walk},
+};
 use crate::{
-    cgroup::{hierarchy::v1_sibling, tree::descendants},
+    cgroup::hierarchy::v1_sibling,
     proc::pidfd::{Pidfd, Signal},
 };
 
@@ -46,11 +55,9 @@ pub fn kill_until_empty(path: &Path, timeout: Duration) -> Result<(), KillError>
             }
             Err(e) => return Err(e.into()),
         };
-        killer.sweep().map_err(PathError::at(path))?;
-        for cgroup in &killer.cgroups {
-            // A cgroup that vanishes here is empty, which the next look sees.
-            let _ = cgroup.for_each(&mut release_memory);
-        }
+        killer.kill_all().map_err(PathError::at(path))?;
+        // A cgroup that vanishes here is empty, which the next look sees.
+        let _ = killer.for_each(&mut release_memory);
         if killer.is_empty() {
             return Ok(());
         }
@@ -88,10 +95,8 @@ pub fn kill_left(path: &Path, signalled: u64) -> Result<bool, PathError> {
     killer
         .kill_older_than(moment)
         .map_err(PathError::at(path))?;
-    for cgroup in &killer.cgroups {
-        // A cgroup that vanishes here is empty. A process that is not dying keeps its memory.
-        let _ = cgroup.for_each(&mut release_memory);
-    }
+    // A cgroup that vanishes here is empty. A process that is not dying keeps its memory.
+    let _ = killer.for_each(&mut release_memory);
     if !killer.holds_older_than(moment) {
         return Ok(true);
     }
@@ -115,7 +120,7 @@ pub fn end_gracefully(path: &Path, grace: Duration, timeout: Duration) -> Result
         };
         if !std::mem::replace(&mut asked, true) {
             // Those that refuse are killed when their time is over, and the refusal is told then.
-            pod.signal(Signal::TERM);
+            pod.signal_all(Signal::TERM);
         }
         if pod.is_empty() {
             return Ok(());
@@ -127,22 +132,35 @@ pub fn end_gracefully(path: &Path, grace: Duration, timeout: Duration) -> Result
     }
 }
 
-fn is_lacking(error: &std::io::Error) -> bool {
-    lacks_descriptor(error) || error.raw_os_error() == Some(libc::ENOMEM)
-}
-
 /// Thaws the cgroups of a pod in v1's freezer, where a frozen task does not act on SIGKILL. A container runtime or the
 /// kubelet's checkpoint (CRIU) may have left them so. v2 kills frozen tasks.
 fn thaw(path: &Path) {
     let Some(freezer) = v1_sibling(path, "freezer") else {
         return;
     };
-    for dir in descendants(&freezer).unwrap_or_default() {
-        let state = dir.join("freezer.state");
-        if fs::read(&state).is_ok_and(|text| text != b"THAWED\n") {
-            // Refused, the pod is one that does not die, and is reported as such.
-            let _ = fs::write(&state, "THAWED");
-        }
+    let Ok(top) = open_directory(&freezer) else {
+        return;
+    };
+    // Refused, the pod is one that does not die, and is reported as such.
+    let _ = walk(top.as_fd(), Reach::ALL, &mut |cgroup| {
+        let _ = thaw_one(cgroup);
+        ControlFlow::Continue(())
+    });
+}
+
+fn thaw_one(cgroup: BorrowedFd<'_>) -> io::Result<()> {
+    let state = openat(
+        cgroup,
+        c"freezer.state",
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let mut state = File::from(state);
+    let mut text = String::new();
+    state.read_to_string(&mut text)?;
+    match text == "THAWED\n" {
+        true => Ok(()),
+        false => state.write_all(b"THAWED"),
     }
 }
 

@@ -20,13 +20,17 @@ use std::{
     io::{self, Write as _},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use evictd_sys::fs::{PathError, is_gone};
 
-use super::open_cgroup::OpenCgroup;
+use super::{members::List, open_cgroup::OpenCgroup, walk::Reach};
 use crate::{
-    cgroup::{memory::Version, tree::descendants},
+    cgroup::{
+        memory::Version,
+        tree::{FollowedCgroups, is_lacking},
+    },
     kernfile::open_primed,
     proc::{pidfd::Signal, process},
 };
@@ -40,15 +44,25 @@ pub struct CgroupKiller {
     kill: Option<File>,
     /// v2's `cgroup.events` of the topmost cgroup, which speaks for those below as well.
     events: Option<File>,
-    pub(super) cgroups: Vec<OpenCgroup>,
+    /// The pod's own cgroup, and without `cgroup.kill` those below it that are followed.
+    cgroups: Vec<Arc<OpenCgroup>>,
 }
 
 impl CgroupKiller {
-    /// Opens `cgroup.kill`, if there is one, and the `cgroup.procs` of the pod's cgroup and of all below.
+    /// Opens `cgroup.kill`, if there is one, and the `cgroup.procs` of the pod's cgroup and of those below that are followed.
     ///
     /// # Errors
     /// The cgroup is not there, or may not be written to.
     pub fn open(path: &Path) -> Result<Self, PathError> {
+        Self::reopen(path, &FollowedCgroups::of(path)?, None)
+    }
+
+    /// The same of cgroups that were found, the topmost first. What is open of the same ones is shared.
+    pub(crate) fn reopen(
+        path: &Path,
+        found: &FollowedCgroups,
+        before: Option<&Self>,
+    ) -> Result<Self, PathError> {
         let kill = path.join("cgroup.kill");
         let kill = match File::options().write(true).open(&kill) {
             Ok(file) => Some(file),
@@ -65,18 +79,24 @@ impl CgroupKiller {
             Some(_) => Version::V2,
             None => Version::V1,
         };
+        let before = before.map_or(&[][..], |before| &before.cgroups);
         let mut cgroups = Vec::new();
-        for dir in descendants(path)? {
-            match OpenCgroup::open(&dir, version) {
+        for (at, followed) in found.list.iter().enumerate() {
+            if let Some(same) = before.iter().find(|open| open.id == followed.id) {
+                cgroups.push(Arc::clone(same));
+                continue;
+            }
+            match OpenCgroup::open(followed, version) {
                 Ok(cgroup) => {
                     if version == Version::V2 {
                         // Takes the buffer for the text, as `open_primed` does; to the end, where the kernel lets go of
                         // the tasks.
                         let _ = cgroup.for_each(&mut |_| ());
                     }
-                    cgroups.push(cgroup);
+                    cgroups.push(Arc::new(cgroup));
                 }
-                Err(e) if is_gone(&e.source) && dir != path => {}
+                // What cannot be opened below the pod is the pod's doing, unless the agent lacks something.
+                Err(e) if at > 0 && !is_lacking(&e.source) => {}
                 Err(e) => return Err(e),
             }
         }
@@ -113,7 +133,7 @@ impl CgroupKiller {
             && result.refused.is_none()
             && let Some(pod) = self.cgroups.first()
         {
-            let below = pod.signal_tree(Signal::KILL);
+            let below = pod.signal_tree(Signal::KILL, Reach::DECIDING);
             // Where nothing can be looked at (no descriptor is left), the cgroups that are held open have the say.
             if !below.empty {
                 result = below;
@@ -133,18 +153,36 @@ impl CgroupKiller {
         }
     }
 
-    /// As [`Self::kill`], with `cgroup.kill` where there is one. For threads that may take their time.
-    pub(super) fn sweep(&self) -> io::Result<()> {
-        let swept = match &self.kill {
-            Some(kill) => write_kill(kill),
-            None => self.kill(),
-        };
-        swept.map(drop)
+    /// As [`Self::kill`], in all cgroups below the pod, by `cgroup.kill` where there is one. For threads that may take
+    /// their time.
+    pub(super) fn kill_all(&self) -> io::Result<()> {
+        if let Some(kill) = &self.kill {
+            return write_kill(kill).map(drop);
+        }
+        if self.signal_all(Signal::KILL).processes > 0 {
+            return Ok(());
+        }
+        // Where nothing was reached: by what is open.
+        self.kill().map(drop)
     }
 
-    /// Sends a signal once to every process that is there, one by one, whatever is refused meanwhile. Does not
-    /// allocate.
-    pub(super) fn signal(&self, signal: Signal) -> KillResult {
+    /// Sends a signal once to every process that is there, in all cgroups below the pod, one by one, whatever is
+    /// refused meanwhile. For threads that may take their time.
+    pub(super) fn signal_all(&self, signal: Signal) -> KillResult {
+        let tree = |pod: &Arc<OpenCgroup>| pod.signal_tree(signal, Reach::ALL);
+        self.cgroups.first().map_or(KillResult::EMPTY, tree)
+    }
+
+    /// Calls `each` for every process that is there, in all cgroups below the pod. For threads that may take their
+    /// time.
+    pub(super) fn for_each(&self, each: &mut dyn FnMut(i32)) -> io::Result<()> {
+        self.cgroups
+            .first()
+            .map_or(Ok(()), |pod| pod.for_each_in_tree(each))
+    }
+
+    /// Sends a signal once to every process in the cgroups that are open. Does not allocate.
+    fn signal(&self, signal: Signal) -> KillResult {
         let mut result = KillResult::EMPTY;
         for cgroup in &self.cgroups {
             result.add(cgroup.signal(signal));
@@ -158,8 +196,8 @@ impl CgroupKiller {
             Some(events) => is_unpopulated(events),
             // As for `kill`: first the cgroups that are held open, then those that were made since.
             None => {
-                self.cgroups.iter().all(OpenCgroup::is_empty)
-                    && self.cgroups.first().is_none_or(OpenCgroup::is_tree_empty)
+                self.cgroups.iter().all(|cgroup| cgroup.is_empty())
+                    && self.cgroups.first().is_none_or(|pod| pod.is_tree_empty())
             }
         }
     }
@@ -170,29 +208,27 @@ impl CgroupKiller {
         if self.is_empty() {
             return false;
         }
-        // One that has begun to exit is in no list.
-        self.cgroups.first().is_none_or(|pod| {
-            let (age, read) = Age::of(moment, |each| pod.for_each_in_tree(each));
-            age != Age::Younger || read.is_err()
-        })
+        match Age::of(moment, |each| self.for_each(each)) {
+            (_, Err(_)) | (Age::Older, _) => true,
+            (Age::Younger, _) => false,
+            // One that has begun to exit is in no list. Without `populated` the list is all there is.
+            (Age::Empty, _) => self.events.is_some(),
+        }
     }
 
-    /// As [`Self::sweep`], but spares cgroups in which all processes were started after a moment. For threads that may
+    /// As [`Self::kill_all`], but spares cgroups in which all processes were started after a moment. For threads that may
     /// take their time.
     pub(super) fn kill_older_than(&self, moment: u64) -> io::Result<()> {
-        // A cgroup that vanishes here is empty.
-        let is_younger = |cgroup: &&OpenCgroup| {
-            let (age, _) = Age::of(moment, |each| cgroup.for_each(each));
-            age == Age::Younger
+        let Some(pod) = self.cgroups.first() else {
+            return Ok(());
         };
-        let (spared, killed): (Vec<_>, Vec<_>) = self.cgroups.iter().partition(is_younger);
-        if spared.is_empty() {
-            return self.sweep();
+        // A cgroup that vanishes here is empty.
+        let is_younger = |list: &List<'_>| Age::of(moment, list).0 == Age::Younger;
+        if !pod.any_list(&mut |list| is_younger(list)) {
+            return self.kill_all();
         }
-        let mut result = KillResult::EMPTY;
-        for cgroup in killed {
-            result.add(cgroup.signal(Signal::KILL));
-        }
+        let older = &mut |list: &List<'_>| !is_younger(list);
+        let result = pod.signal_those(Signal::KILL, Reach::ALL, older);
         result.or_refusal().map(drop)
     }
 }

@@ -1,29 +1,29 @@
 //! Cgroups of a pod with memory limits of their own: there the kernel ends a growth, by an OOM kill within the cgroup.
 
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-};
+use std::{fs::File, sync::Arc};
 
 use evictd_sys::page::page_size;
 
 use crate::{
     cgroup::{
-        memory::{MemoryCgroup, Version, limit_in},
-        tree::subdirectories,
+        memory::{MemoryCgroup, limit_in},
+        tree::{FollowedCgroup, FollowedCgroups, subdirectories},
     },
     kernfile::{open_primed, pread},
 };
 
 /// Those of one pod, its own and its containers', with their files held open.
-#[derive(Debug, Default)]
-pub struct LimitedCgroups(Vec<LimitedCgroup>);
+#[derive(Debug)]
+pub struct LimitedCgroups {
+    pod: Arc<MemoryCgroup>,
+    list: Vec<Arc<LimitedCgroup>>,
+}
 
 /// One of them.
 #[derive(Debug)]
 pub struct LimitedCgroup {
     /// Its memory.
-    pub memory: MemoryCgroup,
+    pub memory: Arc<MemoryCgroup>,
     limit: File,
 }
 
@@ -37,29 +37,46 @@ pub struct BelowLimit {
 }
 
 impl LimitedCgroups {
-    /// Opens those of `dirs` that have a limit; one that vanishes is left out.
-    pub fn of(dirs: &[PathBuf], version: Version) -> Self {
-        let open = |dir: &PathBuf| LimitedCgroup::open(dir, version);
-        Self(dirs.iter().filter_map(open).collect())
+    /// Opens those of a pod's cgroups that have a limit; one that vanishes is left out. What is open of them in `before`
+    /// is shared.
+    pub fn reopen(found: &FollowedCgroups, pod: &Arc<MemoryCgroup>, before: Option<&Self>) -> Self {
+        let before = before.map_or(&[][..], |before| &before.list);
+        let open = |cgroup: &FollowedCgroup| {
+            let same = before.iter().find(|open| open.memory.id() == cgroup.id);
+            let open = || LimitedCgroup::open(cgroup, pod).map(Arc::new);
+            same.cloned().or_else(open)
+        };
+        Self {
+            pod: Arc::clone(pod),
+            list: found.list.iter().filter_map(open).collect(),
+        }
+    }
+
+    /// The open `memory.stat` of the pod, or of one of them, by the kernel's id of the cgroup.
+    pub(super) fn stat_of(&self, id: u64) -> Option<&Arc<File>> {
+        let limited = self.list.iter().map(|one| &one.memory);
+        let mut open = std::iter::once(&self.pod).chain(limited);
+        open.find(|memory| memory.id() == id)
+            .map(|memory| memory.stat())
     }
 
     /// Those that have no other one of them below.
     pub fn innermost(&self) -> impl Iterator<Item = &LimitedCgroup> {
         let has_none_below = |one: &&LimitedCgroup| {
-            let others = self.0.iter().map(|other| other.memory.path());
+            let others = self.list.iter().map(|other| other.memory.path());
             !others
                 .filter(|other| *other != one.memory.path())
                 .any(|other| other.starts_with(one.memory.path()))
         };
-        self.0.iter().filter(has_none_below)
+        self.list.iter().map(|one| &**one).filter(has_none_below)
     }
 
     /// The one that has all others of them below: the pod's own, if that has a limit.
     pub fn outermost(&self) -> Option<&LimitedCgroup> {
-        let first = self.0.first()?;
+        let first = self.list.first()?;
         let has_below =
-            |other: &LimitedCgroup| other.memory.path().starts_with(first.memory.path());
-        self.0.iter().all(has_below).then_some(first)
+            |other: &Arc<LimitedCgroup>| other.memory.path().starts_with(first.memory.path());
+        self.list.iter().all(has_below).then_some(first)
     }
 
     /// What is in use of one of them; `None` where it is gone, or past its limit, so that it has another one. Does not
@@ -70,8 +87,11 @@ impl LimitedCgroups {
             let (above, path) = (other.memory.path(), one.memory.path());
             above != path && path.starts_with(above)
         };
-        let above = self.0.iter().filter(is_above);
-        let left = above.filter_map(LimitedCgroup::read).map(|uses| uses.left);
+        let all = self.list.iter().map(|one| &**one);
+        let left = all
+            .filter(is_above)
+            .filter_map(LimitedCgroup::read)
+            .map(|uses| uses.left);
         Some(BelowLimit {
             left: left.fold(own.left, u64::min),
             ..own
@@ -81,10 +101,13 @@ impl LimitedCgroups {
 
 impl LimitedCgroup {
     /// `None`: it has no limit.
-    fn open(dir: &Path, version: Version) -> Option<Self> {
-        let limit = open_primed(&dir.join(version.limit_file())).ok()?;
+    fn open(cgroup: &FollowedCgroup, pod: &Arc<MemoryCgroup>) -> Option<Self> {
+        let limit = open_primed(&cgroup.path.join(pod.version().limit_file())).ok()?;
         read_limit(&limit)?;
-        let memory = MemoryCgroup::open(dir).ok()?;
+        let memory = match cgroup.id == pod.id() {
+            true => Arc::clone(pod),
+            false => Arc::new(MemoryCgroup::open(&cgroup.path).ok()?),
+        };
         Some(Self { memory, limit })
     }
 
@@ -119,7 +142,6 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::cgroup::tree::descendants;
 
     const MIB: u64 = 1 << 20;
 
@@ -142,8 +164,9 @@ mod tests {
         uses("sandbox", 1, "max");
         uses("app", 100, &mib(120));
         uses("sidecar", 49, &mib(190));
-        let dirs = descendants(dir.path()).unwrap();
-        let limited = LimitedCgroups::of(&dirs, Version::V2);
+        let found = FollowedCgroups::of(dir.path()).unwrap();
+        let pod = Arc::new(MemoryCgroup::open(dir.path()).unwrap());
+        let limited = LimitedCgroups::reopen(&found, &pod, None);
         let mut seen: Vec<_> = limited
             .innermost()
             .map(|one| {
@@ -160,7 +183,6 @@ mod tests {
         );
         let outermost = limited.outermost().unwrap();
         assert_eq!(outermost.memory.path(), dir.path());
-        let pod = MemoryCgroup::open(dir.path()).unwrap();
         assert_eq!(room_below_limits(&pod), Some(21 * MIB));
         // Past its limit: that is another one by now.
         uses("app", 130, &mib(120));

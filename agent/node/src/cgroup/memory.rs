@@ -5,6 +5,7 @@ use std::{
     io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use evictd_engine::model::usage::MemoryReading;
@@ -80,7 +81,7 @@ pub struct MemoryCgroup {
     id: u64,
     /// v2's root has none.
     usage: Option<File>,
-    stat: File,
+    stat: Arc<File>,
     /// v1's counter of kernel memory, where it is asked for.
     kernel: Option<File>,
 }
@@ -110,7 +111,7 @@ impl MemoryCgroup {
             Err(_) if is_v2_root(path) => (Version::V2, None),
             Err(_) => (Version::V1, Some(open(Version::V1.usage_file())?)),
         };
-        let stat = open("memory.stat")?;
+        let stat = Arc::new(open("memory.stat")?);
         Ok(Self {
             path: path.to_owned(),
             version,
@@ -145,6 +146,11 @@ impl MemoryCgroup {
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Its open `memory.stat`.
+    pub(super) fn stat(&self) -> &Arc<File> {
+        &self.stat
     }
 
     /// Which interface it speaks.

@@ -15,3 +15,4 @@ pub(crate) mod stat_flush;
 pub mod swap;
 pub mod throttle;
 pub mod tree;
+mod walk;

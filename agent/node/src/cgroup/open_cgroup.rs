@@ -6,7 +6,7 @@
 use std::{
     fs::File,
     io,
-    mem::MaybeUninit,
+    ops::ControlFlow,
     os::{
         fd::{AsFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, RawFd},
         unix::fs::OpenOptionsExt as _,
@@ -16,9 +16,13 @@ use std::{
 };
 
 use evictd_sys::fs::{PathError, is_gone, lacks_descriptor};
-use rustix::fs::{FileType, Mode, OFlags, RawDir, openat};
+use rustix::fs::{Mode, OFlags, openat};
 
-use super::members::{KillResult, signal_members};
+use super::{
+    members::{KillResult, List, signal_members},
+    tree::FollowedCgroup,
+    walk::{Reach, Walked, walk},
+};
 use crate::{
     cgroup::memory::Version,
     kernfile::{for_each_line, number},
@@ -28,6 +32,8 @@ use crate::{
 /// One cgroup of a pod, held open.
 #[derive(Debug)]
 pub(super) struct OpenCgroup {
+    /// The kernel's id of it.
+    pub id: u64,
     dir: File,
     procs: Procs,
 }
@@ -43,15 +49,13 @@ enum Procs {
 }
 
 impl OpenCgroup {
-    pub(super) fn open(dir: &Path, version: Version) -> Result<Self, PathError> {
+    pub(super) fn open(cgroup: &FollowedCgroup, version: Version) -> Result<Self, PathError> {
+        let dir = &cgroup.path;
         let procs = dir.join("cgroup.procs");
         let file = File::open(&procs).map_err(PathError::at(&procs))?;
         Ok(Self {
-            dir: File::options()
-                .read(true)
-                .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
-                .open(dir)
-                .map_err(PathError::at(dir))?,
+            id: cgroup.id,
+            dir: open_directory(dir)?,
             procs: match version {
                 Version::V1 => Procs::Once {
                     held: Slot::new(file),
@@ -107,31 +111,69 @@ impl OpenCgroup {
     }
 
     /// The same in the cgroups that are below it now as well, whether they were there when it was opened or not.
-    pub(super) fn signal_tree(&self, signal: Signal) -> KillResult {
+    pub(super) fn signal_tree(&self, signal: Signal, reach: Reach) -> KillResult {
+        self.signal_those(signal, reach, &mut |_| true)
+    }
+
+    /// The same in those of them for which this is true. It is called with what lists the processes of one.
+    pub(super) fn signal_those(
+        &self,
+        signal: Signal,
+        reach: Reach,
+        is_one: &mut dyn FnMut(&List<'_>) -> bool,
+    ) -> KillResult {
         let mut result = KillResult::EMPTY;
-        let walked = walk(self.dir.as_fd(), DEEPEST, &mut |cgroup| {
-            result.add(signal_members(signal, &|each| list(cgroup, each)));
+        let walked = walk(self.dir.as_fd(), reach, &mut |cgroup| {
+            let list: &List<'_> = &|each| list(cgroup, each);
+            if is_one(list) {
+                result.add(signal_members(signal, list));
+            }
+            ControlFlow::Continue(())
         });
-        if let Err(e) = walked {
-            result.note(&e);
+        match walked {
+            // What was not looked at is not known to be empty.
+            Ok(walked) => result.empty &= walked == Walked::All,
+            Err(e) => result.note(&e),
         }
         result
     }
 
-    /// Calls `each` for every process that is in the cgroup now, and in those that are below it now. Does not allocate.
+    /// Calls `each` with what lists the processes of the cgroup, and of each that is below it now, until that is true.
+    /// For threads that may take their time.
+    pub(super) fn any_list(&self, each: &mut dyn FnMut(&List<'_>) -> bool) -> bool {
+        let walked = walk(
+            self.dir.as_fd(),
+            Reach::ALL,
+            &mut |cgroup| match each(&|pid| list(cgroup, pid)) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            },
+        );
+        // What was not looked at may be one.
+        matches!(walked, Ok(Walked::Stopped | Walked::Cut))
+    }
+
+    /// Calls `each` for every process that is in the cgroup now, and in those that are below it now. For threads that
+    /// may take their time.
     ///
     /// # Errors
-    /// The first refusal, after all else was read. A cgroup that is gone is an empty one.
+    /// The first refusal, after all else was read; EAGAIN where the tree has changed meanwhile, so that not all was. A
+    /// cgroup that is gone is an empty one.
     pub(super) fn for_each_in_tree(&self, each: &mut dyn FnMut(i32)) -> io::Result<()> {
         let mut refused = None;
-        let walked = walk(self.dir.as_fd(), DEEPEST, &mut |cgroup| {
+        let walked = walk(self.dir.as_fd(), Reach::ALL, &mut |cgroup| {
             if let Err(e) = list(cgroup, each)
                 && !is_gone(&e)
             {
                 refused.get_or_insert(e);
             }
+            ControlFlow::Continue(())
         });
-        refused.map_or(walked, Err)
+        match (refused, walked?) {
+            (Some(e), _) => Err(e),
+            (None, Walked::Cut) => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+            (None, _) => Ok(()),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -143,18 +185,29 @@ impl OpenCgroup {
     }
 
     /// Whether no process is found in the cgroup and in those that are below it now. What cannot be looked at counts as
-    /// empty.
+    /// empty; what is out of a deciding thread's reach does not. Does not allocate.
     pub(super) fn is_tree_empty(&self) -> bool {
-        let mut empty = true;
-        // The caller has read the cgroups that it knows.
-        let _ = self.for_each_in_tree(&mut |_| empty = false);
-        empty
+        let walked = walk(self.dir.as_fd(), Reach::DECIDING, &mut |cgroup| {
+            let mut empty = true;
+            // The caller has read the cgroups that it knows.
+            let _ = list(cgroup, &mut |_| empty = false);
+            match empty {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        });
+        !matches!(walked, Ok(Walked::Cut | Walked::Stopped))
     }
 }
 
-/// PodCgroups within each other that are looked through: a container runtime makes one or two, systemd in a container
-/// some more.
-const DEEPEST: usize = 8;
+/// Opens a directory for what is below it alone.
+pub(super) fn open_directory(dir: &Path) -> Result<File, PathError> {
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+        .open(dir)
+        .map_err(PathError::at(dir))
+}
 
 fn open_procs(cgroup: BorrowedFd<'_>) -> io::Result<File> {
     let procs = openat(cgroup, c"cgroup.procs", OFlags::CLOEXEC, Mode::empty())?;
@@ -168,53 +221,6 @@ fn list(cgroup: BorrowedFd<'_>, each: &mut dyn FnMut(i32)) -> io::Result<()> {
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
         read => read,
     }
-}
-
-/// Calls `visit` for a cgroup and those that are below it now. Does not allocate.
-///
-/// # Errors
-/// The first refusal, after all that can be reached was visited. A cgroup that is gone is none.
-fn walk(
-    cgroup: BorrowedFd<'_>,
-    depth: usize,
-    visit: &mut dyn FnMut(BorrowedFd<'_>),
-) -> io::Result<()> {
-    visit(cgroup);
-    if depth == 0 {
-        return Ok(());
-    }
-    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let list = match openat(cgroup, c".", flags, Mode::empty()) {
-        Err(e) if is_gone(&e.into()) => return Ok(()),
-        list => list?,
-    };
-    let mut buffer = [MaybeUninit::uninit(); 1024];
-    let mut entries = RawDir::new(&list, &mut buffer);
-    let mut refused = None;
-    let mut note = |error: io::Error| {
-        if !is_gone(&error) {
-            refused.get_or_insert(error);
-        }
-    };
-    while let Some(entry) = entries.next() {
-        let entry = match entry {
-            Ok(entry) => entry,
-            Err(e) => {
-                note(e.into());
-                break;
-            }
-        };
-        let name = entry.file_name();
-        if entry.file_type() != FileType::Directory || name == c"." || name == c".." {
-            continue;
-        }
-        let walked = match openat(cgroup, name, flags | OFlags::PATH, Mode::empty()) {
-            Ok(below) => walk(below.as_fd(), depth - 1, visit),
-            Err(e) => Err(e.into()),
-        };
-        walked.unwrap_or_else(&mut note);
-    }
-    refused.map_or(Ok(()), Err)
 }
 
 /// Room for an open file that one thread at a time may take out.

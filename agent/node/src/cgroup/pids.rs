@@ -8,7 +8,7 @@ use std::{
 use evictd_sys::fs::{PathError, is_gone};
 
 use crate::{
-    cgroup::{hierarchy::v1_sibling, tree::descendants},
+    cgroup::{hierarchy::v1_sibling, tree::FollowedCgroups},
     kernfile::number,
 };
 
@@ -16,7 +16,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodPids {
     /// Processes in the pod's cgroup and below it. The kubelet's `process_stats.process_count` flushes the
-    /// containers alone; the sandbox's one process is in here too, the same for every pod.
+    /// containers alone; the sandbox's one process is in here too, the same for every pod. Of a pod with more cgroups
+    /// than are followed these are its tasks, where they are known.
     pub processes: u64,
     /// Tasks charged by the pids controller, where the pod has a cgroup of it: what `pids.max` limits. What waits to be
     /// reaped is charged still.
@@ -30,7 +31,8 @@ pub struct PodPids {
 /// The directory is not there. Children that vanish meanwhile are counted as empty.
 pub fn of_pod(cgroup: &Path) -> Result<PodPids, PathError> {
     let mut processes = 0;
-    for dir in descendants(cgroup)? {
+    let found = FollowedCgroups::of(cgroup)?;
+    for dir in found.paths() {
         let file = dir.join("cgroup.procs");
         processes += match fs::read(&file) {
             Ok(bytes) => bytes
@@ -42,10 +44,11 @@ pub fn of_pod(cgroup: &Path) -> Result<PodPids, PathError> {
             Err(e) => return Err(PathError::at(&file)(e)),
         };
     }
-    Ok(PodPids {
-        processes,
-        tasks: tasks(cgroup)?,
-    })
+    let tasks = tasks(cgroup)?;
+    if let Some(tasks) = tasks.filter(|_| found.is_cut) {
+        processes = processes.max(tasks);
+    }
+    Ok(PodPids { processes, tasks })
 }
 
 fn tasks(cgroup: &Path) -> Result<Option<u64>, PathError> {

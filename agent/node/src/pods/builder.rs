@@ -8,10 +8,11 @@ use std::{
 };
 
 use evictd_engine::{Pod, model::settings::Mode};
+use evictd_sys::fs::PathError;
 
 use super::table::{PodEntry, PodTable};
 use crate::{
-    cgroup::tree::descendant_ids,
+    cgroup::tree::FollowedCgroups,
     pods::{
         cgroup_name,
         discovery::{PodCgroup, guess, pods_below},
@@ -31,8 +32,6 @@ pub struct PodTableBuilder {
 
 #[derive(Debug)]
 struct OpenPod {
-    /// The ids of the pod's cgroup and of all below it.
-    ids: Vec<u64>,
     entry: Arc<PodEntry>,
     /// Since when the pod is held, whatever has changed below it.
     since: Instant,
@@ -110,8 +109,7 @@ impl PodTableBuilder {
         let cgroups = pods_below(&self.root);
         for cgroup in cgroups.found {
             let held = before.remove(&cgroup.path);
-            let ids = descendant_ids(&cgroup.path);
-            visited.add(self.visit(cgroup, ids, held, &known));
+            visited.add(self.visit(cgroup, held, &known));
         }
         if cgroups.unlisted.is_some() {
             // Not seen, and there nevertheless.
@@ -149,12 +147,11 @@ impl PodTableBuilder {
         look_at.extend(directories.iter().cloned());
         for path in look_at {
             let held = self.held.remove(&path);
-            let ids = descendant_ids(&path);
             match cgroup_name::parse(&path) {
                 // One that is there and cannot be listed is opened anew, which fails, and stays as it is.
                 Some(name) if path.exists() && path.starts_with(&self.root) => {
                     let cgroup = PodCgroup { name, path };
-                    visited.add(self.visit(cgroup, ids, held, &known));
+                    visited.add(self.visit(cgroup, held, &known));
                 }
                 // Gone, or no pod of this scope.
                 _ => visited.changed |= held.is_some(),
@@ -187,7 +184,6 @@ impl PodTableBuilder {
     fn visit(
         &mut self,
         cgroup: PodCgroup,
-        ids: Vec<u64>,
         held: Option<OpenPod>,
         known: impl Fn(&str, Option<&Pod>) -> PodUpdate,
     ) -> Visited {
@@ -208,11 +204,13 @@ impl PodTableBuilder {
                 (before.cloned(), before.is_some())
             }
         };
+        let found = FollowedCgroups::of(&cgroup.path);
+        let follows = |held: &OpenPod| found.as_ref().is_ok_and(|found| held.entry.follows(found));
         match held {
-            Some(held) if is_same && held.ids == ids => {
+            Some(held) if is_same && follows(&held) => {
                 self.held.insert(cgroup.path, held);
             }
-            held => match self.open(&cgroup, pod, ids) {
+            held => match self.open(&cgroup, pod, found, held.as_ref()) {
                 Some(mut new) => {
                     visited.changed = true;
                     new.since = held.map_or(new.since, |held| held.since);
@@ -236,11 +234,18 @@ impl PodTableBuilder {
         }
     }
 
-    fn open(&mut self, cgroup: &PodCgroup, pod: Option<Pod>, ids: Vec<u64>) -> Option<OpenPod> {
+    fn open(
+        &mut self,
+        cgroup: &PodCgroup,
+        pod: Option<Pod>,
+        found: Result<FollowedCgroups, PathError>,
+        held: Option<&OpenPod>,
+    ) -> Option<OpenPod> {
         let pod = pod.unwrap_or_else(|| guessed(cgroup));
-        let entry = self.opener.open(pod, &cgroup.path, self.mode)?;
+        let before = held.map(|held| &*held.entry);
+        let opener = &mut self.opener;
+        let entry = opener.open(pod, &cgroup.path, found, self.mode, before)?;
         Some(OpenPod {
-            ids,
             entry,
             since: Instant::now(),
         })
@@ -281,7 +286,7 @@ mod tests {
         };
         let unopened = joined.unopened();
         let count = || {
-            let Unopened { total, now } = &*unopened;
+            let Unopened { total, now, .. } = &*unopened;
             (total.load(Ordering::Relaxed), now.load(Ordering::Relaxed))
         };
         assert_eq!((look(&mut joined), count()), (None, (1, 1)));
@@ -290,8 +295,8 @@ mod tests {
         fs::write(&procs, "").unwrap();
         assert_eq!((look(&mut joined), count()), (Some(1), (1, 0)));
         // A container has come, and the pod cannot be opened anew: what is open of it stays.
-        fs::remove_file(&procs).unwrap();
-        symlink(&procs, &procs).unwrap();
+        let kill = pod.join("cgroup.kill");
+        symlink(&kill, &kill).unwrap();
         fs::create_dir(pod.join("c1")).unwrap();
         assert_eq!((look(&mut joined), count()), (None, (2, 1)));
         assert_eq!(joined.held.len(), 1);
@@ -376,6 +381,89 @@ mod tests {
             joined.refresh(retold).table.is_none(),
             "a full look finds nothing else"
         );
+    }
+
+    /// All files that an entry shares with another one.
+    fn shares(one: &PodEntry, other: &PodEntry) -> [bool; 3] {
+        let limited = |entry: &PodEntry| -> Vec<_> {
+            let limited = entry.limited.innermost();
+            limited.map(std::ptr::from_ref).collect()
+        };
+        [
+            Arc::ptr_eq(&one.memory, &other.memory),
+            Arc::ptr_eq(&one.killer, &other.killer),
+            limited(one) == limited(other),
+        ]
+    }
+
+    #[test]
+    fn another_description_opens_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = pod_dir(dir.path(), UID);
+        let container = pod.join("c1");
+        for file in ["memory.stat", "memory.usage_in_bytes", "cgroup.procs"] {
+            fs::write(container.join(file), "1").unwrap();
+        }
+        let limit = || fs::write(container.join("memory.limit_in_bytes"), "4096").unwrap();
+        limit();
+        let mut joined = PodTableBuilder::new(dir.path(), Mode::Evictd);
+        let mut look = |ip: &str| {
+            let pod = Pod {
+                uid: UID.to_owned(),
+                ip: ip.to_owned(),
+                ..Pod::default()
+            };
+            let look = joined.refresh(|_, held| PodUpdate::new(Some(&pod), held));
+            Arc::clone(&look.table.unwrap().entries[0])
+        };
+        let first = look("10.0.0.1");
+        assert_eq!(first.limited.innermost().count(), 1);
+        let second = look("10.0.0.2");
+        assert_eq!(second.pod.ip, "10.0.0.2");
+        assert_eq!(shares(&first, &second), [true, true, true]);
+        // Another container has come: what is open of the first one stays.
+        fs::create_dir(pod.join("c2")).unwrap();
+        let third = look("10.0.0.2");
+        assert_eq!(shares(&second, &third), [true, false, true]);
+        // The first one was started again: another cgroup of the same name.
+        fs::rename(&container, pod.join("c3")).unwrap();
+        fs::create_dir(&container).unwrap();
+        fs::rename(pod.join("c3"), dir.path().join("gone")).unwrap();
+        let fourth = look("10.0.0.2");
+        assert_eq!(shares(&third, &fourth), [true, false, false]);
+        assert_eq!(fourth.limited.innermost().count(), 0);
+        // Its limit is written after it was made, and that is no event.
+        for file in ["memory.stat", "memory.usage_in_bytes", "cgroup.procs"] {
+            fs::write(container.join(file), "1").unwrap();
+        }
+        limit();
+        let fifth = look("10.0.0.3");
+        assert_eq!(shares(&fourth, &fifth), [true, true, false]);
+        assert_eq!(fifth.limited.innermost().count(), 1);
+        // The pod itself is another one.
+        fs::rename(&pod, dir.path().join("old")).unwrap();
+        let sixth = (pod_dir(dir.path(), UID), look("10.0.0.3")).1;
+        assert_eq!(shares(&fifth, &sixth), [false; 3]);
+    }
+
+    #[test]
+    fn a_pod_with_more_cgroups_than_are_followed_is_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = pod_dir(dir.path(), UID);
+        let mut joined = PodTableBuilder::new(dir.path(), Mode::Evictd);
+        let unopened = joined.unopened();
+        let mut look = || {
+            let look = joined.refresh(|_, _| PodUpdate::Unknown);
+            (look.table.is_some(), unopened.cut.load(Ordering::Relaxed))
+        };
+        assert_eq!(look(), (true, 0));
+        for below in 0..1000 {
+            fs::create_dir(pod.join(format!("c1/{below}"))).unwrap();
+        }
+        assert_eq!(look(), (true, 1));
+        assert_eq!(look(), (false, 1));
+        fs::remove_dir_all(pod.join("c1")).unwrap();
+        assert_eq!(look(), (true, 0));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use evictd_engine::Pod;
 use evictd_sys::fs::read_lossy;
 
 use crate::{
-    cgroup::tree::{descendants, first_process},
+    cgroup::tree::{FollowedCgroups, first_process},
     fs::mounts::{self, MountPoints},
     pods::cgroup_name,
     proc::mountinfo::Mount,
@@ -72,12 +72,12 @@ impl PodDirs {
             Some((volume.name.clone(), std::mem::take(found)))
         });
         let logs = logs.join(format!("{}_{}_{}", pod.namespace, pod.name, uid));
-        let groups = descendants(cgroup).unwrap_or_default();
-        let mounts = |group: &PathBuf| {
+        let groups = FollowedCgroups::of(cgroup).unwrap_or_default();
+        let mounts = |group: &Path| {
             let pid = first_process(group)?;
             read_lossy(format!("/proc/{pid}/mountinfo")).ok()
         };
-        let running = Running::new(groups.iter().filter_map(mounts));
+        let running = Running::new(groups.paths().filter_map(mounts));
         let counted = pod.containers.iter().filter(|c| running.has_log(&c.name));
         let logs = counted.map(|c| (c.name.clone(), logs.join(&c.name)));
         Self {

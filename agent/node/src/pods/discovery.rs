@@ -16,7 +16,7 @@ use evictd_sys::fs::{PathError, is_gone};
 use crate::{
     cgroup::{
         memory::MemoryCgroup,
-        tree::{descendants, first_process, subdirectories},
+        tree::{FollowedCgroups, first_process, subdirectories},
     },
     pods::cgroup_name::{self, PodPath},
 };
@@ -183,16 +183,16 @@ fn request_of(score: i64, memory_total: u64) -> u64 {
 /// One score per container: that of its first process, wherever below the container's cgroup it is. A monitor of the
 /// runtime's (conmon) is no container.
 fn scores(pod: &Path) -> Vec<i64> {
-    let score_of = |dir: PathBuf| {
-        let pid = first_process(&dir)?;
+    let score_of = |dir: &Path| {
+        let pid = first_process(dir)?;
         let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?;
         score.trim().parse().ok()
     };
     let first_below = |container: PathBuf| {
-        let cgroups = descendants(&container).unwrap_or_default();
-        cgroups.into_iter().find_map(score_of)
+        let cgroups = FollowedCgroups::of(&container).unwrap_or_default();
+        cgroups.paths().find_map(score_of)
     };
-    let own = score_of(pod.to_owned());
+    let own = score_of(pod);
     subdirectories(pod)
         .filter_map(first_below)
         .chain(own)

@@ -13,6 +13,7 @@ use evictd_engine::{Pod, model::settings::Mode};
 use evictd_sys::fs::{PathError, is_gone};
 
 use super::table::PodEntry;
+use crate::cgroup::tree::FollowedCgroups;
 
 /// What is not open, counted.
 #[derive(Debug, Default)]
@@ -21,6 +22,8 @@ pub struct Unopened {
     pub total: AtomicU64,
     /// How many could not be at the last attempt.
     pub now: AtomicU64,
+    /// Pods that are open and have more cgroups than are followed.
+    pub cut: AtomicU64,
 }
 
 /// Opens pods. A refusal is logged once for each pod, and the pod may be tried again.
@@ -28,19 +31,30 @@ pub struct Unopened {
 pub struct Opener {
     /// The cgroups of pods that could not be opened at the last attempt.
     failed: BTreeSet<PathBuf>,
+    /// The cgroups of pods that have more below them than are followed.
+    cut: BTreeSet<PathBuf>,
     /// A directory of pods could not be listed at the last attempt.
     is_unlisted: bool,
     count: Arc<Unopened>,
 }
 
 impl Opener {
-    /// Opens a pod's files; `None` if its cgroup is gone, or refuses.
-    pub fn open(&mut self, pod: Pod, cgroup: &Path, mode: Mode) -> Option<Arc<PodEntry>> {
+    /// Opens a pod's files, where its cgroups could be found; `None` if its cgroup is gone, or refuses. What is open of
+    /// them in `before` is shared.
+    pub fn open(
+        &mut self,
+        pod: Pod,
+        cgroup: &Path,
+        found: Result<FollowedCgroups, PathError>,
+        mode: Mode,
+        before: Option<&PodEntry>,
+    ) -> Option<Arc<PodEntry>> {
         let name = pod.to_string();
-        let opened = PodEntry::open(pod, cgroup, mode);
+        let opened = found.and_then(|found| PodEntry::reopen(pod, cgroup, &found, mode, before));
         match &opened {
-            Ok(_) => {
+            Ok(entry) => {
                 self.failed.remove(cgroup);
+                self.note_cut(&name, cgroup, entry.is_cut);
             }
             Err(error) => self.note(&name, cgroup, error),
         }
@@ -48,9 +62,22 @@ impl Opener {
         opened.ok().map(Arc::new)
     }
 
+    fn note_cut(&mut self, pod: &str, cgroup: &Path, is_cut: bool) {
+        if !is_cut {
+            self.cut.remove(cgroup);
+        } else if self.cut.insert(cgroup.to_owned()) {
+            tracing::warn!(
+                pod,
+                "a pod has more cgroups than are followed: processes in the others are killed last"
+            );
+        }
+    }
+
     fn publish(&self) {
         let now = self.failed.len() as u64 + u64::from(self.is_unlisted);
         self.count.now.store(now, Ordering::Relaxed);
+        let cut = self.cut.len() as u64;
+        self.count.cut.store(cut, Ordering::Relaxed);
     }
 
     fn note(&mut self, pod: &str, cgroup: &Path, error: &PathError) {
@@ -92,6 +119,7 @@ impl Opener {
     /// Forgets the cgroups for which this is false: they are no pods' any more.
     pub fn retain(&mut self, is_there: impl Fn(&Path) -> bool) {
         self.failed.retain(|cgroup| is_there(cgroup));
+        self.cut.retain(|cgroup| is_there(cgroup));
         self.publish();
     }
 

@@ -17,22 +17,28 @@ use evictd_sys::fs::{PathError, is_gone};
 
 use crate::cgroup::{
     kill::CgroupKiller, limited::LimitedCgroups, memory::MemoryCgroup, stat_flush::StatFlusher,
-    swap::PodSwap, tree::descendants,
+    swap::PodSwap, tree::FollowedCgroups,
 };
 
-/// One pod with everything open that a decision and a kill need.
+/// One pod with everything open that a decision and a kill need. What is open is shared with the entry that takes its
+/// place when something else is said of the pod, or another of its cgroups has come or gone: an open file takes up to
+/// 8 KiB of the kernel's memory, and all pods may change at once.
 #[derive(Debug)]
 pub struct PodEntry {
     /// What the engine knows of it.
     pub pod: Pod,
     /// Its memory, whose files threads of normal priority leave alone: see [`PodEntry::open_memory`].
-    pub memory: MemoryCgroup,
+    pub memory: Arc<MemoryCgroup>,
     /// The same of its containers and of itself, to be flushed.
     statistics: StatFlusher,
     /// Those of them that have limits of their own.
     pub limited: LimitedCgroups,
     /// Its end.
-    pub killer: CgroupKiller,
+    pub killer: Arc<CgroupKiller>,
+    /// The ids of its cgroups that are followed, its own first.
+    cgroups: Vec<u64>,
+    /// It has more cgroups than are followed.
+    pub is_cut: bool,
     /// Whether it is never evicted.
     pub protected: bool,
     /// What the policies say: it changes in place.
@@ -45,19 +51,53 @@ impl PodEntry {
     /// # Errors
     /// The cgroup is not there.
     pub fn open(pod: Pod, cgroup: &Path, mode: Mode) -> Result<Self, PathError> {
+        Self::reopen(pod, cgroup, &FollowedCgroups::of(cgroup)?, mode, None)
+    }
+
+    /// The same, where its cgroups were found. What is open of the same cgroups in `before` is shared: where all are the
+    /// same, only those are opened that have a limit since.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(super) fn reopen(
+        pod: Pod,
+        cgroup: &Path,
+        found: &FollowedCgroups,
+        mode: Mode,
+        before: Option<&Self>,
+    ) -> Result<Self, PathError> {
         let protected = pod.is_protected(mode);
-        let memory = MemoryCgroup::open(cgroup)?;
-        // Parents before children.
-        let groups = descendants(cgroup).unwrap_or_default();
+        let cgroups: Vec<u64> = found.ids().collect();
+        let before = before.filter(|before| cgroups.first() == Some(&before.memory.id()));
+        let memory = match before {
+            Some(before) => Arc::clone(&before.memory),
+            None => Arc::new(MemoryCgroup::open(cgroup)?),
+        };
+        let limited = LimitedCgroups::reopen(found, &memory, before.map(|before| &before.limited));
+        let statistics = before.map(|before| &before.statistics);
+        let killer = match before {
+            Some(before) if before.cgroups == cgroups => Arc::clone(&before.killer),
+            _ => {
+                let before = before.map(|before| &*before.killer);
+                Arc::new(CgroupKiller::reopen(cgroup, found, before)?)
+            }
+        };
         Ok(Self {
             pod,
-            statistics: StatFlusher::of(groups.iter().rev()),
-            limited: LimitedCgroups::of(&groups, memory.version()),
+            statistics: StatFlusher::reopen(found, &limited, statistics),
+            limited,
             memory,
-            killer: CgroupKiller::open(cgroup)?,
+            killer,
+            cgroups,
+            is_cut: found.is_cut,
             protected,
             permit: EvictionPermit::default(),
         })
+    }
+
+    /// Whether these are its cgroups still.
+    pub fn follows(&self, found: &FollowedCgroups) -> bool {
+        self.is_cut == found.is_cut && found.ids().eq(self.cgroups.iter().copied())
     }
 
     /// Its memory by files of the caller's own, for threads of normal priority. The kernel locks an open file for the
@@ -147,8 +187,8 @@ impl PodTable {
     pub fn new(mut entries: Vec<Arc<PodEntry>>) -> Self {
         entries.sort_by(|one, other| key(one).cmp(&key(other)));
         let candidates = entries.iter().map(|e| candidate(e)).collect();
-        let above = StatFlusher::of(above(&entries).iter());
-        let swap = Arc::new(PodSwap::of(entries.iter().map(|entry| &entry.memory)));
+        let above = StatFlusher::of(above(&entries).iter().map(|dir| &**dir));
+        let swap = Arc::new(PodSwap::of(entries.iter().map(|entry| &*entry.memory)));
         Self {
             history: CounterHistory::new(entries.len()),
             seen: vec![0; entries.len()],
