@@ -2,6 +2,7 @@
 //! lock, no allocation.
 
 use std::{
+    ops::Range,
     sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering},
     time::Duration,
 };
@@ -320,6 +321,22 @@ impl EvictionLimiter {
     /// Whether a pod may go now: it is not on its way already, and every limit that it is under has room. `resort` is
     /// what the last resort takes: [`LastResort::None`] for an ordinary look. Allocates nothing, takes no lock.
     pub fn allows(&self, permit: &EvictionPermit, now: u64, resort: LastResort) -> bool {
+        let limits = if resort >= LastResort::Conditional {
+            RATES
+        } else {
+            QUOTAS_OF_A_POD
+        };
+        self.is_permitted(permit, now, resort) && self.has_room_in(permit, now, 0..limits)
+    }
+
+    /// Whether a pod may go that is above a limit of its own: the node's rate, which bounds what a shortage of the node
+    /// takes, does not hold it back.
+    pub fn allows_at_own_limit(&self, permit: &EvictionPermit, now: u64) -> bool {
+        self.is_permitted(permit, now, LastResort::None)
+            && self.has_room_in(permit, now, NODE_RATE..QUOTAS_OF_A_POD)
+    }
+
+    fn is_permitted(&self, permit: &EvictionPermit, now: u64, resort: LastResort) -> bool {
         if self.is_paused() || permit.is_ending() {
             return false;
         }
@@ -329,12 +346,7 @@ impl EvictionLimiter {
             Permission::Never if resort >= LastResort::Any => {}
             Permission::NotNow | Permission::Never => return false,
         }
-        let limits = if resort >= LastResort::Conditional {
-            RATES
-        } else {
-            QUOTAS_OF_A_POD
-        };
-        self.has_room_in(permit, now, limits)
+        true
     }
 
     /// Whether the kernel may kill a pod by itself at the floor, where no code can check whether a permission still
@@ -343,15 +355,22 @@ impl EvictionLimiter {
         permit.permission(now) == Permission::Always && self.allows(permit, now, LastResort::None)
     }
 
-    fn has_room_in(&self, permit: &EvictionPermit, now: u64, limits: usize) -> bool {
-        let mut quotas = permit.quotas(limits).filter_map(|q| self.quotas.get(q));
-        quotas.all(|q| q.has_room(now))
+    fn has_room_in(&self, permit: &EvictionPermit, now: u64, limits: Range<usize>) -> bool {
+        self.quotas_of(permit, limits).all(|q| q.has_room(now))
+    }
+
+    fn quotas_of(
+        &self,
+        permit: &EvictionPermit,
+        places: Range<usize>,
+    ) -> impl Iterator<Item = &Quota> {
+        permit.quotas(places).filter_map(|q| self.quotas.get(q))
     }
 
     /// How many more evictions the node's rate allows at this moment, by the permit of any pod; [`usize::MAX`] without
     /// a rate. Rates of owners hold for their own pods alone.
     pub fn left_of_node_rate(&self, permit: &EvictionPermit, now: u64) -> usize {
-        let mut quotas = permit.quotas(NODE_RATE).filter_map(|q| self.quotas.get(q));
+        let mut quotas = self.quotas_of(permit, 0..NODE_RATE);
         quotas.next().map_or(usize::MAX, |q| q.left_of_rate(now))
     }
 
@@ -359,10 +378,16 @@ impl EvictionLimiter {
     pub fn charge(&self, permit: &EvictionPermit, now: u64) {
         permit.mark_evicted(now);
         self.last_eviction.store(now, Ordering::Relaxed);
-        let quotas = permit.quotas(QUOTAS_OF_A_POD);
-        quotas
-            .filter_map(|q| self.quotas.get(q))
-            .for_each(|q| q.charge(signed(now)));
+        let quotas = self.quotas_of(permit, 0..QUOTAS_OF_A_POD);
+        quotas.for_each(|q| q.charge(signed(now)));
+    }
+
+    /// The same for a pod above a limit of its own: neither the node's rate nor the fleet counts that, or any pod could
+    /// use them up.
+    pub fn charge_at_own_limit(&self, permit: &EvictionPermit, now: u64) {
+        permit.mark_evicted(now);
+        let quotas = self.quotas_of(permit, NODE_RATE..QUOTAS_OF_A_POD);
+        quotas.for_each(|q| q.charge(signed(now)));
     }
 
     /// Charges all limits of a pod that would have been evicted, so that shadow mode holds back what live mode would.
@@ -370,10 +395,15 @@ impl EvictionLimiter {
     pub fn charge_in_shadow(&self, permit: &EvictionPermit, now: u64, by: ShadowChooser) {
         permit.mark_in_shadow(self.shadow_mark(by));
         self.last_in_shadow.store(signed(now), Ordering::Relaxed);
-        let quotas = permit.quotas(QUOTAS_OF_A_POD);
-        quotas
-            .filter_map(|q| self.quotas.get(q))
-            .for_each(|q| q.charge_in_shadow(signed(now)));
+        let quotas = self.quotas_of(permit, 0..QUOTAS_OF_A_POD);
+        quotas.for_each(|q| q.charge_in_shadow(signed(now)));
+    }
+
+    /// The same for a pod above a limit of its own, by the manager.
+    pub fn charge_in_shadow_at_own_limit(&self, permit: &EvictionPermit, now: u64) {
+        permit.mark_in_shadow(self.shadow_mark(ShadowChooser::Manager));
+        let quotas = self.quotas_of(permit, NODE_RATE..QUOTAS_OF_A_POD);
+        quotas.for_each(|q| q.charge_in_shadow(signed(now)));
     }
 
     /// The pressure is over: what shadow mode has chosen for it is available again. Its limits stay charged.
@@ -445,6 +475,8 @@ pub struct RestoredEviction {
     pub pod: Pod,
     /// Where that is not so, it counts for every group of its namespace, and without an owner for every owner there.
     pub is_workload_known: bool,
+    /// It was above a limit of its own: for the node's rate that does not count.
+    pub at_own_limit: bool,
 }
 
 #[cfg(test)]
@@ -601,6 +633,28 @@ mod tests {
         assert_eq!(left(&unlimited, 20), usize::MAX);
         limiter.set_quota(3, Some(4), 0, None);
         assert_eq!(left(&alone, 20), usize::MAX, "no time, no limit");
+    }
+
+    /// A pod above its own limit, as often as its owner likes, takes nothing from what a shortage of the node may use.
+    #[test]
+    fn own_limits_use_up_no_rate_of_the_node() {
+        let limiter = EvictionLimiter::default();
+        let pod = EvictionPermit::default();
+        pod.set(Permission::Always, 0, &[3, 9]);
+        limiter.set_quota(3, Some(2), 100, None);
+        limiter.set_quota(9, Some(5), 100, None);
+        for now in 10..14 {
+            limiter.charge_at_own_limit(&pod, now);
+        }
+        limiter.charge_in_shadow_at_own_limit(&pod, 14);
+        assert_eq!(limiter.left_of_node_rate(&pod, 20), 2);
+        assert_eq!(limiter.last_eviction(), 0, "no other node is told");
+        assert!(!limiter.allows_at_own_limit(&pod, 20), "its owner's rate");
+        pod.set(Permission::Always, 0, &[3, 0]);
+        limiter.charge(&pod, 20);
+        limiter.charge(&pod, 21);
+        assert!(!limiter.allows(&pod, 22, LastResort::None));
+        assert!(limiter.allows_at_own_limit(&pod, 22));
     }
 
     #[test]

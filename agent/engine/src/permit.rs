@@ -1,7 +1,10 @@
 //! What the fast path reads: numbers that the policy side has left in a pod's entry. No lock, no allocation, no clock
 //! of its own.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
+};
 
 /// Quotas that one pod may have: the node's, its owner's, and those of its rules' limits.
 pub const QUOTAS_OF_A_POD: usize = 8;
@@ -198,10 +201,11 @@ impl EvictionPermit {
         }
     }
 
-    /// The indexes of its first `count` quotas.
-    pub fn quotas(&self, count: usize) -> impl Iterator<Item = usize> {
+    /// The indexes of its quotas in these places.
+    pub fn quotas(&self, places: Range<usize>) -> impl Iterator<Item = usize> {
         let quotas = self.quotas.load(Ordering::Relaxed).to_le_bytes();
-        let quotas = quotas.into_iter().take(count).map(usize::from);
-        quotas.filter(|quota| *quota != 0)
+        let quotas = quotas.into_iter().enumerate();
+        let quotas = quotas.filter(move |(place, quota)| places.contains(place) && *quota != 0);
+        quotas.map(|(_, quota)| usize::from(quota))
     }
 }

@@ -209,11 +209,13 @@ impl Planner {
     }
 
     fn local_storage_evictions(&mut self, now: i64, node: Snapshot<'_>) -> Vec<EvictionDecision> {
-        if self.paced_is_held || !self.settings.eviction.limits_local_storage {
+        if !self.settings.eviction.limits_local_storage {
             return Vec::new();
         }
+        // No rate and no fleet holds them back: they are no answer to a shortage of the node.
         let candidates = node.pods.iter().filter(|pod| {
-            self.state_of(pod, Resource::EphemeralStorage) == CandidateState::Eligible
+            let state = self.state_at_own_limit(pod, Resource::EphemeralStorage);
+            state == CandidateState::Eligible
         });
         let evictions = candidates.filter_map(|pod| {
             let usage = node.usages.get(&pod.uid)?;
@@ -606,8 +608,17 @@ impl Planner {
         }
     }
 
-    /// Whether a pod may be evicted for a resource. The kubelet would evict one that is still there a second time.
+    /// Whether a pod may be evicted for a resource that the node lacks.
     fn state_of(&self, pod: &Pod, resource: Resource) -> CandidateState {
+        match self.left_of_node_rate {
+            0 => CandidateState::Protected,
+            _ => self.state_at_own_limit(pod, resource),
+        }
+    }
+
+    /// Whether a pod may be evicted that is above a limit of its own. The kubelet would evict one that is still there a
+    /// second time.
+    fn state_at_own_limit(&self, pod: &Pod, resource: Resource) -> CandidateState {
         match self.settings.mode {
             mode if pod.is_protected(mode) || pod.is_denied => CandidateState::Protected,
             // In vain, and again as soon as the kubelet has started it.

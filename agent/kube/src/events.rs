@@ -192,10 +192,7 @@ impl Events {
                 self.about_pod(connection, &event).await
             }
             Record::MetInForce(met) => {
-                let amount = |units: u64| match met.signal.parse::<Signal>() {
-                    Ok(signal) => signal.quantity(i64::try_from(units).unwrap_or(i64::MAX)),
-                    Err(_) => Quantity::bytes(units),
-                };
+                let amount = |units| quantity(&met.signal, units);
                 let note = format!(
                     "The threshold of {} was already met when it came into force: {} available, {} wanted. One pod is \
                     evicted every 10 s, faster if memory is about to run out.",
@@ -272,7 +269,8 @@ impl Events {
         })
     }
 
-    /// Counts an eviction on the node: a new Event, or one more of the last.
+    /// Counts an eviction on the node: a new Event, or one more of the last. A pod above a limit of its own is none of
+    /// the node's, as for the kubelet (`synchronize`).
     ///
     /// # Errors
     /// No answer, or a refusal.
@@ -281,6 +279,9 @@ impl Events {
         connection: &ApiClient,
         eviction: &EvictionRecord,
     ) -> Result<(), ApiError> {
+        if eviction.signal.parse::<Signal>().is_err() {
+            return Ok(());
+        }
         let now = Instant::now();
         if let Some(series) = self.series.get_mut(&eviction.signal)
             && now.duration_since(series.last) < SERIES_GAP
@@ -306,8 +307,8 @@ impl Events {
                 "Attempting to reclaim {resource}: evicted {}/{}, {} available, {} wanted",
                 eviction.namespace,
                 eviction.name,
-                Quantity::bytes(eviction.available),
-                Quantity::bytes(eviction.threshold),
+                quantity(&eviction.signal, eviction.available),
+                quantity(&eviction.signal, eviction.threshold),
             )),
             "regarding": self.node_reference(),
         });
@@ -397,18 +398,28 @@ fn fnv1a(text: &str) -> u64 {
     })
 }
 
-/// The kubelet's words, and what it does not know.
+/// An amount of a signal, in its unit; of a pod's own limit, which is no signal, in bytes.
+fn quantity(signal: &str, units: u64) -> Quantity {
+    match signal.parse::<Signal>() {
+        Ok(signal) => signal.quantity(i64::try_from(units).unwrap_or(i64::MAX)),
+        Err(_) => Quantity::bytes(units),
+    }
+}
+
+/// The kubelet's words, and what it does not know. Of a pod above a limit of its own these are all.
 fn note(e: &EvictionRecord) -> String {
-    let bytes = |n| Quantity::bytes(n).to_string();
-    let mut note = format!(
-        "{} evictd: {} {} available, threshold {}; the pod used {} and requested {}.",
-        e.message.trim_end(),
-        e.signal,
-        bytes(e.available),
-        bytes(e.threshold),
-        bytes(e.working_set),
-        bytes(e.request),
-    );
+    let amount = |units| quantity(&e.signal, units);
+    let mut note = e.message.trim_end().to_owned();
+    if e.signal.parse::<Signal>().is_ok() {
+        note = format!(
+            "{note} evictd: {} {} available, threshold {}; the pod used {} and requested {}.",
+            e.signal,
+            amount(e.available),
+            amount(e.threshold),
+            amount(e.working_set),
+            amount(e.request),
+        );
+    }
     let stages = &e.stages;
     if let Some(error) = &e.error {
         note = format!("{note} SIGKILL was refused: {error}.");

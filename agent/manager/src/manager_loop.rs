@@ -18,7 +18,6 @@ use evictd_engine::{
     Threshold,
     limiter::EvictionLimiter,
     model::settings::MitigationConfig,
-    permit::LastResort,
     recorder::Recorder,
     units::{SECOND, signed},
 };
@@ -387,7 +386,8 @@ impl ManagerLoop {
             if let Some(entry) = by_uid.get(pod.uid.as_str()) {
                 let permit = &entry.permit;
                 pod.order = permit.order();
-                pod.is_denied = !self.limiter.allows(permit, now, LastResort::None);
+                // The planner knows what the node's rate has left.
+                pod.is_denied = !self.limiter.allows_at_own_limit(permit, now);
             }
         }
     }

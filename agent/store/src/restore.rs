@@ -319,6 +319,8 @@ impl Restored {
     /// What limits have to count.
     pub fn evictions(&self) -> Vec<RestoredEviction> {
         let restored = |e: &RestoredPod| RestoredEviction {
+            // The name of a limit is no signal's.
+            at_own_limit: e.counted.signal.parse::<Signal>().is_err(),
             at: e.at,
             is_same_boot: e.is_same_boot,
             pod: Pod {

@@ -315,6 +315,7 @@ fn what_was_evicted_before_counts() {
         is_same_boot: true,
         pod: gone.pod.clone(),
         is_workload_known,
+        at_own_limit: false,
     };
     let free = |restored: Vec<RestoredEviction>, limit: serde_json::Value| {
         let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());

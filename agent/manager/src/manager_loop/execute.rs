@@ -82,7 +82,11 @@ impl ManagerLoop {
             // The fast path was faster: it is a victim already.
             return None;
         }
-        if self.limiter.allows(&pod.permit, now, LastResort::None) {
+        let is_allowed = match eviction.cause {
+            Cause::Pressure(_) => self.limiter.allows(&pod.permit, now, LastResort::None),
+            Cause::LocalStorage(_) => self.limiter.allows_at_own_limit(&pod.permit, now),
+        };
+        if is_allowed {
             return Some(pod);
         }
         self.planner.cancel_eviction(&eviction.uid);
@@ -98,7 +102,14 @@ impl ManagerLoop {
         let mut errno = 0;
         if self.shadow {
             let limiter = &self.limiter;
-            limiter.charge_in_shadow(&pod.permit, decided, ShadowChooser::Manager);
+            match eviction.cause {
+                Cause::Pressure(_) => {
+                    limiter.charge_in_shadow(&pod.permit, decided, ShadowChooser::Manager);
+                }
+                Cause::LocalStorage(_) => {
+                    limiter.charge_in_shadow_at_own_limit(&pod.permit, decided);
+                }
+            }
         } else {
             // A pod of thousands of processes is not signalled at once: the fast path must know of it meanwhile.
             pod.permit.begin_kill(decided);
@@ -110,7 +121,12 @@ impl ManagerLoop {
                     return false;
                 }
                 Ok(_) => {
-                    self.limiter.charge(&pod.permit, decided);
+                    match eviction.cause {
+                        Cause::Pressure(_) => self.limiter.charge(&pod.permit, decided),
+                        Cause::LocalStorage(_) => {
+                            self.limiter.charge_at_own_limit(&pod.permit, decided);
+                        }
+                    }
                     self.known_kills.note(&pod);
                 }
                 Err(e) => {

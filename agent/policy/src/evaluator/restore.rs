@@ -33,7 +33,7 @@ impl Restored<'_> {
     fn counts(&self, eviction: &RestoredEviction, key: &QuotaKey, pod: &Pod) -> bool {
         let gone = &eviction.pod;
         match key {
-            QuotaKey::Node => true,
+            QuotaKey::Node => !eviction.at_own_limit,
             QuotaKey::Owner(uid) if gone.owner.is_some() => {
                 gone.owner.as_ref().is_some_and(|o| o.uid == *uid)
             }
@@ -61,7 +61,7 @@ impl PolicyEvaluator {
     /// Takes over the evictions of earlier agents. Call it before the first [`Self::set_pods`].
     pub fn restore(&self, mut restored: Vec<RestoredEviction>) {
         restored.sort_by_key(|e| e.at);
-        if let Some(last) = restored.last() {
+        if let Some(last) = restored.iter().rfind(|e| !e.at_own_limit) {
             self.limiter.note_restored(last.at);
         }
         let mut state = self.state();
