@@ -143,7 +143,7 @@ impl Round {
                 NextVictim::WithProcesses => {
                     let growing = passes_over_in_vain(pods, growth);
                     if !growing {
-                        pass_over_without_processes(pods, resort);
+                        pass_over_without_processes(pods);
                     }
                     growing
                 }
@@ -185,24 +185,21 @@ fn choose(pods: &mut impl Pods) -> Option<usize> {
 
 /// Passes over the pods whose processes hold next to nothing, where others hold more: their shared memory would come too
 /// late as well.
-fn pass_over_without_processes(pods: &mut impl Pods, resort: LastResort) {
-    let loaded = pods.candidates();
-    let mut is_any_left = false;
-    for (position, candidate) in loaded.candidates.iter_mut().enumerate() {
-        if candidate.state != CandidateState::Eligible {
-            continue;
-        }
-        let reading = (loaded.read)(position);
-        let of_processes = |r: MemoryReading| r.unreclaimable().saturating_sub(r.shmem);
-        if reading.map_or(0, of_processes) < LEAST_OF_PROCESSES {
-            candidate.state = CandidateState::PassedOver;
-        } else {
-            is_any_left = true;
-        }
+fn pass_over_without_processes(pods: &mut impl Pods) {
+    let Candidates {
+        candidates, read, ..
+    } = pods.candidates();
+    let of_processes = |r: MemoryReading| r.unreclaimable().saturating_sub(r.shmem);
+    let holds = |position| read(position).map_or(0, of_processes) >= LEAST_OF_PROCESSES;
+    let may_go = |candidate: &Candidate| candidate.state == CandidateState::Eligible;
+    let mut all = candidates.iter().enumerate();
+    if !all.any(|(position, candidate)| may_go(candidate) && holds(position)) {
+        return;
     }
-    drop(loaded);
-    if !is_any_left {
-        pods.load(resort);
+    for (position, candidate) in candidates.iter_mut().enumerate() {
+        if may_go(candidate) && !holds(position) {
+            candidate.state = CandidateState::PassedOver;
+        }
     }
 }
 
@@ -235,4 +232,144 @@ fn passes_over_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
         allowed,
     };
     pass_over_in_vain(candidates, rules, growth, held)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        RankInputs, Resource, growth::Room, model::settings::RankingStrategy, pace::Shortage,
+        units::SECOND,
+    };
+
+    const MIB: u64 = 1 << 20;
+
+    /// Pods by their shared memory and what their processes hold, in MiB.
+    struct Listed {
+        candidates: Vec<Candidate>,
+        pods: Vec<(u64, u64)>,
+        /// Whether they have ended by themselves.
+        are_empty: bool,
+        chosen: Vec<usize>,
+    }
+
+    impl Listed {
+        fn new(pods: &[(u64, u64)], are_empty: bool) -> Self {
+            let candidate = |(shared, processes): &(u64, u64)| Candidate {
+                inputs: RankInputs::default(),
+                usage: (shared + processes) * MIB,
+                is_exact: true,
+                state: CandidateState::Eligible,
+            };
+            Self {
+                candidates: pods.iter().map(candidate).collect(),
+                pods: pods.to_vec(),
+                are_empty,
+                chosen: Vec::new(),
+            }
+        }
+    }
+
+    impl Pods for Listed {
+        fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
+            let pods = &self.pods;
+            Candidates {
+                candidates: &mut self.candidates,
+                grew: &[],
+                read: |position: usize| {
+                    let (shared, processes) = pods[position];
+                    Some(MemoryReading {
+                        usage: (shared + processes) * MIB,
+                        shmem: shared * MIB,
+                        ..MemoryReading::default()
+                    })
+                },
+            }
+        }
+
+        fn rules(&self) -> Rules {
+            Rules {
+                strategy: RankingStrategy::Kubelet,
+                resource: Resource::Memory,
+                system_over_reserved: false,
+            }
+        }
+
+        fn load(&mut self, _resort: LastResort) -> u64 {
+            u64::MAX
+        }
+
+        fn allowed(&self) -> usize {
+            usize::MAX
+        }
+
+        fn has_evicted_lately(&self) -> bool {
+            true
+        }
+
+        fn watch_growers(&mut self) {}
+
+        fn growers(&self) -> [(u64, usize); WATCHED] {
+            [(0, usize::MAX); WATCHED]
+        }
+
+        fn next_resort(&self, _resort: LastResort) -> Option<LastResort> {
+            None
+        }
+
+        fn evict(&mut self, position: usize, _choice: Choice) -> Option<Pending> {
+            self.chosen.push(position);
+            (!self.are_empty).then(Pending::default)
+        }
+    }
+
+    /// A victim's shared memory is enough, and the room is used up four seconds before it comes.
+    fn too_late() -> Round {
+        let growth = 60 * MIB;
+        let mut pending = Pending::default();
+        pending.add(1000 * MIB, 5 * SECOND);
+        Round {
+            urgency: Urgency::Urgent {
+                exhausted_in: SECOND,
+                growth,
+            },
+            pace_inputs: PaceInputs {
+                seen: Shortage {
+                    room: Room {
+                        at_once: growth,
+                        ..Room::default()
+                    },
+                    used: 1000 * MIB,
+                    ..Shortage::default()
+                },
+                pending,
+                ..PaceInputs::default()
+            },
+            most: 1,
+        }
+    }
+
+    // R43
+    #[test]
+    fn where_shared_memory_comes_too_late_a_pod_goes_whose_processes_hold_memory() {
+        // The first in the order is the one that uses most.
+        let cases = [
+            (&[(900, 0), (10, 40), (800, 1)][..], 1),
+            (&[(10, 40), (900, 300), (10, 50)], 1),
+            (&[(100, 0), (900, 1), (800, 2)], 1),
+        ];
+        for (pods, expected) in cases {
+            let mut listed = Listed::new(pods, false);
+            assert_eq!(too_late().run(&mut listed), Outcome::Done);
+            assert_eq!(listed.chosen, [expected], "{pods:?}");
+        }
+    }
+
+    #[test]
+    fn pods_that_have_ended_by_themselves_end_the_round() {
+        for pods in [&[(9, 0), (8, 0)][..], &[(900, 0), (10, 40), (10, 30)]] {
+            let mut listed = Listed::new(pods, true);
+            assert_eq!(too_late().run(&mut listed), Outcome::NoCandidates);
+        }
+    }
 }
