@@ -2,6 +2,7 @@
 //! that were not there yet.
 
 use std::{
+    fs, io,
     path::PathBuf,
     sync::{
         Arc,
@@ -49,7 +50,7 @@ impl EnsureDead {
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub fn start(clear: impl Fn(Vec<PathBuf>) + Send + 'static) -> std::io::Result<Self> {
+    pub fn start(clear: impl Fn(Vec<PathBuf>) + Send + 'static) -> io::Result<Self> {
         let (victims, queue) = sync_channel(WAITING);
         let thread = std::thread::Builder::new().name("ensure-dead".into());
         let end = move |victim: Victim| {
@@ -124,6 +125,27 @@ fn look(victim: &Victim, after: Duration) -> Look {
             Look::GivenUp
         }
     }
+}
+
+/// Empties directories; they themselves stay, for the next pod.
+pub(super) fn clear(directories: &[PathBuf]) {
+    for directory in directories {
+        if let Err(error) = empty(directory) {
+            tracing::warn!(directory = %directory.display(), %error, "an emptyDir is not empty");
+        }
+    }
+}
+
+fn empty(directory: &PathBuf) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

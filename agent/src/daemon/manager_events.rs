@@ -1,6 +1,6 @@
 //! What the manager has done or want done.
 
-use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use evictd_engine::{EvictionDecision, NodeState};
 use evictd_manager::{
@@ -11,7 +11,7 @@ use evictd_node::cgroup::end::end_gracefully;
 use evictd_store::record::{Record, RequestRecord};
 
 use super::Agent;
-use crate::daemon::{eviction_log::PATIENCE, pod_source::PodSource};
+use crate::daemon::{ensure_dead::clear, eviction_log::PATIENCE, pod_source::PodSource};
 
 impl Agent {
     pub(super) fn handle_manager_events(&mut self) {
@@ -204,25 +204,4 @@ impl Agent {
 fn settle(manager: &CommandQueue, chosen: String, gone: EvictionDecision) {
     let gone = Some(gone);
     manager.send(Command::SoftEvictionFinished { chosen, gone });
-}
-
-/// Empties directories; they themselves stay, for the next pod.
-pub(super) fn clear(directories: &[PathBuf]) {
-    for directory in directories {
-        if let Err(error) = empty(directory) {
-            tracing::warn!(directory = %directory.display(), %error, "an emptyDir is not empty");
-        }
-    }
-}
-
-fn empty(directory: &PathBuf) -> io::Result<()> {
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
-        } else {
-            fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
 }

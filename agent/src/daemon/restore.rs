@@ -1,6 +1,6 @@
 //! What an agent has done before it was killed, stopped or replaced counts for the next one.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_engine::{ManagedPod as _, Resource, RestoredState};
 use evictd_fastpath::RestoredVictim;
@@ -9,10 +9,8 @@ use evictd_policy::PolicyEvaluator;
 use evictd_store::{journal::Journal, restore::Restored};
 
 use crate::daemon::{
-    ensure_dead::{EnsureDead, Victim},
+    ensure_dead::{EnsureDead, Victim, clear},
     eviction_log::PATIENCE,
-    manager_events::clear,
-    pod_source::PodSource,
 };
 
 /// Reads it from the journal. One that cannot be read is logged and does not stop the agent.
@@ -66,12 +64,13 @@ pub(super) fn last_eviction(restored: &Restored) -> Option<u64> {
     of_memory.map(|(_, at)| at).max()
 }
 
-/// Goes on with what the agent before was doing: what is left of its victims is killed once more, and where there is no
-/// kubelet the time of pods that were asked to go runs on.
+/// Goes on with what the agent before was doing: what is left of its victims is killed once more. `ends_pods`: no
+/// kubelet ends pods that were asked to go. `leftovers` has the emptyDirs of a pod (its UID) that are to be emptied.
 pub(super) fn go_on(
     restored: &Restored,
     entries: &[Arc<PodEntry>],
-    source: &PodSource,
+    ends_pods: bool,
+    leftovers: impl Fn(&str) -> Vec<PathBuf>,
     ensure_dead: &EnsureDead,
 ) {
     for victim in restored.victims() {
@@ -81,18 +80,15 @@ pub(super) fn go_on(
             ensure_dead.look_at(Victim {
                 entry,
                 signalled: victim.signalled,
-                left: source.leftovers(&victim.uid),
+                left: leftovers(&victim.uid),
             });
         }
     }
-    if matches!(source, PodSource::Cluster { .. }) {
-        return;
-    }
-    for asked in restored.asked() {
+    for asked in restored.asked().into_iter().filter(|_| ends_pods) {
         if let Some(entry) = is_there(entries, &asked.uid, asked.at) {
             let entry = Arc::clone(entry);
             let left = Duration::from_nanos(asked.left);
-            let volumes = source.leftovers(&asked.uid);
+            let volumes = leftovers(&asked.uid);
             tracing::warn!(pod = %entry.pod, ?left, "a pod that was asked to go before has this time left");
             tokio::task::spawn_blocking(move || {
                 match end_gracefully(entry.killer.path(), left, PATIENCE) {

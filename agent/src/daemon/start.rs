@@ -34,10 +34,9 @@ use super::{
 use crate::{
     daemon::{
         disk::DiskWriter,
-        ensure_dead::EnsureDead,
+        ensure_dead::{EnsureDead, clear},
         eviction_log::EvictionLog,
         log::Log,
-        manager_events::clear,
         message::MessageBuilder,
         metrics::{self, Dropped},
         oom::{OomAttributor, UnattributedKills},
@@ -124,7 +123,9 @@ impl Agent {
         let ensure_dead = start_ensure_dead()?;
         // In shadow mode what an earlier agent has begun waits for one that is not.
         if !config.shadow {
-            restore::go_on(&restored, &entries, &source, &ensure_dead);
+            let ends_pods = matches!(source, PodSource::Manifest { .. });
+            let leftovers = |uid: &str| source.leftovers(uid);
+            restore::go_on(&restored, &entries, ends_pods, leftovers, &ensure_dead);
         }
 
         let incidents = Incidents::new(&config.state_dir);
