@@ -2,7 +2,7 @@
 //!
 //! A pod with a writable cgroup tree (privileged, Docker or systemd within a pod) makes as many cgroups below its
 //! containers as it likes. What it makes there costs the agent a constant: so many of them are followed, the containers
-//! first. The others are still killed ([`super::walk`]), and their memory is in the counters of the pod's own cgroup.
+//! first. The others are still killed (`walk.rs`), and their memory is in the counters of the pod's own cgroup.
 
 use std::{
     fs, io,
