@@ -257,6 +257,9 @@ pub struct Pace {
     last_eviction: Option<u64>,
     /// Evictions since the threshold was met.
     evictions: u32,
+    /// One of them was for this.
+    #[serde(default)]
+    was_chosen: bool,
 }
 
 impl Pace {
@@ -284,7 +287,7 @@ impl Pace {
         let is_short = is_met && seen.is_short(self.short_since.is_some());
         self.short_since = is_short.then(|| self.short_since.unwrap_or(now));
         if !is_met {
-            self.evictions = 0;
+            (self.evictions, self.was_chosen) = (0, false);
         }
     }
 
@@ -292,7 +295,7 @@ impl Pace {
     /// it. A shorter shortage ends where the threshold does.
     pub fn is_resolving(&self, now: u64) -> bool {
         let is_seen = |since| now.saturating_sub(since) >= MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS;
-        self.evictions > 0 || self.met_since.is_some_and(is_seen)
+        self.was_chosen || self.met_since.is_some_and(is_seen)
     }
 
     /// Whether the kubelet would find the threshold met.
@@ -300,8 +303,8 @@ impl Pace {
         self.met_since.is_some()
     }
 
-    /// A pod was evicted for this, or for something else that it gives back to this as well. Its growth is not told
-    /// from that of others: growth is seen anew.
+    /// A pod was evicted for this, or for something else that it gives back to this as well, or before the agent was
+    /// started. Its growth is not told from that of others: growth is seen anew.
     pub fn evicted(&mut self, now: u64) {
         self.note_eviction(now);
         self.growth.forget();
@@ -313,12 +316,14 @@ impl Pace {
         self.growth.exclude_victim(held, since);
     }
 
-    /// An eviction for something else, or before the agent was started, does not bring the minimum reclaim into force.
+    /// A pod is evicted for this and nothing else: the minimum reclaim counts from now on.
+    pub fn choose(&mut self) {
+        self.was_chosen = true;
+    }
+
     fn note_eviction(&mut self, now: u64) {
         self.last_eviction = Some(now);
-        if self.is_met() {
-            self.evictions = self.evictions.saturating_add(1);
-        }
+        self.evictions = self.evictions.saturating_add(1);
     }
 
     /// When a pod was last evicted.
@@ -533,11 +538,13 @@ impl PaceInputs {
         Decision::Evict { urgency }
     }
 
-    /// Whether less time has passed since the last pod went than is left: the pods that follow go each in half of the time
+    /// Whether pods went for this, and less time has passed since the last one than is left: the pods that follow go each in half of the time
     /// that is left, and what came is looked at before.
     fn is_too_soon(&self, exhausted_in: u64) -> bool {
         let is_recent = |last: u64| self.now.saturating_sub(last) < exhausted_in;
-        self.rule == Rule::Lasting && self.pace.last_eviction.is_some_and(is_recent)
+        self.rule == Rule::Lasting
+            && self.pace.was_chosen
+            && self.pace.last_eviction.is_some_and(is_recent)
     }
 
     /// At the kubelet's pace, once the threshold has been met for as long as the rule asks for.

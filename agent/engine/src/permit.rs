@@ -114,6 +114,7 @@ impl EvictionPermit {
     pub fn inherit(&self, before: &Self) {
         self.evicted_at
             .store(before.evicted_at.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.set_ending(before.is_ending());
         self.mark_in_shadow(before.shadow_mark());
     }
 

@@ -465,10 +465,18 @@ impl Planner {
 
     /// A pod goes: what it gives back, every signal of the same resource gets.
     fn note_eviction(&mut self, now: i64, signal: Signal) {
+        self.note_earlier_eviction(now, signal);
+        if let Some(pace) = self.paces.get_mut(signal as usize) {
+            pace.choose();
+        }
+    }
+
+    /// The same before the agent was started.
+    fn note_earlier_eviction(&mut self, at: i64, signal: Signal) {
         self.usage_growth.begin_anew(signal.resource());
         for (other, pace) in Signal::ALL.into_iter().zip(&mut self.paces) {
             if other.resource() == signal.resource() {
-                pace.evicted(nanos(now));
+                pace.evicted(nanos(at));
             }
         }
     }

@@ -9,7 +9,9 @@ use crate::{
     model::usage::MemoryReading,
     pace::{NextVictim, PaceInputs, Pending, Relief, Urgency},
     permit::LastResort,
-    select::{GrowthToEnd, Rules, eligible_growth, exclude_not_growing, pass_over_in_vain, select},
+    select::{
+        GrowthToEnd, Rules, eligible_growth, exclude_not_growing, may_go, pass_over_in_vain, select,
+    },
 };
 
 /// Bytes that the processes of a pod hold at least: less is a sandbox, or a helper beside a memory-backed volume.
@@ -63,7 +65,7 @@ pub trait Pods {
 pub struct Choice {
     /// Which pods the policies' last resort has allowed.
     pub resort: LastResort,
-    /// Because it grows: pods that come before it in the order were passed over.
+    /// Because it grows, or its processes hold memory: pods that come before it in the order were passed over.
     pub growing: bool,
 }
 
@@ -130,26 +132,32 @@ impl Round {
         };
         let mut relief = Relief::new(&self.pace_inputs, growth, growers);
         let (mut resort, mut left) = (LastResort::None, self.most);
+        // Of the pods that are loaded some are passed over. Where those whose processes hold memory have ended by
+        // themselves, the order alone decides.
+        let (mut passed_over, mut by_order) = (false, false);
         while left > 0
             && let Some(next) = relief.next()
         {
-            let growing = match next {
+            passed_over |= match next {
                 NextVictim::First => passes_over_in_vain(pods, growth),
                 NextVictim::Growing => {
                     let loaded = pods.candidates();
                     exclude_not_growing(loaded.candidates, loaded.grew);
                     true
                 }
+                NextVictim::WithProcesses if by_order => false,
                 NextVictim::WithProcesses => {
-                    let growing = passes_over_in_vain(pods, growth);
-                    if !growing {
-                        pass_over_without_processes(pods);
-                    }
-                    growing
+                    passes_over_in_vain(pods, growth) || passes_over_without_processes(pods)
                 }
             };
             let Some(victim) = choose(pods) else {
-                if growing {
+                if passed_over && next == NextVictim::WithProcesses {
+                    (passed_over, by_order) = (false, true);
+                    let candidates = pods.candidates().candidates.iter_mut();
+                    candidates.for_each(Candidate::take_back);
+                    continue;
+                }
+                if passed_over {
                     return Outcome::Done;
                 }
                 let Some(next) = pods.next_resort(resort) else {
@@ -159,7 +167,11 @@ impl Round {
                 pods.load(resort);
                 continue;
             };
-            if let Some(gives) = pods.evict(victim, Choice { resort, growing }) {
+            let choice = Choice {
+                resort,
+                growing: passed_over,
+            };
+            if let Some(gives) = pods.evict(victim, choice) {
                 left -= 1;
                 let grew = pods.candidates().grew.get(victim).copied();
                 relief.add(grew.unwrap_or(0), gives);
@@ -184,23 +196,25 @@ fn choose(pods: &mut impl Pods) -> Option<usize> {
 }
 
 /// Passes over the pods whose processes hold next to nothing, where others hold more: their shared memory would come too
-/// late as well.
-fn pass_over_without_processes(pods: &mut impl Pods) {
+/// late as well. Whether any is.
+fn passes_over_without_processes(pods: &mut impl Pods) -> bool {
     let Candidates {
         candidates, read, ..
     } = pods.candidates();
     let of_processes = |r: MemoryReading| r.unreclaimable().saturating_sub(r.shmem);
     let holds = |position| read(position).map_or(0, of_processes) >= LEAST_OF_PROCESSES;
-    let may_go = |candidate: &Candidate| candidate.state == CandidateState::Eligible;
     let mut all = candidates.iter().enumerate();
     if !all.any(|(position, candidate)| may_go(candidate) && holds(position)) {
-        return;
+        return false;
     }
+    let mut any = false;
     for (position, candidate) in candidates.iter_mut().enumerate() {
         if may_go(candidate) && !holds(position) {
             candidate.state = CandidateState::PassedOver;
+            any = true;
         }
     }
+    any
 }
 
 /// The first pod is evicted by the order alone, if the node's eviction rate allows another one. Where that does not end
@@ -370,6 +384,8 @@ mod tests {
         for pods in [&[(9, 0), (8, 0)][..], &[(900, 0), (10, 40), (10, 30)]] {
             let mut listed = Listed::new(pods, true);
             assert_eq!(too_late().run(&mut listed), Outcome::NoCandidates);
+            listed.chosen.sort_unstable();
+            assert_eq!(listed.chosen, Vec::from_iter(0..pods.len()), "each once");
         }
     }
 }

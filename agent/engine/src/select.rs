@@ -43,10 +43,19 @@ pub enum CandidateState {
     PassedOver,
 }
 
+impl Candidate {
+    /// It was passed over in vain.
+    pub(crate) fn take_back(&mut self) {
+        if self.state == CandidateState::PassedOver {
+            self.state = CandidateState::Eligible;
+        }
+    }
+}
+
 /// Less than this part of all growth is none.
 const LEAST_PART: u64 = 64;
 
-fn may_go(candidate: &Candidate) -> bool {
+pub(crate) fn may_go(candidate: &Candidate) -> bool {
     candidate.state == CandidateState::Eligible
 }
 

@@ -48,7 +48,8 @@ pub struct EvictionReport {
     pub by_kernel: bool,
     /// Policies denied all pods, and the last resort allowed this one.
     pub last_resort: bool,
-    /// It was chosen because it grew: pods before it in the order of eviction, which did not, were passed over.
+    /// It was chosen because it grew or its processes hold memory: pods before it in the order of eviction were passed
+    /// over.
     pub growing: bool,
     /// The errno with which SIGKILL was refused.
     pub refused: Option<i32>,

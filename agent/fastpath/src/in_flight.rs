@@ -159,6 +159,8 @@ fn held(pod: &PodEntry) -> (Option<u64>, u64) {
 pub enum VictimEvent {
     Finished(VictimExit),
     Stuck(StuckVictim),
+    /// It is stuck, and gives way to others: from now on its permit says that it is not evicted a second time.
+    GivesWay(Arc<PodEntry>),
 }
 
 /// What victims have at one moment, in bytes.
@@ -283,8 +285,7 @@ impl InFlight {
             let is_over = fate == Fate::Restarted || victim.terminating.is_over(now, usage);
             let gives_way = is_full && fate == Fate::Stuck;
             if gives_way {
-                // It is not evicted a second time.
-                victim.pod.permit.set_ending(true);
+                send(VictimEvent::GivesWay(Arc::clone(&victim.pod)));
                 is_full = false;
             }
             if (victim.is_reported && is_over) || gives_way {
@@ -360,10 +361,12 @@ mod tests {
         let victims = Vec::from_iter((0..MAX_IN_FLIGHT).map(stuck));
         let mut in_flight = InFlight::new(&victims, 2);
         assert_eq!(in_flight.room(), 0);
-        let is_fewer = in_flight.step(3, |_| (MemorySample::default(), 0), |_| ());
-        assert!(is_fewer && in_flight.room() == 1);
-        let ending = victims.iter().filter(|v| v.pod.permit.is_ending());
-        assert_eq!(ending.count(), 1, "it is not evicted a second time");
+        let mut gave_way = 0;
+        let at = |_| (MemorySample::default(), 0);
+        let is_fewer = in_flight.step(3, at, |event| {
+            gave_way += usize::from(matches!(event, VictimEvent::GivesWay(_)));
+        });
+        assert!(is_fewer && in_flight.room() == 1 && gave_way == 1);
         assert!(!in_flight.step(4, |_| (MemorySample::default(), 0), |_| ()));
     }
 

@@ -17,7 +17,7 @@ use evictd_engine::{
 };
 use evictd_node::{
     memory_scope::Scope,
-    pods::table::PodTable,
+    pods::table::{PodEntry, PodTable},
     proc::machine::{fastest_growth, online_cpus},
     trigger::memory::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, TriggerSet, page_size, slot},
 };
@@ -348,7 +348,7 @@ impl MemoryMonitor {
     }
 
     fn finish_victims(&mut self, now: u64) {
-        let (events, scopes) = (&self.events, &self.scopes);
+        let (events, scopes, table) = (&self.events, &self.scopes, &self.table);
         let at = |scope: usize| {
             scopes
                 .get(scope)
@@ -359,6 +359,13 @@ impl MemoryMonitor {
             events.send(match event {
                 VictimEvent::Finished(finished) => Event::Finished(finished),
                 VictimEvent::Stuck(stuck) => Event::Stuck(stuck),
+                VictimEvent::GivesWay(pod) => {
+                    // It may have been opened anew meanwhile.
+                    let same = |entry: &&Arc<PodEntry>| entry.memory.id() == pod.memory.id();
+                    let entry = table.entries.iter().find(same);
+                    entry.unwrap_or(&pod).permit.set_ending(true);
+                    return;
+                }
             });
         });
         if is_fewer {

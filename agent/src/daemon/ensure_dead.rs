@@ -35,7 +35,7 @@ pub(super) struct Victim {
 enum Look {
     Alive,
     Dead,
-    /// It does not die, or that is not to be seen: that was logged.
+    /// It does not die, or that is not to be seen, as was logged; or it runs anew.
     GivenUp,
 }
 
@@ -114,7 +114,9 @@ fn run<V>(queue: &Receiver<V>, look: impl Fn(&V, Duration) -> Look, end: impl Fn
 fn look(victim: &Victim, after: Duration) -> Look {
     let (entry, signalled) = (&victim.entry, victim.signalled);
     match kill_left(entry.killer.path(), signalled) {
-        Ok(true) => Look::Dead,
+        Ok(true) if entry.is_empty() => Look::Dead,
+        // It runs anew, and its volumes with it.
+        Ok(true) => Look::GivenUp,
         Ok(false) if after > PATIENCE => {
             tracing::error!(pod = %entry.pod, ?after, "an evicted pod is not dead");
             Look::GivenUp

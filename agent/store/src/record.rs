@@ -236,8 +236,8 @@ pub struct PaceRecord {
     /// The kernel program has killed from the pod by itself: past the floor, or in the agent's place.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_kernel: bool,
-    /// Enough was on its way, and the pod went because it grew: pods before it in the order, which did not, were passed
-    /// over.
+    /// Enough was on its way, and the pod went because it grew or its processes hold memory: pods before it in the order
+    /// were passed over.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub growing: bool,
 }

@@ -374,6 +374,7 @@ impl Pods for SimulatedPods<'_, '_> {
             is_reported: false,
         });
         let usage = world.usage(pod).unwrap_or(0);
+        evictd.pace.choose();
         match evictd.history.still_since(pod, usage) {
             Some(since) => evictd.pace.evicted_without_growth(now, held, since),
             None => evictd.pace.evicted(now),
@@ -417,12 +418,16 @@ impl<'a> Strategy<'a> for Evictd {
 
     fn look(&mut self, world: &mut World<'a>, course: &mut Course<'a>) {
         if self.restart.is_some_and(|restart| restart <= world.now) {
-            // The next agent is told of the victims of the one before.
+            // The next agent is told of the victims of the one before, and when the last one went.
             let in_flight = std::mem::take(&mut self.in_flight);
+            let last = self.pace.last_eviction();
             *self = Self {
                 in_flight,
                 ..Self::new(None, world.incident.pods.len())
             };
+            if let Some(last) = last {
+                self.pace.evicted(last);
+            }
         }
         self.look_at_scope(world);
         let (threshold, resolved) = world.limits();

@@ -20,7 +20,7 @@ evictd-policy: config engine sys | cel futures http http-body-util hyper hyper-u
     rustls serde serde-saphyr serde_json thiserror tokio tokio-rustls tracing
 evictd-cri: config engine sys | http prost serde_json thiserror tokio tonic tonic-prost tracing
 evictd-fastpath: engine node sys | crossbeam-queue libc nix
-evictd-manager: engine node sys | libc tracing
+evictd-manager: engine node sys | tracing
 evictd-kube: config engine policy store sys | backon fastrand futures http hyper-timeout hyper-util \
     ipnet jiff k8s-openapi kube serde serde_json thiserror tokio tower tracing";
 

@@ -337,6 +337,7 @@ fn the_minimum_reclaim_goes_at_the_kubelets_pace() {
     };
     let (now, at) = looked(&mut pace, SECOND, 100, |ms| with_reclaim(350 + ms));
     assert!(is_urgent(decision(&pace, now, &at)));
+    pace.choose();
     pace.evicted(now);
     // The threshold is satisfied again, the minimum reclaim is not.
     let (later, at) = looked(&mut pace, now + 3 * MS, 5000, |_| with_reclaim(320));

@@ -29,7 +29,7 @@ impl Planner {
             ..
         } = restored;
         for (signal, at) in last {
-            self.note_eviction(*at, *signal);
+            self.note_earlier_eviction(*at, *signal);
         }
         self.recreations.restore(now, evictions, recreations);
     }

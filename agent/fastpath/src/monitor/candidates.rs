@@ -86,6 +86,7 @@ impl MemoryMonitor {
         let (now, limiter) = (monotonic_ns(), &self.limiter);
         let spared = |entry: &&Arc<PodEntry>| {
             !entry.protected
+                && !entry.permit.is_ending()
                 && !limiter.allows(&entry.permit, now, LastResort::None)
                 && !self.in_flight.contains(entry)
         };

@@ -239,7 +239,7 @@ impl MemoryMonitor {
         ));
         let report = self.report(monitor, why, &kill);
         self.events.send(Event::Evicted(report));
-        self.note_in_paces(&kill);
+        self.note_in_paces(index, &kill);
         refused.is_none().then_some(gives)
     }
 
@@ -280,15 +280,18 @@ impl MemoryMonitor {
     }
 
     /// A victim gives to every scope that counts it.
-    fn note_in_paces(&mut self, kill: &Kill) {
-        for monitor in self.scopes.iter_mut().filter(|m| m.scope.holds(&kill.pod)) {
+    fn note_in_paces(&mut self, chosen_for: usize, kill: &Kill) {
+        let at = kill.signalled;
+        for (index, monitor) in self.scopes.iter_mut().enumerate() {
+            if !monitor.scope.holds(&kill.pod) {
+                continue;
+            }
+            if index == chosen_for {
+                monitor.pace.choose();
+            }
             match kill.held.still {
-                Some((held, since)) => {
-                    monitor
-                        .pace
-                        .evicted_without_growth(kill.signalled, held, since);
-                }
-                None => monitor.pace.evicted(kill.signalled),
+                Some((held, since)) => monitor.pace.evicted_without_growth(at, held, since),
+                None => monitor.pace.evicted(at),
             }
         }
     }

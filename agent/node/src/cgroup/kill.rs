@@ -44,7 +44,7 @@ pub struct CgroupKiller {
     kill: Option<File>,
     /// v2's `cgroup.events` of the topmost cgroup, which speaks for those below as well.
     events: Option<File>,
-    /// The pod's own cgroup, and without `cgroup.kill` those below it that are followed.
+    /// The pod's own cgroup, and those below it that are followed.
     cgroups: Vec<Arc<OpenCgroup>>,
 }
 
@@ -144,12 +144,16 @@ impl CgroupKiller {
         result.or_refusal()
     }
 
-    /// As [`Self::kill`], for a pod that was killed: forks that were under way then. Writes no `cgroup.kill`, since what
-    /// has begun to exit is in no list. Refusals were told before.
+    /// As [`Self::kill`], for a pod that was killed: forks that were under way then, and containers that were started
+    /// again. Writes no `cgroup.kill`, since what has begun to exit is in no list. Refusals were told before.
     pub fn kill_again(&self) {
-        match &self.kill {
-            Some(_) => drop(self.signal(Signal::KILL)),
-            None => drop(self.kill()),
+        let Some(pod) = self.cgroups.first() else {
+            return;
+        };
+        if self.kill.is_none() {
+            let _ = self.kill();
+        } else if self.signal(Signal::KILL).processes == 0 {
+            pod.signal_tree(Signal::KILL, Reach::DECIDING);
         }
     }
 

@@ -99,6 +99,8 @@ pub(super) fn walk(
             has_more = false;
         }
         if has_more {
+            // One that cannot be opened costs a visit as well.
+            visited += 1;
             let below = match level.open_next() {
                 Ok(below) => below,
                 Err(e) => {
@@ -106,7 +108,6 @@ pub(super) fn walk(
                     continue;
                 }
             };
-            visited += 1;
             if visit(below.as_fd()).is_break() {
                 return Ok(Walked::Stopped);
             }

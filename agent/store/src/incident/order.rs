@@ -10,7 +10,7 @@ use super::{Incident, RankedPod};
 impl Incident {
     /// Whether the pod that went is the first one in the order of eviction; `None` where the file does not tell: it is
     /// older, the pod or one before it is not among those it names, a budget may have protected those before it, or
-    /// they were passed over because they did not grow.
+    /// they were passed over because they did not grow, or their processes hold no memory.
     ///
     /// The use of the others was read after the decision. So much less is held against the pod as all of them can have
     /// grown by.
