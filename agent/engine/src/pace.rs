@@ -258,7 +258,7 @@ pub struct Pace {
     /// Evictions since the threshold was met.
     evictions: u32,
     /// One of them was for this.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     was_chosen: bool,
 }
 

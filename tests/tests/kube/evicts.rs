@@ -636,7 +636,7 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
         limit_files(&agent, Some(&few));
     };
     // Enough for the directories, which lie in each other, and not for a pod.
-    allow(5);
+    allow(4);
     let wild = member.best_effort("wild", 2);
     assert!(agent.says("a pod cannot be opened"));
     // Enough for nothing: those that are known stay.
