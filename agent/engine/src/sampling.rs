@@ -63,7 +63,7 @@ pub enum ScopeState {
     /// A threshold is met, and nothing is to be done about it at once: the recovery trips a trigger, and a growth that
     /// makes it urgent has to be seen.
     Idle,
-    /// The same, and every pod is protected for good.
+    /// The same, and every pod is protected for good or uses nothing.
     NoCandidates,
 }
 

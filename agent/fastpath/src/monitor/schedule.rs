@@ -67,7 +67,9 @@ impl MemoryMonitor {
         }
         let is_attached = has_triggers && !is_lost && trigger.is_attached();
         // Pods that limits, a pause or policies hold back now may go the next moment.
-        let no_candidates = self.table.entries.iter().all(|entry| entry.protected);
+        let pods = self.table.entries.iter().zip(&self.table.candidates);
+        let mut pods = pods.map(|(entry, candidate)| entry.protected || candidate.usage == 0);
+        let no_candidates = pods.all(|goes_never| goes_never);
         let next = |monitor: &ScopeMonitor| {
             if monitor.gone {
                 return sampling::CEILING;
