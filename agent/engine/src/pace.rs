@@ -373,12 +373,7 @@ impl Pace {
                 && used.saturating_add(STATISTICS_ERROR) <= seen.room.at_once
         };
         self.growth.over(STEADY_NS).is_some_and(|all| {
-            // What no statistics list yet is in no cgroup's growth either.
-            let listed = Grown {
-                amount: all.amount.saturating_sub(seen.unlisted),
-                ..all
-            };
-            is_bounded(grown, listed.amount) || is_bounded(growth, listed.per_second())
+            is_bounded(grown, all.amount) || is_bounded(growth, all.per_second())
         })
     }
 
