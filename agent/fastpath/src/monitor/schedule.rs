@@ -67,17 +67,18 @@ impl MemoryMonitor {
         }
         let is_attached = has_triggers && !is_lost && trigger.is_attached();
         // Pods that limits, a pause or policies hold back now may go the next moment.
-        let pods = self.table.entries.iter().zip(&self.table.candidates);
-        let mut pods = pods.map(|(entry, candidate)| entry.protected || candidate.usage == 0);
-        let no_candidates = pods.all(|goes_never| goes_never);
+        let has_candidates = || {
+            let mut pods = self.table.entries.iter().zip(&self.table.candidates);
+            pods.any(|(entry, candidate)| !entry.protected && candidate.usage > 0)
+        };
         let next = |monitor: &ScopeMonitor| {
             if monitor.gone {
                 return sampling::CEILING;
             }
-            let state = match (monitor.pressed, no_candidates) {
-                (false, _) => ScopeState::Calm,
-                (true, false) => ScopeState::Idle,
-                (true, true) => ScopeState::NoCandidates,
+            let state = match monitor.pressed {
+                false => ScopeState::Calm,
+                true if has_candidates() => ScopeState::Idle,
+                true => ScopeState::NoCandidates,
             };
             let notification = if is_attached && monitor.is_armed(trigger) {
                 match has_program {

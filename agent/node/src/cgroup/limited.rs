@@ -71,12 +71,12 @@ impl LimitedCgroups {
         self.list.iter().map(|one| &**one).filter(has_none_below)
     }
 
-    /// The one that has all others of them below: the pod's own, if that has a limit.
+    /// The one that has all others of them below, where there are others: the pod's own, if that has a limit.
     pub fn outermost(&self) -> Option<&LimitedCgroup> {
-        let first = self.list.first()?;
-        let has_below =
+        let (first, others) = self.list.split_first()?;
+        let is_below =
             |other: &Arc<LimitedCgroup>| other.memory.path().starts_with(first.memory.path());
-        self.list.iter().all(has_below).then_some(first)
+        (!others.is_empty() && others.iter().all(is_below)).then_some(first)
     }
 
     /// What is in use of one of them; `None` where it is gone, or past its limit, so that it has another one. Does not
