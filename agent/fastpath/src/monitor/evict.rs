@@ -150,7 +150,7 @@ impl MemoryMonitor {
                 continue;
             }
             let ago = now.saturating_sub(kill.time);
-            let (Some(position), true) = (position, kill.scope < self.scopes.len()) else {
+            let (Some(position), Some(monitor)) = (position, self.scopes.get(kill.scope)) else {
                 self.events.send(Event::KernelKill(None, ago));
                 continue;
             };
@@ -159,16 +159,6 @@ impl MemoryMonitor {
                 self.events.send(Event::KernelKill(pod, ago));
                 continue;
             }
-            // The candidates of a new table are not read yet.
-            if let Some(candidate) = self.table.candidates.get_mut(position)
-                && let Some(entry) = self.table.entries.get(position)
-                && let Ok(reading) = entry.memory.read()
-            {
-                candidate.usage = reading.working_set();
-            }
-            let Some(monitor) = self.scopes.get(kill.scope) else {
-                continue;
-            };
             let pace_inputs = PaceInputs {
                 now: kill.time,
                 pace: monitor.pace,
@@ -176,6 +166,12 @@ impl MemoryMonitor {
                 pending: Pending::default(),
                 rule: Rule::Lasting,
             };
+            // The candidates of a new table are not read yet.
+            if let Some(candidate) = self.table.candidates.get_mut(position)
+                && let Some(reading) = entry.and_then(|entry| entry.memory.read().ok())
+            {
+                candidate.usage = reading.working_set();
+            }
             let urgency = Urgency::Urgent {
                 exhausted_in: 0,
                 growth: 0,

@@ -49,7 +49,8 @@ pub struct CgroupKiller {
 }
 
 impl CgroupKiller {
-    /// Opens `cgroup.kill`, if there is one, and the `cgroup.procs` of the pod's cgroup and of those below that are followed.
+    /// Opens `cgroup.kill`, if there is one, and the `cgroup.procs` of the pod's cgroup and of those below that are
+    /// followed.
     ///
     /// # Errors
     /// The cgroup is not there, or may not be written to.
@@ -129,8 +130,7 @@ impl CgroupKiller {
         if let Some(kill) = &self.kill {
             return write_kill(kill);
         }
-        if result.empty
-            && result.refused.is_none()
+        if result == KillResult::EMPTY
             && let Some(pod) = self.cgroups.first()
         {
             let below = pod.signal_tree(Signal::KILL, Reach::DECIDING);
@@ -147,12 +147,11 @@ impl CgroupKiller {
     /// As [`Self::kill`], for a pod that was killed: forks that were under way then, and containers that were started
     /// again. Writes no `cgroup.kill`, since what has begun to exit is in no list. Refusals were told before.
     pub fn kill_again(&self) {
-        let Some(pod) = self.cgroups.first() else {
-            return;
-        };
         if self.kill.is_none() {
             let _ = self.kill();
-        } else if self.signal(Signal::KILL).processes == 0 {
+        } else if self.signal(Signal::KILL).processes == 0
+            && let Some(pod) = self.cgroups.first()
+        {
             pod.signal_tree(Signal::KILL, Reach::DECIDING);
         }
     }
