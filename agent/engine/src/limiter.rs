@@ -376,10 +376,10 @@ impl EvictionLimiter {
 
     /// Charges all limits of a pod that is about to be evicted.
     pub fn charge(&self, permit: &EvictionPermit, now: u64) {
-        permit.mark_evicted(now);
+        self.charge_at_own_limit(permit, now);
         self.last_eviction.store(now, Ordering::Relaxed);
-        let quotas = self.quotas_of(permit, 0..QUOTAS_OF_A_POD);
-        quotas.for_each(|q| q.charge(signed(now)));
+        let node = self.quotas_of(permit, 0..NODE_RATE);
+        node.for_each(|q| q.charge(signed(now)));
     }
 
     /// The same for a pod above a limit of its own: neither the node's rate nor the fleet counts that, or any pod could
