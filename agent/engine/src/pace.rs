@@ -538,8 +538,8 @@ impl PaceInputs {
         Decision::Evict { urgency }
     }
 
-    /// Whether pods went for this, and less time has passed since the last one than is left: the pods that follow go each in half of the time
-    /// that is left, and what came is looked at before.
+    /// Whether pods went for this, and less time has passed since the last one than is left: the pods that follow go each
+    /// in half of the time that is left, and what came is looked at before.
     fn is_too_soon(&self, exhausted_in: u64) -> bool {
         let is_recent = |last: u64| self.now.saturating_sub(last) < exhausted_in;
         self.rule == Rule::Lasting

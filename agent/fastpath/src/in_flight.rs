@@ -241,8 +241,8 @@ impl InFlight {
     }
 
     /// Looks after every victim: tells once what became of it, or that it is stuck, and forgets it when nothing more is
-    /// expected of it. A victim with processes stays, so that it is not evicted again; one that is stuck gives way to others
-    /// where there is no room. Whether one was forgotten.
+    /// expected of it. A victim with processes stays, so that it is not evicted again; one that is stuck gives way to
+    /// others where there is no room. Whether one was forgotten.
     ///
     /// `at` answers with the last look at a scope, and its threshold in bytes.
     pub fn step(
