@@ -16,7 +16,7 @@ use evictd_engine::{
     model::quantity::Quantity,
 };
 use evictd_store::record::{
-    EvictionRecord, Record,
+    EvictionRecord, Record, is_own_limit,
     oom_kill::{OomCause, OomKill},
 };
 use http::Method;
@@ -279,7 +279,7 @@ impl Events {
         connection: &ApiClient,
         eviction: &EvictionRecord,
     ) -> Result<(), ApiError> {
-        if eviction.signal.parse::<Signal>().is_err() {
+        if is_own_limit(&eviction.signal) {
             return Ok(());
         }
         let now = Instant::now();
@@ -410,7 +410,7 @@ fn quantity(signal: &str, units: u64) -> Quantity {
 fn note(e: &EvictionRecord) -> String {
     let amount = |units| quantity(&e.signal, units);
     let mut note = e.message.trim_end().to_owned();
-    if e.signal.parse::<Signal>().is_ok() {
+    if !is_own_limit(&e.signal) {
         note = format!(
             "{note} evictd: {} {} available, threshold {}; the pod used {} and requested {}.",
             e.signal,

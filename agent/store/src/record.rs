@@ -7,7 +7,7 @@ pub mod oom_kill;
 pub mod shadow;
 
 use evictd_engine::{
-    Pod, Resource, Timing,
+    Pod, Resource, Signal, Timing,
     message::EVICTED,
     pace::{PaceInputs, Urgency},
     record::{SignalReading, Stages},
@@ -411,6 +411,11 @@ impl From<&RequestRecord> for EvictionRecord {
             workload: asked.workload.clone(),
         }
     }
+}
+
+/// Whether a record's signal is the name of a pod's own limit on local storage: the node was short of nothing.
+pub fn is_own_limit(signal: &str) -> bool {
+    signal.parse::<Signal>().is_err()
 }
 
 /// What a pod has requested of a resource, in its unit. Inodes and process ids cannot be requested.

@@ -11,6 +11,7 @@ use evictd_engine::{Pod, Signal, limiter::RestoredEviction};
 use crate::record::{
     Record,
     counted::{Clocks, Counted, Returned, condition},
+    is_own_limit,
 };
 
 /// Records that are kept; of more the oldest are forgotten. Each limit counts no more than
@@ -319,8 +320,7 @@ impl Restored {
     /// What limits have to count.
     pub fn evictions(&self) -> Vec<RestoredEviction> {
         let restored = |e: &RestoredPod| RestoredEviction {
-            // The name of a limit is no signal's.
-            at_own_limit: e.counted.signal.parse::<Signal>().is_err(),
+            at_own_limit: is_own_limit(&e.counted.signal),
             at: e.at,
             is_same_boot: e.is_same_boot,
             pod: Pod {
