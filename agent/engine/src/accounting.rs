@@ -145,7 +145,7 @@ impl MemorySample {
 
     /// So much of what no statistics list turned out to be page cache, in bytes.
     pub fn count_unlisted_as_cache(&mut self, bytes: u64) {
-        let bytes = self.add_reclaimable(bytes);
+        let bytes = self.add_estimate(bytes);
         self.shortage.room.at_once += bytes;
         self.shortage.unlisted = self.shortage.unlisted.saturating_sub(bytes);
     }
@@ -153,15 +153,16 @@ impl MemorySample {
     /// So much of its kernel memory turned out to be reclaimable slab, in bytes. It may be in use, as on v2: inodes of
     /// open files.
     pub fn count_slab_as_reclaimable(&mut self, bytes: u64) {
-        let bytes = self.add_reclaimable(bytes);
+        let bytes = self.add_estimate(bytes);
         self.shortage.room.slowly += bytes;
         self.shortage.kernel = self.shortage.kernel.saturating_sub(bytes);
     }
 
-    fn add_reclaimable(&mut self, bytes: u64) -> u64 {
+    fn add_estimate(&mut self, bytes: u64) -> u64 {
         let bytes = bytes.min(self.shortage.used);
         self.reclaimable += bytes;
         self.shortage.used -= bytes;
+        self.shortage.estimated += bytes;
         bytes
     }
 }
@@ -308,6 +309,7 @@ impl Accounting {
             skew: 0,
             kernel: reading.kernel.min(used),
             unlisted: 0,
+            estimated: 0,
             room: Room {
                 at_once: left - slowly - protected,
                 slowly,

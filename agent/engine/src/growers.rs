@@ -15,6 +15,8 @@ pub const COUNTER_JUMP: u64 = 2 << 20;
 pub const STEADY_NS: u64 = 250_000_000;
 /// Growth that was read longer ago, in nanoseconds, is not the present one.
 const RECENT_NS: u64 = 100_000_000;
+/// A cgroup meets its limit where less than this part of it is left: page cache and what CPUs charge in advance.
+const AT_LIMIT: u64 = 32;
 /// A cgroup that was read longer ago, in nanoseconds, has no steady growth.
 const FORGET_NS: u64 = 1_000_000_000;
 
@@ -73,12 +75,19 @@ impl Growers {
         windows.map(Grown::per_second).max().unwrap_or(0)
     }
 
-    /// What a cgroup has grown by steadily: in bytes since a time, or less, and in bytes per second over [`STEADY_NS`].
-    pub fn steady_growth_of(&self, id: u64, now: u64, since: u64) -> (u64, u64) {
+    /// What a cgroup has grown by steadily: in bytes since a time, and in bytes per second over [`STEADY_NS`].
+    /// Where it has met its `limit` since then the OOM killer ends it, and what it gives back has grown before.
+    pub fn steady_growth_of(&self, id: u64, now: u64, since: u64, limit: u64) -> (u64, u64) {
         let growth = self.find(id, now, FORGET_NS).map(|watched| watched.growth);
         let growth = growth.unwrap_or_default();
         let steady = growth.over(STEADY_NS).filter(|g| g.elapsed >= STEADY_NS);
-        (growth.since(since), steady.map_or(0, Grown::per_second))
+        let (highest, latest) = growth.highest_since(since);
+        let grown_to = match highest >= limit - limit / AT_LIMIT {
+            true => highest,
+            false => latest,
+        };
+        let grown = grown_to.saturating_sub(growth.amount_at(since));
+        (grown, steady.map_or(0, Grown::per_second))
     }
 
     /// Whether a cgroup was read not long ago.
@@ -157,7 +166,7 @@ mod tests {
             }
         }
         let now = 43 * 8 * MS + 20;
-        let known = |id: &u64| growers.steady_growth_of(*id, now, 0).1 > 0;
+        let known = |id: &u64| growers.steady_growth_of(*id, now, 0, u64::MAX).1 > 0;
         let known: Vec<u64> = (1..20).filter(known).collect();
         assert_eq!(known, ids[..WATCHED - 1]);
     }
@@ -168,13 +177,30 @@ mod tests {
         for at in 0..=10 {
             growers.note(7, 1 + at * 100 * MS, at * 2 * MIB);
         }
-        let (since, rate) = growers.steady_growth_of(7, 1000 * MS, 700 * MS);
+        let (since, rate) = growers.steady_growth_of(7, 1000 * MS, 700 * MS, u64::MAX);
         assert!((2 * MIB..=6 * MIB).contains(&since), "{since}");
         assert_eq!(rate / MIB, 20);
         // Its container has ended meanwhile and begun anew: what it held before says nothing.
         growers.note(7, 3000 * MS, MIB);
         growers.note(7, 3010 * MS, 5 * MIB);
-        let (since, _) = growers.steady_growth_of(7, 3010 * MS, 2700 * MS);
+        let (since, _) = growers.steady_growth_of(7, 3010 * MS, 2700 * MS, u64::MAX);
         assert_eq!(since, 4 * MIB);
+    }
+    #[test]
+    fn what_is_given_back_at_the_limit_has_grown_before() {
+        let mut growers = Growers::default();
+        for at in 0..=50 {
+            growers.note(7, 1 + at * 20 * MS, at * 6 * MIB);
+        }
+        for at in 1..=10 {
+            growers.note(7, (1000 + at * 2) * MS, (300 - at * 8) * MIB);
+        }
+        let grown = |limit: u64| {
+            let (grown, _) = growers.steady_growth_of(7, 1020 * MS, 500 * MS, limit * MIB);
+            grown / MIB
+        };
+        let (killed, below) = (grown(305), grown(400));
+        assert!((100..=150).contains(&killed), "{killed}");
+        assert_eq!(killed - below, 80);
     }
 }

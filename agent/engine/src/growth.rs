@@ -250,17 +250,37 @@ impl Growth {
         longest
     }
 
-    /// By how much the amount has grown since the first sample that is known of `since` or later: no more than since
-    /// then.
-    pub fn since(&self, since: u64) -> u64 {
-        let begins = self.windows.iter().filter_map(|window| window.begin);
-        let earliest = begins
-            .filter(|begin| begin.time >= since)
-            .min_by_key(|begin| begin.time);
-        let (Some(begin), Some(latest)) = (earliest, self.latest) else {
-            return 0;
+    /// The amount at a time: between two samples it has grown steadily. Before the first sample it was that of the first,
+    /// and where it has shrunk between two of them that of the later one.
+    pub fn amount_at(&self, time: u64) -> u64 {
+        let before = self.samples().filter(|sample| sample.time <= time);
+        let after = self.samples().filter(|sample| sample.time >= time);
+        let before = before.max_by_key(|sample| sample.time);
+        let after = after.min_by_key(|sample| sample.time);
+        let (Some(after), before) = (after, before) else {
+            return self.latest.map_or(0, |latest| latest.amount);
         };
-        unsigned(latest.grown_since(begin))
+        let Some(before) = before.filter(|before| before.time < after.time) else {
+            return after.amount;
+        };
+        let grown = u128::from(after.amount.saturating_sub(before.amount));
+        let left = u128::from(after.time - time) * grown / u128::from(after.time - before.time);
+        after.amount - u64::try_from(left).unwrap_or(0)
+    }
+
+    /// The highest amount since a time, and the latest.
+    pub fn highest_since(&self, time: u64) -> (u64, u64) {
+        let known = self.samples().filter(|sample| sample.time >= time);
+        let latest = self.latest.map_or(0, |latest| latest.amount);
+        (
+            known.map(|sample| sample.amount).fold(latest, u64::max),
+            latest,
+        )
+    }
+
+    fn samples(&self) -> impl Iterator<Item = Sample> {
+        let windows = self.windows.iter().flat_map(|w| [w.begin, w.next]);
+        windows.chain([self.latest]).flatten()
     }
 
     /// The time of the last sample, in nanoseconds.
@@ -465,6 +485,23 @@ mod tests {
         // Anonymous memory.
         assert!(end(&[(0, 0), (8, 8), (8, 0)]).is_some());
         assert!(end(&[(0, 0), (8, 2)]).is_some());
+    }
+
+    #[test]
+    fn an_amount_between_two_samples_has_grown_steadily() {
+        let mut growth = Growth::default();
+        for (s, mib) in [(1, 100), (2, 140), (3, 60)] {
+            growth.observe(sample(s * SECOND, mib * MIB));
+        }
+        let at = |ms: u64| growth.amount_at(ms * MS) / MIB;
+        assert_eq!(
+            [at(500), at(1000), at(1500), at(2000)],
+            [100, 100, 120, 140]
+        );
+        // It has shrunk there: a container that was started anew.
+        assert_eq!([at(2500), at(3000), at(3500)], [60, 60, 60]);
+        assert_eq!(growth.highest_since(1500 * MS), (140 * MIB, 60 * MIB));
+        assert_eq!(growth.highest_since(2500 * MS), (60 * MIB, 60 * MIB));
     }
 
     proptest! {

@@ -76,6 +76,9 @@ pub struct Shortage {
     /// The part of `used` that is new and in no statistics yet: what it is, the next look tells.
     #[serde(default)]
     pub unlisted: u64,
+    /// Bytes that only an estimate counts as reclaimable. `used` is without them, and a new estimate is no growth.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub estimated: u64,
     /// What can still be used before nothing is left.
     pub room: Room,
     /// Free swap, whether pods may use it or not: what is swapped out has grown all the same.
@@ -97,7 +100,7 @@ pub struct Shortage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Bounded {
-    /// What they have grown by since [`Pace::steady_since`], or less.
+    /// What they have grown by since [`Pace::steady_since`].
     pub grown: u64,
     /// What they grow by, per second, over [`STEADY_NS`].
     pub growth: u64,
@@ -269,12 +272,12 @@ impl Pace {
         if seen.skew <= seen.noise(self.is_met()) {
             let sample = Sample {
                 time: now,
-                amount: seen.used.saturating_sub(seen.dying),
+                amount: (seen.used.saturating_sub(seen.dying)).saturating_add(seen.estimated),
                 dying: seen.dying,
                 unwritten: seen.room.slowly,
                 swap: seen.swap_free,
                 kernel: seen.kernel,
-                unlisted: seen.unlisted,
+                unlisted: seen.unlisted.saturating_add(seen.estimated),
                 in_lists: seen.in_lists,
             };
             let unlisted = sample

@@ -471,6 +471,38 @@ fn what_no_statistics_list_is_no_growth_of_a_pod() {
     }
 }
 
+/// The pages of a process that ends leave the statistics before they are free, and count as page cache meanwhile. Where
+/// the process waits for a CPU they count as used again.
+// R40
+#[test]
+fn a_new_estimate_of_page_cache_is_no_growth() {
+    let mut pace = Pace::default();
+    let of = |ms: u64| {
+        let estimated = if (50..80).contains(&ms) { 40 } else { 0 };
+        Shortage {
+            estimated: estimated * MIB,
+            ..seen(430 - estimated, 0)
+        }
+    };
+    let (now, at) = looked(&mut pace, SECOND, 90, of);
+    let decision = decision(&pace, now, &at);
+    assert!(!is_urgent(decision), "{decision:?}");
+    // Page cache that is estimated and then listed is none either; what is listed as anonymous is.
+    for (listed, urgent) in [(430, false), (470, true)] {
+        let mut pace = Pace::default();
+        let of = |ms: u64| Shortage {
+            estimated: if (50..80).contains(&ms) { 40 * MIB } else { 0 },
+            ..seen(if ms < 80 { 430 } else { listed }, 0)
+        };
+        let (now, at) = looked(&mut pace, SECOND, 90, of);
+        assert_eq!(
+            is_urgent(decision_beside(Pending::default(), &pace, now, &at)),
+            urgent,
+            "{listed}"
+        );
+    }
+}
+
 proptest::proptest! {
     /// Whatever is seen, paced evictions are ten seconds apart.
     #[test]

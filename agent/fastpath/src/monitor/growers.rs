@@ -73,7 +73,8 @@ impl MemoryMonitor {
                     return Bounded::default();
                 };
                 growers.note(id, now, uses.held);
-                let (grown, growth) = growers.steady_growth_of(id, now, since);
+                let limit = uses.held.saturating_add(uses.left);
+                let (grown, growth) = growers.steady_growth_of(id, now, since, limit);
                 Bounded::of(grown, growth, uses.left)
             };
             let pod = limited.outermost().map(&mut read).unwrap_or_default();
