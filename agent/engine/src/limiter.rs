@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Pod,
+    CandidateState, ManagedPod, Pod,
     fleet::{FleetPace, FleetRules},
     permit::{EvictionPermit, LastResort, Permission, QUOTAS_OF_A_POD},
     units::{nanos, signed},
@@ -349,6 +349,24 @@ impl EvictionLimiter {
         true
     }
 
+    /// What a pod is to a choice for the node at this moment. `is_victim`: its end is followed already.
+    pub fn state_of(
+        &self,
+        pod: &(impl ManagedPod + ?Sized),
+        now: u64,
+        resort: LastResort,
+        is_victim: bool,
+    ) -> CandidateState {
+        let permit = pod.permit();
+        if is_victim || permit.is_being_killed(now) || permit.is_ending() {
+            CandidateState::Terminating
+        } else if pod.is_protected() || !self.allows(permit, now, resort) {
+            CandidateState::Protected
+        } else {
+            CandidateState::Eligible
+        }
+    }
+
     /// Whether the kernel may kill a pod by itself at the floor, where no code can check whether a permission still
     /// counts: only one that may go for good.
     pub fn allows_kernel_kill(&self, permit: &EvictionPermit, now: u64) -> bool {
@@ -506,6 +524,65 @@ mod tests {
             !limiter.allows(&pod, 0, LastResort::Any),
             "a pause is a pause"
         );
+    }
+
+    #[derive(Default)]
+    struct Permitted {
+        pod: Pod,
+        permit: EvictionPermit,
+        is_protected: bool,
+    }
+
+    impl ManagedPod for Permitted {
+        fn pod(&self) -> &Pod {
+            &self.pod
+        }
+
+        fn permit(&self) -> &EvictionPermit {
+            &self.permit
+        }
+
+        fn is_protected(&self) -> bool {
+            self.is_protected
+        }
+
+        fn memory_usage(&self) -> u64 {
+            0
+        }
+
+        fn is_younger_than(&self, _: u64) -> bool {
+            false
+        }
+
+        fn has_older_than(&self, _: u64) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_pod_on_its_way_is_neither_spared_nor_chosen() {
+        use CandidateState::{Eligible, Protected, Terminating};
+        let (limiter, pod) = (EvictionLimiter::default(), Permitted::default());
+        let state = |resort| limiter.state_of(&pod, 5, resort, false);
+        assert_eq!(state(LastResort::None), Eligible);
+        pod.permit.set(Permission::NotNow, 0, &[]);
+        assert_eq!(state(LastResort::None), Protected);
+        assert_eq!(state(LastResort::Conditional), Eligible);
+        assert_eq!(
+            limiter.state_of(&pod, 5, LastResort::None, true),
+            Terminating
+        );
+        pod.permit.begin_kill(4);
+        assert_eq!(state(LastResort::None), Terminating);
+        pod.permit.end_kill();
+        pod.permit.set_ending(true);
+        assert_eq!(state(LastResort::Any), Terminating);
+        let critical = Permitted {
+            is_protected: true,
+            ..Permitted::default()
+        };
+        let state = limiter.state_of(&critical, 5, LastResort::Any, false);
+        assert_eq!(state, Protected, "whatever policies say");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use evictd_engine::{
         pod::Pod,
         settings::{MemoryHook, Mode, RankingStrategy},
     },
+    permit::{LastResort, Permission},
     terminating::Terminating,
 };
 use evictd_node::{
@@ -415,4 +416,37 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
         events.filter(is_eviction).count()
     };
     assert_eq!([evictions(false), evictions(true)], [1, 0]);
+}
+
+/// It has to be killed before the fast path has heard of it: its threads are many. No other pod goes in its stead which
+/// policies spare.
+#[test]
+fn while_the_manager_kills_a_pod_the_last_resort_takes_none() {
+    let taken = |is_another_killed: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let cgroup = Cgroup(dir.path());
+        let (spared, other) = (cgroup.pod("spared"), cgroup.pod("other"));
+        for pod in [&spared, &other] {
+            Cgroup(&dir.path().join(&pod.pod.uid)).uses(100 * MIB, 100 * MIB);
+            pod.permit.set(Permission::NotNow, 0, &[]);
+        }
+        let mut setup = cgroup.setup();
+        setup.table = Box::new(PodTable::new(vec![spared, Arc::clone(&other)]));
+        setup.shadow = true;
+        setup.limiter.set_last_resort(LastResort::Conditional);
+        let mut watch = watch(setup);
+        for used in [400, 415, 430, 445] {
+            cgroup.uses(used * MIB, used * MIB);
+            if is_another_killed {
+                other.permit.begin_kill(monotonic_ns());
+            }
+            watch.run_once(monotonic_ns());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let events = std::iter::from_fn(|| watch.events.next());
+        let is_taken = |event: &Event| matches!(event, Event::Evicted(e) if e.last_resort);
+        events.filter(is_taken).count()
+    };
+    assert_ne!(taken(false), 0);
+    assert_eq!(taken(true), 0);
 }

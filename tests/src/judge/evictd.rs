@@ -351,8 +351,16 @@ impl Pods for SimulatedPods<'_, '_> {
         most
     }
 
-    fn next_resort(&self, _resort: LastResort) -> Option<LastResort> {
-        None
+    fn last_resort(&self) -> LastResort {
+        LastResort::None
+    }
+
+    fn denied(&self) -> usize {
+        0
+    }
+
+    fn dying(&self) -> usize {
+        self.evictd.dying()
     }
 
     fn evict(&mut self, pod: usize, _choice: Choice) -> Option<Pending> {

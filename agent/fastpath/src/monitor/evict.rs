@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    Rules,
+    CandidateState, Rules,
     growers::WATCHED,
     limiter::ShadowChooser,
     model::{settings::MemoryHook, usage::MemoryReading},
@@ -199,7 +199,8 @@ impl MemoryMonitor {
         let decided = why.killed.unwrap_or_else(monotonic_ns);
         let limiter = &self.limiter;
         // Several are chosen at once: the one before may have used up what this one's limits had left.
-        if why.killed.is_none() && !limiter.allows(&pod.permit, decided, why.choice.resort) {
+        let state = limiter.state_of(&*pod, decided, why.choice.resort, false);
+        if why.killed.is_none() && state != CandidateState::Eligible {
             return None;
         }
         let refused = match self.signal(&pod, decided, why.killed.is_some()) {
@@ -330,15 +331,17 @@ impl MemoryMonitor {
     }
 
     fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
+        let monitor = self.scopes.get(index);
+        let now = monotonic_ns();
+        if monitor.is_none_or(|monitor| monitor.told_no_candidates) || self.dying(now) > 0 {
+            return;
+        }
         let held = BlockedBy {
-            paused: self.limiter.is_paused() || !self.limiter.allows_paced(monotonic_ns()),
+            paused: self.limiter.is_paused() || !self.limiter.allows_paced(now),
             denied: self.denied(),
             in_vain,
         };
-        let Some(monitor) = self.scopes.get_mut(index) else {
-            return;
-        };
-        if !monitor.told_no_candidates && self.in_flight.dying() == 0 {
+        if let Some(monitor) = self.scopes.get_mut(index) {
             monitor.told_no_candidates = true;
             self.events.send(Event::NoCandidates {
                 signal: monitor.scope.signal(),
@@ -393,13 +396,16 @@ impl Pods for ScopePods<'_> {
         self.monitor.growing()
     }
 
-    fn next_resort(&self, resort: LastResort) -> Option<LastResort> {
-        let MemoryMonitor {
-            limiter, in_flight, ..
-        } = &*self.monitor;
-        let is_allowed =
-            resort < limiter.last_resort() && in_flight.dying() == 0 && self.monitor.denied() > 0;
-        is_allowed.then(|| resort.next())
+    fn last_resort(&self) -> LastResort {
+        self.monitor.limiter.last_resort()
+    }
+
+    fn denied(&self) -> usize {
+        self.monitor.denied()
+    }
+
+    fn dying(&self) -> usize {
+        self.monitor.dying(monotonic_ns())
     }
 
     fn evict(&mut self, position: usize, choice: Choice) -> Option<Pending> {
