@@ -368,9 +368,11 @@ impl EvictionLimiter {
     }
 
     /// Whether the kernel may kill a pod by itself at the floor, where no code can check whether a permission still
-    /// counts: only one that may go for good.
-    pub fn allows_kernel_kill(&self, permit: &EvictionPermit, now: u64) -> bool {
-        permit.permission(now) == Permission::Always && self.allows(permit, now, LastResort::None)
+    /// counts: only one that may go for good. While the manager kills it, it stays the pod to kill from.
+    pub fn allows_kernel_kill(&self, pod: &impl ManagedPod, now: u64) -> bool {
+        let permit = pod.permit();
+        let is_for_good = permit.permission(now) == Permission::Always;
+        is_for_good && !pod.is_protected() && self.allows(permit, now, LastResort::None)
     }
 
     fn has_room_in(&self, permit: &EvictionPermit, now: u64, limits: Range<usize>) -> bool {
@@ -503,25 +505,26 @@ mod tests {
 
     #[test]
     fn a_permission_ends_by_itself() {
-        let (limiter, pod) = (EvictionLimiter::default(), EvictionPermit::default());
-        let lets_go = |now| limiter.allows(&pod, now, LastResort::None);
-        assert!(lets_go(u64::MAX - 1) && limiter.allows_kernel_kill(&pod, 5));
+        let (limiter, managed) = (EvictionLimiter::default(), Permitted::default());
+        let pod = &managed.permit;
+        let lets_go = |now| limiter.allows(pod, now, LastResort::None);
+        assert!(lets_go(u64::MAX - 1) && limiter.allows_kernel_kill(&managed, 5));
         pod.set(Permission::Until(100), -7, &[]);
         assert!(lets_go(99) && !lets_go(100));
         assert!(
-            !limiter.allows_kernel_kill(&pod, 99),
+            !limiter.allows_kernel_kill(&managed, 99),
             "the kernel reads no clock"
         );
         assert_eq!(pod.order(), -7);
         pod.set(Permission::NotNow, 0, &[]);
         assert!(!lets_go(0));
-        assert!(limiter.allows(&pod, 0, LastResort::Conditional));
+        assert!(limiter.allows(pod, 0, LastResort::Conditional));
         pod.set(Permission::Never, 0, &[]);
-        assert!(!limiter.allows(&pod, 0, LastResort::Conditional));
-        assert!(limiter.allows(&pod, 0, LastResort::Any));
+        assert!(!limiter.allows(pod, 0, LastResort::Conditional));
+        assert!(limiter.allows(pod, 0, LastResort::Any));
         limiter.pause(true);
         assert!(
-            !limiter.allows(&pod, 0, LastResort::Any),
+            !limiter.allows(pod, 0, LastResort::Any),
             "a pause is a pause"
         );
     }
@@ -583,6 +586,7 @@ mod tests {
         };
         let state = limiter.state_of(&critical, 5, LastResort::Any, false);
         assert_eq!(state, Protected, "whatever policies say");
+        assert!(!limiter.allows_kernel_kill(&critical, 5));
     }
 
     #[test]

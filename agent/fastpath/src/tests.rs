@@ -1,8 +1,14 @@
 //! The loop on a cgroup that is made of files.
 
-use std::{fs, io, os::fd::BorrowedFd, path::Path, sync::Arc};
+use std::{
+    fs, io,
+    os::fd::BorrowedFd,
+    path::Path,
+    sync::{Arc, Mutex},
+};
 
 use evictd_engine::{
+    SYSTEM_CRITICAL_PRIORITY,
     accounting::MemoryThresholds,
     model::{
         pod::Pod,
@@ -15,7 +21,7 @@ use evictd_node::{
     cgroup::memory::MemoryCgroup,
     memory_scope::{Scope, ScopeKind},
     pods::table::{PodEntry, PodTable},
-    trigger::memory::{self, KernelKill, Trigger, TriggerEvent, TriggerSet},
+    trigger::memory::{self, KernelKill, KernelVictim, Trigger, TriggerEvent, TriggerSet},
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -449,4 +455,71 @@ fn while_the_manager_kills_a_pod_the_last_resort_takes_none() {
     };
     assert_ne!(taken(false), 0);
     assert_eq!(taken(true), 0);
+}
+
+/// A program that kills from the pods which are published to it.
+#[derive(Default)]
+struct Kills(Arc<Mutex<Vec<u64>>>);
+
+impl TriggerSet for Kills {
+    fn hook(&self) -> MemoryHook {
+        MemoryHook::Fexit
+    }
+
+    fn watch(&mut self, _: usize, _: &MemoryCgroup) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn arm(&mut self, _: usize, _: Trigger) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn next_crossing(&mut self) -> Option<TriggerEvent> {
+        None
+    }
+
+    fn set_victims(&mut self, _: usize, victims: &[KernelVictim]) -> io::Result<()> {
+        *self.0.lock().unwrap() = victims.iter().map(|victim| victim.cgroup_id).collect();
+        Ok(())
+    }
+
+    fn set_near(&mut self, _: bool) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn is_attached(&self) -> bool {
+        true
+    }
+}
+
+/// A pod was known by its cgroup alone, and another table says that it is critical. Nothing is published anew while a
+/// victim is dying.
+#[test]
+fn a_kernel_victim_that_is_critical_by_now_is_revoked() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut setup = cgroup.setup();
+    let pod = cgroup.pod("a");
+    let (id, at) = (pod.memory.id(), dir.path().join("a"));
+    let critical = Pod {
+        uid: "a".to_owned(),
+        priority: SYSTEM_CRITICAL_PRIORITY,
+        ..Pod::default()
+    };
+    let critical = Arc::new(PodEntry::open(critical, &at, Mode::Evictd).unwrap());
+    let published = Arc::<Mutex<Vec<u64>>>::default();
+    setup.table = Box::new(PodTable::new(vec![pod]));
+    setup.trigger = Box::new(Kills(Arc::clone(&published)));
+    setup.is_pinned = true;
+    let mut watch = watch(setup);
+    watch.run_once(monotonic_ns());
+    assert_eq!(*published.lock().unwrap(), [id]);
+    assert!(!watch.revoke_kernel_victims());
+    *watch.table = PodTable::new(vec![critical]);
+    assert!(watch.revoke_kernel_victims());
+    assert_eq!(*published.lock().unwrap(), []);
 }
