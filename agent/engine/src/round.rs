@@ -6,7 +6,7 @@
 use crate::{
     Among, Candidate, CandidateState,
     growers::WATCHED,
-    model::usage::MemoryReading,
+    model::{settings::Mode, usage::MemoryReading},
     pace::{NextVictim, PaceInputs, Pending, Relief, Urgency},
     permit::LastResort,
     select::{
@@ -14,8 +14,20 @@ use crate::{
     },
 };
 
+/// Victims that may be on their way at once: at this number no other pod is signalled.
+pub const MAX_IN_FLIGHT: usize = 64;
 /// Bytes that the processes of a pod hold at least: less is a sandbox, or a helper beside a memory-backed volume.
 const LEAST_OF_PROCESSES: u64 = 4 << 20;
+
+/// How many pods a round evicts at most, where so many have processes that are ending and `room` more can be followed:
+/// the kubelet waits for the end of each.
+pub fn most(mode: Mode, dying: usize, room: usize) -> usize {
+    let at_once = match mode {
+        Mode::Evictd => MAX_IN_FLIGHT,
+        Mode::Kubelet => 1,
+    };
+    at_once.saturating_sub(dying).min(room)
+}
 
 /// The candidates of a round; a position is that of a candidate.
 pub struct Candidates<'a, R> {
@@ -420,6 +432,16 @@ mod tests {
             listed.chosen.sort_unstable();
             assert_eq!(listed.chosen, Vec::from_iter(0..pods.len()), "each once");
         }
+    }
+
+    #[test]
+    fn the_kubelet_evicts_one_pod_at_a_time() {
+        let room = |dying| MAX_IN_FLIGHT - dying;
+        assert_eq!(most(Mode::Evictd, 0, room(0)), MAX_IN_FLIGHT);
+        assert_eq!(most(Mode::Evictd, 60, room(62)), 2);
+        assert_eq!(most(Mode::Kubelet, 0, room(5)), 1);
+        assert_eq!(most(Mode::Kubelet, 0, 0), 0);
+        assert_eq!(most(Mode::Kubelet, 1, room(1)), 0);
     }
 
     #[test]

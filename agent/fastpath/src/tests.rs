@@ -15,6 +15,7 @@ use evictd_engine::{
         settings::{MemoryHook, Mode, RankingStrategy},
     },
     permit::{LastResort, Permission},
+    round::MAX_IN_FLIGHT,
     terminating::Terminating,
 };
 use evictd_node::{
@@ -29,7 +30,7 @@ use super::{
     Control, Event, EventQueue, FastPathSettings, FastPathSetup, KilledBy, RestoredVictim,
 };
 use crate::{
-    in_flight::{Eviction, MAX_IN_FLIGHT, Victim},
+    in_flight::{Eviction, Victim},
     monitor::MemoryMonitor,
     scope::{Cycle, ScopeTriggers},
     spin::Wait,
@@ -80,7 +81,7 @@ impl Cgroup<'_> {
             last_eviction: None,
             is_pinned: false,
             shadow: false,
-            victims_at_once: 1,
+            mode: Mode::Kubelet,
             strategy: RankingStrategy::Kubelet,
             limiter: Arc::default(),
             control: Control::new().unwrap(),
@@ -438,7 +439,7 @@ fn while_the_manager_kills_a_pod_the_last_resort_takes_none() {
         }
         let mut setup = cgroup.setup();
         setup.table = Box::new(PodTable::new(vec![spared, Arc::clone(&other)]));
-        setup.shadow = true;
+        (setup.shadow, setup.mode) = (true, Mode::Evictd);
         setup.limiter.set_last_resort(LastResort::Conditional);
         let mut watch = watch(setup);
         for used in [400, 415, 430, 445] {

@@ -7,10 +7,13 @@ use evictd_engine::{
     accounting::{Accounting, Guard, GuardSource, MemorySample, MemoryThresholds},
     counter_history::CounterHistory,
     growers::{Growers, WATCHED},
-    model::usage::{FreeSwap, MachineMemory, MemoryReading},
+    model::{
+        settings::Mode,
+        usage::{FreeSwap, MachineMemory, MemoryReading},
+    },
     pace::{Decision, Pace, PaceInputs, Pending, Rule, Shortage, Urgency},
     permit::LastResort,
-    round::{Candidates, Choice, Pods, Round},
+    round::{self, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
     sampling::{self, FlushDeadline, FlushInputs, Nearness, Notification, ScopeState},
     terminating::{Fate, Remains, Terminating},
 };
@@ -20,8 +23,6 @@ use super::{
     world::{MS, Reading, ScopeKind, World},
 };
 
-/// As the fast path's: how many victims may be on their way.
-const MAX_IN_FLIGHT: usize = 64;
 /// As the configuration's: the memory guard's amount in bytes.
 const GUARD: u64 = 100 << 20;
 /// As the fast path's: what has to move for all pods to be read anew, in bytes, and how long what was read lasts otherwise.
@@ -228,9 +229,8 @@ impl Evictd {
         let Decision::Evict { urgency } = decision else {
             return;
         };
-        let most = MAX_IN_FLIGHT
-            .saturating_sub(self.dying())
-            .min(MAX_IN_FLIGHT.saturating_sub(self.in_flight.len()));
+        let room = MAX_IN_FLIGHT.saturating_sub(self.in_flight.len());
+        let most = round::most(Mode::Evictd, self.dying(), room);
         if most == 0 {
             return;
         }

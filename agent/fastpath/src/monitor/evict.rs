@@ -10,7 +10,7 @@ use evictd_engine::{
     pace::{Decision, MONITORING_INTERVAL_NS, PaceInputs, Pending, Rule, Urgency},
     permit::LastResort,
     record::Stages,
-    round::{Candidates, Choice, Outcome, Pods, Round},
+    round::{self, Candidates, Choice, Outcome, Pods, Round},
     terminating::Terminating,
 };
 use evictd_node::pods::table::PodEntry;
@@ -18,7 +18,7 @@ use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
     BlockedBy, Event, EvictionReport,
-    in_flight::{Eviction, MAX_IN_FLIGHT, Victim},
+    in_flight::{Eviction, Victim},
     monitor::MemoryMonitor,
     scope::{Crossing, ScopeMonitor},
 };
@@ -117,10 +117,7 @@ impl MemoryMonitor {
             self.report_no_candidates(index, false);
             return self.in_flight.dying() == 0;
         }
-        let at_once = self.victims_at_once.min(MAX_IN_FLIGHT);
-        let most = at_once
-            .saturating_sub(self.in_flight.dying())
-            .min(self.in_flight.room());
+        let most = round::most(self.mode, self.dying(now), self.in_flight.room());
         if most > 0 {
             let round = Round {
                 urgency,
