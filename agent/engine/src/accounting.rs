@@ -1,10 +1,16 @@
 //! What is short of a scope, by its numbers alone: the same for a scope of the node and for one of the judge's.
 
 use crate::{
+    Signal, Threshold, ThresholdValue,
     growth::Room,
+    hard_threshold,
     model::usage::{FreeSwap, MachineMemory, MemoryReading},
     pace::{Bounded, Shortage},
+    units::signed,
 };
+
+/// What the memory guard keeps if nothing else is configured, in bytes: the kubelet's default hard threshold.
+pub const GUARD: u64 = 100 << 20;
 
 /// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each
 /// page.
@@ -34,7 +40,53 @@ pub enum Amount {
     Floor,
 }
 
+/// Where the kernel itself kills, as it is configured.
+#[derive(Clone, Copy, Debug)]
+pub enum Floor<'a> {
+    /// Nowhere.
+    Off,
+    /// Where half of the hard threshold is left.
+    Half,
+    /// Where this is left, if that is below the hard threshold: from the threshold on the kernel would kill before the
+    /// agent decides.
+    Of(&'a ThresholdValue),
+}
+
+impl Floor<'_> {
+    /// Below a hard threshold, in bytes; below nothing there is nothing.
+    fn below(self, hard: u64, capacity: i64) -> Option<u64> {
+        match self {
+            Self::Off => None,
+            _ if hard == 0 => None,
+            Self::Of(value) if value.amount(capacity) < hard => Some(value.amount(capacity)),
+            Self::Of(_) | Self::Half => Some(hard / 2),
+        }
+    }
+
+    /// The amount that is configured, in bytes, where half of the hard threshold stands in for it.
+    pub fn replaced(self, hard: u64, capacity: i64) -> Option<u64> {
+        match self {
+            Self::Of(value) if hard > 0 => Some(value.amount(capacity)).filter(|own| *own >= hard),
+            _ => None,
+        }
+    }
+}
+
 impl MemoryThresholds {
+    /// By the largest hard threshold of a signal; nothing where it has none.
+    pub fn of(thresholds: &[Threshold], signal: Signal, capacity: u64, floor: Floor<'_>) -> Self {
+        let capacity = signed(capacity);
+        let Some(threshold) = hard_threshold(thresholds, signal, capacity) else {
+            return Self::default();
+        };
+        let hard = threshold.amount(capacity);
+        Self {
+            threshold: hard,
+            resolved: threshold.resolved_amount(capacity).max(hard),
+            floor: floor.below(hard, capacity),
+        }
+    }
+
     /// The first amount that is not below this capacity, so that it can never be kept, with its bytes.
     pub fn above(&self, capacity: u64) -> Option<(Amount, u64)> {
         let amounts = [

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evictd_engine::{
     Candidate, CandidateState, Rules,
-    accounting::{Accounting, Guard, GuardSource, MemorySample, MemoryThresholds},
+    accounting::{Accounting, GUARD, Guard, GuardSource, MemorySample, MemoryThresholds},
     counter_history::CounterHistory,
     growers::{Growers, WATCHED},
     model::{
@@ -23,8 +23,6 @@ use super::{
     world::{MS, Reading, ScopeKind, World},
 };
 
-/// As the configuration's: the memory guard's amount in bytes.
-const GUARD: u64 = 100 << 20;
 /// As the fast path's: what has to move for all pods to be read anew, in bytes, and how long what was read lasts otherwise.
 const NAMING: u64 = 2 << 20;
 const NAMED_FOR: u64 = 1000 * MS;
