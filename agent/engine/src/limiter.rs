@@ -185,6 +185,8 @@ pub struct EvictionLimiter {
     shadow_pressure: [AtomicU32; 2],
     /// By index; index 0 stands for no quota. The policy side assigns the others.
     quotas: Box<[Quota]>,
+    /// The index of the node's rate; 0 where the node has none.
+    node_quota: AtomicU8,
 }
 
 /// What the fleet brake holds back, in nanoseconds of CLOCK_MONOTONIC: it ends by itself.
@@ -207,6 +209,7 @@ impl Default for EvictionLimiter {
             last_in_shadow: AtomicI64::new(NEVER),
             shadow_pressure: [const { AtomicU32::new(1) }; 2],
             quotas: (0..QUOTAS).map(|_| Quota::default()).collect(),
+            node_quota: AtomicU8::new(0),
         }
     }
 }
@@ -387,11 +390,17 @@ impl EvictionLimiter {
         permit.quotas(places).filter_map(|q| self.quotas.get(q))
     }
 
-    /// How many more evictions the node's rate allows at this moment, by the permit of any pod; [`usize::MAX`] without
-    /// a rate. Rates of owners hold for their own pods alone.
-    pub fn left_of_node_rate(&self, permit: &EvictionPermit, now: u64) -> usize {
-        let mut quotas = self.quotas_of(permit, 0..NODE_RATE);
-        quotas.next().map_or(usize::MAX, |q| q.left_of_rate(now))
+    /// Says which quota is the node's rate; 0: none.
+    pub fn set_node_quota(&self, index: u8) {
+        self.node_quota.store(index, Ordering::Relaxed);
+    }
+
+    /// How many more evictions the node's rate allows at this moment; [`usize::MAX`] without a rate. Rates of owners
+    /// hold for their own pods alone.
+    pub fn left_of_node_rate(&self, now: u64) -> usize {
+        let index = usize::from(self.node_quota.load(Ordering::Relaxed));
+        let quota = self.quotas.get(index).filter(|_| index != 0);
+        quota.map_or(usize::MAX, |quota| quota.left_of_rate(now))
     }
 
     /// Charges all limits of a pod that is about to be evicted.
@@ -698,22 +707,18 @@ mod tests {
     #[test]
     fn what_is_left_of_the_nodes_rate_is_left_for_all_pods() {
         let limiter = EvictionLimiter::default();
-        let pod = |quotas: &[u8]| {
-            let pod = EvictionPermit::default();
-            pod.set(Permission::Always, 0, quotas);
-            pod
-        };
-        let (owned, alone, unlimited) = (pod(&[3, 9]), pod(&[3, 0]), pod(&[0, 9]));
+        let owned = EvictionPermit::default();
+        owned.set(Permission::Always, 0, &[3, 9]);
         limiter.set_quota(3, Some(4), 100, None);
         limiter.set_quota(9, Some(1), 100, None);
+        let left = |now| limiter.left_of_node_rate(now);
+        assert_eq!(left(0), usize::MAX, "no rate of the node yet");
+        limiter.set_node_quota(3);
         limiter.charge(&owned, 10);
-        let left = |pod, now| limiter.left_of_node_rate(pod, now);
         // The owner's rate is used up, and holds for its own pods alone.
-        assert_eq!((left(&owned, 20), left(&alone, 20)), (3, 3));
-        assert_eq!(left(&alone, 110), 4);
-        assert_eq!(left(&unlimited, 20), usize::MAX);
+        assert_eq!((left(20), left(110)), (3, 4));
         limiter.set_quota(3, Some(4), 0, None);
-        assert_eq!(left(&alone, 20), usize::MAX, "no time, no limit");
+        assert_eq!(left(20), usize::MAX, "no time, no limit");
     }
 
     /// A pod above its own limit, as often as its owner likes, takes nothing from what a shortage of the node may use.
@@ -728,7 +733,8 @@ mod tests {
             limiter.charge_at_own_limit(&pod, now);
         }
         limiter.charge_in_shadow_at_own_limit(&pod, 14);
-        assert_eq!(limiter.left_of_node_rate(&pod, 20), 2);
+        limiter.set_node_quota(3);
+        assert_eq!(limiter.left_of_node_rate(20), 2);
         assert_eq!(limiter.last_eviction(), 0, "no other node is told");
         assert!(!limiter.allows_at_own_limit(&pod, 20), "its owner's rate");
         pod.set(Permission::Always, 0, &[3, 0]);

@@ -373,11 +373,7 @@ impl Pods for ScopePods<'_> {
     }
 
     fn allowed(&self) -> usize {
-        let MemoryMonitor { table, limiter, .. } = &*self.monitor;
-        let any = table.entries.first();
-        any.map_or(0, |entry| {
-            limiter.left_of_node_rate(&entry.permit, monotonic_ns())
-        })
+        self.monitor.limiter.left_of_node_rate(monotonic_ns())
     }
 
     fn has_evicted_lately(&self) -> bool {
