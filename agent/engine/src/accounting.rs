@@ -15,6 +15,8 @@ pub const GUARD: u64 = 100 << 20;
 /// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each
 /// page.
 const KERNEL_OF_CACHE: u64 = 32;
+/// The largest [`MemoryThresholds::step`].
+const STEP_BYTES: u64 = 16 << 20;
 /// How fast page cache is taken to be written and memory to be swapped out, in bytes per second: a slow disk.
 const WRITES_PER_SECOND: u64 = 32 << 20;
 
@@ -38,6 +40,16 @@ pub enum Amount {
     Resolved,
     /// Where the kernel itself kills.
     Floor,
+}
+
+/// From what on the kernel kills a task by itself, in bytes that the task holds; rounded to
+/// [`MemoryThresholds::step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KillLimits {
+    /// With so much it has used up all that was left.
+    pub enough: u64,
+    /// No task can hold more; a larger sum counts shared memory twice.
+    pub most: u64,
 }
 
 /// Where the kernel itself kills, as it is configured.
@@ -84,6 +96,27 @@ impl MemoryThresholds {
             threshold: hard,
             resolved: threshold.resolved_amount(capacity).max(hard),
             floor: floor.below(hard, capacity),
+        }
+    }
+
+    /// Bytes by which memory may move without being a growth.
+    pub fn step(&self) -> u64 {
+        (self.threshold / 16).clamp(1, STEP_BYTES)
+    }
+
+    /// For a pod that held `held` bytes when `room` was left, as the kernel counts. Of a number of published pods one
+    /// of a later rank is killed from deeper below the threshold, down to half of it.
+    pub fn kill_limits(&self, held: u64, room: u64, (rank, ranks): (u64, u64)) -> KillLimits {
+        let left = room.saturating_sub(self.threshold.max(self.floor.unwrap_or(0)));
+        let step = self.step();
+        let in_steps = |bytes: u64| {
+            let steps = held.saturating_add(bytes).div_ceil(step);
+            steps.saturating_add(1).saturating_mul(step)
+        };
+        let deeper = self.threshold / (2 * ranks.max(1)) * rank;
+        KillLimits {
+            enough: in_steps(left).saturating_add(deeper),
+            most: in_steps(room),
         }
     }
 

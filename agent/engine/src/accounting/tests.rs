@@ -225,3 +225,20 @@ fn half_of_the_threshold_stands_in_for_a_floor_that_is_not_below_it() {
         assert_eq!(floor.replaced(0, signed(1000 * MIB)), None);
     }
 }
+
+#[test]
+fn the_kernel_kills_a_task_that_has_used_up_what_was_left() {
+    let thresholds = MemoryThresholds {
+        threshold: 160 * MIB,
+        resolved: 160 * MIB,
+        floor: Some(80 * MIB),
+    };
+    assert_eq!(thresholds.step(), 10 * MIB);
+    let limits = |rank| thresholds.kill_limits(95 * MIB, 260 * MIB, (rank, 16));
+    let expected = |enough| KillLimits {
+        enough: enough * MIB,
+        most: 370 * MIB,
+    };
+    assert_eq!(limits(0), expected(210), "95 + 100, and a step");
+    assert_eq!(limits(3), expected(225));
+}

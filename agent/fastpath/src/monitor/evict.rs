@@ -7,7 +7,7 @@ use evictd_engine::{
     growers::WATCHED,
     limiter::ShadowChooser,
     model::{settings::MemoryHook, usage::MemoryReading},
-    pace::{Decision, MONITORING_INTERVAL_NS, PaceInputs, Pending, Rule, Urgency},
+    pace::{Decision, KERNEL_KILL_NS, PaceInputs, Pending, Rule, Urgency},
     permit::LastResort,
     record::Stages,
     round::{self, Candidates, Choice, Outcome, Pods, Round},
@@ -22,10 +22,6 @@ use crate::{
     monitor::MemoryMonitor,
     scope::{Crossing, ScopeMonitor},
 };
-
-/// So long after a kill of the kernel's own the pod's eviction is completed, in nanoseconds: the kubelet would have
-/// taken note of the pressure within that time. Later the pod may run again for good.
-const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
 
 /// Why a pod goes, as far as its report tells.
 #[derive(Clone, Copy)]
