@@ -99,6 +99,13 @@ impl MemoryThresholds {
         }
     }
 
+    /// Whether the threshold is met by this much available; `was_pressed`: it was at the look before. `resolves`: its
+    /// minimum reclaim counts ([`Pace::is_resolving`](crate::pace::Pace::is_resolving)).
+    pub fn is_pressing(&self, available: u64, was_pressed: bool, resolves: bool) -> bool {
+        let is_open = was_pressed && resolves;
+        available < self.threshold || (is_open && available < self.resolved)
+    }
+
     /// Bytes by which memory may move without being a growth.
     pub fn step(&self) -> u64 {
         (self.threshold / 16).clamp(1, STEP_BYTES)

@@ -328,7 +328,7 @@ impl MemoryMonitor {
         }
         monitor.idle = idle;
         if idle {
-            monitor.await_recovery(&mut *self.trigger)?;
+            monitor.await_recovery(&mut *self.trigger, now)?;
         }
         Ok(())
     }

@@ -108,7 +108,9 @@ pub(super) struct ScopeMonitor {
     pub kernel_may_kill: bool,
     /// The last one.
     pub sample: MemorySample,
-    /// The threshold is met: the scope is below `resolved` and has been below `threshold`.
+    /// The threshold is met ([`MemoryThresholds::is_pressing`]).
+    ///
+    /// [`MemoryThresholds::is_pressing`]: evictd_engine::accounting::MemoryThresholds::is_pressing
     pub pressed: bool,
     /// The event that no candidate is left was sent.
     pub told_no_candidates: bool,
@@ -185,9 +187,8 @@ impl ScopeMonitor {
     pub fn sample(&mut self, cycle: &Cycle<'_>, mut flush: impl FnMut()) -> io::Result<()> {
         let thresholds = self.scope.thresholds();
         let was_pressed = self.pressed;
-        let is_pressing = |available: u64| {
-            available < thresholds.threshold || (was_pressed && available < thresholds.resolved)
-        };
+        let resolves = self.pace.is_resolving(cycle.woken);
+        let is_pressing = |available| thresholds.is_pressing(available, was_pressed, resolves);
         let is_short = |look: &MemorySample, lag| is_pressing(look.available.saturating_add(lag));
         if self.depends_on_statistics(cycle.woken, cycle.fastest_growth) {
             flush();

@@ -522,5 +522,30 @@ fn a_kernel_victim_that_is_critical_by_now_is_revoked() {
     assert!(!watch.revoke_kernel_victims());
     *watch.table = PodTable::new(vec![critical]);
     assert!(watch.revoke_kernel_victims());
-    assert_eq!(*published.lock().unwrap(), []);
+    assert!(published.lock().unwrap().is_empty());
+}
+
+/// The minimum reclaim counts once the kubelet has seen the threshold met for certain, or a pod was evicted for it.
+#[test]
+fn a_dip_is_over_where_the_threshold_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut watch = cgroup.watch();
+    watch.scopes[0].scope.set_thresholds(MemoryThresholds {
+        threshold: THRESHOLD,
+        resolved: THRESHOLD + 50 * MIB,
+        floor: None,
+    });
+    let pressed = |watch: &mut MemoryMonitor, left: i64| {
+        let used = (412 * MIB).saturating_add_signed(-left * MIB.cast_signed());
+        cgroup.uses(used, used);
+        watch.run_once(monotonic_ns());
+        watch.scopes[0].pressed
+    };
+    assert!(pressed(&mut watch, -10));
+    assert!(!pressed(&mut watch, 20));
+    assert!(pressed(&mut watch, -10));
+    watch.scopes[0].pace.choose();
+    assert!(pressed(&mut watch, 20), "a pod went for it");
+    assert!(!pressed(&mut watch, 50));
 }

@@ -436,9 +436,9 @@ impl<'a> Strategy<'a> for Evictd {
             }
         }
         self.look_at_scope(world);
-        let (threshold, resolved) = world.limits();
-        let available = self.sample.available;
-        self.pressed = available < threshold || (self.pressed && available < resolved);
+        let thresholds = accounting(world).thresholds;
+        let (available, resolves) = (self.sample.available, self.pace.is_resolving(world.now));
+        self.pressed = thresholds.is_pressing(available, self.pressed, resolves);
         self.resolve_pressure(world, course);
         self.finish(world);
         if !self.pressed || self.dying() == 0 {
@@ -450,7 +450,7 @@ impl<'a> Strategy<'a> for Evictd {
         }
         // As `ScopeMonitor::arm`; what the machine lacks besides is counted as used.
         let lacking = self.sample.usage - self.sample.usage.min(world.read().usage);
-        let limit = accounting(world).usage_limit(threshold, self.sample.discounted);
+        let limit = accounting(world).usage_limit(thresholds.threshold, self.sample.discounted);
         let limit = limit.saturating_sub(lacking + 1);
         self.trigger = (world.incident.has_program && !self.pressed).then_some(limit as f64);
     }
