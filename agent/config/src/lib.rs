@@ -249,7 +249,11 @@ impl Config {
             shadow: fields.boolean("shadow")?.unwrap_or(false),
             memory_hook: fields.choice("memoryHook", &MEMORY_HOOKS)?.flatten(),
             account_reclaimable_cache: fields.boolean("accountReclaimableCache")?.unwrap_or(false),
-            memory_guard: OptionalAmount::take(&mut fields, "memoryGuard", mode.has_memory_guard())?,
+            memory_guard: OptionalAmount::take(
+                &mut fields,
+                "memoryGuard",
+                mode.has_memory_guard(),
+            )?,
             kernel_floor: OptionalAmount::take(&mut fields, "kernelFloor", true)?,
             pinned_guard: pinned_guard::take(&mut fields)?,
             filesystems: FilesystemPaths::take(&mut fields)?,

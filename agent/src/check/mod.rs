@@ -173,7 +173,9 @@ fn thresholds(config: &Config) -> Vec<Finding> {
     let hard = hard(&config.eviction.thresholds, &config.origins, &seen);
     let findings = [hard, met_now(&thresholds, &seen)].into_iter();
     let scopes = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
-    let floors = scopes.iter().filter_map(|signal| kernel_floor(config, &seen, *signal));
+    let floors = scopes
+        .iter()
+        .filter_map(|signal| kernel_floor(config, &seen, *signal));
     findings.chain(floors).collect()
 }
 
@@ -428,7 +430,9 @@ mod tests {
         let own = serde_json::json!({ "kernelFloor": {"memory.available": "110Mi"} });
         let config = Config::from_values(own, Some(kubelet)).unwrap();
         for (signal, _) in scopes {
-            let told = kernel_floor(&config, &seen, signal).expect("replaced").detail;
+            let told = kernel_floor(&config, &seen, signal)
+                .expect("replaced")
+                .detail;
             assert!(told.contains(signal.as_str()), "{told}");
         }
     }

@@ -100,12 +100,7 @@ impl Allocatable {
         if self.known == found {
             return Ok(None);
         }
-        tell_floor(
-            &self.config,
-            SIGNAL,
-            amounts(capacity).threshold,
-            capacity,
-        );
+        tell_floor(&self.config, SIGNAL, amounts(capacity).threshold, capacity);
         let cache = self.config.account_reclaimable_cache;
         let scope = |cgroup| {
             let scope = Scope::open(cgroup, ScopeKind::Pods { limit: capacity }, amounts, cache);

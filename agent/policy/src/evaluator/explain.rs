@@ -156,12 +156,7 @@ impl PolicyEvaluator {
     }
 
     /// Why a pod may not be evicted.
-    fn reason_of(
-        &self,
-        held: &EvaluatedPod,
-        permission: Permission,
-        now: u64,
-    ) -> Option<String> {
+    fn reason_of(&self, held: &EvaluatedPod, permission: Permission, now: u64) -> Option<String> {
         let reason = if held.pod.permit().is_ending() {
             ENDING
         } else if held.pod.permit().is_being_killed(now) {
