@@ -46,8 +46,6 @@ pub struct Options {
     pub floor: Option<u64>,
     /// Decide only.
     pub shadow: bool,
-    /// Pods at once.
-    pub victims_at_once: usize,
     /// Watch the whole machine instead of the node's own cgroup.
     pub machine: bool,
     /// Watch the pods' cgroup too, if it has a limit: this much must be available in it.
@@ -63,7 +61,6 @@ impl Default for Options {
             threshold: 100 * MIB,
             floor: None,
             shadow: false,
-            victims_at_once: usize::MAX,
             machine: false,
             pods_threshold: None,
             pods_floor: None,
@@ -236,7 +233,7 @@ impl Node {
             last_eviction: None,
             is_pinned: false,
             shadow: options.shadow,
-            victims_at_once: options.victims_at_once,
+            mode: Mode::Evictd,
             strategy: RankingStrategy::Kubelet,
             limiter: Arc::clone(&self.limiter),
             control: Arc::clone(&control),

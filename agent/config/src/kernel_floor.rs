@@ -1,7 +1,7 @@
 //! Refuses a `kernelFloor` that is not below the hard threshold of the same file for any node size. Where it depends on
 //! the node, the agent halves the threshold instead.
 
-use evictd_engine::{Signal, Threshold, ThresholdValue, hard_threshold};
+use evictd_engine::{Signal, Threshold, ThresholdValue, accounting::Floor, hard_threshold};
 
 use super::{
     ConfigError,
@@ -21,9 +21,11 @@ pub(super) fn check(
     let hard = |capacity| hard_threshold(thresholds, Signal::MemoryAvailable, capacity);
     let own = |capacity| hard(capacity).filter(|t| origins.of(t) == Origin::Own);
     let mut nodes = CAPACITIES.map(|shift| 1_i64 << shift);
-    let is_below =
-        |capacity| own(capacity).is_none_or(|t| floor.amount(capacity) < t.amount(capacity));
-    if nodes.any(is_below) {
+    let is_replaced = |t: &Threshold, capacity| {
+        let replaced = Floor::Of(floor).replaced(t.amount(capacity), capacity);
+        replaced.is_some()
+    };
+    if nodes.any(|capacity| own(capacity).is_none_or(|t| !is_replaced(t, capacity))) {
         return Ok(());
     }
     let Some(hard) = own(1 << CAPACITIES.end()) else {

@@ -11,6 +11,7 @@ use std::{
 
 use evictd_engine::{
     ThresholdValue,
+    accounting::Floor,
     model::settings::{EvictionConfig, MemoryHook, MitigationConfig, Mode, RankingStrategy},
 };
 use serde_json::Value;
@@ -126,6 +127,17 @@ pub struct OptionalAmount {
     pub memory_available: Option<ThresholdValue>,
 }
 
+impl OptionalAmount {
+    /// As the floor.
+    pub fn floor(&self) -> Floor<'_> {
+        match &self.memory_available {
+            _ if !self.enabled => Floor::Off,
+            None => Floor::Half,
+            Some(value) => Floor::Of(value),
+        }
+    }
+}
+
 impl Config {
     /// Reads a configuration file, YAML or JSON.
     ///
@@ -237,7 +249,11 @@ impl Config {
             shadow: fields.boolean("shadow")?.unwrap_or(false),
             memory_hook: fields.choice("memoryHook", &MEMORY_HOOKS)?.flatten(),
             account_reclaimable_cache: fields.boolean("accountReclaimableCache")?.unwrap_or(false),
-            memory_guard: OptionalAmount::take(&mut fields, "memoryGuard", mode == Mode::Evictd)?,
+            memory_guard: OptionalAmount::take(
+                &mut fields,
+                "memoryGuard",
+                mode.has_memory_guard(),
+            )?,
             kernel_floor: OptionalAmount::take(&mut fields, "kernelFloor", true)?,
             pinned_guard: pinned_guard::take(&mut fields)?,
             filesystems: FilesystemPaths::take(&mut fields)?,

@@ -1,14 +1,22 @@
 //! What is short of a scope, by its numbers alone: the same for a scope of the node and for one of the judge's.
 
 use crate::{
+    Signal, Threshold, ThresholdValue,
     growth::Room,
+    hard_threshold,
     model::usage::{FreeSwap, MachineMemory, MemoryReading},
     pace::{Bounded, Shortage},
+    units::signed,
 };
+
+/// What the memory guard keeps if nothing else is configured, in bytes: the kubelet's default hard threshold.
+pub const GUARD: u64 = 100 << 20;
 
 /// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each
 /// page.
 const KERNEL_OF_CACHE: u64 = 32;
+/// The largest [`MemoryThresholds::step`].
+const STEP_BYTES: u64 = 16 << 20;
 /// How fast page cache is taken to be written and memory to be swapped out, in bytes per second: a slow disk.
 const WRITES_PER_SECOND: u64 = 32 << 20;
 
@@ -34,7 +42,91 @@ pub enum Amount {
     Floor,
 }
 
+/// From what on the kernel kills a task by itself, in bytes that the task holds; rounded to
+/// [`MemoryThresholds::step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KillLimits {
+    /// With so much it has used up all that was left.
+    pub enough: u64,
+    /// No task can hold more; a larger sum counts shared memory twice.
+    pub most: u64,
+}
+
+/// Where the kernel itself kills, as it is configured.
+#[derive(Clone, Copy, Debug)]
+pub enum Floor<'a> {
+    /// Nowhere.
+    Off,
+    /// Where half of the hard threshold is left.
+    Half,
+    /// Where this is left, if that is below the hard threshold: from the threshold on the kernel would kill before the
+    /// agent decides.
+    Of(&'a ThresholdValue),
+}
+
+impl Floor<'_> {
+    /// Below a hard threshold, in bytes; below nothing there is nothing.
+    fn below(self, hard: u64, capacity: i64) -> Option<u64> {
+        match self {
+            Self::Off => None,
+            _ if hard == 0 => None,
+            Self::Of(value) if value.amount(capacity) < hard => Some(value.amount(capacity)),
+            Self::Of(_) | Self::Half => Some(hard / 2),
+        }
+    }
+
+    /// The amount that is configured, in bytes, where half of the hard threshold stands in for it.
+    pub fn replaced(self, hard: u64, capacity: i64) -> Option<u64> {
+        match self {
+            Self::Of(value) if hard > 0 => Some(value.amount(capacity)).filter(|own| *own >= hard),
+            _ => None,
+        }
+    }
+}
+
 impl MemoryThresholds {
+    /// By the largest hard threshold of a signal; nothing where it has none.
+    pub fn of(thresholds: &[Threshold], signal: Signal, capacity: u64, floor: Floor<'_>) -> Self {
+        let capacity = signed(capacity);
+        let Some(threshold) = hard_threshold(thresholds, signal, capacity) else {
+            return Self::default();
+        };
+        let hard = threshold.amount(capacity);
+        Self {
+            threshold: hard,
+            resolved: threshold.resolved_amount(capacity).max(hard),
+            floor: floor.below(hard, capacity),
+        }
+    }
+
+    /// Whether the threshold is met by this much available; `was_pressed`: it was at the look before. `resolves`: its
+    /// minimum reclaim counts ([`Pace::is_resolving`](crate::pace::Pace::is_resolving)).
+    pub fn is_pressing(&self, available: u64, was_pressed: bool, resolves: bool) -> bool {
+        let is_open = was_pressed && resolves;
+        available < self.threshold || (is_open && available < self.resolved)
+    }
+
+    /// Bytes by which memory may move without being a growth.
+    pub fn step(&self) -> u64 {
+        (self.threshold / 16).clamp(1, STEP_BYTES)
+    }
+
+    /// For a pod that held `held` bytes when `room` was left, as the kernel counts. Of a number of published pods one
+    /// of a later rank is killed from deeper below the threshold, down to half of it.
+    pub fn kill_limits(&self, held: u64, room: u64, (rank, ranks): (u64, u64)) -> KillLimits {
+        let left = room.saturating_sub(self.threshold.max(self.floor.unwrap_or(0)));
+        let step = self.step();
+        let in_steps = |bytes: u64| {
+            let steps = held.saturating_add(bytes).div_ceil(step);
+            steps.saturating_add(1).saturating_mul(step)
+        };
+        let deeper = self.threshold / (2 * ranks.max(1)) * rank;
+        KillLimits {
+            enough: in_steps(left).saturating_add(deeper),
+            most: in_steps(room),
+        }
+    }
+
     /// The first amount that is not below this capacity, so that it can never be kept, with its bytes.
     pub fn above(&self, capacity: u64) -> Option<(Amount, u64)> {
         let amounts = [

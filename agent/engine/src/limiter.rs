@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Pod,
+    CandidateState, ManagedPod, Pod,
     fleet::{FleetPace, FleetRules},
     permit::{EvictionPermit, LastResort, Permission, QUOTAS_OF_A_POD},
     units::{nanos, signed},
@@ -185,6 +185,8 @@ pub struct EvictionLimiter {
     shadow_pressure: [AtomicU32; 2],
     /// By index; index 0 stands for no quota. The policy side assigns the others.
     quotas: Box<[Quota]>,
+    /// The index of the node's rate; 0 where the node has none.
+    node_quota: AtomicU8,
 }
 
 /// What the fleet brake holds back, in nanoseconds of CLOCK_MONOTONIC: it ends by itself.
@@ -207,6 +209,7 @@ impl Default for EvictionLimiter {
             last_in_shadow: AtomicI64::new(NEVER),
             shadow_pressure: [const { AtomicU32::new(1) }; 2],
             quotas: (0..QUOTAS).map(|_| Quota::default()).collect(),
+            node_quota: AtomicU8::new(0),
         }
     }
 }
@@ -349,10 +352,30 @@ impl EvictionLimiter {
         true
     }
 
+    /// What a pod is to a choice for the node at this moment. `is_victim`: its end is followed already.
+    pub fn state_of(
+        &self,
+        pod: &(impl ManagedPod + ?Sized),
+        now: u64,
+        resort: LastResort,
+        is_victim: bool,
+    ) -> CandidateState {
+        let permit = pod.permit();
+        if is_victim || permit.is_being_killed(now) || permit.is_ending() {
+            CandidateState::Terminating
+        } else if pod.is_protected() || !self.allows(permit, now, resort) {
+            CandidateState::Protected
+        } else {
+            CandidateState::Eligible
+        }
+    }
+
     /// Whether the kernel may kill a pod by itself at the floor, where no code can check whether a permission still
-    /// counts: only one that may go for good.
-    pub fn allows_kernel_kill(&self, permit: &EvictionPermit, now: u64) -> bool {
-        permit.permission(now) == Permission::Always && self.allows(permit, now, LastResort::None)
+    /// counts: only one that may go for good. While the manager kills it, it stays the pod to kill from.
+    pub fn allows_kernel_kill(&self, pod: &impl ManagedPod, now: u64) -> bool {
+        let permit = pod.permit();
+        let is_for_good = permit.permission(now) == Permission::Always;
+        is_for_good && !pod.is_protected() && self.allows(permit, now, LastResort::None)
     }
 
     fn has_room_in(&self, permit: &EvictionPermit, now: u64, limits: Range<usize>) -> bool {
@@ -367,11 +390,17 @@ impl EvictionLimiter {
         permit.quotas(places).filter_map(|q| self.quotas.get(q))
     }
 
-    /// How many more evictions the node's rate allows at this moment, by the permit of any pod; [`usize::MAX`] without
-    /// a rate. Rates of owners hold for their own pods alone.
-    pub fn left_of_node_rate(&self, permit: &EvictionPermit, now: u64) -> usize {
-        let mut quotas = self.quotas_of(permit, 0..NODE_RATE);
-        quotas.next().map_or(usize::MAX, |q| q.left_of_rate(now))
+    /// Says which quota is the node's rate; 0: none.
+    pub fn set_node_quota(&self, index: u8) {
+        self.node_quota.store(index, Ordering::Relaxed);
+    }
+
+    /// How many more evictions the node's rate allows at this moment; [`usize::MAX`] without a rate. Rates of owners
+    /// hold for their own pods alone.
+    pub fn left_of_node_rate(&self, now: u64) -> usize {
+        let index = usize::from(self.node_quota.load(Ordering::Relaxed));
+        let quota = self.quotas.get(index).filter(|_| index != 0);
+        quota.map_or(usize::MAX, |quota| quota.left_of_rate(now))
     }
 
     /// Charges all limits of a pod that is about to be evicted.
@@ -485,27 +514,88 @@ mod tests {
 
     #[test]
     fn a_permission_ends_by_itself() {
-        let (limiter, pod) = (EvictionLimiter::default(), EvictionPermit::default());
-        let lets_go = |now| limiter.allows(&pod, now, LastResort::None);
-        assert!(lets_go(u64::MAX - 1) && limiter.allows_kernel_kill(&pod, 5));
+        let (limiter, managed) = (EvictionLimiter::default(), Permitted::default());
+        let pod = &managed.permit;
+        let lets_go = |now| limiter.allows(pod, now, LastResort::None);
+        assert!(lets_go(u64::MAX - 1) && limiter.allows_kernel_kill(&managed, 5));
         pod.set(Permission::Until(100), -7, &[]);
         assert!(lets_go(99) && !lets_go(100));
         assert!(
-            !limiter.allows_kernel_kill(&pod, 99),
+            !limiter.allows_kernel_kill(&managed, 99),
             "the kernel reads no clock"
         );
         assert_eq!(pod.order(), -7);
         pod.set(Permission::NotNow, 0, &[]);
         assert!(!lets_go(0));
-        assert!(limiter.allows(&pod, 0, LastResort::Conditional));
+        assert!(limiter.allows(pod, 0, LastResort::Conditional));
         pod.set(Permission::Never, 0, &[]);
-        assert!(!limiter.allows(&pod, 0, LastResort::Conditional));
-        assert!(limiter.allows(&pod, 0, LastResort::Any));
+        assert!(!limiter.allows(pod, 0, LastResort::Conditional));
+        assert!(limiter.allows(pod, 0, LastResort::Any));
         limiter.pause(true);
         assert!(
-            !limiter.allows(&pod, 0, LastResort::Any),
+            !limiter.allows(pod, 0, LastResort::Any),
             "a pause is a pause"
         );
+    }
+
+    #[derive(Default)]
+    struct Permitted {
+        pod: Pod,
+        permit: EvictionPermit,
+        is_protected: bool,
+    }
+
+    impl ManagedPod for Permitted {
+        fn pod(&self) -> &Pod {
+            &self.pod
+        }
+
+        fn permit(&self) -> &EvictionPermit {
+            &self.permit
+        }
+
+        fn is_protected(&self) -> bool {
+            self.is_protected
+        }
+
+        fn memory_usage(&self) -> u64 {
+            0
+        }
+
+        fn is_younger_than(&self, _: u64) -> bool {
+            false
+        }
+
+        fn has_older_than(&self, _: u64) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_pod_on_its_way_is_neither_spared_nor_chosen() {
+        use CandidateState::{Eligible, Protected, Terminating};
+        let (limiter, pod) = (EvictionLimiter::default(), Permitted::default());
+        let state = |resort| limiter.state_of(&pod, 5, resort, false);
+        assert_eq!(state(LastResort::None), Eligible);
+        pod.permit.set(Permission::NotNow, 0, &[]);
+        assert_eq!(state(LastResort::None), Protected);
+        assert_eq!(state(LastResort::Conditional), Eligible);
+        assert_eq!(
+            limiter.state_of(&pod, 5, LastResort::None, true),
+            Terminating
+        );
+        pod.permit.begin_kill(4);
+        assert_eq!(state(LastResort::None), Terminating);
+        pod.permit.end_kill();
+        pod.permit.set_ending(true);
+        assert_eq!(state(LastResort::Any), Terminating);
+        let critical = Permitted {
+            is_protected: true,
+            ..Permitted::default()
+        };
+        let state = limiter.state_of(&critical, 5, LastResort::Any, false);
+        assert_eq!(state, Protected, "whatever policies say");
+        assert!(!limiter.allows_kernel_kill(&critical, 5));
     }
 
     #[test]
@@ -617,22 +707,18 @@ mod tests {
     #[test]
     fn what_is_left_of_the_nodes_rate_is_left_for_all_pods() {
         let limiter = EvictionLimiter::default();
-        let pod = |quotas: &[u8]| {
-            let pod = EvictionPermit::default();
-            pod.set(Permission::Always, 0, quotas);
-            pod
-        };
-        let (owned, alone, unlimited) = (pod(&[3, 9]), pod(&[3, 0]), pod(&[0, 9]));
+        let owned = EvictionPermit::default();
+        owned.set(Permission::Always, 0, &[3, 9]);
         limiter.set_quota(3, Some(4), 100, None);
         limiter.set_quota(9, Some(1), 100, None);
+        let left = |now| limiter.left_of_node_rate(now);
+        assert_eq!(left(0), usize::MAX, "no rate of the node yet");
+        limiter.set_node_quota(3);
         limiter.charge(&owned, 10);
-        let left = |pod, now| limiter.left_of_node_rate(pod, now);
         // The owner's rate is used up, and holds for its own pods alone.
-        assert_eq!((left(&owned, 20), left(&alone, 20)), (3, 3));
-        assert_eq!(left(&alone, 110), 4);
-        assert_eq!(left(&unlimited, 20), usize::MAX);
+        assert_eq!((left(20), left(110)), (3, 4));
         limiter.set_quota(3, Some(4), 0, None);
-        assert_eq!(left(&alone, 20), usize::MAX, "no time, no limit");
+        assert_eq!(left(20), usize::MAX, "no time, no limit");
     }
 
     /// A pod above its own limit, as often as its owner likes, takes nothing from what a shortage of the node may use.
@@ -647,7 +733,8 @@ mod tests {
             limiter.charge_at_own_limit(&pod, now);
         }
         limiter.charge_in_shadow_at_own_limit(&pod, 14);
-        assert_eq!(limiter.left_of_node_rate(&pod, 20), 2);
+        limiter.set_node_quota(3);
+        assert_eq!(limiter.left_of_node_rate(20), 2);
         assert_eq!(limiter.last_eviction(), 0, "no other node is told");
         assert!(!limiter.allows_at_own_limit(&pod, 20), "its owner's rate");
         pod.set(Permission::Always, 0, &[3, 0]);

@@ -14,6 +14,9 @@ use crate::units::{MS, SECOND};
 
 /// The kubelet's monitoring interval (`monitoringInterval`): it looks so often, and evicts one pod then.
 pub const MONITORING_INTERVAL_NS: u64 = 10 * SECOND;
+/// So long after a kill of the kernel's own the pod's eviction is completed: the kubelet would have taken note of the
+/// pressure within that time. Later the pod may run again for good.
+pub const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
 /// What a pod's end and the return of its memory may take beside that.
 const DEATH_NS: u64 = 400 * MS;
 /// When the memory of a pod that is killed now is back, if its end takes long.

@@ -6,7 +6,7 @@
 use crate::{
     Among, Candidate, CandidateState,
     growers::WATCHED,
-    model::usage::MemoryReading,
+    model::{settings::Mode, usage::MemoryReading},
     pace::{NextVictim, PaceInputs, Pending, Relief, Urgency},
     permit::LastResort,
     select::{
@@ -14,8 +14,20 @@ use crate::{
     },
 };
 
+/// Victims that may be on their way at once: at this number no other pod is signalled.
+pub const MAX_IN_FLIGHT: usize = 64;
 /// Bytes that the processes of a pod hold at least: less is a sandbox, or a helper beside a memory-backed volume.
 const LEAST_OF_PROCESSES: u64 = 4 << 20;
+
+/// How many pods a round evicts at most, where so many have processes that are ending and `room` more can be followed:
+/// the kubelet waits for the end of each.
+pub fn most(mode: Mode, dying: usize, room: usize) -> usize {
+    let at_once = match mode {
+        Mode::Evictd => MAX_IN_FLIGHT,
+        Mode::Kubelet => 1,
+    };
+    at_once.saturating_sub(dying).min(room)
+}
 
 /// The candidates of a round; a position is that of a candidate.
 pub struct Candidates<'a, R> {
@@ -51,9 +63,14 @@ pub trait Pods {
     /// What the pods grow by of those that grow most, in bytes per second, and their positions; 0: none.
     fn growers(&self) -> [(u64, usize); WATCHED];
 
-    /// The next step of the last resort, where policies have denied pods and allow more of them when all else has
-    /// failed.
-    fn next_resort(&self, resort: LastResort) -> Option<LastResort>;
+    /// Which pods the policies' last resort takes when all else has failed.
+    fn last_resort(&self) -> LastResort;
+
+    /// How many pods would be candidates but for policies and limits.
+    fn denied(&self) -> usize;
+
+    /// How many pods have processes that are ending, whoever has killed them.
+    fn dying(&self) -> usize;
 
     /// Evicts a pod, and returns what is expected of it; `None` when that is nothing: it was empty already, or the
     /// kernel refuses.
@@ -160,10 +177,10 @@ impl Round {
                 if passed_over {
                     return Outcome::Done;
                 }
-                let Some(next) = pods.next_resort(resort) else {
+                if resort >= pods.last_resort() || pods.dying() > 0 || pods.denied() == 0 {
                     return Outcome::NoCandidates;
-                };
-                resort = next;
+                }
+                resort = resort.next();
                 pods.load(resort);
                 continue;
             };
@@ -264,7 +281,11 @@ mod tests {
         pods: Vec<(u64, u64)>,
         /// Whether they have ended by themselves.
         are_empty: bool,
+        /// So many at the end go as a last resort only.
+        spared: usize,
+        dying: usize,
         chosen: Vec<usize>,
+        resorts: Vec<LastResort>,
     }
 
     impl Listed {
@@ -279,7 +300,10 @@ mod tests {
                 candidates: pods.iter().map(candidate).collect(),
                 pods: pods.to_vec(),
                 are_empty,
+                spared: 0,
+                dying: 0,
                 chosen: Vec::new(),
+                resorts: Vec::new(),
             }
         }
     }
@@ -309,7 +333,17 @@ mod tests {
             }
         }
 
-        fn load(&mut self, _resort: LastResort) -> u64 {
+        fn load(&mut self, resort: LastResort) -> u64 {
+            let spared = match resort {
+                LastResort::None => self.spared,
+                LastResort::Conditional | LastResort::Any => 0,
+            };
+            for (nth, candidate) in self.candidates.iter_mut().rev().enumerate() {
+                candidate.state = match nth < spared {
+                    true => CandidateState::Protected,
+                    false => CandidateState::Eligible,
+                };
+            }
             u64::MAX
         }
 
@@ -327,12 +361,23 @@ mod tests {
             [(0, usize::MAX); WATCHED]
         }
 
-        fn next_resort(&self, _resort: LastResort) -> Option<LastResort> {
-            None
+        fn last_resort(&self) -> LastResort {
+            LastResort::Any
         }
 
-        fn evict(&mut self, position: usize, _choice: Choice) -> Option<Pending> {
+        fn denied(&self) -> usize {
+            let candidates = self.candidates.iter();
+            let is_denied = |c: &&Candidate| c.state == CandidateState::Protected;
+            candidates.filter(is_denied).count()
+        }
+
+        fn dying(&self) -> usize {
+            self.dying
+        }
+
+        fn evict(&mut self, position: usize, choice: Choice) -> Option<Pending> {
             self.chosen.push(position);
+            self.resorts.push(choice.resort);
             (!self.are_empty).then(Pending::default)
         }
     }
@@ -387,5 +432,28 @@ mod tests {
             listed.chosen.sort_unstable();
             assert_eq!(listed.chosen, Vec::from_iter(0..pods.len()), "each once");
         }
+    }
+
+    #[test]
+    fn the_kubelet_evicts_one_pod_at_a_time() {
+        let room = |dying| MAX_IN_FLIGHT - dying;
+        assert_eq!(most(Mode::Evictd, 0, room(0)), MAX_IN_FLIGHT);
+        assert_eq!(most(Mode::Evictd, 60, room(62)), 2);
+        assert_eq!(most(Mode::Kubelet, 0, room(5)), 1);
+        assert_eq!(most(Mode::Kubelet, 0, 0), 0);
+        assert_eq!(most(Mode::Kubelet, 1, room(1)), 0);
+    }
+
+    #[test]
+    fn the_last_resort_takes_a_pod_where_none_is_dying() {
+        let evicts = |spared: usize, dying: usize| {
+            let mut listed = Listed::new(&[(0, 50)], false);
+            (listed.spared, listed.dying) = (spared, dying);
+            too_late().run(&mut listed);
+            listed.resorts
+        };
+        assert_eq!(evicts(0, 0), [LastResort::None]);
+        assert_eq!(evicts(1, 0), [LastResort::Conditional]);
+        assert_eq!(evicts(1, 1), [], "what dies comes back first");
     }
 }

@@ -106,6 +106,12 @@ pub fn next_look_at(
     }
 }
 
+/// While another signal's threshold is met: what was done about it shows after a while only, and PIDs come back faster
+/// than files.
+pub const PRESSED_PIDS: Duration = Duration::from_millis(20);
+/// The same of files.
+pub const PRESSED: Duration = Duration::from_millis(250);
+
 /// What a flush of statistics is decided by, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushInputs {

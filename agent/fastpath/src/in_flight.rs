@@ -6,15 +6,13 @@ use evictd_engine::{
     accounting::MemorySample,
     model::usage::MemoryReading,
     pace::Pending,
+    round::MAX_IN_FLIGHT,
     terminating::{Fate, Remains, Terminating},
 };
 use evictd_node::{memory_scope::Scope, pods::table::PodEntry};
 
 use crate::{StuckVictim, VictimExit};
 
-/// Victims that may be on their way at once. At this number the fast path signals no other pod, and the kills of others
-/// wait in [`Control`](crate::Control).
-pub const MAX_IN_FLIGHT: usize = 64;
 /// A stuck victim is killed again so often: the signal is pending already, and a process may join its cgroup.
 const STUCK_KILL_NS: u64 = 1_000_000_000;
 
@@ -197,7 +195,8 @@ impl InFlight {
         self.victims.iter().filter(is_dying).count()
     }
 
-    /// How many more victims there is room for.
+    /// How many more victims there is room for. Without room the kills of others wait in
+    /// [`Control`](crate::Control).
     pub fn room(&self) -> usize {
         MAX_IN_FLIGHT.saturating_sub(self.victims.len())
     }

@@ -13,7 +13,7 @@ use std::{io, sync::Arc};
 use evictd_engine::{
     growers::{Growers, WATCHED_LIMITED},
     limiter::{EvictionLimiter, ShadowChooser},
-    model::settings::RankingStrategy,
+    model::settings::{Mode, RankingStrategy},
 };
 use evictd_node::{
     memory_scope::Scope,
@@ -54,7 +54,7 @@ pub(super) struct MemoryMonitor {
     pub(super) table: Box<PodTable>,
     pub(super) is_pinned: bool,
     pub(super) shadow: bool,
-    pub(super) victims_at_once: usize,
+    pub(super) mode: Mode,
     pub(super) strategy: RankingStrategy,
     pub(super) limiter: Arc<EvictionLimiter>,
     pub(super) control: Arc<Control>,
@@ -98,7 +98,7 @@ impl MemoryMonitor {
             last_eviction,
             is_pinned,
             shadow,
-            victims_at_once,
+            mode,
             strategy,
             limiter,
             control,
@@ -123,7 +123,7 @@ impl MemoryMonitor {
             table,
             is_pinned,
             shadow,
-            victims_at_once,
+            mode,
             strategy,
             limiter,
             control,
@@ -328,7 +328,7 @@ impl MemoryMonitor {
         }
         monitor.idle = idle;
         if idle {
-            monitor.await_recovery(&mut *self.trigger)?;
+            monitor.await_recovery(&mut *self.trigger, now)?;
         }
         Ok(())
     }
@@ -394,8 +394,8 @@ pub struct FastPathSetup {
     pub is_pinned: bool,
     /// Decide, report, and kill nothing.
     pub shadow: bool,
-    /// The most pods that may be terminating at once; the kubelet's number is 1.
-    pub victims_at_once: usize,
+    /// How many pods may go at once.
+    pub mode: Mode,
     /// The order of eviction.
     pub strategy: RankingStrategy,
     /// Limits, the pause and the last resort.

@@ -6,7 +6,7 @@ mod machine_share;
 use std::io;
 
 use evictd_engine::{
-    accounting::{MemorySample, MemoryThresholds},
+    accounting::MemorySample,
     growth::Room,
     model::settings::MemoryHook,
     pace::{Pace, Shortage},
@@ -27,8 +27,6 @@ use machine_share::MachineShare;
 
 /// Kernel victims are published anew only after memory has moved by this: pods change their rank by growing.
 const REPUBLISH_BYTES: u64 = 2 << 20;
-/// The largest [`ScopeMonitor::step`].
-const STEP_BYTES: u64 = 16 << 20;
 
 /// A decision that comes later than this after a crossing is not due to it, in nanoseconds.
 const CROSSING_NS: u64 = 1_000_000_000;
@@ -110,7 +108,9 @@ pub(super) struct ScopeMonitor {
     pub kernel_may_kill: bool,
     /// The last one.
     pub sample: MemorySample,
-    /// The threshold is met: the scope is below `resolved` and has been below `threshold`.
+    /// The threshold is met ([`MemoryThresholds::is_pressing`]).
+    ///
+    /// [`MemoryThresholds::is_pressing`]: evictd_engine::accounting::MemoryThresholds::is_pressing
     pub pressed: bool,
     /// The event that no candidate is left was sent.
     pub told_no_candidates: bool,
@@ -187,9 +187,8 @@ impl ScopeMonitor {
     pub fn sample(&mut self, cycle: &Cycle<'_>, mut flush: impl FnMut()) -> io::Result<()> {
         let thresholds = self.scope.thresholds();
         let was_pressed = self.pressed;
-        let is_pressing = |available: u64| {
-            available < thresholds.threshold || (was_pressed && available < thresholds.resolved)
-        };
+        let resolves = self.pace.is_resolving(cycle.woken);
+        let is_pressing = |available| thresholds.is_pressing(available, was_pressed, resolves);
         let is_short = |look: &MemorySample, lag| is_pressing(look.available.saturating_add(lag));
         if self.depends_on_statistics(cycle.woken, cycle.fastest_growth) {
             flush();
@@ -296,31 +295,21 @@ impl ScopeMonitor {
         self.available_when_published = self.sample.available;
     }
 
-    /// The limits for a kernel kill in this pod, which held `held` bytes at the last sample. `enough`: a task with this much has used up
-    /// all that was left. `most`: no task can hold more; a larger sum counts shared memory twice. Both are rounded to [`Self::step`].
-    /// Each rank adds 1/32 of the threshold to `enough`.
+    /// The limits for a kernel kill in this pod, which held `held` bytes at the last sample.
     pub fn kernel_victim(&self, cgroup_id: u64, rank: usize, held: u64) -> KernelVictim {
-        let MemoryThresholds {
-            threshold, floor, ..
-        } = self.scope.thresholds();
         let room = self.sample.shortage.room.total();
-        let left = room.saturating_sub(threshold.max(floor.unwrap_or(0)));
-        let step = self.step();
-        let in_steps = |bytes: u64| {
-            let steps = held.saturating_add(bytes).div_ceil(step);
-            steps.saturating_add(1).saturating_mul(step)
-        };
-        let deeper = threshold / (2 * u64::from(MAX_VICTIMS)) * rank as u64;
+        let deeper = (rank as u64, u64::from(MAX_VICTIMS));
+        let limits = self.scope.thresholds().kill_limits(held, room, deeper);
         KernelVictim {
             cgroup_id,
-            enough: in_steps(left).saturating_add(deeper),
-            most: in_steps(room),
+            enough: limits.enough,
+            most: limits.most,
         }
     }
 
     /// Bytes by which memory may move without being a growth.
     pub fn step(&self) -> u64 {
-        (self.scope.thresholds().threshold / 16).clamp(1, STEP_BYTES)
+        self.scope.thresholds().step()
     }
 
     /// Bytes that may still be used before the threshold is met.

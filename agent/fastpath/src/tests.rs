@@ -1,20 +1,28 @@
 //! The loop on a cgroup that is made of files.
 
-use std::{fs, io, os::fd::BorrowedFd, path::Path, sync::Arc};
+use std::{
+    fs, io,
+    os::fd::BorrowedFd,
+    path::Path,
+    sync::{Arc, Mutex},
+};
 
 use evictd_engine::{
+    SYSTEM_CRITICAL_PRIORITY,
     accounting::MemoryThresholds,
     model::{
         pod::Pod,
         settings::{MemoryHook, Mode, RankingStrategy},
     },
+    permit::{LastResort, Permission},
+    round::MAX_IN_FLIGHT,
     terminating::Terminating,
 };
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
     memory_scope::{Scope, ScopeKind},
     pods::table::{PodEntry, PodTable},
-    trigger::memory::{self, KernelKill, Trigger, TriggerEvent, TriggerSet},
+    trigger::memory::{self, KernelKill, KernelVictim, Trigger, TriggerEvent, TriggerSet},
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -22,7 +30,7 @@ use super::{
     Control, Event, EventQueue, FastPathSettings, FastPathSetup, KilledBy, RestoredVictim,
 };
 use crate::{
-    in_flight::{Eviction, MAX_IN_FLIGHT, Victim},
+    in_flight::{Eviction, Victim},
     monitor::MemoryMonitor,
     scope::{Cycle, ScopeTriggers},
     spin::Wait,
@@ -73,7 +81,7 @@ impl Cgroup<'_> {
             last_eviction: None,
             is_pinned: false,
             shadow: false,
-            victims_at_once: 1,
+            mode: Mode::Kubelet,
             strategy: RankingStrategy::Kubelet,
             limiter: Arc::default(),
             control: Control::new().unwrap(),
@@ -415,4 +423,129 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
         events.filter(is_eviction).count()
     };
     assert_eq!([evictions(false), evictions(true)], [1, 0]);
+}
+
+/// It has to be killed before the fast path has heard of it: its threads are many. No other pod goes in its stead which
+/// policies spare.
+#[test]
+fn while_the_manager_kills_a_pod_the_last_resort_takes_none() {
+    let taken = |is_another_killed: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let cgroup = Cgroup(dir.path());
+        let (spared, other) = (cgroup.pod("spared"), cgroup.pod("other"));
+        for pod in [&spared, &other] {
+            Cgroup(&dir.path().join(&pod.pod.uid)).uses(100 * MIB, 100 * MIB);
+            pod.permit.set(Permission::NotNow, 0, &[]);
+        }
+        let mut setup = cgroup.setup();
+        setup.table = Box::new(PodTable::new(vec![spared, Arc::clone(&other)]));
+        (setup.shadow, setup.mode) = (true, Mode::Evictd);
+        setup.limiter.set_last_resort(LastResort::Conditional);
+        let mut watch = watch(setup);
+        for used in [400, 415, 430, 445] {
+            cgroup.uses(used * MIB, used * MIB);
+            if is_another_killed {
+                other.permit.begin_kill(monotonic_ns());
+            }
+            watch.run_once(monotonic_ns());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let events = std::iter::from_fn(|| watch.events.next());
+        let is_taken = |event: &Event| matches!(event, Event::Evicted(e) if e.last_resort);
+        events.filter(is_taken).count()
+    };
+    assert_ne!(taken(false), 0);
+    assert_eq!(taken(true), 0);
+}
+
+/// A program that kills from the pods which are published to it.
+#[derive(Default)]
+struct Kills(Arc<Mutex<Vec<u64>>>);
+
+impl TriggerSet for Kills {
+    fn hook(&self) -> MemoryHook {
+        MemoryHook::Fexit
+    }
+
+    fn watch(&mut self, _: usize, _: &MemoryCgroup) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn arm(&mut self, _: usize, _: Trigger) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn next_crossing(&mut self) -> Option<TriggerEvent> {
+        None
+    }
+
+    fn set_victims(&mut self, _: usize, victims: &[KernelVictim]) -> io::Result<()> {
+        *self.0.lock().unwrap() = victims.iter().map(|victim| victim.cgroup_id).collect();
+        Ok(())
+    }
+
+    fn set_near(&mut self, _: bool) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn is_attached(&self) -> bool {
+        true
+    }
+}
+
+/// A pod was known by its cgroup alone, and another table says that it is critical. Nothing is published anew while a
+/// victim is dying.
+#[test]
+fn a_kernel_victim_that_is_critical_by_now_is_revoked() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut setup = cgroup.setup();
+    let pod = cgroup.pod("a");
+    let (id, at) = (pod.memory.id(), dir.path().join("a"));
+    let critical = Pod {
+        uid: "a".to_owned(),
+        priority: SYSTEM_CRITICAL_PRIORITY,
+        ..Pod::default()
+    };
+    let critical = Arc::new(PodEntry::open(critical, &at, Mode::Evictd).unwrap());
+    let published = Arc::<Mutex<Vec<u64>>>::default();
+    setup.table = Box::new(PodTable::new(vec![pod]));
+    setup.trigger = Box::new(Kills(Arc::clone(&published)));
+    setup.is_pinned = true;
+    let mut watch = watch(setup);
+    watch.run_once(monotonic_ns());
+    assert_eq!(*published.lock().unwrap(), [id]);
+    assert!(!watch.revoke_kernel_victims());
+    *watch.table = PodTable::new(vec![critical]);
+    assert!(watch.revoke_kernel_victims());
+    assert!(published.lock().unwrap().is_empty());
+}
+
+/// The minimum reclaim counts once the kubelet has seen the threshold met for certain, or a pod was evicted for it.
+#[test]
+fn a_dip_is_over_where_the_threshold_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut watch = cgroup.watch();
+    watch.scopes[0].scope.set_thresholds(MemoryThresholds {
+        threshold: THRESHOLD,
+        resolved: THRESHOLD + 50 * MIB,
+        floor: None,
+    });
+    let pressed = |watch: &mut MemoryMonitor, left: i64| {
+        let used = (412 * MIB).saturating_add_signed(-left * MIB.cast_signed());
+        cgroup.uses(used, used);
+        watch.run_once(monotonic_ns());
+        watch.scopes[0].pressed
+    };
+    assert!(pressed(&mut watch, -10));
+    assert!(!pressed(&mut watch, 20));
+    assert!(pressed(&mut watch, -10));
+    watch.scopes[0].pace.choose();
+    assert!(pressed(&mut watch, 20), "a pod went for it");
+    assert!(!pressed(&mut watch, 50));
 }

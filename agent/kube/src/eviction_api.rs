@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use evictd_engine::{
-    Cause,
+    Cause, IMMEDIATE_GRACE_PERIOD_SECONDS,
     message::{self, EVICTED, PHASE},
 };
 use evictd_store::record::EvictionRecord;
@@ -14,7 +14,7 @@ use crate::client::{ApiClient, ApiError, ApiRequest, JSON, STRATEGIC_MERGE};
 
 /// The grace period of a pod that is dead already, in seconds. Not 0: that takes the object away before the kubelet has
 /// cleaned up, and a StatefulSet would start the next one too early.
-pub const DEAD_GRACE_SECONDS: i64 = 1;
+pub const DEAD_GRACE_SECONDS: i64 = IMMEDIATE_GRACE_PERIOD_SECONDS;
 /// How long the condition may hold up the DELETE: the kubelet looks at its containers once a second and would start a
 /// killed one again.
 const CONDITION_DEADLINE: Duration = Duration::from_millis(300);

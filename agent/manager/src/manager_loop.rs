@@ -379,8 +379,7 @@ impl ManagerLoop {
         let now = monotonic_ns();
         let by_uid = self.pods.entries.iter().map(|e| (e.pod.uid.as_str(), e));
         let by_uid: HashMap<&str, &Arc<PodEntry>> = by_uid.collect();
-        let any = self.pods.entries.first();
-        let left = any.map_or(0, |e| self.limiter.left_of_node_rate(&e.permit, now));
+        let left = self.limiter.left_of_node_rate(now);
         self.planner.set_left_of_node_rate(left);
         for pod in &mut self.node.running {
             if let Some(entry) = by_uid.get(pod.uid.as_str()) {

@@ -19,9 +19,6 @@ use evictd_node::{
 /// Slots of a count's triggers.
 const HARD: usize = 0;
 const SOFT: usize = 1;
-/// While a threshold is met: what was done about it shows after a while only, and PIDs come back faster than files.
-const PRESSED_PIDS: Duration = Duration::from_millis(20);
-const PRESSED: Duration = Duration::from_millis(250);
 
 /// A filesystem under the names that the kubelet gives it.
 #[derive(Clone, Copy, Debug)]
@@ -292,8 +289,8 @@ impl SignalSources {
             }
             let distance = u64::try_from(above).unwrap_or(0);
             match self.count_of(signal) {
-                Some(Count::Pids) if above < 0 => PRESSED_PIDS,
-                _ if above < 0 => PRESSED,
+                Some(Count::Pids) if above < 0 => sampling::PRESSED_PIDS,
+                _ if above < 0 => sampling::PRESSED,
                 Some(_) if self.hook(signal) != CountHook::Sampler => sampling::CEILING,
                 Some(Count::Pids) => sampling::next_look(distance, pids::fastest_growth()),
                 Some(Count::Inodes(_)) => sampling::next_look(distance, inodes::fastest_growth()),

@@ -26,7 +26,7 @@ use evictd_node::{
 use evictd_sys::clock::monotonic_ns;
 use serde::Serialize;
 
-use crate::daemon::{configured_floor, node_scope, node_view::NodeView};
+use crate::daemon::{node_scope, node_view::NodeView};
 
 /// The signal without which there is nothing to do.
 const MEMORY: &str = "memory.available";
@@ -172,7 +172,11 @@ fn thresholds(config: &Config) -> Vec<Finding> {
     let seen = view.sample(now).observations;
     let hard = hard(&config.eviction.thresholds, &config.origins, &seen);
     let findings = [hard, met_now(&thresholds, &seen)].into_iter();
-    findings.chain(kernel_floor(config, &seen)).collect()
+    let scopes = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
+    let floors = scopes
+        .iter()
+        .filter_map(|signal| kernel_floor(config, &seen, *signal));
+    findings.chain(floors).collect()
 }
 
 /// Each hard threshold, and where it comes from.
@@ -207,26 +211,23 @@ fn hard(thresholds: &[Threshold], origins: &Origins, seen: &Observations) -> Fin
     Finding::new("hard thresholds", State::Ok, detail)
 }
 
-/// A floor at which the kernel would kill before the agent decides.
-fn kernel_floor(config: &Config, seen: &Observations) -> Option<Finding> {
-    let capacity = seen.get(Signal::MemoryAvailable)?.capacity;
-    let floor = configured_floor(config, u64::try_from(capacity).ok()?)?;
-    let thresholds = &config.eviction.thresholds;
-    let hard = hard_threshold(thresholds, Signal::MemoryAvailable, capacity)?;
-    let hard = hard.amount(capacity);
+/// A scope at whose floor the kernel would kill before the agent decides.
+fn kernel_floor(config: &Config, seen: &Observations, signal: Signal) -> Option<Finding> {
+    let capacity = seen.get(signal)?.capacity;
+    let hard = hard_threshold(&config.eviction.thresholds, signal, capacity)?.amount(capacity);
+    let floor = config.kernel_floor.floor().replaced(hard, capacity)?;
     let detail = format!(
-        "kernelFloor.memory.available is {floor} bytes here, and the hard threshold {hard}: half of that is the floor"
+        "kernelFloor.memory.available is {floor} bytes here, and the hard threshold of {signal} {hard}: half of that \
+        is the floor"
     );
-    (floor >= hard).then(|| Finding::new("kernel floor", State::Degraded, detail))
+    Some(Finding::new("kernel floor", State::Degraded, detail))
 }
 
 fn met_now(thresholds: &[Threshold], seen: &Observations) -> Finding {
     const TOPIC: &str = MET_NOW;
     let met = thresholds.iter().filter_map(|threshold| {
         let observed = seen.get(threshold.signal)?;
-        let wanted = threshold.amount(observed.capacity);
-        let is_met = i128::from(observed.available) < i128::from(wanted);
-        is_met.then(|| {
+        threshold.is_met(seen, false).then(|| {
             let available = observed.available_quantity(threshold.signal);
             format!("{threshold} with {available} available")
         })
@@ -403,6 +404,37 @@ mod tests {
             limited.starts_with("set on 1 of 2 pods: 50 MiB"),
             "{limited}"
         );
+    }
+
+    #[test]
+    fn a_floor_of_the_pods_cgroup_that_is_replaced_is_told_of_too() {
+        let capacity = 1 << 30;
+        let mut seen = Observations::default();
+        let scopes = [
+            (Signal::MemoryAvailable, "100Mi"),
+            (Signal::AllocatableMemoryAvailable, "40Mi"),
+        ];
+        for (signal, _) in scopes {
+            let observed = evictd_engine::Observation {
+                available: capacity,
+                capacity,
+                time: None,
+            };
+            seen.set(signal, observed);
+        }
+        let hard: serde_json::Map<_, _> = scopes
+            .iter()
+            .map(|(signal, hard)| (signal.to_string(), (*hard).into()))
+            .collect();
+        let kubelet = serde_json::json!({ "evictionHard": hard });
+        let own = serde_json::json!({ "kernelFloor": {"memory.available": "110Mi"} });
+        let config = Config::from_values(own, Some(kubelet)).unwrap();
+        for (signal, _) in scopes {
+            let told = kernel_floor(&config, &seen, signal)
+                .expect("replaced")
+                .detail;
+            assert!(told.contains(signal.as_str()), "{told}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evictd_config::Config;
-use evictd_engine::{limiter::EvictionLimiter, model::settings::Mode};
+use evictd_engine::limiter::EvictionLimiter;
 use evictd_fastpath::{Control, EventQueue, FastPath, FastPathSetup, FastPathStatus};
 use evictd_node::{memory_scope::Scope, pods::table::PodTable, trigger::memory::TriggerSet};
 use evictd_store::restore::Restored;
@@ -56,10 +56,7 @@ impl RunningFastPath {
             last_eviction: restore::last_eviction(restored),
             is_pinned,
             shadow: config.shadow,
-            victims_at_once: match config.mode {
-                Mode::Evictd => usize::MAX,
-                Mode::Kubelet => 1,
-            },
+            mode: config.mode,
             strategy: config.ranking_strategy,
             limiter: Arc::clone(limiter),
             control: Arc::clone(&control),

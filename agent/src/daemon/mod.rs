@@ -81,7 +81,7 @@ use start::{OomKills, WatchedMemory};
 
 pub use error::RunError;
 pub use reload::ConfigSource;
-pub use scope::{configured_floor, node_scope};
+pub use scope::node_scope;
 
 /// How often the agent looks after itself; where no hook reports cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.

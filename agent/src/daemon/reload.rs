@@ -239,7 +239,7 @@ impl Agent {
             return Err(above_capacity(amount, value, capacity));
         }
         tell_unwatched(&new.eviction.thresholds);
-        tell_floor(&new, amounts.threshold, capacity);
+        tell_floor(&new, Signal::MemoryAvailable, amounts.threshold, capacity);
         self.fastpath.control.send_settings(FastPathSettings {
             thresholds: amounts,
             capacity,

@@ -5,8 +5,7 @@ use std::path::Path;
 use evictd_config::Config;
 use evictd_engine::{
     Signal, Threshold,
-    accounting::{Amount, MemoryThresholds},
-    hard_threshold,
+    accounting::{Amount, GUARD, MemoryThresholds},
     units::signed,
 };
 use evictd_node::{
@@ -21,9 +20,6 @@ use super::RunError;
 
 /// Where cgroups are mounted.
 pub(super) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
-
-/// What the memory guard keeps if nothing else is configured: the kubelet's default hard threshold.
-const GUARD: u64 = 100 << 20;
 
 /// The cgroup that plays the node, or the machine.
 fn scope(config: &Config, thresholds: impl Fn(u64) -> MemoryThresholds) -> Result<Scope, RunError> {
@@ -138,37 +134,19 @@ impl From<ScopeError> for RunError {
     }
 }
 
-/// What must stay available of a signal, by its largest hard threshold; nothing where it has none.
+/// What must stay available of a signal.
 pub(super) fn thresholds(config: &Config, signal: Signal, capacity: u64) -> MemoryThresholds {
-    let total = signed(capacity);
-    let Some(threshold) = hard_threshold(&config.eviction.thresholds, signal, total) else {
-        return MemoryThresholds::default();
-    };
-    let hard = threshold.amount(total);
-    MemoryThresholds {
-        threshold: hard,
-        resolved: threshold.resolved_amount(total).max(hard),
-        // Below nothing there is nothing. From the threshold on the kernel would kill before the agent decides.
-        floor: (config.kernel_floor.enabled && hard > 0).then(|| {
-            let configured = configured_floor(config, capacity);
-            configured.filter(|floor| *floor < hard).unwrap_or(hard / 2)
-        }),
-    }
+    let thresholds = &config.eviction.thresholds;
+    MemoryThresholds::of(thresholds, signal, capacity, config.kernel_floor.floor())
 }
 
-/// `kernelFloor.memory.available`, in bytes.
-pub fn configured_floor(config: &Config, capacity: u64) -> Option<u64> {
-    let floor = &config.kernel_floor;
-    let configured = floor.memory_available.as_ref().filter(|_| floor.enabled);
-    configured.map(|value| value.amount(signed(capacity)))
-}
-
-/// Says that the floor is not the one that is configured.
-pub(super) fn tell_floor(config: &Config, threshold: u64, capacity: u64) {
-    let configured = configured_floor(config, capacity);
-    if let Some(configured) = configured.filter(|floor| *floor >= threshold) {
+/// Says that the floor of a scope is not the one that is configured.
+pub(super) fn tell_floor(config: &Config, signal: Signal, threshold: u64, capacity: u64) {
+    let floor = config.kernel_floor.floor();
+    if let Some(configured) = floor.replaced(threshold, signed(capacity)) {
         let floor = threshold / 2;
         tracing::warn!(
+            %signal,
             configured,
             threshold,
             floor,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{NodeState, model::settings::MemoryHook};
+use evictd_engine::{NodeState, Signal, model::settings::MemoryHook};
 use evictd_fastpath::FastPathStatus;
 use evictd_manager::{Command, CommandQueue, MitigationWorker, SharedStatus};
 use evictd_node::{
@@ -65,7 +65,7 @@ impl Agent {
             node.fastpath.thresholds().threshold,
             node.fastpath.capacity(),
         );
-        tell_floor(config, threshold, capacity);
+        tell_floor(config, Signal::MemoryAvailable, threshold, capacity);
         let mut policies = Policies::start(config)?;
         let opened = pod_source::open(config, node.fastpath.cgroup().path(), &policies);
         let Opened {

@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use evictd_engine::{
     Candidate, CandidateState, Rules,
-    accounting::{Accounting, Guard, GuardSource, MemorySample, MemoryThresholds},
+    accounting::{Accounting, GUARD, Guard, GuardSource, MemorySample, MemoryThresholds},
     counter_history::CounterHistory,
     growers::{Growers, WATCHED},
-    model::usage::{FreeSwap, MachineMemory, MemoryReading},
+    model::{
+        settings::Mode,
+        usage::{FreeSwap, MachineMemory, MemoryReading},
+    },
     pace::{Decision, Pace, PaceInputs, Pending, Rule, Shortage, Urgency},
     permit::LastResort,
-    round::{Candidates, Choice, Pods, Round},
+    round::{self, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
     sampling::{self, FlushDeadline, FlushInputs, Nearness, Notification, ScopeState},
     terminating::{Fate, Remains, Terminating},
 };
@@ -20,10 +23,6 @@ use super::{
     world::{MS, Reading, ScopeKind, World},
 };
 
-/// As the fast path's: how many victims may be on their way.
-const MAX_IN_FLIGHT: usize = 64;
-/// As the configuration's: the memory guard's amount in bytes.
-const GUARD: u64 = 100 << 20;
 /// As the fast path's: what has to move for all pods to be read anew, in bytes, and how long what was read lasts otherwise.
 const NAMING: u64 = 2 << 20;
 const NAMED_FOR: u64 = 1000 * MS;
@@ -228,9 +227,8 @@ impl Evictd {
         let Decision::Evict { urgency } = decision else {
             return;
         };
-        let most = MAX_IN_FLIGHT
-            .saturating_sub(self.dying())
-            .min(MAX_IN_FLIGHT.saturating_sub(self.in_flight.len()));
+        let room = MAX_IN_FLIGHT.saturating_sub(self.in_flight.len());
+        let most = round::most(Mode::Evictd, self.dying(), room);
         if most == 0 {
             return;
         }
@@ -351,8 +349,16 @@ impl Pods for SimulatedPods<'_, '_> {
         most
     }
 
-    fn next_resort(&self, _resort: LastResort) -> Option<LastResort> {
-        None
+    fn last_resort(&self) -> LastResort {
+        LastResort::None
+    }
+
+    fn denied(&self) -> usize {
+        0
+    }
+
+    fn dying(&self) -> usize {
+        self.evictd.dying()
     }
 
     fn evict(&mut self, pod: usize, _choice: Choice) -> Option<Pending> {
@@ -430,9 +436,9 @@ impl<'a> Strategy<'a> for Evictd {
             }
         }
         self.look_at_scope(world);
-        let (threshold, resolved) = world.limits();
-        let available = self.sample.available;
-        self.pressed = available < threshold || (self.pressed && available < resolved);
+        let thresholds = accounting(world).thresholds;
+        let (available, resolves) = (self.sample.available, self.pace.is_resolving(world.now));
+        self.pressed = thresholds.is_pressing(available, self.pressed, resolves);
         self.resolve_pressure(world, course);
         self.finish(world);
         if !self.pressed || self.dying() == 0 {
@@ -444,7 +450,7 @@ impl<'a> Strategy<'a> for Evictd {
         }
         // As `ScopeMonitor::arm`; what the machine lacks besides is counted as used.
         let lacking = self.sample.usage - self.sample.usage.min(world.read().usage);
-        let limit = accounting(world).usage_limit(threshold, self.sample.discounted);
+        let limit = accounting(world).usage_limit(thresholds.threshold, self.sample.discounted);
         let limit = limit.saturating_sub(lacking + 1);
         self.trigger = (world.incident.has_program && !self.pressed).then_some(limit as f64);
     }

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::pace::{Pace, PaceInputs};
 
@@ -192,4 +194,51 @@ fn slab_of_a_cgroup_is_room_for_a_slow_growth_only() {
         100 * MIB,
         "the floor counts on none of it"
     );
+}
+
+#[test]
+fn half_of_the_threshold_stands_in_for_a_floor_that_is_not_below_it() {
+    let value = |text: &str| text.parse::<ThresholdValue>().unwrap();
+    let hard = Threshold {
+        signal: Signal::MemoryAvailable,
+        value: value("100Mi"),
+        grace_period: Duration::ZERO,
+        min_reclaim: Some(value("20Mi")),
+    };
+    let of = |signal, floor| MemoryThresholds::of(&[hard.clone()], signal, 1000 * MIB, floor);
+    for (floor, below, replaced) in [
+        (Floor::Off, None, None),
+        (Floor::Half, Some(50), None),
+        (Floor::Of(&value("99Mi")), Some(99), None),
+        (Floor::Of(&value("150Mi")), Some(50), Some(150)),
+    ] {
+        let expected = MemoryThresholds {
+            threshold: 100 * MIB,
+            resolved: 120 * MIB,
+            floor: below.map(|mib: u64| mib * MIB),
+        };
+        assert_eq!(of(Signal::MemoryAvailable, floor), expected);
+        let told = floor.replaced(100 * MIB, signed(1000 * MIB));
+        assert_eq!(told, replaced.map(|mib: u64| mib * MIB));
+        let nothing = of(Signal::AllocatableMemoryAvailable, floor);
+        assert_eq!(nothing, MemoryThresholds::default());
+        assert_eq!(floor.replaced(0, signed(1000 * MIB)), None);
+    }
+}
+
+#[test]
+fn the_kernel_kills_a_task_that_has_used_up_what_was_left() {
+    let thresholds = MemoryThresholds {
+        threshold: 160 * MIB,
+        resolved: 160 * MIB,
+        floor: Some(80 * MIB),
+    };
+    assert_eq!(thresholds.step(), 10 * MIB);
+    let limits = |rank| thresholds.kill_limits(95 * MIB, 260 * MIB, (rank, 16));
+    let expected = |enough| KillLimits {
+        enough: enough * MIB,
+        most: 370 * MIB,
+    };
+    assert_eq!(limits(0), expected(210), "95 + 100, and a step");
+    assert_eq!(limits(3), expected(225));
 }

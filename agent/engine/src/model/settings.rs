@@ -14,6 +14,13 @@ pub enum Mode {
     Kubelet,
 }
 
+impl Mode {
+    /// Whether the kernel's own count is asked beside the kubelet's, if nothing else is configured.
+    pub fn has_memory_guard(self) -> bool {
+        self == Self::Evictd
+    }
+}
+
 /// In which order pods are evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RankingStrategy {

@@ -35,13 +35,10 @@ impl MemoryMonitor {
                 }
                 None => read_usage(entry, candidate),
             };
-            let is_dying = self.in_flight.contains(entry) || entry.permit.is_being_killed(now);
-            candidate.state = if is_dying {
-                CandidateState::Terminating
-            } else if entry.protected || !limiter.allows(&entry.permit, now, resort) {
-                CandidateState::Protected
-            } else {
-                seen
+            let is_victim = self.in_flight.contains(entry);
+            candidate.state = match limiter.state_of(&**entry, now, resort, is_victim) {
+                CandidateState::Eligible => seen,
+                state => state,
             };
         }
         if recent.is_none() {
@@ -81,16 +78,25 @@ impl MemoryMonitor {
         candidates.choose(rules, Among::All)
     }
 
-    /// Pods that would have been candidates but for policies and limits.
+    /// Pods that would be candidates but for policies and limits.
     pub(crate) fn denied(&self) -> usize {
         let (now, limiter) = (monotonic_ns(), &self.limiter);
-        let spared = |entry: &&Arc<PodEntry>| {
-            !entry.protected
-                && !entry.permit.is_ending()
-                && !limiter.allows(&entry.permit, now, LastResort::None)
-                && !self.in_flight.contains(entry)
+        let is_denied = |entry: &&Arc<PodEntry>| {
+            let is_victim = self.in_flight.contains(entry);
+            let state = limiter.state_of(&***entry, now, LastResort::None, is_victim);
+            state == CandidateState::Protected && !entry.protected
         };
-        self.table.entries.iter().filter(spared).count()
+        self.table.entries.iter().filter(is_denied).count()
+    }
+
+    /// How many pods have processes that are ending, whoever has killed them: one that the manager signals at this
+    /// moment is no victim yet.
+    pub(crate) fn dying(&self, now: u64) -> usize {
+        let is_signalled = |entry: &&Arc<PodEntry>| {
+            entry.permit.is_being_killed(now) && !self.in_flight.contains(entry)
+        };
+        let signalled = self.table.entries.iter().filter(is_signalled);
+        self.in_flight.dying() + signalled.count()
     }
 
     /// The rules of every choice.

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    Rules,
+    CandidateState, Rules,
     growers::WATCHED,
     limiter::ShadowChooser,
     model::{settings::MemoryHook, usage::MemoryReading},
-    pace::{Decision, MONITORING_INTERVAL_NS, PaceInputs, Pending, Rule, Urgency},
+    pace::{Decision, KERNEL_KILL_NS, PaceInputs, Pending, Rule, Urgency},
     permit::LastResort,
     record::Stages,
-    round::{Candidates, Choice, Outcome, Pods, Round},
+    round::{self, Candidates, Choice, Outcome, Pods, Round},
     terminating::Terminating,
 };
 use evictd_node::pods::table::PodEntry;
@@ -18,14 +18,10 @@ use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
     BlockedBy, Event, EvictionReport,
-    in_flight::{Eviction, MAX_IN_FLIGHT, Victim},
+    in_flight::{Eviction, Victim},
     monitor::MemoryMonitor,
     scope::{Crossing, ScopeMonitor},
 };
-
-/// So long after a kill of the kernel's own the pod's eviction is completed, in nanoseconds: the kubelet would have
-/// taken note of the pressure within that time. Later the pod may run again for good.
-const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
 
 /// Why a pod goes, as far as its report tells.
 #[derive(Clone, Copy)]
@@ -117,10 +113,7 @@ impl MemoryMonitor {
             self.report_no_candidates(index, false);
             return self.in_flight.dying() == 0;
         }
-        let at_once = self.victims_at_once.min(MAX_IN_FLIGHT);
-        let most = at_once
-            .saturating_sub(self.in_flight.dying())
-            .min(self.in_flight.room());
+        let most = round::most(self.mode, self.dying(now), self.in_flight.room());
         if most > 0 {
             let round = Round {
                 urgency,
@@ -199,7 +192,8 @@ impl MemoryMonitor {
         let decided = why.killed.unwrap_or_else(monotonic_ns);
         let limiter = &self.limiter;
         // Several are chosen at once: the one before may have used up what this one's limits had left.
-        if why.killed.is_none() && !limiter.allows(&pod.permit, decided, why.choice.resort) {
+        let state = limiter.state_of(&*pod, decided, why.choice.resort, false);
+        if why.killed.is_none() && state != CandidateState::Eligible {
             return None;
         }
         let refused = match self.signal(&pod, decided, why.killed.is_some()) {
@@ -330,15 +324,17 @@ impl MemoryMonitor {
     }
 
     fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
+        let monitor = self.scopes.get(index);
+        let now = monotonic_ns();
+        if monitor.is_none_or(|monitor| monitor.told_no_candidates) || self.dying(now) > 0 {
+            return;
+        }
         let held = BlockedBy {
-            paused: self.limiter.is_paused() || !self.limiter.allows_paced(monotonic_ns()),
+            paused: self.limiter.is_paused() || !self.limiter.allows_paced(now),
             denied: self.denied(),
             in_vain,
         };
-        let Some(monitor) = self.scopes.get_mut(index) else {
-            return;
-        };
-        if !monitor.told_no_candidates && self.in_flight.dying() == 0 {
+        if let Some(monitor) = self.scopes.get_mut(index) {
             monitor.told_no_candidates = true;
             self.events.send(Event::NoCandidates {
                 signal: monitor.scope.signal(),
@@ -373,11 +369,7 @@ impl Pods for ScopePods<'_> {
     }
 
     fn allowed(&self) -> usize {
-        let MemoryMonitor { table, limiter, .. } = &*self.monitor;
-        let any = table.entries.first();
-        any.map_or(0, |entry| {
-            limiter.left_of_node_rate(&entry.permit, monotonic_ns())
-        })
+        self.monitor.limiter.left_of_node_rate(monotonic_ns())
     }
 
     fn has_evicted_lately(&self) -> bool {
@@ -393,13 +385,16 @@ impl Pods for ScopePods<'_> {
         self.monitor.growing()
     }
 
-    fn next_resort(&self, resort: LastResort) -> Option<LastResort> {
-        let MemoryMonitor {
-            limiter, in_flight, ..
-        } = &*self.monitor;
-        let is_allowed =
-            resort < limiter.last_resort() && in_flight.dying() == 0 && self.monitor.denied() > 0;
-        is_allowed.then(|| resort.next())
+    fn last_resort(&self) -> LastResort {
+        self.monitor.limiter.last_resort()
+    }
+
+    fn denied(&self) -> usize {
+        self.monitor.denied()
+    }
+
+    fn dying(&self) -> usize {
+        self.monitor.dying(monotonic_ns())
     }
 
     fn evict(&mut self, position: usize, choice: Choice) -> Option<Pending> {

@@ -70,7 +70,7 @@ impl MemoryMonitor {
         }
     }
 
-    /// Revokes kernel victims that policies deny by now; whether others are to be published.
+    /// Revokes kernel victims that may not be evicted by now; whether others are to be published.
     pub(crate) fn revoke_kernel_victims(&mut self) -> bool {
         let mut any = false;
         let (now, limiter) = (monotonic_ns(), &self.limiter);
@@ -81,7 +81,7 @@ impl MemoryMonitor {
                 let entry = entries.get(position).filter(is_it);
                 // While a victim dies, a new table comes without published victims.
                 let entry = entry.or_else(|| entries.iter().find(is_it));
-                entry.is_none_or(|e| !limiter.allows_kernel_kill(&e.permit, now))
+                entry.is_none_or(|e| !limiter.allows_kernel_kill(&**e, now))
             });
             if is_revoked && self.trigger.set_victims(index, &[]).is_ok() {
                 monitor.victims = KernelVictims::default();
@@ -100,7 +100,7 @@ impl MemoryMonitor {
             ..
         } = &mut *self.table;
         for (entry, candidate) in entries.iter().zip(candidates) {
-            if !limiter.allows_kernel_kill(&entry.permit, now) {
+            if !limiter.allows_kernel_kill(&**entry, now) {
                 candidate.state = CandidateState::Protected;
             }
         }

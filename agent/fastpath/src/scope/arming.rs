@@ -87,14 +87,21 @@ impl ScopeMonitor {
         self.set(trigger, slot::FLOOR, new)
     }
 
-    /// Nothing is left to do: arms the trigger of the recovery.
-    pub(crate) fn await_recovery(&mut self, trigger: &mut dyn TriggerSet) -> io::Result<()> {
+    /// Nothing is left to do at `now`: arms the trigger of the recovery.
+    pub(crate) fn await_recovery(
+        &mut self,
+        trigger: &mut dyn TriggerSet,
+        now: u64,
+    ) -> io::Result<()> {
         let Some(offset) = self.offset_on(trigger) else {
             return Ok(());
         };
-        let limit = self
-            .limit(self.scope.thresholds().resolved, offset)
-            .saturating_sub(1);
+        let thresholds = self.scope.thresholds();
+        let amount = match self.pace.is_resolving(now) {
+            true => thresholds.resolved,
+            false => thresholds.threshold,
+        };
+        let limit = self.limit(amount, offset).saturating_sub(1);
         let stays = |armed: u64| armed.abs_diff(limit) < batch();
         if self.recovery_limit.is_some_and(stays) {
             return Ok(());

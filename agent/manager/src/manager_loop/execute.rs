@@ -39,7 +39,7 @@ impl ManagerLoop {
         let short: Vec<Signal> = self
             .thresholds
             .iter()
-            .filter(|t| is_unresolved(t, seen))
+            .filter(|t| self.planner.is_pressed(t))
             .map(|t| t.signal)
             .collect();
         let reported_before = self.shadow_reported.len();

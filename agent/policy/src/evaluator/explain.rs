@@ -1,6 +1,9 @@
 //! Explains why a pod may be evicted or not, for logs, incidents and `evictd policy explain`.
 
-use evictd_engine::permit::{LastResort, Permission};
+use evictd_engine::{
+    CandidateState,
+    permit::{LastResort, Permission},
+};
 use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
@@ -112,7 +115,9 @@ impl PolicyEvaluator {
     fn explain_pod(&self, held: &EvaluatedPod, now: u64) -> Explanation {
         let pod = held.pod.pod();
         let permit = held.pod.permit();
-        let may_go = !held.pod.is_protected() && self.limiter.allows(permit, now, LastResort::None);
+        let limiter = &self.limiter;
+        let state = limiter.state_of(&*held.pod, now, LastResort::None, false);
+        let may_go = state == CandidateState::Eligible;
         let permission = permit.permission(now);
         let value = facts(held);
         let rules = held.ruling.rules.iter().chain(&held.ruling.shadow);
@@ -143,7 +148,7 @@ impl PolicyEvaluator {
             },
             reason: match may_go {
                 true => None,
-                false => self.reason_of(held, permission),
+                false => self.reason_of(held, permission, now),
             },
             order: permit.order(),
             rules: rules.collect(),
@@ -151,9 +156,11 @@ impl PolicyEvaluator {
     }
 
     /// Why a pod may not be evicted.
-    fn reason_of(&self, held: &EvaluatedPod, permission: Permission) -> Option<String> {
+    fn reason_of(&self, held: &EvaluatedPod, permission: Permission, now: u64) -> Option<String> {
         let reason = if held.pod.permit().is_ending() {
             ENDING
+        } else if held.pod.permit().is_being_killed(now) {
+            "it is being evicted"
         } else if held.pod.is_protected() && held.pod.pod().has_critical_priority() {
             "its priority makes it critical"
         } else if held.pod.is_protected() {

@@ -79,10 +79,14 @@ impl PolicyEvaluator {
             };
             let period = nanos(rate.period);
             let spent = |key: &QuotaKey| restored.counted(key, period, pod);
+            let is_nodes = key == QuotaKey::Node;
             let index = quotas.index(&self.limiter, key, spent);
             if let Some(index) = index {
                 self.limiter
                     .set_quota(index, Some(rate.evictions), period, None);
+            }
+            if is_nodes {
+                self.limiter.set_node_quota(index.unwrap_or(NO_QUOTA));
             }
             indexes.add(index);
         }
