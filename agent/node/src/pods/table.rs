@@ -95,9 +95,11 @@ impl PodEntry {
         })
     }
 
-    /// Whether these are its cgroups still.
+    /// Whether these are its cgroups still, and no other ones of them have limits.
     pub fn follows(&self, found: &FollowedCgroups) -> bool {
-        self.is_cut == found.is_cut && found.ids().eq(self.cgroups.iter().copied())
+        self.is_cut == found.is_cut
+            && found.ids().eq(self.cgroups.iter().copied())
+            && !self.limited.miss_one_of(found)
     }
 
     /// Its memory by files of the caller's own, for threads of normal priority. The kernel locks an open file for the
