@@ -255,7 +255,10 @@ impl DiskScanner {
         // An old table is better than none.
         let _ = mounts.refresh();
         let mut scan = match turn {
-            Turn::Begin(target) => Box::new(PodWalk::begin(target, mounts.points(), shares)),
+            Turn::Begin(target) => {
+                let _ = mounts.refresh_overlays();
+                Box::new(PodWalk::begin(target, mounts.points(), shares))
+            }
             Turn::GoOn(mut scan) => {
                 scan.pass_by(mounts.points());
                 scan

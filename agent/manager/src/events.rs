@@ -50,7 +50,7 @@ pub enum ManagerEvent {
     },
     /// The processes of an evicted pod do not end.
     Stuck(Arc<PodEntry>),
-    /// A kernel hook could not be armed, for this reason; the sampler goes on alone.
+    /// A kernel hook could not be armed, or counts nothing, for this reason; the sampler goes on alone.
     HookRefused(String),
 }
 

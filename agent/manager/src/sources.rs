@@ -76,7 +76,9 @@ pub struct SignalSources {
     /// The node's filesystems; `None` where none are known.
     pub disks: Option<DiskSources>,
     armed: Vec<Armed>,
-    /// Hooks that could not be armed since this was emptied, with the reason.
+    /// Counts whose hooks were told to be silent, each once.
+    told: Vec<Count>,
+    /// Hooks that could not be armed or count nothing, since this was emptied, with the reason.
     pub(crate) refusals: Vec<String>,
 }
 
@@ -94,6 +96,7 @@ impl SignalSources {
             pids,
             disks,
             armed: Vec::new(),
+            told: Vec::new(),
             refusals: Vec::new(),
         }
     }
@@ -146,7 +149,30 @@ impl SignalSources {
                 }
             }
         }
+        self.tell_silent();
         seen
+    }
+
+    fn tell_silent(&mut self) {
+        let filesystems = self.disks.iter().flat_map(|d| 0..d.trigger.filesystems());
+        let counts = std::iter::once(Count::Pids).chain(filesystems.map(Count::Inodes));
+        let is_news = |count: &Count| self.is_silent(*count) && !self.told.contains(count);
+        let news: Vec<Count> = counts.filter(is_news).collect();
+        for count in news {
+            let reason = "its hook counts nothing, although what is available changes";
+            self.refusals.push(format!("{count:?}: {reason}"));
+            self.told.push(count);
+        }
+    }
+
+    fn is_silent(&self, count: Count) -> bool {
+        match count {
+            Count::Pids => self.pids.as_ref().is_some_and(PidTrigger::is_silent),
+            Count::Inodes(index) => {
+                let disks = self.disks.as_ref();
+                disks.is_some_and(|disks| disks.trigger.is_silent(index))
+            }
+        }
     }
 
     /// Sets the triggers to where the thresholds are: on the way down while a threshold is not met, on the way up while
@@ -291,7 +317,11 @@ impl SignalSources {
             match self.count_of(signal) {
                 Some(Count::Pids) if above < 0 => sampling::PRESSED_PIDS,
                 _ if above < 0 => sampling::PRESSED,
-                Some(_) if self.hook(signal) != CountHook::Sampler => sampling::CEILING,
+                Some(count)
+                    if self.hook(signal) != CountHook::Sampler && !self.is_silent(count) =>
+                {
+                    sampling::CEILING
+                }
                 Some(Count::Pids) => sampling::next_look(distance, pids::fastest_growth()),
                 Some(Count::Inodes(_)) => sampling::next_look(distance, inodes::fastest_growth()),
                 // Buffered writes reserve space at once (delayed allocation), at memory speed. fallocate(2) reserves

@@ -53,7 +53,7 @@ impl Agent {
             ManagerEvent::HookRefused(refusal) => {
                 tracing::warn!(
                     refusal,
-                    "a trigger cannot be set: the sampler goes on alone"
+                    "a hook does not watch what it should: the sampler goes on alone"
                 );
             }
             ManagerEvent::Recreated(comeback) => {

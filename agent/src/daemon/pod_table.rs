@@ -1,7 +1,7 @@
 //! The pod table follows the cgroups: what a change costs grows with what has changed.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -26,6 +26,10 @@ use super::{Agent, scope::ScopePair};
 /// and cost one look at a directory instead of two times all files of the pod.
 const GATHER_BELOW: Duration = Duration::from_millis(200);
 
+/// So long after a look at what has changed a pod is looked at once more: a container runtime makes a container's cgroup
+/// first, prepares its root, and then writes the limit, which is no event.
+const WRITES_LIMITS: Duration = Duration::from_secs(1);
+
 /// The pods as the loops and the scan have them, and what was made of their table: what has not changed is not made
 /// anew.
 pub(super) struct PublishedPods {
@@ -40,8 +44,26 @@ pub(super) struct PublishedPods {
     /// A pod's cgroup has come or gone, and no directory was found for it.
     unplaced: bool,
     /// Directories of pods below which something has changed, and when they are looked at.
-    waiting: BTreeSet<PathBuf>,
-    due: Option<Instant>,
+    waiting: Later,
+    /// Those that were looked at, and when they are looked at once more.
+    again: Later,
+}
+
+/// Directories, and when each is due.
+#[derive(Default)]
+struct Later(BTreeMap<PathBuf, Instant>);
+
+impl Later {
+    /// The first moment at which one is due.
+    fn first(&self) -> Option<Instant> {
+        self.0.values().min().copied()
+    }
+
+    /// Takes out those that are due by a moment.
+    fn take_due(&mut self, by: Instant) -> BTreeSet<PathBuf> {
+        let due = self.0.extract_if(.., |_, at| *at <= by);
+        due.map(|(directory, _)| directory).collect()
+    }
 }
 
 impl PublishedPods {
@@ -58,8 +80,8 @@ impl PublishedPods {
             targets,
             hierarchy: MountedHierarchy::new(mount),
             unplaced: false,
-            waiting: BTreeSet::new(),
-            due: None,
+            waiting: Later::default(),
+            again: Later::default(),
         }
     }
 
@@ -79,7 +101,15 @@ impl PublishedPods {
 
     /// When changes that wait are to be looked at.
     pub fn due(&self) -> Option<Instant> {
-        self.due
+        let (waiting, again) = (self.waiting.first(), self.again.first());
+        waiting.into_iter().chain(again).min()
+    }
+
+    /// These are looked at now, and once more when the limits in them are written.
+    fn look_again(&mut self, directories: &BTreeSet<PathBuf>) {
+        let due = Instant::now() + WRITES_LIMITS;
+        let again = directories.iter().map(|directory| (directory.clone(), due));
+        self.again.0.extend(again);
     }
 }
 
@@ -111,23 +141,26 @@ impl Agent {
             };
             let is_below = directory != mount.join(&path);
             if is_below && self.pod_source.has_settled(&directory) {
-                known.waiting.insert(directory);
-                known.due.get_or_insert(Instant::now() + GATHER_BELOW);
+                let waiting = known.waiting.0.entry(directory);
+                waiting.or_insert_with(|| Instant::now() + GATHER_BELOW);
             } else {
                 directories.insert(directory);
             }
         }
         if !directories.is_empty() {
+            known.look_again(&directories);
             let table = self.pod_source.follow(&directories);
             self.publish(table);
         }
     }
 
-    /// Looks at the pods whose changes have waited.
+    /// Looks at the pods whose changes have waited, and once more at those that were looked at.
     pub(super) fn follow_waiting(&mut self) {
         let known = &mut self.pods;
-        known.due = None;
-        let directories = std::mem::take(&mut known.waiting);
+        let now = Instant::now();
+        let mut directories = known.waiting.take_due(now);
+        known.look_again(&directories);
+        directories.append(&mut known.again.take_due(now));
         let table = self.pod_source.follow(&directories);
         self.publish(table);
     }
@@ -210,5 +243,30 @@ impl Agent {
             self.fastpath.control.send_pods(Box::new(fastpath));
             self.manager.send(Command::PodsMemory(Box::new(manager)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_was_looked_at_is_looked_at_once_more() {
+        let places = PathBuf::new();
+        let mut pods = PublishedPods::new(Vec::new(), Arc::default(), Vec::new(), places);
+        assert_eq!(pods.due(), None);
+        let of = |names: &[&str]| names.iter().map(PathBuf::from).collect::<BTreeSet<_>>();
+        pods.look_again(&of(&["a", "b"]));
+        let first = pods.due().unwrap();
+        // One has another container since.
+        pods.look_again(&of(&["a"]));
+        assert_eq!(pods.due(), Some(first));
+        let before = first - Duration::from_nanos(1);
+        assert_eq!(pods.again.take_due(before), of(&[]));
+        assert_eq!(pods.again.take_due(first), of(&["b"]));
+        let second = pods.due().unwrap();
+        assert!(second > first);
+        assert_eq!(pods.again.take_due(second), of(&["a"]));
+        assert_eq!(pods.due(), None);
     }
 }

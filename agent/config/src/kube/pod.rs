@@ -1,12 +1,14 @@
 //! Makes the engine's pod from a `v1.Pod`. Requests are computed as by the kubelet 1.36.
 
+use std::collections::BTreeMap;
+
 use evictd_engine::{
     ComputeResources, Container, ContainerKind, EmptyDir, Owner, Pod, QosClass, Volume,
 };
 use serde_json::Value;
 
 use crate::kube::decode::{JsonError, read};
-use json::{ContainerJson, OwnerReference, PodJson, Spec, Status, VolumeJson};
+use json::{ContainerJson, ContainerStatusJson, OwnerReference, PodJson, Spec, Status, VolumeJson};
 
 mod allocation;
 mod json;
@@ -109,6 +111,10 @@ impl From<PodJson> for Pod {
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
             is_deleting: metadata.deletion_timestamp.is_some(),
             containers: containers(spec.containers, spec.init_containers),
+            container_names: container_names(
+                status.container_statuses,
+                status.init_container_statuses,
+            ),
             labels: metadata.labels,
             annotations: metadata.annotations,
             order: 0,
@@ -145,6 +151,17 @@ fn containers(regular: Vec<ContainerJson>, init: Vec<ContainerJson>) -> Vec<Cont
     regular
         .chain(init.into_iter().map(container(ContainerKind::Init)))
         .collect()
+}
+
+fn container_names(
+    regular: Vec<ContainerStatusJson>,
+    init: Vec<ContainerStatusJson>,
+) -> BTreeMap<String, String> {
+    let named = |status: ContainerStatusJson| {
+        let (_, id) = status.container_id.split_once("://")?;
+        Some((id.to_owned(), status.name))
+    };
+    regular.into_iter().chain(init).filter_map(named).collect()
 }
 
 /// The QoS class in the status, else the one that follows from the specification (`GetPodQOS`).

@@ -56,6 +56,9 @@ pub struct Pod {
     pub pod_level_memory_request: Option<Quantity>,
     /// The containers, then the init containers.
     pub containers: Vec<Container>,
+    /// The names of the containers by the ids that the container runtime has given them (`status.containerStatuses`).
+    #[serde(skip)]
+    pub container_names: BTreeMap<String, String>,
     /// The volumes that lie on the node's disk.
     pub volumes: Vec<Volume>,
     /// Whether a file on the node defines the pod.

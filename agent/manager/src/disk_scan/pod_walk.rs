@@ -124,7 +124,12 @@ fn add(usage: &mut PodUsage, kind: Kind, name: String, found: Usage) {
     };
     match kind {
         Kind::Volume => usage.volumes.push(VolumeUsage { name, fs }),
-        Kind::Layer => container(usage, name).rootfs = fs,
+        // A container that is not known by its id can take another one's name.
+        Kind::Layer => {
+            let rootfs = &mut container(usage, name).rootfs;
+            rootfs.bytes = Some(rootfs.bytes.unwrap_or(0).saturating_add(found.bytes));
+            rootfs.inodes = Some(rootfs.inodes.unwrap_or(0).saturating_add(found.inodes));
+        }
         Kind::Logs => container(usage, name).logs = fs,
     }
 }
@@ -169,5 +174,21 @@ mod tests {
             let inodes = found.usage.volumes[0].fs.inodes;
             assert_eq!(inodes, Some(2 * STEP as u64 + 2));
         }
+    }
+
+    #[test]
+    fn layers_of_one_name_add_up() {
+        let mut usage = PodUsage::default();
+        for (bytes, inodes) in [(5, 1), (7, 2)] {
+            add(
+                &mut usage,
+                Kind::Layer,
+                "web".into(),
+                Usage { bytes, inodes },
+            );
+        }
+        let rootfs = usage.containers[0].rootfs;
+        assert_eq!((rootfs.bytes, rootfs.inodes), (Some(12), Some(3)));
+        assert_eq!(usage.containers.len(), 1);
     }
 }

@@ -219,6 +219,13 @@ impl CgroupKiller {
         }
     }
 
+    /// Whether processes run, and all were started after a moment, in nanoseconds of CLOCK_MONOTONIC. For threads that
+    /// may take their time.
+    pub fn is_younger_than(&self, moment: u64) -> bool {
+        let (age, listed) = Age::of(moment, |each| self.for_each(each));
+        age == Age::Younger && listed.is_ok()
+    }
+
     /// As [`Self::kill_all`], but spares cgroups in which all processes were started after a moment. For threads that may
     /// take their time.
     pub(super) fn kill_older_than(&self, moment: u64) -> io::Result<()> {

@@ -52,6 +52,14 @@ impl LimitedCgroups {
         }
     }
 
+    /// Whether one of the pod's cgroups has got a limit since these were opened: a container runtime makes a cgroup and
+    /// prepares the container's root before it writes the limit.
+    pub fn miss_one_of(&self, found: &FollowedCgroups) -> bool {
+        let is_open = |id| self.list.iter().any(|open| open.memory.id() == id);
+        let mut others = found.list.iter().filter(|cgroup| !is_open(cgroup.id));
+        others.any(|cgroup| LimitedCgroup::open(cgroup, &self.pod).is_some())
+    }
+
     /// The open `memory.stat` of the pod, or of one of them, by the kernel's id of the cgroup.
     pub(super) fn stat_of(&self, id: u64) -> Option<&Arc<File>> {
         let limited = self.list.iter().map(|one| &one.memory);

@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, HashSet},
     fs::File,
-    io::{self, Read as _, Seek as _},
+    io::{self, BufRead as _, BufReader, Read as _, Seek as _},
     os::fd::AsFd as _,
     path::{Path, PathBuf},
     time::Duration,
@@ -27,6 +27,9 @@ pub use crate::proc::mountinfo::Superblock;
 
 /// The table of the calling thread, which may have a mount namespace of its own.
 const OF_THREAD: &str = "/proc/thread-self/mountinfo";
+/// That of the node's first process. containerd's shims, CRI-O and Docker mount the roots of containers there; a container
+/// mounts nothing there.
+const OF_NODE: &str = "/proc/1/mountinfo";
 /// Filesystems whose files are in this machine: no server can keep a caller waiting. Any other one is not touched.
 const OWN: [&str; 13] = [
     "bcachefs",
@@ -48,33 +51,94 @@ const MAX_STACK: usize = 3;
 
 /// Where something is mounted, with the filesystem's type; the one that lies on top.
 #[derive(Clone, Debug, Default)]
-pub struct MountPoints(BTreeMap<PathBuf, String>);
+pub struct MountPoints {
+    kinds: BTreeMap<PathBuf, String>,
+    /// The overlays that the node's first process sees.
+    pub overlays: Overlays,
+}
 
 impl MountPoints {
+    #[cfg(test)]
     pub(super) fn of(mountinfo: &str) -> Self {
-        let mounts = Mount::all(mountinfo);
-        Self(mounts.map(|m| (m.point, m.superblock.kind)).collect())
+        Self {
+            kinds: kinds(mountinfo),
+            overlays: Overlays::default(),
+        }
     }
 
     /// Whether a filesystem is mounted right here that may not answer. Nothing is asked of it.
     pub fn may_hang(&self, path: &Path) -> bool {
-        let kind = self.0.get(&resolved(path));
+        let kind = self.kinds.get(&resolved(path));
         kind.is_some_and(|kind| !OWN.contains(&kind.as_str()))
     }
 
     /// Whether something is mounted right here.
     pub fn is_mounted(&self, path: &Path) -> bool {
-        self.0.contains_key(&resolved(path))
+        self.kinds.contains_key(&resolved(path))
     }
 
     /// The mount points below a directory, without itself, as the directory calls them.
     pub fn below(&self, directory: &Path) -> HashSet<PathBuf> {
         let place = resolved(directory);
-        let below = self.0.range(place.clone()..).map(|(point, _)| point);
+        let below = self.kinds.range(place.clone()..).map(|(point, _)| point);
         let below = below.take_while(|point| point.starts_with(&place));
         let below = below.filter_map(|point| point.strip_prefix(&place).ok());
         let below = below.filter(|rest| !rest.as_os_str().is_empty());
         below.map(|rest| directory.join(rest)).collect()
+    }
+}
+
+fn kinds(mountinfo: &str) -> BTreeMap<PathBuf, String> {
+    let mounts = Mount::all(mountinfo);
+    mounts.map(|m| (m.point, m.superblock.kind)).collect()
+}
+
+/// Overlays, in the order in which they were mounted.
+#[derive(Clone, Debug, Default)]
+pub struct Overlays(Vec<Overlay>);
+
+/// An overlay that is mounted.
+#[derive(Clone, Debug)]
+pub struct Overlay {
+    point: PathBuf,
+    /// Its superblock: no two overlays share one.
+    pub device: u32,
+    /// Its upper layer, if it has one.
+    pub upper: Option<PathBuf>,
+}
+
+impl Overlays {
+    /// Those among the lines of mountinfo.
+    pub fn of<'a>(lines: impl Iterator<Item = &'a str>) -> Self {
+        Self(lines.filter_map(Overlay::of).collect())
+    }
+
+    /// The one that containerd's shim has mounted as the root of a container: at `rootfs` in its bundle, a directory that
+    /// is called by the container's id.
+    pub fn of_container(&self, id: &str) -> Option<&Overlay> {
+        let rootfs = Path::new(id).join("rootfs");
+        let mut latest = self.0.iter().rev();
+        latest.find(|overlay| !id.is_empty() && overlay.point.ends_with(&rootfs))
+    }
+
+    /// The one with this superblock: CRI-O and Docker mount a container's root at `merged` in the directory of its layer.
+    pub fn of_device(&self, device: u32) -> Option<&Overlay> {
+        self.0.iter().find(|overlay| overlay.device == device)
+    }
+}
+
+impl Overlay {
+    fn of(line: &str) -> Option<Self> {
+        // Most lines are of others.
+        let mount = line.contains(" - overlay ").then(|| Mount::parse(line))??;
+        // CRI-O names it from the directory of all layers where the options would be too long.
+        let layers = mount.point.ancestors().nth(2).map(Path::to_owned);
+        let upper = upper(&mount.options).zip(layers);
+        Some(Self {
+            point: mount.point,
+            device: mount.superblock.device,
+            upper: upper.map(|(upper, layers)| layers.join(upper)),
+        })
     }
 }
 
@@ -88,7 +152,8 @@ fn resolved(path: &Path) -> PathBuf {
 /// The mount points that the calling thread sees. The table is read again when it has changed.
 #[derive(Debug, Default)]
 pub struct MountTable {
-    file: Option<File>,
+    own: Option<File>,
+    node: Option<File>,
     points: MountPoints,
 }
 
@@ -98,29 +163,56 @@ impl MountTable {
     /// # Errors
     /// procfs cannot be read: what was known before is in [`Self::points`] still.
     pub fn refresh(&mut self) -> Result<bool, PathError> {
-        let at = || PathError::at(Path::new(OF_THREAD));
-        let (mut file, is_news) = match self.file.take() {
-            // A change shows as an error (proc_pid_mounts(5)).
-            Some(file) => {
-                let [found] = poll([Some(file.as_fd())], Some(Duration::ZERO));
-                (file, found & libc::POLLERR != 0)
-            }
-            None => (File::open(OF_THREAD).map_err(at())?, true),
+        let Some(mut file) = news(&mut self.own, OF_THREAD)? else {
+            return Ok(false);
         };
-        if is_news {
-            let mut bytes = Vec::new();
-            file.rewind().map_err(at())?;
-            file.read_to_end(&mut bytes).map_err(at())?;
-            self.points = MountPoints::of(&String::from_utf8_lossy(&bytes));
+        let mut bytes = Vec::new();
+        let read = file.read_to_end(&mut bytes);
+        read.map_err(PathError::at(Path::new(OF_THREAD)))?;
+        self.points.kinds = kinds(&String::from_utf8_lossy(&bytes));
+        self.own = Some(file);
+        Ok(true)
+    }
+
+    /// Looks at the overlays that the node's first process sees at this moment.
+    ///
+    /// # Errors
+    /// As [`Self::refresh`].
+    pub fn refresh_overlays(&mut self) -> Result<(), PathError> {
+        let Some(file) = news(&mut self.node, OF_NODE)? else {
+            return Ok(());
+        };
+        let mut overlays = Vec::new();
+        // Line by line: the whole may be long, and most of it is of no use.
+        for line in BufReader::new(&file).split(b'\n') {
+            let line = line.map_err(PathError::at(Path::new(OF_NODE)))?;
+            overlays.extend(Overlay::of(&String::from_utf8_lossy(&line)));
         }
-        self.file = Some(file);
-        Ok(is_news)
+        self.points.overlays = Overlays(overlays);
+        self.node = Some(file);
+        Ok(())
     }
 
     /// What was mounted at the last look.
     pub fn points(&self) -> &MountPoints {
         &self.points
     }
+}
+
+/// A table of mounts from its start, if it has changed since it was read by `held`, which is taken then: who could not
+/// read it opens it anew.
+fn news(held: &mut Option<File>, path: &str) -> Result<Option<File>, PathError> {
+    let at = || PathError::at(Path::new(path));
+    let Some(file) = held else {
+        return File::open(path).map(Some).map_err(at());
+    };
+    // A change shows as an error (proc_pid_mounts(5)).
+    let [found] = poll([Some(file.as_fd())], Some(Duration::ZERO));
+    if found & libc::POLLERR == 0 {
+        return Ok(None);
+    }
+    file.rewind().map_err(at())?;
+    Ok(held.take())
 }
 
 /// The superblock under a directory; for an overlay that of its upper layer, where new files go.
@@ -153,25 +245,6 @@ pub fn mount_of(path: &Path) -> Result<(Superblock, PathBuf), PathError> {
     Err(PathError::at(path)(malformed("overlays nested too deep")))
 }
 
-/// The upper layer of the overlay that is mounted at `/` in a process's mountinfo: a container's writable layer.
-///
-/// # Errors
-/// The root is something else, in words for the log.
-pub fn upper_of_root(mountinfo: &str) -> Result<PathBuf, String> {
-    let mut mounts = Mount::all(mountinfo);
-    // The last one lies on top.
-    let Some(root) = mounts.rfind(|mount| mount.point == Path::new("/")) else {
-        return Err("its root is not among its mounts".to_owned());
-    };
-    match root.superblock.kind.as_str() {
-        "overlay" => upper(&root.options)
-            .ok_or_else(|| "its root is an overlay without an upper layer".to_owned()),
-        other => Err(format!(
-            "its root is a filesystem of type {other}, not an overlay"
-        )),
-    }
-}
-
 /// The mount's id in mountinfo (statx(2), `STATX_MNT_ID`, 5.8 and later).
 fn mount_id(path: &Path) -> io::Result<u64> {
     let answer = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?;
@@ -198,6 +271,34 @@ mod tests {
         let options = r"rw,lowerdir=/a:/b,upperdir=/var/my\040disk/upper,workdir=/w";
         assert_eq!(upper(options), Some("/var/my disk/upper".into()));
         assert_eq!(upper("rw,lowerdir=/a:/b"), None);
+    }
+
+    #[test]
+    fn the_roots_of_containers_are_found_as_their_runtimes_mount_them() {
+        let (shim, crio) = (
+            "/run/containerd/io.containerd.runtime.v2.task",
+            "/var/lib/containers/storage/overlay",
+        );
+        let lines = [
+            format!(
+                "50 40 0:70 / {shim}/k8s.io/c0ffee/rootfs rw - overlay overlay rw,lowerdir=/l,upperdir=/s/9/fs,workdir=/w"
+            ),
+            format!(
+                "51 40 0:71 / {crio}/77aa/merged rw - overlay overlay rw,lowerdir=l/A,upperdir=77aa/diff,workdir=w"
+            ),
+            format!("52 40 0:72 / {shim}/k8s.io/beef/rootfs ro - overlay overlay ro,lowerdir=/l"),
+            format!("53 40 254:1 / {shim}/k8s.io/feed/rootfs rw - ext4 /dev/vda1 rw,upperdir=/x"),
+        ];
+        let overlays = Overlays::of(lines.iter().map(String::as_str));
+        let upper = |overlay: &Overlay| overlay.upper.clone();
+        let by_id = |id: &str| overlays.of_container(id).map(upper);
+        assert_eq!(by_id("c0ffee"), Some(Some("/s/9/fs".into())));
+        assert_eq!(by_id("beef"), Some(None));
+        assert_eq!([by_id("feed"), by_id("ee"), by_id("")], [None, None, None]);
+        let by_device = |device| overlays.of_device(device).map(upper);
+        let diff = PathBuf::from(format!("{crio}/77aa/diff"));
+        assert_eq!(by_device(71), Some(Some(diff)));
+        assert_eq!(by_device(73), None);
     }
 
     #[test]
@@ -236,6 +337,9 @@ mod tests {
         assert!(table.points().is_mounted(Path::new("/proc")));
         // Other processes of this machine may mount something meanwhile.
         table.refresh().unwrap();
+        assert!(table.points().is_mounted(Path::new("/proc")));
+        table.refresh_overlays().unwrap();
+        table.refresh_overlays().unwrap();
         assert!(table.points().is_mounted(Path::new("/proc")));
     }
 

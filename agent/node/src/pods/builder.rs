@@ -432,12 +432,12 @@ mod tests {
         let fourth = look("10.0.0.2");
         assert_eq!(shares(&third, &fourth), [true, false, false]);
         assert_eq!(fourth.limited.innermost().count(), 0);
-        // Its limit is written after it was made, and that is no event.
+        // Its limit is written after it was made: that is no event, and the next look finds it.
         for file in ["memory.stat", "memory.usage_in_bytes", "cgroup.procs"] {
             fs::write(container.join(file), "1").unwrap();
         }
         limit();
-        let fifth = look("10.0.0.3");
+        let fifth = look("10.0.0.2");
         assert_eq!(shares(&fourth, &fifth), [true, true, false]);
         assert_eq!(fifth.limited.innermost().count(), 1);
         // The pod itself is another one.

@@ -95,9 +95,11 @@ impl PodEntry {
         })
     }
 
-    /// Whether these are its cgroups still.
+    /// Whether these are its cgroups still, and no other ones of them have limits.
     pub fn follows(&self, found: &FollowedCgroups) -> bool {
-        self.is_cut == found.is_cut && found.ids().eq(self.cgroups.iter().copied())
+        self.is_cut == found.is_cut
+            && found.ids().eq(self.cgroups.iter().copied())
+            && !self.limited.miss_one_of(found)
     }
 
     /// Its memory by files of the caller's own, for threads of normal priority. The kernel locks an open file for the
@@ -150,7 +152,7 @@ impl ManagedPod for PodEntry {
 
     fn is_younger_than(&self, time: u64) -> bool {
         let killer = self.open_killer();
-        killer.is_ok_and(|killer| !killer.is_empty() && !killer.holds_older_than(time))
+        killer.is_ok_and(|killer| killer.is_younger_than(time))
     }
 
     fn has_older_than(&self, time: u64) -> bool {
@@ -328,6 +330,27 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    /// Cgroups of v1: a pod leaves more of them than a deciding thread looks at.
+    #[test]
+    fn a_pod_without_processes_does_not_run_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = dir.path();
+        for file in ["memory.usage_in_bytes", "memory.stat", "cgroup.procs"] {
+            fs::write(pod.join(file), "").unwrap();
+        }
+        let entry = PodEntry::open(Pod::default(), pod, Mode::Evictd).unwrap();
+        let has = || (entry.is_younger_than(1), entry.has_older_than(1));
+        for container in 0..600 {
+            let container = pod.join(container.to_string());
+            fs::create_dir(&container).unwrap();
+            fs::write(container.join("cgroup.procs"), "").unwrap();
+        }
+        assert_eq!(has(), (false, false));
+        let own = format!("{}\n", std::process::id());
+        fs::write(pod.join("599/cgroup.procs"), own).unwrap();
+        assert_eq!(has(), (true, false));
+    }
 
     /// The pod that has grown most comes first, and one that has shrunk meanwhile is not forgotten.
     #[test]

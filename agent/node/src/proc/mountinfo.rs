@@ -36,7 +36,7 @@ impl Mount {
     }
 
     /// `36 35 98:0 /root /mount/point options [optional ...] - type source super-options`
-    fn parse(line: &str) -> Option<Self> {
+    pub fn parse(line: &str) -> Option<Self> {
         let (mount, filesystem) = line.split_once(" - ")?;
         let mut fields = mount.split(' ');
         let id = fields.next()?.parse().ok()?;

@@ -7,10 +7,12 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
+    time::Duration,
 };
 
 use aya::maps::{Array, MapData, RingBuf};
 use evictd_common::counter::{CounterTrigger as Record, direction};
+use evictd_sys::clock::monotonic_ns;
 
 use crate::bpf::{
     object::{BpfObject, ObjectError, os_error},
@@ -86,9 +88,41 @@ struct Slot {
     handed_on: u64,
 }
 
+/// A hook that counts nothing for so long, while what it stands for moves, is silent.
+const SILENCE: Duration = Duration::from_secs(3);
+/// By more than so many tasks or inodes: a working hook lags behind the files by a few.
+const UNSEEN: u64 = 32;
+
+/// Whether a hook still counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pulse {
+    /// The first sample since the count has moved: when it was, in nanoseconds of CLOCK_MONOTONIC, the count, and what
+    /// was available by the file.
+    since: Option<(u64, i64, i64)>,
+    is_silent: bool,
+}
+
+impl Pulse {
+    fn note(&mut self, now: u64, count: i64, available: i64) {
+        match self.since {
+            Some((since, counted, before)) if counted == count => {
+                let has_waited = u128::from(now.saturating_sub(since)) >= SILENCE.as_nanos();
+                self.is_silent |= has_waited && available.abs_diff(before) > UNSEEN;
+            }
+            _ => {
+                *self = Self {
+                    since: Some((now, count, available)),
+                    is_silent: false,
+                }
+            }
+        }
+    }
+}
+
 #[derive(Default)]
 struct Counter {
     base: Option<i64>,
+    pulse: Pulse,
     slots: [Slot; TRIGGERS as usize],
     drift: Drift,
 }
@@ -160,6 +194,7 @@ impl EventCounter {
         let Some(state) = self.counters.get_mut(counter) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
+        state.pulse.note(monotonic_ns(), count, truth);
         let base = truth.saturating_add(count);
         let old = state.base.replace(base);
         if let Some(moved) = old.map(|old| old.abs_diff(base)).filter(|by| *by != 0) {
@@ -207,6 +242,7 @@ impl EventCounter {
     pub fn suspend(&mut self, counter: usize) -> io::Result<()> {
         if let Some(state) = self.counters.get_mut(counter) {
             state.base = None;
+            state.pulse = Pulse::default();
         }
         for slot in 0..TRIGGERS as usize {
             self.write(counter, slot)?;
@@ -219,6 +255,12 @@ impl EventCounter {
             .get(counter)
             .map(|c| c.drift)
             .unwrap_or_default()
+    }
+
+    /// Whether the hook counts nothing any more, by the samples: its triggers do not trip.
+    pub fn is_silent(&self, counter: usize) -> bool {
+        let counter = self.counters.get(counter);
+        counter.is_some_and(|counter| counter.pulse.is_silent)
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -329,6 +371,23 @@ mod tests {
             (recovered.limit, recovered.direction),
             (900, direction::FALLING)
         );
+    }
+
+    #[test]
+    fn a_hook_that_counts_nothing_while_files_move_is_silent() {
+        let mut pulse = Pulse::default();
+        let mut is_silent = |seconds: u64, count, available| {
+            pulse.note(seconds * 1_000_000_000, count, available);
+            pulse.is_silent
+        };
+        // Nothing happens, or what is there is counted.
+        assert!(!is_silent(0, 7, 1000) && !is_silent(60, 7, 1000));
+        assert!(!is_silent(61, 107, 900) && !is_silent(62, 107, 800));
+        assert!(!is_silent(63, 108, 700), "it counts again");
+        // A few that it has not seen yet, and as many that it never sees.
+        assert!(!is_silent(64, 108, 690) && !is_silent(70, 108, 680));
+        assert!(is_silent(71, 108, 600) && is_silent(72, 108, 700));
+        assert!(!is_silent(73, 109, 600), "it counts again");
     }
 
     #[test]

@@ -314,6 +314,12 @@ impl InodeTrigger {
             .unwrap_or_default()
     }
 
+    /// Whether the hook of a filesystem counts nothing any more, although its free inodes change.
+    pub fn is_silent(&self, filesystem: usize) -> bool {
+        let counting = self.counting.as_ref();
+        counting.is_some_and(|counting| counting.counter.is_silent(filesystem))
+    }
+
     /// For tests: inodes made and removed on a filesystem by a memory cgroup since the programs run. `None`: none seen.
     pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<CgroupCount> {
         self.counting.as_ref()?.shares.share(cgroup_id, filesystem)

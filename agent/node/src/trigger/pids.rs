@@ -219,6 +219,12 @@ impl PidTrigger {
             .unwrap_or_default()
     }
 
+    /// Whether the hook counts nothing any more, although tasks come and go.
+    pub fn is_silent(&self) -> bool {
+        let counting = self.counting.as_ref();
+        counting.is_some_and(|counting| counting.counter.is_silent(0))
+    }
+
     /// Tasks started and ended by a memory cgroup since the programs run; what removed cgroups below it did is
     /// included where [`super::cgroups::CgroupEvents`] has the typed hook. `None`: none seen.
     pub fn share(&self, cgroup_id: u64) -> Option<CgroupCount> {

@@ -91,6 +91,9 @@ pub(super) struct Status {
 pub(super) struct ContainerStatusJson {
     #[serde(deserialize_with = "null_default")]
     pub(super) name: String,
+    /// The runtime's name, `://`, and its id of the container; empty before that is made.
+    #[serde(rename = "containerID", deserialize_with = "null_default")]
+    pub(super) container_id: String,
     /// The requests that the kubelet has allocated; left out where there are none.
     pub(super) allocated_resources: Option<ResourceList>,
     /// What is in force; kubelets that do not resize pods in place leave it out.

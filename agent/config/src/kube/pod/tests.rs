@@ -117,6 +117,19 @@ fn what_is_allocated_counts_and_not_what_is_asked_for() {
 }
 
 #[test]
+fn the_status_names_containers_by_their_ids() {
+    let of = |name: &str, id: Value| json!({"name": name, "containerID": id});
+    let status = json!({
+        "containerStatuses": [of("web", json!("containerd://c0ffee")), of("waits", json!("")), of("new", json!(null))],
+        "initContainerStatuses": [of("mesh", json!("cri-o://beef")), {"name": "old"}],
+    });
+    let names = resized(json!({}), status).container_names;
+    let expected =
+        [("beef", "mesh"), ("c0ffee", "web")].map(|(id, name)| (id.to_owned(), name.to_owned()));
+    assert_eq!(names, expected.into());
+}
+
+#[test]
 fn where_nothing_is_allocated_nothing_is_requested() {
     let spec = |overhead| {
         let requests = json!({"cpu": "1", "memory": "10Ti"});
