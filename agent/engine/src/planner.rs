@@ -244,6 +244,12 @@ impl Planner {
     ) -> Vec<EvictionDecision> {
         let mut evictions = Vec::new();
         for threshold in due {
+            // One pod is asked to end at a time.
+            let is_one_asked =
+                self.soft_is_held || evictions.iter().any(|e: &EvictionDecision| e.is_soft);
+            if is_one_asked && !threshold.is_hard() {
+                continue;
+            }
             let chosen = match self.settings.mode {
                 Mode::Kubelet if self.paced_is_held => None,
                 Mode::Kubelet => self.first_in_order(node, threshold),

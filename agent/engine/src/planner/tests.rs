@@ -1,5 +1,7 @@
 //! Scenes of disks, inodes and process ids, look by look.
 
+mod choices;
+
 use std::time::Duration;
 
 use super::*;

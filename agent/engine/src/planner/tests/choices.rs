@@ -1,0 +1,120 @@
+//! What becomes of a choice: which others it excludes at the same look, and what is left of one that is cancelled.
+
+use super::*;
+
+const DISK: Signal = Signal::NodeFsAvailable;
+const TASKS: Signal = Signal::PidAvailable;
+
+/// A node of pods with both files and processes, of which several signals can be short at once.
+struct Node {
+    planner: Planner,
+    pods: Vec<Pod>,
+    usages: Usages,
+    observations: Observations,
+}
+
+impl Node {
+    fn new(thresholds: Vec<Threshold>, has_images: bool) -> Self {
+        // Of one signal alone it would be a scene.
+        let scene = Scene::with(Signal::PidAvailable, 0, thresholds, has_images);
+        Self {
+            planner: scene.planner,
+            pods: Vec::new(),
+            usages: Usages::new(),
+            observations: Observations::default(),
+        }
+    }
+
+    /// It has so many bytes, inodes and tasks.
+    fn pod(&mut self, name: &str, [bytes, inodes, tasks]: [u64; 3]) {
+        let mut container = crate::ContainerUsage::default();
+        container.logs.bytes = Some(bytes);
+        container.logs.inodes = Some(inodes);
+        let usage = PodUsage {
+            processes: Some(tasks),
+            ephemeral_storage: Some(bytes),
+            containers: vec![container],
+            ..PodUsage::default()
+        };
+        self.usages.insert(name.into(), usage);
+        self.pods.push(Pod {
+            uid: name.into(),
+            name: name.into(),
+            termination_grace_period_seconds: Some(600),
+            ..Pod::default()
+        });
+    }
+
+    fn see(&mut self, signal: Signal, available: i64) {
+        let seen = Observation {
+            available,
+            capacity: i64::MAX,
+            time: None,
+        };
+        self.observations.set(signal, seen);
+    }
+
+    fn look(&mut self, now: i64) -> Plan {
+        let node = Snapshot {
+            observations: &self.observations,
+            pods: &self.pods,
+            usages: &self.usages,
+        };
+        self.planner.plan(now, node)
+    }
+
+    fn after_reclaim(&mut self, now: i64, plan: &Plan) -> Vec<EvictionDecision> {
+        let node = Snapshot {
+            observations: &self.observations,
+            pods: &self.pods,
+            usages: &self.usages,
+        };
+        self.planner.after_reclaim(now, plan, node, node)
+    }
+}
+
+fn soft(signal: Signal, amount: u64) -> Threshold {
+    Threshold {
+        grace_period: Duration::from_secs(1),
+        ..hard(signal, amount)
+    }
+}
+
+/// The pod, and for which signal.
+fn chosen(evictions: &[EvictionDecision]) -> Vec<(&str, Signal)> {
+    let both = evictions.iter().map(|e| match e.cause {
+        Cause::Pressure(signal) => (e.name.as_str(), signal),
+        Cause::LocalStorage(limit) => panic!("{limit}"),
+    });
+    both.collect()
+}
+
+#[test]
+fn of_two_soft_thresholds_that_are_due_at_once_one_has_a_pod_asked() {
+    for has_images in [false, true] {
+        let mut node = Node::new(vec![soft(DISK, 1000), soft(TASKS, 1000)], has_images);
+        node.pod("files", [10, 1, 1]);
+        node.pod("tasks", [1, 1, 10]);
+        node.see(DISK, 900);
+        node.see(TASKS, 900);
+        let first = node.look(SECOND);
+        assert!(first.evictions.is_empty(), "the grace period");
+        let plan = node.look(3 * SECOND);
+        let mut evictions = plan.evictions.clone();
+        if has_images {
+            assert_eq!(chosen(&evictions), [("tasks", TASKS)]);
+            // It is under way when the reclaim has ended.
+            node.planner.block_soft(true);
+            evictions.extend(node.after_reclaim(3 * SECOND, &plan));
+        }
+        assert_eq!(evictions.len(), 1, "{has_images} {:?}", chosen(&evictions));
+        assert!(evictions[0].is_soft);
+        // The other one is next.
+        node.planner.block_soft(false);
+        let later = node.look(4 * SECOND);
+        let mut next = later.evictions.clone();
+        next.extend(node.after_reclaim(4 * SECOND, &later));
+        assert_eq!(next.len(), 1, "{has_images} {:?}", chosen(&next));
+        assert_ne!(next[0].cause, evictions[0].cause);
+    }
+}
