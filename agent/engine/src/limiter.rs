@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Pod,
+    Cause, EvictionDecision, Pod,
     fleet::{FleetPace, FleetRules},
     permit::{EvictionPermit, LastResort, Permission, QUOTAS_OF_A_POD},
     units::{nanos, signed},
@@ -336,6 +336,22 @@ impl EvictionLimiter {
             && self.has_room_in(permit, now, NODE_RATE..QUOTAS_OF_A_POD)
     }
 
+    /// Whether the pod of a decision may go now: what is not urgent asks the fleet brake as well.
+    pub fn allows_decision(
+        &self,
+        permit: &EvictionPermit,
+        now: u64,
+        decision: &EvictionDecision,
+    ) -> bool {
+        match decision.cause {
+            Cause::LocalStorage(_) => self.allows_at_own_limit(permit, now),
+            Cause::Pressure(_) => {
+                (decision.is_urgent() || self.allows_paced(now))
+                    && self.allows(permit, now, LastResort::None)
+            }
+        }
+    }
+
     fn is_permitted(&self, permit: &EvictionPermit, now: u64, resort: LastResort) -> bool {
         if self.is_paused() || permit.is_ending() {
             return false;
@@ -382,9 +398,16 @@ impl EvictionLimiter {
         node.for_each(|q| q.charge(signed(now)));
     }
 
-    /// The same for a pod above a limit of its own: neither the node's rate nor the fleet counts that, or any pod could
-    /// use them up.
-    pub fn charge_at_own_limit(&self, permit: &EvictionPermit, now: u64) {
+    /// The same by what the pod is evicted for. Above a limit of its own neither the node's rate nor the fleet counts
+    /// that, or any pod could use them up.
+    pub fn charge_for(&self, cause: Cause, permit: &EvictionPermit, now: u64) {
+        match cause {
+            Cause::Pressure(_) => self.charge(permit, now),
+            Cause::LocalStorage(_) => self.charge_at_own_limit(permit, now),
+        }
+    }
+
+    fn charge_at_own_limit(&self, permit: &EvictionPermit, now: u64) {
         permit.mark_evicted(now);
         let quotas = self.quotas_of(permit, NODE_RATE..QUOTAS_OF_A_POD);
         quotas.for_each(|q| q.charge(signed(now)));
@@ -399,11 +422,16 @@ impl EvictionLimiter {
         quotas.for_each(|q| q.charge_in_shadow(signed(now)));
     }
 
-    /// The same for a pod above a limit of its own, by the manager.
-    pub fn charge_in_shadow_at_own_limit(&self, permit: &EvictionPermit, now: u64) {
-        permit.mark_in_shadow(self.shadow_mark(ShadowChooser::Manager));
-        let quotas = self.quotas_of(permit, NODE_RATE..QUOTAS_OF_A_POD);
-        quotas.for_each(|q| q.charge_in_shadow(signed(now)));
+    /// The same by what the manager would have evicted the pod for.
+    pub fn charge_in_shadow_for(&self, cause: Cause, permit: &EvictionPermit, now: u64) {
+        match cause {
+            Cause::Pressure(_) => self.charge_in_shadow(permit, now, ShadowChooser::Manager),
+            Cause::LocalStorage(_) => {
+                permit.mark_in_shadow(self.shadow_mark(ShadowChooser::Manager));
+                let quotas = self.quotas_of(permit, NODE_RATE..QUOTAS_OF_A_POD);
+                quotas.for_each(|q| q.charge_in_shadow(signed(now)));
+            }
+        }
     }
 
     /// The pressure is over: what shadow mode has chosen for it is available again. Its limits stay charged.
@@ -482,6 +510,10 @@ pub struct RestoredEviction {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        Message, Signal, Timing,
+        pace::{PaceInputs, Urgency},
+    };
 
     #[test]
     fn a_permission_ends_by_itself() {
@@ -534,6 +566,49 @@ mod tests {
         assert_eq!(limiter.fleet_pace(7089), FleetPace::Slow);
         limiter.set_fleet(FleetPace::Normal, Duration::ZERO, &rules, 7010);
         assert_eq!(limiter.fleet_pace(7011), FleetPace::Normal);
+    }
+
+    fn decision(cause: Cause, urgency: Option<Urgency>) -> EvictionDecision {
+        let timing = |urgency| {
+            Box::new(Timing {
+                urgency,
+                pace_inputs: PaceInputs::default(),
+            })
+        };
+        EvictionDecision {
+            uid: String::new(),
+            namespace: String::new(),
+            name: String::new(),
+            grace_period_seconds: 1,
+            message: Message::default(),
+            cause,
+            is_soft: false,
+            timing: urgency.map(timing),
+        }
+    }
+
+    /// Two are chosen at one look.
+    #[test]
+    fn a_slow_fleet_lets_one_decision_of_a_look_pass() {
+        let limiter = EvictionLimiter::default();
+        let pods: [EvictionPermit; 2] = Default::default();
+        limiter.set_fleet(FleetPace::Slow, SLOW.window, &SLOW, 0);
+        let short = Cause::Pressure(Signal::NodeFsAvailable);
+        let paced = Urgency::Paced { only_cache: false };
+        let urgent = Urgency::Urgent {
+            exhausted_in: 1,
+            growth: 1,
+        };
+        let lets_go = |pod: usize, now, cause, urgency| {
+            limiter.allows_decision(&pods[pod], now, &decision(cause, urgency))
+        };
+        assert!(lets_go(0, 10, short, Some(paced)) && lets_go(1, 10, short, Some(paced)));
+        limiter.charge_for(short, &pods[0], 10);
+        assert!(!lets_go(1, 11, short, Some(paced)) && !lets_go(1, 11, short, None));
+        assert!(lets_go(1, 11, short, Some(urgent)));
+        let own_limit = Cause::LocalStorage("emptydirfs.limit");
+        assert!(lets_go(1, 11, own_limit, None), "the fleet counts none");
+        assert!(lets_go(1, 60, short, Some(paced)));
     }
 
     const SLOW: FleetRules = FleetRules {
@@ -643,10 +718,11 @@ mod tests {
         pod.set(Permission::Always, 0, &[3, 9]);
         limiter.set_quota(3, Some(2), 100, None);
         limiter.set_quota(9, Some(5), 100, None);
+        let own_limit = Cause::LocalStorage("emptydirfs.limit");
         for now in 10..14 {
-            limiter.charge_at_own_limit(&pod, now);
+            limiter.charge_for(own_limit, &pod, now);
         }
-        limiter.charge_in_shadow_at_own_limit(&pod, 14);
+        limiter.charge_in_shadow_for(own_limit, &pod, 14);
         assert_eq!(limiter.left_of_node_rate(&pod, 20), 2);
         assert_eq!(limiter.last_eviction(), 0, "no other node is told");
         assert!(!limiter.allows_at_own_limit(&pod, 20), "its owner's rate");

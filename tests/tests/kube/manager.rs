@@ -88,7 +88,7 @@ fn pods_wait_for_what_the_kubelet_reclaims() {
 }
 
 /// A pod with an emptyDir, where the kubelet keeps it on this disk.
-fn with_empty_dir(
+pub(super) fn with_empty_dir(
     member: &ClusterNode,
     disk: &Disk,
     name: &str,
