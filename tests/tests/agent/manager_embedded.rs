@@ -670,6 +670,46 @@ fn two_soft_thresholds_ask_one_pod_after_the_other() {
     assert!(until(SOON, || !is_alive(&mut calm)));
 }
 
+/// Bytes and inodes are short at one look, and both would take a pod of the owner whose rate has room for one.
+#[test]
+fn a_limit_that_one_pod_has_used_up_holds_up_no_other_owner() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let pod = |name: &str, owner: &str| {
+        let dir = disk.path().join(name);
+        fs::create_dir(&dir).unwrap();
+        json!({
+            "name": name,
+            "cgroup": name,
+            "owner": { "kind": "StatefulSet", "name": owner },
+            "emptyDirs": [{ "name": "scratch", "path": dir }],
+        })
+    };
+    let pods = json!([
+        pod("bytes", "one"),
+        pod("files", "one"),
+        pod("other", "two")
+    ]);
+    let mut files = Files::of("ownertwo", 256, &pods);
+    files.config["filesystems"] = json!({ "nodefs": disk.path() });
+    files.config["evictionHard"] = json!({ "nodefs.available": "60%", "nodefs.inodesFree": "50%" });
+    files.config["evictionRates"] = json!({"owner": {"evictions": 1, "period": "1h"}});
+    let mut forkers = ["bytes", "files", "other"].map(|pod| files.forker(pod));
+    fs::write(disk.path().join("bytes/data"), vec![1; 30 << 20]).unwrap();
+    forkers[1].files("make", &disk.path().join("files"), 1500);
+    forkers[2].files("make", &disk.path().join("other"), 1000);
+    let _agent = files.start(&[]);
+    assert!(
+        until(SOON, || files.evicted().len() == 2),
+        "{:?}",
+        files.evicted()
+    );
+    assert_eq!(files.evicted(), ["bytes", "other"]);
+    let evictions = files.evictions();
+    let apart = evictions[1].stages.signalled - evictions[0].stages.signalled;
+    assert!(apart < 5_000_000_000, "{apart}");
+}
+
 /// Evictions for memory that a running agent shows.
 fn counted(address: &str, shadow: bool) -> Option<u64> {
     let labels = format!("signal=\"memory.available\",shadow=\"{shadow}\"");

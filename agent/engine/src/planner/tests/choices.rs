@@ -3,6 +3,7 @@
 use super::*;
 
 const DISK: Signal = Signal::NodeFsAvailable;
+const INODES: Signal = Signal::NodeFsInodesFree;
 const TASKS: Signal = Signal::PidAvailable;
 
 /// A node of pods with both files and processes, of which several signals can be short at once.
@@ -117,4 +118,90 @@ fn of_two_soft_thresholds_that_are_due_at_once_one_has_a_pod_asked() {
         assert_eq!(next.len(), 1, "{has_images} {:?}", chosen(&next));
         assert_ne!(next[0].cause, evictions[0].cause);
     }
+}
+
+/// Two pods of one owner are chosen at one look, and its limit has room for the first of them.
+#[test]
+fn a_choice_that_is_cancelled_counts_for_no_pace() {
+    let reclaims = Threshold {
+        min_reclaim: Some(ThresholdValue::Quantity(Quantity::bytes(5000))),
+        ..hard(INODES, 1000)
+    };
+    for is_short_still in [true, false] {
+        let mut node = Node::new(vec![hard(DISK, 1000), reclaims.clone()], false);
+        node.pod("bytes", [500, 0, 1]);
+        node.pod("inodes", [0, 400, 1]);
+        node.pod("other", [0, 300, 1]);
+        node.see(DISK, 900);
+        node.see(INODES, 900);
+        let plan = node.look(SECOND);
+        assert_eq!(
+            chosen(&plan.evictions),
+            [("bytes", DISK), ("inodes", INODES)]
+        );
+        node.planner.cancel_eviction("inodes");
+        node.pods.remove(0);
+        node.pods[0].is_denied = true;
+        node.see(DISK, 2000);
+        node.see(INODES, if is_short_still { 900 } else { 2000 });
+        let plan = node.look(SECOND + SECOND / 4);
+        let next: &[(&str, Signal)] = match is_short_still {
+            true => &[("other", INODES)],
+            false => &[],
+        };
+        assert_eq!(chosen(&plan.evictions), next);
+        assert_eq!(node.planner.is_pressed(&reclaims), is_short_still);
+    }
+}
+
+/// Budgets protect it, and so nothing has come of the choice.
+#[test]
+fn a_request_that_is_refused_is_paced_and_no_eviction() {
+    let mut node = Node::new(vec![soft(DISK, 1000)], false);
+    node.pod("files", [500, 0, 1]);
+    node.see(DISK, 900);
+    node.look(SECOND);
+    let at = 3 * SECOND;
+    assert_eq!(chosen(&node.look(at).evictions), [("files", DISK)]);
+    let snapshot = Snapshot {
+        observations: &node.observations,
+        pods: &node.pods,
+        usages: &node.usages,
+    };
+    node.planner
+        .soft_eviction_finished(at, snapshot, "files", None);
+    assert!(!node.planner.resolves(at, DISK));
+    assert!(node.look(at + SECOND).evictions.is_empty());
+    assert_eq!(node.look(at + 10 * SECOND).evictions.len(), 1);
+}
+
+#[test]
+fn what_is_taken_back_leaves_a_pace_as_it_was() {
+    let mut pace = Pace::default();
+    let seen = |used| Shortage {
+        available: 10,
+        threshold: 20,
+        resolved: 30,
+        used,
+        ..Shortage::default()
+    };
+    pace.observe(1_000_000_000, &seen(100));
+    pace.evicted(2_000_000_000);
+    pace.observe(3_000_000_000, &seen(200));
+    pace.observe(4_000_000_000, &seen(300));
+    let before = pace;
+    let choose = |pace: &mut Pace| {
+        pace.evicted(5_000_000_000);
+        pace.choose();
+    };
+    choose(&mut pace);
+    assert_ne!(pace, before);
+    pace.take_back(5_000_000_000, false, &before);
+    assert_eq!(pace, before);
+    // Another pod has gone since.
+    choose(&mut pace);
+    pace.evicted(6_000_000_000);
+    let since = pace;
+    pace.take_back(5_000_000_000, false, &before);
+    assert_eq!(pace, since);
 }
