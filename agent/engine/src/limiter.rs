@@ -372,7 +372,7 @@ impl EvictionLimiter {
     }
 
     fn has_room_in(&self, permit: &EvictionPermit, now: u64, limits: Range<usize>) -> bool {
-        self.quotas_of(permit, limits).all(|q| q.has_room(now))
+        permit.is_asked() || self.quotas_of(permit, limits).all(|q| q.has_room(now))
     }
 
     fn quotas_of(
@@ -392,10 +392,15 @@ impl EvictionLimiter {
 
     /// Charges all limits of a pod that is about to be evicted.
     pub fn charge(&self, permit: &EvictionPermit, now: u64) {
-        self.charge_at_own_limit(permit, now);
         self.last_eviction.store(now, Ordering::Relaxed);
-        let node = self.quotas_of(permit, 0..NODE_RATE);
-        node.for_each(|q| q.charge(signed(now)));
+        self.charge_quotas(permit, now, 0..QUOTAS_OF_A_POD);
+    }
+
+    /// The same for a pod that was asked to go. Where it is killed before it has gone, its limits do not spare it, and
+    /// are not charged a second time.
+    pub fn charge_asked(&self, permit: &EvictionPermit, now: u64) {
+        self.charge(permit, now);
+        permit.set_asked(true);
     }
 
     /// The same by what the pod is evicted for. Above a limit of its own neither the node's rate nor the fleet counts
@@ -403,14 +408,17 @@ impl EvictionLimiter {
     pub fn charge_for(&self, cause: Cause, permit: &EvictionPermit, now: u64) {
         match cause {
             Cause::Pressure(_) => self.charge(permit, now),
-            Cause::LocalStorage(_) => self.charge_at_own_limit(permit, now),
+            Cause::LocalStorage(_) => self.charge_quotas(permit, now, NODE_RATE..QUOTAS_OF_A_POD),
         }
     }
 
-    fn charge_at_own_limit(&self, permit: &EvictionPermit, now: u64) {
+    fn charge_quotas(&self, permit: &EvictionPermit, now: u64, places: Range<usize>) {
         permit.mark_evicted(now);
-        let quotas = self.quotas_of(permit, NODE_RATE..QUOTAS_OF_A_POD);
-        quotas.for_each(|q| q.charge(signed(now)));
+        if !permit.is_asked() {
+            let quotas = self.quotas_of(permit, places);
+            quotas.for_each(|q| q.charge(signed(now)));
+        }
+        permit.set_asked(false);
     }
 
     /// Charges all limits of a pod that would have been evicted, so that shadow mode holds back what live mode would.
@@ -505,6 +513,8 @@ pub struct RestoredEviction {
     pub is_workload_known: bool,
     /// It was above a limit of its own: for the node's rate that does not count.
     pub at_own_limit: bool,
+    /// It was asked to go, not killed.
+    pub is_asked: bool,
 }
 
 #[cfg(test)]
@@ -731,6 +741,36 @@ mod tests {
         limiter.charge(&pod, 21);
         assert!(!limiter.allows(&pod, 22, LastResort::None));
         assert!(limiter.allows_at_own_limit(&pod, 22));
+    }
+
+    #[test]
+    fn limits_hold_back_no_pod_that_was_asked_and_count_it_once() {
+        let limiter = EvictionLimiter::default();
+        let pods: [EvictionPermit; 3] = Default::default();
+        pods.iter()
+            .for_each(|p| p.set(Permission::Always, 0, &[3, 9]));
+        limiter.set_quota(3, Some(2), 1000, None);
+        limiter.set_quota(9, Some(1), 1000, None);
+        let lets_go = |pod: &EvictionPermit| limiter.allows(pod, 20, LastResort::None);
+        limiter.charge_asked(&pods[0], 10);
+        assert!(lets_go(&pods[0]) && !lets_go(&pods[1]));
+        assert!(limiter.allows_kernel_kill(&pods[0], 20));
+        // Its entry is made anew meanwhile.
+        let anew = EvictionPermit::default();
+        anew.set(Permission::Always, 0, &[3, 9]);
+        anew.inherit(&pods[0]);
+        assert!(lets_go(&anew));
+        anew.set(Permission::NotNow, 0, &[3, 9]);
+        assert!(!lets_go(&anew), "a policy may");
+
+        limiter.charge(&pods[0], 30);
+        assert_eq!(limiter.charged_in_total(3), 1);
+        assert_eq!(limiter.last_eviction(), 30);
+        assert!(!pods[0].is_asked(), "it is killed");
+        // It runs anew.
+        limiter.charge_asked(&pods[2], 40);
+        pods[2].forget_eviction(40);
+        assert!(!lets_go(&pods[2]));
     }
 
     #[test]

@@ -650,14 +650,14 @@ impl Planner {
     }
 
     /// Whether a pod may be evicted for a threshold. One that was only asked to end goes for a hard one: no other pod
-    /// in its stead.
+    /// in its stead. The node's rate counts it already.
     fn state_for(&self, pod: &Pod, threshold: &Threshold) -> CandidateState {
-        match self.state_of(pod, threshold.signal.resource()) {
-            CandidateState::Terminating
-                if threshold.is_hard() && self.pending.is_asked(&pod.uid) =>
-            {
-                CandidateState::Eligible
-            }
+        let resource = threshold.signal.resource();
+        if !threshold.is_hard() || !self.pending.is_asked(&pod.uid) {
+            return self.state_of(pod, resource);
+        }
+        match self.state_at_own_limit(pod, resource) {
+            CandidateState::Terminating => CandidateState::Eligible,
             state => state,
         }
     }

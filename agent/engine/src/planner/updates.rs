@@ -20,7 +20,7 @@ impl Planner {
             return;
         }
         for victim in &restored.victims {
-            self.pending.restore(&victim.uid, victim.at);
+            self.pending.restore(victim);
         }
         let RestoredState {
             evictions,

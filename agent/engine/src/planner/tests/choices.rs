@@ -1,6 +1,11 @@
 //! What becomes of a choice: which others it excludes at the same look, and what is left of one that is cancelled.
 
 use super::*;
+use crate::{
+    RestoredVictim,
+    limiter::EvictionLimiter,
+    permit::{EvictionPermit, Permission},
+};
 
 const DISK: Signal = Signal::NodeFsAvailable;
 const INODES: Signal = Signal::NodeFsInodesFree;
@@ -204,4 +209,50 @@ fn what_is_taken_back_leaves_a_pace_as_it_was() {
     let since = pace;
     pace.take_back(5_000_000_000, false, &before);
     assert_eq!(pace, since);
+}
+
+/// What was asked has used up the limits, and goes nevertheless; after a restart as well.
+#[test]
+fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
+    for is_restored in [false, true] {
+        let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
+        node.pod("asked", [900, 0, 1]);
+        node.pod("innocent", [500, 0, 1]);
+        let limiter = EvictionLimiter::default();
+        limiter.set_quota(1, Some(1), 1_000_000_000_000, None);
+        let permits: [EvictionPermit; 2] = Default::default();
+        permits
+            .iter()
+            .for_each(|permit| permit.set(Permission::Always, 0, &[1]));
+        node.see(DISK, 1900);
+        node.look(SECOND);
+        let asked_at = 3 * SECOND;
+        if is_restored {
+            let victim = RestoredVictim {
+                uid: "asked".into(),
+                at: asked_at + 600 * SECOND,
+                is_asked: true,
+            };
+            let restored = RestoredState {
+                victims: vec![victim],
+                ..RestoredState::default()
+            };
+            node.planner.restore(asked_at, &restored);
+        } else {
+            assert_eq!(chosen(&node.look(asked_at).evictions), [("asked", DISK)]);
+        }
+        limiter.charge_asked(&permits[0], asked_at.unsigned_abs());
+        let now = asked_at + 20 * SECOND;
+        for (pod, permit) in node.pods.iter_mut().zip(&permits) {
+            pod.is_denied = !limiter.allows_at_own_limit(permit, now.unsigned_abs());
+        }
+        let left = limiter.left_of_node_rate(&permits[1], now.unsigned_abs());
+        assert_eq!(left, 0);
+        node.planner.set_left_of_node_rate(left);
+        node.see(DISK, 900);
+        let plan = node.look(now);
+        let hard: Vec<_> = plan.evictions.iter().filter(|e| !e.is_soft).collect();
+        assert_eq!(hard.len(), 1, "{:?}", chosen(&plan.evictions));
+        assert_eq!(hard[0].name, "asked");
+    }
 }
