@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    CandidateState, ManagedPod, Pod,
+    CandidateState, Cause, EvictionDecision, ManagedPod, Pod,
     fleet::{FleetPace, FleetRules},
     permit::{EvictionPermit, LastResort, Permission, QUOTAS_OF_A_POD},
     units::{nanos, signed},
@@ -339,6 +339,22 @@ impl EvictionLimiter {
             && self.has_room_in(permit, now, NODE_RATE..QUOTAS_OF_A_POD)
     }
 
+    /// Whether the pod of a decision may go now: what is not urgent asks the fleet brake as well.
+    pub fn allows_decision(
+        &self,
+        permit: &EvictionPermit,
+        now: u64,
+        decision: &EvictionDecision,
+    ) -> bool {
+        match decision.cause {
+            Cause::LocalStorage(_) => self.allows_at_own_limit(permit, now),
+            Cause::Pressure(_) => {
+                (decision.is_urgent() || self.allows_paced(now))
+                    && self.allows(permit, now, LastResort::None)
+            }
+        }
+    }
+
     fn is_permitted(&self, permit: &EvictionPermit, now: u64, resort: LastResort) -> bool {
         if self.is_paused() || permit.is_ending() {
             return false;
@@ -379,7 +395,7 @@ impl EvictionLimiter {
     }
 
     fn has_room_in(&self, permit: &EvictionPermit, now: u64, limits: Range<usize>) -> bool {
-        self.quotas_of(permit, limits).all(|q| q.has_room(now))
+        permit.is_asked() || self.quotas_of(permit, limits).all(|q| q.has_room(now))
     }
 
     fn quotas_of(
@@ -405,18 +421,33 @@ impl EvictionLimiter {
 
     /// Charges all limits of a pod that is about to be evicted.
     pub fn charge(&self, permit: &EvictionPermit, now: u64) {
-        self.charge_at_own_limit(permit, now);
         self.last_eviction.store(now, Ordering::Relaxed);
-        let node = self.quotas_of(permit, 0..NODE_RATE);
-        node.for_each(|q| q.charge(signed(now)));
+        self.charge_quotas(permit, now, 0..QUOTAS_OF_A_POD);
     }
 
-    /// The same for a pod above a limit of its own: neither the node's rate nor the fleet counts that, or any pod could
-    /// use them up.
-    pub fn charge_at_own_limit(&self, permit: &EvictionPermit, now: u64) {
+    /// The same for a pod that was asked to go. Where it is killed before it has gone, its limits do not spare it, and
+    /// are not charged a second time.
+    pub fn charge_asked(&self, permit: &EvictionPermit, now: u64) {
+        self.charge(permit, now);
+        permit.set_asked(true);
+    }
+
+    /// The same by what the pod is evicted for. Above a limit of its own neither the node's rate nor the fleet counts
+    /// that, or any pod could use them up.
+    pub fn charge_for(&self, cause: Cause, permit: &EvictionPermit, now: u64) {
+        match cause {
+            Cause::Pressure(_) => self.charge(permit, now),
+            Cause::LocalStorage(_) => self.charge_quotas(permit, now, NODE_RATE..QUOTAS_OF_A_POD),
+        }
+    }
+
+    fn charge_quotas(&self, permit: &EvictionPermit, now: u64, places: Range<usize>) {
         permit.mark_evicted(now);
-        let quotas = self.quotas_of(permit, NODE_RATE..QUOTAS_OF_A_POD);
-        quotas.for_each(|q| q.charge(signed(now)));
+        if !permit.is_asked() {
+            let quotas = self.quotas_of(permit, places);
+            quotas.for_each(|q| q.charge(signed(now)));
+        }
+        permit.set_asked(false);
     }
 
     /// Charges all limits of a pod that would have been evicted, so that shadow mode holds back what live mode would.
@@ -428,11 +459,16 @@ impl EvictionLimiter {
         quotas.for_each(|q| q.charge_in_shadow(signed(now)));
     }
 
-    /// The same for a pod above a limit of its own, by the manager.
-    pub fn charge_in_shadow_at_own_limit(&self, permit: &EvictionPermit, now: u64) {
-        permit.mark_in_shadow(self.shadow_mark(ShadowChooser::Manager));
-        let quotas = self.quotas_of(permit, NODE_RATE..QUOTAS_OF_A_POD);
-        quotas.for_each(|q| q.charge_in_shadow(signed(now)));
+    /// The same by what the manager would have evicted the pod for.
+    pub fn charge_in_shadow_for(&self, cause: Cause, permit: &EvictionPermit, now: u64) {
+        match cause {
+            Cause::Pressure(_) => self.charge_in_shadow(permit, now, ShadowChooser::Manager),
+            Cause::LocalStorage(_) => {
+                permit.mark_in_shadow(self.shadow_mark(ShadowChooser::Manager));
+                let quotas = self.quotas_of(permit, NODE_RATE..QUOTAS_OF_A_POD);
+                quotas.for_each(|q| q.charge_in_shadow(signed(now)));
+            }
+        }
     }
 
     /// The pressure is over: what shadow mode has chosen for it is available again. Its limits stay charged.
@@ -506,11 +542,17 @@ pub struct RestoredEviction {
     pub is_workload_known: bool,
     /// It was above a limit of its own: for the node's rate that does not count.
     pub at_own_limit: bool,
+    /// It was asked to go, not killed.
+    pub is_asked: bool,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        Message, Signal, Timing,
+        pace::{PaceInputs, Urgency},
+    };
 
     #[test]
     fn a_permission_ends_by_itself() {
@@ -626,6 +668,49 @@ mod tests {
         assert_eq!(limiter.fleet_pace(7011), FleetPace::Normal);
     }
 
+    fn decision(cause: Cause, urgency: Option<Urgency>) -> EvictionDecision {
+        let timing = |urgency| {
+            Box::new(Timing {
+                urgency,
+                pace_inputs: PaceInputs::default(),
+            })
+        };
+        EvictionDecision {
+            uid: String::new(),
+            namespace: String::new(),
+            name: String::new(),
+            grace_period_seconds: 1,
+            message: Message::default(),
+            cause,
+            is_soft: false,
+            timing: urgency.map(timing),
+        }
+    }
+
+    /// Two are chosen at one look.
+    #[test]
+    fn a_slow_fleet_lets_one_decision_of_a_look_pass() {
+        let limiter = EvictionLimiter::default();
+        let pods: [EvictionPermit; 2] = Default::default();
+        limiter.set_fleet(FleetPace::Slow, SLOW.window, &SLOW, 0);
+        let short = Cause::Pressure(Signal::NodeFsAvailable);
+        let paced = Urgency::Paced { only_cache: false };
+        let urgent = Urgency::Urgent {
+            exhausted_in: 1,
+            growth: 1,
+        };
+        let lets_go = |pod: usize, now, cause, urgency| {
+            limiter.allows_decision(&pods[pod], now, &decision(cause, urgency))
+        };
+        assert!(lets_go(0, 10, short, Some(paced)) && lets_go(1, 10, short, Some(paced)));
+        limiter.charge_for(short, &pods[0], 10);
+        assert!(!lets_go(1, 11, short, Some(paced)) && !lets_go(1, 11, short, None));
+        assert!(lets_go(1, 11, short, Some(urgent)));
+        let own_limit = Cause::LocalStorage("emptydirfs.limit");
+        assert!(lets_go(1, 11, own_limit, None), "the fleet counts none");
+        assert!(lets_go(1, 60, short, Some(paced)));
+    }
+
     const SLOW: FleetRules = FleetRules {
         window: Duration::from_nanos(1_000_000),
         slow_nodes: 1,
@@ -729,10 +814,11 @@ mod tests {
         pod.set(Permission::Always, 0, &[3, 9]);
         limiter.set_quota(3, Some(2), 100, None);
         limiter.set_quota(9, Some(5), 100, None);
+        let own_limit = Cause::LocalStorage("emptydirfs.limit");
         for now in 10..14 {
-            limiter.charge_at_own_limit(&pod, now);
+            limiter.charge_for(own_limit, &pod, now);
         }
-        limiter.charge_in_shadow_at_own_limit(&pod, 14);
+        limiter.charge_in_shadow_for(own_limit, &pod, 14);
         limiter.set_node_quota(3);
         assert_eq!(limiter.left_of_node_rate(20), 2);
         assert_eq!(limiter.last_eviction(), 0, "no other node is told");
@@ -742,6 +828,36 @@ mod tests {
         limiter.charge(&pod, 21);
         assert!(!limiter.allows(&pod, 22, LastResort::None));
         assert!(limiter.allows_at_own_limit(&pod, 22));
+    }
+
+    #[test]
+    fn limits_hold_back_no_pod_that_was_asked_and_count_it_once() {
+        let limiter = EvictionLimiter::default();
+        let pods: [EvictionPermit; 3] = Default::default();
+        pods.iter()
+            .for_each(|p| p.set(Permission::Always, 0, &[3, 9]));
+        limiter.set_quota(3, Some(2), 1000, None);
+        limiter.set_quota(9, Some(1), 1000, None);
+        let lets_go = |pod: &EvictionPermit| limiter.allows(pod, 20, LastResort::None);
+        limiter.charge_asked(&pods[0], 10);
+        assert!(lets_go(&pods[0]) && !lets_go(&pods[1]));
+        assert!(limiter.allows_kernel_kill(&pods[0], 20));
+        // Its entry is made anew meanwhile.
+        let anew = EvictionPermit::default();
+        anew.set(Permission::Always, 0, &[3, 9]);
+        anew.inherit(&pods[0]);
+        assert!(lets_go(&anew));
+        anew.set(Permission::NotNow, 0, &[3, 9]);
+        assert!(!lets_go(&anew), "a policy may");
+
+        limiter.charge(&pods[0], 30);
+        assert_eq!(limiter.charged_in_total(3), 1);
+        assert_eq!(limiter.last_eviction(), 30);
+        assert!(!pods[0].is_asked(), "it is killed");
+        // It runs anew.
+        limiter.charge_asked(&pods[2], 40);
+        pods[2].forget_eviction(40);
+        assert!(!lets_go(&pods[2]));
     }
 
     #[test]

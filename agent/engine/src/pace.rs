@@ -327,6 +327,22 @@ impl Pace {
         self.was_chosen = true;
     }
 
+    /// The pod that was chosen at `at` was not evicted: what was known `before` counts, but for what was seen since.
+    /// Where it was to be asked, the next request keeps the kubelet's pace.
+    pub(crate) fn take_back(&mut self, at: u64, is_soft: bool, before: &Self) {
+        if self.last_eviction != Some(at) {
+            return;
+        }
+        if !is_soft {
+            self.last_eviction = before.last_eviction;
+        }
+        self.evictions = self.evictions.min(before.evictions);
+        self.was_chosen &= before.was_chosen;
+        if self.growth == Growth::default() {
+            self.growth = before.growth;
+        }
+    }
+
     fn note_eviction(&mut self, now: u64) {
         self.last_eviction = Some(now);
         self.evictions = self.evictions.saturating_add(1);

@@ -25,6 +25,8 @@ pub struct EvictionPermit {
     quotas: AtomicU64,
     /// When a limit was charged for it; zero as long as none was.
     evicted_at: AtomicU64,
+    /// It was asked to go, and its limits are charged for that.
+    asked: AtomicBool,
     /// The pressure for which shadow mode has chosen it last, as the limiter numbers them; zero as long as it has not.
     in_shadow: AtomicU64,
     /// It was killed, by an earlier agent or so that it is stuck, and something is left of it.
@@ -42,6 +44,7 @@ impl Default for EvictionPermit {
             order: AtomicI32::new(0),
             quotas: AtomicU64::new(0),
             evicted_at: AtomicU64::new(0),
+            asked: AtomicBool::new(false),
             in_shadow: AtomicU64::new(0),
             ending: AtomicBool::new(false),
             killing: AtomicU64::new(0),
@@ -114,6 +117,7 @@ impl EvictionPermit {
     pub fn inherit(&self, before: &Self) {
         self.evicted_at
             .store(before.evicted_at.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.set_asked(before.is_asked());
         self.set_ending(before.is_ending());
         self.mark_in_shadow(before.shadow_mark());
     }
@@ -161,6 +165,16 @@ impl EvictionPermit {
         self.ending.store(ending, Ordering::Relaxed);
     }
 
+    /// Whether it was asked to go and was not killed since: its limits are charged for it already.
+    pub fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Says whether its limits are charged for a pod that was asked to go.
+    pub fn set_asked(&self, asked: bool) {
+        self.asked.store(asked, Ordering::Relaxed);
+    }
+
     /// Takes note that shadow mode has chosen it for this pressure.
     pub(crate) fn mark_in_shadow(&self, pressure: u64) {
         self.in_shadow.store(pressure, Ordering::Relaxed);
@@ -188,6 +202,7 @@ impl EvictionPermit {
             self.evicted_at
                 .compare_exchange(at, 0, Ordering::Relaxed, Ordering::Relaxed);
         if forgotten.is_ok() {
+            self.set_asked(false);
             self.set_ending(false);
         }
     }

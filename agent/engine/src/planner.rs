@@ -1,6 +1,7 @@
 //! The planner: from observations and pods to evictions, one plan after each look. It asks for node-level reclaim and
 //! for evictions; the caller carries them out.
 
+mod choices;
 pub mod local_storage;
 pub mod pending;
 pub mod plan;
@@ -26,6 +27,7 @@ use super::{
 use crate::{
     model::settings::Mode,
     planner::{
+        choices::Choices,
         pending::PendingVictims,
         recreation::RecreationTracker,
         usage_growth::{UsageGrowth, Use},
@@ -45,6 +47,7 @@ pub struct Planner {
     trends: [Trend; Signal::ALL.len()],
     /// When pods may go for each signal, in the `evictd` mode.
     paces: [Pace; Signal::ALL.len()],
+    choices: Choices,
     /// The capacity of each signal when it was first seen.
     capacities: [Option<i64>; Signal::ALL.len()],
     /// Which pods make an urgent growth.
@@ -68,6 +71,7 @@ impl Planner {
             recreations: RecreationTracker::default(),
             trends,
             paces: [Pace::default(); Signal::ALL.len()],
+            choices: Choices::default(),
             capacities: [None; Signal::ALL.len()],
             usage_growth: UsageGrowth::default(),
             soft_is_held: false,
@@ -82,6 +86,7 @@ impl Planner {
     /// `now` is nanoseconds of any one clock; only differences count.
     pub fn plan(&mut self, now: i64, node: Snapshot<'_>) -> Plan {
         self.pending.forget_the_dead(now, node);
+        self.choices.keep(|uid| self.pending.contains(uid));
         self.usage_growth.forget_old(nanos(now));
         self.watch_growth(now, node);
         let mut due = self.update_pressure(now, node.observations);
@@ -244,12 +249,20 @@ impl Planner {
     ) -> Vec<EvictionDecision> {
         let mut evictions = Vec::new();
         for threshold in due {
+            // One pod is asked to end at a time.
+            let is_one_asked =
+                self.soft_is_held || evictions.iter().any(|e: &EvictionDecision| e.is_soft);
+            if is_one_asked && !threshold.is_hard() {
+                continue;
+            }
             let chosen = match self.settings.mode {
                 Mode::Kubelet if self.paced_is_held => None,
                 Mode::Kubelet => self.first_in_order(node, threshold),
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
             let Some(chosen) = chosen else { continue };
+            let resource = threshold.signal.resource();
+            self.choices.note(&chosen, now, resource, &self.paces);
             // A pod that would be asked to end at this very look.
             evictions.retain(|earlier: &EvictionDecision| earlier.uid != chosen.uid);
             let condition = threshold.signal.node_condition();
@@ -637,14 +650,14 @@ impl Planner {
     }
 
     /// Whether a pod may be evicted for a threshold. One that was only asked to end goes for a hard one: no other pod
-    /// in its stead.
+    /// in its stead. The node's rate counts it already.
     fn state_for(&self, pod: &Pod, threshold: &Threshold) -> CandidateState {
-        match self.state_of(pod, threshold.signal.resource()) {
-            CandidateState::Terminating
-                if threshold.is_hard() && self.pending.is_asked(&pod.uid) =>
-            {
-                CandidateState::Eligible
-            }
+        let resource = threshold.signal.resource();
+        if !threshold.is_hard() || !self.pending.is_asked(&pod.uid) {
+            return self.state_of(pod, resource);
+        }
+        match self.state_at_own_limit(pod, resource) {
+            CandidateState::Terminating => CandidateState::Eligible,
             state => state,
         }
     }

@@ -28,6 +28,17 @@ pub struct SoftEvictionRequest<P> {
     pub shadow: bool,
 }
 
+/// How a pod goes for a soft threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// It was asked, and has its time to end.
+    Asked,
+    /// It was asked, and has ended.
+    Ended,
+    /// It was gone before it was asked: no limit counts it.
+    GoneBefore,
+}
+
 impl<P> SoftEvictionRequest<P> {
     /// The same request with the pods held in another form.
     pub fn map<Q>(self, pod: impl Fn(P) -> Q) -> SoftEvictionRequest<Q> {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use evictd_config::{ClusterConfig, Config};
-use evictd_engine::{NodeState, Pod, reclaim::KnownPods};
+use evictd_engine::{EvictionDecision, NodeState, Pod, reclaim::KnownPods, soft::Departure};
 use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
     disk_queue::DiskQueue,
@@ -351,7 +351,7 @@ impl Cluster {
         config: &Config,
         node: &str,
         journal: &DiskQueue,
-        settle: impl Fn(String, Option<evictd_engine::EvictionDecision>) + Send + 'static,
+        settle: impl Fn(String, Option<(EvictionDecision, Departure)>) + Send + 'static,
     ) {
         if let Some(begin) = self.begin.take() {
             // The receiver is gone where the node's task has ended.

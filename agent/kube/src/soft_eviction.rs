@@ -245,12 +245,12 @@ impl SoftEvictor {
     ) -> SoftOutcome {
         self.blocked = None;
         remember(&mut self.asked, pod.uid.clone());
-        // Here it is certain that limits count it.
-        self.write_down(Record::Counted(Box::new(Counted::agreed(&asked))))
-            .await;
         if removal != Removal::Deleted {
             return SoftOutcome::Gone { index };
         }
+        // Here it is certain that limits count it.
+        self.write_down(Record::Counted(Box::new(Counted::agreed(&asked))))
+            .await;
         self.connection.counters.soft_evictions.add();
         let mut note = asked.message.trim_end().to_owned();
         if let Some(why) = &asked.override_reason {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use evictd_engine::EvictionDecision;
+use evictd_engine::{EvictionDecision, soft::Departure};
 use evictd_policy::evaluator::HeldBack;
 use evictd_store::record::RequestRecord;
 use tokio::sync::mpsc;
@@ -19,7 +19,7 @@ const RELIEVED: Duration = Duration::from_secs(60);
 pub async fn run(
     mut evictor: SoftEvictor,
     mut demands: mpsc::Receiver<SoftRequest>,
-    settle: impl Fn(String, Option<EvictionDecision>) + Send,
+    settle: impl Fn(String, Option<(EvictionDecision, Departure)>) + Send,
     going: mpsc::Sender<RequestRecord>,
 ) {
     let mut last: Option<Instant> = None;
@@ -32,9 +32,11 @@ pub async fn run(
             SoftOutcome::Evicted { index, asked } => {
                 // The receiver is gone where the agent ends.
                 let _ = going.send(*asked).await;
-                eviction(&demand, index)
+                decision(&demand, index).map(|decision| (decision, Departure::Asked))
             }
-            SoftOutcome::Gone { index } => eviction(&demand, index),
+            SoftOutcome::Gone { index } => {
+                decision(&demand, index).map(|decision| (decision, Departure::GoneBefore))
+            }
             SoftOutcome::Blocked { since } => {
                 tracing::warn!(signal = %demand.signal, ?since, "budgets protect every candidate");
                 tokio::time::sleep(PAUSE).await;
@@ -63,7 +65,7 @@ pub async fn run(
     }
 }
 
-fn eviction(demand: &SoftRequest, index: usize) -> Option<EvictionDecision> {
+fn decision(demand: &SoftRequest, index: usize) -> Option<EvictionDecision> {
     let choice = demand.candidates.get(index)?;
     Some(choice.decision.clone())
 }

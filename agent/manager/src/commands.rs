@@ -11,7 +11,7 @@ use std::{
 };
 
 use evictd_engine::{
-    EvictionDecision, Signal, model::settings::MitigationConfig, reclaim::Removed,
+    EvictionDecision, Signal, model::settings::MitigationConfig, reclaim::Removed, soft::Departure,
 };
 use evictd_node::memory_scope::Scope;
 use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};
@@ -45,7 +45,7 @@ pub enum Command {
         /// The UID of the pod that was chosen first.
         chosen: String,
         /// The pod that goes, if one does.
-        gone: Option<EvictionDecision>,
+        gone: Option<(EvictionDecision, Departure)>,
     },
     /// A reclaim by [`ManagerEvent::Reclaim`](crate::ManagerEvent::Reclaim) is over: what was removed, or `None` when
     /// there is no runtime to ask.

@@ -19,6 +19,7 @@ use evictd_engine::{
     limiter::EvictionLimiter,
     model::settings::MitigationConfig,
     recorder::Recorder,
+    soft::Departure,
     units::{SECOND, signed},
 };
 use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
@@ -284,9 +285,13 @@ impl ManagerLoop {
                 self.take_external_eviction(&uid, signal, &dip, outcome);
             }
             Command::SoftEvictionFinished { chosen, gone } => {
-                let entry = gone.as_ref().and_then(|g| self.pods.entry(&g.uid));
-                if let Some(entry) = entry.cloned() {
-                    self.limiter.charge(&entry.permit, monotonic_ns());
+                if let Some((gone, departure)) = &gone
+                    && let Some(entry) = self.pods.entry(&gone.uid).cloned()
+                {
+                    // One that was killed meanwhile is charged already.
+                    if !self.known_kills.awaits_end(&gone.uid) {
+                        self.charge_asked(&entry, *departure);
+                    }
                     self.known_kills.note(&entry);
                     // It may be another one than the one that was chosen: a budget protected that.
                     self.unthrottle(&entry);
@@ -294,8 +299,9 @@ impl ManagerLoop {
                 // What its end will bring is of what is there now.
                 let observations = self.sources.sample(now);
                 let node = self.node.snapshot(&observations);
+                let gone = gone.as_ref().map(|(decision, _)| decision);
                 self.planner
-                    .soft_eviction_finished(now, node, &chosen, gone.as_ref());
+                    .soft_eviction_finished(now, node, &chosen, gone);
             }
             Command::Reclaimed(removed) => self.reclaimed(removed),
             Command::MitigationDone(effect) => self.mitigation_done(*effect),
@@ -316,6 +322,15 @@ impl ManagerLoop {
                     self.limiter.forget_shadow();
                 }
             }
+        }
+    }
+
+    fn charge_asked(&self, entry: &PodEntry, departure: Departure) {
+        let (permit, now) = (&entry.permit, monotonic_ns());
+        match departure {
+            Departure::Asked => self.limiter.charge_asked(permit, now),
+            Departure::Ended => self.limiter.charge(permit, now),
+            Departure::GoneBefore => {}
         }
     }
 

@@ -4,7 +4,9 @@ use std::sync::{Arc, atomic::Ordering};
 
 use evictd_engine::{
     ManagedPod as _, Pod, PodUsage, RankKey, Ranked, Ranking, Resource, Signal, Usages,
-    model::settings::RankingStrategy, oom_badness, oom_score_adj, pace::PaceInputs,
+    model::settings::{Mode, RankingStrategy},
+    oom_badness, oom_score_adj,
+    pace::PaceInputs,
     recorder::SignalSample,
 };
 use evictd_node::pods::table::PodEntry;
@@ -129,7 +131,7 @@ impl Agent {
         };
         let pods: Vec<Pod> = self.pods.entries.iter().map(in_order).collect();
         let ranked = ranking.order(&pods, &usages);
-        let by_kubelet = self.choice_of_kubelet(&ranked);
+        let by_kubelet = Self::choice_of_kubelet(&ranked);
         let scored_by = self.memory.node.kubelet_capacity();
         let by_oom_killer = self.choice_of_oom_killer(&ranked, scored_by);
         let chosen = [by_kubelet, by_oom_killer];
@@ -151,6 +153,7 @@ impl Agent {
         let pods = shown.map(standing).collect();
         let mut names = RankingStrategy::CHOICES.into_iter();
         let strategy = names.find(|(_, strategy)| *strategy == self.config.ranking_strategy);
+        incident.kubelet_victim = by_kubelet.map(Pod::to_string);
         incident.oom_victim = by_oom_killer.map(Pod::to_string);
         incident.ranked_by = strategy.map(|(name, _)| RankedBy {
             strategy: name.to_owned(),
@@ -177,10 +180,10 @@ impl Agent {
     }
 
     /// Policies may spare many pods before the victim, and other strategies choose by another order.
-    fn choice_of_kubelet<'a>(&self, ranked: &[Ranked<'a>]) -> Option<&'a Pod> {
+    fn choice_of_kubelet<'a>(ranked: &[Ranked<'a>]) -> Option<&'a Pod> {
         let may_go = ranked
             .iter()
-            .filter(|ranked| !ranked.pod.is_protected(self.config.mode));
+            .filter(|ranked| !ranked.pod.is_protected(Mode::Kubelet));
         let first = may_go.min_by_key(|ranked| {
             RankKey::of_kubelet(ranked.inputs.priority, ranked.inputs.request, ranked.usage)
         });

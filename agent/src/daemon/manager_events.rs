@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use evictd_engine::{EvictionDecision, NodeState};
+use evictd_engine::{EvictionDecision, NodeState, soft::Departure};
 use evictd_manager::{
     Command, CommandQueue, ManagerEvent, ManagerEviction, MitigationRequest, ReclaimBy,
     ReclaimRequest, Reclaimed, SoftEvictionRequest,
@@ -202,6 +202,6 @@ impl Agent {
 }
 
 fn settle(manager: &CommandQueue, chosen: String, gone: EvictionDecision) {
-    let gone = Some(gone);
+    let gone = Some((gone, Departure::Ended));
     manager.send(Command::SoftEvictionFinished { chosen, gone });
 }

@@ -98,6 +98,9 @@ pub struct Incident {
     /// Memory of the node, in bytes; absent for other signals, and in files of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u64>,
+    /// The pod that the kubelet's own order puts first, by namespace and name; absent in files of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet_victim: Option<String>,
     /// The pod that the OOM killer would have chosen at that moment, by namespace and name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oom_victim: Option<String>,
@@ -116,6 +119,7 @@ impl Incident {
             pods: Vec::new(),
             ranked_by: None,
             capacity: None,
+            kubelet_victim: None,
             oom_victim: None,
         }
     }

@@ -226,6 +226,13 @@ struct RestoredPod {
     counted: Counted,
 }
 
+impl RestoredPod {
+    /// It was asked to go, not killed.
+    fn is_asked(&self) -> bool {
+        self.counted.grace_period_seconds.is_some()
+    }
+}
+
 /// A pod that was killed in this boot, shortly before the agent started; its processes may be there still.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredKill {
@@ -269,7 +276,7 @@ impl Restored {
     /// among them.
     pub fn victims(&self) -> Vec<RestoredKill> {
         self.under_way()
-            .filter(|e| e.counted.grace_period_seconds.is_none())
+            .filter(|e| !e.is_asked())
             .map(|e| RestoredKill {
                 uid: e.counted.uid.clone(),
                 id: e.counted.id.clone(),
@@ -321,6 +328,7 @@ impl Restored {
     pub fn evictions(&self) -> Vec<RestoredEviction> {
         let restored = |e: &RestoredPod| RestoredEviction {
             at_own_limit: is_own_limit(&e.counted.signal),
+            is_asked: e.is_asked(),
             at: e.at,
             is_same_boot: e.is_same_boot,
             pod: Pod {
@@ -337,7 +345,13 @@ impl Restored {
                 .as_ref()
                 .is_some_and(|workload| !workload.is_partial),
         };
-        self.evictions.iter().map(restored).collect()
+        // One that was killed before it had gone as it was asked to counts once.
+        let counts = |(index, e): &(usize, &RestoredPod)| {
+            let mut later = self.evictions.iter().skip(index + 1);
+            !e.is_asked() || later.all(|later| later.counted.uid != e.counted.uid)
+        };
+        let counted = self.evictions.iter().enumerate().filter(counts);
+        counted.map(|(_, e)| restored(e)).collect()
     }
 
     /// What the engine has to know. `is_there` is asked whether something is left of a pod (its UID) that was to go at
@@ -353,6 +367,7 @@ impl Restored {
         let victims = left.map(|e| evictd_engine::RestoredVictim {
             uid: e.counted.uid.clone(),
             at: e.end,
+            is_asked: e.is_asked(),
         });
         let evictions = self.evictions.iter().filter_map(|e| {
             let workload = e.counted.workload.as_ref()?;

@@ -8,6 +8,7 @@ use evictd_tests::{
     cgroup::PidsBeside,
     forker::{all_are_reaped, process_ids_of_the_machine},
     prelude::*,
+    reaped::Reaped,
     scrape::value,
     unkillable::Undying,
 };
@@ -628,6 +629,85 @@ fn a_soft_threshold_asks_and_waits() {
     assert_eq!(two.files.records().len(), 1);
     // It counts as evicted when it has ended.
     assert!(until(SOON, || counted(&address, false) == Some(1)));
+}
+
+/// One that holds on is not hurried by another threshold, for which no other pod is asked meanwhile.
+#[test]
+fn two_soft_thresholds_ask_one_pod_after_the_other() {
+    skip_if!(not_root());
+    let mut two = or_skip!(Two::on_disk("softtwo", 64, 4096, "1Ti"));
+    two.files.config["evictionSoft"] =
+        json!({ "memory.available": "200Mi", "nodefs.inodesFree": "90%" });
+    two.files.config["evictionSoftGracePeriod"] =
+        json!({ "memory.available": "2s", "nodefs.inodesFree": "2s" });
+    two.files.config["evictionMaxPodGracePeriod"] = json!(4);
+    let mut calm = two.files.forker("calm");
+    calm.files("make", &two.dir("calm"), 1000);
+    let mut greedy = two.files.hog("greedy", &["--mib", "80"]);
+    let holds_on = "trap '' TERM; echo $$ >\"$0\"; exec sleep 1000";
+    let procs = two.files.cgroup("greedy").join("cgroup.procs");
+    let holds_on = Command::new("sh").args(["-c", holds_on]).arg(procs).spawn();
+    let mut holds_on = Reaped(holds_on.unwrap());
+    let _agent = two.files.start(&[]);
+    assert_eq!(greedy.wait().unwrap(), Some(libc::SIGTERM));
+    let asked = || {
+        let records = two.files.records().into_iter();
+        let asked = records.filter_map(|record| match record {
+            Record::Asked(asked) => Some((asked.name, asked.decided)),
+            _ => None,
+        });
+        asked.collect::<Vec<_>>()
+    };
+    assert!(until(SOON, || asked().len() == 2), "{:?}", asked());
+    let asked = asked();
+    assert_eq!((&*asked[0].0, &*asked[1].0), ("greedy", "calm"));
+    let apart = Duration::from_nanos(asked[1].1 - asked[0].1);
+    assert!(apart >= Duration::from_secs(4), "{apart:?}");
+    assert!(
+        matches!(holds_on.try_wait(), Ok(Some(_))),
+        "it had its time"
+    );
+    assert!(until(SOON, || !is_alive(&mut calm)));
+}
+
+/// Bytes and inodes are short at one look, and both would take a pod of the owner whose rate has room for one.
+#[test]
+fn a_limit_that_one_pod_has_used_up_holds_up_no_other_owner() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let pod = |name: &str, owner: &str| {
+        let dir = disk.path().join(name);
+        fs::create_dir(&dir).unwrap();
+        json!({
+            "name": name,
+            "cgroup": name,
+            "owner": { "kind": "StatefulSet", "name": owner },
+            "emptyDirs": [{ "name": "scratch", "path": dir }],
+        })
+    };
+    let pods = json!([
+        pod("bytes", "one"),
+        pod("files", "one"),
+        pod("other", "two")
+    ]);
+    let mut files = Files::of("ownertwo", 256, &pods);
+    files.config["filesystems"] = json!({ "nodefs": disk.path() });
+    files.config["evictionHard"] = json!({ "nodefs.available": "60%", "nodefs.inodesFree": "50%" });
+    files.config["evictionRates"] = json!({"owner": {"evictions": 1, "period": "1h"}});
+    let mut forkers = ["bytes", "files", "other"].map(|pod| files.forker(pod));
+    fs::write(disk.path().join("bytes/data"), vec![1; 30 << 20]).unwrap();
+    forkers[1].files("make", &disk.path().join("files"), 1500);
+    forkers[2].files("make", &disk.path().join("other"), 1000);
+    let _agent = files.start(&[]);
+    assert!(
+        until(SOON, || files.evicted().len() == 2),
+        "{:?}",
+        files.evicted()
+    );
+    assert_eq!(files.evicted(), ["bytes", "other"]);
+    let evictions = files.evictions();
+    let apart = evictions[1].stages.signalled - evictions[0].stages.signalled;
+    assert!(apart < 5_000_000_000, "{apart}");
 }
 
 /// Evictions for memory that a running agent shows.

@@ -102,6 +102,7 @@ fn crowded() -> Incident {
         samples: [("memory.available".into(), (0..420).map(sample).collect())].into(),
         pods: (0..16).map(standing).collect(),
         capacity: Some(mib(2048)),
+        kubelet_victim: Some(standing(1).pod),
         oom_victim: Some(standing(1).pod),
         ..Incident::new(eviction)
     }
@@ -114,7 +115,8 @@ fn of_pids() -> Incident {
     incident.eviction.signal = "pid.available".into();
     (incident.eviction.available, incident.eviction.threshold) = (1600, 1638);
     incident.eviction.stages.crossed = 0;
-    (incident.pace_inputs, incident.capacity, incident.oom_victim) = (None, None, None);
+    (incident.pace_inputs, incident.capacity) = (None, None);
+    (incident.kubelet_victim, incident.oom_victim) = (None, None);
     incident.pods.clear();
     if let Some(finish) = &mut incident.finish {
         (finish.exited, finish.freed) = (START + 8000 * MS, START + 30_000 * MS);

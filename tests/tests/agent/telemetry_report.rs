@@ -124,6 +124,29 @@ fn an_eviction_is_told_with_what_came_before_and_after() {
     // An agent that ends leaves nothing unwritten.
 }
 
+/// The kubelet takes no static pod.
+#[test]
+fn the_kubelets_choice_is_the_kubelets() {
+    skip_if!(not_root());
+    let pods = json!([
+        { "name": "hog", "cgroup": "hog", "static": true, "priority": 0 },
+        { "name": "calm", "cgroup": "calm" },
+    ]);
+    let files = Files::of("choice", 256, &pods);
+    let _agent = files.start(&[]);
+    let _calm = files.hog("calm", &["--mib", "40"]);
+    files.until_killed("hog", &["--mib", "1000", "--rate", "400"]);
+    files.wait_for(2);
+    let incident = latest(&files, |_| true);
+    assert_eq!(incident["eviction"]["name"], "hog");
+    assert_eq!(incident["kubeletVictim"], "default/calm");
+    let page = report(&files, &["latest", "-o", "html"]);
+    has(
+        &page,
+        &["The kubelet looks every 10 s, and would have evicted default/calm"],
+    );
+}
+
 // R5, R49: asked and not killed.
 #[test]
 fn a_pod_that_was_asked_to_go_has_a_report_as_well() {

@@ -292,6 +292,7 @@ fn a_manager_goes_on_where_another_one_has_ended() {
         victims: vec![RestoredVictim {
             uid: "agent-2".into(),
             at: 0,
+            is_asked: false,
         }],
         evictions: vec![eviction(-300, "agent-0"), eviction(-30, "agent-2")],
         recreations: vec![

@@ -158,6 +158,7 @@ fn the_next_agent_knows_the_same_victims() {
             victims: vec![RestoredVictim {
                 uid: "bomb".into(),
                 at: 2 * SECOND,
+                is_asked: false,
             }],
             last: vec![(Signal::MemoryAvailable, 2 * SECOND)],
             ..RestoredState::default()

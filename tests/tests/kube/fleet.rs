@@ -10,6 +10,8 @@ use evictd_kube::fleet_brake::FleetBrake;
 use evictd_tests::{apiserver::State, prelude::*, watch_fixture::Following};
 use jiff::{SignedDuration, Timestamp};
 
+use crate::manager::with_empty_dir;
+
 const SPACE: &str = "evictd";
 const NAME: &str = "evictd-fleet";
 const EVICTIONS: &str = "evictd-fleet-evictions";
@@ -265,4 +267,39 @@ fn a_paused_fleet_holds_back_what_is_not_urgent() {
     assert!(member.wait(SOON * 2, |m| m.evictions().len() == 1));
     let entered = member.server.wait(SOON, |s| entries(s) == ["n2"]);
     assert!(entered, "it tells of its own");
+}
+
+/// Bytes and inodes are short at one look, and the kubelet's reclaim has helped neither.
+#[test]
+fn a_slow_fleet_lets_one_pod_of_a_look_go() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let mut member = ClusterNode::new("fleetslow", 256).unwrap();
+    let map = format!("{SPACE}/{NAME}");
+    let brake = json!({"configMap": map, "slowNodes": 1, "slowInterval": "1h"});
+    member.config["cluster"]["fleetBrake"] = brake;
+    member.config["evictionHard"]["nodefs.available"] = json!("90%");
+    member.config["evictionHard"]["nodefs.inodesFree"] = json!("90%");
+    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    {
+        let mut state = member.server.state();
+        maps(&mut state);
+        state.put_config_map(SPACE, EVICTIONS, json!({"other": ago(1)}));
+    }
+    let mut forkers = Vec::new();
+    let dirs = [("bytes", 1), ("files", 2)].map(|(name, number)| {
+        let cgroup = member.pod(name, number, "Burstable", 0, None).unwrap();
+        forkers.push(Forker::start(Some(&cgroup)).unwrap());
+        with_empty_dir(&member, &disk, name, number, &json!({}))
+    });
+    // More than half of both thresholds is left.
+    fs::write(dirs[0].join("data"), vec![1; 16 << 20]).unwrap();
+    forkers[1].files("make", &dirs[1], 1000);
+    let agent = member.start().unwrap();
+    assert!(agent.says("many nodes evict"));
+    assert_eq!(member.evicted(1).len(), 1);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(member.evictions().len(), 1, "{:?}", member.evictions());
+    let alive = forkers.iter_mut().filter_map(|f| f.order("hold 0").ok());
+    assert_eq!(alive.count(), 1);
 }

@@ -64,6 +64,67 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     assert!(incident.finish.is_some_and(|finish| finish.exited > 0));
 }
 
+/// It uses up the node's rate, goes on growing, and no other pod may go.
+#[test]
+fn a_pod_that_was_asked_goes_at_the_hard_threshold() {
+    skip_if!(not_root());
+    let mut member = ClusterNode::new("askedhard", 256).unwrap();
+    member.config["evictionSoft"] = json!({ "memory.available": "200Mi" });
+    member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    member.config["evictionMaxPodGracePeriod"] = json!(600);
+    member.config["evictionRates"] = json!({"node": {"evictions": 1, "period": "1h"}});
+    let asked = member.best_effort("asked", 1);
+    let innocent = member.best_effort("innocent", 2);
+    let pod = member
+        .server
+        .state()
+        .get(Collection::Pods, "default", "asked");
+    let mut innocent = Hog::start(&innocent, &["--mib", "20"]).unwrap();
+    let grows = ["--mib", "400", "--head", "60", "--rate", "50", "--wait"];
+    let mut asked = Hog::start(&asked, &grows).unwrap();
+    let _agent = member.start().unwrap();
+    asked.take_head().unwrap();
+    let is_agreed = |record: &Record| matches!(record, Record::Counted(_));
+    assert!(member.wait(SOON, |m| m.records().iter().any(is_agreed)));
+    // Its object stays while the kubelet waits for its end.
+    let mut ending = pod;
+    ending["metadata"]["deletionTimestamp"] = json!("2026-11-21T02:53:10Z");
+    member.server.state().put_pod(ending);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(member.evictions().is_empty());
+    asked.go().unwrap();
+    asked.killed();
+    assert_eq!(member.evicted(1), ["asked"]);
+    assert!(innocent.is_alive());
+    assert_eq!(member.cgroup.oom_kills().unwrap(), 0);
+}
+
+/// No limit counts a pod that the API server no longer has.
+#[test]
+fn a_pod_that_was_gone_uses_up_no_rate() {
+    skip_if!(not_root());
+    let mut member = ClusterNode::new("askedgone", 256).unwrap();
+    member.config["evictionSoft"] = json!({ "memory.available": "200Mi" });
+    member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    member.config["evictionRates"] = json!({"node": {"evictions": 1, "period": "1h"}});
+    let gone = member.best_effort("gone", 1);
+    let other = member.best_effort("other", 2);
+    let path = "/pods/gone/eviction";
+    let missing = InjectedFault::Status(404);
+    member.server.fails("POST", path, 100, missing);
+    let mut gone = Hog::start(&gone, &["--mib", "50"]).unwrap();
+    let grows = ["--mib", "400", "--head", "20", "--rate", "50", "--wait"];
+    let mut other = Hog::start(&other, &grows).unwrap();
+    let _agent = member.start().unwrap();
+    other.take_head().unwrap();
+    assert!(member.wait(SOON, |m| m.server.count("POST", path) > 0));
+    std::thread::sleep(Duration::from_secs(2));
+    other.go().unwrap();
+    other.killed();
+    assert_eq!(member.evicted(1), ["other"]);
+    assert!(gone.is_alive());
+}
+
 // R8: above half of the threshold the kubelet has time to reclaim, and no pod goes when it has.
 #[test]
 fn pods_wait_for_what_the_kubelet_reclaims() {
@@ -88,7 +149,7 @@ fn pods_wait_for_what_the_kubelet_reclaims() {
 }
 
 /// A pod with an emptyDir, where the kubelet keeps it on this disk.
-fn with_empty_dir(
+pub(super) fn with_empty_dir(
     member: &ClusterNode,
     disk: &Disk,
     name: &str,

@@ -316,6 +316,7 @@ fn what_was_evicted_before_counts() {
         pod: gone.pod.clone(),
         is_workload_known,
         at_own_limit: false,
+        is_asked: false,
     };
     let free = |restored: Vec<RestoredEviction>, limit: serde_json::Value| {
         let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use crate::{
-    EvictionDecision, PlannerSettings, Resource, Signal, Snapshot, Threshold, pace::Pending,
+    EvictionDecision, PlannerSettings, Resource, RestoredVictim, Signal, Snapshot, Threshold,
+    pace::Pending,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -103,9 +104,13 @@ impl PendingVictims {
         }
     }
 
-    /// Takes over a pod that an earlier agent has chosen, and whose time to end was over at a moment.
-    pub(super) fn restore(&mut self, uid: &str, at: i64) {
-        self.0.insert(uid.to_owned(), Victim::new(at));
+    /// Takes over a pod that an earlier agent has chosen.
+    pub(super) fn restore(&mut self, restored: &RestoredVictim) {
+        let victim = Victim {
+            is_asked: restored.is_asked,
+            ..Victim::new(restored.at)
+        };
+        self.0.insert(restored.uid.clone(), victim);
     }
 
     /// Takes note of victims that are no longer among the pods. Of memory it is known then what they have given back;

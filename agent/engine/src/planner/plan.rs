@@ -123,6 +123,12 @@ pub struct EvictionDecision {
 }
 
 impl EvictionDecision {
+    /// Whether the pod goes at machine speed.
+    pub fn is_urgent(&self) -> bool {
+        let timing = self.timing.as_ref();
+        timing.is_some_and(|timing| matches!(timing.urgency, Urgency::Urgent { .. }))
+    }
+
     /// The time that its pod is given where it is asked to end, in seconds: the decision's, as far as the pod itself
     /// takes that long. A negative `evictionMaxPodGracePeriod` leaves it to the pod.
     pub fn grace_to_ask(&self, pod: &Pod) -> i64 {

@@ -26,6 +26,8 @@ pub struct RestoredVictim {
     pub uid: String,
     /// When its time was over.
     pub at: i64,
+    /// It was asked to go, not killed.
+    pub is_asked: bool,
 }
 
 /// An eviction of a pod with an owner.

@@ -1,5 +1,7 @@
 //! Scenes of disks, inodes and process ids, look by look.
 
+mod choices;
+
 use std::time::Duration;
 
 use super::*;
@@ -125,14 +127,12 @@ impl Scene {
         };
         let plan = self.planner.plan(now, node);
         for eviction in plan.evictions.iter().filter(|e| !e.is_soft) {
-            let urgency = eviction.timing.as_ref().map(|timing| timing.urgency);
-            let is_urgent = matches!(urgency, Some(Urgency::Urgent { .. }));
             let pod = self.pods.iter().position(|pod| pod.uid == eviction.uid);
             let pod = self.pods.remove(pod.unwrap());
             let layout = self.planner.settings.layout;
             let used = layout.usage(self.signal, &pod, &self.usages[&pod.uid]);
             self.comes.push((now + after, i64::try_from(used).unwrap()));
-            self.gone.push((now, pod.name, is_urgent));
+            self.gone.push((now, pod.name, eviction.is_urgent()));
         }
         plan
     }

@@ -20,7 +20,7 @@ impl Planner {
             return;
         }
         for victim in &restored.victims {
-            self.pending.restore(&victim.uid, victim.at);
+            self.pending.restore(victim);
         }
         let RestoredState {
             evictions,
@@ -44,8 +44,13 @@ impl Planner {
         self.pending.clear();
     }
 
-    /// A pod that was chosen lives on: a limit had no room for it.
+    /// A pod that was chosen lives on, or had ended by itself: it is as if it had not been chosen.
     pub fn cancel_eviction(&mut self, uid: &str) {
+        self.forget_choice(uid);
+        self.choices.take_back(uid, &mut self.paces);
+    }
+
+    fn forget_choice(&mut self, uid: &str) {
         self.pending.forget(uid);
         self.recreations.forget(uid);
     }
@@ -75,7 +80,11 @@ impl Planner {
         }
         // What was killed for a hard threshold meanwhile stays a victim.
         if !self.pending.was_killed(chosen_uid) {
-            self.cancel_eviction(chosen_uid);
+            match gone {
+                // The pace counts the one that goes in its stead.
+                Some(_) => self.forget_choice(chosen_uid),
+                None => self.cancel_eviction(chosen_uid),
+            }
         }
         let Some(gone) = gone.filter(|gone| !self.pending.was_killed(&gone.uid)) else {
             return;

@@ -6,7 +6,6 @@ use evictd_engine::{
     Cause, EvictionDecision, Observations, Signal, Threshold, hard_threshold,
     limiter::ShadowChooser,
     model::settings::Mode,
-    permit::LastResort,
     record::{SignalReading, Stages},
     soft::SoftCandidate,
     units::signed,
@@ -75,18 +74,14 @@ impl ManagerLoop {
     }
 
     /// The pod of a decision, if it may still go. Several are chosen at once: the one before may have used up what this
-    /// one's limits had left.
+    /// one's limits had left, or what the fleet brake lets go.
     fn still_allowed(&mut self, eviction: &EvictionDecision, now: u64) -> Option<Arc<PodEntry>> {
         let pod = Arc::clone(self.pods.entry(&eviction.uid)?);
         if self.known_kills.has_news_of(&pod) {
             // The fast path was faster: it is a victim already.
             return None;
         }
-        let is_allowed = match eviction.cause {
-            Cause::Pressure(_) => self.limiter.allows(&pod.permit, now, LastResort::None),
-            Cause::LocalStorage(_) => self.limiter.allows_at_own_limit(&pod.permit, now),
-        };
-        if is_allowed {
+        if self.limiter.allows_decision(&pod.permit, now, eviction) {
             return Some(pod);
         }
         self.planner.cancel_eviction(&eviction.uid);
@@ -101,15 +96,8 @@ impl ManagerLoop {
         };
         let mut errno = 0;
         if self.shadow {
-            let limiter = &self.limiter;
-            match eviction.cause {
-                Cause::Pressure(_) => {
-                    limiter.charge_in_shadow(&pod.permit, decided, ShadowChooser::Manager);
-                }
-                Cause::LocalStorage(_) => {
-                    limiter.charge_in_shadow_at_own_limit(&pod.permit, decided);
-                }
-            }
+            self.limiter
+                .charge_in_shadow_for(eviction.cause, &pod.permit, decided);
         } else {
             // A pod of thousands of processes is not signalled at once: the fast path must know of it meanwhile.
             pod.permit.begin_kill(decided);
@@ -121,12 +109,8 @@ impl ManagerLoop {
                     return false;
                 }
                 Ok(_) => {
-                    match eviction.cause {
-                        Cause::Pressure(_) => self.limiter.charge(&pod.permit, decided),
-                        Cause::LocalStorage(_) => {
-                            self.limiter.charge_at_own_limit(&pod.permit, decided);
-                        }
-                    }
+                    self.limiter
+                        .charge_for(eviction.cause, &pod.permit, decided);
                     self.known_kills.note(&pod);
                 }
                 Err(e) => {
@@ -241,8 +225,8 @@ impl ManagerLoop {
             return false;
         }
         if self.shadow {
-            let limiter = &self.limiter;
-            limiter.charge_in_shadow(&first.permit, now, ShadowChooser::Manager);
+            self.limiter
+                .charge_in_shadow_for(eviction.cause, &first.permit, now);
             self.planner.forget_recreation(&chosen);
         }
         true

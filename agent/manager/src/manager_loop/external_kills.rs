@@ -62,7 +62,7 @@ impl KnownKills {
     pub fn has_news_of(&self, entry: &PodEntry) -> bool {
         let at = entry.permit.evicted_at();
         let last = self.last.get(&entry.pod.uid);
-        at > self.since && last.is_none_or(|last| last.at != at)
+        at > self.since && !entry.permit.is_asked() && last.is_none_or(|last| last.at != at)
     }
 
     /// The kill of a pod is known.
@@ -75,6 +75,11 @@ impl KnownKills {
     /// Whether the pod was killed, by this agent or an earlier one.
     pub fn was_killed(&self, uid: &str) -> bool {
         self.last.contains_key(uid)
+    }
+
+    /// The same of one that was not seen to run again.
+    pub fn awaits_end(&self, uid: &str) -> bool {
+        self.last.get(uid).is_some_and(|last| !last.ran_again)
     }
 
     /// Looks what is there of a pod that this agent or an earlier one may have killed.

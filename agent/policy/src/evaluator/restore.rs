@@ -110,6 +110,7 @@ impl State {
             && !managed.is_younger_than(at)
         {
             managed.permit().mark_evicted(at);
+            managed.permit().set_asked(last.is_asked);
         }
         if let Some(signalled) = self.ending.get(uid) {
             let is_there = managed.has_older_than(*signalled);

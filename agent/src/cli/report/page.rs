@@ -2,7 +2,7 @@
 
 use std::io;
 
-use evictd_engine::{Cause, RankKey, Resource, Signal};
+use evictd_engine::{Cause, Resource, Signal};
 use evictd_store::{
     chart::STYLE as CHART_STYLE,
     incident::{Incident, RankedPod},
@@ -270,11 +270,8 @@ fn reason(pod: &RankedPod) -> String {
 /// What the kubelet would have done, and when: it looks every ten seconds, at a moment that is not known here.
 fn kubelet(incident: &Incident) -> String {
     let eviction = &incident.eviction;
-    let choice = kubelet_choice(&incident.pods);
-    let choice = choice.map_or_else(
-        || "a pod by its own order".to_owned(),
-        |pod| pod.pod.clone(),
-    );
+    let choice = incident.kubelet_victim.as_deref();
+    let choice = choice.unwrap_or("a pod by its own order");
     if incident.asked.is_some() {
         return format!(
             "The kubelet would have asked {choice} to go at its first look after the grace period of the soft \
@@ -307,12 +304,6 @@ fn kubelet(incident: &Incident) -> String {
             format!("The kubelet would have evicted {choice} at its next look, at most 10 s later.")
         }
     }
-}
-
-/// The pod that the kubelet's own order puts first, among those that are recorded.
-fn kubelet_choice(pods: &[RankedPod]) -> Option<&RankedPod> {
-    let key = |pod: &&RankedPod| RankKey::of_kubelet(pod.priority, pod.request, pod.usage);
-    pods.iter().filter(|pod| !pod.protected).min_by_key(key)
 }
 
 fn oom_killer(incident: &Incident) -> String {

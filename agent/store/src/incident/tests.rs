@@ -60,6 +60,7 @@ pub fn incident(id: &str) -> Incident {
         }],
         ranked_by: None,
         capacity: Some(512 << 20),
+        kubelet_victim: Some("default/hog".to_owned()),
         oom_victim: Some("default/hog".to_owned()),
     }
 }

@@ -251,7 +251,9 @@ fn a_pod_that_was_asked_counts_when_it_goes() {
     let left = restored.asked();
     assert_eq!((left.len(), left[0].left), (1, 25 * SECOND));
     assert!(restored.victims().is_empty(), "pressure may still kill it");
-    assert_eq!(restored.planner_state(|_, _| true).victims.len(), 1);
+    let victims = restored.planner_state(|_, _| true).victims;
+    assert!(victims.len() == 1 && victims[0].is_asked);
+    assert!(restored.evictions()[0].is_asked);
     // With one it goes when that has agreed.
     assert!(recall(vec![record(true)]).is_empty());
     let agreed = Counted {
@@ -260,7 +262,14 @@ fn a_pod_that_was_asked_counts_when_it_goes() {
         ..Counted::agreed(&asked(true, 30))
     };
     let agreed = Record::Counted(Box::new(agreed));
-    assert_eq!(ages(&recall(vec![record(true), agreed])), [4]);
+    assert_eq!(ages(&recall(vec![record(true), agreed.clone()])), [4]);
+    // It was killed before it had gone, and counts once.
+    let killed = Record::evicted(eviction(BOOT, 1, 103, WALL + 3));
+    let restored = recall(vec![record(true), agreed, killed]);
+    assert_eq!(restored.evictions().len(), 1);
+    assert!(!restored.evictions()[0].is_asked);
+    let victims = restored.planner_state(|_, _| true).victims;
+    assert!(!victims.last().unwrap().is_asked);
 }
 
 /// A tenant's pod has labels of a megabyte. They fill no journal, and limits count it all the same.

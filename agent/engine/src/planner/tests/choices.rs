@@ -1,0 +1,258 @@
+//! What becomes of a choice: which others it excludes at the same look, and what is left of one that is cancelled.
+
+use super::*;
+use crate::{
+    RestoredVictim,
+    limiter::EvictionLimiter,
+    permit::{EvictionPermit, Permission},
+};
+
+const DISK: Signal = Signal::NodeFsAvailable;
+const INODES: Signal = Signal::NodeFsInodesFree;
+const TASKS: Signal = Signal::PidAvailable;
+
+/// A node of pods with both files and processes, of which several signals can be short at once.
+struct Node {
+    planner: Planner,
+    pods: Vec<Pod>,
+    usages: Usages,
+    observations: Observations,
+}
+
+impl Node {
+    fn new(thresholds: Vec<Threshold>, has_images: bool) -> Self {
+        // Of one signal alone it would be a scene.
+        let scene = Scene::with(Signal::PidAvailable, 0, thresholds, has_images);
+        Self {
+            planner: scene.planner,
+            pods: Vec::new(),
+            usages: Usages::new(),
+            observations: Observations::default(),
+        }
+    }
+
+    /// It has so many bytes, inodes and tasks.
+    fn pod(&mut self, name: &str, [bytes, inodes, tasks]: [u64; 3]) {
+        let mut container = crate::ContainerUsage::default();
+        container.logs.bytes = Some(bytes);
+        container.logs.inodes = Some(inodes);
+        let usage = PodUsage {
+            processes: Some(tasks),
+            ephemeral_storage: Some(bytes),
+            containers: vec![container],
+            ..PodUsage::default()
+        };
+        self.usages.insert(name.into(), usage);
+        self.pods.push(Pod {
+            uid: name.into(),
+            name: name.into(),
+            termination_grace_period_seconds: Some(600),
+            ..Pod::default()
+        });
+    }
+
+    fn see(&mut self, signal: Signal, available: i64) {
+        let seen = Observation {
+            available,
+            capacity: i64::MAX,
+            time: None,
+        };
+        self.observations.set(signal, seen);
+    }
+
+    fn look(&mut self, now: i64) -> Plan {
+        let node = Snapshot {
+            observations: &self.observations,
+            pods: &self.pods,
+            usages: &self.usages,
+        };
+        self.planner.plan(now, node)
+    }
+
+    fn after_reclaim(&mut self, now: i64, plan: &Plan) -> Vec<EvictionDecision> {
+        let node = Snapshot {
+            observations: &self.observations,
+            pods: &self.pods,
+            usages: &self.usages,
+        };
+        self.planner.after_reclaim(now, plan, node, node)
+    }
+}
+
+fn soft(signal: Signal, amount: u64) -> Threshold {
+    Threshold {
+        grace_period: Duration::from_secs(1),
+        ..hard(signal, amount)
+    }
+}
+
+/// The pod, and for which signal.
+fn chosen(evictions: &[EvictionDecision]) -> Vec<(&str, Signal)> {
+    let both = evictions.iter().map(|e| match e.cause {
+        Cause::Pressure(signal) => (e.name.as_str(), signal),
+        Cause::LocalStorage(limit) => panic!("{limit}"),
+    });
+    both.collect()
+}
+
+#[test]
+fn of_two_soft_thresholds_that_are_due_at_once_one_has_a_pod_asked() {
+    for has_images in [false, true] {
+        let mut node = Node::new(vec![soft(DISK, 1000), soft(TASKS, 1000)], has_images);
+        node.pod("files", [10, 1, 1]);
+        node.pod("tasks", [1, 1, 10]);
+        node.see(DISK, 900);
+        node.see(TASKS, 900);
+        let first = node.look(SECOND);
+        assert!(first.evictions.is_empty(), "the grace period");
+        let plan = node.look(3 * SECOND);
+        let mut evictions = plan.evictions.clone();
+        if has_images {
+            assert_eq!(chosen(&evictions), [("tasks", TASKS)]);
+            // It is under way when the reclaim has ended.
+            node.planner.block_soft(true);
+            evictions.extend(node.after_reclaim(3 * SECOND, &plan));
+        }
+        assert_eq!(evictions.len(), 1, "{has_images} {:?}", chosen(&evictions));
+        assert!(evictions[0].is_soft);
+        // The other one is next.
+        node.planner.block_soft(false);
+        let later = node.look(4 * SECOND);
+        let mut next = later.evictions.clone();
+        next.extend(node.after_reclaim(4 * SECOND, &later));
+        assert_eq!(next.len(), 1, "{has_images} {:?}", chosen(&next));
+        assert_ne!(next[0].cause, evictions[0].cause);
+    }
+}
+
+/// Two pods of one owner are chosen at one look, and its limit has room for the first of them.
+#[test]
+fn a_choice_that_is_cancelled_counts_for_no_pace() {
+    let reclaims = Threshold {
+        min_reclaim: Some(ThresholdValue::Quantity(Quantity::bytes(5000))),
+        ..hard(INODES, 1000)
+    };
+    for is_short_still in [true, false] {
+        let mut node = Node::new(vec![hard(DISK, 1000), reclaims.clone()], false);
+        node.pod("bytes", [500, 0, 1]);
+        node.pod("inodes", [0, 400, 1]);
+        node.pod("other", [0, 300, 1]);
+        node.see(DISK, 900);
+        node.see(INODES, 900);
+        let plan = node.look(SECOND);
+        assert_eq!(
+            chosen(&plan.evictions),
+            [("bytes", DISK), ("inodes", INODES)]
+        );
+        node.planner.cancel_eviction("inodes");
+        node.pods.remove(0);
+        node.pods[0].is_denied = true;
+        node.see(DISK, 2000);
+        node.see(INODES, if is_short_still { 900 } else { 2000 });
+        let plan = node.look(SECOND + SECOND / 4);
+        let next: &[(&str, Signal)] = match is_short_still {
+            true => &[("other", INODES)],
+            false => &[],
+        };
+        assert_eq!(chosen(&plan.evictions), next);
+        assert_eq!(node.planner.is_pressed(&reclaims), is_short_still);
+    }
+}
+
+/// Budgets protect it, and so nothing has come of the choice.
+#[test]
+fn a_request_that_is_refused_is_paced_and_no_eviction() {
+    let mut node = Node::new(vec![soft(DISK, 1000)], false);
+    node.pod("files", [500, 0, 1]);
+    node.see(DISK, 900);
+    node.look(SECOND);
+    let at = 3 * SECOND;
+    assert_eq!(chosen(&node.look(at).evictions), [("files", DISK)]);
+    let snapshot = Snapshot {
+        observations: &node.observations,
+        pods: &node.pods,
+        usages: &node.usages,
+    };
+    node.planner
+        .soft_eviction_finished(at, snapshot, "files", None);
+    assert!(!node.planner.resolves(at, DISK));
+    assert!(node.look(at + SECOND).evictions.is_empty());
+    assert_eq!(node.look(at + 10 * SECOND).evictions.len(), 1);
+}
+
+#[test]
+fn what_is_taken_back_leaves_a_pace_as_it_was() {
+    let mut pace = Pace::default();
+    let seen = |used| Shortage {
+        available: 10,
+        threshold: 20,
+        resolved: 30,
+        used,
+        ..Shortage::default()
+    };
+    pace.observe(1_000_000_000, &seen(100));
+    pace.evicted(2_000_000_000);
+    pace.observe(3_000_000_000, &seen(200));
+    pace.observe(4_000_000_000, &seen(300));
+    let before = pace;
+    let choose = |pace: &mut Pace| {
+        pace.evicted(5_000_000_000);
+        pace.choose();
+    };
+    choose(&mut pace);
+    assert_ne!(pace, before);
+    pace.take_back(5_000_000_000, false, &before);
+    assert_eq!(pace, before);
+    // Another pod has gone since.
+    choose(&mut pace);
+    pace.evicted(6_000_000_000);
+    let since = pace;
+    pace.take_back(5_000_000_000, false, &before);
+    assert_eq!(pace, since);
+}
+
+/// What was asked has used up the limits, and goes nevertheless; after a restart as well.
+#[test]
+fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
+    for is_restored in [false, true] {
+        let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
+        node.pod("asked", [900, 0, 1]);
+        node.pod("innocent", [500, 0, 1]);
+        let limiter = EvictionLimiter::default();
+        limiter.set_quota(1, Some(1), 1_000_000_000_000, None);
+        let permits: [EvictionPermit; 2] = Default::default();
+        permits
+            .iter()
+            .for_each(|permit| permit.set(Permission::Always, 0, &[1]));
+        node.see(DISK, 1900);
+        node.look(SECOND);
+        let asked_at = 3 * SECOND;
+        if is_restored {
+            let victim = RestoredVictim {
+                uid: "asked".into(),
+                at: asked_at + 600 * SECOND,
+                is_asked: true,
+            };
+            let restored = RestoredState {
+                victims: vec![victim],
+                ..RestoredState::default()
+            };
+            node.planner.restore(asked_at, &restored);
+        } else {
+            assert_eq!(chosen(&node.look(asked_at).evictions), [("asked", DISK)]);
+        }
+        limiter.charge_asked(&permits[0], asked_at.unsigned_abs());
+        let now = asked_at + 20 * SECOND;
+        for (pod, permit) in node.pods.iter_mut().zip(&permits) {
+            pod.is_denied = !limiter.allows_at_own_limit(permit, now.unsigned_abs());
+        }
+        let left = limiter.left_of_node_rate(&permits[1], now.unsigned_abs());
+        assert_eq!(left, 0);
+        node.planner.set_left_of_node_rate(left);
+        node.see(DISK, 900);
+        let plan = node.look(now);
+        let hard: Vec<_> = plan.evictions.iter().filter(|e| !e.is_soft).collect();
+        assert_eq!(hard.len(), 1, "{:?}", chosen(&plan.evictions));
+        assert_eq!(hard[0].name, "asked");
+    }
+}
