@@ -253,6 +253,37 @@ fn a_fork_bomb_is_ended_at_machine_speed() {
     assert!(bomb(&scene) && scene.urgent() == 2);
 }
 
+/// A thousand a second: three seconds are left when the first pod goes, and its tasks would be enough. Growth is seen
+/// anew then.
+// R43
+#[test]
+fn a_pod_that_may_not_be_killed_is_not_waited_for() {
+    for (is_refused, within) in [(false, 2000..3000), (true, 0..800)] {
+        let mut scene = process_ids(3000);
+        scene.pod("bomb", 10);
+        for ms in (0..5900).step_by(20) {
+            let now = SECOND + ms * MS;
+            scene.tasks("bomb", 10 + ms.unsigned_abs());
+            let bomb = scene.pods.last().filter(|pod| pod.name == "bomb").cloned();
+            let gone = scene.gone.len();
+            // It goes on either way.
+            scene.look(now, 6000 - ms, 60 * SECOND);
+            if scene.gone.len() > gone && scene.gone[gone].1 == "bomb" {
+                scene.pods.extend(bomb);
+                if is_refused {
+                    scene.planner.note_refused("bomb");
+                }
+            }
+            if scene.gone.len() == 2 {
+                break;
+            }
+        }
+        assert_eq!(scene.gone[0].1, "bomb");
+        let waited = (scene.gone[1].0 - scene.gone[0].0) / MS;
+        assert!(within.contains(&waited), "{is_refused}: {:?}", scene.gone);
+    }
+}
+
 /// containerd unpacks an image, or a pod fills a volume of the host: no pod that is known has it.
 // R43
 #[test]
