@@ -565,15 +565,24 @@ impl Planner {
             .collect()
     }
 
-    /// All pods that may be evicted for a signal and use something of what is short, in the order of eviction.
+    /// All pods that memory is reclaimed from before one goes: neither those that are spared nor those that end.
+    pub fn reclaimable<'a>(&self, node: Snapshot<'a>) -> impl Iterator<Item = &'a Pod> {
+        node.pods.iter().filter(|pod| self.is_reclaimable(pod))
+    }
+
+    /// Those of them that use something of what is short, in the order of eviction for a signal.
     pub fn candidates<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<&'a Pod> {
-        let resource = signal.resource();
-        let may_go = |pod: &Pod| self.state_of(pod, resource) == CandidateState::Eligible;
+        let uses = |ranked: &Ranked<'_>| ranked.usage.is_some_and(|used| used > 0);
         self.ranked(node, signal)
             .into_iter()
-            .filter(|ranked| ranked.usage.is_some_and(|used| used > 0) && may_go(ranked.pod))
+            .filter(|ranked| uses(ranked) && self.is_reclaimable(ranked.pod))
             .map(|ranked| ranked.pod)
             .collect()
+    }
+
+    /// The node's rate of evictions does not count: no pod goes.
+    fn is_reclaimable(&self, pod: &Pod) -> bool {
+        self.state_at_own_limit(pod, Resource::Memory) == CandidateState::Eligible
     }
 
     /// All pods in the order of eviction for a signal.
