@@ -549,8 +549,7 @@ impl Planner {
         let leaves_idle = self.settings.mode == Mode::Evictd;
         let may_go = |ranked: &Ranked<'_>| {
             let uses = ranked.usage.is_some_and(|used| used > 0);
-            let is_eligible =
-                self.state_of(ranked.pod, signal.resource()) == CandidateState::Eligible;
+            let is_eligible = self.state_for(ranked.pod, threshold) == CandidateState::Eligible;
             // What uses nothing of what is short would go in vain.
             chosen.uid == ranked.pod.uid || is_eligible && (uses || !leaves_idle)
         };
@@ -645,9 +644,12 @@ impl Planner {
         }
     }
 
-    /// Whether a pod may be evicted for a threshold. One that was only asked to end goes for a hard one: no other pod
-    /// in its stead.
+    /// Whether a pod may be evicted for a threshold: for a soft one it is asked. One that was only asked to end goes for
+    /// a hard one: no other pod in its stead.
     fn state_for(&self, pod: &Pod, threshold: &Threshold) -> CandidateState {
+        if self.settings.has_api_server && !threshold.is_hard() && !pod.can_be_asked() {
+            return CandidateState::Protected;
+        }
         match self.state_of(pod, threshold.signal.resource()) {
             CandidateState::Terminating
                 if threshold.is_hard() && self.pending.is_asked(&pod.uid) =>

@@ -51,7 +51,7 @@ impl Scene {
             strategy: RankingStrategy::Kubelet,
             mode: Mode::Evictd,
             externally_handled: Vec::new(),
-            static_pods_keep_files: true,
+            has_api_server: true,
         };
         Self {
             planner: Planner::new(settings),
@@ -69,6 +69,7 @@ impl Scene {
         self.pods.push(Pod {
             uid: name.into(),
             name: name.into(),
+            namespace: "default".into(),
             ..Pod::default()
         });
         self.tasks(name, tasks);
