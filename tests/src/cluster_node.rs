@@ -33,6 +33,9 @@ pub struct ClusterNode {
 }
 
 impl ClusterNode {
+    /// The UID that the kubelet gives to a static pod.
+    pub const HASH: &str = "d4ae8de11a3b28dc31b9c89edbd7f90a";
+
     /// A node of so many MiB without pods; 64 MiB of it must be available.
     pub fn new(name: &str, mib: u64) -> io::Result<Self> {
         Self::of(ApiServer::start()?, name, mib)
@@ -100,6 +103,19 @@ impl ClusterNode {
     pub fn best_effort(&self, name: &str, number: u64) -> PathBuf {
         let added = self.pod(name, number, "BestEffort", 0, None);
         added.expect("a cgroup")
+    }
+
+    /// Adds a static pod of priority 0 to the node, and its mirror to the API server.
+    #[track_caller]
+    pub fn static_pod(&self, number: u64) -> PathBuf {
+        let mut mirror = apiserver::pod("static-node-1", &Self::uid(number), "BestEffort", 0, None);
+        mirror["metadata"]["annotations"] = json!({
+            "kubernetes.io/config.mirror": Self::HASH,
+            "kubernetes.io/config.hash": Self::HASH,
+            "kubernetes.io/config.source": "file",
+        });
+        self.server.state().put_pod(mirror);
+        self.cgroup_of(Self::HASH, "BestEffort").expect("a cgroup")
     }
 
     /// Starts an agent and returns when its trigger is armed; it ends well when dropped.

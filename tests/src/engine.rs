@@ -128,7 +128,7 @@ pub fn settings(mode: Mode, mut config: Value) -> PlannerSettings {
         strategy: config.ranking_strategy,
         mode,
         externally_handled: Vec::new(),
-        static_pods_keep_files: false,
+        has_api_server: false,
     }
 }
 

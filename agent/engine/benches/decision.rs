@@ -144,7 +144,7 @@ fn plan_and_rank(bencher: Bencher<'_, '_>, count: usize) {
         strategy: RankingStrategy::Kubelet,
         mode: Mode::Evictd,
         externally_handled: Vec::new(),
-        static_pods_keep_files: false,
+        has_api_server: false,
     };
     bencher
         .with_inputs(|| Planner::new(settings.clone()))

@@ -562,8 +562,7 @@ impl Planner {
         let leaves_idle = self.settings.mode == Mode::Evictd;
         let may_go = |ranked: &Ranked<'_>| {
             let uses = ranked.usage.is_some_and(|used| used > 0);
-            let is_eligible =
-                self.state_of(ranked.pod, signal.resource()) == CandidateState::Eligible;
+            let is_eligible = self.state_for(ranked.pod, threshold) == CandidateState::Eligible;
             // What uses nothing of what is short would go in vain.
             chosen.uid == ranked.pod.uid || is_eligible && (uses || !leaves_idle)
         };
@@ -578,15 +577,24 @@ impl Planner {
             .collect()
     }
 
-    /// All pods that may be evicted for a signal and use something of what is short, in the order of eviction.
+    /// All pods that memory is reclaimed from before one goes: neither those that are spared nor those that end.
+    pub fn reclaimable<'a>(&self, node: Snapshot<'a>) -> impl Iterator<Item = &'a Pod> {
+        node.pods.iter().filter(|pod| self.is_reclaimable(pod))
+    }
+
+    /// Those of them that use something of what is short, in the order of eviction for a signal.
     pub fn candidates<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<&'a Pod> {
-        let resource = signal.resource();
-        let may_go = |pod: &Pod| self.state_of(pod, resource) == CandidateState::Eligible;
+        let uses = |ranked: &Ranked<'_>| ranked.usage.is_some_and(|used| used > 0);
         self.ranked(node, signal)
             .into_iter()
-            .filter(|ranked| ranked.usage.is_some_and(|used| used > 0) && may_go(ranked.pod))
+            .filter(|ranked| uses(ranked) && self.is_reclaimable(ranked.pod))
             .map(|ranked| ranked.pod)
             .collect()
+    }
+
+    /// The node's rate of evictions does not count: no pod goes.
+    fn is_reclaimable(&self, pod: &Pod) -> bool {
+        self.state_at_own_limit(pod, Resource::Memory) == CandidateState::Eligible
     }
 
     /// All pods in the order of eviction for a signal.
@@ -649,10 +657,13 @@ impl Planner {
         }
     }
 
-    /// Whether a pod may be evicted for a threshold. One that was only asked to end goes for a hard one: no other pod
-    /// in its stead. The node's rate counts it already.
+    /// Whether a pod may be evicted for a threshold: for a soft one it is asked. One that was only asked to end goes for
+    /// a hard one: no other pod in its stead. The node's rate counts it already.
     fn state_for(&self, pod: &Pod, threshold: &Threshold) -> CandidateState {
         let resource = threshold.signal.resource();
+        if self.settings.has_api_server && !threshold.is_hard() && !pod.can_be_asked() {
+            return CandidateState::Protected;
+        }
         if !threshold.is_hard() || !self.pending.is_asked(&pod.uid) {
             return self.state_of(pod, resource);
         }

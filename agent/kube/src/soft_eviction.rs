@@ -313,10 +313,9 @@ impl SoftEvictor {
         let (mut held_back, mut spared) = (None, 0);
         for (index, candidate) in candidates.iter().enumerate() {
             let pod = &candidate.pod;
-            // One that is known by its cgroup only has no name to ask for; one that is on its way needs no second
-            // request.
-            let can_be_asked = !pod.namespace.is_empty() && pod.ends_by_api();
-            if !can_be_asked || pod.is_protected(self.mode) || self.asked.contains(&pod.uid) {
+            // One that is on its way needs no second request.
+            let is_asked = self.asked.contains(&pod.uid);
+            if !pod.can_be_asked() || pod.is_protected(self.mode) || is_asked {
                 continue;
             }
             match self.ask(index, candidate).await {

@@ -212,7 +212,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
         strategy,
         mode,
         externally_handled: Vec::new(),
-        static_pods_keep_files: false,
+        has_api_server: false,
     });
     let mut evicted: Vec<String> = Vec::new();
     let mut results = Vec::with_capacity(steps.len());

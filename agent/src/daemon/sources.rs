@@ -274,6 +274,6 @@ pub(super) fn settings(
         strategy: config.ranking_strategy,
         mode: config.mode,
         externally_handled: by_fastpath,
-        static_pods_keep_files: config.cluster.is_some(),
+        has_api_server: config.cluster.is_some(),
     }
 }

@@ -416,7 +416,7 @@ fn a_static_pod_that_keeps_its_files_does_not_go_for_them() {
         });
         let planner = || {
             Planner::new(PlannerSettings {
-                static_pods_keep_files: keeps,
+                has_api_server: keeps,
                 ..settings(Mode::Evictd, config.clone())
             })
         };
@@ -455,6 +455,38 @@ fn a_static_pod_that_keeps_its_files_does_not_go_for_them() {
         assert_eq!(names(&round.evictions), ["static"]);
         let waited: &[&str] = if keeps { &["other"] } else { &[] };
         assert_eq!(names(&next), waited);
+    }
+}
+
+// R12: where an API server is asked, no pod is chosen that it cannot end, and none in place of another one.
+#[test]
+fn a_soft_threshold_chooses_what_can_be_asked() {
+    let config = json!({
+        "evictionSoft": {"memory.available": "1Gi"},
+        "evictionSoftGracePeriod": {"memory.available": "1ms"},
+    });
+    for (has_api_server, first, all) in [
+        (true, "other", &["other"][..]),
+        (false, "static", &["static", "nameless", "other"]),
+    ] {
+        let mut planner = Planner::new(PlannerSettings {
+            has_api_server,
+            ..settings(Mode::Evictd, config.clone())
+        });
+        let mut node = Node::with_memory(900, 1)
+            .pod("static", 300)
+            .that(|pod| pod.is_static = true)
+            .pod("nameless", 200)
+            .that(|pod| pod.namespace.clear())
+            .pod("other", 100);
+        step(&mut planner, 1, &node);
+        node.observe(Signal::MemoryAvailable, 900 * MI as i64, 2);
+        let chosen = step(&mut planner, 2, &node).evictions;
+        assert_eq!(names(&chosen), [first]);
+        assert_eq!(
+            names(&planner.alternatives(node.snapshot(), &chosen[0])),
+            all
+        );
     }
 }
 

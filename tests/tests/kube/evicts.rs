@@ -348,7 +348,7 @@ fn without_an_api_server_the_cgroups_tell() {
     skip_if!(not_root());
     let mut member = ClusterNode::new("blind", 256).unwrap();
     let wild = member.pod("wild", 1, "Burstable", 0, Some("16Mi")).unwrap();
-    let file = member.cgroup_of(HASH, "BestEffort").unwrap();
+    let file = member.cgroup_of(ClusterNode::HASH, "BestEffort").unwrap();
     let mut of_file = Hog::start(&file, &["--mib", "60"]).unwrap();
     member.server.go_away();
     let _agent = member.start().unwrap();
@@ -387,20 +387,11 @@ fn who_is_not_known_yet_goes_after_all_others() {
     assert_eq!(evicted, uids);
 }
 
-const HASH: &str = "d4ae8de11a3b28dc31b9c89edbd7f90a";
-
 /// A node with a static pod of priority 0, which uses most of all, and another pod; both at work.
 fn with_static_pod(name: &str, mode: &str) -> (ClusterNode, Agent, [Hog; 2]) {
     let mut member = ClusterNode::new(name, 256).unwrap();
     member.config["mode"] = mode.into();
-    let mut mirror = apiserver::pod("static-node-1", &ClusterNode::uid(9), "BestEffort", 0, None);
-    mirror["metadata"]["annotations"] = json!({
-        "kubernetes.io/config.mirror": HASH,
-        "kubernetes.io/config.hash": HASH,
-        "kubernetes.io/config.source": "file",
-    });
-    member.server.state().put_pod(mirror);
-    let of_file = member.cgroup_of(HASH, "BestEffort").unwrap();
+    let of_file = member.static_pod(9);
     let other = member.best_effort("other", 1);
     // Slow enough that what the first victim gives back is there in time.
     let slow = ["--mib", "100", "--head", "40", "--rate", "200", "--wait"];

@@ -125,6 +125,29 @@ fn a_pod_that_was_gone_uses_up_no_rate() {
     assert!(gone.is_alive());
 }
 
+// R12, R47: shadow mode names the pod that live mode would ask; the API server cannot end a static one.
+#[test]
+fn shadow_mode_asks_no_static_pod() {
+    skip_if!(not_root());
+    let mut member = ClusterNode::new("softstatic", 256).unwrap();
+    member.config["shadow"] = true.into();
+    member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
+    member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    let pods = [member.static_pod(9), member.best_effort("other", 1)];
+    let _agent = member.start().unwrap();
+    let _hogs = pods.map(|pod| Hog::start(&pod, &["--mib", "60"]).unwrap());
+    let asked = || {
+        let records = member.records().into_iter();
+        let asked = records.filter_map(|record| match record {
+            Record::Asked(asked) => Some(asked.name),
+            _ => None,
+        });
+        asked.collect::<Vec<_>>()
+    };
+    assert!(until(SOON, || !asked().is_empty()));
+    assert_eq!(asked(), ["other"]);
+}
+
 // R8: above half of the threshold the kubelet has time to reclaim, and no pod goes when it has.
 #[test]
 fn pods_wait_for_what_the_kubelet_reclaims() {

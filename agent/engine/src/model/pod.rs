@@ -165,6 +165,11 @@ impl Pod {
         !(self.is_static || self.is_mirror)
     }
 
+    /// Whether the API server can be asked to end the pod: one that is known by its cgroup only has no name to ask for.
+    pub fn can_be_asked(&self) -> bool {
+        !self.namespace.is_empty() && self.ends_by_api()
+    }
+
     /// Whether its containers have ended for good.
     pub fn is_over(&self) -> bool {
         matches!(&*self.phase, "Succeeded" | "Failed")

@@ -31,6 +31,8 @@ struct Victim {
     is_dead: bool,
     /// Its kill was seen, and the report of the fast path has not come yet.
     is_unreported: bool,
+    /// SIGKILL was refused.
+    gives_nothing: bool,
     /// For each signal that was seen: what it is evicted for is not all that its end brings.
     expected: Vec<Expected>,
 }
@@ -146,6 +148,13 @@ impl PendingVictims {
         self.0.clear();
     }
 
+    /// A pod lives on, and is left alone: its end is not expected.
+    pub(super) fn expect_nothing(&mut self, uid: &str) {
+        if let Some(victim) = self.0.get_mut(uid) {
+            victim.gives_nothing = true;
+        }
+    }
+
     /// A pod does not go after all.
     pub(super) fn forget(&mut self, uid: &str) {
         self.0.remove(uid);
@@ -184,7 +193,7 @@ impl PendingVictims {
         let resource = signal.resource();
         let counts = |victim: &Victim| {
             let waits = !threshold.is_hard() || !victim.is_asked || victim.is_dead;
-            waits && now < victim.deadline(resource)
+            waits && !victim.gives_nothing && now < victim.deadline(resource)
         };
         let on_their_way = self.0.iter().filter(|(_, victim)| counts(victim));
         for (uid, victim) in on_their_way {
@@ -214,6 +223,7 @@ impl Victim {
             is_stuck: false,
             is_dead: false,
             is_unreported: false,
+            gives_nothing: false,
             expected: Vec::new(),
         }
     }

@@ -30,14 +30,15 @@ pub struct PlannerSettings {
     pub mode: Mode,
     /// Signals whose hard thresholds the fast path acts on: here they count for conditions and forecasts alone.
     pub externally_handled: Vec<Signal>,
-    /// A static pod that is killed keeps its files: the kubelet starts it again with them.
-    pub static_pods_keep_files: bool,
+    /// Soft thresholds ask the API server, which static pods do not end by; killed, they keep their files: the kubelet
+    /// starts them again with them.
+    pub has_api_server: bool,
 }
 
 impl PlannerSettings {
     /// Whether the end of a pod leaves what it uses of a resource where it is.
     pub(super) fn keeps(&self, pod: &Pod, resource: Resource) -> bool {
-        self.static_pods_keep_files && resource.is_of_files() && !pod.ends_by_api()
+        self.has_api_server && resource.is_of_files() && !pod.ends_by_api()
     }
 
     /// What the end of a pod brings of what a signal watches, in its unit.

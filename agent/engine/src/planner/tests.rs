@@ -53,7 +53,7 @@ impl Scene {
             strategy: RankingStrategy::Kubelet,
             mode: Mode::Evictd,
             externally_handled: Vec::new(),
-            static_pods_keep_files: true,
+            has_api_server: true,
         };
         Self {
             planner: Planner::new(settings),
@@ -71,6 +71,7 @@ impl Scene {
         self.pods.push(Pod {
             uid: name.into(),
             name: name.into(),
+            namespace: "default".into(),
             ..Pod::default()
         });
         self.tasks(name, tasks);
@@ -251,6 +252,65 @@ fn a_fork_bomb_is_ended_at_machine_speed() {
     }
     assert_eq!(scene.gone.len(), 2, "{:?}", scene.gone);
     assert!(bomb(&scene) && scene.urgent() == 2);
+}
+
+/// A thousand a second: three seconds are left when the first pod goes, and its tasks would be enough. Growth is seen
+/// anew then.
+// R43
+#[test]
+fn a_pod_that_may_not_be_killed_is_not_waited_for() {
+    for (is_refused, within) in [(false, 2000..3000), (true, 0..800)] {
+        let mut scene = process_ids(3000);
+        scene.pod("bomb", 10);
+        for ms in (0..5900).step_by(20) {
+            let now = SECOND + ms * MS;
+            scene.tasks("bomb", 10 + ms.unsigned_abs());
+            let bomb = scene.pods.last().filter(|pod| pod.name == "bomb").cloned();
+            let gone = scene.gone.len();
+            // It goes on either way.
+            scene.look(now, 6000 - ms, 60 * SECOND);
+            if scene.gone.len() > gone && scene.gone[gone].1 == "bomb" {
+                scene.pods.extend(bomb);
+                if is_refused {
+                    scene.planner.note_refused("bomb");
+                }
+            }
+            if scene.gone.len() == 2 {
+                break;
+            }
+        }
+        assert_eq!(scene.gone[0].1, "bomb");
+        let waited = (scene.gone[1].0 - scene.gone[0].0) / MS;
+        assert!(within.contains(&waited), "{is_refused}: {:?}", scene.gone);
+    }
+}
+
+// R46
+#[test]
+fn both_steps_before_an_eviction_are_of_the_same_pods() {
+    let signal = Signal::MemoryAvailable;
+    let mut scene = Scene::new(signal, MIB, 100 << 20);
+    for name in ["idle", "spared", "killed", "small", "large"] {
+        scene.pod(name, 0);
+        let usage = scene.usages.get_mut(name).unwrap();
+        let used = ["idle", "small", "large"].iter().position(|n| *n == name);
+        usage.memory_working_set = Some(used.unwrap_or(5) as u64 * MIB);
+    }
+    scene.pods[1].is_denied = true;
+    // No step evicts a pod.
+    scene.planner.set_left_of_node_rate(0);
+    let observations = Observations::default();
+    let node = Snapshot {
+        observations: &observations,
+        pods: &scene.pods,
+        usages: &scene.usages,
+    };
+    scene.planner.note_external_kill(SECOND, node, "killed");
+    let names = |pods: Vec<&Pod>| pods.iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();
+    let reclaimable = scene.planner.reclaimable(node).collect();
+    assert_eq!(names(reclaimable), ["idle", "small", "large"]);
+    let throttled = scene.planner.candidates(node, signal);
+    assert_eq!(names(throttled), ["large", "small"]);
 }
 
 /// containerd unpacks an image, or a pod fills a volume of the host: no pod that is known has it.

@@ -61,6 +61,12 @@ impl Planner {
         self.recreations.forget(uid);
     }
 
+    /// The kernel has refused SIGKILL for a pod that was chosen: it is not chosen again, and gives nothing back.
+    pub fn note_refused(&mut self, uid: &str) {
+        self.pending.expect_nothing(uid);
+        self.recreations.forget(uid);
+    }
+
     /// While one pod is being asked to end, soft thresholds ask for no other one.
     pub fn block_soft(&mut self, held: bool) {
         self.soft_is_held = held;

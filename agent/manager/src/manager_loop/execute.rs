@@ -116,6 +116,7 @@ impl ManagerLoop {
                 Err(e) => {
                     pod.permit.end_kill();
                     errno = fs::errno(&e);
+                    self.planner.note_refused(&eviction.uid);
                 }
             }
         }

@@ -148,9 +148,8 @@ impl ManagerLoop {
         dip: &Observations,
         outcome: FastPathOutcome,
     ) {
-        let lives_on = outcome != FastPathOutcome::Killed;
         if let Some(entry) = self.pods.entry(uid).cloned() {
-            if !lives_on {
+            if outcome == FastPathOutcome::Killed {
                 self.known_kills.note(&entry);
             }
             self.node
@@ -163,10 +162,10 @@ impl ManagerLoop {
         let node = self.node.with_ended(dip, &self.pods);
         let now = signed(monotonic_ns());
         self.planner.note_external_eviction(now, node, uid, signal);
-        if lives_on {
-            self.planner.forget_recreation(uid);
-        } else {
-            self.node.usage_collector.forget_files(uid);
+        match outcome {
+            FastPathOutcome::Killed => self.node.usage_collector.forget_files(uid),
+            FastPathOutcome::Shadow => self.planner.forget_recreation(uid),
+            FastPathOutcome::Refused => self.planner.note_refused(uid),
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    Observations, Signal,
+    Observations, Pod, Signal,
     mitigation::{SoftShortage, Step, Steps},
     model::settings::MitigationConfig,
     units::signed,
@@ -68,7 +68,7 @@ impl ManagerLoop {
         let action = match step {
             Step::Reclaim(deficit) => MitigationAction::Reclaim {
                 deficit,
-                pods: self.unspared(),
+                pods: self.entries(self.planner.reclaimable(self.node.snapshot(seen))),
                 within: config.reclaim.unwrap_or_default(),
             },
             Step::Throttle => {
@@ -155,21 +155,14 @@ impl ManagerLoop {
             .max_by_key(|(_, short)| (short.is_met, short.deficit))
     }
 
-    /// All pods that no policy denies; protected ones are not in the set.
-    fn unspared(&self) -> Vec<Arc<PodEntry>> {
-        let unspared = self.node.running.iter().filter(|pod| !pod.is_denied);
-        unspared
-            .filter_map(|pod| self.pods.entry(&pod.uid).cloned())
-            .collect()
-    }
-
     /// The first candidates, in the order of eviction.
     fn first(&self, seen: &Observations, signal: Signal, count: usize) -> Vec<Arc<PodEntry>> {
-        let node = self.node.snapshot(seen);
-        let candidates = self.planner.candidates(node, signal).into_iter();
-        candidates
-            .filter_map(|pod| self.pods.entry(&pod.uid).cloned())
-            .take(count)
+        let candidates = self.planner.candidates(self.node.snapshot(seen), signal);
+        self.entries(candidates.into_iter().take(count))
+    }
+
+    fn entries<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Vec<Arc<PodEntry>> {
+        pods.filter_map(|pod| self.pods.entry(&pod.uid).cloned())
             .collect()
     }
 }

@@ -126,7 +126,7 @@ pub fn settings() -> impl Strategy<Value = PlannerSettings> {
                 strategy,
                 mode,
                 externally_handled: Vec::new(),
-                static_pods_keep_files: false,
+                has_api_server: false,
             },
         )
 }
