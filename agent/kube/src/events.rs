@@ -119,8 +119,13 @@ impl Events {
         connection: &ApiClient,
         event: &EventSpec<'_>,
     ) -> Result<(), ApiError> {
+        create(connection, &self.of_pod(event)).await
+    }
+
+    /// The Event that says this of a pod.
+    pub(crate) fn of_pod(&self, event: &EventSpec<'_>) -> Value {
         let pod = event.pod;
-        let event = json!({
+        json!({
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {
@@ -142,21 +147,13 @@ impl Events {
                 "uid": pod.uid,
             },
             "related": self.node_reference(),
-        });
-        create(connection, pod.namespace, &event).await
+        })
     }
 
-    /// Creates the Event of a record that is about no eviction itself: a stuck pod, a pod at its own limit, or a
-    /// threshold that is met as it comes into force.
-    ///
-    /// # Errors
-    /// No answer, or a refusal.
-    pub async fn about_record(
-        &self,
-        connection: &ApiClient,
-        record: &Record,
-    ) -> Result<(), ApiError> {
-        match record {
+    /// The Event of a record that is about no eviction itself: a stuck pod, a pod at its own limit, or a threshold
+    /// that is met as it comes into force.
+    pub(crate) fn of_record(&self, record: &Record) -> Option<Value> {
+        Some(match record {
             Record::Stuck(stuck) => {
                 let event = EventSpec {
                     pod: PodRef {
@@ -172,12 +169,10 @@ impl Events {
                         Quantity::bytes(stuck.usage)
                     ),
                 };
-                self.about_pod(connection, &event).await
+                self.of_pod(&event)
             }
             Record::OomKill(kill) if kill.cause == OomCause::PodLimit => {
-                let Some(pod) = &kill.pod else {
-                    return Ok(());
-                };
+                let pod = kill.pod.as_ref()?;
                 let event = EventSpec {
                     pod: PodRef {
                         namespace: &pod.namespace,
@@ -189,7 +184,7 @@ impl Events {
                     reason: OOM_AT_POD_LIMIT,
                     note: oom_note(kill),
                 };
-                self.about_pod(connection, &event).await
+                self.of_pod(&event)
             }
             Record::MetInForce(met) => {
                 let amount = |units| quantity(&met.signal, units);
@@ -201,8 +196,7 @@ impl Events {
                     amount(met.threshold),
                 );
                 let what = ("Configuring", MET_IN_FORCE, "Warning");
-                let event = self.node_event(&met.id, &met.time, what, note);
-                create(connection, NODE_NAMESPACE, &event).await
+                self.node_event(&met.id, &met.time, what, note)
             }
             Record::ShadowNode(would) => {
                 let note = match would.conditions.as_slice() {
@@ -214,11 +208,10 @@ impl Events {
                     ),
                 };
                 let what = ("Observing", WOULD_SET_CONDITIONS, "Normal");
-                let event = self.node_event(&would.id, &would.time, what, note);
-                create(connection, NODE_NAMESPACE, &event).await
+                self.node_event(&would.id, &would.time, what, note)
             }
-            _ => Ok(()),
-        }
+            _ => return None,
+        })
     }
 
     /// Creates the Event that this node has pulled the fleet brake because so many nodes have evicted.
@@ -243,7 +236,7 @@ impl Events {
         let id = format!("fleet-{}", time.as_nanosecond());
         let what = ("Pausing", FLEET_BRAKE, "Warning");
         let event = self.node_event(&id, &time.to_string(), what, note);
-        create(connection, NODE_NAMESPACE, &event).await
+        create(connection, &event).await
     }
 
     /// An Event about the node that happens once: its action, reason and type.
@@ -312,7 +305,7 @@ impl Events {
             )),
             "regarding": self.node_reference(),
         });
-        create(connection, NODE_NAMESPACE, &event).await?;
+        create(connection, &event).await?;
         let series = Series {
             name,
             count: 1,
@@ -367,7 +360,12 @@ impl Events {
     }
 }
 
-async fn create(connection: &ApiClient, namespace: &str, event: &Value) -> Result<(), ApiError> {
+/// Creates an Event.
+///
+/// # Errors
+/// No answer, or a refusal; that it is known already is none.
+pub(crate) async fn create(connection: &ApiClient, event: &Value) -> Result<(), ApiError> {
+    let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
     let call = ApiRequest::new(Method::POST, collection(namespace), JSON, event);
     match connection.call(&call).await {
         // It exists already, by this agent or by the one before.

@@ -12,6 +12,7 @@ use evictd_engine::{
 use evictd_kube::{
     access,
     client::ApiClient,
+    event_queue::EventQueue,
     soft_eviction::{SoftCandidate, SoftEvictor, SoftOutcome},
 };
 use evictd_policy::{
@@ -32,6 +33,7 @@ use evictd_tests::{
 
 struct Soft {
     server: ApiServer,
+    events: EventQueue,
     evictor: SoftEvictor,
     runtime: tokio::runtime::Runtime,
     connection: Arc<ApiClient>,
@@ -66,9 +68,12 @@ fn soft(cluster: Value) -> Soft {
     let queue = disk.queue().clone();
     let policies = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
     let way = Arc::clone(&connection);
-    let evictor = SoftEvictor::new(way, queue, Arc::clone(&policies), NODE, &config);
+    let (events, _) = runtime.block_on(async { EventQueue::start(&way, NODE) });
+    let to_events = events.clone();
+    let evictor = SoftEvictor::new(way, queue, Arc::clone(&policies), to_events, &config);
     Soft {
         server,
+        events,
         evictor,
         runtime,
         connection,
@@ -140,6 +145,11 @@ impl Soft {
     }
 
     fn event_reasons(&self) -> Vec<String> {
+        self.runtime.block_on(async {
+            while self.events.waiting() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
         let state = self.server.state();
         let reasons = state
             .all_of(Collection::Events)
@@ -276,6 +286,26 @@ fn who_is_gone_is_not_replaced_by_the_next_one() {
     assert_eq!(state.all_of(Collection::Pods).count(), 2);
     drop(state);
     assert!(soft.event_reasons().is_empty());
+}
+
+// R42: the pod is gone, and nothing else tells of it.
+#[test]
+fn an_event_is_sent_until_the_server_has_it() {
+    let mut soft = soft(json!({}));
+    let refuse = |times, code| {
+        let status = InjectedFault::Status(code);
+        soft.server.fails("POST", "/events", times, status);
+    };
+    [(3, 503), (3, 429), (4, 403)].map(|(times, code)| refuse(times, code));
+    assert_eq!(soft.evicts(&[1], false).0, 1);
+    assert_eq!(soft.event_reasons(), ["Evicted"]);
+    assert_eq!(soft.connection.counters.report_refused.get(), 0);
+    // One that the server does not take at all is given up.
+    soft.server
+        .fails("POST", "/events", 8, InjectedFault::Status(422));
+    assert_eq!(soft.evicts(&[2], false).0, 0);
+    assert_eq!(soft.event_reasons(), ["Evicted"]);
+    assert_eq!(soft.connection.counters.report_refused.get(), 1);
 }
 
 // One pod's own failure concerns no other pod; a server that is away concerns all.
