@@ -72,6 +72,8 @@ pub struct EventSpec<'a> {
     pub reason: &'static str,
     /// Why, for people.
     pub note: String,
+    /// Why, for programs, as the kubelet annotates its Event.
+    pub annotations: Option<&'a BTreeMap<String, String>>,
 }
 
 impl<'a> From<&'a EvictionRecord> for EventSpec<'a> {
@@ -86,6 +88,7 @@ impl<'a> From<&'a EvictionRecord> for EventSpec<'a> {
                 EVICTED
             },
             note: note(eviction),
+            annotations: Some(&eviction.annotations),
         }
     }
 }
@@ -125,7 +128,7 @@ impl Events {
     /// The Event that says this of a pod.
     pub(crate) fn of_pod(&self, event: &EventSpec<'_>) -> Value {
         let pod = event.pod;
-        json!({
+        let mut object = json!({
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {
@@ -147,7 +150,11 @@ impl Events {
                 "uid": pod.uid,
             },
             "related": self.node_reference(),
-        })
+        });
+        if let Some(annotations) = event.annotations.filter(|a| !a.is_empty()) {
+            object["metadata"]["annotations"] = json!(annotations);
+        }
+        object
     }
 
     /// The Event of a record that is about no eviction itself: a stuck pod, a pod at its own limit, or a threshold
@@ -168,6 +175,7 @@ impl Events {
                         "The pod was evicted and its processes do not end; it still uses {}",
                         Quantity::bytes(stuck.usage)
                     ),
+                    annotations: None,
                 };
                 self.of_pod(&event)
             }
@@ -183,6 +191,7 @@ impl Events {
                     time: &kill.time,
                     reason: OOM_AT_POD_LIMIT,
                     note: oom_note(kill),
+                    annotations: None,
                 };
                 self.of_pod(&event)
             }

@@ -267,6 +267,7 @@ impl SoftEvictor {
                 None => EVICTED,
             },
             note,
+            annotations: Some(&asked.annotations),
         };
         self.events.about_pod(&event);
         let asked = Box::new(asked);
@@ -280,7 +281,7 @@ impl SoftEvictor {
             reading,
         } = candidate;
         let grace = decision.grace_to_ask(pod);
-        let asked = RequestRecord::new(pod, &decision.message.text, *reading, grace);
+        let asked = RequestRecord::new(pod, &decision.message, *reading, grace);
         RequestRecord {
             may_be_refused: true,
             ..asked.at_this_time(decision.timing.as_deref())

@@ -1,8 +1,8 @@
 //! Why a pod was killed, in the kubelet's words, from what the fast path saw.
 
 use evictd_engine::{
-    ContainerUsage, Observation, Observations, PodUsage, Threshold, hard_threshold, message,
-    units::signed,
+    ContainerUsage, Message, Observation, Observations, PodUsage, Threshold, hard_threshold,
+    message, units::signed,
 };
 use evictd_fastpath::EvictionReport;
 
@@ -16,7 +16,7 @@ pub struct MessageBuilder {
 impl MessageBuilder {
     /// The kubelet's `evictionMessage` for this victim. Where only the pod as a whole was measured, a pod of one
     /// container names that container.
-    pub fn of(&self, evicted: &EvictionReport) -> String {
+    pub fn of(&self, evicted: &EvictionReport) -> Message {
         let mut observations = Observations::default();
         let seen = Observation {
             available: signed(evicted.available),
@@ -41,8 +41,8 @@ impl MessageBuilder {
         // The fast path watches only what has a threshold.
         let hard = hard_threshold(&self.thresholds, evicted.signal, seen.capacity);
         let Some(threshold) = hard else {
-            return String::new();
+            return Message::default();
         };
-        message::resource_is_short(threshold, pod, Some(&usage), &observations).text
+        message::resource_is_short(threshold, pod, Some(&usage), &observations)
     }
 }

@@ -105,6 +105,9 @@ fn killed_first_then_told() {
     assert!(note.starts_with(OF_MEMORY), "{note}");
     assert!(note.contains("requested 16Mi"), "{note}");
     assert_eq!(told[0]["regarding"]["uid"], uid);
+    let annotations = &told[0]["metadata"]["annotations"];
+    assert_eq!(annotations["starved_resource"], "memory");
+    assert_eq!(annotations["offending_containers"], "c");
     assert_eq!(events(&member, "EvictionThresholdMet", "Node").len(), 1);
 }
 

@@ -117,7 +117,7 @@ impl Soft {
                 grace_period_seconds: 5,
                 message: Message {
                     text: "The node was low on resource: memory. ".to_owned(),
-                    annotations: Vec::new(),
+                    annotations: vec![("starved_resource", "memory".to_owned())],
                 },
                 cause: Cause::Pressure(Signal::MemoryAvailable),
                 is_soft: true,
@@ -187,6 +187,9 @@ fn a_budget_is_honoured_and_the_next_one_goes() {
     assert!(request.at <= condition.at && condition.at <= delete.at);
     drop(state);
     assert_eq!(soft.event_reasons(), ["Evicted"]);
+    let told = soft.server.state().events_of("Evicted", "Pod");
+    let annotations = &told[0]["metadata"]["annotations"];
+    assert_eq!(*annotations, json!({"starved_resource": "memory"}));
     // Both requests were on disk beforehand.
     assert_eq!(soft.asked().len(), 2);
     assert_eq!(soft.connection.counters.soft_blocked.get(), 1);
