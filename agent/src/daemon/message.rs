@@ -14,8 +14,8 @@ pub struct MessageBuilder {
 }
 
 impl MessageBuilder {
-    /// The kubelet's `evictionMessage` for this victim. Where only the pod as a whole was measured, a pod of one
-    /// container names that container.
+    /// The kubelet's `evictionMessage` for this victim. Only the pod as a whole was measured: where one
+    /// container runs in it, that one is named.
     pub fn of(&self, evicted: &EvictionReport) -> Message {
         let mut observations = Observations::default();
         let seen = Observation {
@@ -25,17 +25,14 @@ impl MessageBuilder {
         };
         observations.set(evicted.signal, seen);
         let pod = &evicted.pod.pod;
-        let containers = match &pod.containers[..] {
-            [only] => vec![ContainerUsage {
-                name: only.name.clone(),
-                memory_working_set: Some(evicted.working_set),
-                ..ContainerUsage::default()
-            }],
-            _ => Vec::new(),
-        };
+        let only = pod.only_container().map(|only| ContainerUsage {
+            name: only.name.clone(),
+            memory_working_set: Some(evicted.working_set),
+            ..ContainerUsage::default()
+        });
         let usage = PodUsage {
             memory_working_set: Some(evicted.working_set),
-            containers,
+            containers: only.into_iter().collect(),
             ..PodUsage::default()
         };
         // The fast path watches only what has a threshold.
