@@ -45,6 +45,8 @@ const FLEET_BRAKE: &str = "FleetBrakePulled";
 pub(crate) const NODE_NAMESPACE: &str = "default";
 /// Longest note that the API takes, in bytes.
 const NOTE_BYTES: usize = 1024;
+/// Longest `reportingInstance` that the API takes, in bytes; the name of a node may be longer.
+const INSTANCE_BYTES: usize = 128;
 /// Longest name that the API takes, in bytes.
 const NAME_BYTES: usize = 253;
 /// As long as evictions follow each other closer than this, the node has one Event for all of them.
@@ -137,11 +139,11 @@ impl Events {
             },
             "eventTime": micro_time(event.time),
             "reportingController": CONTROLLER,
-            "reportingInstance": self.node,
+            "reportingInstance": self.instance(),
             "action": if event.reason == OOM_AT_POD_LIMIT { "Killing" } else { "Evicting" },
             "reason": event.reason,
             "type": if event.reason == WOULD_EVICT { "Normal" } else { "Warning" },
-            "note": cut(event.note.clone()),
+            "note": cut(event.note.clone(), NOTE_BYTES),
             "regarding": {
                 "apiVersion": "v1",
                 "kind": "Pod",
@@ -262,11 +264,11 @@ impl Events {
             "metadata": {"name": name(&self.node, id), "namespace": NODE_NAMESPACE},
             "eventTime": micro_time(time),
             "reportingController": CONTROLLER,
-            "reportingInstance": self.node,
+            "reportingInstance": self.instance(),
             "action": action,
             "reason": reason,
             "type": of_type,
-            "note": cut(note),
+            "note": cut(note, NOTE_BYTES),
             "regarding": self.node_reference(),
         })
     }
@@ -295,23 +297,24 @@ impl Events {
         }
         let name = name(&self.node, &eviction.id);
         let resource = eviction.signal.split('.').next().unwrap_or_default();
+        let note = format!(
+            "Attempting to reclaim {resource}: evicted {}/{}, {} available, {} wanted",
+            eviction.namespace,
+            eviction.name,
+            quantity(&eviction.signal, eviction.available),
+            quantity(&eviction.signal, eviction.threshold),
+        );
         let event = json!({
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": NODE_NAMESPACE},
             "eventTime": micro_time(&eviction.time),
             "reportingController": CONTROLLER,
-            "reportingInstance": self.node,
+            "reportingInstance": self.instance(),
             "action": "Reclaiming",
             "reason": "EvictionThresholdMet",
             "type": "Warning",
-            "note": cut(format!(
-                "Attempting to reclaim {resource}: evicted {}/{}, {} available, {} wanted",
-                eviction.namespace,
-                eviction.name,
-                quantity(&eviction.signal, eviction.available),
-                quantity(&eviction.signal, eviction.threshold),
-            )),
+            "note": cut(note, NOTE_BYTES),
             "regarding": self.node_reference(),
         });
         create(connection, &event).await?;
@@ -360,6 +363,11 @@ impl Events {
         let open = self.series.values().filter(|s| s.count > s.sent);
         open.map(|s| SERIES_PAUSE.saturating_sub(s.last_sent.elapsed()))
             .min()
+    }
+
+    /// This node as the reporter. The admission policy compares as much of its name.
+    fn instance(&self) -> String {
+        cut(self.node.clone(), INSTANCE_BYTES)
     }
 
     /// As the kubelet names its node in Events: by name in place of the UID, which is what `kubectl describe node`
@@ -460,13 +468,9 @@ fn oom_note(kill: &OomKill) -> String {
     )
 }
 
-fn cut(mut note: String) -> String {
-    let mut end = NOTE_BYTES.min(note.len());
-    while !note.is_char_boundary(end) {
-        end -= 1;
-    }
-    note.truncate(end);
-    note
+fn cut(mut text: String, most: usize) -> String {
+    text.truncate(text.floor_char_boundary(most));
+    text
 }
 
 /// `metav1.MicroTime`: exactly six digits after the second.
@@ -505,7 +509,15 @@ mod tests {
     }
 
     #[test]
+    fn a_long_name_of_a_node_is_cut_where_the_api_takes_no_more() {
+        let node = "n".repeat(200);
+        let event = Events::new(&node).node_event("x", "", ("", "", ""), String::new());
+        assert_eq!(event["reportingInstance"], "n".repeat(128));
+        assert_eq!(event["regarding"]["name"], *node);
+    }
+
+    #[test]
     fn a_note_fits() {
-        assert_eq!(cut("é".repeat(800)).len(), NOTE_BYTES);
+        assert_eq!(cut("é".repeat(800), NOTE_BYTES).len(), NOTE_BYTES);
     }
 }
