@@ -1,5 +1,7 @@
 //! What is said about an eviction, word for word as the kubelet says it.
 
+use std::collections::BTreeMap;
+
 use super::{Observations, Pod, PodUsage, Resource, Threshold};
 use crate::model::quantity::Quantity;
 
@@ -19,6 +21,16 @@ pub struct Message {
     pub text: String,
     /// Keys and values for programs that read events.
     pub annotations: Vec<(&'static str, String)>,
+}
+
+impl Message {
+    /// The annotations as an Event has them.
+    pub fn annotations(&self) -> BTreeMap<String, String> {
+        let pairs = self.annotations.iter();
+        pairs
+            .map(|(key, value)| ((*key).to_owned(), value.clone()))
+            .collect()
+    }
 }
 
 /// Why a pod is evicted when a threshold is met (`evictionMessage`): what was short, by how much, and which containers

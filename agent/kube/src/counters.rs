@@ -48,7 +48,7 @@ counters! {
     pods_not_remembered,
     /// Evictions reported in full.
     reported,
-    /// Evictions that the API server would not take, given up after several attempts.
+    /// Evictions and Events given up: the API server would not take them, or too many Events waited.
     report_refused,
     /// Reports put off to the agent's next start, because too many waited.
     report_dropped,

@@ -45,6 +45,8 @@ const FLEET_BRAKE: &str = "FleetBrakePulled";
 pub(crate) const NODE_NAMESPACE: &str = "default";
 /// Longest note that the API takes, in bytes.
 const NOTE_BYTES: usize = 1024;
+/// Longest `reportingInstance` that the API takes, in bytes; the name of a node may be longer.
+const INSTANCE_BYTES: usize = 128;
 /// Longest name that the API takes, in bytes.
 const NAME_BYTES: usize = 253;
 /// As long as evictions follow each other closer than this, the node has one Event for all of them.
@@ -72,6 +74,8 @@ pub struct EventSpec<'a> {
     pub reason: &'static str,
     /// Why, for people.
     pub note: String,
+    /// Why, for programs, as the kubelet annotates its Event.
+    pub annotations: Option<&'a BTreeMap<String, String>>,
 }
 
 impl<'a> From<&'a EvictionRecord> for EventSpec<'a> {
@@ -86,6 +90,7 @@ impl<'a> From<&'a EvictionRecord> for EventSpec<'a> {
                 EVICTED
             },
             note: note(eviction),
+            annotations: Some(&eviction.annotations),
         }
     }
 }
@@ -119,8 +124,13 @@ impl Events {
         connection: &ApiClient,
         event: &EventSpec<'_>,
     ) -> Result<(), ApiError> {
+        create(connection, &self.of_pod(event)).await
+    }
+
+    /// The Event that says this of a pod.
+    pub(crate) fn of_pod(&self, event: &EventSpec<'_>) -> Value {
         let pod = event.pod;
-        let event = json!({
+        let mut object = json!({
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {
@@ -129,11 +139,11 @@ impl Events {
             },
             "eventTime": micro_time(event.time),
             "reportingController": CONTROLLER,
-            "reportingInstance": self.node,
+            "reportingInstance": self.instance(),
             "action": if event.reason == OOM_AT_POD_LIMIT { "Killing" } else { "Evicting" },
             "reason": event.reason,
             "type": if event.reason == WOULD_EVICT { "Normal" } else { "Warning" },
-            "note": cut(event.note.clone()),
+            "note": cut(event.note.clone(), NOTE_BYTES),
             "regarding": {
                 "apiVersion": "v1",
                 "kind": "Pod",
@@ -143,20 +153,16 @@ impl Events {
             },
             "related": self.node_reference(),
         });
-        create(connection, pod.namespace, &event).await
+        if let Some(annotations) = event.annotations.filter(|a| !a.is_empty()) {
+            object["metadata"]["annotations"] = json!(annotations);
+        }
+        object
     }
 
-    /// Creates the Event of a record that is about no eviction itself: a stuck pod, a pod at its own limit, or a
-    /// threshold that is met as it comes into force.
-    ///
-    /// # Errors
-    /// No answer, or a refusal.
-    pub async fn about_record(
-        &self,
-        connection: &ApiClient,
-        record: &Record,
-    ) -> Result<(), ApiError> {
-        match record {
+    /// The Event of a record that is about no eviction itself: a stuck pod, a pod at its own limit, or a threshold
+    /// that is met as it comes into force.
+    pub(crate) fn of_record(&self, record: &Record) -> Option<Value> {
+        Some(match record {
             Record::Stuck(stuck) => {
                 let event = EventSpec {
                     pod: PodRef {
@@ -171,13 +177,12 @@ impl Events {
                         "The pod was evicted and its processes do not end; it still uses {}",
                         Quantity::bytes(stuck.usage)
                     ),
+                    annotations: None,
                 };
-                self.about_pod(connection, &event).await
+                self.of_pod(&event)
             }
             Record::OomKill(kill) if kill.cause == OomCause::PodLimit => {
-                let Some(pod) = &kill.pod else {
-                    return Ok(());
-                };
+                let pod = kill.pod.as_ref()?;
                 let event = EventSpec {
                     pod: PodRef {
                         namespace: &pod.namespace,
@@ -188,8 +193,9 @@ impl Events {
                     time: &kill.time,
                     reason: OOM_AT_POD_LIMIT,
                     note: oom_note(kill),
+                    annotations: None,
                 };
-                self.about_pod(connection, &event).await
+                self.of_pod(&event)
             }
             Record::MetInForce(met) => {
                 let amount = |units| quantity(&met.signal, units);
@@ -201,8 +207,7 @@ impl Events {
                     amount(met.threshold),
                 );
                 let what = ("Configuring", MET_IN_FORCE, "Warning");
-                let event = self.node_event(&met.id, &met.time, what, note);
-                create(connection, NODE_NAMESPACE, &event).await
+                self.node_event(&met.id, &met.time, what, note)
             }
             Record::ShadowNode(would) => {
                 let note = match would.conditions.as_slice() {
@@ -214,11 +219,10 @@ impl Events {
                     ),
                 };
                 let what = ("Observing", WOULD_SET_CONDITIONS, "Normal");
-                let event = self.node_event(&would.id, &would.time, what, note);
-                create(connection, NODE_NAMESPACE, &event).await
+                self.node_event(&would.id, &would.time, what, note)
             }
-            _ => Ok(()),
-        }
+            _ => return None,
+        })
     }
 
     /// Creates the Event that this node has pulled the fleet brake because so many nodes have evicted.
@@ -243,7 +247,7 @@ impl Events {
         let id = format!("fleet-{}", time.as_nanosecond());
         let what = ("Pausing", FLEET_BRAKE, "Warning");
         let event = self.node_event(&id, &time.to_string(), what, note);
-        create(connection, NODE_NAMESPACE, &event).await
+        create(connection, &event).await
     }
 
     /// An Event about the node that happens once: its action, reason and type.
@@ -260,11 +264,11 @@ impl Events {
             "metadata": {"name": name(&self.node, id), "namespace": NODE_NAMESPACE},
             "eventTime": micro_time(time),
             "reportingController": CONTROLLER,
-            "reportingInstance": self.node,
+            "reportingInstance": self.instance(),
             "action": action,
             "reason": reason,
             "type": of_type,
-            "note": cut(note),
+            "note": cut(note, NOTE_BYTES),
             "regarding": self.node_reference(),
         })
     }
@@ -293,26 +297,27 @@ impl Events {
         }
         let name = name(&self.node, &eviction.id);
         let resource = eviction.signal.split('.').next().unwrap_or_default();
+        let note = format!(
+            "Attempting to reclaim {resource}: evicted {}/{}, {} available, {} wanted",
+            eviction.namespace,
+            eviction.name,
+            quantity(&eviction.signal, eviction.available),
+            quantity(&eviction.signal, eviction.threshold),
+        );
         let event = json!({
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": NODE_NAMESPACE},
             "eventTime": micro_time(&eviction.time),
             "reportingController": CONTROLLER,
-            "reportingInstance": self.node,
+            "reportingInstance": self.instance(),
             "action": "Reclaiming",
             "reason": "EvictionThresholdMet",
             "type": "Warning",
-            "note": cut(format!(
-                "Attempting to reclaim {resource}: evicted {}/{}, {} available, {} wanted",
-                eviction.namespace,
-                eviction.name,
-                quantity(&eviction.signal, eviction.available),
-                quantity(&eviction.signal, eviction.threshold),
-            )),
+            "note": cut(note, NOTE_BYTES),
             "regarding": self.node_reference(),
         });
-        create(connection, NODE_NAMESPACE, &event).await?;
+        create(connection, &event).await?;
         let series = Series {
             name,
             count: 1,
@@ -360,6 +365,11 @@ impl Events {
             .min()
     }
 
+    /// This node as the reporter. The admission policy compares as much of its name.
+    fn instance(&self) -> String {
+        cut(self.node.clone(), INSTANCE_BYTES)
+    }
+
     /// As the kubelet names its node in Events: by name in place of the UID, which is what `kubectl describe node`
     /// looks for.
     fn node_reference(&self) -> Value {
@@ -367,7 +377,12 @@ impl Events {
     }
 }
 
-async fn create(connection: &ApiClient, namespace: &str, event: &Value) -> Result<(), ApiError> {
+/// Creates an Event.
+///
+/// # Errors
+/// No answer, or a refusal; that it is known already is none.
+pub(crate) async fn create(connection: &ApiClient, event: &Value) -> Result<(), ApiError> {
+    let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
     let call = ApiRequest::new(Method::POST, collection(namespace), JSON, event);
     match connection.call(&call).await {
         // It exists already, by this agent or by the one before.
@@ -453,13 +468,9 @@ fn oom_note(kill: &OomKill) -> String {
     )
 }
 
-fn cut(mut note: String) -> String {
-    let mut end = NOTE_BYTES.min(note.len());
-    while !note.is_char_boundary(end) {
-        end -= 1;
-    }
-    note.truncate(end);
-    note
+fn cut(mut text: String, most: usize) -> String {
+    text.truncate(text.floor_char_boundary(most));
+    text
 }
 
 /// `metav1.MicroTime`: exactly six digits after the second.
@@ -498,7 +509,15 @@ mod tests {
     }
 
     #[test]
+    fn a_long_name_of_a_node_is_cut_where_the_api_takes_no_more() {
+        let node = "n".repeat(200);
+        let event = Events::new(&node).node_event("x", "", ("", "", ""), String::new());
+        assert_eq!(event["reportingInstance"], "n".repeat(128));
+        assert_eq!(event["regarding"]["name"], *node);
+    }
+
+    #[test]
     fn a_note_fits() {
-        assert_eq!(cut("é".repeat(800)).len(), NOTE_BYTES);
+        assert_eq!(cut("é".repeat(800), NOTE_BYTES).len(), NOTE_BYTES);
     }
 }

@@ -11,6 +11,7 @@ pub mod client;
 pub mod cluster_addresses;
 pub mod configz;
 pub mod counters;
+pub mod event_queue;
 pub mod events;
 pub mod eviction_api;
 pub mod fleet_brake;

@@ -46,10 +46,11 @@ use crate::{
 pub const QUEUE: usize = 1024;
 /// Pods that are deleted at once.
 const AT_ONCE: usize = 4;
-/// Refusals that time does not mend (missing rights, invalid) before an eviction is given up.
-const ATTEMPTS: u32 = 8;
+/// Refusals that time does not mend (missing rights, invalid) before an eviction or an Event is given up.
+pub(crate) const ATTEMPTS: u32 = 8;
 /// First and longest pause after a request without an answer; to each some of itself is added by chance.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
+pub(crate) const PAUSES: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_secs(15));
 
 /// A status that is not taken although it is not refused: from this attempt on the DELETE does not wait for it.
 const STATUS_ATTEMPTS: u32 = 3;
@@ -519,7 +520,8 @@ async fn delete(
     Ok(removal.as_str().to_owned())
 }
 
-fn pauses() -> ExponentialBackoff {
+/// Between requests without an answer.
+pub(crate) fn pauses() -> ExponentialBackoff {
     ExponentialBuilder::default()
         .with_min_delay(PAUSES.0)
         .with_max_delay(PAUSES.1)

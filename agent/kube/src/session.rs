@@ -25,7 +25,7 @@ use super::{
     access::{self, Right, TENANT_RIGHTS},
     admission,
     client::{AccessError, ApiClient},
-    events::Events,
+    event_queue::EventQueue,
     followers::Followers,
     scraper_access::SCRAPER_RIGHTS,
 };
@@ -50,9 +50,6 @@ const FIRST_LIST: Duration = Duration::from_secs(2);
 const FIRST_WORD: Duration = Duration::from_secs(2);
 /// Pods that go and that were not handed to the daemon yet.
 const GOING: usize = 8;
-/// How often an Event is tried that is not about an eviction, and the pause after the first try.
-const EVENT_ATTEMPTS: u32 = 6;
-const EVENT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why the cluster cannot be followed.
 #[derive(Debug, thiserror::Error)]
@@ -68,8 +65,8 @@ pub enum StartError {
 /// The cluster, as the agent sees it.
 pub struct Cluster {
     connection: Arc<ApiClient>,
-    /// The name of the node.
-    node: String,
+    /// Events other than those that the reporter sends.
+    events: EventQueue,
     pods: Arc<WatchedPods>,
     evictions: mpsc::Sender<Job>,
     announcements: Announcements,
@@ -102,6 +99,7 @@ struct Tasks {
     check: JoinHandle<()>,
     keeping: JoinHandle<()>,
     reporter: JoinHandle<()>,
+    events: JoinHandle<()>,
     node: JoinHandle<()>,
 }
 
@@ -174,16 +172,18 @@ impl Cluster {
             Arc::clone(&keeping),
             config.eviction.pressure_transition_period.max(FIRST_WORD),
         );
+        let (events, sending) = EventQueue::start(&connection, node);
         let tasks = Tasks {
             watch: tokio::spawn(watching),
             check: tokio::spawn(checking),
             keeping: tokio::spawn(async move { kept.run().await }),
             reporter: tokio::spawn(reporter.run(queue)),
+            events: sending,
             node: tokio::spawn(keep_node(writer, desired, begun, stay)),
         };
         let mut started = Self {
-            node: node.clone(),
             connection,
+            events,
             pods,
             evictions,
             announcements: Announcements::new(cluster.evicted_pods),
@@ -280,25 +280,14 @@ impl Cluster {
             && !self.soft.as_ref().is_some_and(is_deleting)
     }
 
-    /// Creates the Event of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force:
-    /// tried a few times, for the journal has it.
+    /// Creates the Event of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force.
     pub fn report(&mut self, mut record: Record) {
         if let Record::OomKill(kill) = &mut record
             && !self.tells_of(kill)
         {
             return;
         }
-        let (connection, node) = (Arc::clone(&self.connection), self.node.clone());
-        tokio::spawn(async move {
-            let events = Events::new(&node);
-            for attempt in 0..EVENT_ATTEMPTS {
-                match events.about_record(&connection, &record).await {
-                    Ok(()) => return,
-                    Err(error) => tracing::debug!(%error, "an Event could not be sent"),
-                }
-                tokio::time::sleep(EVENT_PAUSE * 2_u32.pow(attempt)).await;
-            }
-        });
+        self.events.about_record(&record);
     }
 
     /// Whether a kill has an Event: not too many have, and the API server knows the pod.
@@ -349,7 +338,6 @@ impl Cluster {
     pub fn start_soft(
         &mut self,
         config: &Config,
-        node: &str,
         journal: &DiskQueue,
         settle: impl Fn(String, Option<(EvictionDecision, Departure)>) + Send + 'static,
     ) {
@@ -362,7 +350,13 @@ impl Cluster {
         }
         let connection = Arc::clone(&self.connection);
         let policies = Arc::clone(self.followers.evaluator());
-        let evictor = SoftEvictor::new(connection, journal.clone(), policies, node, config);
+        let evictor = SoftEvictor::new(
+            connection,
+            journal.clone(),
+            policies,
+            self.events.clone(),
+            config,
+        );
         // One is under way, and the manager asks for no other until it is settled.
         let (demands, queue) = mpsc::channel(1);
         let under_way = evictor.under_way();
@@ -436,9 +430,15 @@ impl Cluster {
                 soft.task.abort();
             }
         };
-        // Without a sender both tasks come to their end by themselves.
-        drop((self.evictions, self.wanted));
-        let tasks = futures::future::join3(self.tasks.reporter, self.tasks.node, soft);
+        // Without a sender these tasks come to their end by themselves.
+        drop((self.evictions, self.wanted, self.events));
+        let Tasks {
+            reporter,
+            events,
+            node,
+            ..
+        } = self.tasks;
+        let tasks = futures::future::join4(reporter, node, soft, events);
         // A disk that does not answer holds up no report, and neither of them the end.
         let kept = tokio::time::timeout_at(by, self.keeping.keep());
         let reported = tokio::time::timeout_at(by, tasks);

@@ -25,7 +25,8 @@ use tokio::sync::{Mutex, oneshot};
 
 use crate::{
     client::{ApiClient, ApiError},
-    events::{EventSpec, Events, OVERRIDDEN},
+    event_queue::EventQueue,
+    events::{EventSpec, OVERRIDDEN},
     eviction_api::{self, PodRef, Removal},
 };
 
@@ -85,7 +86,7 @@ pub struct SoftEvictor {
     connection: Arc<ApiClient>,
     journal: DiskQueue,
     policies: Arc<PolicyEvaluator>,
-    events: Events,
+    events: EventQueue,
     mode: Mode,
     override_after: Option<Duration>,
     /// Since when budgets have protected all candidates without a break.
@@ -101,19 +102,19 @@ pub struct SoftEvictor {
 }
 
 impl SoftEvictor {
-    /// An evictor for this node with the configured grace period and patience.
+    /// An evictor with the configured grace period and patience, whose Events go this way.
     pub fn new(
         connection: Arc<ApiClient>,
         journal: DiskQueue,
         policies: Arc<PolicyEvaluator>,
-        node: &str,
+        events: EventQueue,
         config: &Config,
     ) -> Self {
         Self {
             connection,
             journal,
             policies,
-            events: Events::new(node),
+            events,
             mode: config.mode,
             override_after: config.cluster.as_ref().and_then(|c| c.soft_override_after),
             blocked: None,
@@ -266,10 +267,9 @@ impl SoftEvictor {
                 None => EVICTED,
             },
             note,
+            annotations: Some(&asked.annotations),
         };
-        if let Err(error) = self.events.about_pod(&self.connection, &event).await {
-            tracing::warn!(%pod, %error, "no Event tells of the eviction");
-        }
+        self.events.about_pod(&event);
         let asked = Box::new(asked);
         SoftOutcome::Evicted { index, asked }
     }
@@ -281,7 +281,7 @@ impl SoftEvictor {
             reading,
         } = candidate;
         let grace = decision.grace_to_ask(pod);
-        let asked = RequestRecord::new(pod, &decision.message.text, *reading, grace);
+        let asked = RequestRecord::new(pod, &decision.message, *reading, grace);
         RequestRecord {
             may_be_refused: true,
             ..asked.at_this_time(decision.timing.as_deref())

@@ -157,8 +157,8 @@ fn measure_memory(entry: &PodEntry, usage: &mut PodUsage) {
         false => reading.working_set(),
     };
     usage.memory_working_set = entry.memory.read().map(working_set).ok();
-    // Only the pod as a whole is measured: in a pod of one container that is the container.
-    if let [only] = &entry.pod.containers[..] {
+    // Only the pod as a whole is measured: where one container runs in it, that is the container.
+    if let Some(only) = entry.pod.only_container() {
         let working_set = usage.memory_working_set;
         container(usage, only.name.clone()).memory_working_set = working_set;
     }

@@ -156,6 +156,7 @@ impl EvictionLog {
             phase: (!decided.shadow).then(|| PHASE.to_owned()),
             reason: EVICTED.to_owned(),
             message: decided.eviction.message.text.clone(),
+            annotations: decided.eviction.message.annotations(),
             signal: decided.signal.clone(),
             shadow: decided.shadow,
             hook: decided.hook.clone(),
@@ -283,6 +284,7 @@ impl EvictionLog {
 
     fn eviction(&self, e: &fastpath::EvictionReport) -> EvictionRecord {
         let pod = &e.pod.pod;
+        let message = self.messages.of(e);
         EvictionRecord {
             id: self.id(e.number),
             time: jiff::Timestamp::now().to_string(),
@@ -291,7 +293,8 @@ impl EvictionLog {
             uid: pod.uid.clone(),
             phase: (!e.shadow).then(|| PHASE.to_owned()),
             reason: EVICTED.to_owned(),
-            message: self.messages.of(e),
+            annotations: message.annotations(),
+            message: message.text,
             signal: e.signal.to_string(),
             shadow: e.shadow,
             hook: e.hook.to_string(),

@@ -163,7 +163,7 @@ impl Agent {
             return;
         }
         let (entry, eviction) = (Arc::clone(&choice.pod), choice.decision.clone());
-        let (message, grace) = (&eviction.message.text, eviction.grace_to_ask(&entry.pod));
+        let (message, grace) = (&eviction.message, eviction.grace_to_ask(&entry.pod));
         let asked = RequestRecord::new(&entry.pod, message, choice.reading, grace);
         let mut asked = asked.at_this_time(eviction.timing.as_deref());
         asked.shadow = request.shadow;

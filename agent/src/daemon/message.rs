@@ -1,8 +1,8 @@
 //! Why a pod was killed, in the kubelet's words, from what the fast path saw.
 
 use evictd_engine::{
-    ContainerUsage, Observation, Observations, PodUsage, Threshold, hard_threshold, message,
-    units::signed,
+    ContainerUsage, Message, Observation, Observations, PodUsage, Threshold, hard_threshold,
+    message, units::signed,
 };
 use evictd_fastpath::EvictionReport;
 
@@ -14,9 +14,9 @@ pub struct MessageBuilder {
 }
 
 impl MessageBuilder {
-    /// The kubelet's `evictionMessage` for this victim. Where only the pod as a whole was measured, a pod of one
-    /// container names that container.
-    pub fn of(&self, evicted: &EvictionReport) -> String {
+    /// The kubelet's `evictionMessage` for this victim. Only the pod as a whole was measured: where one
+    /// container runs in it, that one is named.
+    pub fn of(&self, evicted: &EvictionReport) -> Message {
         let mut observations = Observations::default();
         let seen = Observation {
             available: signed(evicted.available),
@@ -25,24 +25,21 @@ impl MessageBuilder {
         };
         observations.set(evicted.signal, seen);
         let pod = &evicted.pod.pod;
-        let containers = match &pod.containers[..] {
-            [only] => vec![ContainerUsage {
-                name: only.name.clone(),
-                memory_working_set: Some(evicted.working_set),
-                ..ContainerUsage::default()
-            }],
-            _ => Vec::new(),
-        };
+        let only = pod.only_container().map(|only| ContainerUsage {
+            name: only.name.clone(),
+            memory_working_set: Some(evicted.working_set),
+            ..ContainerUsage::default()
+        });
         let usage = PodUsage {
             memory_working_set: Some(evicted.working_set),
-            containers,
+            containers: only.into_iter().collect(),
             ..PodUsage::default()
         };
         // The fast path watches only what has a threshold.
         let hard = hard_threshold(&self.thresholds, evicted.signal, seen.capacity);
         let Some(threshold) = hard else {
-            return String::new();
+            return Message::default();
         };
-        message::resource_is_short(threshold, pod, Some(&usage), &observations).text
+        message::resource_is_short(threshold, pod, Some(&usage), &observations)
     }
 }

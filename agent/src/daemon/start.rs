@@ -322,12 +322,12 @@ fn start_soft(
     commands: &Arc<CommandQueue>,
     journal: &DiskQueue,
 ) {
-    if let (PodSource::Cluster { cluster, .. }, Some(settings)) = (source, &config.cluster) {
+    if let PodSource::Cluster { cluster, .. } = source {
         let commands = Arc::clone(commands);
         let settle = move |chosen, gone| {
             commands.send(Command::SoftEvictionFinished { chosen, gone });
         };
-        cluster.start_soft(config, &settings.node_name, journal, settle);
+        cluster.start_soft(config, journal, settle);
     }
 }
 

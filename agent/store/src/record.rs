@@ -6,8 +6,10 @@ pub mod node_reclaim;
 pub mod oom_kill;
 pub mod shadow;
 
+use std::collections::BTreeMap;
+
 use evictd_engine::{
-    Pod, Resource, Signal, Timing,
+    Message, Pod, Resource, Signal, Timing,
     message::EVICTED,
     pace::{PaceInputs, Urgency},
     record::{SignalReading, Stages},
@@ -126,6 +128,9 @@ pub struct RequestRecord {
     pub uid: String,
     /// Why.
     pub message: String,
+    /// The same for programs that read the Event, as the kubelet annotates it; absent in records of older versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
     /// The signal whose soft threshold was met for its grace period.
     pub signal: String,
     /// What was available, in the signal's unit.
@@ -181,6 +186,9 @@ pub struct EvictionRecord {
     pub reason: String,
     /// Why, in the kubelet's words.
     pub message: String,
+    /// The same for programs that read the Event, as the kubelet annotates it; absent in records of older versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
     /// The signal.
     pub signal: String,
     /// Nothing was killed.
@@ -311,7 +319,7 @@ impl RequestRecord {
     /// This pod is asked now.
     pub fn new(
         pod: &Pod,
-        message: &str,
+        message: &Message,
         numbers: SignalReading,
         grace_period_seconds: i64,
     ) -> Self {
@@ -323,7 +331,8 @@ impl RequestRecord {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
-            message: message.to_owned(),
+            message: message.text.clone(),
+            annotations: message.annotations(),
             signal: numbers.signal.to_string(),
             available: numbers.available,
             threshold: numbers.threshold,
@@ -364,6 +373,7 @@ impl EvictionRecord {
             phase: None,
             reason: "Evicted".into(),
             message: String::new(),
+            annotations: BTreeMap::new(),
             signal: "memory.available".into(),
             shadow: false,
             hook: "sampler".into(),
@@ -393,6 +403,7 @@ impl From<&RequestRecord> for EvictionRecord {
             phase: None,
             reason: EVICTED.to_owned(),
             message: asked.message.clone(),
+            annotations: asked.annotations.clone(),
             signal: asked.signal.clone(),
             shadow: asked.shadow,
             hook: "sampler".to_owned(),

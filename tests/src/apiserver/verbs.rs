@@ -140,6 +140,14 @@ pub fn create_event(
         let details = json!({"name": name, "kind": "Event"});
         return failure(422, "Invalid", &message, details);
     }
+    let instance = event["reportingInstance"].as_str().unwrap_or_default();
+    if instance.len() > 128 {
+        let message = format!(
+            "Event \"{name}\" is invalid: reportingInstance: can have at most 128 characters"
+        );
+        let details = json!({"name": name, "kind": "Event"});
+        return failure(422, "Invalid", &message, details);
+    }
     let path = format!("{path}/{name}");
     if state.objects.contains_key(&path) {
         let message = format!("events.events.k8s.io \"{name}\" already exists");

@@ -66,6 +66,7 @@ fn crowded() -> Incident {
         phase: Some("Failed".into()),
         reason: "Evicted".into(),
         message: format!("The node was low on resource: memory. {MARKUP} "),
+        annotations: BTreeMap::new(),
         signal: "memory.available".into(),
         shadow: false,
         hook: "tracepoint".into(),

@@ -52,6 +52,7 @@ pub fn eviction(is_full: bool) -> EvictionRecord {
         phase: is_full.then(|| text("Failed")),
         reason: text("Evicted"),
         message: text("The node was low on resource: memory. "),
+        annotations: annotations(is_full),
         signal: text("memory.available"),
         shadow: !is_full,
         hook: text("fexit"),
@@ -77,6 +78,11 @@ pub fn eviction(is_full: bool) -> EvictionRecord {
     }
 }
 
+fn annotations(is_full: bool) -> BTreeMap<String, String> {
+    let starved = (text("starved_resource"), text("memory"));
+    is_full.then_some(starved).into_iter().collect()
+}
+
 /// A pod that was asked to go, likewise.
 pub fn asked(is_full: bool) -> RequestRecord {
     RequestRecord {
@@ -87,6 +93,7 @@ pub fn asked(is_full: bool) -> RequestRecord {
         name: text("web-1"),
         uid: text("u2"),
         message: text("The node was low on resource: memory. "),
+        annotations: annotations(is_full),
         signal: text("memory.available"),
         available: 5,
         threshold: 6,

@@ -66,6 +66,15 @@ fn killed_first_then_told() {
     let quiet = pod("quiet", 1, "Burstable", 0, Some("64Mi"));
     let important = pod("important", 2, "BestEffort", 1000, None);
     let wild = pod("wild", 3, "Burstable", 0, Some("16Mi"));
+    {
+        // It has ended: the container's part is the pod's.
+        let mut state = member.server.state();
+        let mut pod = state.get(Collection::Pods, "default", "wild");
+        pod["spec"]["initContainers"] = json!([{"name": "setup", "image": "x"}]);
+        let initialized = json!({"type": "Initialized", "status": "True"});
+        pod["status"]["conditions"] = json!([initialized]);
+        state.put_pod(pod);
+    }
     let mut bystanders = [
         Hog::start(&quiet, &["--mib", "40"]).unwrap(),
         Hog::start(&important, &["--mib", "30"]).unwrap(),
@@ -103,8 +112,11 @@ fn killed_first_then_told() {
     assert_eq!(told.len(), 1);
     let note = told[0]["note"].as_str().unwrap();
     assert!(note.starts_with(OF_MEMORY), "{note}");
-    assert!(note.contains("requested 16Mi"), "{note}");
+    has(note, &["requested 16Mi", "Container c was using"]);
     assert_eq!(told[0]["regarding"]["uid"], uid);
+    let annotations = &told[0]["metadata"]["annotations"];
+    assert_eq!(annotations["starved_resource"], "memory");
+    assert_eq!(annotations["offending_containers"], "c");
     assert_eq!(events(&member, "EvictionThresholdMet", "Node").len(), 1);
 }
 

@@ -12,6 +12,7 @@ use evictd_engine::{
 use evictd_kube::{
     access,
     client::ApiClient,
+    event_queue::EventQueue,
     soft_eviction::{SoftCandidate, SoftEvictor, SoftOutcome},
 };
 use evictd_policy::{
@@ -32,6 +33,7 @@ use evictd_tests::{
 
 struct Soft {
     server: ApiServer,
+    events: EventQueue,
     evictor: SoftEvictor,
     runtime: tokio::runtime::Runtime,
     connection: Arc<ApiClient>,
@@ -66,9 +68,12 @@ fn soft(cluster: Value) -> Soft {
     let queue = disk.queue().clone();
     let policies = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
     let way = Arc::clone(&connection);
-    let evictor = SoftEvictor::new(way, queue, Arc::clone(&policies), NODE, &config);
+    let (events, _) = runtime.block_on(async { EventQueue::start(&way, NODE) });
+    let to_events = events.clone();
+    let evictor = SoftEvictor::new(way, queue, Arc::clone(&policies), to_events, &config);
     Soft {
         server,
+        events,
         evictor,
         runtime,
         connection,
@@ -112,7 +117,7 @@ impl Soft {
                 grace_period_seconds: 5,
                 message: Message {
                     text: "The node was low on resource: memory. ".to_owned(),
-                    annotations: Vec::new(),
+                    annotations: vec![("starved_resource", "memory".to_owned())],
                 },
                 cause: Cause::Pressure(Signal::MemoryAvailable),
                 is_soft: true,
@@ -153,6 +158,11 @@ impl Soft {
     }
 
     fn event_reasons(&self) -> Vec<String> {
+        self.runtime.block_on(async {
+            while self.events.waiting() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
         let state = self.server.state();
         let reasons = state
             .all_of(Collection::Events)
@@ -190,6 +200,9 @@ fn a_budget_is_honoured_and_the_next_one_goes() {
     assert!(request.at <= condition.at && condition.at <= delete.at);
     drop(state);
     assert_eq!(soft.event_reasons(), ["Evicted"]);
+    let told = soft.server.state().events_of("Evicted", "Pod");
+    let annotations = &told[0]["metadata"]["annotations"];
+    assert_eq!(*annotations, json!({"starved_resource": "memory"}));
     // Both requests were on disk beforehand.
     assert_eq!((soft.asked().len(), soft.counted()), (2, 1));
     assert_eq!(soft.connection.counters.soft_blocked.get(), 1);
@@ -291,6 +304,26 @@ fn who_is_gone_is_not_replaced_by_the_next_one() {
     assert!(soft.event_reasons().is_empty());
     // No limit counts what evictd has not done.
     assert_eq!(soft.counted(), 0);
+}
+
+// R42: the pod is gone, and nothing else tells of it.
+#[test]
+fn an_event_is_sent_until_the_server_has_it() {
+    let mut soft = soft(json!({}));
+    let refuse = |times, code| {
+        let status = InjectedFault::Status(code);
+        soft.server.fails("POST", "/events", times, status);
+    };
+    [(3, 503), (3, 429), (4, 403)].map(|(times, code)| refuse(times, code));
+    assert_eq!(soft.evicts(&[1], false).0, 1);
+    assert_eq!(soft.event_reasons(), ["Evicted"]);
+    assert_eq!(soft.connection.counters.report_refused.get(), 0);
+    // One that the server does not take at all is given up.
+    soft.server
+        .fails("POST", "/events", 8, InjectedFault::Status(422));
+    assert_eq!(soft.evicts(&[2], false).0, 0);
+    assert_eq!(soft.event_reasons(), ["Evicted"]);
+    assert_eq!(soft.connection.counters.report_refused.get(), 1);
 }
 
 // One pod's own failure concerns no other pod; a server that is away concerns all.

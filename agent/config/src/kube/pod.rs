@@ -130,10 +130,14 @@ fn seconds(timestamp: &str) -> Option<i64> {
 }
 
 fn containers(regular: Vec<ContainerJson>, init: Vec<ContainerJson>) -> Vec<Container> {
-    let container = |kind| {
+    let container = |is_init| {
         move |mut container: ContainerJson| Container {
+            kind: match (is_init, container.is_restartable()) {
+                (false, _) => ContainerKind::Regular,
+                (true, false) => ContainerKind::Init,
+                (true, true) => ContainerKind::Sidecar,
+            },
             name: container.name,
-            kind,
             memory_request: container
                 .resources
                 .requests
@@ -147,9 +151,9 @@ fn containers(regular: Vec<ContainerJson>, init: Vec<ContainerJson>) -> Vec<Cont
             storage_limit: container.resources.limits.remove(EPHEMERAL_STORAGE),
         }
     };
-    let regular = regular.into_iter().map(container(ContainerKind::Regular));
+    let regular = regular.into_iter().map(container(false));
     regular
-        .chain(init.into_iter().map(container(ContainerKind::Init)))
+        .chain(init.into_iter().map(container(true)))
         .collect()
 }
 

@@ -107,7 +107,7 @@ pub struct Container {
 impl Container {
     /// Whether it stands in `spec.initContainers`.
     pub fn is_init(&self) -> bool {
-        self.kind == ContainerKind::Init
+        self.kind != ContainerKind::Regular
     }
 }
 
@@ -116,8 +116,10 @@ impl Container {
 pub enum ContainerKind {
     /// `spec.containers`.
     Regular,
-    /// `spec.initContainers`, restartable ones included.
+    /// `spec.initContainers`: it ends before the regular ones start.
     Init,
+    /// `spec.initContainers` with `restartPolicy: Always`: it runs beside the regular ones.
+    Sidecar,
 }
 
 /// A volume of a pod.
@@ -175,6 +177,18 @@ impl Pod {
         matches!(&*self.phase, "Succeeded" | "Failed")
     }
 
+    /// The container that uses all that the pod does, if no other one can run by now: ordinary init containers have
+    /// ended in a pod that is initialized.
+    pub fn only_container(&self) -> Option<&Container> {
+        let is_initialized = self
+            .conditions
+            .get("Initialized")
+            .is_some_and(|is| is == "True");
+        let may_run = |c: &&Container| !(is_initialized && c.kind == ContainerKind::Init);
+        let mut running = self.containers.iter().filter(may_run);
+        running.next().filter(|_| running.next().is_none())
+    }
+
     /// Whether the priority alone makes the pod critical.
     pub fn has_critical_priority(&self) -> bool {
         self.priority >= SYSTEM_CRITICAL_PRIORITY
@@ -190,5 +204,39 @@ impl Pod {
 impl fmt::Display for Pod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_init_container_that_has_ended_uses_nothing() {
+        use ContainerKind::{Init, Regular, Sidecar};
+        let container = |kind| Container {
+            name: format!("{kind:?}"),
+            kind,
+            memory_request: Quantity::default(),
+            storage_request: Quantity::default(),
+            storage_limit: None,
+        };
+        let only = |kinds: &[ContainerKind], initialized: Option<&str>| {
+            let status = initialized.map(|status| ("Initialized".to_owned(), status.to_owned()));
+            let pod = Pod {
+                containers: kinds.iter().copied().map(container).collect(),
+                conditions: status.into_iter().collect(),
+                ..Pod::default()
+            };
+            pod.only_container().map(|c| c.kind)
+        };
+        assert_eq!(only(&[Regular], None), Some(Regular));
+        assert_eq!(only(&[Regular, Init, Init], Some("True")), Some(Regular));
+        for status in [Some("False"), None] {
+            assert_eq!(only(&[Regular, Init], status), None);
+        }
+        assert_eq!(only(&[Regular, Sidecar], Some("True")), None);
+        assert_eq!(only(&[Regular, Regular], Some("True")), None);
+        assert_eq!(only(&[], None), None);
     }
 }

@@ -97,6 +97,7 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
         name: eviction.name,
         uid: eviction.uid,
         message: eviction.message,
+        annotations: eviction.annotations,
         signal: eviction.signal,
         available: 150 << 20,
         threshold: 200 << 20,

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use evictd_engine::{
     Owner,
     limiter::EvictionLimiter,
@@ -224,6 +226,7 @@ fn asked(may_be_refused: bool, grace_period_seconds: i64) -> RequestRecord {
         name: "web".into(),
         uid: "uid-1".into(),
         message: String::new(),
+        annotations: BTreeMap::new(),
         signal: "memory.available".into(),
         available: 0,
         threshold: 0,

@@ -126,6 +126,23 @@ fn an_agent_of_another_node_may_do_none_of_it() {
     }
 }
 
+// The API takes no more of the name.
+#[test]
+fn a_node_of_a_long_name_may_create_its_events() {
+    let policies = policies();
+    let node = "n".repeat(200);
+    for (instance, is_its_own) in [(128, true), (127, false), (1, false)] {
+        let mut request = event("CREATE", &node[..instance], Value::Null);
+        request.user = user(AGENT, Some(&node));
+        let what = format!("{instance} characters");
+        if is_its_own {
+            policies.admits(&what, &request);
+        } else {
+            policies.refuses(&what, &request, "reportingInstance");
+        }
+    }
+}
+
 #[test]
 fn a_token_without_a_node_may_do_nothing() {
     let policies = policies();

@@ -102,7 +102,7 @@ fn is_pod_level(resource: &str) -> bool {
 
 impl ContainerJson {
     /// Whether this init container is a sidecar, which keeps running.
-    fn is_restartable(&self) -> bool {
+    pub(super) fn is_restartable(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
     }
 }

@@ -80,6 +80,18 @@ fn resized(spec: Value, status: Value) -> Pod {
     read_pod("pod", &json!({ "spec": spec, "status": status })).expect("a pod")
 }
 
+#[test]
+fn a_sidecar_is_no_ordinary_init_container() {
+    let of = |name: &str, policy: Value| json!({"name": name, "restartPolicy": policy});
+    let pod = pod(json!({
+        "containers": [of("app", json!("Always"))],
+        "initContainers": [of("setup", json!(null)), of("mesh", json!("Always"))],
+    }));
+    let kinds: Vec<_> = pod.containers.iter().map(|c| c.kind).collect();
+    use ContainerKind::{Init, Regular, Sidecar};
+    assert_eq!(kinds, [Regular, Init, Sidecar]);
+}
+
 // R9: a resize that no node can meet does not make a pod the last one.
 #[test]
 fn what_is_allocated_counts_and_not_what_is_asked_for() {
