@@ -25,6 +25,7 @@ fn incident(is_full: bool) -> Incident {
         skew: 14,
         kernel: 16,
         unlisted: 17,
+        estimated: 0,
         available: 1,
         threshold: 2,
         resolved: 3,
