@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{slice, time::Duration};
 
 use super::*;
 use crate::pace::{Pace, PaceInputs};
@@ -205,7 +205,8 @@ fn half_of_the_threshold_stands_in_for_a_floor_that_is_not_below_it() {
         grace_period: Duration::ZERO,
         min_reclaim: Some(value("20Mi")),
     };
-    let of = |signal, floor| MemoryThresholds::of(&[hard.clone()], signal, 1000 * MIB, floor);
+    let of =
+        |signal, floor| MemoryThresholds::of(slice::from_ref(&hard), signal, 1000 * MIB, floor);
     for (floor, below, replaced) in [
         (Floor::Off, None, None),
         (Floor::Half, Some(50), None),
