@@ -26,8 +26,8 @@ use super::{Agent, scope::ScopePair};
 /// and cost one look at a directory instead of two times all files of the pod.
 const GATHER_BELOW: Duration = Duration::from_millis(200);
 
-/// So long after a look at what has changed a pod is looked at once more: a container runtime makes a container's cgroup
-/// first, prepares its root, and then writes the limit, which is no event.
+/// So long after a look at what has changed a pod is looked at once more: a container runtime makes a container's
+/// cgroup first, prepares its root, and then writes the limit, which is no event.
 const WRITES_LIMITS: Duration = Duration::from_secs(1);
 
 /// The pods as the loops and the scan have them, and what was made of their table: what has not changed is not made

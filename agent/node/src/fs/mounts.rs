@@ -27,8 +27,8 @@ pub use crate::proc::mountinfo::Superblock;
 
 /// The table of the calling thread, which may have a mount namespace of its own.
 const OF_THREAD: &str = "/proc/thread-self/mountinfo";
-/// That of the node's first process. containerd's shims, CRI-O and Docker mount the roots of containers there; a container
-/// mounts nothing there.
+/// That of the node's first process. containerd's shims, CRI-O and Docker mount the roots of containers there; a
+/// container mounts nothing there.
 const OF_NODE: &str = "/proc/1/mountinfo";
 /// Filesystems whose files are in this machine: no server can keep a caller waiting. Any other one is not touched.
 const OWN: [&str; 13] = [
@@ -113,15 +113,16 @@ impl Overlays {
         Self(lines.filter_map(Overlay::of).collect())
     }
 
-    /// The one that containerd's shim has mounted as the root of a container: at `rootfs` in its bundle, a directory that
-    /// is called by the container's id.
+    /// The one that containerd's shim has mounted as the root of a container: at `rootfs` in its bundle, a directory
+    /// that is called by the container's id.
     pub fn of_container(&self, id: &str) -> Option<&Overlay> {
         let rootfs = Path::new(id).join("rootfs");
         let mut latest = self.0.iter().rev();
         latest.find(|overlay| !id.is_empty() && overlay.point.ends_with(&rootfs))
     }
 
-    /// The one with this superblock: CRI-O and Docker mount a container's root at `merged` in the directory of its layer.
+    /// The one with this superblock: CRI-O and Docker mount a container's root at `merged` in the directory of its
+    /// layer.
     pub fn of_device(&self, device: u32) -> Option<&Overlay> {
         self.0.iter().find(|overlay| overlay.device == device)
     }

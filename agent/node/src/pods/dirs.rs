@@ -4,7 +4,7 @@
 //! change: the mounts of a process are empty after chroot(2), and in a user namespace it mounts what it likes.
 //!
 //! - A writable layer is that of the overlay which the node's first process has as the container's root: the cgroup has
-//!   the container's id, and where the runtime does not mount by that (CRI-O, Docker), the root's superblock is the same.
+//!   the container's id; where the runtime does not mount by that (CRI-O, Docker), the root has the same superblock.
 //! - A container's name is in the pod's status, by its id. Else its mounts tell: each container mounts its termination
 //!   log from `<kubelet>/pods/<uid>/containers/<name>/<id>` (`dockershim`'s heritage, kept by every kubelet since).
 
