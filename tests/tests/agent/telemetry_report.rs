@@ -137,7 +137,7 @@ fn the_kubelets_choice_is_the_kubelets() {
     let _calm = files.hog("calm", &["--mib", "40"]);
     files.until_killed("hog", &["--mib", "1000", "--rate", "400"]);
     files.wait_for(2);
-    let incident = latest(&files, |_| true);
+    let incident = latest(&files, |incident| incident["kubeletVictim"].is_string());
     assert_eq!(incident["eviction"]["name"], "hog");
     assert_eq!(incident["kubeletVictim"], "default/calm");
     let page = report(&files, &["latest", "-o", "html"]);

@@ -276,15 +276,16 @@ fn a_slow_fleet_lets_one_pod_of_a_look_go() {
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
     let mut member = ClusterNode::new("fleetslow", 256).unwrap();
     let map = format!("{SPACE}/{NAME}");
-    let brake = json!({"configMap": map, "slowNodes": 1, "slowInterval": "1h"});
-    member.config["cluster"]["fleetBrake"] = brake;
+    member.config["cluster"]["fleetBrake"] = json!({"configMap": map, "slowInterval": "1h"});
     member.config["evictionHard"]["nodefs.available"] = json!("90%");
     member.config["evictionHard"]["nodefs.inodesFree"] = json!("90%");
     member.config["filesystems"] = json!({ "nodefs": disk.path() });
     {
         let mut state = member.server.state();
         maps(&mut state);
-        state.put_config_map(SPACE, EVICTIONS, json!({"other": ago(1)}));
+        let until = (Timestamp::now() + SignedDuration::from_mins(10)).to_string();
+        let slow = json!({"pace": "slow", "until": until, "nodes": "10", "by": "other"});
+        state.put_config_map(SPACE, NAME, slow);
     }
     let mut forkers = Vec::new();
     let dirs = [("bytes", 1), ("files", 2)].map(|(name, number)| {
