@@ -644,6 +644,13 @@ impl PaceInputs {
         exhausted_in > wait && until_next <= room.saturating_add(pending.amount)
     }
 
+    /// Whether what is left is used up within so long by growth that was seen `since` a moment, over `shortest` at least.
+    pub(crate) fn is_exhausted_within(&self, within: u64, since: u64, shortest: u64) -> bool {
+        let room = self.seen.usable().in_time();
+        let end = self.pace.growth.exhausts_net(room, since, shortest);
+        end.is_some_and(|end| end < within)
+    }
+
     /// The growth that uses up the room before the kubelet would have looked again, if one does.
     fn urgency(&self) -> Option<(u64, Grown)> {
         let (now, seen, pace) = (self.now, &self.seen, &self.pace);

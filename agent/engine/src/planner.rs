@@ -3,6 +3,7 @@
 
 mod choices;
 pub mod local_storage;
+mod node_reclaim;
 pub mod pending;
 pub mod plan;
 pub mod pressure;
@@ -282,6 +283,29 @@ impl Planner {
         node: Snapshot<'_>,
         threshold: &Threshold,
     ) -> Option<EvictionDecision> {
+        let (timing, growing) = self.decide(now, node, threshold)?;
+        let attainable = self.attainable(node, threshold);
+        if self.can_wait(node, threshold, &timing.pace_inputs, timing.urgency)
+            || !timing
+                .pace_inputs
+                .can_end_shortage(timing.urgency, attainable)
+        {
+            return None;
+        }
+        let chosen = self.choose(node, threshold, growing)?;
+        Some(EvictionDecision {
+            timing: Some(Box::new(timing)),
+            ..chosen
+        })
+    }
+
+    /// Whether a pod may go now for one threshold, how urgently, and which pods make an urgent growth.
+    fn decide<'a>(
+        &self,
+        now: i64,
+        node: Snapshot<'a>,
+        threshold: &Threshold,
+    ) -> Option<(Timing, Option<Growing<'a>>)> {
         let mut pace_inputs = self.pace_inputs(now, node, threshold)?;
         let Decision::Evict { mut urgency } = pace_inputs.decide() else {
             return None;
@@ -296,20 +320,11 @@ impl Planner {
             };
             urgency = paced;
         }
-        let attainable = self.attainable(node, threshold);
-        if self.can_wait(node, threshold, &pace_inputs, urgency)
-            || !pace_inputs.can_end_shortage(urgency, attainable)
-        {
-            return None;
-        }
-        let chosen = self.choose(node, threshold, growing)?;
-        Some(EvictionDecision {
-            timing: Some(Box::new(Timing {
-                urgency,
-                pace_inputs,
-            })),
-            ..chosen
-        })
+        let timing = Timing {
+            urgency,
+            pace_inputs,
+        };
+        Some((timing, growing))
     }
 
     /// All that a decision for one threshold is made from.

@@ -18,6 +18,17 @@ pub struct KnownPods {
     pub has_kubelet: bool,
 }
 
+/// What may remove what is not in use on a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReclaimBy {
+    /// The container runtime, which answers.
+    Runtime,
+    /// The kubelet beside this agent, which has the same thresholds.
+    Kubelet,
+    /// Nothing: shadow mode only reports it.
+    None,
+}
+
 /// What a reclaim has removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removed {

@@ -12,7 +12,9 @@ use std::{
 };
 
 use evictd_engine::{
-    EvictionDecision, NodeReclaim, NodeState, Recreation, Signal, reclaim::Removed, record::Stages,
+    EvictionDecision, NodeReclaim, NodeState, Recreation, Signal,
+    reclaim::{ReclaimBy, Removed},
+    record::Stages,
 };
 use evictd_node::pods::table::PodEntry;
 use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};
@@ -61,17 +63,6 @@ pub struct ReclaimRequest {
     pub what: Vec<NodeReclaim>,
     /// What is asked.
     pub of: ReclaimBy,
-}
-
-/// What may remove what is not in use on a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReclaimBy {
-    /// The container runtime; answered by [`Command::Reclaimed`](crate::Command::Reclaimed).
-    Runtime,
-    /// The kubelet beside this agent, which has the same thresholds.
-    Kubelet,
-    /// Nothing: shadow mode only reports it.
-    None,
 }
 
 /// What a reclaim by the container runtime has brought.

@@ -21,7 +21,7 @@ mod usage;
 pub use commands::{Command, CommandQueue, FastPathOutcome};
 pub use disk_scan::{DirResolver, DiskScanner, DiskUse, ScanTarget};
 pub use events::{
-    ManagerEvent, ManagerEventQueue, ManagerEviction, ReclaimBy, ReclaimRequest, Reclaimed,
+    ManagerEvent, ManagerEventQueue, ManagerEviction, ReclaimRequest, Reclaimed,
     SoftEvictionRequest,
 };
 pub use handle::ManagerHandle;

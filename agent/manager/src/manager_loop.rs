@@ -44,6 +44,14 @@ pub(super) struct Wake {
     pub crossed: Option<(Signal, CounterEvent)>,
 }
 
+impl Wake {
+    /// No trigger has woken it.
+    fn at(woken: u64) -> Self {
+        let crossed = None;
+        Self { woken, crossed }
+    }
+}
+
 pub(super) struct ManagerLoop {
     pub planner: Planner,
     pub thresholds: Vec<Threshold>,

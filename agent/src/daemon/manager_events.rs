@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use evictd_engine::{EvictionDecision, NodeState, soft::Departure};
+use evictd_engine::{EvictionDecision, NodeState, reclaim::ReclaimBy, soft::Departure};
 use evictd_manager::{
-    Command, CommandQueue, ManagerEvent, ManagerEviction, MitigationRequest, ReclaimBy,
-    ReclaimRequest, Reclaimed, SoftEvictionRequest,
+    Command, CommandQueue, ManagerEvent, ManagerEviction, MitigationRequest, ReclaimRequest,
+    Reclaimed, SoftEvictionRequest,
 };
 use evictd_node::cgroup::end::end_gracefully;
 use evictd_store::record::{Record, RequestRecord};

@@ -3,6 +3,7 @@
 
 use evictd_engine::{
     Cause, NodeReclaim, Observation, Planner, PlannerSettings, model::quantity::Quantity,
+    reclaim::ReclaimBy,
 };
 use evictd_tests::{
     engine::{
@@ -11,6 +12,8 @@ use evictd_tests::{
     },
     prelude::*,
 };
+
+const SECOND: i64 = 1_000_000_000;
 
 #[test]
 fn a_deficit_that_does_not_grow_takes_one_pod_in_ten_seconds() {
@@ -221,6 +224,49 @@ fn after_a_reclaim_what_is_the_case_then_decides() {
         let (_, evictions) = reclaimed(&mut manager(mode, disk_and_memory()), 1, &before, &after);
         assert_eq!(names(&evictions), [""; 0], "{mode:?}");
     }
+}
+
+// R8: the others wait on.
+#[test]
+fn only_pods_that_a_reclaim_under_way_helps_wait_for_it() {
+    use NodeReclaim::{Containers, Images};
+    let config = json!({"evictionHard": {
+        "nodefs.available": "1Gi", "nodefs.inodesFree": "1000", "imagefs.available": "1Gi",
+    }});
+    let goes = |split, left: [i64; 2], of, what: &[NodeReclaim]| {
+        let mut settings = settings(Mode::Evictd, config.clone());
+        (
+            settings.layout.dedicated_image_fs,
+            settings.layout.split_image_fs,
+        ) = (split, split);
+        let mut planner = Planner::new(settings);
+        let mut node = Node::default().pod("a", 0).pod("b", 0);
+        for name in ["a", "b"] {
+            node.logs(name, 900 * MI, 900);
+        }
+        node.observe(Signal::NodeFsAvailable, mib(left[0]), 1);
+        node.observe(Signal::NodeFsInodesFree, left[1], 1);
+        let plan = step(&mut planner, 1, &node);
+        assert_eq!(names(&plan.evictions), [""; 0]);
+        let seen = node.snapshot();
+        let evicted = planner.evict_unhelped(SECOND, seen, &plan, of, what, seen.observations);
+        let causes = evicted.into_iter().map(|eviction| eviction.cause);
+        causes.collect::<Vec<_>>()
+    };
+    let bytes = Cause::Pressure(Signal::NodeFsAvailable);
+    let inodes = Cause::Pressure(Signal::NodeFsInodesFree);
+    let all = &[Containers, Images][..];
+    let (runtime, kubelet) = (ReclaimBy::Runtime, ReclaimBy::Kubelet);
+    assert_eq!(goes(false, [900, 1], runtime, all), []);
+    // Where nothing is left, and for that alone.
+    assert_eq!(goes(false, [900, 0], runtime, all), [inodes]);
+    // It is not known when the kubelet looks.
+    assert_eq!(goes(false, [900, 501], kubelet, all), []);
+    assert_eq!(goes(false, [500, 900], kubelet, all), [bytes]);
+    // Images do not lie on this disk.
+    assert_eq!(goes(true, [900, 2000], runtime, &[Containers]), []);
+    assert_eq!(goes(true, [900, 2000], runtime, &[Images]), [bytes]);
+    assert_eq!(goes(true, [900, 2000], kubelet, &[Images]), []);
 }
 
 #[test]

@@ -171,6 +171,36 @@ fn pods_wait_for_what_the_kubelet_reclaims() {
     assert!(forker.order("hold 0").is_ok());
 }
 
+// R8: the kubelet is waited for once. It reclaims every ten seconds beside the evictions, which are no further apart.
+#[test]
+fn pods_wait_for_the_kubelet_once() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let mut member = ClusterNode::new("reclaimonce", 256).unwrap();
+    member.config["evictionHard"]["nodefs.inodesFree"] = json!("50%");
+    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let mut hogs = Vec::new();
+    for (name, number) in [("first", 1), ("second", 2)] {
+        let cgroup = member.pod(name, number, "Burstable", 0, None).unwrap();
+        let dir = with_empty_dir(&member, &disk, name, number, &json!({}));
+        for file in 0..600 {
+            fs::write(dir.join(file.to_string()), "").unwrap();
+        }
+        hogs.push(Hog::start(&cgroup, &["--mib", "1", "--wait"]).unwrap());
+    }
+    // More is missing than one of them has.
+    for file in 0..1800 {
+        fs::write(disk.path().join(file.to_string()), "").unwrap();
+    }
+    let _agent = member.start().unwrap();
+    assert!(member.wait(Duration::from_secs(60), |m| m.evictions().len() == 2));
+    let evictions = member.evictions();
+    let [first, second] = [&evictions[0], &evictions[1]].map(|e| e.stages.decided);
+    let apart = Duration::from_nanos(second - first);
+    let seconds = Duration::from_secs(10)..Duration::from_secs(13);
+    assert!(seconds.contains(&apart), "{apart:?}");
+}
+
 /// A pod with an emptyDir, where the kubelet keeps it on this disk.
 pub(super) fn with_empty_dir(
     member: &ClusterNode,

@@ -11,6 +11,7 @@ use crate::{
         quantity::Quantity,
         settings::{EvictionConfig, RankingStrategy},
     },
+    reclaim::ReclaimBy,
 };
 
 const MIB: u64 = 1 << 20;
@@ -112,8 +113,7 @@ impl Scene {
         self.came
     }
 
-    /// A look that finds so much available; what is evicted comes back `after` that.
-    fn look(&mut self, now: i64, available: i64, after: i64) -> Plan {
+    fn seen(&self, now: i64, available: i64) -> Observations {
         let mut observations = Observations::default();
         let seen = Observation {
             available,
@@ -121,6 +121,12 @@ impl Scene {
             time: Some(now),
         };
         observations.set(self.signal, seen);
+        observations
+    }
+
+    /// A look that finds so much available; what is evicted comes back `after` that.
+    fn look(&mut self, now: i64, available: i64, after: i64) -> Plan {
+        let observations = self.seen(now, available);
         let node = Snapshot {
             observations: &observations,
             pods: &self.pods,
@@ -136,6 +142,25 @@ impl Scene {
             self.gone.push((now, pod.name, eviction.is_urgent()));
         }
         plan
+    }
+
+    /// Who goes while the runtime removes what a plan has asked for.
+    fn unhelped(
+        &mut self,
+        now: i64,
+        available: i64,
+        plan: &Plan,
+        before: &Observations,
+    ) -> Vec<EvictionDecision> {
+        let observations = self.seen(now, available);
+        let node = Snapshot {
+            observations: &observations,
+            pods: &self.pods,
+            usages: &self.usages,
+        };
+        let what = &plan.node_reclaim;
+        self.planner
+            .evict_unhelped(now, node, plan, ReclaimBy::Runtime, what, before)
     }
 
     fn urgent(&self) -> usize {
@@ -341,6 +366,65 @@ fn files_that_no_pod_has_take_one_pod_in_ten_seconds() {
             .windows(2)
             .all(|pair| pair[1] - pair[0] >= 10 * SECOND);
         assert!(apart && times.len() <= 6, "{:?}", scene.gone);
+    }
+}
+
+/// A walk of the runtime's takes as long as inodes are left. How many of these a quarter of a second uses is known a look
+/// after the threshold was met; and who uses them, where a pod has gone before.
+// R8, R43
+#[test]
+fn what_pods_use_up_in_a_moment_is_not_waited_for() {
+    let signal = Signal::NodeFsInodesFree;
+    for (per_quarter, was_evicted, writes, goes_at) in [
+        (50_000, false, false, Some(250_000)),
+        (30_000, false, false, None),
+        (50_000, true, true, Some(250_000)),
+        (50_000, true, false, None),
+    ] {
+        let thresholds = vec![hard(signal, 325_000)];
+        let mut scene = Scene::with(signal, 6_500_000, thresholds, true);
+        scene.pod("writer", 0);
+        let mut before = None;
+        let went_at = (0..).find_map(|quarter| {
+            let (now, left) = (
+                SECOND + quarter * SECOND / 4,
+                600_000 - quarter * per_quarter,
+            );
+            if was_evicted && left == 400_000 {
+                scene.planner.note_earlier_eviction(now, signal);
+            }
+            let inodes = if writes { 6_500_000 - left } else { 1000 };
+            let mut container = crate::ContainerUsage::default();
+            container.logs.inodes = Some(inodes.unsigned_abs());
+            let usage = PodUsage {
+                ephemeral_storage: Some(MIB),
+                containers: vec![container],
+                ..PodUsage::default()
+            };
+            scene.usages.insert("writer".into(), usage);
+            let plan = scene.look(now, left, 5 * SECOND);
+            assert_eq!(plan.node_reclaim.is_empty(), left >= 325_000);
+            let seen = scene.seen(now, left);
+            let before = match left < 325_000 {
+                true => *before.get_or_insert(seen),
+                false => seen,
+            };
+            match scene.unhelped(now, left, &plan, &before)[..] {
+                [] => (left < 250_000).then_some(None),
+                _ => Some(Some(left)),
+            }
+        });
+        let case = (per_quarter, was_evicted, writes);
+        assert_eq!(went_at, Some(goes_at), "{case:?}");
+    }
+    // A burst that meets the threshold, and is over.
+    let mut scene = Scene::with(signal, 6_500_000, vec![hard(signal, 325_000)], true);
+    scene.pod("writer", 0);
+    let before = scene.seen(SECOND + 270 * MS, 310_000);
+    for (ms, left) in [(0, 600_000), (270, 310_000), (520, 309_000)] {
+        let now = SECOND + ms * MS;
+        let plan = scene.look(now, left, 5 * SECOND);
+        assert_eq!(scene.unhelped(now, left, &plan, &before), []);
     }
 }
 
