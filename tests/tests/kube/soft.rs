@@ -314,7 +314,9 @@ fn an_event_is_sent_until_the_server_has_it() {
         let status = InjectedFault::Status(code);
         soft.server.fails("POST", "/events", times, status);
     };
-    [(3, 503), (3, 429), (4, 403)].map(|(times, code)| refuse(times, code));
+    for (times, code) in [(3, 503), (3, 429), (4, 403)] {
+        refuse(times, code);
+    }
     assert_eq!(soft.evicts(&[1], false).0, 1);
     assert_eq!(soft.event_reasons(), ["Evicted"]);
     assert_eq!(soft.connection.counters.report_refused.get(), 0);
