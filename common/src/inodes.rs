@@ -6,11 +6,11 @@ pub const MAX_FILESYSTEMS: u32 = 4;
 /// Whose inodes and where.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ShareKey {
+pub struct CgroupCountKey {
     /// Id of the memory cgroup of the task that made or removed them.
     pub cgroup_id: u64,
     /// Index of the filesystem, below [`MAX_FILESYSTEMS`].
     pub filesystem: u64,
 }
 
-crate::plain_old_data!(ShareKey = 2 * 8);
+crate::plain_old_data!(CgroupCountKey = 2 * 8);

@@ -89,7 +89,9 @@ pub mod direction {
 pub mod action {
     /// One record into the wake-up ring buffer per arming, and the agent is woken.
     pub const WAKE: u32 = 0;
-    /// SIGKILL to the allocating task while it belongs to the victim of rank 0, on every charge past the limit.
+    /// SIGKILL to the allocating task, if its pod is the victim of rank 0, the task holds at least
+    /// [`VictimLimits::min_task_pages`](super::VictimLimits::min_task_pages), and the pinned guard's figures are still trusted
+    /// (`ebpf/src/memory/guard.rs`).
     pub const KILL: u32 = 1;
     /// The record, and no wake-up: for measurements.
     pub const RECORD_ONLY: u32 = 2;
@@ -165,14 +167,14 @@ pub struct VictimKey {
 /// When the programs may kill a task of this pod.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Victim {
+pub struct VictimLimits {
     /// Its place in the order of eviction, 0 for the first.
     pub rank: u64,
     /// A task of it that holds so many pages of anonymous and shared memory has used up what was left above the threshold at the
     /// agent's last look, whatever page cache there is by now.
-    pub enough: u64,
+    pub min_task_pages: u64,
     /// No task can hold more pages, because no more were left. A larger sum means that shared memory was counted once per mapping.
-    pub most: u64,
+    pub max_task_pages: u64,
 }
 
 /// The first kill that the programs made from a pod, by the id of its cgroup, until the agent takes note of it.
@@ -211,7 +213,7 @@ crate::plain_old_data!(
     TriggerEvent = 5 * 8 + 2 * 4,
     MemoryTrigger = 4 * 8 + 2 * 4,
     TriggerState = 8 * 8,
-    Victim = 3 * 8,
+    VictimLimits = 3 * 8,
     VictimKey = 2 * 8,
 );
 

@@ -9,8 +9,8 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, TracePointContext},
 };
 use evictd_common::{
-    counter::{CgroupCount, CounterTrigger, MAX_SHARES, TRIGGERS},
-    inodes::{MAX_FILESYSTEMS, ShareKey},
+    counter::{CgroupCount, CounterTrigger, MAX_CGROUP_COUNTS, TRIGGERS},
+    inodes::{CgroupCountKey, MAX_FILESYSTEMS},
 };
 
 use crate::{
@@ -32,7 +32,8 @@ static INODE_TRIPPED: Array<u64> = Array::with_max_entries(MAX_FILESYSTEMS * TRI
 #[map]
 static INODE_WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
-static INODE_SHARES: HashMap<ShareKey, CgroupCount> = HashMap::with_max_entries(MAX_SHARES, 0);
+static INODE_SHARES: HashMap<CgroupCountKey, CgroupCount> =
+    HashMap::with_max_entries(MAX_CGROUP_COUNTS, 0);
 
 const COUNTER: EventCounter = EventCounter {
     counts: &INODE_COUNTS,
@@ -92,7 +93,7 @@ fn count_on(index: u32, what: InodeEvent) {
         InodeEvent::MadeNameless | InodeEvent::FreedLater => return,
     };
     if cgroup_id != 0 {
-        let key = ShareKey {
+        let key = CgroupCountKey {
             cgroup_id,
             filesystem: u64::from(index),
         };
@@ -304,7 +305,7 @@ pub fn inodes_xfs_freed(ctx: TracePointContext) -> u32 {
 #[inline(always)]
 pub fn cgroup_removed(id: u64, parent: u64) {
     for filesystem in 0..u64::from(MAX_FILESYSTEMS) {
-        let key = |cgroup_id| ShareKey {
+        let key = |cgroup_id| CgroupCountKey {
             cgroup_id,
             filesystem,
         };

@@ -11,7 +11,7 @@ use aya_ebpf::{
     maps::{Array, HashMap, RingBuf},
     programs::{BtfTracePointContext, TracePointContext},
 };
-use evictd_common::counter::{CgroupCount, CounterTrigger, MAX_SHARES, TRIGGERS};
+use evictd_common::counter::{CgroupCount, CounterTrigger, MAX_CGROUP_COUNTS, TRIGGERS};
 
 use crate::{
     counter::{EventCounter, add_to_cgroup, add_to_known_cgroup, merge_into_parent},
@@ -29,7 +29,7 @@ static PID_TRIPPED: Array<u64> = Array::with_max_entries(TRIGGERS, 0);
 static PID_WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
 /// Tasks started and ended, by the id of their memory cgroup.
 #[map]
-static PID_SHARES: HashMap<u64, CgroupCount> = HashMap::with_max_entries(MAX_SHARES, 0);
+static PID_SHARES: HashMap<u64, CgroupCount> = HashMap::with_max_entries(MAX_CGROUP_COUNTS, 0);
 
 const COUNTER: EventCounter = EventCounter {
     counts: &PID_COUNT,

@@ -15,7 +15,8 @@ use evictd_engine::{
     model::settings::{MemoryHook, Mode, RankingStrategy},
 };
 use evictd_fastpath::{
-    Control, Event, EventQueue, EvictionReport, FastPath, FastPathSetup, FastPathStatus, VictimExit,
+    EvictionReport, FastPath, FastPathControl, FastPathEvent, FastPathEventQueue, FastPathSetup,
+    FastPathStatus, VictimExit,
 };
 use evictd_node::{
     bpf::object::BpfObject,
@@ -98,9 +99,9 @@ pub fn machine() -> io::Result<(MemoryCgroup, u64)> {
 /// A fast path at work on a node.
 pub struct Watched {
     fastpath: Option<FastPath>,
-    events: Arc<EventQueue>,
+    events: Arc<FastPathEventQueue>,
     status: Arc<FastPathStatus>,
-    pub control: Arc<Control>,
+    pub control: Arc<FastPathControl>,
     pub hook: MemoryHook,
     // The programs stay attached for as long as it lives.
     _object: Option<BpfObject>,
@@ -223,7 +224,7 @@ impl Node {
             Ok(built) => built,
             Err(refused) => return Ok(Err(refused)),
         };
-        let (control, events) = (Control::new()?, EventQueue::new()?);
+        let (control, events) = (FastPathControl::new()?, FastPathEventQueue::new()?);
         let status = Arc::<FastPathStatus>::default();
         let (fastpath, _) = FastPath::start(FastPathSetup {
             scopes,
@@ -253,11 +254,11 @@ impl Node {
 
 impl Watched {
     /// The next report, if one comes in time; that a threshold was met at the start is no news to a test that has laid it so.
-    pub fn report(&self, timeout: Duration) -> Option<Event> {
+    pub fn report(&self, timeout: Duration) -> Option<FastPathEvent> {
         let end = Instant::now() + timeout;
         loop {
             match self.events.next() {
-                Some(Event::MetInForce { .. }) => continue,
+                Some(FastPathEvent::MetInForce { .. }) => continue,
                 Some(report) => return Some(report),
                 None => {}
             }
@@ -269,7 +270,7 @@ impl Watched {
     /// The next eviction, other reports passed over.
     pub fn evicted(&self, timeout: Duration) -> Option<EvictionReport> {
         loop {
-            if let Event::Evicted(evicted) = self.report(timeout)? {
+            if let FastPathEvent::Evicted(evicted) = self.report(timeout)? {
                 return Some(evicted);
             }
         }
@@ -286,7 +287,7 @@ impl Watched {
     /// The next end of an eviction, other reports passed over.
     pub fn finished(&self, timeout: Duration) -> Option<VictimExit> {
         loop {
-            if let Event::Finished(finished) = self.report(timeout)? {
+            if let FastPathEvent::Finished(finished) = self.report(timeout)? {
                 return Some(finished);
             }
         }

@@ -65,7 +65,7 @@ fn rate(fields: &mut ObjectDecoder, name: &str) -> Result<Option<Rate>, ConfigEr
     let Some(mut rate) = fields.object(name)? else {
         return Ok(None);
     };
-    let most = evictd_engine::limiter::MOST_AT_ONCE;
+    let most = evictd_engine::permit::MAX_EVICTIONS_PER_QUOTA;
     let path = rate.path_of("evictions");
     let evictions = rate.optional("evictions").unwrap_or_default();
     let number = evictions

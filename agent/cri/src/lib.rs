@@ -16,4 +16,4 @@ mod worker;
 pub use client::{CriError, Runtime};
 pub use collector::Reclaimer;
 pub use disks::RuntimeDisks;
-pub use worker::{Counters, CriWorker, Request, Tell};
+pub use worker::{Counters, CriEvent, CriWorker, Request};

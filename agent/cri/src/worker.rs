@@ -66,7 +66,7 @@ pub struct CriWorker {
 
 /// What the task tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tell {
+pub enum CriEvent {
     /// A reclaim is at its end: what was removed, or `None` when there is no runtime to ask.
     Reclaimed(Option<Removed>),
     /// What writable layers use: at each look, and before each reclaim is at its end.
@@ -82,7 +82,7 @@ pub enum Tell {
 
 impl CriWorker {
     /// Starts the task.
-    pub fn start(config: CriConfig, tell: impl Fn(Tell) + Send + Sync + 'static) -> Self {
+    pub fn start(config: CriConfig, tell: impl Fn(CriEvent) + Send + Sync + 'static) -> Self {
         // The manager asks for the next one only when this one is over.
         let (requests, mut queue) = mpsc::channel::<Request>(1);
         let counters = Arc::new(Counters::default());
@@ -154,7 +154,7 @@ struct Work<T> {
     tell: T,
 }
 
-impl<T: Fn(Tell)> Work<T> {
+impl<T: Fn(CriEvent)> Work<T> {
     async fn look(&mut self) {
         let looked = self.reclaimer.look().await;
         self.note(looked.as_ref().err());
@@ -162,13 +162,13 @@ impl<T: Fn(Tell)> Work<T> {
             // Not every runtime has these calls: what they would tell stays unknown.
             let asked = monotonic_ns();
             match Reclaimer::layers(&self.config).await {
-                Ok(layers) => (self.tell)(Tell::Layers { layers, asked }),
+                Ok(layers) => (self.tell)(CriEvent::Layers { layers, asked }),
                 Err(error) => {
                     tracing::debug!(%error, "the runtime does not tell of writable layers")
                 }
             }
             match Reclaimer::disks(&self.config).await {
-                Ok(disks) => (self.tell)(Tell::Disks(disks)),
+                Ok(disks) => (self.tell)(CriEvent::Disks(disks)),
                 Err(error) => tracing::debug!(%error, "the runtime does not tell of its disks"),
             }
         }
@@ -182,10 +182,10 @@ impl<T: Fn(Tell)> Work<T> {
         let removed = self.reclaim(request).await;
         let asking = layers.abort_handle();
         if let Ok(Ok(Ok(layers))) = tokio::time::timeout(LAYERS, layers).await {
-            (self.tell)(Tell::Layers { layers, asked });
+            (self.tell)(CriEvent::Layers { layers, asked });
         }
         asking.abort();
-        (self.tell)(Tell::Reclaimed(removed));
+        (self.tell)(CriEvent::Reclaimed(removed));
     }
 
     async fn reclaim(&mut self, request: &Request) -> Option<Removed> {

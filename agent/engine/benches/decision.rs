@@ -6,8 +6,8 @@ use std::time::Duration;
 use divan::{AllocProfiler, Bencher, black_box};
 use evictd_engine::{
     Among, Candidate, CandidateState, Layout, Observation, Observations, Planner, PlannerSettings,
-    Pod, PodUsage, QosClass, RankInputs, Ranking, Resource, Rules, Signal, Snapshot, Threshold,
-    ThresholdValue, Usages,
+    Pod, PodUsage, QosClass, RankInputs, Ranking, Resource, SelectionCriteria, Signal, Snapshot,
+    Threshold, ThresholdValue, Usages,
     model::quantity::Quantity,
     model::settings::{EvictionConfig, Mode, RankingStrategy},
     select,
@@ -68,7 +68,7 @@ fn candidates(count: usize) -> (Vec<Candidate>, Vec<u64>) {
 fn fast_path_first_victim(bencher: Bencher<'_, '_>, count: usize) {
     let (mut table, exact) = candidates(count);
     let fresh = table.clone();
-    let rules = Rules {
+    let rules = SelectionCriteria {
         strategy: RankingStrategy::Kubelet,
         resource: Resource::Memory,
         system_over_reserved: false,

@@ -1,19 +1,19 @@
-//! What is short of a scope, by its numbers alone: the same for a scope of the node and for one of the judge's.
+//! Memory accounting of a scope: from raw counters to what is available and to the inputs of `pace`. Pure, so that the
+//! simulation (`cargo xtask judge`) runs the same code.
 
 use crate::{
     Signal, Threshold, ThresholdValue,
-    growth::Room,
+    growth::Headroom,
     hard_threshold,
     model::usage::{FreeSwap, MachineMemory, MemoryReading},
-    pace::{Bounded, Shortage},
+    pace::{LimitedGrowth, Shortage},
     units::signed,
 };
 
 /// What the memory guard keeps if nothing else is configured, in bytes: the kubelet's default hard threshold.
 pub const GUARD: u64 = 100 << 20;
 
-/// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each
-/// page.
+/// Kernel memory per page cache is at most 1/32: one `buffer_head` (104 bytes) for each 4 KiB page.
 const KERNEL_OF_CACHE: u64 = 32;
 /// The largest [`MemoryThresholds::step`].
 const STEP_BYTES: u64 = 16 << 20;
@@ -143,16 +143,16 @@ impl MemoryThresholds {
 
 /// Another count of what is left of a scope's memory, beside the kubelet's: the last bytes before the OOM killer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Guard {
+pub struct MemoryGuard {
     /// Whose.
-    pub source: GuardSource,
+    pub source: MemoryGuardSource,
     /// Less than this is less than the threshold, whatever the kubelet's count says, in bytes.
     pub amount: u64,
 }
 
 /// Whose count a guard goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GuardSource {
+pub enum MemoryGuardSource {
     /// The kernel's `MemAvailable`.
     Machine,
     /// What the kernel can take in a cgroup of v1 without waiting for a disk: v1 does not make a group's writers wait
@@ -171,7 +171,7 @@ pub struct Accounting {
     pub capacity: u64,
     /// What must stay available.
     pub thresholds: MemoryThresholds,
-    /// The machine's usage is not what the root's page counter counts.
+    /// The scope is the whole machine. Its usage (kubelet's formula) differs from the root's page counter.
     pub is_machine: bool,
     /// The OOM killer acts at its own limit, if not before.
     pub is_limited: bool,
@@ -180,7 +180,7 @@ pub struct Accounting {
     /// Page cache on the active list counts as available too.
     pub counts_active_file: bool,
     /// From when on the kernel's own count matters.
-    pub guard: Option<Guard>,
+    pub guard: Option<MemoryGuard>,
     /// So many bytes of pods' page cache the kernel will not take back (`memory.min`).
     pub protected: u64,
 }
@@ -196,12 +196,12 @@ struct GuardReading {
     /// So much should be left.
     amount: u64,
     /// The part of `left` that lies in the CPUs' lists of free pages.
-    in_lists: u64,
+    pcp_free: u64,
 }
 
 impl GuardReading {
-    /// As an amount of the signal: the threshold itself when the guard's amount is left. More than the threshold is
-    /// never asked for, or a generous threshold would mean something else than to the kubelet.
+    /// `left` on the signal's scale: equals the threshold exactly when the guard's amount is left. A guard amount above
+    /// the threshold counts as the threshold.
     fn as_signal_amount(self, threshold: u64) -> u64 {
         self.left
             .saturating_add(threshold.saturating_sub(self.amount))
@@ -231,22 +231,22 @@ pub struct MemorySample {
 
 impl MemorySample {
     /// Whether less than so many bytes were available without the CPUs' lists of free pages.
-    pub fn is_short_without_lists(&self, threshold: u64) -> bool {
-        self.available.saturating_sub(self.shortage.in_lists) < threshold
+    pub fn is_short_without_pcp_free(&self, threshold: u64) -> bool {
+        self.available.saturating_sub(self.shortage.pcp_free) < threshold
     }
 
-    /// So much of what no statistics list turned out to be page cache, in bytes.
-    pub fn count_unlisted_as_cache(&mut self, bytes: u64) {
+    /// Counts `bytes` of the statistics' lag as page cache.
+    pub fn count_lag_as_cache(&mut self, bytes: u64) {
         let bytes = self.add_estimate(bytes);
-        self.shortage.room.at_once += bytes;
-        self.shortage.unlisted = self.shortage.unlisted.saturating_sub(bytes);
+        self.shortage.headroom.immediate += bytes;
+        self.shortage.stat_lag = self.shortage.stat_lag.saturating_sub(bytes);
     }
 
     /// So much of its kernel memory turned out to be reclaimable slab, in bytes. It may be in use, as on v2: inodes of
     /// open files.
     pub fn count_slab_as_reclaimable(&mut self, bytes: u64) {
         let bytes = self.add_estimate(bytes);
-        self.shortage.room.slowly += bytes;
+        self.shortage.headroom.deferred += bytes;
         self.shortage.kernel = self.shortage.kernel.saturating_sub(bytes);
     }
 
@@ -317,26 +317,26 @@ impl Accounting {
         written: u64,
         machine: Option<MachineMemory>,
     ) -> Option<GuardReading> {
-        let Guard { source, amount } = self.guard?;
-        let (left, used, in_lists) = match source {
+        let MemoryGuard { source, amount } = self.guard?;
+        let (left, used, pcp_free) = match source {
             // A file that cannot be read says nothing; the kubelet's count remains.
-            GuardSource::Machine => {
+            MemoryGuardSource::Machine => {
                 let MachineMemory {
                     total,
                     available,
-                    in_lists,
+                    pcp_free,
                 } = machine?;
-                let left = available.saturating_add(in_lists).min(total);
-                (left, Some(total.saturating_sub(left)), in_lists)
+                let left = available.saturating_add(pcp_free).min(total);
+                (left, Some(total.saturating_sub(left)), pcp_free)
             }
-            GuardSource::CgroupV1 => (free.saturating_add(written), None, 0),
-            GuardSource::CgroupV2 => return None,
+            MemoryGuardSource::CgroupV1 => (free.saturating_add(written), None, 0),
+            MemoryGuardSource::CgroupV2 => return None,
         };
         Some(GuardReading {
             left,
             used,
             amount,
-            in_lists,
+            pcp_free,
         })
     }
 
@@ -381,9 +381,9 @@ impl Accounting {
             Some(_) if !self.is_machine => reading.dirty_or_writeback.min(reclaimable).min(left),
             _ => 0,
         };
-        let slowly = unwritten.saturating_add(slab).min(left);
+        let deferred = unwritten.saturating_add(slab).min(left);
         let protected = self.protected.min(reading.reclaimable());
-        let protected = protected.min(left - slowly);
+        let protected = protected.min(left - deferred);
         // The kernel's view counts where it is another one: memory that grows is urgent although the kubelet finds
         // enough.
         let amount = match (guard, self.guard) {
@@ -400,28 +400,28 @@ impl Accounting {
             dying: 0,
             skew: 0,
             kernel: reading.kernel.min(used),
-            unlisted: 0,
+            stat_lag: 0,
             estimated: 0,
-            room: Room {
-                at_once: left - slowly - protected,
-                slowly,
-                per_second: WRITES_PER_SECOND,
+            headroom: Headroom {
+                immediate: left - deferred - protected,
+                deferred,
+                deferred_per_second: WRITES_PER_SECOND,
                 swap: usable,
             },
             swap_free: free,
-            guard: amount.min(threshold),
-            bounded: Bounded::default(),
-            in_lists: machine.map_or(0, |guard| guard.in_lists),
+            guard_amount: amount.min(threshold),
+            limited_growth: LimitedGrowth::default(),
+            pcp_free: machine.map_or(0, |guard| guard.pcp_free),
         }
     }
 
     /// What is left beside page cache that is protected, as an amount of the signal: the threshold itself when the
     /// guard's amount is left. The triggers follow it; a pod that is not urgent goes by the kubelet's count alone.
     fn left_unprotected(&self, shortage: &Shortage) -> Option<u64> {
-        let room = shortage.room;
-        let left = room.at_once.saturating_add(room.slowly);
-        let is_seen = self.protected > 0 && shortage.guard > 0;
-        is_seen.then(|| left.saturating_add(shortage.threshold - shortage.guard))
+        let room = shortage.headroom;
+        let left = room.immediate.saturating_add(room.deferred);
+        let is_seen = self.protected > 0 && shortage.guard_amount > 0;
+        is_seen.then(|| left.saturating_add(shortage.threshold - shortage.guard_amount))
     }
 
     /// What counts as available although it is charged.

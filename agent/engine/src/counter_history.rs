@@ -4,7 +4,7 @@ use crate::growth::scaled;
 
 /// Over less than this a growth says nothing, in nanoseconds.
 const GROWTH_NS: u64 = 1_000_000;
-/// What is `older` is so much older at least, in nanoseconds.
+/// Least age difference between `latest` and each entry of `older`, in nanoseconds.
 const OLDER_NS: u64 = 1_000_000_000;
 /// A pod whose counter has moved by less than this has not grown, in bytes.
 const STILL: u64 = 1 << 20;

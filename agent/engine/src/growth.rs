@@ -26,9 +26,10 @@ pub struct Sample {
     /// Beside it, what victims still have.
     #[serde(default)]
     pub dying: u64,
-    /// Beside it, page cache that has to be written before it can be given back.
+    /// Not in `amount`: what the kernel can free only later, dirty page cache and reclaimable slab ([`Headroom::deferred`]).
     #[serde(default)]
-    pub unwritten: u64,
+    #[serde(rename = "unwritten")]
+    pub deferred: u64,
     /// Free swap: what is swapped out is in use no longer, and has grown all the same.
     #[serde(default)]
     pub swap: u64,
@@ -37,10 +38,12 @@ pub struct Sample {
     pub kernel: u64,
     /// The part of the amount that statistics do not list yet: what it is, a later sample tells.
     #[serde(default)]
-    pub unlisted: u64,
+    #[serde(rename = "unlisted")]
+    pub stat_lag: u64,
     /// What of the CPUs' lists of free pages is left out of the amount; 0 where these were not read.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub in_lists: u64,
+    #[serde(rename = "in_lists")]
+    pub pcp_free: u64,
 }
 
 pub(crate) fn is_zero(amount: &u64) -> bool {
@@ -57,15 +60,15 @@ impl Sample {
     /// What of the growth tells nothing yet: memory that is in no statistics may be page cache, and kernel memory may
     /// keep track of it.
     fn unknown_since(&self, begin: Self) -> i128 {
-        let unlisted = self.unlisted.saturating_sub(begin.unlisted);
-        self.bookkeeping_since(begin) + i128::from(unlisted)
+        let stat_lag = self.stat_lag.saturating_sub(begin.stat_lag);
+        self.bookkeeping_since(begin) + i128::from(stat_lag)
     }
 
     /// What kernel memory may have grown by for the page cache that was written meanwhile: inodes, dentries and buffer
     /// heads, which the kernel gives back with it. A file of one page takes some 1.5 KiB of them.
     fn bookkeeping_since(&self, begin: Self) -> i128 {
         let kernel = self.kernel.saturating_sub(begin.kernel);
-        let unwritten = self.unwritten.saturating_sub(begin.unwritten);
+        let unwritten = self.deferred.saturating_sub(begin.deferred);
         kernel.min(unwritten / 2).into()
     }
 }
@@ -84,27 +87,30 @@ struct Window {
 /// What can still be used, in the unit of the amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Room {
+pub struct Headroom {
     /// At once.
-    pub at_once: u64,
-    /// Only at [`Room::per_second`]: page cache that has to be written first, slab that may be in use.
-    pub slowly: u64,
+    #[serde(rename = "atOnce")]
+    pub immediate: u64,
+    /// Only at [`Headroom::deferred_per_second`]: page cache that has to be written first, slab that may be in use.
+    #[serde(rename = "slowly")]
+    pub deferred: u64,
     /// How fast that becomes available, per second.
-    pub per_second: u64,
+    #[serde(rename = "perSecond")]
+    pub deferred_per_second: u64,
     /// By swapping, as far as the pods may: what grows waits for the device, and nothing is used up before this is.
     #[serde(default)]
     pub swap: u64,
 }
 
-impl Room {
+impl Headroom {
     /// All of it, whenever it comes.
     pub fn total(self) -> u64 {
-        self.in_time().saturating_add(self.slowly)
+        self.in_time().saturating_add(self.deferred)
     }
 
     /// What is there when a growth needs it: at once, or by swapping, for which the growth waits.
     pub fn in_time(self) -> u64 {
-        self.at_once.saturating_add(self.swap)
+        self.immediate.saturating_add(self.swap)
     }
 }
 
@@ -115,8 +121,8 @@ pub struct Grown {
     pub amount: u64,
     /// In so many nanoseconds; never zero.
     pub elapsed: u64,
-    /// By so much grew meanwhile what takes the room that there is at once and is not counted in `amount`.
-    pub unwritten: u64,
+    /// Growth of deferred memory ([`Sample::deferred`]) over the same time: it uses up immediate headroom too.
+    pub deferred: u64,
 }
 
 impl Growth {
@@ -126,7 +132,7 @@ impl Growth {
         if self.latest.is_some_and(|latest| time <= latest.time) {
             return;
         }
-        self.follow_lists(sample.in_lists);
+        self.rebase_on_pcp_free(sample.pcp_free);
         self.latest = Some(sample);
         let mut length = SHORTEST_NS;
         for window in &mut self.windows {
@@ -169,16 +175,16 @@ impl Growth {
 
     /// Where the lists of free pages are read from now on, or are read no longer, the amount is another one, and
     /// nothing has grown.
-    fn follow_lists(&mut self, in_lists: u64) {
-        let before = self.latest.map_or(0, |latest| latest.in_lists);
-        if (before == 0) == (in_lists == 0) {
+    fn rebase_on_pcp_free(&mut self, pcp_free: u64) {
+        let before = self.latest.map_or(0, |latest| latest.pcp_free);
+        if (before == 0) == (pcp_free == 0) {
             return;
         }
         let counted_anew = |sample: Sample| Sample {
             amount: sample
                 .amount
                 .saturating_add(before)
-                .saturating_sub(in_lists),
+                .saturating_sub(pcp_free),
             ..sample
         };
         for window in &mut self.windows {
@@ -200,7 +206,7 @@ impl Growth {
             Some(Grown {
                 amount: unsigned(latest.grown_since(begin) - latest.unknown_since(begin)),
                 elapsed: latest.time - begin.time,
-                unwritten: latest.unwritten.saturating_sub(begin.unwritten),
+                deferred: latest.deferred.saturating_sub(begin.deferred),
             })
         });
         seen.filter(move |grown| grown.elapsed > 0 && grown.amount >= noise.max(1))
@@ -209,9 +215,9 @@ impl Growth {
     /// Nanoseconds until `room` is used up by net growth: the growth of others less what victims give back. Only
     /// windows count that began at `since` or later and are at least `shortest` long. `None`: there is no net growth.
     pub fn exhausts_net(&self, room: u64, since: u64, shortest: u64) -> Option<u64> {
-        let room = Room {
-            at_once: room,
-            ..Room::default()
+        let room = Headroom {
+            immediate: room,
+            ..Headroom::default()
         };
         let ends = self.windows.iter().filter_map(|window| {
             let (begin, latest) = (window.begin?, self.latest?);
@@ -219,7 +225,7 @@ impl Growth {
             let grown = Grown {
                 amount: unsigned(latest.grown_since(begin) + dying),
                 elapsed: latest.time - begin.time,
-                unwritten: 0,
+                deferred: 0,
             };
             let counts = begin.time >= since && grown.elapsed >= shortest && grown.amount > 0;
             counts.then(|| grown.exhausts(room))
@@ -290,7 +296,7 @@ impl Growth {
 
     /// The growth that uses up the room first, and the nanoseconds that this takes; `None` where no growth lasts so
     /// long: each is taken to go on for `lasts` times as long as it was seen.
-    pub fn exhausts(&self, room: Room, noise: u64, lasts: u64) -> Option<(u64, Grown)> {
+    pub fn exhausts(&self, room: Headroom, noise: u64, lasts: u64) -> Option<(u64, Grown)> {
         let ends = self.windows(noise).filter_map(|grown| {
             let time = grown.exhausts(room);
             (time <= grown.elapsed.saturating_mul(lasts)).then_some((time, grown))
@@ -306,16 +312,16 @@ impl Grown {
     }
 
     /// The nanoseconds in which a growth that goes on for ever uses up the room.
-    fn exhausts(self, room: Room) -> u64 {
+    fn exhausts(self, room: Headroom) -> u64 {
         let speed = self.per_second().max(1);
         let in_all = scaled(room.total(), speed);
-        let faster = speed.saturating_sub(room.per_second);
+        let faster = speed.saturating_sub(room.deferred_per_second);
         if faster == 0 {
             return in_all;
         }
         // What comes slowly is not there when it is needed, unless all of it has come by then; and writers of page
         // cache take from the same room.
-        let faster = faster.saturating_add(scaled(self.unwritten, self.elapsed));
+        let faster = faster.saturating_add(scaled(self.deferred, self.elapsed));
         in_all.min(scaled(room.in_time(), faster))
     }
 }
@@ -336,10 +342,10 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const LASTS: u64 = 16;
 
-    fn at_once(mib: u64) -> Room {
-        Room {
-            at_once: mib * MIB,
-            ..Room::default()
+    fn immediate(mib: u64) -> Headroom {
+        Headroom {
+            immediate: mib * MIB,
+            ..Headroom::default()
         }
     }
 
@@ -362,7 +368,9 @@ mod tests {
 
     #[test]
     fn a_steady_growth_tells_when_it_ends() {
-        let (end, grown) = steady(20, 3000).exhausts(at_once(100), MIB, LASTS).unwrap();
+        let (end, grown) = steady(20, 3000)
+            .exhausts(immediate(100), MIB, LASTS)
+            .unwrap();
         assert!((4900 * MS..5100 * MS).contains(&end), "{end} {grown:?}");
         let speed = grown.per_second() / MIB;
         assert!((19..=21).contains(&speed), "{speed}");
@@ -372,9 +380,9 @@ mod tests {
     fn a_short_burst_is_not_taken_to_go_on_for_long() {
         let mut growth = steady(0, 1000);
         growth.observe(sample(1001 * MS, MIB));
-        assert_eq!(growth.exhausts(at_once(100), MIB, LASTS), None);
+        assert_eq!(growth.exhausts(immediate(100), MIB, LASTS), None);
         growth.observe(sample(1002 * MS, 8 * MIB));
-        let (end, _) = growth.exhausts(at_once(100), MIB, LASTS).unwrap();
+        let (end, _) = growth.exhausts(immediate(100), MIB, LASTS).unwrap();
         assert!(end < 100 * MS, "{end}");
     }
 
@@ -383,10 +391,10 @@ mod tests {
         let mut growth = Growth::default();
         growth.observe(sample(1, 500 * MIB));
         growth.observe(sample(SECOND, 400 * MIB));
-        assert_eq!(growth.exhausts(at_once(1), 1, LASTS), None);
+        assert_eq!(growth.exhausts(immediate(1), 1, LASTS), None);
         growth.observe(sample(2 * SECOND, 401 * MIB));
-        assert_eq!(growth.exhausts(at_once(1), 2 * MIB, LASTS), None);
-        assert!(growth.exhausts(at_once(1), MIB, LASTS).is_some());
+        assert_eq!(growth.exhausts(immediate(1), 2 * MIB, LASTS), None);
+        assert!(growth.exhausts(immediate(1), MIB, LASTS).is_some());
     }
 
     /// Behind a drop the growth that goes on is seen by the windows that begin after it.
@@ -397,16 +405,16 @@ mod tests {
         for t in 0..200 {
             growth.observe(sample(1 + from + t * MS, base + t * MIB / 10));
         }
-        let (_, grown) = growth.exhausts(at_once(50), MIB, LASTS).unwrap();
+        let (_, grown) = growth.exhausts(immediate(50), MIB, LASTS).unwrap();
         assert!((90..=110).contains(&(grown.per_second() / MIB)));
     }
 
     #[test]
     fn what_comes_slowly_counts_when_it_has_come() {
-        let room = |slowly| Room {
-            slowly: slowly * MIB,
-            per_second: 32 * MIB,
-            ..Room::default()
+        let room = |deferred| Headroom {
+            deferred: deferred * MIB,
+            deferred_per_second: 32 * MIB,
+            ..Headroom::default()
         };
         // Slower than what comes: all of it is there in time.
         let (end, _) = steady(16, 8000).exhausts(room(160), MIB, LASTS).unwrap();
@@ -418,10 +426,10 @@ mod tests {
     // R40
     #[test]
     fn what_the_kernel_keeps_for_page_cache_is_no_growth() {
-        let room = Room {
-            at_once: 100 * MIB,
-            slowly: 100 * MIB,
-            per_second: 32 * MIB,
+        let room = Headroom {
+            immediate: 100 * MIB,
+            deferred: 100 * MIB,
+            deferred_per_second: 32 * MIB,
             swap: 0,
         };
         let end = |amount: u64, kernel: u64| {
@@ -431,7 +439,7 @@ mod tests {
                     time: 1 + t * SECOND,
                     amount: t * amount * MIB,
                     kernel: t * kernel * MIB,
-                    unwritten: t * 120 * MIB,
+                    deferred: t * 120 * MIB,
                     ..Sample::default()
                 });
             }
@@ -450,9 +458,9 @@ mod tests {
     #[test]
     fn what_lies_in_the_lists_of_the_cpus_is_no_growth_when_they_are_read() {
         let mut growth = Growth::default();
-        let mut see = |ms: u64, amount: u64, in_lists: u64| {
+        let mut see = |ms: u64, amount: u64, pcp_free: u64| {
             growth.observe(Sample {
-                in_lists: in_lists * MIB,
+                pcp_free: pcp_free * MIB,
                 ..sample(1 + ms * MS, amount * MIB)
             });
             growth.over(4 * MS).map_or(0, |grown| grown.amount / MIB)
@@ -469,14 +477,14 @@ mod tests {
     fn what_is_in_no_statistics_is_no_growth_until_they_list_it() {
         let end = |amounts: &[(u64, u64)]| {
             let mut growth = Growth::default();
-            for (t, (amount, unlisted)) in (0..).zip(amounts) {
+            for (t, (amount, stat_lag)) in (0..).zip(amounts) {
                 growth.observe(Sample {
-                    unlisted: unlisted * MIB,
+                    stat_lag: stat_lag * MIB,
                     ..sample(1 + t * MS, amount * MIB)
                 });
             }
             growth
-                .exhausts(at_once(30), 6 * MIB, LASTS)
+                .exhausts(immediate(30), 6 * MIB, LASTS)
                 .map(|(end, _)| end)
         };
         // Page cache: it is listed a look later.
@@ -509,7 +517,7 @@ mod tests {
         #[test]
         fn a_growth_that_lasts_is_foretold(speed in 1_u64..4000, seen_ms in 700_u64..3000) {
             let growth = steady(speed, seen_ms);
-            let room = at_once(speed);
+            let room = immediate(speed);
             let (end, _) = growth.exhausts(room, 1, LASTS).expect("it is heading there");
             prop_assert!((750 * MS..=1250 * MS).contains(&end), "{end}");
         }
@@ -521,10 +529,10 @@ mod tests {
             noise in any::<u64>(),
         ) {
             let mut growth = Growth::default();
-            let (at_once, slowly, per_second) = room;
+            let (immediate, deferred, deferred_per_second) = room;
             for (time, amount) in samples {
                 growth.observe(sample(time, amount));
-                let _ = growth.exhausts(Room { at_once, slowly, per_second, swap: slowly }, noise, LASTS);
+                let _ = growth.exhausts(Headroom { immediate, deferred, deferred_per_second, swap: deferred }, noise, LASTS);
             }
         }
     }

@@ -47,9 +47,11 @@ pub use planner::plan::{
 };
 pub use planner::pressure::Pressure;
 pub use planner::restored::{
-    RestoredOwnerEviction, RestoredRecreation, RestoredState, RestoredVictim,
+    RestoredOwnerEviction, RestoredPending, RestoredRecreation, RestoredState,
 };
 pub use ranking::key::{RankInputs, RankKey};
 pub use ranking::{Ranked, Ranking, Usages};
-pub use select::{Among, Candidate, CandidateState, Rules, pass_over_in_vain, rank, select};
+pub use select::{
+    Among, Candidate, CandidateState, SelectionCriteria, pass_over_in_vain, rank, select,
+};
 pub use sizing::MemorySizing;

@@ -10,14 +10,14 @@ use std::{
 use crate::{
     CandidateState, Cause, EvictionDecision, ManagedPod, Pod,
     fleet::{FleetPace, FleetRules},
-    permit::{EvictionPermit, LastResort, Permission, QUOTAS_OF_A_POD},
+    permit::{EvictionPermit, LastResort, MAX_EVICTIONS_PER_QUOTA, MAX_QUOTAS_PER_POD, Permission},
     units::{nanos, signed},
 };
 
 /// Quotas that one node can have at a time. Their indexes fit a byte; index 0 stands for no quota.
-pub const QUOTAS: usize = 256;
+pub const MAX_QUOTAS: usize = 256;
 /// Evictions that a quota remembers.
-const SLOTS: usize = MOST_AT_ONCE as usize;
+const SLOTS: usize = MAX_EVICTIONS_PER_QUOTA as usize;
 /// More evictions than there ever are.
 const UNLIMITED: u32 = u32::MAX;
 /// No eviction was charged.
@@ -39,7 +39,7 @@ struct Quota {
     charged: Charges,
     /// Those of shadow mode: apart, so that live mode can forget them.
     in_shadow: Charges,
-    /// Whether shadow mode has charged it since live mode: no pod's limits are read twice for nothing.
+    /// Whether `in_shadow` has charges; saves reading it in live mode.
     has_shadow: AtomicBool,
 }
 
@@ -128,7 +128,7 @@ impl Quota {
         }
     }
 
-    fn has_room(&self, now: u64) -> bool {
+    fn has_capacity(&self, now: u64) -> bool {
         self.left_of_rate(now) > 0
             && self.total.load(Ordering::Relaxed) < self.ceiling.load(Ordering::Relaxed)
     }
@@ -208,7 +208,7 @@ impl Default for EvictionLimiter {
             last_restored: AtomicI64::new(NEVER),
             last_in_shadow: AtomicI64::new(NEVER),
             shadow_pressure: [const { AtomicU32::new(1) }; 2],
-            quotas: (0..QUOTAS).map(|_| Quota::default()).collect(),
+            quotas: (0..MAX_QUOTAS).map(|_| Quota::default()).collect(),
             node_quota: AtomicU8::new(0),
         }
     }
@@ -327,16 +327,16 @@ impl EvictionLimiter {
         let limits = if resort >= LastResort::Conditional {
             RATES
         } else {
-            QUOTAS_OF_A_POD
+            MAX_QUOTAS_PER_POD
         };
-        self.is_permitted(permit, now, resort) && self.has_room_in(permit, now, 0..limits)
+        self.is_permitted(permit, now, resort) && self.has_capacity_in(permit, now, 0..limits)
     }
 
     /// Whether a pod may go that is above a limit of its own: the node's rate, which bounds what a shortage of the node
     /// takes, does not hold it back.
     pub fn allows_at_own_limit(&self, permit: &EvictionPermit, now: u64) -> bool {
         self.is_permitted(permit, now, LastResort::None)
-            && self.has_room_in(permit, now, NODE_RATE..QUOTAS_OF_A_POD)
+            && self.has_capacity_in(permit, now, NODE_RATE..MAX_QUOTAS_PER_POD)
     }
 
     /// Whether the pod of a decision may go now: what is not urgent asks the fleet brake as well.
@@ -394,8 +394,8 @@ impl EvictionLimiter {
         is_for_good && !pod.is_protected() && self.allows(permit, now, LastResort::None)
     }
 
-    fn has_room_in(&self, permit: &EvictionPermit, now: u64, limits: Range<usize>) -> bool {
-        permit.is_asked() || self.quotas_of(permit, limits).all(|q| q.has_room(now))
+    fn has_capacity_in(&self, permit: &EvictionPermit, now: u64, limits: Range<usize>) -> bool {
+        permit.is_asked() || self.quotas_of(permit, limits).all(|q| q.has_capacity(now))
     }
 
     fn quotas_of(
@@ -422,7 +422,7 @@ impl EvictionLimiter {
     /// Charges all limits of a pod that is about to be evicted.
     pub fn charge(&self, permit: &EvictionPermit, now: u64) {
         self.last_eviction.store(now, Ordering::Relaxed);
-        self.charge_quotas(permit, now, 0..QUOTAS_OF_A_POD);
+        self.charge_quotas(permit, now, 0..MAX_QUOTAS_PER_POD);
     }
 
     /// The same for a pod that was asked to go. Where it is killed before it has gone, its limits do not spare it, and
@@ -437,7 +437,9 @@ impl EvictionLimiter {
     pub fn charge_for(&self, cause: Cause, permit: &EvictionPermit, now: u64) {
         match cause {
             Cause::Pressure(_) => self.charge(permit, now),
-            Cause::LocalStorage(_) => self.charge_quotas(permit, now, NODE_RATE..QUOTAS_OF_A_POD),
+            Cause::LocalStorage(_) => {
+                self.charge_quotas(permit, now, NODE_RATE..MAX_QUOTAS_PER_POD)
+            }
         }
     }
 
@@ -455,7 +457,7 @@ impl EvictionLimiter {
     pub fn charge_in_shadow(&self, permit: &EvictionPermit, now: u64, by: ShadowChooser) {
         permit.mark_in_shadow(self.shadow_mark(by));
         self.last_in_shadow.store(signed(now), Ordering::Relaxed);
-        let quotas = self.quotas_of(permit, 0..QUOTAS_OF_A_POD);
+        let quotas = self.quotas_of(permit, 0..MAX_QUOTAS_PER_POD);
         quotas.for_each(|q| q.charge_in_shadow(signed(now)));
     }
 
@@ -465,7 +467,7 @@ impl EvictionLimiter {
             Cause::Pressure(_) => self.charge_in_shadow(permit, now, ShadowChooser::Manager),
             Cause::LocalStorage(_) => {
                 permit.mark_in_shadow(self.shadow_mark(ShadowChooser::Manager));
-                let quotas = self.quotas_of(permit, NODE_RATE..QUOTAS_OF_A_POD);
+                let quotas = self.quotas_of(permit, NODE_RATE..MAX_QUOTAS_PER_POD);
                 quotas.for_each(|q| q.charge_in_shadow(signed(now)));
             }
         }
@@ -525,9 +527,6 @@ pub struct Rate {
     /// Within so long.
     pub period: Duration,
 }
-
-/// Evictions that one limit may allow at once: as many as are remembered without allocating.
-pub const MOST_AT_ONCE: u64 = 16;
 
 /// An eviction of an earlier agent.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -841,7 +840,6 @@ mod tests {
         let lets_go = |pod: &EvictionPermit| limiter.allows(pod, 20, LastResort::None);
         limiter.charge_asked(&pods[0], 10);
         assert!(lets_go(&pods[0]) && !lets_go(&pods[1]));
-        assert!(limiter.allows_kernel_kill(&pods[0], 20));
         // Its entry is made anew meanwhile.
         let anew = EvictionPermit::default();
         anew.set(Permission::Always, 0, &[3, 9]);

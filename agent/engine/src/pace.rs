@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     growers::STEADY_NS,
-    growth::{Grown, Growth, Room, Sample, is_zero},
+    growth::{Grown, Growth, Headroom, Sample, is_zero},
 };
 use crate::units::{MS, SECOND};
 
@@ -30,11 +30,11 @@ const STATISTICS_ERROR: u64 = 16 << 20;
 const STEADY: u64 = 1 << 20;
 /// A growth is taken to go on for so many times as long as it was seen. That of process ids, which come in bursts, for
 /// less: a quarter of what is left has gone then.
-const LASTS: u64 = 16;
-const PROCESS_IDS_LAST: u64 = 4;
-/// An amount that is less than so long ago shrinks.
+const EXTRAPOLATION: u64 = 16;
+const PIDS_EXTRAPOLATION: u64 = 4;
+/// Usage counts as shrinking if it is less than this long ago.
 const SHRINK_WINDOW_NS: u64 = 5 * MS;
-/// How much earlier than the room is used up memory has to be back.
+/// Freed memory must be back this long before exhaustion.
 const MARGIN_NS: u64 = 5 * MS;
 /// While memory is pending, a growth that uses up the room later than this takes no other pod.
 const URGENT_WHILE_PENDING_NS: u64 = SECOND;
@@ -46,11 +46,12 @@ const KILL_LATENCY_NS: u64 = 8 * MS;
 const NET_WINDOW_NS: u64 = 16 * MS;
 /// How long after the threshold was met a decision waits for the usage of every pod.
 const USAGE_WAIT_NS: u64 = 30 * SECOND;
-/// The same for an urgent one: as long as more time is left than this.
+/// An urgent decision waits for usage only if more time than this is left until exhaustion.
 const URGENT_USAGE_WAIT_NS: u64 = 3 * SECOND;
-/// So much older than the shortage usage may be.
+/// Usage read up to this long before the threshold was met is recent enough.
 const USAGE_AGE_NS: u64 = 2 * SECOND;
-/// A look or two, beside the kubelet's interval: the kubelet is certain to have seen the threshold met then.
+/// Added to the kubelet's interval for the error of one or two samples: after that the kubelet has certainly seen the
+/// threshold met.
 const SAMPLE_SLACK_NS: u64 = 50 * MS;
 
 /// What is short, as of one look. Amounts are in the signal's unit, times in nanoseconds of one monotonic clock.
@@ -78,31 +79,36 @@ pub struct Shortage {
     pub kernel: u64,
     /// The part of `used` that is new and in no statistics yet: what it is, the next look tells.
     #[serde(default)]
-    pub unlisted: u64,
+    #[serde(rename = "unlisted")]
+    pub stat_lag: u64,
     /// Bytes that only an estimate counts as reclaimable. `used` is without them, and a new estimate is no growth.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub estimated: u64,
     /// What can still be used before nothing is left.
-    pub room: Room,
+    #[serde(rename = "room")]
+    pub headroom: Headroom,
     /// Free swap, whether pods may use it or not: what is swapped out has grown all the same.
     #[serde(default)]
     pub swap_free: u64,
-    /// Less room than this may be urgent although the kubelet finds the threshold not met; 0 where its count alone
-    /// holds.
-    pub guard: u64,
+    /// Below this headroom a growth may be urgent although the kubelet's threshold is not met (memory guard); 0 without
+    /// a guard.
+    #[serde(rename = "guard")]
+    pub guard_amount: u64,
     /// The growth that limits of the pods' own will end.
     #[serde(default)]
-    pub bounded: Bounded,
+    #[serde(rename = "bounded")]
+    pub limited_growth: LimitedGrowth,
     /// The part of what is available that lies in the CPUs' lists of free pages, which `MemAvailable` does not count; 0
     /// where they were not read.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub in_lists: u64,
+    #[serde(rename = "inLists")]
+    pub pcp_free: u64,
 }
 
 /// The growth of cgroups that have limits of their own: there the kernel ends it, by an OOM kill within the pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Bounded {
+pub struct LimitedGrowth {
     /// What they have grown by since [`Pace::steady_since`].
     pub grown: u64,
     /// What they grow by, per second, over [`STEADY_NS`].
@@ -111,7 +117,7 @@ pub struct Bounded {
     pub left: u64,
 }
 
-impl Bounded {
+impl LimitedGrowth {
     /// That of a cgroup that has `left` bytes below its limit. A sidecar that grows slowly does not use them before the
     /// kubelet looks.
     pub fn of(grown: u64, growth: u64, left: u64) -> Self {
@@ -263,9 +269,11 @@ pub struct Pace {
     last_eviction: Option<u64>,
     /// Evictions since the threshold was met.
     evictions: u32,
-    /// One of them was for this.
+    /// A pod was evicted for this signal, not only for another one that shares the resource: the minimum reclaim
+    /// counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    was_chosen: bool,
+    #[serde(rename = "wasChosen")]
+    has_own_eviction: bool,
 }
 
 impl Pace {
@@ -277,23 +285,23 @@ impl Pace {
                 time: now,
                 amount: (seen.used.saturating_sub(seen.dying)).saturating_add(seen.estimated),
                 dying: seen.dying,
-                unwritten: seen.room.slowly,
+                deferred: seen.headroom.deferred,
                 swap: seen.swap_free,
                 kernel: seen.kernel,
-                unlisted: seen.unlisted.saturating_add(seen.estimated),
-                in_lists: seen.in_lists,
+                stat_lag: seen.stat_lag.saturating_add(seen.estimated),
+                pcp_free: seen.pcp_free,
             };
-            let unlisted = sample
-                .unlisted
+            let stat_lag = sample
+                .stat_lag
                 .saturating_add(self.growth.freed_late(sample));
-            self.growth.observe(Sample { unlisted, ..sample });
+            self.growth.observe(Sample { stat_lag, ..sample });
         }
         let is_met = seen.is_met(self.is_resolving(now));
         self.met_since = is_met.then(|| self.met_since.unwrap_or(now));
         let is_short = is_met && seen.is_short(self.short_since.is_some());
         self.short_since = is_short.then(|| self.short_since.unwrap_or(now));
         if !is_met {
-            (self.evictions, self.was_chosen) = (0, false);
+            (self.evictions, self.has_own_eviction) = (0, false);
         }
     }
 
@@ -301,7 +309,7 @@ impl Pace {
     /// it. A shorter shortage ends where the threshold does.
     pub fn is_resolving(&self, now: u64) -> bool {
         let is_seen = |since| now.saturating_sub(since) >= MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS;
-        self.was_chosen || self.met_since.is_some_and(is_seen)
+        self.has_own_eviction || self.met_since.is_some_and(is_seen)
     }
 
     /// Whether the kubelet would find the threshold met.
@@ -322,9 +330,10 @@ impl Pace {
         self.growth.exclude_victim(held, since);
     }
 
-    /// A pod is evicted for this and nothing else: the minimum reclaim counts from now on.
-    pub fn choose(&mut self) {
-        self.was_chosen = true;
+    /// Notes that a pod was evicted for this signal: from now on the threshold is met until its minimum reclaim is
+    /// available.
+    pub fn note_own_eviction(&mut self) {
+        self.has_own_eviction = true;
     }
 
     /// The pod that was chosen at `at` was not evicted: what was known `before` counts, but for what was seen since.
@@ -337,7 +346,7 @@ impl Pace {
             self.last_eviction = before.last_eviction;
         }
         self.evictions = self.evictions.min(before.evictions);
-        self.was_chosen &= before.was_chosen;
+        self.has_own_eviction &= before.has_own_eviction;
         if self.growth == Growth::default() {
             self.growth = before.growth;
         }
@@ -381,25 +390,25 @@ impl Pace {
     /// Whether limits of the pods' own end the growth before the room is used up: three quarters of it are of such pods
     /// at least, as far as windows of different lengths tell.
     fn ends_at_limits(&self, seen: &Shortage) -> bool {
-        let Bounded {
+        let LimitedGrowth {
             grown,
             growth,
             left,
-        } = seen.bounded;
+        } = seen.limited_growth;
         // What is used by then, that of others included.
         let is_bounded = |part: u64, all: u64| {
             let scaled = u128::from(left) * u128::from(all) / u128::from(part.max(1));
             let used = u64::try_from(scaled).unwrap_or(u64::MAX).max(left);
             part > 0
                 && part.saturating_add(part / 3) >= all
-                && used.saturating_add(STATISTICS_ERROR) <= seen.room.at_once
+                && used.saturating_add(STATISTICS_ERROR) <= seen.headroom.immediate
         };
         self.growth.over(STEADY_NS).is_some_and(|all| {
             is_bounded(grown, all.amount) || is_bounded(growth, all.per_second())
         })
     }
 
-    /// Since when the growth is compared with that of pods that have limits of their own ([`Bounded`]).
+    /// Since when the growth is compared with that of pods that have limits of their own ([`LimitedGrowth`]).
     pub fn steady_since(&self) -> u64 {
         let latest = self.growth.latest().unwrap_or(0);
         let steady = self.growth.over(STEADY_NS);
@@ -440,9 +449,13 @@ impl Relief {
     pub fn new(pace_inputs: &PaceInputs, growth: u64, growers: u64) -> Self {
         let (pace, pending) = (&pace_inputs.pace, pace_inputs.pending);
         let is_settling = pace.is_settling(pace_inputs.now);
-        let room = pace_inputs.seen.usable();
+        let room = pace_inputs.shortage.usable();
         // What can be written meanwhile is there for the growth.
-        let written = if room.slowly > 0 { room.per_second } else { 0 };
+        let written = if room.deferred > 0 {
+            room.deferred_per_second
+        } else {
+            0
+        };
         Self {
             now: pace_inputs.now,
             room: room.in_time(),
@@ -507,19 +520,21 @@ pub struct PaceInputs {
     /// What was known from the looks before.
     pub pace: Pace,
     /// What was seen.
-    pub seen: Shortage,
+    #[serde(rename = "seen")]
+    pub shortage: Shortage,
     /// What victims of before were expected to give back.
     pub pending: Pending,
     /// By which rule.
-    #[serde(default, skip_serializing_if = "Rule::is_lasting")]
-    pub rule: Rule,
+    #[serde(default, skip_serializing_if = "PaceProfile::is_lasting")]
+    #[serde(rename = "rule")]
+    pub profile: PaceProfile,
 }
 
 impl PaceInputs {
     /// What to do about the look that was taken last.
     pub fn decide(&self) -> Decision {
         match self.urgency() {
-            Some((exhausted_in, grown)) if self.rule != Rule::Soft => {
+            Some((exhausted_in, grown)) if self.profile != PaceProfile::Soft => {
                 self.decide_urgent(exhausted_in, grown)
             }
             _ => self.decide_paced(),
@@ -545,11 +560,15 @@ impl PaceInputs {
         let wait = due.saturating_sub(self.now).saturating_add(MARGIN_NS);
         // A pod that goes later is in time, too, and may not have to go. Files are not removed so fast: next to nothing
         // of them that comes too late is not waited for.
-        let is_worth = self.rule == Rule::Lasting
+        let is_worth = self.profile == PaceProfile::Sustained
             || wait < exhausted_in
             || pending.amount >= grown_in(growth, URGENT_WHILE_PENDING_NS);
         // Enough is on its way, of shared memory alone, and too late.
-        let room = self.seen.usable().in_time().saturating_add(pending.amount);
+        let room = self
+            .shortage
+            .usable()
+            .in_time()
+            .saturating_add(pending.amount);
         let is_late = pending.soon == 0 && grown_in(growth, wait) <= room;
         if (is_early && is_worth)
             || (is_late && self.is_too_soon(exhausted_in))
@@ -560,18 +579,18 @@ impl PaceInputs {
         Decision::Evict { urgency }
     }
 
-    /// Whether pods went for this, and less time has passed since the last one than is left: the pods that follow go each
-    /// in half of the time that is left, and what came is looked at before.
+    /// Whether less time has passed since the last eviction for this than is left until exhaustion: each further pod
+    /// waits for half of what remains, so that the effect of the last one is seen first.
     fn is_too_soon(&self, exhausted_in: u64) -> bool {
         let is_recent = |last: u64| self.now.saturating_sub(last) < exhausted_in;
-        self.rule == Rule::Lasting
-            && self.pace.was_chosen
+        self.profile == PaceProfile::Sustained
+            && self.pace.has_own_eviction
             && self.pace.last_eviction.is_some_and(is_recent)
     }
 
     /// At the kubelet's pace, once the threshold has been met for as long as the rule asks for.
     fn decide_paced(&self) -> Decision {
-        let (pace, seen) = (&self.pace, &self.seen);
+        let (pace, seen) = (&self.pace, &self.shortage);
         let Some(met_since) = pace.met_since else {
             return Decision::Calm;
         };
@@ -582,7 +601,7 @@ impl PaceInputs {
         if self.pending.amount >= deficit.max(1) {
             return Decision::Wait { until: u64::MAX };
         }
-        let ripe = met_since.saturating_add(self.rule.lasts());
+        let ripe = met_since.saturating_add(self.profile.min_met_ns());
         let after_last = pace
             .last_eviction
             .map_or(0, |last| last.saturating_add(MONITORING_INTERVAL_NS));
@@ -599,7 +618,10 @@ impl PaceInputs {
     /// Whether pods that could give back `attainable` together may go for this, beside what is pending: at the
     /// kubelet's pace a shortage that all of them cannot end takes one pod, and no other one in vain.
     pub fn can_end_shortage(&self, urgency: Urgency, attainable: u64) -> bool {
-        let deficit = self.seen.threshold.saturating_sub(self.seen.available);
+        let deficit = self
+            .shortage
+            .threshold
+            .saturating_sub(self.shortage.available);
         matches!(urgency, Urgency::Urgent { .. })
             || self.pace.evictions == 0
             || attainable.saturating_add(self.pending.amount) >= deficit
@@ -621,7 +643,7 @@ impl PaceInputs {
     /// due after `wait`.
     fn is_in_time(&self, exhausted_in: u64, per_second: u64, wait: u64) -> bool {
         let (now, pending, pace) = (self.now, self.pending, &self.pace);
-        let room = self.seen.usable().in_time();
+        let room = self.shortage.usable().in_time();
         if let (Some(began), Some(last)) = (pending.flows_since, pace.last_eviction) {
             // Once it comes, the kernel weighs what comes against what others use.
             let since = began.max(last);
@@ -646,14 +668,14 @@ impl PaceInputs {
 
     /// Whether what is left is used up within so long by growth that was seen `since` a moment, over `shortest` at least.
     pub(crate) fn is_exhausted_within(&self, within: u64, since: u64, shortest: u64) -> bool {
-        let room = self.seen.usable().in_time();
+        let room = self.shortage.usable().in_time();
         let end = self.pace.growth.exhausts_net(room, since, shortest);
         end.is_some_and(|end| end < within)
     }
 
     /// The growth that uses up the room before the kubelet would have looked again, if one does.
     fn urgency(&self) -> Option<(u64, Grown)> {
-        let (now, seen, pace) = (self.now, &self.seen, &self.pace);
+        let (now, seen, pace) = (self.now, &self.shortage, &self.pace);
         let has_evicted = |last: u64| now < last.saturating_add(SECOND);
         let steady = STEADY.min(seen.threshold / 16);
         if pace.last_eviction.is_some_and(has_evicted)
@@ -663,9 +685,9 @@ impl PaceInputs {
             return None;
         }
         let noise = seen.noise(pace.is_met());
-        let (end, grown) = pace
-            .growth
-            .exhausts(seen.usable(), noise, self.rule.goes_on())?;
+        let (end, grown) =
+            pace.growth
+                .exhausts(seen.usable(), noise, self.profile.extrapolation())?;
         let is_urgent = end < MONITORING_INTERVAL_NS + DEATH_NS
             && seen.is_close(pace.is_met(), end, grown)
             && !pace.ends_at_limits(seen);
@@ -676,36 +698,39 @@ impl PaceInputs {
 /// How a decision is made, and how long something has to be short before a pod goes that is not urgent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Rule {
+pub enum PaceProfile {
     /// It may end by itself (memory): as long as the kubelet needs to see it for certain.
     #[default]
-    Lasting,
+    #[serde(rename = "lasting")]
+    Sustained,
     /// It does not come and go by itself (disk, inodes), and is looked at by the second: the first look counts.
-    FirstLook,
+    #[serde(rename = "firstLook")]
+    Immediate,
     /// Process ids: they may come back by themselves, as memory does, and grow in bursts.
-    ProcessIds,
+    #[serde(rename = "processIds")]
+    Pids,
     /// A soft threshold whose grace period is over: nothing is urgent, as there is a hard threshold below it.
     Soft,
 }
 
-impl Rule {
+impl PaceProfile {
     fn is_lasting(&self) -> bool {
-        *self == Self::Lasting
+        *self == Self::Sustained
     }
 
     /// Nanoseconds for which the threshold has to be met before a pod goes that is not urgent.
-    fn lasts(self) -> u64 {
+    fn min_met_ns(self) -> u64 {
         match self {
-            Self::Lasting | Self::ProcessIds => MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS,
-            Self::FirstLook | Self::Soft => 0,
+            Self::Sustained | Self::Pids => MONITORING_INTERVAL_NS + SAMPLE_SLACK_NS,
+            Self::Immediate | Self::Soft => 0,
         }
     }
 
     /// A growth is taken to go on for so many times as long as it was seen.
-    fn goes_on(self) -> u64 {
+    fn extrapolation(self) -> u64 {
         match self {
-            Self::ProcessIds => PROCESS_IDS_LAST,
-            Self::Lasting | Self::FirstLook | Self::Soft => LASTS,
+            Self::Pids => PIDS_EXTRAPOLATION,
+            Self::Sustained | Self::Immediate | Self::Soft => EXTRAPOLATION,
         }
     }
 }
@@ -717,21 +742,21 @@ impl Shortage {
     }
 
     /// The room, with no more swap than there is to be swapped out.
-    fn usable(&self) -> Room {
-        Room {
-            swap: self.room.swap.min(self.used),
-            ..self.room
+    fn usable(&self) -> Headroom {
+        Headroom {
+            swap: self.headroom.swap.min(self.used),
+            ..self.headroom
         }
     }
 
     /// Whether so little is left that its end may be urgent. Page cache that waits for the disk is no shortage by
     /// itself, but where it fills the room fast, growth beside it is urgent in time for a death.
     fn is_close(&self, is_met: bool, end: u64, grown: Grown) -> bool {
-        let fills = self.guard > 0 && grown.unwritten > 0 && end < SLOW_RETURN_NS;
+        let fills = self.guard_amount > 0 && grown.deferred > 0 && end < SLOW_RETURN_NS;
         if !is_met {
-            return self.room.at_once < self.guard || fills;
+            return self.headroom.immediate < self.guard_amount || fills;
         }
-        self.room.at_once < self.threshold
+        self.headroom.immediate < self.threshold
     }
 
     /// Whether less can be used than the threshold asks for: the kernel cannot end this shortage by itself.
@@ -740,8 +765,8 @@ impl Shortage {
         room < self.threshold || (was_short && room < self.resolved)
     }
 
-    /// A growth that is smaller says nothing. Where only the guard's amount is short, page cache waits for a disk: what
-    /// the kernel needs to keep track of it grows with it.
+    /// Growth below this is noise. When only the memory guard is short the limit is higher (1/4 of the threshold, not
+    /// 1/16), because kernel memory grows with dirty page cache.
     fn noise(&self, is_met: bool) -> u64 {
         let room = self.usable().total();
         let share = if is_met { 16 } else { 4 };
@@ -749,7 +774,7 @@ impl Shortage {
         (self.threshold / share)
             .min(STATISTICS_ERROR)
             .min(room / 8)
-            .min((self.room.at_once / 4).max(STATISTICS_ERROR / 2))
+            .min((self.headroom.immediate / 4).max(STATISTICS_ERROR / 2))
     }
 }
 

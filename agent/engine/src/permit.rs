@@ -7,10 +7,12 @@ use std::{
 };
 
 /// Quotas that one pod may have: the node's, its owner's, and those of its rules' limits.
-pub const QUOTAS_OF_A_POD: usize = 8;
+pub const MAX_QUOTAS_PER_POD: usize = 8;
+/// Evictions that one limit may allow at once: as many as are remembered without allocating.
+pub const MAX_EVICTIONS_PER_QUOTA: u64 = 16;
 /// Never counts as past.
 const UNBOUNDED: u64 = u64::MAX;
-/// To signal a pod of thousands of processes, and to tell the fast path of it, takes no longer, in nanoseconds.
+/// After this a kill by the manager counts as done even if the fast path has not heard of it, in nanoseconds.
 const KILL_NS: u64 = 1_000_000_000;
 
 /// Whether and in what order one pod may be evicted. It changes in place, and its readers never wait.
@@ -29,7 +31,7 @@ pub struct EvictionPermit {
     asked: AtomicBool,
     /// The pressure for which shadow mode has chosen it last, as the limiter numbers them; zero as long as it has not.
     in_shadow: AtomicU64,
-    /// It was killed, by an earlier agent or so that it is stuck, and something is left of it.
+    /// It was killed (by an earlier agent, or it is stuck) and has processes or memory left: it is not evicted again.
     ending: AtomicBool,
     /// Since when the manager kills it; zero if it does not.
     killing: AtomicU64,
@@ -96,11 +98,11 @@ impl LastResort {
 }
 
 impl EvictionPermit {
-    /// Sets what the policies say, with at most [`QUOTAS_OF_A_POD`] quotas; the order first, so that no pod goes under
+    /// Sets what the policies say, with at most [`MAX_QUOTAS_PER_POD`] quotas; the order first, so that no pod goes under
     /// an old one.
     pub fn set(&self, permission: Permission, order: i16, quotas: &[u8]) {
         self.order.store(order.into(), Ordering::Relaxed);
-        let packed = quotas.iter().take(QUOTAS_OF_A_POD).rev();
+        let packed = quotas.iter().take(MAX_QUOTAS_PER_POD).rev();
         let packed = packed.fold(0, |packed, quota| packed << 8 | u64::from(*quota));
         self.quotas.store(packed, Ordering::Relaxed);
         self.never

@@ -17,13 +17,13 @@ use std::time::Duration;
 use super::{
     Among, Candidate, CandidateState, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS,
     Layout, LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan,
-    PlannerSettings, Pod, Pressure, Ranked, Ranking, Recreation, Resource, RestoredState, Rules,
-    Signal, SignalForecast, Snapshot, Threshold, Timing, Trend,
-    growth::Room,
+    PlannerSettings, Pod, Pressure, Ranked, Ranking, Recreation, Resource, RestoredState,
+    SelectionCriteria, Signal, SignalForecast, Snapshot, Threshold, Timing, Trend,
+    growth::Headroom,
     local_storage_excess, message,
-    pace::{Decision, Pace, PaceInputs, Rule, Shortage, Urgency},
+    pace::{Decision, Pace, PaceInputs, PaceProfile, Shortage, Urgency},
     pass_over_in_vain, select,
-    select::GrowthToEnd,
+    select::UrgentGrowth,
 };
 use crate::{
     model::settings::Mode,
@@ -53,8 +53,8 @@ pub struct Planner {
     capacities: [Option<i64>; Signal::ALL.len()],
     /// Which pods make an urgent growth.
     usage_growth: UsageGrowth,
-    soft_is_held: bool,
-    paced_is_held: bool,
+    soft_is_blocked: bool,
+    paced_is_blocked: bool,
     /// Evictions that the node's rate allows.
     left_of_node_rate: usize,
 }
@@ -75,13 +75,13 @@ impl Planner {
             choices: Choices::default(),
             capacities: [None; Signal::ALL.len()],
             usage_growth: UsageGrowth::default(),
-            soft_is_held: false,
-            paced_is_held: false,
+            soft_is_blocked: false,
+            paced_is_blocked: false,
             left_of_node_rate: usize::MAX,
         }
     }
 
-    /// Takes a look at the node. If the plan asks for node-level reclaim, do that, look again, and ask
+    /// Decides on a snapshot of the node. If the plan asks for node-level reclaim, do that, look again, and ask
     /// [`Planner::after_reclaim`] for the evictions that are still needed.
     ///
     /// `now` is nanoseconds of any one clock; only differences count.
@@ -182,8 +182,8 @@ impl Planner {
     }
 
     /// Holds back whatever is not urgent, or lets it go on.
-    pub fn hold_paced(&mut self, held: bool) {
-        self.paced_is_held = held;
+    pub fn block_paced(&mut self, held: bool) {
+        self.paced_is_blocked = held;
     }
 
     /// Sets how many pods the node's eviction rate allows.
@@ -195,7 +195,7 @@ impl Planner {
     fn acts_on(&self, threshold: &Threshold) -> bool {
         match threshold.is_hard() {
             true => !self.is_externally_handled(threshold),
-            false => !self.soft_is_held,
+            false => !self.soft_is_blocked,
         }
     }
 
@@ -240,8 +240,8 @@ impl Planner {
         evictions
     }
 
-    /// Chooses victims for the thresholds that call for action: one pod as the kubelet does, or as many as the pace of
-    /// each signal says.
+    /// Chooses victims for the thresholds that call for action: In `mode: kubelet` one pod for the first threshold; in
+    /// `mode: evictd` at most one pod for each threshold, if its pace allows it..
     fn evictions(
         &mut self,
         now: i64,
@@ -252,12 +252,12 @@ impl Planner {
         for threshold in due {
             // One pod is asked to end at a time.
             let is_one_asked =
-                self.soft_is_held || evictions.iter().any(|e: &EvictionDecision| e.is_soft);
+                self.soft_is_blocked || evictions.iter().any(|e: &EvictionDecision| e.is_soft);
             if is_one_asked && !threshold.is_hard() {
                 continue;
             }
             let chosen = match self.settings.mode {
-                Mode::Kubelet if self.paced_is_held => None,
+                Mode::Kubelet if self.paced_is_blocked => None,
                 Mode::Kubelet => self.first_in_order(node, threshold),
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
@@ -314,7 +314,7 @@ impl Planner {
         let is_of_files = threshold.signal.resource().is_of_files();
         if is_of_files && growing.as_ref().is_some_and(Growing::is_of_no_pods) {
             growing = None;
-            pace_inputs.rule = Rule::Soft;
+            pace_inputs.profile = PaceProfile::Soft;
             let Decision::Evict { urgency: paced } = pace_inputs.decide() else {
                 return None;
             };
@@ -338,12 +338,14 @@ impl Planner {
         let pace_inputs = PaceInputs {
             now: nanos(now),
             pace: *self.paces.get(signal as usize)?,
-            seen: self.shortage(threshold, node.observations.get(signal)?),
+            shortage: self.shortage(threshold, node.observations.get(signal)?),
             pending: self.pending.pending(now, node, &self.settings, threshold),
-            rule: match signal.resource() {
-                _ if !threshold.is_hard() => Rule::Soft,
-                Resource::Pids => Rule::ProcessIds,
-                Resource::Memory | Resource::EphemeralStorage | Resource::Inodes => Rule::FirstLook,
+            profile: match signal.resource() {
+                _ if !threshold.is_hard() => PaceProfile::Soft,
+                Resource::Pids => PaceProfile::Pids,
+                Resource::Memory | Resource::EphemeralStorage | Resource::Inodes => {
+                    PaceProfile::Immediate
+                }
             },
         };
         // For a moment growth may be the victims' own.
@@ -382,7 +384,7 @@ impl Planner {
     ) -> bool {
         let is_paced = matches!(urgency, Urgency::Paced { .. });
         let waits_for = pace_inputs.waits_for_usage_since(urgency);
-        self.paced_is_held && is_paced
+        self.paced_is_blocked && is_paced
             || waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
     }
 
@@ -483,9 +485,9 @@ impl Planner {
             threshold: threshold.amount(seen.capacity),
             resolved: threshold.resolved_amount(seen.capacity),
             used: unsigned(capacity.saturating_sub(seen.available)),
-            room: Room {
-                at_once: available,
-                ..Room::default()
+            headroom: Headroom {
+                immediate: available,
+                ..Headroom::default()
             },
             ..Shortage::default()
         }
@@ -495,7 +497,7 @@ impl Planner {
     fn note_eviction(&mut self, now: i64, signal: Signal) {
         self.note_earlier_eviction(now, signal);
         if let Some(pace) = self.paces.get_mut(signal as usize) {
-            pace.choose();
+            pace.note_own_eviction();
         }
     }
 
@@ -539,7 +541,7 @@ impl Planner {
             state: self.state_for(ranked.pod, threshold),
         };
         let mut candidates: Vec<Candidate> = ranked.iter().map(candidate).collect();
-        let rules = Rules {
+        let rules = SelectionCriteria {
             strategy: self.settings.strategy,
             resource,
             system_over_reserved: node.observations.system_over_reserved(),
@@ -550,7 +552,7 @@ impl Planner {
             let mut growers: Vec<(u64, usize)> = growers
                 .filter_map(|(grew, uid)| Some((grew, position(uid)?)))
                 .collect();
-            let growth = GrowthToEnd {
+            let growth = UrgentGrowth {
                 per_second: growing.per_second,
                 growers: &mut growers,
                 allowed: self.left_of_node_rate,
@@ -666,7 +668,7 @@ impl Planner {
         match self.settings.mode {
             mode if pod.is_protected(mode) || pod.is_denied => CandidateState::Protected,
             // In vain, and again as soon as the kubelet has started it.
-            _ if self.settings.keeps(pod, resource) => CandidateState::Protected,
+            _ if self.settings.keeps_files(pod, resource) => CandidateState::Protected,
             Mode::Evictd if self.pending.contains(&pod.uid) => CandidateState::Terminating,
             _ => CandidateState::Eligible,
         }
@@ -756,7 +758,7 @@ fn note_usages(
     }
 }
 
-/// A time as the pace takes it. The first second of a recorded sequence is as good as any other.
+/// Converts to the clock of `pace`; a negative time, as in recorded sequences, becomes 0.
 fn nanos(now: i64) -> u64 {
     u64::try_from(now).unwrap_or(0)
 }

@@ -13,8 +13,7 @@ pub type Layers = HashMap<String, Vec<(String, FsUsage)>>;
 pub struct KnownPods {
     /// By the UID that the runtime has for them; `None` when that is not known yet.
     pub uids: Option<BTreeSet<String>>,
-    /// A kubelet sees to what they leave behind: it removes a container's log with the container, and finds neither
-    /// once the container is gone.
+    /// A kubelet cleans up after them: containers must not be removed behind its back, or it never removes their logs.
     pub has_kubelet: bool,
 }
 

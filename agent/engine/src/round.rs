@@ -10,7 +10,8 @@ use crate::{
     pace::{NextVictim, PaceInputs, Pending, Relief, Urgency},
     permit::LastResort,
     select::{
-        GrowthToEnd, Rules, eligible_growth, exclude_not_growing, may_go, pass_over_in_vain, select,
+        SelectionCriteria, UrgentGrowth, eligible_growth, exclude_not_growing, is_eligible,
+        pass_over_in_vain, select,
     },
 };
 
@@ -45,7 +46,7 @@ pub trait Pods {
     fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>>;
 
     /// The rules of every choice.
-    fn rules(&self) -> Rules;
+    fn rules(&self) -> SelectionCriteria;
 
     /// Loads the candidates anew: upper bounds of what they use, and which of them may be evicted for this scope.
     /// Returns what these use at most together, in bytes.
@@ -69,7 +70,7 @@ pub trait Pods {
     /// How many pods would be candidates but for policies and limits.
     fn denied(&self) -> usize;
 
-    /// How many pods have processes that are ending, whoever has killed them.
+    /// How many pods have processes that are ending, by a kill of either loop.
     fn dying(&self) -> usize;
 
     /// Evicts a pod, and returns what is expected of it; `None` when that is nothing: it was empty already, or the
@@ -83,7 +84,7 @@ pub struct Choice {
     /// Which pods the policies' last resort has allowed.
     pub resort: LastResort,
     /// Because it grows, or its processes hold memory: pods that come before it in the order were passed over.
-    pub growing: bool,
+    pub out_of_order: bool,
 }
 
 /// What a round has come to.
@@ -186,7 +187,7 @@ impl Round {
             };
             let choice = Choice {
                 resort,
-                growing: passed_over,
+                out_of_order: passed_over,
             };
             if let Some(gives) = pods.evict(victim, choice) {
                 left -= 1;
@@ -200,7 +201,7 @@ impl Round {
 
 impl<R: Fn(usize) -> Option<MemoryReading>> Candidates<'_, R> {
     /// The position of the candidate that comes first in the order of eviction, which is chosen ([`select`]).
-    pub fn choose(self, rules: Rules, among: Among) -> Option<usize> {
+    pub fn choose(self, rules: SelectionCriteria, among: Among) -> Option<usize> {
         let exact = |position| (self.read)(position).map(|reading| reading.working_set());
         select(self.candidates, rules, among, exact)
     }
@@ -221,12 +222,12 @@ fn passes_over_without_processes(pods: &mut impl Pods) -> bool {
     let of_processes = |r: MemoryReading| r.unreclaimable().saturating_sub(r.shmem);
     let holds = |position| read(position).map_or(0, of_processes) >= LEAST_OF_PROCESSES;
     let mut all = candidates.iter().enumerate();
-    if !all.any(|(position, candidate)| may_go(candidate) && holds(position)) {
+    if !all.any(|(position, candidate)| is_eligible(candidate) && holds(position)) {
         return false;
     }
     let mut any = false;
     for (position, candidate) in candidates.iter_mut().enumerate() {
-        if may_go(candidate) && !holds(position) {
+        if is_eligible(candidate) && !holds(position) {
             candidate.state = CandidateState::PassedOver;
             any = true;
         }
@@ -257,7 +258,7 @@ fn passes_over_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
         let reading = read(position);
         reading.map_or(0, |reading| reading.unreclaimable().min(usage))
     };
-    let growth = GrowthToEnd {
+    let growth = UrgentGrowth {
         per_second: growth,
         growers: &mut growers,
         allowed,
@@ -269,7 +270,7 @@ fn passes_over_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
 mod tests {
     use super::*;
     use crate::{
-        RankInputs, Resource, growth::Room, model::settings::RankingStrategy, pace::Shortage,
+        RankInputs, Resource, growth::Headroom, model::settings::RankingStrategy, pace::Shortage,
         units::SECOND,
     };
 
@@ -325,8 +326,8 @@ mod tests {
             }
         }
 
-        fn rules(&self) -> Rules {
-            Rules {
+        fn rules(&self) -> SelectionCriteria {
+            SelectionCriteria {
                 strategy: RankingStrategy::Kubelet,
                 resource: Resource::Memory,
                 system_over_reserved: false,
@@ -393,10 +394,10 @@ mod tests {
                 growth,
             },
             pace_inputs: PaceInputs {
-                seen: Shortage {
-                    room: Room {
-                        at_once: growth,
-                        ..Room::default()
+                shortage: Shortage {
+                    headroom: Headroom {
+                        immediate: growth,
+                        ..Headroom::default()
                     },
                     used: 1000 * MIB,
                     ..Shortage::default()

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 /// Shortest interval: below it looking costs more than it tells.
 pub const FLOOR: Duration = Duration::from_millis(1);
-/// Longest interval: the ground (inactive_file, capacity) moves without any hook firing.
+/// Longest interval: inactive_file and capacity change without any hook firing.
 pub const CEILING: Duration = Duration::from_secs(1);
 
 /// The time in which the fastest growth could use up `distance` bytes, within [`FLOOR`] and [`CEILING`].
-pub fn next_look(distance: u64, growth_per_second: u64) -> Duration {
+pub fn sample_interval(distance: u64, growth_per_second: u64) -> Duration {
     let micros = u128::from(distance) * 1_000_000 / u128::from(growth_per_second.max(1));
     let interval = Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));
     interval.clamp(FLOOR, CEILING)
@@ -48,8 +48,8 @@ impl Nearness {
     }
 
     /// When to look again while the hook is away: before the fastest growth has reached the line.
-    pub fn next_look(self, distance: u64) -> Duration {
-        next_look(distance.saturating_sub(self.distance()), self.growth)
+    pub fn sample_interval(self, distance: u64) -> Duration {
+        sample_interval(distance.saturating_sub(self.distance()), self.growth)
     }
 }
 
@@ -87,22 +87,24 @@ const HOOKED_FLOOR: Duration = Duration::from_millis(10);
 
 /// When to look at a scope again: `distance` bytes may still be used before its threshold is met, and `room` before
 /// nothing is left, at the fastest growth of the machine in bytes per second.
-pub fn next_look_at(
+pub fn sample_interval_at(
     state: ScopeState,
     notification: Notification,
     distance: u64,
     room: u64,
     growth: u64,
 ) -> Duration {
-    let far = next_look(distance, growth);
+    let far = sample_interval(distance, growth);
     match (state, notification) {
         (ScopeState::Busy, _) => BUSY,
         (ScopeState::NoCandidates, _) => IDLE,
         // In good time for a growth that begins now to be seen before it has used up much of what is left.
-        (ScopeState::Idle, _) => next_look(room / 4, growth).min(IDLE),
+        (ScopeState::Idle, _) => sample_interval(room / 4, growth).min(IDLE),
         (ScopeState::Calm, Notification::AtCrossing) => far.max(HOOKED_FLOOR),
         (ScopeState::Calm, Notification::Late) => far,
-        (ScopeState::Calm, Notification::OnceNear) => Nearness::new(growth).next_look(distance),
+        (ScopeState::Calm, Notification::OnceNear) => {
+            Nearness::new(growth).sample_interval(distance)
+        }
     }
 }
 
@@ -148,7 +150,7 @@ impl FlushDeadline {
             return false;
         }
         let is_due = self.flushed.is_none_or(|(since, left)| {
-            let lasts = next_look(left, growth).as_nanos();
+            let lasts = sample_interval(left, growth).as_nanos();
             u128::from(now.saturating_sub(since)) >= lasts
         });
         if is_due {
@@ -177,17 +179,17 @@ mod tests {
     #[test]
     fn far_is_slow_near_is_sharp() {
         const GIB: u64 = 1 << 30;
-        assert_eq!(next_look(0, 8 * GIB), FLOOR);
-        assert_eq!(next_look(GIB, 8 * GIB), Duration::from_millis(125));
-        assert_eq!(next_look(u64::MAX, 8 * GIB), CEILING);
-        assert_eq!(next_look(1, 0), CEILING);
+        assert_eq!(sample_interval(0, 8 * GIB), FLOOR);
+        assert_eq!(sample_interval(GIB, 8 * GIB), Duration::from_millis(125));
+        assert_eq!(sample_interval(u64::MAX, 8 * GIB), CEILING);
+        assert_eq!(sample_interval(1, 0), CEILING);
     }
 
     proptest::proptest! {
         /// Whatever the distance, growth at full speed cannot use it up before the next look, but for the floor.
         #[test]
         fn nothing_slips_through(distance: u64, growth in 1_u64..1 << 40) {
-            let interval = next_look(distance, growth);
+            let interval = sample_interval(distance, growth);
             let grown = u128::from(growth) * interval.as_micros() / 1_000_000;
             proptest::prop_assert!(grown <= u128::from(distance) || interval == FLOOR);
             proptest::prop_assert!((FLOOR..=CEILING).contains(&interval));
@@ -210,7 +212,7 @@ mod tests {
                     proptest::prop_assert!(distance + 1 >= grown(ATTACHING, 1.0));
                     break;
                 }
-                distance = distance.saturating_sub(grown(nearness.next_look(distance), speed));
+                distance = distance.saturating_sub(grown(nearness.sample_interval(distance), speed));
             }
         }
     }

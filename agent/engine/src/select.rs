@@ -7,9 +7,9 @@
 
 use super::{QosClass, RankInputs, RankKey, Resource};
 use crate::{
-    limiter::MOST_AT_ONCE,
     model::settings::RankingStrategy,
     pace::{MONITORING_INTERVAL_NS, grown_in},
+    permit::MAX_EVICTIONS_PER_QUOTA,
     select::top::{Place, TopCandidates},
 };
 
@@ -32,19 +32,19 @@ pub enum CandidateState {
     /// It may.
     #[default]
     Eligible,
-    /// Critical pods, and those that a rule protects.
+    /// It may not be evicted now: a critical pod, or policies, a quota, the node's rate or a pause deny it.
     Protected,
     /// It was killed already; what it used is on its way back.
     Terminating,
-    /// It could not be read: its cgroup is no more.
-    NotFound,
+    /// It is no candidate here: its cgroup is gone, or the scope does not count its memory.
+    Unavailable,
     /// It has no part in a growth that must end at once (`exclude_not_growing`), or would go in vain
     /// ([`pass_over_in_vain`]).
     PassedOver,
 }
 
 impl Candidate {
-    /// It was passed over in vain.
+    /// Makes a candidate eligible again that was passed over.
     pub(crate) fn take_back(&mut self) {
         if self.state == CandidateState::PassedOver {
             self.state = CandidateState::Eligible;
@@ -52,16 +52,16 @@ impl Candidate {
     }
 }
 
-/// Less than this part of all growth is none.
+/// A candidate with less than 1/64 of the total growth does not grow.
 const LEAST_PART: u64 = 64;
 
-pub(crate) fn may_go(candidate: &Candidate) -> bool {
+pub(crate) fn is_eligible(candidate: &Candidate) -> bool {
     candidate.state == CandidateState::Eligible
 }
 
 /// What the candidates that may go grow by together; `grew` is what each grows by, in bytes per second.
 pub(crate) fn eligible_growth(candidates: &[Candidate], grew: &[u64]) -> u64 {
-    let growers = candidates.iter().zip(grew).filter(|(c, _)| may_go(c));
+    let growers = candidates.iter().zip(grew).filter(|(c, _)| is_eligible(c));
     growers.fold(0, |sum, (_, grew)| sum.saturating_add(*grew))
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn eligible_growth(candidates: &[Candidate], grew: &[u64]) -> u64 {
 pub(crate) fn exclude_not_growing(candidates: &mut [Candidate], grew: &[u64]) {
     let all = eligible_growth(candidates, grew);
     for (candidate, grew) in candidates.iter_mut().zip(grew) {
-        if may_go(candidate) && *grew <= all / LEAST_PART {
+        if is_eligible(candidate) && *grew <= all / LEAST_PART {
             candidate.state = CandidateState::PassedOver;
         }
     }
@@ -78,7 +78,7 @@ pub(crate) fn exclude_not_growing(candidates: &mut [Candidate], grew: &[u64]) {
 
 /// A growth that evictions have to end.
 #[derive(Debug)]
-pub struct GrowthToEnd<'a> {
+pub struct UrgentGrowth<'a> {
     /// In the resource's unit.
     pub per_second: u64,
     /// The part of each pod that grows, and the pod's position.
@@ -94,8 +94,8 @@ pub struct GrowthToEnd<'a> {
 /// `held` reads what only the end of the candidate at a position gives back, of which its usage is an upper bound.
 pub fn pass_over_in_vain(
     candidates: &mut [Candidate],
-    rules: Rules,
-    growth: GrowthToEnd<'_>,
+    rules: SelectionCriteria,
+    growth: UrgentGrowth<'_>,
     mut held: impl FnMut(usize, u64) -> u64,
 ) -> bool {
     let allowed = growth.allowed;
@@ -104,7 +104,7 @@ pub fn pass_over_in_vain(
         return false;
     };
     let is_before = |position: usize, candidate: &Candidate| {
-        may_go(candidate) && rules.place(position, candidate) < first
+        is_eligible(candidate) && rules.place(position, candidate) < first
     };
     let beside = allowed.saturating_sub(growers);
     let (mut count, mut at_most, mut amount) =
@@ -142,7 +142,7 @@ pub fn pass_over_in_vain(
 struct SumOfLargest {
     sum: u64,
     most: usize,
-    largest: [u64; MOST_AT_ONCE as usize],
+    largest: [u64; MAX_EVICTIONS_PER_QUOTA as usize],
 }
 
 impl SumOfLargest {
@@ -150,7 +150,7 @@ impl SumOfLargest {
         Self {
             sum: 0,
             most,
-            largest: [0; MOST_AT_ONCE as usize],
+            largest: [0; MAX_EVICTIONS_PER_QUOTA as usize],
         }
     }
 
@@ -172,12 +172,12 @@ impl SumOfLargest {
 /// that grow half as fast as the last of them. `None` where all of them together do not.
 fn first_of_main_growers(
     candidates: &[Candidate],
-    rules: Rules,
-    GrowthToEnd {
+    rules: SelectionCriteria,
+    UrgentGrowth {
         per_second: growth,
         growers,
         ..
-    }: GrowthToEnd<'_>,
+    }: UrgentGrowth<'_>,
 ) -> Option<(Place, usize)> {
     growers.sort_unstable_by(|one, other| other.cmp(one));
     let (mut all, mut first, mut least, mut count) = (0_u64, None, 0, 0);
@@ -186,7 +186,7 @@ fn first_of_main_growers(
         if grew == 0 || (has_half && grew < least / 2) {
             break;
         }
-        let candidate = candidates.get(position).filter(|c| may_go(c));
+        let candidate = candidates.get(position).filter(|c| is_eligible(c));
         let Some(candidate) = candidate.filter(|c| c.usage > c.inputs.request) else {
             continue;
         };
@@ -203,7 +203,7 @@ fn first_of_main_growers(
 
 /// The rules of one choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct SelectionCriteria {
     /// The order of eviction.
     pub strategy: RankingStrategy,
     /// The resource that is short.
@@ -231,7 +231,7 @@ pub enum Among {
 /// Allocates nothing, takes no lock, knows no clock and does not panic.
 pub fn select(
     candidates: &mut [Candidate],
-    rules: Rules,
+    rules: SelectionCriteria,
     among: Among,
     mut refine: impl FnMut(usize) -> Option<u64>,
 ) -> Option<usize> {
@@ -252,7 +252,7 @@ pub fn select(
 
 /// The first candidates in the order of eviction by what is known of them, without reading more: their positions are
 /// written to `ranked`, and nothing is chosen. How many were written. Allocates nothing.
-pub fn rank(candidates: &[Candidate], rules: Rules, ranked: &mut [usize]) -> usize {
+pub fn rank(candidates: &[Candidate], rules: SelectionCriteria, ranked: &mut [usize]) -> usize {
     let passed_over = PassedOver {
         guaranteed: rules.strategy == RankingStrategy::Qos && !rules.system_over_reserved,
         idle: false,
@@ -266,7 +266,7 @@ pub fn rank(candidates: &[Candidate], rules: Rules, ranked: &mut [usize]) -> usi
     count
 }
 
-impl Rules {
+impl SelectionCriteria {
     fn place(self, position: usize, candidate: &Candidate) -> Place {
         let usage = Some(candidate.usage);
         (
@@ -299,7 +299,7 @@ impl PassedOver {
 /// The position of the candidate that goes first, once that is certain.
 fn first_exact(
     candidates: &mut [Candidate],
-    rules: Rules,
+    rules: SelectionCriteria,
     passed_over: PassedOver,
     refine: &mut impl FnMut(usize) -> Option<u64>,
 ) -> Option<usize> {
@@ -324,7 +324,7 @@ fn first_exact(
                     front.put_back(rules.place(first, candidate));
                 }
             }
-            None => candidate.state = CandidateState::NotFound,
+            None => candidate.state = CandidateState::Unavailable,
         }
     }
 }

@@ -49,7 +49,7 @@ pub struct Terminating {
 
 /// What is seen of a victim at one look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Remains {
+pub struct VictimReading {
     /// Whether it has processes.
     pub populated: bool,
     /// What its cgroup is charged for that the kernel cannot take, in bytes; `None` once it was removed.
@@ -58,7 +58,7 @@ pub struct Remains {
 
 /// What has become of a victim since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum VictimState {
     /// It has processes, and its memory goes.
     Dying,
     /// It was just found stuck: it is not expected to give anything any more.
@@ -94,7 +94,13 @@ impl Terminating {
 
     /// A victim that an earlier agent has signalled, with what is left of it at `now`. Slow is not stuck: it has half a
     /// second to show that it gives something back.
-    pub fn restore(signalled: u64, now: u64, left: Remains, shared: u64, stuck: bool) -> Self {
+    pub fn restore(
+        signalled: u64,
+        now: u64,
+        left: VictimReading,
+        shared: u64,
+        stuck: bool,
+    ) -> Self {
         let usage = left.usage.unwrap_or(0);
         Self {
             known_since: now.max(signalled),
@@ -107,7 +113,7 @@ impl Terminating {
     }
 
     /// Takes a look at it.
-    pub fn observe(&mut self, now: u64, seen: Remains) -> Fate {
+    pub fn observe(&mut self, now: u64, seen: VictimReading) -> VictimState {
         let usage = seen.usage.unwrap_or(0);
         if !self.has_given() && (self.least == u64::MAX || usage > self.least) {
             // It grows until the signal arrives.
@@ -118,27 +124,27 @@ impl Terminating {
         }
         if seen.populated {
             if self.exited.is_some() {
-                return Fate::Restarted;
+                return VictimState::Restarted;
             }
             if self.stuck {
-                return Fate::Stuck;
+                return VictimState::Stuck;
             }
             self.stuck = now.saturating_sub(self.progress) >= STUCK_NS;
             return if self.stuck {
-                Fate::BecameStuck
+                VictimState::BecameStuck
             } else {
-                Fate::Dying
+                VictimState::Dying
             };
         }
         self.stuck = false;
         let Some(exited) = self.exited else {
             self.exited = Some(now);
-            return Fate::Exited;
+            return VictimState::Exited;
         };
         if self.lingers(now, exited, seen.usage) {
-            Fate::Lingering
+            VictimState::Lingering
         } else {
-            Fate::Released
+            VictimState::Released
         }
     }
 
@@ -153,16 +159,15 @@ impl Terminating {
             .is_some_and(|exited| !self.lingers(now, exited, usage))
     }
 
-    /// Whether it is time to tell what it has brought: its processes are gone and enough is available, or it has had
-    /// its time. From its end, or where it is stuck from its SIGKILL: what dies slowly has not brought yet what it
-    /// will.
-    pub fn is_report_due(&self, now: u64, fate: Fate, is_enough: bool) -> bool {
+    /// Whether its outcome can be reported: its processes are gone and the threshold is no longer met, or 2 s have
+    /// passed since its end (since SIGKILL if it is stuck; never while it is still freeing memory).
+    pub fn is_report_due(&self, now: u64, fate: VictimState, is_enough: bool) -> bool {
         let since = self.exited.unwrap_or(self.signalled);
-        let is_late = now.saturating_sub(since) > REPORT_WITHIN_NS && fate != Fate::Dying;
-        (self.exited.is_some() && is_enough) || is_late || fate == Fate::Restarted
+        let is_late = now.saturating_sub(since) > REPORT_WITHIN_NS && fate != VictimState::Dying;
+        (self.exited.is_some() && is_enough) || is_late || fate == VictimState::Restarted
     }
 
-    /// Adds what it is still expected to give; `usage` is as [`Remains::usage`] now.
+    /// Adds what it is still expected to give; `usage` is as [`VictimReading::usage`] now.
     pub fn add_to(&self, pending: &mut Pending, now: u64, usage: Option<u64>) {
         // Removed: everything has come.
         let left = usage.unwrap_or(0).min(self.expected);
@@ -236,8 +241,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn seen(populated: bool, mib: u64) -> Remains {
-        Remains {
+    fn seen(populated: bool, mib: u64) -> VictimReading {
+        VictimReading {
             populated,
             usage: Some(mib * MIB),
         }
@@ -255,19 +260,28 @@ mod tests {
         let before = pending(&victim, MS, 300);
         assert_eq!(before.amount, 300 * MIB);
         assert!(before.due.unwrap() < SECOND);
-        assert_eq!(victim.observe(20 * MS, seen(false, 210)), Fate::Exited);
+        assert_eq!(
+            victim.observe(20 * MS, seen(false, 210)),
+            VictimState::Exited
+        );
         let after = pending(&victim, 20 * MS, 210);
         assert_eq!(after.amount, 200 * MIB, "page cache is not expected");
         assert_eq!(after.due, Some(20 * MS + UNMOUNT_NS));
-        assert_eq!(victim.observe(21 * MS, seen(false, 210)), Fate::Lingering);
-        let unmounted = Remains {
+        assert_eq!(
+            victim.observe(21 * MS, seen(false, 210)),
+            VictimState::Lingering
+        );
+        let unmounted = VictimReading {
             populated: false,
             usage: None,
         };
-        assert_eq!(victim.observe(3 * SECOND, unmounted), Fate::Released);
+        assert_eq!(victim.observe(3 * SECOND, unmounted), VictimState::Released);
         let mut late = Terminating::new(0, 300 * MIB, 200 * MIB);
         late.observe(MS, seen(false, 210));
-        assert_eq!(late.observe(31 * SECOND, seen(false, 210)), Fate::Released);
+        assert_eq!(
+            late.observe(31 * SECOND, seen(false, 210)),
+            VictimState::Released
+        );
         assert_eq!(pending(&late, 31 * SECOND, 210), Pending::default());
     }
 
@@ -286,9 +300,12 @@ mod tests {
     #[test]
     fn a_pod_whose_containers_are_started_again_is_a_pod_like_any_other() {
         let mut victim = Terminating::new(0, 100 * MIB, 0);
-        assert_eq!(victim.observe(MS, seen(false, 1)), Fate::Exited);
+        assert_eq!(victim.observe(MS, seen(false, 1)), VictimState::Exited);
         assert!(victim.is_over(MS, Some(MIB)));
-        assert_eq!(victim.observe(2 * MS, seen(true, 5)), Fate::Restarted);
+        assert_eq!(
+            victim.observe(2 * MS, seen(true, 5)),
+            VictimState::Restarted
+        );
     }
 
     // R43
@@ -308,7 +325,7 @@ mod tests {
         let mut victim = Terminating::new(0, 100_000 * MIB, 0);
         for second in 1..60 {
             let left = seen(true, 100_000 - second * 1000);
-            assert_eq!(victim.observe(second * SECOND, left), Fate::Dying);
+            assert_eq!(victim.observe(second * SECOND, left), VictimState::Dying);
         }
         assert!(pending(&victim, 59 * SECOND, 41_000).amount > 0);
     }
@@ -319,40 +336,76 @@ mod tests {
         let restore = |now, left, stuck| Terminating::restore(SECOND, now, left, 40 * MIB, stuck);
         let mut young = restore(SECOND + MS, seen(true, 100), false);
         assert_eq!(pending(&young, SECOND + MS, 100).amount, 100 * MIB);
-        assert_eq!(young.observe(2 * SECOND, seen(true, 100)), Fate::Dying);
+        assert_eq!(
+            young.observe(2 * SECOND, seen(true, 100)),
+            VictimState::Dying
+        );
         assert_eq!(
             young.observe(3 * SECOND, seen(true, 100)),
-            Fate::BecameStuck
+            VictimState::BecameStuck
         );
         let mut slow = restore(60 * SECOND, seen(true, 100), false);
-        assert_eq!(slow.observe(60 * SECOND + MS, seen(true, 99)), Fate::Dying);
-        assert_eq!(slow.observe(61 * SECOND, seen(true, 99)), Fate::Dying);
+        assert_eq!(
+            slow.observe(60 * SECOND + MS, seen(true, 99)),
+            VictimState::Dying
+        );
+        assert_eq!(
+            slow.observe(61 * SECOND, seen(true, 99)),
+            VictimState::Dying
+        );
         let mut old = restore(60 * SECOND, seen(true, 100), false);
-        assert_eq!(old.observe(60 * SECOND + 1, seen(true, 100)), Fate::Dying);
-        assert_eq!(old.observe(61 * SECOND, seen(true, 100)), Fate::BecameStuck);
+        assert_eq!(
+            old.observe(60 * SECOND + 1, seen(true, 100)),
+            VictimState::Dying
+        );
+        assert_eq!(
+            old.observe(61 * SECOND, seen(true, 100)),
+            VictimState::BecameStuck
+        );
         let mut known = restore(60 * SECOND, seen(true, 100), true);
         assert_eq!(pending(&known, 60 * SECOND, 100), Pending::default());
-        assert_eq!(known.observe(61 * SECOND, seen(true, 100)), Fate::Stuck);
+        assert_eq!(
+            known.observe(61 * SECOND, seen(true, 100)),
+            VictimState::Stuck
+        );
         // Its processes are gone; a volume of its waits for the kubelet, for as long as it would have.
         let mut volume = restore(6 * SECOND, seen(false, 50), false);
         assert_eq!(pending(&volume, 6 * SECOND, 50).amount, 40 * MIB);
-        assert_eq!(volume.observe(6 * SECOND, seen(false, 50)), Fate::Lingering);
-        assert_eq!(volume.observe(31 * SECOND, seen(false, 50)), Fate::Released);
-        assert_eq!(volume.observe(7 * SECOND, seen(true, 60)), Fate::Restarted);
+        assert_eq!(
+            volume.observe(6 * SECOND, seen(false, 50)),
+            VictimState::Lingering
+        );
+        assert_eq!(
+            volume.observe(31 * SECOND, seen(false, 50)),
+            VictimState::Released
+        );
+        assert_eq!(
+            volume.observe(7 * SECOND, seen(true, 60)),
+            VictimState::Restarted
+        );
     }
 
     #[test]
     fn stuck_is_said_once_and_gives_nothing() {
         let mut victim = Terminating::new(0, 100 * MIB, 0);
-        assert_eq!(victim.observe(MS, seen(true, 100)), Fate::Dying);
+        assert_eq!(victim.observe(MS, seen(true, 100)), VictimState::Dying);
         assert_eq!(
             victim.observe(3 * SECOND, seen(true, 100)),
-            Fate::BecameStuck
+            VictimState::BecameStuck
         );
         assert_eq!(pending(&victim, 3 * SECOND, 100), Pending::default());
-        assert_eq!(victim.observe(9 * SECOND, seen(true, 100)), Fate::Stuck);
+        assert_eq!(
+            victim.observe(9 * SECOND, seen(true, 100)),
+            VictimState::Stuck
+        );
         // It gets out of it in the end.
-        assert_eq!(victim.observe(60 * SECOND, seen(false, 0)), Fate::Exited);
-        assert_eq!(victim.observe(61 * SECOND, seen(false, 0)), Fate::Released);
+        assert_eq!(
+            victim.observe(60 * SECOND, seen(false, 0)),
+            VictimState::Exited
+        );
+        assert_eq!(
+            victim.observe(61 * SECOND, seen(false, 0)),
+            VictimState::Released
+        );
     }
 }

@@ -19,7 +19,7 @@ use evictd_node::{
 };
 use evictd_sys::{eventfd::EventFd, swap_slot::SwapSlot};
 
-use crate::{Event, in_flight::KilledBy};
+use crate::{FastPathEvent, in_flight::KilledBy};
 
 /// The positions of the scopes.
 pub(super) const NODE: usize = 0;
@@ -30,10 +30,10 @@ const KILLS: usize = 1024;
 /// Events that may wait for a slow reader, each of a KiB: more than all victims at once make.
 const EVENTS: usize = 256;
 
-/// To the fast path: a new table of pods, another cgroup of all pods, another capacity of the node, or the request to
-/// stop.
+/// The control block: what main and the manager hand to the fast path: pod table, scopes, settings, kills by others,
+/// protected bytes, stop.
 #[derive(Debug)]
-pub struct Control {
+pub struct FastPathControl {
     event: EventFd,
     table: SwapSlot<PodTable>,
     /// By their positions among the scopes.
@@ -59,7 +59,7 @@ pub struct FastPathSettings {
     pub strategy: RankingStrategy,
 }
 
-impl Control {
+impl FastPathControl {
     /// An empty control block.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
@@ -181,13 +181,13 @@ impl Control {
 
 /// From the fast path: events for the daemon.
 #[derive(Debug)]
-pub struct EventQueue {
+pub struct FastPathEventQueue {
     event: EventFd,
-    events: ArrayQueue<Event>,
+    events: ArrayQueue<FastPathEvent>,
     dropped: AtomicU64,
 }
 
-impl EventQueue {
+impl FastPathEventQueue {
     /// An empty event queue.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
@@ -197,7 +197,7 @@ impl EventQueue {
         }))
     }
 
-    pub(super) fn send(&self, event: Event) {
+    pub(super) fn send(&self, event: FastPathEvent) {
         if self.events.push(event).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -205,7 +205,7 @@ impl EventQueue {
     }
 
     /// The oldest event.
-    pub fn next(&self) -> Option<Event> {
+    pub fn next(&self) -> Option<FastPathEvent> {
         self.event.clear();
         self.events.pop()
     }
@@ -216,14 +216,14 @@ impl EventQueue {
     }
 }
 
-impl AsFd for EventQueue {
+impl AsFd for FastPathEventQueue {
     /// Becomes readable when there is an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.fd()
     }
 }
 
-impl AsRawFd for EventQueue {
+impl AsRawFd for FastPathEventQueue {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.event.fd().as_raw_fd()
     }

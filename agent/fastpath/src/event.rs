@@ -10,7 +10,7 @@ use evictd_engine::{
 };
 use evictd_node::pods::table::PodEntry;
 
-/// One pod was sent SIGKILL, or would have been in live mode.
+/// One pod was sent SIGKILL, would have been in live mode, or the kernel refused it (`refused`).
 #[derive(Clone, Debug)]
 pub struct EvictionReport {
     /// The victim.
@@ -40,7 +40,7 @@ pub struct EvictionReport {
     /// All inputs of that decision.
     pub pace_inputs: PaceInputs,
     /// The part of the working set that comes back only when the kubelet unmounts it, in bytes.
-    pub shared: u64,
+    pub shmem: u64,
     /// Shadow mode: no signal was sent.
     pub shadow: bool,
     /// The kernel program has killed from it by itself, past the floor or in the agent's place; `pace_inputs` is no
@@ -50,7 +50,7 @@ pub struct EvictionReport {
     pub last_resort: bool,
     /// It was chosen because it grew or its processes hold memory: pods before it in the order of eviction were passed
     /// over.
-    pub growing: bool,
+    pub out_of_order: bool,
     /// The errno with which SIGKILL was refused.
     pub refused: Option<i32>,
 }
@@ -86,7 +86,7 @@ pub struct StuckVictim {
 /// Why no pod was evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockedBy {
-    /// Evictions are paused.
+    /// Evictions are paused, or the fleet brake delays those that are not urgent.
     pub paused: bool,
     /// Pods that a policy or a limit denied.
     pub denied: usize,
@@ -100,7 +100,7 @@ pub struct BlockedBy {
     clippy::large_enum_variant,
     reason = "a box would allocate on the fast path"
 )]
-pub enum Event {
+pub enum FastPathEvent {
     /// See [`EvictionReport`].
     Evicted(EvictionReport),
     /// See [`VictimExit`].
@@ -132,7 +132,7 @@ pub enum Event {
         /// Why not, as far as it is not about critical pods.
         held: BlockedBy,
     },
-    /// The hook could not be attached when the threshold came near; the sampler goes on alone.
+    /// The per-page hook could not be attached or detached; until that succeeds the sampler watches alone.
     HookLost {
         /// The errno of the attempt.
         errno: i32,

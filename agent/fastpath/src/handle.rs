@@ -9,7 +9,7 @@ use evictd_node::{
 use evictd_sys::rt::{lock_memory, prefault_stack};
 
 use crate::{
-    Control,
+    FastPathControl,
     monitor::{FastPathSetup, MemoryMonitor},
     shared_monitor::{FASTPATH_STACK, SharedMonitor},
     standby::Standby,
@@ -18,7 +18,7 @@ use crate::{
 /// A running fast path thread.
 pub struct FastPath {
     thread: std::thread::JoinHandle<()>,
-    control: Arc<Control>,
+    control: Arc<FastPathControl>,
     ids: Ids,
 }
 
@@ -106,7 +106,7 @@ impl FastPath {
 /// The shared monitor, with all triggers armed.
 fn share_monitor(setup: FastPathSetup) -> io::Result<Arc<SharedMonitor>> {
     let mut monitor = MemoryMonitor::new(setup);
-    monitor.settle()?;
+    monitor.arm_scopes()?;
     SharedMonitor::new(monitor).map(Arc::new)
 }
 

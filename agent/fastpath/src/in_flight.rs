@@ -7,7 +7,7 @@ use evictd_engine::{
     model::usage::MemoryReading,
     pace::Pending,
     round::MAX_IN_FLIGHT,
-    terminating::{Fate, Remains, Terminating},
+    terminating::{Terminating, VictimReading, VictimState},
 };
 use evictd_node::{memory_scope::Scope, pods::table::PodEntry};
 
@@ -105,7 +105,7 @@ impl Victim {
     /// A pod that an earlier agent has signalled.
     fn restored(victim: &RestoredVictim, now: u64) -> Self {
         let (_, shared) = held(&victim.pod);
-        let left = Remains {
+        let left = VictimReading {
             populated: !victim.pod.killer.is_empty(),
             usage: left(&victim.pod),
         };
@@ -120,13 +120,15 @@ impl Victim {
     }
 
     /// Takes a look at it and signals it again if it has processes and is evictd's.
-    fn observe(&mut self, now: u64) -> Fate {
+    fn observe(&mut self, now: u64) -> VictimState {
         let populated = !self.pod.killer.is_empty();
         let usage = left(&self.pod);
-        let fate = self.terminating.observe(now, Remains { populated, usage });
+        let fate = self
+            .terminating
+            .observe(now, VictimReading { populated, usage });
         let interval = match fate {
             // Those that run now have done nothing.
-            Fate::Restarted => return fate,
+            VictimState::Restarted => return fate,
             _ if self.terminating.is_stuck() => STUCK_KILL_NS,
             _ => 0,
         };
@@ -188,7 +190,7 @@ impl InFlight {
     }
 
     /// How many have processes that are ending.
-    pub fn dying(&self) -> usize {
+    pub fn terminating_count(&self) -> usize {
         let is_dying = |v: &&Victim| {
             !v.eviction.shadow && v.terminating.exited().is_none() && !v.terminating.is_stuck()
         };
@@ -196,14 +198,14 @@ impl InFlight {
     }
 
     /// How many more victims there is room for. Without room the kills of others wait in
-    /// [`Control`](crate::Control).
-    pub fn room(&self) -> usize {
+    /// [`Control`](crate::FastPathControl).
+    pub fn free_slots(&self) -> usize {
         MAX_IN_FLIGHT.saturating_sub(self.victims.len())
     }
 
-    /// Takes a victim; the caller has asked for [`Self::room`].
+    /// Takes a victim; the caller has asked for [`Self::free_slots`].
     pub fn push(&mut self, victim: Victim) {
-        debug_assert!(self.room() > 0, "this would allocate");
+        debug_assert!(self.free_slots() > 0, "this would allocate");
         self.victims.push(victim);
     }
 
@@ -251,7 +253,7 @@ impl InFlight {
         mut send: impl FnMut(VictimEvent),
     ) -> bool {
         let (mut next, count) = (0, self.victims.len());
-        let mut is_full = self.room() == 0;
+        let mut is_full = self.free_slots() == 0;
         while let Some(victim) = self.victims.get_mut(next) {
             if victim.eviction.shadow {
                 next += 1;
@@ -260,7 +262,7 @@ impl InFlight {
             let (look, threshold) = at(victim.eviction.scope);
             victim.peak_usage = victim.peak_usage.max(look.usage);
             let fate = victim.observe(now);
-            if fate == Fate::BecameStuck && victim.killed_by.is_none() {
+            if fate == VictimState::BecameStuck && victim.killed_by.is_none() {
                 send(VictimEvent::Stuck(StuckVictim {
                     pod: Arc::clone(&victim.pod),
                     number: victim.eviction.number,
@@ -281,8 +283,8 @@ impl InFlight {
                 }));
             }
             let usage = left(&victim.pod);
-            let is_over = fate == Fate::Restarted || victim.terminating.is_over(now, usage);
-            let gives_way = is_full && fate == Fate::Stuck;
+            let is_over = fate == VictimState::Restarted || victim.terminating.is_over(now, usage);
+            let gives_way = is_full && fate == VictimState::Stuck;
             if gives_way {
                 send(VictimEvent::GivesWay(Arc::clone(&victim.pod)));
                 is_full = false;
@@ -327,17 +329,21 @@ mod tests {
         let mut victim = Terminating::new(0, 100 * MIB, 0);
         let mut look = |now| {
             let usage = left(&pod);
-            let seen = Remains {
+            let seen = VictimReading {
                 populated: true,
                 usage,
             };
             (victim.observe(now, seen), usage)
         };
-        assert_eq!(look(1_000_000), (Fate::Dying, Some(60 * MIB)));
+        assert_eq!(look(1_000_000), (VictimState::Dying, Some(60 * MIB)));
         uses(61, 1);
-        assert_eq!(look(1_000_000_000), (Fate::Dying, Some(60 * MIB)));
+        assert_eq!(look(1_000_000_000), (VictimState::Dying, Some(60 * MIB)));
         let (fate, _) = look(2_100_000_000);
-        assert_eq!(fate, Fate::BecameStuck, "its end has brought nothing");
+        assert_eq!(
+            fate,
+            VictimState::BecameStuck,
+            "its end has brought nothing"
+        );
     }
 
     // R43
@@ -359,13 +365,13 @@ mod tests {
         };
         let victims = Vec::from_iter((0..MAX_IN_FLIGHT).map(stuck));
         let mut in_flight = InFlight::new(&victims, 2);
-        assert_eq!(in_flight.room(), 0);
+        assert_eq!(in_flight.free_slots(), 0);
         let mut gave_way = 0;
         let at = |_| (MemorySample::default(), 0);
         let is_fewer = in_flight.step(3, at, |event| {
             gave_way += usize::from(matches!(event, VictimEvent::GivesWay(_)));
         });
-        assert!(is_fewer && in_flight.room() == 1 && gave_way == 1);
+        assert!(is_fewer && in_flight.free_slots() == 1 && gave_way == 1);
         assert!(!in_flight.step(4, |_| (MemorySample::default(), 0), |_| ()));
     }
 
@@ -384,7 +390,7 @@ mod tests {
         let restored = vec![victim; MAX_IN_FLIGHT + 6];
         let in_flight = InFlight::new(&restored, 2);
         assert_eq!(
-            (in_flight.victims.len(), in_flight.room()),
+            (in_flight.victims.len(), in_flight.free_slots()),
             (restored.len(), 0)
         );
     }

@@ -22,8 +22,8 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use control::{Control, EventQueue, FastPathSettings};
-pub use event::{BlockedBy, Event, EvictionReport, StuckVictim, VictimExit};
+pub use control::{FastPathControl, FastPathEventQueue, FastPathSettings};
+pub use event::{BlockedBy, EvictionReport, FastPathEvent, StuckVictim, VictimExit};
 pub use handle::FastPath;
 pub use in_flight::{EARLIER, KilledBy, RestoredVictim};
 pub use monitor::FastPathSetup;

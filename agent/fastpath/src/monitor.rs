@@ -24,10 +24,10 @@ use evictd_node::{
 use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
-    Control, Event, EventQueue, FastPathStatus,
+    FastPathControl, FastPathEvent, FastPathEventQueue, FastPathStatus,
     in_flight::{InFlight, RestoredVictim, VictimEvent},
     monitor::usage_cache::UsageCache,
-    scope::{Cycle, ScopeMonitor, ScopeTriggers},
+    scope::{SampleContext, ScopeMonitor, ScopeTriggers},
     spin::Wait,
 };
 
@@ -57,8 +57,8 @@ pub(super) struct MemoryMonitor {
     pub(super) mode: Mode,
     pub(super) strategy: RankingStrategy,
     pub(super) limiter: Arc<EvictionLimiter>,
-    pub(super) control: Arc<Control>,
-    pub(super) events: Arc<EventQueue>,
+    pub(super) control: Arc<FastPathControl>,
+    pub(super) events: Arc<FastPathEventQueue>,
     pub(super) status: Arc<FastPathStatus>,
     /// The scopes; never more than [`MAX_SCOPES`].
     pub(super) scopes: Vec<ScopeMonitor>,
@@ -148,9 +148,9 @@ impl MemoryMonitor {
     }
 
     /// Arms the triggers for the first time.
-    pub(super) fn settle(&mut self) -> io::Result<()> {
+    pub(super) fn arm_scopes(&mut self) -> io::Result<()> {
         for monitor in &mut self.scopes {
-            monitor.settle(&mut *self.trigger)?;
+            monitor.arm_all(&mut *self.trigger)?;
         }
         (0..self.scopes.len()).for_each(|index| self.report_met_in_force(index));
         Ok(())
@@ -167,7 +167,7 @@ impl MemoryMonitor {
         );
         if !monitor.gone && available < threshold {
             self.met_in_force += 1;
-            self.events.send(Event::MetInForce {
+            self.events.send(FastPathEvent::MetInForce {
                 signal: monitor.scope.signal(),
                 available,
                 threshold,
@@ -184,7 +184,7 @@ impl MemoryMonitor {
             self.apply_updates();
         }
         self.cycle(woken);
-        let interval = self.next_look();
+        let interval = self.sample_interval();
         let wait = self.wait(woken, interval);
         let (now, lasts) = (monotonic_ns(), wait.longest(woken));
         let lease = now.saturating_add(lasts * 2 + LATE_NS);
@@ -268,7 +268,7 @@ impl MemoryMonitor {
             self.publish_when_due(woken);
         } else {
             self.calm_since = None;
-            if self.in_flight.dying() > 0 {
+            if self.in_flight.terminating_count() > 0 {
                 // The victim that is dying stays the published one.
                 self.published_at = 0;
             } else {
@@ -301,7 +301,7 @@ impl MemoryMonitor {
             .scope
             .limit_swap(|at_limit| table.swap.left(at_limit));
         monitor.scope.protect(self.control.protected());
-        let cycle = Cycle {
+        let cycle = SampleContext {
             woken,
             dying: dying_before,
             triggers,
@@ -322,9 +322,9 @@ impl MemoryMonitor {
         let Some(monitor) = self.scopes.get_mut(index) else {
             return Ok(());
         };
-        monitor.follow_floor(&mut *self.trigger)?;
+        monitor.rearm_floor(&mut *self.trigger)?;
         if !monitor.pressed {
-            return monitor.keep(&mut *self.trigger, triggers, was_pressed);
+            return monitor.rearm(&mut *self.trigger, triggers, was_pressed);
         }
         monitor.idle = idle;
         if idle {
@@ -340,7 +340,7 @@ impl MemoryMonitor {
         };
         monitor.pressed = false;
         if !std::mem::replace(&mut monitor.gone, true) {
-            self.events.send(Event::ScopeGone {
+            self.events.send(FastPathEvent::ScopeGone {
                 signal: monitor.scope.signal(),
                 errno: errno(error),
             });
@@ -357,8 +357,8 @@ impl MemoryMonitor {
         };
         let is_fewer = self.in_flight.step(now, at, |event| {
             events.send(match event {
-                VictimEvent::Finished(finished) => Event::Finished(finished),
-                VictimEvent::Stuck(stuck) => Event::Stuck(stuck),
+                VictimEvent::Finished(finished) => FastPathEvent::Finished(finished),
+                VictimEvent::Stuck(stuck) => FastPathEvent::Stuck(stuck),
                 VictimEvent::GivesWay(pod) => {
                     // It may have been opened anew meanwhile.
                     let same = |entry: &&Arc<PodEntry>| entry.memory.id() == pod.memory.id();
@@ -401,9 +401,9 @@ pub struct FastPathSetup {
     /// Limits, the pause and the last resort.
     pub limiter: Arc<EvictionLimiter>,
     /// Where new tables come from.
-    pub control: Arc<Control>,
+    pub control: Arc<FastPathControl>,
     /// Where reports go.
-    pub events: Arc<EventQueue>,
+    pub events: Arc<FastPathEventQueue>,
     /// What other threads read of it.
     pub status: Arc<FastPathStatus>,
 }

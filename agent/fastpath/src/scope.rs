@@ -1,13 +1,13 @@
 //! One watched scope: its pressure, its pace and its triggers.
 
 mod arming;
-mod machine_share;
+mod machine_estimate;
 
 use std::io;
 
 use evictd_engine::{
     accounting::MemorySample,
-    growth::Room,
+    growth::Headroom,
     model::settings::MemoryHook,
     pace::{Pace, Shortage},
     sampling::{FlushDeadline, FlushInputs},
@@ -23,7 +23,7 @@ use crate::{
     spin::{SpinPolicy, Wait, spin_window},
     stat_lag::StatLag,
 };
-use machine_share::MachineShare;
+use machine_estimate::MachineEstimate;
 
 /// Kernel victims are published anew only after memory has moved by this: pods change their rank by growing.
 const REPUBLISH_BYTES: u64 = 2 << 20;
@@ -87,9 +87,9 @@ impl KernelVictims {
     }
 }
 
-/// One turn of the loop, as a scope sees it.
+/// Inputs of [`ScopeMonitor::sample`] in one cycle.
 #[derive(Clone, Copy)]
-pub(super) struct Cycle<'a> {
+pub(super) struct SampleContext<'a> {
     /// When the thread was woken, in nanoseconds of CLOCK_MONOTONIC.
     pub woken: u64,
     /// Bytes that victims hold at its beginning.
@@ -104,7 +104,7 @@ pub(super) struct Cycle<'a> {
 pub(super) struct ScopeMonitor {
     pub scope: Scope,
     index: usize,
-    /// Past the floor; not in shadow mode.
+    /// Whether the floor's trigger may be armed to kill; false in shadow mode.
     pub kernel_may_kill: bool,
     /// The last one.
     pub sample: MemorySample,
@@ -113,7 +113,7 @@ pub(super) struct ScopeMonitor {
     /// [`MemoryThresholds::is_pressing`]: evictd_engine::accounting::MemoryThresholds::is_pressing
     pub pressed: bool,
     /// The event that no candidate is left was sent.
-    pub told_no_candidates: bool,
+    pub no_candidates_reported: bool,
     /// Pressed, with nothing to do until the recovery's trigger trips.
     pub idle: bool,
     /// The event that the scope cannot be read was sent.
@@ -138,7 +138,7 @@ pub(super) struct ScopeMonitor {
     stat_lag: StatLag,
     /// When pods may be evicted for it.
     pub pace: Pace,
-    machine: MachineShare,
+    machine: MachineEstimate,
     /// When the kernel's statistics have to be flushed.
     flush: FlushDeadline,
 }
@@ -159,7 +159,7 @@ impl ScopeMonitor {
             kernel_may_kill,
             sample: MemorySample::default(),
             pressed: false,
-            told_no_candidates: false,
+            no_candidates_reported: false,
             idle: false,
             gone: false,
             crossing: Crossing::default(),
@@ -174,7 +174,7 @@ impl ScopeMonitor {
             offset: None,
             stat_lag,
             pace: Pace::default(),
-            machine: MachineShare::open(),
+            machine: MachineEstimate::open(),
             flush: FlushDeadline::default(),
         }
     }
@@ -184,7 +184,7 @@ impl ScopeMonitor {
     ///
     /// # Errors
     /// A file of the scope cannot be read.
-    pub fn sample(&mut self, cycle: &Cycle<'_>, mut flush: impl FnMut()) -> io::Result<()> {
+    pub fn sample(&mut self, cycle: &SampleContext<'_>, mut flush: impl FnMut()) -> io::Result<()> {
         let thresholds = self.scope.thresholds();
         let was_pressed = self.pressed;
         let resolves = self.pace.is_resolving(cycle.woken);
@@ -193,8 +193,8 @@ impl ScopeMonitor {
         if self.depends_on_statistics(cycle.woken, cycle.fastest_growth) {
             flush();
         }
-        let was_short = self.sample.is_short_without_lists(thresholds.threshold);
-        self.scope.count_free_lists(was_pressed || was_short);
+        let was_short = self.sample.is_short_without_pcp_free(thresholds.threshold);
+        self.scope.count_pcp_free(was_pressed || was_short);
         self.stat_lag.bound(thresholds.threshold);
         let (look, lag) =
             self.stat_lag
@@ -205,7 +205,7 @@ impl ScopeMonitor {
         if self.scope.is_limited() {
             // What a process unmaps leaves the statistics first, and the counter when it is freed: a victim's memory is
             // no page cache.
-            self.apply_machine_share(lag.saturating_sub(cycle.dying));
+            self.apply_machine_estimate(lag.saturating_sub(cycle.dying));
         }
         if self.pressed && !was_pressed {
             self.spin.reset();
@@ -222,16 +222,16 @@ impl ScopeMonitor {
     }
 
     /// What of the lag is page cache, and what of kernel memory can be given back, as the machine's own counters tell.
-    fn apply_machine_share(&mut self, lag: u64) {
+    fn apply_machine_estimate(&mut self, lag: u64) {
         let is_v1 = self.scope.cgroup().version() == Version::V1;
         if lag > 0 {
             let cache = self.machine.cache_in(lag);
-            self.sample.count_unlisted_as_cache(cache);
+            self.sample.count_lag_as_cache(cache);
         } else if !self.pressed {
             let threshold = self.scope.thresholds().threshold;
             let is_far = self.sample.available >= threshold.saturating_mul(2);
             let kernel = (is_v1 && is_far).then_some(self.sample.kernel);
-            self.machine.settle(kernel);
+            self.machine.set_baseline(kernel);
         }
         if is_v1 {
             let slab = self.machine.slab_in(self.sample.kernel);
@@ -243,7 +243,9 @@ impl ScopeMonitor {
     /// statistics said was left at the last flush: page cache that they still show may have become something else.
     fn depends_on_statistics(&mut self, now: u64, fastest_growth: u64) -> bool {
         let Shortage {
-            threshold, room, ..
+            threshold,
+            headroom: room,
+            ..
         } = self.sample.shortage;
         if !self.scope.is_limited() {
             return false;
@@ -252,7 +254,7 @@ impl ScopeMonitor {
         let inputs = FlushInputs {
             free,
             threshold,
-            left: room.at_once.saturating_sub(threshold),
+            left: room.immediate.saturating_sub(threshold),
             growth: fastest_growth,
         };
         self.flush.is_due(now, inputs)
@@ -272,9 +274,9 @@ impl ScopeMonitor {
             used,
             dying: dying.min(used),
             skew: dying.abs_diff(dying_before),
-            room: Room {
-                at_once: seen.room.at_once.saturating_add(shadow),
-                ..seen.room
+            headroom: Headroom {
+                immediate: seen.headroom.immediate.saturating_add(shadow),
+                ..seen.headroom
             },
             ..seen
         }
@@ -297,13 +299,13 @@ impl ScopeMonitor {
 
     /// The limits for a kernel kill in this pod, which held `held` bytes at the last sample.
     pub fn kernel_victim(&self, cgroup_id: u64, rank: usize, held: u64) -> KernelVictim {
-        let room = self.sample.shortage.room.total();
+        let room = self.sample.shortage.headroom.total();
         let deeper = (rank as u64, u64::from(MAX_VICTIMS));
         let limits = self.scope.thresholds().kill_limits(held, room, deeper);
         KernelVictim {
             cgroup_id,
-            enough: limits.enough,
-            most: limits.most,
+            min_task_bytes: limits.enough,
+            max_task_bytes: limits.most,
         }
     }
 
@@ -343,7 +345,7 @@ impl ScopeMonitor {
     }
 }
 
-impl Cycle<'_> {
+impl SampleContext<'_> {
     fn crossing(&self) -> Crossing {
         let Self {
             woken,

@@ -14,11 +14,11 @@ use std::{
 
 use evictd_sys::{clock::monotonic_ns, poll::poll};
 
-use crate::{Control, monitor::MemoryMonitor, spin::Wait};
+use crate::{FastPathControl, monitor::MemoryMonitor, spin::Wait};
 
-/// While the loop spins, it polls the hook so often for each usage that it reads. Only to read a usage it locks the
-/// monitor, which the standby thread must find unlocked if the hypervisor takes this thread's CPU.
-const LOOKS_PER_POD: usize = 8;
+/// Polls of the hook between two usage reads while spinning. The monitor is locked only for a read, so that the standby
+/// thread finds it free if the hypervisor takes this CPU.
+const POLLS_PER_POD: usize = 8;
 
 /// How long the thread sleeps for the writer of a record, which needs less than a microsecond.
 const HALF_WRITTEN: Duration = Duration::from_micros(100);
@@ -27,7 +27,7 @@ const HALF_WRITTEN: Duration = Duration::from_micros(100);
 pub(super) struct SharedMonitor {
     /// Locked by `fastpath` (`lock`) and `standby` (`try_lock` only), both SCHED_FIFO 50. Never held while sleeping.
     monitor: Mutex<MemoryMonitor>,
-    control: Arc<Control>,
+    control: Arc<FastPathControl>,
     /// The hook's descriptor; `None` for the sampler.
     trigger: Option<OwnedFd>,
 }
@@ -128,7 +128,7 @@ impl SharedMonitor {
             }
             monitor.refresh_next(now);
             drop(monitor);
-            for _ in 0..LOOKS_PER_POD {
+            for _ in 0..POLLS_PER_POD {
                 if self.has_unread_triggers() {
                     break;
                 }

@@ -16,8 +16,8 @@ const SOON_NS: u64 = 1_500_000;
 const RECENT_NS: u64 = 5_000_000;
 /// The shortest sleep: a look costs some ten microseconds.
 const SHORTEST_WAIT: Duration = Duration::from_micros(300);
-/// The pause after the loop spun in vain: another task then keeps the growing one from running, so the CPU is awake
-/// anyway.
+/// No spinning for this long after a spin without a crossing: the growing task was preempted, and the task that runs
+/// instead keeps the CPU awake.
 const REST_NS: u64 = 20_000_000;
 /// The budget for spinning.
 const BUDGET_NS: u64 = 20_000_000;

@@ -38,10 +38,10 @@ const WAKE_PRIORITY: i32 = FASTPATH_PRIORITY - 1;
 /// Bytes that a wake thread touches at the start; its calls need half a KiB.
 const WAKE_STACK: usize = 4 << 10;
 /// Bytes of a stack that are reserved beside those that are touched.
-const STACK_ROOM: usize = 60 << 10;
+const STACK_MARGIN: usize = 60 << 10;
 /// How often a wake thread checks whether its CPU has gone offline and come back. Not all kernels hang up the event of
 /// such a CPU.
-const CPU_LOOK: Duration = Duration::from_secs(10);
+const CPU_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The calling thread, for the scheduler's calls.
 const THE_CALLER: Pid = Pid::from_raw(0);
 
@@ -92,7 +92,7 @@ impl Standby {
         let (hand, handed) = mpsc::sync_channel::<Arc<StandbyShared>>(1);
         let thread = Builder::new()
             .name("standby".into())
-            .stack_size(FASTPATH_STACK + STACK_ROOM)
+            .stack_size(FASTPATH_STACK + STACK_MARGIN)
             .spawn(move || {
                 let granted = set_sched_fifo(FASTPATH_PRIORITY);
                 prefault_stack::<FASTPATH_STACK>();
@@ -148,7 +148,7 @@ fn spawn(
     let (ready, started) = mpsc::sync_channel(1);
     let thread = Builder::new()
         .name(format!("wake/{cpu}"))
-        .stack_size(WAKE_STACK + STACK_ROOM)
+        .stack_size(WAKE_STACK + STACK_MARGIN)
         .spawn(move || {
             let placed = only(cpu)
                 .and_then(|here| sched_setaffinity(THE_CALLER, &here))
@@ -170,7 +170,7 @@ impl StandbyShared {
         let mut wakeup = Some(wakeup);
         loop {
             let event = wakeup.as_ref().map(AsFd::as_fd);
-            let [end, alarm] = poll([Some(self.end.fd()), event], Some(CPU_LOOK));
+            let [end, alarm] = poll([Some(self.end.fd()), event], Some(CPU_CHECK_INTERVAL));
             if end != 0 {
                 return;
             }

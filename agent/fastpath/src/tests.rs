@@ -27,12 +27,13 @@ use evictd_node::{
 use evictd_sys::clock::monotonic_ns;
 
 use super::{
-    Control, Event, EventQueue, FastPathSettings, FastPathSetup, KilledBy, RestoredVictim,
+    FastPathControl, FastPathEvent, FastPathEventQueue, FastPathSettings, FastPathSetup, KilledBy,
+    RestoredVictim,
 };
 use crate::{
     in_flight::{Eviction, Victim},
     monitor::MemoryMonitor,
-    scope::{Cycle, ScopeTriggers},
+    scope::{SampleContext, ScopeTriggers},
     spin::Wait,
 };
 
@@ -84,8 +85,8 @@ impl Cgroup<'_> {
             mode: Mode::Kubelet,
             strategy: RankingStrategy::Kubelet,
             limiter: Arc::default(),
-            control: Control::new().unwrap(),
-            events: EventQueue::new().unwrap(),
+            control: FastPathControl::new().unwrap(),
+            events: FastPathEventQueue::new().unwrap(),
             status: Arc::default(),
         }
     }
@@ -106,7 +107,7 @@ impl Cgroup<'_> {
 
 fn watch(setup: FastPathSetup) -> MemoryMonitor {
     let mut watch = MemoryMonitor::new(setup);
-    watch.settle().unwrap();
+    watch.arm_scopes().unwrap();
     watch
 }
 
@@ -168,7 +169,7 @@ fn a_crossing_is_that_of_the_decisions_right_after_it() {
             trip,
             ..ScopeTriggers::default()
         };
-        let cycle = Cycle {
+        let cycle = SampleContext {
             woken,
             dying: 0,
             triggers: &triggers,
@@ -219,7 +220,7 @@ fn what_a_victim_still_holds_is_no_page_cache() {
         let mut watch = cgroup.watch();
         let scope = &mut watch.scopes[0];
         let mut sample = |dying| {
-            let cycle = Cycle {
+            let cycle = SampleContext {
                 woken: 1,
                 dying,
                 triggers: &ScopeTriggers::default(),
@@ -253,7 +254,7 @@ fn another_capacity_leaves_the_pace() {
     assert!(watch.scopes[0].pressed && pace.is_met());
     let met_in_force = |watch: &MemoryMonitor| {
         let events = std::iter::from_fn(|| watch.events.next());
-        let met = |event: &Event| matches!(event, Event::MetInForce { .. });
+        let met = |event: &FastPathEvent| matches!(event, FastPathEvent::MetInForce { .. });
         events.filter(met).count()
     };
     met_in_force(&watch);
@@ -324,7 +325,7 @@ fn kills_of_others_wait_until_there_is_room() {
     // Those that are followed have ended.
     watch.run_once(now);
     assert!(waiting.iter().all(|pod| watch.in_flight.contains(pod)));
-    assert_eq!(watch.in_flight.room(), MAX_IN_FLIGHT - waiting.len());
+    assert_eq!(watch.in_flight.free_slots(), MAX_IN_FLIGHT - waiting.len());
 }
 
 /// Its page cache is room already, as that of any pod.
@@ -419,7 +420,8 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
         let mut watch = watch(setup);
         watch.run_once(monotonic_ns());
         let events = std::iter::from_fn(|| watch.events.next());
-        let is_eviction = |event: &Event| matches!(event, Event::Evicted(e) if e.by_kernel);
+        let is_eviction =
+            |event: &FastPathEvent| matches!(event, FastPathEvent::Evicted(e) if e.by_kernel);
         events.filter(is_eviction).count()
     };
     assert_eq!([evictions(false), evictions(true)], [1, 0]);
@@ -451,7 +453,8 @@ fn while_the_manager_kills_a_pod_the_last_resort_takes_none() {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         let events = std::iter::from_fn(|| watch.events.next());
-        let is_taken = |event: &Event| matches!(event, Event::Evicted(e) if e.last_resort);
+        let is_taken =
+            |event: &FastPathEvent| matches!(event, FastPathEvent::Evicted(e) if e.last_resort);
         events.filter(is_taken).count()
     };
     assert_ne!(taken(false), 0);
@@ -545,7 +548,7 @@ fn a_dip_is_over_where_the_threshold_is() {
     assert!(pressed(&mut watch, -10));
     assert!(!pressed(&mut watch, 20));
     assert!(pressed(&mut watch, -10));
-    watch.scopes[0].pace.choose();
+    watch.scopes[0].pace.note_own_eviction();
     assert!(pressed(&mut watch, 20), "a pod went for it");
     assert!(!pressed(&mut watch, 50));
 }

@@ -28,7 +28,7 @@ use evictd_node::{
         mounts::{MountPoints, MountTable},
     },
     pods::dirs::PodDirs,
-    trigger::inodes::ShareReader,
+    trigger::inodes::CgroupCountReader,
 };
 use evictd_sys::{
     clock::monotonic_ns,
@@ -39,7 +39,7 @@ use evictd_sys::{
 
 use disk_use::LayersAnswer;
 use pod_walk::PodWalk;
-use schedule::{Schedule, Turn};
+use schedule::{NextStep, Schedule};
 
 pub(crate) use disk_use::container;
 pub use disk_use::{DiskUse, Found};
@@ -96,7 +96,7 @@ impl DiskScanner {
     ///
     /// # Errors
     /// The system has no thread or descriptor to give.
-    pub fn start(shares: Option<ShareReader>) -> std::io::Result<Arc<Self>> {
+    pub fn start(shares: Option<CgroupCountReader>) -> std::io::Result<Arc<Self>> {
         let scanner = Arc::new(Self {
             state: PiMutex::default(),
             changed: EventFd::new()?,
@@ -184,8 +184,8 @@ impl DiskScanner {
         Duration::from_nanos(quiet) >= STUCK
     }
 
-    /// Counts the pods that were walked; when it changes there is something new in [`Self::found`].
-    pub fn scanned(&self) -> u64 {
+    /// Rises whenever [`Self::found`] may have changed: by a walk, a part of one, or the runtime's numbers.
+    pub fn revision(&self) -> u64 {
         self.cycles.load(Ordering::Acquire)
     }
 
@@ -216,7 +216,7 @@ impl DiskScanner {
         self.pressed.load(Ordering::Relaxed)
     }
 
-    fn run(&self, shares: Option<&ShareReader>) {
+    fn run(&self, shares: Option<&CgroupCountReader>) {
         let mut mounts = MountTable::default();
         let mut schedule = Schedule::default();
         let mut priority = None;
@@ -236,34 +236,34 @@ impl DiskScanner {
             }
             schedule.follow(&targets, is_pressed, now);
             match schedule.next(now) {
-                Turn::Wait(left) => {
+                NextStep::Wait(left) => {
                     poll([Some(self.changed.fd())], Some(left.min(BEAT)));
                 }
-                turn => self.take_turn(turn, &mut schedule, &mut mounts, shares),
+                turn => self.run_slice(turn, &mut schedule, &mut mounts, shares),
             }
         }
     }
 
     /// Goes on with one pod until it is done, its slice is over, or there is a new pod.
-    fn take_turn(
+    fn run_slice(
         &self,
-        turn: Turn,
+        turn: NextStep,
         schedule: &mut Schedule,
         mounts: &mut MountTable,
-        shares: Option<&ShareReader>,
+        shares: Option<&CgroupCountReader>,
     ) {
         // An old table is better than none.
         let _ = mounts.refresh();
         let mut scan = match turn {
-            Turn::Begin(target) => {
+            NextStep::Start(target) => {
                 let _ = mounts.refresh_overlays();
                 Box::new(PodWalk::begin(target, mounts.points(), shares))
             }
-            Turn::GoOn(mut scan) => {
+            NextStep::Resume(mut scan) => {
                 scan.pass_by(mounts.points());
                 scan
             }
-            Turn::Wait(_) => return,
+            NextStep::Wait(_) => return,
         };
         let was_pressed = self.is_pressed();
         let mut entries = 0;
@@ -417,7 +417,7 @@ mod tests {
         scanner.set_pressed(true);
         let target = target("u", &dir);
         scanner.set_targets(vec![target]);
-        wait(|| scanner.scanned() > 0);
+        wait(|| scanner.revision() > 0);
         let found = scanner.found();
         let volume = &found["u"].usage.volumes[0];
         assert_eq!(
@@ -518,10 +518,10 @@ mod tests {
                 inodes: Some(9),
             };
             let layers = ["walked", "hidden"].map(|name| (name.to_owned(), fs));
-            let before = scanner.scanned();
+            let before = scanner.revision();
             let layers = [("of-the-runtime".to_owned(), layers.into())].into();
             scanner.set_layers(layers, monotonic_ns());
-            assert!(scanner.scanned() > before);
+            assert!(scanner.revision() > before);
             if pass == 1 {
                 // A walk that ends later has them too.
                 scanner.set_pressed(true);
@@ -544,7 +544,7 @@ mod tests {
     fn no_change_is_lost() {
         let scanner = DiskScanner::start(None).unwrap();
         for n in 0..200 {
-            let before = scanner.scanned();
+            let before = scanner.revision();
             let target = ScanTarget {
                 uid: n.to_string(),
                 cgroups: Vec::new(),
@@ -552,7 +552,7 @@ mod tests {
             };
             scanner.set_targets(vec![target]);
             let until = Instant::now() + Duration::from_secs(20);
-            while scanner.scanned() == before {
+            while scanner.revision() == before {
                 assert!(Instant::now() < until, "change {n} is lost");
                 std::thread::yield_now();
             }

@@ -79,7 +79,7 @@ pub(super) struct ManagerLoop {
     pub on_kill: OnKill,
     pub decided: u64,
     pub cycles: u64,
-    look_again: LookAgain,
+    look_again: RearmBackoff,
     pub recreations: u64,
 }
 
@@ -159,15 +159,15 @@ impl NodePods {
 /// How soon it is looked again after a trigger has moved, which may have been crossed meanwhile. A percentage of a
 /// capacity that moves itself (XFS counts the inodes that free space has room for) moves its trigger at each look.
 #[derive(Debug, Default)]
-struct LookAgain(Duration);
+struct RearmBackoff(Duration);
 
 /// The shortest and the longest pause before a look that follows another one because of a trigger that has moved.
-const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(160));
+const REARM_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(160));
 
-impl LookAgain {
+impl RearmBackoff {
     /// At once after the first one, then ever more slowly.
     fn pause(&mut self) -> Duration {
-        let (shortest, longest) = LOOK_AGAIN;
+        let (shortest, longest) = REARM_BACKOFF;
         let next = (self.0 * 2).clamp(shortest, longest);
         std::mem::replace(&mut self.0, next)
     }
@@ -229,7 +229,7 @@ impl ManagerLoop {
             on_kill,
             decided: 0,
             cycles: 0,
-            look_again: LookAgain::default(),
+            look_again: RearmBackoff::default(),
             recreations: 0,
         }
     }
@@ -347,7 +347,7 @@ impl ManagerLoop {
         let seen = self.sample();
         self.record(&seen);
         self.planner
-            .hold_paced(!self.limiter.allows_paced(monotonic_ns()));
+            .block_paced(!self.limiter.allows_paced(monotonic_ns()));
         let node = self.node.snapshot(&seen);
         let mut plan = self.planner.plan(signed(monotonic_ns()), node);
         let evictions = std::mem::take(&mut plan.evictions);
@@ -359,11 +359,11 @@ impl ManagerLoop {
         while let Some(refusal) = self.sources.refusals.pop() {
             self.emit(ManagerEvent::HookRefused(refusal));
         }
-        let next = self.sources.next_look(&self.thresholds, &seen);
+        let next = self.sources.sample_interval(&self.thresholds, &seen);
         match has_changed {
             true => self.look_again.pause().min(next),
             false => {
-                self.look_again = LookAgain::default();
+                self.look_again = RearmBackoff::default();
                 next
             }
         }
@@ -489,7 +489,7 @@ mod tests {
 
     #[test]
     fn triggers_that_always_move_are_looked_at_ever_more_slowly() {
-        let mut again = LookAgain::default();
+        let mut again = RearmBackoff::default();
         let pauses: Vec<u128> = (0..6).map(|_| again.pause().as_millis()).collect();
         assert_eq!(pauses, [0, 20, 40, 80, 160, 160]);
     }

@@ -299,7 +299,7 @@ impl SignalSources {
 
     /// When to look again: before the fastest use this machine can make has reached the nearest threshold. What a hook
     /// watches, and what has a grace period, needs no more than the ceiling.
-    pub fn next_look(&self, thresholds: &[Threshold], seen: &Observations) -> Duration {
+    pub fn sample_interval(&self, thresholds: &[Threshold], seen: &Observations) -> Duration {
         let due = |threshold: &Threshold| {
             let signal = threshold.signal;
             let Some(now) = seen.get(signal) else {
@@ -322,11 +322,13 @@ impl SignalSources {
                 {
                     sampling::CEILING
                 }
-                Some(Count::Pids) => sampling::next_look(distance, pids::fastest_growth()),
-                Some(Count::Inodes(_)) => sampling::next_look(distance, inodes::fastest_growth()),
+                Some(Count::Pids) => sampling::sample_interval(distance, pids::fastest_growth()),
+                Some(Count::Inodes(_)) => {
+                    sampling::sample_interval(distance, inodes::fastest_growth())
+                }
                 // Buffered writes reserve space at once (delayed allocation), at memory speed. fallocate(2) reserves
                 // without writing: the sampler's floor bounds what it can take unseen.
-                None => sampling::next_look(distance, fastest_growth()),
+                None => sampling::sample_interval(distance, fastest_growth()),
             }
         };
         let soonest = thresholds.iter().map(due).min();

@@ -11,7 +11,7 @@ use evictd_engine::{
     model::{settings::Mode, usage::MemoryReading},
 };
 use evictd_node::{
-    cgroup::tree::followed_ids, pods::table::PodEntry, trigger::inodes::ShareReader,
+    cgroup::tree::followed_ids, pods::table::PodEntry, trigger::inodes::CgroupCountReader,
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -23,7 +23,7 @@ use crate::{
 /// The use of all pods. Disks are walked in the background; everything else is read when it is asked for.
 pub struct UsageCollector {
     scanner: Arc<DiskScanner>,
-    shares: Option<ShareReader>,
+    shares: Option<CgroupCountReader>,
     mode: Mode,
     walked: u64,
     walks: Walks,
@@ -51,7 +51,7 @@ impl Walks {
 
 impl UsageCollector {
     /// Nothing was measured yet.
-    pub fn new(scanner: Arc<DiskScanner>, shares: Option<ShareReader>, mode: Mode) -> Self {
+    pub fn new(scanner: Arc<DiskScanner>, shares: Option<CgroupCountReader>, mode: Mode) -> Self {
         Self {
             scanner,
             shares,
@@ -99,7 +99,7 @@ impl UsageCollector {
 
     /// Takes over what the disk scanner has found since the last time.
     pub fn take_walks(&mut self) {
-        let walked = self.scanner.scanned();
+        let walked = self.scanner.revision();
         if std::mem::replace(&mut self.walked, walked) == walked {
             return;
         }
@@ -190,7 +190,7 @@ fn add_inodes(
     entry: &PodEntry,
     usage: &mut PodUsage,
     disk: &DiskUse,
-    shares: &ShareReader,
+    shares: &CgroupCountReader,
     sources: &SignalSources,
 ) {
     let Some(disks) = &sources.disks else {

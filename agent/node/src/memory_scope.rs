@@ -4,17 +4,19 @@ use std::{io, os::unix::ffi::OsStrExt as _, path::Path};
 
 use evictd_engine::{
     Signal,
-    accounting::{Accounting, Amount, Guard, GuardSource, MemorySample, MemoryThresholds},
+    accounting::{
+        Accounting, Amount, MemoryGuard, MemoryGuardSource, MemorySample, MemoryThresholds,
+    },
 };
 use evictd_sys::fs::PathError;
 
 use crate::{
     cgroup::{
         memory::{MemoryCgroup, Version},
-        swap::SwapRoom,
+        swap::SwapHeadroom,
     },
     pods::table::PodEntry,
-    proc::machine::{FreeLists, MemAvailable},
+    proc::machine::{MemAvailable, PcpLists},
 };
 
 /// A scope with its files held open.
@@ -26,10 +28,10 @@ pub struct Scope {
     /// What the kernel itself has available, where that guards the machine.
     machine: Option<MemAvailable>,
     /// Beside `machine`, if that is read.
-    free_lists: Option<FreeLists>,
+    free_lists: Option<PcpLists>,
     counts_free_lists: bool,
     /// Where it may be swapped out to.
-    swap: Option<SwapRoom>,
+    swap: Option<SwapHeadroom>,
     /// All pods together can swap out so many bytes more, and may.
     pod_swap: u64,
 }
@@ -110,7 +112,7 @@ impl Scope {
         }
         let is_root = cgroup.is_root();
         Ok(Self {
-            swap: SwapRoom::open(&cgroup),
+            swap: SwapHeadroom::open(&cgroup),
             pod_swap: u64::MAX,
             cgroup: cgroup.with_kernel_counter(),
             signal,
@@ -136,16 +138,16 @@ impl Scope {
     #[must_use]
     pub fn guarded(mut self, amount: u64, machine: Option<MemAvailable>) -> Self {
         let source = match (&machine, self.cgroup.version()) {
-            (Some(_), _) => GuardSource::Machine,
-            (None, Version::V1) => GuardSource::CgroupV1,
-            (None, Version::V2) => GuardSource::CgroupV2,
+            (Some(_), _) => MemoryGuardSource::Machine,
+            (None, Version::V1) => MemoryGuardSource::CgroupV1,
+            (None, Version::V2) => MemoryGuardSource::CgroupV2,
         };
         // Of a limited scope they are no room: its own limit may be the nearer one.
         let counts_lists = machine.is_some() && !self.is_limited();
         self.free_lists = counts_lists
-            .then(|| FreeLists::open(Path::new("/proc")))
+            .then(|| PcpLists::open(Path::new("/proc")))
             .flatten();
-        self.accounting.guard = Some(Guard { source, amount });
+        self.accounting.guard = Some(MemoryGuard { source, amount });
         self.machine = machine;
         self
     }
@@ -234,13 +236,13 @@ impl Scope {
 
     /// Whether what lies in the CPUs' lists of free pages counts as available on the machine. It takes time to read: a
     /// scope counts it as long as its threshold is met, or would be without it.
-    pub fn count_free_lists(&mut self, counts: bool) {
+    pub fn count_pcp_free(&mut self, counts: bool) {
         self.counts_free_lists = counts;
     }
 
     /// What lies in the CPUs' lists of free pages at this moment, in bytes, as far as the last sample has not counted
     /// it.
-    pub fn uncounted_free_lists(&self) -> u64 {
+    pub fn uncounted_pcp_free(&self) -> u64 {
         let lists = self.free_lists.as_ref().filter(|_| !self.counts_free_lists);
         lists.and_then(|lists| lists.read().ok()).unwrap_or(0)
     }
@@ -256,7 +258,7 @@ impl Scope {
         if let (Some(machine), Some(lists), true) =
             (&mut machine, &self.free_lists, self.counts_free_lists)
         {
-            machine.in_lists = lists.read().map_or(0, |bytes| bytes.max(1));
+            machine.pcp_free = lists.read().map_or(0, |bytes| bytes.max(1));
         }
         let swap = self.swap.as_ref().map(|swap| swap.read(self.pod_swap));
         let swap = swap.unwrap_or_default();

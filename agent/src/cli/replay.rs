@@ -130,15 +130,18 @@ fn replay_incident(path: &Path, document: &Value) -> Result<IncidentJson, Comman
     let recorded = eviction.pace.as_ref();
     let is_same = match (decision, recorded) {
         (Decision::Evict { urgency }, Some(recorded)) => {
-            let (room, pending) = (pace_inputs.seen.room.at_once, pace_inputs.pending.amount);
+            let (room, pending) = (
+                pace_inputs.shortage.headroom.immediate,
+                pace_inputs.pending.amount,
+            );
             // What the pod used, and why it was that one, is in no look at the signal.
             let again = PaceRecord {
                 expected: recorded.expected,
-                shared: recorded.shared,
-                growing: recorded.growing,
+                shmem: recorded.shmem,
+                out_of_order: recorded.out_of_order,
                 ..PaceRecord::new(urgency, room, pending)
             };
-            let is_possible = (recorded.shared..=eviction.working_set).contains(&recorded.expected);
+            let is_possible = (recorded.shmem..=eviction.working_set).contains(&recorded.expected);
             again == *recorded && is_possible
         }
         _ => false,

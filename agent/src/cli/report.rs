@@ -414,8 +414,8 @@ fn expectation(
 ) -> String {
     let amount = |bytes| amount(eviction, bytes);
     let mut text = format!("expected to come: {}", amount(pace.expected));
-    if pace.shared > 0 {
-        let shared = amount(pace.shared);
+    if pace.shmem > 0 {
+        let shared = amount(pace.shmem);
         text += &format!(", {shared} of it when the kubelet unmounts it");
     }
     if pace.pending > 0 {

@@ -13,7 +13,7 @@ use evictd_node::{
 
 use super::{
     RunError,
-    scope::{ScopePair, guarded, tell_floor, thresholds},
+    scope::{ScopePair, guarded, thresholds, warn_floor},
 };
 
 const SIGNAL: Signal = Signal::AllocatableMemoryAvailable;
@@ -100,7 +100,7 @@ impl Allocatable {
         if self.known == found {
             return Ok(None);
         }
-        tell_floor(&self.config, SIGNAL, amounts(capacity).threshold, capacity);
+        warn_floor(&self.config, SIGNAL, amounts(capacity).threshold, capacity);
         let cache = self.config.account_reclaimable_cache;
         let scope = |cgroup| {
             let scope = Scope::open(cgroup, ScopeKind::Pods { limit: capacity }, amounts, cache);

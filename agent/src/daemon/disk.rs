@@ -127,7 +127,7 @@ impl Agent {
     /// Has a record written to the journal. It is reported to the API server when it is on disk, or when it is certain
     /// that it will not be: killing in time matters more than reports, and reports more than the journal. A killed pod
     /// alone says at once what has ended it.
-    pub(super) fn write_down(&mut self, record: Record) {
+    pub(super) fn append_to_journal(&mut self, record: Record) {
         if let Record::Evicted(eviction) = &record
             && let PodSource::Cluster { cluster, .. } = &mut self.pod_source
         {

@@ -22,7 +22,7 @@ const WAITING: usize = 1024;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
 /// A pod that got SIGKILL.
-pub(super) struct Victim {
+pub(super) struct KilledPod {
     pub entry: Arc<PodEntry>,
     /// When, in nanoseconds of CLOCK_MONOTONIC; 0 where that is not known.
     pub signalled: u64,
@@ -41,7 +41,7 @@ enum Look {
 
 /// The running thread; it looks at all victims in turn, so that one that is stuck holds up no other one.
 pub(super) struct EnsureDead {
-    victims: SyncSender<Victim>,
+    victims: SyncSender<KilledPod>,
     thread: std::thread::JoinHandle<()>,
 }
 
@@ -53,7 +53,7 @@ impl EnsureDead {
     pub fn start(clear: impl Fn(Vec<PathBuf>) + Send + 'static) -> io::Result<Self> {
         let (victims, queue) = sync_channel(WAITING);
         let thread = std::thread::Builder::new().name("ensure-dead".into());
-        let end = move |victim: Victim| {
+        let end = move |victim: KilledPod| {
             if !victim.left.is_empty() {
                 clear(victim.left);
             }
@@ -63,7 +63,7 @@ impl EnsureDead {
     }
 
     /// Has a victim looked at.
-    pub fn look_at(&self, mut victim: Victim) {
+    pub fn look_at(&self, mut victim: KilledPod) {
         if victim.signalled == 0 {
             victim.signalled = monotonic_ns();
         }
@@ -111,7 +111,7 @@ fn run<V>(queue: &Receiver<V>, look: impl Fn(&V, Duration) -> Look, end: impl Fn
 }
 
 /// Kills what is left.
-fn look(victim: &Victim, after: Duration) -> Look {
+fn look(victim: &KilledPod, after: Duration) -> Look {
     let (entry, signalled) = (&victim.entry, victim.signalled);
     match kill_left(entry.killer.path(), signalled) {
         Ok(true) if entry.is_empty() => Look::Dead,

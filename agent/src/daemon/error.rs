@@ -66,7 +66,7 @@ pub enum RunError {
         /// Why it is needed.
         reason: &'static str,
     },
-    /// The system refused something that is none of the input's business.
+    /// A system call failed for a reason that is not in the configuration.
     #[error("{0}")]
     System(#[from] io::Error),
 }

@@ -8,7 +8,7 @@ use evictd_engine::{
     mitigation::Step,
     units::nanos,
 };
-use evictd_fastpath::{self as fastpath, EARLIER, Event, VictimExit};
+use evictd_fastpath::{self as fastpath, EARLIER, FastPathEvent, VictimExit};
 use evictd_manager::{self as manager, MitigationOutcome, Reclaimed};
 use evictd_node::pods::table::PodEntry;
 use evictd_policy::PauseState;
@@ -61,34 +61,34 @@ impl EvictionLog {
     }
 
     /// Records for the pauses that began or ended since the last call.
-    pub fn take_pauses(&mut self, pauses: &PauseState) -> impl Iterator<Item = Record> + use<> {
+    pub fn record_pauses(&mut self, pauses: &PauseState) -> impl Iterator<Item = Record> + use<> {
         self.pauses.changes(pauses).into_iter().map(Record::Paused)
     }
 
     /// Other words from now on.
-    pub fn set_words(&mut self, words: MessageBuilder) {
+    pub fn set_message_builder(&mut self, words: MessageBuilder) {
         self.messages = words;
     }
 
     /// The record of one report, if it has one.
-    pub fn take(&mut self, report: &Event) -> Option<Record> {
+    pub fn record(&mut self, report: &FastPathEvent) -> Option<Record> {
         let record = match report {
-            Event::Evicted(evicted) => {
+            FastPathEvent::Evicted(evicted) => {
                 let record = self.eviction(evicted);
                 say_evicted(&record);
                 Record::Evicted(Box::new(record))
             }
-            Event::Finished(finished) => {
+            FastPathEvent::Finished(finished) => {
                 let record = self.finish(finished);
                 say_finished(&finished.pod.pod, &record);
                 Record::Finished(record)
             }
-            Event::Stuck(stuck) => {
+            FastPathEvent::Stuck(stuck) => {
                 let pod = &stuck.pod.pod;
                 let id = self.id_of(stuck.number, pod);
                 Record::Stuck(stuck_pod(id, pod, stuck.usage))
             }
-            Event::MetInForce {
+            FastPathEvent::MetInForce {
                 signal,
                 available,
                 threshold,
@@ -97,7 +97,7 @@ impl EvictionLog {
                 let id = format!("{}-met-{number}", self.run);
                 Record::MetInForce(met_in_force(id, *signal, *available, *threshold))
             }
-            Event::NoCandidates {
+            FastPathEvent::NoCandidates {
                 signal,
                 available,
                 threshold,
@@ -114,7 +114,7 @@ impl EvictionLog {
                 );
                 return None;
             }
-            Event::KernelKill(pod, ago) => {
+            FastPathEvent::KernelKill(pod, ago) => {
                 let pod = pod.as_ref().map(|entry| entry.pod.to_string());
                 let ago = Duration::from_nanos(*ago);
                 tracing::error!(
@@ -124,7 +124,7 @@ impl EvictionLog {
                 );
                 return None;
             }
-            Event::HookLost { errno } => {
+            FastPathEvent::HookLost { errno } => {
                 let error = refusal(*errno);
                 tracing::error!(
                     error,
@@ -132,7 +132,7 @@ impl EvictionLog {
                 );
                 return None;
             }
-            Event::ScopeGone { signal, errno } => {
+            FastPathEvent::ScopeGone { signal, errno } => {
                 let error = refusal(*errno);
                 tracing::error!(%signal, error, "the scope's memory cannot be read");
                 return None;
@@ -142,7 +142,10 @@ impl EvictionLog {
     }
 
     /// Takes an eviction of the manager, like one of the fast path.
-    pub fn take_decided(&mut self, decided: &manager::ManagerEviction) -> EvictionRecord {
+    pub fn record_manager_eviction(
+        &mut self,
+        decided: &manager::ManagerEviction,
+    ) -> EvictionRecord {
         let pod = &decided.pod.pod;
         let resource = decided.signal.parse().map(Signal::resource);
         // What is limited by an emptyDir's size is not requested.
@@ -180,7 +183,7 @@ impl EvictionLog {
     }
 
     /// Takes note of a pod that is asked to go where no API server asks, or would be.
-    pub fn take_asked(&self, asked: RequestRecord) -> Record {
+    pub fn record_soft_request(&self, asked: RequestRecord) -> Record {
         let asks = if asked.shadow {
             "would be asked to go"
         } else {
@@ -200,7 +203,7 @@ impl EvictionLog {
     }
 
     /// Takes note of a threshold of the manager that is met as it comes into force.
-    pub fn take_met(&mut self, signal: Signal, available: u64, threshold: u64) -> Record {
+    pub fn record_met(&mut self, signal: Signal, available: u64, threshold: u64) -> Record {
         self.met += 1;
         let id = format!("{}-rounds-met-{}", self.run, self.met);
         Record::MetInForce(met_in_force(id, signal, available, threshold))
@@ -208,7 +211,7 @@ impl EvictionLog {
 
     /// Takes note of an evicted pod of the manager whose processes do not end, unless the journal has it: the fast
     /// path, or an agent before this one, may have found it out.
-    pub fn take_stuck(&self, entry: &PodEntry) -> Option<Record> {
+    pub fn record_stuck(&self, entry: &PodEntry) -> Option<Record> {
         let pod = &entry.pod;
         let id = self.journal.eviction_of(&pod.uid)?;
         if self.journal.knows_stuck(&id) {
@@ -219,7 +222,7 @@ impl EvictionLog {
     }
 
     /// Takes note of what was reclaimed from the node.
-    pub fn take_reclaimed(&self, reclaimed: &Reclaimed) -> Record {
+    pub fn record_reclaimed(&self, reclaimed: &Reclaimed) -> Record {
         let record = node_reclaimed(reclaimed);
         tracing::info!(
             containers = record.containers,
@@ -235,7 +238,7 @@ impl EvictionLog {
     }
 
     /// Takes note of a step that was taken before a pod is evicted.
-    pub fn take_mitigation(&self, mitigation: &MitigationOutcome) -> Record {
+    pub fn record_mitigation(&self, mitigation: &MitigationOutcome) -> Record {
         let record = mitigation_action(mitigation);
         tracing::info!(
             step = record.step,
@@ -255,7 +258,7 @@ impl EvictionLog {
     }
 
     /// What the Node would say.
-    pub fn take_shadow_node(&mut self, state: &NodeState) -> Record {
+    pub fn record_shadow_node(&mut self, state: &NodeState) -> Record {
         self.shadow_nodes += 1;
         Record::ShadowNode(ShadowNode {
             id: format!("{}-node-{}", self.run, self.shadow_nodes),
@@ -270,7 +273,7 @@ impl EvictionLog {
     }
 
     /// Pods that the kubelet has evicted, but for those that this agent has.
-    pub fn take_kubelet_evictions(
+    pub fn record_kubelet_evictions(
         &self,
         evicted: Vec<KubeletEviction>,
     ) -> impl Iterator<Item = Record> + use<> {
@@ -308,12 +311,12 @@ impl EvictionLog {
             error: e.refused.and_then(refusal),
             pace: Some(PaceRecord {
                 expected: e.working_set,
-                shared: e.shared,
+                shmem: e.shmem,
                 by_kernel: e.by_kernel,
-                growing: e.growing,
+                out_of_order: e.out_of_order,
                 ..PaceRecord::new(
                     e.urgency,
-                    e.pace_inputs.seen.room.at_once,
+                    e.pace_inputs.shortage.headroom.immediate,
                     e.pace_inputs.pending.amount,
                 )
             }),

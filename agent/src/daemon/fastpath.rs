@@ -4,25 +4,27 @@ use std::sync::Arc;
 
 use evictd_config::Config;
 use evictd_engine::limiter::EvictionLimiter;
-use evictd_fastpath::{Control, EventQueue, FastPath, FastPathSetup, FastPathStatus};
+use evictd_fastpath::{
+    FastPath, FastPathControl, FastPathEventQueue, FastPathSetup, FastPathStatus,
+};
 use evictd_node::{memory_scope::Scope, pods::table::PodTable, trigger::memory::TriggerSet};
 use evictd_store::restore::Restored;
 
-use super::{RunError, guard, restore};
+use super::{RunError, pinned_guard, restore};
 
 /// The running fast path.
 pub(super) struct RunningFastPath {
     /// Until the agent ends.
     thread: Option<FastPath>,
-    pub control: Arc<Control>,
-    pub events: Arc<EventQueue>,
+    pub control: Arc<FastPathControl>,
+    pub events: Arc<FastPathEventQueue>,
     pub status: Arc<FastPathStatus>,
     /// It has real-time priority.
     pub is_realtime: bool,
 }
 
-/// What it begins with.
-pub(super) struct Beginning<'a> {
+/// Arguments of `start`.
+pub(super) struct StartArgs<'a> {
     pub scopes: Vec<Scope>,
     pub trigger: Box<dyn TriggerSet>,
     pub table: Box<PodTable>,
@@ -35,19 +37,21 @@ impl RunningFastPath {
     ///
     /// # Errors
     /// The system has no thread or no descriptor to give.
-    pub fn start(config: &Config, beginning: Beginning<'_>) -> Result<Self, RunError> {
-        let Beginning {
+    pub fn start(config: &Config, beginning: StartArgs<'_>) -> Result<Self, RunError> {
+        let StartArgs {
             scopes,
             mut trigger,
             table,
             restored,
             limiter,
         } = beginning;
-        let (control, events) = (Control::new()?, EventQueue::new()?);
+        let (control, events) = (FastPathControl::new()?, FastPathEventQueue::new()?);
         let status = Arc::<FastPathStatus>::default();
-        let mut pins = guard::pin(config, &mut *trigger);
+        let mut pins = pinned_guard::pin(config, &mut *trigger);
         let is_pinned = pins.as_ref().is_some_and(|pins| pins.is_pinned);
-        pins.as_ref().filter(|_| is_pinned).map(guard::inherit);
+        pins.as_ref()
+            .filter(|_| is_pinned)
+            .map(pinned_guard::inherit);
         let (thread, refusals) = FastPath::start(FastPathSetup {
             scopes,
             trigger,
@@ -63,7 +67,7 @@ impl RunningFastPath {
             events: Arc::clone(&events),
             status: Arc::clone(&status),
         })?;
-        pins.as_mut().map(guard::replace_earlier);
+        pins.as_mut().map(pinned_guard::replace_earlier);
         let is_realtime = refusals.fifo.is_none();
         if let Some(error) = refusals.fifo {
             tracing::warn!(%error, "no real-time priority");

@@ -62,7 +62,7 @@ impl Agent {
 
     /// Takes note of pods that are ending after a soft eviction, and of those that have ended.
     fn follow_asked(&mut self) {
-        while let Some(asked) = self.pod_source.going() {
+        while let Some(asked) = self.pod_source.next_soft_eviction() {
             // The API server has agreed.
             self.metrics.asked(&asked);
             self.begin(Incident::of_asked(asked));
@@ -179,7 +179,7 @@ impl Agent {
         self.pods.entries.iter().filter_map(usage).collect()
     }
 
-    /// Policies may spare many pods before the victim, and other strategies choose by another order.
+    /// The pod that the kubelet would evict: by its own order, without policies.
     fn choice_of_kubelet<'a>(ranked: &[Ranked<'a>]) -> Option<&'a Pod> {
         let may_go = ranked
             .iter()

@@ -3,9 +3,9 @@
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_config::Config;
-use evictd_cri::{CriWorker, Tell};
+use evictd_cri::{CriEvent, CriWorker};
 use evictd_engine::{Layout, Signal, limiter::EvictionLimiter, recorder::Recorder};
-use evictd_fastpath::{Control, KilledBy};
+use evictd_fastpath::{FastPathControl, KilledBy};
 use evictd_manager::{
     Command, CommandQueue, DiskScanner, ManagerEventQueue, ManagerHandle, ManagerSetup,
     MitigationThreads, MitigationWorker, PodSet, ReclaimOptions, ScanTarget, SharedStatus,
@@ -41,13 +41,13 @@ pub(super) struct RunningManager {
     pub cri: Option<CriWorker>,
     pub mitigation: Arc<MitigationWorker>,
     pub steps: MitigationThreads,
-    /// How the disks lie.
+    /// Which of nodefs, imagefs and containerfs are separate.
     pub layout: Layout,
     disk_retry: DiskRetry,
 }
 
 /// What it begins with.
-pub(super) struct Beginning<'a> {
+pub(super) struct StartArgs<'a> {
     pub sources: SignalSources,
     pub disk_retry: DiskRetry,
     pub source: &'a PodSource,
@@ -58,7 +58,7 @@ pub(super) struct Beginning<'a> {
     /// The node's memory cgroup, where cgroup v1 has it.
     pub memory_v1: Option<PathBuf>,
     /// Of the fast path, which counts what the manager kills.
-    pub control: &'a Arc<Control>,
+    pub control: &'a Arc<FastPathControl>,
 }
 
 impl RunningManager {
@@ -69,9 +69,9 @@ impl RunningManager {
     /// The system has no thread or no descriptor to give.
     pub fn start(
         config: &Config,
-        beginning: Beginning<'_>,
+        beginning: StartArgs<'_>,
     ) -> Result<(Self, Vec<ScanTarget>), RunError> {
-        let Beginning {
+        let StartArgs {
             sources,
             disk_retry,
             source,
@@ -194,10 +194,10 @@ fn start_cri(
     let (commands, scanner) = (Arc::clone(commands), Arc::clone(scanner));
     let disks = RuntimeDisks::new(config);
     Some(CriWorker::start(cri, move |answer| match answer {
-        Tell::Reclaimed(removed) => {
+        CriEvent::Reclaimed(removed) => {
             commands.send(Command::Reclaimed(removed));
         }
-        Tell::Layers { layers, asked } => scanner.set_layers(layers, asked),
-        Tell::Disks(theirs) => disks.compare(theirs),
+        CriEvent::Layers { layers, asked } => scanner.set_layers(layers, asked),
+        CriEvent::Disks(theirs) => disks.compare(theirs),
     }))
 }

@@ -22,18 +22,18 @@ impl Agent {
 
     fn handle_manager_event(&mut self, event: ManagerEvent) {
         match event {
-            ManagerEvent::Evicted(decided) => self.take_decided(&decided),
-            ManagerEvent::Soft(request) => self.take_soft_request(*request),
+            ManagerEvent::Evicted(decided) => self.handle_eviction(&decided),
+            ManagerEvent::Soft(request) => self.handle_soft_request(*request),
             ManagerEvent::Node(state) => {
                 tracing::info!(conditions = ?state.conditions, why = state.message, "the node's conditions");
-                self.take_node_state(state);
+                self.handle_node_state(state);
             }
-            ManagerEvent::Reclaim(request) => self.take_reclaim(request),
-            ManagerEvent::Reclaimed(reclaimed) => self.take_reclaimed(&reclaimed),
+            ManagerEvent::Reclaim(request) => self.handle_reclaim(request),
+            ManagerEvent::Reclaimed(reclaimed) => self.handle_reclaimed(&reclaimed),
             ManagerEvent::Mitigate(request) => self.mitigate(*request),
             ManagerEvent::Mitigated(mitigation) => {
-                let record = self.eviction_log.take_mitigation(&mitigation);
-                self.write_down(record);
+                let record = self.eviction_log.record_mitigation(&mitigation);
+                self.append_to_journal(record);
             }
             ManagerEvent::MetInForce {
                 signal,
@@ -41,13 +41,13 @@ impl Agent {
                 threshold,
             } => {
                 self.metrics.met_in_force();
-                let record = self.eviction_log.take_met(signal, available, threshold);
-                self.write_down(record);
+                let record = self.eviction_log.record_met(signal, available, threshold);
+                self.append_to_journal(record);
             }
             ManagerEvent::Stuck(entry) => {
-                if let Some(record) = self.eviction_log.take_stuck(&entry) {
+                if let Some(record) = self.eviction_log.record_stuck(&entry) {
                     self.metrics.stuck();
-                    self.write_down(record);
+                    self.append_to_journal(record);
                 }
             }
             ManagerEvent::HookRefused(refusal) => {
@@ -63,24 +63,24 @@ impl Agent {
                     hold = ?comeback.hold,
                     "an evicted pod's owner has put another one here"
                 );
-                self.write_down(Record::Comeback((&comeback).into()));
+                self.append_to_journal(Record::Comeback((&comeback).into()));
             }
         }
     }
 
     /// In shadow mode the Node object stays as it is: what it would say goes to the journal and an Event.
-    fn take_node_state(&mut self, state: NodeState) {
+    fn handle_node_state(&mut self, state: NodeState) {
         let is_news = self.node_state.conditions != state.conditions;
         self.node_state = state;
         if self.config.shadow && is_news {
-            let record = self.eviction_log.take_shadow_node(&self.node_state);
-            self.write_down(record);
+            let record = self.eviction_log.record_shadow_node(&self.node_state);
+            self.append_to_journal(record);
         }
-        self.tell_node();
+        self.publish_node_state();
     }
 
     /// Has the node say what it should; nothing in shadow mode.
-    pub(super) fn tell_node(&self) {
+    pub(super) fn publish_node_state(&self) {
         if let PodSource::Cluster { cluster, .. } = &self.pod_source {
             cluster.set_shadow(self.config.shadow);
             if !self.config.shadow {
@@ -89,7 +89,7 @@ impl Agent {
         }
     }
 
-    fn take_reclaim(&self, request: ReclaimRequest) {
+    fn handle_reclaim(&self, request: ReclaimRequest) {
         let what: Vec<_> = request.what.iter().map(|w| w.as_str()).collect();
         match request.of {
             // It has the same thresholds, and reclaims when it looks the next time.
@@ -123,30 +123,30 @@ impl Agent {
         self.manager.steps.take(request);
     }
 
-    fn take_reclaimed(&mut self, reclaimed: &Reclaimed) {
+    fn handle_reclaimed(&mut self, reclaimed: &Reclaimed) {
         if let Some(cri) = &self.manager.cri {
             cri.note(reclaimed.is_enough);
         }
-        let record = self.eviction_log.take_reclaimed(reclaimed);
-        self.write_down(record);
+        let record = self.eviction_log.record_reclaimed(reclaimed);
+        self.append_to_journal(record);
     }
 
-    fn take_decided(&mut self, decided: &ManagerEviction) {
-        self.show_decided(decided);
+    fn handle_eviction(&mut self, decided: &ManagerEviction) {
+        self.count_manager_eviction(decided);
         let (signalled, shadow) = (decided.stages.signalled, decided.shadow);
         self.oom
             .attributor
             .note_eviction(&decided.pod, signalled, shadow);
         self.policies.note(&decided.pod.pod, false);
-        let record = self.eviction_log.take_decided(decided);
-        self.look_after(&decided.pod, signalled, shadow);
+        let record = self.eviction_log.record_manager_eviction(decided);
+        self.follow_killed_pod(&decided.pod, signalled, shadow);
         let record = Record::evicted(record);
         let pace_inputs = decided.eviction.timing.as_ref().map(|t| t.pace_inputs);
         self.note_incident(&record, pace_inputs);
-        self.write_down(record);
+        self.append_to_journal(record);
     }
 
-    fn take_soft_request(&mut self, request: SoftEvictionRequest) {
+    fn handle_soft_request(&mut self, request: SoftEvictionRequest) {
         // Without a manager the agent ends: the next one asks.
         if !self.manager.is_running() && !request.shadow {
             return;
@@ -171,9 +171,9 @@ impl Agent {
             self.metrics.asked(&asked);
         }
         let goes = asked.clone();
-        let record = self.eviction_log.take_asked(asked);
+        let record = self.eviction_log.record_soft_request(asked);
         self.note_incident(&record, None);
-        self.write_down(record);
+        self.append_to_journal(record);
         if request.shadow {
             return;
         }

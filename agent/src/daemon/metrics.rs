@@ -14,7 +14,7 @@ use std::{
 use evictd_common::drops::DropCounter;
 use evictd_config::KubeletSource;
 use evictd_engine::{Signal, model::settings::MemoryHook};
-use evictd_fastpath::{Event, EventQueue, FastPathStatus};
+use evictd_fastpath::{FastPathEvent, FastPathEventQueue, FastPathStatus};
 use evictd_manager::ManagerEviction;
 use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
@@ -28,14 +28,14 @@ use crate::{
         scan_watch::{FILESYSTEMS, unknown_layers},
         sources::Signals,
     },
-    telemetry::{CONTROL_LOOP, Health, Hook, Labelled, Sources},
+    telemetry::{CONTROL_LOOP, Health, Hook, Labelled, MetricsCollector},
 };
-use names::{INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS, Shows};
+use names::{CounterDef, INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS};
 
 pub(super) use names::DROPS;
 
 /// What there is to show.
-pub(super) struct Shown<'a> {
+pub(super) struct MetricInputs<'a> {
     pub memory: MemoryHook,
     /// What the fast path watches by that hook.
     pub memory_signals: Vec<Signal>,
@@ -96,13 +96,13 @@ impl Reloads {
     }
 }
 
-pub(super) fn sources(shown: &Shown<'_>) -> Sources {
+pub(super) fn sources(shown: &MetricInputs<'_>) -> MetricsCollector {
     let mut hooks = shown.hooks.clone();
     hooks.extend(shown.memory_signals.iter().map(|signal| Hook {
         signal: signal.to_string(),
         hook: shown.memory.to_string(),
     }));
-    let mut sources = Sources {
+    let mut sources = MetricsCollector {
         status: Arc::clone(&shown.manager.status),
         connection: match shown.source {
             PodSource::Cluster { cluster, .. } => Some(Arc::clone(cluster.connection())),
@@ -110,7 +110,7 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         },
         hooks,
         gauges: shown.policies.gauges(),
-        ..Sources::default()
+        ..MetricsCollector::default()
     };
     if let PodSource::Cluster { cluster, .. } = shown.source
         && let Some(fleet) = cluster.fleet_brake()
@@ -138,12 +138,12 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
 }
 
 /// What waits for a thread, and what found no place there.
-fn show_queues(sources: &mut Sources, shown: &Shown<'_>) {
+fn show_queues(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
     sources.counter(
         "fastpath_events_dropped",
         "Events of the fast path that did not fit into its queue",
         &shown.fastpath.events,
-        EventQueue::dropped,
+        FastPathEventQueue::dropped,
     );
     sources.counter(
         "standby_decisions",
@@ -191,7 +191,7 @@ fn show_queues(sources: &mut Sources, shown: &Shown<'_>) {
 }
 
 /// What is known of the pods, and what watches them.
-fn show_pods(sources: &mut Sources, shown: &Shown<'_>) {
+fn show_pods(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
     let unopened = shown.source.unopened();
     sources.counter(
         "pods_unopened",
@@ -257,7 +257,7 @@ fn show_pods(sources: &mut Sources, shown: &Shown<'_>) {
 }
 
 /// The configuration, and what the machine gives.
-fn show_configuration(sources: &mut Sources, shown: &Shown<'_>) {
+fn show_configuration(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
     sources.counter(
         "configuration_reloads",
         "Changed configurations that were put in force",
@@ -300,8 +300,11 @@ fn show_configuration(sources: &mut Sources, shown: &Shown<'_>) {
     });
 }
 
-fn show<C, const N: usize>(sources: &mut Sources, counters: &Arc<C>, which: [Shows<C>; N])
-where
+fn show<C, const N: usize>(
+    sources: &mut MetricsCollector,
+    counters: &Arc<C>,
+    which: [CounterDef<C>; N],
+) where
     C: Send + Sync + 'static,
 {
     for (name, help, which) in which {
@@ -334,9 +337,9 @@ pub(super) fn hooks(signals: &Signals) -> Vec<Hook> {
 
 impl Agent {
     /// What the fast path reports.
-    pub(super) fn show(&self, report: &Event) {
+    pub(super) fn count_event(&self, report: &FastPathEvent) {
         match report {
-            Event::Evicted(e) => {
+            FastPathEvent::Evicted(e) => {
                 let signal = e.signal.as_str();
                 self.metrics.evicted(
                     &e.pod.pod,
@@ -347,15 +350,15 @@ impl Agent {
                     Some(e.number),
                 );
             }
-            Event::Finished(finished) => self.metrics.finished(finished),
-            Event::Stuck(_) => self.metrics.stuck(),
-            Event::MetInForce { .. } => self.metrics.met_in_force(),
+            FastPathEvent::Finished(finished) => self.metrics.finished(finished),
+            FastPathEvent::Stuck(_) => self.metrics.stuck(),
+            FastPathEvent::MetInForce { .. } => self.metrics.met_in_force(),
             _ => {}
         }
     }
 
     /// What the manager has done.
-    pub(super) fn show_decided(&self, d: &ManagerEviction) {
+    pub(super) fn count_manager_eviction(&self, d: &ManagerEviction) {
         self.metrics.evicted(
             &d.pod.pod,
             &d.signal,

@@ -1,15 +1,13 @@
-//! The agent. By default it is embedded: the scope is a cgroup, its pods are described by a manifest file, the executor
-//! is the kernel. With a cluster the API server describes the pods, and gets reports of what became of them.
+//! The agent. Without a cluster the scope is a cgroup, a manifest names its pods, and nothing is reported. With a
+//! cluster the API server describes the pods, and gets reports of what became of them.
 
 mod allocatable;
+mod background_read;
 mod disk;
-mod ending;
 mod ensure_dead;
 mod error;
 pub mod eviction_log;
 mod fastpath;
-mod file_look;
-mod guard;
 mod incidents;
 pub mod log;
 mod manager;
@@ -18,10 +16,10 @@ pub mod message;
 mod metrics;
 mod node_memory;
 pub mod node_view;
-mod one_at_a_time;
 pub mod oom;
 mod os_signals;
 pub mod pause_log;
+mod pinned_guard;
 mod pod_source;
 mod pod_table;
 pub(crate) mod policies;
@@ -30,6 +28,8 @@ mod restore;
 mod runtime_disks;
 mod scan_watch;
 mod scope;
+mod shutdown;
+mod single_flight;
 mod sources;
 mod start;
 
@@ -44,7 +44,7 @@ use std::{
 use evictd_common::drops::DropCounter;
 use evictd_config::Config;
 use evictd_engine::NodeState;
-use evictd_fastpath::{Event, KilledBy};
+use evictd_fastpath::{FastPathEvent, KilledBy};
 use evictd_manager::{Command, FastPathOutcome};
 use evictd_node::{
     bpf::{kernel_log::KernelLog, object::BpfObject},
@@ -60,7 +60,7 @@ use tokio::{io::unix::AsyncFd, time::Instant};
 
 use crate::{
     daemon::{
-        ensure_dead::{EnsureDead, Victim},
+        ensure_dead::{EnsureDead, KilledPod},
         eviction_log::EvictionLog,
         metrics::{Dropped, names::DROPS},
         oom::KillSummary,
@@ -70,13 +70,13 @@ use crate::{
     telemetry::{self, Health, Metrics},
 };
 use disk::DiskWriter;
-use ending::Ending;
 use fastpath::RunningFastPath;
 use log::Log;
 use manager::RunningManager;
 use pod_table::PublishedPods;
 use policies::Policies;
 use reload::ConfigWatch;
+use shutdown::Shutdown;
 use start::{OomKills, WatchedMemory};
 
 pub use error::RunError;
@@ -91,7 +91,7 @@ const RESCAN_TICKS: u32 = 60;
 /// A pod makes several cgroups when it starts: one look for all of them.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// How long work that blocks may go on when all else has ended ([`ending`]).
+/// How long work that blocks may go on when all else has ended ([`shutdown`]).
 const LAST_WORK: Duration = Duration::from_secs(1);
 
 /// Runs until SIGTERM or SIGINT.
@@ -118,7 +118,7 @@ pub fn run(config: &Config, origin: ConfigSource, log: &Arc<Log>) -> Result<(), 
         let agent = Agent::start(config, origin, Arc::clone(&health), log).await?;
         agent.serve(asked).await
     });
-    // Nor does a disk that does not answer.
+    // Blocking tasks may hang on a disk: the runtime is not waited for beyond this.
     runtime.shutdown_timeout(LAST_WORK);
     ended
 }
@@ -212,14 +212,14 @@ impl Agent {
         let life = life.map_err(|e| e.into_parts().1)?;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut ending: Option<Ending> = None;
+        let mut ending: Option<Shutdown> = None;
         let mut gathering = None;
         let by = loop {
             let due = self.pods.due();
             tokio::select! {
                 ready = reports.readable() => {
                     ready?.clear_ready();
-                    self.reconcile();
+                    self.handle_fastpath_events();
                 }
                 ready = events.readable() => {
                     ready?.clear_ready();
@@ -235,17 +235,17 @@ impl Agent {
                     self.on_cgroup_events();
                 }
                 () = self.pod_source.changed() => self.follow_api(),
-                () = self.policies.looked() => {
+                () = self.policies.finished() => {
                     self.policies.take_look(self.disk.queue());
                     self.write_pauses();
                 }
-                () = self.config_watch.look.looked() => self.follow_configuration(),
+                () = self.config_watch.look.finished() => self.follow_configuration(),
                 () = at(due) => self.follow_waiting(),
                 action = asked.next() => match (action, &ending) {
                     (SignalAction::Reload, _) => self.read_configuration_again(),
                     (SignalAction::Shutdown, None) => {
                         self.health.ends();
-                        ending = Some(Ending::begin());
+                        ending = Some(Shutdown::begin());
                     }
                     // Asked again: without the reports.
                     (SignalAction::Shutdown, Some(ending)) => break ending.by,
@@ -264,11 +264,11 @@ impl Agent {
         Ok(())
     }
 
-    fn reconcile(&mut self) {
+    fn handle_fastpath_events(&mut self) {
         while let Some(report) = self.fastpath.events.next() {
-            self.show(&report);
+            self.count_event(&report);
             self.oom.attributor.note(&report);
-            if let Event::Evicted(evicted) = &report {
+            if let FastPathEvent::Evicted(evicted) = &report {
                 self.policies.note(&evicted.pod.pod, evicted.last_resort);
                 let outcome = match (evicted.shadow, evicted.refused) {
                     (true, _) => FastPathOutcome::Shadow,
@@ -281,26 +281,28 @@ impl Agent {
                     available: evicted.available,
                     outcome,
                 });
-                self.look_after(&evicted.pod, evicted.stages.signalled, evicted.shadow);
+                self.follow_killed_pod(&evicted.pod, evicted.stages.signalled, evicted.shadow);
             }
-            let Some(record) = self.eviction_log.take(&report) else {
+            let Some(record) = self.eviction_log.record(&report) else {
                 continue;
             };
             let pace_inputs = match &report {
-                Event::Evicted(evicted) => (!evicted.by_kernel).then_some(evicted.pace_inputs),
+                FastPathEvent::Evicted(evicted) => {
+                    (!evicted.by_kernel).then_some(evicted.pace_inputs)
+                }
                 _ => None,
             };
             self.note_incident(&record, pace_inputs);
-            self.write_down(record);
+            self.append_to_journal(record);
         }
     }
 
     /// What follows every SIGKILL, or would in shadow mode: the pod stays known, is seen to be dead, and its emptyDirs are
     /// emptied where there is no kubelet.
-    fn look_after(&mut self, pod: &Arc<PodEntry>, signalled: u64, shadow: bool) {
-        self.pods.take_over(pod);
+    fn follow_killed_pod(&mut self, pod: &Arc<PodEntry>, signalled: u64, shadow: bool) {
+        self.pods.inherit_permit(pod);
         if !shadow {
-            self.ensure_dead.look_at(Victim {
+            self.ensure_dead.look_at(KilledPod {
                 entry: Arc::clone(pod),
                 signalled,
                 left: self.pod_source.leftovers(&pod.pod.uid),
@@ -309,20 +311,20 @@ impl Agent {
     }
 
     fn write_pauses(&mut self) {
-        for record in self.eviction_log.take_pauses(&self.policies.pauses) {
-            self.write_down(record);
+        for record in self.eviction_log.record_pauses(&self.policies.pauses) {
+            self.append_to_journal(record);
         }
     }
 
     /// What the kubelet evicts gives memory back as well: the fast path counts it as pending. To be called before pods
     /// that are over leave the table.
-    fn take_kubelet_evictions(&mut self) {
+    fn handle_kubelet_evictions(&mut self) {
         let PodSource::Cluster { cluster, .. } = &self.pod_source else {
             return;
         };
         let connection = Arc::clone(cluster.connection());
         let evicted = cluster.kubelet_evictions();
-        for record in self.eviction_log.take_kubelet_evictions(evicted) {
+        for record in self.eviction_log.record_kubelet_evictions(evicted) {
             connection.counters.kubelet_evictions.add();
             if let Record::KubeletEvicted(by_kubelet) = &record {
                 tracing::info!(
@@ -339,7 +341,7 @@ impl Agent {
                         .note_kill(entry, now, KilledBy::Kubelet);
                 }
             }
-            self.write_down(record);
+            self.append_to_journal(record);
         }
     }
 
@@ -355,8 +357,8 @@ impl Agent {
         let is_reported = self.is_reported();
         self.policies.refresh(self.disk.queue(), is_reported);
         self.write_pauses();
-        self.take_kubelet_evictions();
-        self.look_at_configuration();
+        self.handle_kubelet_evictions();
+        self.check_configuration();
         self.follow_node_scope();
         self.look_at_pods();
         self.ticks = self.ticks.wrapping_add(1);
@@ -384,21 +386,21 @@ impl Agent {
             );
         }
         for kill in self.oom.attributor.due(by) {
-            self.write_down(Record::OomKill(Box::new(kill)));
+            self.append_to_journal(Record::OomKill(Box::new(kill)));
         }
     }
 
     fn read_oom_events(&mut self) {
         // What was done before a kill is known before the kill is judged.
-        self.reconcile();
+        self.handle_fastpath_events();
         for record in self.programs.oom.iter_mut().flatten() {
             if record.kind == kind::MARK_VICTIM {
                 self.oom.unattributed.note(record.pid, record.cgroup_id);
             }
         }
         while let Some(kill) = self.programs.oom.as_mut().and_then(OomReader::next_kill) {
-            if let Some(record) = self.oom.attributor.take(&kill) {
-                self.write_down(Record::OomKill(Box::new(record)));
+            if let Some(record) = self.oom.attributor.attribute(&kill) {
+                self.append_to_journal(Record::OomKill(Box::new(record)));
             }
         }
         self.report_oom_kills(monotonic_ns());

@@ -11,7 +11,7 @@ use evictd_engine::{Layout, Observations, Pod, PodUsage, Usages};
 use evictd_kube::{cache::ClusterSnapshot, pod_store::PodStore};
 use evictd_manager::SignalSources;
 use evictd_node::{
-    cgroup::{limited::room_below_limits, memory::MemoryCgroup, pids},
+    cgroup::{limited::headroom_below_limits, memory::MemoryCgroup, pids},
     pods::discovery::{guess, pods_below},
     proc::machine::memory_total,
 };
@@ -115,7 +115,7 @@ impl NodeView {
                 };
                 seen.usages.insert(pod.uid.clone(), usage);
             }
-            if let Some(room) = room_below_limits(&memory) {
+            if let Some(room) = headroom_below_limits(&memory) {
                 seen.until_limit.insert(pod.uid.clone(), room);
             }
             seen.pods.push(pod);

@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use evictd_fastpath::Event;
+use evictd_fastpath::FastPathEvent;
 use evictd_node::{
     pods::{cgroup_name, table::PodEntry},
     trigger::{
@@ -63,7 +63,7 @@ struct Remembered {
     shadow: bool,
 }
 
-/// Puts the kills into words.
+/// Attributes OOM kills to a pod, a limit and earlier evictions.
 #[derive(Debug)]
 pub struct OomAttributor {
     /// Root of the hierarchy, and its id.
@@ -118,7 +118,7 @@ impl OomAttributor {
     }
 
     /// Takes over the pods of the node.
-    pub fn know(&mut self, entries: &[Arc<PodEntry>]) {
+    pub fn set_pods(&mut self, entries: &[Arc<PodEntry>]) {
         let now = entries.iter().map(|e| (e.memory.id(), name_of(e)));
         let before = std::mem::replace(&mut self.pods, now.collect());
         let now: HashSet<u64> = self.pods.iter().map(|(id, _)| *id).collect();
@@ -129,16 +129,16 @@ impl OomAttributor {
     }
 
     /// Takes note of what the fast path has done.
-    pub fn note(&mut self, report: &Event) {
+    pub fn note(&mut self, report: &FastPathEvent) {
         match report {
-            Event::Evicted(evicted) => self.remember(Remembered {
+            FastPathEvent::Evicted(evicted) => self.remember(Remembered {
                 number: (!evicted.shadow).then_some(evicted.number),
                 pod: name_of(&evicted.pod),
                 signalled: evicted.stages.signalled,
                 ended: 0,
                 shadow: evicted.shadow,
             }),
-            Event::Finished(finished) => {
+            FastPathEvent::Finished(finished) => {
                 let mut evictions = self.evictions.iter_mut();
                 if let Some(eviction) = evictions.find(|e| e.number == Some(finished.number)) {
                     let seen = finished.exited.max(finished.threshold_cleared);
@@ -169,10 +169,10 @@ impl OomAttributor {
 
     /// Judges one kill and counts it. Logs it and gives its record, unless the victim is none of the node's, or it is
     /// in a later record with others for the same limit: by [`Self::due`], or with the next kill.
-    pub fn take(&mut self, kill: &oom::OomKill) -> Option<OomKill> {
+    pub fn attribute(&mut self, kill: &oom::OomKill) -> Option<OomKill> {
         let node = self.scopes.first()?;
         levels(kill).iter().find(|l| l.id == *node)?;
-        let (record, limit) = self.attribute(kill);
+        let (record, limit) = self.record_of(kill);
         let counter = match record.cause {
             OomCause::PodLimit => &self.counters.pod_limit,
             OomCause::OtherLimit => &self.counters.other_limit,
@@ -232,7 +232,7 @@ impl OomAttributor {
     }
 
     /// With the id of the cgroup that was at its limit, if one was.
-    fn attribute(&self, kill: &oom::OomKill) -> (OomKill, u64) {
+    fn record_of(&self, kill: &oom::OomKill) -> (OomKill, u64) {
         let levels = levels(kill);
         let page = page_size();
         let (cgroup, _) = self.path(levels.iter().map(|l| l.id));

@@ -155,7 +155,7 @@ impl PodSource {
     }
 
     /// A pod that goes because the API server has asked it to, each once.
-    pub(super) fn going(&mut self) -> Option<RequestRecord> {
+    pub(super) fn next_soft_eviction(&mut self) -> Option<RequestRecord> {
         match self {
             Self::Cluster { cluster, .. } => cluster.next_request(),
             Self::Manifest { .. } => None,

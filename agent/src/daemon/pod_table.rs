@@ -86,7 +86,7 @@ impl PublishedPods {
     }
 
     /// A pod was evicted. It may have been opened anew meanwhile, and what was charged for it holds for that one too.
-    pub fn take_over(&self, evicted: &Arc<PodEntry>) {
+    pub fn inherit_permit(&self, evicted: &Arc<PodEntry>) {
         let is_it = |entry: &&Arc<PodEntry>| entry.pod.uid == evicted.pod.uid;
         let known = self.entries.iter().find(is_it);
         if let Some(entry) = known.filter(|entry| !Arc::ptr_eq(entry, evicted)) {
@@ -167,7 +167,7 @@ impl Agent {
 
     /// The API server has something new about pods; their cgroups have not changed.
     pub(super) fn follow_api(&mut self) {
-        self.take_kubelet_evictions();
+        self.handle_kubelet_evictions();
         let table = self.pod_source.follow(&BTreeSet::new());
         self.publish(table);
     }
@@ -187,7 +187,7 @@ impl Agent {
         let Some(table) = table else {
             return;
         };
-        self.policies.present(&table);
+        self.policies.set_pods(&table);
         let before = &self.pods;
         let known: HashMap<*const PodEntry, &ScanTarget> = before
             .entries
@@ -207,7 +207,7 @@ impl Agent {
         self.pods.swap = Arc::clone(&table.swap);
         self.manager.scanner.set_targets(targets);
         self.manager.send(Command::Pods(pods));
-        self.oom.attributor.know(&table.entries);
+        self.oom.attributor.set_pods(&table.entries);
         self.fastpath.control.send(table);
     }
 

@@ -23,7 +23,7 @@ use evictd_store::disk_queue::DiskQueue;
 use evictd_sys::clock::monotonic_ns;
 use tokio::sync::Notify;
 
-use super::{RunError, file_look::FileLook, one_at_a_time::OneAtATime};
+use super::{RunError, background_read::BackgroundRead, single_flight::SingleFlight};
 use crate::telemetry::Labelled;
 
 /// File in the state directory whose presence pauses all evictions.
@@ -35,15 +35,15 @@ const ASKED: &str = "policies.asked";
 
 /// Keeps policies in force.
 pub struct Policies {
-    /// Keeps permits.
+    /// Evaluates policies and writes the pods' permits.
     pub evaluator: Arc<PolicyEvaluator>,
-    /// Keeps the policies themselves.
+    /// The policies in force, by source.
     pub policies: Arc<PolicyStore>,
     /// The pauses of evictions.
     pub pauses: Arc<PauseState>,
     files: Vec<PathBuf>,
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
-    look: FileLook<Option<Found>>,
+    look: BackgroundRead<Option<Found>>,
     /// Why the files could not be read the last time.
     unread: Option<String>,
     state_dir: PathBuf,
@@ -98,7 +98,7 @@ impl Policies {
             pauses,
             files: policy.files.clone(),
             seen,
-            look: FileLook::new(Arc::clone(&looked)),
+            look: BackgroundRead::new(Arc::clone(&looked)),
             unread: None,
             state_dir: config.state_dir.clone(),
             marks: Arc::new(MarkFiles::new(&config.state_dir, looked)),
@@ -118,7 +118,7 @@ impl Policies {
     }
 
     /// Ends when files were looked at; [`Self::take_look`] is due then.
-    pub async fn looked(&self) {
+    pub async fn finished(&self) {
         self.marks.looked.notified().await;
     }
 
@@ -135,7 +135,7 @@ impl Policies {
     }
 
     /// Judges the pods of a table that is about to be handed over.
-    pub fn present(&mut self, table: &PodTable) {
+    pub fn set_pods(&mut self, table: &PodTable) {
         self.evaluator.set_pods(&table.entries);
     }
 
@@ -311,7 +311,7 @@ struct MarkFiles {
     is_asked: AtomicBool,
     /// The last look for the file of the pause has failed.
     is_unknown: AtomicBool,
-    looks: OneAtATime,
+    looks: SingleFlight,
     looked: Arc<Notify>,
 }
 
@@ -324,7 +324,7 @@ impl MarkFiles {
             is_paused: AtomicBool::new(true),
             is_asked: AtomicBool::new(false),
             is_unknown: AtomicBool::new(false),
-            looks: OneAtATime::default(),
+            looks: SingleFlight::default(),
             looked,
         }
     }
@@ -374,7 +374,7 @@ impl MarkFiles {
 /// Whether [`STATUS`] is being written, and whether the last time failed.
 #[derive(Default)]
 struct StatusFile {
-    writes: OneAtATime,
+    writes: SingleFlight,
     has_failed: AtomicBool,
 }
 

@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use super::{
     Agent, RunError,
-    file_look::FileLook,
-    scope::{above_capacity, tell_floor, tell_unwatched, thresholds},
+    background_read::BackgroundRead,
+    scope::{above_capacity, thresholds, warn_floor, warn_no_hard_threshold},
 };
 use crate::daemon::{message::MessageBuilder, metrics::Reloads};
 
@@ -102,7 +102,7 @@ impl ConfigSource {
 
     /// Looks at the files when it is called, and reads them when they have changed and are the same as at the look
     /// before: they may be half written. `asked`: reads them in any case. Their disk may not answer.
-    fn begin_look(&self, known: &Config, asked: bool) -> impl FnOnce() -> Found + Send + use<> {
+    fn reader(&self, known: &Config, asked: bool) -> impl FnOnce() -> Found + Send + use<> {
         let files = self.kubelet_files(known);
         let (config, last, changing) = (
             self.config.clone(),
@@ -163,7 +163,7 @@ fn stamp(path: &Path) -> Stamp {
 /// The configuration's files, as they are followed.
 pub(super) struct ConfigWatch {
     source: ConfigSource,
-    pub look: FileLook<Found>,
+    pub look: BackgroundRead<Found>,
     /// SIGHUP has come, and no look was begun since.
     is_asked: bool,
     pub reloads: Arc<Reloads>,
@@ -175,7 +175,7 @@ impl ConfigWatch {
         reloads.note_kubelet(source.kubelet.source);
         Self {
             source,
-            look: FileLook::new(Arc::default()),
+            look: BackgroundRead::new(Arc::default()),
             is_asked: false,
             reloads,
         }
@@ -184,9 +184,9 @@ impl ConfigWatch {
 
 impl Agent {
     /// Has the files looked at, and read where they have changed, on a thread that may wait for their disks.
-    pub(super) fn look_at_configuration(&mut self) {
+    pub(super) fn check_configuration(&mut self) {
         let watch = &mut self.config_watch;
-        let look = watch.source.begin_look(&self.config, watch.is_asked);
+        let look = watch.source.reader(&self.config, watch.is_asked);
         if watch.look.begin(look) {
             watch.is_asked = false;
         }
@@ -195,7 +195,7 @@ impl Agent {
     /// Has the files read again whether they have changed or not, by the next look if one is under way.
     pub(super) fn read_configuration_again(&mut self) {
         self.config_watch.is_asked = true;
-        self.look_at_configuration();
+        self.check_configuration();
     }
 
     /// Puts in force what the last look has read. A configuration that cannot be used is logged, and the last good one
@@ -206,7 +206,7 @@ impl Agent {
             self.reload(read.map_err(RunError::from));
         }
         if self.config_watch.is_asked {
-            self.look_at_configuration();
+            self.check_configuration();
         }
     }
 
@@ -238,21 +238,21 @@ impl Agent {
         if let Some((amount, value)) = amounts.above(capacity) {
             return Err(above_capacity(amount, value, capacity));
         }
-        tell_unwatched(&new.eviction.thresholds);
-        tell_floor(&new, Signal::MemoryAvailable, amounts.threshold, capacity);
+        warn_no_hard_threshold(&new.eviction.thresholds);
+        warn_floor(&new, Signal::MemoryAvailable, amounts.threshold, capacity);
         self.fastpath.control.send_settings(FastPathSettings {
             thresholds: amounts,
             capacity,
             shadow: new.shadow,
             strategy: new.ranking_strategy,
         });
-        self.eviction_log.set_words(MessageBuilder {
+        self.eviction_log.set_message_builder(MessageBuilder {
             thresholds: new.eviction.thresholds.clone(),
         });
         self.memory.allocatable.reconfigure(&new);
         self.manager.send_settings(&new);
         self.config = new;
-        self.tell_node();
+        self.publish_node_state();
         // The pods' cgroup is handed over with its new amounts.
         self.follow_pods_scope(true);
         Ok(true)
@@ -308,12 +308,12 @@ mod tests {
     use super::*;
 
     fn look(origin: &mut ConfigSource, known: &Config) -> Option<Result<Config, ConfigError>> {
-        let found = origin.begin_look(known, false)();
+        let found = origin.reader(known, false)();
         origin.take(found)
     }
 
     fn read(origin: &mut ConfigSource, known: &Config) -> Result<Config, ConfigError> {
-        let found = origin.begin_look(known, true)();
+        let found = origin.reader(known, true)();
         origin.take(found).unwrap()
     }
 

@@ -9,7 +9,7 @@ use evictd_policy::PolicyEvaluator;
 use evictd_store::{journal::Journal, restore::Restored};
 
 use crate::daemon::{
-    ensure_dead::{EnsureDead, Victim, clear},
+    ensure_dead::{EnsureDead, KilledPod, clear},
     eviction_log::PATIENCE,
 };
 
@@ -77,7 +77,7 @@ pub(super) fn go_on(
         if let Some(entry) = is_there(entries, &victim.uid, victim.signalled) {
             let entry = Arc::clone(entry);
             tracing::warn!(pod = %entry.pod, id = victim.id, "a pod that was evicted before is not gone yet");
-            ensure_dead.look_at(Victim {
+            ensure_dead.look_at(KilledPod {
                 entry,
                 signalled: victim.signalled,
                 left: leftovers(&victim.uid),

@@ -9,14 +9,14 @@ use std::{
 use evictd_config::{Config, FilesystemPaths};
 use evictd_node::fs::mounts::superblock_of;
 
-use super::one_at_a_time::OneAtATime;
+use super::single_flight::SingleFlight;
 
 /// Compares, and says once what differs.
 pub(super) struct RuntimeDisks {
     paths: FilesystemPaths,
     /// What was found the last time.
     said: Arc<Mutex<Vec<String>>>,
-    comparisons: OneAtATime,
+    comparisons: SingleFlight,
 }
 
 impl RuntimeDisks {
@@ -24,7 +24,7 @@ impl RuntimeDisks {
         Self {
             paths: config.filesystems.clone(),
             said: Arc::default(),
-            comparisons: OneAtATime::default(),
+            comparisons: SingleFlight::default(),
         }
     }
 

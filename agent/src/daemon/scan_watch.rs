@@ -43,7 +43,7 @@ impl ScanWatch {
             (true, false) => tracing::info!("the scan of the pods' disk use goes on"),
             _ => {}
         }
-        let scanned = scanner.scanned();
+        let scanned = scanner.revision();
         if std::mem::replace(&mut self.scanned, scanned) == scanned {
             return;
         }

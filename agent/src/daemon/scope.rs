@@ -48,7 +48,7 @@ pub(super) struct ScopePair {
 
 /// The node.
 pub(super) fn node_scopes(config: &Config) -> Result<ScopePair, RunError> {
-    tell_unwatched(&config.eviction.thresholds);
+    warn_no_hard_threshold(&config.eviction.thresholds);
     let thresholds = |capacity| thresholds(config, Signal::MemoryAvailable, capacity);
     Ok(ScopePair {
         fastpath: guarded(scope(config, thresholds)?, config),
@@ -90,7 +90,7 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
 /// Says that memory has no hard threshold. A kubelet may have thresholds for disks alone: then nothing is ever too
 /// little, and the kernel's OOM killer is alone with memory. Without any threshold pods are still held to their own
 /// limits on local storage.
-pub(super) fn tell_unwatched(thresholds: &[Threshold]) {
+pub(super) fn warn_no_hard_threshold(thresholds: &[Threshold]) {
     if thresholds.is_empty() {
         tracing::warn!(
             field = "evictionHard",
@@ -141,7 +141,7 @@ pub(super) fn thresholds(config: &Config, signal: Signal, capacity: u64) -> Memo
 }
 
 /// Says that the floor of a scope is not the one that is configured.
-pub(super) fn tell_floor(config: &Config, signal: Signal, threshold: u64, capacity: u64) {
+pub(super) fn warn_floor(config: &Config, signal: Signal, threshold: u64, capacity: u64) {
     let floor = config.kernel_floor.floor();
     if let Some(configured) = floor.replaced(threshold, signed(capacity)) {
         let floor = threshold / 2;

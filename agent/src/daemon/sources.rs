@@ -31,7 +31,7 @@ const RETRY_TICKS: u32 = 10;
 /// The start waits for disks for so long: memory is to be watched.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
-/// What was built. Programs stay attached for as long as the object lives.
+/// Signal sources with the programs that feed them. Programs stay attached for as long as the object lives.
 pub(super) struct Signals {
     pub object: Option<BpfObject>,
     pub sources: SignalSources,

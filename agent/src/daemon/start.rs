@@ -29,7 +29,7 @@ use super::{
     manager::{self, RunningManager},
     node_memory::NodeMemory,
     policies::Policies,
-    scope::{self, node_scopes, tell_floor},
+    scope::{self, node_scopes, warn_floor},
 };
 use crate::{
     daemon::{
@@ -65,7 +65,7 @@ impl Agent {
             node.fastpath.thresholds().threshold,
             node.fastpath.capacity(),
         );
-        tell_floor(config, Signal::MemoryAvailable, threshold, capacity);
+        warn_floor(config, Signal::MemoryAvailable, threshold, capacity);
         let mut policies = Policies::start(config)?;
         let opened = pod_source::open(config, node.fastpath.cgroup().path(), &policies);
         let Opened {
@@ -76,7 +76,7 @@ impl Agent {
         } = opened.await?;
         let journal = disk.queue().clone();
         restore::charge_limits(&policies.evaluator, &restored);
-        policies.present(&table);
+        policies.set_pods(&table);
         // Pods that an earlier agent has left throttled are released before a pod is judged.
         let mitigation = MitigationWorker::open(&config.state_dir);
         let (entries, swap) = (table.entries.clone(), Arc::clone(&table.swap));
@@ -98,7 +98,7 @@ impl Agent {
         let limiter = policies.evaluator.limiter();
         let fastpath = RunningFastPath::start(
             config,
-            fastpath::Beginning {
+            fastpath::StartArgs {
                 scopes: scopes.fastpath,
                 trigger,
                 table,
@@ -108,7 +108,7 @@ impl Agent {
         )?;
         let (manager, targets) = RunningManager::start(
             config,
-            manager::Beginning {
+            manager::StartArgs {
                 sources: signals.sources,
                 disk_retry: signals.disk_retry,
                 source: &source,
@@ -131,7 +131,7 @@ impl Agent {
         let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::<Dropped>::default();
         let config_watch = ConfigWatch::new(origin);
-        let metrics = Arc::new(Metrics::new(metrics::sources(&metrics::Shown {
+        let metrics = Arc::new(Metrics::new(metrics::sources(&metrics::MetricInputs {
             memory: hook,
             memory_signals,
             oom: &oom.attributor.counters(),
@@ -226,7 +226,7 @@ pub(super) struct OomKills {
 impl OomKills {
     fn new(scopes: &[Scope], entries: &[Arc<PodEntry>]) -> Self {
         let mut attributor = oom_attributor(scopes);
-        attributor.know(entries);
+        attributor.set_pods(entries);
         Self {
             attributor,
             unattributed: UnattributedKills::default(),

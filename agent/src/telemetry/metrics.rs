@@ -19,7 +19,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use super::state::Sources;
+use super::state::MetricsCollector;
 
 /// Evictions whose end is waited for; the fast path has no more of them in flight.
 const WAITING: usize = 64;
@@ -95,7 +95,7 @@ fn histogram() -> Histogram {
 
 impl Metrics {
     /// The metrics of these sources.
-    pub fn new(sources: Sources) -> Self {
+    pub fn new(sources: MetricsCollector) -> Self {
         let mut registry = Registry::with_prefix("evictd");
         let evictions = evictions();
         registry.register(
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_refused_signal_evicts_no_pod() {
-        let metrics = Metrics::new(Sources::default());
+        let metrics = Metrics::new(MetricsCollector::default());
         evict(&metrics, &pod("Job"), true);
         let text = metrics.text().unwrap();
         for line in [
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_kind_of_any_length_is_shown_as_other() {
-        let metrics = Metrics::new(Sources::default());
+        let metrics = Metrics::new(MetricsCollector::default());
         evict(&metrics, &pod(&"k".repeat(LONGEST_KIND)), false);
         evict(&metrics, &pod(&"k".repeat(1 << 20)), false);
         let text = metrics.text().unwrap();

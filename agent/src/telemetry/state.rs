@@ -38,7 +38,7 @@ pub struct Labelled {
 
 /// Where the numbers come from.
 #[derive(Default)]
-pub struct Sources {
+pub struct MetricsCollector {
     /// What the manager saw last.
     pub status: Arc<SharedStatus>,
     /// The connection to the API server, if there is one.
@@ -53,7 +53,7 @@ pub struct Sources {
     pub counters: Vec<(&'static str, &'static str, Reading)>,
 }
 
-impl Sources {
+impl MetricsCollector {
     /// Shows a counter of `of`, asked for at each scrape.
     pub fn counter<T: Send + Sync + 'static>(
         &mut self,
@@ -102,7 +102,7 @@ const FORMER_NAMES: [(&str, &str); 10] = [
     ("standby_decisions", "deputy_decisions"),
 ];
 
-impl fmt::Debug for Sources {
+impl fmt::Debug for MetricsCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sources").finish_non_exhaustive()
     }
@@ -124,7 +124,7 @@ struct Condition {
     condition: &'static str,
 }
 
-impl Collector for Sources {
+impl Collector for MetricsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let status = self.status.get();
         signals(&mut encoder, &status)?;

@@ -153,7 +153,7 @@ impl Incident {
     }
 
     /// The memory of a pod that was asked to end is not waited for: the samples show when enough was available.
-    pub fn settle(&mut self) {
+    pub fn fill_outcome(&mut self) {
         if self.grace().is_none() {
             return;
         }
@@ -276,14 +276,14 @@ impl Incident {
         let Some(seen) = self
             .pace_inputs
             .as_ref()
-            .map(|pace_inputs| &pace_inputs.seen)
+            .map(|pace_inputs| &pace_inputs.shortage)
         else {
             limits.push((0, "OOM killer"));
             return limits;
         };
-        let nothing_left = i128::from(seen.available) - i128::from(seen.room.at_once);
-        if seen.guard > 0 {
-            limits.push((nothing_left + i128::from(seen.guard), "guard"));
+        let nothing_left = i128::from(seen.available) - i128::from(seen.headroom.immediate);
+        if seen.guard_amount > 0 {
+            limits.push((nothing_left + i128::from(seen.guard_amount), "guard"));
         }
         limits.push((nothing_left, "OOM killer"));
         limits

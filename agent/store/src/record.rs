@@ -240,14 +240,16 @@ pub struct PaceRecord {
     /// What this one was expected to give back, the part of it included that comes only when the kubelet unmounts it.
     pub expected: u64,
     /// That part.
-    pub shared: u64,
+    #[serde(rename = "shared")]
+    pub shmem: u64,
     /// The kernel program has killed from the pod by itself: past the floor, or in the agent's place.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_kernel: bool,
     /// Enough was on its way, and the pod went because it grew or its processes hold memory: pods before it in the order
     /// were passed over.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub growing: bool,
+    #[serde(rename = "growing")]
+    pub out_of_order: bool,
 }
 
 impl PaceRecord {
@@ -278,7 +280,10 @@ impl PaceRecord {
             urgency,
             pace_inputs,
         } = timing;
-        let (room, pending) = (pace_inputs.seen.room.at_once, pace_inputs.pending.amount);
+        let (room, pending) = (
+            pace_inputs.shortage.headroom.immediate,
+            pace_inputs.pending.amount,
+        );
         Self {
             expected,
             ..Self::new(*urgency, room, pending)

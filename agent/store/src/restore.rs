@@ -15,7 +15,7 @@ use crate::record::{
 };
 
 /// Records that are kept; of more the oldest are forgotten. Each limit counts no more than
-/// [`evictd_engine::limiter::MOST_AT_ONCE`] evictions.
+/// [`evictd_engine::permit::MAX_EVICTIONS_PER_QUOTA`] evictions.
 const KEPT: usize = 1024;
 /// An eviction that is older, in nanoseconds, is none that is under way, unless its pod is stuck.
 pub const UNDER_WAY_NS: i64 = 600_000_000_000;
@@ -364,7 +364,7 @@ impl Restored {
             .under_way()
             .filter(|e| is_there(&e.counted.uid, e.counted.at));
         let killed = self.under_way().map(|e| e.counted.uid.clone());
-        let victims = left.map(|e| evictd_engine::RestoredVictim {
+        let victims = left.map(|e| evictd_engine::RestoredPending {
             uid: e.counted.uid.clone(),
             at: e.end,
             is_asked: e.is_asked(),

@@ -3,7 +3,7 @@
 //! It is always the allocating task that dies, and only if its own cgroup is a victim's: a charge may be made on behalf of
 //! another one. No statistics are read here, and a counter does not tell page cache from other memory. So there are two
 //! proofs of a shortage that page cache cannot give: a task that holds by itself all that was left at the agent's last look
-//! ([`Victim::enough`]), and a reclaim that gives nothing back.
+//! ([`VictimLimits::min_task_pages`]), and a reclaim that gives nothing back.
 
 mod reclaim;
 
@@ -16,7 +16,7 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use evictd_common::memory::{
     ABSENT_AFTER_NS, KernelKillRecord, MAX_SCOPES, MAX_VICTIMS, PinnedGuard, SLOTS_PER_SCOPE,
-    Victim, VictimKey, slot,
+    VictimKey, VictimLimits, slot,
 };
 
 use super::{TRIGGER_STATE, TRIGGERS, notify::is_unread};
@@ -32,7 +32,8 @@ const SIGKILL: u32 = 9;
 static PINNED_GUARD: Array<PinnedGuard> = Array::with_max_entries(1, 0);
 /// The pods that may be killed from.
 #[map]
-static VICTIMS: HashMap<VictimKey, Victim> = HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
+static VICTIMS: HashMap<VictimKey, VictimLimits> =
+    HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
 /// The first kill from each pod, by the id of its cgroup: the agent tells of it and ends what is left of the pod.
 #[map]
 static KILLED: HashMap<u64, KernelKillRecord> =
@@ -62,10 +63,10 @@ fn rank(scope: u64, cgroup_id: u64) -> u64 {
     unsafe { VICTIMS.get(&key) }.map_or(u64::MAX, |victim| victim.rank)
 }
 
-/// Whether the current task, one of this pod's, holds at least [`Victim::enough`] pages that only its end gives back. Shared memory
+/// Whether the current task, one of this pod's, holds at least [`VictimLimits::min_task_pages`] pages that only its end gives back. Shared memory
 /// counts once per mapping, so the sum is bounded by [`Victim::most`] and by the pod's charge.
 #[inline(never)]
-fn has_used_up(scope: u64, pod: Address) -> bool {
+fn task_holds_min_pages(scope: u64, pod: Address) -> bool {
     let key = VictimKey {
         cgroup_id: cgroup_id(pod).unwrap_or(0),
         scope,
@@ -78,11 +79,11 @@ fn has_used_up(scope: u64, pod: Address) -> bool {
     let task = unsafe { bpf_get_current_task() };
     let (anonymous, shared) = (anonymous_memory(task), shared_memory(task));
     let mut held = anonymous + shared;
-    if held > victim.most {
+    if held > victim.max_task_pages {
         held = anonymous;
     }
     let charged = word(usage_of(pod)).unwrap_or(0);
-    held >= victim.enough && charged >= victim.enough
+    held >= victim.min_task_pages && charged >= victim.min_task_pages
 }
 
 #[inline(always)]
@@ -115,7 +116,7 @@ fn kill(scope: u64, cgroup_id: u64) {
 pub fn kill_at_floor(scope: u32) {
     let pod = victim(u64::from(scope));
     let id = cgroup_id(pod).unwrap_or(0);
-    if rank(u64::from(scope), id) != 0 || !has_used_up(u64::from(scope), pod) {
+    if rank(u64::from(scope), id) != 0 || !task_holds_min_pages(u64::from(scope), pod) {
         return;
     }
     if let Some(guard) = PINNED_GUARD.get(0)
@@ -128,7 +129,7 @@ pub fn kill_at_floor(scope: u32) {
 }
 
 /// When the agent is stopped or gone: kills the current task if its pod is a victim, usage is past [`MemoryTrigger::full`], and the
-/// task holds at least [`Victim::enough`]. `tripped`: not 0 if a hard threshold is tripped.
+/// task holds at least [`VictimLimits::min_task_pages`]. `tripped`: not 0 if a hard threshold is tripped.
 ///
 /// [`MemoryTrigger::full`]: evictd_common::memory::MemoryTrigger::full
 #[inline(never)]
@@ -159,7 +160,7 @@ pub fn stand_in(tripped: u32) {
             continue;
         }
         let pod = victim(u64::from(scope));
-        if pod != 0 && has_used_up(u64::from(scope), pod) {
+        if pod != 0 && task_holds_min_pages(u64::from(scope), pod) {
             kill(u64::from(scope), cgroup_id(pod).unwrap_or(0));
         }
     }

@@ -3,19 +3,21 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    Candidate, CandidateState, Rules,
-    accounting::{Accounting, GUARD, Guard, GuardSource, MemorySample, MemoryThresholds},
+    Candidate, CandidateState, SelectionCriteria,
+    accounting::{
+        Accounting, GUARD, MemoryGuard, MemoryGuardSource, MemorySample, MemoryThresholds,
+    },
     counter_history::CounterHistory,
     growers::{Growers, WATCHED},
     model::{
         settings::Mode,
         usage::{FreeSwap, MachineMemory, MemoryReading},
     },
-    pace::{Decision, Pace, PaceInputs, Pending, Rule, Shortage, Urgency},
+    pace::{Decision, Pace, PaceInputs, PaceProfile, Pending, Shortage, Urgency},
     permit::LastResort,
     round::{self, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
     sampling::{self, FlushDeadline, FlushInputs, Nearness, Notification, ScopeState},
-    terminating::{Fate, Remains, Terminating},
+    terminating::{Terminating, VictimReading, VictimState},
 };
 
 use super::{
@@ -62,9 +64,9 @@ struct Victim {
 fn accounting(world: &World<'_>) -> Accounting {
     let (threshold, resolved) = world.limits();
     let (is_machine, source) = match world.incident.scope {
-        ScopeKind::Machine => (true, GuardSource::Machine),
-        ScopeKind::V1 => (false, GuardSource::CgroupV1),
-        ScopeKind::V2 => (false, GuardSource::CgroupV2),
+        ScopeKind::Machine => (true, MemoryGuardSource::Machine),
+        ScopeKind::V1 => (false, MemoryGuardSource::CgroupV1),
+        ScopeKind::V2 => (false, MemoryGuardSource::CgroupV2),
     };
     Accounting {
         capacity: world.incident.capacity,
@@ -77,7 +79,7 @@ fn accounting(world: &World<'_>) -> Accounting {
         is_limited: !is_machine,
         is_root: is_machine,
         counts_active_file: false,
-        guard: Some(Guard {
+        guard: Some(MemoryGuard {
             source,
             amount: GUARD,
         }),
@@ -95,7 +97,7 @@ fn machine_memory(world: &World<'_>, reading: &Reading, in_lists: u64) -> Machin
     MachineMemory {
         total: capacity,
         available: capacity.saturating_sub(used),
-        in_lists,
+        pcp_free: in_lists,
     }
 }
 
@@ -125,14 +127,16 @@ impl Evictd {
             return (reading, 0);
         }
         let Shortage {
-            threshold, room, ..
+            threshold,
+            headroom: room,
+            ..
         } = self.sample.shortage;
         let (fastest, capacity) = (world.incident.fastest, world.incident.capacity);
         let free = capacity.saturating_sub(reading.usage);
         let inputs = FlushInputs {
             free,
             threshold,
-            left: room.at_once.saturating_sub(threshold),
+            left: room.immediate.saturating_sub(threshold),
             growth: fastest,
         };
         if self.flush.is_due(world.now, inputs) {
@@ -152,7 +156,7 @@ impl Evictd {
     /// As `ScopeMonitor::sample`.
     fn look_at_scope(&mut self, world: &World<'_>) {
         let (reading, unlisted) = self.read(world);
-        let was_short = self.sample.is_short_without_lists(world.limits().0);
+        let was_short = self.sample.is_short_without_pcp_free(world.limits().0);
         let in_lists = match self.pressed || was_short {
             true => world.kept(),
             false => 0,
@@ -170,7 +174,7 @@ impl Evictd {
             ..MemoryReading::default()
         };
         self.sample = accounting(world).sample(&memory, Some(machine), swap);
-        self.sample.shortage.unlisted = unlisted;
+        self.sample.shortage.stat_lag = unlisted;
     }
 
     /// Bytes that may still be used before the threshold is met.
@@ -215,13 +219,13 @@ impl Evictd {
         let mut pace_inputs = PaceInputs {
             now,
             pace: self.pace,
-            seen,
+            shortage: seen,
             pending,
-            rule: Rule::Lasting,
+            profile: PaceProfile::Sustained,
         };
         let mut decision = pace_inputs.decide();
         if decision.is_urgent() && world.incident.scope == ScopeKind::Machine {
-            pace_inputs.seen.room.at_once += world.kept() - seen.in_lists;
+            pace_inputs.shortage.headroom.immediate += world.kept() - seen.pcp_free;
             decision = pace_inputs.decide();
         }
         let Decision::Evict { urgency } = decision else {
@@ -253,14 +257,14 @@ impl Evictd {
         self.in_flight.retain_mut(|victim| {
             let populated = world.populated(victim.pod);
             let usage = world.left(victim.pod);
-            let seen = Remains { populated, usage };
+            let seen = VictimReading { populated, usage };
             let fate = victim.terminating.observe(now, seen);
             victim.is_reported |= victim.terminating.is_report_due(now, fate, is_enough);
-            !(victim.is_reported && fate == Fate::Released)
+            !(victim.is_reported && fate == VictimState::Released)
         });
     }
 
-    /// As `MemoryMonitor::next_look`, in nanoseconds from now.
+    /// As `MemoryMonitor::sample_interval`, in nanoseconds from now.
     fn wait(&self, world: &World<'_>) -> u64 {
         let fastest = world.incident.fastest;
         let state = match (self.pressed, self.dying()) {
@@ -274,9 +278,9 @@ impl Evictd {
             true if is_near() => Notification::AtCrossing,
             true => Notification::OnceNear,
         };
-        let room = self.sample.shortage.room.at_once;
+        let room = self.sample.shortage.headroom.immediate;
         let wait: Duration =
-            sampling::next_look_at(state, notification, self.distance(), room, fastest);
+            sampling::sample_interval_at(state, notification, self.distance(), room, fastest);
         u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX)
     }
 }
@@ -300,7 +304,7 @@ impl Pods for SimulatedPods<'_, '_> {
         }
     }
 
-    fn rules(&self) -> Rules {
+    fn rules(&self) -> SelectionCriteria {
         self.world.rules()
     }
 
@@ -380,7 +384,7 @@ impl Pods for SimulatedPods<'_, '_> {
             is_reported: false,
         });
         let usage = world.usage(pod).unwrap_or(0);
-        evictd.pace.choose();
+        evictd.pace.note_own_eviction();
         match evictd.history.still_since(pod, usage) {
             Some(since) => evictd.pace.evicted_without_growth(now, held, since),
             None => evictd.pace.evicted(now),
@@ -410,7 +414,7 @@ fn reason(round: &Round) -> (&'static str, String) {
 }
 
 impl<'a> Strategy<'a> for Evictd {
-    fn next_look(&self) -> u64 {
+    fn sample_interval(&self) -> u64 {
         self.next
     }
 

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, ops::AddAssign};
 
 use evictd_engine::{
-    Among, Candidate, CandidateState, QosClass, RankInputs, Resource, Rules,
+    Among, Candidate, CandidateState, QosClass, RankInputs, Resource, SelectionCriteria,
     model::{settings::RankingStrategy, usage::MemoryReading},
     pace::MONITORING_INTERVAL_NS,
     select,
@@ -364,7 +364,7 @@ impl<'a> World<'a> {
             } else if taken(index) {
                 CandidateState::Terminating
             } else if usage.is_none() {
-                CandidateState::NotFound
+                CandidateState::Unavailable
             } else {
                 CandidateState::Eligible
             };
@@ -408,8 +408,8 @@ impl<'a> World<'a> {
     }
 
     /// The order of eviction.
-    pub fn rules(&self) -> Rules {
-        Rules {
+    pub fn rules(&self) -> SelectionCriteria {
+        SelectionCriteria {
             strategy: self.incident.ranking,
             resource: Resource::Memory,
             system_over_reserved: false,

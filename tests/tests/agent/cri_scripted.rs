@@ -3,7 +3,7 @@
 
 use evictd_config::CriConfig;
 use evictd_cri::{
-    CriError, CriWorker, Reclaimer, Request, Tell,
+    CriError, CriEvent, CriWorker, Reclaimer, Request,
     messages::{
         Container, ContainerAttributes, ContainerMetadata, ContainerState, ContainerStats,
         FilesystemIdentifier, FilesystemUsage, Image, ImageFsInfoResponse, ImageSpec, Mount,
@@ -302,7 +302,7 @@ fn a_look_holds_up_no_reclaim() {
     state.fails("ListImages", Fault::Hangs);
     let cri = Cri::new(state);
     let told = block_on(told_by_a_worker(cri.config.clone()));
-    let [Tell::Layers { .. }, Tell::Reclaimed(Some(removed))] = &told[..] else {
+    let [CriEvent::Layers { .. }, CriEvent::Reclaimed(Some(removed))] = &told[..] else {
         panic!("{told:?}");
     };
     assert_eq!(removed.containers, 2);
@@ -310,7 +310,7 @@ fn a_look_holds_up_no_reclaim() {
 }
 
 /// What a worker tells until the end of a reclaim of containers that is asked for at its first look.
-async fn told_by_a_worker(config: CriConfig) -> Vec<Tell> {
+async fn told_by_a_worker(config: CriConfig) -> Vec<CriEvent> {
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let worker = CriWorker::start(config, move |what| tell.send(what).unwrap());
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -318,7 +318,7 @@ async fn told_by_a_worker(config: CriConfig) -> Vec<Tell> {
     let known = known();
     assert!(worker.ask(Request { what, known }));
     let mut all = Vec::new();
-    while !matches!(all.last(), Some(Tell::Reclaimed(_))) {
+    while !matches!(all.last(), Some(CriEvent::Reclaimed(_))) {
         let next = tokio::time::timeout(Duration::from_secs(5), told.recv());
         all.push(next.await.expect("it waits for the look").unwrap());
     }
@@ -365,10 +365,10 @@ fn the_runtime_tells_of_writable_layers_and_of_its_disks() {
     let cri = Cri::new(state);
     let told = block_on(told_by_a_worker(cri.config.clone()));
     let [
-        Tell::Layers { layers: first, .. },
-        Tell::Disks(disks),
-        Tell::Layers { layers: second, .. },
-        Tell::Reclaimed(_),
+        CriEvent::Layers { layers: first, .. },
+        CriEvent::Disks(disks),
+        CriEvent::Layers { layers: second, .. },
+        CriEvent::Reclaimed(_),
     ] = &told[..]
     else {
         panic!("{told:?}");

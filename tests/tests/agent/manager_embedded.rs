@@ -1,7 +1,7 @@
 //! The signals that the fast path is not there for, by `evictd run` as a process: tasks, inodes, bytes, a pod's own limits,
 //! and soft thresholds. Real forks and files, real filesystems on loop devices.
 
-use evictd_engine::pace::{Decision, Rule};
+use evictd_engine::pace::{Decision, PaceProfile};
 use evictd_node::{fs::statfs::Filesystem, proc::pids::Pids};
 use evictd_store::record::{EvictionRecord, PaceRecord, RequestRecord};
 use evictd_tests::{
@@ -168,10 +168,10 @@ fn a_pod_that_takes_the_process_ids_is_evicted() {
     let Decision::Evict { urgency } = pace_inputs.decide() else {
         panic!("{pace_inputs:?}");
     };
-    assert_eq!(pace_inputs.rule, Rule::ProcessIds);
+    assert_eq!(pace_inputs.profile, PaceProfile::Pids);
     let again = PaceRecord::new(
         urgency,
-        pace_inputs.seen.room.at_once,
+        pace_inputs.shortage.headroom.immediate,
         pace_inputs.pending.amount,
     );
     let expected = pace.expected;

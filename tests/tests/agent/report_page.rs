@@ -54,9 +54,9 @@ fn crowded() -> Incident {
         now: START + MS / 10,
         ..PaceInputs::default()
     };
-    pace_inputs.seen.available = mib(63);
-    pace_inputs.seen.room.at_once = mib(60);
-    pace_inputs.seen.guard = mib(58);
+    pace_inputs.shortage.available = mib(63);
+    pace_inputs.shortage.headroom.immediate = mib(60);
+    pace_inputs.shortage.guard_amount = mib(58);
     let eviction = EvictionRecord {
         id: id.clone(),
         time: "2026-11-23T07:00:00.123456789Z".into(),

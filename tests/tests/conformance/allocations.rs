@@ -6,7 +6,7 @@ use std::{
 };
 
 use evictd_engine::{
-    Among, Candidate, CandidateState, QosClass, RankInputs, Resource, Rules,
+    Among, Candidate, CandidateState, QosClass, RankInputs, Resource, SelectionCriteria,
     model::settings::RankingStrategy, select,
 };
 
@@ -64,7 +64,7 @@ fn choosing_victims_among_500_pods_allocates_nothing() {
                 state: CandidateState::Eligible,
             };
             let mut candidates: Vec<Candidate> = (0..500).map(candidate).collect();
-            let rules = Rules {
+            let rules = SelectionCriteria {
                 strategy,
                 resource: Resource::Memory,
                 system_over_reserved: false,

@@ -2,7 +2,7 @@
 
 use evictd_engine::{
     NodeCondition, Observation, Owner, PlannerSettings, Recreation, RestoredOwnerEviction,
-    RestoredRecreation, RestoredState, RestoredVictim, model::settings::RankingStrategy,
+    RestoredPending, RestoredRecreation, RestoredState, model::settings::RankingStrategy,
 };
 use evictd_tests::{
     engine::{
@@ -289,7 +289,7 @@ fn a_manager_goes_on_where_another_one_has_ended() {
         condition: NodeCondition::MemoryPressure,
     };
     let earlier = RestoredState {
-        victims: vec![RestoredVictim {
+        victims: vec![RestoredPending {
             uid: "agent-2".into(),
             at: 0,
             is_asked: false,

@@ -1,8 +1,8 @@
 //! What the fast path kills counts for everything else that is short, as what the control loop kills does, and goes once.
 
 use evictd_engine::{
-    Planner, RestoredState, RestoredVictim, Timing,
-    pace::{Decision, PaceInputs, Rule},
+    Planner, RestoredPending, RestoredState, Timing,
+    pace::{Decision, PaceInputs, PaceProfile},
 };
 use evictd_tests::{
     engine::{MI, Node, Round, decided, evicted, manager, plays},
@@ -167,7 +167,7 @@ fn the_next_agent_knows_the_same_victims() {
     restarted.restore(
         2 * SECOND,
         &RestoredState {
-            victims: vec![RestoredVictim {
+            victims: vec![RestoredPending {
                 uid: "bomb".into(),
                 at: 2 * SECOND,
                 is_asked: false,
@@ -211,12 +211,12 @@ fn what_a_decision_was_made_from_makes_it_again() {
         };
         let is_soft = signal == Signal::MemoryAvailable;
         let rule = match signal {
-            Signal::MemoryAvailable => Rule::Soft,
-            Signal::PidAvailable => Rule::ProcessIds,
-            _ => Rule::FirstLook,
+            Signal::MemoryAvailable => PaceProfile::Soft,
+            Signal::PidAvailable => PaceProfile::Pids,
+            _ => PaceProfile::Immediate,
         };
         assert_eq!(
-            (again, pace_inputs.rule, eviction.is_soft),
+            (again, pace_inputs.profile, eviction.is_soft),
             (urgency, rule, is_soft)
         );
     }

@@ -319,7 +319,7 @@ fn limits_on_local_storage_may_be_left_alone() {
         let mut settings = settings(mode, one_gib());
         let mut manager = manager_of(settings.clone());
         // They are no answer to a shortage of the node, which these bound.
-        manager.hold_paced(true);
+        manager.block_paced(true);
         manager.set_left_of_node_rate(0);
         let round = step(&mut manager, 1, &node);
         assert_eq!(names(&round.evictions), ["over"], "{mode:?}");

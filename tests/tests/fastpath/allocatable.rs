@@ -1,6 +1,6 @@
 //! Two scopes in one fast path: the node, and the cgroup of all its pods (`allocatableMemory.available`).
 
-use evictd_fastpath::Event;
+use evictd_fastpath::FastPathEvent;
 use evictd_tests::{node::Options, prelude::*};
 
 /// A node of 512 MiB whose pods may use 320 MiB together, and two of its pods.
@@ -211,14 +211,14 @@ fn a_pods_cgroup_that_goes_away() {
         std::fs::remove_dir(dir).unwrap();
     }
     let report = watched.report(SOON).expect("it is said");
-    let Event::ScopeGone { signal, .. } = report else {
+    let FastPathEvent::ScopeGone { signal, .. } = report else {
         panic!("{report:?}");
     };
     assert_eq!(signal, Signal::AllocatableMemoryAvailable);
     let system = node.cgroup.child("system").unwrap();
     let _hog = Hog::start(&system, &["--mib", "450"]).unwrap();
     let report = watched.report(SOON).expect("the node is still watched");
-    let Event::NoCandidates { signal, .. } = report else {
+    let FastPathEvent::NoCandidates { signal, .. } = report else {
         panic!("{report:?}");
     };
     assert_eq!(signal, Signal::MemoryAvailable);

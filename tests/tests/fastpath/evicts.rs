@@ -3,7 +3,7 @@
 use std::{fs::File, os::unix::fs::MetadataExt as _, thread};
 
 use evictd_engine::pace::MONITORING_INTERVAL_NS;
-use evictd_fastpath::{Event, KilledBy};
+use evictd_fastpath::{FastPathEvent, KilledBy};
 use evictd_node::cgroup::realtime::set_sched_fifo;
 use evictd_tests::{
     node::{Options, Watched},
@@ -214,7 +214,7 @@ fn a_pod_that_is_gone_is_passed_over() {
 #[track_caller]
 fn has_no_candidates(watched: &Watched) {
     let report = watched.report(SOON);
-    let is_said = matches!(report, Some(Event::NoCandidates { .. }));
+    let is_said = matches!(report, Some(FastPathEvent::NoCandidates { .. }));
     assert!(is_said, "{report:?}");
 }
 

@@ -71,7 +71,7 @@ pub fn eviction(is_full: bool) -> EvictionRecord {
         error: is_full.then(|| text("Operation not permitted (os error 1)")),
         pace: is_full.then(|| PaceRecord {
             expected: 11,
-            shared: 12,
+            shmem: 12,
             ..PaceRecord::new(urgency, 13, 14)
         }),
         workload: is_full.then(workload),

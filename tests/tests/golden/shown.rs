@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use evictd::{
     check::{Check, Finding, Refused, SignalHook, State},
-    telemetry::{Metrics, Sources},
+    telemetry::{Metrics, MetricsCollector},
 };
 use evictd_engine::record::Stages;
 use evictd_tests::{prelude::*, vectors::evictd};
@@ -142,7 +142,7 @@ fn blank(series: &str, label: &str) -> String {
 
 #[test]
 fn metrics_of_evictions_are_as_ever() {
-    let metrics = Metrics::new(Sources::default());
+    let metrics = Metrics::new(MetricsCollector::default());
     let stages = Stages {
         crossed: 1,
         woken: 2,

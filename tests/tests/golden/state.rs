@@ -3,8 +3,8 @@
 use evictd_tests::prelude::*;
 
 use evictd_engine::{
-    growth::Room,
-    pace::{Bounded, Pace, PaceInputs, Pending, Rule, Shortage},
+    growth::Headroom,
+    pace::{LimitedGrowth, Pace, PaceInputs, PaceProfile, Pending, Shortage},
     recorder::SignalSample,
 };
 use evictd_node::cgroup::throttle::Throttle;
@@ -24,22 +24,22 @@ fn incident(is_full: bool) -> Incident {
         dying: 4 << 20,
         skew: 14,
         kernel: 16,
-        unlisted: 17,
+        stat_lag: 17,
         estimated: 0,
         available: 1,
         threshold: 2,
         resolved: 3,
         used: 4,
-        room: Room {
-            at_once: 5,
-            slowly: 6,
-            per_second: 7,
+        headroom: Headroom {
+            immediate: 5,
+            deferred: 6,
+            deferred_per_second: 7,
             swap: 13,
         },
         swap_free: 18,
-        guard: 8,
-        in_lists: 0,
-        bounded: Bounded {
+        guard_amount: 8,
+        pcp_free: 0,
+        limited_growth: LimitedGrowth {
             grown: 24,
             growth: 19,
             left: 20,
@@ -72,9 +72,9 @@ fn incident(is_full: bool) -> Incident {
         pace_inputs: is_full.then_some(PaceInputs {
             now: 13,
             pace,
-            seen,
+            shortage: seen,
             pending,
-            rule: Rule::Lasting,
+            profile: PaceProfile::Sustained,
         }),
         finish: is_full.then(finish),
         pods: if is_full {

@@ -279,8 +279,8 @@ fn the_floor_spares_a_writer_of_files() {
     let id = MemoryCgroup::open(&wire.pod).unwrap().id();
     let victim = KernelVictim {
         cgroup_id: id,
-        enough: 150 * MIB,
-        most: 200 * MIB,
+        min_task_bytes: 150 * MIB,
+        max_task_bytes: 200 * MIB,
     };
     wire.trigger.set_victims(0, &[victim]).unwrap();
     let arm = |wire: &mut Wire| {

@@ -5,7 +5,7 @@ use evictd_engine::{
     model::settings::RankingStrategy,
     permit::{LastResort, Permission},
 };
-use evictd_fastpath::{Event, FastPathSettings};
+use evictd_fastpath::{FastPathEvent, FastPathSettings};
 use evictd_node::pods::table::PodTable;
 use evictd_tests::{cgroup::holds, node::Options, prelude::*};
 
@@ -58,11 +58,11 @@ fn a_pod_that_the_policies_deny_is_passed_over() {
             .report(SOON)
             .expect("it is said that this is not enough")
         {
-            Event::Finished(_) => {}
+            FastPathEvent::Finished(_) => {}
             other => break other,
         }
     };
-    let Event::NoCandidates { held, .. } = report else {
+    let FastPathEvent::NoCandidates { held, .. } = report else {
         panic!("{report:?}")
     };
     assert_eq!((held.denied, held.paused), (2, false));
@@ -79,7 +79,10 @@ fn a_permission_counts_at_once() {
     entry.permit.set(Permission::NotNow, 0, &[]);
     let watched = node.watch_table(table, pressed(400)).unwrap().unwrap();
     let report = watched.report(SOON).expect("it is said");
-    assert!(matches!(report, Event::NoCandidates { .. }), "{report:?}");
+    assert!(
+        matches!(report, FastPathEvent::NoCandidates { .. }),
+        "{report:?}"
+    );
     assert!(hogs[0].is_alive());
     entry.permit.set(Permission::Until(u64::MAX - 1), 0, &[]);
     assert_eq!(
@@ -180,7 +183,7 @@ fn a_pause_holds_all_pods() {
     node.limiter.set_last_resort(LastResort::Any);
     let watched = node.watch(pressed(400)).unwrap().unwrap();
     let report = watched.report(SOON).expect("it is said");
-    let Event::NoCandidates { held, .. } = report else {
+    let FastPathEvent::NoCandidates { held, .. } = report else {
         panic!("{report:?}")
     };
     assert!(held.paused);
@@ -202,7 +205,7 @@ fn the_last_resort_takes_those_of_a_condition_before_those_of_a_never() {
     let watched = node.watch_table(table, pressed(320)).unwrap().unwrap();
     let report = watched.report(SOON).expect("it is said");
     assert!(
-        matches!(report, Event::NoCandidates { .. }),
+        matches!(report, FastPathEvent::NoCandidates { .. }),
         "not urgent: {report:?}"
     );
     let _hog = Hog::start(&grows, &["--mib", "30", "--rate", "100"]).unwrap();

@@ -3,7 +3,7 @@
 use evictd_engine::{
     ManagedPod as _,
     fleet::FleetPace,
-    limiter::{QUOTAS, Rate, RestoredEviction, ShadowChooser},
+    limiter::{MAX_QUOTAS, Rate, RestoredEviction, ShadowChooser},
     permit::LastResort,
 };
 use evictd_policy::{
@@ -191,7 +191,7 @@ fn limits_that_do_not_count_any_more_make_room() {
         evaluator.set_pods(&[Arc::clone(&pod)]);
         assert!(allows(&pod, LastResort::None), "owner {owner}");
     }
-    let all: Vec<_> = (0..QUOTAS)
+    let all: Vec<_> = (0..MAX_QUOTAS)
         .map(|owner| owned(&format!("pod-{owner:03}"), owner))
         .collect();
     let never = json!({

@@ -18,8 +18,8 @@ fn cgroup(guard: bool) -> Accounting {
         is_limited: true,
         is_root: false,
         counts_active_file: false,
-        guard: guard.then_some(Guard {
-            source: GuardSource::CgroupV2,
+        guard: guard.then_some(MemoryGuard {
+            source: MemoryGuardSource::CgroupV2,
             amount: 100 * MIB,
         }),
         protected: 0,
@@ -46,8 +46,8 @@ fn machine(threshold: u64) -> Accounting {
         is_machine: true,
         is_limited: false,
         is_root: true,
-        guard: Some(Guard {
-            source: GuardSource::Machine,
+        guard: Some(MemoryGuard {
+            source: MemoryGuardSource::Machine,
             amount: 100 * MIB,
         }),
         ..cgroup(true)
@@ -59,7 +59,7 @@ fn look(machine: &Accounting, total: u64, available: u64) -> MemorySample {
     let left = MachineMemory {
         total: total * MIB,
         available: available * MIB,
-        in_lists: 0,
+        pcp_free: 0,
     };
     machine.sample(&uses(400, 200), Some(left), FreeSwap::default())
 }
@@ -109,7 +109,7 @@ fn memory_that_comes_or_goes_is_no_growth() {
     for (total, available) in [(1000, 90), (3000, 2090), (950, 40)] {
         let shortage = look(&machine(100), total, available).shortage;
         assert_eq!(shortage.used, 910 * MIB);
-        assert_eq!(shortage.room.at_once, available * MIB);
+        assert_eq!(shortage.headroom.immediate, available * MIB);
     }
 }
 
@@ -133,12 +133,12 @@ fn growth_is_urgent_where_only_protected_cache_is_left() {
         let inputs = PaceInputs {
             now: 21_000_000,
             pace,
-            seen: look.shortage,
+            shortage: look.shortage,
             ..PaceInputs::default()
         };
         let is_urgent = inputs.decide().is_urgent();
-        let at_once = look.shortage.room.at_once;
-        (look.available / MIB, at_once / MIB, is_urgent)
+        let immediate = look.shortage.headroom.immediate;
+        (look.available / MIB, immediate / MIB, is_urgent)
     };
     assert_eq!(decide(true, 0), (440, 440, false));
     assert_eq!(decide(true, 300), (140, 140, false));
@@ -160,7 +160,7 @@ fn what_the_machine_cannot_take_back_is_no_room() {
     assert_trigger_follows(&scope, &look);
     let shortage = look.shortage;
     assert_eq!(
-        (shortage.used, shortage.room.at_once),
+        (shortage.used, shortage.headroom.immediate),
         (750 * MIB, 50 * MIB)
     );
     assert_eq!(shortage.available, 250 * MIB);
@@ -186,9 +186,9 @@ fn slab_of_a_cgroup_is_room_for_a_slow_growth_only() {
         ..MemoryReading::default()
     };
     let look = cgroup(false).sample(&reading, None, FreeSwap::default());
-    let room = look.shortage.room;
+    let room = look.shortage.headroom;
     assert_eq!((look.shortage.used, look.available), (650 * MIB, 200 * MIB));
-    assert_eq!((room.at_once, room.slowly), (200 * MIB, 150 * MIB));
+    assert_eq!((room.immediate, room.deferred), (200 * MIB, 150 * MIB));
     assert_eq!(
         look.reclaimable,
         100 * MIB,

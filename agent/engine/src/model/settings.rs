@@ -75,7 +75,7 @@ pub struct ThrottleConfig {
     pub time_limit: Duration,
 }
 
-/// The hooks of the memory order of preference, best first.
+/// The hooks that can watch memory, in order of preference.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]

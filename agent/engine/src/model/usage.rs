@@ -111,7 +111,7 @@ pub struct MachineMemory {
     /// `MemAvailable`.
     pub available: u64,
     /// Available as well, in the CPUs' lists of free pages; 0 where these were not read.
-    pub in_lists: u64,
+    pub pcp_free: u64,
 }
 
 /// Free swap, in bytes.

@@ -12,9 +12,9 @@ fn seen(hard: u64, cache: u64) -> Shortage {
         threshold: THRESHOLD,
         resolved: THRESHOLD,
         used: hard * MIB,
-        room: Room {
-            at_once: CAPACITY.saturating_sub(hard * MIB),
-            ..Room::default()
+        headroom: Headroom {
+            immediate: CAPACITY.saturating_sub(hard * MIB),
+            ..Headroom::default()
         },
         ..Shortage::default()
     }
@@ -38,21 +38,27 @@ fn is_urgent(decision: Decision) -> bool {
 
 /// What is decided of memory where nothing is pending.
 fn decision(pace: &Pace, now: u64, seen: &Shortage) -> Decision {
-    decide_by(Rule::Lasting, pace, now, seen, Pending::default())
+    decide_by(PaceProfile::Sustained, pace, now, seen, Pending::default())
 }
 
 /// The same with what is pending.
 fn decision_beside(pending: Pending, pace: &Pace, now: u64, seen: &Shortage) -> Decision {
-    decide_by(Rule::Lasting, pace, now, seen, pending)
+    decide_by(PaceProfile::Sustained, pace, now, seen, pending)
 }
 
-fn decide_by(rule: Rule, pace: &Pace, now: u64, seen: &Shortage, pending: Pending) -> Decision {
+fn decide_by(
+    rule: PaceProfile,
+    pace: &Pace,
+    now: u64,
+    seen: &Shortage,
+    pending: Pending,
+) -> Decision {
     let inputs = PaceInputs {
         now,
         pace: *pace,
-        seen: *seen,
+        shortage: *seen,
         pending,
-        rule,
+        profile: rule,
     };
     inputs.decide()
 }
@@ -107,7 +113,13 @@ fn a_shortage_that_ends_within_the_kubelets_interval_takes_no_pod() {
     let at = seen(420, 0);
     pace.observe(now + 2 * MS, &at);
     assert_eq!(
-        decide_by(Rule::Soft, &pace, now + 2 * MS, &at, Pending::default()),
+        decide_by(
+            PaceProfile::Soft,
+            &pace,
+            now + 2 * MS,
+            &at,
+            Pending::default()
+        ),
         ONE_PACED
     );
 }
@@ -140,7 +152,7 @@ fn growth_stays_known_when_the_victim_has_not_grown() {
 fn swap_is_room_until_it_is_full() {
     let of = |left: u64| {
         let mut seen = seen(512, 0);
-        (seen.room.swap, seen.swap_free) = (left * MIB, left * MIB);
+        (seen.headroom.swap, seen.swap_free) = (left * MIB, left * MIB);
         seen
     };
     let decide = |left: u64| {
@@ -159,7 +171,7 @@ fn swap_that_pods_may_not_use_any_more_is_no_growth() {
     let (now, at) = looked(&mut pace, SECOND, 100, |ms| {
         let mut seen = seen(450, 0);
         seen.swap_free = 2000 * MIB;
-        seen.room.swap = if ms < 90 { 2000 * MIB } else { 0 };
+        seen.headroom.swap = if ms < 90 { 2000 * MIB } else { 0 };
         seen
     });
     assert!(!is_urgent(decision(&pace, now, &at)));
@@ -245,9 +257,9 @@ fn what_has_not_begun_to_come_is_waited_for() {
 fn dirty_cache_counts_for_a_slow_growth_only() {
     let of = |hard: u64, dirty: u64| {
         let mut seen = seen(hard, 0);
-        seen.room.at_once -= dirty * MIB;
-        (seen.room.slowly, seen.room.per_second) = (dirty * MIB, 32 * MIB);
-        seen.guard = THRESHOLD;
+        seen.headroom.immediate -= dirty * MIB;
+        (seen.headroom.deferred, seen.headroom.deferred_per_second) = (dirty * MIB, 32 * MIB);
+        seen.guard_amount = THRESHOLD;
         seen
     };
     let decide = |per_ten_ms: u64| {
@@ -295,7 +307,7 @@ fn what_is_pending_and_is_next_to_nothing_is_not_waited_for() {
         pending.add(amount, 30 * SECOND);
         let of = |ms| seen(420 + ms / 20, 0);
         let (now, at) = looked(&mut pace, SECOND + 3 * MS, 400, of);
-        decide_by(Rule::FirstLook, &pace, now, &at, pending)
+        decide_by(PaceProfile::Immediate, &pace, now, &at, pending)
     };
     assert!(is_urgent(decide(MIB)));
     assert!(!is_urgent(decide(60 * MIB)));
@@ -337,7 +349,7 @@ fn the_minimum_reclaim_goes_at_the_kubelets_pace() {
     };
     let (now, at) = looked(&mut pace, SECOND, 100, |ms| with_reclaim(350 + ms));
     assert!(is_urgent(decision(&pace, now, &at)));
-    pace.choose();
+    pace.note_own_eviction();
     pace.evicted(now);
     // The threshold is satisfied again, the minimum reclaim is not.
     let (later, at) = looked(&mut pace, now + 3 * MS, 5000, |_| with_reclaim(320));
@@ -372,7 +384,7 @@ fn a_shortage_that_no_pod_can_end_takes_one() {
     let can_end = |pace: &Pace, urgency, attainable| {
         let inputs = PaceInputs {
             pace: *pace,
-            seen: at,
+            shortage: at,
             ..PaceInputs::default()
         };
         inputs.can_end_shortage(urgency, attainable)
@@ -394,7 +406,7 @@ fn a_shortage_that_no_pod_can_end_takes_one() {
 fn a_growth_of_other_pods_takes_as_many_as_end_it() {
     let pace_inputs = |mib_left: u64| PaceInputs {
         now: SECOND,
-        seen: seen(512 - mib_left, 0),
+        shortage: seen(512 - mib_left, 0),
         ..PaceInputs::default()
     };
     let mut gives = Pending::default();
@@ -456,18 +468,18 @@ fn what_comes_back_in_the_middle_of_a_look_is_no_growth_of_others() {
 // R40
 #[test]
 fn what_no_statistics_list_is_no_growth_of_a_pod() {
-    for (unlisted, urgent) in [(0, true), (8, false)] {
+    for (stat_lag, urgent) in [(0, true), (8, false)] {
         let mut pace = Pace::default();
         let of = |ms: u64| {
             let torn = ms == 10;
             Shortage {
-                unlisted: if torn { unlisted * MIB } else { 0 },
+                stat_lag: if torn { stat_lag * MIB } else { 0 },
                 ..seen(470 + if torn { 8 } else { 0 }, 0)
             }
         };
         let (now, at) = looked(&mut pace, SECOND, 10, of);
         let decision = decision(&pace, now, &at);
-        assert_eq!(is_urgent(decision), urgent, "{unlisted}");
+        assert_eq!(is_urgent(decision), urgent, "{stat_lag}");
     }
 }
 
@@ -556,7 +568,7 @@ fn a_growth_that_ends_at_a_limit_of_its_own_is_not_urgent() {
     let is_urgent = |left: u64, growth: u64, burst: u64| {
         let grown = |ms: u64| ms / 10 + burst * (ms / 498);
         let grows = |ms: u64| Shortage {
-            bounded: Bounded {
+            limited_growth: LimitedGrowth {
                 grown: 0,
                 growth: growth * MIB,
                 left: (left - grown(ms)) * MIB,
@@ -584,12 +596,15 @@ fn a_burst_up_to_a_limit_of_its_own_is_not_urgent() {
         let mut pace = Pace::default();
         let (now, last) = looked(&mut pace, 1, quiet + 160, |ms| seen(345 + grown(ms), 0));
         assert!(decision(&pace, now, &last).is_urgent());
-        let bounded = Bounded {
+        let bounded = LimitedGrowth {
             grown: theirs * MIB,
             growth: 0,
             left: left * MIB,
         };
-        let last = Shortage { bounded, ..last };
+        let last = Shortage {
+            limited_growth: bounded,
+            ..last
+        };
         decision(&pace, now, &last).is_urgent()
     };
     // 75 of the 80 MiB were seen of the pod.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    EvictionDecision, PlannerSettings, Resource, RestoredVictim, Signal, Snapshot, Threshold,
+    EvictionDecision, PlannerSettings, Resource, RestoredPending, Signal, Snapshot, Threshold,
     pace::Pending,
 };
 
@@ -17,10 +17,10 @@ const FILES_DEADLINE_NANOS: i64 = 30 * SECOND;
 
 /// Victims by UID.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PendingVictims(HashMap<String, Victim>);
+pub(super) struct PendingVictims(HashMap<String, PendingVictim>);
 
 #[derive(Clone, Debug)]
-struct Victim {
+struct PendingVictim {
     /// When its time to end is over.
     end: i64,
     /// It was asked to end (soft), and has its grace period. A hard threshold does not wait for it.
@@ -60,10 +60,10 @@ impl PendingVictims {
             let pod = node.pods.iter().find(|pod| pod.uid == eviction.uid);
             let grace = pod.map_or(0, |pod| eviction.grace_to_ask(pod));
             let grace = grace.saturating_mul(SECOND);
-            let victim = Victim {
+            let victim = PendingVictim {
                 is_asked: eviction.is_soft,
                 expected: expected(node, settings, &eviction.uid),
-                ..Victim::new(now.saturating_add(grace))
+                ..PendingVictim::new(now.saturating_add(grace))
             };
             self.0.insert(eviction.uid.clone(), victim);
         }
@@ -80,10 +80,10 @@ impl PendingVictims {
         if self.was_killed(uid) {
             return;
         }
-        let victim = Victim {
+        let victim = PendingVictim {
             is_unreported: true,
             expected: expected(node, settings, uid),
-            ..Victim::new(now)
+            ..PendingVictim::new(now)
         };
         self.0.insert(uid.to_owned(), victim);
     }
@@ -107,10 +107,10 @@ impl PendingVictims {
     }
 
     /// Takes over a pod that an earlier agent has chosen.
-    pub(super) fn restore(&mut self, restored: &RestoredVictim) {
-        let victim = Victim {
+    pub(super) fn restore(&mut self, restored: &RestoredPending) {
+        let victim = PendingVictim {
             is_asked: restored.is_asked,
-            ..Victim::new(restored.at)
+            ..PendingVictim::new(restored.at)
         };
         self.0.insert(restored.uid.clone(), victim);
     }
@@ -130,7 +130,7 @@ impl PendingVictims {
 
     /// The UIDs of those that have processes although their time is over; each once.
     pub(super) fn take_stuck(&mut self, now: i64) -> Vec<String> {
-        let stuck = |(uid, victim): (&String, &mut Victim)| {
+        let stuck = |(uid, victim): (&String, &mut PendingVictim)| {
             let is_new = !victim.is_dead && !victim.is_stuck && now >= victim.stuck_at();
             victim.is_stuck |= is_new;
             is_new.then(|| uid.clone())
@@ -166,7 +166,7 @@ impl PendingVictims {
     }
 
     /// A victim that is among the pods still.
-    fn living(&self, uid: &str) -> Option<&Victim> {
+    fn living(&self, uid: &str) -> Option<&PendingVictim> {
         self.0.get(uid).filter(|victim| !victim.is_dead)
     }
 
@@ -191,7 +191,7 @@ impl PendingVictims {
         let mut pending = Pending::default();
         let signal = threshold.signal;
         let resource = signal.resource();
-        let counts = |victim: &Victim| {
+        let counts = |victim: &PendingVictim| {
             let waits = !threshold.is_hard() || !victim.is_asked || victim.is_dead;
             waits && !victim.gives_nothing && now < victim.deadline(resource)
         };
@@ -201,7 +201,9 @@ impl PendingVictims {
             // It may have died since the look. What has ended of one that still dies is no longer counted as its own.
             let left = victim.left(node, signal);
             let amount = match (pod.filter(|_| !victim.is_dead), node.usages.get(uid)) {
-                (Some(pod), Some(usage)) => settings.gives(signal, pod, usage).max(left),
+                (Some(pod), Some(usage)) => {
+                    settings.freed_by_eviction(signal, pod, usage).max(left)
+                }
                 _ => left,
             };
             // Processes end at once; files wait for the kubelet, at most until the deadline.
@@ -215,7 +217,7 @@ impl PendingVictims {
     }
 }
 
-impl Victim {
+impl PendingVictim {
     fn new(end: i64) -> Self {
         Self {
             end,
@@ -267,7 +269,7 @@ fn expected(node: Snapshot<'_>, settings: &PlannerSettings, uid: &str) -> Vec<Ex
     let of_signal = |signal| {
         Some(Expected {
             signal,
-            usage: settings.gives(signal, pod, usage),
+            usage: settings.freed_by_eviction(signal, pod, usage),
             available: node.observations.get(signal)?.available,
         })
     };

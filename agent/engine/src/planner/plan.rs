@@ -37,13 +37,13 @@ pub struct PlannerSettings {
 
 impl PlannerSettings {
     /// Whether the end of a pod leaves what it uses of a resource where it is.
-    pub(super) fn keeps(&self, pod: &Pod, resource: Resource) -> bool {
+    pub(super) fn keeps_files(&self, pod: &Pod, resource: Resource) -> bool {
         self.has_api_server && resource.is_of_files() && !pod.ends_by_api()
     }
 
     /// What the end of a pod brings of what a signal watches, in its unit.
-    pub(super) fn gives(&self, signal: Signal, pod: &Pod, usage: &PodUsage) -> u64 {
-        match self.keeps(pod, signal.resource()) {
+    pub(super) fn freed_by_eviction(&self, signal: Signal, pod: &Pod, usage: &PodUsage) -> u64 {
+        match self.keeps_files(pod, signal.resource()) {
             true => 0,
             false => self.layout.usage(signal, pod, usage),
         }

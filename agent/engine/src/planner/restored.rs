@@ -8,7 +8,7 @@ use crate::{NodeCondition, Signal};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestoredState {
     /// Pods that may be on their way still.
-    pub victims: Vec<RestoredVictim>,
+    pub victims: Vec<RestoredPending>,
     /// The UIDs of all pods that were killed lately, whatever is left of them.
     pub killed: Vec<String>,
     /// Evictions for a signal, the oldest first.
@@ -21,7 +21,7 @@ pub struct RestoredState {
 
 /// A pod that was evicted and may be there still.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RestoredVictim {
+pub struct RestoredPending {
     /// The pod's UID.
     pub uid: String,
     /// When its time was over.

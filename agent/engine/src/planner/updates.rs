@@ -69,7 +69,7 @@ impl Planner {
 
     /// While one pod is being asked to end, soft thresholds ask for no other one.
     pub fn block_soft(&mut self, held: bool) {
-        self.soft_is_held = held;
+        self.soft_is_blocked = held;
     }
 
     /// What came of a soft eviction: the pod that goes in the end, if one does.
@@ -80,7 +80,7 @@ impl Planner {
         chosen_uid: &str,
         gone: Option<&EvictionDecision>,
     ) {
-        self.soft_is_held = false;
+        self.soft_is_blocked = false;
         if gone.is_some_and(|gone| gone.uid == chosen_uid) {
             return;
         }
@@ -125,7 +125,7 @@ impl Planner {
         uid: &str,
         signal: Signal,
     ) {
-        // What is due is not asked for: the fast path is at it.
+        // The due thresholds are dropped: the fast path acts on them.
         self.update_pressure(now, dip.observations);
         self.note_eviction(now, signal);
         self.pending

@@ -38,7 +38,7 @@ pub struct RankKey {
 }
 
 impl RankKey {
-    /// Some standing, where one must stand.
+    /// A placeholder to fill arrays with; never compared.
     pub(crate) const ANY: Self = Self {
         is_unknown: false,
         group: 0,

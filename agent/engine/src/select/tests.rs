@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const RULES: Rules = Rules {
+const RULES: SelectionCriteria = SelectionCriteria {
     strategy: RankingStrategy::Kubelet,
     resource: Resource::Memory,
     system_over_reserved: false,
@@ -24,12 +24,12 @@ fn candidate(priority: i32, request: u64, usage: u64) -> Candidate {
     }
 }
 
-fn first(candidates: &mut [Candidate], rules: Rules) -> Option<usize> {
+fn first(candidates: &mut [Candidate], rules: SelectionCriteria) -> Option<usize> {
     select(candidates, rules, Among::Using, |_| None)
 }
 
 /// All that are chosen, one after the other.
-fn order(candidates: &mut [Candidate], rules: Rules) -> Vec<usize> {
+fn order(candidates: &mut [Candidate], rules: SelectionCriteria) -> Vec<usize> {
     std::iter::from_fn(|| first(candidates, rules)).collect()
 }
 
@@ -59,7 +59,7 @@ fn a_pod_of_unknown_priority_goes_after_all_others() {
         RankingStrategy::Qos,
         RankingStrategy::Usage,
     ] {
-        let rules = Rules { strategy, ..RULES };
+        let rules = SelectionCriteria { strategy, ..RULES };
         let mut pods = pods;
         let order = order(&mut pods, rules);
         assert_eq!(order.len(), 3, "{strategy:?}");
@@ -92,7 +92,7 @@ fn a_pod_that_is_gone_is_passed_over() {
     let mut pods = [candidate(0, 0, 1_000), candidate(0, 0, 500)];
     pods[0].is_exact = false;
     assert_eq!(first(&mut pods, RULES), Some(1));
-    assert_eq!(pods[0].state, CandidateState::NotFound);
+    assert_eq!(pods[0].state, CandidateState::Unavailable);
 }
 
 #[test]
@@ -100,14 +100,14 @@ fn guaranteed_pods_are_spared_while_others_are_left() {
     // R20
     let mut guaranteed = candidate(0, 100, 900);
     guaranteed.inputs.qos = QosClass::Guaranteed;
-    let rules = Rules {
+    let rules = SelectionCriteria {
         strategy: RankingStrategy::Qos,
         ..RULES
     };
     let pods = [guaranteed, candidate(0, 0, 10)];
     assert_eq!(first(&mut pods.clone(), rules), Some(1));
     assert_eq!(first(&mut [guaranteed], rules), Some(0));
-    let over = Rules {
+    let over = SelectionCriteria {
         system_over_reserved: true,
         ..rules
     };
@@ -170,7 +170,7 @@ proptest! {
         system_over_reserved in any::<bool>(),
         among in prop::sample::select(&[Among::All, Among::Using][..]),
     ) {
-        let rules = Rules { strategy, resource, system_over_reserved };
+        let rules = SelectionCriteria { strategy, resource, system_over_reserved };
         let (mut candidates, exact): (Vec<Candidate>, Vec<u64>) = pods.into_iter().unzip();
 
         let mut order: Vec<usize> = (0..exact.len()).collect();
@@ -250,7 +250,7 @@ fn next_allowed(
     allowed: usize,
 ) -> (bool, Option<usize>) {
     let mut growers: Vec<_> = growers.iter().map(|(mib, at)| (mib << 20, *at)).collect();
-    let growth = GrowthToEnd {
+    let growth = UrgentGrowth {
         per_second: mib_per_second << 20,
         growers: &mut growers,
         allowed,
@@ -321,7 +321,7 @@ fn page_cache_carries_no_growth() {
         _ => usage,
     };
     // 3,000 MiB at most, of which 1,530 are held: less than 2,000.
-    let growth = GrowthToEnd {
+    let growth = UrgentGrowth {
         per_second: 200 << 20,
         growers: &mut [(200 << 20, 60)],
         allowed: usize::MAX,

@@ -1,17 +1,17 @@
 //! The candidates that come first, found in one pass and kept in order.
 
-use super::{Candidate, CandidateState, PassedOver, RankKey, Rules};
+use super::{Candidate, CandidateState, PassedOver, RankKey, SelectionCriteria};
 
 /// Where a candidate stands, and its position in the slice, which decides among equals.
 pub(super) type Place = (RankKey, usize);
 
 /// How many candidates are kept: more than usually have to be read.
-const ROOM: usize = 32;
+const CAPACITY: usize = 32;
 
 /// The first candidates by what is known of them.
 pub(super) struct TopCandidates {
     /// The last one first, so that the first one is taken off the end.
-    places: [Place; ROOM],
+    places: [Place; CAPACITY],
     count: usize,
     /// Candidates that are not kept here stand behind this; `None` if all are kept.
     rest: Option<Place>,
@@ -19,9 +19,13 @@ pub(super) struct TopCandidates {
 
 impl TopCandidates {
     /// Looks through all candidates once.
-    pub(super) fn of(candidates: &[Candidate], rules: Rules, passed_over: PassedOver) -> Self {
+    pub(super) fn of(
+        candidates: &[Candidate],
+        rules: SelectionCriteria,
+        passed_over: PassedOver,
+    ) -> Self {
         let mut front = Self {
-            places: [(RankKey::ANY, 0); ROOM],
+            places: [(RankKey::ANY, 0); CAPACITY],
             count: 0,
             rest: None,
         };
@@ -57,7 +61,7 @@ impl TopCandidates {
 
     fn insert(&mut self, place: Place) {
         let kept = self.places.get_mut(..self.count).unwrap_or_default();
-        if self.count == ROOM {
+        if self.count == CAPACITY {
             self.rest = Some(place);
             if kept.first().is_some_and(|last| *last < place) {
                 return;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    Among, CandidateState, Observation, Observations, Resource, Rules, permit::LastResort,
-    units::signed,
+    Among, CandidateState, Observation, Observations, Resource, SelectionCriteria,
+    permit::LastResort, units::signed,
 };
 use evictd_node::pods::table::{PodEntry, PodTable};
 use evictd_sys::clock::monotonic_ns;
@@ -58,7 +58,7 @@ impl MemoryMonitor {
         } = &mut *self.table;
         for (entry, candidate) in entries.iter().zip(candidates) {
             if !monitor.scope.holds(entry) {
-                candidate.state = CandidateState::NotFound;
+                candidate.state = CandidateState::Unavailable;
             }
         }
     }
@@ -89,19 +89,18 @@ impl MemoryMonitor {
         self.table.entries.iter().filter(is_denied).count()
     }
 
-    /// How many pods have processes that are ending, whoever has killed them: one that the manager signals at this
-    /// moment is no victim yet.
+    /// How many pods have processes that are ending. One that the manager signals at this moment is no victim yet.
     pub(crate) fn dying(&self, now: u64) -> usize {
         let is_signalled = |entry: &&Arc<PodEntry>| {
             entry.permit.is_being_killed(now) && !self.in_flight.contains(entry)
         };
         let signalled = self.table.entries.iter().filter(is_signalled);
-        self.in_flight.dying() + signalled.count()
+        self.in_flight.terminating_count() + signalled.count()
     }
 
     /// The rules of every choice.
-    pub(crate) fn rules(&self) -> Rules {
-        Rules {
+    pub(crate) fn rules(&self) -> SelectionCriteria {
+        SelectionCriteria {
             strategy: self.strategy,
             resource: Resource::Memory,
             system_over_reserved: self.system_over_reserved(),

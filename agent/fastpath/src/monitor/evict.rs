@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    CandidateState, Rules,
+    CandidateState, SelectionCriteria,
     growers::WATCHED,
     limiter::ShadowChooser,
     model::{settings::MemoryHook, usage::MemoryReading},
-    pace::{Decision, KERNEL_KILL_NS, PaceInputs, Pending, Rule, Urgency},
+    pace::{Decision, KERNEL_KILL_NS, PaceInputs, PaceProfile, Pending, Urgency},
     permit::LastResort,
     record::Stages,
     round::{self, Candidates, Choice, Outcome, Pods, Round},
@@ -17,7 +17,7 @@ use evictd_node::pods::table::PodEntry;
 use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
-    BlockedBy, Event, EvictionReport,
+    BlockedBy, EvictionReport, FastPathEvent,
     in_flight::{Eviction, Victim},
     monitor::MemoryMonitor,
     scope::{Crossing, ScopeMonitor},
@@ -35,12 +35,12 @@ struct Why {
 
 /// What a victim holds, in bytes.
 #[derive(Default)]
-struct Held {
-    /// Without page cache: that is no room which its end makes, as the kernel could take it before. `None` where it is
-    /// not known.
+struct VictimUsage {
+    /// Without page cache: the kernel could reclaim that anyway, so the pod's end frees nothing more. `None` if
+    /// unknown. `None` where it is not known.
     unreclaimable: Option<u64>,
     /// What it shares, which outlives its processes.
-    shared: u64,
+    shmem: u64,
     /// What it held while others grew, and since when.
     still: Option<(u64, u64)>,
 }
@@ -56,7 +56,7 @@ struct Kill {
     refused: Option<i32>,
     /// When it was decided, in bytes.
     working_set: u64,
-    held: Held,
+    held: VictimUsage,
 }
 
 impl Kill {
@@ -81,8 +81,8 @@ enum SignalOutcome {
 }
 
 impl MemoryMonitor {
-    /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done
-    /// before the next look. Victims held `dying_before` bytes when the look at the scope began.
+    /// Decides for one scope and evicts what is due. Returns whether no victim is terminating, so that the scope may
+    /// wait for its recovery trigger. Victims held `dying_before` bytes when the look at the scope began.
     pub(crate) fn resolve_pressure(&mut self, index: usize, now: u64, dying_before: u64) -> bool {
         let Some(monitor) = self.scopes.get_mut(index) else {
             return true;
@@ -93,27 +93,27 @@ impl MemoryMonitor {
         let mut pace_inputs = PaceInputs {
             now,
             pace: monitor.pace,
-            seen,
+            shortage: seen,
             pending: memory.pending,
-            rule: Rule::Lasting,
+            profile: PaceProfile::Sustained,
         };
         let mut decision = pace_inputs.decide();
         if decision.is_urgent() {
             // Read only then: free pages that `MemAvailable` does not count, and growth that limits of the pods' own
             // end.
-            let room = &mut pace_inputs.seen.room.at_once;
-            *room = room.saturating_add(monitor.scope.uncounted_free_lists());
-            pace_inputs.seen.bounded = self.bounded_growth(index);
+            let room = &mut pace_inputs.shortage.headroom.immediate;
+            *room = room.saturating_add(monitor.scope.uncounted_pcp_free());
+            pace_inputs.shortage.limited_growth = self.limited_growth(index);
             decision = pace_inputs.decide();
         }
         let Decision::Evict { urgency } = decision else {
-            return self.in_flight.dying() == 0;
+            return self.in_flight.terminating_count() == 0;
         };
         if matches!(urgency, Urgency::Paced { .. }) && !self.limiter.allows_paced(now) {
             self.report_no_candidates(index, false);
-            return self.in_flight.dying() == 0;
+            return self.in_flight.terminating_count() == 0;
         }
-        let most = round::most(self.mode, self.dying(now), self.in_flight.room());
+        let most = round::most(self.mode, self.dying(now), self.in_flight.free_slots());
         if most > 0 {
             let round = Round {
                 urgency,
@@ -129,7 +129,7 @@ impl MemoryMonitor {
                 self.report_no_candidates(index, outcome == Outcome::InVain);
             }
         }
-        self.in_flight.dying() == 0
+        self.in_flight.terminating_count() == 0
     }
 
     /// Takes note of pods from which the kernel has killed by itself: what is left of them is killed, and they are
@@ -144,20 +144,20 @@ impl MemoryMonitor {
             }
             let ago = now.saturating_sub(kill.time);
             let (Some(position), Some(monitor)) = (position, self.scopes.get(kill.scope)) else {
-                self.events.send(Event::KernelKill(None, ago));
+                self.events.send(FastPathEvent::KernelKill(None, ago));
                 continue;
             };
-            if ago > KERNEL_KILL_NS || self.in_flight.room() == 0 {
+            if ago > KERNEL_KILL_NS || self.in_flight.free_slots() == 0 {
                 let pod = entry.map(Arc::clone);
-                self.events.send(Event::KernelKill(pod, ago));
+                self.events.send(FastPathEvent::KernelKill(pod, ago));
                 continue;
             }
             let pace_inputs = PaceInputs {
                 now: kill.time,
                 pace: monitor.pace,
-                seen: monitor.shortage(0, 0, 0),
+                shortage: monitor.shortage(0, 0, 0),
                 pending: Pending::default(),
-                rule: Rule::Lasting,
+                profile: PaceProfile::Sustained,
             };
             // The candidates of a new table are not read yet.
             if let Some(candidate) = self.table.candidates.get_mut(position)
@@ -182,8 +182,9 @@ impl MemoryMonitor {
     /// Signals one pod, and answers with what is expected of it; `None` when that is nothing: it was empty already, or the
     /// kernel refuses.
     fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<Pending> {
-        // A round asks for other pods where SIGKILL is refused: no pod is signalled that is not followed afterwards.
-        if self.in_flight.room() == 0 {
+        // A refused SIGKILL uses a slot too, so a round may run out of them: no pod is signalled that could not be
+        // tracked.
+        if self.in_flight.free_slots() == 0 {
             return None;
         }
         let pod = Arc::clone(self.table.entries.get(victim)?);
@@ -214,7 +215,7 @@ impl MemoryMonitor {
             pod,
         };
         let expected = kill.expected();
-        let terminating = Terminating::new(signalled, expected, kill.held.shared);
+        let terminating = Terminating::new(signalled, expected, kill.held.shmem);
         let mut gives = Pending::default();
         terminating.add_to(&mut gives, signalled, Some(expected));
         self.in_flight.push(Victim::new(
@@ -228,7 +229,7 @@ impl MemoryMonitor {
             monitor.sample.usage,
         ));
         let report = self.report(monitor, why, &kill);
-        self.events.send(Event::Evicted(report));
+        self.events.send(FastPathEvent::Evicted(report));
         self.note_in_paces(index, &kill);
         refused.is_none().then_some(gives)
     }
@@ -259,11 +260,11 @@ impl MemoryMonitor {
             working_set: kill.working_set,
             urgency: why.urgency,
             pace_inputs: why.pace_inputs,
-            shared: kill.held.shared.min(kill.working_set),
+            shmem: kill.held.shmem.min(kill.working_set),
             shadow: self.shadow,
             by_kernel: why.killed.is_some(),
             last_resort: why.choice.resort != LastResort::None,
-            growing: why.choice.growing,
+            out_of_order: why.choice.out_of_order,
             refused: kill.refused,
             pod: Arc::clone(&kill.pod),
         }
@@ -277,7 +278,7 @@ impl MemoryMonitor {
                 continue;
             }
             if index == chosen_for {
-                monitor.pace.choose();
+                monitor.pace.note_own_eviction();
             }
             match kill.held.still {
                 Some((held, since)) => monitor.pace.evicted_without_growth(at, held, since),
@@ -310,15 +311,15 @@ impl MemoryMonitor {
     }
 
     /// What a victim holds.
-    fn measure(&self, victim: usize, entry: &PodEntry) -> Held {
+    fn measure(&self, victim: usize, entry: &PodEntry) -> VictimUsage {
         let Ok(reading) = entry.memory.read() else {
-            return Held::default();
+            return VictimUsage::default();
         };
         let history = &self.table.history;
         let since = history.still_since(victim, reading.usage);
-        Held {
+        VictimUsage {
             unreclaimable: Some(reading.unreclaimable()),
-            shared: reading.shmem,
+            shmem: reading.shmem,
             still: since.map(|since| (reading.unreclaimable(), since)),
         }
     }
@@ -326,7 +327,7 @@ impl MemoryMonitor {
     fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
         let monitor = self.scopes.get(index);
         let now = monotonic_ns();
-        if monitor.is_none_or(|monitor| monitor.told_no_candidates) || self.dying(now) > 0 {
+        if monitor.is_none_or(|monitor| monitor.no_candidates_reported) || self.dying(now) > 0 {
             return;
         }
         let held = BlockedBy {
@@ -335,8 +336,8 @@ impl MemoryMonitor {
             in_vain,
         };
         if let Some(monitor) = self.scopes.get_mut(index) {
-            monitor.told_no_candidates = true;
-            self.events.send(Event::NoCandidates {
+            monitor.no_candidates_reported = true;
+            self.events.send(FastPathEvent::NoCandidates {
                 signal: monitor.scope.signal(),
                 available: monitor.sample.available,
                 threshold: monitor.scope.thresholds().threshold,
@@ -358,7 +359,7 @@ impl Pods for ScopePods<'_> {
         self.monitor.table.candidates()
     }
 
-    fn rules(&self) -> Rules {
+    fn rules(&self) -> SelectionCriteria {
         self.monitor.rules()
     }
 

@@ -1,7 +1,7 @@
 //! Which pods grow, by the memory that only their end gives back. They are read in full: a usage counter also grows
 //! with page cache.
 
-use evictd_engine::{CandidateState, growers::WATCHED, pace::Bounded};
+use evictd_engine::{CandidateState, growers::WATCHED, pace::LimitedGrowth};
 use evictd_node::{
     cgroup::limited::LimitedCgroup,
     pods::table::{Largest, PodTable},
@@ -26,7 +26,7 @@ impl MemoryMonitor {
         for (place, (candidate, grew)) in candidates.iter().zip(history.grew()).enumerate() {
             let is_over = matches!(
                 candidate.state,
-                CandidateState::Terminating | CandidateState::NotFound
+                CandidateState::Terminating | CandidateState::Unavailable
             );
             if !is_over {
                 largest.offer(*grew, place);
@@ -45,7 +45,7 @@ impl MemoryMonitor {
             for cgroup in limited.outermost().into_iter().chain(limited.innermost()) {
                 if let Some(uses) = limited.read(cgroup) {
                     let (id, now) = (cgroup.memory.id(), monotonic_ns());
-                    self.limited_growers.note(id, now, uses.held);
+                    self.limited_growers.note(id, now, uses.unreclaimable);
                 }
             }
         }
@@ -53,8 +53,8 @@ impl MemoryMonitor {
 
     /// The growth that the pods' own limits will end, of the pods that a scope counts and that are not terminating.
     /// Those that grow are read anew.
-    pub(crate) fn bounded_growth(&mut self, index: usize) -> Bounded {
-        let mut bounded = Bounded::default();
+    pub(crate) fn limited_growth(&mut self, index: usize) -> LimitedGrowth {
+        let mut bounded = LimitedGrowth::default();
         let Some(monitor) = self.scopes.get(index) else {
             return bounded;
         };
@@ -67,19 +67,19 @@ impl MemoryMonitor {
             let mut read = |cgroup: &LimitedCgroup| {
                 let (id, now) = (cgroup.memory.id(), monotonic_ns());
                 if !growers.is_watched(id, now) {
-                    return Bounded::default();
+                    return LimitedGrowth::default();
                 }
                 let Some(uses) = limited.read(cgroup) else {
-                    return Bounded::default();
+                    return LimitedGrowth::default();
                 };
-                growers.note(id, now, uses.held);
-                let limit = uses.held.saturating_add(uses.left);
+                growers.note(id, now, uses.unreclaimable);
+                let limit = uses.unreclaimable.saturating_add(uses.left);
                 let (grown, growth) = growers.steady_growth_of(id, now, since, limit);
-                Bounded::of(grown, growth, uses.left)
+                LimitedGrowth::of(grown, growth, uses.left)
             };
             let pod = limited.outermost().map(&mut read).unwrap_or_default();
             let containers = limited.innermost().map(read);
-            let containers = containers.fold(Bounded::default(), Bounded::merged);
+            let containers = containers.fold(LimitedGrowth::default(), LimitedGrowth::merged);
             bounded = bounded.merged(pod.of_pod(containers));
         }
         bounded

@@ -15,9 +15,9 @@ use crate::{
 };
 
 /// How long published kernel victims hold while memory does not move: pods may change their ranks among themselves.
-const LASTS_NS: u64 = 1_000_000_000;
+const REPUBLISH_NS: u64 = 1_000_000_000;
 /// The same far from every threshold, where no hook has to be attached: a growth is seen before it gets there.
-const LASTS_FAR_NS: u64 = 10_000_000_000;
+const REPUBLISH_FAR_NS: u64 = 10_000_000_000;
 
 impl MemoryMonitor {
     /// Publishes the kernel victims when memory has moved or the last ones are old: reading every pod is what a cycle costs most.
@@ -25,8 +25,8 @@ impl MemoryMonitor {
         let nearness = Nearness::new(self.fastest_growth);
         let is_near = |monitor: &ScopeMonitor| nearness.wants_hook(monitor.distance(), true);
         let lasts = match self.scopes.iter().any(is_near) {
-            true => LASTS_NS,
-            false => LASTS_FAR_NS,
+            true => REPUBLISH_NS,
+            false => REPUBLISH_FAR_NS,
         };
         let is_old = now.saturating_sub(self.published_at) >= lasts;
         if self.published_at == 0 || is_old || self.scopes.iter().any(ScopeMonitor::has_moved) {
@@ -57,7 +57,7 @@ impl MemoryMonitor {
             return;
         }
         self.exclude_expiring_permits();
-        // The node comes first and leaves no pod out.
+        // Scope 0 is the node, which counts every pod; the exclusions of later scopes may therefore stay in place.
         for index in 0..self.scopes.len() {
             self.exclude_pods_outside_scope(index);
             let victims = self.ranked_victims(index);
@@ -79,7 +79,7 @@ impl MemoryMonitor {
             let is_revoked = monitor.victims.iter().any(|(position, id)| {
                 let is_it = |entry: &&Arc<PodEntry>| entry.memory.id() == id;
                 let entry = entries.get(position).filter(is_it);
-                // While a victim dies, a new table comes without published victims.
+                // After a table change the positions are stale until victims are published again.
                 let entry = entry.or_else(|| entries.iter().find(is_it));
                 entry.is_none_or(|e| !limiter.allows_kernel_kill(&**e, now))
             });

@@ -6,7 +6,7 @@ use evictd_engine::model::settings::MemoryHook;
 use evictd_engine::sampling::{self, Nearness, Notification, ScopeState};
 use evictd_sys::fs::errno;
 
-use crate::{Event, monitor::MemoryMonitor, scope::ScopeMonitor, spin::Wait};
+use crate::{FastPathEvent, monitor::MemoryMonitor, scope::ScopeMonitor, spin::Wait};
 
 impl MemoryMonitor {
     /// How to wait for the look that is due after the interval: spinning, if a scope's threshold is about to be
@@ -30,7 +30,7 @@ impl MemoryMonitor {
     }
 
     /// When to look again; attaches or detaches the per-page hook as the distance asks for it.
-    pub(crate) fn next_look(&mut self) -> Duration {
+    pub(crate) fn sample_interval(&mut self) -> Duration {
         // Under pressure the hook stays as it is: attaching it takes too long.
         if self
             .scopes
@@ -59,7 +59,7 @@ impl MemoryMonitor {
         self.status.note_hook(is_lost);
         // One event for each loss; every look tries again.
         if let Some(errno) = lost_now(&mut self.hook_lost, errno) {
-            self.events.send(Event::HookLost { errno });
+            self.events.send(FastPathEvent::HookLost { errno });
         }
         if wanted && matches!(switched, Ok(true)) {
             // The hook has not seen the charges of the time in which it was being attached.
@@ -91,8 +91,8 @@ impl MemoryMonitor {
             } else {
                 Notification::Late
             };
-            let room = monitor.sample.shortage.room.at_once;
-            sampling::next_look_at(state, notification, monitor.distance(), room, growth)
+            let room = monitor.sample.shortage.headroom.immediate;
+            sampling::sample_interval_at(state, notification, monitor.distance(), room, growth)
         };
         let looks = self.scopes.iter().map(next);
         looks.min().unwrap_or(sampling::CEILING)

@@ -31,7 +31,7 @@ impl MemoryMonitor {
     /// Pods that the manager or the kubelet has killed give memory back as well, whatever they were killed for. Without
     /// room for another victim the fast path kills no pod either, and they wait.
     pub(super) fn apply_kills(&mut self) {
-        while self.in_flight.room() > 0
+        while self.in_flight.free_slots() > 0
             && let Some((pod, signalled, by)) = self.control.take_kill()
         {
             pod.permit.end_kill();
@@ -68,7 +68,7 @@ impl MemoryMonitor {
                 monitor.scope.set_thresholds(settings.thresholds);
                 monitor.pace.reset();
             }
-            if let Err(e) = monitor.settle(&mut *self.trigger) {
+            if let Err(e) = monitor.arm_all(&mut *self.trigger) {
                 self.report_scope_gone(index, &e);
             } else if is_new {
                 self.report_met_in_force(index);
@@ -123,7 +123,7 @@ impl MemoryMonitor {
             }
         }
         let settled = watched.and_then(|()| match self.scopes.get_mut(index) {
-            Some(monitor) => monitor.settle(trigger),
+            Some(monitor) => monitor.arm_all(trigger),
             None => Ok(()),
         });
         match settled {

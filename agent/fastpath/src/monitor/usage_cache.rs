@@ -64,7 +64,7 @@ pub(crate) fn read_usage(entry: &PodEntry, candidate: &mut Candidate) -> Candida
             candidate.usage = usage;
             CandidateState::Eligible
         }
-        Err(_) => CandidateState::NotFound,
+        Err(_) => CandidateState::Unavailable,
     }
 }
 

@@ -18,7 +18,7 @@ fn batch() -> u64 {
 
 impl ScopeMonitor {
     /// Arms every slot for the first time.
-    pub(crate) fn settle(&mut self, trigger: &mut dyn TriggerSet) -> io::Result<()> {
+    pub(crate) fn arm_all(&mut self, trigger: &mut dyn TriggerSet) -> io::Result<()> {
         self.sample = self.scope.sample()?;
         for slot in 0..SLOTS_PER_SCOPE {
             self.set(trigger, slot, Trigger::DISABLED)?;
@@ -28,13 +28,13 @@ impl ScopeMonitor {
     }
 
     /// The threshold is not met: sets the triggers anew where their limits have moved.
-    pub(crate) fn keep(
+    pub(crate) fn rearm(
         &mut self,
         trigger: &mut dyn TriggerSet,
         triggers: &ScopeTriggers,
         was_pressed: bool,
     ) -> io::Result<()> {
-        self.told_no_candidates = false;
+        self.no_candidates_reported = false;
         self.idle = false;
         if self.recovery_limit.take().is_some() {
             self.set(trigger, slot::RECOVERY, Trigger::DISABLED)?;
@@ -52,9 +52,9 @@ impl ScopeMonitor {
         }
     }
 
-    /// Sets the floor's trigger anew when that has moved which the kernel could reclaim or swap out: it kills only where memory is short,
-    /// not where the kubelet's formula counts page cache. It follows while the threshold is met, too.
-    pub(crate) fn follow_floor(&mut self, trigger: &mut dyn TriggerSet) -> io::Result<()> {
+    /// Re-arms the floor's trigger when reclaimable or swappable memory has changed. Both are added to its limit, so
+    /// that the kernel kills only where nothing can be reclaimed. It follows while the threshold is met, too.
+    pub(crate) fn rearm_floor(&mut self, trigger: &mut dyn TriggerSet) -> io::Result<()> {
         let Some(offset) = self.offset_on(trigger) else {
             return Ok(());
         };
@@ -66,7 +66,7 @@ impl ScopeMonitor {
                 let ahead = floor.saturating_add(batch()).min(thresholds.threshold);
                 let discounted = self.sample.discounted.max(self.sample.reclaimable);
                 // Where something can be swapped out, the usage stays at its limit and grows no further.
-                let swap = self.sample.shortage.room.swap;
+                let swap = self.sample.shortage.headroom.swap;
                 self.scope
                     .usage_limit(ahead.max(floor), discounted.saturating_add(swap))
                     .saturating_add_signed(offset)
@@ -213,7 +213,7 @@ impl ScopeMonitor {
         self.armed_limit = hard.limit;
         self.set(trigger, slot::HARD, hard)?;
         self.floor_limit = 0;
-        self.follow_floor(trigger)?;
+        self.rearm_floor(trigger)?;
         // Without a kernel program a trigger costs a system call: none is set anew close to the threshold.
         self.spin_armed = trigger.has_program() && self.distance() > self.spin_window;
         let approach = if self.spin_armed {

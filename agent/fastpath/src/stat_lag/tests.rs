@@ -113,7 +113,7 @@ fn nothing_is_waited_for_that_is_short_all_the_same() {
     let sampled = stat_lag.sample(read, is_short, || told.set(told.get() + 1), after);
     let (look, missing) = sampled.unwrap();
     assert_eq!(
-        (look.shortage.unlisted, missing, told.get()),
+        (look.shortage.stat_lag, missing, told.get()),
         (60 * MIB, 60 * MIB, 1)
     );
     // That has not made it the usual.
@@ -135,7 +135,7 @@ fn a_little_is_not_waited_for() {
         let (machine, mut stat_lag) = (Machine::default(), StatLag::new(cpus, false));
         machine.look(&mut stat_lag, |_| 0);
         let missing = 8 * MIB + 3 * 64 * page_size() * cpus;
-        let unlisted = |look: MemorySample| look.shortage.unlisted;
+        let unlisted = |look: MemorySample| look.shortage.stat_lag;
         let first = machine.look(&mut stat_lag, |_| missing);
         assert_eq!(
             (machine.did(), unlisted(first)),
@@ -181,7 +181,7 @@ fn a_lag_does_not_become_usual() {
     assert_eq!(seen, look(0));
 }
 
-/// Where all that is unlisted lags, it is never usual. So much of it as counters differ by tells no growth; the rest is
+/// Where all that is stat_lag lags, it is never usual. So much of it as counters differ by tells no growth; the rest is
 /// in use.
 #[test]
 fn a_lag_that_no_flush_ends_counts_as_far_as_it_is_long() {
@@ -189,7 +189,7 @@ fn a_lag_that_no_flush_ends_counts_as_far_as_it_is_long() {
     machine.look(&mut stat_lag, |_| 0);
     for _ in 0..3 {
         let look = machine.look(&mut stat_lag, |_| 80 * MIB);
-        assert_eq!(look.shortage.unlisted, stat_lag.slack);
+        assert_eq!(look.shortage.stat_lag, stat_lag.slack);
         machine.pass(FLUSH_DEADLINE_NS);
     }
 }

@@ -9,7 +9,7 @@ use evictd_node::{
         mounts::MountPoints,
     },
     pods::dirs::Named,
-    trigger::inodes::ShareReader,
+    trigger::inodes::CgroupCountReader,
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -42,7 +42,11 @@ pub(super) struct PodWalk {
 }
 
 impl PodWalk {
-    pub fn begin(target: ScanTarget, mounts: &MountPoints, shares: Option<&ShareReader>) -> Self {
+    pub fn begin(
+        target: ScanTarget,
+        mounts: &MountPoints,
+        shares: Option<&CgroupCountReader>,
+    ) -> Self {
         let began = monotonic_ns();
         let places = (target.places)(mounts);
         let of = |kind, named: Named| named.into_iter().map(move |(n, path)| (kind, n, path));
@@ -102,7 +106,7 @@ impl PodWalk {
         found
     }
 
-    pub fn finish(&self, shares: Option<&ShareReader>) -> DiskUse {
+    pub fn finish(&self, shares: Option<&CgroupCountReader>) -> DiskUse {
         let after = counted(&self.target, shares);
         let mut found = self.found.clone();
         found.usage.ephemeral_storage = self.is_whole.then(|| found.usage.bytes_of_files());
@@ -113,7 +117,7 @@ impl PodWalk {
     }
 }
 
-fn counted(target: &ScanTarget, shares: Option<&ShareReader>) -> [i64; FILESYSTEMS] {
+fn counted(target: &ScanTarget, shares: Option<&CgroupCountReader>) -> [i64; FILESYSTEMS] {
     std::array::from_fn(|index| shares.map_or(0, |s| s.net(&target.cgroups, index)))
 }
 

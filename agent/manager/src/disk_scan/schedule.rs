@@ -21,17 +21,17 @@ const OPEN: usize = 8;
 const SMALL: Duration = Duration::from_millis(30);
 
 /// What to do next.
-pub(super) enum Turn {
+pub(super) enum NextStep {
     /// Begin with a pod.
-    Begin(ScanTarget),
+    Start(ScanTarget),
     /// Go on with one.
-    GoOn(Box<PodWalk>),
+    Resume(Box<PodWalk>),
     /// Nothing is due for so long.
     Wait(Duration),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum WalkState {
     /// Its walk was not begun.
     New,
     /// It was begun then and given up: too many others are under way.
@@ -44,7 +44,7 @@ enum Standing {
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    standing: Standing,
+    standing: WalkState,
     /// What the last whole walk took, without rests.
     worked: Duration,
 }
@@ -85,7 +85,7 @@ impl Schedule {
                 .retain(|scan| present.contains(scan.target.uid.as_str()));
             for target in targets.iter() {
                 self.known.entry(target.uid.clone()).or_insert(Known {
-                    standing: Standing::New,
+                    standing: WalkState::New,
                     worked: Duration::ZERO,
                 });
             }
@@ -108,7 +108,7 @@ impl Schedule {
     /// Whether a pod was not walked since.
     fn is_any_older(&self, since: Instant) -> bool {
         let is_older = |known: &Known| match known.standing {
-            Standing::Walked(began) => began < since,
+            WalkState::Walked(began) => began < since,
             _ => true,
         };
         self.known.values().any(is_older)
@@ -120,7 +120,7 @@ impl Schedule {
     }
 
     /// Whose turn it is.
-    pub fn next(&mut self, now: Instant) -> Turn {
+    pub fn next(&mut self, now: Instant) -> NextStep {
         let goes_on = std::mem::take(&mut self.has_begun) && !self.parked.is_empty();
         let target = match self.soonest() {
             Some((target, None)) => Some(target),
@@ -129,16 +129,16 @@ impl Schedule {
         };
         if let Some(target) = target.cloned() {
             if let Some(known) = self.known.get_mut(&target.uid) {
-                known.standing = Standing::Open(now);
+                known.standing = WalkState::Open(now);
             }
             self.has_begun = true;
-            return Turn::Begin(target);
+            return NextStep::Start(target);
         }
         if let Some(scan) = self.parked.pop_front() {
-            return Turn::GoOn(scan);
+            return NextStep::Resume(scan);
         }
         let due = self.soonest().and_then(|(_, due)| due);
-        Turn::Wait(due.map_or(PERIOD, |due| due.saturating_duration_since(now)))
+        NextStep::Wait(due.map_or(PERIOD, |due| due.saturating_duration_since(now)))
     }
 
     /// The pod that may be begun next, and when; `None` for a new one, which does not wait.
@@ -147,12 +147,12 @@ impl Schedule {
         let due = |target: &ScanTarget| {
             let known = self.known.get(&target.uid)?;
             match known.standing {
-                Standing::New => Some(None),
-                Standing::Walked(began) if has_room || known.worked <= SMALL => {
+                WalkState::New => Some(None),
+                WalkState::Walked(began) if has_room || known.worked <= SMALL => {
                     Some(Some(self.due(known, began)))
                 }
                 // Another one's walk has ended.
-                Standing::Dropped(began) if has_room => Some(Some(began)),
+                WalkState::Dropped(began) if has_room => Some(Some(began)),
                 _ => None,
             }
         };
@@ -177,9 +177,9 @@ impl Schedule {
     /// A walk is at its end.
     pub fn done(&mut self, scan: &PodWalk) {
         if let Some(known) = self.known.get_mut(&scan.target.uid)
-            && let Standing::Open(began) = known.standing
+            && let WalkState::Open(began) = known.standing
         {
-            known.standing = Standing::Walked(began);
+            known.standing = WalkState::Walked(began);
             known.worked = scan.worked;
         }
     }
@@ -190,9 +190,9 @@ impl Schedule {
             scan.park();
             self.parked.push_back(scan);
         } else if let Some(known) = self.known.get_mut(&scan.target.uid)
-            && let Standing::Open(began) = known.standing
+            && let WalkState::Open(began) = known.standing
         {
-            known.standing = Standing::Dropped(began);
+            known.standing = WalkState::Dropped(began);
         }
     }
 }
@@ -215,9 +215,11 @@ mod tests {
     /// `worked`.
     fn turn(schedule: &mut Schedule, now: Instant, huge: &[&str], worked: Duration) -> String {
         let mut scan = match schedule.next(now) {
-            Turn::Begin(target) => Box::new(PodWalk::begin(target, &MountPoints::default(), None)),
-            Turn::GoOn(scan) => scan,
-            Turn::Wait(left) => return format!("wait {}", left.as_secs()),
+            NextStep::Start(target) => {
+                Box::new(PodWalk::begin(target, &MountPoints::default(), None))
+            }
+            NextStep::Resume(scan) => scan,
+            NextStep::Wait(left) => return format!("wait {}", left.as_secs()),
         };
         scan.worked = worked;
         let uid = scan.target.uid.clone();

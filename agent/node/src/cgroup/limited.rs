@@ -31,7 +31,7 @@ pub struct LimitedCgroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BelowLimit {
     /// What only the end of processes gives back.
-    pub held: u64,
+    pub unreclaimable: u64,
     /// So much more of that fits below the limit, and below those of the cgroups above.
     pub left: u64,
 }
@@ -123,7 +123,7 @@ impl LimitedCgroup {
         let (limit, reading) = (read_limit(&self.limit)?, self.memory.read().ok()?);
         let held = reading.unreclaimable();
         (reading.usage <= limit).then_some(BelowLimit {
-            held,
+            unreclaimable: held,
             left: limit.saturating_sub(held),
         })
     }
@@ -131,7 +131,7 @@ impl LimitedCgroup {
 
 /// Bytes until a pod or one of its containers meets its own limit, whichever is first; `None` without one. Page cache
 /// that is not active gives way before. For threads of normal priority, by files that are opened for it.
-pub fn room_below_limits(pod: &MemoryCgroup) -> Option<u64> {
+pub fn headroom_below_limits(pod: &MemoryCgroup) -> Option<u64> {
     let room = |cgroup: &MemoryCgroup| {
         let limit = cgroup.limit().ok()??;
         Some(limit.saturating_sub(cgroup.read().ok()?.working_set()))
@@ -179,7 +179,10 @@ mod tests {
             .innermost()
             .map(|one| {
                 let name = one.memory.path().file_name().unwrap().to_owned();
-                let BelowLimit { held, left } = limited.read(one).unwrap();
+                let BelowLimit {
+                    unreclaimable: held,
+                    left,
+                } = limited.read(one).unwrap();
                 (name.into_string().unwrap(), held / MIB, left / MIB)
             })
             .collect();
@@ -191,7 +194,7 @@ mod tests {
         );
         let outermost = limited.outermost().unwrap();
         assert_eq!(outermost.memory.path(), dir.path());
-        assert_eq!(room_below_limits(&pod), Some(21 * MIB));
+        assert_eq!(headroom_below_limits(&pod), Some(21 * MIB));
         // Past its limit: that is another one by now.
         uses("app", 130, &mib(120));
         let app = limited

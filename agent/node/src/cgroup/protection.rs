@@ -26,7 +26,8 @@ const SMALL: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Protection {
     top: PathBuf,
-    /// Memory is reclaimed for this cgroup, and what those directly below it are set to counts whole.
+    /// Whether `top` is the reclaim target: the `memory.min` of its children then counts in full
+    /// (`page_counter_calculate_protection`).
     is_target: bool,
     /// `memory_recursiveprot`.
     is_recursive: bool,
@@ -74,7 +75,7 @@ impl Protection {
             is_recursive: self.is_recursive,
         });
         let in_pods = children.iter().map(|(path, usage)| {
-            let effective = parent.map_or(usage.min, |parent| parent.gives(*usage));
+            let effective = parent.map_or(usage.min, |parent| parent.effective_protection(*usage));
             match Relation::to(path, pods) {
                 Relation::Outside => 0,
                 Relation::Container => cache_in(path, effective),
@@ -121,7 +122,7 @@ struct Parent {
 
 impl Parent {
     /// As the kernel's `effective_protection`.
-    fn gives(self, child: Usage) -> u64 {
+    fn effective_protection(self, child: Usage) -> u64 {
         let protected = child.protected();
         if self.protected > self.effective {
             return part(protected, self.effective, self.protected);

@@ -25,7 +25,7 @@ use crate::{
 
 /// Swap that a cgroup may still use, with its files held open.
 #[derive(Debug)]
-pub(crate) struct SwapRoom {
+pub(crate) struct SwapHeadroom {
     machine: SwapFree,
     /// What the cgroup has swapped out, and its limit of that. The root, and v1, have only the machine's.
     own: Option<(File, File)>,
@@ -33,7 +33,7 @@ pub(crate) struct SwapRoom {
     compressed: bool,
 }
 
-impl SwapRoom {
+impl SwapHeadroom {
     /// `None` where the machine has no swap, or the cgroup may not use any.
     pub fn open(cgroup: &MemoryCgroup) -> Option<Self> {
         Self::open_below(cgroup, Path::new("/proc"), Path::new("/sys"))
@@ -87,7 +87,8 @@ const SANDBOX: u64 = 4 << 20;
 /// What all pods together can swap out and may.
 #[derive(Debug)]
 pub struct PodSwap {
-    /// With what was swapped out by then, in bytes; the largest number where at least one of them is not limited.
+    /// Total that all pods may have swapped out: what they had at the last refresh plus what they may still add.
+    /// `u64::MAX` if one has no limit.
     until: AtomicU64,
     /// What they have swapped out: `memory.swap.current` of the cgroups that they lie in. The fast path's own files.
     swapped: Vec<(PathBuf, File)>,
@@ -265,7 +266,8 @@ mod tests {
             write(&format!("cgroup/memory.{name}"), text);
         }
         let cgroup = MemoryCgroup::open(&dir.path().join("cgroup")).unwrap();
-        let room = SwapRoom::open_below(&cgroup, &dir.path().join("proc"), &dir.path().join("sys"));
+        let room =
+            SwapHeadroom::open_below(&cgroup, &dir.path().join("proc"), &dir.path().join("sys"));
         room.map(|room| room.read(pods).usable)
     }
 

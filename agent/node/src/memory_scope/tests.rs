@@ -49,7 +49,7 @@ fn the_kubelets_count_holds_while_the_machine_has_more() {
         plain
     );
     // What the machine has is another matter: slab and the like are in it.
-    assert_eq!(guarded.shortage.room.at_once, 700 * MIB);
+    assert_eq!(guarded.shortage.headroom.immediate, 700 * MIB);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_container_without_a_limit_has_the_kubelets_capacity() {
             .sample()
             .unwrap();
         assert_eq!(guarded.available, 90 * MIB);
-        assert_eq!(guarded.shortage.room.at_once, 90 * MIB);
+        assert_eq!(guarded.shortage.headroom.immediate, 90 * MIB);
     }
 }
 
@@ -162,20 +162,24 @@ fn a_containers_limit_is_its_capacity() {
         .sample()
         .unwrap();
     assert_eq!((look.available, look.usage), (300 * MIB, 700 * MIB));
-    let room = look.shortage.room;
-    assert_eq!((room.at_once, room.slowly), (300 * MIB, 50 * MIB), "slab");
+    let room = look.shortage.headroom;
+    assert_eq!(
+        (room.immediate, room.deferred),
+        (300 * MIB, 50 * MIB),
+        "slab"
+    );
     // Free pages of the machine's CPUs are no room below the limit.
     let mut counting = limited().guarded(100 * MIB, left(dir.path(), 900));
-    counting.count_free_lists(true);
+    counting.count_pcp_free(true);
     assert_eq!(counting.sample().unwrap(), look);
-    counting.count_free_lists(false);
-    assert_eq!(counting.uncounted_free_lists(), 0);
+    counting.count_pcp_free(false);
+    assert_eq!(counting.uncounted_pcp_free(), 0);
     let look = limited()
         .guarded(100 * MIB, left(dir.path(), 70))
         .sample()
         .unwrap();
     assert_eq!(
-        (look.available, look.shortage.room.at_once),
+        (look.available, look.shortage.headroom.immediate),
         (70 * MIB, 70 * MIB)
     );
 }

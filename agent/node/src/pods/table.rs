@@ -29,11 +29,11 @@ pub struct PodEntry {
     pub pod: Pod,
     /// Its memory, whose files threads of normal priority leave alone: see [`PodEntry::open_memory`].
     pub memory: Arc<MemoryCgroup>,
-    /// The same of its containers and of itself, to be flushed.
+    /// Open `memory.stat` files of the pod and its cgroups, read to make the kernel flush them.
     statistics: StatFlusher,
     /// Those of them that have limits of their own.
     pub limited: LimitedCgroups,
-    /// Its end.
+    /// Kills its processes.
     pub killer: Arc<CgroupKiller>,
     /// The ids of its cgroups that are followed, its own first.
     cgroups: Vec<u64>,

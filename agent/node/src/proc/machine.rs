@@ -86,7 +86,7 @@ impl MemAvailable {
         Ok(MachineMemory {
             total,
             available: available.saturating_add(given_back).min(total),
-            in_lists: 0,
+            pcp_free: 0,
         })
     }
 }
@@ -113,14 +113,14 @@ pub fn balloon(proc: &Path) -> Option<u64> {
 /// The CPUs' lists of free pages (`per_cpu_pages`), held open. What processes free lies there first, up to an eighth of
 /// a zone since 6.7, and is not in `MemAvailable`; the kernel takes it from there before the OOM killer comes.
 #[derive(Debug)]
-pub(crate) struct FreeLists(File);
+pub(crate) struct PcpLists(File);
 
 /// With more CPUs it takes too long to read all their lists: some 15 us for each.
 const MOST_CPUS: u64 = 32;
 /// Before each number of pages.
 const COUNT: &[u8] = b"count:";
 
-impl FreeLists {
+impl PcpLists {
     /// Opens `zoneinfo` below a procfs mount; `None` where it cannot be read, or there are too many CPUs.
     pub fn open(proc: &Path) -> Option<Self> {
         if online_cpus() > MOST_CPUS {
@@ -287,9 +287,9 @@ mod tests {
         let counts: Vec<u64> = (0..300).collect();
         let text = zone(&counts) + &zone(&[7]);
         fs::write(dir.path().join("zoneinfo"), text).unwrap();
-        let lists = FreeLists(File::open(dir.path().join("zoneinfo")).unwrap());
+        let lists = PcpLists(File::open(dir.path().join("zoneinfo")).unwrap());
         assert_eq!(lists.read().unwrap(), (300 * 299 / 2 + 7) * page_size());
-        let of_machine = FreeLists::open(Path::new("/proc"));
+        let of_machine = PcpLists::open(Path::new("/proc"));
         assert!(of_machine.is_none_or(|lists| lists.read().unwrap() > 0));
     }
 
@@ -304,7 +304,7 @@ mod tests {
         let expected = MachineMemory {
             total: 2_014_688 << 10,
             available: 100 << 20,
-            in_lists: 0,
+            pcp_free: 0,
         };
         assert_eq!(available.read().unwrap(), expected);
         let lines = [

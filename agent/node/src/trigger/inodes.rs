@@ -36,9 +36,9 @@ use crate::{
     },
 };
 
-pub use evictd_common::inodes::{MAX_FILESYSTEMS, ShareKey};
+pub use evictd_common::inodes::{CgroupCountKey, MAX_FILESYSTEMS};
 
-pub use shares::ShareReader;
+pub use shares::CgroupCountReader;
 
 const MAPS: MapNames = MapNames {
     counts: "INODE_COUNTS",
@@ -92,7 +92,7 @@ impl Watched {
 struct Counting {
     counter: EventCounter,
     devices: Array<MapData, u32>,
-    shares: ShareReader,
+    shares: CgroupCountReader,
 }
 
 impl Counting {
@@ -100,7 +100,7 @@ impl Counting {
         Ok(Self {
             counter: EventCounter::new(object, &MAPS, MAX_FILESYSTEMS as usize)?,
             devices: object.array("INODE_DEVICES")?,
-            shares: ShareReader(Arc::new(object.hash("INODE_SHARES")?)),
+            shares: CgroupCountReader(Arc::new(object.hash("INODE_SHARES")?)),
         })
     }
 
@@ -326,7 +326,7 @@ impl InodeTrigger {
     }
 
     /// For a thread that reads the counts of cgroups; `None` when no filesystem has a hook.
-    pub fn share_reader(&self) -> Option<ShareReader> {
+    pub fn share_reader(&self) -> Option<CgroupCountReader> {
         Some(self.counting.as_ref()?.shares.clone())
     }
 
@@ -346,7 +346,7 @@ impl InodeTrigger {
     }
 
     /// For tests: all shares.
-    pub fn shares(&self) -> Vec<(ShareKey, CgroupCount)> {
+    pub fn shares(&self) -> Vec<(CgroupCountKey, CgroupCount)> {
         match &self.counting {
             Some(counting) => counting.shares.0.iter().flatten().collect(),
             None => Vec::new(),

@@ -68,7 +68,7 @@ pub struct Trigger {
     /// What it does.
     pub action: Action,
     /// For the hard threshold: its limit as if no page cache counted as available; else 0. Past it, and without an
-    /// agent, the kernel kills the allocating task that holds [`KernelVictim::enough`].
+    /// agent, the kernel kills the allocating task that holds [`KernelVictim::min_task_bytes`].
     pub full: u64,
 }
 
@@ -119,9 +119,9 @@ pub struct KernelVictim {
     pub cgroup_id: u64,
     /// A task of it that holds so many bytes of anonymous and shared memory has used up all that was left above the
     /// threshold.
-    pub enough: u64,
+    pub min_task_bytes: u64,
     /// No task of it can hold more bytes: it held less, and no more than this was left in all.
-    pub most: u64,
+    pub max_task_bytes: u64,
 }
 
 /// Slot number in a [`TriggerEvent`] of a hook that cannot tell which of its triggers was crossed.

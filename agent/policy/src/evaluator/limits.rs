@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evictd_engine::{limiter::EvictionLimiter, permit::QUOTAS_OF_A_POD, units::nanos};
+use evictd_engine::{limiter::EvictionLimiter, permit::MAX_QUOTAS_PER_POD, units::nanos};
 
 use super::{
     super::model::Limit,
@@ -137,7 +137,7 @@ pub(super) struct QuotaIndexes {
 
 impl QuotaIndexes {
     fn add(&mut self, index: Option<u8>) {
-        self.is_complete &= index.is_some() && self.indexes.len() < QUOTAS_OF_A_POD;
+        self.is_complete &= index.is_some() && self.indexes.len() < MAX_QUOTAS_PER_POD;
         self.indexes.push(index.unwrap_or(NO_QUOTA));
     }
 }

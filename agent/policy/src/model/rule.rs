@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evictd_config::{ConfigError, decode::ObjectDecoder};
-use evictd_engine::{Pod, limiter::MOST_AT_ONCE};
+use evictd_engine::{Pod, permit::MAX_EVICTIONS_PER_QUOTA};
 use serde_json::Value;
 
 use super::bounded;
@@ -253,9 +253,10 @@ fn limit(mut fields: ObjectDecoder) -> Result<Limit, ConfigError> {
             };
             let number = value
                 .as_u64()
-                .filter(|n| (least..=MOST_AT_ONCE).contains(n));
+                .filter(|n| (least..=MAX_EVICTIONS_PER_QUOTA).contains(n));
             let number = number.and_then(|n| u32::try_from(n).ok());
-            let reason = format!("must be a whole number between {least} and {MOST_AT_ONCE}");
+            let reason =
+                format!("must be a whole number between {least} and {MAX_EVICTIONS_PER_QUOTA}");
             number
                 .map(Some)
                 .ok_or_else(|| ConfigError::value(path, &value, reason))

@@ -34,10 +34,10 @@ pub const DROPS: [(&str, &str, DropCounter); 4] = [
 ];
 
 /// A name, what it means, and which of its owner's counters it is.
-pub type Shows<C> = (&'static str, &'static str, fn(&C) -> &AtomicU64);
+pub type CounterDef<C> = (&'static str, &'static str, fn(&C) -> &AtomicU64);
 
 /// Under which names the kills of the OOM killer are shown.
-pub const OOM_KILLS: [Shows<OomCounters>; 4] = [
+pub const OOM_KILLS: [CounterDef<OomCounters>; 4] = [
     (
         "oom_killer_first",
         "OOM kills on a short node before the agent had acted",
@@ -61,7 +61,7 @@ pub const OOM_KILLS: [Shows<OomCounters>; 4] = [
 ];
 
 /// Under which names node-level reclaim is shown.
-pub const RECLAIMS: [Shows<Counters>; 9] = [
+pub const RECLAIMS: [CounterDef<Counters>; 9] = [
     (
         "node_reclaims",
         "Times that the container runtime was asked to remove what is not in use",
@@ -108,7 +108,7 @@ pub const RECLAIMS: [Shows<Counters>; 9] = [
 ];
 
 /// Under which names mitigation is shown.
-pub const MITIGATION: [Shows<MitigationWorker>; 6] = [
+pub const MITIGATION: [CounterDef<MitigationWorker>; 6] = [
     (
         "mitigation_reclaims",
         "Times that cold page cache was reclaimed under a soft threshold",
@@ -142,7 +142,7 @@ pub const MITIGATION: [Shows<MitigationWorker>; 6] = [
 ];
 
 /// Under which names incidents are shown.
-pub const INCIDENTS: [Shows<IncidentCounters>; 2] = [
+pub const INCIDENTS: [CounterDef<IncidentCounters>; 2] = [
     (
         "incidents_written",
         "Evictions that were written down for evictd report",

@@ -62,7 +62,7 @@ fn the_cause_is_the_cgroup_that_was_full() {
         // Whether the kernel named the limit, or it is read off the levels.
         for limit_id in [told, UNKNOWN] {
             let mut evidence = OomAttributor::new(root, scopes.clone());
-            let told = evidence.take(&kill(levels, limit_id)).unwrap();
+            let told = evidence.attribute(&kill(levels, limit_id)).unwrap();
             assert_eq!(told.cause, expected, "{full:?}");
             assert_eq!(told.cgroup, format!("/{container}"));
             assert_eq!(
@@ -86,7 +86,7 @@ fn it_is_counted_which_was_first() {
     let root = dir.path();
     let levels = tree(root, POD, None);
     let mut evidence = OomAttributor::new(root, vec![id(root, "")]);
-    assert!(evidence.take(&kill(levels, 0)).unwrap().was_first);
+    assert!(evidence.attribute(&kill(levels, 0)).unwrap().was_first);
     let remembered = |ended: u64, shadow: bool| Remembered {
         number: (!shadow).then_some(1),
         pod: PodName::default(),
@@ -96,16 +96,16 @@ fn it_is_counted_which_was_first() {
     };
     // Decided and not done: the OOM killer was first all the same.
     evidence.evictions.push_back(remembered(0, true));
-    let told = evidence.take(&kill(levels, 0)).unwrap();
+    let told = evidence.attribute(&kill(levels, 0)).unwrap();
     assert!(told.was_first && told.before.len() == 1 && !told.before[0].in_flight);
     evidence.evictions.push_back(remembered(0, false));
-    let told = evidence.take(&kill(levels, 0)).unwrap();
+    let told = evidence.attribute(&kill(levels, 0)).unwrap();
     assert!(!told.was_first && told.before[1].in_flight);
     evidence.evictions.clear();
     evidence
         .evictions
         .push_back(remembered(monotonic_ns() - 2 * RECENT_NS, false));
-    assert!(evidence.take(&kill(levels, 0)).unwrap().was_first);
+    assert!(evidence.attribute(&kill(levels, 0)).unwrap().was_first);
     // The manager's, or the kubelet's: its end is not seen.
     let without_end = |ago: u64| Remembered {
         number: None,
@@ -113,9 +113,9 @@ fn it_is_counted_which_was_first() {
         ..remembered(0, false)
     };
     evidence.evictions.push_back(without_end(2 * RECENT_NS));
-    assert!(evidence.take(&kill(levels, 0)).unwrap().was_first);
+    assert!(evidence.attribute(&kill(levels, 0)).unwrap().was_first);
     evidence.evictions.push_back(without_end(RECENT_NS / 2));
-    assert!(!evidence.take(&kill(levels, 0)).unwrap().was_first);
+    assert!(!evidence.attribute(&kill(levels, 0)).unwrap().was_first);
     let counters = evidence.counters();
     let [first, after] = [&counters.first, &counters.after_eviction];
     assert_eq!(first.load(Ordering::Relaxed), 4);
@@ -128,12 +128,12 @@ fn victims_of_others_are_left_out_and_paths_end_where_the_tree_does() {
     let root = dir.path();
     let levels = tree(root, &format!("{POD}/c1"), None);
     assert_eq!(
-        OomAttributor::new(root, vec![1]).take(&kill(levels, 0)),
+        OomAttributor::new(root, vec![1]).attribute(&kill(levels, 0)),
         None
     );
     fs::remove_dir(root.join(POD).join("c1")).unwrap();
     let mut evidence = OomAttributor::new(root, vec![id(root, "")]);
-    let told = evidence.take(&kill(levels, 0)).unwrap();
+    let told = evidence.attribute(&kill(levels, 0)).unwrap();
     assert_eq!(told.cgroup, format!("/{POD}"));
     assert!(told.pod.is_some());
 }
@@ -151,7 +151,9 @@ fn kills_for_one_limit_do_not_fill_the_journal() {
         time_ns: start + ms * 1_000_000,
         ..kill(levels, limit)
     };
-    let told: Vec<OomKill> = (0..1000).filter_map(|ms| evidence.take(&at(ms))).collect();
+    let told: Vec<OomKill> = (0..1000)
+        .filter_map(|ms| evidence.attribute(&at(ms)))
+        .collect();
     assert_eq!((told.len(), told[0].more), (1, 0), "the first one at once");
     let counters = evidence.counters();
     assert_eq!(counters.pod_limit.load(Ordering::Relaxed), 1000);
@@ -165,16 +167,16 @@ fn kills_for_one_limit_do_not_fill_the_journal() {
         time_ns: minute + ns,
         ..kill(levels, limit)
     };
-    assert_eq!(evidence.take(&since(1)), None);
-    assert_eq!(evidence.take(&since(2)), None);
-    let next = evidence.take(&since(ONE_RECORD_NS)).unwrap();
+    assert_eq!(evidence.attribute(&since(1)), None);
+    assert_eq!(evidence.attribute(&since(2)), None);
+    let next = evidence.attribute(&since(ONE_RECORD_NS)).unwrap();
     assert_eq!(next.more, 2);
     assert!(evidence.due(minute + 2 * ONE_RECORD_NS).is_empty());
     assert!(evidence.limits.is_empty(), "it is over");
     // What waits is recorded at the end.
     let end = |ns: u64| since(3 * ONE_RECORD_NS + ns);
-    assert_eq!(evidence.take(&end(0)).unwrap().more, 0);
-    assert_eq!(evidence.take(&end(1)), None);
+    assert_eq!(evidence.attribute(&end(0)).unwrap().more, 0);
+    assert_eq!(evidence.attribute(&end(1)), None);
     assert_eq!(evidence.due(u64::MAX).len(), 1);
 }
 
@@ -189,7 +191,7 @@ fn kills_for_many_limits_share_a_record() {
         let levels = tree(root, &path, Some(&full));
         kill(levels, id(root, &full))
     };
-    let told = (0..LIMITS + 20).filter_map(|number| evidence.take(&of(number)));
+    let told = (0..LIMITS + 20).filter_map(|number| evidence.attribute(&of(number)));
     assert_eq!(told.count(), LIMITS + 1);
     assert_eq!(evidence.limits.len(), LIMITS + 1);
 }
@@ -201,7 +203,7 @@ fn kills_of_a_short_node_are_told_one_by_one() {
     let root = dir.path();
     let levels = tree(root, POD, None);
     let mut evidence = OomAttributor::new(root, vec![id(root, "")]);
-    let told = (0..10).filter_map(|_| evidence.take(&kill(levels, 0)));
+    let told = (0..10).filter_map(|_| evidence.attribute(&kill(levels, 0)));
     assert_eq!(told.count(), 10);
     assert!(evidence.due(u64::MAX).is_empty());
 }

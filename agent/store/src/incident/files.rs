@@ -144,7 +144,7 @@ impl Writer {
     pub fn write(&self, incidents: Vec<Incident>, samples: &[SignalSample]) {
         for mut incident in incidents {
             incident.see(samples);
-            incident.settle();
+            incident.fill_outcome();
             match self.write_one(&incident) {
                 Ok(()) => self.kept.written.fetch_add(1, Ordering::Relaxed),
                 Err(error) => {

@@ -1,7 +1,7 @@
 //! Which pod goes first by the order that an incident's file has.
 
 use evictd_engine::{
-    Among, Candidate, CandidateState, QosClass, RankInputs, Rules, Signal,
+    Among, Candidate, CandidateState, QosClass, RankInputs, SelectionCriteria, Signal,
     model::settings::RankingStrategy, select,
 };
 
@@ -21,7 +21,7 @@ impl Incident {
             .into_iter()
             .find(|(word, _)| *word == ranked_by.strategy)?;
         let pace = eviction.pace.as_ref()?;
-        if pace.growing || self.asked.as_ref().is_some_and(|a| a.may_be_refused) {
+        if pace.out_of_order || self.asked.as_ref().is_some_and(|a| a.may_be_refused) {
             return None;
         }
         let listed = self.pods.iter().position(|pod| pod.evicted)?;
@@ -46,7 +46,7 @@ impl Incident {
             candidate(pod, more)
         };
         let mut candidates: Vec<Candidate> = pods.iter().enumerate().map(candidate).collect();
-        let rules = Rules {
+        let rules = SelectionCriteria {
             strategy,
             resource,
             // What daemons use is not in the file: that a Guaranteed pod may go is taken from its having gone.
@@ -83,7 +83,7 @@ fn candidate(pod: &RankedPod, grown: u64) -> Candidate {
         Some(_) if pod.terminating => CandidateState::Terminating,
         Some(_) if pod.protected || pod.spared.is_some() => CandidateState::Protected,
         Some(_) => CandidateState::Eligible,
-        None => CandidateState::NotFound,
+        None => CandidateState::Unavailable,
     };
     Candidate {
         inputs: RankInputs {
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(went_first(|i| i.eviction.pace = None), None);
         assert_eq!(went_first(|i| i.pods[0].place = Some(19)), None);
         let growing = |incident: &mut Incident| {
-            incident.eviction.pace.get_or_insert_default().growing = true;
+            incident.eviction.pace.get_or_insert_default().out_of_order = true;
         };
         assert_eq!(went_first(growing), None);
     }

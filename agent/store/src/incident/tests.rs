@@ -123,7 +123,7 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
     incident.see(&before);
     // What is there already is not taken again.
     incident.see(&[before[1], seen(11, 140), seen(12, 201), seen(13, 400)]);
-    incident.settle();
+    incident.fill_outcome();
     let finish = incident.finish.as_ref().unwrap();
     assert_eq!(
         (finish.exited, finish.freed, finish.available),
@@ -145,7 +145,7 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
     };
     // No pod will go.
     let mut incident = Incident::of_asked(shadow);
-    incident.settle();
+    incident.fill_outcome();
     assert_eq!((incident.grace(), &incident.finish), (None, &None));
 }
 
@@ -158,12 +158,12 @@ fn limits_are_told_in_what_is_available() {
         [(100 << 20, "threshold"), (0, "OOM killer")]
     );
     let mut pace_inputs = PaceInputs::default();
-    pace_inputs.seen.available = 99 << 20;
-    pace_inputs.seen.room.at_once = 70 << 20;
+    pace_inputs.shortage.available = 99 << 20;
+    pace_inputs.shortage.headroom.immediate = 70 << 20;
     incident.pace_inputs = Some(pace_inputs);
     assert_eq!(incident.limits()[1], (29 << 20, "OOM killer"));
     if let Some(pace_inputs) = &mut incident.pace_inputs {
-        pace_inputs.seen.guard = 50 << 20;
+        pace_inputs.shortage.guard_amount = 50 << 20;
     }
     assert_eq!(incident.limits()[1], (79 << 20, "guard"));
     incident.pace_inputs = None;

@@ -13,7 +13,7 @@ use std::{
 use clap::{Args, Subcommand};
 use evictd_config::pod_manifest;
 use evictd_engine::{
-    Among, CandidateState, Resource, Rules,
+    Among, CandidateState, Resource, SelectionCriteria,
     accounting::MemoryThresholds,
     model::settings::{Mode, RankingStrategy},
     select,
@@ -213,10 +213,10 @@ impl Judge {
                     candidate.usage = usage;
                     CandidateState::Eligible
                 }
-                Err(_) => CandidateState::NotFound,
+                Err(_) => CandidateState::Unavailable,
             };
         }
-        let rules = Rules {
+        let rules = SelectionCriteria {
             strategy: RankingStrategy::Kubelet,
             resource: Resource::Memory,
             system_over_reserved: false,

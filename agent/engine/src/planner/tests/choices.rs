@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    RestoredVictim,
+    RestoredPending,
     limiter::EvictionLimiter,
     permit::{EvictionPermit, Permission},
 };
@@ -197,7 +197,7 @@ fn what_is_taken_back_leaves_a_pace_as_it_was() {
     let before = pace;
     let choose = |pace: &mut Pace| {
         pace.evicted(5_000_000_000);
-        pace.choose();
+        pace.note_own_eviction();
     };
     choose(&mut pace);
     assert_ne!(pace, before);
@@ -228,7 +228,7 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
         node.look(SECOND);
         let asked_at = 3 * SECOND;
         if is_restored {
-            let victim = RestoredVictim {
+            let victim = RestoredPending {
                 uid: "asked".into(),
                 at: asked_at + 600 * SECOND,
                 is_asked: true,
@@ -241,12 +241,13 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
         } else {
             assert_eq!(chosen(&node.look(asked_at).evictions), [("asked", DISK)]);
         }
+        limiter.set_node_quota(1);
         limiter.charge_asked(&permits[0], asked_at.unsigned_abs());
         let now = asked_at + 20 * SECOND;
         for (pod, permit) in node.pods.iter_mut().zip(&permits) {
             pod.is_denied = !limiter.allows_at_own_limit(permit, now.unsigned_abs());
         }
-        let left = limiter.left_of_node_rate(&permits[1], now.unsigned_abs());
+        let left = limiter.left_of_node_rate(now.unsigned_abs());
         assert_eq!(left, 0);
         node.planner.set_left_of_node_rate(left);
         node.see(DISK, 900);

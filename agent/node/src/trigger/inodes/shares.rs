@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use aya::maps::{HashMap, MapData};
-use evictd_common::inodes::ShareKey;
+use evictd_common::inodes::CgroupCountKey;
 
 use crate::trigger::counter::CgroupCount;
 
 /// Who made and removed inodes, for readers on other threads.
 #[derive(Clone)]
-pub struct ShareReader(pub(super) Arc<HashMap<MapData, ShareKey, CgroupCount>>);
+pub struct CgroupCountReader(pub(super) Arc<HashMap<MapData, CgroupCountKey, CgroupCount>>);
 
-impl ShareReader {
+impl CgroupCountReader {
     /// Inodes made less inodes removed by a memory cgroup on a filesystem since the programs run; `None`: none seen.
     pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<CgroupCount> {
-        let key = ShareKey {
+        let key = CgroupCountKey {
             cgroup_id,
             filesystem: filesystem as u64,
         };

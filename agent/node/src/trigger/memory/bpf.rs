@@ -11,7 +11,7 @@ use aya::{
     programs::links::FdLink,
     util::KernelVersion,
 };
-use evictd_common::memory::{LAYOUT, MemoryTrigger, PinnedGuard, Victim, VictimKey};
+use evictd_common::memory::{LAYOUT, MemoryTrigger, PinnedGuard, VictimKey, VictimLimits};
 use evictd_engine::{model::settings::MemoryHook, units::nanos};
 
 use super::{
@@ -35,7 +35,7 @@ use crate::{
     },
 };
 
-/// What is given back, beside [`MemoryHook::Fexit`].
+/// The program that sees uncharges, for falling triggers.
 const UNCHARGE: ProgramSpec = ProgramSpec {
     name: "memory_uncharge_exit",
     attach_point: AttachPoint::Fexit("page_counter_uncharge"),
@@ -72,9 +72,9 @@ pub struct BpfTriggers {
     attached: Attached,
     cgroup_ids: [u64; MAX_SCOPES as usize],
     triggers: Array<MapData, MemoryTrigger>,
-    /// How often a trigger was set: what a program remembers of the distance does not outlive that.
+    /// Rises with each arming: it invalidates the programs' cached skip allowance.
     generation_count: Array<MapData, u64>,
-    victims: HashMap<MapData, VictimKey, Victim>,
+    victims: HashMap<MapData, VictimKey, VictimLimits>,
     /// The victims in the map, by scope and rank; the id 0 for none.
     ranked: [[KernelVictim; MAX_VICTIMS as usize]; MAX_SCOPES as usize],
     killed: KernelKills,
@@ -315,10 +315,10 @@ impl TriggerSet for BpfTriggers {
         for (rank, (victim, named)) in ranked.iter_mut().zip(victims).enumerate() {
             *victim = *named;
             if before.get(rank) != Some(named) {
-                let entry = Victim {
+                let entry = VictimLimits {
                     rank: rank as u64,
-                    enough: named.enough / page_size(),
-                    most: named.most / page_size(),
+                    min_task_pages: named.min_task_bytes / page_size(),
+                    max_task_pages: named.max_task_bytes / page_size(),
                 };
                 self.victims
                     .insert(key(named), entry, 0)

@@ -7,22 +7,22 @@ use std::sync::{
 
 /// Jobs of which at most one runs.
 #[derive(Debug, Default)]
-pub(super) struct OneAtATime(Arc<AtomicBool>);
+pub(super) struct SingleFlight(Arc<AtomicBool>);
 
 /// Belongs to the job that runs. The next one may begin when it is dropped: after the job, or because no thread has
 /// taken the job.
 #[derive(Debug)]
-pub(super) struct Running(Arc<AtomicBool>);
+pub(super) struct FlightToken(Arc<AtomicBool>);
 
-impl OneAtATime {
+impl SingleFlight {
     /// `None` while the last job runs.
-    pub fn begin(&self) -> Option<Running> {
+    pub fn begin(&self) -> Option<FlightToken> {
         let was_running = self.0.swap(true, Ordering::Acquire);
-        (!was_running).then(|| Running(Arc::clone(&self.0)))
+        (!was_running).then(|| FlightToken(Arc::clone(&self.0)))
     }
 }
 
-impl Drop for Running {
+impl Drop for FlightToken {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn the_next_one_begins_when_the_last_one_is_dropped() {
-        let jobs = OneAtATime::default();
+        let jobs = SingleFlight::default();
         let first = jobs.begin();
         assert!(first.is_some() && jobs.begin().is_none());
         drop(first);

@@ -16,7 +16,7 @@ const NEW_BYTES: u64 = 1 << 20;
 
 /// The machine's counters, and their values at the beginnings of these growths.
 #[derive(Debug, Default)]
-pub struct MachineShare {
+pub struct MachineEstimate {
     machine: Option<MemoryUse>,
     /// The machine's anonymous and shared memory when there was no lag, in bytes.
     anonymous: Option<u64>,
@@ -25,7 +25,7 @@ pub struct MachineShare {
     least: Option<(u64, u64)>,
 }
 
-impl MachineShare {
+impl MachineEstimate {
     /// Opens the machine's counters.
     pub fn open() -> Self {
         Self {
@@ -44,7 +44,7 @@ impl MachineShare {
     }
 
     /// The statistics do not lag. `kernel`: the kernel memory of a v1 cgroup in bytes, if memory is far from short.
-    pub fn settle(&mut self, kernel: Option<u64>) {
+    pub fn set_baseline(&mut self, kernel: Option<u64>) {
         let uses = self.read();
         self.anonymous = uses.map(|uses| uses.anonymous);
         if let (Some(kernel), Some(uses)) = (kernel, uses) {
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_cache_as_far_as_anonymous_memory_has_not_grown() {
-        let mut share = MachineShare::default();
+        let mut share = MachineEstimate::default();
         assert_eq!(
             share.cache_given(100, Some(5)),
             0,
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn slab_is_what_both_have_grown_by_since_the_least_of_each() {
-        let mut share = MachineShare::default();
+        let mut share = MachineEstimate::default();
         assert_eq!(share.slab_given(50 * MIB, 300 * MIB), 0);
         // Kernel memory alone is no slab that can be given back, and the machine's slab alone is not the cgroup's.
         assert_eq!(share.slab_given(90 * MIB, 300 * MIB), 0);
@@ -133,7 +133,7 @@ mod tests {
     // R40
     #[test]
     fn what_was_there_while_memory_was_far_from_short_is_no_slab() {
-        let mut share = MachineShare::default();
+        let mut share = MachineEstimate::default();
         assert_eq!(share.slab_given(50 * MIB, 150 * MIB), 0);
         share.begin(600 * MIB, 2000 * MIB);
         assert_eq!(share.slab_given(640 * MIB, 2010 * MIB), 10 * MIB);

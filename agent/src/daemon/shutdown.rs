@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use super::{Agent, LAST_WORK, pod_source::PodSource};
 
 /// How long the end may take; the chart grants 15 s (`terminationGracePeriodSeconds`).
-const END: Duration = Duration::from_secs(10);
+const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(10);
 /// How much of that the loops go on for while an API server or a disk does not answer.
-const WATCHES: Duration = Duration::from_secs(5);
+const DRAIN: Duration = Duration::from_secs(5);
 /// How often the agent looks whether all is reported.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long the last records of the loops are waited for before they are reported.
@@ -22,7 +22,7 @@ const MANAGER_END: Duration = Duration::from_secs(2);
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
 /// An end that has begun.
-pub(super) struct Ending {
+pub(super) struct Shutdown {
     /// When the loops stop at the latest.
     stop: Instant,
     /// When it is over.
@@ -31,12 +31,12 @@ pub(super) struct Ending {
     pub look: Instant,
 }
 
-impl Ending {
+impl Shutdown {
     pub fn begin() -> Self {
         let now = Instant::now();
         Self {
-            stop: now + WATCHES,
-            by: now + END,
+            stop: now + DRAIN,
+            by: now + SHUTDOWN_DEADLINE,
             look: now,
         }
     }

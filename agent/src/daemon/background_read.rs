@@ -5,28 +5,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::one_at_a_time::{OneAtATime, Running};
+use super::single_flight::{FlightToken, SingleFlight};
 
 /// One look after the other; while one does not come back, or what it has found is not taken, none is begun.
 #[derive(Debug)]
-pub(super) struct FileLook<T> {
-    looks: OneAtATime,
-    found: Arc<Mutex<Option<(T, Running)>>>,
+pub(super) struct BackgroundRead<T> {
+    looks: SingleFlight,
+    found: Arc<Mutex<Option<(T, FlightToken)>>>,
     looked: Arc<Notify>,
 }
 
-impl<T> FileLook<T> {
+impl<T> BackgroundRead<T> {
     /// Looks that notify when they have come back.
     pub fn new(looked: Arc<Notify>) -> Self {
         Self {
-            looks: OneAtATime::default(),
+            looks: SingleFlight::default(),
             found: Arc::default(),
             looked,
         }
     }
 
     /// Ends when a look has come back. Can be dropped at any time without losing it.
-    pub async fn looked(&self) {
+    pub async fn finished(&self) {
         self.looked.notified().await;
     }
 
@@ -37,7 +37,7 @@ impl<T> FileLook<T> {
     }
 }
 
-impl<T: Send + 'static> FileLook<T> {
+impl<T: Send + 'static> BackgroundRead<T> {
     /// Begins the next look, unless the last one is not over. Whether it has begun.
     pub fn begin(&self, look: impl FnOnce() -> T + Send + 'static) -> bool {
         let Some(running) = self.looks.begin() else {
@@ -61,7 +61,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_look_that_does_not_come_back_holds_up_none() {
-        let looks = FileLook::new(Arc::default());
+        let looks = BackgroundRead::new(Arc::default());
         let (go_on, hangs) = mpsc::channel::<()>();
         assert!(looks.begin(move || {
             // An error: it goes on.
@@ -71,12 +71,12 @@ mod tests {
         assert!(!looks.begin(|| 2));
         assert_eq!(looks.take(), None);
         drop(go_on);
-        looks.looked().await;
+        looks.finished().await;
         assert!(!looks.begin(|| 2), "the first is not taken");
         assert_eq!(looks.take(), Some(1));
         assert_eq!(looks.take(), None);
         assert!(looks.begin(|| 3));
-        looks.looked().await;
+        looks.finished().await;
         assert_eq!(looks.take(), Some(3));
     }
 }

@@ -56,9 +56,8 @@ pub fn pin(config: &Config, trigger: &mut dyn TriggerSet) -> Option<Pins> {
     })
 }
 
-/// Has the fast path take note of what the guard of an earlier agent has killed. Before it starts: a victim that is in
-/// the journal is forgotten after the first look if its processes are gone, and what the guard has killed of it would
-/// be an eviction of its own.
+/// Has the fast path take note of what the guard of an earlier agent has killed. Before the fast path starts: it drops
+/// restored victims without processes in its first cycle, and would then count the guard's kill as a new eviction.
 pub fn inherit(pins: &Pins) {
     match inherit_kills(&pins.directory) {
         Ok(0) => {}
