@@ -174,6 +174,8 @@ pub struct EvictionLimiter {
     paused: AtomicBool,
     last_resort: AtomicU8,
     fleet: FleetHold,
+    /// See [`Self::await_policies`].
+    policies_awaited_until: AtomicU64,
     /// When this agent has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero as long as it has not.
     last_eviction: AtomicU64,
     /// When an earlier agent last evicted a pod; [`NEVER`]. It delays a slow fleet's next eviction, and is not reported
@@ -204,6 +206,7 @@ impl Default for EvictionLimiter {
             paused: AtomicBool::new(false),
             last_resort: AtomicU8::new(LastResort::None as u8),
             fleet: FleetHold::default(),
+            policies_awaited_until: AtomicU64::new(0),
             last_eviction: AtomicU64::new(0),
             last_restored: AtomicI64::new(NEVER),
             last_in_shadow: AtomicI64::new(NEVER),
@@ -252,8 +255,22 @@ impl EvictionLimiter {
         }
     }
 
-    /// Whether the fleet brake lets a pod go at the kubelet's pace. What is urgent does not ask.
+    /// No policy is known yet: what is not urgent waits for them, but not past this moment; 0: they are known.
+    pub fn await_policies(&self, until: u64) {
+        self.policies_awaited_until.store(until, Ordering::Relaxed);
+    }
+
+    /// Whether policies are still awaited.
+    pub fn awaits_policies(&self, now: u64) -> bool {
+        now < self.policies_awaited_until.load(Ordering::Relaxed)
+    }
+
+    /// Whether a pod may go at the kubelet's pace, by the fleet brake and by policies that are awaited. What is urgent
+    /// does not ask.
     pub fn allows_paced(&self, now: u64) -> bool {
+        if self.awaits_policies(now) {
+            return false;
+        }
         match self.fleet_pace(now) {
             FleetPace::Normal => true,
             FleetPace::Paused => false,
@@ -552,6 +569,16 @@ mod tests {
         Message, Signal, Timing,
         pace::{PaceInputs, Urgency},
     };
+
+    #[test]
+    fn what_is_not_urgent_waits_for_policies_that_are_not_known() {
+        let limiter = EvictionLimiter::default();
+        limiter.await_policies(100);
+        assert!(!limiter.allows_paced(99) && limiter.allows_paced(100));
+        assert_eq!(limiter.fleet_pace(99), FleetPace::Normal);
+        limiter.await_policies(0);
+        assert!(limiter.allows_paced(99));
+    }
 
     #[test]
     fn a_permission_ends_by_itself() {

@@ -69,8 +69,8 @@ impl ClusterCache {
         }
     }
 
-    /// Brings back what an earlier agent knew, before the API server is asked.
-    pub fn restore(&self) {
+    /// Brings back what an earlier agent knew, before the API server is asked; false where none knew anything.
+    pub fn restore(&self) -> bool {
         let evaluator = self.policies.evaluator();
         evaluator.set_namespaces(nothing_known());
         let read = self.path.parent().map(ClusterSnapshot::read);
@@ -78,11 +78,12 @@ impl ClusterCache {
             Some(Ok(snapshot)) => snapshot,
             Some(Err(error)) => {
                 tracing::warn!(%error, "what an earlier agent knew of the cluster cannot be used");
-                return;
+                return false;
             }
-            None => return,
+            None => return false,
         };
-        if !snapshot.pods.is_empty() {
+        let is_known = !snapshot.pods.is_empty();
+        if is_known {
             let (pods, policies) = (snapshot.pods.len(), snapshot.policies.len());
             tracing::info!(
                 pods,
@@ -111,6 +112,7 @@ impl ClusterCache {
             }
         }
         self.pods.with(|store| store.restore(snapshot.pods));
+        is_known
     }
 
     /// Writes it for ever.

@@ -1,10 +1,12 @@
 //! What the agent follows besides its pods: policies, the labels of namespaces that they ask for, pauses, and the fleet
 //! brake.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use evictd_config::ClusterConfig;
+use evictd_engine::units::nanos;
 use evictd_policy::{PauseState, PolicyEvaluator, PolicyStore, evaluator::ObjectReader};
+use evictd_sys::clock::monotonic_ns;
 use tokio::{sync::watch as channel, task::JoinHandle};
 
 use super::client::ApiClient;
@@ -15,6 +17,9 @@ use crate::{
     policy_status::{SPREAD, StatusWriter},
     watch::{namespaces, policies, tenants},
 };
+
+/// So long what is not urgent waits for policies that no agent of this node has known.
+const UNRULED: Duration = Duration::from_secs(60);
 
 /// All of them, until it is dropped.
 pub struct Followers {
@@ -116,16 +121,34 @@ impl Followers {
     /// Ends when the policies, what they need of namespaces, and the pauses of evictions are read, or the API server
     /// refuses to list them.
     pub async fn settled(&mut self) {
-        // The senders live as long as the tasks, which end with this.
-        for answer in &mut self.answers {
-            let _ = answer.wait_for(|settled| *settled).await;
-        }
-        let evaluator = &self.evaluator;
-        let _ = self
-            .namespaces
-            .wait_for(|keys| *keys == Some(evaluator.namespace_keys()))
-            .await;
+        let (answers, namespaces) = (&mut self.answers, &mut self.namespaces);
+        settle(answers, namespaces, &self.evaluator).await;
     }
+
+    /// Lets what is not urgent wait until that is so, but not for long.
+    pub fn hold_until_settled(&mut self) {
+        let (mut answers, mut namespaces) = (self.answers.clone(), self.namespaces.clone());
+        let evaluator = Arc::clone(&self.evaluator);
+        let until = monotonic_ns().saturating_add(nanos(UNRULED));
+        evaluator.limiter().await_policies(until);
+        self.tasks.push(tokio::spawn(async move {
+            settle(&mut answers, &mut namespaces, &evaluator).await;
+            evaluator.limiter().await_policies(0);
+        }));
+    }
+}
+
+async fn settle(
+    answers: &mut [channel::Receiver<bool>],
+    namespaces: &mut channel::Receiver<namespaces::Settled>,
+    evaluator: &PolicyEvaluator,
+) {
+    // The senders live as long as the tasks, which end with this.
+    for answer in answers {
+        let _ = answer.wait_for(|settled| *settled).await;
+    }
+    let is_settled = |keys: &namespaces::Settled| *keys == Some(evaluator.namespace_keys());
+    let _ = namespaces.wait_for(is_settled).await;
 }
 
 impl Drop for Followers {

@@ -130,7 +130,7 @@ impl Cluster {
             cluster.pause_config_map.is_some(),
             cluster.tenant_grace.is_some(),
         ));
-        keeping.restore();
+        let is_known = keeping.restore();
         let followers = Followers::start(&connection, cluster, policies, pauses);
         // Nothing is deleted in shadow mode: they wait for an agent that is not.
         left_over.retain(|eviction| eviction.shadow || !config.shadow);
@@ -199,11 +199,11 @@ impl Cluster {
             keeping,
             tasks,
         };
-        started.wait_for_list().await;
+        started.wait_for_list(is_known).await;
         Ok(started)
     }
 
-    async fn wait_for_list(&mut self) {
+    async fn wait_for_list(&mut self, is_known: bool) {
         let pods = &self.pods;
         let listed = async {
             while !pods.with(|store| store.is_synced()) {
@@ -215,6 +215,9 @@ impl Cluster {
             tracing::warn!(
                 "the API server has not answered yet: the cgroups tell which pods run here"
             );
+            if !is_known {
+                self.followers.hold_until_settled();
+            }
         }
     }
 

@@ -487,6 +487,29 @@ fn a_pod_that_the_kubelet_evicts_is_enough() {
     has(note, &["memory.available was already met", "64Mi wanted"]);
 }
 
+/// A server that answers for pods and not for policies: no agent of this node has known any.
+#[test]
+fn on_a_new_node_what_is_not_urgent_waits_for_policies() {
+    skip_if!(not_root());
+    let member = ClusterNode::new("unruled", 256).unwrap();
+    let pods = [("first", 1), ("second", 2)].map(|(name, number)| member.best_effort(name, number));
+    let mut hogs = pods.map(|pod| Hog::start(&pod, &["--mib", "105"]).unwrap());
+    assert!(member.cgroup.holds(205));
+    {
+        let mut state = member.server.state();
+        let rules = json!([{"name": "never", "evict": "Never"}]);
+        state.put_policy("all", json!({"allNamespaces": "a test", "rules": rules}));
+        let slow = InjectedFault::Slow(Duration::from_secs(16));
+        state.fails("GET", "/evictionpolicies", 1, slow);
+    }
+    let agent = member.start().unwrap();
+    // One would have been due after ten.
+    std::thread::sleep(Duration::from_secs(20));
+    assert!(hogs.iter_mut().all(Hog::is_alive));
+    drop(agent);
+    assert!(member.evictions().is_empty());
+}
+
 /// Both loops see that it does not die: its pod has one Event, and it is counted once.
 // R42
 #[test]

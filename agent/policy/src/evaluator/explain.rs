@@ -78,6 +78,9 @@ pub enum HeldBack {
     /// A pause of the node.
     #[error("evictions are paused on this node")]
     Paused,
+    /// No policy is known yet.
+    #[error("the policies are not known yet")]
+    Unruled,
     /// The fleet brake.
     #[error("the fleet brake holds back what is not urgent")]
     Fleet,
@@ -88,12 +91,14 @@ pub enum HeldBack {
 
 impl PolicyEvaluator {
     /// What holds a pod back at this moment, if anything does. A caller asks this before it acts on a decision that may
-    /// be out of date. For a pod that this evaluator does not have the answer covers only the pause and the fleet
-    /// brake.
+    /// be out of date. For a pod that this evaluator does not have the answer covers only what holds for all.
     pub fn held_back(&self, uid: &str) -> Option<HeldBack> {
         let now = monotonic_ns();
         if self.limiter.is_paused() {
             return Some(HeldBack::Paused);
+        }
+        if self.limiter.awaits_policies(now) {
+            return Some(HeldBack::Unruled);
         }
         if !self.limiter.allows_paced(now) {
             return Some(HeldBack::Fleet);
