@@ -3,7 +3,7 @@
 /// Filesystems with a count of their own: nodefs, imagefs, containerfs, and one to spare.
 pub const MAX_FILESYSTEMS: u32 = 4;
 
-/// Whose inodes and where.
+/// Key of a count of inodes: a memory cgroup and a filesystem.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CgroupCountKey {

@@ -7,7 +7,7 @@
 /// Pages that a CPU charges in advance (`MEMCG_CHARGE_BATCH`): the counter moves by so much at once.
 pub const CHARGE_BATCH: u64 = 64;
 
-/// The same in bytes.
+/// Bytes of a charge batch, with pages of `page_size` bytes.
 pub const fn batch_bytes(page_size: u64) -> u64 {
     CHARGE_BATCH * page_size
 }
@@ -146,11 +146,12 @@ pub struct TriggerState {
 pub struct PinnedGuard {
     /// [`LAYOUT`].
     pub layout: u64,
-    /// Until then the agent counts as alive, unless a crossing stays unread for [`ABSENT_AFTER_NS`].
+    /// Moment until which the agent counts as alive, unless a crossing stays unread for [`ABSENT_AFTER_NS`].
     pub lease_ns: u64,
-    /// Until then the programs act on what was left at the agent's last look; later, other pods may have given memory back.
+    /// Moment until which the programs act on what was left at the agent's last look; later, other pods may have given
+    /// memory back.
     pub trusted_ns: u64,
-    /// Nothing is killed from then on; 0: programs never act in the agent's place.
+    /// Moment from which on nothing is killed; 0: programs never act in the agent's place.
     pub expires_ns: u64,
 }
 
@@ -168,7 +169,7 @@ pub struct VictimKey {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VictimLimits {
-    /// Its place in the order of eviction, 0 for the first.
+    /// Place of the pod in the order of eviction, 0 for the first.
     pub rank: u64,
     /// A task of it that holds so many pages of anonymous and shared memory has used up what was left above the threshold at the
     /// agent's last look, whatever page cache there is by now.

@@ -69,7 +69,7 @@ pub struct OomContext {
     pub task: u64,
     /// When, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// As [`OomKill::limit_id`].
+    /// Id of the cgroup that was at its limit, as in [`OomKill::limit_id`].
     pub limit_id: u64,
 }
 

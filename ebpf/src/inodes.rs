@@ -45,15 +45,15 @@ const COUNTER: EventCounter = EventCounter {
 /// What a hook tells about an inode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InodeEvent {
-    /// It was made by the current task.
+    /// The inode was made by the current task.
     Made,
-    /// It was made by the current task and has no name: a walk does not find it, and it is in no share.
+    /// The inode was made by the current task and has no name: a walk does not find it, and it is in no share.
     MadeNameless,
     /// The current task gave one without a name its first one.
     Named,
-    /// It was freed by the current task, or on its behalf in its context.
+    /// The inode was freed by the current task, or on its behalf in its context.
     Freed,
-    /// It was freed by a worker of the filesystem.
+    /// The inode was freed by a worker of the filesystem.
     FreedLater,
     /// The current task took its last name away; it is freed later.
     Unlinked,
@@ -178,13 +178,13 @@ pub fn inodes_xfs_linked(ctx: TracePointContext) -> u32 {
 #[repr(u64)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum XfsStep {
-    /// It may take a last name away.
+    /// The thread may take a last name away.
     Removes,
-    /// It has taken an inode into the cache, which may be a new one.
+    /// The thread has taken an inode into the cache, which may be a new one.
     Took,
     /// It gives an inode that has none a name, if there is one.
     Names,
-    /// It tears an inode down, which is freed if it has no name.
+    /// The thread tears an inode down, which is freed if it has no name.
     TearsDown,
 }
 

@@ -51,7 +51,7 @@ impl ConfigError {
         }
     }
 
-    /// As [`Self::value`], for a value that is a text.
+    /// Creates the error of [`Self::value`] for a value that is a text.
     pub fn text(field: impl Into<String>, value: &str, reason: impl ToString) -> Self {
         Self::value(field, &Value::from(value), reason)
     }

@@ -128,7 +128,7 @@ pub struct OptionalAmount {
 }
 
 impl OptionalAmount {
-    /// As the floor.
+    /// Floor that these settings describe.
     pub fn floor(&self) -> Floor<'_> {
         match &self.memory_available {
             _ if !self.enabled => Floor::Off,

@@ -12,9 +12,9 @@ const POD_UID: &str = "io.kubernetes.pod.uid";
 /// Directories on the runtime's filesystems.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeDisks {
-    /// Of the images.
+    /// Directory on the filesystem of the images; `None` where the runtime tells none.
     pub images: Option<PathBuf>,
-    /// Of the writable layers, where the runtime tells them from the images.
+    /// Directory on the filesystem of the writable layers, where the runtime tells it from that of the images.
     pub containers: Option<PathBuf>,
 }
 

@@ -28,9 +28,9 @@ const LAYERS: Duration = Duration::from_secs(1);
 /// What is to be reclaimed.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// In this order: what a disk that is short is helped by.
+    /// Kinds of reclaim, in this order: what a disk that is short is helped by.
     pub what: Vec<NodeReclaim>,
-    /// Who runs here.
+    /// Pods of this node.
     pub known: KnownPods,
 }
 
@@ -47,7 +47,7 @@ pub struct Counters {
     pub sandboxes: AtomicU64,
     /// Images removed.
     pub images: AtomicU64,
-    /// Their size in bytes.
+    /// Size of the removed images, in bytes.
     pub image_bytes: AtomicU64,
     /// What the runtime refused to remove.
     pub refused: AtomicU64,
@@ -71,7 +71,7 @@ pub enum CriEvent {
     Reclaimed(Option<Removed>),
     /// What writable layers use: at each look, and before each reclaim is at its end.
     Layers {
-        /// By pod.
+        /// Use of the writable layers, by pod.
         layers: Layers,
         /// When the runtime was asked, in nanoseconds of CLOCK_MONOTONIC.
         asked: u64,

@@ -23,32 +23,33 @@ const WRITES_PER_SECOND: u64 = 32 << 20;
 /// What must stay available of the scope's signal, in bytes; by default nothing, which is never met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryThresholds {
-    /// Less than this available is the hard threshold.
+    /// Hard threshold, in bytes: it is met while less than this is available; 0 is never met.
     pub threshold: u64,
-    /// Once met, it stays met until this much is available; at least `threshold`.
+    /// Bytes that must be available for a threshold that was met to be met no longer (minimum reclaim included); at
+    /// least `threshold`.
     pub resolved: u64,
-    /// Less than this available, and the kernel itself kills.
+    /// Bytes available below which the kernel program kills by itself; `None` where it never does.
     pub floor: Option<u64>,
 }
 
-/// Which of [`MemoryThresholds`].
+/// One of the amounts of [`MemoryThresholds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// The hard threshold.
     Threshold,
-    /// Where it is resolved.
+    /// Amount from which on a threshold that was met is resolved.
     Resolved,
     /// Where the kernel itself kills.
     Floor,
 }
 
-/// From what on the kernel kills a task by itself, in bytes that the task holds; rounded to
+/// Limits on what a task holds from which on the kernel kills it by itself, in bytes; rounded to
 /// [`MemoryThresholds::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KillLimits {
-    /// With so much it has used up all that was left.
+    /// Bytes from which on a task counts as having used up all that was left.
     pub enough: u64,
-    /// No task can hold more; a larger sum counts shared memory twice.
+    /// Bytes that no single task can exceed; a larger sum counts shared memory twice.
     pub most: u64,
 }
 
@@ -65,7 +66,7 @@ pub enum Floor<'a> {
 }
 
 impl Floor<'_> {
-    /// Below a hard threshold, in bytes; below nothing there is nothing.
+    /// Amount of the floor below the threshold `hard`, in bytes; `None` without a floor, and where `hard` is 0.
     fn below(self, hard: u64, capacity: i64) -> Option<u64> {
         match self {
             Self::Off => None,
@@ -85,7 +86,8 @@ impl Floor<'_> {
 }
 
 impl MemoryThresholds {
-    /// By the largest hard threshold of a signal; nothing where it has none.
+    /// Builds the amounts from the largest hard threshold of `signal`; without one all of them are zero, and there is
+    /// no floor.
     pub fn of(thresholds: &[Threshold], signal: Signal, capacity: u64, floor: Floor<'_>) -> Self {
         let capacity = signed(capacity);
         let Some(threshold) = hard_threshold(thresholds, signal, capacity) else {
@@ -111,8 +113,8 @@ impl MemoryThresholds {
         (self.threshold / 16).clamp(1, STEP_BYTES)
     }
 
-    /// For a pod that held `held` bytes when `room` was left, as the kernel counts. Of a number of published pods one
-    /// of a later rank is killed from deeper below the threshold, down to half of it.
+    /// Computes the limits for tasks of a pod that held `held` bytes when `room` was left, as the kernel counts. Of a
+    /// number of published pods one of a later rank is killed from deeper below the threshold, down to half of it.
     pub fn kill_limits(&self, held: u64, room: u64, (rank, ranks): (u64, u64)) -> KillLimits {
         let left = room.saturating_sub(self.threshold.max(self.floor.unwrap_or(0)));
         let step = self.step();
@@ -141,16 +143,17 @@ impl MemoryThresholds {
     }
 }
 
-/// Another count of what is left of a scope's memory, beside the kubelet's: the last bytes before the OOM killer.
+/// Guard by another count of what is left of a scope's memory than the kubelet's: the last bytes before the OOM killer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryGuard {
-    /// Whose.
+    /// Count that the guard goes by.
     pub source: MemoryGuardSource,
-    /// Less than this is less than the threshold, whatever the kubelet's count says, in bytes.
+    /// Bytes that must be left by the guard's count: with less, the threshold is met, whatever the kubelet's count
+    /// says.
     pub amount: u64,
 }
 
-/// Whose count a guard goes by.
+/// Count that a guard goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryGuardSource {
     /// The kernel's `MemAvailable`.
@@ -159,17 +162,17 @@ pub enum MemoryGuardSource {
     /// (`balance_dirty_pages` knows groups on v2 only), and where reclaim finds nothing but dirty pages
     /// (`shrink_folio_list` leaves them to the flusher) the OOM killer comes.
     CgroupV1,
-    /// In a cgroup of v2, where a writer that writes more than the disk can take waits, the kubelet's count without
-    /// page cache that `memory.min` protects.
+    /// Kubelet's count in a cgroup of v2, without page cache that `memory.min` protects. A writer that writes more than
+    /// the disk can take waits there.
     CgroupV2,
 }
 
 /// How a scope's memory is counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Accounting {
-    /// In bytes.
+    /// Capacity of the scope, in bytes.
     pub capacity: u64,
-    /// What must stay available.
+    /// Amounts that must stay available in the scope.
     pub thresholds: MemoryThresholds,
     /// The scope is the whole machine. Its usage (kubelet's formula) differs from the root's page counter.
     pub is_machine: bool,
@@ -179,21 +182,21 @@ pub struct Accounting {
     pub is_root: bool,
     /// Page cache on the active list counts as available too.
     pub counts_active_file: bool,
-    /// From when on the kernel's own count matters.
+    /// Guard by another count than the kubelet's; `None` where there is none.
     pub guard: Option<MemoryGuard>,
-    /// So many bytes of pods' page cache the kernel will not take back (`memory.min`).
+    /// Bytes of pods' page cache that the kernel will not take back (`memory.min`).
     pub protected: u64,
 }
 
 /// What a guard knows to be left.
 #[derive(Clone, Copy)]
 struct GuardReading {
-    /// In bytes.
+    /// Bytes that are left by the guard's count.
     left: u64,
     /// The rest of the machine's memory, which was read with it: memory that is plugged in or taken by a balloon
     /// changes nothing in it.
     used: Option<u64>,
-    /// So much should be left.
+    /// Bytes that should be left by the guard's count.
     amount: u64,
     /// The part of `left` that lies in the CPUs' lists of free pages.
     pcp_free: u64,
@@ -242,8 +245,8 @@ impl MemorySample {
         self.shortage.stat_lag = self.shortage.stat_lag.saturating_sub(bytes);
     }
 
-    /// So much of its kernel memory turned out to be reclaimable slab, in bytes. It may be in use, as on v2: inodes of
-    /// open files.
+    /// Counts `bytes` of the scope's kernel memory as reclaimable, because they turned out to be slab. They may be in
+    /// use, as on v2: inodes of open files.
     pub fn count_slab_as_reclaimable(&mut self, bytes: u64) {
         let bytes = self.add_estimate(bytes);
         self.shortage.headroom.deferred += bytes;

@@ -29,7 +29,7 @@ struct Counters {
 const UNKNOWN: u64 = u64::MAX;
 
 impl CounterHistory {
-    /// For so many pods, none of which was read yet.
+    /// Creates the history of `pods` pods, none of which was read yet.
     pub fn new(pods: usize) -> Self {
         let never = Counters {
             at: 0,

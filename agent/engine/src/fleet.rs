@@ -11,25 +11,25 @@ use std::time::Duration;
 pub struct FleetRules {
     /// A node that has evicted within so long counts.
     pub window: Duration,
-    /// So many nodes slow all of them down.
+    /// Number of nodes that have evicted within `window` from which on all nodes are slow.
     pub slow_nodes: u32,
-    /// So many pause all of them.
+    /// Number of nodes that have evicted within `window` from which on all nodes pause.
     pub pause_nodes: u32,
     /// A pause lasts so long; after it nodes are slow for a window.
     pub pause: Duration,
-    /// While nodes are slow, an eviction at the kubelet's pace follows the node's last one so late at the earliest.
+    /// Least time between two evictions of a node at the kubelet's pace while nodes are slow.
     pub slow_interval: Duration,
 }
 
 /// How evictions at the kubelet's pace are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FleetPace {
-    /// As ever.
+    /// Evictions at the kubelet's pace, which the brake does not delay.
     #[default]
     Normal,
     /// One at a time, with long gaps.
     Slow,
-    /// Not at all.
+    /// No evictions at the kubelet's pace.
     Paused,
 }
 
@@ -37,7 +37,7 @@ impl FleetPace {
     /// All of them, the mildest first.
     pub const ALL: [Self; 3] = [Self::Normal, Self::Slow, Self::Paused];
 
-    /// For logs, metrics and the cluster.
+    /// Name of the pace in logs, metrics and the cluster.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "normal",
@@ -52,7 +52,7 @@ impl FleetPace {
 pub struct FleetState {
     /// The pace.
     pub pace: FleetPace,
-    /// Until then.
+    /// End of that pace, in seconds since 1970.
     pub until: i64,
 }
 

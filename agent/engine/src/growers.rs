@@ -36,7 +36,7 @@ struct Watched {
 }
 
 impl Growers {
-    /// For so many cgroups at once.
+    /// Creates room for `cgroups` cgroups at once.
     pub fn of(cgroups: usize) -> Self {
         Self {
             watched: vec![Watched::default(); cgroups].into(),

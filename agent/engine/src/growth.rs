@@ -21,12 +21,13 @@ pub struct Growth {
 pub struct Sample {
     /// Nanoseconds.
     pub time: u64,
-    /// What is in use and cannot be given back.
+    /// Amount in use that cannot be given back, without what victims hold (`dying`).
     pub amount: u64,
-    /// Beside it, what victims still have.
+    /// Amount that victims still hold, counted beside `amount`.
     #[serde(default)]
     pub dying: u64,
-    /// Not in `amount`: what the kernel can free only later, dirty page cache and reclaimable slab ([`Headroom::deferred`]).
+    /// Amount beside `amount` that the kernel can free only later: dirty page cache and reclaimable slab
+    /// ([`Headroom::deferred`]).
     #[serde(default)]
     #[serde(rename = "unwritten")]
     pub deferred: u64,
@@ -51,7 +52,8 @@ pub(crate) fn is_zero(amount: &u64) -> bool {
 }
 
 impl Sample {
-    /// By how much the amount has grown, what was swapped out meanwhile included.
+    /// Computes by how much the amount has grown since `begin`, what was swapped out meanwhile included; below zero
+    /// where it has shrunk.
     fn grown_since(&self, begin: Self) -> i128 {
         let all = |sample: &Self| i128::from(sample.amount) - i128::from(sample.swap);
         all(self) - all(&begin)
@@ -88,16 +90,18 @@ struct Window {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Headroom {
-    /// At once.
+    /// Amount that can be used at once.
     #[serde(rename = "atOnce")]
     pub immediate: u64,
-    /// Only at [`Headroom::deferred_per_second`]: page cache that has to be written first, slab that may be in use.
+    /// Amount that becomes available only at [`Headroom::deferred_per_second`]: page cache that has to be written
+    /// first, slab that may be in use.
     #[serde(rename = "slowly")]
     pub deferred: u64,
     /// How fast that becomes available, per second.
     #[serde(rename = "perSecond")]
     pub deferred_per_second: u64,
-    /// By swapping, as far as the pods may: what grows waits for the device, and nothing is used up before this is.
+    /// Amount that swapping can make available, as far as the pods may swap: what grows waits for the device, and
+    /// nothing is used up before this is.
     #[serde(default)]
     pub swap: u64,
 }
@@ -117,9 +121,9 @@ impl Headroom {
 /// A growth that was seen over one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
-    /// By so much.
+    /// Amount of the growth, in the unit of the samples.
     pub amount: u64,
-    /// In so many nanoseconds; never zero.
+    /// Length of the window, in nanoseconds; never zero.
     pub elapsed: u64,
     /// Growth of deferred memory ([`Sample::deferred`]) over the same time: it uses up immediate headroom too.
     pub deferred: u64,
@@ -156,8 +160,8 @@ impl Growth {
         })
     }
 
-    /// From now on `held` bytes belong to a victim. It held them at every moment since `since`, so growth since then
-    /// was of other pods. Older samples are dropped.
+    /// Moves `held` from the amount in use to that of victims, in all samples since `since`: the victim held it at
+    /// every moment since then, so that growth since then was of other pods. Older samples are dropped.
     pub fn exclude_victim(&mut self, held: u64, since: u64) {
         let without = |sample: Sample| {
             (sample.time >= since).then(|| Sample {
@@ -238,7 +242,10 @@ impl Growth {
         let mut seen = self.windows.iter().filter_map(|window| {
             let (begin, latest) = (window.begin?, self.latest?);
             let is_long = latest.time - begin.time >= shortest;
-            is_long.then(|| latest.grown_since(begin) < -i128::from(noise))
+            // Statistics that have listed page cache since then have freed nothing.
+            let listed = begin.stat_lag.saturating_sub(latest.stat_lag);
+            let grown = latest.grown_since(begin) + i128::from(listed);
+            is_long.then_some(grown < -i128::from(noise))
         });
         seen.next().unwrap_or(false)
     }

@@ -18,7 +18,7 @@ use crate::{
 pub const MAX_QUOTAS: usize = 256;
 /// Evictions that a quota remembers.
 const SLOTS: usize = MAX_EVICTIONS_PER_QUOTA as usize;
-/// More evictions than there ever are.
+/// Count that no number of evictions reaches.
 const UNLIMITED: u32 = u32::MAX;
 /// No eviction was charged.
 const NEVER: i64 = i64::MIN;
@@ -37,7 +37,7 @@ struct Quota {
     total: AtomicU32,
     ceiling: AtomicU32,
     charged: Charges,
-    /// Those of shadow mode: apart, so that live mode can forget them.
+    /// Charges of shadow mode, kept apart so that live mode can forget them.
     in_shadow: Charges,
     /// Whether `in_shadow` has charges; saves reading it in live mode.
     has_shadow: AtomicBool,
@@ -54,7 +54,7 @@ impl Default for Charges {
 }
 
 impl Charges {
-    /// Those that still count.
+    /// Counts the charges that are less than `period` old at `now`, both in nanoseconds.
     fn counted(&self, now: i64, period: u64) -> u32 {
         // One that is later than now was charged just now.
         let age = |at: i64| u64::try_from(now.saturating_sub(at)).unwrap_or(0);
@@ -158,7 +158,7 @@ impl Quota {
     }
 }
 
-/// Who chooses pods in shadow mode. What it has chosen lives on, and is not available for as long as its pressure
+/// Loop that chooses pods in shadow mode. What it has chosen lives on, and is not available for as long as its pressure
 /// lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShadowChooser {
@@ -185,7 +185,7 @@ pub struct EvictionLimiter {
     last_in_shadow: AtomicI64,
     /// The pressure for which each [`ShadowChooser`] has chosen pods last; counts from 1.
     shadow_pressure: [AtomicU32; 2],
-    /// By index; index 0 stands for no quota. The policy side assigns the others.
+    /// Quotas by index; index 0 stands for no quota. The policy side assigns the others.
     quotas: Box<[Quota]>,
     /// The index of the node's rate; 0 where the node has none.
     node_quota: AtomicU8,
@@ -268,9 +268,11 @@ impl EvictionLimiter {
     /// Whether a pod may go at the kubelet's pace, by the fleet brake and by policies that are awaited. What is urgent
     /// does not ask.
     pub fn allows_paced(&self, now: u64) -> bool {
-        if self.awaits_policies(now) {
-            return false;
-        }
+        !self.awaits_policies(now) && self.fleet_allows_paced(now)
+    }
+
+    /// Whether a pod may go at the kubelet's pace, by the fleet brake alone.
+    pub fn fleet_allows_paced(&self, now: u64) -> bool {
         match self.fleet_pace(now) {
             FleetPace::Normal => true,
             FleetPace::Paused => false,
@@ -299,7 +301,7 @@ impl EvictionLimiter {
         self.last_resort.store(resort as u8, Ordering::Relaxed);
     }
 
-    /// Which pods the last resort may take.
+    /// Pods that the last resort may take.
     pub fn last_resort(&self) -> LastResort {
         match self.last_resort.load(Ordering::Relaxed) {
             0 => LastResort::None,
@@ -364,10 +366,16 @@ impl EvictionLimiter {
         decision: &EvictionDecision,
     ) -> bool {
         match decision.cause {
-            Cause::LocalStorage(_) => self.allows_at_own_limit(permit, now),
+            Cause::LocalStorage(_) => {
+                !self.awaits_policies(now) && self.allows_at_own_limit(permit, now)
+            }
             Cause::Pressure(_) => {
-                (decision.is_urgent() || self.allows_paced(now))
-                    && self.allows(permit, now, LastResort::None)
+                let is_in_time = match &decision.timing {
+                    Some(_) => decision.is_urgent() || self.allows_paced(now),
+                    // `mode: kubelet` knows no urgency: a fork bomb does not wait for policies.
+                    None => self.fleet_allows_paced(now),
+                };
+                is_in_time && self.allows(permit, now, LastResort::None)
             }
         }
     }
@@ -423,7 +431,7 @@ impl EvictionLimiter {
         permit.quotas(places).filter_map(|q| self.quotas.get(q))
     }
 
-    /// Says which quota is the node's rate; 0: none.
+    /// Sets the index of the quota that is the node's rate; 0: none.
     pub fn set_node_quota(&self, index: u8) {
         self.node_quota.store(index, Ordering::Relaxed);
     }
@@ -442,15 +450,15 @@ impl EvictionLimiter {
         self.charge_quotas(permit, now, 0..MAX_QUOTAS_PER_POD);
     }
 
-    /// The same for a pod that was asked to go. Where it is killed before it has gone, its limits do not spare it, and
-    /// are not charged a second time.
+    /// Charges all limits of a pod that was asked to go. Where it is killed before it has gone, its limits do not spare
+    /// it, and are not charged a second time.
     pub fn charge_asked(&self, permit: &EvictionPermit, now: u64) {
         self.charge(permit, now);
         permit.set_asked(true);
     }
 
-    /// The same by what the pod is evicted for. Above a limit of its own neither the node's rate nor the fleet counts
-    /// that, or any pod could use them up.
+    /// Charges the limits that count an eviction for `cause`. Above a limit of the pod's own neither the node's rate
+    /// nor the fleet counts it, or any pod could use them up.
     pub fn charge_for(&self, cause: Cause, permit: &EvictionPermit, now: u64) {
         match cause {
             Cause::Pressure(_) => self.charge(permit, now),
@@ -478,7 +486,7 @@ impl EvictionLimiter {
         quotas.for_each(|q| q.charge_in_shadow(signed(now)));
     }
 
-    /// The same by what the manager would have evicted the pod for.
+    /// Charges in shadow mode the limits that count an eviction for `cause`, which the manager has chosen.
     pub fn charge_in_shadow_for(&self, cause: Cause, permit: &EvictionPermit, now: u64) {
         match cause {
             Cause::Pressure(_) => self.charge_in_shadow(permit, now, ShadowChooser::Manager),
@@ -536,29 +544,30 @@ impl EvictionLimiter {
     }
 }
 
-/// At most so many evictions in a period.
+/// Largest number of evictions in a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// So many.
+    /// Number of evictions allowed within `period`.
     pub evictions: u32,
-    /// Within so long.
+    /// Period in which no more than `evictions` are allowed.
     pub period: Duration,
 }
 
 /// An eviction of an earlier agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RestoredEviction {
-    /// When, in nanoseconds of this boot's CLOCK_MONOTONIC; below zero if it was before that.
+    /// Moment of the eviction, in nanoseconds of this boot's CLOCK_MONOTONIC; below zero if it was before this boot.
     pub at: i64,
     /// Whether it was in this boot.
     pub is_same_boot: bool,
     /// The pod: UID, namespace, name, owner and labels are known.
     pub pod: Pod,
-    /// Where that is not so, it counts for every group of its namespace, and without an owner for every owner there.
+    /// Whether the pod's owner and labels are known. If not, the eviction counts for every group of its namespace, and
+    /// without an owner for every owner there.
     pub is_workload_known: bool,
-    /// It was above a limit of its own: for the node's rate that does not count.
+    /// Whether the pod was above a limit of its own: the node's rate does not count such an eviction.
     pub at_own_limit: bool,
-    /// It was asked to go, not killed.
+    /// Whether the pod was asked to go, not killed.
     pub is_asked: bool,
 }
 
@@ -575,6 +584,13 @@ mod tests {
         let limiter = EvictionLimiter::default();
         limiter.await_policies(100);
         assert!(!limiter.allows_paced(99) && limiter.allows_paced(100));
+        // A limit of the pod's own waits, too; what is decided as the kubelet does asks the fleet alone.
+        let permit = EvictionPermit::default();
+        let allows =
+            |cause, now| limiter.allows_decision(&permit, now, &decision(cause, None));
+        let own_limit = Cause::LocalStorage("emptydirfs.limit");
+        assert!(!allows(own_limit, 99) && allows(own_limit, 100));
+        assert!(allows(Cause::Pressure(Signal::PidAvailable), 99));
         assert_eq!(limiter.fleet_pace(99), FleetPace::Normal);
         limiter.await_policies(0);
         assert!(limiter.allows_paced(99));

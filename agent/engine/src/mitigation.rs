@@ -13,13 +13,13 @@ const WORTHWHILE: u64 = 1 << 20;
 /// What is missing for a soft threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftShortage {
-    /// Until the threshold and its minimum reclaim are available again, in bytes.
+    /// Bytes that are missing until the threshold and its minimum reclaim are available again.
     pub deficit: u64,
-    /// Less than the threshold is available: this is where a shortage begins. It ends when the deficit is gone.
+    /// Whether less than the threshold is available: this is where a shortage begins. It ends when the deficit is gone.
     pub is_met: bool,
 }
 
-/// Something to do.
+/// Step of the mitigation before a soft eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Reclaim page cache that was not used lately, so many bytes of what counts as used.
@@ -36,7 +36,7 @@ enum At {
     Rest,
     /// A reclaim is under way.
     Reclaiming,
-    /// It is over.
+    /// A reclaim is over.
     Reclaimed,
     /// A pod is throttled, since then.
     Throttling(u64),
@@ -44,7 +44,7 @@ enum At {
     Spent,
 }
 
-/// Where the steps stand.
+/// State of the steps before a soft eviction.
 #[derive(Clone, Copy, Debug)]
 pub struct Steps {
     config: MitigationConfig,
@@ -53,7 +53,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// At rest.
+    /// Creates the steps at rest: no step was taken.
     pub fn new(config: MitigationConfig) -> Self {
         Self {
             config,
@@ -62,7 +62,7 @@ impl Steps {
         }
     }
 
-    /// Other settings from now on; a throttle that is no longer wanted is released by the next [`Self::next`].
+    /// Replaces the settings; a throttle that is no longer wanted is released by the next [`Self::next`].
     pub fn reconfigure(&mut self, config: MitigationConfig) {
         self.config = config;
     }

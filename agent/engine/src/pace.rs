@@ -14,8 +14,8 @@ use crate::units::{MS, SECOND};
 
 /// The kubelet's monitoring interval (`monitoringInterval`): it looks so often, and evicts one pod then.
 pub const MONITORING_INTERVAL_NS: u64 = 10 * SECOND;
-/// So long after a kill of the kernel's own the pod's eviction is completed: the kubelet would have taken note of the
-/// pressure within that time. Later the pod may run again for good.
+/// Time after a kill by the kernel program within which the pod's eviction is completed: the kubelet would have taken
+/// note of the pressure by then. Later the pod may run again for good.
 pub const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
 /// What a pod's end and the return of its memory may take beside that.
 const DEATH_NS: u64 = 400 * MS;
@@ -60,17 +60,17 @@ const SAMPLE_SLACK_NS: u64 = 50 * MS;
 pub struct Shortage {
     /// What is available by the kubelet's count.
     pub available: u64,
-    /// Less than this is the threshold.
+    /// Threshold: it is met while less than this is available.
     pub threshold: u64,
-    /// Once met, it stays met until this much is available: the minimum reclaim counts.
+    /// Amount that must be available for a threshold that was met to be met no longer: the minimum reclaim counts.
     pub resolved: u64,
     /// What is in use and cannot be given back without an eviction.
     pub used: u64,
     /// The part of it that belongs to victims which were sent SIGKILL: how it changes is no growth of others.
     #[serde(default)]
     pub dying: u64,
-    /// By so much `dying` has changed between the beginning of the look and its end: counters are read one after the
-    /// other.
+    /// Amount by which `dying` has changed between the beginning of the look and its end: counters are read one after
+    /// the other.
     #[serde(default)]
     pub skew: u64,
     /// The part of `used` that is kernel memory of which the kernel does not tell whether it can be given back (cgroup
@@ -90,8 +90,8 @@ pub struct Shortage {
     /// Free swap, whether pods may use it or not: what is swapped out has grown all the same.
     #[serde(default)]
     pub swap_free: u64,
-    /// Below this headroom a growth may be urgent although the kubelet's threshold is not met (memory guard); 0 without
-    /// a guard.
+    /// Headroom below which a growth may be urgent although the kubelet's threshold is not met (memory guard); 0
+    /// without a guard.
     #[serde(rename = "guard")]
     pub guard_amount: u64,
     /// The growth that limits of the pods' own will end.
@@ -118,8 +118,8 @@ pub struct LimitedGrowth {
 }
 
 impl LimitedGrowth {
-    /// That of a cgroup that has `left` bytes below its limit. A sidecar that grows slowly does not use them before the
-    /// kubelet looks.
+    /// Builds the growth of a cgroup that has `left` bytes below its limit. A sidecar that grows slowly does not use
+    /// them before the kubelet looks.
     pub fn of(grown: u64, growth: u64, left: u64) -> Self {
         let left = match (grown, growth) {
             (0, 0) => 0,
@@ -133,8 +133,8 @@ impl LimitedGrowth {
         }
     }
 
-    /// That of a pod with a limit of its own, by what is known of its `containers` with limits. Where most of it is not
-    /// theirs, a container is new or has no limit, and the pod's own ends it.
+    /// Chooses the growth of a pod with a limit of its own, by what is known of its `containers` with limits. Where
+    /// most of it is not theirs, a container is new or has no limit, and the pod's own limit ends it.
     pub fn of_pod(self, containers: Self) -> Self {
         let is_theirs = |theirs: u64, all: u64| theirs.saturating_add(theirs / 3) >= all;
         let are_known =
@@ -159,7 +159,7 @@ impl LimitedGrowth {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pending {
-    /// All of it.
+    /// Amount that all of them together are expected to give back.
     pub amount: u64,
     /// When the first part of it is due.
     pub due: Option<u64>,
@@ -216,10 +216,10 @@ pub enum Urgency {
     Urgent {
         /// Nanoseconds until then, at the growth that was seen.
         exhausted_in: u64,
-        /// That growth, per second.
+        /// Growth that was seen, in the signal's unit per second.
         growth: u64,
     },
-    /// It goes at the kubelet's pace.
+    /// The pod goes at the kubelet's pace.
     Paced {
         /// The threshold is met by memory that the kernel could give back, and has been for as long as the kubelet
         /// needs to see it.
@@ -227,20 +227,20 @@ pub enum Urgency {
     },
 }
 
-/// What is to be done.
+/// Decision about evictions at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Decision {
     /// No threshold is met.
     Calm,
-    /// Nothing before this time (nanoseconds), unless it becomes urgent.
+    /// No eviction before this time (nanoseconds), unless it becomes urgent.
     Wait {
         /// The earliest time of a paced eviction; `u64::MAX` where only urgency can lead to one.
         until: u64,
     },
     /// A pod goes. The planner looks again before the next one; the fast path asks `Relief`.
     Evict {
-        /// Why now.
+        /// Urgency: why the pod goes at this moment.
         urgency: Urgency,
     },
 }
@@ -262,9 +262,11 @@ impl Decision {
 #[serde(rename_all = "camelCase")]
 pub struct Pace {
     growth: Growth,
-    /// Since when the kubelet would find the threshold met, at every look.
+    /// Time since which the kubelet would find the threshold met, at every look, in nanoseconds; `None` while it is not
+    /// met.
     met_since: Option<u64>,
-    /// Since when that is so by memory which the kernel cannot give back.
+    /// Time since which the threshold has been met by memory that the kernel cannot give back, in nanoseconds; `None`
+    /// while it is not.
     short_since: Option<u64>,
     last_eviction: Option<u64>,
     /// Evictions since the threshold was met.
@@ -324,7 +326,8 @@ impl Pace {
         self.growth.forget();
     }
 
-    /// The same for a pod that has `held` so much at every moment since `since`: what grew was others.
+    /// Notes an eviction as [`Self::evicted`] does, but of a pod that has `held` so much at every moment since `since`:
+    /// what grew was others.
     pub fn evicted_without_growth(&mut self, now: u64, held: u64, since: u64) {
         self.note_eviction(now);
         self.growth.exclude_victim(held, since);
@@ -408,7 +411,8 @@ impl Pace {
         })
     }
 
-    /// Since when the growth is compared with that of pods that have limits of their own ([`LimitedGrowth`]).
+    /// Computes the time, in nanoseconds, since which the growth is compared with that of pods that have limits of
+    /// their own ([`LimitedGrowth`]).
     pub fn steady_since(&self) -> u64 {
         let latest = self.growth.latest().unwrap_or(0);
         let steady = self.growth.over(STEADY_NS);
@@ -444,8 +448,8 @@ pub(crate) struct Relief {
 }
 
 impl Relief {
-    /// For a decision of `pace` at a `growth` per second. `growers` is what all pods that may go grow by per second, as
-    /// their own counters tell; 0 where that is not known yet.
+    /// Creates the relief for a decision of `pace_inputs` at a `growth` per second. `growers` is what all pods that may
+    /// go grow by per second, as their own counters tell; 0 where that is not known yet.
     pub fn new(pace_inputs: &PaceInputs, growth: u64, growers: u64) -> Self {
         let (pace, pending) = (&pace_inputs.pace, pace_inputs.pending);
         let is_settling = pace.is_settling(pace_inputs.now);
@@ -515,16 +519,16 @@ pub(crate) fn grown_in(per_second: u64, nanos: u64) -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PaceInputs {
-    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    /// Moment of the decision, in nanoseconds of CLOCK_MONOTONIC.
     pub now: u64,
     /// What was known from the looks before.
     pub pace: Pace,
-    /// What was seen.
+    /// Amounts that were seen at this look.
     #[serde(rename = "seen")]
     pub shortage: Shortage,
-    /// What victims of before were expected to give back.
+    /// Amount that earlier victims were expected to give back.
     pub pending: Pending,
-    /// By which rule.
+    /// Profile by whose rule the decision was made.
     #[serde(default, skip_serializing_if = "PaceProfile::is_lasting")]
     #[serde(rename = "rule")]
     pub profile: PaceProfile,
@@ -541,7 +545,7 @@ impl PaceInputs {
         }
     }
 
-    /// At machine speed: the room is used up in `exhausted_in` by the growth that was seen.
+    /// Decides at machine speed: the room is used up in `exhausted_in` nanoseconds by the growth that was seen.
     fn decide_urgent(&self, exhausted_in: u64, grown: Grown) -> Decision {
         let pending = self.pending;
         let growth = grown.per_second();
@@ -588,7 +592,7 @@ impl PaceInputs {
             && self.pace.last_eviction.is_some_and(is_recent)
     }
 
-    /// At the kubelet's pace, once the threshold has been met for as long as the rule asks for.
+    /// Decides at the kubelet's pace, once the threshold has been met for as long as the rule asks for.
     fn decide_paced(&self) -> Decision {
         let (pace, seen) = (&self.pace, &self.shortage);
         let Some(met_since) = pace.met_since else {
@@ -627,8 +631,8 @@ impl PaceInputs {
             || attainable.saturating_add(self.pending.amount) >= deficit
     }
 
-    /// Since when it has to be known what each pod uses, if a decision can wait for that: another pod would go in the
-    /// stead of one that has filled the disk since.
+    /// Time, in nanoseconds, since which the usage of every pod has to be known, if a decision can wait for that:
+    /// another pod would go in the stead of one that has filled the disk since. `None` where it does not wait.
     pub fn waits_for_usage_since(&self, urgency: Urgency) -> Option<u64> {
         let is_in_time = match urgency {
             Urgency::Paced { .. } => true,
@@ -699,11 +703,12 @@ impl PaceInputs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PaceProfile {
-    /// It may end by itself (memory): as long as the kubelet needs to see it for certain.
+    /// Shortage that may end by itself (memory): as long as the kubelet needs to see it for certain.
     #[default]
     #[serde(rename = "lasting")]
     Sustained,
-    /// It does not come and go by itself (disk, inodes), and is looked at by the second: the first look counts.
+    /// Shortage that does not come and go by itself (disk, inodes), and is looked at by the second: the first look
+    /// counts.
     #[serde(rename = "firstLook")]
     Immediate,
     /// Process ids: they may come back by themselves, as memory does, and grow in bursts.

@@ -12,13 +12,13 @@ pub const MAX_QUOTAS_PER_POD: usize = 8;
 pub const MAX_EVICTIONS_PER_QUOTA: u64 = 16;
 /// Never counts as past.
 const UNBOUNDED: u64 = u64::MAX;
-/// After this a kill by the manager counts as done even if the fast path has not heard of it, in nanoseconds.
+/// Nanoseconds after which a kill by the manager counts as done even if the fast path has not heard of it.
 const KILL_NS: u64 = 1_000_000_000;
 
 /// Whether and in what order one pod may be evicted. It changes in place, and its readers never wait.
 #[derive(Debug)]
 pub struct EvictionPermit {
-    /// It may go until then, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time until which the pod may go, in nanoseconds of CLOCK_MONOTONIC.
     until: AtomicU64,
     never: AtomicBool,
     order: AtomicI32,
@@ -27,13 +27,14 @@ pub struct EvictionPermit {
     quotas: AtomicU64,
     /// When a limit was charged for it; zero as long as none was.
     evicted_at: AtomicU64,
-    /// It was asked to go, and its limits are charged for that.
+    /// Whether the pod was asked to go, and its limits are charged for that.
     asked: AtomicBool,
     /// The pressure for which shadow mode has chosen it last, as the limiter numbers them; zero as long as it has not.
     in_shadow: AtomicU64,
-    /// It was killed (by an earlier agent, or it is stuck) and has processes or memory left: it is not evicted again.
+    /// Whether the pod was killed (by an earlier agent, or it is stuck) and has processes or memory left: it is not
+    /// evicted again.
     ending: AtomicBool,
-    /// Since when the manager kills it; zero if it does not.
+    /// Time since which the manager kills the pod, in nanoseconds of CLOCK_MONOTONIC; zero if it does not.
     killing: AtomicU64,
 }
 
@@ -54,20 +55,20 @@ impl Default for EvictionPermit {
     }
 }
 
-/// For how long a pod may go.
+/// Permission of a pod to go, and how long it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
-    /// For good: nothing about it can change but the policies.
+    /// Permission without end: nothing about it can change but the policies.
     Always,
-    /// Until this moment (nanoseconds of CLOCK_MONOTONIC), unless it is renewed before.
+    /// Permission until this moment (nanoseconds of CLOCK_MONOTONIC), unless it is renewed before.
     Until(u64),
-    /// Not now.
+    /// No permission at this moment.
     NotNow,
-    /// Not for pressure.
+    /// No permission for pressure, at any time.
     Never,
 }
 
-/// Which pods the last resort may take when the policies deny all.
+/// Pods that the last resort may take when the policies deny all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum LastResort {
@@ -76,7 +77,7 @@ pub enum LastResort {
     None = 0,
     /// Pods that a condition, a gate or a limit spares.
     Conditional = 1,
-    /// Those of `evict: Never` too.
+    /// Pods of `evict: Never` too.
     Any = 2,
 }
 
@@ -162,7 +163,7 @@ impl EvictionPermit {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// Says whether something is left of a pod that was killed.
+    /// Sets whether a pod that was killed has processes or memory left.
     pub fn set_ending(&self, ending: bool) {
         self.ending.store(ending, Ordering::Relaxed);
     }
@@ -172,7 +173,7 @@ impl EvictionPermit {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Says whether its limits are charged for a pod that was asked to go.
+    /// Sets whether the limits are charged for a pod that was asked to go.
     pub fn set_asked(&self, asked: bool) {
         self.asked.store(asked, Ordering::Relaxed);
     }
@@ -192,12 +193,13 @@ impl EvictionPermit {
         self.evicted_at.store(now.max(1), Ordering::Relaxed);
     }
 
-    /// It was not killed after all; `before` is what [`EvictionPermit::evicted_at`] was.
+    /// Takes an eviction back because the pod was not killed after all; `before` is what [`EvictionPermit::evicted_at`]
+    /// was.
     pub fn restore_evicted_at(&self, before: u64) {
         self.evicted_at.store(before, Ordering::Relaxed);
     }
 
-    /// It runs anew after its eviction at `at`.
+    /// Forgets the eviction at `at` of a pod that runs anew.
     pub fn forget_eviction(&self, at: u64) {
         // Where it was evicted again meanwhile, that stays.
         let forgotten =

@@ -51,7 +51,7 @@ pub struct Planner {
     choices: Choices,
     /// The capacity of each signal when it was first seen.
     capacities: [Option<i64>; Signal::ALL.len()],
-    /// Which pods make an urgent growth.
+    /// Growth of each pod's usage: which pods make an urgent growth.
     usage_growth: UsageGrowth,
     soft_is_blocked: bool,
     paced_is_blocked: bool,
@@ -131,7 +131,7 @@ impl Planner {
         plan
     }
 
-    /// Says which pods must go after the node-level reclaim that a plan asked for. `before` is the snapshot of that
+    /// Decides which pods must go after the node-level reclaim that a plan asked for. `before` is the snapshot of that
     /// plan, `after` one from after the reclaim.
     ///
     /// The kubelet lets all pods live if every threshold is satisfied then, its minimum reclaim included; if not, it
@@ -241,7 +241,7 @@ impl Planner {
     }
 
     /// Chooses victims for the thresholds that call for action: In `mode: kubelet` one pod for the first threshold; in
-    /// `mode: evictd` at most one pod for each threshold, if its pace allows it..
+    /// `mode: evictd` at most one pod for each threshold, if its pace allows it.
     fn evictions(
         &mut self,
         now: i64,
@@ -263,7 +263,10 @@ impl Planner {
             };
             let Some(chosen) = chosen else { continue };
             let resource = threshold.signal.resource();
-            self.choices.note(&chosen, now, resource, &self.paces);
+            // The kubelet's mode chooses a pod again at each look, and its paces decide nothing.
+            if self.settings.mode == Mode::Evictd {
+                self.choices.note(&chosen, now, resource, &self.paces);
+            }
             // A pod that would be asked to end at this very look.
             evictions.retain(|earlier: &EvictionDecision| earlier.uid != chosen.uid);
             let condition = threshold.signal.node_condition();
@@ -501,7 +504,7 @@ impl Planner {
         }
     }
 
-    /// The same before the agent was started.
+    /// Notes an eviction from before the agent was started, at `at` in nanoseconds of the planner's clock.
     fn note_earlier_eviction(&mut self, at: i64, signal: Signal) {
         self.usage_growth.begin_anew(signal.resource());
         for (other, pace) in Signal::ALL.into_iter().zip(&mut self.paces) {
@@ -599,7 +602,7 @@ impl Planner {
         node.pods.iter().filter(|pod| self.is_reclaimable(pod))
     }
 
-    /// Those of them that use something of what is short, in the order of eviction for a signal.
+    /// Pods of [`Self::reclaimable`] that use something of what is short, in the order of eviction for a signal.
     pub fn candidates<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<&'a Pod> {
         let uses = |ranked: &Ranked<'_>| ranked.usage.is_some_and(|used| used > 0);
         self.ranked(node, signal)
@@ -690,7 +693,7 @@ impl Planner {
         }
     }
 
-    /// Who has come back; the kubelet does not ask.
+    /// Finds the pods that came back after an eviction; none in the kubelet's mode, since the kubelet does not ask.
     fn recreations(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Recreation> {
         match self.settings.mode {
             Mode::Kubelet => Vec::new(),

@@ -17,9 +17,9 @@ pub struct Ranked<'a> {
     pub pod: &'a Pod,
     /// How much it uses of what the signal watches, in the signal's unit; `None` if there are no numbers for it.
     pub usage: Option<u64>,
-    /// What it may claim.
+    /// Properties of the pod that decide its rank beside its usage.
     pub inputs: RankInputs,
-    /// Where that puts it.
+    /// Place in the order of eviction that `inputs` and `usage` give.
     pub key: RankKey,
 }
 

@@ -11,7 +11,7 @@ pub type Layers = HashMap<String, Vec<(String, FsUsage)>>;
 /// The pods of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownPods {
-    /// By the UID that the runtime has for them; `None` when that is not known yet.
+    /// UIDs that the runtime has for the pods; `None` when they are not known yet.
     pub uids: Option<BTreeSet<String>>,
     /// A kubelet cleans up after them: containers must not be removed behind its back, or it never removes their logs.
     pub has_kubelet: bool,
@@ -24,7 +24,7 @@ pub enum ReclaimBy {
     Runtime,
     /// The kubelet beside this agent, which has the same thresholds.
     Kubelet,
-    /// Nothing: shadow mode only reports it.
+    /// No component: shadow mode only reports the reclaim.
     None,
 }
 
@@ -37,12 +37,12 @@ pub struct Removed {
     pub sandboxes: u64,
     /// Images that no container used.
     pub images: u64,
-    /// Their size in bytes, as the runtime counts it.
+    /// Size of the removed images in bytes, as the runtime counts it.
     pub image_bytes: u64,
     /// What the runtime refused to remove.
     pub refused: u64,
-    /// Why, the last time.
+    /// Reason of the last refusal; `None` without one.
     pub refusal: Option<String>,
-    /// There was more to remove than time.
+    /// Whether the time ended with more left to remove.
     pub is_cut_short: bool,
 }

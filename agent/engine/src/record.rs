@@ -19,12 +19,12 @@ pub struct Stages {
 /// What is said of a signal and a pod that goes for it. Amounts are in the signal's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignalReading {
-    /// What is short.
+    /// Signal that is short.
     pub signal: Signal,
-    /// What was available.
+    /// Amount that was available, in the signal's unit.
     pub available: u64,
-    /// What should have been.
+    /// Threshold: the amount that should have been available, in the signal's unit.
     pub threshold: u64,
-    /// What the pod used of it.
+    /// Amount that the pod used, in the signal's unit.
     pub usage: u64,
 }

@@ -10,7 +10,8 @@ use crate::Signal;
 /// Samples that are kept: 1024 samples of all signals together: at least 0.25 s at the highest rate (two scopes, 0.5 ms
 /// apart), about 15 minutes at one a second..
 const SAMPLES: usize = 1024;
-/// Between two samples of one signal, in nanoseconds: the fast path looks more often shortly before a threshold.
+/// Least time between two samples of one signal, in nanoseconds: the fast path looks more often shortly before a
+/// threshold.
 const CLOSEST_NS: u64 = 500_000;
 
 /// What was left of a signal at one moment.
@@ -35,7 +36,7 @@ struct Slot {
 #[derive(Debug)]
 pub struct Recorder {
     slots: Box<[Slot]>,
-    /// How many were ever written.
+    /// Number of samples ever written.
     written: AtomicU64,
     /// When each signal was written last.
     last: [AtomicU64; Signal::ALL.len()],

@@ -32,7 +32,7 @@ pub fn most(mode: Mode, dying: usize, room: usize) -> usize {
 
 /// The candidates of a round; a position is that of a candidate.
 pub struct Candidates<'a, R> {
-    /// As they were loaded.
+    /// Candidates as they were loaded.
     pub candidates: &'a mut [Candidate],
     /// What each grew by, in bytes per second, by its usage counter.
     pub grew: &'a [u64],
@@ -81,7 +81,7 @@ pub trait Pods {
 /// How a pod was chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Which pods the policies' last resort has allowed.
+    /// Pods that the policies' last resort has allowed.
     pub resort: LastResort,
     /// Because it grows, or its processes hold memory: pods that come before it in the order were passed over.
     pub out_of_order: bool,
@@ -90,7 +90,7 @@ pub struct Choice {
 /// What a round has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As many pods were evicted as it takes, or as may be at once.
+    /// Enough pods were evicted, or as many as may be at once.
     Done,
     /// No pod is left that may be evicted.
     NoCandidates,
@@ -103,9 +103,9 @@ pub enum Outcome {
 pub struct Round {
     /// Why pods may be evicted.
     pub urgency: Urgency,
-    /// What that was decided from.
+    /// Inputs from which the urgency was decided.
     pub pace_inputs: PaceInputs,
-    /// So many pods at most.
+    /// Largest number of pods that the round evicts.
     pub most: usize,
 }
 
@@ -142,7 +142,7 @@ impl Round {
         Outcome::NoCandidates
     }
 
-    /// As many pods as it takes for memory to be back before nothing is left, at a growth in bytes per second.
+    /// Evicts as many pods as it takes for memory to be back before nothing is left, at a growth in bytes per second.
     fn evict_urgently(&self, pods: &mut impl Pods, growth: u64) -> Outcome {
         let growers = {
             let loaded = pods.candidates();

@@ -25,7 +25,7 @@ pub struct Nearness {
 const ATTACHING: Duration = Duration::from_millis(30);
 
 impl Nearness {
-    /// For a growth in bytes per second.
+    /// Creates the rule for the machine's fastest growth, in bytes per second.
     pub fn new(growth: u64) -> Self {
         Self { growth }
     }
@@ -63,7 +63,7 @@ pub enum ScopeState {
     /// A threshold is met, and nothing is to be done about it at once: the recovery trips a trigger, and a growth that
     /// makes it urgent has to be seen.
     Idle,
-    /// The same, and every pod is protected for good or uses nothing.
+    /// A threshold is met, and nothing is to be done about it at once: every pod is protected for good or uses nothing.
     NoCandidates,
 }
 
@@ -80,7 +80,7 @@ pub enum Notification {
     OnceNear,
 }
 
-/// While memory is on its way back.
+/// Interval between looks while memory is on its way back.
 pub const BUSY: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(20);
 const HOOKED_FLOOR: Duration = Duration::from_millis(10);
@@ -108,16 +108,16 @@ pub fn sample_interval_at(
     }
 }
 
-/// While another signal's threshold is met: what was done about it shows after a while only, and PIDs come back faster
-/// than files.
+/// Interval between looks while the threshold of process ids is met: what was done about it shows after a while only,
+/// and PIDs come back faster than files.
 pub const PRESSED_PIDS: Duration = Duration::from_millis(20);
-/// The same of files.
+/// Interval between looks while a threshold of disk bytes or inodes is met.
 pub const PRESSED: Duration = Duration::from_millis(250);
 
 /// What a flush of statistics is decided by, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushInputs {
-    /// What is not charged.
+    /// Bytes that are not charged.
     pub free: u64,
     /// The threshold.
     pub threshold: u64,
@@ -166,7 +166,7 @@ impl FlushDeadline {
         }
     }
 
-    /// Nothing is known of the last time.
+    /// Forgets the last flush.
     pub fn forget(&mut self) {
         self.flushed = None;
     }

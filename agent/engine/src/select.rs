@@ -29,16 +29,16 @@ pub struct Candidate {
 /// Whether a candidate may be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CandidateState {
-    /// It may.
+    /// The pod may be chosen.
     #[default]
     Eligible,
-    /// It may not be evicted now: a critical pod, or policies, a quota, the node's rate or a pause deny it.
+    /// The pod may not be evicted now: a critical pod, or policies, a quota, the node's rate or a pause deny it.
     Protected,
-    /// It was killed already; what it used is on its way back.
+    /// The pod was killed already; what it used is on its way back.
     Terminating,
-    /// It is no candidate here: its cgroup is gone, or the scope does not count its memory.
+    /// The pod is no candidate here: its cgroup is gone, or the scope does not count its memory.
     Unavailable,
-    /// It has no part in a growth that must end at once (`exclude_not_growing`), or would go in vain
+    /// The pod has no part in a growth that must end at once (`exclude_not_growing`), or would go in vain
     /// ([`pass_over_in_vain`]).
     PassedOver,
 }
@@ -79,7 +79,7 @@ pub(crate) fn exclude_not_growing(candidates: &mut [Candidate], grew: &[u64]) {
 /// A growth that evictions have to end.
 #[derive(Debug)]
 pub struct UrgentGrowth<'a> {
-    /// In the resource's unit.
+    /// Growth per second, in the resource's unit.
     pub per_second: u64,
     /// The part of each pod that grows, and the pod's position.
     pub growers: &'a mut [(u64, usize)],
@@ -218,7 +218,7 @@ pub struct SelectionCriteria {
 pub enum Among {
     /// All that may go, as the kubelet does.
     All,
-    /// Those that use something of what is short: the end of the others would bring nothing.
+    /// Pods that use something of what is short: the end of the others would bring nothing.
     Using,
 }
 

@@ -7,7 +7,7 @@ use crate::{EvictionDecision, Signal, record::SignalReading};
 pub struct SoftCandidate<P> {
     /// The pod.
     pub pod: P,
-    /// How it would be evicted.
+    /// Decision by which the pod would be evicted.
     pub decision: EvictionDecision,
     /// The signal as the decision saw it.
     pub reading: SignalReading,
@@ -31,11 +31,11 @@ pub struct SoftEvictionRequest<P> {
 /// How a pod goes for a soft threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// It was asked, and has its time to end.
+    /// The pod was asked, and has its time to end.
     Asked,
-    /// It was asked, and has ended.
+    /// The pod was asked, and has ended.
     Ended,
-    /// It was gone before it was asked: no limit counts it.
+    /// The pod was gone before it was asked: no limit counts it.
     GoneBefore,
 }
 

@@ -31,7 +31,7 @@ const REPORT_WITHIN_NS: u64 = 2 * SECOND;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminating {
     signalled: u64,
-    /// Since when this agent knows of it.
+    /// Time since which this agent knows of the victim.
     known_since: u64,
     /// What it used when it was chosen, without what the kernel could give back.
     expected: u64,
@@ -59,20 +59,20 @@ pub struct VictimReading {
 /// What has become of a victim since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VictimState {
-    /// It has processes, and its memory goes.
+    /// The victim has processes, and its memory goes.
     Dying,
-    /// It was just found stuck: it is not expected to give anything any more.
+    /// The victim was just found stuck: it is not expected to give anything any more.
     BecameStuck,
-    /// It is stuck still.
+    /// The victim is still stuck.
     Stuck,
-    /// Its last process was just found gone.
+    /// The victim's last process was just found gone.
     Exited,
-    /// It has no processes; its shared memory waits for the kubelet.
+    /// The victim has no processes; its shared memory waits for the kubelet.
     Lingering,
     /// Nothing more is expected of it.
     Released,
-    /// It had no processes, and has others now: the kubelet has started its containers again. It is a pod like any
-    /// other.
+    /// The victim had no processes, and has others now: the kubelet has started its containers again. It is a pod like
+    /// any other.
     Restarted,
 }
 

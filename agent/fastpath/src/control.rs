@@ -36,7 +36,7 @@ const EVENTS: usize = 256;
 pub struct FastPathControl {
     event: EventFd,
     table: SwapSlot<PodTable>,
-    /// By their positions among the scopes.
+    /// Scopes that the fast path takes over next, by their positions among the scopes.
     scopes: [SwapSlot<Scope>; MAX_SCOPES as usize],
     settings: SwapSlot<FastPathSettings>,
     /// Kills by other parts of the node: the pod, when (nanoseconds of CLOCK_MONOTONIC), and by which part.
@@ -108,9 +108,9 @@ impl FastPathControl {
         self.event.notify();
     }
 
-    /// Another part of the node has killed a pod, at `signalled` in nanoseconds of CLOCK_MONOTONIC: its memory is
-    /// pending. Neither blocks nor allocates; the queue has room for all pods of a node, and drops the oldest kill
-    /// beyond that.
+    /// Notes that another part of the node has killed a pod, at `signalled` in nanoseconds of CLOCK_MONOTONIC: its
+    /// memory is pending. Neither blocks nor allocates; the queue has room for all pods of a node, and drops the oldest
+    /// kill beyond that.
     pub fn note_kill(&self, pod: &Arc<PodEntry>, signalled: u64, by: KilledBy) {
         self.killed.force_push((Arc::clone(pod), signalled, by));
         self.event.notify();
@@ -179,7 +179,7 @@ impl FastPathControl {
     }
 }
 
-/// From the fast path: events for the daemon.
+/// Queue of events from the fast path to the daemon.
 #[derive(Debug)]
 pub struct FastPathEventQueue {
     event: EventFd,

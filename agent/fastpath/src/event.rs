@@ -48,14 +48,14 @@ pub struct EvictionReport {
     pub by_kernel: bool,
     /// Policies denied all pods, and the last resort allowed this one.
     pub last_resort: bool,
-    /// It was chosen because it grew or its processes hold memory: pods before it in the order of eviction were passed
-    /// over.
+    /// Whether the pod was chosen because it grew or its processes hold memory: pods before it in the order of eviction
+    /// were passed over.
     pub out_of_order: bool,
     /// The errno with which SIGKILL was refused.
     pub refused: Option<i32>,
 }
 
-/// What became of a victim.
+/// End of a victim, and what the scope had then.
 #[derive(Clone, Debug)]
 pub struct VictimExit {
     /// The victim.
@@ -83,7 +83,7 @@ pub struct StuckVictim {
     pub usage: u64,
 }
 
-/// Why no pod was evicted.
+/// Reasons why no pod was evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockedBy {
     /// Evictions are paused, or the fleet brake delays those that are not urgent.
@@ -112,22 +112,22 @@ pub enum FastPathEvent {
     KernelKill(Option<Arc<PodEntry>>, u64),
     /// A threshold was met when it came into force, at the start or by a new configuration.
     MetInForce {
-        /// Whose threshold.
+        /// Signal of the threshold.
         signal: Signal,
         /// What is available, in bytes.
         available: u64,
-        /// What should be, in bytes.
+        /// Bytes that should be available.
         threshold: u64,
         /// Counts these reports of this agent from 1.
         number: u64,
     },
     /// The threshold is met and no pod may be evicted; reported once per pressure.
     NoCandidates {
-        /// Whose threshold.
+        /// Signal of the threshold.
         signal: Signal,
         /// What is available, in bytes.
         available: u64,
-        /// What should be, in bytes.
+        /// Bytes that should be available.
         threshold: u64,
         /// Why not, as far as it is not about critical pods.
         held: BlockedBy,

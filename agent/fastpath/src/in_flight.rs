@@ -26,7 +26,7 @@ pub struct RestoredVictim {
     pub pod: Arc<PodEntry>,
     /// When it was signalled first, in nanoseconds of CLOCK_MONOTONIC.
     pub signalled: u64,
-    /// It was found to be stuck, and that was said.
+    /// Whether the victim was found to be stuck, and that was reported.
     pub is_stuck: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// It was not this fast path's.
+    /// Eviction that was not this fast path's.
     const FOREIGN: Self = Self {
         number: EARLIER,
         scope: 0,
@@ -65,7 +65,7 @@ pub struct Victim {
     eviction: Eviction,
     terminating: Terminating,
     peak_usage: u64,
-    /// Who has killed it and tells of it, where that is not the fast path.
+    /// Component that has killed the victim and reports it; `None` where that is the fast path.
     killed_by: Option<KilledBy>,
     /// What became of it was reported.
     is_reported: bool,
@@ -159,7 +159,7 @@ fn held(pod: &PodEntry) -> (Option<u64>, u64) {
 pub enum VictimEvent {
     Finished(VictimExit),
     Stuck(StuckVictim),
-    /// It is stuck, and gives way to others: from now on its permit says that it is not evicted a second time.
+    /// A victim is stuck, and gives way to others: from now on its permit says that it is not evicted a second time.
     GivesWay(Arc<PodEntry>),
 }
 
@@ -168,9 +168,9 @@ pub enum VictimEvent {
 pub struct VictimMemory {
     /// What they are expected to give back.
     pub pending: Pending,
-    /// What those hold that shadow mode has only chosen, without page cache.
+    /// Bytes that victims hold which shadow mode has only chosen, without page cache.
     pub shadow: u64,
-    /// What the others hold that the kernel cannot take.
+    /// Bytes that the other victims hold and the kernel cannot take.
     pub dying: u64,
 }
 
@@ -182,7 +182,7 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// With what earlier agents have signalled.
+    /// Creates the victims in flight from what earlier agents have signalled.
     pub fn new(restored: &[RestoredVictim], now: u64) -> Self {
         let mut victims = Vec::with_capacity(MAX_IN_FLIGHT.max(restored.len()));
         victims.extend(restored.iter().map(|victim| Victim::restored(victim, now)));

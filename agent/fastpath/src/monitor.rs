@@ -43,7 +43,7 @@ const LATE_NS: u64 = 50_000_000;
 struct TriggerEvents {
     /// Scope by scope.
     scopes: [ScopeTriggers; MAX_SCOPES as usize],
-    /// Whose threshold's trigger tripped first.
+    /// Index of the scope whose threshold's trigger tripped first.
     tripped: Option<usize>,
 }
 
@@ -69,16 +69,16 @@ pub(super) struct MemoryMonitor {
     pub(super) cpus: u64,
     /// How old the usages in the table are.
     pub(super) usage_cache: UsageCache,
-    /// Of the pods that grow most.
+    /// Growth of the pods that grow most.
     pub(super) growers: Growers,
-    /// Of those of their cgroups that have limits of their own.
+    /// Growth of the cgroups of these pods that have limits of their own.
     pub(super) limited_growers: Growers,
     pub(super) evictions: u64,
     met_in_force: u64,
     /// When the kernel victims were published last; 0: they have to be.
     pub(super) published_at: u64,
     triggers: TriggerEvents,
-    /// Since when no threshold is met.
+    /// Time since which no threshold is met; `None` while one is.
     calm_since: Option<u64>,
     /// Turns of the loop so far.
     pub(super) cycles: u64,
@@ -400,9 +400,9 @@ pub struct FastPathSetup {
     pub strategy: RankingStrategy,
     /// Limits, the pause and the last resort.
     pub limiter: Arc<EvictionLimiter>,
-    /// Where new tables come from.
+    /// Control block that new tables, scopes and settings come from.
     pub control: Arc<FastPathControl>,
-    /// Where reports go.
+    /// Queue that reports go to.
     pub events: Arc<FastPathEventQueue>,
     /// What other threads read of it.
     pub status: Arc<FastPathStatus>,

@@ -67,7 +67,7 @@ pub struct SpinPolicy {
     /// Bytes per millisecond: the present growth, or half of what was expected before. A task that is kept from running
     /// for a moment will run again.
     speed: u64,
-    /// Since when the loop spins, and until when at most.
+    /// Time since which the loop spins, and the time until which it spins at most; `None` while it does not.
     spinning: Option<(u64, u64)>,
     rest_until: u64,
     /// Nanoseconds of a CPU that are left.

@@ -44,8 +44,8 @@ pub(super) struct StatLag {
 }
 
 impl StatLag {
-    /// For a machine with so many CPUs. `kernel_is_counted`: kernel memory has a counter of its own and is never
-    /// uncategorized.
+    /// Creates the state for a machine with `cpus` CPUs. `kernel_is_counted`: kernel memory has a counter of its own
+    /// and is never uncategorized.
     pub fn new(cpus: u64, kernel_is_counted: bool) -> Self {
         let slack_of_cpus = NEW_BYTES + cpus * PAGES_OF_A_CPU * page_size();
         Self {
@@ -58,8 +58,8 @@ impl StatLag {
         }
     }
 
-    /// For a scope with this threshold, in bytes. With many CPUs the slack would exceed it, and a lag could evict a pod
-    /// in vain: half of the threshold is the most, and a flush is waited for beyond that.
+    /// Bounds the slack for a scope with this threshold, in bytes. With many CPUs the slack would exceed it, and a lag
+    /// could evict a pod in vain: half of the threshold is the most, and a flush is waited for beyond that.
     pub fn bound(&mut self, threshold: u64) {
         self.slack = self.slack_of_cpus.min((threshold / 2).max(NEW_BYTES));
     }

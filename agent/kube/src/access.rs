@@ -17,7 +17,7 @@ pub struct Right {
     pub verb: &'static str,
     /// API group, empty for the core.
     pub group: &'static str,
-    /// In the plural.
+    /// Resource in the plural, such as `pods`.
     pub resource: &'static str,
     /// Empty for the resource itself.
     pub subresource: &'static str,

@@ -86,7 +86,8 @@ impl Announcements {
         self.kept.push_back((id, Announcement { task, due }));
     }
 
-    /// What was sent of an eviction that is reported now.
+    /// Takes out what was sent of the eviction with this id, which is reported now; `None` where nothing was sent yet:
+    /// a task that waits to send it is ended.
     pub fn take(&mut self, id: &str) -> Option<Announcement> {
         let at = self.kept.iter().position(|(kept, _)| kept == id)?;
         let (_, announcement) = self.kept.remove(at)?;

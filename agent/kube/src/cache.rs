@@ -22,7 +22,7 @@ mod file;
 
 pub use file::{ClusterSnapshot, FILE, SnapshotError};
 
-/// Between two writes.
+/// Pause between two writes of the file.
 pub const PAUSE: Duration = Duration::from_secs(5);
 
 /// Keeps the file.
@@ -47,7 +47,7 @@ struct Revision {
 }
 
 impl ClusterCache {
-    /// In this state directory.
+    /// Creates the cache, with its file in this state directory.
     pub fn new(
         state_dir: &Path,
         connection: Arc<ApiClient>,

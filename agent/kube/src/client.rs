@@ -153,13 +153,13 @@ impl ApiError {
 pub struct ApiRequest<'a> {
     /// `GET`, ...
     pub method: Method,
-    /// With the query.
+    /// Path of the request, with the query.
     pub path: String,
-    /// Of the body.
+    /// Media type of the body.
     pub content_type: &'static str,
-    /// What is sent; null is nothing.
+    /// Body of the request; null sends none.
     pub body: &'a Value,
-    /// How long it may take.
+    /// Longest time that the request may take.
     pub deadline: Duration,
     /// Whether a 403 is no news: it is neither counted nor logged.
     pub may_be_forbidden: bool,
@@ -302,7 +302,7 @@ impl ApiClient {
         self.lacks_evictions.store(lacks, Ordering::Relaxed);
     }
 
-    /// Whether it is.
+    /// Whether the right to ask for evictions is known to be missing.
     pub fn lacks_evictions(&self) -> bool {
         self.lacks_evictions.load(Ordering::Relaxed)
     }
@@ -334,7 +334,7 @@ impl ApiClient {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Another number when [`Self::client`] is another one.
+    /// Number of the present [`Self::client`]: it changes with every new client.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }

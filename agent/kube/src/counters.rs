@@ -81,7 +81,7 @@ impl Counter {
         self.0.fetch_add(1, Ordering::Relaxed) == 0
     }
 
-    /// How many.
+    /// Value of the counter.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

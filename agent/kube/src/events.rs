@@ -68,7 +68,7 @@ pub struct EventSpec<'a> {
     pub pod: PodRef<'a>,
     /// Identifies what has happened: the same twice is one Event.
     pub id: &'a str,
-    /// When, as RFC 3339.
+    /// Time of what has happened, as RFC 3339.
     pub time: &'a str,
     /// `Evicted` for instance.
     pub reason: &'static str,

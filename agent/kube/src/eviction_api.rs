@@ -54,7 +54,7 @@ impl PodRef<'_> {
 pub enum Removal {
     /// The pod is being deleted now.
     Deleted,
-    /// It was gone.
+    /// The pod was gone before.
     Gone,
     /// Another pod has its name: the one that was meant is gone.
     Replaced,
@@ -63,7 +63,7 @@ pub enum Removal {
 }
 
 impl Removal {
-    /// For the journal.
+    /// Word for the outcome in the journal.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deleted => "deleted",

@@ -94,7 +94,7 @@ impl FleetBrake {
         Self::with_times(connection, config, node, limiter, (SPREAD, REPORT_EVERY))
     }
 
-    /// The same with other times than `SPREAD` and `REPORT_EVERY`.
+    /// Creates a part with other times than `SPREAD` and `REPORT_EVERY`.
     pub fn with_times(
         connection: Arc<ApiClient>,
         config: FleetConfig,

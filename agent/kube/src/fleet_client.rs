@@ -125,7 +125,7 @@ pub struct FleetClient {
 pub struct Brake {
     /// `slow` or `paused`.
     pub pace: &'static str,
-    /// Until then; after a pause nodes are slow for a window.
+    /// End of that pace; after a pause nodes are slow for a window.
     pub until: Timestamp,
 }
 

@@ -47,14 +47,14 @@ const ALL: [NodeCondition; 3] = [
     NodeCondition::PidPressure,
 ];
 
-/// What the node should say.
+/// Conditions that the Node object should show, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredStatus {
     /// The conditions that hold.
     pub conditions: BTreeSet<NodeCondition>,
-    /// Those of them whose thresholds are met at this moment.
+    /// Conditions whose thresholds are met at this moment.
     pub pressed: BTreeSet<NodeCondition>,
-    /// Why, for people.
+    /// Text for people that says why the conditions hold.
     pub message: String,
 }
 
@@ -91,7 +91,7 @@ pub struct StaleConditions {
     pub conditions: BTreeSet<NodeCondition>,
     /// The taints, each for as long as its condition is there.
     pub taints: BTreeSet<OwnTaint>,
-    /// When its time is over.
+    /// End of the time for which the conditions stay.
     pub until: Instant,
 }
 

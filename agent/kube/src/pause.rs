@@ -42,7 +42,7 @@ pub async fn of_node(
     run_watcher(&connection, obedient).await;
 }
 
-/// The same with a ConfigMap.
+/// Follows a ConfigMap for ever. `settled` becomes true when the server has answered.
 pub async fn of_config_map(
     connection: Arc<ApiClient>,
     map: ConfigMapName,

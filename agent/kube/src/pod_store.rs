@@ -40,11 +40,11 @@ struct Over {
 /// What is odd about a pod, for the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Oddities {
-    /// It has no UID: nothing can be known of it, and it was left out.
+    /// Whether the pod has no UID: nothing can be known of it, and it was left out.
     pub no_uid: bool,
-    /// It stands for a static pod.
+    /// Whether the pod stands for a static pod.
     pub mirror: bool,
-    /// It is being deleted.
+    /// Whether the pod is being deleted.
     pub terminating: bool,
 }
 
@@ -102,7 +102,7 @@ impl PodStore {
         over.insert(pod.uid.clone(), ended);
     }
 
-    /// What an earlier agent knew, until the first list is at its end.
+    /// Takes in the pods that an earlier agent knew; they count until the first list is at its end.
     pub fn restore(&mut self, pods: Vec<Pod>) {
         if !self.synced {
             let keyed = pods.into_iter().map(|pod| (pod.uid.clone(), pod));
@@ -115,7 +115,7 @@ impl PodStore {
         self.pods.values()
     }
 
-    /// Another number after each change.
+    /// Revision of the store: another number after each change.
     pub fn revision(&self) -> u64 {
         self.revision
     }
@@ -160,7 +160,7 @@ impl PodStore {
         self.pods.values().map(cgroup_uid).collect()
     }
 
-    /// The same with those of pods that are over.
+    /// UIDs that cgroups have in their names, those of pods that are over included.
     pub fn known_uids(&self) -> BTreeSet<String> {
         let over = self.over.values().map(|over| over.cgroup_uid.as_str());
         self.uids()

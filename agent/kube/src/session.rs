@@ -319,7 +319,7 @@ impl Cluster {
         self.pods.kubelet_evictions()
     }
 
-    /// What the node should say from now on.
+    /// Hands over what the Node should say from now on.
     pub fn node_state(&self, state: NodeState) {
         self.wanted.send_if_modified(|wanted| {
             let changed =
@@ -409,7 +409,7 @@ impl Cluster {
         }
     }
 
-    /// What was counted.
+    /// Connection to the API server, with its counters.
     pub fn connection(&self) -> &Arc<ApiClient> {
         &self.connection
     }

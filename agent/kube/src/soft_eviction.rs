@@ -57,14 +57,14 @@ pub enum SoftOutcome {
     },
     /// Budgets protect all candidates.
     Blocked {
-        /// For how long they have.
+        /// Time for which budgets have protected all candidates.
         since: Duration,
     },
     /// A pause, the fleet brake, policies or limits hold back the pods that could have been asked.
     HeldBack {
         /// What has held back the last one.
         by: HeldBack,
-        /// So many pods were spared by policies and limits.
+        /// Number of pods that policies and limits have spared.
         spared: usize,
     },
     /// No pod could be asked: the API server does not answer or is busy, the agent may not ask, or there is no

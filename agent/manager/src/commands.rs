@@ -33,11 +33,11 @@ pub enum Command {
     EvictedByFastPath {
         /// The pod's UID.
         uid: String,
-        /// Which signal was short.
+        /// Signal that was short.
         signal: Signal,
         /// What was available then, in the signal's unit.
         available: u64,
-        /// What has become of the pod.
+        /// Outcome of the eviction for the pod.
         outcome: FastPathOutcome,
     },
     /// What came of a [`SoftEvictionRequest`](crate::SoftEvictionRequest).
@@ -52,7 +52,7 @@ pub enum Command {
     Reclaimed(Option<Removed>),
     /// A step by [`ManagerEvent::Mitigate`](crate::ManagerEvent::Mitigate) is over.
     MitigationDone(Box<StepEffect>),
-    /// Other settings.
+    /// The manager goes on with other settings.
     Settings {
         /// Thresholds and all other settings of the engine.
         settings: Box<evictd_engine::PlannerSettings>,
@@ -68,7 +68,7 @@ pub enum Command {
 pub enum FastPathOutcome {
     /// The pod was sent SIGKILL.
     Killed,
-    /// It was only reported: the pod lives on.
+    /// The eviction was only reported: the pod lives on.
     Shadow,
     /// The kernel has refused SIGKILL: the pod lives on too.
     Refused,

@@ -47,7 +47,7 @@ pub enum ManagerEvent {
         signal: Signal,
         /// What is available, in the signal's unit.
         available: u64,
-        /// What should be.
+        /// Amount that should be available, in the signal's unit.
         threshold: u64,
     },
     /// The processes of an evicted pod do not end.
@@ -61,7 +61,7 @@ pub enum ManagerEvent {
 pub struct ReclaimRequest {
     /// What the disk that is short is helped by, in this order.
     pub what: Vec<NodeReclaim>,
-    /// What is asked.
+    /// Component that is asked to reclaim.
     pub of: ReclaimBy,
 }
 
@@ -70,14 +70,14 @@ pub struct ReclaimRequest {
 pub struct Reclaimed {
     /// What the disk was to be helped by.
     pub what: Vec<NodeReclaim>,
-    /// What was removed.
+    /// Containers, sandboxes and images that were removed.
     pub removed: Removed,
     /// How much more of each signal that was short is available now, in its unit; less where others have used more
     /// meanwhile.
     pub freed: Vec<(Signal, i64)>,
     /// No threshold that asked for it is met any more, minimum reclaim included: no pod has to go.
     pub is_enough: bool,
-    /// How long it took.
+    /// Time that the reclaim took.
     pub took: std::time::Duration,
 }
 
@@ -92,17 +92,17 @@ pub struct ManagerEviction {
     pub eviction: EvictionDecision,
     /// What asked for it: a signal, or the name of the pod's own limit.
     pub signal: String,
-    /// What woke the thread.
+    /// Name of the hook that woke the thread.
     pub hook: String,
-    /// When.
+    /// Moments of the eviction, in nanoseconds of CLOCK_MONOTONIC; 0 where a hook cannot tell.
     pub stages: Stages,
     /// What was available, in the signal's unit.
     pub available: u64,
-    /// What should have been.
+    /// Threshold: the amount that should have been available, in the signal's unit.
     pub threshold: u64,
-    /// What the pod used of it.
+    /// Amount that the pod used, in the signal's unit.
     pub usage: u64,
-    /// Nothing was killed.
+    /// Whether shadow mode has only decided it: nothing was killed.
     pub shadow: bool,
     /// SIGKILL was refused with this errno, 0 when it was not.
     pub errno: i32,

@@ -17,7 +17,7 @@ use evictd_engine::{
     NodeCondition, NodeState, Observation, Observations, Planner, Pod, Resource, Signal, Snapshot,
     Threshold,
     limiter::EvictionLimiter,
-    model::settings::MitigationConfig,
+    model::settings::{MitigationConfig, Mode},
     recorder::Recorder,
     soft::Departure,
     units::{SECOND, signed},
@@ -346,8 +346,12 @@ impl ManagerLoop {
     fn iterate(&mut self, wake: Wake) -> Duration {
         let seen = self.sample();
         self.record(&seen);
-        self.planner
-            .block_paced(!self.limiter.allows_paced(monotonic_ns()));
+        let now = monotonic_ns();
+        let allows_paced = match self.node.usage_collector.mode() {
+            Mode::Kubelet => self.limiter.fleet_allows_paced(now),
+            Mode::Evictd => self.limiter.allows_paced(now),
+        };
+        self.planner.block_paced(!allows_paced);
         let node = self.node.snapshot(&seen);
         let mut plan = self.planner.plan(signed(monotonic_ns()), node);
         let evictions = std::mem::take(&mut plan.evictions);

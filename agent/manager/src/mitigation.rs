@@ -18,9 +18,9 @@ pub use worker::{MitigationCounters, MitigationWorker};
 /// A step to take.
 #[derive(Clone, Debug)]
 pub struct MitigationRequest {
-    /// What to do.
+    /// Action to take.
     pub action: MitigationAction,
-    /// Which signal is short.
+    /// Signal that is short.
     pub signal: Signal,
     /// Shadow mode: log the step and do nothing.
     pub shadow: bool,
@@ -31,11 +31,11 @@ pub struct MitigationRequest {
 pub enum MitigationAction {
     /// Reclaim page cache.
     Reclaim {
-        /// So many bytes of what counts as used.
+        /// Bytes of what counts as used that are to be reclaimed.
         deficit: u64,
-        /// From these pods.
+        /// Pods from which page cache is reclaimed.
         pods: Vec<Arc<PodEntry>>,
-        /// How long it may take.
+        /// Longest time that the reclaim may take.
         within: Duration,
     },
     /// Keep these from growing: the first candidates, in their order.
@@ -74,7 +74,7 @@ pub struct PodEffect {
     pub name: String,
     /// The pod's UID.
     pub uid: String,
-    /// What it has given back.
+    /// Memory that the pod has given back.
     pub given: Given,
     /// The limit that it was given or that was taken away, in bytes.
     pub high: Option<u64>,
@@ -85,13 +85,13 @@ pub struct PodEffect {
 pub struct StepEffect {
     /// The step.
     pub step: Step,
-    /// Which signal was short.
+    /// Signal that was short.
     pub signal: Signal,
     /// Pod by pod.
     pub pods: Vec<PodEffect>,
     /// Why nothing was done, or not everything.
     pub refusal: Option<String>,
-    /// How long it took.
+    /// Time that the step took.
     pub took: Duration,
 }
 

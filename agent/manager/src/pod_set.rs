@@ -8,7 +8,7 @@ use evictd_node::pods::table::PodEntry;
 /// The pods of the node.
 #[derive(Clone, Debug, Default)]
 pub struct PodSet {
-    /// With files held open.
+    /// Entries of the pods, with files held open; without protected ones.
     pub entries: Vec<Arc<PodEntry>>,
     /// The same pods, in the same order, as the engine wants them; without protected ones.
     pub pods: Arc<Vec<Pod>>,

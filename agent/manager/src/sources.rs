@@ -25,9 +25,9 @@ const SOFT: usize = 1;
 pub struct DiskSource {
     /// Index in the trigger.
     pub filesystem: usize,
-    /// Its bytes.
+    /// Signal of the filesystem's free bytes.
     pub available: Signal,
-    /// Its inodes.
+    /// Signal of the filesystem's free inodes.
     pub inodes_free: Signal,
 }
 
@@ -83,7 +83,7 @@ pub struct SignalSources {
 }
 
 impl SignalSources {
-    /// Nothing is armed before the first [`Self::arm`].
+    /// Creates the sources; nothing is armed before the first [`Self::arm`].
     pub fn new(
         memory: Scope,
         pods_memory: Option<Scope>,

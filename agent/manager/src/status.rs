@@ -49,13 +49,13 @@ pub struct Status {
     pub observations: Observations,
     /// The thresholds in force.
     pub thresholds: Vec<Threshold>,
-    /// Where signals are heading.
+    /// Forecasts of the signals.
     pub forecasts: Vec<SignalForecast>,
     /// The conditions that hold.
     pub conditions: BTreeSet<NodeCondition>,
     /// How far the counts of hooks were off, by signal.
     pub drift: Vec<(Signal, Drift)>,
-    /// Which of nodefs, imagefs and containerfs do not answer.
+    /// Whether nodefs, imagefs and containerfs, in this order, do not answer.
     pub hung: [bool; 3],
     /// Cycles since the start.
     pub cycles: u64,

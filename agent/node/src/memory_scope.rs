@@ -43,8 +43,8 @@ pub enum ScopeKind {
     Node,
     /// All pods below the node's scope.
     Pods {
-        /// Its memory limit in bytes, the capacity of `allocatableMemory.available` (the kubelet's
-        /// `addAllocatableThresholds` and its summary of the container `pods`).
+        /// Memory limit in bytes of the cgroup of all pods, the capacity of `allocatableMemory.available` (the
+        /// kubelet's `addAllocatableThresholds` and its summary of the container `pods`).
         limit: u64,
     },
     /// The machine: the root of the memory hierarchy as it is mounted. In a container that plays a node the root is the
@@ -67,10 +67,10 @@ pub enum ScopeError {
         /// The directory.
         path: String,
     },
-    /// More is to be kept available than there is.
+    /// An amount that is to be kept available is not below the capacity.
     #[error("{amount:?}: {value}: is not below the capacity of {capacity} bytes")]
     AboveCapacity {
-        /// Which.
+        /// Which of the amounts it is.
         amount: Amount,
         /// The amount, in bytes.
         value: u64,
@@ -216,7 +216,7 @@ impl Scope {
         self.accounting.usage_limit(amount, discounted)
     }
 
-    /// Other amounts from now on, none of them [`MemoryThresholds::above`] the capacity.
+    /// Replaces the amounts, none of which may be [`MemoryThresholds::above`] the capacity.
     pub fn set_thresholds(&mut self, thresholds: MemoryThresholds) {
         self.accounting.thresholds = thresholds;
     }
@@ -229,7 +229,7 @@ impl Scope {
         }
     }
 
-    /// So many bytes of page cache below are protected from now on.
+    /// Sets the bytes of page cache below that are protected from now on.
     pub fn protect(&mut self, bytes: u64) {
         self.accounting.protected = bytes;
     }

@@ -76,7 +76,7 @@ pub struct PauseState {
 }
 
 impl PauseState {
-    /// No source pauses.
+    /// Creates the state in which no source pauses evictions.
     pub fn new(limiter: Arc<EvictionLimiter>) -> Self {
         Self {
             limiter,

@@ -32,7 +32,7 @@ pub struct Ruling {
 /// A rule that holds for a pod.
 #[derive(Clone, Debug)]
 pub struct Applied {
-    /// Its policy.
+    /// Policy that the rule belongs to.
     pub policy: Arc<EvictionPolicy>,
     index: usize,
 }

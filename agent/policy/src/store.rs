@@ -46,7 +46,7 @@ pub struct PolicyStore {
 }
 
 impl PolicyStore {
-    /// Nothing is known yet.
+    /// Creates a store that knows of no policy yet.
     pub fn new(evaluator: Arc<PolicyEvaluator>) -> Self {
         Self {
             evaluator,

@@ -46,9 +46,9 @@ pub enum State {
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What.
+    /// Name of what was looked at.
     pub topic: &'static str,
-    /// How good.
+    /// State of what was looked at.
     pub state: State,
     /// What was found, and what follows.
     pub detail: String,

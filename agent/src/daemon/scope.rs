@@ -40,7 +40,7 @@ fn scope(config: &Config, thresholds: impl Fn(u64) -> MemoryThresholds) -> Resul
 
 /// One scope as each loop has it.
 pub(super) struct ScopePair {
-    /// Guarded.
+    /// Scope of the fast path, with the memory guard if that is on.
     pub fastpath: Scope,
     /// The manager shows the kubelet's count, and goes by it under soft thresholds.
     pub manager: Scope,

@@ -32,7 +32,7 @@ pub type LastTurn = Box<dyn Fn() -> u64 + Send + Sync>;
 pub struct Heartbeat {
     /// What it is called.
     pub name: &'static str,
-    /// Without a turn for so long, it hangs.
+    /// Time without a turn after which the loop hangs.
     pub limit: Duration,
     /// Whether an agent in which it hangs should be started anew. Otherwise the agent is not ready.
     pub is_vital: bool,

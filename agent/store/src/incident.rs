@@ -30,7 +30,7 @@ pub struct RankedPod {
     pub request: u64,
     /// Its priority.
     pub priority: i32,
-    /// That is not known: it goes after all others.
+    /// Whether the priority is not known: the pod goes after all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub priority_unknown: bool,
     /// What a policy says about the order.
@@ -46,13 +46,13 @@ pub struct RankedPod {
     /// The oom_score_adj of its containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oom_score_adj: Option<i32>,
-    /// It is never evicted: critical pods and, in the kubelet's mode, static ones.
+    /// Whether the pod is never evicted: critical pods and, in the kubelet's mode, static ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub protected: bool,
     /// Why policies did not let it go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spared: Option<String>,
-    /// It was evicted before and was still on its way.
+    /// Whether the pod was evicted before and was still on its way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminating: bool,
     /// Its place in the order of eviction, from 1 on, where pods before it are not listed.
@@ -60,7 +60,7 @@ pub struct RankedPod {
     pub place: Option<usize>,
 }
 
-/// By which order the pods of an incident stand.
+/// Order in which the pods of an incident stand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RankedBy {
@@ -74,9 +74,9 @@ pub struct RankedBy {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Incident {
-    /// Of this form.
+    /// Version of this form.
     pub version: u32,
-    /// As the journal has it.
+    /// Eviction as the journal has it.
     pub eviction: EvictionRecord,
     /// How the pod was asked to go, under a soft threshold; absent where it was killed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,7 +88,7 @@ pub struct Incident {
     /// What became of it; absent where that was not waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish: Option<OutcomeRecord>,
-    /// For each signal when it was looked at, and what was available in its own unit.
+    /// Samples of each signal: when it was looked at, and what was available in its own unit.
     pub samples: BTreeMap<String, Vec<(u64, u64)>>,
     /// The pods in the order of eviction, where memory was short.
     pub pods: Vec<RankedPod>,

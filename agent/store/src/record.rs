@@ -31,7 +31,7 @@ use crate::record::{
 pub enum Record {
     /// A pod was killed, or would have been.
     Evicted(Box<EvictionRecord>),
-    /// What became of it.
+    /// Outcome of an eviction: what became of the pod.
     Finished(OutcomeRecord),
     /// The API server has heard of it.
     Reported(Reported),
@@ -65,7 +65,7 @@ pub enum Record {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StuckPod {
-    /// Its eviction.
+    /// Id of the pod's eviction.
     pub id: String,
     /// When it was found, as RFC 3339.
     pub time: String,
@@ -92,7 +92,7 @@ pub struct MetInForce {
     pub signal: String,
     /// What was available, in the signal's unit.
     pub available: u64,
-    /// What should have been.
+    /// Threshold: the amount that should have been available, in the signal's unit.
     pub threshold: u64,
 }
 
@@ -118,7 +118,7 @@ pub struct RequestRecord {
     pub id: String,
     /// When, as RFC 3339.
     pub time: String,
-    /// The same in nanoseconds of CLOCK_MONOTONIC.
+    /// Moment of the decision, in nanoseconds of CLOCK_MONOTONIC.
     pub decided: u64,
     /// The pod's namespace.
     pub namespace: String,
@@ -126,22 +126,23 @@ pub struct RequestRecord {
     pub name: String,
     /// The pod's UID.
     pub uid: String,
-    /// Why.
+    /// Text for people that says why the pod is asked.
     pub message: String,
-    /// The same for programs that read the Event, as the kubelet annotates it; absent in records of older versions.
+    /// Annotations of the Event that say why, for programs, as the kubelet has them; absent in records of older
+    /// versions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
     /// The signal whose soft threshold was met for its grace period.
     pub signal: String,
     /// What was available, in the signal's unit.
     pub available: u64,
-    /// What should have been.
+    /// Threshold: the amount that should have been available, in the signal's unit.
     pub threshold: u64,
-    /// What the pod used of it.
+    /// Amount that the pod used, in the signal's unit.
     pub working_set: u64,
     /// What it had requested of that; 0 where nothing can be requested.
     pub request: u64,
-    /// No pod was asked.
+    /// Whether shadow mode has only decided it: no pod was asked.
     pub shadow: bool,
     /// The time that the pod is given, in seconds.
     pub grace_period_seconds: i64,
@@ -186,12 +187,13 @@ pub struct EvictionRecord {
     pub reason: String,
     /// Why, in the kubelet's words.
     pub message: String,
-    /// The same for programs that read the Event, as the kubelet annotates it; absent in records of older versions.
+    /// Annotations of the Event that say why, for programs, as the kubelet has them; absent in records of older
+    /// versions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
     /// The signal.
     pub signal: String,
-    /// Nothing was killed.
+    /// Whether shadow mode has only decided it: nothing was killed.
     pub shadow: bool,
     /// The hook that woke the agent.
     pub hook: String,
@@ -199,7 +201,7 @@ pub struct EvictionRecord {
     pub stages: Stages,
     /// What was available, in the signal's unit.
     pub available: u64,
-    /// What should have been.
+    /// Threshold: the amount that should have been available, in the signal's unit.
     pub threshold: u64,
     /// Memory of the scope at the crossing, in bytes; 0 where the hook cannot tell, and for other signals.
     pub usage_at_crossing: u64,
@@ -229,17 +231,17 @@ pub struct PaceRecord {
     pub urgent: bool,
     /// Nanoseconds until then, at the growth that was seen; 0 where it was not urgent.
     pub exhausted_in: u64,
-    /// That growth, per second.
+    /// Growth that was seen, in the signal's unit per second; 0 where it was not urgent.
     pub growth: u64,
     /// The threshold was met by memory that the kernel could give back, for as long as the kubelet needs to see it.
     pub only_cache: bool,
-    /// What could still be used.
+    /// Amount that could still be used.
     pub room: u64,
     /// What victims of before were expected to give back.
     pub pending: u64,
     /// What this one was expected to give back, the part of it included that comes only when the kubelet unmounts it.
     pub expected: u64,
-    /// That part.
+    /// Part of `expected` that comes only when the kubelet unmounts it.
     #[serde(rename = "shared")]
     pub shmem: u64,
     /// The kernel program has killed from the pod by itself: past the floor, or in the agent's place.
@@ -297,7 +299,7 @@ impl PaceRecord {
 pub struct OutcomeRecord {
     /// The eviction.
     pub id: String,
-    /// Its last process was gone, ns of CLOCK_MONOTONIC; 0 when some were left.
+    /// Moment when the pod's last process was gone, in nanoseconds of CLOCK_MONOTONIC; 0 when some were left.
     pub exited: u64,
     /// The threshold was available again, ns of CLOCK_MONOTONIC; 0 when it was not.
     pub freed: u64,
@@ -490,7 +492,7 @@ impl Record {
 pub struct Pause {
     /// When this agent has seen it, as RFC 3339.
     pub time: String,
-    /// Whose word it is: `file`, `node`, `configMap`.
+    /// Source of the pause: `file`, `node`, `configMap`.
     pub by: String,
     /// Whether evictions are to stop.
     pub paused: bool,

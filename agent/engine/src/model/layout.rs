@@ -3,7 +3,7 @@
 
 use crate::{Pod, PodUsage, Resource, Signal, Threshold};
 
-/// Which filesystems are separate.
+/// Layout of the node's disks: which filesystems are separate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Images lie on a filesystem of their own.

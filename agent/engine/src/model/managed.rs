@@ -10,7 +10,7 @@ pub trait ManagedPod: Send + Sync {
     fn permit(&self) -> &EvictionPermit;
     /// Whether it is never evicted, whatever policies say.
     fn is_protected(&self) -> bool;
-    /// What it uses now, in bytes; 0 where that cannot be read.
+    /// Usage of the pod's memory now, in bytes; 0 where that cannot be read.
     fn memory_usage(&self) -> u64;
     /// Whether it has processes, and all of them were started after this time, in nanoseconds of CLOCK_MONOTONIC.
     fn is_younger_than(&self, time: u64) -> bool;

@@ -10,7 +10,7 @@ use crate::{
 pub struct Observation {
     /// What is left; below zero where more is in use than there should be.
     pub available: i64,
-    /// How much there is in all.
+    /// Capacity of the signal, in its unit.
     pub capacity: i64,
     /// When it was measured, in nanoseconds since the epoch of whatever clock measured it; `None` if that is not known.
     pub time: Option<i64>,

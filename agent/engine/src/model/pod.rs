@@ -9,7 +9,7 @@ use crate::{
     model::{quantity::Quantity, settings::Mode},
 };
 
-/// From this priority on a pod is critical (`scheduling.SystemCriticalPriority`): `system-cluster-critical` has
+/// Priority from which on a pod is critical (`scheduling.SystemCriticalPriority`): `system-cluster-critical` has
 /// exactly this one, `system-node-critical` 1000 more.
 pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 

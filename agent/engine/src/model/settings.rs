@@ -10,7 +10,7 @@ pub enum Mode {
     /// One pod in ten seconds, by values of that moment; at once, and perhaps several, only where that is urgent.
     #[default]
     Evictd,
-    /// At each look what the kubelet does.
+    /// Mode in which each look does what the kubelet does.
     Kubelet,
 }
 
@@ -21,7 +21,7 @@ impl Mode {
     }
 }
 
-/// In which order pods are evicted.
+/// Order in which pods are evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RankingStrategy {
     /// Above request first, then priority, then usage minus request.
@@ -57,7 +57,7 @@ pub struct EvictionConfig {
     pub limits_local_storage: bool,
 }
 
-/// Which steps are taken while a soft threshold's grace period runs. All are off by default.
+/// Steps that are taken while a soft threshold's grace period runs. All are off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MitigationConfig {
     /// `graduatedAction.reclaim`, with its `timeLimit`: reclaim cold page cache.

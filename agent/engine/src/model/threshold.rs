@@ -22,9 +22,9 @@ pub enum ThresholdValue {
 /// A value with a step on top, as far as the resource is large enough for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Raised {
-    /// What is raised.
+    /// Value that is raised.
     pub base: ThresholdValue,
-    /// By how much.
+    /// Amount by which `base` is raised.
     pub step: ThresholdValue,
     /// The share of the capacity above which the step raises nothing: on a small node the whole of it could be met at
     /// once.
@@ -49,13 +49,14 @@ impl Raised {
 /// A limit below which a signal calls for action.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Threshold {
-    /// What is compared.
+    /// Signal that is compared with `value`.
     pub signal: Signal,
     /// What it is compared with: the threshold is met while less than this is available.
     pub value: ThresholdValue,
     /// How long it must be met before pods are evicted; zero makes the threshold a hard one.
     pub grace_period: Duration,
-    /// Once met, the threshold stays met until this much more than `value` is available.
+    /// Amount above `value` that must be available for a threshold that was met to be met no longer; `None`: no more
+    /// than `value`.
     pub min_reclaim: Option<ThresholdValue>,
 }
 
@@ -79,7 +80,7 @@ impl ThresholdValue {
         }
     }
 
-    /// The same amount as a whole number, rounded up, never negative; allocates nothing.
+    /// Computes [`Self::quantity`] as a whole number, rounded up, never negative; allocates nothing.
     pub fn amount(&self, capacity: i64) -> u64 {
         match self {
             Self::Quantity(quantity) => u64::try_from(quantity.value()).unwrap_or(0),

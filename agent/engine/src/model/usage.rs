@@ -34,7 +34,7 @@ impl PodUsage {
 pub struct ContainerUsage {
     /// Its name within the pod.
     pub name: String,
-    /// Its working set, in bytes.
+    /// Working set of the container, in bytes; `None` where it was not measured.
     pub memory_working_set: Option<u64>,
     /// Its writable layer.
     pub rootfs: FsUsage,
@@ -47,7 +47,7 @@ pub struct ContainerUsage {
 pub struct VolumeUsage {
     /// Its name within the pod.
     pub name: String,
-    /// What is in it.
+    /// Use of the volume's files.
     pub fs: FsUsage,
 }
 
@@ -63,7 +63,7 @@ pub struct FsUsage {
 /// One reading, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryReading {
-    /// Everything charged to the cgroup and below.
+    /// Bytes charged to the cgroup and to those below it.
     pub usage: u64,
     /// Page cache on the inactive list, which the kubelet does not count as used.
     pub inactive_file: u64,

@@ -47,6 +47,11 @@ impl Choices {
         }
     }
 
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Forgets those of pods that are no victims.
     pub fn keep(&mut self, is_victim: impl Fn(&str) -> bool) {
         self.0.retain(|choice| is_victim(&choice.uid));

@@ -15,7 +15,7 @@ pub(super) const LIMITS: [&str; 3] = [
 pub struct LocalStorageExcess {
     /// The limit's name, as the kubelet's metrics call it.
     pub limit: &'static str,
-    /// What is said about it.
+    /// Text of the eviction, with its annotations for programs.
     pub message: Message,
 }
 

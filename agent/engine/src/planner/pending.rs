@@ -23,17 +23,19 @@ pub(super) struct PendingVictims(HashMap<String, PendingVictim>);
 struct PendingVictim {
     /// When its time to end is over.
     end: i64,
-    /// It was asked to end (soft), and has its grace period. A hard threshold does not wait for it.
+    /// Whether the pod was asked to end (soft), and has its grace period. A hard threshold does not wait for it.
     is_asked: bool,
-    /// That it is stuck was said.
+    /// Whether it was reported that the pod is stuck.
     is_stuck: bool,
-    /// It is no longer among the pods. Should one of its UID be there again, it is another one.
+    /// Whether the victim is no longer among the pods. Should one of its UID be there again, it is another one.
     is_dead: bool,
-    /// Its kill was seen, and the report of the fast path has not come yet.
+    /// Whether the kill was seen, and the report of the fast path has not come yet.
     is_unreported: bool,
     /// SIGKILL was refused.
     gives_nothing: bool,
-    /// For each signal that was seen: what it is evicted for is not all that its end brings.
+    /// Entry from before a hard choice of a pod that was asked to end.
+    asked_before: Option<Box<Self>>,
+    /// Amounts expected back, for each signal that was seen: what a pod is evicted for is not all that its end brings.
     expected: Vec<Expected>,
 }
 
@@ -43,7 +45,7 @@ struct Expected {
     signal: Signal,
     /// What it used when it was chosen.
     usage: u64,
-    /// What was available then.
+    /// Amount that was available when the victim was chosen, in the signal's unit.
     available: i64,
 }
 
@@ -60,9 +62,11 @@ impl PendingVictims {
             let pod = node.pods.iter().find(|pod| pod.uid == eviction.uid);
             let grace = pod.map_or(0, |pod| eviction.grace_to_ask(pod));
             let grace = grace.saturating_mul(SECOND);
+            let asked_before = self.0.remove(&eviction.uid).filter(|known| known.is_asked);
             let victim = PendingVictim {
                 is_asked: eviction.is_soft,
                 expected: expected(node, settings, &eviction.uid),
+                asked_before: asked_before.map(Box::new),
                 ..PendingVictim::new(now.saturating_add(grace))
             };
             self.0.insert(eviction.uid.clone(), victim);
@@ -157,7 +161,10 @@ impl PendingVictims {
 
     /// A pod does not go after all.
     pub(super) fn forget(&mut self, uid: &str) {
-        self.0.remove(uid);
+        let forgotten = self.0.remove(uid);
+        if let Some(asked) = forgotten.and_then(|victim| victim.asked_before) {
+            self.0.insert(uid.to_owned(), *asked);
+        }
     }
 
     /// Whether a pod was evicted already; it is not evicted twice, even if it takes too long.
@@ -226,6 +233,7 @@ impl PendingVictim {
             is_dead: false,
             is_unreported: false,
             gives_nothing: false,
+            asked_before: None,
             expected: Vec::new(),
         }
     }

@@ -53,11 +53,11 @@ impl PlannerSettings {
 /// The node at one instant.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot<'a> {
-    /// What it has left of everything.
+    /// Observations of all signals at this instant.
     pub observations: &'a Observations,
     /// The pods that run, each with its containers.
     pub pods: &'a [Pod],
-    /// What they use.
+    /// Usages of the pods.
     pub usages: &'a Usages,
 }
 
@@ -82,18 +82,18 @@ pub struct Plan {
     pub(super) pending: Vec<Threshold>,
 }
 
-/// What the node should say.
+/// Conditions that the Node object should show, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeState {
     /// The conditions that hold: for a whole transition period after the last sign of pressure.
     pub conditions: BTreeSet<NodeCondition>,
-    /// Those of them whose thresholds were met at the last look, or by an eviction since the look before.
+    /// Conditions whose thresholds were met at the last look, or by an eviction since the look before.
     pub pressed: BTreeSet<NodeCondition>,
-    /// Why, for people.
+    /// Text for people that says why the conditions hold.
     pub message: String,
 }
 
-/// Where a signal is heading.
+/// Forecast of one signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignalForecast {
     /// The signal.
@@ -113,9 +113,9 @@ pub struct EvictionDecision {
     pub name: String,
     /// How long it has to end, in seconds.
     pub grace_period_seconds: i64,
-    /// What is said about it.
+    /// Text of the eviction, with its annotations for programs.
     pub message: Message,
-    /// Why.
+    /// Cause of the eviction.
     pub cause: Cause,
     /// A soft threshold asks for it: the pod may be asked, and budgets count.
     pub is_soft: bool,

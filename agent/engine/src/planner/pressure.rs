@@ -23,11 +23,11 @@ pub struct Pressure {
 #[derive(Clone, Debug)]
 struct Tracked {
     threshold: Threshold,
-    /// Since when it has been met without a break.
+    /// Time since which the threshold has been met without a break; `None` while it is not met.
     since: Option<i64>,
     /// Whether its grace period was over the last time: its minimum reclaim may count then.
     was_due: bool,
-    /// Its signal was observed since it came into force.
+    /// Whether the signal was observed since the threshold came into force.
     was_seen: bool,
 }
 
@@ -61,7 +61,7 @@ impl Pressure {
         }
     }
 
-    /// Other thresholds from now on. Those that were there before keep their history.
+    /// Replaces the thresholds. Those that were there before keep their history.
     pub fn set_thresholds(&mut self, thresholds: Vec<Threshold>, transition_period: Duration) {
         let before = std::mem::take(&mut self.thresholds);
         let track = |threshold| {

@@ -23,13 +23,14 @@ const LONGEST_HOLD: Duration = Duration::from_secs(3600);
 /// The owners whose pods were evicted from this node, and those whose pods are here.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecreationTracker {
-    /// By the UID of the owner.
+    /// Evicted pods by the UID of their owner.
     evicted: HashMap<String, EvictedPod>,
     /// When each pod was seen last, by its UID: one that could not be seen for a cycle has not come back.
     seen: HashMap<String, i64>,
-    /// Until when conditions are held.
+    /// Conditions that are held, each with the end of its hold.
     held: HashMap<NodeCondition, i64>,
-    /// Until the first look after [`RecreationTracker::restore`].
+    /// Pods known from before the start, for the first look after [`RecreationTracker::restore`]; `None` once that look
+    /// is done.
     restored: Option<KnownBefore>,
 }
 

@@ -24,18 +24,18 @@ pub struct RestoredState {
 pub struct RestoredPending {
     /// The pod's UID.
     pub uid: String,
-    /// When its time was over.
+    /// Moment when the time that the pod was given to end was over.
     pub at: i64,
-    /// It was asked to go, not killed.
+    /// Whether the pod was asked to go, not killed.
     pub is_asked: bool,
 }
 
 /// An eviction of a pod with an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredOwnerEviction {
-    /// When.
+    /// Moment when this happened, in nanoseconds of the planner's clock.
     pub at: i64,
-    /// The same in seconds since 1970.
+    /// Time of the eviction, in seconds since 1970.
     pub since: i64,
     /// The pod's UID.
     pub uid: String,
@@ -48,8 +48,8 @@ pub struct RestoredOwnerEviction {
 /// A pod that came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredRecreation {
-    /// When.
+    /// Moment when this happened, in nanoseconds of the planner's clock.
     pub at: i64,
-    /// What was found then.
+    /// Recreation that was found at that moment.
     pub recreation: Recreation,
 }

@@ -6,7 +6,7 @@ use super::{
 };
 
 impl Planner {
-    /// Other settings from now on; what is known of thresholds that stay, of victims and of recreations is kept.
+    /// Replaces the settings; what is known of thresholds that stay, of victims and of recreations is kept.
     pub fn reconfigure(&mut self, settings: PlannerSettings) {
         let thresholds = settings.layout.apply(&settings.eviction.thresholds);
         let transition = settings.eviction.pressure_transition_period;
@@ -39,7 +39,7 @@ impl Planner {
         !self.pending.is_empty()
     }
 
-    /// No pod was evicted after all: shadow mode only reported it.
+    /// Forgets all victims, because no pod was evicted after all: shadow mode only reported it.
     pub fn forget_victims(&mut self) {
         self.pending.clear();
     }
@@ -64,6 +64,7 @@ impl Planner {
     /// The kernel has refused SIGKILL for a pod that was chosen: it is not chosen again, and gives nothing back.
     pub fn note_refused(&mut self, uid: &str) {
         self.pending.expect_nothing(uid);
+        self.choices.take_back(uid, &mut self.paces);
         self.recreations.forget(uid);
     }
 
@@ -72,7 +73,7 @@ impl Planner {
         self.soft_is_blocked = held;
     }
 
-    /// What came of a soft eviction: the pod that goes in the end, if one does.
+    /// Takes the outcome of a soft eviction: `gone` is the pod that goes in the end, if one does.
     pub fn soft_eviction_finished(
         &mut self,
         now: i64,

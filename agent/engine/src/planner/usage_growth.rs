@@ -21,9 +21,9 @@ struct Seen {
 /// What a pod used.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
-    /// When.
+    /// Moment of the reading, in nanoseconds.
     pub time: u64,
-    /// So much.
+    /// Usage at that moment, in the signal's unit.
     pub usage: u64,
     /// All of its files were walked: what a first walk finds has not grown.
     pub is_whole: bool,

@@ -73,8 +73,7 @@ impl MemoryMonitor {
                     return LimitedGrowth::default();
                 };
                 growers.note(id, now, uses.unreclaimable);
-                let limit = uses.unreclaimable.saturating_add(uses.left);
-                let (grown, growth) = growers.steady_growth_of(id, now, since, limit);
+                let (grown, growth) = growers.steady_growth_of(id, now, since, uses.limit);
                 LimitedGrowth::of(grown, growth, uses.left)
             };
             let pod = limited.outermost().map(&mut read).unwrap_or_default();

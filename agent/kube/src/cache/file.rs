@@ -66,7 +66,7 @@ pub struct ClusterSnapshot {
     pub tenants: Vec<Value>,
     /// Labels of the pods' namespaces.
     pub namespaces: BTreeMap<String, Labels>,
-    /// Those that were asked for, if any namespace is known.
+    /// Label keys that were asked for; `None` where no namespace is known.
     pub namespace_keys: Option<BTreeSet<String>>,
     /// The node's pods.
     pub pods: Vec<Pod>,

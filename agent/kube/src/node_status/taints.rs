@@ -23,7 +23,7 @@ pub struct Taints {
 }
 
 impl Taints {
-    /// Nothing holds, and these taints are there already.
+    /// Creates the state in which no condition holds and the taints of `there` are set already.
     pub fn new(
         set_after: Duration,
         remove_after: Duration,

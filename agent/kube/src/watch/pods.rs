@@ -38,7 +38,8 @@ pub struct WatchedPods {
     store: Mutex<PodStore>,
     /// Rings when the pod store has changed.
     pub changed: Notify,
-    /// The same for the reporter, which waits for the names of pods that are known by their cgroup only.
+    /// Rings for the reporter when the pod store has changed: it waits for the names of pods that are known by their
+    /// cgroup only.
     pub changed_for_reports: Notify,
     kubelet_evictions: Mutex<KubeletEvictions>,
 }

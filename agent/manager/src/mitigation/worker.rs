@@ -31,7 +31,7 @@ use super::{MitigationAction, MitigationRequest, PodEffect, StepEffect};
 pub struct MitigationCounters {
     /// Reclaims that were begun.
     pub reclaims: AtomicU64,
-    /// What they have given back, in bytes of usage.
+    /// Bytes of usage that those reclaims have brought back.
     pub reclaimed: AtomicU64,
     /// What of that counted as used, in bytes.
     pub reclaimed_working_set: AtomicU64,

@@ -20,10 +20,10 @@ const BPF_FS: u64 = 0xcafe_4a11;
 /// Why nothing can be pinned in a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
-    /// It cannot be made, read or written to.
+    /// The directory cannot be made, read or written to.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// It lies on another filesystem.
+    /// The directory lies on another filesystem than a BPF filesystem.
     #[error("{0} is not on a BPF filesystem: mount one at /sys/fs/bpf")]
     NoBpffs(PathBuf),
 }

@@ -22,11 +22,11 @@ pub struct MountedHierarchy {
 /// Where the cgroup of an event lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// At this path below the mount.
+    /// Path of the cgroup below the mount.
     Below(PathBuf),
-    /// Not below the mount: it is another container's.
+    /// The cgroup does not lie below the mount: it is another container's.
     Outside,
-    /// Not known yet: it is gone, or another container's.
+    /// The place is not known yet: the cgroup is gone, or another container's.
     Unknown,
 }
 

@@ -12,14 +12,14 @@ use crate::{
     kernfile::{open_primed, pread},
 };
 
-/// Those of one pod, its own and its containers', with their files held open.
+/// Cgroups of one pod that have memory limits, its own and its containers', with their files held open.
 #[derive(Debug)]
 pub struct LimitedCgroups {
     pod: Arc<MemoryCgroup>,
     list: Vec<Arc<LimitedCgroup>>,
 }
 
-/// One of them.
+/// One cgroup with a memory limit.
 #[derive(Debug)]
 pub struct LimitedCgroup {
     /// Its memory.
@@ -32,7 +32,9 @@ pub struct LimitedCgroup {
 pub struct BelowLimit {
     /// What only the end of processes gives back.
     pub unreclaimable: u64,
-    /// So much more of that fits below the limit, and below those of the cgroups above.
+    /// Limit of the cgroup itself.
+    pub limit: u64,
+    /// Bytes of unreclaimable memory that still fit below the limit, and below those of the cgroups above.
     pub left: u64,
 }
 
@@ -68,7 +70,7 @@ impl LimitedCgroups {
             .map(|memory| memory.stat())
     }
 
-    /// Those that have no other one of them below.
+    /// Cgroups of this set that have no other one of it below.
     pub fn innermost(&self) -> impl Iterator<Item = &LimitedCgroup> {
         let has_none_below = |one: &&LimitedCgroup| {
             let others = self.list.iter().map(|other| other.memory.path());
@@ -79,7 +81,8 @@ impl LimitedCgroups {
         self.list.iter().map(|one| &**one).filter(has_none_below)
     }
 
-    /// The one that has all others of them below, where there are others: the pod's own, if that has a limit.
+    /// Cgroup of this set that has all others of it below: the pod's own, if that has a limit; `None` where there are
+    /// no others.
     pub fn outermost(&self) -> Option<&LimitedCgroup> {
         let (first, others) = self.list.split_first()?;
         let is_below =
@@ -124,6 +127,7 @@ impl LimitedCgroup {
         let held = reading.unreclaimable();
         (reading.usage <= limit).then_some(BelowLimit {
             unreclaimable: held,
+            limit,
             left: limit.saturating_sub(held),
         })
     }
@@ -182,6 +186,7 @@ mod tests {
                 let BelowLimit {
                     unreclaimable: held,
                     left,
+                    ..
                 } = limited.read(one).unwrap();
                 (name.into_string().unwrap(), held / MIB, left / MIB)
             })

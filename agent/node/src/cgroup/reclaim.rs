@@ -39,14 +39,14 @@ pub fn can_reclaim(cgroup: &MemoryCgroup) -> Result<(), Refusal> {
 pub struct Given {
     /// What was asked for, in bytes.
     pub asked: u64,
-    /// Its memory before.
+    /// Memory of the cgroup before the reclaim.
     pub before: MemoryReading,
-    /// And after.
+    /// Memory of the cgroup after the reclaim.
     pub after: MemoryReading,
 }
 
 impl Given {
-    /// By how much less is charged to it, in bytes.
+    /// Bytes by which less is charged to the cgroup.
     pub fn usage(&self) -> u64 {
         self.before.usage.saturating_sub(self.after.usage)
     }

@@ -54,11 +54,11 @@ pub struct Throttle {
     pub uid: String,
     /// The pod's cgroup.
     pub cgroup: PathBuf,
-    /// Its id: another cgroup may have the name later.
+    /// Id of the cgroup: another cgroup may have the name later.
     pub id: u64,
     /// What `memory.high` was before, as the kernel shows it: `max`, or bytes.
     pub before: String,
-    /// What it is now, in bytes.
+    /// Value of `memory.high` that was set, in bytes.
     pub high: u64,
 }
 
@@ -137,7 +137,8 @@ impl ThrottleList {
         Ok((throttles, left))
     }
 
-    /// No pod is known to be throttled, and none will be: the list that is there stays as it is.
+    /// Creates a list that knows of no throttled pod and throttles none, for `reason`: the list that is there stays as
+    /// it is.
     pub fn refusing(state_dir: &Path, reason: String) -> Self {
         Self::of(state_dir, Some(reason))
     }

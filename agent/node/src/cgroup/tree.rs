@@ -26,7 +26,7 @@ const DEEPEST: usize = 8;
 /// A cgroup that is followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowedCgroup {
-    /// Its directory.
+    /// Directory of the cgroup.
     pub path: PathBuf,
     /// The kernel's id of it: a container that is started again has another one.
     pub id: u64,
@@ -35,9 +35,9 @@ pub struct FollowedCgroup {
 /// A cgroup and those below it that are followed, parents before children.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FollowedCgroups {
-    /// They, the topmost first.
+    /// Cgroups that are followed, the topmost first.
     pub list: Vec<FollowedCgroup>,
-    /// There are more.
+    /// Whether there are more cgroups than are followed.
     pub is_cut: bool,
 }
 

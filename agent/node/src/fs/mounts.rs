@@ -108,21 +108,21 @@ pub struct Overlay {
 }
 
 impl Overlays {
-    /// Those among the lines of mountinfo.
+    /// Collects the overlays among the lines of mountinfo.
     pub fn of<'a>(lines: impl Iterator<Item = &'a str>) -> Self {
         Self(lines.filter_map(Overlay::of).collect())
     }
 
-    /// The one that containerd's shim has mounted as the root of a container: at `rootfs` in its bundle, a directory
-    /// that is called by the container's id.
+    /// Finds the overlay that containerd's shim has mounted as the root of a container: at `rootfs` in its bundle, a
+    /// directory that is called by the container's id.
     pub fn of_container(&self, id: &str) -> Option<&Overlay> {
         let rootfs = Path::new(id).join("rootfs");
         let mut latest = self.0.iter().rev();
         latest.find(|overlay| !id.is_empty() && overlay.point.ends_with(&rootfs))
     }
 
-    /// The one with this superblock: CRI-O and Docker mount a container's root at `merged` in the directory of its
-    /// layer.
+    /// Finds the overlay with this superblock: CRI-O and Docker mount a container's root at `merged` in the directory
+    /// of its layer.
     pub fn of_device(&self, device: u32) -> Option<&Overlay> {
         self.0.iter().find(|overlay| overlay.device == device)
     }

@@ -40,13 +40,13 @@ struct OpenPod {
 /// What a source says of a pod, compared with what is held of it.
 #[derive(Clone, Debug)]
 pub enum PodUpdate {
-    /// It does not know the pod.
+    /// The source does not know the pod.
     Unknown,
-    /// The same as what is held.
+    /// The source says the same as what is held.
     Same,
-    /// Something else.
+    /// The source says something else than what is held: this pod.
     New(Box<Pod>),
-    /// That it is over, with this phase.
+    /// The source says that the pod is over, with this phase.
     Over(String),
 }
 

@@ -39,9 +39,9 @@ const ROOT_DEPTH: usize = 3;
 /// A pod's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodCgroup {
-    /// What its name says.
+    /// Pod that the cgroup's name tells of.
     pub name: PodPath,
-    /// Its directory.
+    /// Directory of the cgroup.
     pub path: PathBuf,
 }
 

@@ -15,12 +15,13 @@ use evictd_sys::fs::{PathError, is_gone};
 use super::table::PodEntry;
 use crate::cgroup::tree::FollowedCgroups;
 
-/// What is not open, counted.
+/// Counts of pods that are not open, or not in full.
 #[derive(Debug, Default)]
 pub struct Unopened {
     /// How often a pod could not be opened, or a directory of pods not listed; each counts once until it could be.
     pub total: AtomicU64,
-    /// How many could not be at the last attempt.
+    /// Number of pods that could not be opened at the last attempt; one more where a directory of pods could not be
+    /// listed.
     pub now: AtomicU64,
     /// Pods that are open and have more cgroups than are followed.
     pub cut: AtomicU64,

@@ -27,21 +27,21 @@ use crate::cgroup::{
 pub struct PodEntry {
     /// What the engine knows of it.
     pub pod: Pod,
-    /// Its memory, whose files threads of normal priority leave alone: see [`PodEntry::open_memory`].
+    /// Memory cgroup of the pod, whose files threads of normal priority leave alone: see [`PodEntry::open_memory`].
     pub memory: Arc<MemoryCgroup>,
     /// Open `memory.stat` files of the pod and its cgroups, read to make the kernel flush them.
     statistics: StatFlusher,
-    /// Those of them that have limits of their own.
+    /// Cgroups of the pod that have limits of their own.
     pub limited: LimitedCgroups,
     /// Kills its processes.
     pub killer: Arc<CgroupKiller>,
     /// The ids of its cgroups that are followed, its own first.
     cgroups: Vec<u64>,
-    /// It has more cgroups than are followed.
+    /// Whether the pod has more cgroups than are followed.
     pub is_cut: bool,
     /// Whether it is never evicted.
     pub protected: bool,
-    /// What the policies say: it changes in place.
+    /// Permit: whether and in what order the policies let the pod go; it changes in place.
     pub permit: EvictionPermit,
 }
 

@@ -10,7 +10,7 @@ pub const MOUNTINFO: &str = "/proc/self/mountinfo";
 pub struct Superblock {
     /// `s_dev` in the kernel's own encoding (`MKDEV`: major << 20 | minor), as tracepoints and structs have it.
     pub device: u32,
-    /// Its type: `ext4`, `xfs`, `btrfs`, `tmpfs`.
+    /// Type of the filesystem: `ext4`, `xfs`, `btrfs`, `tmpfs`.
     pub kind: String,
 }
 
@@ -21,9 +21,9 @@ pub struct Mount {
     pub id: u64,
     /// The directory of the filesystem that is mounted.
     pub root: PathBuf,
-    /// Where.
+    /// Mount point.
     pub point: PathBuf,
-    /// What is mounted.
+    /// Superblock of the filesystem that is mounted.
     pub superblock: Superblock,
     /// The superblock's; what is escaped in them stays so.
     pub options: String,

@@ -14,7 +14,7 @@ pub struct Stall {
 /// A pressure file: `/proc/pressure/memory` or a v2 cgroup's `memory.pressure`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Psi {
-    /// At least one task waited.
+    /// Share of the time in which at least one task waited.
     pub some: Stall,
     /// All tasks waited; the CPU file of kernels before 5.13 has no such line.
     pub full: Option<Stall>,

@@ -78,9 +78,9 @@ fn attach(hook: CountHook, object: &mut BpfObject) -> Result<RingBuf<MapData>, S
 /// What happened to a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupEventKind {
-    /// It was made.
+    /// The cgroup was made.
     Made,
-    /// It was removed.
+    /// The cgroup was removed.
     Removed,
     /// A task was moved into it.
     Attached,
@@ -91,11 +91,12 @@ pub enum CgroupEventKind {
 pub struct CgroupEvent {
     /// When, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// Its id.
+    /// Id of the cgroup.
     pub cgroup_id: u64,
-    /// Its path below the hierarchy's root; without the leading slash, so that it can be joined to the mount point.
+    /// Path of the cgroup below the hierarchy's root; without the leading slash, so that it can be joined to the mount
+    /// point.
     pub path: PathBuf,
-    /// What happened.
+    /// Kind of the event.
     pub kind: CgroupEventKind,
 }
 

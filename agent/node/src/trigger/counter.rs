@@ -24,7 +24,7 @@ pub use evictd_common::counter::{CgroupCount, CounterTriggerEvent, TRIGGERS};
 /// Reads between which the count must not move; with more events than that the last reading is taken as it is.
 const QUIET_READS: usize = 4;
 
-/// Which way a trigger is crossed.
+/// Direction in which a trigger is crossed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountDirection {
     /// Less than the limit is available: a threshold is met.
@@ -36,9 +36,9 @@ pub enum CountDirection {
 /// A limit of what is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountTrigger {
-    /// Tasks or inodes.
+    /// Limit of what is available, in tasks or inodes.
     pub available: i64,
-    /// Which way.
+    /// Direction in which the limit is crossed.
     pub direction: CountDirection,
 }
 
@@ -60,11 +60,11 @@ pub struct CounterEvent {
 pub struct Drift {
     /// Samples that found the count off.
     pub corrections: u64,
-    /// By how much, added up without sign.
+    /// Sum of the corrections without sign, in tasks or inodes.
     pub total: u64,
 }
 
-/// What a sample found.
+/// Result of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Available now, by the file.

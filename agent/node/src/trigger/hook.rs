@@ -98,7 +98,7 @@ pub struct SelectedHook<H = MemoryHook> {
     pub refused: Vec<(H, String)>,
 }
 
-/// No hook is left.
+/// Error: the hook that the configuration asks for cannot be used here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {hook} cannot be used here: {reason}", field = H::FIELD)]
 pub struct HookUnavailable<H: Hook = MemoryHook> {

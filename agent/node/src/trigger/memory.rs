@@ -34,16 +34,16 @@ pub use evictd_common::memory::{
 };
 pub use evictd_sys::page::page_size;
 
-/// Which way a trigger is crossed.
+/// Direction in which a trigger is crossed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// At the limit or above.
+    /// Crossing upwards: the usage is at the limit or above.
     Rising,
-    /// At the limit or below.
+    /// Crossing downwards: the usage is at the limit or below.
     Falling,
 }
 
-/// What a crossing does.
+/// Action of the kernel program at a crossing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Wakes the agent, once per arming.
@@ -63,12 +63,12 @@ pub enum Action {
 pub struct Trigger {
     /// Usage of the scope's memory counter, in bytes.
     pub limit: u64,
-    /// Which way.
+    /// Direction in which the limit is crossed.
     pub direction: Direction,
-    /// What it does.
+    /// Action at a crossing.
     pub action: Action,
-    /// For the hard threshold: its limit as if no page cache counted as available; else 0. Past it, and without an
-    /// agent, the kernel kills the allocating task that holds [`KernelVictim::min_task_bytes`].
+    /// Limit of the hard threshold as if no page cache counted as available, in bytes; 0 for other triggers. Past it,
+    /// and without an agent, the kernel kills the allocating task that holds [`KernelVictim::min_task_bytes`].
     pub full: u64,
 }
 

@@ -42,7 +42,7 @@ const RECLAIM: ProgramSpec = ProgramSpec {
     attach_point: AttachPoint::Tracepoint("vmscan", "mm_vmscan_memcg_reclaim_begin"),
 };
 
-/// What is not seen, and the kernel's reasons.
+/// Names of what is not seen, with the kernel's reasons.
 pub type Refusals = Vec<(&'static str, String)>;
 
 /// Reader of both ring buffers. As an iterator it gives the records of the bulk one that were not read yet, oldest

@@ -25,7 +25,7 @@ pub struct Explanation {
     pub uid: String,
     /// Whether the pod may be evicted now.
     pub may_go: bool,
-    /// For how many seconds it may, unless that is renewed; absent if only another policy can change it.
+    /// Seconds for which the pod may be evicted, unless that is renewed; absent if only another policy can change it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub for_seconds: Option<u64>,
     /// Why the pod may not be evicted.

@@ -49,7 +49,7 @@ pub type Answers = BTreeMap<GateKey, GateState>;
 /// The result of a rule at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleResult {
-    /// For how long the rule lets the pod go.
+    /// Permission that the rule gives the pod.
     pub permission: Permission,
     /// Why the rule spares the pod; `None` if it does not.
     pub reason: Option<String>,

@@ -45,9 +45,9 @@ pub struct Rule {
 pub enum Evict {
     /// Whenever the strategy chooses them.
     Always,
-    /// Not for pressure.
+    /// Pods are never evicted for pressure.
     Never,
-    /// While this expression is true.
+    /// Pods may be evicted while this expression is true.
     When(Expression),
 }
 

@@ -10,13 +10,13 @@ pub struct MitigationRecord {
     pub time: String,
     /// `reclaim`, `brake` or `release`.
     pub step: String,
-    /// Which signal was short.
+    /// Signal that was short.
     pub signal: String,
     /// Pod by pod.
     pub pods: Vec<MitigatedPod>,
     /// What was available before, in bytes; for a release, when the throttle was set.
     pub available_before: i64,
-    /// And afterwards.
+    /// Bytes that were available after the step.
     pub available_after: i64,
     /// How long it took, in nanoseconds.
     pub took: u64,
@@ -37,7 +37,7 @@ pub struct MitigatedPod {
     pub uid: String,
     /// What was asked of it, in bytes.
     pub asked: u64,
-    /// By how much less is charged to it, in bytes.
+    /// Bytes by which less is charged to the pod.
     pub usage_given: u64,
     /// What of that counted as used, in bytes.
     pub working_set_given: u64,

@@ -28,7 +28,7 @@ impl OomCause {
     }
 }
 
-/// Which pod it is.
+/// Namespace, name and UID of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodName {
@@ -60,9 +60,9 @@ pub struct Before {
     pub pod: PodName,
     /// How long before the kill, in nanoseconds.
     pub nanos_before: u64,
-    /// It was still on its way out.
+    /// Whether the pod was still on its way out.
     pub in_flight: bool,
-    /// It was only decided.
+    /// Whether the eviction was only decided, in shadow mode.
     pub shadow: bool,
 }
 
@@ -88,9 +88,9 @@ pub struct OomKill {
     /// Its resident memory in bytes, where it could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rss: Option<u64>,
-    /// Why.
+    /// Cause of the kill.
     pub cause: OomCause,
-    /// Whose limit it was, unless the machine was short.
+    /// Cgroup that was at its limit; absent where the machine was short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_limit: Option<AtLimit>,
     /// Usage of the scope at that moment in bytes, if the victim was in it: what its page counter read.
@@ -100,7 +100,7 @@ pub struct OomKill {
     pub before: Vec<Before>,
     /// The node was short, and evictd had not acted: the OOM killer was first.
     pub was_first: bool,
-    /// So many more kills for the same limit since the record before, which have no record of their own.
+    /// Number of further kills for the same limit since the record before, which have no record of their own.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: u64,
 }

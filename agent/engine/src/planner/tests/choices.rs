@@ -45,6 +45,7 @@ impl Node {
         self.usages.insert(name.into(), usage);
         self.pods.push(Pod {
             uid: name.into(),
+            namespace: "default".into(),
             name: name.into(),
             termination_grace_period_seconds: Some(600),
             ..Pod::default()
@@ -178,6 +179,35 @@ fn a_request_that_is_refused_is_paced_and_no_eviction() {
     assert!(!node.planner.resolves(at, DISK));
     assert!(node.look(at + SECOND).evictions.is_empty());
     assert_eq!(node.look(at + 10 * SECOND).evictions.len(), 1);
+}
+
+/// A pod that was asked is chosen at a hard threshold and may not be killed after all: it is still asked.
+#[test]
+fn a_hard_choice_that_is_cancelled_leaves_a_pod_asked() {
+    let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
+    node.pod("asked", [900, 0, 1]);
+    node.pod("innocent", [500, 0, 1]);
+    node.see(DISK, 1900);
+    node.look(SECOND);
+    assert_eq!(chosen(&node.look(3 * SECOND).evictions), [("asked", DISK)]);
+    node.see(DISK, 900);
+    assert_eq!(chosen(&node.look(15 * SECOND).evictions), [("asked", DISK)]);
+    node.planner.cancel_eviction("asked");
+    node.planner.set_left_of_node_rate(0);
+    assert_eq!(chosen(&node.look(30 * SECOND).evictions), [("asked", DISK)]);
+}
+
+/// It chooses the same pod at each look for as long as that lives.
+#[test]
+fn the_kubelets_mode_remembers_no_choices() {
+    let mut node = Node::new(vec![hard(DISK, 1000)], false);
+    node.planner.settings.mode = Mode::Kubelet;
+    node.pod("files", [500, 0, 1]);
+    node.see(DISK, 900);
+    for second in 1..20 {
+        assert_eq!(node.look(second * SECOND).evictions.len(), 1);
+    }
+    assert!(node.planner.choices.is_empty());
 }
 
 #[test]

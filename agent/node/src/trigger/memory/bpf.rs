@@ -233,7 +233,7 @@ impl BpfTriggers {
         maps().map_err(|e| e.to_string())
     }
 
-    /// Another hook serves the same maps: the programs refer to them by descriptors that live here.
+    /// Replaces the hook; the maps stay the same: the programs refer to them by descriptors that live here.
     pub fn set_hook(&mut self, attached: Attached) {
         self.attached = attached;
     }

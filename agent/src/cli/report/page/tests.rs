@@ -182,7 +182,7 @@ fn the_sample_and_the_report_are_stages() {
 fn a_record_with_little_in_it_has_a_page_too() {
     let page = shown(|incident| {
         let fields = incident.as_object_mut().unwrap();
-        for field in ["finish", "capacity", "oomVictim"] {
+        for field in ["finish", "capacity", "oomVictim", "kubeletVictim"] {
             fields.remove(field);
         }
         fields["samples"] = json!({});
