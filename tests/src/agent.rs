@@ -26,7 +26,7 @@ pub struct Agent {
     ends_well: bool,
 }
 
-/// Where the `evictd` binary is: in `EVICTD_BIN`, or where those of the tests are.
+/// Finds the `evictd` binary: in `EVICTD_BIN`, or where the binaries of the tests are.
 pub fn binary() -> io::Result<PathBuf> {
     talker::binary("evictd", "EVICTD_BIN")
 }
@@ -60,13 +60,13 @@ pub fn until_its_end(child: Child) -> Output {
     }
 }
 
-/// The same for what it refuses: what it says of it.
+/// Runs `evictd` with input that it refuses, and returns what it says of it.
 #[track_caller]
 pub fn refused(words: &[&str], paths: &[(&str, &Path)]) -> String {
     refusal(&evictd(words, paths))
 }
 
-/// What it said of bad input that has ended it.
+/// Returns what `evictd` said of bad input that has ended it.
 #[track_caller]
 pub(crate) fn refusal(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -74,14 +74,14 @@ pub(crate) fn refusal(output: &Output) -> String {
     said
 }
 
-/// What `evictd check` finds.
+/// Runs `evictd check`, and returns what it finds.
 pub fn check(paths: &[(&str, &Path)]) -> Value {
     let output = evictd(&["check", "-o", "json"], paths);
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// What it finds on one topic.
+/// Runs `evictd check`, and returns what it finds on one topic.
 pub fn finding(paths: &[(&str, &Path)], topic: &str) -> Value {
     let check = check(paths);
     let mut findings = check["findings"].as_array().into_iter().flatten();
@@ -96,7 +96,7 @@ impl Agent {
         Self::start_as(config, more, |_| {})
     }
 
-    /// The same with something changed before it starts.
+    /// Starts the daemon like [`Agent::start`], with something changed before it starts.
     pub fn start_as(
         config: &Path,
         more: &[&str],
@@ -105,7 +105,7 @@ impl Agent {
         Self::launch(&binary()?, config, more, change)
     }
 
-    /// As [`Agent::start`], with another program than the one that was built with the tests.
+    /// Starts the daemon like [`Agent::start`], from another program than the one that was built with the tests.
     pub fn start_program(program: &Path, config: &Path) -> io::Result<Self> {
         Self::launch(program, config, &[], |_| {})
     }
@@ -165,7 +165,7 @@ impl Agent {
         )))
     }
 
-    /// When it is dropped it is told to end, and the test fails where it does not end well.
+    /// Has the agent told to end when it is dropped, and the test fail where it does not end well.
     #[must_use]
     pub fn ends_well(mut self) -> Self {
         self.ends_well = true;
@@ -185,7 +185,7 @@ impl Agent {
         log.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Its standard error is not read until this is dropped: a pipe takes 64 KiB.
+    /// Locks the log: the agent's standard error is not read until this is dropped, and a pipe takes 64 KiB.
     pub fn unread(&self) -> MutexGuard<'_, String> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -24,7 +24,8 @@ pub struct TestCgroup {
     version: Version,
 }
 
-/// Where memory cgroups can be made: the v1 memory hierarchy, or v2 with the memory controller.
+/// Finds the directory below which memory cgroups can be made: the v1 memory hierarchy, or v2 with the memory
+/// controller.
 pub fn memory_root() -> Option<(PathBuf, Version)> {
     let found = evictd_node::cgroup::memory::memory_root(Path::new("/sys/fs/cgroup"))?;
     if found.1 == Version::V2 {
@@ -103,12 +104,12 @@ impl TestCgroup {
         self.version
     }
 
-    /// What all in it use, in bytes.
+    /// Memory usage of the cgroup, in bytes.
     pub fn usage(&self) -> io::Result<u64> {
         self.memory()?.usage()
     }
 
-    /// How often the OOM killer was needed in it.
+    /// Number of OOM kills in the cgroup so far.
     pub fn oom_kills(&self) -> io::Result<u64> {
         self.memory()?.oom_kills()
     }
@@ -167,7 +168,7 @@ impl Drop for PidsBeside {
     }
 }
 
-/// What only tests ask of a memory cgroup.
+/// Count of a memory cgroup's OOM kills, which only tests ask for.
 pub trait OomKills {
     /// Tasks of it and of those below that the OOM killer has killed so far.
     fn oom_kills(&self) -> io::Result<u64>;

@@ -41,7 +41,7 @@ impl ClusterNode {
         Self::of(ApiServer::start()?, name, mib)
     }
 
-    /// The same with an API server that was started before.
+    /// Creates a node like [`Self::new`], with an API server that was started before.
     pub fn of(server: ApiServer, name: &str, mib: u64) -> io::Result<Self> {
         let cgroup = TestCgroup::new(name, mib * MIB)?;
         let dir = tempfile::tempdir()?;
@@ -98,7 +98,7 @@ impl ClusterNode {
         self.cgroup_of(&uid, qos)
     }
 
-    /// The same for a pod without a request and without a priority.
+    /// Adds a pod without a request and without a priority, and returns the cgroup of its container.
     #[track_caller]
     pub fn best_effort(&self, name: &str, number: u64) -> PathBuf {
         let added = self.pod(name, number, "BestEffort", 0, None);
@@ -130,7 +130,7 @@ impl ClusterNode {
         Ok(path)
     }
 
-    /// Where the token file and the journal are.
+    /// Directory of the token file and the journal.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }

@@ -60,12 +60,12 @@ impl Files {
         files
     }
 
-    /// The same for a hog alone, without a request.
+    /// Creates the files and a scope of so many MiB for a hog alone, without a request.
     pub fn of_hog(name: &str, mib: u64) -> Self {
         Self::of(name, mib, &json!([hog()]))
     }
 
-    /// The same for a hog without a request and a calm pod with one of 64Mi.
+    /// Creates the files and a scope of so many MiB for a hog without a request and a calm pod with one of 64Mi.
     pub fn of_hog_and_calm(name: &str, mib: u64) -> Self {
         Self::of(name, mib, &json!([hog(), calm()]))
     }
@@ -89,7 +89,8 @@ impl Files {
         }
     }
 
-    /// The same for a hog without a request and a calm pod with one of 64Mi, and their cgroups in that order.
+    /// Creates the files and the cgroups of a hog without a request and a calm pod with one of 64Mi; the cgroups are in
+    /// that order.
     pub fn hog_and_calm(scope: &TestCgroup) -> (Self, [PathBuf; 2]) {
         let cgroups = ["besteffort/hog", "calm"].map(|pod| scope.child(pod).expect("a cgroup"));
         (Self::new(scope.path(), &json!([hog(), calm()])), cgroups)
@@ -116,13 +117,13 @@ impl Files {
         Hog::start(&self.cgroup(pod), arguments).expect("a hog")
     }
 
-    /// The same for one that takes too much: returns when it has been killed, as it has to be.
+    /// Starts a hog that takes too much, in the cgroup of a pod, and returns when it has been killed, as it has to be.
     #[track_caller]
     pub fn until_killed(&self, pod: &str, arguments: &[&str]) {
         Hog::until_killed(&self.cgroup(pod), arguments);
     }
 
-    /// The same for a forker.
+    /// Starts a forker in the cgroup of a pod.
     #[track_caller]
     pub fn forker(&self, pod: &str) -> Forker {
         Forker::start(Some(&self.cgroup(pod))).expect("a forker")
@@ -189,7 +190,7 @@ impl Files {
         evictions(self.records())
     }
 
-    /// What each eviction of memory was decided from, as far as it is written.
+    /// Lists the inputs from which each eviction of memory was decided, as far as they are written.
     pub fn pace_inputs(&self) -> Vec<PaceInputs> {
         let state = self.dir.path().join("state");
         let read = |eviction: &EvictionRecord| {

@@ -178,7 +178,7 @@ pub fn decided(manager: &mut Planner, second: i64, node: &Node) -> Vec<EvictionD
     round.evictions
 }
 
-/// Their names.
+/// Decides a round like [`decided`], and returns the names of the pods that are evicted.
 pub fn evicted(manager: &mut Planner, second: i64, node: &Node) -> Vec<String> {
     let decided = decided(manager, second, node).into_iter();
     decided.map(|eviction| eviction.name).collect()

@@ -41,7 +41,7 @@ impl Forker {
         Talker::start(Command::new(binary()?).arg("--cgroup").arg(procs)).map(Self)
     }
 
-    /// The same below a process that reaps none: whatever ends in there keeps its number until this is dropped.
+    /// Starts a forker below a process that reaps none: whatever ends in there keeps its number until this is dropped.
     pub fn start_unreaped(cgroup: &Path) -> io::Result<Self> {
         let mut command = Command::new("sh");
         // A background job has no standard input but what it is given.
@@ -64,7 +64,8 @@ impl Forker {
         self.done()
     }
 
-    /// The same for an order about so many files of a directory, each of which must succeed.
+    /// Gives an order about so many files of a directory, each of which must succeed, and waits until it is carried
+    /// out.
     #[track_caller]
     pub fn files(&mut self, verb: &str, dir: &Path, count: u32) {
         let order = format!("{verb} {} {count}", dir.display());

@@ -24,7 +24,7 @@ impl Hog {
         Talker::start(command).map(Self)
     }
 
-    /// The same for one that takes too much: returns when it has been killed, as it has to be.
+    /// Starts a hog that takes too much, and returns when it has been killed, as it has to be.
     #[track_caller]
     pub fn until_killed(cgroup: &Path, arguments: &[&str]) {
         Self::start(cgroup, arguments).expect("a hog").killed();
@@ -51,7 +51,7 @@ impl Hog {
         self.0.tell("")
     }
 
-    /// The same for its head start (`--head`); returns when it has it.
+    /// Lets the hog take its head start (`--head`), and returns when it has it.
     pub fn take_head(&mut self) -> io::Result<()> {
         self.go()?;
         match self.says("ahead")? {

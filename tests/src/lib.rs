@@ -42,7 +42,7 @@ pub mod wait;
 pub mod watch_fixture;
 pub mod workload;
 
-/// What runs futures on the thread that waits for them.
+/// Creates a runtime that runs futures on the thread that waits for them.
 pub fn current_thread() -> std::io::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build()

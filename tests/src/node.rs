@@ -38,7 +38,7 @@ pub struct Node {
     pods: Vec<(Pod, PathBuf)>,
 }
 
-/// How the fast path of a node is set up.
+/// Options of the fast path of a node.
 #[derive(Clone, Copy)]
 pub struct Options {
     pub hook: Option<MemoryHook>,
@@ -128,7 +128,7 @@ impl Node {
         self.pod_in("", name, qos, priority, request)
     }
 
-    /// The same below a cgroup of the node: `kubepods`.
+    /// Adds a pod below a cgroup of the node, such as `kubepods`, and returns the pod's cgroup.
     pub fn pod_in(
         &mut self,
         parent: &str,
@@ -157,7 +157,7 @@ impl Node {
         Ok(cgroup)
     }
 
-    /// How often the OOM killer was needed in it.
+    /// Number of OOM kills in the node's cgroup so far.
     pub fn oom_kills(&self) -> io::Result<u64> {
         self.cgroup.oom_kills()
     }
@@ -183,13 +183,13 @@ impl Node {
         self.watch_table(self.table(), options)
     }
 
-    /// The same where the hook is certain to be there.
+    /// Starts a fast path on this node where the hook is certain to be there.
     #[track_caller]
     pub fn watched(&self, options: Options) -> Watched {
         self.watch(options).expect("a fast path").expect("a hook")
     }
 
-    /// The same with a table that was made before.
+    /// Starts a fast path with a table that was made before; `Err` inside when the hook is refused here.
     pub fn watch_table(
         &self,
         table: Box<PodTable>,
@@ -298,7 +298,7 @@ impl Watched {
         self.fastpath.as_ref().map_or(0, FastPath::tid)
     }
 
-    /// The same of the thread that stands in for it, if there is one.
+    /// The kernel's id of the thread that stands in for the fast path thread, if there is one.
     pub fn standby(&self) -> Option<i32> {
         self.fastpath.as_ref().and_then(FastPath::standby_tid)
     }

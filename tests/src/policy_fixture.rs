@@ -22,7 +22,7 @@ use crate::{
     wait::{SOON, until},
 };
 
-/// What keeps permits, and the pods that have them.
+/// Evaluator that keeps permits, and the pods that have them.
 pub struct Kept {
     pub evaluator: Arc<PolicyEvaluator>,
     pub table: Box<PodTable>,
@@ -100,7 +100,7 @@ pub fn gated(mut gate: Value) -> EvictionPolicy {
     policy("p", json!({"gates": [gate], "rules": [rule]}))
 }
 
-/// Of a fleet that is slow with one node and pauses with two, each for a minute.
+/// Rules of a fleet that is slow with one node and pauses with two, each for a minute.
 pub const FLEET_RULES: FleetRules = FleetRules {
     window: MINUTE,
     slow_nodes: 1,

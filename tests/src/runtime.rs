@@ -37,37 +37,37 @@ pub const FAILED_PRECONDITION: u32 = 9;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
-    /// It is refused with this gRPC code.
+    /// Refusal of the call with this gRPC code.
     Refused(u32),
     Hangs,
 }
 
-/// What happens at a call, once.
+/// Action that is taken once, at a call.
 type Event = Box<dyn FnOnce(&mut State) + Send>;
 
-/// What the runtime has, what it was asked, and what is to go wrong.
+/// State of the runtime: what it has, what it was asked, and what is to go wrong.
 #[derive(Default)]
 pub struct State {
     pub containers: Vec<Container>,
     pub sandboxes: Vec<PodSandbox>,
     pub images: Vec<Image>,
-    /// What is mounted, by container.
+    /// Mounts by container.
     pub mounts: HashMap<String, Vec<Mount>>,
-    /// What its containers use.
+    /// Usage of the containers.
     pub stats: Vec<ContainerStats>,
-    /// Where it keeps its files; without it the call is one that it does not know.
+    /// Answer that says where the runtime keeps its files; without it the call is one that it does not know.
     pub disks: Option<ImageFsInfoResponse>,
-    /// What `Status` tells beside the status.
+    /// Details that `Status` tells beside the status.
     pub info: HashMap<String, String>,
     /// Every call that changes something: `RemoveImage sha256:1`.
     pub calls: Vec<String>,
-    /// How often it was asked about a container.
+    /// Number of times that the runtime was asked about a container.
     pub statuses: usize,
-    /// What goes wrong, by call (`ListImages`) or by call and id (`RemoveImage sha256:1`).
+    /// Faults by call (`ListImages`) or by call and id (`RemoveImage sha256:1`).
     pub faults: HashMap<String, Fault>,
-    /// How long an answer takes, by call.
+    /// Time that an answer takes, by call.
     pub delays: HashMap<String, Duration>,
-    /// What happens after a call has been answered.
+    /// Actions that are taken after a call has been answered, by call.
     pub after: HashMap<String, Event>,
 }
 

@@ -22,7 +22,7 @@ pub fn listen(config: &mut Value, field: &str) -> String {
     address
 }
 
-/// What `/metrics` says, with the head of the answer.
+/// Gets `/metrics`, and returns the answer with its head.
 pub fn metrics(address: &str) -> io::Result<String> {
     get(address, "/metrics")
 }
@@ -40,12 +40,12 @@ pub fn value(address: &str, series: &str) -> Option<u64> {
     value?.parse().ok()
 }
 
-/// What a path says, with the head of the answer.
+/// Gets a path, and returns the answer with its head.
 pub fn get(address: &str, path: &str) -> io::Result<String> {
     ask(address, &format!("GET {path}"), "")
 }
 
-/// The same of another method, or with further headers.
+/// Asks with another method, or with further headers, and returns the answer with its head.
 pub fn ask(address: &str, request: &str, headers: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(SOON))?;

@@ -24,9 +24,9 @@ use crate::{serving::Serving, tls::Authority};
 pub enum Script {
     Json(u16, Value),
     Redirect(String),
-    /// So many bytes, slowly enough to notice who reads them all.
+    /// Sends so many bytes, slowly enough to notice who reads them all.
     Huge(usize),
-    /// Nothing, and the connection stays open.
+    /// Sends nothing, and keeps the connection open.
     Hang,
     EndlessHead,
 }
@@ -59,12 +59,12 @@ impl Scripted {
         Self::start_at(host, 0)
     }
 
-    /// The same with TLS.
+    /// Starts a server with TLS at `127.0.0.<host>`, on a free port.
     pub fn start_tls(host: u8, authority: &Authority) -> io::Result<Self> {
         Self::start_tls_at(host, 0, authority, &[])
     }
 
-    /// The same on the port of another one, with more names in the certificate.
+    /// Starts a server with TLS on this port, with more names in the certificate.
     pub fn start_tls_at(
         host: u8,
         port: u16,
@@ -97,12 +97,12 @@ impl Scripted {
         })
     }
 
-    /// What a path answers from now on. The path is compared with its query.
+    /// Sets what a path answers from now on. The path is compared with its query.
     pub fn set(&self, path: &str, script: Script) {
         self.state().scripts.insert(path.to_owned(), script);
     }
 
-    /// The same for a JSON answer with status 200.
+    /// Sets a JSON answer with status 200 for a path.
     pub fn json(&self, path: &str, body: Value) {
         self.set(path, Script::Json(200, body));
     }

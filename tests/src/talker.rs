@@ -8,14 +8,15 @@ use std::{
 
 use crate::reaped::Reaped;
 
-/// It is killed and reaped when this is dropped.
+/// Child process that answers lines with lines; it is killed and reaped when this is dropped.
 pub(crate) struct Talker {
     pub(crate) child: Reaped,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-/// Where a binary of this build is: in this variable, or beside the program that runs, or one directory up when that is a test.
+/// Finds a binary of this build: in this variable, or beside the program that runs, or one directory up when that is a
+/// test.
 pub(crate) fn binary(name: &str, variable: &str) -> io::Result<PathBuf> {
     if let Some(path) = std::env::var_os(variable) {
         return Ok(path.into());
@@ -50,7 +51,7 @@ impl Talker {
         writeln!(self.input, "{line}")
     }
 
-    /// Its next line; an empty one when it has ended.
+    /// Reads the child's next line; an empty one when it has ended.
     pub(crate) fn hear(&mut self) -> io::Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;

@@ -1,6 +1,6 @@
 //! What a program has said.
 
-/// It has all of these parts.
+/// Asserts that the text has all of these parts.
 #[track_caller]
 pub fn has(text: &str, parts: &[&str]) {
     for part in parts {

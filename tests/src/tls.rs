@@ -34,7 +34,7 @@ impl Authority {
         Ok(Self { issuer })
     }
 
-    /// What a client needs to trust it.
+    /// Certificate of the authority, as PEM, which a client needs to trust it.
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }
@@ -44,7 +44,7 @@ impl Authority {
         self.serve(names, WebPkiClientVerifier::no_client_auth())
     }
 
-    /// The same, for clients with a certificate of this authority only.
+    /// Builds the configuration of a server for clients with a certificate of this authority only.
     pub fn server_for_members(&self, names: &[&str]) -> io::Result<Arc<ServerConfig>> {
         let mut roots = RootCertStore::empty();
         let added = roots.add(self.issuer.der().clone());

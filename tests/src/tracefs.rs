@@ -44,7 +44,7 @@ impl Instance {
         self.write("trace", "")
     }
 
-    /// What was recorded, oldest first, behind some lines that begin with `#`.
+    /// Reads what was recorded, oldest first, behind some lines that begin with `#`.
     pub fn text(&self) -> io::Result<String> {
         fs::read_to_string(self.0.join("trace"))
     }

@@ -32,7 +32,7 @@ impl Outcome {
         self.stdout
     }
 
-    /// What it has said of an input that it refuses: one line, and no result.
+    /// Asserts that an input was refused, with one line and no result, and returns that line.
     #[track_caller]
     pub fn refused(self) -> String {
         assert_eq!((self.code, &*self.stdout), (2, ""), "{}", self.stderr);

@@ -12,7 +12,7 @@ pub fn wait_for<T>(timeout: Duration, look: impl FnMut() -> Option<T>) -> Option
     look_every(Duration::from_micros(200), timeout, look)
 }
 
-/// The same for what costs more to look at: whether the condition holds in time.
+/// Waits for a condition that costs more to look at; returns whether it holds in time.
 pub fn until(timeout: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let look = || condition().then_some(());
     look_every(Duration::from_millis(5), timeout, look).is_some()

@@ -12,7 +12,7 @@ use crate::{
     wait::{SOON, until},
 };
 
-/// What one agent knows of policies: nothing yet.
+/// Creates the policy store of one agent that knows no policies yet.
 pub fn store() -> Arc<PolicyStore> {
     let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::new(None));
     Arc::new(PolicyStore::new(evaluator))

@@ -20,7 +20,7 @@ pub struct PodSpec {
     request: u64,
     usage: u64,
     directory: &'static str,
-    /// As the kubelet would set it; lowering needs CAP_SYS_RESOURCE.
+    /// Value of `oom_score_adj` as the kubelet would set it; lowering needs CAP_SYS_RESOURCE.
     oom_score_adj: i32,
 }
 
@@ -79,12 +79,12 @@ const fn pod(
 }
 
 impl PodSpec {
-    /// What it requests on a node of so many MiB, in MiB.
+    /// Request of the pod on a node of so many MiB, in MiB.
     pub fn request_mib(&self, node_mib: u64) -> u64 {
         node_mib * self.request / 1000
     }
 
-    /// What it takes on a node of so many MiB, in MiB.
+    /// Usage of the pod on a node of so many MiB, in MiB.
     pub fn usage_mib(&self, node_mib: u64) -> u64 {
         node_mib * self.usage / 1000
     }
@@ -214,7 +214,7 @@ impl Stage {
         self.manifest_below(Path::new(""))
     }
 
-    /// The same for an agent whose scope is the machine.
+    /// Builds the manifest of the pods for an agent whose scope is the machine.
     pub fn manifest_from_root(&self) -> String {
         self.manifest_below(self.cgroup.path())
     }

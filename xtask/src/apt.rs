@@ -103,7 +103,7 @@ impl Apt {
     }
 }
 
-/// What differs from the machine's own apt.
+/// Builds the settings that differ from the machine's own apt.
 fn configuration(dir: &Path, arch: &str) -> String {
     let dir = dir.display();
     format!(

@@ -53,7 +53,7 @@ pub fn run(mut rest: Vec<String>) -> Result<()> {
     become_program(&bench, &rest)
 }
 
-/// What the benchmark is going to do.
+/// Plan of what the benchmark is going to do.
 #[derive(serde::Deserialize, Default)]
 struct Plan {
     /// The command lines of the heats in a guest.

@@ -5,7 +5,7 @@ pub fn skipped(line: &str) -> Option<&str> {
     line.split_once("SKIPPED ").map(|(_, rest)| rest)
 }
 
-/// How many tests have passed and failed, of the harness's closing line.
+/// Parses the numbers of tests that have passed and failed from the harness's closing line; `None` for another line.
 pub fn counts(line: &str) -> Option<(u64, u64)> {
     let (_, result) = line.split_once("test result: ")?;
     let number = |word: &str| {

@@ -41,7 +41,7 @@ pub fn for_tests() {
     }
 }
 
-/// Where the kernel makes room for tracefs.
+/// Mount point that the kernel makes for tracefs.
 const TRACEFS: &str = "/sys/kernel/tracing";
 
 /// Mounts tracefs where it is not mounted, as systemd does at boot: untyped tracepoints have their numbers there, and the

@@ -32,7 +32,7 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Where a program is; the sbin directories count even when PATH leaves them out.
+/// Finds the path of a program; the sbin directories count even when PATH leaves them out.
 pub fn find(program: &str) -> Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
@@ -42,7 +42,7 @@ pub fn find(program: &str) -> Result<PathBuf> {
         .with_context(|| format!("{program} is not installed"))
 }
 
-/// Of programs with their packages, the packages of those that are not here.
+/// Lists the packages of those programs that are not here.
 pub fn missing<'a>(wanted: &[(&str, &'a str)]) -> Vec<&'a str> {
     let missing = wanted.iter().filter(|(program, _)| find(program).is_err());
     missing.map(|(_, package)| *package).collect()

@@ -160,7 +160,7 @@ pub enum EvictedPods {
     /// The agent deletes it.
     #[default]
     Delete,
-    /// It stays, as after an eviction by the kubelet: phase `Failed`, reason `Evicted`.
+    /// Leaves the object in place, as after an eviction by the kubelet: phase `Failed`, reason `Evicted`.
     Fail,
 }
 
@@ -171,9 +171,9 @@ impl EvictedPods {
 /// The namespace and the name of a ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigMapName {
-    /// Its namespace.
+    /// Namespace of the ConfigMap.
     pub namespace: String,
-    /// Its name.
+    /// Name of the ConfigMap.
     pub name: String,
 }
 

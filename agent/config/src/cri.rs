@@ -16,7 +16,7 @@ const RECLAIM_TIMEOUT: Duration = Duration::from_secs(30);
 /// The kubelet's default of `imageMinimumGCAge`.
 const IMAGE_MINIMUM_GC_AGE: Duration = Duration::from_secs(120);
 
-/// How to reach the container runtime, and how long to wait for it.
+/// Settings for the container runtime: its address, and how long to wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CriConfig {
     /// `cri.socket`, or the kubelet's `containerRuntimeEndpoint`.

@@ -36,7 +36,7 @@ pub enum ConfigError {
         field: String,
         /// The value as JSON.
         value: String,
-        /// What is wrong with it.
+        /// Description of what is wrong with the value.
         reason: String,
     },
 }

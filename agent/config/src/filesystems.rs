@@ -7,7 +7,7 @@ use crate::decode::ObjectDecoder;
 
 /// The default of the kubelet's root directory (`--root-dir`).
 pub const KUBELET: &str = "/var/lib/kubelet";
-/// Where containerd, CRI-O and Docker keep images and writable layers.
+/// Directories in which containerd, CRI-O and Docker keep images and writable layers.
 const RUNTIMES: [&str; 3] = [
     "/var/lib/containerd",
     "/var/lib/containers/storage",

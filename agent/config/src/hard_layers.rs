@@ -21,7 +21,8 @@ pub(super) const FALLBACK: &str = "evictionHardFallback";
 /// The highest share of the capacity to which a step raises a threshold on memory, so that a small node does not evict
 /// at once.
 const MOST_MEMORY: f32 = 0.1;
-/// The same for all other signals: on disks the kubelet's defaults alone reach 15 %.
+/// Highest share of the capacity to which a step raises a threshold on any other signal: on disks the kubelet's
+/// defaults alone reach 15 %.
 const MOST: f32 = 0.25;
 
 /// The values of both fields.

@@ -64,7 +64,7 @@ impl EvictionFields {
         })
     }
 
-    /// As [`Self::take`], with the fields that only a KubeletConfiguration has.
+    /// Takes the fields as [`Self::take`] does, and those that only a KubeletConfiguration has.
     ///
     /// # Errors
     /// A field whose value cannot be used.
@@ -111,7 +111,8 @@ impl EvictionFields {
         Ok(config)
     }
 
-    /// As [`Self::resolve`], with the kubelet's fields below these ones; also answers where each threshold comes from.
+    /// Resolves the fields as [`Self::resolve`] does, with the kubelet's fields below these ones; also returns where
+    /// each threshold comes from.
     pub(super) fn resolve_over(
         mut self,
         mut kubelet: Self,

@@ -64,7 +64,7 @@ pub const DEFAULT_STATE_DIR: &str = "/var/lib/evictd";
 pub struct Config {
     /// The kubelet's settings for eviction.
     pub eviction: EvictionConfig,
-    /// Where each threshold comes from.
+    /// Origin of each threshold.
     pub origins: Origins,
     /// `mode`: how far the engine goes beyond the kubelet.
     pub mode: Mode,
@@ -111,7 +111,7 @@ pub struct Config {
     pub health_address: Option<SocketAddr>,
 }
 
-/// What counts as the node.
+/// Cgroup or machine that counts as the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     /// `scope.cgroup`: the directory of the cgroup that plays the node; `None`: the machine itself is the node.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use evictd_engine::{Signal, Threshold, ThresholdValue};
 
-/// Where a threshold comes from.
+/// Origin of a threshold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
     /// The kubelet's defaults.
@@ -56,8 +56,8 @@ impl PartialEq for Origins {
 }
 
 impl Origins {
-    /// Where this threshold comes from. The one of the pods' cgroup comes from where the node's does, unless a file
-    /// names it.
+    /// Finds where this threshold comes from. The one of the pods' cgroup comes from where the node's does, unless a
+    /// file names it.
     pub fn of(&self, threshold: &Threshold) -> Origin {
         if !threshold.is_hard() {
             return self.soft;
@@ -70,7 +70,7 @@ impl Origins {
         named.or_else(of_node).copied().unwrap_or_default()
     }
 
-    /// Where this threshold comes from, in words, with the step that raised it.
+    /// Describes in words where this threshold comes from, with the step that raised it.
     pub fn explain(&self, threshold: &Threshold) -> String {
         let origin = self.of(threshold);
         match &threshold.value {

@@ -37,7 +37,7 @@ pub struct ManifestPod {
     pub pod: Pod,
     /// The absolute path of its cgroup directory.
     pub cgroup: PathBuf,
-    /// Its emptyDirs.
+    /// The pod's emptyDir volumes.
     pub empty_dirs: Vec<NamedDirectory>,
 }
 

@@ -53,7 +53,7 @@ impl KubeletFiles {
     }
 }
 
-/// Where the kubelet's settings come from.
+/// Origin of the kubelet's settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KubeletSource {
     /// No file is named, and `/configz` was not asked: the kubelet's defaults.
@@ -110,7 +110,7 @@ impl fmt::Display for KubeletSource {
 /// A KubeletConfiguration, or its stand-in.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KubeletDocument {
-    /// Where the document comes from.
+    /// Origin of the document.
     pub source: KubeletSource,
     /// The document; `None` means the kubelet's defaults.
     pub document: Option<Value>,

@@ -39,7 +39,7 @@ pub enum CriError {
     Late {
         /// The call.
         call: &'static str,
-        /// How long it was waited for.
+        /// Time after which the call was given up.
         within: Duration,
     },
     /// The runtime has refused.
@@ -151,7 +151,7 @@ impl Runtime {
         Ok(answer.images)
     }
 
-    /// What is mounted into a container.
+    /// Asks the runtime what is mounted into a container.
     ///
     /// # Errors
     /// As [`CriError`] says.
@@ -163,7 +163,7 @@ impl Runtime {
         Ok(answer.status.unwrap_or_default().mounts)
     }
 
-    /// What the containers that run use.
+    /// Asks the runtime what the running containers use.
     ///
     /// # Errors
     /// As [`CriError`] says.
@@ -173,7 +173,7 @@ impl Runtime {
         Ok(answer.stats)
     }
 
-    /// Where images and writable layers lie.
+    /// Asks the runtime where images and writable layers lie.
     ///
     /// # Errors
     /// As [`CriError`] says.

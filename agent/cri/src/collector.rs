@@ -24,7 +24,7 @@ use crate::{RuntimeDisks, disks, exited};
 /// started in the meantime may use it.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// So many containers are asked about at once.
+/// Number of containers that are asked about at once.
 const AT_ONCE: usize = 8;
 
 /// Reclaims, and remembers what it has seen of images.
@@ -39,7 +39,7 @@ pub struct Reclaimer {
 type Mounted = HashMap<String, Vec<String>>;
 
 impl Reclaimer {
-    /// Nothing was seen yet.
+    /// Creates a reclaimer that has seen nothing yet.
     pub fn new(config: CriConfig) -> Self {
         Self {
             config,
@@ -93,7 +93,7 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// What writable layers use, as the runtime counts it.
+    /// Asks the runtime what writable layers use, by its own count.
     ///
     /// # Errors
     /// The runtime does not answer.
@@ -102,7 +102,7 @@ impl Reclaimer {
         Ok(disks::layers(&runtime.container_stats().await?))
     }
 
-    /// Where the runtime keeps images and writable layers.
+    /// Asks the runtime where it keeps images and writable layers.
     ///
     /// # Errors
     /// The runtime does not answer.

@@ -11,7 +11,7 @@ use std::{
 
 use super::messages::Image;
 
-/// What containers and the runtime itself use, under whatever name: ids, tags, digests.
+/// Names of images that containers and the runtime itself use: ids, tags, digests.
 pub type InUse = BTreeSet<String>;
 
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,7 @@ struct Record {
     last_used: Option<u64>,
 }
 
-/// What is remembered of images.
+/// Records of the images that were seen.
 #[derive(Clone, Debug, Default)]
 pub struct ImageRecords {
     records: HashMap<String, Record>,

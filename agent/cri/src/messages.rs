@@ -18,7 +18,7 @@ pub struct StatusRequest {
 /// `StatusResponse`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StatusResponse {
-    /// What the runtime says beyond the interface; containerd shows its configuration here, as JSON.
+    /// Details beyond the interface, by key; containerd shows its configuration here, as JSON.
     #[prost(map = "string, string", tag = "2")]
     pub info: HashMap<String, String>,
 }
@@ -43,7 +43,7 @@ pub struct PodSandbox {
     /// See [`SandboxState`].
     #[prost(enumeration = "SandboxState", tag = "3")]
     pub state: i32,
-    /// When it was made, in nanoseconds since 1970.
+    /// Time of creation, in nanoseconds since 1970.
     #[prost(int64, tag = "4")]
     pub created_at: i64,
 }
@@ -69,16 +69,16 @@ pub struct PodSandboxMetadata {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum SandboxState {
-    /// It runs.
+    /// The sandbox runs.
     Ready = 0,
-    /// It has ended.
+    /// The sandbox has ended.
     NotReady = 1,
 }
 
 /// `StopPodSandboxRequest` and `RemovePodSandboxRequest`, which are alike.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct PodSandboxRequest {
-    /// Which one.
+    /// ID of the sandbox.
     #[prost(string, tag = "1")]
     pub pod_sandbox_id: String,
 }
@@ -137,9 +137,9 @@ pub struct ContainerMetadata {
 pub enum ContainerState {
     /// Made and not started.
     Created = 0,
-    /// It runs.
+    /// The container runs.
     Running = 1,
-    /// It has ended.
+    /// The container has ended.
     Exited = 2,
     /// The runtime does not know.
     Unknown = 3,
@@ -148,7 +148,7 @@ pub enum ContainerState {
 /// `RemoveContainerRequest` and `ContainerStatusRequest`, which begin alike.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct ContainerRequest {
-    /// Which one.
+    /// ID of the container.
     #[prost(string, tag = "1")]
     pub container_id: String,
 }
@@ -164,7 +164,7 @@ pub struct ContainerStatusResponse {
 /// `ContainerStatus`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerStatus {
-    /// What is mounted into it.
+    /// Mounts of the container.
     #[prost(message, repeated, tag = "14")]
     pub mounts: Vec<Mount>,
 }
@@ -205,7 +205,7 @@ pub struct Image {
     /// Names with digests.
     #[prost(string, repeated, tag = "3")]
     pub repo_digests: Vec<String>,
-    /// Its size in bytes, as the runtime counts it.
+    /// Size of the image in bytes, as the runtime counts it.
     #[prost(uint64, tag = "4")]
     pub size: u64,
     /// The runtime wants it to stay.
@@ -216,7 +216,7 @@ pub struct Image {
 /// `RemoveImageRequest`.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct RemoveImageRequest {
-    /// Which one.
+    /// Image to remove.
     #[prost(message, optional, tag = "1")]
     pub image: Option<ImageSpec>,
 }
@@ -232,10 +232,10 @@ pub struct ListContainerStatsResponse {
 /// `ContainerStats`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerStats {
-    /// Which container.
+    /// Container that the numbers are about.
     #[prost(message, optional, tag = "1")]
     pub attributes: Option<ContainerAttributes>,
-    /// What its writable layer uses.
+    /// Usage of the container's writable layer.
     #[prost(message, optional, tag = "4")]
     pub writable_layer: Option<FilesystemUsage>,
 }
@@ -246,7 +246,7 @@ pub struct ContainerAttributes {
     /// The name in the pod.
     #[prost(message, optional, tag = "2")]
     pub metadata: Option<ContainerMetadata>,
-    /// What the kubelet has written on it, the pod's UID among it.
+    /// Labels that the kubelet has given the container, the pod's UID among them.
     #[prost(map = "string, string", tag = "3")]
     pub labels: HashMap<String, String>,
 }
@@ -254,7 +254,7 @@ pub struct ContainerAttributes {
 /// `FilesystemUsage`.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct FilesystemUsage {
-    /// Where it lies.
+    /// Filesystem that is used.
     #[prost(message, optional, tag = "2")]
     pub fs_id: Option<FilesystemIdentifier>,
     /// Bytes.
@@ -284,10 +284,10 @@ pub struct UInt64Value {
 /// `ImageFsInfoResponse`.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct ImageFsInfoResponse {
-    /// Where images lie.
+    /// Filesystems on which images lie.
     #[prost(message, repeated, tag = "1")]
     pub image_filesystems: Vec<FilesystemUsage>,
-    /// Where writable layers lie; younger runtimes only.
+    /// Filesystems on which writable layers lie; younger runtimes only.
     #[prost(message, repeated, tag = "2")]
     pub container_filesystems: Vec<FilesystemUsage>,
 }

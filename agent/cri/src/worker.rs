@@ -19,13 +19,13 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use super::client::CriError;
 use crate::{Reclaimer, RuntimeDisks};
 
-/// How often images are looked at: the kubelet's `ImageGCPeriod`.
+/// Interval at which images are looked at: the kubelet's `ImageGCPeriod`.
 const LOOK: Duration = Duration::from_secs(300);
 
-/// So long the end of a reclaim waits for what writable layers use.
+/// Time that the end of a reclaim waits for the usage of writable layers.
 const LAYERS: Duration = Duration::from_secs(1);
 
-/// What is to be reclaimed.
+/// Request for a reclaim.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Kinds of reclaim, in this order: what a disk that is short is helped by.
@@ -34,7 +34,7 @@ pub struct Request {
     pub known: KnownPods,
 }
 
-/// What was done so far; all of it only grows.
+/// Counters of what was done so far; all of them only grow.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Reclaims that were begun.
@@ -49,7 +49,7 @@ pub struct Counters {
     pub images: AtomicU64,
     /// Size of the removed images, in bytes.
     pub image_bytes: AtomicU64,
-    /// What the runtime refused to remove.
+    /// Removals that the runtime refused.
     pub refused: AtomicU64,
     /// Reclaims that have run out of time.
     pub cut_short: AtomicU64,
@@ -64,19 +64,19 @@ pub struct CriWorker {
     task: JoinHandle<()>,
 }
 
-/// What the task tells.
+/// Event that the task reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CriEvent {
     /// A reclaim is at its end: what was removed, or `None` when there is no runtime to ask.
     Reclaimed(Option<Removed>),
-    /// What writable layers use: at each look, and before each reclaim is at its end.
+    /// Usage of writable layers: sent at each look, and before each reclaim is at its end.
     Layers {
         /// Use of the writable layers, by pod.
         layers: Layers,
-        /// When the runtime was asked, in nanoseconds of CLOCK_MONOTONIC.
+        /// Time at which the runtime was asked, in nanoseconds of CLOCK_MONOTONIC.
         asked: u64,
     },
-    /// Where images and writable layers lie: at each look.
+    /// Filesystems of images and writable layers: sent at each look.
     Disks(RuntimeDisks),
 }
 
@@ -133,7 +133,7 @@ impl CriWorker {
         add(&self.counters.enough, is_enough.into());
     }
 
-    /// What was done.
+    /// Returns the counters of what was done.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }

@@ -39,7 +39,7 @@ pub enum Amount {
     Threshold,
     /// Amount from which on a threshold that was met is resolved.
     Resolved,
-    /// Where the kernel itself kills.
+    /// Amount at which the kernel itself kills.
     Floor,
 }
 
@@ -53,15 +53,15 @@ pub struct KillLimits {
     pub most: u64,
 }
 
-/// Where the kernel itself kills, as it is configured.
+/// Configured amount at which the kernel itself kills.
 #[derive(Clone, Copy, Debug)]
 pub enum Floor<'a> {
     /// Nowhere.
     Off,
-    /// Where half of the hard threshold is left.
+    /// The kernel kills when half of the hard threshold is left.
     Half,
-    /// Where this is left, if that is below the hard threshold: from the threshold on the kernel would kill before the
-    /// agent decides.
+    /// The kernel kills when this is left, if that is below the hard threshold: from the threshold on it would kill
+    /// before the agent decides.
     Of(&'a ThresholdValue),
 }
 
@@ -167,7 +167,7 @@ pub enum MemoryGuardSource {
     CgroupV2,
 }
 
-/// How a scope's memory is counted.
+/// Rules by which a scope's memory is counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Accounting {
     /// Capacity of the scope, in bytes.
@@ -188,7 +188,7 @@ pub struct Accounting {
     pub protected: u64,
 }
 
-/// What a guard knows to be left.
+/// A guard's count of what is left.
 #[derive(Clone, Copy)]
 struct GuardReading {
     /// Bytes that are left by the guard's count.
@@ -220,7 +220,7 @@ pub struct MemorySample {
     pub discounted: u64,
     /// capacity - usage + discounted, for triggers and reports: the guard and protected page cache are in it.
     pub available: u64,
-    /// What is charged and is in no line of `memory.stat` ([`MemoryReading::uncategorized`]).
+    /// Bytes that are charged and are in no line of `memory.stat` ([`MemoryReading::uncategorized`]).
     pub uncategorized: u64,
     /// Kernel memory, where it has a counter of its own ([`MemoryReading::kernel`]), without what is counted as
     /// reclaimable.
@@ -263,7 +263,8 @@ impl MemorySample {
 }
 
 impl Accounting {
-    /// What these numbers show; `machine` is read where the guard is the machine's. Does not allocate.
+    /// Computes the sample that these numbers make; `machine` is read where the guard is the machine's. Does not
+    /// allocate.
     pub fn sample(
         &self,
         reading: &MemoryReading,
@@ -343,7 +344,7 @@ impl Accounting {
         })
     }
 
-    /// What is short, as the pace of evictions is decided by it.
+    /// Computes the shortage from which the pace of evictions is decided.
     fn shortage(
         &self,
         reading: &MemoryReading,
@@ -427,7 +428,7 @@ impl Accounting {
         is_seen.then(|| left.saturating_add(shortage.threshold - shortage.guard_amount))
     }
 
-    /// What counts as available although it is charged.
+    /// Computes what counts as available although it is charged, in bytes.
     fn discounted(&self, reading: &MemoryReading) -> u64 {
         let active = if self.counts_active_file {
             reading.active_file

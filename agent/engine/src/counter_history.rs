@@ -54,7 +54,7 @@ impl CounterHistory {
         copy(&mut self.grew, &before.grew, pods);
     }
 
-    /// What each pod was seen to grow by, in bytes per second; 0 where that is not known.
+    /// Returns the growth that was seen of each pod, in bytes per second; 0 where it is not known.
     pub fn grew(&self) -> &[u64] {
         &self.grew
     }

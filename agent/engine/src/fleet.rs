@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// When the fleet brake is pulled, and for how long.
+/// Rules for when the fleet brake is pulled, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FleetRules {
     /// A node that has evicted within so long counts.
@@ -21,7 +21,7 @@ pub struct FleetRules {
     pub slow_interval: Duration,
 }
 
-/// How evictions at the kubelet's pace are treated.
+/// Degree to which the fleet brake holds back evictions at the kubelet's pace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FleetPace {
     /// Evictions at the kubelet's pace, which the brake does not delay.
@@ -47,7 +47,7 @@ impl FleetPace {
     }
 }
 
-/// What all nodes are told, with times in seconds since 1970.
+/// State of the fleet brake that all nodes are told, with times in seconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FleetState {
     /// The pace.

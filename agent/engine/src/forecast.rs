@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// How many samples a trend remembers.
+/// Number of samples that a trend remembers.
 const SAMPLES: usize = 16;
 
 /// The recent course of one number: what a signal has left, or what a pod uses.
@@ -17,7 +17,7 @@ pub struct Trend {
     count: usize,
 }
 
-/// What a trend means for a signal that must not run low.
+/// Forecast for a signal that must not run low, made from its trend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forecast {
     /// Time until less than the threshold is left; zero if that is the case already, `None` if it is not heading there.
@@ -97,7 +97,7 @@ impl Trend {
         Duration::try_from_secs_f64(distance / self.rate()?).ok()
     }
 
-    /// What the trend of a signal means: `threshold` is the amount below which it is too low.
+    /// Computes the forecast for the signal: `threshold` is the amount below which it is too low.
     pub fn forecast(&self, threshold: u64) -> Forecast {
         let threshold = i64::try_from(threshold).unwrap_or(i64::MAX);
         let has_less_than = |amount| self.latest().is_some_and(|(_, now)| now < amount);
@@ -114,7 +114,7 @@ impl Trend {
         }
     }
 
-    /// As [`Trend::until`], but only downwards: standing at a value is not heading below it.
+    /// Computes the same as [`Trend::until`], but only downwards: standing at a value is not heading below it.
     fn falls_to(&self, value: i64) -> Option<Duration> {
         self.until(value)
             .filter(|_| self.rate().is_some_and(|rate| rate < 0.0))

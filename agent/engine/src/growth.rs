@@ -41,7 +41,7 @@ pub struct Sample {
     #[serde(default)]
     #[serde(rename = "unlisted")]
     pub stat_lag: u64,
-    /// What of the CPUs' lists of free pages is left out of the amount; 0 where these were not read.
+    /// Amount of the CPUs' lists of free pages that is left out of `amount`; 0 where the lists were not read.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[serde(rename = "in_lists")]
     pub pcp_free: u64,
@@ -79,14 +79,14 @@ fn unsigned(amount: i128) -> u64 {
     u64::try_from(amount.max(0)).unwrap_or(u64::MAX)
 }
 
-/// Where one window begins, and where the next one will.
+/// Beginning of one window, and of the next one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Window {
     begin: Option<Sample>,
     next: Option<Sample>,
 }
 
-/// What can still be used, in the unit of the amount.
+/// Amounts that can still be used, in the unit of the signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Headroom {
@@ -97,7 +97,7 @@ pub struct Headroom {
     /// first, slab that may be in use.
     #[serde(rename = "slowly")]
     pub deferred: u64,
-    /// How fast that becomes available, per second.
+    /// Rate at which `deferred` becomes available, per second.
     #[serde(rename = "perSecond")]
     pub deferred_per_second: u64,
     /// Amount that swapping can make available, as far as the pods may swap: what grows waits for the device, and
@@ -112,7 +112,7 @@ impl Headroom {
         self.in_time().saturating_add(self.deferred)
     }
 
-    /// What is there when a growth needs it: at once, or by swapping, for which the growth waits.
+    /// Computes the amount that is there when a growth needs it: at once, or by swapping, for which the growth waits.
     pub fn in_time(self) -> u64 {
         self.immediate.saturating_add(self.swap)
     }
@@ -177,8 +177,8 @@ impl Growth {
         self.latest = self.latest.and_then(without);
     }
 
-    /// Where the lists of free pages are read from now on, or are read no longer, the amount is another one, and
-    /// nothing has grown.
+    /// Counts the samples anew where the lists of free pages are read from now on, or are read no longer: the amount is
+    /// another one, and nothing has grown.
     fn rebase_on_pcp_free(&mut self, pcp_free: u64) {
         let before = self.latest.map_or(0, |latest| latest.pcp_free);
         if (before == 0) == (pcp_free == 0) {

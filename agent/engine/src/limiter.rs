@@ -181,7 +181,7 @@ pub struct EvictionLimiter {
     /// When an earlier agent last evicted a pod; [`NEVER`]. It delays a slow fleet's next eviction, and is not reported
     /// to the fleet.
     last_restored: AtomicI64,
-    /// When shadow mode last chose a pod, likewise.
+    /// Time at which shadow mode last chose a pod, in nanoseconds of CLOCK_MONOTONIC; [`NEVER`] as long as it has not.
     last_in_shadow: AtomicI64,
     /// The pressure for which each [`ShadowChooser`] has chosen pods last; counts from 1.
     shadow_pressure: [AtomicU32; 2],
@@ -191,7 +191,7 @@ pub struct EvictionLimiter {
     node_quota: AtomicU8,
 }
 
-/// What the fleet brake holds back, in nanoseconds of CLOCK_MONOTONIC: it ends by itself.
+/// Hold of the fleet brake, which ends by itself, in nanoseconds of CLOCK_MONOTONIC.
 #[derive(Debug, Default)]
 struct FleetHold {
     paused_until: AtomicU64,
@@ -521,7 +521,7 @@ impl EvictionLimiter {
         permit.is_evicted() || chosen(ShadowChooser::FastPath) || chosen(ShadowChooser::Manager)
     }
 
-    /// What tells a pressure of one chooser from all others; never zero.
+    /// Computes a number that tells a pressure of one chooser from all others; never zero.
     fn shadow_mark(&self, by: ShadowChooser) -> u64 {
         let pressure = self.shadow_pressure.get(by as usize);
         let pressure = pressure.map_or(0, |p| p.load(Ordering::Relaxed));
@@ -586,8 +586,7 @@ mod tests {
         assert!(!limiter.allows_paced(99) && limiter.allows_paced(100));
         // A limit of the pod's own waits, too; what is decided as the kubelet does asks the fleet alone.
         let permit = EvictionPermit::default();
-        let allows =
-            |cause, now| limiter.allows_decision(&permit, now, &decision(cause, None));
+        let allows = |cause, now| limiter.allows_decision(&permit, now, &decision(cause, None));
         let own_limit = Cause::LocalStorage("emptydirfs.limit");
         assert!(!allows(own_limit, 99) && allows(own_limit, 100));
         assert!(allows(Cause::Pressure(Signal::PidAvailable), 99));

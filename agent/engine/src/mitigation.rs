@@ -10,7 +10,7 @@ const REST: Duration = Duration::from_secs(60);
 /// Bytes of cold page cache below which a reclaim is not worth a system call that takes locks of the pod.
 const WORTHWHILE: u64 = 1 << 20;
 
-/// What is missing for a soft threshold.
+/// Shortage as a soft threshold sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftShortage {
     /// Bytes that are missing until the threshold and its minimum reclaim are available again.
@@ -32,7 +32,7 @@ pub enum Step {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// Nothing is short.
+    /// No step is taken: nothing is short.
     Rest,
     /// A reclaim is under way.
     Reclaiming,
@@ -40,7 +40,7 @@ enum At {
     Reclaimed,
     /// A pod is throttled, since then.
     Throttling(u64),
-    /// Nothing is left to do but to wait for the end of the grace period.
+    /// No step is left: only the end of the grace period is waited for.
     Spent,
 }
 
@@ -131,12 +131,12 @@ impl Steps {
     }
 }
 
-/// What is to be reclaimed of one cgroup.
+/// Part of a reclaim that one cgroup is to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Portion {
     /// Position among those that were given.
     pub pod: usize,
-    /// How much to ask of the kernel, in bytes.
+    /// Bytes to ask of the kernel.
     pub bytes: u64,
 }
 

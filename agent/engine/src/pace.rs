@@ -17,9 +17,9 @@ pub const MONITORING_INTERVAL_NS: u64 = 10 * SECOND;
 /// Time after a kill by the kernel program within which the pod's eviction is completed: the kubelet would have taken
 /// note of the pressure by then. Later the pod may run again for good.
 pub const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
-/// What a pod's end and the return of its memory may take beside that.
+/// Time that a pod's end and the return of its memory may take on top of [`MONITORING_INTERVAL_NS`].
 const DEATH_NS: u64 = 400 * MS;
-/// When the memory of a pod that is killed now is back, if its end takes long.
+/// Time after which the memory of a pod that is killed now is back, if its end takes long.
 const SLOW_RETURN_NS: u64 = SECOND / 4;
 /// A growth that is seen so soon after a SIGKILL may still be the victim's own: its threads end when they leave the
 /// kernel, and statistics may be late. Only other pods' own counters tell of theirs then.
@@ -38,13 +38,13 @@ const SHRINK_WINDOW_NS: u64 = 5 * MS;
 const MARGIN_NS: u64 = 5 * MS;
 /// While memory is pending, a growth that uses up the room later than this takes no other pod.
 const URGENT_WHILE_PENDING_NS: u64 = SECOND;
-/// How long after a decision the memory of one more victim can be back.
+/// Time from a decision until the memory of one more victim can be back.
 const NEXT_VICTIM_NS: u64 = 100 * MS;
-/// How long after SIGKILL a pod may still grow, and until that is seen.
+/// Time from SIGKILL until the pod grows no more and that is seen.
 const KILL_LATENCY_NS: u64 = 8 * MS;
 /// Whether more comes back than others use is seen over this window at least.
 const NET_WINDOW_NS: u64 = 16 * MS;
-/// How long after the threshold was met a decision waits for the usage of every pod.
+/// Time for which a decision waits for the usage of every pod, counted from when the threshold was met.
 const USAGE_WAIT_NS: u64 = 30 * SECOND;
 /// An urgent decision waits for usage only if more time than this is left until exhaustion.
 const URGENT_USAGE_WAIT_NS: u64 = 3 * SECOND;
@@ -58,13 +58,13 @@ const SAMPLE_SLACK_NS: u64 = 50 * MS;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shortage {
-    /// What is available by the kubelet's count.
+    /// Amount that is available by the kubelet's count.
     pub available: u64,
     /// Threshold: it is met while less than this is available.
     pub threshold: u64,
     /// Amount that must be available for a threshold that was met to be met no longer: the minimum reclaim counts.
     pub resolved: u64,
-    /// What is in use and cannot be given back without an eviction.
+    /// Amount in use that cannot be given back without an eviction.
     pub used: u64,
     /// The part of it that belongs to victims which were sent SIGKILL: how it changes is no growth of others.
     #[serde(default)]
@@ -84,7 +84,7 @@ pub struct Shortage {
     /// Bytes that only an estimate counts as reclaimable. `used` is without them, and a new estimate is no growth.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub estimated: u64,
-    /// What can still be used before nothing is left.
+    /// Amounts that can still be used before nothing is left.
     #[serde(rename = "room")]
     pub headroom: Headroom,
     /// Free swap, whether pods may use it or not: what is swapped out has grown all the same.
@@ -109,11 +109,11 @@ pub struct Shortage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LimitedGrowth {
-    /// What they have grown by since [`Pace::steady_since`].
+    /// Amount by which the cgroups have grown since [`Pace::steady_since`].
     pub grown: u64,
-    /// What they grow by, per second, over [`STEADY_NS`].
+    /// Amount by which the cgroups grow per second, over [`STEADY_NS`].
     pub growth: u64,
-    /// What they may use together until their limits end it, or the kubelet looks again.
+    /// Amount that the cgroups may use together until their limits end the growth, or the kubelet looks again.
     pub left: u64,
 }
 
@@ -155,13 +155,13 @@ impl LimitedGrowth {
     }
 }
 
-/// What victims that are still terminating are expected to give back.
+/// Amounts that victims which are still terminating are expected to give back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pending {
     /// Amount that all of them together are expected to give back.
     pub amount: u64,
-    /// When the first part of it is due.
+    /// Time at which the first part of `amount` is due.
     pub due: Option<u64>,
     /// The part of it that comes with the end of processes.
     #[serde(default)]
@@ -169,10 +169,10 @@ pub struct Pending {
     /// Some of it has come a moment ago, and more is coming.
     #[serde(default)]
     pub flows: bool,
-    /// When the newest of the victims that gave memory back a moment ago began to.
+    /// Time at which the newest of the victims that gave memory back a moment ago began to give it back.
     #[serde(default)]
     pub flows_since: Option<u64>,
-    /// When the first of the victims is due that have given nothing yet.
+    /// Time at which the first of those victims is due that have given nothing yet.
     #[serde(default)]
     pub begins: Option<u64>,
 }
@@ -257,7 +257,7 @@ impl Decision {
     }
 }
 
-/// What is kept of one signal of one scope between two looks. Allocates nothing.
+/// State of one signal of one scope that is kept between two looks. Allocates nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pace {
@@ -360,7 +360,7 @@ impl Pace {
         self.evictions = self.evictions.saturating_add(1);
     }
 
-    /// When a pod was last evicted.
+    /// Time at which a pod was last evicted, in nanoseconds; `None` if none was.
     pub fn last_eviction(&self) -> Option<u64> {
         self.last_eviction
     }
@@ -371,7 +371,7 @@ impl Pace {
         self.last_eviction.is_some_and(is_late)
     }
 
-    /// What is counted as victims' has become others': growth is seen anew.
+    /// Forgets the growth that was seen: what was counted as victims' has become others'.
     pub fn forget_growth(&mut self) {
         self.growth.forget();
     }
@@ -420,7 +420,7 @@ impl Pace {
     }
 }
 
-/// Which pod an urgent decision takes next.
+/// Choice of the pod that an urgent decision takes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextVictim {
     /// The first in the order of eviction.
@@ -431,7 +431,7 @@ pub(crate) enum NextVictim {
     WithProcesses,
 }
 
-/// How many pods an urgent decision takes: asked before each of them.
+/// State by which an urgent decision chooses how many pods it takes: it is asked before each of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Relief {
     now: u64,
@@ -509,7 +509,7 @@ impl Relief {
     }
 }
 
-/// What a growth per second makes in some nanoseconds.
+/// Computes what a growth per second makes in some nanoseconds.
 pub(crate) fn grown_in(per_second: u64, nanos: u64) -> u64 {
     let grown = u128::from(per_second) * u128::from(nanos) / u128::from(SECOND);
     u64::try_from(grown).unwrap_or(u64::MAX)
@@ -521,7 +521,7 @@ pub(crate) fn grown_in(per_second: u64, nanos: u64) -> u64 {
 pub struct PaceInputs {
     /// Moment of the decision, in nanoseconds of CLOCK_MONOTONIC.
     pub now: u64,
-    /// What was known from the looks before.
+    /// State that was known from the looks before.
     pub pace: Pace,
     /// Amounts that were seen at this look.
     #[serde(rename = "seen")]
@@ -535,7 +535,7 @@ pub struct PaceInputs {
 }
 
 impl PaceInputs {
-    /// What to do about the look that was taken last.
+    /// Decides what to do about the look that was taken last.
     pub fn decide(&self) -> Decision {
         match self.urgency() {
             Some((exhausted_in, grown)) if self.profile != PaceProfile::Soft => {

@@ -25,7 +25,7 @@ pub struct EvictionPermit {
     /// Indexes of the pod's quotas in the [`crate::limiter::EvictionLimiter`], 8 bits each; zero is none. One word, so
     /// that a reader never misses a quota while they change.
     quotas: AtomicU64,
-    /// When a limit was charged for it; zero as long as none was.
+    /// Time at which a limit was charged for the pod, in nanoseconds of CLOCK_MONOTONIC; zero as long as none was.
     evicted_at: AtomicU64,
     /// Whether the pod was asked to go, and its limits are charged for that.
     asked: AtomicBool,
@@ -136,7 +136,7 @@ impl EvictionPermit {
         self.evicted_at.load(Ordering::Relaxed) != 0
     }
 
-    /// When it was evicted last, in nanoseconds of CLOCK_MONOTONIC; zero if it was not.
+    /// Time at which the pod was evicted last, in nanoseconds of CLOCK_MONOTONIC; zero if it was not.
     pub fn evicted_at(&self) -> u64 {
         self.evicted_at.load(Ordering::Relaxed)
     }
@@ -211,7 +211,7 @@ impl EvictionPermit {
         }
     }
 
-    /// What was set last, as it is at this moment.
+    /// Returns the permission that was set last, as it is at `now`.
     pub fn permission(&self, now: u64) -> Permission {
         match self.until.load(Ordering::Acquire) {
             UNBOUNDED => Permission::Always,

@@ -35,7 +35,7 @@ use crate::{
     },
 };
 
-/// How far back a forecast looks.
+/// Time over which a forecast looks back.
 const FORECAST_WINDOW: Duration = Duration::from_secs(60);
 
 /// Makes a plan after each look.
@@ -46,7 +46,7 @@ pub struct Planner {
     pending: PendingVictims,
     recreations: RecreationTracker,
     trends: [Trend; Signal::ALL.len()],
-    /// When pods may go for each signal, in the `evictd` mode.
+    /// Pace of evictions for each signal, in the `evictd` mode.
     paces: [Pace; Signal::ALL.len()],
     choices: Choices,
     /// The capacity of each signal when it was first seen.
@@ -203,7 +203,7 @@ impl Planner {
         threshold.is_hard() && self.settings.externally_handled.contains(&threshold.signal)
     }
 
-    /// What to reclaim from the node for these thresholds.
+    /// Lists what to reclaim from the node for these thresholds.
     fn node_reclaim(&self, due: &[Threshold]) -> Vec<NodeReclaim> {
         let reclaims = due
             .iter()
@@ -391,7 +391,7 @@ impl Planner {
             || waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
     }
 
-    /// What the pods grow by per second that may be evicted, with their UIDs.
+    /// Lists the growth per second of each pod that may be evicted and grows, with its UID.
     fn growers<'a>(&self, node: Snapshot<'a>, threshold: &Threshold) -> Vec<(u64, &'a str)> {
         let signal = threshold.signal;
         let may_go = |pod: &&Pod| self.state_for(pod, threshold) == CandidateState::Eligible;
@@ -416,7 +416,7 @@ impl Planner {
             })
     }
 
-    /// What all pods that may go use together of what a threshold watches, in its unit.
+    /// Computes what all pods that may go use together of what a threshold watches, in its unit.
     fn attainable(&self, node: Snapshot<'_>, threshold: &Threshold) -> u64 {
         let usage = |pod: &Pod| {
             let usage = node.usages.get(&pod.uid)?;
@@ -701,7 +701,7 @@ impl Planner {
         }
     }
 
-    /// Where the signals that have thresholds are heading.
+    /// Forecasts where the signals that have thresholds are heading.
     fn forecasts(&mut self, now: i64, node: Snapshot<'_>) -> Vec<SignalForecast> {
         let mut forecasts = Vec::new();
         for (signal, trend) in Signal::ALL.into_iter().zip(&mut self.trends) {
@@ -722,9 +722,9 @@ impl Planner {
 
 /// A growth, and the pods that have it.
 struct Growing<'a> {
-    /// What the signal grows by per second.
+    /// Growth of the signal per second.
     per_second: u64,
-    /// What pods that may be evicted grow by, with their UIDs.
+    /// Growth per second of each pod that may be evicted and grows, with its UID.
     pods: Vec<(u64, &'a str)>,
 }
 

@@ -23,14 +23,14 @@ pub struct Ranked<'a> {
     pub key: RankKey,
 }
 
-/// What decides the order besides the pods themselves.
+/// Parameters that decide the order besides the pods themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranking {
     /// The order of eviction.
     pub strategy: RankingStrategy,
     /// The signal that is low.
     pub signal: Signal,
-    /// How the node's disks are laid out.
+    /// Layout of the node's disks.
     pub layout: Layout,
 }
 

@@ -17,7 +17,7 @@ pub struct KnownPods {
     pub has_kubelet: bool,
 }
 
-/// What may remove what is not in use on a disk.
+/// Component that may remove what is not in use on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimBy {
     /// The container runtime, which answers.
@@ -28,7 +28,7 @@ pub enum ReclaimBy {
     None,
 }
 
-/// What a reclaim has removed.
+/// Counts of what a reclaim has removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     /// Containers that had ended.
@@ -39,7 +39,7 @@ pub struct Removed {
     pub images: u64,
     /// Size of the removed images in bytes, as the runtime counts it.
     pub image_bytes: u64,
-    /// What the runtime refused to remove.
+    /// Number of objects that the runtime refused to remove.
     pub refused: u64,
     /// Reason of the last refusal; `None` without one.
     pub refusal: Option<String>,

@@ -16,7 +16,7 @@ pub struct Stages {
     pub signalled: u64,
 }
 
-/// What is said of a signal and a pod that goes for it. Amounts are in the signal's unit.
+/// Values that are reported of a signal and a pod that goes for it. Amounts are in the signal's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignalReading {
     /// Signal that is short.

@@ -14,14 +14,14 @@ const SAMPLES: usize = 1024;
 /// threshold.
 const CLOSEST_NS: u64 = 500_000;
 
-/// What was left of a signal at one moment.
+/// Amount that was left of a signal at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignalSample {
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub time: u64,
     /// The signal.
     pub signal: Signal,
-    /// What was available, in the signal's unit.
+    /// Amount that was available, in the signal's unit.
     pub available: u64,
 }
 
@@ -38,7 +38,7 @@ pub struct Recorder {
     slots: Box<[Slot]>,
     /// Number of samples ever written.
     written: AtomicU64,
-    /// When each signal was written last.
+    /// Time at which each signal was written last.
     last: [AtomicU64; Signal::ALL.len()],
 }
 

@@ -34,7 +34,7 @@ pub fn most(mode: Mode, dying: usize, room: usize) -> usize {
 pub struct Candidates<'a, R> {
     /// Candidates as they were loaded.
     pub candidates: &'a mut [Candidate],
-    /// What each grew by, in bytes per second, by its usage counter.
+    /// Growth of each candidate by its usage counter, in bytes per second.
     pub grew: &'a [u64],
     /// Reads the pod at a position in full; `None`: it is gone.
     pub read: R,
@@ -52,7 +52,7 @@ pub trait Pods {
     /// Returns what these use at most together, in bytes.
     fn load(&mut self, resort: LastResort) -> u64;
 
-    /// How many more pods the node's eviction rate allows; [`usize::MAX`] without one.
+    /// Number of further pods that the node's eviction rate allows; [`usize::MAX`] without one.
     fn allowed(&self) -> usize;
 
     /// Whether a pod was evicted for this scope since the kubelet could have looked.
@@ -64,13 +64,13 @@ pub trait Pods {
     /// What the pods grow by of those that grow most, in bytes per second, and their positions; 0: none.
     fn growers(&self) -> [(u64, usize); WATCHED];
 
-    /// Which pods the policies' last resort takes when all else has failed.
+    /// Pods that the policies' last resort takes when all else has failed.
     fn last_resort(&self) -> LastResort;
 
-    /// How many pods would be candidates but for policies and limits.
+    /// Number of pods that would be candidates but for policies and limits.
     fn denied(&self) -> usize;
 
-    /// How many pods have processes that are ending, by a kill of either loop.
+    /// Number of pods that have processes that are ending, by a kill of either loop.
     fn dying(&self) -> usize;
 
     /// Evicts a pod, and returns what is expected of it; `None` when that is nothing: it was empty already, or the
@@ -78,7 +78,7 @@ pub trait Pods {
     fn evict(&mut self, position: usize, choice: Choice) -> Option<Pending>;
 }
 
-/// How a pod was chosen.
+/// Choice of a pod: under which last resort, and whether out of order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// Pods that the policies' last resort has allowed.
@@ -87,7 +87,7 @@ pub struct Choice {
     pub out_of_order: bool,
 }
 
-/// What a round has come to.
+/// Outcome of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Enough pods were evicted, or as many as may be at once.

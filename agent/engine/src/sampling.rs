@@ -47,13 +47,13 @@ impl Nearness {
             }
     }
 
-    /// When to look again while the hook is away: before the fastest growth has reached the line.
+    /// Computes when to look again while the hook is away: before the fastest growth has reached the line.
     pub fn sample_interval(self, distance: u64) -> Duration {
         sample_interval(distance.saturating_sub(self.distance()), self.growth)
     }
 }
 
-/// How short of memory a scope is, as far as its next look depends on it.
+/// State of a scope that its next look depends on: how short of memory it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScopeState {
     /// No threshold is met.
@@ -67,7 +67,7 @@ pub enum ScopeState {
     NoCandidates,
 }
 
-/// What tells of a crossing between two looks.
+/// Means by which a crossing between two looks is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notification {
     /// A kernel program does, at the crossing: only what no charge moves has to be looked at (inactive_file, the
@@ -114,14 +114,14 @@ pub const PRESSED_PIDS: Duration = Duration::from_millis(20);
 /// Interval between looks while a threshold of disk bytes or inodes is met.
 pub const PRESSED: Duration = Duration::from_millis(250);
 
-/// What a flush of statistics is decided by, in bytes.
+/// Amounts by which a flush of statistics is decided, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushInputs {
     /// Bytes that are not charged.
     pub free: u64,
     /// The threshold.
     pub threshold: u64,
-    /// What could still be used before memory is short.
+    /// Amount that could still be used before memory is short.
     pub left: u64,
     /// The fastest growth, per second.
     pub growth: u64,
@@ -131,7 +131,7 @@ pub struct FlushInputs {
 /// something else.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlushDeadline {
-    /// When that was done last, and [`FlushInputs::left`] then.
+    /// Time of the last flush, and [`FlushInputs::left`] then.
     flushed: Option<(u64, u64)>,
 }
 

@@ -18,7 +18,7 @@ use crate::{
 pub struct Candidate {
     /// The pod's claim on the resource that is short.
     pub inputs: RankInputs,
-    /// How much of it the pod uses: exactly, or at most.
+    /// Amount of the resource that the pod uses: exactly, or at most.
     pub usage: u64,
     /// Whether `usage` is the exact value, read at this decision.
     pub is_exact: bool,
@@ -83,7 +83,7 @@ pub struct UrgentGrowth<'a> {
     pub per_second: u64,
     /// The part of each pod that grows, and the pod's position.
     pub growers: &'a mut [(u64, usize)],
-    /// How many more pods the node's eviction rate allows, [`usize::MAX`] without one.
+    /// Number of further pods that the node's eviction rate allows, [`usize::MAX`] without one.
     pub allowed: usize,
 }
 

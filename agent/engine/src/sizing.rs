@@ -2,12 +2,12 @@
 
 use super::{Signal, Threshold};
 
-/// What is kept back from pods, and why.
+/// Amounts that are kept back from pods, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemorySizing {
     /// All memory of the node.
     pub capacity: u64,
-    /// What is reserved for the system and the kubelet.
+    /// Bytes that are reserved for the system and the kubelet.
     pub reserved: u64,
     /// The hard threshold, which the kubelet keeps back as well; zero if there is none.
     pub hard_threshold: u64,

@@ -28,7 +28,7 @@ pub struct SoftEvictionRequest<P> {
     pub shadow: bool,
 }
 
-/// How a pod goes for a soft threshold.
+/// Manner in which a pod goes for a soft threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
     /// The pod was asked, and has its time to end.
@@ -40,7 +40,7 @@ pub enum Departure {
 }
 
 impl<P> SoftEvictionRequest<P> {
-    /// The same request with the pods held in another form.
+    /// Converts the request to one that holds its pods in another form.
     pub fn map<Q>(self, pod: impl Fn(P) -> Q) -> SoftEvictionRequest<Q> {
         let candidates = self.candidates.into_iter().map(|candidate| SoftCandidate {
             pod: pod(candidate.pod),

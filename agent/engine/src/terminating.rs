@@ -4,9 +4,9 @@
 use super::pace::{Pending, earliest};
 use crate::units::{MS, SECOND};
 
-/// How soon after SIGKILL a process gives back the first of its memory, on busy CPUs too.
+/// Time after SIGKILL within which a process gives back the first of its memory, on busy CPUs too.
 const EXIT_NS: u64 = 50 * MS;
-/// How fast the kernel tears down an address space, in bytes per second.
+/// Rate at which the kernel tears down an address space, in bytes per second.
 const TEARDOWN: u64 = 4 << 30;
 /// The first part of what a victim gives back, in bytes at most.
 const FIRST: u64 = 256 << 20;
@@ -18,11 +18,11 @@ const STUCK_NS: u64 = 2 * SECOND;
 /// takes single pages from a victim that does not die as well.
 const STEP: u64 = 1 << 20;
 const STEP_PART: u64 = 1024;
-/// How long a victim of an earlier agent is observed at least before it counts as stuck.
+/// Least time for which a victim of an earlier agent is observed before it counts as stuck.
 const RESUMED_NS: u64 = SECOND / 2;
-/// When the kubelet is expected to have unmounted the volumes of a pod without processes.
+/// Time after which the kubelet is expected to have unmounted the volumes of a pod without processes.
 const UNMOUNT_NS: u64 = 5 * SECOND;
-/// How long evictd waits for that at most (the kubelet's `podCleanupTimeout`).
+/// Longest time that evictd waits for the kubelet to unmount volumes (the kubelet's `podCleanupTimeout`).
 const CLEANUP_NS: u64 = 30 * SECOND;
 /// A report is sent at the latest this long after the victim's end.
 const REPORT_WITHIN_NS: u64 = 2 * SECOND;
@@ -33,21 +33,21 @@ pub struct Terminating {
     signalled: u64,
     /// Time since which this agent knows of the victim.
     known_since: u64,
-    /// What it used when it was chosen, without what the kernel could give back.
+    /// Bytes that the victim used when it was chosen, without what the kernel could give back.
     expected: u64,
     /// The part of it that outlives its processes: tmpfs of memory-backed volumes, shared memory.
     shared: u64,
     /// The least that it was seen to hold.
     least: u64,
-    /// When that last fell by a [`STEP`].
+    /// Time at which `least` last fell by a [`STEP`].
     progress: u64,
-    /// When it was first seen to give something back.
+    /// Time at which the victim was first seen to give something back.
     began: Option<u64>,
     exited: Option<u64>,
     stuck: bool,
 }
 
-/// What is seen of a victim at one look.
+/// State of a victim as seen at one look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VictimReading {
     /// Whether it has processes.
@@ -56,7 +56,7 @@ pub struct VictimReading {
     pub usage: Option<u64>,
 }
 
-/// What has become of a victim since the last look.
+/// State of a victim at a look, compared with the look before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VictimState {
     /// The victim has processes, and its memory goes.
@@ -69,7 +69,7 @@ pub enum VictimState {
     Exited,
     /// The victim has no processes; its shared memory waits for the kubelet.
     Lingering,
-    /// Nothing more is expected of it.
+    /// The victim is expected to give nothing more.
     Released,
     /// The victim had no processes, and has others now: the kubelet has started its containers again. It is a pod like
     /// any other.
@@ -219,12 +219,12 @@ impl Terminating {
         self.began.is_some()
     }
 
-    /// When it was sent SIGKILL first.
+    /// Time at which the victim was first sent SIGKILL.
     pub fn signalled(&self) -> u64 {
         self.signalled
     }
 
-    /// When its last process was found gone.
+    /// Time at which the victim's last process was found gone; `None` as long as it was not.
     pub fn exited(&self) -> Option<u64> {
         self.exited
     }

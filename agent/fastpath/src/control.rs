@@ -46,7 +46,7 @@ pub struct FastPathControl {
     stop: AtomicBool,
 }
 
-/// What may change while the fast path runs: plain values.
+/// Settings that may change while the fast path runs: plain values.
 #[derive(Clone, Copy, Debug)]
 pub struct FastPathSettings {
     /// The amounts of the node's memory.

@@ -27,7 +27,7 @@ pub struct EvictionReport {
     pub usage_at_crossing: u64,
     /// Usage of the scope when it was decided, in bytes.
     pub usage_at_decision: u64,
-    /// What was available when it was decided, in bytes.
+    /// Bytes that were available when the eviction was decided.
     pub available: u64,
     /// The capacity of the scope in bytes.
     pub capacity: u64,
@@ -68,7 +68,7 @@ pub struct VictimExit {
     pub threshold_cleared: u64,
     /// The largest usage of the scope that was seen since the crossing, in bytes.
     pub peak_usage: u64,
-    /// What was available at the end, in bytes.
+    /// Bytes that were available at the end.
     pub available: u64,
 }
 
@@ -79,7 +79,7 @@ pub struct StuckVictim {
     pub pod: Arc<PodEntry>,
     /// Number of its eviction.
     pub number: u64,
-    /// What it still uses, in bytes.
+    /// Bytes that the pod still uses.
     pub usage: u64,
 }
 
@@ -94,7 +94,7 @@ pub struct BlockedBy {
     pub in_vain: bool,
 }
 
-/// What the fast path sends to the threads of normal priority.
+/// Event that the fast path sends to the threads of normal priority.
 #[derive(Clone, Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -114,7 +114,7 @@ pub enum FastPathEvent {
     MetInForce {
         /// Signal of the threshold.
         signal: Signal,
-        /// What is available, in bytes.
+        /// Bytes that are available.
         available: u64,
         /// Bytes that should be available.
         threshold: u64,

@@ -24,13 +24,13 @@ pub const EARLIER: u64 = 0;
 pub struct RestoredVictim {
     /// The pod.
     pub pod: Arc<PodEntry>,
-    /// When it was signalled first, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the pod was first signalled, in nanoseconds of CLOCK_MONOTONIC.
     pub signalled: u64,
     /// Whether the victim was found to be stuck, and that was reported.
     pub is_stuck: bool,
 }
 
-/// What else of a node kills pods whose memory is pending then.
+/// Component other than the fast path that kills pods, whose memory is pending then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KilledBy {
     /// evictd's manager: for disk, inodes or process ids.
@@ -67,7 +67,7 @@ pub struct Victim {
     peak_usage: u64,
     /// Component that has killed the victim and reports it; `None` where that is the fast path.
     killed_by: Option<KilledBy>,
-    /// What became of it was reported.
+    /// Whether the victim's outcome was reported, or needs no report.
     is_reported: bool,
     killed: u64,
 }
@@ -155,7 +155,7 @@ fn held(pod: &PodEntry) -> (Option<u64>, u64) {
     (usage, reading.map_or(0, |reading| reading.shmem))
 }
 
-/// What was found about victims at one look.
+/// Event of a victim that was found at one look.
 pub enum VictimEvent {
     Finished(VictimExit),
     Stuck(StuckVictim),
@@ -163,10 +163,10 @@ pub enum VictimEvent {
     GivesWay(Arc<PodEntry>),
 }
 
-/// What victims have at one moment, in bytes.
+/// Memory of the victims at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VictimMemory {
-    /// What they are expected to give back.
+    /// Memory that the victims are expected to give back.
     pub pending: Pending,
     /// Bytes that victims hold which shadow mode has only chosen, without page cache.
     pub shadow: u64,
@@ -189,7 +189,7 @@ impl InFlight {
         Self { victims }
     }
 
-    /// How many have processes that are ending.
+    /// Counts the victims whose processes are ending.
     pub fn terminating_count(&self) -> usize {
         let is_dying = |v: &&Victim| {
             !v.eviction.shadow && v.terminating.exited().is_none() && !v.terminating.is_stuck()
@@ -215,7 +215,7 @@ impl InFlight {
             .any(|v| v.pod.memory.id() == entry.memory.id())
     }
 
-    /// What the victims have which `scope` counts. Does not allocate.
+    /// Computes the memory of the victims that `scope` counts. Does not allocate.
     pub fn memory(&self, scope: &Scope, now: u64) -> VictimMemory {
         let mut memory = VictimMemory::default();
         for victim in self.victims.iter().filter(|v| scope.holds(&v.pod)) {

@@ -67,7 +67,7 @@ pub(super) struct MemoryMonitor {
     /// The fastest growth that the machine can make, in bytes per second.
     pub(super) fastest_growth: u64,
     pub(super) cpus: u64,
-    /// How old the usages in the table are.
+    /// Age of the usages in the table.
     pub(super) usage_cache: UsageCache,
     /// Growth of the pods that grow most.
     pub(super) growers: Growers,
@@ -75,7 +75,7 @@ pub(super) struct MemoryMonitor {
     pub(super) limited_growers: Growers,
     pub(super) evictions: u64,
     met_in_force: u64,
-    /// When the kernel victims were published last; 0: they have to be.
+    /// Time at which the kernel victims were published last; 0: they have to be.
     pub(super) published_at: u64,
     triggers: TriggerEvents,
     /// Time since which no threshold is met; `None` while one is.
@@ -377,7 +377,7 @@ impl MemoryMonitor {
     }
 }
 
-/// What a fast path needs.
+/// Parts and settings that a fast path is built from.
 pub struct FastPathSetup {
     /// The node, and the pods' cgroup if that is watched too: at least one scope, at most
     /// [`MAX_SCOPES`].
@@ -388,13 +388,13 @@ pub struct FastPathSetup {
     pub table: Box<PodTable>,
     /// Pods that an earlier agent has signalled.
     pub restored: Vec<RestoredVictim>,
-    /// When an earlier agent last evicted a pod for memory, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which an earlier agent last evicted a pod for memory, in nanoseconds of CLOCK_MONOTONIC.
     pub last_eviction: Option<u64>,
     /// The trigger is pinned: the kernel acts in this thread's place when it is stopped or gone.
     pub is_pinned: bool,
     /// Decide, report, and kill nothing.
     pub shadow: bool,
-    /// How many pods may go at once.
+    /// Degree to which evictions go beyond the kubelet: it decides how many pods may go at once.
     pub mode: Mode,
     /// The order of eviction.
     pub strategy: RankingStrategy,
@@ -404,6 +404,6 @@ pub struct FastPathSetup {
     pub control: Arc<FastPathControl>,
     /// Queue that reports go to.
     pub events: Arc<FastPathEventQueue>,
-    /// What other threads read of it.
+    /// Status that other threads read of the fast path.
     pub status: Arc<FastPathStatus>,
 }

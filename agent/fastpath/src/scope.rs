@@ -34,11 +34,11 @@ const CROSSING_NS: u64 = 1_000_000_000;
 /// What a decision is due to: the crossing that started the pressure, or a later look; 0 where something is not known.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Crossing {
-    /// When the trigger tripped, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the trigger tripped, in nanoseconds of CLOCK_MONOTONIC.
     pub crossed: u64,
-    /// When the thread was woken, likewise.
+    /// Time at which the thread was woken, in nanoseconds of CLOCK_MONOTONIC.
     pub woken: u64,
-    /// What was charged then, in bytes.
+    /// Bytes that were charged when the trigger tripped.
     pub usage: u64,
     /// The hook that saw it; `None`: a sample found it.
     pub hook: Option<MemoryHook>,
@@ -75,12 +75,13 @@ impl KernelVictims {
         }
     }
 
-    /// As they are published to the kernel programs, by rank.
+    /// Returns the victims as they are published to the kernel programs, by rank.
     pub fn published(&self) -> &[KernelVictim] {
         self.published.get(..self.count).unwrap_or_default()
     }
 
-    /// Their positions in the table that they were taken from, with the ids of their cgroups.
+    /// Iterates over the victims: their positions in the table that they were taken from, with the ids of their
+    /// cgroups.
     pub fn iter(&self) -> impl Iterator<Item = (usize, u64)> {
         let ids = self.published.into_iter().map(|victim| victim.cgroup_id);
         self.positions.into_iter().zip(ids).take(self.count)
@@ -90,7 +91,7 @@ impl KernelVictims {
 /// Inputs of [`ScopeMonitor::sample`] in one cycle.
 #[derive(Clone, Copy)]
 pub(super) struct SampleContext<'a> {
-    /// When the thread was woken, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the thread was woken, in nanoseconds of CLOCK_MONOTONIC.
     pub woken: u64,
     /// Bytes that victims hold at its beginning.
     pub dying: u64,
@@ -121,11 +122,11 @@ pub(super) struct ScopeMonitor {
     pub crossing: Crossing,
     /// The pods that the kernel may kill from.
     pub victims: KernelVictims,
-    /// What was available when they were published, in bytes.
+    /// Bytes that were available when the kernel victims were published last.
     available_when_published: u64,
-    /// Where the threshold's trigger lies, in bytes of the usage counter; 0 before it was set.
+    /// Position of the threshold's trigger, in bytes of the usage counter; 0 before it was set.
     armed_limit: u64,
-    /// Where the floor's trigger lies; 0 before it was set.
+    /// Position of the floor's trigger, in bytes of the usage counter; 0 before it was set.
     floor_limit: u64,
     recovery_limit: Option<u64>,
     spin: SpinPolicy,
@@ -136,10 +137,10 @@ pub(super) struct ScopeMonitor {
     /// The usage counter less the usage, in bytes; `None` while that is not known.
     offset: Option<i64>,
     stat_lag: StatLag,
-    /// When pods may be evicted for it.
+    /// Pace of evictions for the scope.
     pub pace: Pace,
     machine: MachineEstimate,
-    /// When the kernel's statistics have to be flushed.
+    /// Deadline of the next flush of the kernel's statistics.
     flush: FlushDeadline,
 }
 
@@ -320,7 +321,7 @@ impl ScopeMonitor {
         self.sample.available.saturating_sub(threshold)
     }
 
-    /// How to wait, if the threshold is about to be crossed.
+    /// Chooses how to wait, if the threshold is about to be crossed.
     pub fn wait(&mut self, now: u64) -> Option<Wait> {
         self.spin.observe(now, self.distance(), self.spin_window)
     }

@@ -20,7 +20,7 @@ use crate::{FastPathControl, monitor::MemoryMonitor, spin::Wait};
 /// thread finds it free if the hypervisor takes this CPU.
 const POLLS_PER_POD: usize = 8;
 
-/// How long the thread sleeps for the writer of a record, which needs less than a microsecond.
+/// Time that the thread sleeps for the writer of a record, which needs less than a microsecond.
 const HALF_WRITTEN: Duration = Duration::from_micros(100);
 
 /// The monitor, with which one thread at a time decides.

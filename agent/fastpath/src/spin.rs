@@ -23,7 +23,7 @@ const REST_NS: u64 = 20_000_000;
 const BUDGET_NS: u64 = 20_000_000;
 /// The budget refills by one nanosecond in so many.
 const REFILL_SHARE: u64 = 100;
-/// What an additional look takes from the budget.
+/// Time that an additional look takes from the budget, in nanoseconds.
 const LOOK_NS: u64 = 50_000;
 
 /// Bytes from the threshold at which the spin window begins: what the fastest growth of this machine (bytes per second)
@@ -32,7 +32,7 @@ pub fn spin_window(growth: u64) -> u64 {
     growth / 2000
 }
 
-/// How to wait for the next look.
+/// Way to wait for the next look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Sleep, for no longer than this.
@@ -59,10 +59,10 @@ impl Wait {
     }
 }
 
-/// When the loop spins before one threshold.
+/// Policy by which the loop spins before one threshold.
 #[derive(Debug)]
 pub struct SpinPolicy {
-    /// When the last look was, and the distance to the threshold then, in bytes.
+    /// Time of the last look, and the distance to the threshold then, in bytes.
     last: Option<(u64, u64)>,
     /// Bytes per millisecond: the present growth, or half of what was expected before. A task that is kept from running
     /// for a moment will run again.

@@ -45,7 +45,7 @@ const CPU_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The calling thread, for the scheduler's calls.
 const THE_CALLER: Pid = Pid::from_raw(0);
 
-/// What wake threads and standby thread share.
+/// State that wake threads and standby thread share.
 struct StandbyShared {
     monitor: Arc<SharedMonitor>,
     standby: Pid,

@@ -24,7 +24,7 @@ const NEW_BYTES: u64 = 8 << 20;
 /// the CPU's part of those that are announced and too few for a flush.
 const PAGES_OF_A_CPU: u64 = 3 * CHARGE_BATCH;
 
-/// What is known of one scope's uncategorized memory.
+/// State that is kept of one scope's uncategorized memory.
 #[derive(Debug)]
 pub(super) struct StatLag {
     /// The usual uncategorized bytes: the least that was seen since more turned out to be no lag.
@@ -34,7 +34,7 @@ pub(super) struct StatLag {
     flush_asked: Option<(u64, u64)>,
     /// A smaller lag, in bytes, is none.
     slack: u64,
-    /// The same by the number of CPUs alone.
+    /// Value of `slack` by the number of CPUs alone, in bytes.
     slack_of_cpus: u64,
     /// Kernel memory has a counter of its own: all that is uncategorized is lag, however long it lasts.
     kernel_is_counted: bool,

@@ -41,7 +41,7 @@ impl FastPathStatus {
         self.turned.store(now, Ordering::Relaxed);
     }
 
-    /// When the loop last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
+    /// Time at which the loop last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
     pub fn last_beat(&self) -> u64 {
         self.turned.load(Ordering::Relaxed)
     }

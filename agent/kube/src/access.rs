@@ -21,7 +21,7 @@ pub struct Right {
     pub resource: &'static str,
     /// Empty for the resource itself.
     pub subresource: &'static str,
-    /// What does not work without it.
+    /// Function of the agent that does not work without the right.
     pub purpose: &'static str,
 }
 
@@ -131,7 +131,7 @@ pub const TENANT_RIGHTS: [Right; 2] = [
     ),
 ];
 
-/// The same for the ConfigMap of the fleet brake that all agents watch.
+/// Rights on the ConfigMap of the fleet brake that all agents watch.
 pub const FLEET_RIGHTS: [Right; 3] = [
     right("list", "", "configmaps", "", "the fleet brake"),
     right("watch", "", "configmaps", "", "the fleet brake"),

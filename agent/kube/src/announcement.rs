@@ -22,7 +22,7 @@ use crate::{
 
 /// Conditions that are on their way at once; one more comes with the DELETE.
 const AT_ONCE: usize = 16;
-/// Whose reports may be waited for; as many wait for the disk at most.
+/// Number of evictions whose reports may be waited for; as many wait for the disk at most.
 const KEPT: usize = 1024;
 /// With `evictedPods: Fail` the patch of the status has the condition: it is sent alone where the disk takes longer
 /// than that.
@@ -31,9 +31,9 @@ const DISK_IS_LATE: Duration = Duration::from_millis(250);
 /// The conditions of pods whose evictions are not reported yet.
 #[derive(Debug)]
 pub struct Announcements {
-    /// How long the journal has before a condition is sent.
+    /// Time that the journal has before a condition is sent.
     patience: Duration,
-    /// By the eviction's id, the oldest first.
+    /// Announcements by the eviction's id, the oldest first.
     kept: VecDeque<(String, Announcement)>,
 }
 
@@ -42,7 +42,7 @@ pub struct Announcements {
 pub struct Announcement {
     /// Whether it was taken.
     task: JoinHandle<bool>,
-    /// It is not sent before.
+    /// Time before which the condition is not sent.
     due: Instant,
 }
 

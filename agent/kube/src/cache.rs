@@ -37,7 +37,7 @@ pub struct ClusterCache {
     written: std::sync::Mutex<Option<Revision>>,
 }
 
-/// What there is to remember, as far as it tells whether that has changed.
+/// Revisions of what there is to remember, which tell whether it has changed.
 #[derive(Clone, Debug, PartialEq)]
 struct Revision {
     pods: u64,

@@ -32,11 +32,11 @@ use tower::ServiceBuilder;
 
 use super::counters::Counters;
 
-/// How long a request may take before it counts as lost.
+/// Time that a request may take before it counts as lost.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 /// Variable with the address of the Service `kubernetes`, in every pod.
 const SERVICE_HOST: &str = "KUBERNETES_SERVICE_HOST";
-/// How long the start waits for the API server's name to be looked up.
+/// Time that the start waits for the API server's name to be looked up.
 const LOOKUP: Duration = Duration::from_secs(2);
 /// Longer than a watch may be silent: it ends by itself after less than five minutes.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
@@ -44,7 +44,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(300);
 /// The cause of a 429 by which a PodDisruptionBudget refuses an eviction (`policyv1.DisruptionBudgetCause`).
 const DISRUPTION_BUDGET: &str = "DisruptionBudget";
 
-/// How often certificates are read again while the server cannot be reached.
+/// Interval at which certificates are read again while the server cannot be reached.
 const RENEWAL: Duration = Duration::from_secs(30);
 /// A connection without traffic is probed after this time and then at these intervals; after so many probes without an
 /// answer it is lost. About half a minute in all, as client-go's HTTP/2 pings.
@@ -60,7 +60,7 @@ pub enum AccessError {
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of what is wrong with the file.
         reason: String,
     },
     /// No kubeconfig, and not inside a pod.
@@ -202,7 +202,7 @@ impl ApiRequest<'_> {
     }
 }
 
-/// What a connection is trusted by.
+/// Certificates by which a connection is trusted: the authorities', and the client's own.
 #[derive(Debug, PartialEq)]
 struct Certificates {
     authorities: Option<Vec<Vec<u8>>>,
@@ -237,7 +237,7 @@ pub struct ApiClient {
     shadow: watch::Sender<bool>,
     is_forbidden_logged: AtomicBool,
     lacks_evictions: AtomicBool,
-    /// What was counted.
+    /// Counters of the client.
     pub counters: Arc<Counters>,
 }
 
@@ -280,7 +280,7 @@ impl ApiClient {
         }
     }
 
-    /// In shadow mode nothing is sent that changes anything but Events.
+    /// Switches shadow mode on or off: in it nothing is sent that changes anything but Events.
     pub fn set_shadow(&self, shadow: bool) {
         self.shadow
             .send_if_modified(|before| std::mem::replace(before, shadow) != shadow);

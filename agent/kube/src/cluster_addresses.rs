@@ -17,14 +17,14 @@ use serde_json::Value;
 
 use crate::client::{ApiClient, ApiError, ApiRequest, DEADLINE, JSON};
 
-/// How often they are read again; a server that does not answer is asked sooner.
+/// Interval at which the addresses are read again; a server that does not answer is asked sooner.
 pub const REFRESH: Duration = Duration::from_secs(600);
 const RETRY: Duration = Duration::from_secs(30);
 /// Gates wait for the first answer, and for no longer than this: half of a gate's own timeout by default.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// Objects of networking.k8s.io/v1 since Kubernetes 1.33.
 const SERVICE_CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
-/// What the API server keeps of its own addresses.
+/// Path of the EndpointSlice with the API server's own addresses.
 const ENDPOINTS: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
 
 /// Keeps them up to date for ever. Networks that are `configured` are those of ClusterIPs, and none is asked for.
@@ -67,7 +67,7 @@ pub async fn run(
     }
 }
 
-/// What came of a read.
+/// Outcome of a read.
 #[derive(PartialEq)]
 enum Found {
     Object(Value),

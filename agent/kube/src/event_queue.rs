@@ -74,7 +74,7 @@ impl EventQueue {
         let _ = self.sender.send(event);
     }
 
-    /// How many the API server has not taken yet.
+    /// Number of Events that the API server has not taken yet.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }

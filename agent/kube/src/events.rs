@@ -41,7 +41,7 @@ const MET_IN_FORCE: &str = "EvictionThresholdMetInForce";
 const WOULD_SET_CONDITIONS: &str = "WouldSetConditions";
 /// Reason of an Event about the fleet brake.
 const FLEET_BRAKE: &str = "FleetBrakePulled";
-/// Where Events about nodes live, which have no namespace.
+/// Namespace of Events about nodes, which have none themselves.
 pub(crate) const NODE_NAMESPACE: &str = "default";
 /// Longest note that the API takes, in bytes.
 const NOTE_BYTES: usize = 1024;
@@ -49,9 +49,9 @@ const NOTE_BYTES: usize = 1024;
 const INSTANCE_BYTES: usize = 128;
 /// Longest name that the API takes, in bytes.
 const NAME_BYTES: usize = 253;
-/// As long as evictions follow each other closer than this, the node has one Event for all of them.
+/// Longest gap between evictions for which the node has one Event for all of them.
 const SERIES_GAP: Duration = Duration::from_secs(600);
-/// How often the count of such an Event is brought up to date at most.
+/// Shortest interval at which the count of such an Event is brought up to date.
 const SERIES_PAUSE: Duration = Duration::from_secs(30);
 
 /// Creates Events.
@@ -61,7 +61,7 @@ pub struct Events {
     series: BTreeMap<String, Series>,
 }
 
-/// What an Event on a pod says.
+/// Content of an Event on a pod.
 #[derive(Clone, Debug)]
 pub struct EventSpec<'a> {
     /// The pod.
@@ -358,20 +358,20 @@ impl Events {
         Ok(())
     }
 
-    /// When [`Events::flush`] has something to do next.
+    /// Time until [`Events::flush`] has something to do next; `None` where it has nothing to do.
     pub fn next_flush(&self) -> Option<Duration> {
         let open = self.series.values().filter(|s| s.count > s.sent);
         open.map(|s| SERIES_PAUSE.saturating_sub(s.last_sent.elapsed()))
             .min()
     }
 
-    /// This node as the reporter. The admission policy compares as much of its name.
+    /// Name of this node as the reporter, cut to `INSTANCE_BYTES`. The admission policy compares as much of its name.
     fn instance(&self) -> String {
         cut(self.node.clone(), INSTANCE_BYTES)
     }
 
-    /// As the kubelet names its node in Events: by name in place of the UID, which is what `kubectl describe node`
-    /// looks for.
+    /// Reference to the node as the kubelet makes it in Events: by name in place of the UID, which is what `kubectl
+    /// describe node` looks for.
     fn node_reference(&self) -> Value {
         json!({"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.node})
     }
@@ -448,7 +448,7 @@ fn note(e: &EvictionRecord) -> String {
     note
 }
 
-/// Which pod was killed from, and by which limit.
+/// Builds the note on an OOM kill: which process was killed, and by which limit.
 fn oom_note(kill: &OomKill) -> String {
     let bytes = |n| Quantity::bytes(n).to_string();
     let used = kill.rss.map_or(String::new(), |rss| {

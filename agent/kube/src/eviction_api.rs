@@ -49,7 +49,7 @@ impl PodRef<'_> {
     }
 }
 
-/// What a DELETE or the dry run of an Eviction came to.
+/// Outcome of a DELETE or of the dry run of an Eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
     /// The pod is being deleted now.

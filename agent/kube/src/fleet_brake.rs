@@ -41,10 +41,10 @@ use crate::{
 
 /// A node reports its evictions no more often.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
-/// It waits for a random part of this before, so that not all nodes write before any of them has read what others
-/// wrote.
+/// Longest random time that a node waits before it writes, so that not all nodes write before any of them has read what
+/// others wrote.
 const SPREAD: Duration = Duration::from_secs(5);
-/// How often it is looked whether the node has evicted.
+/// Interval at which the agent looks whether the node has evicted.
 const LOOK: Duration = Duration::from_secs(1);
 /// A ConfigMap that was missing is looked for again after so many times the time between two reports: 10 minutes.
 const LOOK_AGAIN: u32 = 20;
@@ -55,7 +55,7 @@ const MOST_ENTRIES: usize = 2000;
 /// Old entries that one write takes away.
 const MOST_REMOVED: usize = 64;
 
-/// What the watched ConfigMap says.
+/// State that the watched ConfigMap shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PublishedState {
     pub(crate) state: FleetState,
@@ -132,7 +132,7 @@ impl FleetBrake {
         usable.published == Some(true) && usable.entries == Some(true)
     }
 
-    /// What has come of using one of the ConfigMaps; trouble is logged once.
+    /// Takes note of what has come of using one of the ConfigMaps; trouble is logged once.
     fn note(
         &self,
         which: fn(&mut Usable) -> &mut Option<bool>,
@@ -357,7 +357,7 @@ fn read(map: &Value) -> PublishedState {
 
 struct Follower {
     fleet: Arc<FleetBrake>,
-    /// What a list has brought that is not at its end.
+    /// State that an unfinished list has brought so far.
     incoming: Option<PublishedState>,
 }
 

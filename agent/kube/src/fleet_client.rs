@@ -36,9 +36,9 @@ pub const PAUSE: &str = "evictd-pause";
 pub const BRAKE: &str = "evictd-fleet";
 /// The field manager of that ConfigMap for the API server.
 const MANAGER: &str = "kubectl-evictd";
-/// What a command in an agent's container may take.
+/// Time that a command in an agent's container may take.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Of what it prints, so many bytes are read at most.
+/// Largest number of bytes that are read of what a command prints.
 const MOST: u64 = 8 << 20;
 /// Commands that run at the same time.
 const AT_ONCE: usize = 8;
@@ -53,30 +53,30 @@ pub enum FleetError {
     /// The kubeconfig cannot be used.
     #[error("--kubeconfig: {0}")]
     Kubeconfig(String),
-    /// What was named is not there.
+    /// An object that was named is not there.
     #[error("{what}: {reason}")]
     Missing {
         /// The name.
         what: String,
-        /// What is wrong with it.
+        /// Description of what is wrong with the name.
         reason: String,
     },
     /// The API server refuses, or does not answer.
     #[error("{what}: {reason}")]
     Api {
-        /// What was asked.
+        /// Resource that the request was about.
         what: String,
-        /// What it said.
+        /// Explanation of the failure.
         reason: String,
     },
     /// The command in the agent's container failed.
     #[error("the agent on {node}: {reason}")]
     Agent {
-        /// Its node.
+        /// Name of the agent's node.
         node: String,
         /// What it said.
         reason: String,
-        /// What it has printed before.
+        /// Text that the command has printed on standard output before it failed.
         printed: String,
     },
 }
@@ -94,7 +94,7 @@ impl FleetError {
     }
 }
 
-/// How the cluster is reached.
+/// Access to the cluster.
 #[derive(Clone, Debug)]
 pub struct Access {
     /// The kubeconfig; without it `$KUBECONFIG`, or the user's own.
@@ -132,7 +132,7 @@ pub struct Brake {
 /// A node with what it says about evictd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeState {
-    /// Its name.
+    /// Name of the object.
     pub name: String,
     /// Whether its annotation pauses its agent.
     pub is_paused: bool,
@@ -149,7 +149,7 @@ pub struct AgentPod {
     pub node: String,
     /// Whether it is ready.
     pub is_ready: bool,
-    /// Its phase.
+    /// Phase of the pod.
     pub phase: String,
     /// `app.kubernetes.io/version`; empty without it.
     pub version: String,
@@ -456,7 +456,7 @@ impl FleetClient {
     }
 }
 
-/// What is wanted of all objects with these labels, page by page: a Node alone may have 100 KiB.
+/// Lists what is wanted of all objects with these labels, page by page: a Node alone may have 100 KiB.
 async fn list<K, T>(
     objects: &Api<K>,
     what: &str,

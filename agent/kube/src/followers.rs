@@ -18,7 +18,7 @@ use crate::{
     watch::{namespaces, policies, tenants},
 };
 
-/// So long what is not urgent waits for policies that no agent of this node has known.
+/// Time for which what is not urgent waits for policies that no agent of this node has known.
 const UNRULED: Duration = Duration::from_secs(60);
 
 /// All of them, until it is dropped.

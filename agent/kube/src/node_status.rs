@@ -63,11 +63,11 @@ pub struct DesiredStatus {
 pub struct OwnTaint {
     /// Prefix and name.
     pub key: String,
-    /// What it means to pods that do not tolerate it.
+    /// Effect of the taint on pods that do not tolerate it.
     pub effect: String,
 }
 
-/// What is on the node of conditions and taints.
+/// Conditions and taints that are on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOver {
     /// The conditions.
@@ -96,7 +96,7 @@ pub struct StaleConditions {
 }
 
 impl StaleConditions {
-    /// What still has to stay.
+    /// Conditions that still have to stay.
     fn now(&mut self) -> &BTreeSet<NodeCondition> {
         if Instant::now() >= self.until {
             self.conditions.clear();
@@ -190,7 +190,7 @@ impl NodeWriter {
         self.taint.as_ref().map(of).unwrap_or_default()
     }
 
-    /// What an agent before this one has left on the node.
+    /// Reads the conditions and taints that an agent before this one has left on the node.
     ///
     /// # Errors
     /// No answer, or a refusal.
@@ -400,7 +400,7 @@ fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
 
 /// What the Node says of conditions and taints. What was written last may or may not have been carried out.
 struct Written {
-    /// Those that may be there.
+    /// Conditions that may be on the node.
     conditions: BTreeSet<NodeCondition>,
     are_conditions_sure: bool,
     taints: BTreeSet<OwnTaint>,
@@ -466,7 +466,7 @@ impl Transitions {
         Self(there.iter().map(|condition| (*condition, None)).collect())
     }
 
-    /// These conditions hold now.
+    /// Takes note of the conditions that hold now.
     fn update(&mut self, conditions: &BTreeSet<NodeCondition>) {
         self.0.retain(|condition, _| conditions.contains(condition));
         for condition in conditions {

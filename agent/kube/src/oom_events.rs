@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// A pod has one Event in so long.
 const GAP: Duration = Duration::from_secs(600);
-/// So many pods have one in that time; the journal and the metric have the others.
+/// Largest number of pods that have an Event in that time; the journal and the metric have the others.
 const PODS: usize = 64;
 
 /// Says which kills get an Event.

@@ -65,7 +65,7 @@ struct PauseWatch<K> {
     settled: channel::Sender<bool>,
     open: Box<dyn Fn(Client) -> Events<K> + Send>,
     word: fn(&K) -> Option<String>,
-    /// What a list has brought that is not at its end.
+    /// Word that an unfinished list has brought so far.
     incoming: Option<String>,
 }
 

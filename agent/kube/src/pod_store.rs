@@ -15,9 +15,9 @@ const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 #[derive(Debug, Default)]
 pub struct PodStore {
     pods: BTreeMap<String, Pod>,
-    /// Those that the API server has still although they are over, by their own UID.
+    /// Pods that the API server has still although they are over, by their own UID.
     over: BTreeMap<String, Over>,
-    /// What a list has brought so far that is not at its end.
+    /// Pods that an unfinished list has brought so far.
     incoming: Option<Listed>,
     synced: bool,
     revision: u64,
@@ -37,7 +37,7 @@ struct Over {
     phase: String,
 }
 
-/// What is odd about a pod, for the counters.
+/// Oddities of a pod, for the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Oddities {
     /// Whether the pod has no UID: nothing can be known of it, and it was left out.
@@ -145,7 +145,7 @@ impl PodStore {
         self.synced
     }
 
-    /// How many there are.
+    /// Number of pods in the store.
     pub fn len(&self) -> usize {
         self.pods.len()
     }

@@ -17,7 +17,7 @@ pub const VERSION: &str = "v1alpha1";
 
 /// A kind of policies.
 pub trait PolicyKind: Clone + Debug + Send + 'static {
-    /// Of the cluster, or of a namespace.
+    /// Scope of the resource: of the cluster, or of a namespace.
     type Scope;
     /// `kind`.
     const KIND: &'static str;

@@ -44,14 +44,14 @@ struct State {
     pending: BTreeMap<String, Pending>,
     /// Objects as they were when they were looked at last.
     seen: BTreeMap<String, Seen>,
-    /// What this agent thinks, and whether it has written that.
+    /// Opinions of this agent, each with whether it was written.
     opinions: BTreeMap<String, (PolicyStatus, bool)>,
 }
 
-/// What counts of one version of an object.
+/// Version of an object with its conditions: what counts of it.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
-    /// Its resourceVersion.
+    /// The object's resourceVersion.
     version: Value,
     conditions: Vec<Value>,
 }
@@ -64,7 +64,7 @@ struct Pending {
 }
 
 impl StatusWriter {
-    /// Nothing is to be written yet; each write comes at a random time within `spread`.
+    /// Creates a writer that has nothing to write yet; each write comes at a random time within `spread`.
     pub fn new(connection: Arc<ApiClient>, spread: Duration) -> Self {
         Self {
             connection,

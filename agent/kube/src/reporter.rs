@@ -57,7 +57,7 @@ const STATUS_ATTEMPTS: u32 = 3;
 /// The kubelet looks at its pods once a second, and at the statuses that it has written every ten: by then it has taken
 /// a pod back that it takes back at all. What the watch says within the first time may be from before the patch.
 const MAY_BE_TAKEN_BACK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
-/// How often that is looked at.
+/// Interval at which the pods are looked at that the kubelet may take back.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// One eviction on its way.
@@ -94,19 +94,19 @@ pub struct Reporter {
     pods: Arc<WatchedPods>,
     policies: Arc<PolicyEvaluator>,
     node: String,
-    /// This boot; empty where it is not known.
+    /// ID of this boot; empty where it is not known.
     boot: String,
     events: Events,
     jobs: VecDeque<Job>,
-    /// How many there are, for the end of the agent.
+    /// Number of evictions that were taken and are not reported, for the end of the agent.
     unreported: Arc<AtomicUsize>,
-    /// As many as an earlier agent has left, and some more.
+    /// Largest number of jobs: as many as an earlier agent has left, and some more.
     most_jobs: usize,
     backoff: ExponentialBackoff,
     evicted_pods: EvictedPods,
     /// Pods that the kubelet may still take back.
     failed: Vec<FailedPod>,
-    /// When they were looked at last.
+    /// Time of the last look at the pods that the kubelet may take back.
     looked: Instant,
     /// Whether it was logged that the status was refused.
     is_refusal_logged: bool,
@@ -286,7 +286,7 @@ impl Reporter {
                     .runs_anew(&eviction.uid, eviction.stages.signalled)
     }
 
-    /// What has to be done so that the pod does not run again, and what came of it.
+    /// Does what is needed so that the pod does not run again, and returns what came of it.
     async fn remove(&self, job: &mut Job) -> Result<Removed, ApiError> {
         let is_announced = match job.announced.take() {
             Some(announced) => announced.finish().await,
@@ -483,7 +483,7 @@ impl Job {
     }
 }
 
-/// What came of a pod.
+/// Outcome of the removal of a pod.
 struct Removed {
     /// `None` when its name is not known yet.
     outcome: Option<String>,

@@ -32,14 +32,14 @@ pub const SCRAPER_RIGHTS: [Right; 2] = [
     ),
 ];
 
-/// What the API server says of a token.
+/// Verdict of the API server on a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScraperAccess {
-    /// Its bearer may read the metrics.
+    /// The token's bearer may read the metrics.
     Allowed,
-    /// Its bearer is known and may not.
+    /// The token's bearer is known and may not.
     Forbidden,
-    /// It is no token of this cluster.
+    /// The token is not one of this cluster.
     Unauthenticated,
 }
 

@@ -70,9 +70,9 @@ pub struct Cluster {
     pods: Arc<WatchedPods>,
     evictions: mpsc::Sender<Job>,
     announcements: Announcements,
-    /// What an earlier agent has left long ago.
+    /// Evictions that an earlier agent has left long ago.
     old: Vec<EvictionRecord>,
-    /// Those that the reporter has taken from there and not reported.
+    /// Number of evictions that the reporter has taken and not reported.
     unreported: Arc<AtomicUsize>,
     wanted: channel::Sender<DesiredStatus>,
     soft: Option<SoftTask>,
@@ -86,7 +86,7 @@ pub struct Cluster {
     tasks: Tasks,
 }
 
-/// What asks pods to go.
+/// Task that asks pods to go.
 struct SoftTask {
     demands: mpsc::Sender<SoftRequest>,
     /// See [`SoftEvictor::under_way`].
@@ -237,7 +237,7 @@ impl Cluster {
             .with(|store| store.phase_if_over(uid).map(str::to_owned))
     }
 
-    /// So many pods are known by their cgroups alone: logged once, unless the API server has listed its pods.
+    /// Logs once that so many pods are known by their cgroups alone, unless the API server has listed its pods.
     pub fn note_unknown(&self, pods: usize) {
         if pods == 0 || self.pods.with(|r| r.is_synced()) {
             return;

@@ -30,7 +30,7 @@ use crate::{
     eviction_api::{self, PodRef, Removal},
 };
 
-/// How long a request waits for the disk.
+/// Time that a request waits for the disk.
 const DISK_TIME: Duration = Duration::from_secs(2);
 /// Pods that were asked already and need not be asked again; the oldest are forgotten.
 const ASKED: usize = 256;
@@ -40,14 +40,14 @@ pub type SoftCandidate = evictd_engine::soft::SoftCandidate<Pod>;
 /// A request for one eviction through the API.
 pub type SoftRequest = evictd_engine::soft::SoftEvictionRequest<Pod>;
 
-/// What came of a request.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SoftOutcome {
     /// The candidate at this index goes.
     Evicted {
         /// Position among the candidates.
         index: usize,
-        /// What stands in the journal.
+        /// Request as it stands in the journal.
         asked: Box<RequestRecord>,
     },
     /// The candidate at this index was gone already: its memory is on its way back, no other pod needs to go for now.
@@ -62,7 +62,7 @@ pub enum SoftOutcome {
     },
     /// A pause, the fleet brake, policies or limits hold back the pods that could have been asked.
     HeldBack {
-        /// What has held back the last one.
+        /// Reason why the last pod was held back.
         by: HeldBack,
         /// Number of pods that policies and limits have spared.
         spared: usize,
@@ -137,7 +137,7 @@ impl SoftEvictor {
         self.is_forbidden_logged = false;
     }
 
-    /// As the hard paths ask just before SIGKILL.
+    /// Checks whether the pod may go, as the hard paths do just before SIGKILL.
     fn may_go(&self, pod: &Pod) -> Result<(), Refusal> {
         let held = self.policies.held_back(&pod.uid);
         held.map_or(Ok(()), |by| Err(Refusal::HeldBack(by)))

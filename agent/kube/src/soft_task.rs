@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use crate::soft_eviction::{SoftEvictor, SoftOutcome, SoftRequest};
 
-/// How long after no pod could be evicted they are asked again: the kubelet's own period.
+/// Time after which pods are asked again when none could be evicted: the kubelet's own period.
 const PAUSE: Duration = Duration::from_secs(10);
 /// Without a demand for so long pressure has been over in between.
 const RELIEVED: Duration = Duration::from_secs(60);

@@ -60,9 +60,9 @@ impl Absences {
     }
 }
 
-/// What listens to a watch.
+/// Listener of a watch.
 pub trait WatchHandler {
-    /// What is watched.
+    /// Kind of object that is watched.
     type Object;
 
     /// Whether 403 and 404 are asked again rarely: nothing is lost that cannot wait for an operator.
@@ -77,14 +77,14 @@ pub trait WatchHandler {
     /// The watch has stopped. Called once for each kind of trouble until it works again.
     fn failed(&mut self, failure: WatchFailure, error: &watcher::Error);
 
-    /// The same trouble as before.
+    /// Takes note of the same trouble as before.
     fn still_failing(&mut self, _failure: WatchFailure) {}
 
-    /// It works again.
+    /// Takes note that the watch works again.
     fn recovered(&mut self);
 }
 
-/// What a watch brings.
+/// Stream of the events of a watch.
 pub type Events<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
 /// Follows the objects that a field selector selects: a list from the API server's cache, and watches with bookmarks.

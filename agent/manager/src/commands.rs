@@ -35,12 +35,12 @@ pub enum Command {
         uid: String,
         /// Signal that was short.
         signal: Signal,
-        /// What was available then, in the signal's unit.
+        /// Amount that was available then, in the signal's unit.
         available: u64,
         /// Outcome of the eviction for the pod.
         outcome: FastPathOutcome,
     },
-    /// What came of a [`SoftEvictionRequest`](crate::SoftEvictionRequest).
+    /// Outcome of a [`SoftEvictionRequest`](crate::SoftEvictionRequest).
     SoftEvictionFinished {
         /// The UID of the pod that was chosen first.
         chosen: String,
@@ -58,12 +58,12 @@ pub enum Command {
         settings: Box<evictd_engine::PlannerSettings>,
         /// Decide and report, and kill nothing.
         shadow: bool,
-        /// What is done before a pod is evicted.
+        /// Settings of the steps that are taken before a pod is evicted.
         mitigation: MitigationConfig,
     },
 }
 
-/// What an eviction of the fast path has come to.
+/// Outcome of an eviction by the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastPathOutcome {
     /// The pod was sent SIGKILL.
@@ -110,8 +110,8 @@ impl Command {
     }
 }
 
-/// Where commands wait, and the request to stop. A table, a scope or settings always find a place: each replaces the
-/// one before.
+/// Queue of commands, and the request to stop. A table, a scope or settings always find a place: each replaces the one
+/// before.
 #[derive(Debug)]
 pub struct CommandQueue {
     event: EventFd,

@@ -48,9 +48,10 @@ pub use disk_use::{DiskUse, Found};
 const STEP: usize = 128;
 /// Entries of one pod until the next one has its turn.
 const SLICE: usize = 16_384;
-/// It sleeps so many times as long as it has worked: 5 % of a CPU at most.
+/// Ratio of the thread's sleep to the time that it has worked: 5 % of a CPU at most.
 const REST: u32 = 19;
-/// The same while a disk is short, once all pods were walked: a quarter of a CPU.
+/// Ratio of the thread's sleep to the time that it has worked while a disk is short, once all pods were walked: a
+/// quarter of a CPU.
 const PRESSED_REST: u32 = 3;
 /// The thread waits for no longer than this without a sign of life.
 const BEAT: Duration = Duration::from_secs(30);
@@ -67,7 +68,7 @@ pub struct ScanTarget {
     pub uid: String,
     /// Ids of the pod's cgroup and of those below.
     pub cgroups: Vec<u64>,
-    /// Its directories.
+    /// Resolver of the pod's directories.
     pub places: DirResolver,
 }
 

@@ -28,16 +28,16 @@ pub enum ManagerEvent {
     Evicted(Box<ManagerEviction>),
     /// A pod is to be asked to go; answered by [`Command::SoftEvictionFinished`](crate::Command::SoftEvictionFinished).
     Soft(Box<SoftEvictionRequest>),
-    /// What the node should say has changed.
+    /// The state that the node should report has changed.
     Node(NodeState),
     /// The node is to give back what it can; pods wait for that, and a look at the signals says whether it has come.
     Reclaim(ReclaimRequest),
-    /// What a reclaim has brought.
+    /// A reclaim has ended with this outcome.
     Reclaimed(Box<Reclaimed>),
     /// A step before an eviction is to be taken; answered by
     /// [`Command::MitigationDone`](crate::Command::MitigationDone) unless it is shadow mode's.
     Mitigate(Box<MitigationRequest>),
-    /// What such a step has brought.
+    /// A step before an eviction has ended with this outcome.
     Mitigated(Box<MitigationOutcome>),
     /// An evicted pod's owner has put another one here.
     Recreated(Recreation),
@@ -45,7 +45,7 @@ pub enum ManagerEvent {
     MetInForce {
         /// The threshold's signal.
         signal: Signal,
-        /// What is available, in the signal's unit.
+        /// Amount that is available, in the signal's unit.
         available: u64,
         /// Amount that should be available, in the signal's unit.
         threshold: u64,
@@ -59,16 +59,16 @@ pub enum ManagerEvent {
 /// The node is to give back what it can.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReclaimRequest {
-    /// What the disk that is short is helped by, in this order.
+    /// Kinds of reclaim that help the disk that is short, in this order.
     pub what: Vec<NodeReclaim>,
     /// Component that is asked to reclaim.
     pub of: ReclaimBy,
 }
 
-/// What a reclaim by the container runtime has brought.
+/// Outcome of a reclaim by the container runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reclaimed {
-    /// What the disk was to be helped by.
+    /// Kinds of reclaim that were to help the disk.
     pub what: Vec<NodeReclaim>,
     /// Containers, sandboxes and images that were removed.
     pub removed: Removed,
@@ -90,13 +90,13 @@ pub struct ManagerEviction {
     pub number: u64,
     /// The engine's decision.
     pub eviction: EvictionDecision,
-    /// What asked for it: a signal, or the name of the pod's own limit.
+    /// The reason for the eviction: a signal, or the name of the pod's own limit.
     pub signal: String,
     /// Name of the hook that woke the thread.
     pub hook: String,
     /// Moments of the eviction, in nanoseconds of CLOCK_MONOTONIC; 0 where a hook cannot tell.
     pub stages: Stages,
-    /// What was available, in the signal's unit.
+    /// Amount that was available, in the signal's unit.
     pub available: u64,
     /// Threshold: the amount that should have been available, in the signal's unit.
     pub threshold: u64,

@@ -65,22 +65,22 @@ impl ManagerHandle {
         })
     }
 
-    /// Where commands go.
+    /// Queue to which commands go.
     pub fn commands(&self) -> &Arc<CommandQueue> {
         &self.commands
     }
 
-    /// Where its events come from.
+    /// Queue of the manager's events.
     pub fn events(&self) -> &Arc<ManagerEventQueue> {
         &self.events
     }
 
-    /// What the last cycle saw, and when it was.
+    /// Status of the last cycle, and the time at which the loop last turned.
     pub fn status(&self) -> &Arc<SharedStatus> {
         &self.status
     }
 
-    /// What the manager has seen lately.
+    /// Recorder of what the manager has seen lately.
     pub fn recorder(&self) -> &Arc<Recorder> {
         &self.recorder
     }

@@ -37,7 +37,7 @@ use crate::{
     usage::UsageCollector,
 };
 
-/// What woke the thread.
+/// Time at which the thread woke, and the crossing that woke it, if one did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wake {
     pub woken: u64,
@@ -68,7 +68,7 @@ pub(super) struct ManagerLoop {
     pub reclaim: ReclaimState,
     pub mitigation: MitigationState,
     pub reported: NodeState,
-    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which `reported` was sent, in nanoseconds of CLOCK_MONOTONIC.
     pub reported_at: u64,
     /// Conditions for which the fast path has evicted since the last sample.
     pub evicted_for: BTreeSet<NodeCondition>,
@@ -86,7 +86,7 @@ pub(super) struct ManagerLoop {
 /// The pods as the planner gets them.
 pub(super) struct NodePods {
     pub usage_collector: UsageCollector,
-    /// Those of the pods that have not ended. One without processes may be between two runs of its container.
+    /// Pods that have not ended. One without processes may be between two runs of its container.
     pub running: Vec<Pod>,
     pub empty: EmptyPods,
 }
@@ -96,7 +96,7 @@ pub(super) struct NodePods {
 pub(super) struct EmptyPods {
     /// Since when, by UID, in nanoseconds of CLOCK_MONOTONIC. What is empty at the first look has been so for long.
     since: HashMap<String, u64>,
-    /// When all pods were looked at last; 0 before the first look.
+    /// Time at which all pods were looked at last, in nanoseconds of CLOCK_MONOTONIC; 0 before the first look.
     looked: u64,
 }
 
@@ -143,7 +143,7 @@ impl NodePods {
         }
     }
 
-    /// The same with the pods that have ended.
+    /// Makes a snapshot that includes the pods that have ended.
     pub fn with_ended<'a>(
         &'a self,
         observations: &'a Observations,
@@ -234,7 +234,7 @@ impl ManagerLoop {
         }
     }
 
-    /// Until the command queue says that it is over.
+    /// Runs the loop until the command queue says that it is over.
     pub fn run(&mut self) {
         let mut interval = Duration::ZERO;
         loop {
@@ -401,7 +401,7 @@ impl ManagerLoop {
         seen
     }
 
-    /// What the policies say of all pods at this moment.
+    /// Asks what the policies say at this moment of all pods that have not ended.
     fn ask_policies(&mut self) {
         let now = monotonic_ns();
         let by_uid = self.pods.entries.iter().map(|e| (e.pod.uid.as_str(), e));
@@ -461,27 +461,27 @@ impl ManagerLoop {
 /// Called at each kill, with the moment of SIGKILL in nanoseconds of CLOCK_MONOTONIC. It must not block.
 pub type OnKill = Box<dyn Fn(&Arc<PodEntry>, u64) + Send>;
 
-/// What the manager needs.
+/// Settings and parts that the manager needs.
 pub struct ManagerSetup {
     /// Thresholds, layout and all other settings of the engine.
     pub settings: evictd_engine::PlannerSettings,
-    /// Where the signals are read.
+    /// Sources of the signals.
     pub sources: SignalSources,
     /// Walks the pods' directories.
     pub scanner: Arc<DiskScanner>,
     /// The pods at the start.
     pub pods: PodSet,
-    /// What holds for all pods: limits and the pause.
+    /// Limits and the pause, which hold for all pods.
     pub limiter: Arc<EvictionLimiter>,
     /// Decide and report, and kill nothing.
     pub shadow: bool,
-    /// What may do a [`ManagerEvent::Reclaim`]: evictions wait for it, for a while.
+    /// Components that may do a [`ManagerEvent::Reclaim`]: evictions wait for it, for a while.
     pub reclaims: ReclaimOptions,
-    /// What is done about a soft threshold on memory before a pod is evicted.
+    /// Settings of what is done about a soft threshold on memory before a pod is evicted.
     pub mitigation: MitigationConfig,
     /// A directory of cgroup v1's memory hierarchy, where there is one (`join_root_memcg`).
     pub memory_v1: Option<PathBuf>,
-    /// What an earlier agent has done.
+    /// Record of what an earlier agent has done.
     pub restored: evictd_engine::RestoredState,
     /// The fast path counts on what comes back, whatever the pod was killed for.
     pub on_kill: OnKill,

@@ -26,7 +26,7 @@ pub struct MitigationRequest {
     pub shadow: bool,
 }
 
-/// What may be done before a pod is evicted.
+/// Actions that may be taken before a pod is evicted.
 #[derive(Clone, Debug)]
 pub enum MitigationAction {
     /// Reclaim page cache.
@@ -65,7 +65,7 @@ impl MitigationAction {
     }
 }
 
-/// What a step has changed for one pod.
+/// Effect of a step on one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodEffect {
     /// The pod's namespace.
@@ -80,7 +80,7 @@ pub struct PodEffect {
     pub high: Option<u64>,
 }
 
-/// What a step has changed.
+/// Effect of a step.
 #[derive(Clone, Debug)]
 pub struct StepEffect {
     /// The step.
@@ -95,13 +95,13 @@ pub struct StepEffect {
     pub took: Duration,
 }
 
-/// What a step has changed, with the signal before and after it.
+/// Outcome of a step, with the signal before and after it.
 #[derive(Clone, Debug)]
 pub struct MitigationOutcome {
     /// The step and its pods.
     pub effect: StepEffect,
-    /// What was available of the signal before, in bytes; for a release, when the throttle was set.
+    /// Bytes of the signal that were available before; for a release, when the throttle was set.
     pub available_before: i64,
-    /// What is available now, in bytes.
+    /// Bytes of the signal that are available now.
     pub available_after: i64,
 }

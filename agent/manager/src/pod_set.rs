@@ -10,7 +10,7 @@ use evictd_node::pods::table::PodEntry;
 pub struct PodSet {
     /// Entries of the pods, with files held open; without protected ones.
     pub entries: Vec<Arc<PodEntry>>,
-    /// The same pods, in the same order, as the engine wants them; without protected ones.
+    /// The pods of `entries`, in the same order, as the engine wants them; without protected ones.
     pub pods: Arc<Vec<Pod>>,
 }
 
@@ -24,7 +24,7 @@ impl PodSet {
         }
     }
 
-    /// The same, with the pods of `before` where only their containers have changed.
+    /// Builds the set from a table's entries, with the pods of `before` where only their containers have changed.
     pub fn after(before: &Self, entries: &[Arc<PodEntry>]) -> Self {
         let evictable = || entries.iter().filter(|e| !e.protected);
         match evictable().map(|e| &e.pod).eq(before.pods.iter()) {

@@ -37,7 +37,7 @@ pub struct DiskSources {
     pub trigger: InodeTrigger,
     /// nodefs, imagefs and containerfs; several may be one filesystem.
     pub names: [DiskSource; 3],
-    /// How they lie.
+    /// Layout of the filesystems.
     pub layout: Layout,
 }
 
@@ -101,7 +101,7 @@ impl SignalSources {
         }
     }
 
-    /// How the disks lie.
+    /// Layout of the disks.
     pub fn layout(&self) -> Layout {
         self.disks.as_ref().map(|d| d.layout).unwrap_or_default()
     }
@@ -248,14 +248,14 @@ impl SignalSources {
         first
     }
 
-    /// What becomes readable at a crossing.
+    /// Descriptors that become readable at a crossing.
     pub fn fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
         let pids = self.pids.as_ref().and_then(|p| p.fd());
         let inodes = self.disks.as_ref().and_then(|d| d.trigger.fd());
         [pids, inodes]
     }
 
-    /// What watches a signal: a kernel hook, or the sampler.
+    /// Hook that watches a signal: one of the kernel, or the sampler.
     pub fn hook(&self, signal: Signal) -> CountHook {
         match self.count_of(signal) {
             Some(Count::Pids) => self.pids.as_ref().map(|p| p.choice().hook),
@@ -268,7 +268,7 @@ impl SignalSources {
         .unwrap_or(CountHook::Sampler)
     }
 
-    /// Which of nodefs, imagefs and containerfs have not answered for long.
+    /// Whether each of nodefs, imagefs and containerfs, in this order, has not answered for long.
     pub fn hung(&self) -> [bool; 3] {
         let is_hung =
             |disks: &DiskSources, disk: &DiskSource| disks.trigger.is_hung(disk.filesystem);
@@ -278,7 +278,7 @@ impl SignalSources {
         })
     }
 
-    /// How far the counts were off, by signal.
+    /// Drift of the counts, by signal.
     pub fn drift(&self) -> Vec<(Signal, Drift)> {
         let pids = self.pids.iter().map(|p| (Signal::PidAvailable, p.drift()));
         let disks = self.disks.iter().flat_map(|disks| {

@@ -36,16 +36,16 @@ impl SharedStatus {
         self.turned.store(now, Ordering::Relaxed);
     }
 
-    /// When the loop last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
+    /// Time at which the loop last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
     pub fn last_beat(&self) -> u64 {
         self.turned.load(Ordering::Relaxed)
     }
 }
 
-/// What the last cycle saw, for metrics.
+/// State that the last cycle saw, for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
-    /// What was left of everything.
+    /// Observations of the signals.
     pub observations: Observations,
     /// The thresholds in force.
     pub thresholds: Vec<Threshold>,
@@ -53,7 +53,7 @@ pub struct Status {
     pub forecasts: Vec<SignalForecast>,
     /// The conditions that hold.
     pub conditions: BTreeSet<NodeCondition>,
-    /// How far the counts of hooks were off, by signal.
+    /// Drift of the hooks' counts, by signal.
     pub drift: Vec<(Signal, Drift)>,
     /// Whether nodefs, imagefs and containerfs, in this order, do not answer.
     pub hung: [bool; 3],

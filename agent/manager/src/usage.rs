@@ -50,7 +50,7 @@ impl Walks {
 }
 
 impl UsageCollector {
-    /// Nothing was measured yet.
+    /// Creates a collector that has measured nothing yet.
     pub fn new(scanner: Arc<DiskScanner>, shares: Option<CgroupCountReader>, mode: Mode) -> Self {
         Self {
             scanner,
@@ -75,7 +75,7 @@ impl UsageCollector {
         self.walks.killed.insert(uid.to_owned(), monotonic_ns());
     }
 
-    /// How far it goes beyond the kubelet.
+    /// Degree to which the collector goes beyond the kubelet.
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -150,7 +150,8 @@ impl UsageCollector {
     }
 }
 
-/// Of a pod without processes only what it shares counts, which is tmpfs of its volumes: the kernel can take all else.
+/// Measures the memory of a pod. Of one without processes only what it shares counts, which is tmpfs of its volumes:
+/// the kernel can take all else.
 fn measure_memory(entry: &PodEntry, usage: &mut PodUsage) {
     let working_set = |reading: MemoryReading| match entry.killer.is_empty() {
         true => reading.shmem.min(reading.working_set()),

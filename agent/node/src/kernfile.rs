@@ -97,7 +97,8 @@ pub fn malformed(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// The same for a thread that decides: an error number (EBADMSG) takes no memory, and reaches the log as a number.
+/// Builds the error for a thread that decides: an error number (EBADMSG) takes no memory, and reaches the log as a
+/// number.
 pub fn bad_message() -> io::Error {
     io::Error::from_raw_os_error(libc::EBADMSG)
 }

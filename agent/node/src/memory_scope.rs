@@ -25,18 +25,18 @@ pub struct Scope {
     cgroup: MemoryCgroup,
     signal: Signal,
     accounting: Accounting,
-    /// What the kernel itself has available, where that guards the machine.
+    /// Reader of what the kernel itself has available, where that guards the machine.
     machine: Option<MemAvailable>,
     /// Beside `machine`, if that is read.
     free_lists: Option<PcpLists>,
     counts_free_lists: bool,
-    /// Where it may be swapped out to.
+    /// Swap that the scope may use; `None` where there is none.
     swap: Option<SwapHeadroom>,
     /// All pods together can swap out so many bytes more, and may.
     pod_swap: u64,
 }
 
-/// What a cgroup is a scope for.
+/// Kind of scope that a cgroup is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScopeKind {
     /// The node: its memory limit is the capacity.
@@ -70,7 +70,7 @@ pub enum ScopeError {
     /// An amount that is to be kept available is not below the capacity.
     #[error("{amount:?}: {value}: is not below the capacity of {capacity} bytes")]
     AboveCapacity {
-        /// Which of the amounts it is.
+        /// Amount that is not below the capacity.
         amount: Amount,
         /// The amount, in bytes.
         value: u64,
@@ -201,7 +201,7 @@ impl Scope {
         v1.map(MemoryCgroup::path)
     }
 
-    /// Its capacity in bytes.
+    /// Capacity of the scope, in bytes.
     pub fn capacity(&self) -> u64 {
         self.accounting.capacity
     }

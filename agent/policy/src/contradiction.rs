@@ -54,7 +54,7 @@ pub fn among<'a>(policies: impl IntoIterator<Item = &'a EvictionPolicy>) -> Vec<
 }
 
 impl Contradiction<'_> {
-    /// The same contradiction, with the other policy first.
+    /// Returns the same contradiction, with the other policy first.
     pub fn turned(&self) -> Self {
         Self {
             one: self.other,
@@ -64,7 +64,8 @@ impl Contradiction<'_> {
         }
     }
 
-    /// In words for a reader of the first policy: its rule, the other policy and its rule, and which one decides.
+    /// Describes the contradiction for a reader of the first policy: its rule, the other policy and its rule, and which
+    /// one decides.
     pub fn words(&self) -> String {
         let place = |policy: &EvictionPolicy, at: usize| {
             let rule = &policy.rules[at];
@@ -80,7 +81,7 @@ impl Contradiction<'_> {
     }
 }
 
-/// How [`Contradiction::words`] names the other policy, with its generation where it has one.
+/// Name of the other policy in [`Contradiction::words`], with its generation where it has one.
 pub fn named(name: &str, generation: Option<i64>) -> String {
     match generation {
         Some(generation) => format!("policy {name} (generation {generation})"),

@@ -26,9 +26,9 @@ mod visit;
 const MAX_BYTES: usize = 4096;
 /// Most nodes of the tree, with its macros expanded.
 const MAX_NODES: usize = 2000;
-/// How deep brackets and prefixes may be nested: the parser's stack.
+/// Largest depth to which brackets and prefixes may be nested, which bounds the parser's stack.
 const MAX_DEPTH: u16 = 48;
-/// How deep the tree may be: the interpreter's stack.
+/// Largest depth of the tree, which bounds the interpreter's stack.
 const MAX_TREE_DEPTH: usize = 100;
 /// Most turns of all loops of one evaluation together.
 const MAX_TURNS: u32 = 100_000;
@@ -38,7 +38,7 @@ const MAX_TURNS: u32 = 100_000;
 pub struct Name<'a> {
     /// The variable.
     pub variable: &'a str,
-    /// Its fields; `None` when they are not known beforehand.
+    /// Fields of the variable; `None` when they are not known beforehand.
     pub fields: Option<&'a [&'a str]>,
 }
 

@@ -20,7 +20,7 @@ pub enum PolicyError {
     /// The file as a whole is wrong.
     #[error("{}: {reason}", path.display())]
     File {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
         /// Why it cannot be used.
         reason: String,

@@ -22,7 +22,7 @@ const MAX_GATES: usize = 8;
 /// Most steps of the search for pods that the earlier rules leave to a rule.
 const STEPS: u32 = 1000;
 
-/// What an operator knows about workloads.
+/// Policy in which an operator states what is known about workloads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvictionPolicy {
     /// `metadata.name`.
@@ -144,7 +144,7 @@ impl EvictionPolicy {
         )
     }
 
-    /// What is unsafe about the policy although it can be used.
+    /// Warning about what is unsafe in the policy although it can be used; `None` where nothing is.
     pub fn warning(&self) -> Option<String> {
         let insecure = self.gates.iter().filter(|g| g.sends_token_insecurely());
         let names: Vec<&str> = insecure.map(|g| g.name.as_str()).collect();

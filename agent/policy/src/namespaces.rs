@@ -10,7 +10,7 @@ pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// Labels of namespaces, and which keys are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces {
-    /// By the namespace's name: the labels that policies ask for.
+    /// Labels that policies ask for, by the namespace's name.
     pub labels: BTreeMap<String, Labels>,
     /// The keys that are known of each namespace; `None` without a cluster, where a namespace has no label but its
     /// name.

@@ -10,7 +10,7 @@ use std::{
 
 use evictd_engine::limiter::EvictionLimiter;
 
-/// What may pause evictions.
+/// Source that may pause evictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseSource {
     /// The file `pause` in the state directory.
@@ -44,7 +44,7 @@ const WAITING: usize = 16;
 /// A source has begun or ended its pause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PauseChange {
-    /// When the agent saw the change.
+    /// Time at which the agent saw the change.
     pub time: jiff::Timestamp,
     /// The source.
     pub source: PauseSource,

@@ -25,7 +25,7 @@ pub struct Ruling {
     pub rules: Vec<Applied>,
     /// The matching rules of policies in shadow mode, which change nothing.
     pub shadow: Vec<Applied>,
-    /// What the policies of the pod's own namespace ask for.
+    /// Requests of the policies of the pod's own namespace.
     pub tenant_request: TenantRequest,
 }
 

@@ -28,7 +28,7 @@ pub struct PolicyStatus {
     pub generation: Option<i64>,
     /// The field and the reason why this version cannot be used; `None` if it can.
     pub refused: Option<String>,
-    /// What is unsafe about this version although it is in force.
+    /// Warning about what is unsafe in this version although it is in force.
     pub warning: Option<String>,
     /// Other objects that can contradict this one, as [`crate::contradiction::named`] names them. Policies of files do
     /// not count: they differ from node to node.
@@ -194,7 +194,7 @@ impl PolicyStore {
         self.enforce(state);
     }
 
-    /// How many policies of namespaces have a newest version that cannot be used.
+    /// Number of policies of namespaces whose newest version cannot be used.
     pub fn tenants_refused(&self) -> usize {
         self.state().tenants_refused.len()
     }

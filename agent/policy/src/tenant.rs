@@ -24,11 +24,11 @@ pub struct PodEvictionPolicy {
     pub name: String,
     /// `spec.selector`: over the pod's labels; without it all pods of the namespace.
     pub pods: Selector,
-    /// What the policy asks for.
+    /// Request of the policy.
     pub request: TenantRequest,
 }
 
-/// What the policies of a namespace ask for a pod.
+/// Requests that the policies of a namespace make for a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantRequest {
     /// `spec.order`: added to the order number of other policies. It is never above 0, so that the pod can only go
@@ -39,7 +39,7 @@ pub struct TenantRequest {
 }
 
 impl TenantRequest {
-    /// Both requests together: the earlier order, the longer grace.
+    /// Combines both requests: the earlier order, the longer grace.
     pub fn and(self, other: Self) -> Self {
         Self {
             order: self.order.min(other.order),

@@ -31,11 +31,11 @@ use crate::daemon::{node_scope, node_view::NodeView};
 /// The signal without which there is nothing to do.
 const MEMORY: &str = "memory.available";
 
-/// How good one thing is.
+/// State of one thing that was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
-    /// As it should be.
+    /// The thing is as it should be.
     Ok,
     /// evictd works, but less well or without this.
     Degraded,
@@ -50,7 +50,7 @@ pub struct Finding {
     pub topic: &'static str,
     /// State of what was looked at.
     pub state: State,
-    /// What was found, and what follows.
+    /// Description of what was found, and what follows.
     pub detail: String,
 }
 
@@ -80,7 +80,7 @@ pub struct SignalHook {
     pub signal: &'static str,
     /// The hook that is used; `None` when the signal cannot be watched.
     pub hook: Option<String>,
-    /// What it is about: a filesystem's type and directory, or why there is no hook.
+    /// Details of the hook, such as a filesystem's type and directory, or why there is no hook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// Better hooks and why they are refused.
@@ -161,7 +161,7 @@ fn protection(root: &Path, is_limited: bool) -> Option<Finding> {
 
 const MET_NOW: &str = "thresholds now";
 
-/// What the thresholds are here, and which of them would be met as they come into force.
+/// Checks what the thresholds are here, and which of them would be met as they come into force.
 fn thresholds(config: &Config) -> Vec<Finding> {
     let mut view = match NodeView::open(config) {
         Ok(view) => view,

@@ -68,7 +68,7 @@ pub(super) fn memory(
     vec![hook(MEMORY, &choice), pods]
 }
 
-/// What is counted event by event, and the bytes that nothing counts.
+/// Finds the hooks of what is counted event by event, and of the bytes that nothing counts.
 pub(super) fn counted(filesystems: &FilesystemPaths) -> Vec<SignalHook> {
     let mut object = BpfObject::load_counts();
     let refusal = object.as_ref().err().map(ToString::to_string);

@@ -21,7 +21,7 @@ const LATEST: &str = "latest";
 /// many.
 const REQUESTS: usize = 256;
 
-/// What is known of one eviction, without what was seen before and after.
+/// Facts about one eviction, without what was seen before and after.
 pub(super) struct Known {
     pub eviction: Box<EvictionRecord>,
     pub asked: Option<Box<RequestRecord>>,
@@ -62,13 +62,13 @@ impl Known {
     }
 }
 
-/// Which evictions are wanted. No others are kept in memory.
+/// Selection of the evictions that are wanted. No others are kept in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted<'a> {
     All,
     /// The newest ones, so many.
     Newest(usize),
-    /// Those whose id ends so, or the newest one.
+    /// Evictions whose id ends with this text; for `latest` the newest one.
     Named(&'a str),
 }
 
@@ -104,9 +104,10 @@ pub(super) fn each_record(
 /// Takes in the journal record by record. A full journal has some ten thousand evictions.
 struct Gathered<'a> {
     wanted: Wanted<'a>,
-    /// By when each happened: one that a budget has protected goes later, under the name of its first request.
+    /// Evictions in the order in which they happened: one that a budget has protected goes later, under the name of its
+    /// first request.
     known: BTreeMap<usize, Known>,
-    /// How many of these are agreed.
+    /// Number of evictions in `known` that are agreed.
     agreed: usize,
     next: usize,
     /// The place of each, kept or not, by id.
@@ -247,7 +248,8 @@ fn is_wanted(wanted: Wanted<'_>, id: &str) -> bool {
     }
 }
 
-/// Where an incident belongs by its time. The order of the journal stays: the clock may have been set back.
+/// Position of an incident among the known evictions by its time. The order of the journal stays: the clock may have
+/// been set back.
 fn place_of(known: &[Known], incident: &Incident) -> usize {
     let time = |eviction: &EvictionRecord| eviction.time.parse::<jiff::Timestamp>().ok();
     let at = time(&incident.eviction);
@@ -256,7 +258,7 @@ fn place_of(known: &[Known], incident: &Incident) -> usize {
 }
 
 impl Evictions {
-    /// How many older ones there are than those that were wanted.
+    /// Number of evictions that are older than those that were wanted.
     pub(super) fn left_out(&self) -> usize {
         self.total.saturating_sub(self.known.len())
     }

@@ -16,10 +16,10 @@ use super::{
 };
 use crate::daemon::policies::{asked_file, status_file};
 
-/// How long an agent may take to answer: it looks once a second.
+/// Time that an agent may take to answer: it looks once a second.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// What was written down.
+/// Explanations that an agent has written down.
 pub(super) struct Explained {
     pub path: PathBuf,
     pub pods: Vec<Explanation>,
@@ -34,7 +34,7 @@ impl Explained {
         Ok(Self { path, pods })
     }
 
-    /// How long ago it was written.
+    /// Time since the file was written.
     ///
     /// # Errors
     /// It is not there any more.
@@ -58,7 +58,7 @@ pub(super) enum RuleView {
     None,
     /// The agent that runs here writes down what changes.
     Reported,
-    /// What is written down is of an agent that does not answer.
+    /// The explanations that are written down come from an agent that does not answer.
     Unknown,
 }
 
@@ -74,7 +74,7 @@ impl RuleView {
         }
     }
 
-    /// By the pod's UID.
+    /// Reads the explanations, by the pod's UID.
     ///
     /// # Errors
     /// See [`Explained::read`].

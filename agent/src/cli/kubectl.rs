@@ -244,13 +244,13 @@ async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, Com
     ))
 }
 
-/// What an agent knows of one of its pods.
+/// Facts that an agent knows of one of its pods.
 struct Explained {
     pod: String,
     node: String,
-    /// In the order of eviction, from 0 on.
+    /// Place of the pod in the order of eviction, from 0 on.
     place: usize,
-    /// What `evictd top` prints.
+    /// Entry of the pod in what `evictd top` prints.
     top: Value,
     /// What `evictd policy explain` prints, or why it does not: an agent without policies has nothing to explain.
     policies: Result<Value, String>,
@@ -361,7 +361,7 @@ fn pods_of(top: &Value) -> &[Value] {
         .unwrap_or_default()
 }
 
-/// What policies say of a pod, and each of their rules.
+/// Describes what policies say of a pod, and each of their rules.
 fn words_of_policies(said: &Value) -> String {
     let mut text = match (said["mayGo"] == true, said["reason"].as_str()) {
         (true, _) => "policies: it may be evicted now\n".to_owned(),
@@ -380,7 +380,7 @@ fn words_of_policies(said: &Value) -> String {
     text
 }
 
-/// What an agent has printed as JSON.
+/// Parses what an agent has printed as JSON.
 fn json_of(agent: &AgentPod, text: &str) -> Result<Value, FleetError> {
     serde_json::from_str(text).map_err(|error| FleetError::Agent {
         printed: String::new(),
@@ -393,7 +393,7 @@ fn json_of(agent: &AgentPod, text: &str) -> Result<Value, FleetError> {
 #[derive(Default)]
 struct Newest {
     found: Vec<Value>,
-    /// So many; all of them where there is no bound.
+    /// Largest number of evictions to keep; all of them where there is no bound.
     most: Option<usize>,
     left_out: u64,
 }

@@ -61,13 +61,13 @@ enum Command {
     Replay(replay::Arguments),
 }
 
-/// What was asked for, by the name of the program.
+/// Arguments of the command, by the name under which the program was called.
 enum Called {
     Evictd(Arguments),
     Plugin(kubectl::Arguments),
 }
 
-/// Where the DaemonSet has its configuration.
+/// Path at which the DaemonSet has its configuration.
 const INSTALLED: &str = "/etc/evictd/config.yaml";
 
 /// The configuration file that was named, or else the installed one, if there is one.
@@ -90,7 +90,7 @@ fn config_of(path: &Path) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-/// How a subcommand prints what it found.
+/// Format in which a subcommand prints what it found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum OutputFormat {
     /// Columns for people.
@@ -121,7 +121,7 @@ enum CommandError {
     /// Lines of the journal, or incident files, cannot be read.
     #[error("{}", .0.join("; "))]
     Damaged(Vec<String>),
-    /// What was asked for cannot be had.
+    /// An argument asks for something that cannot be had.
     #[error("{what}: {reason}")]
     Argument { what: String, reason: String },
     /// Other nodes' agents cannot be asked.

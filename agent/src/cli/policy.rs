@@ -14,7 +14,7 @@ use super::{
     to_json,
 };
 
-/// What is said of a rule of a policy in shadow mode.
+/// Note on a rule of a policy in shadow mode.
 pub(super) const SHADOW: &str = " (shadow: it changes nothing)";
 
 /// Arguments of `evictd policy`.

@@ -69,7 +69,7 @@ pub(super) struct PodJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) usage: Option<u64>,
     request: u64,
-    /// By how much the usage grows in a second, where that was watched.
+    /// Growth of the usage per second, where that was watched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) growth: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +97,7 @@ pub(super) struct PodJson {
 }
 
 impl PodJson {
-    /// What is to be said of it beside the numbers.
+    /// Lists what is to be said of the pod beside the numbers.
     pub(super) fn notes(&self) -> Vec<String> {
         let denied = self.denied.as_ref().map(|why| format!("spared: {why}"));
         let notes = [

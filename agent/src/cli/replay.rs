@@ -45,7 +45,7 @@ enum ModeName {
     Evictd,
 }
 
-/// What a step came to, as programs read it.
+/// Outcome of a step, as programs read it.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct StepJson {
@@ -53,7 +53,7 @@ struct StepJson {
     node_conditions: Vec<&'static str>,
     evicted: Vec<EvictedJson>,
     node_reclaim: Vec<&'static str>,
-    /// In the evictd mode: where signals are heading, if they are heading down.
+    /// Forecasts in the evictd mode: where signals are heading, if they are heading down.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     forecast: Vec<ForecastJson>,
 }
@@ -97,7 +97,7 @@ struct ConditionJson {
 struct IncidentJson {
     /// The incident.
     id: String,
-    /// What the engine decides by what was known then.
+    /// Decision of the engine by what was known then.
     decision: Decision,
     /// Whether that is an eviction for the reason that was recorded, of the pod that was first in the order.
     agrees: bool,
@@ -158,7 +158,7 @@ fn replay_incident(path: &Path, document: &Value) -> Result<IncidentJson, Comman
 }
 
 impl IncidentJson {
-    /// For people.
+    /// Formats the incident for people.
     fn text(&self) -> String {
         let decision = match self.decision {
             Decision::Evict {
@@ -295,7 +295,7 @@ fn snapshot<'a>(summary: &'a Summary, pods: &'a [Pod]) -> Snapshot<'a> {
 }
 
 impl ForecastJson {
-    /// Nothing is said about a signal that is not heading down.
+    /// Builds the forecast; `None` for a signal that is not heading down.
     fn new(heading: &SignalForecast) -> Option<Self> {
         let Forecast {
             until_threshold,

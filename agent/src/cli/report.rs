@@ -56,7 +56,7 @@ pub(super) struct Arguments {
     output: Format,
 }
 
-/// How a report is printed.
+/// Format in which a report is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// Lines for people.
@@ -94,7 +94,7 @@ fn refuse_picture(output: Format) -> Result<(), CommandError> {
     Err(bad(option, "shows one incident, and none is named"))
 }
 
-/// What shadow mode would have done, held against what happened.
+/// Prints a comparison of what shadow mode would have done with what happened.
 fn compare(
     arguments: &Arguments,
     dir: &Path,
@@ -121,7 +121,7 @@ fn compare(
     Ok(damage.iter().map(ToString::to_string).collect())
 }
 
-/// Which evictions there were.
+/// Prints which evictions there were.
 fn all(
     arguments: &Arguments,
     dir: &Path,
@@ -150,8 +150,8 @@ fn all(
     Ok(damage.chain(files).collect())
 }
 
-/// For programs, one eviction after the other: a full journal has thousands, and this runs beside an agent, within its
-/// memory limit.
+/// Prints the list for programs, one eviction after the other: a full journal has thousands, and this runs beside an
+/// agent, within its memory limit.
 fn print_list(found: &Evictions, stdout: &mut impl io::Write) -> io::Result<()> {
     let mut separator = "[";
     for known in &found.known {
@@ -292,7 +292,7 @@ fn amount(eviction: &EvictionRecord, amount: u64) -> String {
     )
 }
 
-/// What happened to the pod, without the time.
+/// Describes what happened to the pod, without the time.
 fn heading(incident: &Incident) -> String {
     if incident.eviction.error.is_some() {
         let name = name(&incident.eviction);
@@ -406,7 +406,7 @@ fn urgency(eviction: &EvictionRecord, pace: &PaceRecord) -> String {
     }
 }
 
-/// What was expected to come, and what came.
+/// Describes what was expected to come, and what came.
 fn expectation(
     eviction: &EvictionRecord,
     pace: &PaceRecord,
@@ -461,7 +461,7 @@ fn priority(pod: &RankedPod) -> String {
     }
 }
 
-/// What of a pod's place its numbers do not explain.
+/// Lists what the numbers of a pod do not explain about its place.
 fn notes(pod: &RankedPod) -> Vec<String> {
     let mut notes = Vec::new();
     if pod.evicted {

@@ -27,15 +27,15 @@ pub(super) struct Scenario {
     pub(super) steps: Vec<Step>,
 }
 
-/// What was seen at one time.
+/// State that was seen at one time.
 #[derive(Debug)]
 pub(super) struct Step {
     /// The time as it was given, in seconds.
     pub(super) t: Value,
-    /// The same in nanoseconds.
+    /// Time `t` in nanoseconds.
     pub(super) now: i64,
     pub(super) summary: Summary,
-    /// What was seen after node-level reclaim; the same as before if nothing was recorded.
+    /// Summary that was seen after node-level reclaim; without one it is the same as before.
     pub(super) after_reclaim: Option<Summary>,
     /// The pods that ran, each with the name that the step calls it by.
     pub(super) active: Vec<(String, Pod)>,

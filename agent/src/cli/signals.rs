@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::table::{Alignment, Table, amount_of};
 
-/// What is left of one signal, held against one threshold. Amounts are in the signal's unit.
+/// State of one signal, held against one threshold. Amounts are in the signal's unit.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SignalJson {
@@ -89,7 +89,7 @@ impl SignalJson {
             .map_or_else(|| self.configured.clone(), amount)
     }
 
-    /// When the threshold is met at the present rate.
+    /// Describes when the threshold is met at the present rate.
     pub fn met_in(&self) -> String {
         match self.met {
             true => "met".to_owned(),
@@ -103,7 +103,7 @@ impl SignalJson {
 /// Columns of a terminal that is not asked for its width.
 const WIDTH: usize = 80;
 
-/// For people, a line each; without the capacity where the line would be too long for a terminal.
+/// Formats the signals for people, a line each; without the capacity where the line would be too long for a terminal.
 pub(super) fn table(signals: &[SignalJson]) -> String {
     let whole = table_with(signals, true);
     match whole.lines().all(|line| line.chars().count() <= WIDTH) {

@@ -10,7 +10,7 @@ pub(super) struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// How the cells of a column are aligned.
+/// Alignment of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Alignment {
     /// Text.

@@ -35,7 +35,7 @@ struct ThresholdJson {
     grace_period_seconds: Seconds,
     #[serde(skip_serializing_if = "Option::is_none")]
     min_reclaim: Option<ValueJson>,
-    /// What has set it, where the kubelet alone would have another one.
+    /// Origin of the threshold, where the kubelet alone would have another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<&'static str>,
 }
@@ -117,7 +117,7 @@ fn table(thresholds: &[Threshold], origins: &Origins) -> String {
     table.render() + PACE
 }
 
-/// When pods go, for people: programs know what they want.
+/// Explanation of when pods go, for people: programs know what they want.
 const PACE: &str = "
 A met hard threshold evicts one pod, that of memory when it has been met for ten seconds, and the next one ten seconds later.
 It is urgent when what cannot be given back will be used up within 10.4 s, at the growth that is seen.

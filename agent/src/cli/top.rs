@@ -29,7 +29,7 @@ use crate::daemon::node_view::{NodeSample, NodeView};
 mod live;
 mod view;
 
-/// What is older says nothing of the present rate.
+/// Time for which a sample counts: an older one says nothing of the present rate.
 const WINDOW: Duration = Duration::from_secs(30);
 /// Moves the cursor to the top left, and empties the screen below it.
 const CLEAR: &str = "\x1b[H\x1b[J";
@@ -63,7 +63,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds.ok_or_else(|| "is no positive number of seconds".to_owned())
 }
 
-/// What was seen of numbers that change.
+/// Trends of the numbers that change.
 #[derive(Default)]
 struct Trends {
     signals: HashMap<Signal, Trend>,
@@ -121,7 +121,7 @@ pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<Stri
     Ok(String::new())
 }
 
-/// What is looked at again and again.
+/// View of a node that is looked at again and again, with its trends.
 struct Watch<'a> {
     config: &'a Config,
     view: NodeView,
@@ -181,7 +181,7 @@ fn config(arguments: &Arguments) -> Result<Config, CommandError> {
     }
 }
 
-/// What one look says.
+/// Result of one look.
 struct Frame<'a> {
     config: &'a Config,
     view: &'a NodeView,

@@ -34,14 +34,14 @@ pub(super) struct Allocatable {
 struct Watched {
     dir: PathBuf,
     id: u64,
-    /// Its limit, in bytes.
+    /// Memory limit of the cgroup, in bytes.
     capacity: u64,
     has_swap: bool,
     thresholds: MemoryThresholds,
 }
 
 impl Allocatable {
-    /// For the pods below the node's scope.
+    /// Creates the state for the pods below the node's scope.
     pub(super) fn new(config: &Config, node: &Scope) -> Self {
         Self::below(config, node.cgroup().path().to_owned())
     }

@@ -30,7 +30,7 @@ impl<T> BackgroundRead<T> {
         self.looked.notified().await;
     }
 
-    /// What the last look has found, once.
+    /// Takes what the last look has found, once.
     pub fn take(&self) -> Option<T> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.take().map(|(found, _)| found)

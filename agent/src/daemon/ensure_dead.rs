@@ -24,18 +24,18 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 /// A pod that got SIGKILL.
 pub(super) struct KilledPod {
     pub entry: Arc<PodEntry>,
-    /// When, in nanoseconds of CLOCK_MONOTONIC; 0 where that is not known.
+    /// Time of the signal, in nanoseconds of CLOCK_MONOTONIC; 0 where that is not known.
     pub signalled: u64,
     /// Directories to be emptied once it is dead.
     pub left: Vec<PathBuf>,
 }
 
-/// What a look at a victim has found.
+/// Result of a look at a victim.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Look {
     Alive,
     Dead,
-    /// It does not die, or that is not to be seen, as was logged; or it runs anew.
+    /// The victim does not die, or that is not to be seen, as was logged; or it runs anew.
     GivenUp,
 }
 

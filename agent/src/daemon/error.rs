@@ -38,7 +38,7 @@ pub enum RunError {
     /// The filesystems.
     #[error("filesystems: {0}")]
     Filesystems(#[from] LayoutError),
-    /// Where metrics are served.
+    /// Address, certificate or key with which metrics are served.
     #[error(transparent)]
     Serve(#[from] ServeError),
     /// The state directory.

@@ -257,7 +257,7 @@ impl EvictionLog {
         Record::Graduated(record)
     }
 
-    /// What the Node would say.
+    /// Builds the record of what the Node would say.
     pub fn record_shadow_node(&mut self, state: &NodeState) -> Record {
         self.shadow_nodes += 1;
         Record::ShadowNode(ShadowNode {

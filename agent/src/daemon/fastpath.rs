@@ -14,12 +14,12 @@ use super::{RunError, pinned_guard, restore};
 
 /// The running fast path.
 pub(super) struct RunningFastPath {
-    /// Until the agent ends.
+    /// Handle of the fast path, until the agent ends.
     thread: Option<FastPath>,
     pub control: Arc<FastPathControl>,
     pub events: Arc<FastPathEventQueue>,
     pub status: Arc<FastPathStatus>,
-    /// It has real-time priority.
+    /// Whether the thread has real-time priority.
     pub is_realtime: bool,
 }
 

@@ -22,7 +22,7 @@ use super::Agent;
 /// Pods that an incident lists, the first in the order of eviction; besides them only those that the report names.
 const PODS: usize = 16;
 
-/// What a pod uses now, in bytes; `None` if its cgroup is gone.
+/// Working set of a pod now, in bytes; `None` if its cgroup is gone.
 fn working_set(entry: &Arc<PodEntry>) -> Option<u64> {
     let memory = entry.open_memory().ok()?;
     Some(memory.read().ok()?.working_set())
@@ -163,7 +163,7 @@ impl Agent {
         incident.capacity = Some(self.memory.node.capacity());
     }
 
-    /// What each pod uses now, and the victim of an eviction when it was chosen.
+    /// Reads the working set of each pod now; that of an eviction's victim is from when it was chosen.
     fn working_sets(&self, eviction: &EvictionRecord) -> Usages {
         let usage = |entry: &Arc<PodEntry>| {
             let usage = match entry.pod.uid == eviction.uid {
@@ -201,7 +201,7 @@ impl Agent {
         worst.map(|(.., pod)| pod)
     }
 
-    /// What decided where a pod comes in the order of eviction, and whether it could go.
+    /// Determines what decided where a pod comes in the order of eviction, and whether it could go.
     fn standing(
         &self,
         ranked: &Ranked<'_>,

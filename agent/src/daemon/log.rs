@@ -20,13 +20,13 @@ use tracing_subscriber::fmt::MakeWriter;
 const THREAD: &str = "log";
 /// Lines that may wait. With [`LONGEST`] they take 8 MiB at most; usual lines take 200 KiB.
 const LINES: usize = 1024;
-/// How much of a line is kept, in bytes.
+/// Length up to which a line is kept, in bytes.
 const LONGEST: usize = 8 << 10;
 /// How long the end of the process waits for lines that are not written: once for those before the last words, and
 /// once for these.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Where the threads of the daemon leave their lines.
+/// Queue in which the threads of the daemon leave their lines.
 #[derive(Debug)]
 pub struct Log {
     queue: NonBlocking,
@@ -153,7 +153,7 @@ impl Write for LogWriter {
     }
 }
 
-/// What the thread writes lines with; it gives each as a whole.
+/// Writer of the thread's lines; it gives each as a whole.
 struct LineWriter {
     file: File,
     done: Arc<AtomicUsize>,

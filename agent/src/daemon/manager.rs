@@ -23,17 +23,17 @@ use super::{
     sources::{self, DiskRetry},
 };
 
-/// What the fast path acts on.
+/// Signals that the fast path acts on.
 const BY_FASTPATH: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
 
 /// The running manager.
 pub(super) struct RunningManager {
-    /// Until the agent ends.
+    /// Handle of the manager, until the agent ends.
     handle: Option<ManagerHandle>,
     pub commands: Arc<CommandQueue>,
     pub events: Arc<ManagerEventQueue>,
     pub status: Arc<SharedStatus>,
-    /// What it has seen lately.
+    /// Recorder of what the manager has seen lately.
     pub seen: Arc<Recorder>,
     pub scanner: Arc<DiskScanner>,
     scan_watch: ScanWatch,
@@ -41,12 +41,12 @@ pub(super) struct RunningManager {
     pub cri: Option<CriWorker>,
     pub mitigation: Arc<MitigationWorker>,
     pub steps: MitigationThreads,
-    /// Which of nodefs, imagefs and containerfs are separate.
+    /// Layout of the disks: which of nodefs, imagefs and containerfs are separate.
     pub layout: Layout,
     disk_retry: DiskRetry,
 }
 
-/// What it begins with.
+/// Arguments with which the manager starts.
 pub(super) struct StartArgs<'a> {
     pub sources: SignalSources,
     pub disk_retry: DiskRetry,
@@ -57,7 +57,7 @@ pub(super) struct StartArgs<'a> {
     pub mitigation: Arc<MitigationWorker>,
     /// The node's memory cgroup, where cgroup v1 has it.
     pub memory_v1: Option<PathBuf>,
-    /// Of the fast path, which counts what the manager kills.
+    /// Control of the fast path, which counts what the manager kills.
     pub control: &'a Arc<FastPathControl>,
 }
 

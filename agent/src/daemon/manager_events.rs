@@ -68,7 +68,8 @@ impl Agent {
         }
     }
 
-    /// In shadow mode the Node object stays as it is: what it would say goes to the journal and an Event.
+    /// Handles a state of the node. In shadow mode the Node object stays as it is: what it would say goes to the
+    /// journal and an Event.
     fn handle_node_state(&mut self, state: NodeState) {
         let is_news = self.node_state.conditions != state.conditions;
         self.node_state = state;

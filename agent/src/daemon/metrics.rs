@@ -34,10 +34,10 @@ use names::{CounterDef, INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS};
 
 pub(super) use names::DROPS;
 
-/// What there is to show.
+/// Sources of what there is to show.
 pub(super) struct MetricInputs<'a> {
     pub memory: MemoryHook,
-    /// What the fast path watches by that hook.
+    /// Signals that the fast path watches by that hook.
     pub memory_signals: Vec<Signal>,
     pub fastpath: &'a RunningFastPath,
     pub manager: &'a RunningManager,
@@ -48,14 +48,14 @@ pub(super) struct MetricInputs<'a> {
     pub reloads: &'a Arc<Reloads>,
     pub oom: &'a Arc<OomCounters>,
     pub policies: &'a Policies,
-    /// What waits for the disk.
+    /// Queue of what waits for the disk.
     pub journal: &'a DiskQueue,
-    /// What was written down of evictions.
+    /// Counters of the incidents that were written down.
     pub incidents: &'a Arc<IncidentCounters>,
     pub log: &'a Arc<Log>,
 }
 
-/// What the kernel's programs could not deliver, by counter, as of the last look.
+/// Counts of what the kernel's programs could not deliver, by counter, as of the last look.
 #[derive(Debug, Default)]
 pub(super) struct Dropped([AtomicU64; DropCounter::COUNT as usize]);
 
@@ -72,12 +72,12 @@ impl Dropped {
     }
 }
 
-/// How often the configuration was read again.
+/// Counts of how often the configuration was read again.
 #[derive(Debug, Default)]
 pub(super) struct Reloads {
     pub applied: AtomicU64,
     pub refused: AtomicU64,
-    /// Where the kubelet's settings come from: an index into [`KubeletSource::ALL`].
+    /// Source of the kubelet's settings: an index into [`KubeletSource::ALL`].
     kubelet: AtomicUsize,
 }
 
@@ -137,7 +137,7 @@ pub(super) fn sources(shown: &MetricInputs<'_>) -> MetricsCollector {
     sources
 }
 
-/// What waits for a thread, and what found no place there.
+/// Shows what waits for a thread, and what found no place there.
 fn show_queues(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
     sources.counter(
         "fastpath_events_dropped",
@@ -190,7 +190,7 @@ fn show_queues(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
     });
 }
 
-/// What is known of the pods, and what watches them.
+/// Shows what is known of the pods, and what watches them.
 fn show_pods(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
     let unopened = shown.source.unopened();
     sources.counter(
@@ -336,7 +336,7 @@ pub(super) fn hooks(signals: &Signals) -> Vec<Hook> {
 }
 
 impl Agent {
-    /// What the fast path reports.
+    /// Counts what the fast path reports.
     pub(super) fn count_event(&self, report: &FastPathEvent) {
         match report {
             FastPathEvent::Evicted(e) => {
@@ -357,7 +357,7 @@ impl Agent {
         }
     }
 
-    /// What the manager has done.
+    /// Counts what the manager has done.
     pub(super) fn count_manager_eviction(&self, d: &ManagerEviction) {
         self.metrics.evicted(
             &d.pod.pod,

@@ -86,12 +86,13 @@ pub use scope::node_scope;
 /// How often the agent looks after itself; where no hook reports cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.
 const TICK: Duration = Duration::from_secs(1);
-/// How often they are compared although a hook reports them, and reports what it has lost.
+/// Number of ticks after which the pods' cgroups are compared with what is held open, although a hook reports them and
+/// what it has lost.
 const RESCAN_TICKS: u32 = 60;
 /// A pod makes several cgroups when it starts: one look for all of them.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// How long work that blocks may go on when all else has ended ([`shutdown`]).
+/// Time for which work that blocks may go on when all else has ended ([`shutdown`]).
 const LAST_WORK: Duration = Duration::from_secs(1);
 
 /// Runs until SIGTERM or SIGINT.
@@ -147,9 +148,9 @@ fn abort_on_panic(log: &Arc<Log>) {
 
 /// The kernel programs: they stay attached for as long as their objects live.
 struct Programs {
-    /// Those that watch memory and report kills of the OOM killer.
+    /// Programs that watch memory and report kills of the OOM killer.
     memory: Option<BpfObject>,
-    /// Those that count.
+    /// Programs that count.
     counters: Option<BpfObject>,
     kernel_log: Option<KernelLog>,
     oom: Option<OomReader>,
@@ -162,7 +163,7 @@ impl Programs {
         }
     }
 
-    /// What the programs could not deliver since they were loaded.
+    /// Number of records that the programs could not deliver since they were loaded.
     fn drops(&self, which: DropCounter) -> u64 {
         let objects = self.memory.iter().chain(&self.counters);
         objects.filter_map(|object| object.drops(which).ok()).sum()
@@ -189,7 +190,7 @@ struct Agent {
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     dropped: Arc<Dropped>,
-    /// What the node should say, or would in shadow mode.
+    /// State of the node as the agent reports it, or would in shadow mode.
     node_state: NodeState,
 }
 

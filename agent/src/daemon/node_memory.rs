@@ -23,7 +23,7 @@ pub(super) struct NodeMemory {
     /// The scope is this machine, not a cgroup that was configured.
     is_machine: bool,
     proc: PathBuf,
-    /// In bytes, as it is in force.
+    /// Capacity that is in force, in bytes.
     capacity: u64,
     /// Whether the machine had swap when the scope was opened.
     has_swap: bool,
@@ -32,7 +32,7 @@ pub(super) struct NodeMemory {
 }
 
 impl NodeMemory {
-    /// Of the node's scope.
+    /// Opens the memory of the node's scope.
     ///
     /// # Errors
     /// Its cgroup is gone.
@@ -48,7 +48,7 @@ impl NodeMemory {
         })
     }
 
-    /// In bytes.
+    /// Capacity that is in force, in bytes.
     pub(super) fn capacity(&self) -> u64 {
         self.capacity
     }
@@ -81,7 +81,8 @@ impl NodeMemory {
         Ok(Some(scopes))
     }
 
-    /// The same for a running agent: what changes is logged, and what cannot be in force is logged once.
+    /// Looks at the capacity of a running agent anew: what changes is logged, and what cannot be in force is logged
+    /// once.
     pub(super) fn refresh(&mut self, config: &Config) -> Option<ScopePair> {
         let before = self.capacity;
         let refused = match self.look(config) {

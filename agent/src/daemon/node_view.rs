@@ -19,7 +19,7 @@ use evictd_node::{
 use super::{RunError, allocatable::Allocatable, node_memory::NodeMemory, scope::node_scopes};
 use crate::daemon::sources;
 
-/// Where the pods are read from.
+/// Source of the pods.
 enum Source {
     /// The manifest: pods and their cgroups.
     Manifest(Vec<(Pod, PathBuf)>),
@@ -27,7 +27,7 @@ enum Source {
     Tree { root: PathBuf, state_dir: PathBuf },
 }
 
-/// What is looked at.
+/// View of a node: its signals and its pods.
 pub struct NodeView {
     sources: SignalSources,
     source: Source,
@@ -38,11 +38,11 @@ pub struct NodeView {
 /// One look.
 #[derive(Debug)]
 pub struct NodeSample {
-    /// What is left of everything.
+    /// Observations of the signals.
     pub observations: Observations,
     /// The pods.
     pub pods: Vec<Pod>,
-    /// Their memory and their processes.
+    /// Memory and processes of the pods.
     pub usages: Usages,
     /// Bytes until the first limit of their own, by UID; absent for pods without one.
     pub until_limit: HashMap<String, u64>,
@@ -84,7 +84,7 @@ impl NodeView {
         self.memory.capacity()
     }
 
-    /// How the disks lie.
+    /// Layout of the disks.
     pub fn layout(&self) -> Layout {
         self.sources.layout()
     }

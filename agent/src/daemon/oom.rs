@@ -43,7 +43,7 @@ const OTHERS: u64 = 0;
 pub struct OomCounters {
     /// The OOM killer was first.
     pub first: AtomicU64,
-    /// It came although an eviction was under way or had just ended.
+    /// Kills that came although an eviction was under way or had just ended.
     pub after_eviction: AtomicU64,
     /// Pods at limits of their own.
     pub pod_limit: AtomicU64,
@@ -54,7 +54,7 @@ pub struct OomCounters {
 /// One eviction that is remembered.
 #[derive(Debug)]
 struct Remembered {
-    /// By which the fast path reports its end; `None`: its end is not seen.
+    /// Number by which the fast path reports the victim's end; `None`: its end is not seen.
     number: Option<u64>,
     pod: PodName,
     signalled: u64,
@@ -72,10 +72,10 @@ pub struct OomAttributor {
     scopes: Vec<u64>,
     /// Cgroup ids of the pods that are here.
     pods: Vec<(u64, PodName)>,
-    /// Of those that were here before, oldest first: their kills may be read after they are gone.
+    /// Pods that were here before, oldest first: their kills may be read after they are gone.
     gone: VecDeque<(u64, PodName)>,
     evictions: VecDeque<Remembered>,
-    /// By the id of the cgroup that was at its limit.
+    /// Records by the id of the cgroup that was at its limit.
     limits: HashMap<u64, LimitRecord>,
     counters: Arc<OomCounters>,
 }
@@ -83,7 +83,7 @@ pub struct OomAttributor {
 /// The last record of the kills for one limit.
 #[derive(Debug)]
 struct LimitRecord {
-    /// When it was, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time of the record, in nanoseconds of CLOCK_MONOTONIC.
     at: u64,
     /// Kills since then.
     more: u64,
@@ -106,7 +106,7 @@ impl OomAttributor {
         }
     }
 
-    /// What is counted.
+    /// Counters of the kills.
     pub fn counters(&self) -> Arc<OomCounters> {
         Arc::clone(&self.counters)
     }
@@ -338,7 +338,7 @@ fn levels(kill: &oom::OomKill) -> &[Level] {
     &kill.levels[..count]
 }
 
-/// Which of the levels was at its limit: the one that was passed to `oom_kill_process`, or else the lowest one that is
+/// Finds the level that was at its limit: the one that was passed to `oom_kill_process`, or else the lowest one that is
 /// full.
 fn at_limit(kill: &oom::OomKill, levels: &[Level]) -> Option<usize> {
     let page_shift = page_size().ilog2();

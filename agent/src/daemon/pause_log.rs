@@ -36,7 +36,7 @@ impl Pauses {
         })
     }
 
-    /// What is to be written down now.
+    /// Lists the changes that are to be written down now.
     pub fn changes(&mut self, state: &PauseState) -> Vec<Pause> {
         let (mut changes, untold) = state.changes();
         if !std::mem::replace(&mut self.is_started, true) {

@@ -35,12 +35,12 @@ use super::{RunError, policies::Policies, restore};
 /// After so long a pod's first containers are there.
 const STARTS: Duration = Duration::from_secs(10);
 
-/// Where the pods come from.
+/// Source of the pods.
 pub(super) enum PodSource {
     Manifest {
         pods: Vec<ManifestPod>,
         mode: Mode,
-        /// Those of them that are open, by their cgroups.
+        /// Pods that are open, by their cgroups.
         held: HashMap<PathBuf, Arc<PodEntry>>,
         opener: Opener,
     },
@@ -96,7 +96,7 @@ impl PodSource {
         }
     }
 
-    /// The same where only these pods' directories, and what the API server has of pods, may have changed.
+    /// Builds the table anew where only these pods' directories, and what the API server has of pods, may have changed.
     pub(super) fn follow(&mut self, directories: &BTreeSet<PathBuf>) -> Option<Box<PodTable>> {
         match self {
             Self::Cluster { cluster, joined } => {
@@ -146,7 +146,7 @@ impl PodSource {
         }
     }
 
-    /// How many pods could not be opened, although their cgroups were there.
+    /// Counts of pods that could not be opened, although their cgroups were there.
     pub(super) fn unopened(&self) -> Arc<Unopened> {
         match self {
             Self::Cluster { joined, .. } => joined.unopened(),
@@ -162,7 +162,7 @@ impl PodSource {
         }
     }
 
-    /// Where the disk use of a pod is found.
+    /// Builds the target of a scan: where the disk use of a pod is found.
     pub(super) fn target(&self, config: &Config, entry: &Arc<PodEntry>) -> ScanTarget {
         let cgroup = entry.memory.path().to_owned();
         let cgroups = followed_ids(&cgroup);

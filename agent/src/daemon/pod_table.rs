@@ -35,17 +35,17 @@ const WRITES_LIMITS: Duration = Duration::from_secs(1);
 pub(super) struct PublishedPods {
     /// The pods.
     pub entries: Vec<Arc<PodEntry>>,
-    /// What they can swap out.
+    /// Memory that the pods can swap out.
     swap: Arc<PodSwap>,
     targets: Vec<ScanTarget>,
     set: PodSet,
-    /// Where the memory hierarchy is mounted.
+    /// Mount of the memory hierarchy.
     hierarchy: MountedHierarchy,
     /// A pod's cgroup has come or gone, and no directory was found for it.
     unplaced: bool,
     /// Directories of pods below which something has changed, and when they are looked at.
     waiting: Later,
-    /// Those that were looked at, and when they are looked at once more.
+    /// Directories that were looked at, and when each is looked at once more.
     again: Later,
 }
 
@@ -99,13 +99,13 @@ impl PublishedPods {
         std::mem::take(&mut self.unplaced)
     }
 
-    /// When changes that wait are to be looked at.
+    /// Time at which the next directory is to be looked at; `None` when none waits.
     pub fn due(&self) -> Option<Instant> {
         let (waiting, again) = (self.waiting.first(), self.again.first());
         waiting.into_iter().chain(again).min()
     }
 
-    /// These are looked at now, and once more when the limits in them are written.
+    /// Schedules one more look at these directories, which are looked at now, for when the limits in them are written.
     fn look_again(&mut self, directories: &BTreeSet<PathBuf>) {
         let due = Instant::now() + WRITES_LIMITS;
         let again = directories.iter().map(|directory| (directory.clone(), due));
@@ -113,7 +113,7 @@ impl PublishedPods {
     }
 }
 
-/// What looks at what is protected below the node's scope.
+/// Creates the reader of what is protected below the node's scope.
 pub(super) fn protection(node: &Scope) -> Protection {
     Protection::below(node.cgroup().path(), node.is_limited())
 }

@@ -54,7 +54,7 @@ pub struct Policies {
     _worker: Option<Worker>,
 }
 
-/// What a look at the files has found, where they were read.
+/// Result of a look at the files, where they were read.
 struct Found {
     /// Before they were read: what changes meanwhile is a change.
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
@@ -139,7 +139,7 @@ impl Policies {
         self.evaluator.set_pods(&table.entries);
     }
 
-    /// What the metrics show of policies.
+    /// Builds the gauges that the metrics show of policies.
     pub fn gauges(&self) -> Vec<Labelled> {
         let (evaluator, policies) = (Arc::clone(&self.evaluator), Arc::clone(&self.policies));
         let pauses = Arc::clone(&self.pauses);
@@ -378,12 +378,12 @@ struct StatusFile {
     has_failed: AtomicBool,
 }
 
-/// Where an agent with this state directory is asked to write what there is to explain anew.
+/// Path at which an agent with this state directory is asked to write what there is to explain anew.
 pub fn asked_file(state_dir: &Path) -> PathBuf {
     state_dir.join(ASKED)
 }
 
-/// Where an agent with this state directory writes what there is to explain.
+/// Path at which an agent with this state directory writes what there is to explain.
 pub fn status_file(state_dir: &Path) -> PathBuf {
     state_dir.join(STATUS)
 }

@@ -19,14 +19,14 @@ use super::{
 };
 use crate::daemon::{message::MessageBuilder, metrics::Reloads};
 
-/// Where the configuration comes from.
+/// Source of the configuration.
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
     /// The configuration file.
     pub config: PathBuf,
     /// A KubeletConfiguration given beside it.
     pub kubelet_config: Option<PathBuf>,
-    /// What the kubelet says: its file, what it has answered to `/configz` at the start, or neither.
+    /// Configuration of the kubelet: its file, what it has answered to `/configz` at the start, or neither.
     pub kubelet: KubeletDocument,
     /// Shadow mode was asked for on the command line.
     pub shadow: bool,
@@ -37,7 +37,7 @@ pub struct ConfigSource {
 }
 
 impl ConfigSource {
-    /// These files, and what goes with them; not read yet.
+    /// Creates the source of these files, and what goes with them; not read yet.
     pub fn new(
         config: &Path,
         kubelet_config: Option<&Path>,
@@ -133,14 +133,14 @@ impl ConfigSource {
     }
 }
 
-/// What a look at the files has found.
+/// Result of a look at the files.
 pub(super) struct Found {
     /// Before they were read: what changes meanwhile is a change.
     seen: Vec<Stamp>,
     read: Option<Result<Box<(Config, KubeletDocument)>, ConfigError>>,
 }
 
-/// What differs between two versions of a file; a ConfigMap's files are links that are swapped.
+/// Attributes that differ between two versions of a file; a ConfigMap's files are links that are swapped.
 type Stamp = Option<(u64, u64, i64, i64, u64)>;
 
 fn stamps(config: &Path, kubelet: &KubeletFiles) -> Vec<Stamp> {

@@ -39,12 +39,13 @@ pub(super) fn charge_limits(evaluator: &PolicyEvaluator, restored: &Restored) {
     evaluator.await_end(victims.map(|v| (v.uid, v.signalled)));
 }
 
-/// What the engine has to know, with those victims of which something is left.
+/// Builds what the engine has to know, with those victims of which something is left.
 pub(super) fn planner_state(restored: &Restored, entries: &[Arc<PodEntry>]) -> RestoredState {
     restored.planner_state(|uid, at| is_there(entries, uid, at).is_some())
 }
 
-/// Its victims of which something is left: processes, or memory that the kubelet has not unmounted yet.
+/// Lists the earlier agent's victims of which something is left: processes, or memory that the kubelet has not
+/// unmounted yet.
 pub(super) fn terminating(restored: &Restored, entries: &[Arc<PodEntry>]) -> Vec<RestoredVictim> {
     let victims = restored.victims().into_iter().filter_map(|victim| {
         let entry = entries.iter().find(|e| e.pod.uid == victim.uid)?;
@@ -57,7 +58,7 @@ pub(super) fn terminating(restored: &Restored, entries: &[Arc<PodEntry>]) -> Vec
     victims.collect()
 }
 
-/// When a pod was last evicted for memory: the pace goes on.
+/// Time of the last eviction for memory: the pace goes on.
 pub(super) fn last_eviction(restored: &Restored) -> Option<u64> {
     let last = restored.last_evictions().into_iter();
     let of_memory = last.filter(|(signal, _)| signal.resource() == Resource::Memory);

@@ -14,7 +14,7 @@ use super::single_flight::SingleFlight;
 /// Compares, and says once what differs.
 pub(super) struct RuntimeDisks {
     paths: FilesystemPaths,
-    /// What was found the last time.
+    /// Findings of the last comparison.
     said: Arc<Mutex<Vec<String>>>,
     comparisons: SingleFlight,
 }

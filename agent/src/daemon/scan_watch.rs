@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use evictd_manager::DiskScanner;
 
-/// What was logged, each once.
+/// Record of what was logged about the scan, each once.
 #[derive(Debug, Default)]
 pub(super) struct ScanWatch {
     is_stuck: bool,

@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 use super::RunError;
 
-/// Where cgroups are mounted.
+/// Mount point of the cgroups.
 pub(super) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
 /// The cgroup that plays the node, or the machine.
@@ -56,7 +56,7 @@ pub(super) fn node_scopes(config: &Config) -> Result<ScopePair, RunError> {
     })
 }
 
-/// What counts as the node, whatever its thresholds; without a configuration what does by default.
+/// Opens the scope of the node, whatever its thresholds; without a configuration the default one.
 pub fn node_scope(config: Option<&Config>) -> Option<Scope> {
     let default = || Config::from_values(Value::Object(Map::new()), None);
     let config = config.cloned().map_or_else(default, Ok).ok()?;
@@ -134,7 +134,7 @@ impl From<ScopeError> for RunError {
     }
 }
 
-/// What must stay available of a signal.
+/// Computes what must stay available of a signal.
 pub(super) fn thresholds(config: &Config, signal: Signal, capacity: u64) -> MemoryThresholds {
     let thresholds = &config.eviction.thresholds;
     MemoryThresholds::of(thresholds, signal, capacity, config.kernel_floor.floor())

@@ -8,26 +8,26 @@ use tokio::time::Instant;
 
 use super::{Agent, LAST_WORK, pod_source::PodSource};
 
-/// How long the end may take; the chart grants 15 s (`terminationGracePeriodSeconds`).
+/// Time that the end may take; the chart grants 15 s (`terminationGracePeriodSeconds`).
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(10);
-/// How much of that the loops go on for while an API server or a disk does not answer.
+/// Part of that time during which the loops go on while an API server or a disk does not answer.
 const DRAIN: Duration = Duration::from_secs(5);
-/// How often the agent looks whether all is reported.
+/// Interval at which the agent looks whether all is reported.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long the last records of the loops are waited for before they are reported.
+/// Time for which the last records of the loops are awaited before they are reported.
 const LAST_RECORDS: Duration = Duration::from_secs(2);
-/// How long the manager may take to end.
+/// Time that the manager may take to end.
 const MANAGER_END: Duration = Duration::from_secs(2);
-/// What is kept for the disk when the API server takes all the time there is.
+/// Time that is kept for the disk when the API server takes all the time there is.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
 /// An end that has begun.
 pub(super) struct Shutdown {
-    /// When the loops stop at the latest.
+    /// Time at which the loops stop at the latest.
     stop: Instant,
-    /// When it is over.
+    /// Deadline of the shutdown.
     pub by: Instant,
-    /// When the agent looks next whether the loops may stop.
+    /// Time at which the agent looks next whether the loops may stop.
     pub look: Instant,
 }
 

@@ -26,7 +26,7 @@ use crate::daemon::RunError;
 
 /// Why a count has no hook although there might be one.
 const NOT_CONFIGURED: &str = "no threshold asks for it";
-/// So many ticks of the agent are between two attempts.
+/// Number of ticks of the agent between two attempts.
 const RETRY_TICKS: u32 = 10;
 /// The start waits for disks for so long: memory is to be watched.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
@@ -175,7 +175,7 @@ fn find(config: &Config) -> Result<Disks, String> {
     Ok(Disks { paths, layout })
 }
 
-/// What watches them, or why it cannot.
+/// Builds the sources that watch the disks, or says why they cannot be watched.
 fn watch(
     config: &Config,
     Disks { paths, layout }: Disks,
@@ -223,7 +223,7 @@ pub(super) struct DiskRetry {
 }
 
 impl DiskRetry {
-    /// What an attempt has found, once. To be called at each tick.
+    /// Takes what an attempt has found, once, and starts the next one when it is due. To be called at each tick.
     pub(super) fn tick(&mut self, config: &Config) -> Option<DiskSources> {
         if !self.is_needed {
             self.first_look = None;

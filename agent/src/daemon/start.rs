@@ -192,7 +192,7 @@ pub(super) struct WatchedMemory {
     pub protection: Protection,
 }
 
-/// What is watched at the start beside the node's scope of the manager.
+/// Scopes that are watched at the start beside the node's scope of the manager.
 struct FirstScopes {
     /// The node, and the pods' cgroup where there is one.
     fastpath: Vec<Scope>,
@@ -234,7 +234,7 @@ impl OomKills {
     }
 }
 
-/// What attributes the kills of the OOM killer, for the scopes that are watched, the node's first.
+/// Creates the attributor of the OOM killer's kills, for the scopes that are watched, the node's first.
 fn oom_attributor(scopes: &[Scope]) -> OomAttributor {
     let root = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(root, _)| root);
     // Without a hierarchy there is no scope either.
@@ -331,7 +331,7 @@ fn start_soft(
     }
 }
 
-/// Where the memory hierarchy is mounted.
+/// Finds where the memory hierarchy is mounted.
 fn cgroup_mount() -> PathBuf {
     let mount = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(mount, _)| mount);
     mount.unwrap_or_else(|| PathBuf::from(scope::CGROUP_MOUNT))

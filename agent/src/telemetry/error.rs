@@ -6,9 +6,9 @@
 pub struct ServeError {
     /// The field that names it.
     field: &'static str,
-    /// What is configured: an address, or a path.
+    /// Configured value: an address, or a path.
     value: String,
-    /// What is wrong with it.
+    /// Description of what is wrong with the value.
     reason: String,
 }
 

@@ -30,19 +30,19 @@ pub type LastTurn = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// A loop that decides, and how long it may be silent.
 pub struct Heartbeat {
-    /// What it is called.
+    /// Name of the loop.
     pub name: &'static str,
     /// Time without a turn after which the loop hangs.
     pub limit: Duration,
     /// Whether an agent in which it hangs should be started anew. Otherwise the agent is not ready.
     pub is_vital: bool,
-    /// When it last turned; 0: it never has.
+    /// Time at which the loop last turned; 0: it never has.
     pub last: LastTurn,
 }
 
 /// Whether the agent lives, and whether it is ready.
 pub struct Health {
-    /// When the start began, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the start began, in nanoseconds of CLOCK_MONOTONIC.
     began: u64,
     /// Set when the start is complete, with that moment.
     heartbeats: OnceLock<(u64, Vec<Heartbeat>)>,
@@ -179,7 +179,7 @@ fn judge(
     }
 }
 
-/// What `/healthz` says.
+/// Answer of `/healthz`.
 pub(super) fn healthz(health: &Health) -> Answer {
     answer(health.liveness())
 }

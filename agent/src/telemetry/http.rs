@@ -20,7 +20,7 @@ const HEAD_BYTES: usize = 8 << 10;
 /// Without a free descriptor, or memory, there is nothing to accept with; the listener is left alone for so long.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
 
-/// How many connections there may be, and for how long.
+/// Limits on connections: how many there may be, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Connections at once. One more takes the place of the oldest idle one.
@@ -31,18 +31,18 @@ pub(super) struct Limits {
     pub answer: Duration,
 }
 
-/// What is asked for.
+/// Request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request<'a> {
     /// The path, without a query.
     pub path: &'a str,
     /// The text of the `Accept` header; empty where there is none.
     pub accept: &'a str,
-    /// The same of `Authorization`.
+    /// Text of the `Authorization` header; empty where there is none.
     pub authorization: &'a str,
 }
 
-/// What is answered.
+/// Answer to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     /// Status code with its reason: `200 OK`.
@@ -64,7 +64,7 @@ impl Answer {
     }
 }
 
-/// What gives the answers.
+/// Source of the answers.
 pub(super) trait Responder: Send + 'static {
     /// The answer to a GET; `None` while it is not known.
     fn answer(&mut self, request: Request<'_>) -> Option<Answer>;
@@ -133,21 +133,21 @@ fn spare(listener: &TcpListener) -> io::Result<OwnedFd> {
 struct Connection {
     stream: Transport,
     peer: IpAddr,
-    /// When it is closed, whatever its state.
+    /// Time at which the connection is closed, whatever its state.
     deadline: Instant,
     state: State,
 }
 
 enum State {
-    /// What has come of the request's head.
+    /// Part of the request's head that has come.
     Request(BytesMut),
     /// The complete head, whose answer is not known yet.
     Waiting(BytesMut),
-    /// What of the answer is not sent yet: head and body.
+    /// Part of the answer that is not sent yet: head and body.
     Answer(Chain<Bytes, Bytes>),
 }
 
-/// What can be done after a wait.
+/// Work that can be done after a wait.
 struct Ready {
     /// There are new connections.
     new: bool,

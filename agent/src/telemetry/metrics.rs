@@ -35,7 +35,7 @@ const STAGES: [&str; 5] = ["wake", "decide", "signal", "exit", "freed"];
 
 /// Namespaces and kinds of owners that are shown under their names; others are `other`.
 const OWNERS: usize = 200;
-/// What is not shown under its name.
+/// Label value for namespaces and kinds of owners that are not shown under their names.
 const OTHER: &str = "other";
 /// Kinds that Kubernetes has defined are names of DNS labels, in bytes.
 const LONGEST_KIND: usize = 63;
@@ -57,7 +57,7 @@ pub struct Metrics {
     registry: Registry,
     evictions: Family<Evicted, Counter>,
     owners: Family<EvictedOf, Counter>,
-    /// Those that are shown under their names.
+    /// Namespaces and kinds of owners that are shown under their names.
     shown: Mutex<HashSet<EvictedOf>>,
     refused: Counter,
     stuck: Counter,
@@ -79,7 +79,7 @@ fn evictions() -> Family<Evicted, Counter> {
     evictions
 }
 
-/// The same for each stage.
+/// Creates the histograms of all stages.
 fn stages() -> Family<Stage, Histogram, fn() -> Histogram> {
     let stages = Family::new_with_constructor(histogram as fn() -> Histogram);
     for stage in STAGES {

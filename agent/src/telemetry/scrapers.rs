@@ -29,7 +29,7 @@ const WAITING: usize = 8;
 const REMEMBERED: usize = 64;
 /// A token that is allowed is reviewed anew when it comes after so long.
 const RENEWED_AFTER: Duration = Duration::from_secs(30);
-/// So long it is allowed when its review does not come. A denial holds at once.
+/// Time for which a token stays allowed when its review does not come. A denial holds at once.
 const ALLOWED_FOR: Duration = Duration::from_secs(300);
 /// A right that is given works after so long.
 const DENIED_FOR: Duration = Duration::from_secs(10);
@@ -38,10 +38,10 @@ const REVIEW_TIME: Duration = Duration::from_secs(60);
 /// Between two reviews: so many a second are the most that anyone can make the agent ask for.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is known of a token that is not allowed.
+/// State of a token that is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
-    /// Its review is under way.
+    /// The token's review is under way.
     Asked,
     /// The API server knows the token, and its user may not.
     Forbidden,
@@ -54,13 +54,13 @@ enum Known {
 /// A token that the API server has allowed.
 #[derive(Clone, Copy, Debug)]
 struct Allowed {
-    /// When the API server has allowed it last.
+    /// Time at which the API server has allowed the token last.
     at: Instant,
-    /// When it is to be asked again.
+    /// Time at which the token is to be asked about again.
     renew: Instant,
 }
 
-/// What was found out.
+/// Tokens, and what is known of them.
 #[derive(Default)]
 struct Tokens {
     allowed: HashMap<String, Allowed>,
@@ -70,9 +70,9 @@ struct Tokens {
 
 /// Tokens on their way to their review.
 struct Queues {
-    /// Those that were never allowed.
+    /// Queue of tokens that were never allowed.
     first: mpsc::Sender<String>,
-    /// Those that were: they do not wait behind others.
+    /// Queue of tokens that were allowed: they do not wait behind others.
     renewals: mpsc::Sender<String>,
 }
 
@@ -84,7 +84,7 @@ impl Queues {
     }
 }
 
-/// Where they are taken from.
+/// Queues from which tokens are taken for their review.
 struct Asked {
     allowed: mpsc::Receiver<String>,
     unknown: mpsc::Receiver<String>,

@@ -78,11 +78,11 @@ fn prometheus_text(text: &str) -> String {
     out
 }
 
-/// What is asked for at the metrics' address.
+/// Responder for what is asked at the metrics' address.
 struct MetricsServer {
     metrics: Arc<Metrics>,
     health: Arc<Health>,
-    /// Which clients may read the metrics; without it every client that reaches the port.
+    /// Clients that may read the metrics; without it every client that reaches the port.
     scrapers: Option<Scrapers>,
 }
 

@@ -28,7 +28,7 @@ pub type Reading = Box<dyn Fn() -> u64 + Send + Sync>;
 pub struct Labelled {
     /// Name of the gauge.
     pub name: &'static str,
-    /// What it means.
+    /// Help text of the metric.
     pub help: &'static str,
     /// Name of the label.
     pub label: &'static str,
@@ -36,10 +36,10 @@ pub struct Labelled {
     pub read: Box<dyn Fn() -> Vec<(String, i64)> + Send + Sync>,
 }
 
-/// Where the numbers come from.
+/// Collector of the numbers from their sources.
 #[derive(Default)]
 pub struct MetricsCollector {
-    /// What the manager saw last.
+    /// Status that the manager saw last.
     pub status: Arc<SharedStatus>,
     /// The connection to the API server, if there is one.
     pub connection: Option<Arc<ApiClient>>,
@@ -65,7 +65,7 @@ impl MetricsCollector {
         self.counters.push((name, help, reading(of, read)));
     }
 
-    /// The same for a number that may go down.
+    /// Shows a number of `of` that may go down, asked for at each scrape.
     pub fn gauge<T: Send + Sync + 'static>(
         &mut self,
         name: &'static str,

@@ -23,13 +23,13 @@ use super::error::ServeError;
 
 const CERTIFICATE: &str = "metricsTls.certificateFile";
 const KEY: &str = "metricsTls.privateKeyFile";
-/// How often the files are looked at, when connections come.
+/// Interval at which the files are looked at, when connections come.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// What a server needs for TLS.
+/// TLS configuration of a server.
 pub(super) struct Tls {
     config: Arc<ServerConfig>,
-    /// Where the certificate comes from; without files it is the agent's own.
+    /// Files of the certificate; without them it is the agent's own.
     files: Option<Followed>,
 }
 
@@ -110,7 +110,7 @@ impl Tls {
     }
 }
 
-/// When certificate and key were changed last, as far as they are there.
+/// Times at which certificate and key were changed last, as far as they are there.
 fn modified(files: &CertificateFiles) -> [Option<SystemTime>; 2] {
     [&files.certificate, &files.private_key]
         .map(|path| fs::metadata(path).and_then(|file| file.modified()).ok())
@@ -163,7 +163,7 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    /// What the handshake waits for beside the request.
+    /// Events that the handshake waits for beside the request.
     pub fn wants(&self) -> PollFlags {
         match self {
             Self::Tls(stream) if stream.conn.wants_write() => PollFlags::POLLOUT,

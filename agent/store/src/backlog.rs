@@ -8,7 +8,7 @@ use crate::record::{EvictionRecord, Record};
 /// journal many times over.
 const WAITING: usize = 1024;
 
-/// What waits, oldest first.
+/// Evictions that wait to be reported, oldest first.
 #[derive(Debug, Default)]
 pub struct ReportBacklog {
     waiting: VecDeque<EvictionRecord>,
@@ -46,12 +46,12 @@ impl ReportBacklog {
         }
     }
 
-    /// What waits, oldest first.
+    /// Iterates over the evictions that wait, oldest first.
     pub fn waiting(&self) -> impl Iterator<Item = &EvictionRecord> {
         self.waiting.iter()
     }
 
-    /// How many did not fit.
+    /// Number of evictions that did not fit.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }

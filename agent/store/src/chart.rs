@@ -45,7 +45,7 @@ pub const STYLE: &str = "svg [stroke=\"#B22222\"] { stroke-dasharray: 6 4; }\n\
 /// Height of the font, and of a line of text, in pixels.
 const FONT: f64 = 12.0;
 const LINE: i32 = 17;
-/// What plotters divides the size of a font by on its way to SVG.
+/// Divisor that plotters applies to the size of a font on its way to SVG.
 const FONT_SCALE: f64 = 1.24;
 /// Width of a character, on average over a label: of wide sans-serif fonts.
 const CHARACTER: f64 = FONT * 0.56;
@@ -74,7 +74,7 @@ pub struct Chart {
 
 /// Several moments under one label.
 struct Mark {
-    /// Where, in pixels.
+    /// Horizontal position, in pixels.
     x: i32,
     label: String,
 }
@@ -104,14 +104,14 @@ impl Chart {
         }
     }
 
-    /// The same, each step to the right ten times the one before; `x` is above zero.
+    /// Makes the x axis logarithmic, each step to the right ten times the one before; `x` must be above zero.
     #[must_use]
     pub fn with_log_x(mut self, label: fn(&f64) -> String) -> Self {
         (self.is_log_x, self.x_label) = (true, label);
         self
     }
 
-    /// How the numbers of the y axis are written.
+    /// Sets how the numbers of the y axis are written.
     #[must_use]
     pub fn with_y_label(mut self, label: fn(&f64) -> String) -> Self {
         self.y_label = label;
@@ -158,7 +158,7 @@ impl Chart {
         Ok(text)
     }
 
-    /// The same with [`STYLE`], as a file of its own.
+    /// Draws the chart with [`STYLE`], as a file of its own.
     ///
     /// # Errors
     /// See [`Self::draw`].
@@ -349,7 +349,7 @@ fn style(side: HPos) -> TextStyle<'static> {
         .pos(Pos::new(side, VPos::Center))
 }
 
-/// What a label takes at most, in pixels.
+/// Width that a label takes at most, in pixels.
 fn wide(label: &str) -> i32 {
     (label.chars().count() as f64 * CHARACTER).ceil() as i32
 }
@@ -370,7 +370,7 @@ fn short(value: &f64) -> String {
     (rounded + 0.0).to_string()
 }
 
-/// When a moment was, in the unit of the axis.
+/// Formats a moment in the unit of the axis.
 fn precise(value: f64) -> String {
     match value.abs() {
         v if v < 100.0 => format!("{value:.2}"),

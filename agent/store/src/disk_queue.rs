@@ -58,7 +58,7 @@ struct Shared {
     counts: Mutex<Counts>,
     /// Records that are handed over and not on disk.
     records: AtomicUsize,
-    /// The same for files.
+    /// Number of files that are handed over and not on disk.
     files: AtomicUsize,
     /// Since when the disk works on one job, in nanoseconds of CLOCK_MONOTONIC; 0: it has none.
     busy_since: AtomicU64,
@@ -122,7 +122,7 @@ impl DiskThread {
         })
     }
 
-    /// Where records are handed over.
+    /// Queue to which records are handed over.
     pub fn queue(&self) -> &DiskQueue {
         &self.queue
     }
@@ -243,7 +243,7 @@ impl DiskQueue {
         Arc::clone(&self.shared.lost)
     }
 
-    /// For how long the disk has worked on the present job.
+    /// Time for which the disk has worked on the present job; zero when it has none.
     pub fn busy(&self) -> Duration {
         match self.shared.busy_since.load(Ordering::Relaxed) {
             0 => Duration::ZERO,

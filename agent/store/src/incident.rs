@@ -14,7 +14,7 @@ use crate::{
 const VERSION: u32 = 1;
 const MIB: f64 = (1 << 20) as f64;
 const GIB: f64 = (1 << 30) as f64;
-/// What was seen so long before an eviction belongs to it.
+/// Length of the time before an eviction that belongs to it, in nanoseconds.
 pub const BEFORE_NS: u64 = 60_000_000_000;
 
 /// A pod as it stood when a pod was evicted.
@@ -23,24 +23,24 @@ pub const BEFORE_NS: u64 = 60_000_000_000;
 pub struct RankedPod {
     /// Namespace and name.
     pub pod: String,
-    /// Its working set, in bytes; absent when it could not be read.
+    /// Working set of the pod, in bytes; absent when it could not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<u64>,
-    /// What it had requested, in bytes.
+    /// Memory that the pod had requested, in bytes.
     pub request: u64,
-    /// Its priority.
+    /// Priority of the pod.
     pub priority: i32,
     /// Whether the priority is not known: the pod goes after all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub priority_unknown: bool,
-    /// What a policy says about the order.
+    /// Order number that a policy gives the pod.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub order: i16,
-    /// Its QoS class.
+    /// QoS class of the pod.
     pub qos_class: String,
     /// Whether it is the one that was evicted.
     pub evicted: bool,
-    /// Its working set when the incident was written, in bytes; 0 when its cgroup was gone.
+    /// Working set of the pod when the incident was written, in bytes; 0 when its cgroup was gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_after: Option<u64>,
     /// The oom_score_adj of its containers.
@@ -55,7 +55,7 @@ pub struct RankedPod {
     /// Whether the pod was evicted before and was still on its way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminating: bool,
-    /// Its place in the order of eviction, from 1 on, where pods before it are not listed.
+    /// Place of the pod in the order of eviction, from 1 on, where pods before it are not listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<usize>,
 }
@@ -78,14 +78,14 @@ pub struct Incident {
     pub version: u32,
     /// Eviction as the journal has it.
     pub eviction: EvictionRecord,
-    /// How the pod was asked to go, under a soft threshold; absent where it was killed.
+    /// Request by which the pod was asked to go, under a soft threshold; absent where it was killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<RequestRecord>,
     /// What the moment of the eviction was decided from; absent where `pace` is, and where the kernel program has
     /// killed by itself.
     #[serde(default, rename = "judged", skip_serializing_if = "Option::is_none")]
     pub pace_inputs: Option<PaceInputs>,
-    /// What became of it; absent where that was not waited for.
+    /// Outcome of the eviction; absent where that was not waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish: Option<OutcomeRecord>,
     /// Samples of each signal: when it was looked at, and what was available in its own unit.
@@ -211,7 +211,7 @@ impl Incident {
         self.moments().first().map_or(0, |(_, time)| *time)
     }
 
-    /// What was available over time; `None` when that was not recorded.
+    /// Chart of what was available over time; `None` when that was not recorded.
     pub fn chart(&self) -> Option<Chart> {
         let eviction = &self.eviction;
         let samples = self.samples.get(&eviction.signal)?;

@@ -42,9 +42,9 @@ pub use disk::{Disk, System};
 
 /// Size at which a file is full, in bytes.
 pub const FILE_BYTES: u64 = 4 << 20;
-/// Of a file, this part at most is what was carried over because it counts.
+/// Divisor of a file's size: records that are carried over because they count take at most this part of it.
 const CARRIED: u64 = 4;
-/// This part of a file is carried over with one call; each call waits for the disk.
+/// Divisor of a file's size: about this part of it is carried over with one call, and each call waits for the disk.
 const AT_ONCE: u64 = 64;
 const CURRENT: &str = "journal.jsonl";
 const PREVIOUS: &str = "journal.1.jsonl";
@@ -58,26 +58,27 @@ pub struct Journal<D: Disk = System> {
     dir: PathBuf,
     /// `None` until there is a directory.
     held: Option<Held>,
-    /// Where records go; `None` until a file could be made.
+    /// File to which records go; `None` until a file could be made.
     file: Option<D::File>,
-    /// Its name is `CURRENT`; otherwise it is full, is called `PREVIOUS` already, and the new one could not be made
-    /// yet.
+    /// Whether the file's name is `CURRENT`; otherwise it is full, is called `PREVIOUS` already, and the new one could
+    /// not be made yet.
     is_current: bool,
-    /// What of the file is acknowledged, in bytes.
+    /// Length of the part of the file that is acknowledged, in bytes.
     bytes: u64,
     /// Behind that there may be part of a record that was not written.
     is_torn: bool,
     /// The names of the files are not on disk yet.
     names_pending: bool,
-    /// What the API server has not heard of, and what counts, that is not in this file yet, by id.
+    /// IDs of the records that are not in this file yet: those that the API server has not heard of, and those that
+    /// count.
     to_carry: VecDeque<String>,
     /// Size at which a file is full, in bytes.
     limit: u64,
-    /// What the API server has not heard of yet, where there is one.
+    /// Evictions that the API server has not heard of yet; `None` until `follow` has read them.
     unreported: Option<ReportBacklog>,
     /// Records that could not be written.
     lost: Arc<AtomicU64>,
-    /// What limits and recreations count, once it was asked for.
+    /// Records that limits and recreations count; `None` until they were asked for.
     counts: Option<Counts>,
 }
 
@@ -245,7 +246,7 @@ impl<D: Disk> Journal<D> {
         Ok(restored)
     }
 
-    /// What limits and recreations count, once [`Self::restore`] has read it.
+    /// Records that limits and recreations count; `None` until [`Self::restore`] has read them.
     pub fn counts(&self) -> Option<&Counts> {
         self.counts.as_ref()
     }
@@ -265,7 +266,7 @@ impl<D: Disk> Journal<D> {
         Ok(waiting)
     }
 
-    /// Where its files are.
+    /// Directory of the journal's files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -400,7 +401,7 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// What is kept of this id. An eviction may have been reported meanwhile; then it only counts.
+    /// Finds the record that is kept of this id. An eviction may have been reported meanwhile; then it only counts.
     fn kept_record(&self, id: &str) -> Option<Record> {
         let mut waiting = self.unreported.iter().flat_map(ReportBacklog::waiting);
         match waiting.find(|eviction| eviction.id == id) {
@@ -473,7 +474,7 @@ fn write_all<D: Disk>(disk: &D, file: &mut D::File, mut bytes: &[u8]) -> io::Res
     Ok(())
 }
 
-/// How long a file is up to the end of its last whole line, in bytes.
+/// Length of a file up to the end of its last whole line, in bytes.
 fn whole_lines(path: &Path) -> io::Result<u64> {
     let text = fs::read(path)?;
     let whole = text
@@ -501,7 +502,7 @@ pub fn read(dir: &Path) -> Result<(Vec<Record>, usize), PathError> {
     read_where(dir, |_| true)
 }
 
-/// The same of the lines that are wanted; the others are passed over unread.
+/// Reads records like [`read`], but only from the lines that are wanted; the others are passed over unread.
 ///
 /// # Errors
 /// A file that is there cannot be read.
@@ -537,11 +538,11 @@ pub fn is_cut(dir: &Path) -> bool {
     dir.join(PREVIOUS).exists()
 }
 
-/// What of one file is no record.
+/// Lines of one file that are no records.
 #[derive(Default)]
 struct Unread {
     damage: Option<Damage>,
-    /// Its last line has no end, and is no record.
+    /// Whether the file's last line has no end, and is no record.
     is_cut: bool,
 }
 
@@ -555,7 +556,7 @@ fn read_file(
     Ok((records, unread))
 }
 
-/// The same, one after the other.
+/// Reads the records of one file, which need not be there, and hands them on one after the other.
 fn each_of_file(
     path: &Path,
     wanted: &impl Fn(&[u8]) -> bool,

@@ -53,11 +53,11 @@ pub enum Record {
     Counted(Box<Counted>),
     /// A pod came back after an eviction.
     Comeback(Returned),
-    /// What stands above is older than this.
+    /// Bound of time: the records above it are older than this.
     TimeBound(TimeBound),
     /// The kubelet has evicted a pod.
     KubeletEvicted(KubeletEviction),
-    /// What the Node would say, in shadow mode.
+    /// Conditions that the Node would have, in shadow mode.
     ShadowNode(ShadowNode),
 }
 
@@ -67,7 +67,7 @@ pub enum Record {
 pub struct StuckPod {
     /// Id of the pod's eviction.
     pub id: String,
-    /// When it was found, as RFC 3339.
+    /// Time at which the pod was found stuck, as RFC 3339.
     pub time: String,
     /// The pod's namespace.
     pub namespace: String,
@@ -75,7 +75,7 @@ pub struct StuckPod {
     pub name: String,
     /// The pod's UID.
     pub uid: String,
-    /// What it still uses, in bytes.
+    /// Bytes that the pod still uses.
     pub usage: u64,
 }
 
@@ -86,11 +86,11 @@ pub struct StuckPod {
 pub struct MetInForce {
     /// Names the moment.
     pub id: String,
-    /// When, as RFC 3339.
+    /// Time of the event, as RFC 3339.
     pub time: String,
     /// The signal.
     pub signal: String,
-    /// What was available, in the signal's unit.
+    /// Amount that was available, in the signal's unit.
     pub available: u64,
     /// Threshold: the amount that should have been available, in the signal's unit.
     pub threshold: u64,
@@ -140,7 +140,7 @@ pub struct RequestRecord {
     pub threshold: u64,
     /// Amount that the pod used, in the signal's unit.
     pub working_set: u64,
-    /// What it had requested of that; 0 where nothing can be requested.
+    /// Amount that the pod had requested of the same; 0 where nothing can be requested.
     pub request: u64,
     /// Whether shadow mode has only decided it: no pod was asked.
     pub shadow: bool,
@@ -158,10 +158,10 @@ pub struct RequestRecord {
     /// Why it is asked at that moment; absent in records of older versions, and in the kubelet's mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace: Option<PaceRecord>,
-    /// What that was decided from: the file of the incident has it.
+    /// Inputs from which `pace` was decided: the file of the incident has them.
     #[serde(skip)]
     pub pace_inputs: Option<Box<PaceInputs>>,
-    /// What limits need to know of it; absent in records of older versions.
+    /// Owner and labels of the pod, which limits need; absent in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
 }
@@ -207,7 +207,7 @@ pub struct EvictionRecord {
     pub usage_at_crossing: u64,
     /// Memory of the scope at the decision, in bytes; 0 for other signals.
     pub usage_at_decision: u64,
-    /// What the pod used: its working set, or its part of what the signal watches.
+    /// Amount that the pod used: its working set, or its part of what the signal watches.
     pub working_set: u64,
     /// What it had requested of that; 0 where nothing can be requested.
     pub request: u64,
@@ -227,7 +227,7 @@ pub struct EvictionRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PaceRecord {
-    /// What is left would have been used up before the kubelet looked again.
+    /// Whether what is left would have been used up before the kubelet looked again.
     pub urgent: bool,
     /// Nanoseconds until then, at the growth that was seen; 0 where it was not urgent.
     pub exhausted_in: u64,
@@ -237,7 +237,7 @@ pub struct PaceRecord {
     pub only_cache: bool,
     /// Amount that could still be used.
     pub room: u64,
-    /// What victims of before were expected to give back.
+    /// Amount that earlier victims were expected to give back.
     pub pending: u64,
     /// What this one was expected to give back, the part of it included that comes only when the kubelet unmounts it.
     pub expected: u64,
@@ -293,7 +293,7 @@ impl PaceRecord {
     }
 }
 
-/// What became of an evicted pod.
+/// Outcome of an eviction: what became of the pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OutcomeRecord {
@@ -305,12 +305,12 @@ pub struct OutcomeRecord {
     pub freed: u64,
     /// The largest usage of the scope that was seen since, in bytes.
     pub peak_usage: u64,
-    /// What was available at the end, in bytes.
+    /// Bytes that were available at the end.
     pub available: u64,
 }
 
 impl OutcomeRecord {
-    /// Of an eviction of whose end nothing is known.
+    /// Creates the outcome of an eviction of whose end nothing is known.
     pub fn unknown(id: &str) -> Self {
         Self {
             id: id.to_owned(),
@@ -323,7 +323,7 @@ impl OutcomeRecord {
 }
 
 impl RequestRecord {
-    /// This pod is asked now.
+    /// Creates the record of a pod that is asked now.
     pub fn new(
         pod: &Pod,
         message: &Message,
@@ -451,7 +451,7 @@ impl Record {
         Self::Evicted(Box::new(eviction))
     }
 
-    /// When it was, as RFC 3339; `None` where the record does not say.
+    /// Time of the event, as RFC 3339; `None` where the record does not say.
     pub fn time(&self) -> Option<&str> {
         let time = match self {
             Self::Evicted(record) => &record.time,
@@ -490,7 +490,7 @@ impl Record {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pause {
-    /// When this agent has seen it, as RFC 3339.
+    /// Time at which this agent saw the change, as RFC 3339.
     pub time: String,
     /// Source of the pause: `file`, `node`, `configMap`.
     pub by: String,

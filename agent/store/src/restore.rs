@@ -30,7 +30,7 @@ struct Moment<'a> {
     time: &'a str,
 }
 
-/// What counts, in the order of the journal.
+/// Records that count, in the order of the journal.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// Each with its own key.
@@ -217,9 +217,9 @@ fn moment(record: &Record) -> Option<Moment<'_>> {
 struct RestoredPod {
     /// Limits count it from then on, in nanoseconds of this boot's CLOCK_MONOTONIC; below zero if it was before that.
     at: i64,
-    /// When its time to end was over.
+    /// Time at which the pod's time to end is over, in nanoseconds of this boot's CLOCK_MONOTONIC.
     end: i64,
-    /// By the wall clock, in seconds since 1970.
+    /// Time of the record by the wall clock, in seconds since 1970.
     since: i64,
     is_same_boot: bool,
     is_stuck: bool,
@@ -227,7 +227,7 @@ struct RestoredPod {
 }
 
 impl RestoredPod {
-    /// It was asked to go, not killed.
+    /// Whether the pod was asked to go, instead of killed.
     fn is_asked(&self) -> bool {
         self.counted.grace_period_seconds.is_some()
     }
@@ -242,9 +242,9 @@ pub struct RestoredKill {
     pub id: String,
     /// The signal that was short.
     pub signal: String,
-    /// When it was signalled, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the pod was signalled, in nanoseconds of CLOCK_MONOTONIC.
     pub signalled: u64,
-    /// It was found to be stuck.
+    /// Whether the pod was found to be stuck.
     pub is_stuck: bool,
 }
 
@@ -253,13 +253,13 @@ pub struct RestoredKill {
 pub struct RestoredRequest {
     /// The pod's UID.
     pub uid: String,
-    /// When it was asked, by CLOCK_MONOTONIC.
+    /// Time of the request, in nanoseconds of CLOCK_MONOTONIC.
     pub at: u64,
-    /// How much of its time is left.
+    /// Rest of the pod's time, in nanoseconds; 0 if it is over.
     pub left: u64,
 }
 
-/// What the journal says of the time before this agent.
+/// Evictions and comebacks of the time before this agent, as the journal has them.
 #[derive(Clone, Debug, Default)]
 pub struct Restored {
     now: i64,
@@ -324,7 +324,7 @@ impl Restored {
         self.evictions.iter().filter(is_under_way)
     }
 
-    /// What limits have to count.
+    /// Lists the evictions that limits have to count.
     pub fn evictions(&self) -> Vec<RestoredEviction> {
         let restored = |e: &RestoredPod| RestoredEviction {
             at_own_limit: is_own_limit(&e.counted.signal),
@@ -404,7 +404,7 @@ impl Restored {
         }
     }
 
-    /// How many evictions it knows.
+    /// Number of the restored evictions.
     pub fn len(&self) -> usize {
         self.evictions.len()
     }

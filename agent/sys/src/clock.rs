@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// A wall clock that differs by more from the monotonic one between two looks has been set.
 const JUMP: Duration = Duration::from_secs(2);
 
-/// What both clocks showed at the last look.
+/// Readings of both clocks at the last look.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockJump {
     steady: Instant,

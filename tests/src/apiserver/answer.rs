@@ -12,7 +12,7 @@ pub fn answer(code: u16, body: &Value) -> Response<Body> {
     json_of(code, Body::from(body.to_string()))
 }
 
-/// The same with a body that may be told bit by bit.
+/// Builds a JSON answer with a body that may be told bit by bit.
 pub fn json_of(code: u16, body: Body) -> Response<Body> {
     let response = Response::builder().status(code);
     let response = response.header(CONTENT_TYPE, "application/json");

@@ -22,7 +22,7 @@ const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const STATUS: u8 = 3;
 
-/// What a command in a container came to.
+/// Outcome of a command in a container.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
     pub stdout: String,

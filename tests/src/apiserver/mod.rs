@@ -46,14 +46,14 @@ impl ApiServer {
         Self::start_with(None)
     }
 
-    /// The same with TLS, and an authority of its own.
+    /// Starts the server with TLS, and an authority of its own.
     pub fn start_tls() -> io::Result<Self> {
         let authority = Authority::new()?;
         let config = authority.server(&["127.0.0.1"])?;
         Self::start_with(Some((authority, config)))
     }
 
-    /// The same, for clients with a certificate of that authority only: its kubeconfig has one.
+    /// Starts the server with TLS, for clients with a certificate of its own authority only: its kubeconfig has one.
     pub fn start_mutual_tls() -> io::Result<Self> {
         let authority = Authority::new()?;
         let config = authority.server_for_members(&["127.0.0.1"])?;
@@ -103,7 +103,7 @@ impl ApiServer {
         self.come_back()
     }
 
-    /// What the server knows and was asked; answers wait while this is held.
+    /// Locks what the server knows and was asked; answers wait while this is held.
     pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -141,12 +141,12 @@ impl ApiServer {
         self.address
     }
 
-    /// Where the token file of [`Self::client`] is.
+    /// Directory of the token file of [`Self::client`].
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// What a client needs to trust it; empty without TLS.
+    /// Certificate that a client needs to trust the server, as PEM; empty without TLS.
     pub fn authority(&self) -> String {
         let authority = self.tls.as_ref().map(|(authority, _)| authority.pem());
         authority.unwrap_or_default()

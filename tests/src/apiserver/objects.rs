@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{NODE, state::State};
 use crate::policies::scoped;
 
-/// What can be listed and watched.
+/// Collection of objects that can be listed and watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collection {
     Pods,
@@ -28,7 +28,7 @@ impl Collection {
         Self::TenantPolicies,
     ];
 
-    /// Its name in paths, and `apiVersion` and `kind` of its objects.
+    /// Name of the collection in paths, and `apiVersion` and `kind` of its objects.
     pub fn names(self) -> [&'static str; 3] {
         match self {
             Self::Pods => ["pods", "v1", "Pod"],
@@ -52,7 +52,7 @@ impl Collection {
         }
     }
 
-    /// Where an object of it is; without a namespace if that is empty.
+    /// Path of an object of the collection; without a namespace if that is empty.
     pub fn path(self, namespace: &str, name: &str) -> String {
         let ([resource, ..], base) = (self.names(), self.base());
         match namespace {
@@ -61,7 +61,7 @@ impl Collection {
         }
     }
 
-    /// What a path names: a collection, of one namespace or of all, or an object of it.
+    /// Finds what a path names: a collection, of one namespace or of all, or an object of it.
     pub(super) fn find(path: &str) -> Option<(Self, Option<&str>, Option<&str>)> {
         Self::ALL.into_iter().find_map(|collection| {
             let rest = path.strip_prefix(&collection.base())?.strip_prefix('/')?;

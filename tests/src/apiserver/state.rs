@@ -31,11 +31,11 @@ pub struct Seen {
 
 #[derive(Clone, Copy, Debug)]
 pub enum InjectedFault {
-    /// This status instead of an answer.
+    /// Status that comes instead of an answer.
     Status(u16),
     /// The authorizer's refusal.
     NoRight,
-    /// What a namespace that is being deleted answers to what is to be made in it.
+    /// Answer of a namespace that is being deleted to what is to be made in it.
     Terminating,
     /// 200 without a byte: a watch that ends at once.
     Empty,
@@ -69,15 +69,15 @@ pub struct State {
     pub objects: BTreeMap<String, Value>,
     /// Names of pods whose eviction a budget refuses.
     pub budgets: BTreeSet<String>,
-    /// What self-checks are told no to, as `verb resource` or `verb resource/subresource`.
+    /// Rights that self-checks are told no to, as `verb resource` or `verb resource/subresource`.
     pub denied: BTreeSet<String>,
     /// The only token that is good, if any is asked for.
     pub token: Option<String>,
     /// Who has which token, as TokenReviews tell, and whether that user may get `/metrics`.
     pub scrapers: BTreeMap<String, (String, bool)>,
-    /// What commands in containers come to, by `namespace/pod` and the command's words.
+    /// Outcomes of commands in containers, by `namespace/pod` and the command's words.
     pub commands: BTreeMap<(String, String), Ran>,
-    /// What goes wrong, the oldest first.
+    /// Faults that strike requests, the oldest first.
     pub faults: Vec<Fault>,
     pub requests: Vec<Seen>,
     pub(super) log: Vec<(u64, Collection, String, Value)>,

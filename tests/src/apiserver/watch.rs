@@ -18,7 +18,7 @@ pub struct Watcher {
     sender: UnboundedSender<String>,
 }
 
-/// Which objects of a collection, and how much of them.
+/// Selection of a collection's objects, and how much of them is wanted.
 #[derive(Clone)]
 pub struct Wanted {
     namespace: Option<String>,
@@ -30,7 +30,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Of a namespace or of all of them, by the request's field selector and `Accept`.
+    /// Builds the selection in a namespace or in all of them, by the request's selectors and `Accept`.
     pub fn new(namespace: Option<&str>, query: &BTreeMap<String, String>, accept: &str) -> Self {
         let selector = |name: &str| {
             let (key, value) = query.get(name)?.split_once('=')?;
@@ -60,7 +60,7 @@ impl Wanted {
                 .all(|(key, value)| object["metadata"]["labels"][key] == **value)
     }
 
-    /// As much of an object as was asked for.
+    /// Cuts an object down to as much as was asked for.
     fn cut(&self, object: &Value) -> Value {
         if !self.metadata_only {
             return object.clone();

@@ -22,11 +22,11 @@ use crate::{
     stalled::Stalled,
 };
 
-/// Until what is killed after the hog's end is killed, at most.
+/// Longest time from the hog's end to the kill of what is killed after it.
 const STAGES: Duration = Duration::from_millis(60);
-/// What an agent says that finds another one on its state directory.
+/// Words of an agent that finds another one on its state directory.
 const IN_USE: &str = "another evictd runs on it";
-/// How long the clock is wrong by.
+/// Seconds by which the clock is set wrong.
 const CLOCK_SECONDS: i64 = 3600;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -51,23 +51,23 @@ pub enum Fault {
     ManagerStalled,
     /// The main thread stands still.
     MainStalled,
-    /// What is pinned is removed from outside.
+    /// The agent's pins are removed from outside.
     Unpinned,
     /// Every trigger in the kernel's map is put out of reach from outside.
     MapEdited,
     /// The state directory's disk is full.
     DiskFull,
-    /// Its files and directories are immutable.
+    /// The state directory and its files are immutable.
     JournalReadOnly,
-    /// It does not answer.
+    /// The state directory's disk does not answer.
     DiskHangs,
     /// The API server is away.
     ApiAway,
-    /// It takes requests and does not answer.
+    /// The API server takes requests and does not answer.
     ApiHangs,
-    /// It does what it is asked, and its answers are lost.
+    /// The API server does what it is asked, and its answers are lost.
     ApiLosesAnswers,
-    /// It refuses with every status that was recorded or is documented for overload.
+    /// The API server refuses with every status that was recorded or is documented for overload.
     ApiRefuses,
     /// The container runtime restarts.
     RuntimeRestarted,

@@ -12,7 +12,7 @@ pub use fault::Fault;
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     pub fault: Fault,
-    /// How fast the hog grows, in MiB per second; 0 for as fast as it can.
+    /// Growth of the hog, in MiB per second; 0 for as fast as it can.
     pub rate: u64,
     /// The moment of the fault is drawn by it.
     pub seed: u64,
@@ -21,13 +21,13 @@ pub struct Case {
 #[derive(Debug)]
 pub enum Outcome {
     Kept,
-    /// What did not hold, and the agent's log.
+    /// Conditions that did not hold, and the agent's log.
     Broken {
         /// A sentence each.
         violations: Vec<String>,
         log: String,
     },
-    /// This machine cannot show it, and why.
+    /// Reason why this machine cannot show the case.
     Skipped(String),
 }
 

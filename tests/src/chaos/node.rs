@@ -21,10 +21,10 @@ use crate::{
     wait::until,
 };
 
-/// Of 256 MiB the threshold leaves these to be used.
+/// Usage in MiB that the threshold leaves, of 256 MiB.
 pub const THRESHOLD_MIB: u64 = 192;
 const MIB_IN_ALL: u64 = 256;
-/// What the innocent pods use together, in MiB.
+/// Memory that the innocent pods use together, in MiB.
 const INNOCENT_MIB: u64 = 60;
 /// A fault strikes at this usage in MiB or later.
 pub const LEAST_MIB: u64 = INNOCENT_MIB + 10;
@@ -32,7 +32,7 @@ pub const LEAST_MIB: u64 = INNOCENT_MIB + 10;
 pub const RANGE_MIB: u64 = 150;
 /// More than any answer of a slow machine takes.
 const LONG: Duration = Duration::from_secs(90);
-/// What should not happen twice has had its time then.
+/// Time after which what should not happen twice would have happened again.
 const MOMENT: Duration = Duration::from_millis(700);
 
 /// The scene. What is dropped first comes first: the agent before what it stands on.
@@ -163,7 +163,7 @@ impl Node {
         read.map(|(records, _)| records).unwrap_or_default()
     }
 
-    /// What does not hold although it must, a sentence each. The hog has ended as told.
+    /// Lists what does not hold although it must, a sentence each. `ended` tells how the hog has ended.
     pub fn violations(&mut self, fault: Fault, ended: io::Result<Option<i32>>) -> Vec<String> {
         let mut found = Vec::new();
         let mut must = |holds: bool, sentence: String| {

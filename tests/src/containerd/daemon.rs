@@ -35,17 +35,17 @@ const READ_ONLY: [&str; 5] = [
     "/proc/sysrq-trigger",
 ];
 
-/// How a container of a DaemonSet is started on a node of a test's own.
+/// Container of a DaemonSet that is started on a node of a test's own.
 pub struct DaemonContainer<'a> {
     /// The DaemonSet's `spec.template.spec`.
     pub spec: &'a Value,
-    /// Its image, as the runtime has it.
+    /// Image of the container, as the runtime has it.
     pub image: &'a str,
-    /// What is run instead of the image's entrypoint.
+    /// Command that is run instead of the image's entrypoint.
     pub command: &'a str,
-    /// Where the volumes are, by their names; the others are where the manifest says.
+    /// Paths of the volumes, by their names; the others are where the manifest says.
     pub places: BTreeMap<&'a str, &'a Path>,
-    /// What is mounted besides, read-only, at the same path.
+    /// Paths that are mounted besides, read-only, at the same path.
     pub more: Vec<&'a Path>,
 }
 

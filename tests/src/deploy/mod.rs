@@ -216,11 +216,11 @@ pub fn all_objects(files: &BTreeMap<String, String>) -> io::Result<Vec<Value>> {
     Ok(all)
 }
 
-/// What a cluster applies: the objects of the chart, or of the plain manifests.
+/// Objects that a cluster applies: those of the chart, or of the plain manifests.
 pub struct Chart(pub Vec<Value>);
 
 impl Chart {
-    /// What the chart renders to with these values.
+    /// Renders the chart with these values.
     pub fn of(values: &Value) -> io::Result<Self> {
         helm::objects(values).map(Self)
     }
@@ -244,7 +244,7 @@ impl Chart {
         serde_saphyr::from_str(self.config_text()).expect("YAML")
     }
 
-    /// What the agents' pods are to be.
+    /// Specification of the agents' pods: the DaemonSet's `spec.template.spec`.
     pub fn pod(&self) -> &Value {
         &self["DaemonSet"]["spec"]["template"]["spec"]
     }

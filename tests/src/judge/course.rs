@@ -4,13 +4,13 @@ use evictd_engine::Among;
 
 use super::world::{MS, SECOND, World};
 
-/// How often the kubelet looks.
+/// Interval at which the kubelet looks, in nanoseconds.
 const MONITORING_INTERVAL: u64 = 10 * SECOND;
-/// How long it waits for a victim's end.
+/// Time for which the kubelet waits for a victim's end, in nanoseconds.
 const CLEANUP: u64 = 30 * SECOND;
 
 pub struct Kill<'a> {
-    /// When, in nanoseconds.
+    /// Time of the kill, in nanoseconds.
     pub time: u64,
     pub pod: usize,
     pub why: &'static str,
@@ -22,7 +22,7 @@ pub struct Kill<'a> {
 #[derive(Default)]
 pub struct Course<'a> {
     pub kills: Vec<Kill<'a>>,
-    /// When the OOM killer was needed, and the pod that it took.
+    /// Times at which the OOM killer was needed, in nanoseconds, each with the pod that it took.
     pub ooms: Vec<(u64, usize)>,
 }
 
@@ -43,13 +43,13 @@ impl<'a> Course<'a> {
 }
 
 pub trait Strategy<'a> {
-    /// When, in nanoseconds.
+    /// Time of the next look, in nanoseconds.
     fn sample_interval(&self) -> u64;
     /// The usage in bytes at which it is told.
     fn trigger(&self) -> Option<f64> {
         None
     }
-    /// It is told now.
+    /// Tells the strategy that its trigger was reached.
     fn tripped(&mut self, _world: &World<'a>) {}
     fn look(&mut self, world: &mut World<'a>, course: &mut Course<'a>);
 }
@@ -75,7 +75,7 @@ pub fn run<'a>(
     course
 }
 
-/// What is available by the kubelet's count, in bytes.
+/// Bytes that are available by the kubelet's count.
 fn available(world: &World<'_>) -> u64 {
     let reading = world.read();
     let working_set = reading.usage.saturating_sub(reading.inactive);

@@ -25,19 +25,20 @@ use super::{
     world::{MS, Reading, ScopeKind, World},
 };
 
-/// As the fast path's: what has to move for all pods to be read anew, in bytes, and how long what was read lasts otherwise.
+/// Bytes that have to move for all pods to be read anew, and how long what was read lasts otherwise, as in the fast
+/// path.
 const NAMING: u64 = 2 << 20;
 const NAMED_FOR: u64 = 1000 * MS;
 
 /// The fastest growth that one CPU makes, in bytes per second.
 const FASTEST_OF_A_CPU: u64 = 4 << 30;
-/// As `StatLag`'s: what may be new in no line, and what each CPU keeps to itself; in bytes.
+/// Bytes that may be new in no line, and those that each CPU keeps to itself, as in `StatLag`.
 const NEW: u64 = 8 << 20;
 const KEPT_BY_A_CPU: u64 = 3 * 64 * 4096;
 /// What each CPU may keep of two counters of the machine: 125 pages each (`vm_stat`'s threshold), in bytes.
 const BLUR_OF_A_CPU: u64 = 2 * 125 * 4096;
 
-/// What the fast path knows between two looks.
+/// State of the fast path between two looks.
 pub struct Evictd {
     pace: Pace,
     in_flight: Vec<Victim>,
@@ -46,9 +47,9 @@ pub struct Evictd {
     trigger: Option<f64>,
     pressed: bool,
     history: CounterHistory,
-    /// When all pods were read last, and what was available then.
+    /// Time at which all pods were read last, and what was available then.
     read: (u64, u64),
-    /// What the pods hold that grow most.
+    /// Memory of the pods that grow most.
     growers: Growers,
     flush: FlushDeadline,
     sample: MemorySample,
@@ -60,7 +61,7 @@ struct Victim {
     is_reported: bool,
 }
 
-/// How the simulated node's scope is counted.
+/// Builds the accounting of the simulated node's scope.
 fn accounting(world: &World<'_>) -> Accounting {
     let (threshold, resolved) = world.limits();
     let (is_machine, source) = match world.incident.scope {
@@ -87,7 +88,7 @@ fn accounting(world: &World<'_>) -> Accounting {
     }
 }
 
-/// What `MemAvailable` shows: it is made of counters of which each CPU keeps a little to itself.
+/// Computes what `MemAvailable` shows: it is made of counters of which each CPU keeps a little to itself.
 fn machine_memory(world: &World<'_>, reading: &Reading, in_lists: u64) -> MachineMemory {
     let capacity = world.incident.capacity;
     let blur = world.incident.fastest / FASTEST_OF_A_CPU * BLUR_OF_A_CPU;
@@ -153,7 +154,7 @@ impl Evictd {
         }
     }
 
-    /// As `ScopeMonitor::sample`.
+    /// Looks at the scope like `ScopeMonitor::sample`.
     fn look_at_scope(&mut self, world: &World<'_>) {
         let (reading, unlisted) = self.read(world);
         let was_short = self.sample.is_short_without_pcp_free(world.limits().0);
@@ -183,7 +184,7 @@ impl Evictd {
         self.sample.available.saturating_sub(threshold)
     }
 
-    /// As `MemoryMonitor::publish_when_due`: reads all pods when the node has moved, or after a second.
+    /// Reads all pods when the node has moved, or after a second, like `MemoryMonitor::publish_when_due`.
     fn read_pods_when_due(&mut self, world: &World<'_>) {
         let (at, available) = self.read;
         let moved = self.sample.available.abs_diff(available);
@@ -204,7 +205,7 @@ impl Evictd {
         self.in_flight.iter().filter(is_dying).count()
     }
 
-    /// As `MemoryMonitor::resolve_pressure`.
+    /// Resolves the pressure like `MemoryMonitor::resolve_pressure`.
     fn resolve_pressure<'a>(&mut self, world: &mut World<'a>, course: &mut Course<'a>) {
         let now = world.now;
         let mut pending = Pending::default();
@@ -250,7 +251,7 @@ impl Evictd {
         });
     }
 
-    /// As `InFlight::step`.
+    /// Lets go of the victims that are over, like `InFlight::step`.
     fn finish(&mut self, world: &World<'_>) {
         let now = world.now;
         let is_enough = self.sample.available >= self.sample.shortage.threshold;
@@ -264,7 +265,7 @@ impl Evictd {
         });
     }
 
-    /// As `MemoryMonitor::sample_interval`, in nanoseconds from now.
+    /// Computes the time until the next look like `MemoryMonitor::sample_interval`, in nanoseconds.
     fn wait(&self, world: &World<'_>) -> u64 {
         let fastest = world.incident.fastest;
         let state = match (self.pressed, self.dying()) {

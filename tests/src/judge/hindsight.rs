@@ -13,14 +13,14 @@ const TOO_SOON: u64 = NEXT_LOOK + SECOND / 2;
 
 #[derive(Clone, Debug, Default)]
 pub struct Hindsight {
-    /// When each of the pods had to go, in nanoseconds.
+    /// Time at which each of the pods had to go, in nanoseconds.
     pub kills: Vec<u64>,
     /// How often memory was used up all the same. Also where the OOM killer only helps an earlier victim to die: a perfect decision
     /// keeps the node from that.
     pub used_up: usize,
 }
 
-/// How a prefix of the ranking did.
+/// Outcome of the eviction of a prefix of the ranking.
 struct Outcome<'a> {
     world: World<'a>,
     used_up: usize,
@@ -123,7 +123,7 @@ pub fn was_demanded(kill: &Kill<'_>) -> bool {
         && !world.is_covered()
 }
 
-/// What a needless pod went for, in a few words: what the strategy said, and what memory was like.
+/// Describes in a few words what a needless pod went for: what the strategy said, and what memory was like.
 pub fn cause(kill: &Kill<'_>) -> String {
     let world = &kill.before;
     let after_another = match world.evicted {
@@ -145,7 +145,7 @@ pub fn cause(kill: &Kill<'_>) -> String {
     format!("{}: {state}{after_another}", kill.why)
 }
 
-/// In how many nanoseconds memory is short, if it is within so many and no pod goes.
+/// Computes the nanoseconds until memory is short if no pod goes; `None` if it is not within so many.
 fn crosses_in(world: &World<'_>, within: u64) -> Option<u64> {
     let (mut world, from) = (world.clone(), world.now);
     while world.now < from + within && !world.is_tight() {

@@ -53,13 +53,13 @@ pub const STRATEGIES: [&str; 3] = ["evictd", "kubelet", "poll-100ms"];
 /// A pod that goes so many nanoseconds before a crossing goes for it: statistics are no more exact.
 const AT_ONCE: u64 = 50 * world::MS;
 
-/// What the judge says of one strategy in one incident.
+/// Verdict of the judge on one strategy in one incident.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     pub kills: usize,
     /// Pods that did not have to go.
     pub needless: usize,
-    /// Those of them that went while page cache alone met the threshold.
+    /// Needless pods that went while page cache alone met the threshold.
     pub cache: usize,
     /// Pods that went for a growth which ended by itself.
     pub ended: usize,
@@ -68,15 +68,15 @@ pub struct Verdict {
     pub ooms: usize,
     /// The judge would have denied the node an OOM kill.
     pub avoidable: bool,
-    /// What each needless pod went for.
+    /// Causes of the needless kills, one for each.
     pub causes: Vec<String>,
 }
 
-/// What the judge says of one incident.
+/// Judgement of one incident.
 #[derive(Clone, Debug)]
 pub struct Judgement {
     pub seed: u64,
-    /// How memory grows, and what else is particular.
+    /// Description of how memory grows, and what else is particular.
     pub shape: String,
     pub needed: usize,
     /// One for each of [`STRATEGIES`].

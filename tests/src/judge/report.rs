@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Judgement, STRATEGIES, Verdict, judge};
 
-/// How many of the worst cases are shown of each strategy.
+/// Number of the worst cases that are shown of each strategy.
 const WORST: usize = 10;
 
 /// What is summed over the incidents: the heading, the name in JSON, and what one incident adds.
@@ -37,7 +37,7 @@ const COUNTS: [Count; 8] = [
 ];
 
 pub struct Report {
-    /// In the order of the seeds.
+    /// Judgements in the order of the seeds.
     pub judgements: Vec<Judgement>,
 }
 
@@ -73,7 +73,7 @@ impl Report {
             .sum()
     }
 
-    /// How many needless pods of one of [`STRATEGIES`] went for what, the most first.
+    /// Counts the needless pods of one of [`STRATEGIES`] by what they went for, the most first.
     pub fn causes(&self, strategy: usize) -> Vec<(&str, usize)> {
         let mut causes = BTreeMap::new();
         let verdicts = self.judgements.iter().map(|j| &j.verdicts[strategy]);

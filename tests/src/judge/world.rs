@@ -110,7 +110,7 @@ pub struct Incident {
     pub outside: Line,
     /// Bytes of swap.
     pub swap: f64,
-    /// How fast page cache is written, in bytes per second.
+    /// Rate at which page cache is written, in bytes per second.
     pub write_back: f64,
     /// Statistics are shown so late.
     pub lag: u64,
@@ -123,10 +123,11 @@ pub struct Incident {
     pub restart: Option<u64>,
     pub kubelet_looks: u64,
     pub ranking: RankingStrategy,
-    /// Where lines and limits change their course, ascending.
+    /// Times at which lines and limits change their course, ascending.
     pub marks: Vec<u64>,
     pub end: u64,
-    /// Of what processes free the CPUs keep so much at most in their lists of free pages, in bytes: it is not in `MemAvailable`.
+    /// Largest amount of freed memory that the CPUs keep in their lists of free pages, in bytes: it is not in
+    /// `MemAvailable`.
     pub kept: f64,
 }
 
@@ -138,15 +139,15 @@ struct PodState {
     /// Nothing of it is hard.
     cache: Totals,
     dies: Option<u64>,
-    /// Its memory when it arrived.
+    /// Process memory of the pod when SIGKILL arrived.
     at_death: Option<f64>,
     exited: Option<u64>,
     removed: bool,
-    /// It has been chosen by the OOM killer.
+    /// Whether the OOM killer has chosen the pod.
     oom: bool,
 }
 
-/// What there is at one moment, in bytes.
+/// Amounts of memory at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     /// Cannot be given back: processes, memory-backed volumes, what is outside of pods; without what was swapped out.
@@ -174,7 +175,7 @@ impl AddAssign for Totals {
     }
 }
 
-/// What the statistics show, in bytes.
+/// Amounts that the statistics show, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reading {
     /// All that is charged: exact.
@@ -204,7 +205,7 @@ pub struct World<'a> {
     pub totals: Totals,
     orphans: Totals,
     swapped: f64,
-    /// What the CPUs keep in their lists of free pages.
+    /// Bytes that the CPUs keep in their lists of free pages.
     kept: f64,
     history: VecDeque<(u64, Totals)>,
     /// Since when the threshold is crossed by memory that cannot be given back.
@@ -264,13 +265,13 @@ impl<'a> World<'a> {
         self.pods[pod].dies.is_some()
     }
 
-    /// What a pod is charged for; `None` once its cgroup is removed.
+    /// Bytes that a pod is charged for; `None` once its cgroup is removed.
     pub fn usage(&self, pod: usize) -> Option<u64> {
         let state = &self.pods[pod];
         (!state.removed).then_some((state.anon + state.tmpfs + state.cache.usage()) as u64)
     }
 
-    /// What a pod's files show; `None` once its cgroup is removed.
+    /// Amounts that a pod's files show; `None` once its cgroup is removed.
     pub fn reading(&self, pod: usize) -> Option<MemoryReading> {
         let state = &self.pods[pod];
         let held = self.held(pod);
@@ -285,13 +286,13 @@ impl<'a> World<'a> {
         })
     }
 
-    /// What a pod has that cannot be given back; 0 once its cgroup is removed.
+    /// Bytes of a pod that cannot be given back; 0 once its cgroup is removed.
     pub fn held(&self, pod: usize) -> u64 {
         let state = &self.pods[pod];
         (state.anon + state.tmpfs) as u64
     }
 
-    /// The same; `None` once its cgroup is removed.
+    /// Bytes of a pod that cannot be given back; `None` once its cgroup is removed.
     pub fn left(&self, pod: usize) -> Option<u64> {
         (!self.pods[pod].removed).then(|| self.held(pod))
     }
@@ -311,7 +312,7 @@ impl<'a> World<'a> {
         )
     }
 
-    /// What the CPUs keep in their lists of free pages, in bytes.
+    /// Bytes that the CPUs keep in their lists of free pages.
     pub fn kept(&self) -> u64 {
         self.kept as u64
     }
@@ -325,7 +326,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// The same after they were flushed.
+    /// Reads the statistics as they are after a flush.
     pub fn read_flushed(&self) -> Reading {
         self.read_as(self.totals)
     }
@@ -423,7 +424,7 @@ impl<'a> World<'a> {
         self.evicted = Some(self.now);
     }
 
-    /// What is available by the kubelet's count, with statistics that are exact and up to date.
+    /// Bytes that are available by the kubelet's count, with statistics that are exact and up to date.
     fn counted(&self) -> f64 {
         self.incident.capacity as f64 - self.totals.hard - self.totals.active
     }
@@ -483,7 +484,7 @@ impl<'a> World<'a> {
         self.settle(to);
     }
 
-    /// Where the next step ends, which is before memory grows by more than `left` bytes.
+    /// Computes the time at which the next step ends, which is before memory grows by more than `left` bytes.
     fn stop(&mut self, towards: u64, left: Option<f64>) -> u64 {
         let mut to = towards.min(self.now + LONGEST_STEP);
         let marks = &self.incident.marks;
@@ -598,7 +599,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// This part of the page cache that had to be written is clean now.
+    /// Turns this part of the page cache that had to be written into clean page cache.
     fn turn_clean(&mut self, part: f64) {
         for list in self.lists() {
             list.inactive += list.dirty * part;

@@ -21,12 +21,12 @@ const TARGET_DIR: &str = "target/static";
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const DEBIAN_STD: &str = "libstd-rust-web-dev";
 
-/// What has to be said to cargo beyond the target's name.
+/// Choice of a compiler that has to be told to cargo beyond the target's name.
 #[derive(Default)]
 struct Toolchain {
     /// Another compiler than the workspace's.
     rustc: Option<PathBuf>,
-    /// Where that compiler finds the target's standard library.
+    /// Directory in which that compiler finds the target's standard library.
     sysroot: Option<PathBuf>,
 }
 

@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result};
 
 use crate::shell::{output, workspace_root};
 
-/// What can be put into an image.
+/// Program that can be put into an image.
 struct Program {
     /// The binary's name, the image's, and the archive's.
     name: &'static str,
@@ -69,7 +69,7 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// This machine's.
+    /// Architecture of this machine.
     pub const fn host() -> Self {
         if cfg!(target_arch = "aarch64") {
             Self::Arm64
@@ -102,7 +102,7 @@ impl Arch {
         }
     }
 
-    /// The same in the names of Debian's packages, where `_` is not allowed.
+    /// Name of Debian's package of the compiler for the architecture, where `_` is not allowed.
     const fn gcc_package(self) -> &'static str {
         match self {
             Self::Amd64 => "gcc-x86-64-linux-gnu",
@@ -185,13 +185,13 @@ fn write(program: &Program, arch: Arch) -> Result<()> {
 }
 
 impl Program {
-    /// What the chart asks the kubelet for; `localhost/` so that no registry is ever asked for it.
+    /// Name by which the chart asks the kubelet for the image; `localhost/` so that no registry is ever asked for it.
     fn reference(&self) -> String {
         format!("localhost/{}:{}", self.name, env!("CARGO_PKG_VERSION"))
     }
 }
 
-/// Where the archive of this version is written.
+/// Path at which the archive of this version is written.
 fn archive_path(program: &Program, arch: Arch) -> PathBuf {
     let (version, arch) = (env!("CARGO_PKG_VERSION"), arch.name());
     let file = format!("{}-{version}-{arch}.oci.tar", program.name);

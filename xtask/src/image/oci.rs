@@ -13,7 +13,7 @@ use super::{Arch, Provenance, archive};
 pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub const CONFIGURATION: &str = "application/vnd.oci.image.config.v1+json";
-/// Of the layer: not compressed, the file is read once and from the same disk.
+/// Media type of the layer, which is not compressed: the file is read once and from the same disk.
 pub const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 /// The annotation by which `ctr images import` names what it imports.
 pub const CONTAINERD_NAME: &str = "io.containerd.image.name";
@@ -23,7 +23,7 @@ pub struct Source<'a> {
     /// The program's name: the file's and the image's.
     pub name: &'a str,
     pub description: &'a str,
-    /// What an image runtime calls it: `localhost/evictd:0.1.0`.
+    /// Name by which an image runtime knows the image: `localhost/evictd:0.1.0`.
     pub reference: &'a str,
     pub arch: Arch,
     pub provenance: &'a Provenance,
@@ -99,7 +99,7 @@ fn add_image(files: &mut Files, source: &Source<'_>) -> Result<Value> {
     Ok(manifest)
 }
 
-/// What importers call it.
+/// Builds the annotations by which importers name the image.
 fn names(reference: &str) -> Value {
     json!({
         CONTAINERD_NAME: reference,
@@ -139,7 +139,7 @@ pub fn blob(files: &mut Files, media_type: &str, content: Vec<u8>) -> Value {
     descriptor
 }
 
-/// Where the blob of a digest lies in an archive.
+/// Path of a digest's blob in an archive.
 pub fn blob_path(digest: &str) -> String {
     format!("blobs/{}", digest.replacen(':', "/", 1))
 }

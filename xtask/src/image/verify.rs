@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::oci::{CONFIGURATION, Files, INDEX, LAYER, MANIFEST, blob_path, sha256};
 
-/// What an archive turned out to hold.
+/// Contents of an archive that was verified.
 #[derive(Debug)]
 pub struct Verified {
     pub archive_bytes: u64,
@@ -77,7 +77,7 @@ pub fn archive(path: &Path) -> Result<Verified> {
     })
 }
 
-/// What a descriptor names, whose size and digest must be right.
+/// Finds the content that a descriptor names, and checks its size and digest.
 pub fn blob<'a>(files: &'a Files, descriptor: &Value) -> Result<&'a [u8]> {
     let digest = text(descriptor, "/digest")?;
     let name = blob_path(digest);

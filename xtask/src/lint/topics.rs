@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Where each topic of `common/src` has a file or a directory of its name.
+/// Directories in which each topic of `common/src` must have a file or a directory of its name.
 const PLACES: [&str; 2] = ["ebpf/src", "agent/node/src/trigger"];
 
 /// Topics that lack a file.

@@ -11,7 +11,7 @@ use crate::image::{Provenance, archive, oci};
 
 /// Helm's media types.
 pub const CONFIGURATION: &str = "application/vnd.cncf.helm.config.v1+json";
-/// Of the package.
+/// Media type of the chart's package.
 pub const LAYER: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
 
 pub struct Package {

@@ -25,9 +25,9 @@ use crate::{
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// What was released is told in here, by hand.
+/// Changelog, in which releases are described by hand.
 const CHANGELOG: &str = "CHANGELOG.md";
-/// How a program begins.
+/// First bytes of an ELF program.
 const ELF: &[u8] = b"\x7fELF";
 
 /// What `cargo xtask release` takes.

@@ -14,7 +14,7 @@ use crate::{
     shell::{cargo, output},
 };
 
-/// What cargo knows of the agent for one architecture.
+/// Crates of the agent for one architecture, as cargo knows them.
 pub struct Crates {
     /// Packages and their dependencies, with the features of all of the workspace.
     metadata: Value,

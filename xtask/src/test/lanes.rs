@@ -38,7 +38,7 @@ pub struct Harness {
     program: Executable,
     /// The file's module; empty for what stands in `main.rs`, and for unit tests.
     module: String,
-    /// What is run; everything when this is empty.
+    /// Tests that are run; everything when this is empty.
     tests: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ impl Harness {
 struct Ran {
     title: String,
     program: String,
-    /// Both streams.
+    /// Lines of both output streams.
     lines: Vec<String>,
     status: ExitStatus,
     took: Duration,

@@ -49,7 +49,7 @@ impl Tally {
         self.skipped.extend(skipped);
     }
 
-    /// What could not be run for a reason that is none of this machine's.
+    /// Counts a failure of what could not be run for a reason that is none of this machine's.
     pub fn fails(&mut self, what: &str) {
         self.failed += 1;
         self.failures.push(what.to_owned());
@@ -59,7 +59,7 @@ impl Tally {
         self.failed > 0
     }
 
-    /// What was skipped, and what has failed.
+    /// Prints what was skipped, and what has failed.
     pub fn print_names(&self) {
         println!("\n{} could not run here in full:", self.skipped.len());
         for reason in &self.skipped {

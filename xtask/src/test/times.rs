@@ -8,7 +8,7 @@ use crate::vm::render;
 /// The slowest parts of a step that are named.
 const NAMED: usize = 10;
 
-/// How long each step took, and the slowest parts of some.
+/// Durations of the steps, and of the slowest parts of some.
 pub struct Times {
     begin: Instant,
     lap: Instant,
@@ -25,7 +25,7 @@ impl Times {
         }
     }
 
-    /// This step has ended, and the next begins.
+    /// Ends this step, and begins the next.
     pub fn lap(&mut self, step: &str) {
         let now = Instant::now();
         self.rows.push([step.to_owned(), seconds(now - self.lap)]);

@@ -17,7 +17,7 @@ use crate::{
 
 /// Integration tests that have the kernel as their counterpart.
 const KERNEL_FACING: [&str; 2] = ["fastpath", "kernel"];
-/// What those tests start, beside the agent.
+/// Programs that those tests start, beside the agent.
 const HELPERS: [&str; 2] = ["forker", "hog"];
 
 pub struct Programs {

@@ -23,7 +23,7 @@ const KEPT: usize = 4 << 20;
 /// A job that had run for longer when the time was up hangs: the others take seconds.
 const HANGS: Duration = Duration::from_secs(90);
 
-/// What a machine boots, and for how long.
+/// Setup of a guest: what its machine boots, and for how long.
 pub struct Guest<'a> {
     pub kernel: &'a Kernel,
     pub options: &'a MachineOptions,

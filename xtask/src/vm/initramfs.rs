@@ -14,10 +14,10 @@ use walkdir::WalkDir;
 
 use super::{build::Programs, kernels::Kernel, programs, protocol};
 
-/// Where the guest finds the test binaries, with what they start beside them.
+/// Directory in which the guest finds the test binaries, with what they start beside them.
 pub const TESTS_DIR: &str = "/tests";
 
-/// What tests and shells find in the guest: path inside, path on the host.
+/// Lists the files that tests and shells find in the guest: path inside, path on the host.
 pub fn files(programs: &Programs) -> Result<Vec<(String, PathBuf)>> {
     let mut files = vec![
         ("/init".to_owned(), programs.init.clone()),

@@ -25,7 +25,7 @@ pub const KERNELS: [(&str, &str); 4] = [
 #[derive(Debug, Clone)]
 pub struct Kernel {
     pub name: &'static str,
-    /// Its release, as `uname -r` inside will say.
+    /// Release of the kernel, as `uname -r` inside will say.
     pub release: String,
     dir: PathBuf,
 }

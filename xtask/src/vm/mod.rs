@@ -72,7 +72,7 @@ pub enum Command {
     List,
 }
 
-/// What a virtual machine has.
+/// Options of a virtual machine.
 #[derive(clap::Args, Debug, Clone)]
 pub struct MachineOptions {
     /// The cgroup version inside [default: v2; for `test` both]

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::protocol::Status;
 use crate::libtest;
 
-/// How a test came out, with the reason when it did not pass.
+/// Outcome of a test, with the reason when it did not pass.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -35,7 +35,7 @@ pub struct MatrixRow {
     pub line: MatrixLine,
 }
 
-/// What such a line says.
+/// Fields of a `MATRIX` line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct MatrixLine {
     pub signal: String,

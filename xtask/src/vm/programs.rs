@@ -29,7 +29,7 @@ const MKFS: [(&str, &str); 4] = [
     ("mkfs.btrfs", "btrfs-progs"),
 ];
 
-/// For a shell inside; taken along when the host has them.
+/// Programs for a shell inside; taken along when the host has them.
 const HANDY: [&str; 2] = ["bpftool", "strace"];
 
 /// Installs what is missing.

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where the jobs lie inside the initramfs.
+/// Path of the jobs inside the initramfs.
 pub const JOBS_PATH: &str = "/evictd-vm/jobs.json";
 
 /// Begins every report line; init puts a newline of its own before it, which the host takes away again.
@@ -12,7 +12,7 @@ pub const MARK: &str = "@evictd-vm ";
 /// One program to run inside the guest, to its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// What to run; the first entry is the program's path or its name in the guest's PATH.
+    /// Command to run; the first entry is the program's path or its name in the guest's PATH.
     pub argv: Vec<String>,
     /// Seconds until init kills it; 0 means never.
     pub timeout_secs: u64,
@@ -25,11 +25,11 @@ pub enum Report {
     /// The guest is up. `unmet` says why its jobs cannot be run as asked.
     Ready {
         release: String,
-        /// What the kernel lacks, or nothing.
+        /// Description of what the kernel lacks; `None` if it lacks nothing.
         unmet: Option<String>,
     },
     Started {
-        /// Its index among the jobs.
+        /// Index of the job among the jobs.
         job: usize,
     },
     /// A job has ended and everything that it left running has been killed.
@@ -45,8 +45,8 @@ pub enum Report {
 pub enum Status {
     Exited(i32),
     Killed(i32),
-    /// By init, when its time was up.
+    /// Kill by init, when the job's time was up.
     TimedOut,
-    /// It could not be started, for this reason.
+    /// Failure to start, for this reason.
     NotStarted(String),
 }

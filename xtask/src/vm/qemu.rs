@@ -49,11 +49,11 @@ pub struct Machine<'a> {
     pub options: &'a MachineOptions,
     pub initramfs: &'a Path,
     pub console: &'a Path,
-    /// What is `/dev/vda` inside: a filesystem image, if there is one.
+    /// Filesystem image that is `/dev/vda` inside, if there is one.
     pub disk: Option<&'a Path>,
 }
 
-/// What comes out of a running machine.
+/// Report or output that comes from a running machine.
 pub enum Event {
     Report(Report),
     /// Output of the current job, as it came.
@@ -63,7 +63,7 @@ pub enum Event {
 #[derive(Debug)]
 pub enum End {
     PoweredOff(ExitStatus),
-    /// Nothing came for this long, and QEMU was ended.
+    /// End of QEMU by force, because nothing came for this long.
     Silent(Duration),
 }
 

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::shell::{find, output};
 
-/// What the guest's disk can hold; the file has holes.
+/// Capacity of the guest's disk, in bytes; the file has holes.
 const DISK_BYTES: u64 = 4 << 30;
 
 pub struct Race<'a> {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::parallel::in_parallel;
 
-/// What to test, and where.
+/// Choice of what to test, and where.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Options {
     /// Kernels of the matrix; all when none is named

@@ -11,7 +11,7 @@ use super::outcome::{MatrixLine, MatrixRow, Outcome};
 pub struct Summary {
     /// A row for each kernel, cgroup version and test.
     pub rows: Vec<Row>,
-    /// What tests printed about signals and hooks.
+    /// Rows that tests printed about signals and hooks.
     pub matrix: Vec<MatrixRow>,
     /// Each kernel with a cgroup version, and how long its boots and tests took.
     #[serde(skip)]
@@ -69,7 +69,7 @@ impl Summary {
         self.count(|outcome| *outcome == Outcome::Passed)
     }
 
-    /// What could not run, where, and why.
+    /// Lists the tests that could not run, where, and why.
     pub fn skipped(&self) -> Vec<String> {
         let reason = |row: &Row| match &row.outcome {
             Outcome::Skipped(reason) => Some(format!(

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{apt::Apt, shell::output};
 
-/// What is not needed inside, where every file takes memory.
+/// Directories that are not needed inside, where every file takes memory.
 const LEFT_OUT: [&str; 8] = [
     "usr/share/doc",
     "usr/share/man",

@@ -19,7 +19,7 @@ const PODS_CONTAINER: &str = "pods";
 /// The state of the node and its pods in a summary.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// What the node has available, by signal.
+    /// Observations of what the node has available, by signal.
     pub observations: Observations,
     /// The usage of each pod, by UID. Of two entries for one pod the later one counts.
     pub pods: HashMap<String, PodUsage>,

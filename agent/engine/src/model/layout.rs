@@ -12,7 +12,7 @@ pub struct Layout {
     pub split_image_fs: bool,
 }
 
-/// What the node can give back before a pod is evicted, in the order in which it is done.
+/// Step by which the node can give back something before a pod is evicted; the steps are taken in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeReclaim {
     /// Delete containers that have ended.
@@ -21,7 +21,7 @@ pub enum NodeReclaim {
     Images,
 }
 
-/// Which of a pod's files lie on the filesystem that is short.
+/// Files of a pod that lie on the filesystem that is short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Parts {
     writable_layers: bool,
@@ -101,7 +101,7 @@ impl Layout {
         thresholds.iter().filter(move |_| applies).filter(is_own)
     }
 
-    /// What to reclaim from the node itself when a signal is low (`buildSignalToNodeReclaimFuncs`).
+    /// Lists what to reclaim from the node itself when a signal is low (`buildSignalToNodeReclaimFuncs`).
     pub fn node_reclaim(self, signal: Signal) -> &'static [NodeReclaim] {
         use NodeReclaim::{Containers, Images};
         match (self.kind(), signal) {
@@ -117,7 +117,7 @@ impl Layout {
         }
     }
 
-    /// Which of a pod's files are measured for a disk signal (`buildSignalToRankFunc`).
+    /// Chooses which of a pod's files are measured for a disk signal (`buildSignalToRankFunc`).
     fn parts(self, signal: Signal) -> Parts {
         let nodefs = matches!(signal, Signal::NodeFsAvailable | Signal::NodeFsInodesFree);
         let imagefs = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);

@@ -4,9 +4,9 @@ use crate::{Pod, permit::EvictionPermit};
 
 /// A pod that may be evicted, with what is read of it when it is asked.
 pub trait ManagedPod: Send + Sync {
-    /// What is known of it.
+    /// Description of the pod.
     fn pod(&self) -> &Pod;
-    /// Where policies leave what they decide.
+    /// Permit in which policies leave what they decide.
     fn permit(&self) -> &EvictionPermit;
     /// Whether it is never evicted, whatever policies say.
     fn is_protected(&self) -> bool;

@@ -8,7 +8,7 @@ use crate::{
 /// Available and capacity of one signal at one instant, in the signal's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// What is left; below zero where more is in use than there should be.
+    /// Amount that is left; below zero where more is in use than there should be.
     pub available: i64,
     /// Capacity of the signal, in its unit.
     pub capacity: i64,
@@ -21,7 +21,7 @@ pub struct Observation {
 pub struct Observations([Option<Observation>; Signal::ALL.len()]);
 
 impl Observations {
-    /// What was observed of a signal.
+    /// Returns the observation of a signal; `None` if there is none.
     pub fn get(&self, signal: Signal) -> Option<Observation> {
         self.0.get(signal as usize).copied().flatten()
     }

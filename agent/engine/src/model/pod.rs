@@ -80,11 +80,11 @@ pub struct Pod {
 /// The controller that owns a pod and replaces it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Owner {
-    /// Its kind, such as `DaemonSet`.
+    /// Kind of the owner, such as `DaemonSet`.
     pub kind: String,
-    /// Its name, in the pod's namespace.
+    /// Name of the owner, in the pod's namespace.
     pub name: String,
-    /// Its UID.
+    /// UID of the owner.
     pub uid: String,
 }
 
@@ -92,15 +92,15 @@ pub struct Owner {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Container {
-    /// Its name within the pod.
+    /// Name within the pod.
     pub name: String,
-    /// Which list of the pod it stands in.
+    /// List of the pod in which the container stands.
     pub kind: ContainerKind,
-    /// Its memory request; zero if it has none.
+    /// Memory request of the container; zero if it has none.
     pub memory_request: Quantity,
-    /// Its ephemeral-storage request; zero if it has none.
+    /// Ephemeral-storage request of the container; zero if it has none.
     pub storage_request: Quantity,
-    /// Its ephemeral-storage limit, if it has one.
+    /// Ephemeral-storage limit of the container, if it has one.
     pub storage_limit: Option<Quantity>,
 }
 
@@ -111,7 +111,7 @@ impl Container {
     }
 }
 
-/// Which list of the pod a container stands in.
+/// List of a pod in which a container stands.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum ContainerKind {
     /// `spec.containers`.

@@ -59,7 +59,7 @@ pub enum QuantityError {
 }
 
 impl Quantity {
-    /// Nothing at all; adding to it takes over the other's format.
+    /// Quantity zero; adding to it takes over the other's format.
     pub const ZERO: Self = Self {
         nanos: 0,
         format: Format::DecimalSi,
@@ -187,7 +187,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// As it is printed.
+/// Serializes the quantity as it is printed.
 impl Serialize for Quantity {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use crate::Threshold;
 
-/// How far the engine goes beyond the kubelet.
+/// Degree to which the engine goes beyond the kubelet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// One pod in ten seconds, by values of that moment; at once, and perhaps several, only where that is urgent.
@@ -27,9 +27,9 @@ pub enum RankingStrategy {
     /// Above request first, then priority, then usage minus request.
     #[default]
     Kubelet,
-    /// By QoS class first.
+    /// Ranks by QoS class first.
     Qos,
-    /// By usage alone.
+    /// Ranks by usage alone.
     Usage,
 }
 
@@ -66,7 +66,7 @@ pub struct MitigationConfig {
     pub throttle: Option<ThrottleConfig>,
 }
 
-/// How many pods to keep from growing, and for how long.
+/// Settings of the throttle: how many pods to keep from growing, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThrottleConfig {
     /// `graduatedAction.brake.pods`: at most so many at a time.

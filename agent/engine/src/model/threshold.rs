@@ -51,9 +51,9 @@ impl Raised {
 pub struct Threshold {
     /// Signal that is compared with `value`.
     pub signal: Signal,
-    /// What it is compared with: the threshold is met while less than this is available.
+    /// Value of the threshold: it is met while less than this is available.
     pub value: ThresholdValue,
-    /// How long it must be met before pods are evicted; zero makes the threshold a hard one.
+    /// Time for which the threshold must be met before pods are evicted; zero makes it a hard one.
     pub grace_period: Duration,
     /// Amount above `value` that must be available for a threshold that was met to be met no longer; `None`: no more
     /// than `value`.

@@ -6,7 +6,7 @@
 pub struct PodUsage {
     /// The working set of the pod's cgroup, in bytes.
     pub memory_working_set: Option<u64>,
-    /// How many processes run in the pod.
+    /// Number of processes that run in the pod.
     pub processes: Option<u64>,
     /// Bytes of local disk that the pod uses in all; `None` as long as its files were not walked, or not all of them
     /// could be looked at.
@@ -32,13 +32,13 @@ impl PodUsage {
 /// The use of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerUsage {
-    /// Its name within the pod.
+    /// Name within the pod.
     pub name: String,
     /// Working set of the container, in bytes; `None` where it was not measured.
     pub memory_working_set: Option<u64>,
-    /// Its writable layer.
+    /// Usage of the container's writable layer.
     pub rootfs: FsUsage,
-    /// Its logs.
+    /// Usage of the container's logs.
     pub logs: FsUsage,
 }
 

@@ -10,7 +10,7 @@ pub(super) const LIMITS: [&str; 3] = [
     "ephemeralcontainerfs.limit",
 ];
 
-/// What a pod exceeded, and what is said about it.
+/// A limit that a pod exceeded, and what is said about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalStorageExcess {
     /// The limit's name, as the kubelet's metrics call it.

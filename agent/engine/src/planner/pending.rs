@@ -21,7 +21,7 @@ pub(super) struct PendingVictims(HashMap<String, PendingVictim>);
 
 #[derive(Clone, Debug)]
 struct PendingVictim {
-    /// When its time to end is over.
+    /// End of the victim's grace period, in nanoseconds.
     end: i64,
     /// Whether the pod was asked to end (soft), and has its grace period. A hard threshold does not wait for it.
     is_asked: bool,
@@ -39,11 +39,11 @@ struct PendingVictim {
     expected: Vec<Expected>,
 }
 
-/// What a victim's end will bring of what one signal watches.
+/// Amount that a victim's end is expected to bring of what one signal watches.
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     signal: Signal,
-    /// What it used when it was chosen.
+    /// Amount that the victim used when it was chosen, in the signal's unit.
     usage: u64,
     /// Amount that was available when the victim was chosen, in the signal's unit.
     available: i64,
@@ -92,7 +92,8 @@ impl PendingVictims {
         self.0.insert(uid.to_owned(), victim);
     }
 
-    /// The same once they report it. What was noted before stays: meanwhile some has come.
+    /// Takes note of a pod that others have killed, once they report it. What was noted before stays: meanwhile some
+    /// has come.
     pub(super) fn remember_reported(
         &mut self,
         now: i64,
@@ -187,7 +188,7 @@ impl PendingVictims {
         self.living(uid).is_some_and(|victim| victim.is_asked)
     }
 
-    /// How much of what a threshold watches is on its way back, and by when.
+    /// Computes how much of what a threshold watches is on its way back, and by when.
     pub(super) fn pending(
         &self,
         now: i64,
@@ -243,7 +244,7 @@ impl PendingVictim {
         self.end.saturating_add(DEADLINE_NANOS)
     }
 
-    /// Until when it counts as on its way for a resource.
+    /// Computes the time until which the victim counts as on its way for a resource.
     fn deadline(&self, resource: Resource) -> i64 {
         let patience = match resource {
             Resource::EphemeralStorage | Resource::Inodes => FILES_DEADLINE_NANOS,
@@ -252,7 +253,7 @@ impl PendingVictim {
         self.end.saturating_add(patience)
     }
 
-    /// What has not come yet of what a signal watches. Memory is back with the last process.
+    /// Computes what has not come yet of what a signal watches. Memory is back with the last process.
     fn left(&self, node: Snapshot<'_>, signal: Signal) -> u64 {
         let expected = self.expected.iter().find(|e| e.signal == signal);
         let (Some(expected), Some(seen)) = (expected, node.observations.get(signal)) else {
@@ -268,7 +269,7 @@ impl PendingVictim {
     }
 }
 
-/// What the end of a pod will bring, as far as it is known.
+/// Computes what the end of a pod will bring, as far as it is known.
 fn expected(node: Snapshot<'_>, settings: &PlannerSettings, uid: &str) -> Vec<Expected> {
     let pod = node.pods.iter().find(|pod| pod.uid == uid);
     let Some((pod, usage)) = pod.zip(node.usages.get(uid)) else {

@@ -14,7 +14,7 @@ use crate::{
 /// `immediateEvictionGracePeriodSeconds`).
 pub const IMMEDIATE_GRACE_PERIOD_SECONDS: i64 = 1;
 
-/// What the API gives a pod that does not say how long it needs, in seconds.
+/// Grace period that the API gives a pod that does not say how long it needs, in seconds.
 const DEFAULT_GRACE_PERIOD_SECONDS: i64 = 30;
 
 /// The settings of the planner.
@@ -22,11 +22,11 @@ const DEFAULT_GRACE_PERIOD_SECONDS: i64 = 30;
 pub struct PlannerSettings {
     /// Thresholds and periods.
     pub eviction: EvictionConfig,
-    /// How the disks are laid out.
+    /// Layout of the node's disks.
     pub layout: Layout,
     /// The order of eviction.
     pub strategy: RankingStrategy,
-    /// How far to go beyond the kubelet.
+    /// Degree to which the planner goes beyond the kubelet.
     pub mode: Mode,
     /// Signals whose hard thresholds the fast path acts on: here they count for conditions and forecasts alone.
     pub externally_handled: Vec<Signal>,
@@ -41,7 +41,7 @@ impl PlannerSettings {
         self.has_api_server && resource.is_of_files() && !pod.ends_by_api()
     }
 
-    /// What the end of a pod brings of what a signal watches, in its unit.
+    /// Computes what the end of a pod brings of what a signal watches, in its unit.
     pub(super) fn freed_by_eviction(&self, signal: Signal, pod: &Pod, usage: &PodUsage) -> u64 {
         match self.keeps_files(pod, signal.resource()) {
             true => 0,
@@ -61,16 +61,16 @@ pub struct Snapshot<'a> {
     pub usages: &'a Usages,
 }
 
-/// What the planner wants done after one look at all signals.
+/// Work that the planner wants done after one look at all signals.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The node conditions that hold.
     pub conditions: Vec<NodeCondition>,
     /// The pods that came back after an eviction.
     pub recreations: Vec<Recreation>,
-    /// Where the signals that have thresholds are heading.
+    /// Forecasts for the signals that have thresholds.
     pub forecasts: Vec<SignalForecast>,
-    /// What to reclaim from the node before [`crate::Planner::after_reclaim`] says which pods must go.
+    /// Steps of node reclaim to take before [`crate::Planner::after_reclaim`] says which pods must go.
     pub node_reclaim: Vec<NodeReclaim>,
     /// The pods to evict.
     pub evictions: Vec<EvictionDecision>,
@@ -111,7 +111,7 @@ pub struct EvictionDecision {
     pub namespace: String,
     /// The pod's name.
     pub name: String,
-    /// How long it has to end, in seconds.
+    /// Time that the pod has to end, in seconds.
     pub grace_period_seconds: i64,
     /// Text of the eviction, with its annotations for programs.
     pub message: Message,
@@ -189,9 +189,9 @@ pub struct Recreation {
     pub owner_uid: String,
     /// The condition under which the last one was evicted.
     pub condition: NodeCondition,
-    /// How often pods of this owner have come back in a row.
+    /// Number of times in a row that pods of this owner have come back.
     pub count: u32,
-    /// How long the condition is held from now on, so that its taint keeps further ones away.
+    /// Time for which the condition is held from now on, so that its taint keeps further ones away.
     pub hold: Duration,
 }
 

@@ -9,11 +9,11 @@ use crate::{NodeCondition, Observations, Signal, Threshold};
 #[derive(Clone, Debug)]
 pub struct Pressure {
     thresholds: Vec<Tracked>,
-    /// How long a condition stays after the last sign of pressure.
+    /// Time for which a condition stays after the last sign of pressure.
     transition_period: Duration,
-    /// When each condition was last seen to be true.
+    /// Time at which each condition was last seen to be true.
     seen: [Option<i64>; CONDITIONS.len()],
-    /// What was observed the last time.
+    /// Observations of the last look.
     last: Observations,
     /// Thresholds that were met when they came into force, and are not reported yet.
     met_in_force: Vec<Threshold>,

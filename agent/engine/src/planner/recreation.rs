@@ -13,9 +13,9 @@ use crate::{
     units::{nanos, signed},
 };
 
-/// How long after an eviction a pod of the same owner counts as coming back.
+/// Time after an eviction within which a pod of the same owner counts as coming back.
 const WINDOW: Duration = Duration::from_secs(600);
-/// How long the condition is held at the first recreation; it doubles with each further one.
+/// Time for which the condition is held at the first recreation; it doubles with each further one.
 const FIRST_HOLD: Duration = Duration::from_secs(60);
 /// The longest that a condition is held.
 const LONGEST_HOLD: Duration = Duration::from_secs(3600);
@@ -34,10 +34,10 @@ pub(super) struct RecreationTracker {
     restored: Option<KnownBefore>,
 }
 
-/// What tells a pod that has come back while no agent ran from one that was here before.
+/// Knowledge that tells a pod that has come back while no agent ran from one that was here before.
 #[derive(Clone, Debug, Default)]
 struct KnownBefore {
-    /// When a pod of each owner was evicted last, by the UID of the owner, in seconds since 1970.
+    /// Time of the last eviction of a pod of each owner, by the UID of the owner, in seconds since 1970.
     since: HashMap<String, i64>,
     /// UIDs of pods that were evicted, or whose recreation was counted.
     known: HashSet<String>,
@@ -50,7 +50,8 @@ struct EvictedPod {
     recreations: u32,
     /// The pod's UID; empty once its owner has put another one here.
     uid: String,
-    /// What held before this pod was chosen, as long as it may turn out that it was not evicted.
+    /// Time and condition of the owner's eviction before this one, as long as it may turn out that this pod was not
+    /// evicted.
     before: Option<(i64, NodeCondition)>,
 }
 

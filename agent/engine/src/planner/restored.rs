@@ -15,7 +15,7 @@ pub struct RestoredState {
     pub evictions: Vec<RestoredOwnerEviction>,
     /// Comebacks, the oldest first.
     pub recreations: Vec<RestoredRecreation>,
-    /// When a pod was last evicted for a signal.
+    /// Signals for which pods were evicted, each with the time of the last eviction.
     pub last: Vec<(Signal, i64)>,
 }
 

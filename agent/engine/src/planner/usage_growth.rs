@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::{Resource, Signal, growers::STEADY_NS, growth::scaled, pace::MONITORING_INTERVAL_NS};
 
-/// What each pod used at two moments, in the signal's unit. Times are nanoseconds of one clock.
+/// Usage of each pod at two moments, in the signal's unit. Times are nanoseconds of one clock.
 #[derive(Clone, Debug, Default)]
 pub struct UsageGrowth {
     pods: [HashMap<String, Seen>; Signal::ALL.len()],
@@ -18,7 +18,7 @@ struct Seen {
     noted: u64,
 }
 
-/// What a pod used.
+/// Usage of a pod at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
     /// Moment of the reading, in nanoseconds.
@@ -56,7 +56,7 @@ impl UsageGrowth {
         seen.latest = used;
     }
 
-    /// What a pod grows by per second; 0 where that is not known.
+    /// Computes the growth of a pod per second; 0 where it is not known.
     pub fn of(&self, signal: Signal, uid: &str) -> u64 {
         self.pods[signal as usize].get(uid).map_or(0, |seen| {
             let grown = seen.latest.usage.saturating_sub(seen.begin.usage);

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use crate::{QosClass, Resource, model::settings::RankingStrategy, units::signed};
 
-/// What a pod may claim when a resource runs short.
+/// Claim of a pod on a resource that runs short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankInputs {
     /// The pod's priority.
@@ -22,7 +22,7 @@ pub struct RankInputs {
     pub order: i16,
 }
 
-/// Where a pod stands in the order of eviction: the least goes first.
+/// Rank of a pod in the order of eviction: the least goes first.
 ///
 /// More usage never moves a pod back. The fast path rests on that: the pod that is first by upper bounds of usage, and
 /// is so by an exact value, is first.
@@ -33,7 +33,7 @@ pub struct RankKey {
     /// The two criteria between the group and the amount, the stronger one first.
     between: [i32; 2],
     excess: Reverse<i64>,
-    /// What decides last.
+    /// Criterion that decides last.
     tie: i16,
 }
 
@@ -47,7 +47,7 @@ impl RankKey {
         tie: 0,
     };
 
-    /// Where the kubelet puts a pod when memory runs short. It knows no policies, and every priority.
+    /// Computes where the kubelet puts a pod when memory runs short. It knows no policies, and every priority.
     pub fn of_kubelet(priority: i32, request: u64, usage: Option<u64>) -> Self {
         let inputs = RankInputs {
             priority,

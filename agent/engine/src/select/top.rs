@@ -2,10 +2,10 @@
 
 use super::{Candidate, CandidateState, PassedOver, RankKey, SelectionCriteria};
 
-/// Where a candidate stands, and its position in the slice, which decides among equals.
+/// Rank of a candidate, and its position in the slice, which decides among equals.
 pub(super) type Place = (RankKey, usize);
 
-/// How many candidates are kept: more than usually have to be read.
+/// Number of candidates that are kept: more than usually have to be read.
 const CAPACITY: usize = 32;
 
 /// The first candidates by what is known of them.

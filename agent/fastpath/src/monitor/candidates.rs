@@ -63,7 +63,7 @@ impl MemoryMonitor {
         }
     }
 
-    /// What the candidates use at most together, in bytes.
+    /// Computes an upper bound of what the eligible candidates use together, in bytes.
     pub(crate) fn attainable(&self) -> u64 {
         let candidates = self.table.candidates.iter();
         candidates

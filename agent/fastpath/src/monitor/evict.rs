@@ -29,19 +29,19 @@ struct Why {
     urgency: Urgency,
     pace_inputs: PaceInputs,
     choice: Choice,
-    /// When the kernel has killed from it by itself, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the kernel killed from the pod by itself, in nanoseconds of CLOCK_MONOTONIC; `None` if it has not.
     killed: Option<u64>,
 }
 
-/// What a victim holds, in bytes.
+/// Memory that a victim holds, in bytes.
 #[derive(Default)]
 struct VictimUsage {
     /// Without page cache: the kernel could reclaim that anyway, so the pod's end frees nothing more. `None` if
     /// unknown. `None` where it is not known.
     unreclaimable: Option<u64>,
-    /// What it shares, which outlives its processes.
+    /// Shared memory of the victim, in bytes, which outlives its processes.
     shmem: u64,
-    /// What it held while others grew, and since when.
+    /// Bytes that the victim held while others grew, and since when.
     still: Option<(u64, u64)>,
 }
 
@@ -49,12 +49,12 @@ struct VictimUsage {
 struct Kill {
     pod: Arc<PodEntry>,
     number: u64,
-    /// When, as `signalled`, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time of the decision, in nanoseconds of CLOCK_MONOTONIC, like `signalled`.
     decided: u64,
     signalled: u64,
     /// The errno with which SIGKILL was refused.
     refused: Option<i32>,
-    /// When it was decided, in bytes.
+    /// Working set of the pod when the eviction was decided, in bytes.
     working_set: u64,
     held: VictimUsage,
 }
@@ -70,9 +70,9 @@ impl Kill {
     }
 }
 
-/// What became of a SIGKILL.
+/// Outcome of a SIGKILL.
 enum SignalOutcome {
-    /// It was sent, or would have been in live mode.
+    /// The signal was sent, or would have been in live mode.
     Sent,
     /// The kernel has refused it with this errno.
     Refused(i32),
@@ -310,7 +310,7 @@ impl MemoryMonitor {
         }
     }
 
-    /// What a victim holds.
+    /// Reads what a victim holds.
     fn measure(&self, victim: usize, entry: &PodEntry) -> VictimUsage {
         let Ok(reading) = entry.memory.read() else {
             return VictimUsage::default();

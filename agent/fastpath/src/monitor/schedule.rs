@@ -29,7 +29,7 @@ impl MemoryMonitor {
             .fold(asleep, Wait::and)
     }
 
-    /// When to look again; attaches or detaches the per-page hook as the distance asks for it.
+    /// Computes when to look again; attaches or detaches the per-page hook as the distance asks for it.
     pub(crate) fn sample_interval(&mut self) -> Duration {
         // Under pressure the hook stays as it is: attaching it takes too long.
         if self

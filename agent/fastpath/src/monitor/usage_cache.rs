@@ -16,16 +16,16 @@ const RECENT_NS: u64 = 2_000_000;
 /// ([`evictd_engine::sampling::FLOOR`]).
 const FLUSHED_NS: u64 = 600_000;
 
-/// How old the candidates' usages are.
+/// Tracks how old the candidates' usages are.
 #[derive(Debug, Default)]
 pub(crate) struct UsageCache {
     /// Every pod was read after this, in nanoseconds of CLOCK_MONOTONIC.
     since: Option<u64>,
-    /// When the present pass over the pods began.
+    /// Time at which the present pass over the pods began.
     pass: Option<u64>,
     /// The position of the pod that is read next.
     next: usize,
-    /// When the loop last flushed while it spins, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the loop last flushed while it spins, in nanoseconds of CLOCK_MONOTONIC.
     flushed: u64,
 }
 

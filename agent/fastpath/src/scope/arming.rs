@@ -87,7 +87,7 @@ impl ScopeMonitor {
         self.set(trigger, slot::FLOOR, new)
     }
 
-    /// Nothing is left to do at `now`: arms the trigger of the recovery.
+    /// Arms the trigger of the recovery, as nothing is left to do at `now`.
     pub(crate) fn await_recovery(
         &mut self,
         trigger: &mut dyn TriggerSet,

@@ -23,7 +23,7 @@ pub enum SnapshotError {
     /// The file cannot be read.
     #[error("{FILE}: {0}")]
     File(#[from] io::Error),
-    /// It is longer than it can have been written.
+    /// The file is longer than it can have been written.
     #[error("{FILE}: is {0} bytes long, more than {MOST_BYTES}")]
     Length(u64),
     /// A line of it.
@@ -31,7 +31,7 @@ pub enum SnapshotError {
     Line {
         /// Counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of what is wrong with the line.
         reason: String,
     },
 }
@@ -55,7 +55,7 @@ enum Line {
     End(usize),
 }
 
-/// What is remembered.
+/// Snapshot of what is remembered of the cluster.
 #[derive(Debug, Default, PartialEq)]
 pub struct ClusterSnapshot {
     /// Brakes of the API server's that were pulled.
@@ -134,7 +134,7 @@ impl ClusterSnapshot {
         })
     }
 
-    /// As it is written, and how many pods and policies of namespaces did not fit.
+    /// Builds the text of the file, and counts the pods and policies of namespaces that did not fit.
     pub(super) fn text(&self) -> Result<(String, usize), serde_json::Error> {
         let mut text = String::new();
         let mut lines = 0;

@@ -18,7 +18,7 @@ pub struct Taints {
     remove_after: Duration,
     /// Since when each condition holds.
     since: BTreeMap<NodeCondition, Instant>,
-    /// Those with a taint; with a time once the condition has ended.
+    /// Conditions with a taint on the node; once the condition has ended, with the time at which the taint goes.
     set: BTreeMap<NodeCondition, Option<Instant>>,
 }
 

@@ -80,7 +80,7 @@ struct NamespaceWatch {
     settled: channel::Sender<Settled>,
     keys: BTreeSet<String>,
     known: BTreeMap<String, Labels>,
-    /// What a list has brought so far that is not at its end.
+    /// Namespaces that an unfinished list has brought so far.
     incoming: Option<BTreeMap<String, Labels>>,
 }
 

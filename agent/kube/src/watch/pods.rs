@@ -53,18 +53,18 @@ struct KubeletEvictions {
     seen: VecDeque<String>,
 }
 
-/// So many UIDs are kept: as many as a node can have pods, evicted ones that are still there included.
+/// Largest number of UIDs that are kept: as many as a node can have pods, evicted ones that are still there included.
 const MOST_SEEN: usize = 1024;
-/// So many wait to be taken, which happens every second.
+/// Largest number of evictions that wait to be taken, which happens every second.
 const MOST_NEWS: usize = 256;
 /// Longest value of an annotation that is kept, in bytes.
 const LONGEST_ANNOTATION: usize = 1024;
-/// What is kept of all annotations of a pod, in bytes: the shortest ones.
+/// Largest size of a pod's annotations that are kept, in bytes: the shortest ones stay.
 const MOST_ANNOTATIONS: usize = 16 << 10;
 /// Begins the reason why the kubelet does not admit a pod while a condition holds (`managerImpl.Admit`): phase and
 /// reason are those of an evicted pod, and it never ran.
 const REFUSED: &str = "The node had condition: ";
-/// What the kubelet has done is in the watch after so long at most, as long as the watch works.
+/// Longest time after which the watch shows what the kubelet has done, as long as the watch works.
 const AT_ONCE: SignedDuration = SignedDuration::from_secs(10);
 
 impl WatchedPods {
@@ -84,7 +84,7 @@ impl WatchedPods {
         evicted.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This agent gives the pod the status of an evicted one: it is none of the kubelet's.
+    /// Takes note that this agent gives the pod the status of an evicted one: it is none of the kubelet's.
     pub fn note_own_eviction(&self, uid: &str) {
         self.evicted().note(uid);
     }
@@ -121,11 +121,11 @@ impl KubeletEvictions {
     }
 }
 
-/// What a pod's status says of its eviction by the kubelet.
+/// Eviction by the kubelet, as the pod's status shows it.
 #[derive(Clone, Debug)]
 struct EvictedByKubelet {
     message: String,
-    /// When its condition DisruptionTarget came, in whole seconds.
+    /// Time at which the pod's condition DisruptionTarget came, in whole seconds.
     since: Option<Timestamp>,
 }
 
@@ -232,7 +232,7 @@ fn leave_out_documents(annotations: &mut Map<String, Value>) {
     }
 }
 
-/// As [`v1::Pod`].
+/// Describes the resource as [`v1::Pod`] does.
 impl Resource for WatchedPod {
     type DynamicType = ();
     type Scope = <v1::Pod as Resource>::Scope;

@@ -55,7 +55,7 @@ struct Policies {
     policies: Arc<PolicyStore>,
     writer: Arc<StatusWriter>,
     settled: channel::Sender<bool>,
-    /// What a list has brought so far that is not at its end.
+    /// Policies that an unfinished list has brought so far.
     incoming: Vec<Value>,
     absences: Absences,
 }

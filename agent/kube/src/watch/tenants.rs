@@ -36,7 +36,7 @@ pub async fn run(
 struct Handler {
     policies: Arc<PolicyStore>,
     settled: channel::Sender<bool>,
-    /// What a list has brought so far that is not at its end.
+    /// Policies that an unfinished list has brought so far.
     incoming: Vec<Value>,
     absences: Absences,
 }

@@ -7,7 +7,7 @@ use std::{
 
 use evictd_engine::{ContainerUsage, FsUsage, PodUsage, reclaim::Layers};
 
-/// What a walk has found for one pod.
+/// Disk use of one pod, as a walk has found it.
 #[derive(Clone, Debug, Default)]
 pub struct DiskUse {
     /// In the form of the kubelet's summary. Without `ephemeral_storage` the first walk is not at its end, or could not
@@ -15,7 +15,7 @@ pub struct DiskUse {
     pub usage: PodUsage,
     /// Inodes made less those removed when the walk was half way through, by filesystem.
     pub counted: [i64; FILESYSTEMS],
-    /// When the walk began, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the walk began, in nanoseconds of CLOCK_MONOTONIC.
     pub began: u64,
     /// The walk has come to its end.
     pub(super) has_ended: bool,
@@ -23,7 +23,7 @@ pub struct DiskUse {
     unknown: Vec<(String, String)>,
     /// Of these and of others that have none, whose numbers are the runtime's.
     filled: HashSet<String>,
-    /// When the runtime was asked for them, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the runtime was asked for the numbers of `filled`, in nanoseconds of CLOCK_MONOTONIC.
     filled_at: u64,
     /// The UID that the runtime has for the pod.
     runtime_uid: String,
@@ -33,7 +33,8 @@ pub struct DiskUse {
 pub const FILESYSTEMS: usize = evictd_node::trigger::inodes::MAX_FILESYSTEMS as usize;
 
 impl DiskUse {
-    /// Of a walk that has begun (`began` in nanoseconds of CLOCK_MONOTONIC): nothing is found yet.
+    /// Creates the disk use of a walk that has begun (`began` in nanoseconds of CLOCK_MONOTONIC) and has found nothing
+    /// yet.
     pub(super) fn begun(began: u64, unknown: Vec<(String, String)>, runtime_uid: String) -> Self {
         Self {
             began,
@@ -113,11 +114,11 @@ impl DiskUse {
 /// The last walk of every pod that was walked, by UID.
 pub type Found = HashMap<String, Arc<DiskUse>>;
 
-/// What the runtime says of writable layers.
+/// Answer of the runtime about writable layers.
 #[derive(Default)]
 pub(super) struct LayersAnswer {
     pub layers: Layers,
-    /// When it was asked, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the runtime was asked, in nanoseconds of CLOCK_MONOTONIC.
     pub asked: u64,
 }
 

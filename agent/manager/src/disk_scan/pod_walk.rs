@@ -18,7 +18,7 @@ use super::{
     disk_use::{DiskUse, FILESYSTEMS, container},
 };
 
-/// What kind of directory it is.
+/// Kind of a directory.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Volume,
@@ -30,14 +30,14 @@ enum Kind {
 pub(super) struct PodWalk {
     pub target: ScanTarget,
     found: DiskUse,
-    /// What hooks had counted when it began.
+    /// Counts of the hooks when the walk began.
     before: [i64; FILESYSTEMS],
     /// Directories that were not begun, the next one last.
     left: Vec<(Kind, String, PathBuf)>,
     walk: Option<(Kind, String, Walk)>,
-    /// So far all could be looked at.
+    /// Whether all could be looked at so far.
     is_whole: bool,
-    /// What the steps took, without rests.
+    /// Time that the steps took, without rests.
     pub worked: Duration,
 }
 
@@ -96,7 +96,7 @@ impl PodWalk {
         }
     }
 
-    /// What is known before the end: there is so much at least.
+    /// Returns the disk use that is known before the end: there is so much at least.
     pub fn so_far(&self) -> DiskUse {
         let mut found = self.found.clone();
         found.counted = self.before;

@@ -10,7 +10,7 @@ use super::{PRESSED_REST, REST, ScanTarget, pod_walk::PodWalk};
 
 /// A pod is walked again so long after its last walk began (the kubelet's `volumeStatsAggPeriod`).
 const PERIOD: Duration = Duration::from_secs(60);
-/// The same while a disk is short, at the soonest.
+/// Shortest time between the starts of two walks of a pod while a disk is short.
 const PRESSED_PERIOD: Duration = Duration::from_secs(2);
 /// While a disk is short a pod is walked again after so many times as long as walks like its own of all pods would
 /// take.
@@ -20,23 +20,23 @@ const OPEN: usize = 8;
 /// A walk that takes no longer comes to its end in one turn: it needs no place among those.
 const SMALL: Duration = Duration::from_millis(30);
 
-/// What to do next.
+/// Step to take next.
 pub(super) enum NextStep {
     /// Begin with a pod.
     Start(ScanTarget),
     /// Go on with one.
     Resume(Box<PodWalk>),
-    /// Nothing is due for so long.
+    /// Wait for this long: nothing is due.
     Wait(Duration),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WalkState {
-    /// Its walk was not begun.
+    /// The pod's walk was not begun.
     New,
-    /// It was begun then and given up: too many others are under way.
+    /// The pod's walk was begun at this time and given up: too many others are under way.
     Dropped(Instant),
-    /// It is under way since then.
+    /// The pod's walk is under way since this time.
     Open(Instant),
     /// The last one began then.
     Walked(Instant),
@@ -45,11 +45,11 @@ enum WalkState {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     standing: WalkState,
-    /// What the last whole walk took, without rests.
+    /// Time that the last whole walk took, without rests.
     worked: Duration,
 }
 
-/// When a disk is short, or was the last time. A threshold may be met and not met by turns.
+/// Period in which a disk is short, or was the last time. A threshold may be met and not met by turns.
 #[derive(Clone, Copy, Debug)]
 struct Pressed {
     since: Instant,
@@ -114,12 +114,12 @@ impl Schedule {
         self.known.values().any(is_older)
     }
 
-    /// How many times as long as it has worked the thread sleeps.
+    /// Ratio of the thread's sleep to the time that it has worked.
     pub fn rest(&self) -> u32 {
         self.rest
     }
 
-    /// Whose turn it is.
+    /// Chooses the next step: whose turn it is.
     pub fn next(&mut self, now: Instant) -> NextStep {
         let goes_on = std::mem::take(&mut self.has_begun) && !self.parked.is_empty();
         let target = match self.soonest() {

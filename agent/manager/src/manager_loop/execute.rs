@@ -233,7 +233,7 @@ impl ManagerLoop {
         true
     }
 
-    /// What the records say of a signal; zeros where it was not seen.
+    /// Builds the numbers of a signal for the records; zeros where it was not seen.
     fn reading(
         &self,
         signal: Signal,

@@ -23,20 +23,20 @@ pub(crate) struct KnownKills {
 
 #[derive(Debug)]
 struct LastKill {
-    /// When; 0 for one by an earlier agent.
+    /// Time of the kill; 0 for one by an earlier agent.
     at: u64,
-    /// When it was last looked whether the pod runs again.
+    /// Time at which it was last looked whether the pod runs again.
     looked: u64,
-    /// It has run since.
+    /// Whether the pod has run since.
     ran_again: bool,
 }
 
-/// What is there of a pod.
+/// State of a pod that may have been killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterKill {
-    /// It was not killed, or was seen to run again.
+    /// The pod was not killed, or was seen to run again.
     Other,
-    /// It was killed.
+    /// The pod was killed and was not seen to run again.
     Ends,
     /// All of its processes were started after it was killed, as is seen for the first time.
     RunsAgain,
@@ -77,7 +77,7 @@ impl KnownKills {
         self.last.contains_key(uid)
     }
 
-    /// The same of one that was not seen to run again.
+    /// Whether the pod was killed and was not seen to run again.
     pub fn awaits_end(&self, uid: &str) -> bool {
         self.last.get(uid).is_some_and(|last| !last.ran_again)
     }

@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct MitigationState {
     steps: Steps,
-    /// What was available when the last reclaim or throttle was begun.
+    /// Amount that was available when the last reclaim or throttle was begun.
     available: i64,
     /// The signal of the throttle that is set: its release is recorded with the same one.
     signal: Signal,

@@ -22,7 +22,7 @@ const REST: Duration = Duration::from_secs(10);
 /// The runtime's side keeps to its time by itself; its command needs a moment.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// What may remove what is not in use.
+/// Components that may remove what is not in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimOptions {
     /// The container runtime, within this time.
@@ -50,9 +50,9 @@ pub(crate) struct ReclaimState {
     waiting: Option<Waiting>,
     /// The runtime has not answered the last request yet, whether it is waited for or not.
     is_asked: bool,
-    /// When the last answer came.
+    /// Time at which the last answer came.
     answered: Option<u64>,
-    /// It was that there is no runtime to ask.
+    /// Whether the last answer was that there is no runtime to ask.
     is_away: bool,
     /// Pods have waited for the kubelet during this pressure. It reclaims whenever it looks: no pod waits for that again.
     has_waited_for_kubelet: bool,
@@ -73,7 +73,7 @@ impl ReclaimState {
         }
     }
 
-    /// What is to reclaim now, and how long that may take.
+    /// Chooses the component that is to reclaim now, and the time that it may take.
     fn next(&self, now: u64) -> (ReclaimBy, Duration) {
         let rests = self
             .answered

@@ -11,7 +11,7 @@ use crate::{ManagerEvent, Status, manager_loop::ManagerLoop};
 const REPORT_AGAIN_NS: u64 = 1_000_000_000;
 
 impl ManagerLoop {
-    /// For incidents. Memory is recorded by the fast path.
+    /// Records what is available of all signals but memory, for incidents. Memory is recorded by the fast path.
     pub(super) fn record(&self, seen: &Observations) {
         let now = monotonic_ns();
         for threshold in &self.thresholds {

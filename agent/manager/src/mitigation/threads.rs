@@ -30,7 +30,7 @@ pub struct MitigationThreads {
     answer: Answer,
 }
 
-/// For the thread that may wait for the disk.
+/// Job for the thread that may wait for the disk.
 enum Job {
     Throttle(MitigationRequest),
     /// Pods were released: the list is an old one.

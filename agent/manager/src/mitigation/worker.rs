@@ -26,14 +26,14 @@ use evictd_node::{
 
 use super::{MitigationAction, MitigationRequest, PodEffect, StepEffect};
 
-/// What was done since the start; all of it only grows.
+/// Counters of what was done since the start; all of them only grow.
 #[derive(Debug, Default)]
 pub struct MitigationCounters {
     /// Reclaims that were begun.
     pub reclaims: AtomicU64,
     /// Bytes of usage that those reclaims have brought back.
     pub reclaimed: AtomicU64,
-    /// What of that counted as used, in bytes.
+    /// Bytes of `reclaimed` that counted as used.
     pub reclaimed_working_set: AtomicU64,
     /// Pods that were kept from growing.
     pub throttles: AtomicU64,
@@ -85,7 +85,7 @@ impl MitigationWorker {
         })
     }
 
-    /// What was done.
+    /// Counters of what was done.
     pub fn counters(&self) -> &MitigationCounters {
         &self.counters
     }

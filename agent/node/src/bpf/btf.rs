@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-/// Where the running kernel describes itself.
+/// Path at which the running kernel describes itself.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
 /// Why a type or a member could not be resolved.

@@ -88,9 +88,9 @@ pub enum AttachPoint {
 /// A program of the object and where it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgramSpec {
-    /// Its name in the object.
+    /// Name of the program in the object.
     pub name: &'static str,
-    /// Its place.
+    /// Point at which the program is attached.
     pub attach_point: AttachPoint,
 }
 
@@ -98,16 +98,16 @@ pub struct ProgramSpec {
 pub struct BpfObject {
     pub(crate) ebpf: Ebpf,
     btf: Option<aya::Btf>,
-    /// How this kernel names the victims of the OOM killer; or why it cannot be read.
+    /// Form in which this kernel names the victims of the OOM killer; or why it cannot be read.
     pub(crate) victims: Result<VictimArgument, String>,
 }
 
-/// What `tp_btf/mark_victim` passes.
+/// Argument that `tp_btf/mark_victim` passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VictimArgument {
     /// The task; since about 6.8, and wherever that was carried back.
     Tasks,
-    /// Its process id, which leads a program nowhere.
+    /// Process id of the victim, which leads a program nowhere.
     Numbers,
 }
 
@@ -120,7 +120,8 @@ impl BpfObject {
         Self::load_with_log(false)
     }
 
-    /// The same; `on` has the memory programs write what they do to the log ([`BpfObject::kernel_log`]).
+    /// Loads the object like [`BpfObject::load`]; `on` has the memory programs write what they do to the log
+    /// ([`BpfObject::kernel_log`]).
     ///
     /// # Errors
     /// As [`BpfObject::load`].
@@ -165,8 +166,8 @@ impl BpfObject {
         }
     }
 
-    /// The same as on a kernel without BTF. `memory_hierarchy` is the id of the hierarchy that has the memory
-    /// controller: 0 is v2.
+    /// Loads the counting object as on a kernel without BTF. `memory_hierarchy` is the id of the hierarchy that has the
+    /// memory controller: 0 is v2.
     ///
     /// # Errors
     /// As [`BpfObject::load_counts`].
@@ -201,7 +202,7 @@ impl BpfObject {
         })
     }
 
-    /// What the programs write, where the object was loaded for that.
+    /// Opens the log that the programs write, where the object was loaded for that.
     pub fn kernel_log(&mut self) -> Option<KernelLog> {
         KernelLog::new(&mut self.ebpf)
     }

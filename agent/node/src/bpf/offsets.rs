@@ -5,7 +5,7 @@ use super::btf::{Btf, BtfError};
 /// Global of the programs, struct, member.
 type Member = (&'static str, &'static str, &'static str);
 
-/// What `ebpf/src/memcg.rs` wants besides.
+/// Struct members that `ebpf/src/memcg.rs` wants besides the common ones.
 const CHARGED: [Member; 3] = [
     ("MEM_CGROUP_MEMORY", "mem_cgroup", "memory"),
     ("PAGE_COUNTER_USAGE", "page_counter", "usage"),
@@ -20,7 +20,7 @@ const CGROUPS: [Member; 5] = [
     ("TASK_CGROUPS", "task_struct", "cgroups"),
 ];
 
-/// What `ebpf/src/oom.rs` wants besides.
+/// Struct members that `ebpf/src/oom.rs` wants besides the common ones.
 const VICTIMS: [Member; 6] = [
     ("OOM_CONTROL_MEMCG", "oom_control", "memcg"),
     ("TASK_TGID", "task_struct", "tgid"),
@@ -30,7 +30,7 @@ const VICTIMS: [Member; 6] = [
     ("TASK_MM", "task_struct", "mm"),
 ];
 
-/// What `ebpf/src/ids.rs` wants besides.
+/// Struct members that `ebpf/src/ids.rs` wants besides the common ones.
 const PLACES: [Member; 6] = [
     ("INODE_SB", "inode", "i_sb"),
     ("INODE_NLINK", "inode", "i_nlink"),
@@ -83,7 +83,7 @@ fn offsets_of(
         .collect()
 }
 
-/// The same with the place of a task's memory cgroup, which every object wants.
+/// Resolves the offsets of the wanted members and the place of a task's memory cgroup, which every object wants.
 fn members(
     btf: &Btf,
     wanted: impl Iterator<Item = Member>,

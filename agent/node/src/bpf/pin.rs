@@ -32,7 +32,7 @@ pub enum PinError {
 #[derive(Debug)]
 pub struct PinDirectory {
     path: PathBuf,
-    /// What earlier agents have pinned.
+    /// Paths of what earlier agents have pinned.
     earlier: Vec<PathBuf>,
     /// Tells the names of this agent from theirs.
     run: u64,
@@ -70,12 +70,12 @@ impl PinDirectory {
         syscall::pin(object, &path)
     }
 
-    /// Where an object of this agent is pinned.
+    /// Path at which an object of this agent is pinned.
     pub fn path_for(&self, name: &str) -> PathBuf {
         self.path.join(format!("{name}-{}", self.run))
     }
 
-    /// Where earlier agents have pinned an object of theirs.
+    /// Iterates over the paths at which earlier agents have pinned an object of this name.
     pub fn earlier(&self, name: &str) -> impl Iterator<Item = &Path> {
         let prefix = format!("{name}-");
         let is_named = move |path: &&PathBuf| {

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-/// Where tracefs is mounted; the second is the old place below debugfs.
+/// Mount points of tracefs; the second is the old place below debugfs.
 const ROOTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// Checks that a tracepoint exists and has its fields at the offsets (in bytes) that the programs read.

@@ -35,7 +35,7 @@ pub enum KillError {
     Survivors {
         /// The pod's cgroup.
         path: PathBuf,
-        /// How long was waited.
+        /// Time that was waited.
         after: Duration,
     },
 }

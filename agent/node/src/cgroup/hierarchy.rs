@@ -19,7 +19,7 @@ pub struct MountedHierarchy {
     mounted: Option<PathBuf>,
 }
 
-/// Where the cgroup of an event lies.
+/// Place of the cgroup of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Path of the cgroup below the mount.

@@ -58,7 +58,7 @@ impl CgroupKiller {
         Self::reopen(path, &FollowedCgroups::of(path)?, None)
     }
 
-    /// The same of cgroups that were found, the topmost first. What is open of the same ones is shared.
+    /// Opens the cgroups that were found, the topmost first. What `before` has open of the same ones is shared.
     pub(crate) fn reopen(
         path: &Path,
         found: &FollowedCgroups,
@@ -156,8 +156,8 @@ impl CgroupKiller {
         }
     }
 
-    /// As [`Self::kill`], in all cgroups below the pod, by `cgroup.kill` where there is one. For threads that may take
-    /// their time.
+    /// Kills like [`Self::kill`], in all cgroups below the pod, by `cgroup.kill` where there is one. For threads that
+    /// may take their time.
     pub(super) fn kill_all(&self) -> io::Result<()> {
         if let Some(kill) = &self.kill {
             return write_kill(kill).map(drop);
@@ -255,7 +255,7 @@ fn write_kill(mut kill: &File) -> io::Result<KillResult> {
     }
 }
 
-/// When the processes of a cgroup were started, compared with a moment.
+/// Age of the processes of a cgroup, compared with a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Age {
     Empty,
@@ -265,7 +265,7 @@ enum Age {
 }
 
 impl Age {
-    /// Of the processes that `list` calls for, and how that has ended.
+    /// Determines the age of the processes that `list` brings, and returns how the listing has ended.
     fn of(
         moment: u64,
         list: impl FnOnce(&mut dyn FnMut(i32)) -> io::Result<()>,

@@ -22,15 +22,15 @@ pub struct LimitedCgroups {
 /// One cgroup with a memory limit.
 #[derive(Debug)]
 pub struct LimitedCgroup {
-    /// Its memory.
+    /// Memory of the cgroup.
     pub memory: Arc<MemoryCgroup>,
     limit: File,
 }
 
-/// What is in use below a limit, in bytes.
+/// Bytes that are in use and left below a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BelowLimit {
-    /// What only the end of processes gives back.
+    /// Bytes that only the end of processes gives back.
     pub unreclaimable: u64,
     /// Limit of the cgroup itself.
     pub limit: u64,

@@ -25,7 +25,7 @@ const BATCH: usize = 128;
 /// before.
 const FIRST_BATCH: usize = 8;
 
-/// What signals to all processes of a cgroup did.
+/// Result of signalling all processes of a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KillResult {
     /// Processes that were signalled; 0 where the kernel has killed them by `cgroup.kill`, which does not say how many.
@@ -95,7 +95,7 @@ pub fn signal_members(signal: Signal, list: &List<'_>) -> KillResult {
     sent.result
 }
 
-/// What was sent so far.
+/// Signal, with the result of sending it so far.
 struct Sent {
     signal: Signal,
     result: KillResult,

@@ -32,7 +32,7 @@ const V1_KEYS: [&str; 10] = [
     "",
     "",
 ];
-/// The same for v2; `kernel` since 5.18.
+/// Keys of `memory.stat` in v2; `kernel` since 5.18.
 const V2_KEYS: [&str; 10] = [
     "inactive_file",
     "active_file",
@@ -46,7 +46,7 @@ const V2_KEYS: [&str; 10] = [
     "sock",
 ];
 
-/// Which cgroup interface a directory speaks.
+/// Version of the cgroup interface that a directory speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// `memory.usage_in_bytes` and friends.
@@ -148,12 +148,12 @@ impl MemoryCgroup {
         &self.path
     }
 
-    /// Its open `memory.stat`.
+    /// Open `memory.stat` of the cgroup.
     pub(super) fn stat(&self) -> &Arc<File> {
         &self.stat
     }
 
-    /// Which interface it speaks.
+    /// Version of the interface that the cgroup speaks.
     pub fn version(&self) -> Version {
         self.version
     }
@@ -178,7 +178,7 @@ impl MemoryCgroup {
         number(pread(usage, &mut buffer)?).ok_or_else(bad_message)
     }
 
-    /// The same by a file that is opened for it: for threads of normal priority
+    /// Reads the usage by a file that is opened for it: for threads of normal priority
     /// ([`crate::pods::table::PodEntry::open_memory`]).
     ///
     /// # Errors

@@ -110,12 +110,14 @@ impl OpenCgroup {
         signal_members(signal, &|each| self.for_each(each))
     }
 
-    /// The same in the cgroups that are below it now as well, whether they were there when it was opened or not.
+    /// Signals the processes of the cgroup and of those that are below it now, whether they were there when it was
+    /// opened or not.
     pub(super) fn signal_tree(&self, signal: Signal, reach: Reach) -> KillResult {
         self.signal_those(signal, reach, &mut |_| true)
     }
 
-    /// The same in those of them for which this is true. It is called with what lists the processes of one.
+    /// Signals the processes of those cgroups of the tree for which `is_one` is true. It is called with what lists the
+    /// processes of one.
     pub(super) fn signal_those(
         &self,
         signal: Signal,

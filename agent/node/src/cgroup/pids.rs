@@ -12,7 +12,7 @@ use crate::{
     kernfile::number,
 };
 
-/// What a pod uses.
+/// Processes and tasks of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodPids {
     /// Processes in the pod's cgroup and below it. The kubelet's `process_stats.process_count` flushes the

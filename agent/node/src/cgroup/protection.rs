@@ -88,7 +88,7 @@ impl Protection {
     }
 }
 
-/// What a cgroup uses and is set to, in bytes.
+/// Usage of a cgroup and its `memory.min`, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     usage: u64,
@@ -115,13 +115,13 @@ impl Usage {
 struct Parent {
     effective: u64,
     usage: u64,
-    /// What all children use of what they are set to.
+    /// Sum of what all children use of their `memory.min`, in bytes.
     protected: u64,
     is_recursive: bool,
 }
 
 impl Parent {
-    /// As the kernel's `effective_protection`.
+    /// Computes a child's protection as the kernel's `effective_protection` does.
     fn effective_protection(self, child: Usage) -> u64 {
         let protected = child.protected();
         if self.protected > self.effective {
@@ -146,7 +146,7 @@ fn part(of: u64, share: u64, whole: u64) -> u64 {
     u64::try_from(part).unwrap_or(u64::MAX)
 }
 
-/// How a cgroup lies to pods.
+/// Relation of a cgroup to the pods.
 enum Relation {
     Above,
     Pod,
@@ -186,7 +186,7 @@ fn cache_in(dir: &Path, effective: u64) -> u64 {
     })
 }
 
-/// Of how many of these cgroups `memory.min` is set.
+/// Counts those of the cgroups that have `memory.min` set.
 pub fn set_on(pods: &[MemoryCgroup]) -> usize {
     let is_set = |pod: &&MemoryCgroup| bytes_in(pod.path(), "memory.min") > 0;
     pods.iter().filter(is_set).count()
@@ -198,7 +198,7 @@ fn bytes_in(dir: &Path, file: &str) -> u64 {
     text.map_or(0, |text| number(&text).unwrap_or(u64::MAX))
 }
 
-/// Of a process's mountinfo.
+/// Whether a process's mountinfo shows cgroup v2 mounted with `memory_recursiveprot`.
 fn is_recursive(mountinfo: &str) -> bool {
     let is_set = |options: &str| options.split(',').any(|o| o == "memory_recursiveprot");
     Mount::all(mountinfo).any(|m| m.superblock.kind == "cgroup2" && is_set(&m.options))

@@ -6,7 +6,7 @@ use evictd_engine::model::usage::MemoryReading;
 
 use crate::cgroup::memory::{MemoryCgroup, Version};
 
-/// What is asked for at once: between two the time and the need are looked at, in bytes.
+/// Bytes that are asked for at once: between two requests the time and the need are looked at.
 const CHUNK: u64 = 16 << 20;
 
 /// Why nothing can be reclaimed on this machine.
@@ -34,10 +34,10 @@ pub fn can_reclaim(cgroup: &MemoryCgroup) -> Result<(), Refusal> {
     }
 }
 
-/// What a cgroup has given back.
+/// Memory that a cgroup has given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Given {
-    /// What was asked for, in bytes.
+    /// Bytes that were asked for.
     pub asked: u64,
     /// Memory of the cgroup before the reclaim.
     pub before: MemoryReading,
@@ -51,7 +51,7 @@ impl Given {
         self.before.usage.saturating_sub(self.after.usage)
     }
 
-    /// By how much less of that counts as used: what the signals see of it, in bytes.
+    /// Bytes by which the working set is smaller: what the signals see of the reclaim.
     pub fn working_set(&self) -> u64 {
         self.before
             .working_set()

@@ -28,7 +28,8 @@ impl StatFlusher {
         Self(dirs.filter_map(|dir| Statistics::open(dir, 0)).collect())
     }
 
-    /// The same of these cgroups, parents before children. What is open of them in `limited` or `before` is shared.
+    /// Opens the statistics of these cgroups, parents before children. What is open of them in `limited` or `before` is
+    /// shared.
     pub fn reopen(
         found: &FollowedCgroups,
         limited: &LimitedCgroups,

@@ -29,7 +29,7 @@ pub(crate) struct SwapHeadroom {
     machine: SwapFree,
     /// What the cgroup has swapped out, and its limit of that. The root, and v1, have only the machine's.
     own: Option<(File, File)>,
-    /// What is swapped out stays in memory, compressed (`zswap`, or a swap device on zram).
+    /// Whether what is swapped out stays in memory, compressed (`zswap`, or a swap device on zram).
     compressed: bool,
 }
 
@@ -84,7 +84,7 @@ fn is_on_zram(line: &str) -> bool {
 /// container whose limit is not written yet. In bytes.
 const SANDBOX: u64 = 4 << 20;
 
-/// What all pods together can swap out and may.
+/// Amount of memory that all pods together can and may swap out.
 #[derive(Debug)]
 pub struct PodSwap {
     /// Total that all pods may have swapped out: what they had at the last refresh plus what they may still add.
@@ -97,7 +97,7 @@ pub struct PodSwap {
     /// `vm.swappiness` is not 0: reclaim at the limit of a cgroup swaps. With 0 only reclaim for the machine does
     /// (`get_scan_count`).
     swaps_at_limits: AtomicBool,
-    /// Where that is read; v1 has a file in each cgroup.
+    /// Path of the `swappiness` that is read: the machine's, or on v1 that of a pod's cgroup.
     swappiness: PathBuf,
 }
 
@@ -218,7 +218,7 @@ fn can_swap_in(dir: &Path) -> Option<u64> {
     })
 }
 
-/// What a file says; `None` where it is no number.
+/// Reads the number in a file; `None` where it cannot be read or is no number.
 fn bytes_in(path: &Path) -> Option<u64> {
     number(&fs::read(path).ok()?)
 }

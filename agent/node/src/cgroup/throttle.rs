@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::memory::{MemoryCgroup, Version};
 
-/// In the state directory.
+/// Name of the list's file in the state directory.
 const FILE: &str = "brakes.json";
 const HIGH: &str = "memory.high";
-/// So many lists that are not understood are kept.
+/// Largest number of lists that are kept aside because they are not understood.
 const ASIDE: usize = 8;
 /// Limits are rounded up to this, in bytes: a multiple of any page, so that the kernel shows what was written.
 const ROUND: u64 = 64 << 10;
@@ -56,7 +56,7 @@ pub struct Throttle {
     pub cgroup: PathBuf,
     /// Id of the cgroup: another cgroup may have the name later.
     pub id: u64,
-    /// What `memory.high` was before, as the kernel shows it: `max`, or bytes.
+    /// Value of `memory.high` before the throttle, as the kernel shows it: `max`, or bytes.
     pub before: String,
     /// Value of `memory.high` that was set, in bytes.
     pub high: u64,
@@ -91,7 +91,7 @@ struct Held {
     is_set: bool,
 }
 
-/// What an earlier agent has left.
+/// Outcome for the throttles that an earlier agent has left.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Left {
     /// Pods that were throttled, and are not any more.
@@ -290,7 +290,7 @@ impl ThrottleList {
     }
 }
 
-/// Where a list that is not understood is kept.
+/// Path at which a list that is not understood is kept.
 fn aside(path: &Path, n: usize) -> PathBuf {
     path.with_extension(format!("unreadable-{n}"))
 }

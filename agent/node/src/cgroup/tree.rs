@@ -12,11 +12,11 @@ use std::{
 
 use evictd_sys::fs::{PathError, is_gone, lacks_descriptor};
 
-/// So many cgroups of a pod are followed, its own and its containers' among them. systemd in a container makes about
-/// 60.
+/// Largest number of cgroups of a pod that are followed, its own and its containers' among them. systemd in a container
+/// makes about 60.
 const FOLLOWED: usize = 128;
 
-/// So many containers of a pod are followed all the same: etcd takes no object with many more.
+/// Largest number of containers of a pod that are followed all the same: etcd takes no object with many more.
 const CONTAINERS: usize = 512;
 
 /// So many levels below the pod are followed: a container runtime makes one or two, systemd in a container some more.
@@ -89,12 +89,12 @@ impl FollowedCgroups {
         Ok(found)
     }
 
-    /// Their directories.
+    /// Directories of the cgroups.
     pub fn paths(&self) -> impl DoubleEndedIterator<Item = &Path> + Clone {
         self.list.iter().map(|cgroup| &*cgroup.path)
     }
 
-    /// Their ids.
+    /// Kernel's ids of the cgroups.
     pub fn ids(&self) -> impl Iterator<Item = u64> {
         self.list.iter().map(|cgroup| cgroup.id)
     }

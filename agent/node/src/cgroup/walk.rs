@@ -18,17 +18,18 @@ use rustix::fs::{FileType, Mode, OFlags, RawDir, fstat, openat};
 
 use crate::kernfile::bad_message;
 
-/// How far a walk goes.
+/// Bounds of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reach {
-    /// So many cgroups are visited.
+    /// Largest number of cgroups that are visited.
     cgroups: usize,
-    /// So many levels below the first are visited.
+    /// Largest number of levels below the first that are visited.
     levels: usize,
 }
 
 impl Reach {
-    /// For threads that decide: 20 milliseconds at most. A container that plays a node has some hundreds of cgroups.
+    /// Reach for threads that decide: 20 milliseconds at most. A container that plays a node has some hundreds of
+    /// cgroups.
     pub const DECIDING: Self = Self {
         cgroups: 512,
         levels: HELD - 1,
@@ -41,7 +42,7 @@ impl Reach {
     };
 }
 
-/// How a walk has ended.
+/// Way in which a walk has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Walked {
     /// All were visited.
@@ -52,10 +53,10 @@ pub(super) enum Walked {
     Stopped,
 }
 
-/// So many directories are held open at once.
+/// Largest number of directories that are held open at once.
 const HELD: usize = 9;
 
-/// How directories are opened.
+/// Flags with which directories are opened.
 const DIRECTORY: OFlags = OFlags::DIRECTORY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NOFOLLOW);

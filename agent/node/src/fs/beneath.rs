@@ -20,7 +20,7 @@ const LIST: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
-/// What an inode is, without access to it.
+/// Flags for a look at an inode without access to it.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Neither a link nor a mount point is passed.
 const STAY: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_XDEV);
@@ -33,14 +33,14 @@ pub(super) struct Place {
     mount: u64,
 }
 
-/// What is known of an inode.
+/// Known properties of an inode.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inode {
     pub number: u64,
     pub place: Place,
     pub is_dir: bool,
     pub links: u64,
-    /// Of allocated blocks.
+    /// Size of the allocated blocks, in bytes.
     pub bytes: u64,
 }
 
@@ -50,7 +50,7 @@ impl Inode {
         Self::look(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT)
     }
 
-    /// What a descriptor leads to.
+    /// Reads the inode that a descriptor leads to.
     pub fn of(file: impl AsFd) -> Result<Self> {
         Self::look(file, c"", AtFlags::EMPTY_PATH)
     }
@@ -84,14 +84,14 @@ impl From<&Statx> for Inode {
 /// An entry that was looked at.
 pub(super) struct Entry {
     pub inode: Inode,
-    /// Of a directory: it is open, or why it is not.
+    /// Opened directory, or why it could not be opened; `None` for other files.
     pub opened: Option<Result<OwnedFd>>,
 }
 
-/// How entries are looked up.
+/// Method by which entries are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
-    /// By openat2(2): the kernel stops at a mount point before the filesystem there is touched.
+    /// Looks up by openat2(2): the kernel stops at a mount point before the filesystem there is touched.
     Confined,
     /// Where a seccomp filter refuses that call, and before 5.6. A mount point is known by the table of mounts, and
     /// otherwise by its device and mount once it was looked at.
@@ -99,7 +99,7 @@ pub(super) enum Lookup {
 }
 
 impl Lookup {
-    /// What the kernel allows.
+    /// Chooses the method that the kernel allows.
     pub fn of(dir: impl AsFd) -> Self {
         match openat2(dir, c".", LOOK, Mode::empty(), STAY | ResolveFlags::BENEATH) {
             // For want of a descriptor or of memory other calls fail as well.

@@ -35,7 +35,7 @@ const MAX_LINKED: usize = 1 << 17;
 /// Parts of an inode, one of which counts for each of its names.
 const PARTS: u64 = 1 << 32;
 
-/// What lies below a directory.
+/// Disk usage of what lies below a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Distinct inodes, the directory itself included.
@@ -44,10 +44,10 @@ pub struct Usage {
     pub bytes: u64,
 }
 
-/// How far the walk has come in a directory.
+/// Progress of the walk in a directory.
 struct Progress {
     inode: u64,
-    /// Where the listing goes on (`d_off`, getdents(2)).
+    /// Offset at which the listing goes on (`d_off`, getdents(2)).
     next: i64,
 }
 
@@ -120,7 +120,7 @@ impl Walk {
         }
     }
 
-    /// What is mounted by now is passed by from here on.
+    /// Makes the walk pass by what is mounted by now.
     pub fn pass_by(&mut self, mounts: &MountPoints) {
         self.mounts = mounts.below(&self.root);
         if mounts.may_hang(&self.root) {
@@ -151,7 +151,7 @@ impl Walk {
         }
     }
 
-    /// What is left is not looked at.
+    /// Gives up the walk: what is left is not looked at.
     fn give_up(&mut self) {
         self.is_whole = false;
         self.closed.clear();
@@ -353,7 +353,7 @@ fn c_string(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-/// How the calling thread's requests to a disk stand beside those of others.
+/// Priority of the calling thread's requests to a disk against those of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoPriority {
     /// Behind all others. While others use the disk, mq-deadline holds such a request back for up to 10 s

@@ -49,7 +49,7 @@ const OWN: [&str; 13] = [
 /// Overlays on overlays: the kernel itself allows two (`FILESYSTEM_MAX_STACK_DEPTH`).
 const MAX_STACK: usize = 3;
 
-/// Where something is mounted, with the filesystem's type; the one that lies on top.
+/// Mount points with the filesystem's type; of several at one place the one that lies on top.
 #[derive(Clone, Debug, Default)]
 pub struct MountPoints {
     kinds: BTreeMap<PathBuf, String>,
@@ -101,9 +101,9 @@ pub struct Overlays(Vec<Overlay>);
 #[derive(Clone, Debug)]
 pub struct Overlay {
     point: PathBuf,
-    /// Its superblock: no two overlays share one.
+    /// Device number of the overlay's superblock: no two overlays share one.
     pub device: u32,
-    /// Its upper layer, if it has one.
+    /// Upper layer of the overlay, if it has one.
     pub upper: Option<PathBuf>,
 }
 
@@ -194,7 +194,7 @@ impl MountTable {
         Ok(())
     }
 
-    /// What was mounted at the last look.
+    /// Mount points at the last look.
     pub fn points(&self) -> &MountPoints {
         &self.points
     }

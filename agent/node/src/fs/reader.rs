@@ -20,7 +20,7 @@ use super::{
     statfs::{Filesystem, FilesystemReading},
 };
 
-/// How long a caller waits for an answer.
+/// Time that a caller waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// An answer that comes later than that serves the next caller, unless it is older than this.
 const FRESH: Duration = Duration::from_secs(2);
@@ -61,7 +61,7 @@ impl Disk {
 
 type Read = Box<dyn FnMut() -> (io::Result<FilesystemReading>, Option<Superblock>) + Send>;
 
-/// What the thread has to tell. The mutex is held for the exchange of a value.
+/// State that the thread has to tell. The mutex is held for the exchange of a value.
 #[derive(Default)]
 struct State {
     answer: Option<io::Result<FilesystemReading>>,
@@ -78,14 +78,14 @@ struct Shared {
 /// One filesystem. The thread starts with the first read, and ends with this, or when its last call returns.
 pub(crate) struct FilesystemReader {
     shared: Arc<Shared>,
-    /// Until the thread has it.
+    /// Function that reads, until the thread has it.
     read: Option<Read>,
-    /// When the question was put that has no answer yet.
+    /// Time at which the question was put that has no answer yet.
     asked: Option<Instant>,
 }
 
 impl FilesystemReader {
-    /// For a disk that was looked at.
+    /// Creates a reader of a disk that was looked at.
     ///
     /// # Errors
     /// The system has no descriptor to give.

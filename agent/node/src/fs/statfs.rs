@@ -109,7 +109,7 @@ impl Filesystem {
 /// The filesystems of a node. Signals of equal filesystems read the same one.
 #[derive(Debug)]
 pub struct NodeFilesystems {
-    /// Which of them are separate.
+    /// Layout of the filesystems: which of them are separate.
     pub layout: Layout,
     /// The kubelet's root directory: volumes and logs.
     pub nodefs: Filesystem,

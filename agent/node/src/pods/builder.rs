@@ -37,7 +37,7 @@ struct OpenPod {
     since: Instant,
 }
 
-/// What a source says of a pod, compared with what is held of it.
+/// Comparison of what a source says of a pod with what is held of it.
 #[derive(Clone, Debug)]
 pub enum PodUpdate {
     /// The source does not know the pod.
@@ -61,7 +61,7 @@ impl PodUpdate {
     }
 }
 
-/// What a look at pods has found.
+/// Result of a look at pods.
 #[derive(Clone, Copy, Default)]
 struct Visited {
     /// An entry is another one than before, or gone.
@@ -87,7 +87,7 @@ pub struct Refresh {
 }
 
 impl PodTableBuilder {
-    /// Nothing is held yet of the tree below `root`.
+    /// Creates a builder that holds nothing yet of the tree below `root`.
     pub fn new(root: &Path, mode: Mode) -> Self {
         Self {
             root: root.to_owned(),
@@ -97,7 +97,7 @@ impl PodTableBuilder {
         }
     }
 
-    /// How many pods could not be opened, although their cgroups were there.
+    /// Counts of pods that could not be opened, although their cgroups were there.
     pub fn unopened(&self) -> Arc<Unopened> {
         self.opener.count()
     }

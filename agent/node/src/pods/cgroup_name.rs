@@ -12,7 +12,7 @@ use std::path::Path;
 
 use evictd_engine::QosClass;
 
-/// What a path below the cgroup root says about a pod.
+/// Pod as a path below the cgroup root describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodPath {
     /// The pod's UID, with dashes; a static pod's is 32 hexadecimal digits without.

@@ -24,7 +24,7 @@ use crate::{
     proc::mountinfo::{Mount, Superblock},
 };
 
-/// Where the container runtime's logs of all pods lie (the kubelet's `podLogsDirectory`).
+/// Directory of the container runtime's logs of all pods (the kubelet's `podLogsDirectory`).
 pub const POD_LOGS: &str = "/var/log/pods";
 /// Plugins whose volumes count as local (`localVolumeNames`), as directories below a pod's `volumes`.
 const LOCAL_PLUGINS: [&str; 3] = [
@@ -121,7 +121,7 @@ fn container_id(below: &Path) -> Option<&str> {
     (!is_monitor).then_some(if id.is_empty() { group } else { id })
 }
 
-/// What a process has mounted; empty where it is gone.
+/// Reads the mountinfo of a process; empty where it is gone.
 fn mounts_of(pid: u32) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/mountinfo")) {
@@ -131,7 +131,7 @@ fn mounts_of(pid: u32) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// What the mounts of its processes tell of each container, by its id.
+/// Facts about each container that the mounts of its processes tell, by its id.
 #[derive(Debug, Default)]
 struct Containers(BTreeMap<String, Told>);
 
@@ -202,9 +202,9 @@ impl Containers {
 /// The containers that run.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Running {
-    /// Their writable layers.
+    /// Writable layers of the containers.
     layers: Named,
-    /// Those whose writable layers cannot be found, with the reason.
+    /// Containers whose writable layers cannot be found, with the reason.
     unknown: Vec<(String, String)>,
     /// At least one of these has no name but its id.
     is_hidden: bool,

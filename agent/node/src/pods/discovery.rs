@@ -25,15 +25,15 @@ use crate::{
 /// container of every pod has -998.
 const GUARANTEED_SCORE: i64 = -997;
 const PAUSE_SCORE: i64 = -998;
-/// What kube-proxy gives itself, as the kubelet does (`qos.KubeProxyOOMScoreAdj`).
+/// Value of `oom_score_adj` that kube-proxy gives itself, as the kubelet does (`qos.KubeProxyOOMScoreAdj`).
 const KUBE_PROXY_SCORE: i64 = -999;
-/// What conmon gives itself.
+/// Value of `oom_score_adj` that conmon gives itself.
 const MONITOR_SCORE: i64 = -1000;
 /// `kubepods`, a class, a pod: how deep pods lie at most below the directory that holds `kubepods`, with some levels
 /// to spare for `--cgroup-root`.
 const DEPTH: usize = 6;
 
-/// How deep `kubepods` itself lies at most: `--cgroup-root` is one level, or two.
+/// Largest depth at which `kubepods` itself lies: `--cgroup-root` is one level, or two.
 const ROOT_DEPTH: usize = 3;
 
 /// A pod's cgroup.
@@ -48,7 +48,7 @@ pub struct PodCgroup {
 /// The pods' cgroups below a directory.
 #[derive(Debug, Default)]
 pub struct PodCgroups {
-    /// Those that were found.
+    /// Cgroups of pods that were found.
     pub found: Vec<PodCgroup>,
     /// A directory that is there and could not be listed: there may be more.
     pub unlisted: Option<PathError>,

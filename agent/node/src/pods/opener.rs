@@ -112,7 +112,7 @@ impl Opener {
         self.failed.iter()
     }
 
-    /// How many could not be opened at the last attempt.
+    /// Number of pods that could not be opened at the last attempt.
     pub fn failures(&self) -> usize {
         self.failed.len()
     }

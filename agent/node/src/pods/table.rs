@@ -25,7 +25,7 @@ use crate::cgroup::{
 /// 8 KiB of the kernel's memory, and all pods may change at once.
 #[derive(Debug)]
 pub struct PodEntry {
-    /// What the engine knows of it.
+    /// The pod as the engine knows it.
     pub pod: Pod,
     /// Memory cgroup of the pod, whose files threads of normal priority leave alone: see [`PodEntry::open_memory`].
     pub memory: Arc<MemoryCgroup>,
@@ -124,7 +124,7 @@ impl PodEntry {
         }
     }
 
-    /// Its end, likewise.
+    /// Opens the pod's [`CgroupKiller`], for threads of normal priority.
     ///
     /// # Errors
     /// As [`Self::open_memory`].
@@ -171,17 +171,18 @@ pub struct PodTable {
     pub entries: Vec<Arc<PodEntry>>,
     /// One per entry; the fast path writes here and never grows it.
     pub candidates: Vec<Candidate>,
-    /// What their usage counters showed at earlier looks.
+    /// History of the pods' usage counters at earlier looks.
     pub history: CounterHistory,
-    /// What each used when its statistics were flushed last, in bytes.
+    /// Usage of each pod when its statistics were flushed last, or less where it has given something back since, in
+    /// bytes.
     seen: Vec<u64>,
-    /// Of the cgroups that the pods lie in: their classes, and the cgroup of all pods.
+    /// Flusher of the cgroups that the pods lie in: their classes, and the cgroup of all pods.
     above: StatFlusher,
-    /// What the pods can swap out and may: a thread of normal priority looks at them once a second.
+    /// Amount that the pods can and may swap out: a thread of normal priority looks at it once a second.
     pub swap: Arc<PodSwap>,
 }
 
-/// So many pods at once have their statistics flushed: the pod that made them lag is the one that has grown most.
+/// Number of pods whose statistics are flushed at once: the pod that made them lag is the one that has grown most.
 const MOST_GROWN: usize = 4;
 
 impl PodTable {

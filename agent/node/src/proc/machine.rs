@@ -20,14 +20,16 @@ pub struct MemAvailable {
     balloon: Balloon,
 }
 
-/// Where the pages of a balloon are counted, beside their own line.
+/// Way in which a balloon's pages are counted, beside their own line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Balloon {
     /// There is none, or `MemTotal` falls by what it takes.
     None,
-    /// In `MemTotal`, and it deflates before the OOM killer comes: one of virtio with `DEFLATE_ON_OOM`.
+    /// The pages are in `MemTotal`, and the balloon deflates before the OOM killer comes: one of virtio with
+    /// `DEFLATE_ON_OOM`.
     GivenBack,
-    /// In `MemTotal`, and the host has them: one of VMware, which does not adjust the count of managed pages.
+    /// The pages are in `MemTotal`, and the host has them: one of VMware, which does not adjust the count of managed
+    /// pages.
     Taken,
 }
 
@@ -63,7 +65,7 @@ impl MemAvailable {
         self
     }
 
-    /// This moment's. Does not allocate.
+    /// Reads the machine's memory at this moment. Does not allocate.
     ///
     /// # Errors
     /// Not in the kernel's form.
@@ -105,7 +107,7 @@ fn gives_balloon_back(sys: &Path) -> bool {
     })
 }
 
-/// What balloons hold, in bytes; `None` where the kernel does not tell.
+/// Reads how many bytes balloons hold; `None` where the kernel does not tell.
 pub fn balloon(proc: &Path) -> Option<u64> {
     meminfo(&fs::read(proc.join("meminfo")).ok()?, BALLOON)
 }
@@ -253,7 +255,7 @@ pub(super) fn meminfo(text: &[u8], name: &str) -> Option<u64> {
     text.split(|b| *b == b'\n').find_map(line)
 }
 
-/// How many CPUs are online; 1 where the kernel does not say.
+/// Counts the CPUs that are online; 1 where the kernel does not say.
 pub fn online_cpus() -> u64 {
     aya::util::online_cpus().map_or(1, |cpus| cpus.len() as u64)
 }

@@ -10,10 +10,10 @@ use evictd_sys::fs::PathError;
 use super::machine::meminfo;
 use crate::kernfile::malformed;
 
-/// What one NUMA node has, in bytes.
+/// Memory of one NUMA node, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NumaNode {
-    /// Its number.
+    /// Number of the NUMA node.
     pub id: u32,
     /// All of its memory.
     pub total: u64,

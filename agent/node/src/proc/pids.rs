@@ -17,7 +17,8 @@ pub struct PidReading {
 }
 
 impl PidReading {
-    /// What the signal `pid.available` reads; below zero when `pid_max` was lowered under what runs.
+    /// Number of process ids that are available, as the signal `pid.available` reads it; below zero when `pid_max` was
+    /// lowered under what runs.
     pub fn available(&self) -> i64 {
         signed(self.capacity) - signed(self.used)
     }

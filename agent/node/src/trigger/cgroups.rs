@@ -75,7 +75,7 @@ fn attach(hook: CountHook, object: &mut BpfObject) -> Result<RingBuf<MapData>, S
     object.ring("CGROUP_EVENTS").map_err(|e| e.to_string())
 }
 
-/// What happened to a cgroup.
+/// Kind of event that happened to a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupEventKind {
     /// The cgroup was made.
@@ -89,7 +89,7 @@ pub enum CgroupEventKind {
 /// One step in the life of a cgroup of the memory hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupEvent {
-    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time of the event, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// Id of the cgroup.
     pub cgroup_id: u64,
@@ -132,7 +132,7 @@ impl CgroupEvents {
         })
     }
 
-    /// Which hook it is and why the better ones are not.
+    /// Hook in use, and why the better ones are not.
     pub fn choice(&self) -> &SelectedHook<CountHook> {
         &self.choice
     }

@@ -49,13 +49,13 @@ pub struct CounterEvent {
     pub counter: usize,
     /// Slot of the trigger, below [`TRIGGERS`].
     pub slot: usize,
-    /// What was available then, by the count.
+    /// Number of tasks or inodes that were available then, by the count.
     pub available: i64,
     /// The kernel's record.
     pub event: CounterTriggerEvent,
 }
 
-/// How far counts were off, since they are kept.
+/// Corrections of counts that were off, since the counts are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
     /// Samples that found the count off.
@@ -90,7 +90,7 @@ struct Slot {
 
 /// A hook that counts nothing for so long, while what it stands for moves, is silent.
 const SILENCE: Duration = Duration::from_secs(3);
-/// By more than so many tasks or inodes: a working hook lags behind the files by a few.
+/// Largest number of tasks or inodes by which a working hook may lag behind the files.
 const UNSEEN: u64 = 32;
 
 /// Whether a hook still counts.
@@ -127,7 +127,7 @@ struct Counter {
     drift: Drift,
 }
 
-/// Where a limit of what is available lies on the count's scale.
+/// Makes the record that places a limit of what is available on the count's scale.
 fn record(base: i64, slot: Slot) -> Record {
     let (limit, direction) = match slot.trigger {
         Some(trigger) => {
@@ -169,7 +169,7 @@ impl EventCounter {
         })
     }
 
-    /// What is available by the count, `None` before the first sample.
+    /// Reads what is available by the count, `None` before the first sample.
     pub fn counted(&self, counter: usize) -> io::Result<Option<i64>> {
         let count = self.events(counter)?;
         let base = self.counters.get(counter).and_then(|c| c.base);
@@ -295,7 +295,7 @@ impl EventCounter {
         }
     }
 
-    /// What the programs have counted: what was started or made, less what has ended or was removed.
+    /// Reads what the programs have counted: what was started or made, less what has ended or was removed.
     pub fn events(&self, counter: usize) -> io::Result<i64> {
         let index = u32::try_from(counter).map_err(|_| io::ErrorKind::InvalidInput)?;
         self.counts.get(&index, 0).map_err(os_error)
@@ -319,7 +319,7 @@ impl EventCounter {
     }
 }
 
-/// How often a self-test tries: as many others may undo in the same moment what it makes.
+/// Number of attempts of a self-test: others may undo in the same moment what it makes.
 pub(super) const ATTEMPTS: usize = 5;
 
 /// Whether a hook counts what the agent makes. What is made lasts until the count was read again. Where nothing can be

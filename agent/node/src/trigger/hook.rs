@@ -13,14 +13,14 @@ pub trait Hook: Copy + PartialEq + fmt::Debug + fmt::Display + 'static {
     const PREFERENCE: &'static [Self];
     /// The hook that needs nothing from the kernel but files.
     const LAST: Self;
-    /// What the configuration calls the choice.
+    /// Name of the configuration's field for the choice.
     const FIELD: &'static str;
 }
 
-/// What a hook takes from the workload while it is attached.
+/// Cost of a hook for the workload while it is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// Nothing.
+    /// The hook costs nothing.
     None,
     /// Some nanoseconds per batch of 32 or 64 pages: always attached.
     PerBatch,
@@ -28,7 +28,7 @@ pub enum Cost {
     PerPage,
 }
 
-/// What a hook takes from the workload.
+/// Cost of a hook for the workload.
 pub fn cost(hook: MemoryHook) -> Cost {
     match hook {
         MemoryHook::Fexit | MemoryHook::Kprobe => Cost::PerBatch,

@@ -64,7 +64,7 @@ pub enum InodeError {
     /// A map cannot be written.
     #[error("inode counts: {0}")]
     Map(io::Error),
-    /// What the filesystem is read with cannot be had.
+    /// The filesystem's reader cannot be created.
     #[error("statfs: {0}")]
     Reader(io::Error),
 }
@@ -211,7 +211,7 @@ impl InodeTrigger {
         counting.set_device(index, 0)
     }
 
-    /// How many filesystems are watched.
+    /// Number of filesystems that are watched.
     pub fn filesystems(&self) -> usize {
         self.watched.len()
     }
@@ -295,7 +295,7 @@ impl InodeTrigger {
         self.counting.as_mut()?.counter.next()
     }
 
-    /// For tests: free inodes by the count alone; `None` without hook or before the first sample.
+    /// Reads free inodes by the count alone, for tests; `None` without hook or before the first sample.
     ///
     /// # Errors
     /// The map cannot be read.
@@ -306,7 +306,7 @@ impl InodeTrigger {
         }
     }
 
-    /// How far a count was off so far.
+    /// Drift of a count so far.
     pub fn drift(&self, filesystem: usize) -> Drift {
         self.counting
             .as_ref()
@@ -320,12 +320,13 @@ impl InodeTrigger {
         counting.is_some_and(|counting| counting.counter.is_silent(filesystem))
     }
 
-    /// For tests: inodes made and removed on a filesystem by a memory cgroup since the programs run. `None`: none seen.
+    /// Reads the inodes made and removed on a filesystem by a memory cgroup since the programs run, for tests. `None`:
+    /// none seen.
     pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<CgroupCount> {
         self.counting.as_ref()?.shares.share(cgroup_id, filesystem)
     }
 
-    /// For a thread that reads the counts of cgroups; `None` when no filesystem has a hook.
+    /// Reader of the counts of cgroups for another thread; `None` when no filesystem has a hook.
     pub fn share_reader(&self) -> Option<CgroupCountReader> {
         Some(self.counting.as_ref()?.shares.clone())
     }
@@ -345,7 +346,7 @@ impl InodeTrigger {
         watched.is_some_and(|watched| watched.reader.is_hung())
     }
 
-    /// For tests: all shares.
+    /// Lists all shares, for tests.
     pub fn shares(&self) -> Vec<(CgroupCountKey, CgroupCount)> {
         match &self.counting {
             Some(counting) => counting.shares.0.iter().flatten().collect(),

@@ -58,7 +58,7 @@ pub enum Action {
     RecordOnly,
 }
 
-/// What a trigger watches, and for what.
+/// Limit that a trigger watches, with the direction and the action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trigger {
     /// Usage of the scope's memory counter, in bytes.
@@ -135,7 +135,7 @@ pub fn slot_of(scope: usize, slot: u32) -> usize {
 /// One attached hook with its triggers on up to [`MAX_SCOPES`] scopes. Allocates nothing after it was built, except in
 /// [`watch`](Self::watch) and [`local_wakeup`](Self::local_wakeup): the fast path calls it between wake-up and SIGKILL.
 pub trait TriggerSet: Send {
-    /// Which hook this is.
+    /// Kind of the attached hook.
     fn hook(&self) -> MemoryHook;
 
     /// From now on the slots of this scope (below [`MAX_SCOPES`]) are about another cgroup; they are to be armed anew.
@@ -179,7 +179,7 @@ pub trait TriggerSet: Send {
         Some(format!("the hook {} has no kernel program", self.hook()))
     }
 
-    /// What the programs will not see without an agent, each with the kernel's reason.
+    /// Descriptions of what the programs will not see without an agent, each with the kernel's reason.
     fn unseen_without_agent(&self) -> &[String] {
         &[]
     }
@@ -233,11 +233,11 @@ impl TriggerSet for Sampler {
     }
 }
 
-/// What [`build`] gives.
+/// Result of [`build`].
 pub struct Built {
     /// The hook with its triggers, for the fast path thread.
     pub trigger: Box<dyn TriggerSet>,
-    /// Which hook it is and why the better ones are not.
+    /// Hook in use, and why the better ones are not.
     pub choice: SelectedHook,
 }
 

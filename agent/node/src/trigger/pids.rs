@@ -146,7 +146,7 @@ impl PidTrigger {
         })
     }
 
-    /// Which hook it is and why the better ones are not.
+    /// Hook in use, and why the better ones are not.
     pub fn choice(&self) -> &SelectedHook<CountHook> {
         &self.choice
     }
@@ -199,8 +199,8 @@ impl PidTrigger {
         self.counting.as_mut()?.counter.next()
     }
 
-    /// For tests: what is available by the count alone, without reading a file; `None` without hook or before the first
-    /// sample.
+    /// Reads what is available by the count alone, without reading a file, for tests; `None` without hook or before the
+    /// first sample.
     ///
     /// # Errors
     /// The map cannot be read.
@@ -211,7 +211,7 @@ impl PidTrigger {
         }
     }
 
-    /// How far the count was off so far.
+    /// Drift of the count so far.
     pub fn drift(&self) -> Drift {
         self.counting
             .as_ref()
@@ -231,7 +231,7 @@ impl PidTrigger {
         self.counting.as_ref()?.shares.get(&cgroup_id, 0).ok()
     }
 
-    /// For tests: all shares, by the id of the memory cgroup.
+    /// Lists all shares by the id of the memory cgroup, for tests.
     pub fn shares(&self) -> Vec<(u64, CgroupCount)> {
         match &self.counting {
             Some(counting) => counting.shares.iter().flatten().collect(),

@@ -21,7 +21,7 @@ use crate::{
 pub struct Explanation {
     /// `namespace/name`.
     pub pod: String,
-    /// Its UID.
+    /// UID of the pod.
     pub uid: String,
     /// Whether the pod may be evicted now.
     pub may_go: bool,
@@ -57,7 +57,7 @@ pub struct RuleView {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GateView {
-    /// Its name.
+    /// Name of the gate.
     pub gate: String,
     /// The last answer, as long as it counts.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ pub struct GateView {
     /// Why the last question got no usable answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What a missing answer means: `deny` or `allow`.
+    /// Meaning of a missing answer: `deny` or `allow`.
     pub on_unknown: String,
 }
 

@@ -48,7 +48,7 @@ pub struct PolicySettings {
     pub node_rate: Option<Rate>,
     /// The rate for the pods of each owner.
     pub owner_rate: Option<Rate>,
-    /// Which pods the last resort may take.
+    /// Selection of the pods that the last resort may take.
     pub last_resort: LastResort,
     /// The longest grace that a namespace's own policy gets; none by default.
     pub max_grace: Duration,
@@ -78,7 +78,7 @@ struct State {
     set: PolicySet,
     namespaces: Namespaces,
     namespaces_revision: u64,
-    /// By UID.
+    /// Evaluated pods, by UID.
     pods: BTreeMap<String, EvaluatedPod>,
     /// Counts changes of the pods and of their namespaces' labels.
     pods_revision: u64,

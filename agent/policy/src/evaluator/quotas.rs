@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evictd_engine::limiter::EvictionLimiter;
 
-/// What a quota counts evictions of.
+/// Key of a quota: the group whose evictions it counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QuotaKey {
     /// All pods of the node.

@@ -8,7 +8,7 @@ use crate::{Namespaces, PolicySet};
 
 /// Why a pod that an earlier agent has killed is not evicted.
 pub(super) const ENDING: &str = "it was evicted before the agent started, and has processes left";
-/// How long after its signal a pod that has not appeared is remembered, in nanoseconds.
+/// Time after its signal for which a pod that has not appeared is remembered, in nanoseconds.
 const FORGOTTEN_NS: u64 = 600_000_000_000;
 
 /// Finds the evictions of earlier agents that count for a quota.
@@ -16,7 +16,7 @@ pub(super) struct Restored<'a> {
     pub evictions: &'a [RestoredEviction],
     pub set: &'a PolicySet,
     pub namespaces: &'a Namespaces,
-    /// In nanoseconds of CLOCK_MONOTONIC.
+    /// Present time, in nanoseconds of CLOCK_MONOTONIC.
     pub now: u64,
 }
 

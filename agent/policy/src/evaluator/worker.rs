@@ -37,7 +37,8 @@ pub struct Worker {
 struct ProbeTask {
     uid: String,
     key: GateKey,
-    /// When it is asked. This tells it from a question of another version of the gate.
+    /// Time at which the gate is asked, in nanoseconds of CLOCK_MONOTONIC. It tells the question from one of another
+    /// version of the gate.
     asked: u64,
     gate: Gate,
     namespace: String,

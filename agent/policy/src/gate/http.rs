@@ -40,7 +40,7 @@ impl Drop for Driver {
     }
 }
 
-/// How a gate asks an HTTP server.
+/// Settings by which a gate asks an HTTP server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpProbe {
     /// `scheme`: `http` by default.
@@ -82,7 +82,7 @@ pub struct Target {
 /// `http` or `https`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
-    /// In clear text.
+    /// HTTP in clear text.
     #[default]
     Http,
     /// Over TLS.
@@ -106,7 +106,7 @@ pub enum ProbeError {
     Address {
         /// The host, as the expression gave it.
         host: String,
-        /// What is wrong with the host.
+        /// Description of what is wrong with the host.
         reason: String,
     },
     /// The token or the certificates cannot be used.

@@ -41,13 +41,13 @@ pub struct Gate {
     pub timeout: Duration,
     /// `onUnknown`: what a missing or outdated answer means.
     pub on_unknown: OnUnknown,
-    /// What the gate asks.
+    /// Question that the gate asks.
     pub probe: Probe,
     /// `check`: the expression that makes the answer a yes; without it any status 2xx.
     pub check: Option<Expression>,
 }
 
-/// What a missing answer means.
+/// Meaning of a missing answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUnknown {
     /// The pod is spared.
@@ -57,7 +57,7 @@ pub enum OnUnknown {
     Allow,
 }
 
-/// What a gate asks.
+/// Question that a gate asks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Probe {
     /// An HTTP server: the pod's own, or another one.

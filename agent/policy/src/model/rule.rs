@@ -16,14 +16,14 @@ use crate::{
     gate::Gate,
 };
 
-/// How long an eviction counts against a limit by default: long enough for the pod to be replaced.
+/// Time for which an eviction counts against a limit by default: long enough for the pod to be replaced.
 const DEFAULT_PERIOD: Duration = Duration::from_secs(300);
 /// Most gates whose answers are tried in all combinations to see whether a condition can hold at all.
 const GATES_TRIED: usize = 4;
 /// Order numbers lie between -`MAX_ORDER` and `MAX_ORDER`.
 const MAX_ORDER: i32 = 1000;
 
-/// What a policy says about the pods of one selector.
+/// Rule of a policy for the pods of one selector.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     /// `name`.
@@ -70,7 +70,7 @@ impl Rule {
     }
 }
 
-/// How many pods of a group may be evicted.
+/// Limit on the evictions of pods of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// `groupBy`: the label whose value makes the group; none is all pods of the rule.
@@ -100,12 +100,12 @@ pub struct NoExecute {
     pub not_ready: Option<Wait>,
 }
 
-/// How long a taint is tolerated.
+/// Time for which a taint is tolerated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Whole seconds.
     Seconds(u64),
-    /// For ever: a toleration without seconds.
+    /// Tolerated for ever: a toleration without seconds.
     Forever,
 }
 

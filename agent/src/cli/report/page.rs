@@ -16,9 +16,9 @@ use crate::cli::table::bytes;
 const STYLE: &str = include_str!("page.css");
 /// The policy for browsers: the page loads and runs nothing.
 const CONTENT: &str = "default-src 'none'; style-src 'unsafe-inline'";
-/// How often the kubelet looks, in nanoseconds.
+/// Interval at which the kubelet looks, in nanoseconds.
 const KUBELET_LOOKS_NS: f64 = evictd_engine::pace::MONITORING_INTERVAL_NS as f64;
-/// Of the chart, in pixels: on a screen or paper, and on a telephone.
+/// Sizes of the chart, in pixels: on a screen or paper, and on a telephone.
 const WIDE: (u32, u32) = (900, 400);
 const NARROW: (u32, u32) = (370, 340);
 /// Shares of pods; they repeat after so many.
@@ -180,7 +180,7 @@ fn chart(incident: &Incident) -> io::Result<Markup> {
     } })
 }
 
-/// What each pod had of the node's memory when the decision was made, and at the end.
+/// Builds the part that shows what each pod had of the node's memory when the decision was made, and at the end.
 fn shares(incident: &Incident) -> Markup {
     let finish = incident.finish.as_ref();
     let after = finish.map(|finish| finish.available);

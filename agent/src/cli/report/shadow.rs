@@ -17,22 +17,22 @@ const CONSEQUENCES: SignedDuration = SignedDuration::from_mins(5);
 pub(super) struct Comparison {
     /// From when on, as RFC 3339.
     since: String,
-    /// Where the journal begins later than that: nothing is known of the time before.
+    /// Beginning of the journal where that is later than `since`: nothing is known of the time before.
     #[serde(skip_serializing_if = "Option::is_none")]
     covers_since: Option<String>,
-    /// What shadow mode would have evicted, oldest first.
+    /// Decisions of shadow mode to evict, oldest first.
     would_evict: Vec<Decision>,
-    /// How many of those the kubelet followed with an eviction of its own.
+    /// Number of those decisions that the kubelet followed with an eviction of its own.
     kubelet_acted: usize,
-    /// How many the OOM killer followed.
+    /// Number of decisions that the OOM killer followed.
     oom_killer_acted: usize,
-    /// How many neither followed: no other component saw a need.
+    /// Number of decisions that neither followed: no other component saw a need.
     nothing_followed: usize,
-    /// How many are too young to say.
+    /// Number of decisions that are too recent to tell.
     undecided: usize,
     /// Evictions by the kubelet, and kills for want of the node's memory, before which shadow mode had decided nothing.
     unforeseen: Vec<Foreign>,
-    /// How often the Node would have said something else.
+    /// Number of times that the Node's conditions would have changed.
     node_changes: usize,
 }
 
@@ -54,7 +54,7 @@ struct Decision {
     at: Timestamp,
 }
 
-/// What another component did.
+/// Action of another component.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Foreign {
@@ -96,7 +96,7 @@ impl Coverage {
     }
 }
 
-/// What a journal has since a moment, in the order of time.
+/// Records of a journal since a moment, in the order of time.
 #[derive(Default)]
 struct Gathered {
     /// Decisions of shadow mode; those of [`CONSEQUENCES`] before the moment too, for they have to do with what
@@ -242,7 +242,7 @@ impl Comparison {
         }
     }
 
-    /// For people.
+    /// Formats the comparison for people.
     pub(super) fn text(&self) -> String {
         let mut text = format!(
             "since {}: {} pods would have been evicted\n  the kubelet evicted within 5 min after {} of these \

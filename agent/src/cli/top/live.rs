@@ -20,7 +20,7 @@ use crate::cli::{
     explained::RuleView,
 };
 
-/// How long a journal that was read is not read again.
+/// Time for which a journal that was read is not read again.
 const JOURNAL: Duration = Duration::from_secs(10);
 /// Evictions that are shown.
 const PAST: usize = 3;
@@ -101,7 +101,7 @@ fn past(state_dir: &Path) -> Vec<Past> {
     newest.map(|known| Past::new(&known.eviction)).collect()
 }
 
-/// Of the node; without what this kernel does not tell.
+/// Reads the pressure of the node; without what this kernel does not tell.
 fn pressure() -> Vec<(&'static str, Psi)> {
     let read = |name: &'static str| {
         let path = Path::new("/proc/pressure").join(name);

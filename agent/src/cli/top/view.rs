@@ -27,7 +27,7 @@ const MOST_SIGNALS: usize = 7;
 /// A threshold that is met within so many seconds is marked.
 const SOON: f64 = 60.0;
 
-/// What one look has found.
+/// Result of one look.
 pub(super) struct View {
     pub signals: Vec<SignalJson>,
     /// The signal whose order the pods stand in.
@@ -101,7 +101,7 @@ impl Sort {
     }
 }
 
-/// What the keys have changed.
+/// State that the keys have changed.
 pub(super) struct State {
     /// Among the thresholds.
     selected: usize,
@@ -160,7 +160,7 @@ pub(super) fn is_capable() -> bool {
     env::var("TERM").is_ok_and(|term| !term.is_empty() && term != "dumb")
 }
 
-/// As no-color.org says, and not on terminals that have none.
+/// Whether colours are used: as no-color.org says, and not on terminals that have none.
 fn has_colours(variable: impl Fn(&str) -> Option<String>) -> bool {
     let is_refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
     let term = variable("TERM").unwrap_or_default();
@@ -254,7 +254,7 @@ fn draw_signals(frame: &mut Frame<'_>, view: &View, state: &State, area: Rect) {
     frame.render_stateful_widget(table, area, &mut selected);
 }
 
-/// How far the threshold is away: full where nothing is used, empty where it is met.
+/// Draws how far the threshold is away: full where nothing is used, empty where it is met.
 fn bar(signal: &SignalJson) -> String {
     let seen = signal.available.zip(signal.capacity).zip(signal.threshold);
     let Some(((available, capacity), threshold)) = seen else {

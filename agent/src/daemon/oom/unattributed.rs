@@ -1,6 +1,6 @@
 //! OOM kills on kernels without types: only the pid and the cgroup are known, and no record is made of them.
 
-/// So often at most they are logged, in nanoseconds.
+/// Shortest interval at which such kills are logged, in nanoseconds.
 const ONE_LINE_NS: u64 = 60_000_000_000;
 
 /// Kills that were not logged yet.
@@ -8,14 +8,14 @@ const ONE_LINE_NS: u64 = 60_000_000_000;
 pub struct UnattributedKills {
     kills: u64,
     last: (u32, u64),
-    /// When they were logged last, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which kills were logged last, in nanoseconds of CLOCK_MONOTONIC.
     logged: Option<u64>,
 }
 
-/// What is logged of them.
+/// Summary of the kills for the log.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KillSummary {
-    /// How many there were since the last time.
+    /// Number of kills since the last time.
     pub kills: u64,
     /// The last one's process.
     pub pid: u32,

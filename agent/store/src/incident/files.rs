@@ -22,21 +22,22 @@ use crate::{
     record::OutcomeRecord,
 };
 
-/// Where they are, in the state directory.
+/// Name of the directory of the incidents, in the state directory.
 const DIRECTORY: &str = "incidents";
-/// Their extension.
+/// Extension of the incidents' files.
 const FILE: &str = "json";
 /// Files that are kept.
 pub const MOST: usize = 64;
 /// Evictions that may be open at once: as many as the fast path has under way. Of more, the oldest is given up.
 const MOST_OPEN: usize = 64;
-/// How long an end is waited for; of a pod that was asked to go, after its time is over.
+/// Time in nanoseconds for which an end is waited for; where a pod was asked to go, it begins when the pod's time is
+/// over.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// How much of the time after the end is shown; of a pod that was asked to go as much as above, for it is looked at
 /// seldom.
 const AFTER_NS: u64 = 1_000_000_000;
 
-/// What became of them.
+/// Counters of what became of the incidents.
 #[derive(Debug, Default)]
 pub struct IncidentCounters {
     /// Files that were written.
@@ -48,7 +49,7 @@ pub struct IncidentCounters {
 #[derive(Debug)]
 struct Open {
     incident: Incident,
-    /// When it is written, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the incident is written, in nanoseconds of CLOCK_MONOTONIC.
     due: u64,
 }
 
@@ -61,7 +62,7 @@ pub struct Incidents {
 }
 
 impl Incidents {
-    /// In this state directory.
+    /// Creates an empty collection whose files go to this state directory.
     pub fn new(state_dir: &Path) -> Self {
         Self {
             directory: state_dir.join(DIRECTORY),
@@ -70,7 +71,7 @@ impl Incidents {
         }
     }
 
-    /// What became of them so far.
+    /// Counters of what became of the incidents so far.
     pub fn kept(&self) -> &Arc<IncidentCounters> {
         &self.kept
     }
@@ -89,7 +90,7 @@ impl Incidents {
         self.open.push_back(Open { incident, due });
     }
 
-    /// It is over.
+    /// Notes the outcome of an eviction that is over.
     pub fn finish(&mut self, now: u64, finish: &OutcomeRecord) {
         let is_it = |open: &&mut Open| open.incident.eviction.id == finish.id;
         if let Some(open) = self.open.iter_mut().find(is_it) {
@@ -113,7 +114,7 @@ impl Incidents {
         }
     }
 
-    /// Those that are over by now.
+    /// Takes out the incidents that are due to be written by now.
     pub fn due(&mut self, now: u64) -> Vec<Incident> {
         let (due, open) = std::mem::take(&mut self.open)
             .into_iter()
@@ -123,7 +124,7 @@ impl Incidents {
         due.into_iter().map(|open| open.incident).collect()
     }
 
-    /// What writes them.
+    /// Creates the writer of the files.
     pub fn writer(&self) -> Writer {
         Writer {
             directory: self.directory.clone(),
@@ -225,7 +226,7 @@ pub fn ids(state_dir: &Path) -> Result<Vec<String>, PathError> {
         .collect())
 }
 
-/// What was kept of an eviction, if anything was.
+/// Reads what was kept of an eviction, if anything was.
 ///
 /// # Errors
 /// The file is there and cannot be read, or does not hold an incident: the field is named.
@@ -241,7 +242,7 @@ pub fn read(state_dir: &Path, id: &str) -> Result<Option<Incident>, PathError> {
     }
 }
 
-/// What a file holds.
+/// Decodes what a file holds.
 ///
 /// # Errors
 /// It is no incident, or one of another version: the field is named.

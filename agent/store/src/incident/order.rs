@@ -60,7 +60,7 @@ impl Incident {
         format!("{}/{}", self.eviction.namespace, self.eviction.name)
     }
 
-    /// When it was decided, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time of the decision, in nanoseconds of CLOCK_MONOTONIC.
     fn decided(&self) -> u64 {
         match self.eviction.stages.decided {
             0 => self.eviction.stages.signalled,

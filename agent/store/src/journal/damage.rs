@@ -19,11 +19,11 @@ use crate::record::{
 pub struct Damage {
     /// The file.
     pub path: PathBuf,
-    /// How many there are.
+    /// Number of damaged lines.
     pub lines: usize,
     /// The number of the first one.
     pub first: usize,
-    /// Its field, and what is wrong with it.
+    /// Reason why the first one cannot be read, with its field where one is wrong.
     pub reason: String,
 }
 

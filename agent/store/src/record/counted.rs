@@ -11,10 +11,10 @@ use super::{EvictionRecord, RequestRecord};
 /// Labels of a pod take so many bytes at most, keys and values together; the API server takes a megabyte and more. As
 /// many evictions as may wait for the API server still fit into two files of the journal.
 const LABELS: usize = 4 << 10;
-/// The same of its owner: a kind, the name of an object, and a UID.
+/// Largest size of the pod's owner that is kept, in bytes: a kind, the name of an object, and a UID together.
 const OWNER: usize = 1 << 10;
 
-/// What policies see of a pod, and its owner.
+/// Owner and labels of a pod, as policies see them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Workload {
@@ -24,7 +24,8 @@ pub struct Workload {
     /// `metadata.labels`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// What is absent was too long to be kept: limits count the pod as one of which it is not known.
+    /// Whether something is absent because it was too long to be kept: limits count the pod as one of which it is not
+    /// known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_partial: bool,
 }
@@ -53,11 +54,11 @@ impl From<&Pod> for Workload {
 pub struct Counted {
     /// The eviction.
     pub id: String,
-    /// When, as RFC 3339.
+    /// Time of the event, as RFC 3339.
     pub time: String,
     /// The boot in which that was; empty where it is not known.
     pub boot: String,
-    /// The same moment in nanoseconds of CLOCK_MONOTONIC.
+    /// Time of the event, in nanoseconds of CLOCK_MONOTONIC.
     pub at: u64,
     /// The pod's namespace.
     pub namespace: String,
@@ -148,9 +149,9 @@ pub struct Returned {
     pub owner_uid: String,
     /// The node condition under which the last one was evicted.
     pub condition: String,
-    /// How often pods of this owner have come back in a row.
+    /// Number of times in a row that pods of this owner have come back.
     pub count: u32,
-    /// How long the condition is held, in seconds.
+    /// Time for which the condition is held, in seconds.
     pub hold_seconds: u64,
 }
 
@@ -178,11 +179,11 @@ impl From<&evictd_engine::Recreation> for Returned {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TimeBound {
-    /// When that was seen, as RFC 3339.
+    /// Time at which it was seen that the clock was set back, as RFC 3339.
     pub time: String,
 }
 
-/// This boot, or an empty text where the kernel does not say.
+/// Reads the ID of this boot; an empty text where the kernel does not say.
 pub fn boot_id() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     boot.trim().to_owned()
@@ -220,7 +221,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// As they stand now.
+    /// Reads the clocks as they stand now.
     pub fn now() -> Self {
         Self {
             boot: boot_id(),

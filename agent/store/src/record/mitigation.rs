@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MitigationRecord {
-    /// When, as RFC 3339.
+    /// Time of the step, as RFC 3339.
     pub time: String,
     /// `reclaim`, `brake` or `release`.
     pub step: String,
@@ -14,18 +14,18 @@ pub struct MitigationRecord {
     pub signal: String,
     /// Pod by pod.
     pub pods: Vec<MitigatedPod>,
-    /// What was available before, in bytes; for a release, when the throttle was set.
+    /// Bytes that were available before the step; for a release, those when the throttle was set.
     pub available_before: i64,
     /// Bytes that were available after the step.
     pub available_after: i64,
-    /// How long it took, in nanoseconds.
+    /// Time that the step took, in nanoseconds.
     pub took: u64,
     /// Why not everything was done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
 }
 
-/// What came of one pod.
+/// Effect of a step on one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MitigatedPod {
@@ -35,13 +35,13 @@ pub struct MitigatedPod {
     pub name: String,
     /// The pod's UID.
     pub uid: String,
-    /// What was asked of it, in bytes.
+    /// Bytes that were asked of the pod.
     pub asked: u64,
     /// Bytes by which less is charged to the pod.
     pub usage_given: u64,
-    /// What of that counted as used, in bytes.
+    /// Bytes by which less of that counts as used.
     pub working_set_given: u64,
-    /// Its `memory.high`, set or taken away, in bytes.
+    /// Value of the pod's `memory.high`, set or taken away, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high: Option<u64>,
 }

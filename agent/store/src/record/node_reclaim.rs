@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReclaimed {
-    /// When, as RFC 3339.
+    /// Time of the reclaim, as RFC 3339.
     pub time: String,
-    /// What the disk was to be helped by: `containers`, `images`.
+    /// Kinds of reclaim that were to help the disk: `containers`, `images`.
     pub what: Vec<String>,
     /// Containers removed.
     pub containers: u64,
@@ -18,16 +18,16 @@ pub struct NodeReclaimed {
     pub sandboxes: u64,
     /// Images removed.
     pub images: u64,
-    /// Their size in bytes, as the runtime counts it.
+    /// Size of the removed images in bytes, as the runtime counts it.
     pub image_bytes: u64,
-    /// What the runtime refused to remove.
+    /// Number of requests that the runtime refused.
     pub refused: u64,
     /// There was more to remove than time.
     pub is_cut_short: bool,
-    /// How much more is available by signal, in its unit.
+    /// Amount by which more is available, by signal, in its unit.
     pub freed: BTreeMap<String, i64>,
     /// No pod had to go.
     pub is_enough: bool,
-    /// How long it took, in nanoseconds.
+    /// Time that the reclaim took, in nanoseconds.
     pub took: u64,
 }

@@ -32,11 +32,11 @@ impl OomCause {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodName {
-    /// Its namespace, empty where it is known by its cgroup only.
+    /// Namespace of the pod, empty where it is known by its cgroup only.
     pub namespace: String,
-    /// Its name, empty as well.
+    /// Name of the pod, empty where it is known by its cgroup only.
     pub name: String,
-    /// Its UID.
+    /// UID of the pod.
     pub uid: String,
 }
 
@@ -44,21 +44,21 @@ pub struct PodName {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AtLimit {
-    /// Its path below the root of the hierarchy; its id where it is gone already.
+    /// Path of the cgroup below the root of the hierarchy, or its id where it is gone already.
     pub cgroup: String,
-    /// Its usage at that moment, in bytes.
+    /// Usage of the cgroup at the moment of the kill, in bytes.
     pub usage: u64,
-    /// Its limit, in bytes.
+    /// Limit of the cgroup, in bytes.
     pub limit: u64,
 }
 
-/// What evictd had done before.
+/// Eviction that evictd had carried out, or only decided, before the kill.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Before {
     /// The process that it had chosen.
     pub pod: PodName,
-    /// How long before the kill, in nanoseconds.
+    /// Time from the eviction to the kill, in nanoseconds.
     pub nanos_before: u64,
     /// Whether the pod was still on its way out.
     pub in_flight: bool,
@@ -70,22 +70,22 @@ pub struct Before {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OomKill {
-    /// When, as RFC 3339.
+    /// Time of the kill, as RFC 3339.
     pub time: String,
-    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time of the kill, in nanoseconds of CLOCK_MONOTONIC.
     pub at: u64,
     /// The victim's process id.
     pub pid: u32,
-    /// Its name.
+    /// Name of the process.
     pub comm: String,
-    /// Its cgroup, below the root of the hierarchy; as much of it as was still there.
+    /// Cgroup of the process, below the root of the hierarchy; as much of it as was still there.
     pub cgroup: String,
-    /// Its pod, if it was in one.
+    /// Pod of the process, if it was in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodName>,
-    /// Its `oom_score_adj`.
+    /// Value of the process's `oom_score_adj`.
     pub oom_score_adj: i32,
-    /// Its resident memory in bytes, where it could be read.
+    /// Resident memory of the process in bytes, where it could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rss: Option<u64>,
     /// Cause of the kill.

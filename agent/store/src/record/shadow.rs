@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletEviction {
-    /// When it was seen, as RFC 3339.
+    /// Time at which the eviction was seen, as RFC 3339.
     pub time: String,
     /// The pod's namespace.
     pub namespace: String,
@@ -24,7 +24,7 @@ pub struct KubeletEviction {
 pub struct ShadowNode {
     /// Names the moment.
     pub id: String,
-    /// When, as RFC 3339.
+    /// Time of the change, as RFC 3339.
     pub time: String,
     /// The conditions' types, without `Evictd`; none where they would have gone.
     pub conditions: Vec<String>,

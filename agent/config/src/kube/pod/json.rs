@@ -82,7 +82,7 @@ pub(super) struct Status {
     pub(super) container_statuses: Vec<ContainerStatusJson>,
     #[serde(deserialize_with = "null_default")]
     pub(super) init_container_statuses: Vec<ContainerStatusJson>,
-    /// What the kubelet has allocated to the whole pod, with its overhead (Kubernetes 1.36).
+    /// Resources that the kubelet has allocated to the whole pod, with its overhead (Kubernetes 1.36).
     pub(super) allocated_resources: Option<ResourceList>,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct ContainerStatusJson {
     pub(super) container_id: String,
     /// The requests that the kubelet has allocated; left out where there are none.
     pub(super) allocated_resources: Option<ResourceList>,
-    /// What is in force; kubelets that do not resize pods in place leave it out.
+    /// Resources that are in force; kubelets that do not resize pods in place leave them out.
     pub(super) resources: Option<Requirements>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Format, MAX_NANOS, Quantity, QuantityError};
 
-/// How many decimal digits an int64 can hold at most (apimachinery's `maxInt64Factors`).
+/// Number of decimal digits that an int64 can hold at most (apimachinery's `maxInt64Factors`).
 const INT64_DIGITS: usize = 19;
 
 /// The pieces of a quantity's text: leading zeros of the number are gone.
@@ -13,7 +13,7 @@ struct Pieces<'a> {
     suffix: &'a str,
 }
 
-/// What a suffix multiplies with: a power of ten or a power of two.
+/// Factor that a suffix stands for: a power of ten or a power of two.
 enum Scale {
     Ten(i32, Format),
     Two(u32),

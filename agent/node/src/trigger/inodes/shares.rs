@@ -21,7 +21,7 @@ impl CgroupCountReader {
         self.0.get(&key, 0).ok()
     }
 
-    /// The same for several cgroups together, such as a pod's containers.
+    /// Inodes made less those removed on a filesystem by several cgroups together, such as a pod's containers.
     pub fn net(&self, cgroups: &[u64], filesystem: usize) -> i64 {
         let of = |id: &u64| self.share(*id, filesystem).map_or(0, |s| s.made - s.gone);
         cgroups.iter().map(of).sum()

@@ -79,7 +79,7 @@ pub struct BpfTriggers {
     ranked: [[KernelVictim; MAX_VICTIMS as usize]; MAX_SCOPES as usize],
     killed: KernelKills,
     guard: Array<MapData, PinnedGuard>,
-    /// How long the programs act without an agent; `None` while nothing is pinned.
+    /// Time for which the programs act without an agent; `None` while nothing is pinned.
     expires_after: Option<Duration>,
     events: RingBuf<MapData>,
     wakeups: PerfEventArray<MapData>,
@@ -94,7 +94,7 @@ pub struct BpfTriggers {
     handed_on: [u64; MAX_TRIGGERS as usize],
 }
 
-/// What a hook has in the kernel.
+/// Programs of a hook that are attached in the kernel.
 pub struct Attached {
     hook: MemoryHook,
     link: Link,
@@ -108,11 +108,11 @@ fn can_attach_again() -> bool {
     KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(5, 13, 0))
 }
 
-/// How the program of the hook is attached.
+/// Attachment of the hook's program.
 enum Link {
-    /// For good.
+    /// Attached for good.
     Fixed(TracingLink),
-    /// For good, by a perf event: the kernel gives a link for it since 5.15.
+    /// Attached for good, by a perf event: the kernel gives a link for it since 5.15.
     Kprobe(Option<FdLink>),
     /// Only while the usage is near.
     Switched(Switch),

@@ -15,7 +15,7 @@ pub struct KernelKill {
     pub cgroup_id: u64,
     /// Index of the scope that was short.
     pub scope: usize,
-    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time of the kill, in nanoseconds of CLOCK_MONOTONIC.
     pub time: u64,
 }
 

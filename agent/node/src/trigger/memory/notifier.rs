@@ -35,10 +35,10 @@ pub type Triggers = [Trigger; MAX_TRIGGERS as usize];
 
 /// Below every thread that evicts, above what saturates the CPUs.
 const PRIORITY: i32 = 1;
-/// It needs little, and what is locked is the agent's memory.
+/// Size of the thread's stack, in bytes: it needs little, and what is locked is the agent's memory.
 const STACK_BYTES: usize = 64 << 10;
 
-/// What a threshold is registered with.
+/// Files with which a threshold is registered.
 pub struct Files {
     pub usage: File,
     pub control: File,
@@ -52,7 +52,7 @@ pub struct Notifier {
     shared: Arc<Shared>,
 }
 
-/// What both ends have.
+/// State that both ends share.
 struct Shared {
     /// Rings at an order, and at the end.
     event: EventFd,

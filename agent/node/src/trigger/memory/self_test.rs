@@ -6,7 +6,7 @@ use std::{fs, io, path::Path, ptr};
 use super::{Action, Direction, Trigger, TriggerSet, batch_bytes, page_size};
 use crate::cgroup::{memory::MemoryCgroup, tree::subdirectories};
 
-/// What is taken, in batches of pages, in which the kernel charges: 1 MiB where a page has 4 KiB.
+/// Number of batches of pages that are taken, as the kernel charges in batches: 1 MiB in all where a page has 4 KiB.
 const BATCHES: u64 = 4;
 /// A CPU may still hold a batch that was charged before; and the kernel may have taken a huge page at once.
 const ATTEMPTS: usize = 3;
@@ -58,7 +58,7 @@ pub fn run(trigger: &mut dyn TriggerSet, scopes: &[&MemoryCgroup]) -> Result<(),
     Ok(())
 }
 
-/// What is taken at once, in bytes.
+/// Size of what is taken at once, in bytes.
 fn taken(page_size: u64) -> usize {
     // Some MiB, so it fits.
     usize::try_from(BATCHES * batch_bytes(page_size)).unwrap_or(usize::MAX)

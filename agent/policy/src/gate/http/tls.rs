@@ -15,7 +15,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{ProbeError, Scheme};
 
-/// Which certificates of a server are accepted.
+/// Certificates of a server that are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// `ca`: those that the authorities in this file of `gateSecrets` have signed.
