@@ -252,6 +252,8 @@ impl DiskScanner {
         mounts: &mut MountTable,
         shares: Option<&CgroupCountReader>,
     ) {
+        // The look for a pod's directories is work as well: who has many containers pays for it.
+        let mut begun = Some(Instant::now());
         // An old table is better than none.
         let _ = mounts.refresh();
         let mut scan = match turn {
@@ -268,7 +270,7 @@ impl DiskScanner {
         let was_pressed = self.is_pressed();
         let mut entries = 0;
         while !self.is_stopped() {
-            let began = Instant::now();
+            let began = begun.take().unwrap_or_else(Instant::now);
             // A turn takes long: a server that does not answer may have been mounted meanwhile.
             if mounts.refresh().unwrap_or(false) {
                 scan.pass_by(mounts.points());
@@ -537,6 +539,31 @@ mod tests {
             assert_eq!(unknown(), ["other"]);
         }
         scanner.stop();
+    }
+
+    /// There is nothing to walk: the look for directories is all the work.
+    #[test]
+    fn the_look_for_directories_is_work_that_the_thread_rests_from() {
+        const LOOK: Duration = Duration::from_millis(20);
+        let begun = Arc::new(PiMutex::new(Vec::new()));
+        let target = |uid: &str| {
+            let begun = Arc::clone(&begun);
+            ScanTarget {
+                uid: uid.into(),
+                cgroups: Vec::new(),
+                places: Arc::new(move |_| {
+                    begun.lock().push(Instant::now());
+                    std::thread::sleep(LOOK);
+                    PodDirs::default()
+                }),
+            }
+        };
+        let scanner = DiskScanner::start(None).unwrap();
+        scanner.set_targets(vec![target("a"), target("b")]);
+        wait(|| begun.lock().len() == 2);
+        scanner.stop();
+        let begun = begun.lock();
+        assert!(begun[1] - begun[0] >= LOOK * REST);
     }
 
     /// Each change comes while the thread goes to sleep, or may: with a lost one the next walk would be a minute late.
