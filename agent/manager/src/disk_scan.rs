@@ -33,6 +33,7 @@ use evictd_node::{
 use evictd_sys::{
     clock::monotonic_ns,
     eventfd::EventFd,
+    fs::PathError,
     pi_mutex::{PiMutex, PiMutexGuard},
     poll::poll,
 };
@@ -77,6 +78,7 @@ struct State {
     targets: Arc<Vec<ScanTarget>>,
     found: Arc<Found>,
     answer: Arc<LayersAnswer>,
+    overlays_error: Option<Arc<str>>,
 }
 
 /// The scanner, seen from outside.
@@ -184,6 +186,18 @@ impl DiskScanner {
         Duration::from_nanos(quiet) >= STUCK
     }
 
+    /// Why the node's overlays could not be read at the last look, where they could not: what is known of them is old.
+    pub fn overlays_error(&self) -> Option<Arc<str>> {
+        self.lock().overlays_error.clone()
+    }
+
+    /// Takes what has come of a look at the node's overlays. This thread does not log.
+    fn note_overlays(&self, look: Result<(), PathError>) {
+        let error = look.err().map(|error| Arc::from(error.to_string()));
+        let old = std::mem::replace(&mut self.lock().overlays_error, error);
+        drop(old);
+    }
+
     /// Rises whenever [`Self::found`] may have changed: by a walk, a part of one, or the runtime's numbers.
     pub fn revision(&self) -> u64 {
         self.cycles.load(Ordering::Acquire)
@@ -258,7 +272,7 @@ impl DiskScanner {
         let _ = mounts.refresh();
         let mut scan = match turn {
             NextStep::Start(target) => {
-                let _ = mounts.refresh_overlays();
+                self.note_overlays(mounts.refresh_overlays());
                 Box::new(PodWalk::begin(target, mounts.points(), shares))
             }
             NextStep::Resume(mut scan) => {
@@ -539,6 +553,21 @@ mod tests {
             assert_eq!(unknown(), ["other"]);
         }
         scanner.stop();
+    }
+
+    #[test]
+    fn overlays_that_cannot_be_read_are_told() {
+        let scanner = DiskScanner::start(None).unwrap();
+        scanner.stop();
+        wait(|| Arc::strong_count(&scanner) == 1);
+        assert!(scanner.overlays_error().is_none());
+        let path = std::path::Path::new("/proc/1/mountinfo");
+        let error = PathError::at(path)(std::io::ErrorKind::PermissionDenied.into());
+        scanner.note_overlays(Err(error));
+        let told = scanner.overlays_error().unwrap();
+        assert!(told.contains("/proc/1/mountinfo"), "{told}");
+        scanner.note_overlays(Ok(()));
+        assert!(scanner.overlays_error().is_none());
     }
 
     /// There is nothing to walk: the look for directories is all the work.
