@@ -33,6 +33,7 @@ use evictd_node::{
 use evictd_sys::{
     clock::monotonic_ns,
     eventfd::EventFd,
+    fs::PathError,
     pi_mutex::{PiMutex, PiMutexGuard},
     poll::poll,
 };
@@ -78,6 +79,7 @@ struct State {
     targets: Arc<Vec<ScanTarget>>,
     found: Arc<Found>,
     answer: Arc<LayersAnswer>,
+    overlays_error: Option<Arc<str>>,
 }
 
 /// The scanner, seen from outside.
@@ -185,6 +187,18 @@ impl DiskScanner {
         Duration::from_nanos(quiet) >= STUCK
     }
 
+    /// Why the node's overlays could not be read at the last look, where they could not: what is known of them is old.
+    pub fn overlays_error(&self) -> Option<Arc<str>> {
+        self.lock().overlays_error.clone()
+    }
+
+    /// Takes what has come of a look at the node's overlays. This thread does not log.
+    fn note_overlays(&self, look: Result<(), PathError>) {
+        let error = look.err().map(|error| Arc::from(error.to_string()));
+        let old = std::mem::replace(&mut self.lock().overlays_error, error);
+        drop(old);
+    }
+
     /// Rises whenever [`Self::found`] may have changed: by a walk, a part of one, or the runtime's numbers.
     pub fn revision(&self) -> u64 {
         self.cycles.load(Ordering::Acquire)
@@ -253,11 +267,13 @@ impl DiskScanner {
         mounts: &mut MountTable,
         shares: Option<&CgroupCountReader>,
     ) {
+        // The look for a pod's directories is work as well: who has many containers pays for it.
+        let mut begun = Some(Instant::now());
         // An old table is better than none.
         let _ = mounts.refresh();
         let mut scan = match turn {
             NextStep::Start(target) => {
-                let _ = mounts.refresh_overlays();
+                self.note_overlays(mounts.refresh_overlays());
                 Box::new(PodWalk::begin(target, mounts.points(), shares))
             }
             NextStep::Resume(mut scan) => {
@@ -269,7 +285,7 @@ impl DiskScanner {
         let was_pressed = self.is_pressed();
         let mut entries = 0;
         while !self.is_stopped() {
-            let began = Instant::now();
+            let began = begun.take().unwrap_or_else(Instant::now);
             // A turn takes long: a server that does not answer may have been mounted meanwhile.
             if mounts.refresh().unwrap_or(false) {
                 scan.pass_by(mounts.points());
@@ -538,6 +554,46 @@ mod tests {
             assert_eq!(unknown(), ["other"]);
         }
         scanner.stop();
+    }
+
+    #[test]
+    fn overlays_that_cannot_be_read_are_told() {
+        let scanner = DiskScanner::start(None).unwrap();
+        scanner.stop();
+        wait(|| Arc::strong_count(&scanner) == 1);
+        assert!(scanner.overlays_error().is_none());
+        let path = std::path::Path::new("/proc/1/mountinfo");
+        let error = PathError::at(path)(std::io::ErrorKind::PermissionDenied.into());
+        scanner.note_overlays(Err(error));
+        let told = scanner.overlays_error().unwrap();
+        assert!(told.contains("/proc/1/mountinfo"), "{told}");
+        scanner.note_overlays(Ok(()));
+        assert!(scanner.overlays_error().is_none());
+    }
+
+    /// There is nothing to walk: the look for directories is all the work.
+    #[test]
+    fn the_look_for_directories_is_work_that_the_thread_rests_from() {
+        const LOOK: Duration = Duration::from_millis(20);
+        let begun = Arc::new(PiMutex::new(Vec::new()));
+        let target = |uid: &str| {
+            let begun = Arc::clone(&begun);
+            ScanTarget {
+                uid: uid.into(),
+                cgroups: Vec::new(),
+                places: Arc::new(move |_| {
+                    begun.lock().push(Instant::now());
+                    std::thread::sleep(LOOK);
+                    PodDirs::default()
+                }),
+            }
+        };
+        let scanner = DiskScanner::start(None).unwrap();
+        scanner.set_targets(vec![target("a"), target("b")]);
+        wait(|| begun.lock().len() == 2);
+        scanner.stop();
+        let begun = begun.lock();
+        assert!(begun[1] - begun[0] >= LOOK * REST);
     }
 
     /// Each change comes while the thread goes to sleep, or may: with a lost one the next walk would be a minute late.

@@ -177,7 +177,8 @@ impl PodSource {
                 let entry = Arc::clone(entry);
                 Arc::new(move |mounts: &MountPoints| {
                     let logs = Path::new(POD_LOGS);
-                    PodDirs::of_kubelet_pod(&kubelet, logs, &entry.pod, &cgroup, mounts)
+                    let PodEntry { pod, seen, .. } = &*entry;
+                    PodDirs::of_kubelet_pod(&kubelet, logs, pod, &cgroup, mounts, seen)
                 })
             }
         };

@@ -1,6 +1,6 @@
 //! Says what the manager and the scan of the pods' disk use cannot do: the threads themselves have no time for the log.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use evictd_manager::DiskScanner;
 
@@ -9,6 +9,8 @@ use evictd_manager::DiskScanner;
 pub(super) struct ScanWatch {
     is_stuck: bool,
     scanned: u64,
+    /// Why the node's overlays cannot be read, as it was logged.
+    overlays_error: Option<Arc<str>>,
     /// Why writable layers are not known.
     reasons: HashSet<String>,
     hung: [bool; 3],
@@ -33,6 +35,20 @@ impl ScanWatch {
         }
     }
 
+    fn see_overlays(&mut self, error: Option<Arc<str>>) {
+        if self.overlays_error == error {
+            return;
+        }
+        match &error {
+            Some(error) => tracing::warn!(
+                %error,
+                "the mounts of the node's first process cannot be read: writable layers of new containers are not found"
+            ),
+            None => tracing::info!("the mounts of the node's first process can be read again"),
+        }
+        self.overlays_error = error;
+    }
+
     /// To be called at each tick.
     pub fn tick(&mut self, scanner: &DiskScanner) {
         let is_stuck = scanner.is_stuck();
@@ -43,6 +59,7 @@ impl ScanWatch {
             (true, false) => tracing::info!("the scan of the pods' disk use goes on"),
             _ => {}
         }
+        self.see_overlays(scanner.overlays_error());
         let scanned = scanner.revision();
         if std::mem::replace(&mut self.scanned, scanned) == scanned {
             return;

@@ -111,10 +111,11 @@ impl From<PodJson> for Pod {
             termination_grace_period_seconds: spec.termination_grace_period_seconds,
             is_deleting: metadata.deletion_timestamp.is_some(),
             containers: containers(spec.containers, spec.init_containers),
-            container_names: container_names(
+            container_names: container_names([
                 status.container_statuses,
                 status.init_container_statuses,
-            ),
+                status.ephemeral_container_statuses,
+            ]),
             labels: metadata.labels,
             annotations: metadata.annotations,
             order: 0,
@@ -157,15 +158,12 @@ fn containers(regular: Vec<ContainerJson>, init: Vec<ContainerJson>) -> Vec<Cont
         .collect()
 }
 
-fn container_names(
-    regular: Vec<ContainerStatusJson>,
-    init: Vec<ContainerStatusJson>,
-) -> BTreeMap<String, String> {
+fn container_names(lists: [Vec<ContainerStatusJson>; 3]) -> BTreeMap<String, String> {
     let named = |status: ContainerStatusJson| {
         let (_, id) = status.container_id.split_once("://")?;
         Some((id.to_owned(), status.name))
     };
-    regular.into_iter().chain(init).filter_map(named).collect()
+    lists.into_iter().flatten().filter_map(named).collect()
 }
 
 /// The QoS class in the status, else the one that follows from the specification (`GetPodQOS`).

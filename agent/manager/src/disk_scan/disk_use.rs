@@ -21,7 +21,9 @@ pub struct DiskUse {
     pub(super) has_ended: bool,
     /// Containers whose writable layers were not found, with the reason.
     unknown: Vec<(String, String)>,
-    /// Of these and of others that have none, whose numbers are the runtime's.
+    /// Containers that go by their ids: the runtime knows them by names.
+    nameless: Vec<String>,
+    /// Of the unknown and of others that have none, whose numbers are the runtime's.
     filled: HashSet<String>,
     /// Time at which the runtime was asked for the numbers of `filled`, in nanoseconds of CLOCK_MONOTONIC.
     filled_at: u64,
@@ -33,12 +35,17 @@ pub struct DiskUse {
 pub const FILESYSTEMS: usize = evictd_node::trigger::inodes::MAX_FILESYSTEMS as usize;
 
 impl DiskUse {
-    /// Creates the disk use of a walk that has begun (`began` in nanoseconds of CLOCK_MONOTONIC) and has found nothing
-    /// yet.
-    pub(super) fn begun(began: u64, unknown: Vec<(String, String)>, runtime_uid: String) -> Self {
+    /// Of a walk that has begun (`began` in nanoseconds of CLOCK_MONOTONIC): nothing is found yet.
+    pub(super) fn begun(
+        began: u64,
+        unknown: Vec<(String, String)>,
+        nameless: Vec<String>,
+        runtime_uid: String,
+    ) -> Self {
         Self {
             began,
             unknown,
+            nameless,
             runtime_uid,
             ..Self::default()
         }
@@ -75,9 +82,37 @@ impl DiskUse {
                 self.filled.insert(name.clone());
             }
         }
+        self.count_once();
         self.filled_at = answer.asked;
         if self.is_whole() {
             self.usage.ephemeral_storage = Some(self.usage.bytes_of_files());
+        }
+    }
+
+    /// Takes what was walked under containers' ids off the runtime's numbers, which have the same under names. A name of
+    /// which it is known that no layer was found is none of them.
+    fn count_once(&mut self) {
+        let (nameless, filled, unknown) = (&self.nameless, &self.filled, &self.unknown);
+        let is_other = |name: &String| unknown.iter().any(|(other, _)| other == name);
+        let containers = &mut self.usage.containers;
+        let walked = containers.iter().filter(|c| nameless.contains(&c.name));
+        let (mut bytes, mut inodes) = walked.fold((0u64, 0u64), |(bytes, inodes), c| {
+            (
+                bytes.saturating_add(c.rootfs.bytes.unwrap_or(0)),
+                inodes.saturating_add(c.rootfs.inodes.unwrap_or(0)),
+            )
+        });
+        let take_off = |number: &mut Option<u64>, left: &mut u64| {
+            if let Some(number) = number {
+                let part = (*left).min(*number);
+                *number -= part;
+                *left -= part;
+            }
+        };
+        let doubled = containers.iter_mut().filter(|c| filled.contains(&c.name));
+        for container in doubled.filter(|c| !is_other(&c.name)) {
+            take_off(&mut container.rootfs.bytes, &mut bytes);
+            take_off(&mut container.rootfs.inodes, &mut inodes);
         }
     }
 
@@ -172,5 +207,31 @@ mod tests {
         // What it does not name any more is not there.
         walk.fill(&answer(40, &[("b", 1)]));
         assert_eq!(walk.usage.ephemeral_storage, Some(1));
+    }
+
+    #[test]
+    fn a_layer_that_was_walked_under_its_containers_id_does_not_count_again_by_the_name() {
+        let fs = |bytes| FsUsage {
+            bytes: Some(bytes),
+            inodes: Some(1),
+        };
+        let of_pod = vec![("web".to_owned(), fs(9)), ("other".to_owned(), fs(2))];
+        let answer = LayersAnswer {
+            layers: [("u".to_owned(), of_pod)].into(),
+            asked: 10,
+        };
+        // The sandbox; the same container; a sandbox that looks like another container (gVisor).
+        for (is_nameless, walked, all) in [(false, 1, 12), (true, 10, 12), (true, 1, 11)] {
+            let unknown = vec![("other".to_owned(), "why".to_owned())];
+            let nameless = is_nameless.then(|| "c0ffee".to_owned());
+            let nameless = nameless.into_iter().collect();
+            let mut walk = DiskUse::begun(0, unknown, nameless, "u".into());
+            container(&mut walk.usage, "c0ffee".into()).rootfs = fs(walked);
+            walk.usage.ephemeral_storage = Some(walked);
+            for _ in 0..2 {
+                walk.fill(&answer);
+                assert_eq!(walk.usage.ephemeral_storage, Some(all));
+            }
+        }
     }
 }

@@ -54,7 +54,7 @@ impl PodWalk {
             .chain(of(Kind::Layer, places.layers))
             .chain(of(Kind::Volume, places.volumes));
         Self {
-            found: DiskUse::begun(began, places.unknown, places.runtime_uid),
+            found: DiskUse::begun(began, places.unknown, places.nameless, places.runtime_uid),
             before: counted(&target, shares),
             left: left.collect(),
             walk: None,
@@ -128,7 +128,7 @@ fn add(usage: &mut PodUsage, kind: Kind, name: String, found: Usage) {
     };
     match kind {
         Kind::Volume => usage.volumes.push(VolumeUsage { name, fs }),
-        // A container that is not known by its id can take another one's name.
+        // A container that the pod's status does not name can take another one's name.
         Kind::Layer => {
             let rootfs = &mut container(usage, name).rootfs;
             rootfs.bytes = Some(rootfs.bytes.unwrap_or(0).saturating_add(found.bytes));

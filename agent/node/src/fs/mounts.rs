@@ -95,7 +95,11 @@ fn kinds(mountinfo: &str) -> BTreeMap<PathBuf, String> {
 
 /// Overlays, in the order in which they were mounted.
 #[derive(Clone, Debug, Default)]
-pub struct Overlays(Vec<Overlay>);
+pub struct Overlays {
+    list: Vec<Overlay>,
+    /// The superblock of the root of who sees them; it may be an overlay itself.
+    pub root: Option<u32>,
+}
 
 /// An overlay that is mounted.
 #[derive(Clone, Debug)]
@@ -110,21 +114,34 @@ pub struct Overlay {
 impl Overlays {
     /// Collects the overlays among the lines of mountinfo.
     pub fn of<'a>(lines: impl Iterator<Item = &'a str>) -> Self {
-        Self(lines.filter_map(Overlay::of).collect())
+        let mut overlays = Self::default();
+        lines.for_each(|line| overlays.add(line));
+        overlays
+    }
+
+    fn add(&mut self, line: &str) {
+        self.list.extend(Overlay::of(line));
+        // The last one lies on top.
+        let is_root = line.split(' ').nth(4) == Some("/");
+        if let Some(mount) = is_root.then(|| Mount::parse(line)).flatten() {
+            self.root = Some(mount.superblock.device);
+        }
     }
 
     /// Finds the overlay that containerd's shim has mounted as the root of a container: at `rootfs` in its bundle, a
     /// directory that is called by the container's id.
     pub fn of_container(&self, id: &str) -> Option<&Overlay> {
         let rootfs = Path::new(id).join("rootfs");
-        let mut latest = self.0.iter().rev();
+        let mut latest = self.list.iter().rev();
         latest.find(|overlay| !id.is_empty() && overlay.point.ends_with(&rootfs))
     }
 
-    /// Finds the overlay with this superblock: CRI-O and Docker mount a container's root at `merged` in the directory
-    /// of its layer.
+    /// The one with this superblock: CRI-O and Docker mount a container's root at `merged` in the directory of its
+    /// layer. The node's own root is no container's, though processes that are about to start one have it.
     pub fn of_device(&self, device: u32) -> Option<&Overlay> {
-        self.0.iter().find(|overlay| overlay.device == device)
+        let is_container = self.root != Some(device);
+        let mut all = self.list.iter().filter(|_| is_container);
+        all.find(|overlay| overlay.device == device)
     }
 }
 
@@ -183,13 +200,13 @@ impl MountTable {
         let Some(file) = news(&mut self.node, OF_NODE)? else {
             return Ok(());
         };
-        let mut overlays = Vec::new();
+        let mut overlays = Overlays::default();
         // Line by line: the whole may be long, and most of it is of no use.
         for line in BufReader::new(&file).split(b'\n') {
             let line = line.map_err(PathError::at(Path::new(OF_NODE)))?;
-            overlays.extend(Overlay::of(&String::from_utf8_lossy(&line)));
+            overlays.add(&String::from_utf8_lossy(&line));
         }
-        self.points.overlays = Overlays(overlays);
+        self.points.overlays = overlays;
         self.node = Some(file);
         Ok(())
     }
@@ -300,6 +317,13 @@ mod tests {
         let diff = PathBuf::from(format!("{crio}/77aa/diff"));
         assert_eq!(by_device(71), Some(Some(diff)));
         assert_eq!(by_device(73), None);
+        assert_eq!(overlays.root, None);
+        // On some nodes the root is an overlay: it is no container's.
+        let root = "30 1 0:71 / / rw - overlay overlay rw,upperdir=/u,workdir=/w";
+        let lines = lines.iter().map(String::as_str).chain([root]);
+        let overlays = Overlays::of(lines);
+        assert_eq!(overlays.root, Some(71));
+        assert!(overlays.of_device(71).is_none() && overlays.of_device(70).is_some());
     }
 
     #[test]

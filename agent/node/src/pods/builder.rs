@@ -444,6 +444,9 @@ mod tests {
         fs::rename(&pod, dir.path().join("old")).unwrap();
         let sixth = (pod_dir(dir.path(), UID), look("10.0.0.3")).1;
         assert_eq!(shares(&fifth, &sixth), [false; 3]);
+        // So it is with what was seen of its containers.
+        assert!(Arc::ptr_eq(&first.seen, &fifth.seen));
+        assert!(!Arc::ptr_eq(&fifth.seen, &sixth.seen));
     }
 
     #[test]

@@ -5,21 +5,24 @@
 //!
 //! - A writable layer is that of the overlay which the node's first process has as the container's root: the cgroup has
 //!   the container's id; where the runtime does not mount by that (CRI-O, Docker), the root has the same superblock.
+//!   What was found once holds ([`SeenContainers`]).
 //! - A container's name is in the pod's status, by its id. Else its mounts tell: each container mounts its termination
-//!   log from `<kubelet>/pods/<uid>/containers/<name>/<id>` (`dockershim`'s heritage, kept by every kubelet since).
+//!   log from `<kubelet>/pods/<uid>/containers/<name>/<id>` (`dockershim`'s heritage, kept by every kubelet since). What
+//!   no name is known of goes by its id.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     io::Read as _,
     path::{Path, PathBuf},
 };
 
 use evictd_engine::Pod;
+use evictd_sys::pi_mutex::PiMutex;
 
 use crate::{
     cgroup::tree::{FollowedCgroups, first_process},
-    fs::mounts::{MountPoints, Overlays},
+    fs::mounts::{MountPoints, Overlay, Overlays},
     pods::cgroup_name,
     proc::mountinfo::{Mount, Superblock},
 };
@@ -43,8 +46,10 @@ pub type Named = Vec<(String, PathBuf)>;
 /// The directories of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodDirs {
-    /// Writable layers, by container.
+    /// Writable layers, by container: by its id where it has no name, as a sandbox has none.
     pub layers: Named,
+    /// Those of `layers` that go by an id although the container should have a name: others may know it by that.
+    pub nameless: Vec<String>,
     /// Logs, by container; not those of containers that have ended beside others that run.
     pub logs: Named,
     /// Local volumes.
@@ -65,13 +70,15 @@ impl PodDirs {
     }
 
     /// The directories of a pod of the kubelet's, as far as they can be found. They have the UID that the cgroup has: a
-    /// static pod's is not that of its mirror in the API. What is mounted is not looked at.
+    /// static pod's is not that of its mirror in the API. What is mounted is not looked at. `seen` is what earlier looks
+    /// at the pod have told.
     pub fn of_kubelet_pod(
         kubelet: &Path,
         logs: &Path,
         pod: &Pod,
         cgroup: &Path,
         mounts: &MountPoints,
+        seen: &SeenContainers,
     ) -> Self {
         let is_there = |path: &Path| mounts.is_mounted(path) || path.is_dir();
         let named = cgroup_name::parse(cgroup).map(|name| name.uid);
@@ -84,26 +91,56 @@ impl PodDirs {
             Some((volume.name.clone(), std::mem::take(found)))
         });
         let logs = logs.join(format!("{}_{}_{}", pod.namespace, pod.name, uid));
-        let groups = FollowedCgroups::of(cgroup).unwrap_or_default();
-        let mut containers = Containers::default();
-        for group in groups.paths() {
-            let below = group.strip_prefix(cgroup).unwrap_or(group);
-            if let Some(id) = container_id(below)
-                && let Some(pid) = first_process(group)
-            {
-                containers.add(id, &mounts_of(pid));
-            }
-        }
-        let running = containers.running(&pod.container_names, &mounts.overlays);
+        let running = seen.look(pod, uid, cgroup, &mounts.overlays);
         let counted = pod.containers.iter().filter(|c| running.has_log(&c.name));
         let logs = counted.map(|c| (c.name.clone(), logs.join(&c.name)));
         Self {
             volumes: volumes.collect(),
             logs: logs.filter(|(_, path)| is_there(path)).collect(),
             layers: running.layers,
+            nameless: running.nameless,
             unknown: running.unknown,
             runtime_uid: uid.clone(),
         }
+    }
+}
+
+/// What was seen of a pod's containers, by their ids, which are never used again. A container that leaves its root
+/// later, by chroot(2), keeps what it had. One thread looks; the pod's entries share it.
+#[derive(Debug, Default)]
+pub struct SeenContainers(PiMutex<BTreeMap<String, Seen>>);
+
+/// A container that was seen with its own root.
+#[derive(Clone, Debug)]
+struct Seen {
+    name: Option<String>,
+    overlay: Overlay,
+}
+
+impl SeenContainers {
+    /// The containers that run, with the UID that the kubelet has for the pod and the overlays of the node.
+    fn look(&self, pod: &Pod, uid: &str, cgroup: &Path, overlays: &Overlays) -> Running {
+        let mut seen = self.0.lock();
+        let groups = FollowedCgroups::of(cgroup).unwrap_or_default();
+        let ids = || {
+            let below =
+                |group: &Path| container_id(group.strip_prefix(cgroup).ok()?).map(str::to_owned);
+            groups
+                .paths()
+                .filter_map(move |group| Some((below(group)?, group)))
+        };
+        // Not where the cgroups could not be listed at this moment.
+        if !groups.list.is_empty() {
+            let there: BTreeSet<String> = ids().map(|(id, _)| id).collect();
+            seen.retain(|id, _| there.contains(id));
+        }
+        let mut containers = Containers::new(uid, &pod.container_names, overlays, &mut seen);
+        for (id, group) in ids() {
+            if let Some(pid) = first_process(group) {
+                containers.add(&id, || mounts_of(pid));
+            }
+        }
+        containers.running()
     }
 }
 
@@ -128,12 +165,20 @@ fn mounts_of(pid: u32) -> String {
         // What was read serves.
         let _ = file.take(MOST_MOUNTS).read_to_end(&mut bytes);
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+    String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }
 
-/// Facts about each container that the mounts of its processes tell, by its id.
-#[derive(Debug, Default)]
-struct Containers(BTreeMap<String, Told>);
+/// What is known of a pod's containers, and what the mounts of their processes tell, by container id.
+struct Containers<'a> {
+    /// The UID that the kubelet has for the pod.
+    uid: &'a str,
+    /// Names that the pod's status has.
+    names: &'a BTreeMap<String, String>,
+    /// The overlays of the node.
+    overlays: &'a Overlays,
+    seen: &'a mut BTreeMap<String, Seen>,
+    told: BTreeMap<String, Told>,
+}
 
 #[derive(Debug, Default)]
 struct Told {
@@ -141,72 +186,137 @@ struct Told {
     root: Option<Superblock>,
 }
 
-impl Containers {
-    /// A container may have groups below its own, each with a process whose mounts tell of it.
-    fn add(&mut self, id: &str, mountinfo: &str) {
-        let told = self.0.entry(id.to_owned()).or_default();
+impl<'a> Containers<'a> {
+    fn new(
+        uid: &'a str,
+        names: &'a BTreeMap<String, String>,
+        overlays: &'a Overlays,
+        seen: &'a mut BTreeMap<String, Seen>,
+    ) -> Self {
+        Self {
+            uid,
+            names,
+            overlays,
+            seen,
+            told: BTreeMap::new(),
+        }
+    }
+
+    /// A container that runs. It may have groups below its own, each with a process whose mounts tell of it; they are
+    /// read as long as something is missing.
+    fn add(&mut self, id: &str, mountinfo: impl FnOnce() -> String) {
+        let seen = self.seen.get(id);
+        let has_name = self.names.contains_key(id) || seen.is_some_and(|seen| seen.name.is_some());
+        let has_overlay = seen.is_some() || self.overlays.of_container(id).is_some();
+        let told = self.told.entry(id.to_owned()).or_default();
+        if has_name && has_overlay || told.name.is_some() && told.root.is_some() {
+            return;
+        }
+        let mountinfo = mountinfo();
         // The last one lies on top.
-        let root = || Mount::all(mountinfo).rfind(|mount| mount.point == Path::new("/"));
-        told.name = told.name.take().or_else(|| container_name(mountinfo));
+        let root = || Mount::all(&mountinfo).rfind(|mount| mount.point == Path::new("/"));
+        let uid = self.uid;
+        told.name = told.name.take().or_else(|| container_name(&mountinfo, uid));
         told.root = told.root.take().or_else(|| Some(root()?.superblock));
     }
 
-    /// With the names that are known by id, and the overlays of the node.
-    fn running(self, names: &BTreeMap<String, String>, overlays: &Overlays) -> Running {
+    fn running(self) -> Running {
         let mut running = Running::default();
-        let (mut nameless, mut found_any) = (Vec::new(), false);
-        for (id, Told { name, root }) in self.0 {
-            let by_root = || overlays.of_device(root.as_ref()?.device);
-            let overlay = overlays.of_container(&id).or_else(by_root);
+        let (mut hidden, mut sandboxes, mut found_any) = (Vec::new(), Vec::new(), false);
+        for (id, Told { name, root }) in self.told {
+            let device = root.as_ref().map(|root| root.device);
+            let seen = self.seen.get(&id);
+            let by_root = || self.overlays.of_device(device?);
+            let by_id = self.overlays.of_container(&id);
+            let overlay = by_id.or(seen.map(|seen| &seen.overlay)).or_else(by_root);
+            let overlay = overlay.cloned();
             found_any |= overlay.is_some();
-            let Some(name) = names.get(&id).cloned().or(name) else {
+            let is_root = |overlay: &Overlay| Some(overlay.device) == device;
+            let has_own_root = overlay.as_ref().is_some_and(is_root);
+            let known = self
+                .names
+                .get(&id)
+                .or(seen.and_then(|seen| seen.name.as_ref()));
+            let has_nodes_root = device.is_some() && device == self.overlays.root;
+            let is_new = known.is_none() && seen.is_none();
+            if is_new && overlay.is_some() && has_nodes_root {
+                // Kata: the hypervisor is in the sandbox's cgroup, and the overlay is that of the pause image.
+                let reason =
+                    "it has the node's root: it runs in a virtual machine, or is about to start";
+                running
+                    .unknown
+                    .push((name.unwrap_or(id), reason.to_owned()));
+                running.is_hidden = true;
+                continue;
+            }
+            let name = known.cloned().or(name);
+            if let Some(overlay) = overlay.clone().filter(is_root) {
+                let name = name.clone();
+                self.seen.insert(id.clone(), Seen { name, overlay });
+            }
+            let layer = layer_of(overlay, root);
+            let Some(name) = name else {
                 // The sandbox has no name, and the root that it was given.
-                let given = overlay.map(|overlay| overlay.device);
-                if given.is_none() || given != root.map(|root| root.device) {
-                    nameless.push(id);
+                match (has_own_root, &layer) {
+                    (true, _) => sandboxes.push(id.clone()),
+                    (false, Ok(_)) => running.nameless.push(id.clone()),
+                    (false, Err(_)) => hidden.push(id.clone()),
                 }
+                running.layers.extend(layer.ok().map(|layer| (id, layer)));
                 continue;
             };
-            let layer = match (overlay, root) {
-                (Some(overlay), _) => overlay
-                    .upper
-                    .clone()
-                    .ok_or_else(|| "its root is an overlay without an upper layer".to_owned()),
-                (None, Some(root)) if root.kind != "overlay" => Err(format!(
-                    "its root is a filesystem of type {}, not an overlay",
-                    root.kind
-                )),
-                (None, _) => Err("its root is not among the node's mounts".to_owned()),
-            };
-            let is_here = |layer: PathBuf| match layer.is_dir() {
-                true => Ok(layer),
-                false => Err("the upper layer of its overlay cannot be seen from here".to_owned()),
-            };
-            match layer.and_then(is_here) {
+            running.names.insert(name.clone());
+            match layer {
                 Ok(layer) => running.layers.push((name, layer)),
                 Err(reason) => running.unknown.push((name, reason)),
             }
         }
         if !found_any {
             // Nothing tells the sandbox from others: it is one of them.
-            nameless.pop();
+            hidden.pop();
         }
-        running.is_hidden = !nameless.is_empty();
+        if sandboxes.len() > 1 {
+            // A pod has one. What it has written to its root is next to nothing.
+            running.nameless.extend(sandboxes);
+        }
+        running.is_hidden |= !running.nameless.is_empty() || !hidden.is_empty();
         let reason = || "it hides its name and its root".to_owned();
-        let hidden = nameless.into_iter().map(|id| (id, reason()));
+        let hidden = hidden.into_iter().map(|id| (id, reason()));
         running.unknown.extend(hidden);
         running
+    }
+}
+
+/// Where a container's writable layer lies, or why that is not known.
+fn layer_of(overlay: Option<Overlay>, root: Option<Superblock>) -> Result<PathBuf, String> {
+    let layer = match (overlay, root) {
+        (Some(overlay), _) => overlay
+            .upper
+            .ok_or_else(|| "its root is an overlay without an upper layer".to_owned()),
+        (None, Some(root)) if root.kind != "overlay" => Err(format!(
+            "its root is a filesystem of type {}, not an overlay",
+            root.kind
+        )),
+        (None, _) => Err("its root is not among the node's mounts".to_owned()),
+    }?;
+    match layer.is_dir() {
+        true => Ok(layer),
+        false => Err("the upper layer of its overlay cannot be seen from here".to_owned()),
     }
 }
 
 /// The containers that run.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Running {
-    /// Writable layers of the containers.
+    /// Their writable layers, by name, or by id where there is none.
     layers: Named,
     /// Containers whose writable layers cannot be found, with the reason.
     unknown: Vec<(String, String)>,
-    /// At least one of these has no name but its id.
+    /// The names that are known.
+    names: BTreeSet<String>,
+    /// Those of `layers` that have no name, without the sandbox's.
+    nameless: Vec<String>,
+    /// At least one of all has no name but its id, and is not the sandbox.
     is_hidden: bool,
 }
 
@@ -215,23 +325,19 @@ impl Running {
     /// (`removeTerminatedContainers`). All count where no container runs, because the pod goes for its files between
     /// two runs, and where a container hides its name.
     fn has_log(&self, container: &str) -> bool {
-        let mut layers = self.layers.iter().map(|(name, _)| name);
-        let mut unknown = self.unknown.iter().map(|(name, _)| name);
-        let runs_none = self.layers.is_empty() && self.unknown.is_empty();
-        let runs = layers.any(|name| name == container) || unknown.any(|name| name == container);
-        runs || runs_none || self.is_hidden
+        self.names.contains(container) || self.names.is_empty() || self.is_hidden
     }
 }
 
-/// The container's name, from where its termination log is mounted from.
-fn container_name(mountinfo: &str) -> Option<String> {
+/// The container's name, from where its termination log is mounted from. The kubelet's directory may be a mount itself:
+/// the path begins there then. Other pods' logs are among the mounts of a process that has the node's root.
+fn container_name(mountinfo: &str, uid: &str) -> Option<String> {
+    let own = format!("/pods/{uid}/");
     Mount::all(mountinfo).find_map(|mount| {
-        let (pod, rest) = mount.root.to_str()?.rsplit_once("/containers/")?;
-        let (name, id) = rest.split_once('/')?;
-        let is_pods = pod
-            .rsplit_once("/pods/")
-            .is_some_and(|(_, uid)| !uid.contains('/'));
-        (is_pods && !id.contains('/')).then(|| name.to_owned())
+        // The first: what lies in a volume of the pod's is its own to name.
+        let (_, rest) = mount.root.to_str()?.split_once(&own)?;
+        let (name, id) = rest.strip_prefix("containers/")?.split_once('/')?;
+        (!id.contains('/')).then(|| name.to_owned())
     })
 }
 
@@ -259,14 +365,36 @@ mod tests {
         format!("900 30 0:{device} / {point} rw - overlay overlay {options}")
     }
 
+    const UID: &str = "027b1a11";
+
+    /// The root of the node's own processes.
+    const NODE_ROOT: &str = "30 1 254:1 / / rw - ext4 /dev/vda1 rw\n";
+
     /// Containers that these processes tell of, and nothing else does.
     fn running(groups: &[(&str, &str)], node: &[String]) -> Running {
-        let mut containers = Containers::default();
-        for (id, mountinfo) in groups {
-            containers.add(id, mountinfo);
-        }
+        look(groups, node, &[], &mut BTreeMap::new())
+    }
+
+    /// The same with names in the pod's status, and what was seen earlier.
+    fn look(
+        groups: &[(&str, &str)],
+        node: &[String],
+        names: &[(&str, &str)],
+        seen: &mut BTreeMap<String, Seen>,
+    ) -> Running {
+        let owned = |(id, name): &(&str, &str)| ((*id).to_owned(), (*name).to_owned());
+        let names = names.iter().map(owned).collect();
         let overlays = Overlays::of(node.iter().map(String::as_str));
-        containers.running(&BTreeMap::new(), &overlays)
+        let mut containers = Containers::new(UID, &names, &overlays, seen);
+        for (id, mountinfo) in groups {
+            containers.add(id, || (*mountinfo).to_owned());
+        }
+        containers.running()
+    }
+
+    fn named(layers: &[(&str, &Path)]) -> Named {
+        let owned = |(name, path): &(&str, &Path)| ((*name).to_owned(), (*path).to_owned());
+        layers.iter().map(owned).collect()
     }
 
     #[test]
@@ -281,9 +409,17 @@ mod tests {
         ] {
             assert_eq!(container_id(Path::new(below)), id, "{below}");
         }
-        assert_eq!(container_name(MOUNTINFO).as_deref(), Some("web"));
-        let unknown = "1 0 8:1 /srv/containers/web/x/y / rw - ext4 /dev/sda1 rw\n";
-        assert_eq!(container_name(unknown), None);
+        assert_eq!(container_name(MOUNTINFO, UID).as_deref(), Some("web"));
+        // Of another pod, deeper, and in a volume of its own.
+        assert_eq!(container_name(MOUNTINFO, "other"), None);
+        let forged = "volumes/kubernetes.io~empty-dir/v/pods/027b1a11/containers/db/1";
+        for root in ["containers/web/x/y", forged] {
+            let line = format!("1 0 8:1 /k/pods/{UID}/{root} /dev/x rw - ext4 /dev/sda1 rw\n");
+            assert_eq!(container_name(&line, UID), None, "{root}");
+        }
+        // A disk of the kubelet's.
+        let line = format!("1 0 8:1 /pods/{UID}/containers/web/x /l rw - ext4 /dev/sda1 rw\n");
+        assert_eq!(container_name(&line, UID).as_deref(), Some("web"));
     }
 
     // R10: btrfs and zfs snapshots, devices of their own, FUSE, and what is not mounted into the agent's container.
@@ -300,7 +436,7 @@ mod tests {
         };
         let node = [
             node_mount("c0ffee", 120, &overlay),
-            node_mount("5a", 90, &overlay),
+            node_mount("5a", 90, "rw,upperdir=/pause"),
         ];
         let (found, unknown) = of("- overlay overlay", &node);
         assert!(found.is_empty() && unknown[0].0 == "web");
@@ -317,7 +453,7 @@ mod tests {
         assert!(unknown[0].1.contains("not among"), "{unknown:?}");
         let node = [
             node_mount("c0ffee", 120, "ro,lowerdir=/l"),
-            node_mount("5a", 90, &overlay),
+            node_mount("5a", 90, "rw,upperdir=/pause"),
         ];
         let (_, unknown) = of("- overlay overlay", &node);
         assert!(unknown[0].1.contains("without an upper"), "{unknown:?}");
@@ -348,35 +484,106 @@ mod tests {
         };
         // Forged, and not.
         for mountinfo in [&told, MOUNTINFO] {
-            assert_eq!(
-                of("c0ffee", mountinfo).layers,
-                [("web".to_owned(), own.clone())]
-            );
+            assert_eq!(of("c0ffee", mountinfo).layers, named(&[("web", &own)]));
         }
         // As CRI-O mounts it: only the superblock tells, and a forged one is not the node's.
-        assert_eq!(
-            of("77aa", MOUNTINFO).layers,
-            [("web".to_owned(), own.clone())]
-        );
+        assert_eq!(of("77aa", MOUNTINFO).layers, named(&[("web", &own)]));
         let forged = of("77aa", &told);
         assert_eq!((forged.layers.len(), forged.unknown.len()), (0, 1));
-        // Hidden: told, and found once the pod's status names it.
-        let hidden = of("c0ffee", "");
-        assert!(hidden.is_hidden && hidden.layers.is_empty());
-        assert!(hidden.unknown[0].1.contains("hides"), "{hidden:?}");
-        let mut containers = Containers::default();
-        containers.add("c0ffee", "");
-        containers.add("5a", SANDBOX);
-        let names = [("c0ffee".to_owned(), "web".to_owned())].into();
-        let found = containers.running(
-            &names,
-            &Overlays::of(node("c0ffee").iter().map(String::as_str)),
+    }
+
+    // R10: no mounts after chroot(2), a bind mount in a user namespace, a container that is about to start.
+    #[test]
+    fn a_container_without_a_name_counts_by_its_id() {
+        let dir = tempfile::tempdir().unwrap();
+        let [own, pause] = ["own", "pause"].map(|name| dir.path().join(name));
+        for path in [&own, &pause] {
+            fs::create_dir(path).unwrap();
+        }
+        let options = |upper: &Path| format!("rw,upperdir={},workdir=/w", upper.display());
+        let node = [
+            node_mount("c0ffee", 120, &options(&own)),
+            node_mount("5a", 90, &options(&pause)),
+        ];
+        let same_superblock = "4711 4000 0:120 /dir / rw - overlay overlay rw\n";
+        let elsewhere = "4711 4000 0:77 / / rw - tmpfs tmpfs rw\n";
+        for mountinfo in ["", same_superblock, elsewhere] {
+            let groups = [("c0ffee", mountinfo), ("5a", SANDBOX)];
+            let found = running(&groups, &node);
+            assert_eq!(found.layers, named(&[("5a", &pause), ("c0ffee", &own)]));
+            assert!(found.unknown.is_empty(), "{mountinfo}");
+            assert!(found.is_hidden && !found.nameless.is_empty() && found.has_log("any"));
+            // Once the pod's status names it.
+            let found = look(&groups, &node, &[("c0ffee", "web")], &mut BTreeMap::new());
+            assert_eq!(found.layers, named(&[("5a", &pause), ("web", &own)]));
+            assert!(!found.is_hidden && found.nameless.is_empty() && !found.has_log("any"));
+        }
+        // The sandbox alone: the pod is between two runs.
+        let found = running(&[("5a", SANDBOX)], &node);
+        assert!(!found.is_hidden && found.nameless.is_empty() && found.has_log("any"));
+        // As CRI-O mounts it there is no more than the superblock.
+        let found = running(&[("77aa", same_superblock), ("5a", SANDBOX)], &node);
+        assert_eq!(found.layers, named(&[("5a", &pause), ("77aa", &own)]));
+        let found = running(&[("77aa", ""), ("5a", SANDBOX)], &node);
+        assert!(found.is_hidden && found.nameless.is_empty());
+        assert!(found.unknown[0].1.contains("hides"), "{found:?}");
+    }
+
+    // R10: Kata's hypervisor runs in the sandbox's cgroup, with the node's root and mounts.
+    #[test]
+    fn the_sandbox_of_a_virtual_machine_does_not_stand_for_its_containers() {
+        let dir = tempfile::tempdir().unwrap();
+        let overlay = node_mount("5a", 90, &format!("rw,upperdir={}", dir.path().display()));
+        let node = [NODE_ROOT.trim_end().to_owned(), overlay];
+        let log = |uid: &str, name: &str| {
+            format!("40 30 254:1 /k/pods/{uid}/containers/{name}/1 /s rw - ext4 /dev/vda1 rw\n")
+        };
+        let mounts = format!("{NODE_ROOT}{}{}", log("other", "db"), log(UID, "web"));
+        for (mountinfo, name) in [(&*mounts, "web"), (NODE_ROOT, "5a")] {
+            let found = running(&[("5a", mountinfo)], &node);
+            assert!(found.layers.is_empty());
+            assert_eq!(found.unknown[0].0, name);
+            assert!(found.unknown[0].1.contains("virtual machine"), "{found:?}");
+            assert!(found.is_hidden && found.nameless.is_empty() && found.has_log("any"));
+        }
+        // A container that has entered the node's root is known by its status.
+        let found = look(
+            &[("5a", NODE_ROOT)],
+            &node,
+            &[("5a", "web")],
+            &mut BTreeMap::new(),
         );
-        assert_eq!(
-            (found.layers, found.unknown),
-            (vec![("web".to_owned(), own)], vec![])
-        );
-        assert!(!found.is_hidden);
+        assert_eq!(found.layers, named(&[("web", dir.path())]));
+    }
+
+    // R10
+    #[test]
+    fn a_container_that_leaves_its_root_keeps_the_layer_that_it_had() {
+        let dir = tempfile::tempdir().unwrap();
+        let overlay = |device| {
+            node_mount(
+                "by-layer",
+                device,
+                &format!("rw,upperdir={}", dir.path().display()),
+            )
+        };
+        let mut seen = BTreeMap::new();
+        let mut look = |mountinfo: &str, names: &[(&str, &str)]| {
+            look(&[("77aa", mountinfo)], &[overlay(120)], names, &mut seen)
+        };
+        // Before runc has changed the root nothing is learnt.
+        look(NODE_ROOT, &[]);
+        let own = named(&[("web", dir.path())]);
+        assert_eq!(look(MOUNTINFO, &[]).layers, own);
+        for names in [&[][..], &[("77aa", "web")]] {
+            let found = look("", names);
+            assert_eq!((&found.layers, &found.unknown), (&own, &vec![]));
+        }
+        // Nothing is missing: its mounts are not read.
+        let (names, overlays) = (BTreeMap::new(), Overlays::default());
+        let mut containers = Containers::new(UID, &names, &overlays, &mut seen);
+        containers.add("77aa", || unreachable!("its mounts are read"));
+        assert_eq!(containers.running().layers, own);
     }
 
     /// With a process of this machine, whose mounts name no container.
@@ -400,16 +607,27 @@ mod tests {
         );
         let mut mounts = MountPoints::default();
         mounts.overlays = Overlays::of([node.as_str()].into_iter());
-        let at = |pod: &Pod| PodDirs::of_kubelet_pod(dir.path(), dir.path(), pod, &cgroup, &mounts);
-        assert_eq!(at(&pod).layers, [("web".to_owned(), upper)]);
+        let seen = SeenContainers::default();
+        let overlay = mounts.overlays.of_container("c0ffee").unwrap().clone();
+        let gone = Seen {
+            name: None,
+            overlay,
+        };
+        seen.0.lock().insert("gone".into(), gone);
+        let at = |pod: &Pod| {
+            PodDirs::of_kubelet_pod(dir.path(), dir.path(), pod, &cgroup, &mounts, &seen)
+        };
+        assert_eq!(at(&pod).layers, named(&[("web", &upper)]));
+        assert!(seen.0.lock().is_empty(), "what is gone is forgotten");
         let nameless = at(&Pod::default());
-        assert_eq!((nameless.layers.len(), nameless.unknown.len()), (0, 1));
+        assert_eq!(nameless.layers, named(&[("c0ffee", &upper)]));
+        assert_eq!(nameless.nameless, ["c0ffee"]);
     }
 
     // R10: the kubelet's figures are those of containers that run.
     #[test]
     fn logs_of_containers_that_have_ended_do_not_count_beside_others() {
-        let named = |name: &str| MOUNTINFO.replace("containers/web", &format!("containers/{name}"));
+        let with = |name: &str| MOUNTINFO.replace("containers/web", &format!("containers/{name}"));
         let counted = |mounts: &[&str]| {
             let ids = ["a", "b", "c"].into_iter();
             let groups: Vec<_> = ids.zip(mounts.iter().copied()).collect();
@@ -417,7 +635,7 @@ mod tests {
             let all = ["init", "web", "proxy"].into_iter();
             all.filter(|name| running.has_log(name)).collect::<Vec<_>>()
         };
-        let (web, proxy) = (named("web"), named("proxy"));
+        let (web, proxy) = (with("web"), with("proxy"));
         assert_eq!(counted(&[SANDBOX, &web, &proxy]), ["web", "proxy"]);
         // Its neighbour waits to be started again.
         assert_eq!(counted(&[SANDBOX, &proxy]), ["proxy"]);
@@ -467,7 +685,8 @@ mod tests {
         let own = Path::new("/kubepods/burstable/podu1");
         for (pod, cgroup) in [(pod, Path::new("/nowhere")), (mirror, own)] {
             let mounts = MountPoints::default();
-            let places = PodDirs::of_kubelet_pod(&kubelet, &logs, &pod, cgroup, &mounts);
+            let seen = SeenContainers::default();
+            let places = PodDirs::of_kubelet_pod(&kubelet, &logs, &pod, cgroup, &mounts, &seen);
             assert_eq!(places.volumes, [("scratch".to_owned(), scratch.clone())]);
             assert_eq!(places.logs, [("web".to_owned(), web.clone())]);
             assert!(places.layers.is_empty());

@@ -15,9 +15,12 @@ use evictd_engine::{
 };
 use evictd_sys::fs::{PathError, is_gone};
 
-use crate::cgroup::{
-    kill::CgroupKiller, limited::LimitedCgroups, memory::MemoryCgroup, stat_flush::StatFlusher,
-    swap::PodSwap, tree::FollowedCgroups,
+use crate::{
+    cgroup::{
+        kill::CgroupKiller, limited::LimitedCgroups, memory::MemoryCgroup, stat_flush::StatFlusher,
+        swap::PodSwap, tree::FollowedCgroups,
+    },
+    pods::dirs::SeenContainers,
 };
 
 /// One pod with everything open that a decision and a kill need. What is open is shared with the entry that takes its
@@ -35,6 +38,8 @@ pub struct PodEntry {
     pub limited: LimitedCgroups,
     /// Kills its processes.
     pub killer: Arc<CgroupKiller>,
+    /// What looks at its files have seen of its containers.
+    pub seen: Arc<SeenContainers>,
     /// The ids of its cgroups that are followed, its own first.
     cgroups: Vec<u64>,
     /// Whether the pod has more cgroups than are followed.
@@ -73,6 +78,7 @@ impl PodEntry {
             Some(before) => Arc::clone(&before.memory),
             None => Arc::new(MemoryCgroup::open(cgroup)?),
         };
+        let seen = before.map(|before| Arc::clone(&before.seen));
         let limited = LimitedCgroups::reopen(found, &memory, before.map(|before| &before.limited));
         let statistics = before.map(|before| &before.statistics);
         let killer = match before {
@@ -88,6 +94,7 @@ impl PodEntry {
             limited,
             memory,
             killer,
+            seen: seen.unwrap_or_default(),
             cgroups,
             is_cut: found.is_cut,
             protected,

@@ -82,7 +82,9 @@ pub(super) struct Status {
     pub(super) container_statuses: Vec<ContainerStatusJson>,
     #[serde(deserialize_with = "null_default")]
     pub(super) init_container_statuses: Vec<ContainerStatusJson>,
-    /// Resources that the kubelet has allocated to the whole pod, with its overhead (Kubernetes 1.36).
+    #[serde(deserialize_with = "null_default")]
+    pub(super) ephemeral_container_statuses: Vec<ContainerStatusJson>,
+    /// What the kubelet has allocated to the whole pod, with its overhead (Kubernetes 1.36).
     pub(super) allocated_resources: Option<ResourceList>,
 }
 

@@ -134,11 +134,14 @@ fn the_status_names_containers_by_their_ids() {
     let status = json!({
         "containerStatuses": [of("web", json!("containerd://c0ffee")), of("waits", json!("")), of("new", json!(null))],
         "initContainerStatuses": [of("mesh", json!("cri-o://beef")), {"name": "old"}],
+        "ephemeralContainerStatuses": [of("debugger", json!("containerd://d0"))],
     });
     let names = resized(json!({}), status).container_names;
-    let expected =
-        [("beef", "mesh"), ("c0ffee", "web")].map(|(id, name)| (id.to_owned(), name.to_owned()));
+    let expected = [("beef", "mesh"), ("c0ffee", "web"), ("d0", "debugger")];
+    let expected = expected.map(|(id, name)| (id.to_owned(), name.to_owned()));
     assert_eq!(names, expected.into());
+    let none = resized(json!({}), json!({"ephemeralContainerStatuses": null}));
+    assert!(none.container_names.is_empty());
 }
 
 #[test]
