@@ -91,6 +91,12 @@ impl ClusterCache {
                 "an earlier agent's knowledge holds until the API server answers"
             );
         }
+        if snapshot.unreadable > 0 {
+            tracing::warn!(
+                pods = snapshot.unreadable,
+                "pods that an earlier agent knew cannot be read: their cgroups tell of them"
+            );
+        }
         // Where the configuration does not follow them they mean nothing.
         let tenants = match self.follows_tenants {
             true => &snapshot.tenants[..],
@@ -186,6 +192,7 @@ impl ClusterCache {
             namespaces,
             namespace_keys,
             pods,
+            unreadable: 0,
         };
         Some((revision, snapshot))
     }

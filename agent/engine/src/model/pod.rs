@@ -95,6 +95,7 @@ pub struct Container {
     /// Its name within the pod.
     pub name: String,
     /// Which list of the pod it stands in.
+    #[serde(flatten)]
     pub kind: ContainerKind,
     /// Its memory request; zero if it has none.
     pub memory_request: Quantity,
@@ -113,6 +114,7 @@ impl Container {
 
 /// Which list of the pod a container stands in.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(from = "StoredKind", into = "StoredKind")]
 pub enum ContainerKind {
     /// `spec.containers`.
     Regular,
@@ -120,6 +122,43 @@ pub enum ContainerKind {
     Init,
     /// `spec.initContainers` with `restartPolicy: Always`: it runs beside the regular ones.
     Sidecar,
+}
+
+/// A kind as it is written: an agent that knows no sidecars reads one as an init container.
+#[derive(Deserialize, Serialize)]
+struct StoredKind {
+    kind: ContainerList,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    restartable: bool,
+}
+
+#[derive(Deserialize, Serialize)]
+enum ContainerList {
+    Regular,
+    #[serde(alias = "Sidecar")]
+    Init,
+}
+
+impl From<StoredKind> for ContainerKind {
+    fn from(stored: StoredKind) -> Self {
+        match (stored.kind, stored.restartable) {
+            (ContainerList::Regular, _) => Self::Regular,
+            (ContainerList::Init, false) => Self::Init,
+            (ContainerList::Init, true) => Self::Sidecar,
+        }
+    }
+}
+
+impl From<ContainerKind> for StoredKind {
+    fn from(kind: ContainerKind) -> Self {
+        Self {
+            kind: match kind {
+                ContainerKind::Regular => ContainerList::Regular,
+                ContainerKind::Init | ContainerKind::Sidecar => ContainerList::Init,
+            },
+            restartable: kind == ContainerKind::Sidecar,
+        }
+    }
 }
 
 /// A volume of a pod.
@@ -210,6 +249,21 @@ impl fmt::Display for Pod {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sidecar_is_written_as_an_init_container_that_restarts() {
+        use ContainerKind::{Init, Regular, Sidecar};
+        for (kind, expected) in [
+            (Regular, r#"{"kind":"Regular"}"#),
+            (Init, r#"{"kind":"Init"}"#),
+            (Sidecar, r#"{"kind":"Init","restartable":true}"#),
+        ] {
+            let written = serde_json::to_string(&kind).expect("a kind");
+            assert_eq!(written, expected);
+            let read: ContainerKind = serde_json::from_str(&written).expect("it can be read");
+            assert_eq!(read, kind);
+        }
+    }
 
     #[test]
     fn an_init_container_that_has_ended_uses_nothing() {

@@ -8,7 +8,7 @@ use std::{
 
 use evictd_engine::Pod;
 use evictd_policy::{Labels, PauseSource, TENANT_KIND};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 /// Name of the file in the state directory.
@@ -50,9 +50,15 @@ enum Line {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         keys: Option<BTreeSet<String>>,
     },
-    Pod(Box<Pod>),
+    /// None where it has a form that this agent does not know.
+    Pod(#[serde(deserialize_with = "pod_if_readable")] Option<Box<Pod>>),
     /// The last one: so many were before it.
     End(usize),
+}
+
+fn pod_if_readable<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<Pod>>, D::Error> {
+    let value = Value::deserialize(from)?;
+    Ok(serde_json::from_value(value).ok())
 }
 
 /// What is remembered.
@@ -70,6 +76,8 @@ pub struct ClusterSnapshot {
     pub namespace_keys: Option<BTreeSet<String>>,
     /// The node's pods.
     pub pods: Vec<Pod>,
+    /// How many pods an agent of another version has written in a form that this one does not know.
+    pub unreadable: usize,
 }
 
 impl ClusterSnapshot {
@@ -117,7 +125,8 @@ impl ClusterSnapshot {
                     snapshot.namespaces.insert(name, labels);
                     snapshot.namespace_keys = keys.or(snapshot.namespace_keys);
                 }
-                Line::Pod(pod) => snapshot.pods.push(*pod),
+                Line::Pod(Some(pod)) => snapshot.pods.push(*pod),
+                Line::Pod(None) => snapshot.unreadable += 1,
                 Line::End(before) if before == i => ended = true,
                 Line::End(before) => {
                     return Err(wrong(format!("{before} lines should be before it")));
@@ -167,7 +176,7 @@ impl ClusterSnapshot {
             add(&line, END)?;
         }
         for pod in &self.pods {
-            left_out += usize::from(!add(&Line::Pod(Box::new(pod.clone())), END)?);
+            left_out += usize::from(!add(&Line::Pod(Some(Box::new(pod.clone()))), END)?);
         }
         // Last: no tenant takes the place of a pod.
         for policy in &self.tenants {

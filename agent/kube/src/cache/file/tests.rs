@@ -19,7 +19,7 @@ fn pod() -> Pod {
                 "requests": {"memory": "100Mi", "ephemeral-storage": "1.5G"},
                 "limits": {"memory": "200Mi", "ephemeral-storage": "2G"},
             }}],
-            "initContainers": [{"name": "i"}],
+            "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}],
             "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "10Mi"}}],
         },
         "status": {
@@ -41,6 +41,7 @@ fn snapshot() -> ClusterSnapshot {
         )]),
         namespace_keys: Some(BTreeSet::from(["tier".into(), "zone".into()])),
         pods: vec![pod()],
+        unreadable: 0,
     }
 }
 
@@ -73,7 +74,7 @@ fn half_a_file_is_none() {
         ClusterSnapshot::parse(&half).expect_err("it has no end");
     }
     for (text, expected) in [
-        (text.replace("\"uid\":\"u1\"", "\"uid\":1"), "line 5: "),
+        (text.replace("\"uid\":\"u1\"", "\"uid\":u1"), "line 5: "),
         (
             text.replace("{\"version\":1}", "{\"version\":9}"),
             "line 1: is not version 1",
@@ -114,4 +115,35 @@ fn there_is_an_end_to_what_is_remembered() {
     let kept = ClusterSnapshot::parse(&text).expect("it can be read");
     assert_eq!(kept.pods.len() + left_out, 100);
     assert_eq!(kept.policies, many.policies);
+}
+
+/// An agent of before sidecars knows two kinds of containers, and gives the file up where it meets a third one.
+#[test]
+fn an_older_agent_can_read_a_sidecar() {
+    let (text, _) = snapshot().text().expect("a text");
+    let kinds =
+        text.matches("\"kind\":\"Regular\"").count() + text.matches("\"kind\":\"Init\"").count();
+    assert_eq!((kinds, text.contains("\"Sidecar\"")), (3, false), "{text}");
+}
+
+#[test]
+fn a_pod_of_an_unknown_form_costs_no_other() {
+    let new = Pod {
+        uid: "u2".into(),
+        ..pod()
+    };
+    let written = ClusterSnapshot {
+        pods: vec![new, pod()],
+        ..snapshot()
+    };
+    let (text, _) = written.text().expect("a text");
+    let text = text.replacen("\"kind\":\"Regular\"", "\"kind\":\"Future\"", 1);
+    let expected = ClusterSnapshot {
+        unreadable: 1,
+        ..snapshot()
+    };
+    assert_eq!(
+        ClusterSnapshot::parse(&text).expect("it can be read"),
+        expected
+    );
 }
