@@ -131,7 +131,9 @@ impl Cluster {
             cluster.tenant_grace.is_some(),
         ));
         let is_known = keeping.restore();
-        let followers = Followers::start(&connection, cluster, policies, pauses);
+        let mut followers = Followers::start(&connection, cluster, policies, pauses);
+        let knowing = Arc::clone(&keeping);
+        followers.when_settled(move || knowing.set_policies_known());
         // Nothing is deleted in shadow mode: they wait for an agent that is not.
         left_over.retain(|eviction| eviction.shadow || !config.shadow);
         if !left_over.is_empty() {

@@ -15,6 +15,9 @@ use serde_json::Value;
 pub const FILE: &str = "cluster.jsonl";
 /// Version of its form.
 const VERSION: u32 = 1;
+/// Stands among the pauses where the API server has answered about policies: an older agent passes over a pause that it
+/// does not know.
+const POLICIES_KNOWN: &str = "policiesKnown";
 /// Longest file, in bytes. Pods and policies of namespaces that do not fit are left out.
 const MOST_BYTES: usize = 4 << 20;
 /// Why nothing is remembered.
@@ -66,6 +69,8 @@ fn pod_if_readable<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<Pod>
 pub struct ClusterSnapshot {
     /// Brakes of the API server's that were pulled.
     pub paused: Vec<PauseSource>,
+    /// Whether the API server has ever answered about policies; false in files of agents that have not written it.
+    pub policies_known: bool,
     /// Policies that were in force.
     pub policies: Vec<Value>,
     /// Policies of namespaces about their own pods.
@@ -113,6 +118,7 @@ impl ClusterSnapshot {
                 _ if i == 0 => return Err(wrong(format!("is not version {VERSION}"))),
                 _ if ended => return Err(wrong("comes after the end".to_owned())),
                 Line::Version(_) => return Err(wrong("is a second beginning".to_owned())),
+                Line::Paused(word) if word == POLICIES_KNOWN => snapshot.policies_known = true,
                 Line::Paused(by) => {
                     let source = PauseSource::ALL.into_iter().find(|b| b.as_str() == by);
                     snapshot.paused.extend(source);
@@ -163,6 +169,9 @@ impl ClusterSnapshot {
         add(&Line::Version(VERSION), END)?;
         for source in &self.paused {
             add(&Line::Paused(source.as_str().to_owned()), END)?;
+        }
+        if self.policies_known {
+            add(&Line::Paused(POLICIES_KNOWN.to_owned()), END)?;
         }
         for policy in &self.policies {
             add(&Line::Policy(policy.clone()), END)?;

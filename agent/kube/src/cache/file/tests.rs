@@ -33,6 +33,7 @@ fn pod() -> Pod {
 fn snapshot() -> ClusterSnapshot {
     ClusterSnapshot {
         paused: vec![PauseSource::Node],
+        policies_known: true,
         policies: vec![json!({"metadata": {"name": "p"}})],
         tenants: vec![json!({"kind": TENANT_KIND, "metadata": {"name": "t"}})],
         namespaces: BTreeMap::from([(
@@ -74,18 +75,18 @@ fn half_a_file_is_none() {
         ClusterSnapshot::parse(&half).expect_err("it has no end");
     }
     for (text, expected) in [
-        (text.replace("\"uid\":\"u1\"", "\"uid\":u1"), "line 5: "),
+        (text.replace("\"uid\":\"u1\"", "\"uid\":u1"), "line 6: "),
         (
             text.replace("{\"version\":1}", "{\"version\":9}"),
             "line 1: is not version 1",
         ),
         (
-            text.replace("{\"end\":6}", "{\"end\":7}"),
-            "line 7: 7 lines should be before it",
+            text.replace("{\"end\":7}", "{\"end\":8}"),
+            "line 8: 8 lines should be before it",
         ),
         (
-            format!("{text}{{\"end\":7}}\n"),
-            "line 8: comes after the end",
+            format!("{text}{{\"end\":8}}\n"),
+            "line 9: comes after the end",
         ),
         ("\u{0}".to_owned(), "line 1: "),
     ] {
@@ -146,4 +147,22 @@ fn a_pod_of_an_unknown_form_costs_no_other() {
         ClusterSnapshot::parse(&text).expect("it can be read"),
         expected
     );
+}
+
+#[test]
+fn a_file_that_does_not_say_that_policies_are_known_knows_none() {
+    let (text, _) = snapshot().text().expect("a text");
+    let line = "{\"paused\":\"policiesKnown\"}\n";
+    assert_eq!(text.matches(line).count(), 1, "{text}");
+    let before = text.replace(line, "").replace("\"end\":7", "\"end\":6");
+    let read = ClusterSnapshot::parse(&before).expect("it can be read");
+    let expected = ClusterSnapshot {
+        policies_known: false,
+        ..snapshot()
+    };
+    assert_eq!(read, expected);
+    // As an older agent meets it.
+    let unknown = text.replace("policiesKnown", "ofAnotherVersion");
+    let read = ClusterSnapshot::parse(&unknown).expect("it can be read");
+    assert_eq!(read, expected);
 }
