@@ -32,7 +32,8 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
-    /// A queue of this node, and its task, which ends when all that take from the queue are gone.
+    /// A queue of this node, and its task, which ends when all that fill the queue are gone and the API server has taken
+    /// every Event.
     pub fn start(connection: &Arc<ApiClient>, node: &str) -> (Self, JoinHandle<()>) {
         // As many as are counted fit.
         let (sender, queue) = mpsc::unbounded_channel();
@@ -78,6 +79,11 @@ impl EventQueue {
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
+
+    /// The same, for one who asks when the queue is gone.
+    pub fn counter(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.waiting)
+    }
 }
 
 /// An Event, and how often it was refused.
@@ -92,6 +98,7 @@ struct Sending {
 
 impl Sending {
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Value>) {
+        let mut is_closed = false;
         loop {
             let Some(event) = self.events.pop_front() else {
                 match queue.recv().await {
@@ -110,13 +117,10 @@ impl Sending {
             let pause = self.backoff.next().unwrap_or(PAUSES.1);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                next = queue.recv() => match next {
+                next = queue.recv(), if !is_closed => match next {
                     Some(event) => self.events.push_front((event, 0)),
-                    None => {
-                        let lost = self.events.len();
-                        tracing::warn!(lost, "the agent ends before the API server has taken its Events");
-                        return;
-                    }
+                    // Seconds are left: they begin with the shortest pauses. Who waits for this task ends it.
+                    None => (is_closed, self.backoff) = (true, pauses()),
                 },
             }
         }

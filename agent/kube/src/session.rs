@@ -275,12 +275,14 @@ impl Cluster {
         }
     }
 
-    /// Whether the API server has heard of all evictions that were handed over, and no pod is being deleted for a soft
-    /// threshold.
+    /// Whether the API server has heard of all evictions and Events that were handed over, and no pod is being deleted for
+    /// a soft threshold.
     pub fn is_reported(&self) -> bool {
+        let is_told = self.events.waiting() == 0;
         let is_taken = self.evictions.capacity() == self.evictions.max_capacity();
         let is_deleting = |soft: &SoftTask| soft.under_way.try_lock().is_err();
-        is_taken
+        is_told
+            && is_taken
             && self.unreported.load(Ordering::Relaxed) == 0
             && !self.soft.as_ref().is_some_and(is_deleting)
     }
@@ -435,6 +437,7 @@ impl Cluster {
                 soft.task.abort();
             }
         };
+        let untold = self.events.counter();
         // Without a sender these tasks come to their end by themselves.
         drop((self.evictions, self.wanted, self.events));
         let Tasks {
@@ -455,6 +458,13 @@ impl Cluster {
         }
         if reported.is_err() {
             tracing::warn!("the API server has not heard everything: the next agent goes on");
+            let lost = untold.load(Ordering::Relaxed);
+            if lost > 0 {
+                tracing::warn!(
+                    lost,
+                    "the agent ends before the API server has taken its Events"
+                );
+            }
         }
     }
 }
