@@ -275,16 +275,19 @@ impl Cluster {
         }
     }
 
-    /// Whether the API server has heard of all evictions and Events that were handed over, and no pod is being deleted for
-    /// a soft threshold.
+    /// Whether the API server has heard of all evictions that were handed over, and no pod is being deleted for a soft
+    /// threshold.
     pub fn is_reported(&self) -> bool {
-        let is_told = self.events.waiting() == 0;
         let is_taken = self.evictions.capacity() == self.evictions.max_capacity();
         let is_deleting = |soft: &SoftTask| soft.under_way.try_lock().is_err();
-        is_told
-            && is_taken
+        is_taken
             && self.unreported.load(Ordering::Relaxed) == 0
             && !self.soft.as_ref().is_some_and(is_deleting)
+    }
+
+    /// Whether it has all Events besides that were handed over.
+    pub fn is_told(&self) -> bool {
+        self.events.waiting() == 0
     }
 
     /// Creates the Event of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force.
