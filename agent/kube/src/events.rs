@@ -377,6 +377,11 @@ impl Events {
     }
 }
 
+/// Whether an Event is about an OOM kill.
+pub(crate) fn is_oom(event: &Value) -> bool {
+    event["reason"] == OOM_AT_POD_LIMIT
+}
+
 /// Creates an Event.
 ///
 /// # Errors

@@ -440,7 +440,7 @@ impl Cluster {
                 soft.task.abort();
             }
         };
-        let untold = self.events.counter();
+        let untold = self.events.places();
         // Without a sender these tasks come to their end by themselves.
         drop((self.evictions, self.wanted, self.events));
         let Tasks {
@@ -461,7 +461,7 @@ impl Cluster {
         }
         if reported.is_err() {
             tracing::warn!("the API server has not heard everything: the next agent goes on");
-            let lost = untold.load(Ordering::Relaxed);
+            let lost = untold.taken();
             if lost > 0 {
                 tracing::warn!(
                     lost,
