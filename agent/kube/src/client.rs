@@ -137,8 +137,8 @@ impl ApiError {
         }
     }
 
-    /// Whether there is an object of that name. Another 409 is a conflict, with a quota's count for instance: nothing is
-    /// created.
+    /// Whether there is an object of that name. Another 409 is a conflict, with a quota's count for instance, that has
+    /// created nothing.
     pub fn is_already_there(&self) -> bool {
         matches!(self, Self::Refused { code: 409, reason, .. } if reason == "AlreadyExists")
     }

@@ -63,8 +63,8 @@ impl Places {
 }
 
 impl EventQueue {
-    /// A queue of this node, and its task, which ends when all that fill the queue are gone and the API server has every
-    /// Event.
+    /// A queue of this node, and its task, which ends when all that fill the queue are gone and the API server has all
+    /// Events.
     pub fn start(connection: &Arc<ApiClient>, node: &str) -> (Self, JoinHandle<()>) {
         // As many as are counted fit.
         let (sender, queue) = mpsc::unbounded_channel();

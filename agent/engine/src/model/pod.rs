@@ -251,21 +251,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sidecar_is_written_as_an_init_container_that_restarts() {
-        use ContainerKind::{Init, Regular, Sidecar};
-        for (kind, expected) in [
-            (Regular, r#"{"kind":"Regular"}"#),
-            (Init, r#"{"kind":"Init"}"#),
-            (Sidecar, r#"{"kind":"Init","restartable":true}"#),
-        ] {
-            let written = serde_json::to_string(&kind).expect("a kind");
-            assert_eq!(written, expected);
-            let read: ContainerKind = serde_json::from_str(&written).expect("it can be read");
-            assert_eq!(read, kind);
-        }
-    }
-
-    #[test]
     fn an_init_container_that_has_ended_uses_nothing() {
         use ContainerKind::{Init, Regular, Sidecar};
         let container = |kind| Container {
