@@ -8,7 +8,10 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -34,6 +37,8 @@ pub struct ClusterCache {
     pauses: Arc<PauseState>,
     obeys_config_map: bool,
     follows_tenants: bool,
+    /// See [`Self::set_policies_known`].
+    policies_known: AtomicBool,
     written: std::sync::Mutex<Option<Revision>>,
 }
 
@@ -42,6 +47,7 @@ pub struct ClusterCache {
 struct Revision {
     pods: u64,
     policies: u64,
+    policies_known: bool,
     namespaces: u64,
     paused: Vec<PauseSource>,
 }
@@ -65,11 +71,17 @@ impl ClusterCache {
             pauses,
             obeys_config_map,
             follows_tenants,
+            policies_known: AtomicBool::new(false),
             written: std::sync::Mutex::default(),
         }
     }
 
-    /// Brings back what an earlier agent knew, before the API server is asked; false where none knew anything.
+    /// The API server has answered about policies, or refuses to: from now on the file says so.
+    pub fn set_policies_known(&self) {
+        self.policies_known.store(true, Ordering::Release);
+    }
+
+    /// Brings back what an earlier agent knew, before the API server is asked; false where none knew the policies.
     pub fn restore(&self) -> bool {
         let evaluator = self.policies.evaluator();
         evaluator.set_namespaces(nothing_known());
@@ -82,13 +94,18 @@ impl ClusterCache {
             }
             None => return false,
         };
-        let is_known = !snapshot.pods.is_empty();
-        if is_known {
+        if !snapshot.pods.is_empty() {
             let (pods, policies) = (snapshot.pods.len(), snapshot.policies.len());
             tracing::info!(
                 pods,
                 policies,
                 "an earlier agent's knowledge holds until the API server answers"
+            );
+        }
+        if snapshot.unreadable > 0 {
+            tracing::warn!(
+                pods = snapshot.unreadable,
+                "pods that an earlier agent knew cannot be read: their cgroups tell of them"
             );
         }
         // Where the configuration does not follow them they mean nothing.
@@ -112,6 +129,8 @@ impl ClusterCache {
             }
         }
         self.pods.with(|store| store.restore(snapshot.pods));
+        let is_known = snapshot.policies_known;
+        self.policies_known.store(is_known, Ordering::Release);
         is_known
     }
 
@@ -164,9 +183,12 @@ impl ClusterCache {
         let known = self
             .pods
             .with(|store| store.is_synced().then(|| store.revision()))?;
+        // Before they are read: those that it is true of are in the file.
+        let policies_known = self.policies_known.load(Ordering::Acquire);
         let revision = Revision {
             pods: known,
             policies: self.policies.revision(),
+            policies_known,
             namespaces: evaluator.namespaces_revision(),
             paused: paused.clone(),
         };
@@ -181,12 +203,87 @@ impl ClusterCache {
         namespaces.retain(|name, _| pods.iter().any(|pod| pod.namespace == *name));
         let snapshot = ClusterSnapshot {
             paused,
+            policies_known,
             policies: self.policies.remembered(),
             tenants: self.policies.remembered_tenants(),
             namespaces,
             namespace_keys,
             pods,
+            unreadable: 0,
         };
         Some((revision, snapshot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use evictd_policy::{PolicyEvaluator, evaluator::PolicySettings, gate::Secrets};
+
+    use super::*;
+
+    const KUBECONFIG: &str = r#"{
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]
+    }"#;
+
+    async fn agent(dir: &Path) -> ClusterCache {
+        let kubeconfig = dir.join("kubeconfig");
+        fs::write(&kubeconfig, KUBECONFIG).expect("a file");
+        let connection = ApiClient::open(Some(kubeconfig)).await;
+        let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
+        let pauses = PauseState::new(Arc::clone(evaluator.limiter()));
+        ClusterCache::new(
+            dir,
+            Arc::new(connection.expect("a client")),
+            Arc::default(),
+            Arc::new(PolicyStore::new(evaluator)),
+            Arc::new(pauses),
+            false,
+            false,
+        )
+    }
+
+    fn list(cache: &ClusterCache) {
+        let pod = Pod {
+            uid: "u1".into(),
+            ..Pod::default()
+        };
+        cache.pods.with(|store| {
+            store.begin_relist();
+            store.put(pod);
+            store.end_relist();
+        });
+    }
+
+    /// A server may list pods and not policies: who knows the pods has not seen a policy for that.
+    #[test]
+    fn pods_without_policies_are_no_knowledge_of_policies() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let first = agent(dir.path()).await;
+            assert!(!first.restore(), "there is no file");
+            list(&first);
+            first.keep().await;
+            let second = agent(dir.path()).await;
+            assert!(!second.restore());
+            assert_eq!(second.pods.with(|store| store.len()), 1);
+            list(&second);
+            second.set_policies_known();
+            second.keep().await;
+            let third = agent(dir.path()).await;
+            assert!(third.restore());
+            // It has heard of pods alone, and does not forget what was heard of policies.
+            list(&third);
+            third.keep().await;
+            assert!(agent(dir.path()).await.restore());
+        });
     }
 }

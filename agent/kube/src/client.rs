@@ -137,6 +137,12 @@ impl ApiError {
         }
     }
 
+    /// Whether there is an object of that name. Another 409 is a conflict, with a quota's count for instance, that has
+    /// created nothing.
+    pub fn is_already_there(&self) -> bool {
+        matches!(self, Self::Refused { code: 409, reason, .. } if reason == "AlreadyExists")
+    }
+
     /// Whether a PodDisruptionBudget refuses. Any other 429 is a server that is busy.
     pub fn is_budget(&self) -> bool {
         self.code() == 429 && self.has_cause(DISRUPTION_BUDGET)

@@ -15,12 +15,14 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{
     client::ApiClient,
-    events::{EventSpec, Events, create},
+    events::{EventSpec, Events, create, is_oom},
     reporter::{ATTEMPTS, PAUSES, pauses},
 };
 
 /// Events that may wait; more are given up.
 const WAITING: usize = 256;
+/// How many of them may be about OOM kills, which pods can cause at will: the others always find room.
+const WAITING_OOM: usize = WAITING / 2;
 
 /// Takes Events, and sends them in its own time.
 #[derive(Clone)]
@@ -28,18 +30,48 @@ pub struct EventQueue {
     events: Arc<Events>,
     connection: Arc<ApiClient>,
     sender: mpsc::UnboundedSender<Value>,
-    waiting: Arc<AtomicUsize>,
+    places: Arc<Places>,
+}
+
+/// How many Events wait.
+#[derive(Debug, Default)]
+pub struct Places {
+    all: AtomicUsize,
+    oom: AtomicUsize,
+}
+
+impl Places {
+    /// How many the API server has not taken yet.
+    pub fn taken(&self) -> usize {
+        self.all.load(Ordering::Relaxed)
+    }
+
+    /// Takes a place; false where none is left.
+    fn take(&self, is_oom: bool) -> bool {
+        if self.taken() >= WAITING || (is_oom && self.oom.load(Ordering::Relaxed) >= WAITING_OOM) {
+            return false;
+        }
+        self.all.fetch_add(1, Ordering::Relaxed);
+        self.oom.fetch_add(usize::from(is_oom), Ordering::Relaxed);
+        true
+    }
+
+    fn give_back(&self, is_oom: bool) {
+        self.all.fetch_sub(1, Ordering::Relaxed);
+        self.oom.fetch_sub(usize::from(is_oom), Ordering::Relaxed);
+    }
 }
 
 impl EventQueue {
-    /// A queue of this node, and its task, which ends when all that take from the queue are gone.
+    /// A queue of this node, and its task, which ends when all that fill the queue are gone and the API server has all
+    /// Events.
     pub fn start(connection: &Arc<ApiClient>, node: &str) -> (Self, JoinHandle<()>) {
         // As many as are counted fit.
         let (sender, queue) = mpsc::unbounded_channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
+        let places = Arc::<Places>::default();
         let sending = Sending {
             connection: Arc::clone(connection),
-            waiting: Arc::clone(&waiting),
+            places: Arc::clone(&places),
             events: VecDeque::new(),
             backoff: pauses(),
         };
@@ -47,7 +79,7 @@ impl EventQueue {
             events: Arc::new(Events::new(node)),
             connection: Arc::clone(connection),
             sender,
-            waiting,
+            places,
         };
         (started, tokio::spawn(sending.run(queue)))
     }
@@ -65,18 +97,22 @@ impl EventQueue {
     }
 
     fn send(&self, event: Value) {
-        if self.waiting.load(Ordering::Relaxed) >= WAITING {
+        if !self.places.take(is_oom(&event)) {
             give_up(&self.connection, &event, &"too many Events wait");
             return;
         }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
         // The receiver is gone where the agent ends.
         let _ = self.sender.send(event);
     }
 
     /// Number of Events that the API server has not taken yet.
     pub fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+        self.places.taken()
+    }
+
+    /// The same, for one who asks when the queue is gone.
+    pub fn places(&self) -> Arc<Places> {
+        Arc::clone(&self.places)
     }
 }
 
@@ -85,13 +121,14 @@ type Unsent = (Value, u32);
 
 struct Sending {
     connection: Arc<ApiClient>,
-    waiting: Arc<AtomicUsize>,
+    places: Arc<Places>,
     events: VecDeque<Unsent>,
     backoff: ExponentialBackoff,
 }
 
 impl Sending {
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Value>) {
+        let mut is_closed = false;
         loop {
             let Some(event) = self.events.pop_front() else {
                 match queue.recv().await {
@@ -100,8 +137,9 @@ impl Sending {
                 }
                 continue;
             };
+            let is_oom = is_oom(&event.0);
             let Some(event) = self.try_once(event).await else {
-                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.places.give_back(is_oom);
                 self.backoff = pauses();
                 continue;
             };
@@ -110,13 +148,10 @@ impl Sending {
             let pause = self.backoff.next().unwrap_or(PAUSES.1);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                next = queue.recv() => match next {
+                next = queue.recv(), if !is_closed => match next {
                     Some(event) => self.events.push_front((event, 0)),
-                    None => {
-                        let lost = self.events.len();
-                        tracing::warn!(lost, "the agent ends before the API server has taken its Events");
-                        return;
-                    }
+                    // Seconds are left: they begin with the shortest pauses. Who waits for this task ends it.
+                    None => (is_closed, self.backoff) = (true, pauses()),
                 },
             }
         }
@@ -139,4 +174,27 @@ fn give_up(connection: &ApiClient, event: &Value, error: &dyn std::fmt::Display)
     connection.counters.report_refused.add();
     let (reason, name) = (&event["reason"], &event["regarding"]["name"]);
     tracing::error!(%reason, %name, %error, "an Event is given up");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oom_kills_leave_room_for_other_events() {
+        let places = Places::default();
+        let ooms = (0..1000).filter(|_| places.take(true)).count();
+        assert_eq!(ooms, WAITING_OOM);
+        let others = (0..1000).filter(|_| places.take(false)).count();
+        assert_eq!(ooms + others, WAITING);
+        places.give_back(false);
+        assert!(!places.take(true) && places.take(false));
+        places.give_back(true);
+        assert!(places.take(true) && !places.take(true));
+        (0..WAITING_OOM).for_each(|_| places.give_back(true));
+        (0..others).for_each(|_| places.give_back(false));
+        assert_eq!(places.taken(), 0);
+        let others = (0..1000).filter(|_| places.take(false)).count();
+        assert_eq!((others, places.take(true)), (WAITING, false));
+    }
 }

@@ -377,6 +377,11 @@ impl Events {
     }
 }
 
+/// Whether an Event is about an OOM kill.
+pub(crate) fn is_oom(event: &Value) -> bool {
+    event["reason"] == OOM_AT_POD_LIMIT
+}
+
 /// Creates an Event.
 ///
 /// # Errors
@@ -385,8 +390,9 @@ pub(crate) async fn create(connection: &ApiClient, event: &Value) -> Result<(), 
     let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
     let call = ApiRequest::new(Method::POST, collection(namespace), JSON, event);
     match connection.call(&call).await {
-        // It exists already, by this agent or by the one before.
-        Err(e) if e.code() == 409 => Ok(()),
+        // By this agent or by the one before. Whether another one has taken the name is not known: agents may not read
+        // Events.
+        Err(e) if e.is_already_there() => Ok(()),
         // The namespace is gone or going, and the pod with it.
         Err(e) if e.code() == 404 || e.has_cause("NamespaceTerminating") => Ok(()),
         answer => answer.map(drop),

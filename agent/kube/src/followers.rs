@@ -125,16 +125,22 @@ impl Followers {
         settle(answers, namespaces, &self.evaluator).await;
     }
 
+    /// Does this once that is so.
+    pub fn when_settled(&mut self, act: impl FnOnce() + Send + 'static) {
+        let (mut answers, mut namespaces) = (self.answers.clone(), self.namespaces.clone());
+        let evaluator = Arc::clone(&self.evaluator);
+        self.tasks.push(tokio::spawn(async move {
+            settle(&mut answers, &mut namespaces, &evaluator).await;
+            act();
+        }));
+    }
+
     /// Lets what is not urgent wait until that is so, but not for long.
     pub fn hold_until_settled(&mut self) {
-        let (mut answers, mut namespaces) = (self.answers.clone(), self.namespaces.clone());
         let evaluator = Arc::clone(&self.evaluator);
         let until = monotonic_ns().saturating_add(nanos(UNRULED));
         evaluator.limiter().await_policies(until);
-        self.tasks.push(tokio::spawn(async move {
-            settle(&mut answers, &mut namespaces, &evaluator).await;
-            evaluator.limiter().await_policies(0);
-        }));
+        self.when_settled(move || evaluator.limiter().await_policies(0));
     }
 }
 

@@ -131,7 +131,9 @@ impl Cluster {
             cluster.tenant_grace.is_some(),
         ));
         let is_known = keeping.restore();
-        let followers = Followers::start(&connection, cluster, policies, pauses);
+        let mut followers = Followers::start(&connection, cluster, policies, pauses);
+        let knowing = Arc::clone(&keeping);
+        followers.when_settled(move || knowing.set_policies_known());
         // Nothing is deleted in shadow mode: they wait for an agent that is not.
         left_over.retain(|eviction| eviction.shadow || !config.shadow);
         if !left_over.is_empty() {
@@ -281,6 +283,11 @@ impl Cluster {
         is_taken
             && self.unreported.load(Ordering::Relaxed) == 0
             && !self.soft.as_ref().is_some_and(is_deleting)
+    }
+
+    /// Whether it has all Events besides that were handed over.
+    pub fn is_told(&self) -> bool {
+        self.events.waiting() == 0
     }
 
     /// Creates the Event of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force.
@@ -433,6 +440,7 @@ impl Cluster {
                 soft.task.abort();
             }
         };
+        let untold = self.events.places();
         // Without a sender these tasks come to their end by themselves.
         drop((self.evictions, self.wanted, self.events));
         let Tasks {
@@ -453,6 +461,13 @@ impl Cluster {
         }
         if reported.is_err() {
             tracing::warn!("the API server has not heard everything: the next agent goes on");
+            let lost = untold.taken();
+            if lost > 0 {
+                tracing::warn!(
+                    lost,
+                    "the agent ends before the API server has taken its Events"
+                );
+            }
         }
     }
 }

@@ -252,7 +252,7 @@ impl Agent {
                     (SignalAction::Shutdown, Some(ending)) => break ending.by,
                 },
                 () = at(ending.as_ref().map(|ending| ending.look)) => {
-                    let is_reported = self.is_reported();
+                    let is_reported = self.is_reported() && self.pod_source.is_told();
                     if let Some(ending) = &mut ending
                         && ending.stops(is_reported)
                     {

@@ -220,6 +220,14 @@ impl PodSource {
         }
     }
 
+    /// Whether no Event waits for the API server.
+    pub(super) fn is_told(&self) -> bool {
+        match self {
+            Self::Cluster { cluster, .. } => cluster.is_told(),
+            Self::Manifest { .. } => true,
+        }
+    }
+
     /// Ends when there is reason to look before the time.
     pub(super) async fn changed(&self) {
         match self {

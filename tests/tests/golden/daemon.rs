@@ -86,6 +86,7 @@ fn a_daemon_shows_and_writes_as_ever() {
         lines
             .iter()
             .all(|line| text.contains(&format!("{{\"{line}\":")))
+            && text.contains("policiesKnown")
     };
     assert!(until(SOON, is_whole), "{}", remembered());
     check("cluster.jsonl", &remembered());

@@ -34,6 +34,7 @@ use evictd_tests::{
 struct Soft {
     server: ApiServer,
     events: EventQueue,
+    sending: tokio::task::JoinHandle<()>,
     evictor: SoftEvictor,
     runtime: tokio::runtime::Runtime,
     connection: Arc<ApiClient>,
@@ -68,12 +69,13 @@ fn soft(cluster: Value) -> Soft {
     let queue = disk.queue().clone();
     let policies = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
     let way = Arc::clone(&connection);
-    let (events, _) = runtime.block_on(async { EventQueue::start(&way, NODE) });
+    let (events, sending) = runtime.block_on(async { EventQueue::start(&way, NODE) });
     let to_events = events.clone();
     let evictor = SoftEvictor::new(way, queue, Arc::clone(&policies), to_events, &config);
     Soft {
         server,
         events,
+        sending,
         evictor,
         runtime,
         connection,
@@ -310,7 +312,8 @@ fn who_is_gone_is_not_replaced_by_the_next_one() {
 #[test]
 fn an_event_is_sent_until_the_server_has_it() {
     let mut soft = soft(json!({}));
-    for code in [503, 429, 403] {
+    // A 409 of the reason Conflict says nothing of an Event that is there.
+    for code in [503, 429, 403, 409] {
         soft.fails("/events", InjectedFault::Status(code));
     }
     assert_eq!(soft.evicts(&[1], false).0, 0);
@@ -322,6 +325,22 @@ fn an_event_is_sent_until_the_server_has_it() {
     assert_eq!(soft.evicts(&[2], false).0, 0);
     assert_eq!(soft.event_reasons(), ["Evicted"]);
     assert_eq!(soft.connection.counters.report_refused.get(), 1);
+}
+
+// At the end there are seconds for what waits.
+#[test]
+fn the_end_waits_for_an_event_that_is_not_taken_at_once() {
+    let mut soft = soft(json!({}));
+    let away = InjectedFault::Status(503);
+    soft.server.fails("POST", "/events", 3, away);
+    assert_eq!(soft.evicts(&[1], false).0, 0);
+    // Nothing can fill the queue any more.
+    let filling = (soft.events, soft.evictor);
+    drop(filling);
+    let sending = soft.sending;
+    let ended = async { tokio::time::timeout(SOON, sending).await };
+    assert!(soft.runtime.block_on(ended).is_ok());
+    assert_eq!(soft.server.state().events_of("Evicted", "Pod").len(), 1);
 }
 
 // One pod's own failure concerns no other pod; a server that is away concerns all.

@@ -207,7 +207,8 @@ fn a_restart_while_the_api_server_is_away_forgets_nothing() {
     // Written while it runs, since no agent knows its end.
     assert!(member.wait(SOON, |_| {
         let text = written();
-        text.contains("\"Never\"") && text.contains("gold") && text.contains("\"web\"")
+        let all = ["\"Never\"", "gold", "\"web\"", "policiesKnown"];
+        all.iter().all(|what| text.contains(what))
     }));
     drop(first);
     let text = written();

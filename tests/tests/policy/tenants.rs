@@ -71,7 +71,7 @@ fn they_are_remembered_over_a_restart() {
     let agent = member.start().unwrap();
     let is_kept = |m: &ClusterNode| {
         let kept = std::fs::read_to_string(m.dir().join("state/cluster.jsonl"));
-        kept.is_ok_and(|text| text.contains("PodEvictionPolicy"))
+        kept.is_ok_and(|text| text.contains("PodEvictionPolicy") && text.contains("policiesKnown"))
     };
     assert!(member.wait(SOON, is_kept), "{}", agent.log());
     drop(agent);

@@ -94,7 +94,8 @@ pub struct Owner {
 pub struct Container {
     /// Name within the pod.
     pub name: String,
-    /// List of the pod in which the container stands.
+    /// Which list of the pod it stands in.
+    #[serde(flatten)]
     pub kind: ContainerKind,
     /// Memory request of the container; zero if it has none.
     pub memory_request: Quantity,
@@ -113,6 +114,7 @@ impl Container {
 
 /// List of a pod in which a container stands.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(from = "StoredKind", into = "StoredKind")]
 pub enum ContainerKind {
     /// `spec.containers`.
     Regular,
@@ -120,6 +122,43 @@ pub enum ContainerKind {
     Init,
     /// `spec.initContainers` with `restartPolicy: Always`: it runs beside the regular ones.
     Sidecar,
+}
+
+/// A kind as it is written: an agent that knows no sidecars reads one as an init container.
+#[derive(Deserialize, Serialize)]
+struct StoredKind {
+    kind: ContainerList,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    restartable: bool,
+}
+
+#[derive(Deserialize, Serialize)]
+enum ContainerList {
+    Regular,
+    #[serde(alias = "Sidecar")]
+    Init,
+}
+
+impl From<StoredKind> for ContainerKind {
+    fn from(stored: StoredKind) -> Self {
+        match (stored.kind, stored.restartable) {
+            (ContainerList::Regular, _) => Self::Regular,
+            (ContainerList::Init, false) => Self::Init,
+            (ContainerList::Init, true) => Self::Sidecar,
+        }
+    }
+}
+
+impl From<ContainerKind> for StoredKind {
+    fn from(kind: ContainerKind) -> Self {
+        Self {
+            kind: match kind {
+                ContainerKind::Regular => ContainerList::Regular,
+                ContainerKind::Init | ContainerKind::Sidecar => ContainerList::Init,
+            },
+            restartable: kind == ContainerKind::Sidecar,
+        }
+    }
 }
 
 /// A volume of a pod.

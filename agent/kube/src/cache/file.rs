@@ -8,13 +8,16 @@ use std::{
 
 use evictd_engine::Pod;
 use evictd_policy::{Labels, PauseSource, TENANT_KIND};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 /// Name of the file in the state directory.
 pub const FILE: &str = "cluster.jsonl";
 /// Version of its form.
 const VERSION: u32 = 1;
+/// Stands among the pauses where the API server has answered about policies: an older agent passes over a pause that it
+/// does not know.
+const POLICIES_KNOWN: &str = "policiesKnown";
 /// Longest file, in bytes. Pods and policies of namespaces that do not fit are left out.
 const MOST_BYTES: usize = 4 << 20;
 /// Why nothing is remembered.
@@ -50,16 +53,24 @@ enum Line {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         keys: Option<BTreeSet<String>>,
     },
-    Pod(Box<Pod>),
+    /// None where it has a form that this agent does not know.
+    Pod(#[serde(deserialize_with = "pod_if_readable")] Option<Box<Pod>>),
     /// The last one: so many were before it.
     End(usize),
 }
 
-/// Snapshot of what is remembered of the cluster.
+fn pod_if_readable<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<Pod>>, D::Error> {
+    let value = Value::deserialize(from)?;
+    Ok(serde_json::from_value(value).ok())
+}
+
+/// What is remembered.
 #[derive(Debug, Default, PartialEq)]
 pub struct ClusterSnapshot {
     /// Brakes of the API server's that were pulled.
     pub paused: Vec<PauseSource>,
+    /// Whether the API server has ever answered about policies; false in files of agents that have not written it.
+    pub policies_known: bool,
     /// Policies that were in force.
     pub policies: Vec<Value>,
     /// Policies of namespaces about their own pods.
@@ -70,6 +81,8 @@ pub struct ClusterSnapshot {
     pub namespace_keys: Option<BTreeSet<String>>,
     /// The node's pods.
     pub pods: Vec<Pod>,
+    /// How many pods an agent of another version has written in a form that this one does not know.
+    pub unreadable: usize,
 }
 
 impl ClusterSnapshot {
@@ -105,6 +118,7 @@ impl ClusterSnapshot {
                 _ if i == 0 => return Err(wrong(format!("is not version {VERSION}"))),
                 _ if ended => return Err(wrong("comes after the end".to_owned())),
                 Line::Version(_) => return Err(wrong("is a second beginning".to_owned())),
+                Line::Paused(word) if word == POLICIES_KNOWN => snapshot.policies_known = true,
                 Line::Paused(by) => {
                     let source = PauseSource::ALL.into_iter().find(|b| b.as_str() == by);
                     snapshot.paused.extend(source);
@@ -117,7 +131,8 @@ impl ClusterSnapshot {
                     snapshot.namespaces.insert(name, labels);
                     snapshot.namespace_keys = keys.or(snapshot.namespace_keys);
                 }
-                Line::Pod(pod) => snapshot.pods.push(*pod),
+                Line::Pod(Some(pod)) => snapshot.pods.push(*pod),
+                Line::Pod(None) => snapshot.unreadable += 1,
                 Line::End(before) if before == i => ended = true,
                 Line::End(before) => {
                     return Err(wrong(format!("{before} lines should be before it")));
@@ -155,6 +170,9 @@ impl ClusterSnapshot {
         for source in &self.paused {
             add(&Line::Paused(source.as_str().to_owned()), END)?;
         }
+        if self.policies_known {
+            add(&Line::Paused(POLICIES_KNOWN.to_owned()), END)?;
+        }
         for policy in &self.policies {
             add(&Line::Policy(policy.clone()), END)?;
         }
@@ -167,7 +185,7 @@ impl ClusterSnapshot {
             add(&line, END)?;
         }
         for pod in &self.pods {
-            left_out += usize::from(!add(&Line::Pod(Box::new(pod.clone())), END)?);
+            left_out += usize::from(!add(&Line::Pod(Some(Box::new(pod.clone()))), END)?);
         }
         // Last: no tenant takes the place of a pod.
         for policy in &self.tenants {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use evictd_engine::{Cause, Resource, Signal};
+use evictd_engine::{Cause, RankKey, Resource, Signal};
 use evictd_store::{
     chart::STYLE as CHART_STYLE,
     incident::{Incident, RankedPod},
@@ -270,7 +270,8 @@ fn reason(pod: &RankedPod) -> String {
 /// What the kubelet would have done, and when: it looks every ten seconds, at a moment that is not known here.
 fn kubelet(incident: &Incident) -> String {
     let eviction = &incident.eviction;
-    let choice = incident.kubelet_victim.as_deref();
+    let recorded = incident.kubelet_victim.as_deref();
+    let choice = recorded.or_else(|| kubelet_choice(&incident.pods));
     let choice = choice.unwrap_or("a pod by its own order");
     if incident.asked.is_some() {
         return format!(
@@ -304,6 +305,14 @@ fn kubelet(incident: &Incident) -> String {
             format!("The kubelet would have evicted {choice} at its next look, at most 10 s later.")
         }
     }
+}
+
+/// The pod that the kubelet's own order puts first among those that are recorded, for files of older versions, which do
+/// not name it.
+fn kubelet_choice(pods: &[RankedPod]) -> Option<&str> {
+    let key = |pod: &&RankedPod| RankKey::of_kubelet(pod.priority, pod.request, pod.usage);
+    let first = pods.iter().filter(|pod| !pod.protected).min_by_key(key);
+    first.map(|pod| pod.pod.as_str())
 }
 
 fn oom_killer(incident: &Incident) -> String {

@@ -19,7 +19,7 @@ fn pod() -> Pod {
                 "requests": {"memory": "100Mi", "ephemeral-storage": "1.5G"},
                 "limits": {"memory": "200Mi", "ephemeral-storage": "2G"},
             }}],
-            "initContainers": [{"name": "i"}],
+            "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}],
             "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "10Mi"}}],
         },
         "status": {
@@ -33,6 +33,7 @@ fn pod() -> Pod {
 fn snapshot() -> ClusterSnapshot {
     ClusterSnapshot {
         paused: vec![PauseSource::Node],
+        policies_known: true,
         policies: vec![json!({"metadata": {"name": "p"}})],
         tenants: vec![json!({"kind": TENANT_KIND, "metadata": {"name": "t"}})],
         namespaces: BTreeMap::from([(
@@ -41,6 +42,7 @@ fn snapshot() -> ClusterSnapshot {
         )]),
         namespace_keys: Some(BTreeSet::from(["tier".into(), "zone".into()])),
         pods: vec![pod()],
+        unreadable: 0,
     }
 }
 
@@ -73,18 +75,18 @@ fn half_a_file_is_none() {
         ClusterSnapshot::parse(&half).expect_err("it has no end");
     }
     for (text, expected) in [
-        (text.replace("\"uid\":\"u1\"", "\"uid\":1"), "line 5: "),
+        (text.replace("\"uid\":\"u1\"", "\"uid\":u1"), "line 6: "),
         (
             text.replace("{\"version\":1}", "{\"version\":9}"),
             "line 1: is not version 1",
         ),
         (
-            text.replace("{\"end\":6}", "{\"end\":7}"),
-            "line 7: 7 lines should be before it",
+            text.replace("{\"end\":7}", "{\"end\":8}"),
+            "line 8: 8 lines should be before it",
         ),
         (
-            format!("{text}{{\"end\":7}}\n"),
-            "line 8: comes after the end",
+            format!("{text}{{\"end\":8}}\n"),
+            "line 9: comes after the end",
         ),
         ("\u{0}".to_owned(), "line 1: "),
     ] {
@@ -114,4 +116,60 @@ fn there_is_an_end_to_what_is_remembered() {
     let kept = ClusterSnapshot::parse(&text).expect("it can be read");
     assert_eq!(kept.pods.len() + left_out, 100);
     assert_eq!(kept.policies, many.policies);
+}
+
+/// An agent of before sidecars knows two kinds of containers, and gives the file up where it meets a third one.
+#[test]
+fn an_older_agent_can_read_a_sidecar() {
+    let (text, _) = snapshot().text().expect("a text");
+    let is_written = |kind: &str| text.contains(kind);
+    assert!(
+        is_written(r#""s","kind":"Init","restartable":true"#),
+        "{text}"
+    );
+    assert!(is_written(r#""i","kind":"Init","memoryRequest""#), "{text}");
+    assert!(
+        is_written(r#""c","kind":"Regular","memoryRequest""#),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_pod_of_an_unknown_form_costs_no_other() {
+    let new = Pod {
+        uid: "u2".into(),
+        ..pod()
+    };
+    let written = ClusterSnapshot {
+        pods: vec![new, pod()],
+        ..snapshot()
+    };
+    let (text, _) = written.text().expect("a text");
+    let text = text.replacen("\"kind\":\"Regular\"", "\"kind\":\"Future\"", 1);
+    let expected = ClusterSnapshot {
+        unreadable: 1,
+        ..snapshot()
+    };
+    assert_eq!(
+        ClusterSnapshot::parse(&text).expect("it can be read"),
+        expected
+    );
+}
+
+#[test]
+fn a_file_that_does_not_say_that_policies_are_known_knows_none() {
+    let (text, _) = snapshot().text().expect("a text");
+    let line = "{\"paused\":\"policiesKnown\"}\n";
+    assert_eq!(text.matches(line).count(), 1, "{text}");
+    let before = text.replace(line, "").replace("\"end\":7", "\"end\":6");
+    let read = ClusterSnapshot::parse(&before).expect("it can be read");
+    let expected = ClusterSnapshot {
+        policies_known: false,
+        ..snapshot()
+    };
+    assert_eq!(read, expected);
+    // As an older agent meets it.
+    let unknown = text.replace("policiesKnown", "ofAnotherVersion");
+    let read = ClusterSnapshot::parse(&unknown).expect("it can be read");
+    assert_eq!(read, expected);
 }

@@ -116,6 +116,11 @@ fn nothing_is_loaded_and_no_text_is_markup() {
     );
 }
 
+/// As files of older versions are.
+fn old(incident: &mut Value) {
+    incident.as_object_mut().unwrap().remove("kubeletVictim");
+}
+
 #[test]
 fn the_kubelet_acts_at_its_own_time_and_by_its_own_order() {
     let said = |change: fn(&mut Value)| kubelet(&incident(change));
@@ -130,7 +135,23 @@ fn the_kubelet_acts_at_its_own_time_and_by_its_own_order() {
     assert!(instant.contains("in less than 1 of 100 cases"), "{instant}");
     let other = said(|i| i["kubeletVictim"] = "default/calm".into());
     assert!(other.contains("evicted default/calm"), "{other}");
-    let unknown = said(|i| i["kubeletVictim"] = Value::Null);
+    let computed = said(old);
+    assert!(computed.contains("evicted default/hog"), "{computed}");
+    let protected = said(|i| {
+        old(i);
+        i["pods"][0]["protected"] = true.into();
+    });
+    assert!(protected.contains("evicted default/calm"), "{protected}");
+    let important = said(|i| {
+        old(i);
+        i["pods"][1]["usage"] = (65 * MIB).into();
+        i["pods"][0]["priority"] = 7.into();
+    });
+    assert!(important.contains("evicted default/calm"), "{important}");
+    let unknown = said(|i| {
+        old(i);
+        i["pods"] = json!([]);
+    });
     assert!(unknown.contains("a pod by its own order"), "{unknown}");
 }
 
@@ -182,7 +203,7 @@ fn the_sample_and_the_report_are_stages() {
 fn a_record_with_little_in_it_has_a_page_too() {
     let page = shown(|incident| {
         let fields = incident.as_object_mut().unwrap();
-        for field in ["finish", "capacity", "oomVictim", "kubeletVictim"] {
+        for field in ["finish", "capacity", "kubeletVictim", "oomVictim"] {
             fields.remove(field);
         }
         fields["samples"] = json!({});
