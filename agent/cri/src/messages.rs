@@ -112,7 +112,7 @@ pub struct Container {
     /// See [`ContainerState`].
     #[prost(enumeration = "ContainerState", tag = "6")]
     pub state: i32,
-    /// When it was made, in nanoseconds since 1970.
+    /// Time of creation, in nanoseconds since 1970.
     #[prost(int64, tag = "7")]
     pub created_at: i64,
     /// The id of the image; younger runtimes only.

@@ -125,7 +125,7 @@ pub enum FastPathEvent {
     NoCandidates {
         /// Signal of the threshold.
         signal: Signal,
-        /// What is available, in bytes.
+        /// Bytes that are available.
         available: u64,
         /// Bytes that should be available.
         threshold: u64,

@@ -41,7 +41,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// How many the API server has not taken yet.
+    /// Number of Events that the API server has not taken yet.
     pub fn taken(&self) -> usize {
         self.all.load(Ordering::Relaxed)
     }

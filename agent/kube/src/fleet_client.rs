@@ -74,7 +74,7 @@ pub enum FleetError {
     Agent {
         /// Name of the agent's node.
         node: String,
-        /// What it said.
+        /// Explanation of the failure.
         reason: String,
         /// Text that the command has printed on standard output before it failed.
         printed: String,
@@ -143,9 +143,9 @@ pub struct NodeState {
 /// The pod of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentPod {
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Its node.
+    /// Name of the agent's node.
     pub node: String,
     /// Whether it is ready.
     pub is_ready: bool,

@@ -102,7 +102,7 @@ pub struct MetInForce {
 pub struct Reported {
     /// The eviction.
     pub id: String,
-    /// When, as RFC 3339.
+    /// Time of the event, as RFC 3339.
     pub time: String,
     /// What the API server made of it: `deleted`, `gone` before, `replaced` by a pod of the same name, `static` where
     /// it cannot end the pod, `restarted` where the pod was left alone because it runs anew, `shadow`, or the refusal
@@ -134,7 +134,7 @@ pub struct RequestRecord {
     pub annotations: BTreeMap<String, String>,
     /// The signal whose soft threshold was met for its grace period.
     pub signal: String,
-    /// What was available, in the signal's unit.
+    /// Amount that was available, in the signal's unit.
     pub available: u64,
     /// Threshold: the amount that should have been available, in the signal's unit.
     pub threshold: u64,
@@ -209,7 +209,7 @@ pub struct EvictionRecord {
     pub usage_at_decision: u64,
     /// Amount that the pod used: its working set, or its part of what the signal watches.
     pub working_set: u64,
-    /// What it had requested of that; 0 where nothing can be requested.
+    /// Amount that the pod had requested of the same; 0 where nothing can be requested.
     pub request: u64,
     /// Why the kernel refused the signal, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -218,7 +218,7 @@ pub struct EvictionRecord {
     /// what the control loop does in the kubelet's mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace: Option<PaceRecord>,
-    /// What limits need to know of it; absent in records of older versions.
+    /// Owner and labels of the pod, which limits need; absent in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
 }

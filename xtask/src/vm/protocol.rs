@@ -34,7 +34,7 @@ pub enum Report {
     },
     /// A job has ended and everything that it left running has been killed.
     Ended {
-        /// Its index among the jobs.
+        /// Index of the job among the jobs.
         job: usize,
         status: Status,
         millis: u64,

@@ -94,7 +94,7 @@ pub struct Owner {
 pub struct Container {
     /// Name within the pod.
     pub name: String,
-    /// Which list of the pod it stands in.
+    /// List of the pod in which the container stands.
     #[serde(flatten)]
     pub kind: ContainerKind,
     /// Memory request of the container; zero if it has none.
@@ -165,7 +165,7 @@ impl From<ContainerKind> for StoredKind {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
-    /// Its name within the pod.
+    /// Name within the pod.
     pub name: String,
     /// Whether what is in it counts as the pod's use of the local disk (`localVolumeNames`).
     pub is_local: bool,

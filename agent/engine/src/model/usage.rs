@@ -45,7 +45,7 @@ pub struct ContainerUsage {
 /// The use of one volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeUsage {
-    /// Its name within the pod.
+    /// Name within the pod.
     pub name: String,
     /// Use of the volume's files.
     pub fs: FsUsage,

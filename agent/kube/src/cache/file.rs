@@ -64,7 +64,7 @@ fn pod_if_readable<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<Pod>
     Ok(serde_json::from_value(value).ok())
 }
 
-/// What is remembered.
+/// Snapshot of what is remembered of the cluster.
 #[derive(Debug, Default, PartialEq)]
 pub struct ClusterSnapshot {
     /// Brakes of the API server's that were pulled.

@@ -35,7 +35,8 @@ pub struct DiskUse {
 pub const FILESYSTEMS: usize = evictd_node::trigger::inodes::MAX_FILESYSTEMS as usize;
 
 impl DiskUse {
-    /// Of a walk that has begun (`began` in nanoseconds of CLOCK_MONOTONIC): nothing is found yet.
+    /// Creates the disk use of a walk that has begun (`began` in nanoseconds of CLOCK_MONOTONIC) and has found nothing
+    /// yet.
     pub(super) fn begun(
         began: u64,
         unknown: Vec<(String, String)>,

@@ -137,11 +137,11 @@ impl Counted {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Returned {
-    /// When, as RFC 3339.
+    /// Time of the event, as RFC 3339.
     pub time: String,
     /// The boot in which that was.
     pub boot: String,
-    /// The same moment in nanoseconds of CLOCK_MONOTONIC.
+    /// Time of the event, in nanoseconds of CLOCK_MONOTONIC.
     pub at: u64,
     /// The new pod's UID.
     pub uid: String,

@@ -84,7 +84,7 @@ pub(super) struct Status {
     pub(super) init_container_statuses: Vec<ContainerStatusJson>,
     #[serde(deserialize_with = "null_default")]
     pub(super) ephemeral_container_statuses: Vec<ContainerStatusJson>,
-    /// What the kubelet has allocated to the whole pod, with its overhead (Kubernetes 1.36).
+    /// Resources that the kubelet has allocated to the whole pod, with its overhead (Kubernetes 1.36).
     pub(super) allocated_resources: Option<ResourceList>,
 }
 
