@@ -90,8 +90,8 @@ impl DiskUse {
         }
     }
 
-    /// Takes what was walked under containers' ids off the runtime's numbers, which have the same under names. A name of
-    /// which it is known that no layer was found is none of them.
+    /// Takes what was walked under containers' ids off the runtime's numbers, which have the same under names. A name
+    /// of which it is known that no layer was found is none of them.
     fn count_once(&mut self) {
         let (nameless, filled, unknown) = (&self.nameless, &self.filled, &self.unknown);
         let is_other = |name: &String| unknown.iter().any(|(other, _)| other == name);

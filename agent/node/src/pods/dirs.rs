@@ -7,8 +7,8 @@
 //!   the container's id; where the runtime does not mount by that (CRI-O, Docker), the root has the same superblock.
 //!   What was found once holds ([`SeenContainers`]).
 //! - A container's name is in the pod's status, by its id. Else its mounts tell: each container mounts its termination
-//!   log from `<kubelet>/pods/<uid>/containers/<name>/<id>` (`dockershim`'s heritage, kept by every kubelet since). What
-//!   no name is known of goes by its id.
+//!   log from `<kubelet>/pods/<uid>/containers/<name>/<id>` (`dockershim`'s heritage, kept by every kubelet since). A
+//!   container without a known name goes by its id.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -70,8 +70,8 @@ impl PodDirs {
     }
 
     /// The directories of a pod of the kubelet's, as far as they can be found. They have the UID that the cgroup has: a
-    /// static pod's is not that of its mirror in the API. What is mounted is not looked at. `seen` is what earlier looks
-    /// at the pod have told.
+    /// static pod's is not that of its mirror in the API. What is mounted is not looked at. `seen` is what earlier
+    /// looks at the pod have told.
     pub fn of_kubelet_pod(
         kubelet: &Path,
         logs: &Path,
