@@ -113,10 +113,10 @@ impl MemoryThresholds {
         (self.threshold / 16).clamp(1, STEP_BYTES)
     }
 
-    /// Computes the limits for tasks of a pod that held `held` bytes when `room` was left, as the kernel counts. Of a
+    /// Computes the limits for tasks of a pod that held `held` bytes when `headroom` was left, as the kernel counts. Of a
     /// number of published pods one of a later rank is killed from deeper below the threshold, down to half of it.
-    pub fn kill_limits(&self, held: u64, room: u64, (rank, ranks): (u64, u64)) -> KillLimits {
-        let left = room.saturating_sub(self.threshold.max(self.floor.unwrap_or(0)));
+    pub fn kill_limits(&self, held: u64, headroom: u64, (rank, ranks): (u64, u64)) -> KillLimits {
+        let left = headroom.saturating_sub(self.threshold.max(self.floor.unwrap_or(0)));
         let step = self.step();
         let in_steps = |bytes: u64| {
             let steps = held.saturating_add(bytes).div_ceil(step);
@@ -125,7 +125,7 @@ impl MemoryThresholds {
         let deeper = self.threshold / (2 * ranks.max(1)) * rank;
         KillLimits {
             enough: in_steps(left).saturating_add(deeper),
-            most: in_steps(room),
+            most: in_steps(headroom),
         }
     }
 
@@ -422,8 +422,8 @@ impl Accounting {
     /// What is left beside page cache that is protected, as an amount of the signal: the threshold itself when the
     /// guard's amount is left. The triggers follow it; a pod that is not urgent goes by the kubelet's count alone.
     fn left_unprotected(&self, shortage: &Shortage) -> Option<u64> {
-        let room = shortage.headroom;
-        let left = room.immediate.saturating_add(room.deferred);
+        let headroom = shortage.headroom;
+        let left = headroom.immediate.saturating_add(headroom.deferred);
         let is_seen = self.protected > 0 && shortage.guard_amount > 0;
         is_seen.then(|| left.saturating_add(shortage.threshold - shortage.guard_amount))
     }

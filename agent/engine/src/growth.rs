@@ -216,11 +216,11 @@ impl Growth {
         seen.filter(move |grown| grown.elapsed > 0 && grown.amount >= noise.max(1))
     }
 
-    /// Nanoseconds until `room` is used up by net growth: the growth of others less what victims give back. Only
+    /// Nanoseconds until `headroom` is used up by net growth: the growth of others less what victims give back. Only
     /// windows count that began at `since` or later and are at least `shortest` long. `None`: there is no net growth.
-    pub fn exhausts_net(&self, room: u64, since: u64, shortest: u64) -> Option<u64> {
-        let room = Headroom {
-            immediate: room,
+    pub fn exhausts_net(&self, headroom: u64, since: u64, shortest: u64) -> Option<u64> {
+        let headroom = Headroom {
+            immediate: headroom,
             ..Headroom::default()
         };
         let ends = self.windows.iter().filter_map(|window| {
@@ -232,7 +232,7 @@ impl Growth {
                 deferred: 0,
             };
             let counts = begin.time >= since && grown.elapsed >= shortest && grown.amount > 0;
-            counts.then(|| grown.exhausts(room))
+            counts.then(|| grown.exhausts(headroom))
         });
         ends.min()
     }
@@ -301,11 +301,11 @@ impl Growth {
         self.latest.map(|latest| latest.time)
     }
 
-    /// The growth that uses up the room first, and the nanoseconds that this takes; `None` where no growth lasts so
+    /// The growth that uses up the headroom first, and the nanoseconds that this takes; `None` where no growth lasts so
     /// long: each is taken to go on for `lasts` times as long as it was seen.
-    pub fn exhausts(&self, room: Headroom, noise: u64, lasts: u64) -> Option<(u64, Grown)> {
+    pub fn exhausts(&self, headroom: Headroom, noise: u64, lasts: u64) -> Option<(u64, Grown)> {
         let ends = self.windows(noise).filter_map(|grown| {
-            let time = grown.exhausts(room);
+            let time = grown.exhausts(headroom);
             (time <= grown.elapsed.saturating_mul(lasts)).then_some((time, grown))
         });
         ends.min_by_key(|(time, _)| *time)
@@ -318,18 +318,18 @@ impl Grown {
         scaled(self.amount, self.elapsed)
     }
 
-    /// The nanoseconds in which a growth that goes on for ever uses up the room.
-    fn exhausts(self, room: Headroom) -> u64 {
+    /// The nanoseconds in which a growth that goes on for ever uses up the headroom.
+    fn exhausts(self, headroom: Headroom) -> u64 {
         let speed = self.per_second().max(1);
-        let in_all = scaled(room.total(), speed);
-        let faster = speed.saturating_sub(room.deferred_per_second);
+        let in_all = scaled(headroom.total(), speed);
+        let faster = speed.saturating_sub(headroom.deferred_per_second);
         if faster == 0 {
             return in_all;
         }
         // What comes slowly is not there when it is needed, unless all of it has come by then; and writers of page
-        // cache take from the same room.
+        // cache take from the same headroom.
         let faster = faster.saturating_add(scaled(self.deferred, self.elapsed));
-        in_all.min(scaled(room.in_time(), faster))
+        in_all.min(scaled(headroom.in_time(), faster))
     }
 }
 
@@ -418,22 +418,22 @@ mod tests {
 
     #[test]
     fn what_comes_slowly_counts_when_it_has_come() {
-        let room = |deferred| Headroom {
+        let headroom = |deferred| Headroom {
             deferred: deferred * MIB,
             deferred_per_second: 32 * MIB,
             ..Headroom::default()
         };
         // Slower than what comes: all of it is there in time.
-        let (end, _) = steady(16, 8000).exhausts(room(160), MIB, LASTS).unwrap();
+        let (end, _) = steady(16, 8000).exhausts(headroom(160), MIB, LASTS).unwrap();
         assert!((9 * SECOND..11 * SECOND).contains(&end), "{end}");
-        let (end, _) = steady(320, 1000).exhausts(room(160), MIB, LASTS).unwrap();
+        let (end, _) = steady(320, 1000).exhausts(headroom(160), MIB, LASTS).unwrap();
         assert_eq!(end, 0);
     }
 
     // R40
     #[test]
     fn what_the_kernel_keeps_for_page_cache_is_no_growth() {
-        let room = Headroom {
+        let headroom = Headroom {
             immediate: 100 * MIB,
             deferred: 100 * MIB,
             deferred_per_second: 32 * MIB,
@@ -450,7 +450,7 @@ mod tests {
                     ..Sample::default()
                 });
             }
-            growth.exhausts(room, 1, LASTS).map(|(end, _)| end / MS)
+            growth.exhausts(headroom, 1, LASTS).map(|(end, _)| end / MS)
         };
         // Inodes and dentries of small files.
         assert_eq!(end(40, 40), None);
@@ -524,19 +524,19 @@ mod tests {
         #[test]
         fn a_growth_that_lasts_is_foretold(speed in 1_u64..4000, seen_ms in 700_u64..3000) {
             let growth = steady(speed, seen_ms);
-            let room = immediate(speed);
-            let (end, _) = growth.exhausts(room, 1, LASTS).expect("it is heading there");
+            let headroom = immediate(speed);
+            let (end, _) = growth.exhausts(headroom, 1, LASTS).expect("it is heading there");
             prop_assert!((750 * MS..=1250 * MS).contains(&end), "{end}");
         }
 
         #[test]
         fn no_samples_make_it_panic(
             samples in prop::collection::vec(any::<(u64, u64)>(), 0..40),
-            room in any::<(u64, u64, u64)>(),
+            headroom in any::<(u64, u64, u64)>(),
             noise in any::<u64>(),
         ) {
             let mut growth = Growth::default();
-            let (immediate, deferred, deferred_per_second) = room;
+            let (immediate, deferred, deferred_per_second) = headroom;
             for (time, amount) in samples {
                 growth.observe(sample(time, amount));
                 let _ = growth.exhausts(Headroom { immediate, deferred, deferred_per_second, swap: deferred }, noise, LASTS);

@@ -36,7 +36,7 @@ const PIDS_EXTRAPOLATION: u64 = 4;
 const SHRINK_WINDOW_NS: u64 = 5 * MS;
 /// Freed memory must be back this long before exhaustion.
 const MARGIN_NS: u64 = 5 * MS;
-/// While memory is pending, a growth that uses up the room later than this takes no other pod.
+/// While memory is pending, a growth that uses up the headroom later than this takes no other pod.
 const URGENT_WHILE_PENDING_NS: u64 = SECOND;
 /// Time from a decision until the memory of one more victim can be back.
 const NEXT_VICTIM_NS: u64 = 100 * MS;
@@ -212,7 +212,7 @@ pub(crate) fn earliest(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Urgency {
-    /// The room will be used up before the kubelet would have looked again.
+    /// The headroom will be used up before the kubelet would have looked again.
     Urgent {
         /// Nanoseconds until then, at the growth that was seen.
         exhausted_in: u64,
@@ -390,7 +390,7 @@ impl Pace {
             .is_some_and(|last| now < last.saturating_add(SETTLE_NS))
     }
 
-    /// Whether limits of the pods' own end the growth before the room is used up: three quarters of it are of such pods
+    /// Whether limits of the pods' own end the growth before the headroom is used up: three quarters of it are of such pods
     /// at least, as far as windows of different lengths tell.
     fn ends_at_limits(&self, seen: &Shortage) -> bool {
         let LimitedGrowth {
@@ -435,7 +435,7 @@ pub(crate) enum NextVictim {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Relief {
     now: u64,
-    room: u64,
+    headroom: u64,
     /// The growth that was seen, per second.
     growth: u64,
     /// The part of it that pods which may still go have by their own counters, per second.
@@ -453,16 +453,16 @@ impl Relief {
     pub fn new(pace_inputs: &PaceInputs, growth: u64, growers: u64) -> Self {
         let (pace, pending) = (&pace_inputs.pace, pace_inputs.pending);
         let is_settling = pace.is_settling(pace_inputs.now);
-        let room = pace_inputs.shortage.usable();
+        let headroom = pace_inputs.shortage.usable();
         // What can be written meanwhile is there for the growth.
-        let written = if room.deferred > 0 {
-            room.deferred_per_second
+        let written = if headroom.deferred > 0 {
+            headroom.deferred_per_second
         } else {
             0
         };
         Self {
             now: pace_inputs.now,
-            room: room.in_time(),
+            headroom.in_time(),
             growth: growth.saturating_sub(written),
             growers,
             is_settling,
@@ -491,20 +491,20 @@ impl Relief {
         let wait = due.saturating_sub(self.now).saturating_add(MARGIN_NS);
         let until_then = grown_in(self.growth, wait);
         // A growth that the disk keeps up with uses up nothing.
-        if self.growth == 0 || until_then < self.room {
+        if self.growth == 0 || until_then < self.headroom {
             return None;
         }
         // What goes now comes no sooner where enough is on its way; but a growth ends at once with the pod whose it is.
-        let is_enough = until_then <= self.room.saturating_add(self.pending.soon);
+        let is_enough = until_then <= self.headroom.saturating_add(self.pending.soon);
         if !(is_enough || self.is_settling) {
-            let is_late = until_then <= self.room.saturating_add(self.pending.amount);
+            let is_late = until_then <= self.headroom.saturating_add(self.pending.amount);
             return if is_late {
                 Some(NextVictim::WithProcesses)
             } else {
                 first
             };
         }
-        let ends_it = self.growers > 0 && grown_in(self.growers, KILL_LATENCY_NS) >= self.room;
+        let ends_it = self.growers > 0 && grown_in(self.growers, KILL_LATENCY_NS) >= self.headroom;
         ends_it.then_some(NextVictim::Growing)
     }
 }
@@ -545,7 +545,7 @@ impl PaceInputs {
         }
     }
 
-    /// Decides at machine speed: the room is used up in `exhausted_in` nanoseconds by the growth that was seen.
+    /// Decides at machine speed: the headroom is used up in `exhausted_in` nanoseconds by the growth that was seen.
     fn decide_urgent(&self, exhausted_in: u64, grown: Grown) -> Decision {
         let pending = self.pending;
         let growth = grown.per_second();
@@ -568,12 +568,12 @@ impl PaceInputs {
             || wait < exhausted_in
             || pending.amount >= grown_in(growth, URGENT_WHILE_PENDING_NS);
         // Enough is on its way, of shared memory alone, and too late.
-        let room = self
+        let headroom = self
             .shortage
             .usable()
             .in_time()
             .saturating_add(pending.amount);
-        let is_late = pending.soon == 0 && grown_in(growth, wait) <= room;
+        let is_late = pending.soon == 0 && grown_in(growth, wait) <= headroom;
         if (is_early && is_worth)
             || (is_late && self.is_too_soon(exhausted_in))
             || self.is_in_time(exhausted_in, growth, wait)
@@ -643,18 +643,18 @@ impl PaceInputs {
         is_in_time.then(|| since.saturating_sub(USAGE_AGE_NS))
     }
 
-    /// Whether what is pending saves the node from a growth that uses up the room in `exhausted_in`. The first of it is
+    /// Whether what is pending saves the node from a growth that uses up the headroom in `exhausted_in`. The first of it is
     /// due after `wait`.
     fn is_in_time(&self, exhausted_in: u64, per_second: u64, wait: u64) -> bool {
         let (now, pending, pace) = (self.now, self.pending, &self.pace);
-        let room = self.shortage.usable().in_time();
+        let headroom = self.shortage.usable().in_time();
         if let (Some(began), Some(last)) = (pending.flows_since, pace.last_eviction) {
             // Once it comes, the kernel weighs what comes against what others use.
             let since = began.max(last);
             let until = since.saturating_add(NET_WINDOW_NS);
             let growth = &pace.growth;
             if now < until {
-                let comes = growth.exhausts_net(room, began, MS).is_none()
+                let comes = growth.exhausts_net(headroom, began, MS).is_none()
                     && now >= began.saturating_add(MS);
                 return comes || exhausted_in > until - now + KILL_LATENCY_NS;
             }
@@ -662,22 +662,22 @@ impl PaceInputs {
             let enough = pending.begins.map_or(SLOW_RETURN_NS, |begins| {
                 begins.saturating_sub(now).saturating_add(NEXT_VICTIM_NS)
             });
-            let end = growth.exhausts_net(room, since, NET_WINDOW_NS / 2);
+            let end = growth.exhausts_net(headroom, since, NET_WINDOW_NS / 2);
             return end.is_none_or(|end| end > enough);
         }
         // Until a next pod's memory can be there, if one has to go then.
         let until_next = grown_in(per_second, wait.saturating_add(NEXT_VICTIM_NS));
-        exhausted_in > wait && until_next <= room.saturating_add(pending.amount)
+        exhausted_in > wait && until_next <= headroom.saturating_add(pending.amount)
     }
 
     /// Whether what is left is used up within so long by growth that was seen `since` a moment, over `shortest` at least.
     pub(crate) fn is_exhausted_within(&self, within: u64, since: u64, shortest: u64) -> bool {
-        let room = self.shortage.usable().in_time();
-        let end = self.pace.growth.exhausts_net(room, since, shortest);
+        let headroom = self.shortage.usable().in_time();
+        let end = self.pace.growth.exhausts_net(headroom, since, shortest);
         end.is_some_and(|end| end < within)
     }
 
-    /// The growth that uses up the room before the kubelet would have looked again, if one does.
+    /// The growth that uses up the headroom before the kubelet would have looked again, if one does.
     fn urgency(&self) -> Option<(u64, Grown)> {
         let (now, seen, pace) = (self.now, &self.shortage, &self.pace);
         let has_evicted = |last: u64| now < last.saturating_add(SECOND);
@@ -746,7 +746,7 @@ impl Shortage {
         self.available < self.threshold || (was_met && self.available < self.resolved)
     }
 
-    /// The room, with no more swap than there is to be swapped out.
+    /// The headroom, with no more swap than there is to be swapped out.
     fn usable(&self) -> Headroom {
         Headroom {
             swap: self.headroom.swap.min(self.used),
@@ -755,7 +755,7 @@ impl Shortage {
     }
 
     /// Whether so little is left that its end may be urgent. Page cache that waits for the disk is no shortage by
-    /// itself, but where it fills the room fast, growth beside it is urgent in time for a death.
+    /// itself, but where it fills the headroom fast, growth beside it is urgent in time for a death.
     fn is_close(&self, is_met: bool, end: u64, grown: Grown) -> bool {
         let fills = self.guard_amount > 0 && grown.deferred > 0 && end < SLOW_RETURN_NS;
         if !is_met {
@@ -766,19 +766,19 @@ impl Shortage {
 
     /// Whether less can be used than the threshold asks for: the kernel cannot end this shortage by itself.
     fn is_short(&self, was_short: bool) -> bool {
-        let room = self.usable().total();
-        room < self.threshold || (was_short && room < self.resolved)
+        let headroom = self.usable().total();
+        headroom < self.threshold || (was_short && headroom < self.resolved)
     }
 
     /// Growth below this is noise. When only the memory guard is short the limit is higher (1/4 of the threshold, not
     /// 1/16), because kernel memory grows with dirty page cache.
     fn noise(&self, is_met: bool) -> u64 {
-        let room = self.usable().total();
+        let headroom = self.usable().total();
         let share = if is_met { 16 } else { 4 };
         // The less is left, the less may be missed.
         (self.threshold / share)
             .min(STATISTICS_ERROR)
-            .min(room / 8)
+            .min(headroom / 8)
             .min((self.headroom.immediate / 4).max(STATISTICS_ERROR / 2))
     }
 }

@@ -69,7 +69,12 @@ fn a_stalled_manager_holds_up_no_end() {
     let files = Files::of_hog_and_calm("stallend", 256);
     let agent = files.start(&[]);
     let stall = || {
-        let _stalled = Stalled::new(agent.pid(), "manager").unwrap();
+        let mut stalled = None;
+        // The thread is started after the line that the agent watches.
+        assert!(until(SOON, || {
+            stalled = Stalled::new(agent.pid(), "manager").ok();
+            stalled.is_some()
+        }));
         agent.ask_to_end().unwrap();
         let log = |line| until(SOON, || agent.log().contains(line));
         assert!(log("the control loop hangs"));
