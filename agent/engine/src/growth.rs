@@ -424,9 +424,13 @@ mod tests {
             ..Headroom::default()
         };
         // Slower than what comes: all of it is there in time.
-        let (end, _) = steady(16, 8000).exhausts(headroom(160), MIB, LASTS).unwrap();
+        let (end, _) = steady(16, 8000)
+            .exhausts(headroom(160), MIB, LASTS)
+            .unwrap();
         assert!((9 * SECOND..11 * SECOND).contains(&end), "{end}");
-        let (end, _) = steady(320, 1000).exhausts(headroom(160), MIB, LASTS).unwrap();
+        let (end, _) = steady(320, 1000)
+            .exhausts(headroom(160), MIB, LASTS)
+            .unwrap();
         assert_eq!(end, 0);
     }
 

@@ -462,7 +462,7 @@ impl Relief {
         };
         Self {
             now: pace_inputs.now,
-            headroom.in_time(),
+            headroom: headroom.in_time(),
             growth: growth.saturating_sub(written),
             growers,
             is_settling,

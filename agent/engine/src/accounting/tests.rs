@@ -188,7 +188,10 @@ fn slab_of_a_cgroup_is_room_for_a_slow_growth_only() {
     let look = cgroup(false).sample(&reading, None, FreeSwap::default());
     let headroom = look.shortage.headroom;
     assert_eq!((look.shortage.used, look.available), (650 * MIB, 200 * MIB));
-    assert_eq!((headroom.immediate, headroom.deferred), (200 * MIB, 150 * MIB));
+    assert_eq!(
+        (headroom.immediate, headroom.deferred),
+        (200 * MIB, 150 * MIB)
+    );
     assert_eq!(
         look.reclaimable,
         100 * MIB,
