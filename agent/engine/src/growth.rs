@@ -242,10 +242,7 @@ impl Growth {
         let mut seen = self.windows.iter().filter_map(|window| {
             let (begin, latest) = (window.begin?, self.latest?);
             let is_long = latest.time - begin.time >= shortest;
-            // Statistics that have listed page cache since then have freed nothing.
-            let listed = begin.stat_lag.saturating_sub(latest.stat_lag);
-            let grown = latest.grown_since(begin) + i128::from(listed);
-            is_long.then_some(grown < -i128::from(noise))
+            is_long.then(|| latest.grown_since(begin) < -i128::from(noise))
         });
         seen.next().unwrap_or(false)
     }
