@@ -9,7 +9,7 @@ use std::{
 use evictd_engine::pace::PaceInputs;
 use evictd_store::{
     incident, journal,
-    record::{EvictionRecord, Record, oom_kill::OomKill},
+    record::{EvictionRecord, Record, RequestRecord, oom_kill::OomKill},
 };
 use serde_json::{Value, json};
 
@@ -36,6 +36,15 @@ pub fn evictions(records: Vec<Record>) -> Vec<EvictionRecord> {
         _ => None,
     });
     evictions.collect()
+}
+
+/// Pods that the records say were asked to end.
+pub fn requests(records: Vec<Record>) -> Vec<RequestRecord> {
+    let requests = records.into_iter().filter_map(|record| match record {
+        Record::Asked(asked) => Some(*asked),
+        _ => None,
+    });
+    requests.collect()
 }
 
 /// They are dropped after the agent and the processes of the pods.

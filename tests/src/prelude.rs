@@ -25,7 +25,7 @@ pub use crate::{
     cluster_node::ClusterNode,
     current_thread,
     disk::Disk,
-    embedded::Files,
+    embedded::{Files, requests},
     forker::Forker,
     hog::Hog,
     node::{MIB, Node},

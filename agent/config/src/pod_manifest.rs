@@ -107,6 +107,7 @@ fn pod(mut fields: ObjectDecoder, scope: &Path) -> Result<ManifestPod, ConfigErr
     let container = Container {
         name: name.clone(),
         kind: ContainerKind::Regular,
+        restartable: false,
         memory_request: Quantity::bytes(request.unwrap_or(0)),
         storage_request: Quantity::default(),
         storage_limit: None,

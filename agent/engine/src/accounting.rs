@@ -101,11 +101,19 @@ impl MemoryThresholds {
         }
     }
 
-    /// Whether the threshold is met by this much available; `was_pressed`: it was at the look before. `resolves`: its
-    /// minimum reclaim counts ([`Pace::is_resolving`](crate::pace::Pace::is_resolving)).
+    /// Bytes that must be available for the threshold not to be met. `resolves`: its minimum reclaim counts
+    /// ([`Pace::is_resolving`](crate::pace::Pace::is_resolving)).
+    pub fn needed(&self, resolves: bool) -> u64 {
+        match resolves {
+            true => self.resolved.max(self.threshold),
+            false => self.threshold,
+        }
+    }
+
+    /// Whether the threshold is met by this much available; `was_pressed`: it was at the look before. `resolves`: as for
+    /// [`needed`](Self::needed).
     pub fn is_pressing(&self, available: u64, was_pressed: bool, resolves: bool) -> bool {
-        let is_open = was_pressed && resolves;
-        available < self.threshold || (is_open && available < self.resolved)
+        available < self.needed(was_pressed && resolves)
     }
 
     /// Bytes by which memory may move without being a growth.

@@ -263,14 +263,12 @@ impl Growth {
     /// The amount at a time: between two samples it has grown steadily. Before the first sample it was that of the first,
     /// and where it has shrunk between two of them that of the later one.
     pub fn amount_at(&self, time: u64) -> u64 {
-        let before = self.samples().filter(|sample| sample.time <= time);
+        let before = self.samples().filter(|sample| sample.time < time);
         let after = self.samples().filter(|sample| sample.time >= time);
-        let before = before.max_by_key(|sample| sample.time);
-        let after = after.min_by_key(|sample| sample.time);
-        let (Some(after), before) = (after, before) else {
+        let Some(after) = after.min_by_key(|sample| sample.time) else {
             return self.latest.map_or(0, |latest| latest.amount);
         };
-        let Some(before) = before.filter(|before| before.time < after.time) else {
+        let Some(before) = before.max_by_key(|sample| sample.time) else {
             return after.amount;
         };
         let grown = u128::from(after.amount.saturating_sub(before.amount));

@@ -26,6 +26,8 @@ const NEVER: i64 = i64::MIN;
 const RATES: usize = 2;
 /// The node's is the first of them.
 const NODE_RATE: usize = 1;
+/// Limits of a pod that is above a limit of its own: all but the node's rate.
+const OWN_LIMIT: Range<usize> = NODE_RATE..MAX_QUOTAS_PER_POD;
 
 /// A limit on evictions: so many in a period, and so many pods that must stay.
 #[derive(Debug)]
@@ -355,7 +357,7 @@ impl EvictionLimiter {
     /// takes, does not hold it back.
     pub fn allows_at_own_limit(&self, permit: &EvictionPermit, now: u64) -> bool {
         self.is_permitted(permit, now, LastResort::None)
-            && self.has_capacity_in(permit, now, NODE_RATE..MAX_QUOTAS_PER_POD)
+            && self.has_capacity_in(permit, now, OWN_LIMIT)
     }
 
     /// Whether the pod of a decision may go now: what is not urgent asks the fleet brake as well.
@@ -462,9 +464,7 @@ impl EvictionLimiter {
     pub fn charge_for(&self, cause: Cause, permit: &EvictionPermit, now: u64) {
         match cause {
             Cause::Pressure(_) => self.charge(permit, now),
-            Cause::LocalStorage(_) => {
-                self.charge_quotas(permit, now, NODE_RATE..MAX_QUOTAS_PER_POD)
-            }
+            Cause::LocalStorage(_) => self.charge_quotas(permit, now, OWN_LIMIT),
         }
     }
 
@@ -480,10 +480,8 @@ impl EvictionLimiter {
     /// Charges all limits of a pod that would have been evicted, so that shadow mode holds back what live mode would.
     /// The fleet is not told, and live mode forgets it.
     pub fn charge_in_shadow(&self, permit: &EvictionPermit, now: u64, by: ShadowChooser) {
-        permit.mark_in_shadow(self.shadow_mark(by));
         self.last_in_shadow.store(signed(now), Ordering::Relaxed);
-        let quotas = self.quotas_of(permit, 0..MAX_QUOTAS_PER_POD);
-        quotas.for_each(|q| q.charge_in_shadow(signed(now)));
+        self.charge_quotas_in_shadow(permit, now, 0..MAX_QUOTAS_PER_POD, by);
     }
 
     /// Charges in shadow mode the limits that count an eviction for `cause`, which the manager has chosen.
@@ -491,11 +489,21 @@ impl EvictionLimiter {
         match cause {
             Cause::Pressure(_) => self.charge_in_shadow(permit, now, ShadowChooser::Manager),
             Cause::LocalStorage(_) => {
-                permit.mark_in_shadow(self.shadow_mark(ShadowChooser::Manager));
-                let quotas = self.quotas_of(permit, NODE_RATE..MAX_QUOTAS_PER_POD);
-                quotas.for_each(|q| q.charge_in_shadow(signed(now)));
+                self.charge_quotas_in_shadow(permit, now, OWN_LIMIT, ShadowChooser::Manager);
             }
         }
+    }
+
+    fn charge_quotas_in_shadow(
+        &self,
+        permit: &EvictionPermit,
+        now: u64,
+        places: Range<usize>,
+        by: ShadowChooser,
+    ) {
+        permit.mark_in_shadow(self.shadow_mark(by));
+        let quotas = self.quotas_of(permit, places);
+        quotas.for_each(|q| q.charge_in_shadow(signed(now)));
     }
 
     /// The pressure is over: what shadow mode has chosen for it is available again. Its limits stay charged.

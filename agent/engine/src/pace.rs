@@ -227,6 +227,13 @@ pub enum Urgency {
     },
 }
 
+impl Urgency {
+    /// Whether the pod goes at machine speed.
+    pub fn is_urgent(self) -> bool {
+        matches!(self, Self::Urgent { .. })
+    }
+}
+
 /// Decision about evictions at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
@@ -248,12 +255,7 @@ pub enum Decision {
 impl Decision {
     /// Whether a pod may be evicted at once.
     pub fn is_urgent(self) -> bool {
-        matches!(
-            self,
-            Self::Evict {
-                urgency: Urgency::Urgent { .. },
-            }
-        )
+        matches!(self, Self::Evict { urgency } if urgency.is_urgent())
     }
 }
 
@@ -626,7 +628,7 @@ impl PaceInputs {
             .shortage
             .threshold
             .saturating_sub(self.shortage.available);
-        matches!(urgency, Urgency::Urgent { .. })
+        urgency.is_urgent()
             || self.pace.evictions == 0
             || attainable.saturating_add(self.pending.amount) >= deficit
     }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::Signal;
 
-/// Samples that are kept: 1024 samples of all signals together: at least 0.25 s at the highest rate (two scopes, 0.5 ms
-/// apart), about 15 minutes at one a second..
+/// Samples that are kept, of all signals together: at least 0.25 s at the highest rate (two scopes, 0.5 ms
+/// apart), about 15 minutes at one a second.
 const SAMPLES: usize = 1024;
 /// Least time between two samples of one signal, in nanoseconds: the fast path looks more often shortly before a
 /// threshold.

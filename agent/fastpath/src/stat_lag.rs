@@ -1,6 +1,6 @@
 //! Whether a sample needs a flush: the usage counter is exact at every moment, the statistics beside it may lag.
 //!
-//! Memory is *uncategorized* if the counter has it and no line of `memory.stat` does. That changes deferred as far as it
+//! Memory is *uncategorized* if the counter has it and no line of `memory.stat` does. That changes slowly as far as it
 //! is kernel memory. What is suddenly more than usual is the *lag*: page cache or anonymous memory that the kernel has
 //! not flushed, because it does not know that there is something to flush, or because another reader is flushing
 //! (docs/decisions/0003-lagging-cgroup-statistics.md). Page cache in the lag looks like a working set, and a pod would

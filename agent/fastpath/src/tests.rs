@@ -358,12 +358,16 @@ fn a_chosen_pod_gives_back_what_is_no_page_cache() {
     assert_eq!(memory.pending.amount, 50 * MIB);
 }
 
-/// A trigger whose program has killed from a pod.
-struct HasKilled(Option<KernelKill>);
+/// A program that kills from the pods which are published to it.
+#[derive(Default)]
+struct Program {
+    killed: Option<KernelKill>,
+    published: Arc<Mutex<Vec<u64>>>,
+}
 
-impl TriggerSet for HasKilled {
+impl TriggerSet for Program {
     fn hook(&self) -> MemoryHook {
-        MemoryHook::Sampler
+        MemoryHook::Fexit
     }
 
     fn watch(&mut self, _: usize, _: &MemoryCgroup) -> io::Result<()> {
@@ -382,8 +386,13 @@ impl TriggerSet for HasKilled {
         None
     }
 
+    fn set_victims(&mut self, _: usize, victims: &[KernelVictim]) -> io::Result<()> {
+        *self.published.lock().unwrap() = victims.iter().map(|victim| victim.cgroup_id).collect();
+        Ok(())
+    }
+
     fn next_kernel_kill(&mut self) -> Option<KernelKill> {
-        self.0.take()
+        self.killed.take()
     }
 
     fn set_near(&mut self, _: bool) -> io::Result<bool> {
@@ -391,7 +400,7 @@ impl TriggerSet for HasKilled {
     }
 
     fn is_attached(&self) -> bool {
-        false
+        true
     }
 }
 
@@ -405,11 +414,14 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
         let mut setup = cgroup.setup();
         let pod = cgroup.pod("a");
         setup.table = Box::new(PodTable::new(vec![Arc::clone(&pod)]));
-        setup.trigger = Box::new(HasKilled(Some(KernelKill {
-            cgroup_id: pod.memory.id(),
-            scope: 0,
-            time: monotonic_ns(),
-        })));
+        setup.trigger = Box::new(Program {
+            killed: Some(KernelKill {
+                cgroup_id: pod.memory.id(),
+                scope: 0,
+                time: monotonic_ns(),
+            }),
+            ..Program::default()
+        });
         if is_earlier_victim {
             setup.restored.push(RestoredVictim {
                 pod,
@@ -461,45 +473,6 @@ fn while_the_manager_kills_a_pod_the_last_resort_takes_none() {
     assert_eq!(taken(true), 0);
 }
 
-/// A program that kills from the pods which are published to it.
-#[derive(Default)]
-struct Kills(Arc<Mutex<Vec<u64>>>);
-
-impl TriggerSet for Kills {
-    fn hook(&self) -> MemoryHook {
-        MemoryHook::Fexit
-    }
-
-    fn watch(&mut self, _: usize, _: &MemoryCgroup) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn arm(&mut self, _: usize, _: Trigger) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn next_crossing(&mut self) -> Option<TriggerEvent> {
-        None
-    }
-
-    fn set_victims(&mut self, _: usize, victims: &[KernelVictim]) -> io::Result<()> {
-        *self.0.lock().unwrap() = victims.iter().map(|victim| victim.cgroup_id).collect();
-        Ok(())
-    }
-
-    fn set_near(&mut self, _: bool) -> io::Result<bool> {
-        Ok(false)
-    }
-
-    fn is_attached(&self) -> bool {
-        true
-    }
-}
-
 /// A pod was known by its cgroup alone, and another table says that it is critical. Nothing is published anew while a
 /// victim is dying.
 #[test]
@@ -517,7 +490,10 @@ fn a_kernel_victim_that_is_critical_by_now_is_revoked() {
     let critical = Arc::new(PodEntry::open(critical, &at, Mode::Evictd).unwrap());
     let published = Arc::<Mutex<Vec<u64>>>::default();
     setup.table = Box::new(PodTable::new(vec![pod]));
-    setup.trigger = Box::new(Kills(Arc::clone(&published)));
+    setup.trigger = Box::new(Program {
+        published: Arc::clone(&published),
+        ..Program::default()
+    });
     setup.is_pinned = true;
     let mut watch = watch(setup);
     watch.run_once(monotonic_ns());

@@ -260,30 +260,24 @@ mod tests {
     }
 
     /// A server may list pods and not policies: who knows the pods has not seen a policy for that.
-    #[test]
-    fn pods_without_policies_are_no_knowledge_of_policies() {
+    #[tokio::test]
+    async fn pods_without_policies_are_no_knowledge_of_policies() {
         let dir = tempfile::tempdir().expect("a directory");
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        runtime.block_on(async {
-            let first = agent(dir.path()).await;
-            assert!(!first.restore(), "there is no file");
-            list(&first);
-            first.keep().await;
-            let second = agent(dir.path()).await;
-            assert!(!second.restore());
-            assert_eq!(second.pods.with(|store| store.len()), 1);
-            list(&second);
-            second.set_policies_known();
-            second.keep().await;
-            let third = agent(dir.path()).await;
-            assert!(third.restore());
-            // It has heard of pods alone, and does not forget what was heard of policies.
-            list(&third);
-            third.keep().await;
-            assert!(agent(dir.path()).await.restore());
-        });
+        let first = agent(dir.path()).await;
+        assert!(!first.restore(), "there is no file");
+        list(&first);
+        first.keep().await;
+        let second = agent(dir.path()).await;
+        assert!(!second.restore());
+        assert_eq!(second.pods.with(|store| store.len()), 1);
+        list(&second);
+        second.set_policies_known();
+        second.keep().await;
+        let third = agent(dir.path()).await;
+        assert!(third.restore());
+        // It has heard of pods alone, and does not forget what was heard of policies.
+        list(&third);
+        third.keep().await;
+        assert!(agent(dir.path()).await.restore());
     }
 }

@@ -250,7 +250,7 @@ impl Events {
         create(connection, &event).await
     }
 
-    /// An Event about the node that happens once: its action, reason and type.
+    /// An Event about the node: its action, reason and type.
     fn node_event(
         &self,
         id: &str,
@@ -295,7 +295,6 @@ impl Events {
             series.last_time = micro_time(&eviction.time);
             return Ok(());
         }
-        let name = name(&self.node, &eviction.id);
         let resource = eviction.signal.split('.').next().unwrap_or_default();
         let note = format!(
             "Attempting to reclaim {resource}: evicted {}/{}, {} available, {} wanted",
@@ -304,22 +303,11 @@ impl Events {
             quantity(&eviction.signal, eviction.available),
             quantity(&eviction.signal, eviction.threshold),
         );
-        let event = json!({
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"name": name, "namespace": NODE_NAMESPACE},
-            "eventTime": micro_time(&eviction.time),
-            "reportingController": CONTROLLER,
-            "reportingInstance": self.instance(),
-            "action": "Reclaiming",
-            "reason": "EvictionThresholdMet",
-            "type": "Warning",
-            "note": cut(note, NOTE_BYTES),
-            "regarding": self.node_reference(),
-        });
+        let what = ("Reclaiming", "EvictionThresholdMet", "Warning");
+        let event = self.node_event(&eviction.id, &eviction.time, what, note);
         create(connection, &event).await?;
         let series = Series {
-            name,
+            name: name(&self.node, &eviction.id),
             count: 1,
             sent: 1,
             last: now,

@@ -32,11 +32,9 @@ pub async fn run(
             SoftOutcome::Evicted { index, asked } => {
                 // The receiver is gone where the agent ends.
                 let _ = going.send(*asked).await;
-                decision(&demand, index).map(|decision| (decision, Departure::Asked))
+                Some((index, Departure::Asked))
             }
-            SoftOutcome::Gone { index } => {
-                decision(&demand, index).map(|decision| (decision, Departure::GoneBefore))
-            }
+            SoftOutcome::Gone { index } => Some((index, Departure::GoneBefore)),
             SoftOutcome::Blocked { since } => {
                 tracing::warn!(signal = %demand.signal, ?since, "budgets protect every candidate");
                 tokio::time::sleep(PAUSE).await;
@@ -59,13 +57,12 @@ pub async fn run(
                 None
             }
         };
+        let gone = gone.and_then(|(index, departure)| {
+            let candidate = demand.candidates.get(index)?;
+            Some((candidate.decision.clone(), departure))
+        });
         settle(demand.chosen, gone);
         // To ask many candidates takes its time, in which pressure is not over.
         last = Some(Instant::now());
     }
-}
-
-fn decision(demand: &SoftRequest, index: usize) -> Option<EvictionDecision> {
-    let choice = demand.candidates.get(index)?;
-    Some(choice.decision.clone())
 }

@@ -267,8 +267,8 @@ impl DiskScanner {
         mounts: &mut MountTable,
         shares: Option<&CgroupCountReader>,
     ) {
-        // The look for a pod's directories is work as well: who has many containers pays for it.
-        let mut begun = Some(Instant::now());
+        // The look for a pod's directories is work as well: a pod with many containers pays for it.
+        let mut began = Instant::now();
         // An old table is better than none.
         let _ = mounts.refresh();
         let mut scan = match turn {
@@ -285,7 +285,6 @@ impl DiskScanner {
         let was_pressed = self.is_pressed();
         let mut entries = 0;
         while !self.is_stopped() {
-            let began = begun.take().unwrap_or_else(Instant::now);
             // A turn takes long: a server that does not answer may have been mounted meanwhile.
             if mounts.refresh().unwrap_or(false) {
                 scan.pass_by(mounts.points());
@@ -305,6 +304,7 @@ impl DiskScanner {
             if entries >= SLICE || news || self.is_pressed() != was_pressed {
                 break;
             }
+            began = Instant::now();
         }
         if !self.is_walked(&scan.target.uid) {
             self.publish(&scan.target.uid, scan.so_far());

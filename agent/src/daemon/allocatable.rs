@@ -100,7 +100,6 @@ impl Allocatable {
         if self.known == found {
             return Ok(None);
         }
-        warn_floor(&self.config, SIGNAL, amounts(capacity).threshold, capacity);
         let cache = self.config.account_reclaimable_cache;
         let scope = |cgroup| {
             let scope = Scope::open(cgroup, ScopeKind::Pods { limit: capacity }, amounts, cache);
@@ -110,6 +109,8 @@ impl Allocatable {
             fastpath: guarded(scope(cgroup)?, &self.config),
             manager: scope(open()?)?,
         };
+        let threshold = amounts(capacity).threshold;
+        warn_floor(&self.config, SIGNAL, threshold, capacity);
         self.known = found;
         Ok(Some(scopes))
     }

@@ -15,7 +15,7 @@ use evictd_engine::{Pod, model::settings::Mode, reclaim::KnownPods};
 use evictd_kube::session::Cluster;
 use evictd_manager::{DirResolver, ScanTarget};
 use evictd_node::{
-    cgroup::tree::{FollowedCgroups, followed_ids},
+    cgroup::tree::FollowedCgroups,
     fs::mounts::MountPoints,
     pods::{
         builder::{PodTableBuilder, PodUpdate},
@@ -165,7 +165,7 @@ impl PodSource {
     /// Builds the target of a scan: where the disk use of a pod is found.
     pub(super) fn target(&self, config: &Config, entry: &Arc<PodEntry>) -> ScanTarget {
         let cgroup = entry.memory.path().to_owned();
-        let cgroups = followed_ids(&cgroup);
+        let cgroups = entry.cgroups().to_vec();
         let places: DirResolver = match self {
             Self::Manifest { pods, .. } => {
                 let own = pods.iter().find(|p| p.pod.uid == entry.pod.uid);

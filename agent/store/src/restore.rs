@@ -346,12 +346,12 @@ impl Restored {
                 .is_some_and(|workload| !workload.is_partial),
         };
         // One that was killed before it had gone as it was asked to counts once.
-        let counts = |(index, e): &(usize, &RestoredPod)| {
-            let mut later = self.evictions.iter().skip(index + 1);
-            !e.is_asked() || later.all(|later| later.counted.uid != e.counted.uid)
-        };
-        let counted = self.evictions.iter().enumerate().filter(counts);
-        counted.map(|(_, e)| restored(e)).collect()
+        let mut later = HashSet::new();
+        let newest_first = self.evictions.iter().rev();
+        let counted = newest_first.filter(|e| later.insert(&*e.counted.uid) || !e.is_asked());
+        let mut counted: Vec<_> = counted.map(restored).collect();
+        counted.reverse();
+        counted
     }
 
     /// What the engine has to know. `is_there` is asked whether something is left of a pod (its UID) that was to go at

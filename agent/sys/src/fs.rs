@@ -46,9 +46,12 @@ pub fn replace(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
 /// # Errors
 /// Not there, or not readable.
 pub fn read_lossy(path: impl AsRef<Path>) -> io::Result<String> {
-    let bytes = fs::read(path)?;
-    Ok(String::from_utf8(bytes)
-        .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+    Ok(lossy(fs::read(path)?))
+}
+
+/// Bytes as text; those that are not UTF-8 are replaced.
+pub fn lossy(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }
 
 /// An error that carries the path, because "No such file or directory" alone does not help.

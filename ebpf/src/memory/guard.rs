@@ -64,7 +64,7 @@ fn rank(scope: u64, cgroup_id: u64) -> u64 {
 }
 
 /// Whether the current task, one of this pod's, holds at least [`VictimLimits::min_task_pages`] pages that only its end gives back. Shared memory
-/// counts once per mapping, so the sum is bounded by [`Victim::most`] and by the pod's charge.
+/// counts once per mapping, so the sum is bounded by [`VictimLimits::max_task_pages`] and by the pod's charge.
 #[inline(never)]
 fn task_holds_min_pages(scope: u64, pod: Address) -> bool {
     let key = VictimKey {

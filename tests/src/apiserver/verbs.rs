@@ -134,19 +134,18 @@ pub fn create_event(
 ) -> Response<Body> {
     let text = |field: &str| event["metadata"][field].as_str().unwrap_or_default();
     let (name, generate) = (text("name").to_owned(), text("generateName").to_owned());
+    let invalid = |what: &str| {
+        let message = format!("Event \"{name}{generate}\" is invalid: {what}");
+        let details = json!({"name": name, "kind": "Event"});
+        failure(422, "Invalid", &message, details)
+    };
     // `event-refused.json`
     if name.is_empty() || !is_subdomain(&name) || !generate.is_empty() {
-        let message = format!("Event \"{name}{generate}\" is invalid: metadata.name");
-        let details = json!({"name": name, "kind": "Event"});
-        return failure(422, "Invalid", &message, details);
+        return invalid("metadata.name");
     }
     let instance = event["reportingInstance"].as_str().unwrap_or_default();
     if instance.len() > 128 {
-        let message = format!(
-            "Event \"{name}\" is invalid: reportingInstance: can have at most 128 characters"
-        );
-        let details = json!({"name": name, "kind": "Event"});
-        return failure(422, "Invalid", &message, details);
+        return invalid("reportingInstance: can have at most 128 characters");
     }
     let path = format!("{path}/{name}");
     if state.objects.contains_key(&path) {

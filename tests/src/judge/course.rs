@@ -44,7 +44,7 @@ impl<'a> Course<'a> {
 
 pub trait Strategy<'a> {
     /// Time of the next look, in nanoseconds.
-    fn sample_interval(&self) -> u64;
+    fn next_look(&self) -> u64;
     /// The usage in bytes at which it is told.
     fn trigger(&self) -> Option<f64> {
         None
@@ -62,10 +62,10 @@ pub fn run<'a>(
 ) -> Course<'a> {
     let mut course = Course::default();
     while world.now < world.incident.end {
-        if strategy.sample_interval() <= world.now {
+        if strategy.next_look() <= world.now {
             strategy.look(&mut world, &mut course);
         }
-        let towards = strategy.sample_interval().min(world.incident.end);
+        let towards = strategy.next_look().min(world.incident.end);
         if world.step(towards, strategy.trigger()) {
             strategy.tripped(&world);
         }
@@ -101,7 +101,7 @@ impl Kubelet {
 }
 
 impl<'a> Strategy<'a> for Kubelet {
-    fn sample_interval(&self) -> u64 {
+    fn next_look(&self) -> u64 {
         self.next
     }
 
@@ -136,7 +136,7 @@ pub struct Poller {
 }
 
 impl<'a> Strategy<'a> for Poller {
-    fn sample_interval(&self) -> u64 {
+    fn next_look(&self) -> u64 {
         self.next
     }
 

@@ -415,7 +415,7 @@ fn reason(round: &Round) -> (&'static str, String) {
 }
 
 impl<'a> Strategy<'a> for Evictd {
-    fn sample_interval(&self) -> u64 {
+    fn next_look(&self) -> u64 {
         self.next
     }
 

@@ -650,18 +650,11 @@ fn two_soft_thresholds_ask_one_pod_after_the_other() {
     let mut holds_on = Reaped(holds_on.unwrap());
     let _agent = two.files.start(&[]);
     assert_eq!(greedy.wait().unwrap(), Some(libc::SIGTERM));
-    let asked = || {
-        let records = two.files.records().into_iter();
-        let asked = records.filter_map(|record| match record {
-            Record::Asked(asked) => Some((asked.name, asked.decided)),
-            _ => None,
-        });
-        asked.collect::<Vec<_>>()
-    };
+    let asked = || requests(two.files.records());
     assert!(until(SOON, || asked().len() == 2), "{:?}", asked());
     let asked = asked();
-    assert_eq!((&*asked[0].0, &*asked[1].0), ("greedy", "calm"));
-    let apart = Duration::from_nanos(asked[1].1 - asked[0].1);
+    assert_eq!((&*asked[0].name, &*asked[1].name), ("greedy", "calm"));
+    let apart = Duration::from_nanos(asked[1].decided - asked[0].decided);
     assert!(apart >= Duration::from_secs(4), "{apart:?}");
     assert!(
         matches!(holds_on.try_wait(), Ok(Some(_))),

@@ -66,15 +66,12 @@ fn a_stalled_manager_stops_no_eviction_for_memory() {
 #[test]
 fn a_stalled_manager_holds_up_no_end() {
     skip_if!(not_root());
-    let files = Files::of_hog_and_calm("stallend", 256);
+    let mut files = Files::of_hog_and_calm("stallend", 256);
+    let health = listen(&mut files.config, "healthAddress");
     let agent = files.start(&[]);
+    assert!(is_ready(&health));
     let stall = || {
-        let mut stalled = None;
-        // The thread is started after the line that the agent watches.
-        assert!(until(SOON, || {
-            stalled = Stalled::new(agent.pid(), "manager").ok();
-            stalled.is_some()
-        }));
+        let _stalled = Stalled::new(agent.pid(), "manager").unwrap();
         agent.ask_to_end().unwrap();
         let log = |line| until(SOON, || agent.log().contains(line));
         assert!(log("the control loop hangs"));

@@ -137,11 +137,9 @@ fn shadow_mode_asks_no_static_pod() {
     let _agent = member.start().unwrap();
     let _hogs = pods.map(|pod| Hog::start(&pod, &["--mib", "60"]).unwrap());
     let asked = || {
-        let records = member.records().into_iter();
-        let asked = records.filter_map(|record| match record {
-            Record::Asked(asked) => Some(asked.name),
-            _ => None,
-        });
+        let asked = requests(member.records())
+            .into_iter()
+            .map(|asked| asked.name);
         asked.collect::<Vec<_>>()
     };
     assert!(until(SOON, || !asked().is_empty()));

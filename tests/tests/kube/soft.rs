@@ -149,14 +149,7 @@ impl Soft {
     }
 
     fn asked(&self) -> Vec<RequestRecord> {
-        let asked = self
-            .records()
-            .into_iter()
-            .filter_map(|record| match record {
-                Record::Asked(asked) => Some(*asked),
-                _ => None,
-            });
-        asked.collect()
+        requests(self.records())
     }
 
     fn event_reasons(&self) -> Vec<String> {

@@ -243,7 +243,7 @@ fn an_expired_token_is_read_again() {
 }
 
 /// What the kubelet calls a static pod.
-const HASH: &str = "d4ae8de11a3b28dc31b9c89edbd7f90a";
+const HASH: &str = ClusterNode::HASH;
 
 /// Pods that are odd: left out or taken for what they are, and counted.
 // R12

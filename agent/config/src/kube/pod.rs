@@ -133,11 +133,11 @@ fn seconds(timestamp: &str) -> Option<i64> {
 fn containers(regular: Vec<ContainerJson>, init: Vec<ContainerJson>) -> Vec<Container> {
     let container = |is_init| {
         move |mut container: ContainerJson| Container {
-            kind: match (is_init, container.is_restartable()) {
-                (false, _) => ContainerKind::Regular,
-                (true, false) => ContainerKind::Init,
-                (true, true) => ContainerKind::Sidecar,
+            kind: match is_init {
+                false => ContainerKind::Regular,
+                true => ContainerKind::Init,
             },
+            restartable: is_init && container.is_restartable(),
             name: container.name,
             memory_request: container
                 .resources

@@ -95,8 +95,10 @@ pub struct Container {
     /// Name within the pod.
     pub name: String,
     /// List of the pod in which the container stands.
-    #[serde(flatten)]
     pub kind: ContainerKind,
+    /// Whether it is an init container with `restartPolicy: Always`, which runs beside the regular ones.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restartable: bool,
     /// Memory request of the container; zero if it has none.
     pub memory_request: Quantity,
     /// Ephemeral-storage request of the container; zero if it has none.
@@ -108,57 +110,18 @@ pub struct Container {
 impl Container {
     /// Whether it stands in `spec.initContainers`.
     pub fn is_init(&self) -> bool {
-        self.kind != ContainerKind::Regular
+        self.kind == ContainerKind::Init
     }
 }
 
 /// List of a pod in which a container stands.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(from = "StoredKind", into = "StoredKind")]
 pub enum ContainerKind {
     /// `spec.containers`.
     Regular,
-    /// `spec.initContainers`: it ends before the regular ones start.
-    Init,
-    /// `spec.initContainers` with `restartPolicy: Always`: it runs beside the regular ones.
-    Sidecar,
-}
-
-/// A kind as it is written: an agent that knows no sidecars reads one as an init container.
-#[derive(Deserialize, Serialize)]
-struct StoredKind {
-    kind: ContainerList,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    restartable: bool,
-}
-
-#[derive(Deserialize, Serialize)]
-enum ContainerList {
-    Regular,
+    /// `spec.initContainers`.
     #[serde(alias = "Sidecar")]
     Init,
-}
-
-impl From<StoredKind> for ContainerKind {
-    fn from(stored: StoredKind) -> Self {
-        match (stored.kind, stored.restartable) {
-            (ContainerList::Regular, _) => Self::Regular,
-            (ContainerList::Init, false) => Self::Init,
-            (ContainerList::Init, true) => Self::Sidecar,
-        }
-    }
-}
-
-impl From<ContainerKind> for StoredKind {
-    fn from(kind: ContainerKind) -> Self {
-        Self {
-            kind: match kind {
-                ContainerKind::Regular => ContainerList::Regular,
-                ContainerKind::Init | ContainerKind::Sidecar => ContainerList::Init,
-            },
-            restartable: kind == ContainerKind::Sidecar,
-        }
-    }
 }
 
 /// A volume of a pod.
@@ -223,7 +186,7 @@ impl Pod {
             .conditions
             .get("Initialized")
             .is_some_and(|is| is == "True");
-        let may_run = |c: &&Container| !(is_initialized && c.kind == ContainerKind::Init);
+        let may_run = |c: &&Container| !(is_initialized && c.is_init() && !c.restartable);
         let mut running = self.containers.iter().filter(may_run);
         running.next().filter(|_| running.next().is_none())
     }
@@ -252,15 +215,17 @@ mod tests {
 
     #[test]
     fn an_init_container_that_has_ended_uses_nothing() {
-        use ContainerKind::{Init, Regular, Sidecar};
-        let container = |kind| Container {
+        use ContainerKind::{Init, Regular};
+        let container = |(kind, restartable)| Container {
             name: format!("{kind:?}"),
             kind,
+            restartable,
             memory_request: Quantity::default(),
             storage_request: Quantity::default(),
             storage_limit: None,
         };
-        let only = |kinds: &[ContainerKind], initialized: Option<&str>| {
+        let (regular, init, sidecar) = ((Regular, false), (Init, false), (Init, true));
+        let only = |kinds: &[(ContainerKind, bool)], initialized: Option<&str>| {
             let status = initialized.map(|status| ("Initialized".to_owned(), status.to_owned()));
             let pod = Pod {
                 containers: kinds.iter().copied().map(container).collect(),
@@ -269,13 +234,13 @@ mod tests {
             };
             pod.only_container().map(|c| c.kind)
         };
-        assert_eq!(only(&[Regular], None), Some(Regular));
-        assert_eq!(only(&[Regular, Init, Init], Some("True")), Some(Regular));
+        assert_eq!(only(&[regular], None), Some(Regular));
+        assert_eq!(only(&[regular, init, init], Some("True")), Some(Regular));
         for status in [Some("False"), None] {
-            assert_eq!(only(&[Regular, Init], status), None);
+            assert_eq!(only(&[regular, init], status), None);
         }
-        assert_eq!(only(&[Regular, Sidecar], Some("True")), None);
-        assert_eq!(only(&[Regular, Regular], Some("True")), None);
+        assert_eq!(only(&[regular, sidecar], Some("True")), None);
+        assert_eq!(only(&[regular, regular], Some("True")), None);
         assert_eq!(only(&[], None), None);
     }
 }

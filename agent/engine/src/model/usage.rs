@@ -60,6 +60,17 @@ pub struct FsUsage {
     pub inodes: Option<u64>,
 }
 
+impl FsUsage {
+    /// Adds the use of other files; a number that is missing counts as zero.
+    pub fn add(&mut self, other: Self) {
+        let sum = |one: Option<u64>, other: Option<u64>| {
+            Some(one.unwrap_or(0).saturating_add(other.unwrap_or(0)))
+        };
+        self.bytes = sum(self.bytes, other.bytes);
+        self.inodes = sum(self.inodes, other.inodes);
+    }
+}
+
 /// One reading, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryReading {

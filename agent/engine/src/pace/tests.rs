@@ -29,13 +29,6 @@ fn looked(pace: &mut Pace, from: u64, ms: u64, of: impl Fn(u64) -> Shortage) -> 
     (at(ms), of(ms))
 }
 
-fn is_urgent(decision: Decision) -> bool {
-    let Decision::Evict { urgency } = decision else {
-        return false;
-    };
-    matches!(urgency, Urgency::Urgent { .. })
-}
-
 /// What is decided of memory where nothing is pending.
 fn decision(pace: &Pace, now: u64, seen: &Shortage) -> Decision {
     decide_by(PaceProfile::Sustained, pace, now, seen, Pending::default())
@@ -75,7 +68,7 @@ fn a_growth_that_ends_before_the_kubelet_looks_is_urgent() {
         let of = |ms| seen(380 + ms * mib_per_second / 1000, 0);
         let (now, at) = looked(&mut pace, SECOND, 35_000 / mib_per_second, of);
         let decision = decision(&pace, now, &at);
-        assert!(is_urgent(decision), "{mib_per_second}: {decision:?}");
+        assert!(decision.is_urgent(), "{mib_per_second}: {decision:?}");
     }
 }
 
@@ -141,7 +134,7 @@ fn growth_stays_known_when_the_victim_has_not_grown() {
             ..of(901)
         };
         pace.observe(now + MS, &at);
-        is_urgent(decision(&pace, now + MS, &at))
+        decision(&pace, now + MS, &at).is_urgent()
     };
     assert!(after(true));
     assert!(!after(false));
@@ -160,8 +153,8 @@ fn swap_is_room_until_it_is_full() {
         let (now, at) = looked(&mut pace, SECOND, 100, |ms| of(left + 10 - ms / 10));
         decision(&pace, now, &at)
     };
-    assert!(!is_urgent(decide(2000)), "100 MiB/s would take 20 s");
-    assert!(is_urgent(decide(100)));
+    assert!(!decide(2000).is_urgent(), "100 MiB/s would take 20 s");
+    assert!(decide(100).is_urgent());
 }
 
 /// A pod that may swap goes, and takes what it was allowed to with it.
@@ -174,7 +167,7 @@ fn swap_that_pods_may_not_use_any_more_is_no_growth() {
         seen.headroom.swap = if ms < 90 { 2000 * MIB } else { 0 };
         seen
     });
-    assert!(!is_urgent(decision(&pace, now, &at)));
+    assert!(!decision(&pace, now, &at).is_urgent());
 }
 
 /// Memory is not short: page cache is in the way of the kubelet's formula only.
@@ -203,9 +196,9 @@ fn a_growth_beside_cache_is_urgent_once_memory_is_short() {
     let of = |ms| seen(300 + ms * 2 / 10, 512 - 300 - ms * 2 / 10 - 20);
     let (now, at) = looked(&mut pace, SECOND, 300, of);
     assert!(pace.is_met());
-    assert!(!is_urgent(decision(&pace, now, &at)));
+    assert!(!decision(&pace, now, &at).is_urgent());
     let (now, at) = looked(&mut pace, now + MS, 265, |ms| of(301 + ms));
-    assert!(is_urgent(decision(&pace, now, &at)));
+    assert!(decision(&pace, now, &at).is_urgent());
 }
 
 /// However fast it grows: the last moment begins when memory is short.
@@ -217,7 +210,7 @@ fn no_growth_is_urgent_before_memory_is_short() {
         let (now, at) = looked(&mut pace, SECOND, 10, of);
         assert!(pace.is_met());
         let decision = decision(&pace, now, &at);
-        assert_eq!(is_urgent(decision), urgent, "{left}: {decision:?}");
+        assert_eq!(decision.is_urgent(), urgent, "{left}: {decision:?}");
     }
 }
 
@@ -244,9 +237,9 @@ fn what_has_not_begun_to_come_is_waited_for() {
         (now, decision_beside(pending, &pace, now, &at))
     };
     let (now, decision) = decide(None);
-    assert!(is_urgent(decision), "{decision:?}");
+    assert!(decision.is_urgent(), "{decision:?}");
     let (_, decision) = decide(Some(now + 300 * MS));
-    assert!(is_urgent(decision), "it comes too late: {decision:?}");
+    assert!(decision.is_urgent(), "it comes too late: {decision:?}");
     let waits = Decision::Wait { until: u64::MAX };
     let (_, decision) = decide(Some(now + 20 * MS));
     assert_eq!(decision, waits);
@@ -270,7 +263,7 @@ fn dirty_cache_counts_for_a_slow_growth_only() {
         decision(&pace, now, &at)
     };
     assert_eq!(decide(0), Decision::Calm);
-    assert!(is_urgent(decide(10)));
+    assert!(decide(10).is_urgent());
 }
 
 #[test]
@@ -278,7 +271,7 @@ fn what_is_pending_is_waited_for_as_long_as_there_is_time() {
     let mut pace = Pace::default();
     let of = |ms| seen(380 + ms, 0);
     let (now, at) = looked(&mut pace, SECOND, 40, of);
-    assert!(is_urgent(decision(&pace, now, &at)));
+    assert!(decision(&pace, now, &at).is_urgent());
     pace.evicted(now);
     let mut pending = Pending::default();
     pending.add(200 * MIB, now + 50 * MS);
@@ -289,7 +282,7 @@ fn what_is_pending_is_waited_for_as_long_as_there_is_time() {
     // Another pod goes on, fast enough to be there before the memory is back.
     let (later, at) = looked(&mut pace, later + MS, 20, |ms| of(41 + 3 * ms));
     let decision = decision_beside(pending, &pace, later, &at);
-    assert!(is_urgent(decision), "{decision:?}");
+    assert!(decision.is_urgent(), "{decision:?}");
     // Slower, it is not there before.
     let mut pace = Pace::default();
     pace.evicted(now);
@@ -309,8 +302,8 @@ fn what_is_pending_and_is_next_to_nothing_is_not_waited_for() {
         let (now, at) = looked(&mut pace, SECOND + 3 * MS, 400, of);
         decide_by(PaceProfile::Immediate, &pace, now, &at, pending)
     };
-    assert!(is_urgent(decide(MIB)));
-    assert!(!is_urgent(decide(60 * MIB)));
+    assert!(decide(MIB).is_urgent());
+    assert!(!decide(60 * MIB).is_urgent());
 }
 
 /// Memory that comes late does not save a node that is in a hurry.
@@ -329,7 +322,7 @@ fn tmpfs_that_comes_too_late_takes_the_next_pod_with_it() {
         "there is time"
     );
     let (now, at) = looked(&mut pace, now + MS, 500, |ms| of(401 + ms));
-    assert!(is_urgent(decision_beside(pending, &pace, now, &at)));
+    assert!(decision_beside(pending, &pace, now, &at).is_urgent());
     let (now, at) = looked(&mut pace, now + MS, 400, |_| of(900));
     let mut calm = Pace::default();
     calm.observe(now, &at);
@@ -348,7 +341,7 @@ fn the_minimum_reclaim_goes_at_the_kubelets_pace() {
         ..seen(hard, 0)
     };
     let (now, at) = looked(&mut pace, SECOND, 100, |ms| with_reclaim(350 + ms));
-    assert!(is_urgent(decision(&pace, now, &at)));
+    assert!(decision(&pace, now, &at).is_urgent());
     pace.note_own_eviction();
     pace.evicted(now);
     // The threshold is satisfied again, the minimum reclaim is not.
@@ -438,7 +431,7 @@ fn a_victim_that_grows_takes_no_other_pod_with_it() {
         };
         let (now, at) = looked(&mut pace, SECOND + MS, 10, of);
         assert_eq!(
-            is_urgent(decision_beside(pending(now), &pace, now, &at)),
+            decision_beside(pending(now), &pace, now, &at).is_urgent(),
             urgent
         );
     }
@@ -460,7 +453,7 @@ fn what_comes_back_in_the_middle_of_a_look_is_no_growth_of_others() {
         };
         let (now, at) = looked(&mut pace, SECOND + MS, 11, of);
         let decision = decision(&pace, now, &at);
-        assert_eq!(is_urgent(decision), urgent, "{skew}");
+        assert_eq!(decision.is_urgent(), urgent, "{skew}");
     }
 }
 
@@ -479,7 +472,7 @@ fn what_no_statistics_list_is_no_growth_of_a_pod() {
         };
         let (now, at) = looked(&mut pace, SECOND, 10, of);
         let decision = decision(&pace, now, &at);
-        assert_eq!(is_urgent(decision), urgent, "{stat_lag}");
+        assert_eq!(decision.is_urgent(), urgent, "{stat_lag}");
     }
 }
 
@@ -498,7 +491,7 @@ fn a_new_estimate_of_page_cache_is_no_growth() {
     };
     let (now, at) = looked(&mut pace, SECOND, 90, of);
     let decision = decision(&pace, now, &at);
-    assert!(!is_urgent(decision), "{decision:?}");
+    assert!(!decision.is_urgent(), "{decision:?}");
     // Page cache that is estimated and then listed is none either; what is listed as anonymous is.
     for (listed, urgent) in [(430, false), (470, true)] {
         let mut pace = Pace::default();
@@ -508,7 +501,7 @@ fn a_new_estimate_of_page_cache_is_no_growth() {
         };
         let (now, at) = looked(&mut pace, SECOND, 90, of);
         assert_eq!(
-            is_urgent(decision_beside(Pending::default(), &pace, now, &at)),
+            decision_beside(Pending::default(), &pace, now, &at).is_urgent(),
             urgent,
             "{listed}"
         );
@@ -554,11 +547,11 @@ fn what_a_victim_frees_late_is_no_growth_of_others() {
     };
     pace.observe(now, &at(480, 260));
     let decision = decision_beside(pending(1), &pace, now, &at(480, 260));
-    assert!(!is_urgent(decision), "{decision:?}");
+    assert!(!decision.is_urgent(), "{decision:?}");
     // The same of others: it is there at the next look, too.
     pace.observe(now + MS, &at(480, 260));
     let decision = decision_beside(pending(1), &pace, now + MS, &at(480, 260));
-    assert!(is_urgent(decision), "{decision:?}");
+    assert!(decision.is_urgent(), "{decision:?}");
 }
 
 /// A pod that leaks up to its own limit is killed there: nothing has to go for it, where enough is left then.

@@ -4,10 +4,10 @@ use super::nanos;
 use crate::{EvictionDecision, Resource, Signal, pace::Pace};
 
 /// The newest last.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Choices(Vec<Choice>);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Choice {
     uid: String,
     at: u64,
@@ -45,11 +45,6 @@ impl Choices {
                 pace.take_back(choice.at, choice.is_soft, before);
             }
         }
-    }
-
-    #[cfg(test)]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Forgets those of pods that are no victims.

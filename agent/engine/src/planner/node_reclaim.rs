@@ -2,7 +2,7 @@
 
 use super::{
     EvictionDecision, NodeReclaim, Observation, Observations, Plan, Planner, Snapshot, Threshold,
-    Urgency, nanos,
+    nanos,
 };
 use crate::{
     reclaim::ReclaimBy,
@@ -61,7 +61,7 @@ impl Planner {
             let decided = self.decide(now, node, threshold);
             decided.is_some_and(|(timing, _)| {
                 let inputs = &timing.pace_inputs;
-                matches!(timing.urgency, Urgency::Urgent { .. })
+                timing.urgency.is_urgent()
                     && inputs.is_exhausted_within(EXHAUSTED_SOON_NS, nanos(since), BURST_NS)
             })
         };

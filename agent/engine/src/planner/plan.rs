@@ -127,7 +127,7 @@ impl EvictionDecision {
     /// Whether the pod goes at machine speed.
     pub fn is_urgent(&self) -> bool {
         let timing = self.timing.as_ref();
-        timing.is_some_and(|timing| matches!(timing.urgency, Urgency::Urgent { .. }))
+        timing.is_some_and(|timing| timing.urgency.is_urgent())
     }
 
     /// The time that its pod is given where it is asked to end, in seconds: the decision's, as far as the pod itself

@@ -82,9 +82,10 @@ impl MemoryMonitor {
     pub(crate) fn denied(&self) -> usize {
         let (now, limiter) = (monotonic_ns(), &self.limiter);
         let is_denied = |entry: &&Arc<PodEntry>| {
-            let is_victim = self.in_flight.contains(entry);
-            let state = limiter.state_of(&***entry, now, LastResort::None, is_victim);
-            state == CandidateState::Protected && !entry.protected
+            let state = || limiter.state_of(&***entry, now, LastResort::None, false);
+            !entry.protected
+                && state() == CandidateState::Protected
+                && !self.in_flight.contains(entry)
         };
         self.table.entries.iter().filter(is_denied).count()
     }

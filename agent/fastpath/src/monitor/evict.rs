@@ -37,7 +37,7 @@ struct Why {
 #[derive(Default)]
 struct VictimUsage {
     /// Without page cache: the kernel could reclaim that anyway, so the pod's end frees nothing more. `None` if
-    /// unknown. `None` where it is not known.
+    /// unknown.
     unreclaimable: Option<u64>,
     /// Shared memory of the victim, in bytes, which outlives its processes.
     shmem: u64,
@@ -193,8 +193,8 @@ impl MemoryMonitor {
         let decided = why.killed.unwrap_or_else(monotonic_ns);
         let limiter = &self.limiter;
         // Several are chosen at once: the one before may have used up what this one's limits had left.
-        let state = limiter.state_of(&*pod, decided, why.choice.resort, false);
-        if why.killed.is_none() && state != CandidateState::Eligible {
+        let state = || limiter.state_of(&*pod, decided, why.choice.resort, false);
+        if why.killed.is_none() && state() != CandidateState::Eligible {
             return None;
         }
         let refused = match self.signal(&pod, decided, why.killed.is_some()) {

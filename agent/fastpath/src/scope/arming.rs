@@ -96,11 +96,8 @@ impl ScopeMonitor {
         let Some(offset) = self.offset_on(trigger) else {
             return Ok(());
         };
-        let thresholds = self.scope.thresholds();
-        let amount = match self.pace.is_resolving(now) {
-            true => thresholds.resolved,
-            false => thresholds.threshold,
-        };
+        let resolves = self.pace.is_resolving(now);
+        let amount = self.scope.thresholds().needed(resolves);
         let limit = self.limit(amount, offset).saturating_sub(1);
         let stays = |armed: u64| armed.abs_diff(limit) < batch();
         if self.recovery_limit.is_some_and(stays) {

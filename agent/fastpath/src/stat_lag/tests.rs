@@ -181,7 +181,7 @@ fn a_lag_does_not_become_usual() {
     assert_eq!(seen, look(0));
 }
 
-/// Where all that is stat_lag lags, it is never usual. So much of it as counters differ by tells no growth; the rest is
+/// Where all that is uncategorized lags, it is never usual. So much of it as counters differ by tells no growth; the rest is
 /// in use.
 #[test]
 fn a_lag_that_no_flush_ends_counts_as_far_as_it_is_long() {

@@ -96,15 +96,11 @@ impl DiskUse {
         let (nameless, filled, unknown) = (&self.nameless, &self.filled, &self.unknown);
         let is_other = |name: &String| unknown.iter().any(|(other, _)| other == name);
         let containers = &mut self.usage.containers;
+        let mut left = FsUsage::default();
         let walked = containers.iter().filter(|c| nameless.contains(&c.name));
-        let (mut bytes, mut inodes) = walked.fold((0u64, 0u64), |(bytes, inodes), c| {
-            (
-                bytes.saturating_add(c.rootfs.bytes.unwrap_or(0)),
-                inodes.saturating_add(c.rootfs.inodes.unwrap_or(0)),
-            )
-        });
-        let take_off = |number: &mut Option<u64>, left: &mut u64| {
-            if let Some(number) = number {
+        walked.for_each(|c| left.add(c.rootfs));
+        let take_off = |number: &mut Option<u64>, left: &mut Option<u64>| {
+            if let (Some(number), Some(left)) = (number, left) {
                 let part = (*left).min(*number);
                 *number -= part;
                 *left -= part;
@@ -112,8 +108,8 @@ impl DiskUse {
         };
         let doubled = containers.iter_mut().filter(|c| filled.contains(&c.name));
         for container in doubled.filter(|c| !is_other(&c.name)) {
-            take_off(&mut container.rootfs.bytes, &mut bytes);
-            take_off(&mut container.rootfs.inodes, &mut inodes);
+            take_off(&mut container.rootfs.bytes, &mut left.bytes);
+            take_off(&mut container.rootfs.inodes, &mut left.inodes);
         }
     }
 

@@ -129,11 +129,7 @@ fn add(usage: &mut PodUsage, kind: Kind, name: String, found: Usage) {
     match kind {
         Kind::Volume => usage.volumes.push(VolumeUsage { name, fs }),
         // A container that the pod's status does not name can take another one's name.
-        Kind::Layer => {
-            let rootfs = &mut container(usage, name).rootfs;
-            rootfs.bytes = Some(rootfs.bytes.unwrap_or(0).saturating_add(found.bytes));
-            rootfs.inodes = Some(rootfs.inodes.unwrap_or(0).saturating_add(found.inodes));
-        }
+        Kind::Layer => container(usage, name).rootfs.add(fs),
         Kind::Logs => container(usage, name).logs = fs,
     }
 }

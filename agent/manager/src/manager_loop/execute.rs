@@ -124,7 +124,7 @@ impl ManagerLoop {
         let is_evicted = !self.shadow && errno == 0;
         if is_evicted {
             (self.on_kill)(&pod, signalled);
-        } else {
+        } else if self.shadow {
             self.planner.forget_recreation(&eviction.uid);
         }
         self.decided += 1;

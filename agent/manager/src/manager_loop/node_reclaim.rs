@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    NodeReclaim, Observations, Plan, Signal, Threshold,
+    Observations, Plan, Signal, Threshold,
     reclaim::{ReclaimBy, Removed},
     units::{nanos, signed},
 };
@@ -170,11 +170,10 @@ impl ManagerLoop {
         };
         match removed {
             Some(removed) => {
-                let (what, before) = (waiting.plan.node_reclaim.clone(), waiting.before);
-                let took = Duration::from_nanos(now.saturating_sub(waiting.since));
-                let had_evictions = waiting.had_evictions;
-                let seen = self.after_reclaim().unwrap_or(before);
-                self.report_reclaimed(what, removed, &before, &seen, took, had_evictions);
+                if let Some((waiting, seen)) = self.after_reclaim() {
+                    let took = Duration::from_nanos(now.saturating_sub(waiting.since));
+                    self.report_reclaimed(waiting, removed, &seen, took);
+                }
             }
             // There may be a kubelet that does it.
             None if waits_for_kubelet => {
@@ -189,20 +188,19 @@ impl ManagerLoop {
 
     fn report_reclaimed(
         &mut self,
-        what: Vec<NodeReclaim>,
+        waiting: Waiting,
         removed: Removed,
-        before: &Observations,
         seen: &Observations,
         took: Duration,
-        had_evictions: bool,
     ) {
+        let before = &waiting.before;
         let layout = self.sources.layout();
         let helped: Vec<_> = self
             .thresholds
             .iter()
             .filter(|t| !layout.node_reclaim(t.signal).is_empty() && is_unresolved(t, before))
             .collect();
-        let is_enough = !had_evictions && !helped.iter().any(|t| is_unresolved(t, seen));
+        let is_enough = !waiting.had_evictions && !helped.iter().any(|t| is_unresolved(t, seen));
         let mut freed: Vec<(Signal, i64)> = helped
             .iter()
             .filter_map(|t| {
@@ -212,7 +210,7 @@ impl ManagerLoop {
             .collect();
         freed.dedup();
         let reclaimed = Reclaimed {
-            what,
+            what: waiting.plan.node_reclaim,
             removed,
             freed,
             is_enough,
@@ -221,8 +219,9 @@ impl ManagerLoop {
         self.emit(ManagerEvent::Reclaimed(Box::new(reclaimed)));
     }
 
-    /// The waiting is over: a new sample decides which pods must go. Answers with that sample.
-    fn after_reclaim(&mut self) -> Option<Observations> {
+    /// The waiting is over: a new sample decides which pods must go. Answers with what was
+    /// waited for and that sample.
+    fn after_reclaim(&mut self) -> Option<(Waiting, Observations)> {
         let waiting = self.reclaim.waiting.take()?;
         self.reclaim.has_waited_for_kubelet |= waiting.of == ReclaimBy::Kubelet;
         let seen = self.sample();
@@ -234,7 +233,7 @@ impl ManagerLoop {
             snapshot(&seen),
         );
         self.execute(evictions, &seen, Wake::at(monotonic_ns()));
-        Some(seen)
+        Some((waiting, seen))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
         memory::{MemoryCgroup, limit_in},
         tree::{FollowedCgroup, FollowedCgroups, subdirectories},
     },
-    kernfile::{open_primed, pread},
+    kernfile::pread,
 };
 
 /// Cgroups of one pod that have memory limits, its own and its containers', with their files held open.
@@ -113,7 +113,8 @@ impl LimitedCgroups {
 impl LimitedCgroup {
     /// `None`: it has no limit.
     fn open(cgroup: &FollowedCgroup, pod: &Arc<MemoryCgroup>) -> Option<Self> {
-        let limit = open_primed(&cgroup.path.join(pod.version().limit_file())).ok()?;
+        // The first read takes the kernel's buffer, as that of `open_primed`.
+        let limit = File::open(cgroup.path.join(pod.version().limit_file())).ok()?;
         read_limit(&limit)?;
         let memory = match cgroup.id == pod.id() {
             true => Arc::clone(pod),

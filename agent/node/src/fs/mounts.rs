@@ -54,7 +54,7 @@ const MAX_STACK: usize = 3;
 pub struct MountPoints {
     kinds: BTreeMap<PathBuf, String>,
     /// The overlays that the node's first process sees.
-    pub overlays: Overlays,
+    pub(crate) overlays: Overlays,
 }
 
 impl MountPoints {
@@ -95,7 +95,7 @@ fn kinds(mountinfo: &str) -> BTreeMap<PathBuf, String> {
 
 /// Overlays, in the order in which they were mounted.
 #[derive(Clone, Debug, Default)]
-pub struct Overlays {
+pub(crate) struct Overlays {
     list: Vec<Overlay>,
     /// The superblock of the root of who sees them; it may be an overlay itself.
     pub root: Option<u32>,
@@ -103,7 +103,7 @@ pub struct Overlays {
 
 /// An overlay that is mounted.
 #[derive(Clone, Debug)]
-pub struct Overlay {
+pub(crate) struct Overlay {
     point: PathBuf,
     /// Device number of the overlay's superblock: no two overlays share one.
     pub device: u32,
@@ -113,6 +113,7 @@ pub struct Overlay {
 
 impl Overlays {
     /// Collects the overlays among the lines of mountinfo.
+    #[cfg(test)]
     pub fn of<'a>(lines: impl Iterator<Item = &'a str>) -> Self {
         let mut overlays = Self::default();
         lines.for_each(|line| overlays.add(line));
@@ -139,9 +140,8 @@ impl Overlays {
     /// The one with this superblock: CRI-O and Docker mount a container's root at `merged` in the directory of its
     /// layer. The node's own root is no container's, though processes that are about to start one have it.
     pub fn of_device(&self, device: u32) -> Option<&Overlay> {
-        let is_container = self.root != Some(device);
-        let mut all = self.list.iter().filter(|_| is_container);
-        all.find(|overlay| overlay.device == device)
+        let mut all = self.list.iter();
+        all.find(|overlay| overlay.device == device && self.root != Some(device))
     }
 }
 

@@ -18,7 +18,7 @@ use std::{
 };
 
 use evictd_engine::Pod;
-use evictd_sys::pi_mutex::PiMutex;
+use evictd_sys::{fs::lossy, pi_mutex::PiMutex};
 
 use crate::{
     cgroup::tree::{FollowedCgroups, first_process},
@@ -122,22 +122,19 @@ impl SeenContainers {
     fn look(&self, pod: &Pod, uid: &str, cgroup: &Path, overlays: &Overlays) -> Running {
         let mut seen = self.0.lock();
         let groups = FollowedCgroups::of(cgroup).unwrap_or_default();
-        let ids = || {
-            let below =
-                |group: &Path| container_id(group.strip_prefix(cgroup).ok()?).map(str::to_owned);
-            groups
-                .paths()
-                .filter_map(move |group| Some((below(group)?, group)))
-        };
+        let ids = groups.paths().filter_map(|group| {
+            let id = container_id(group.strip_prefix(cgroup).ok()?)?;
+            Some((id, group))
+        });
+        let ids: Vec<_> = ids.collect();
         // Not where the cgroups could not be listed at this moment.
         if !groups.list.is_empty() {
-            let there: BTreeSet<String> = ids().map(|(id, _)| id).collect();
-            seen.retain(|id, _| there.contains(id));
+            seen.retain(|id, _| ids.iter().any(|(there, _)| there == id));
         }
         let mut containers = Containers::new(uid, &pod.container_names, overlays, &mut seen);
-        for (id, group) in ids() {
+        for (id, group) in ids {
             if let Some(pid) = first_process(group) {
-                containers.add(&id, || mounts_of(pid));
+                containers.add(id, || mounts_of(pid));
             }
         }
         containers.running()
@@ -165,7 +162,7 @@ fn mounts_of(pid: u32) -> String {
         // What was read serves.
         let _ = file.take(MOST_MOUNTS).read_to_end(&mut bytes);
     }
-    String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+    lossy(bytes)
 }
 
 /// What is known of a pod's containers, and what the mounts of their processes tell, by container id.
@@ -232,7 +229,8 @@ impl<'a> Containers<'a> {
             let overlay = overlay.cloned();
             found_any |= overlay.is_some();
             let is_root = |overlay: &Overlay| Some(overlay.device) == device;
-            let has_own_root = overlay.as_ref().is_some_and(is_root);
+            let own_root = overlay.clone().filter(is_root);
+            let has_own_root = own_root.is_some();
             let known = self
                 .names
                 .get(&id)
@@ -250,7 +248,7 @@ impl<'a> Containers<'a> {
                 continue;
             }
             let name = known.cloned().or(name);
-            if let Some(overlay) = overlay.clone().filter(is_root) {
+            if let Some(overlay) = own_root {
                 let name = name.clone();
                 self.seen.insert(id.clone(), Seen { name, overlay });
             }
@@ -666,6 +664,7 @@ mod tests {
         let container = |name: &str| Container {
             name: name.into(),
             kind: ContainerKind::Regular,
+            restartable: false,
             memory_request: Default::default(),
             storage_request: Default::default(),
             storage_limit: None,

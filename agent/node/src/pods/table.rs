@@ -118,6 +118,11 @@ impl PodEntry {
         MemoryCgroup::open(self.memory.path())
     }
 
+    /// Ids of its cgroups that are followed, its own first.
+    pub fn cgroups(&self) -> &[u64] {
+        &self.cgroups
+    }
+
     /// Makes the kernel add up its statistics, so that page cache is told from other memory. Does not allocate.
     pub fn flush_statistics(&self) {
         self.statistics.flush();

@@ -12,6 +12,7 @@ use std::{
 
 use aya::maps::{Array, MapData, RingBuf};
 use evictd_common::counter::{CounterTrigger as Record, direction};
+use evictd_engine::units::nanos;
 use evictd_sys::clock::monotonic_ns;
 
 use crate::bpf::{
@@ -106,7 +107,7 @@ impl Pulse {
     fn note(&mut self, now: u64, count: i64, available: i64) {
         match self.since {
             Some((since, counted, before)) if counted == count => {
-                let has_waited = u128::from(now.saturating_sub(since)) >= SILENCE.as_nanos();
+                let has_waited = now.saturating_sub(since) >= nanos(SILENCE);
                 self.is_silent |= has_waited && available.abs_diff(before) > UNSEEN;
             }
             _ => {

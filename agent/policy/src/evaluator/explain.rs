@@ -100,7 +100,7 @@ impl PolicyEvaluator {
         if self.limiter.awaits_policies(now) {
             return Some(HeldBack::Unruled);
         }
-        if !self.limiter.allows_paced(now) {
+        if !self.limiter.fleet_allows_paced(now) {
             return Some(HeldBack::Fleet);
         }
         let state = self.state();

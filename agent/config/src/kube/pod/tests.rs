@@ -87,9 +87,10 @@ fn a_sidecar_is_no_ordinary_init_container() {
         "containers": [of("app", json!("Always"))],
         "initContainers": [of("setup", json!(null)), of("mesh", json!("Always"))],
     }));
-    let kinds: Vec<_> = pod.containers.iter().map(|c| c.kind).collect();
-    use ContainerKind::{Init, Regular, Sidecar};
-    assert_eq!(kinds, [Regular, Init, Sidecar]);
+    let kinds = pod.containers.iter().map(|c| (c.kind, c.restartable));
+    use ContainerKind::{Init, Regular};
+    let expected = [(Regular, false), (Init, false), (Init, true)];
+    assert_eq!(kinds.collect::<Vec<_>>(), expected);
 }
 
 // R9: a resize that no node can meet does not make a pod the last one.
