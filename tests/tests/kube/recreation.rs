@@ -81,10 +81,12 @@ fn the_door_stays_shut_when_the_agent_is_killed() {
     for number in 1..=4 {
         Hog::until_killed(&dir, &["--mib", "1024"]);
         assert_eq!(member.outcomes(number).len(), number);
-        // The third pod comes while no agent runs.
+        // The third pod comes while no agent runs, and its name later than its cgroup.
         agent.kill();
         if number == 3 {
             dir = replacement(&member, number as u64 + 1);
+            let slow = InjectedFault::Slow(Duration::from_secs(3));
+            member.server.fails("GET", "/api/v1/pods", 1, slow);
         }
         agent = member.start().unwrap();
         if number > 1 {

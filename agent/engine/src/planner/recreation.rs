@@ -25,18 +25,42 @@ const LONGEST_HOLD: Duration = Duration::from_secs(3600);
 pub(super) struct RecreationTracker {
     /// Evicted pods by the UID of their owner.
     evicted: HashMap<String, EvictedPod>,
-    /// When each pod was seen last, by its UID: one that could not be seen for a cycle has not come back.
-    seen: HashMap<String, i64>,
+    /// What is known of each pod's time here, by its UID.
+    seen: HashMap<String, Presence>,
     /// Conditions that are held, each with the end of its hold.
     held: HashMap<NodeCondition, i64>,
-    /// Pods known from before the start, for the first look after [`RecreationTracker::restore`]; `None` once that look
-    /// is done.
+    /// Pods known from before [`RecreationTracker::restore`].
     restored: Option<KnownBefore>,
+}
+
+/// Time of a pod on this node.
+#[derive(Clone, Debug)]
+struct Presence {
+    first: i64,
+    /// A pod that could not be seen for a cycle has not come back.
+    last: i64,
+    /// Its owner is known: whether it has come back is decided.
+    is_decided: bool,
+    /// Time of its eviction, where its owner was not known then, and the condition.
+    evicted: Option<(i64, NodeCondition)>,
+}
+
+impl Presence {
+    fn at(now: i64) -> Self {
+        Self {
+            first: now,
+            last: now,
+            is_decided: false,
+            evicted: None,
+        }
+    }
 }
 
 /// Knowledge that tells a pod that has come back while no agent ran from one that was here before.
 #[derive(Clone, Debug, Default)]
 struct KnownBefore {
+    /// Time of the first look after the start; pods that it found may have been here for long.
+    first_look: Option<i64>,
     /// Time of the last eviction of a pod of each owner, by the UID of the owner, in seconds since 1970.
     since: HashMap<String, i64>,
     /// UIDs of pods that were evicted, or whose recreation was counted.
@@ -125,9 +149,11 @@ impl RecreationTracker {
         }
     }
 
-    /// Takes note of one evicted pod.
+    /// Takes note of one evicted pod. One of which only its cgroup is known yet waits for the name of its owner.
     pub(super) fn remember_pod(&mut self, now: i64, pod: &Pod, condition: NodeCondition) {
         let Some(owner) = &pod.owner else {
+            let presence = self.seen.entry(pod.uid.clone());
+            presence.or_insert(Presence::at(now)).evicted = Some((now, condition));
             return;
         };
         let before = self.evicted.get(&owner.uid);
@@ -143,6 +169,9 @@ impl RecreationTracker {
 
     /// A pod was not evicted after all.
     pub(super) fn forget(&mut self, uid: &str) {
+        if let Some(presence) = self.seen.get_mut(uid) {
+            presence.evicted = None;
+        }
         self.evicted.retain(|_, evicted| {
             if evicted.uid != uid {
                 return true;
@@ -160,31 +189,67 @@ impl RecreationTracker {
     pub(super) fn detect(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Recreation> {
         self.evicted
             .retain(|_, evicted| !has_passed(WINDOW, evicted.last, now));
-        if let Some(restored) = self.restored.take() {
-            let was_here = node.pods.iter().filter(|pod| !restored.is_new(pod));
-            self.seen.extend(was_here.map(|pod| (pod.uid.clone(), now)));
-        }
-        let arrived = node
+        self.look(now, node.pods);
+        let found: Vec<Recreation> = node
             .pods
             .iter()
-            .filter(|pod| !self.seen.contains_key(&pod.uid));
-        let found: Vec<Recreation> = arrived
-            .filter_map(|pod| recreation(&mut self.evicted, now, pod))
+            .filter_map(|pod| self.decide(now, pod))
             .collect();
         for recreation in &found {
             self.hold(now, recreation);
         }
         self.held.retain(|_, until| now < *until);
-        for pod in node.pods {
-            match self.seen.get_mut(&pod.uid) {
-                Some(seen) => *seen = now,
-                None => {
-                    self.seen.insert(pod.uid.clone(), now);
-                }
+        found
+    }
+
+    /// Takes note of the pods that are here, and of the owners of evicted ones.
+    fn look(&mut self, now: i64, pods: &[Pod]) {
+        if let Some(restored) = &mut self.restored {
+            // By then what was restored of evictions counts no more.
+            let first = *restored.first_look.get_or_insert(now);
+            self.restored.take_if(|_| has_passed(WINDOW, first, now));
+        }
+        for pod in pods {
+            let presence = self.seen.entry(pod.uid.clone());
+            let presence = presence.or_insert(Presence::at(now));
+            presence.last = now;
+            if pod.owner.is_some()
+                && let Some((at, condition)) = presence.evicted.take()
+            {
+                self.remember_pod(at, pod, condition);
             }
         }
-        self.seen.retain(|_, seen| !has_passed(WINDOW, *seen, now));
-        found
+        self.seen
+            .retain(|_, presence| !has_passed(WINDOW, presence.last, now));
+    }
+
+    /// Whether this pod has come back, once its owner is known.
+    fn decide(&mut self, now: i64, pod: &Pod) -> Option<Recreation> {
+        let owner = pod.owner.as_ref()?;
+        let presence = self.seen.get_mut(&pod.uid)?;
+        if std::mem::replace(&mut presence.is_decided, true) {
+            return None;
+        }
+        let first = presence.first;
+        let restored = self.restored.as_ref();
+        if restored.is_some_and(|r| r.first_look == Some(first) && !r.is_new(pod)) {
+            return None;
+        }
+        let evicted = self.evicted.get_mut(&owner.uid);
+        let evicted = evicted.filter(|evicted| evicted.last <= first && evicted.uid != pod.uid)?;
+        evicted.recreations = evicted.recreations.saturating_add(1);
+        evicted.last = now;
+        evicted.uid.clear();
+        let hold = FIRST_HOLD
+            .saturating_mul(1 << (evicted.recreations - 1).min(16))
+            .min(LONGEST_HOLD);
+        Some(Recreation {
+            uid: pod.uid.clone(),
+            owner_uid: owner.uid.clone(),
+            condition: evicted.condition,
+            count: evicted.recreations,
+            hold,
+        })
     }
 
     /// The conditions that are held.
@@ -194,32 +259,10 @@ impl RecreationTracker {
 }
 
 impl KnownBefore {
-    /// Whether a pod that is here at the first look has come since the last eviction of its owner, and was not counted.
+    /// Whether a pod that was here at the first look has come since the last eviction of its owner, and was not counted.
     fn is_new(&self, pod: &Pod) -> bool {
         let since = pod.owner.as_ref().and_then(|o| self.since.get(&o.uid));
         let both = pod.created.zip(since);
         both.is_some_and(|(created, since)| created >= *since) && !self.known.contains(&pod.uid)
     }
-}
-
-fn recreation(
-    evicted: &mut HashMap<String, EvictedPod>,
-    now: i64,
-    pod: &Pod,
-) -> Option<Recreation> {
-    let owner = pod.owner.as_ref()?;
-    let entry = evicted.get_mut(&owner.uid)?;
-    entry.recreations = entry.recreations.saturating_add(1);
-    entry.last = now;
-    entry.uid.clear();
-    let hold = FIRST_HOLD
-        .saturating_mul(1 << (entry.recreations - 1).min(16))
-        .min(LONGEST_HOLD);
-    Some(Recreation {
-        uid: pod.uid.clone(),
-        owner_uid: owner.uid.clone(),
-        condition: entry.condition,
-        count: entry.recreations,
-        hold,
-    })
 }
