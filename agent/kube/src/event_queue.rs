@@ -11,7 +11,11 @@ use std::{
 use backon::ExponentialBackoff;
 use evictd_store::record::Record;
 use serde_json::Value;
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{
+    sync::mpsc,
+    task::JoinHandle,
+    time::{Instant, sleep_until},
+};
 
 use crate::{
     client::ApiClient,
@@ -72,8 +76,9 @@ impl EventQueue {
         let sending = Sending {
             connection: Arc::clone(connection),
             places: Arc::clone(&places),
-            events: VecDeque::new(),
+            unsent: VecDeque::new(),
             backoff: pauses(),
+            retry: Instant::now(),
         };
         let started = Self {
             events: Arc::new(Events::new(node)),
@@ -122,51 +127,67 @@ type Unsent = (Value, u32);
 struct Sending {
     connection: Arc<ApiClient>,
     places: Arc<Places>,
-    events: VecDeque<Unsent>,
+    /// Events that were not taken, in the order in which they are tried again.
+    unsent: VecDeque<Unsent>,
     backoff: ExponentialBackoff,
+    /// Time at which the first of them is tried again.
+    retry: Instant,
 }
 
 impl Sending {
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Value>) {
         let mut is_closed = false;
-        loop {
-            let Some(event) = self.events.pop_front() else {
-                match queue.recv().await {
-                    Some(event) => self.events.push_back((event, 0)),
-                    None => return,
-                }
-                continue;
-            };
-            let is_oom = is_oom(&event.0);
-            let Some(event) = self.try_once(event).await else {
-                self.places.give_back(is_oom);
-                self.backoff = pauses();
-                continue;
-            };
-            // It holds up no other.
-            self.events.push_back(event);
-            let pause = self.backoff.next().unwrap_or(PAUSES.1);
+        while !is_closed || !self.unsent.is_empty() {
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
                 next = queue.recv(), if !is_closed => match next {
-                    Some(event) => self.events.push_front((event, 0)),
-                    // Seconds are left: they begin with the shortest pauses. Who waits for this task ends it.
-                    None => (is_closed, self.backoff) = (true, pauses()),
+                    Some(event) => self.send_new(event).await,
+                    // Seconds are left: they begin with the shortest pauses. The caller that waits ends the task.
+                    None => {
+                        (is_closed, self.backoff) = (true, pauses());
+                        self.pause();
+                    }
                 },
+                () = sleep_until(self.retry), if !self.unsent.is_empty() => self.send_again().await,
             }
         }
     }
 
-    /// The Event again, where it has to be tried again.
-    async fn try_once(&self, (event, mut refusals): Unsent) -> Option<Unsent> {
-        let error = create(&self.connection, &event).await.err()?;
-        refusals += u32::from(!error.is_retryable());
-        if refusals == ATTEMPTS {
-            give_up(&self.connection, &event, &error);
-            return None;
+    /// Sends an Event for the first time. It waits for no other, and the attempts of the others are not used up by it.
+    async fn send_new(&mut self, event: Value) {
+        let is_only = self.unsent.is_empty();
+        if !self.try_once((event, 0)).await && is_only {
+            self.pause();
         }
-        tracing::debug!(%error, "an Event could not be sent");
-        Some((event, refusals))
+    }
+
+    /// Sends the first that was not taken again. Where it is taken the next follows at once.
+    async fn send_again(&mut self) {
+        let Some(first) = self.unsent.pop_front() else {
+            return;
+        };
+        match self.try_once(first).await {
+            true => self.backoff = pauses(),
+            false => self.pause(),
+        }
+    }
+
+    fn pause(&mut self) {
+        self.retry = Instant::now() + self.backoff.next().unwrap_or(PAUSES.1);
+    }
+
+    /// Sends an Event; false if it has to be tried again, after the others.
+    async fn try_once(&mut self, (event, mut refusals): Unsent) -> bool {
+        if let Err(error) = create(&self.connection, &event).await {
+            refusals += u32::from(!error.is_retryable());
+            if refusals < ATTEMPTS {
+                tracing::debug!(%error, "an Event could not be sent");
+                self.unsent.push_back((event, refusals));
+                return false;
+            }
+            give_up(&self.connection, &event, &error);
+        }
+        self.places.give_back(is_oom(&event));
+        true
     }
 }
 

@@ -13,6 +13,8 @@ use evictd_kube::{
     access,
     client::ApiClient,
     event_queue::EventQueue,
+    events::EventSpec,
+    eviction_api::PodRef,
     soft_eviction::{SoftCandidate, SoftEvictor, SoftOutcome},
 };
 use evictd_policy::{
@@ -318,6 +320,50 @@ fn an_event_is_sent_until_the_server_has_it() {
     assert_eq!(soft.evicts(&[2], false).0, 0);
     assert_eq!(soft.event_reasons(), ["Evicted"]);
     assert_eq!(soft.connection.counters.report_refused.get(), 1);
+}
+
+// R42
+#[test]
+fn new_events_use_up_no_attempts_of_a_refused_one() {
+    let soft = soft(json!({}));
+    let refused = InjectedFault::Status(403);
+    let of_shop = "/namespaces/shop/events";
+    soft.server.fails("POST", of_shop, usize::MAX, refused);
+    let send = |namespace, number: usize| {
+        let pod = PodRef {
+            namespace,
+            name: "web",
+            uid: "uid",
+        };
+        let time = jiff::Timestamp::now().to_string();
+        soft.events.about_pod(&EventSpec {
+            pod,
+            id: &number.to_string(),
+            time: &time,
+            reason: "Evicted",
+            note: String::new(),
+            annotations: None,
+        });
+    };
+    let wait = |condition: &dyn Fn() -> bool| {
+        let met = async {
+            while !condition() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let met = async { tokio::time::timeout(SOON, met).await };
+        assert!(soft.runtime.block_on(met).is_ok());
+    };
+    let told = || soft.server.state().events_of("Evicted", "Pod").len();
+    send("shop", 0);
+    for number in 1..=20 {
+        send("default", number);
+        wait(&|| told() == number);
+    }
+    assert_eq!(soft.events.waiting(), 1);
+    soft.server.state().faults.clear();
+    wait(&|| told() == 21);
+    assert_eq!(soft.connection.counters.report_refused.get(), 0);
 }
 
 // At the end there are seconds for what waits.
