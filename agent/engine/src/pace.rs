@@ -321,6 +321,12 @@ impl Pace {
         self.met_since.is_some()
     }
 
+    /// Time, in nanoseconds, from which on a pod may go at the kubelet's pace; `None` while the threshold is not met.
+    pub fn ripe_at(&self, profile: PaceProfile) -> Option<u64> {
+        let met_since = self.met_since?;
+        Some(met_since.saturating_add(profile.min_met_ns()))
+    }
+
     /// A pod was evicted for this, or for something else that it gives back to this as well, or before the agent was
     /// started. Its growth is not told from that of others: growth is seen anew.
     pub fn evicted(&mut self, now: u64) {
@@ -597,7 +603,7 @@ impl PaceInputs {
     /// Decides at the kubelet's pace, once the threshold has been met for as long as the rule asks for.
     fn decide_paced(&self) -> Decision {
         let (pace, seen) = (&self.pace, &self.shortage);
-        let Some(met_since) = pace.met_since else {
+        let Some(ripe) = pace.ripe_at(self.profile) else {
             return Decision::Calm;
         };
         let deficit = seen
@@ -607,7 +613,6 @@ impl PaceInputs {
         if self.pending.amount >= deficit.max(1) {
             return Decision::Wait { until: u64::MAX };
         }
-        let ripe = met_since.saturating_add(self.profile.min_met_ns());
         let after_last = pace
             .last_eviction
             .map_or(0, |last| last.saturating_add(MONITORING_INTERVAL_NS));

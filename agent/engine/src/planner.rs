@@ -4,6 +4,7 @@
 mod choices;
 pub mod local_storage;
 mod node_reclaim;
+mod paces;
 pub mod pending;
 pub mod plan;
 pub mod pressure;
@@ -21,7 +22,7 @@ use super::{
     SelectionCriteria, Signal, SignalForecast, Snapshot, Threshold, Timing, Trend,
     growth::Headroom,
     local_storage_excess, message,
-    pace::{Decision, Pace, PaceInputs, PaceProfile, Shortage, Urgency},
+    pace::{Decision, PaceInputs, PaceProfile, Shortage, Urgency},
     pass_over_in_vain, select,
     select::UrgentGrowth,
 };
@@ -29,6 +30,7 @@ use crate::{
     model::settings::Mode,
     planner::{
         choices::Choices,
+        paces::Paces,
         pending::PendingVictims,
         recreation::RecreationTracker,
         usage_growth::{UsageGrowth, Use},
@@ -46,8 +48,8 @@ pub struct Planner {
     pending: PendingVictims,
     recreations: RecreationTracker,
     trends: [Trend; Signal::ALL.len()],
-    /// Pace of evictions for each signal, in the `evictd` mode.
-    paces: [Pace; Signal::ALL.len()],
+    /// Paces of evictions, in the `evictd` mode.
+    paces: Paces,
     choices: Choices,
     /// The capacity of each signal when it was first seen.
     capacities: [Option<i64>; Signal::ALL.len()],
@@ -71,7 +73,7 @@ impl Planner {
             pending: PendingVictims::default(),
             recreations: RecreationTracker::default(),
             trends,
-            paces: [Pace::default(); Signal::ALL.len()],
+            paces: Paces::default(),
             choices: Choices::default(),
             capacities: [None; Signal::ALL.len()],
             usage_growth: UsageGrowth::default(),
@@ -146,7 +148,8 @@ impl Planner {
     ) -> Vec<EvictionDecision> {
         // A victim that runs again is left out of one look, whichever that is.
         self.pending.forget_the_dead(now, after);
-        let resolves = |signal| self.resolves(now, signal);
+        let mode = self.settings.mode;
+        let resolves = |threshold: &Threshold| self.paces.resolves(threshold, mode, now);
         let unresolved = self.pressure.unresolved(after.observations, resolves);
         let unresolved: Vec<Threshold> = unresolved.cloned().collect();
         match self.settings.mode {
@@ -170,15 +173,26 @@ impl Planner {
 
     /// Takes in which thresholds are met; the answer is those that call for action.
     fn update_pressure(&mut self, now: i64, observations: &Observations) -> Vec<Threshold> {
-        let resolves = Signal::ALL.map(|signal| self.resolves(now, signal));
-        let resolves = |signal| resolves[signal as usize];
+        let (paces, mode) = (&self.paces, self.settings.mode);
+        let resolves = |threshold: &Threshold| paces.resolves(threshold, mode, now);
         self.pressure.update(now, observations, resolves)
     }
 
-    /// Whether the minimum reclaim of a signal counts. The kubelet's does after one look.
-    fn resolves(&self, now: i64, signal: Signal) -> bool {
-        let pace = self.paces.get(signal as usize);
-        self.settings.mode == Mode::Kubelet || pace.is_some_and(|p| p.is_resolving(nanos(now)))
+    /// Whether the hard threshold of a signal has been met for as long as it takes until a pod goes that is not urgent:
+    /// disruption budgets no longer count.
+    pub fn is_hard_due(&self, now: i64, seen: &Observations, signal: Signal) -> bool {
+        let mut thresholds = self.pressure.thresholds();
+        let hard = thresholds.find(|t| t.signal == signal && t.is_hard());
+        let Some(hard) = hard.filter(|hard| hard.is_met(seen, false)) else {
+            return false;
+        };
+        let profile = match signal.resource() {
+            Resource::Memory => PaceProfile::Sustained,
+            Resource::Pids => PaceProfile::Pids,
+            Resource::EphemeralStorage | Resource::Inodes => PaceProfile::Immediate,
+        };
+        let ripe_at = self.paces.of(hard).ripe_at(profile);
+        self.settings.mode == Mode::Kubelet || ripe_at.is_some_and(|at| at <= nanos(now))
     }
 
     /// Holds back whatever is not urgent, or lets it go on.
@@ -273,7 +287,7 @@ impl Planner {
             let chosen = std::slice::from_ref(evictions.push_mut(chosen));
             self.recreations.remember(now, node, chosen, condition);
             self.pending.remember(now, node, &self.settings, chosen);
-            self.note_eviction(now, threshold.signal);
+            self.note_eviction(now, threshold.signal, threshold.is_hard());
         }
         evictions
     }
@@ -340,7 +354,7 @@ impl Planner {
         let signal = threshold.signal;
         let pace_inputs = PaceInputs {
             now: nanos(now),
-            pace: *self.paces.get(signal as usize)?,
+            pace: *self.paces.of(threshold),
             shortage: self.shortage(threshold, node.observations.get(signal)?),
             pending: self.pending.pending(now, node, &self.settings, threshold),
             profile: match signal.resource() {
@@ -437,19 +451,22 @@ impl Planner {
                 continue;
             };
             let is_larger = self.note_capacity(signal, seen);
-            // The threshold that is met first.
-            let thresholds = self.pressure.thresholds().filter(|t| t.signal == signal);
-            let highest = thresholds.max_by_key(|t| t.amount(seen.capacity));
-            let shortage = highest.map(|threshold| self.shortage(threshold, seen));
-            let pace = &mut self.paces[signal as usize];
-            if let Some(shortage) = shortage {
+            for is_hard in [false, true] {
+                let of_signal = |t: &&Threshold| t.signal == signal && t.is_hard() == is_hard;
+                let threshold = self.pressure.thresholds().find(of_signal);
+                let shortage = threshold.map(|threshold| self.shortage(threshold, seen));
+                let pace = self.paces.of_mut(signal, is_hard);
+                let Some(shortage) = shortage else {
+                    pace.reset();
+                    continue;
+                };
                 // Samples do not tell what victims still hold.
                 if pace.is_settling(nanos(now)) || is_larger {
                     pace.forget_growth();
                 }
                 pace.observe(nanos(now), &shortage);
             }
-            if pace.is_met() {
+            if self.paces.is_any_met(signal) {
                 note_usages(
                     &mut self.usage_growth,
                     now,
@@ -496,21 +513,18 @@ impl Planner {
         }
     }
 
-    /// A pod goes: what it gives back, every signal of the same resource gets.
-    fn note_eviction(&mut self, now: i64, signal: Signal) {
+    /// A pod goes for the hard or the soft threshold of a signal: what it gives back, every signal of the same resource
+    /// gets.
+    fn note_eviction(&mut self, now: i64, signal: Signal, is_hard: bool) {
         self.note_earlier_eviction(now, signal);
-        if let Some(pace) = self.paces.get_mut(signal as usize) {
-            pace.note_own_eviction();
-        }
+        self.paces.of_mut(signal, is_hard).note_own_eviction();
     }
 
     /// Notes an eviction from before the agent was started, at `at` in nanoseconds of the planner's clock.
     fn note_earlier_eviction(&mut self, at: i64, signal: Signal) {
         self.usage_growth.begin_anew(signal.resource());
-        for (other, pace) in Signal::ALL.into_iter().zip(&mut self.paces) {
-            if other.resource() == signal.resource() {
-                pace.evicted(nanos(at));
-            }
+        for pace in self.paces.of_resource_mut(signal.resource()) {
+            pace.evicted(nanos(at));
         }
     }
 

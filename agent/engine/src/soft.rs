@@ -22,7 +22,8 @@ pub struct SoftEvictionRequest<P> {
     pub chosen: String,
     /// The candidates in the order of eviction, at least one.
     pub candidates: Vec<SoftCandidate<P>>,
-    /// The hard threshold is met as well: disruption budgets no longer count.
+    /// The hard threshold has been met for long enough as well ([`Planner::is_hard_due`](crate::Planner::is_hard_due)):
+    /// disruption budgets no longer count.
     pub hard: bool,
     /// Shadow mode: no pod is asked.
     pub shadow: bool,

@@ -73,6 +73,18 @@ pub struct ScanTarget {
     pub places: DirResolver,
 }
 
+/// How short a disk is: thresholds of which kind are met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DiskPressure {
+    /// None is.
+    #[default]
+    None,
+    /// Soft ones.
+    Soft,
+    /// A hard one.
+    Hard,
+}
+
 /// All are replaced as a whole: the mutex is held for the exchange of pointers.
 #[derive(Default)]
 struct State {
@@ -80,6 +92,7 @@ struct State {
     found: Arc<Found>,
     answer: Arc<LayersAnswer>,
     overlays_error: Option<Arc<str>>,
+    pressure: DiskPressure,
 }
 
 /// The scanner, seen from outside.
@@ -87,7 +100,6 @@ pub struct DiskScanner {
     state: PiMutex<State>,
     /// Wakes the thread at a change, also one that comes just before it sleeps.
     changed: EventFd,
-    pressed: AtomicBool,
     stop: AtomicBool,
     cycles: AtomicU64,
     /// The last sign of life, in nanoseconds of CLOCK_MONOTONIC.
@@ -103,7 +115,6 @@ impl DiskScanner {
         let scanner = Arc::new(Self {
             state: PiMutex::default(),
             changed: EventFd::new()?,
-            pressed: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             cycles: AtomicU64::new(0),
             beat: AtomicU64::new(monotonic_ns()),
@@ -171,8 +182,9 @@ impl DiskScanner {
     }
 
     /// While a disk is short walks follow one another sooner, the first of them without rest.
-    pub fn set_pressed(&self, pressed: bool) {
-        if self.pressed.swap(pressed, Ordering::Relaxed) != pressed {
+    pub fn set_pressure(&self, pressure: DiskPressure) {
+        let before = std::mem::replace(&mut self.lock().pressure, pressure);
+        if before != pressure {
             self.changed.notify();
         }
     }
@@ -227,8 +239,8 @@ impl DiskScanner {
         self.beat.store(monotonic_ns(), Ordering::Relaxed);
     }
 
-    fn is_pressed(&self) -> bool {
-        self.pressed.load(Ordering::Relaxed)
+    fn pressure(&self) -> DiskPressure {
+        self.lock().pressure
     }
 
     fn run(&self, shares: Option<&CgroupCountReader>) {
@@ -240,16 +252,16 @@ impl DiskScanner {
             self.changed.clear();
             self.beat();
             let targets = Arc::clone(&self.lock().targets);
-            let (now, is_pressed) = (Instant::now(), self.is_pressed());
+            let (now, pressure) = (Instant::now(), self.pressure());
             // Evictions wait for these walks, on a disk that others keep busy.
-            let wanted = match is_pressed {
-                true => IoPriority::Low,
-                false => IoPriority::Idle,
+            let wanted = match pressure {
+                DiskPressure::None => IoPriority::Idle,
+                DiskPressure::Soft | DiskPressure::Hard => IoPriority::Low,
             };
             if priority.replace(wanted) != Some(wanted) {
                 wanted.set();
             }
-            schedule.follow(&targets, is_pressed, now);
+            schedule.follow(&targets, pressure, now);
             match schedule.next(now) {
                 NextStep::Wait(left) => {
                     poll([Some(self.changed.fd())], Some(left.min(BEAT)));
@@ -282,7 +294,7 @@ impl DiskScanner {
             }
             NextStep::Wait(_) => return,
         };
-        let was_pressed = self.is_pressed();
+        let pressure = self.pressure();
         let mut entries = 0;
         while !self.is_stopped() {
             // A turn takes long: a server that does not answer may have been mounted meanwhile.
@@ -301,7 +313,7 @@ impl DiskScanner {
             }
             self.rest(worked, schedule);
             let news = schedule.has_news(&self.lock().targets);
-            if entries >= SLICE || news || self.is_pressed() != was_pressed {
+            if entries >= SLICE || news || self.pressure() != pressure {
                 break;
             }
             began = Instant::now();
@@ -333,14 +345,14 @@ impl DiskScanner {
 
     /// Sleeps in proportion to its work, until there is a new pod or a disk becomes short.
     fn rest(&self, worked: Duration, schedule: &Schedule) {
-        let was_pressed = self.is_pressed();
+        let pressure = self.pressure();
         let until = Instant::now() + worked * schedule.rest();
         loop {
             self.changed.clear();
             self.beat();
             let left = until.saturating_duration_since(Instant::now());
             let news = schedule.has_news(&self.lock().targets);
-            let is_over = left.is_zero() || news || self.is_pressed() != was_pressed;
+            let is_over = left.is_zero() || news || self.pressure() != pressure;
             if is_over || self.is_stopped() {
                 return;
             }
@@ -431,7 +443,7 @@ mod tests {
             std::fs::write(dir.path().join(format!("f{n}")), "x").unwrap();
         }
         let scanner = DiskScanner::start(None).unwrap();
-        scanner.set_pressed(true);
+        scanner.set_pressure(DiskPressure::Hard);
         let target = target("u", &dir);
         scanner.set_targets(vec![target]);
         wait(|| scanner.revision() > 0);
@@ -483,7 +495,7 @@ mod tests {
         });
         assert!(so_far.get() < 100_000, "{so_far:?}");
         // In turns it comes to its end.
-        scanner.set_pressed(true);
+        scanner.set_pressure(DiskPressure::Hard);
         wait(|| scanner.is_walked("huge"));
         let found = scanner.found();
         assert_eq!(found["huge"].usage.volumes[0].fs.inodes, Some(100_001));
@@ -541,7 +553,7 @@ mod tests {
             assert!(scanner.revision() > before);
             if pass == 1 {
                 // A walk that ends later has them too.
-                scanner.set_pressed(true);
+                scanner.set_pressure(DiskPressure::Hard);
                 let seen = scanner.found()["u"].began;
                 wait(|| scanner.found()["u"].began != seen);
             }

@@ -26,8 +26,8 @@ use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};
 
 use crate::{
-    Command, CommandQueue, DiskScanner, FastPathOutcome, ManagerEvent, ManagerEventQueue, PodSet,
-    ReclaimOptions, SharedStatus, SignalSources,
+    Command, CommandQueue, DiskPressure, DiskScanner, FastPathOutcome, ManagerEvent,
+    ManagerEventQueue, PodSet, ReclaimOptions, SharedStatus, SignalSources,
     manager_loop::{
         execute::is_unresolved,
         external_kills::{AfterKill, KnownKills},
@@ -389,8 +389,13 @@ impl ManagerLoop {
             t.signal.resource().is_of_files()
                 && (t.is_met(&seen, false) || self.planner.is_pressed(t))
         };
+        let pressed = self.thresholds.iter().filter(|t| is_pressed(t));
+        let pressure = pressed.map(|t| match t.is_hard() {
+            true => DiskPressure::Hard,
+            false => DiskPressure::Soft,
+        });
         self.scanner
-            .set_pressed(self.thresholds.iter().any(is_pressed));
+            .set_pressure(pressure.max().unwrap_or_default());
         self.find_running(!resources.is_empty());
         for resource in resources {
             self.node

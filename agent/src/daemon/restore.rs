@@ -2,16 +2,21 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use evictd_engine::{ManagedPod as _, Resource, RestoredState};
+use evictd_engine::{ManagedPod as _, Resource, RestoredState, units::SECOND};
 use evictd_fastpath::RestoredVictim;
 use evictd_node::{cgroup::end::end_gracefully, pods::table::PodEntry};
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{journal::Journal, restore::Restored};
+use evictd_sys::clock::monotonic_ns;
 
 use crate::daemon::{
     ensure_dead::{EnsureDead, KilledPod, clear},
     eviction_log::PATIENCE,
 };
+
+/// The volumes of a pod that has died are emptied if it was killed no longer ago, in nanoseconds: what is in them later
+/// may be of another run.
+const EMPTYING_NS: u64 = 30 * SECOND;
 
 /// Reads it from the journal. One that cannot be read is logged and does not stop the agent.
 pub(super) fn read(journal: &mut Journal) -> Restored {
@@ -39,7 +44,7 @@ pub(super) fn charge_limits(evaluator: &PolicyEvaluator, restored: &Restored) {
     evaluator.await_end(victims.map(|v| (v.uid, v.signalled)));
 }
 
-/// Builds what the engine has to know, with those victims of which something is left.
+/// Builds what the engine has to know.
 pub(super) fn planner_state(restored: &Restored, entries: &[Arc<PodEntry>]) -> RestoredState {
     restored.planner_state(|uid, at| is_there(entries, uid, at).is_some())
 }
@@ -65,7 +70,8 @@ pub(super) fn last_eviction(restored: &Restored) -> Option<u64> {
     of_memory.map(|(_, at)| at).max()
 }
 
-/// Goes on with what the agent before was doing: what is left of its victims is killed once more. `ends_pods`: no
+/// Goes on with what the agent before was doing: what is left of its victims is killed once more, and their volumes are
+/// emptied. `ends_pods`: no
 /// kubelet ends pods that were asked to go. `leftovers` has the emptyDirs of a pod (its UID) that are to be emptied.
 pub(super) fn go_on(
     restored: &Restored,
@@ -75,15 +81,19 @@ pub(super) fn go_on(
     ensure_dead: &EnsureDead,
 ) {
     for victim in restored.victims() {
-        if let Some(entry) = is_there(entries, &victim.uid, victim.signalled) {
-            let entry = Arc::clone(entry);
+        let Some(entry) = entries.iter().find(|e| e.pod.uid == victim.uid) else {
+            continue;
+        };
+        if entry.killer.holds_older_than(victim.signalled) {
             tracing::warn!(pod = %entry.pod, id = victim.id, "a pod that was evicted before is not gone yet");
-            ensure_dead.look_at(KilledPod {
-                entry,
-                signalled: victim.signalled,
-                left: leftovers(&victim.uid),
-            });
+        } else if monotonic_ns().saturating_sub(victim.signalled) > EMPTYING_NS {
+            continue;
         }
+        ensure_dead.look_at(KilledPod {
+            entry: Arc::clone(entry),
+            signalled: victim.signalled,
+            left: leftovers(&victim.uid),
+        });
     }
     for asked in restored.asked().into_iter().filter(|_| ends_pods) {
         if let Some(entry) = is_there(entries, &asked.uid, asked.at) {

@@ -6,7 +6,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use evictd_engine::{Pod, Signal, limiter::RestoredEviction};
+use evictd_engine::{Pod, Signal, limiter::RestoredEviction, units::signed};
 
 use crate::record::{
     Record,
@@ -360,14 +360,15 @@ impl Restored {
         &self,
         is_there: impl Fn(&str, u64) -> bool,
     ) -> evictd_engine::RestoredState {
-        let left = self
-            .under_way()
-            .filter(|e| is_there(&e.counted.uid, e.counted.at));
         let killed = self.under_way().map(|e| e.counted.uid.clone());
-        let victims = left.map(|e| evictd_engine::RestoredPending {
+        let victims = self.under_way().map(|e| evictd_engine::RestoredPending {
             uid: e.counted.uid.clone(),
             at: e.end,
             is_asked: e.is_asked(),
+            is_dead: !is_there(&e.counted.uid, e.counted.at),
+            signal: e.counted.signal.parse().ok(),
+            usage: e.counted.usage,
+            available: signed(e.counted.available),
         });
         let evictions = self.evictions.iter().filter_map(|e| {
             let workload = e.counted.workload.as_ref()?;

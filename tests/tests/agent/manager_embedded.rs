@@ -511,6 +511,22 @@ fn a_pod_between_two_runs_of_its_container_is_evicted_for_its_files() {
     assert!(is_alive(&mut calm));
 }
 
+/// The agent ends while it empties the volumes of a pod that has died: the next one goes on.
+// R43, R45
+#[test]
+fn files_of_a_pod_that_died_before_the_agent_did_are_removed() {
+    skip_if!(not_root());
+    let mut two = or_skip!(Two::on_disk("goeson", 128, 4096, "1Ti"));
+    two.threshold("nodefs.available", json!("40%"));
+    let mut calm = two.files.forker("calm");
+    two.greedy_goes_for_its_files();
+    two.write("greedy", "left", 4);
+    let _agent = two.files.start(&[]);
+    assert!(is_emptied(&two.dir("greedy")));
+    assert!(fs::read_dir(two.dir("calm")).unwrap().next().is_some());
+    assert!(is_alive(&mut calm));
+}
+
 /// What was evicted without a process, or has run again since, is a pod like any other.
 // R1, R10
 #[test]

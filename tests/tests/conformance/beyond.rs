@@ -244,6 +244,48 @@ fn who_was_out_of_sight_for_a_round_has_not_come_back() {
     assert_eq!(step(&mut manager, 50, &another).recreations, []);
 }
 
+// R17, R29: the API server names a pod later than its cgroup is seen.
+#[test]
+fn a_pod_comes_back_when_its_cgroup_does() {
+    let mut manager = manager(Mode::Evictd, one_gib());
+    let calm = |second| Node::with_memory(4000, second);
+    step(
+        &mut manager,
+        0,
+        &calm(0).pod("agent-0", 1).pod("agent-1", 1),
+    );
+    let short = Node::with_memory(900, 10).pod("agent-0", 300).that(owned);
+    assert_eq!(
+        evicted(&mut manager, 10, &short.pod("agent-1", 1)),
+        ["agent-0"]
+    );
+    let was_here = calm(20).pod("agent-1", 1).that(owned);
+    assert_eq!(step(&mut manager, 20, &was_here).recreations, []);
+    let comes = was_here.pod("agent-2", 1);
+    assert_eq!(step(&mut manager, 30, &comes).recreations, []);
+    assert_eq!(
+        step(&mut manager, 40, &comes.that(owned)).recreations.len(),
+        1
+    );
+}
+
+// R17, R29
+#[test]
+fn a_pod_that_is_named_after_its_eviction_comes_back() {
+    for is_evicted in [true, false] {
+        let mut manager = manager(Mode::Evictd, one_gib());
+        let short = Node::with_memory(900, 0).pod("agent-0", 300);
+        assert_eq!(evicted(&mut manager, 0, &short), ["agent-0"]);
+        if !is_evicted {
+            manager.cancel_eviction("agent-0");
+        }
+        let calm = |second, name| Node::with_memory(4000, second).pod(name, 1).that(owned);
+        assert_eq!(step(&mut manager, 10, &calm(10, "agent-0")).recreations, []);
+        let found = step(&mut manager, 20, &calm(20, "agent-1")).recreations;
+        assert_eq!(found.len(), usize::from(is_evicted));
+    }
+}
+
 /// A pod that was chosen and not evicted, for a limit or a budget, leaves no mark: what its owner puts here is no comeback.
 // R17, R29
 #[test]
@@ -293,6 +335,10 @@ fn a_manager_goes_on_where_another_one_has_ended() {
             uid: "agent-2".into(),
             at: 0,
             is_asked: false,
+            is_dead: false,
+            signal: Some(Signal::MemoryAvailable),
+            usage: 0,
+            available: 0,
         }],
         evictions: vec![eviction(-300, "agent-0"), eviction(-30, "agent-2")],
         recreations: vec![
@@ -333,6 +379,21 @@ fn a_manager_goes_on_where_another_one_has_ended() {
     let late = calm(1).pod("agent-3", 1).that(owned).that(created(-20));
     let found = step(&mut manager, 1, &late).recreations;
     assert_eq!((found.len(), found[0].count), (1, 3));
+
+    // The first look knows only the cgroups of two pods, of which one was here before.
+    let mut manager = restored(Mode::Evictd);
+    let cgroups = |second| {
+        let node = calm(second).pod("agent-3", 1);
+        node.pod("agent-4", 1)
+    };
+    assert_eq!(step(&mut manager, 1, &cgroups(1)).recreations, []);
+    let named = calm(2).pod("agent-4", 1).that(owned).that(created(-900));
+    let named = named.pod("agent-3", 1).that(owned).that(created(-20));
+    let found = step(&mut manager, 2, &named).recreations;
+    assert_eq!(
+        (found.len(), &*found[0].uid, found[0].count),
+        (1, "agent-3", 3)
+    );
 
     // The hold ends when it would have ended.
     let mut manager = restored(Mode::Evictd);

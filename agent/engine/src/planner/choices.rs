@@ -1,7 +1,7 @@
 //! Choices that may be cancelled: what the paces were before them.
 
 use super::nanos;
-use crate::{EvictionDecision, Resource, Signal, pace::Pace};
+use crate::{EvictionDecision, Resource, pace::Pace, planner::paces::Paces};
 
 /// The newest last.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -12,38 +12,33 @@ struct Choice {
     uid: String,
     at: u64,
     is_soft: bool,
-    /// The paces of the resource for which the pod was chosen.
-    before: Vec<(Signal, Pace)>,
+    /// Resource for which the pod was chosen.
+    resource: Resource,
+    /// Its paces.
+    before: Vec<Pace>,
 }
 
 impl Choices {
     /// A pod is being chosen, which the paces do not count yet.
-    pub fn note(
-        &mut self,
-        chosen: &EvictionDecision,
-        now: i64,
-        resource: Resource,
-        paces: &[Pace],
-    ) {
-        let all = Signal::ALL.into_iter().zip(paces.iter().copied());
+    pub fn note(&mut self, chosen: &EvictionDecision, now: i64, resource: Resource, paces: &Paces) {
         self.0.push(Choice {
             uid: chosen.uid.clone(),
             at: nanos(now),
             is_soft: chosen.is_soft,
-            before: all.filter(|(of, _)| of.resource() == resource).collect(),
+            resource,
+            before: paces.of_resource(resource).copied().collect(),
         });
     }
 
     /// The pod that was chosen was not evicted, and none in its stead.
-    pub fn take_back(&mut self, uid: &str, paces: &mut [Pace]) {
+    pub fn take_back(&mut self, uid: &str, paces: &mut Paces) {
         let Some(position) = self.0.iter().rposition(|choice| choice.uid == uid) else {
             return;
         };
         let choice = self.0.remove(position);
-        for (signal, before) in &choice.before {
-            if let Some(pace) = paces.get_mut(*signal as usize) {
-                pace.take_back(choice.at, choice.is_soft, before);
-            }
+        let paces = paces.of_resource_mut(choice.resource);
+        for (pace, before) in paces.zip(&choice.before) {
+            pace.take_back(choice.at, choice.is_soft, before);
         }
     }
 

@@ -11,7 +11,7 @@ const SECOND: i64 = 1_000_000_000;
 /// How long a victim may take beyond its grace period until it no longer counts as on its way: it does not block the
 /// next one (kubernetes/kubernetes#124081).
 const DEADLINE_NANOS: i64 = 10 * SECOND;
-/// The same for its files, which outlive it: they are removed when the pod's object is (the kubelet waits as long,
+/// The same for the files of one that has died: they are removed when the pod's object is (the kubelet waits as long,
 /// `podCleanupTimeout`).
 const FILES_DEADLINE_NANOS: i64 = 30 * SECOND;
 
@@ -113,8 +113,18 @@ impl PendingVictims {
 
     /// Takes over a pod that an earlier agent has chosen.
     pub(super) fn restore(&mut self, restored: &RestoredPending) {
+        let RestoredPending {
+            usage, available, ..
+        } = *restored;
+        let expected = restored.signal.map(|signal| Expected {
+            signal,
+            usage,
+            available,
+        });
         let victim = PendingVictim {
             is_asked: restored.is_asked,
+            is_dead: restored.is_dead,
+            expected: expected.into_iter().collect(),
             ..PendingVictim::new(restored.at)
         };
         self.0.insert(restored.uid.clone(), victim);
@@ -201,7 +211,8 @@ impl PendingVictims {
         let resource = signal.resource();
         let counts = |victim: &PendingVictim| {
             let waits = !threshold.is_hard() || !victim.is_asked || victim.is_dead;
-            waits && !victim.gives_nothing && now < victim.deadline(resource)
+            let is_stuck = !victim.is_dead && now >= victim.stuck_at();
+            waits && !victim.gives_nothing && !is_stuck && now < victim.deadline(resource)
         };
         let on_their_way = self.0.iter().filter(|(_, victim)| counts(victim));
         for (uid, victim) in on_their_way {

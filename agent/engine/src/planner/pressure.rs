@@ -74,7 +74,7 @@ impl Pressure {
 
     /// Takes in new observations and returns the thresholds that call for action, the most important first: met for
     /// as long as their grace period, and by a measurement that is newer than the last one. `resolves` says whether the
-    /// minimum reclaim of a signal counts.
+    /// minimum reclaim of a threshold counts.
     ///
     /// The kubelet puts memory first and leaves the rest to the order of a Go map. Here hard thresholds come before
     /// soft ones, and then they go by name.
@@ -82,11 +82,11 @@ impl Pressure {
         &mut self,
         now: i64,
         observations: &Observations,
-        resolves: impl Fn(Signal) -> bool,
+        resolves: impl Fn(&Threshold) -> bool,
     ) -> Vec<Threshold> {
         let mut due: Vec<Threshold> = Vec::new();
         for tracked in &mut self.thresholds {
-            let counts = tracked.was_due && resolves(tracked.threshold.signal);
+            let counts = tracked.was_due && resolves(&tracked.threshold);
             let is_met = tracked.threshold.is_met(observations, counts);
             tracked.since = is_met.then(|| tracked.since.unwrap_or(now));
             let is_seen = observations.get(tracked.threshold.signal).is_some();
@@ -150,15 +150,14 @@ impl Pressure {
         own.map(|threshold| threshold.amount(capacity)).max()
     }
 
-    /// The thresholds that are met, whatever their history; their minimum reclaim counts as `resolves` says of their
-    /// signals.
+    /// The thresholds that are met, whatever their history; `resolves` says whether the minimum reclaim of one counts.
     pub fn unresolved(
         &self,
         observations: &Observations,
-        resolves: impl Fn(Signal) -> bool,
+        resolves: impl Fn(&Threshold) -> bool,
     ) -> impl Iterator<Item = &Threshold> {
         let thresholds = self.thresholds.iter().map(|tracked| &tracked.threshold);
-        thresholds.filter(move |t| t.is_met(observations, resolves(t.signal)))
+        thresholds.filter(move |t| t.is_met(observations, resolves(t)))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{NodeCondition, Signal};
 /// [`crate::Planner::plan`] is given; below zero are those before it began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestoredState {
-    /// Pods that may be on their way still.
+    /// Pods that may be on their way still, or whose files are; the newest of one pod last.
     pub victims: Vec<RestoredPending>,
     /// The UIDs of all pods that were killed lately, whatever is left of them.
     pub killed: Vec<String>,
@@ -19,7 +19,7 @@ pub struct RestoredState {
     pub last: Vec<(Signal, i64)>,
 }
 
-/// A pod that was evicted and may be there still.
+/// A pod that was evicted, and may be there still.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredPending {
     /// The pod's UID.
@@ -28,6 +28,14 @@ pub struct RestoredPending {
     pub at: i64,
     /// Whether the pod was asked to go, not killed.
     pub is_asked: bool,
+    /// Whether nothing is left of what ran then.
+    pub is_dead: bool,
+    /// Signal for which the pod was chosen; `None` for one above a limit of its own.
+    pub signal: Option<Signal>,
+    /// Amount that the pod used then, in the signal's unit.
+    pub usage: u64,
+    /// Amount that was available then, in the signal's unit.
+    pub available: i64,
 }
 
 /// An eviction of a pod with an owner.

@@ -128,7 +128,7 @@ impl Planner {
     ) {
         // The due thresholds are dropped: the fast path acts on them.
         self.update_pressure(now, dip.observations);
-        self.note_eviction(now, signal);
+        self.note_eviction(now, signal, true);
         self.pending
             .remember_reported(now, dip, &self.settings, uid);
         let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) else {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{PRESSED_REST, REST, ScanTarget, pod_walk::PodWalk};
+use super::{DiskPressure, PRESSED_REST, REST, ScanTarget, pod_walk::PodWalk};
 
 /// A pod is walked again so long after its last walk began (the kubelet's `volumeStatsAggPeriod`).
 const PERIOD: Duration = Duration::from_secs(60);
@@ -56,14 +56,28 @@ struct Pressed {
     until: Instant,
 }
 
+impl Pressed {
+    /// The disk is short now: the period goes on, or another one begins. Returns its start.
+    fn go_on(period: &mut Option<Self>, now: Instant) -> Instant {
+        let before = period.filter(|before| now < before.until + PERIOD);
+        let since = before.map_or(now, |before| before.since);
+        *period = Some(Self { since, until: now });
+        since
+    }
+}
+
 /// Pods take turns. A new one comes first; then those whose time has come, alternating with those that are under way.
 #[derive(Default)]
 pub(super) struct Schedule {
     targets: Arc<Vec<ScanTarget>>,
     known: HashMap<String, Known>,
     parked: VecDeque<Box<PodWalk>>,
-    is_pressed: bool,
+    /// Period in which any threshold of a disk is met.
     pressed: Option<Pressed>,
+    /// Period in which a hard one is: its evictions wait for walks that began in it.
+    hard_pressed: Option<Pressed>,
+    /// Start of the period that goes on now.
+    pressed_since: Option<Instant>,
     rest: u32,
     has_begun: bool,
 }
@@ -75,8 +89,8 @@ impl Schedule {
         !Arc::ptr_eq(targets, &self.targets) && targets.iter().any(is_new)
     }
 
-    /// Takes over which pods there are, and whether a disk is short.
-    pub fn follow(&mut self, targets: &Arc<Vec<ScanTarget>>, is_pressed: bool, now: Instant) {
+    /// Takes over which pods there are, and how short a disk is.
+    pub fn follow(&mut self, targets: &Arc<Vec<ScanTarget>>, pressure: DiskPressure, now: Instant) {
         if !Arc::ptr_eq(targets, &self.targets) {
             self.targets = Arc::clone(targets);
             let present: HashSet<&str> = targets.iter().map(|t| t.uid.as_str()).collect();
@@ -90,17 +104,18 @@ impl Schedule {
                 });
             }
         }
-        self.is_pressed = is_pressed;
-        if is_pressed {
-            let goes_on = |before: &Pressed| now < before.until + PERIOD;
-            let before = self.pressed.filter(goes_on);
-            let since = before.map_or(now, |before| before.since);
-            self.pressed = Some(Pressed { since, until: now });
-        }
-        self.rest = match self.pressed.filter(|_| is_pressed) {
+        self.pressed_since = match pressure {
+            DiskPressure::None => None,
+            DiskPressure::Soft => Some(Pressed::go_on(&mut self.pressed, now)),
+            DiskPressure::Hard => {
+                Pressed::go_on(&mut self.pressed, now);
+                Some(Pressed::go_on(&mut self.hard_pressed, now))
+            }
+        };
+        self.rest = match self.pressed_since {
             None => REST,
             // Not for ever, should a walk not come to its end.
-            Some(Pressed { since, .. }) if now < since + PERIOD && self.is_any_older(since) => 0,
+            Some(since) if now < since + PERIOD && self.is_any_older(since) => 0,
             Some(_) => PRESSED_REST,
         };
     }
@@ -161,9 +176,9 @@ impl Schedule {
     }
 
     fn due(&self, known: &Known, began: Instant) -> Instant {
-        let period = match self.pressed.filter(|_| self.is_pressed) {
+        let period = match self.pressed_since {
             None => PERIOD,
-            Some(Pressed { since, .. }) if began < since => PRESSED_PERIOD,
+            Some(since) if began < since => PRESSED_PERIOD,
             Some(_) => {
                 let pods = u32::try_from(self.known.len()).unwrap_or(u32::MAX);
                 let all = known.worked.saturating_mul(pods);
@@ -235,7 +250,7 @@ mod tests {
     fn a_huge_pod_holds_up_no_other_one() {
         let begin = Instant::now();
         let mut schedule = Schedule::default();
-        schedule.follow(&targets(3), false, begin);
+        schedule.follow(&targets(3), DiskPressure::None, begin);
         let turns = |schedule: &mut Schedule, after: u64, count: usize| {
             let now = begin + Duration::from_secs(after);
             let turn = |_| turn(schedule, now, &["00"], Duration::from_secs(1));
@@ -243,11 +258,15 @@ mod tests {
         };
         assert_eq!(turns(&mut schedule, 0, 5), ["00", "01", "02", "00", "00"]);
         // A new one is next, and those whose time has come take turns with it.
-        schedule.follow(&targets(4), false, begin);
+        schedule.follow(&targets(4), DiskPressure::None, begin);
         assert_eq!(turns(&mut schedule, 1, 2), ["03", "00"]);
         assert_eq!(turns(&mut schedule, 60, 5), ["01", "00", "02", "00", "00"]);
         // A pod that is gone is not walked to the end.
-        schedule.follow(&Arc::new(targets(4)[1..].to_vec()), false, begin);
+        schedule.follow(
+            &Arc::new(targets(4)[1..].to_vec()),
+            DiskPressure::None,
+            begin,
+        );
         assert_eq!(turns(&mut schedule, 60, 1), ["wait 1"]);
     }
 
@@ -257,7 +276,7 @@ mod tests {
         let mut schedule = Schedule::default();
         let all = targets(OPEN + 3);
         let huge: Vec<&str> = all[..OPEN + 2].iter().map(|t| t.uid.as_str()).collect();
-        schedule.follow(&all, false, begin);
+        schedule.follow(&all, DiskPressure::None, begin);
         let mut turns = Vec::new();
         for _ in 0..2 * OPEN + 6 {
             turns.push(turn(&mut schedule, begin, &huge, Duration::ZERO));
@@ -279,7 +298,7 @@ mod tests {
         let all = targets(OPEN + 2);
         let huge: Vec<&str> = all[..OPEN].iter().map(|t| t.uid.as_str()).collect();
         let (small, large) = (&all[OPEN].uid, &all[OPEN + 1].uid);
-        schedule.follow(&all, false, begin);
+        schedule.follow(&all, DiskPressure::None, begin);
         // Each is begun once; the last two come to their ends.
         for _ in 0..OPEN + 1 {
             turn(&mut schedule, begin, &huge, SMALL);
@@ -305,13 +324,13 @@ mod tests {
                 turn(schedule, at(ms), &[], Duration::from_millis(worked));
             }
         };
-        schedule.follow(&pods, false, begin);
+        schedule.follow(&pods, DiskPressure::None, begin);
         assert_eq!(schedule.rest(), REST);
         walk_all(&mut schedule, 0, 1);
-        schedule.follow(&pods, true, at(10_000));
+        schedule.follow(&pods, DiskPressure::Hard, at(10_000));
         assert_eq!(schedule.rest(), 0);
         walk_all(&mut schedule, 10_000, 1);
-        schedule.follow(&pods, true, at(10_001));
+        schedule.follow(&pods, DiskPressure::Hard, at(10_001));
         assert_eq!(schedule.rest(), PRESSED_REST);
         // Quick walks are repeated soon; the slower they are, the later.
         let due = |schedule: &mut Schedule, ms| turn(schedule, at(ms), &[], Duration::ZERO);
@@ -321,9 +340,18 @@ mod tests {
         walk_all(&mut schedule, 27_000, 5000);
         assert_eq!(due(&mut schedule, 27_000), "wait 60");
         // Short by turns: not without rest each time.
-        schedule.follow(&pods, false, at(28_000));
+        schedule.follow(&pods, DiskPressure::None, at(28_000));
         assert_eq!(schedule.rest(), REST);
-        schedule.follow(&pods, true, at(29_000));
+        schedule.follow(&pods, DiskPressure::Hard, at(29_000));
         assert_eq!(schedule.rest(), PRESSED_REST);
+        // A hard threshold waits for walks of its own, also where a soft one was met for long.
+        let mut schedule = Schedule::default();
+        schedule.follow(&pods, DiskPressure::Soft, begin);
+        walk_all(&mut schedule, 0, 5000);
+        schedule.follow(&pods, DiskPressure::Soft, at(1000));
+        assert_eq!(schedule.rest(), PRESSED_REST);
+        assert_eq!(due(&mut schedule, 1000), "wait 59");
+        schedule.follow(&pods, DiskPressure::Hard, at(1000));
+        assert_eq!((schedule.rest(), &*due(&mut schedule, 1000)), (0, "wait 1"));
     }
 }

@@ -203,14 +203,12 @@ impl ManagerLoop {
         };
         let alternatives = self.planner.alternatives(node, &eviction);
         let candidates = alternatives.into_iter().filter_map(choice).collect();
-        let is_met_and_hard =
-            |t: &Threshold| t.signal == signal && t.is_hard() && t.is_met(seen, false);
         self.message = eviction.message.text.trim_end().to_owned();
         let chosen = eviction.uid.clone();
         let request = SoftEvictionRequest {
             signal,
             chosen: chosen.clone(),
-            hard: self.thresholds.iter().any(is_met_and_hard),
+            hard: self.planner.is_hard_due(signed(now), seen, signal),
             candidates,
             shadow: self.shadow,
         };

@@ -6,7 +6,7 @@ use evictd_engine::{NodeCondition, Owner, Pod, Signal};
 use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
-use super::{EvictionRecord, RequestRecord};
+use super::{EvictionRecord, RequestRecord, oom_kill::is_zero};
 
 /// Labels of a pod take so many bytes at most, keys and values together; the API server takes a megabyte and more. As
 /// many evictions as may wait for the API server still fit into two files of the journal.
@@ -68,6 +68,12 @@ pub struct Counted {
     pub uid: String,
     /// The signal.
     pub signal: String,
+    /// Amount that the pod used, in the signal's unit; 0 where it is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub usage: u64,
+    /// Amount that was available, in the signal's unit.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub available: u64,
     /// The time that the pod was given, in seconds; absent where it was killed at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_period_seconds: Option<i64>,
@@ -90,6 +96,8 @@ impl From<&EvictionRecord> for Counted {
             name: e.name.clone(),
             uid: e.uid.clone(),
             signal: e.signal.clone(),
+            usage: e.working_set,
+            available: e.available,
             grace_period_seconds: None,
             is_agreed: false,
             workload: e.workload.clone(),
@@ -108,6 +116,8 @@ impl From<&RequestRecord> for Counted {
             name: a.name.clone(),
             uid: a.uid.clone(),
             signal: a.signal.clone(),
+            usage: a.working_set,
+            available: a.available,
             grace_period_seconds: Some(a.grace_period_seconds),
             is_agreed: false,
             workload: a.workload.clone(),

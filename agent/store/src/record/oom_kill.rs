@@ -105,7 +105,7 @@ pub struct OomKill {
     pub more: u64,
 }
 
-fn is_zero(count: &u64) -> bool {
+pub(super) fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 

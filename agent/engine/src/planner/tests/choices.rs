@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     RestoredPending,
     limiter::EvictionLimiter,
+    pace::Pace,
     permit::{EvictionPermit, Permission},
 };
 
@@ -176,7 +177,8 @@ fn a_request_that_is_refused_is_paced_and_no_eviction() {
     };
     node.planner
         .soft_eviction_finished(at, snapshot, "files", None);
-    assert!(!node.planner.resolves(at, DISK));
+    let (paces, mode) = (&node.planner.paces, Mode::Evictd);
+    assert!(!paces.resolves(&soft(DISK, 1000), mode, at));
     assert!(node.look(at + SECOND).evictions.is_empty());
     assert_eq!(node.look(at + 10 * SECOND).evictions.len(), 1);
 }
@@ -262,6 +264,10 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
                 uid: "asked".into(),
                 at: asked_at + 600 * SECOND,
                 is_asked: true,
+                is_dead: false,
+                signal: Some(DISK),
+                usage: 900,
+                available: 1900,
             };
             let restored = RestoredState {
                 victims: vec![victim],
@@ -285,5 +291,76 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
         let hard: Vec<_> = plan.evictions.iter().filter(|e| !e.is_soft).collect();
         assert_eq!(hard.len(), 1, "{:?}", chosen(&plan.evictions));
         assert_eq!(hard[0].name, "asked");
+    }
+}
+
+/// Only the files of one that has died are still removed.
+// R43
+#[test]
+fn the_files_of_a_stuck_victim_do_not_block_the_next() {
+    for (dies, next_at) in [(false, 12), (true, 32)] {
+        let mut node = Node::new(vec![hard(DISK, 1000)], false);
+        node.pod("victim", [900, 0, 1]);
+        node.pod("next", [500, 0, 1]);
+        node.see(DISK, 900);
+        assert_eq!(chosen(&node.look(SECOND).evictions), [("victim", DISK)]);
+        if dies {
+            node.pods.remove(0);
+        }
+        let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
+        assert_eq!((2..60).find(goes), Some(next_at));
+    }
+}
+
+/// A dip below the hard threshold overrides no budget.
+// R5, R43
+#[test]
+fn the_hard_threshold_is_due_after_the_kubelets_interval() {
+    for (signal, after) in [
+        (Signal::MemoryAvailable, 10_050),
+        (TASKS, 10_050),
+        (DISK, 0),
+    ] {
+        let mut node = Node::new(vec![soft(signal, 2000), hard(signal, 1000)], false);
+        node.planner.settings.externally_handled = vec![Signal::MemoryAvailable];
+        let mut is_due = |ms: i64, available| {
+            node.see(signal, available);
+            node.look(ms * MS);
+            node.planner
+                .is_hard_due(ms * MS, &node.observations, signal)
+        };
+        assert!(!is_due(1000, 1500));
+        let first = (20_000..40_000).step_by(50).find(|ms| is_due(*ms, 900));
+        assert_eq!(first, Some(20_000 + after), "{signal:?}");
+        assert!(!is_due(50_000, 1500));
+        assert_eq!(is_due(50_050, 900), after == 0);
+    }
+}
+
+/// The kubelet removes the files of a pod that died before the agent was started again.
+// R43, R45
+#[test]
+fn files_of_a_victim_that_died_before_the_start_are_waited_for() {
+    for (usage, next_at) in [(900, 31), (0, 11)] {
+        let mut node = Node::new(vec![hard(DISK, 1000)], false);
+        node.pod("next", [500, 0, 1]);
+        node.see(DISK, 900);
+        let victim = RestoredPending {
+            uid: "victim".into(),
+            at: SECOND,
+            is_asked: false,
+            is_dead: true,
+            signal: Some(DISK),
+            usage,
+            available: 900,
+        };
+        let restored = RestoredState {
+            victims: vec![victim],
+            last: vec![(DISK, SECOND)],
+            ..RestoredState::default()
+        };
+        node.planner.restore(2 * SECOND, &restored);
+        let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
+        assert_eq!((3..60).find(goes), Some(next_at));
     }
 }

@@ -1,0 +1,43 @@
+//! The paces of all thresholds. A soft and a hard threshold of one signal have each their own: they are met at other
+//! times.
+
+use super::nanos;
+use crate::{Resource, Signal, Threshold, model::settings::Mode, pace::Pace};
+
+/// For each signal the pace of its soft threshold and that of its hard one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Paces([[Pace; 2]; Signal::ALL.len()]);
+
+impl Paces {
+    pub fn of(&self, threshold: &Threshold) -> &Pace {
+        &self.0[threshold.signal as usize][usize::from(threshold.is_hard())]
+    }
+
+    pub fn of_mut(&mut self, signal: Signal, is_hard: bool) -> &mut Pace {
+        &mut self.0[signal as usize][usize::from(is_hard)]
+    }
+
+    /// Whether the minimum reclaim of a threshold counts. The kubelet's does after one look.
+    pub fn resolves(&self, threshold: &Threshold, mode: Mode, now: i64) -> bool {
+        mode == Mode::Kubelet || self.of(threshold).is_resolving(nanos(now))
+    }
+
+    /// Whether a threshold of a signal is met.
+    pub fn is_any_met(&self, signal: Signal) -> bool {
+        self.0[signal as usize].iter().any(Pace::is_met)
+    }
+
+    /// Those of all signals that watch a resource; the order is always the same.
+    pub fn of_resource(&self, resource: Resource) -> impl Iterator<Item = &Pace> {
+        let all = Signal::ALL.into_iter().zip(&self.0);
+        all.filter(move |(signal, _)| signal.resource() == resource)
+            .flat_map(|(_, both)| both)
+    }
+
+    /// The same, to be changed.
+    pub fn of_resource_mut(&mut self, resource: Resource) -> impl Iterator<Item = &mut Pace> {
+        let all = Signal::ALL.into_iter().zip(&mut self.0);
+        all.filter(move |(signal, _)| signal.resource() == resource)
+            .flat_map(|(_, both)| both)
+    }
+}
