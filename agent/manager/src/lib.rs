@@ -31,7 +31,7 @@ pub use mitigation::{
     MitigationWorker, PodEffect, StepEffect,
 };
 pub use pod_set::PodSet;
-pub use sources::{DiskSource, DiskSources, SignalSources};
+pub use sources::{DiskSource, DiskSources, SignalSources, observe_memory};
 pub use status::{SharedStatus, Status};
 
 #[cfg(test)]

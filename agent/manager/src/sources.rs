@@ -82,6 +82,28 @@ pub struct SignalSources {
     pub(crate) refusals: Vec<String>,
 }
 
+/// Observes the memory of the node and of the pods' cgroup, at `now` in nanoseconds of CLOCK_MONOTONIC.
+pub fn observe_memory(node: &Scope, pods: Option<&Scope>, now: i64) -> Observations {
+    let mut seen = Observations::default();
+    let scopes = [
+        (Signal::MemoryAvailable, Some(node)),
+        (Signal::AllocatableMemoryAvailable, pods),
+    ];
+    for (signal, scope) in scopes {
+        if let Some(scope) = scope
+            && let Ok(sample) = scope.sample()
+        {
+            let observation = Observation {
+                available: signed(sample.available),
+                capacity: signed(scope.capacity()),
+                time: Some(now),
+            };
+            seen.set(signal, observation);
+        }
+    }
+    seen
+}
+
 impl SignalSources {
     /// Creates the sources; nothing is armed before the first [`Self::arm`].
     pub fn new(
@@ -109,7 +131,7 @@ impl SignalSources {
     /// Looks at everything. A signal that cannot be read at present has no observation, and a threshold without an
     /// observation is not met.
     pub fn sample(&mut self, now: i64) -> Observations {
-        let mut seen = Observations::default();
+        let mut seen = observe_memory(&self.memory, self.pods_memory.as_ref(), now);
         let mut set = |signal, available: i64, capacity: u64| {
             let observation = Observation {
                 available,
@@ -118,16 +140,6 @@ impl SignalSources {
             };
             seen.set(signal, observation);
         };
-        if let Ok(look) = self.memory.sample() {
-            let signal = Signal::MemoryAvailable;
-            set(signal, signed(look.available), self.memory.capacity());
-        }
-        if let Some(scope) = &self.pods_memory
-            && let Ok(look) = scope.sample()
-        {
-            let signal = Signal::AllocatableMemoryAvailable;
-            set(signal, signed(look.available), scope.capacity());
-        }
         if let Some(pids) = &mut self.pids
             // The sample moves the triggers to where the files put them; the reading has the capacity.
             && let (Ok(sample), Ok(read)) = (pids.sample(), pids.read())

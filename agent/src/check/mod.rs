@@ -26,7 +26,10 @@ use evictd_node::{
 use evictd_sys::clock::monotonic_ns;
 use serde::Serialize;
 
-use crate::daemon::{node_scope, node_view::NodeView};
+use crate::daemon::{
+    node_scope,
+    node_view::{NodeSample, NodeView},
+};
 
 /// The signal without which there is nothing to do.
 const MEMORY: &str = "memory.available";
@@ -169,13 +172,14 @@ fn thresholds(config: &Config) -> Vec<Finding> {
     };
     let thresholds = view.layout().apply(&config.eviction.thresholds);
     let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
-    let seen = view.sample(now).observations;
-    let hard = hard(&config.eviction.thresholds, &config.origins, &seen);
-    let findings = [hard, met_now(&thresholds, &seen)].into_iter();
+    let sample = view.sample(now);
+    let seen = &sample.observations;
+    let hard = hard(&config.eviction.thresholds, &config.origins, seen);
+    let findings = [hard, met_now(&thresholds, &sample)].into_iter();
     let scopes = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
     let floors = scopes
         .iter()
-        .filter_map(|signal| kernel_floor(config, &seen, *signal));
+        .filter_map(|signal| kernel_floor(config, seen, *signal));
     findings.chain(floors).collect()
 }
 
@@ -223,9 +227,10 @@ fn kernel_floor(config: &Config, seen: &Observations, signal: Signal) -> Option<
     Some(Finding::new("kernel floor", State::Degraded, detail))
 }
 
-fn met_now(thresholds: &[Threshold], seen: &Observations) -> Finding {
+fn met_now(thresholds: &[Threshold], seen: &NodeSample) -> Finding {
     const TOPIC: &str = MET_NOW;
     let met = thresholds.iter().filter_map(|threshold| {
+        let seen = seen.observations_for(threshold);
         let observed = seen.get(threshold.signal)?;
         threshold.is_met(seen, false).then(|| {
             let available = observed.available_quantity(threshold.signal);
@@ -239,8 +244,8 @@ fn met_now(thresholds: &[Threshold], seen: &Observations) -> Finding {
             TOPIC,
             State::Degraded,
             format!(
-                "met already: {}: pods go for it as soon as this configuration is in force, for memory after ten \
-                seconds, under a soft threshold when its grace period is over, one in ten seconds",
+                "met already: {}: pods go for it as soon as this configuration is in force, for memory and process ids \
+                after ten seconds, under a soft threshold when its grace period is over, one in ten seconds",
                 met.join(", ")
             ),
         ),

@@ -216,7 +216,8 @@ impl Frame<'_> {
         let layout = self.view.layout();
         let thresholds = layout.apply(&self.config.eviction.thresholds);
         let signal = |threshold: &Threshold| {
-            let observation = self.seen.observations.get(threshold.signal);
+            let seen = self.seen.observations_for(threshold);
+            let observation = seen.get(threshold.signal);
             let trend = self.trends.signals.get(&threshold.signal);
             SignalJson::new(threshold, observation, trend)
         };

@@ -7,11 +7,12 @@ use std::{
 };
 
 use evictd_config::{Config, pod_manifest};
-use evictd_engine::{Layout, Observations, Pod, PodUsage, Usages};
+use evictd_engine::{Layout, Observations, Pod, PodUsage, Signal, Threshold, Usages};
 use evictd_kube::{cache::ClusterSnapshot, pod_store::PodStore};
-use evictd_manager::SignalSources;
+use evictd_manager::{SignalSources, observe_memory};
 use evictd_node::{
     cgroup::{limited::headroom_below_limits, memory::MemoryCgroup, pids},
+    memory_scope::Scope,
     pods::discovery::{guess, pods_below},
     proc::machine::memory_total,
 };
@@ -29,7 +30,10 @@ enum Source {
 
 /// View of a node: its signals and its pods.
 pub struct NodeView {
+    /// As the manager has them.
     sources: SignalSources,
+    /// Scopes of the fast path, which goes by them under hard thresholds.
+    hard_memory: (Scope, Option<Scope>),
     source: Source,
     config: Config,
     memory: NodeMemory,
@@ -38,8 +42,10 @@ pub struct NodeView {
 /// One look.
 #[derive(Debug)]
 pub struct NodeSample {
-    /// Observations of the signals.
+    /// Observations of the signals, as hard thresholds are held against them.
     pub observations: Observations,
+    /// The same for soft ones, which memory guards do not concern.
+    pub soft: Observations,
     /// The pods.
     pub pods: Vec<Pod>,
     /// Memory and processes of the pods.
@@ -50,15 +56,25 @@ pub struct NodeSample {
     pub unknown: usize,
 }
 
+impl NodeSample {
+    /// Observations against which a threshold is held.
+    pub fn observations_for(&self, threshold: &Threshold) -> &Observations {
+        match threshold.is_hard() {
+            true => &self.observations,
+            false => &self.soft,
+        }
+    }
+}
+
 impl NodeView {
     /// Opens what the agent with this configuration looks at.
     ///
     /// # Errors
     /// As at the agent's own start: a scope or a manifest that cannot be used.
     pub fn open(config: &Config) -> Result<Self, RunError> {
-        let scope = node_scopes(config)?.fastpath;
-        let root = scope.cgroup().path().to_owned();
-        let pods_scope = Allocatable::new(config, &scope).first();
+        let node = node_scopes(config)?;
+        let root = node.fastpath.cgroup().path().to_owned();
+        let pods = Allocatable::new(config, &node.fastpath).first();
         let source = match config.pod_manifest.as_deref() {
             Some(path) if config.cluster.is_none() => {
                 let pods = pod_manifest::load(path, &root)?;
@@ -69,10 +85,11 @@ impl NodeView {
                 state_dir: config.state_dir.clone(),
             },
         };
-        let memory = NodeMemory::new(config, &scope)?;
-        let pods_scope = pods_scope.map(|scopes| scopes.fastpath);
+        let memory = NodeMemory::new(config, &node.fastpath)?;
+        let (pods, hard_pods) = pods.map(|pods| (pods.manager, pods.fastpath)).unzip();
         Ok(Self {
-            sources: sources::without_hooks(config, scope, pods_scope),
+            sources: sources::without_hooks(config, node.manager, pods),
+            hard_memory: (node.fastpath, hard_pods),
             source,
             config: config.clone(),
             memory,
@@ -94,10 +111,21 @@ impl NodeView {
         let (pods, unknown) = self.pods();
         // What cannot be in force is in no agent either.
         if let Ok(Some(scopes)) = self.memory.look(&self.config) {
-            self.sources.memory = scopes.fastpath;
+            self.sources.memory = scopes.manager;
+            self.hard_memory.0 = scopes.fastpath;
+        }
+        let soft = self.sources.sample(now);
+        let mut observations = soft;
+        let (memory, pods_memory) = &self.hard_memory;
+        let hard = observe_memory(memory, pods_memory.as_ref(), now);
+        for signal in [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable] {
+            if let Some(seen) = hard.get(signal) {
+                observations.set(signal, seen);
+            }
         }
         let mut seen = NodeSample {
-            observations: self.sources.sample(now),
+            observations,
+            soft,
             pods: Vec::with_capacity(pods.len()),
             usages: Usages::default(),
             until_limit: HashMap::new(),
@@ -143,5 +171,46 @@ impl NodeView {
             (pod, cgroup.path)
         });
         (pods.collect(), unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A cgroup of v1 whose page cache waits for the disk: the guard does not count that as available.
+    // R5, R47
+    #[test]
+    fn soft_thresholds_are_held_against_the_kubelets_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| fs::write(dir.path().join(name), text).unwrap();
+        write("memory.usage_in_bytes", (450 * MIB).to_string());
+        write("memory.limit_in_bytes", (500 * MIB).to_string());
+        let cache = 200 * MIB;
+        write(
+            "memory.stat",
+            format!("total_dirty {cache}\ntotal_inactive_file {cache}\ntotal_active_file 0\n"),
+        );
+        let amount = json!({ "memory.available": "100Mi" });
+        let config = json!({
+            "scope": { "cgroup": dir.path() },
+            "evictionHard": amount,
+            "evictionSoft": amount,
+            "evictionSoftGracePeriod": { "memory.available": "1m" },
+        });
+        let config = Config::from_values(config, None).unwrap();
+        let seen = NodeView::open(&config).unwrap().sample(1);
+        let of_node = |t: &&Threshold| t.signal == Signal::MemoryAvailable;
+        let thresholds = config.eviction.thresholds.iter().filter(of_node);
+        let met = thresholds.map(|t| (t.is_hard(), t.is_met(seen.observations_for(t), false)));
+        let mut met: Vec<_> = met.collect();
+        met.sort_unstable();
+        assert_eq!(met, [(false, false), (true, true)]);
     }
 }
