@@ -39,7 +39,9 @@ pub struct EvictionReport {
     pub urgency: Urgency,
     /// All inputs of that decision.
     pub pace_inputs: PaceInputs,
-    /// The part of the working set that comes back only when the kubelet unmounts it, in bytes.
+    /// Bytes that the victim was expected to give back: the part of the working set that the kernel cannot take back.
+    pub expected: u64,
+    /// The part of `expected` that comes back only when the kubelet unmounts it, in bytes.
     pub shmem: u64,
     /// Shadow mode: no signal was sent.
     pub shadow: bool,

@@ -358,6 +358,37 @@ fn a_chosen_pod_gives_back_what_is_no_page_cache() {
     assert_eq!(memory.pending.amount, 50 * MIB);
 }
 
+/// The record says what the decision counted on: page cache on the active list is in the working set, and comes anyway.
+// R45
+#[test]
+fn what_is_expected_of_a_victim_is_in_its_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let pod = cgroup.pod("reader");
+    let at = dir.path().join("reader");
+    fs::write(at.join("memory.current"), (250 * MIB).to_string()).unwrap();
+    let (anon, active) = (50 * MIB, 200 * MIB);
+    let stat =
+        format!("anon {anon}\nfile {active}\nkernel 0\ninactive_file 0\nactive_file {active}\n");
+    fs::write(at.join("memory.stat"), stat).unwrap();
+    let mut setup = cgroup.setup();
+    setup.table = Box::new(PodTable::new(vec![pod]));
+    (setup.shadow, setup.mode) = (true, Mode::Evictd);
+    let mut watch = watch(setup);
+    for used in [400, 415, 430, 445] {
+        cgroup.uses(used * MIB, used * MIB);
+        watch.run_once(monotonic_ns());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let mut events = std::iter::from_fn(|| watch.events.next());
+    let report = events.find_map(|event| match event {
+        FastPathEvent::Evicted(report) => Some(report),
+        _ => None,
+    });
+    let report = report.unwrap();
+    assert_eq!((report.working_set, report.expected), (250 * MIB, anon));
+}
+
 /// A program that kills from the pods which are published to it.
 #[derive(Default)]
 struct Program {

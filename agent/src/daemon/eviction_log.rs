@@ -310,7 +310,7 @@ impl EvictionLog {
             request: pod.memory_request,
             error: e.refused.and_then(refusal),
             pace: Some(PaceRecord {
-                expected: e.working_set,
+                expected: e.expected,
                 shmem: e.shmem,
                 by_kernel: e.by_kernel,
                 out_of_order: e.out_of_order,
