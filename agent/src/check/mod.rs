@@ -327,7 +327,7 @@ fn evidence(object: &mut BpfObject) -> Finding {
         Ok((_, refused)) if refused.is_empty() => Finding::new(
             TOPIC,
             State::Ok,
-            "mark_victim and memcg_reclaim_begin are attached",
+            "victims are seen, and whose limit each was killed for",
         ),
         Ok((_, refused)) => {
             let reasons: Vec<_> = refused.iter().map(|(p, r)| format!("{p}: {r}")).collect();

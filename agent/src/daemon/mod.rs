@@ -49,10 +49,7 @@ use evictd_manager::{Command, FastPathOutcome};
 use evictd_node::{
     bpf::{kernel_log::KernelLog, object::BpfObject},
     pods::table::PodEntry,
-    trigger::{
-        cgroups::CgroupEvents,
-        oom::{OomReader, kind},
-    },
+    trigger::{cgroups::CgroupEvents, oom::OomReader},
 };
 use evictd_store::{incident::files::Incidents, record::Record};
 use evictd_sys::clock::monotonic_ns;
@@ -394,10 +391,9 @@ impl Agent {
     fn read_oom_events(&mut self) {
         // What was done before a kill is known before the kill is judged.
         self.handle_fastpath_events();
-        for record in self.programs.oom.iter_mut().flatten() {
-            if record.kind == kind::MARK_VICTIM {
-                self.oom.unattributed.note(record.pid, record.cgroup_id);
-            }
+        let oom = &mut self.programs.oom;
+        while let Some(kill) = oom.as_mut().and_then(OomReader::next_unattributed) {
+            self.oom.unattributed.note(kill.pid, kill.cgroup_id);
         }
         while let Some(kill) = self.programs.oom.as_mut().and_then(OomReader::next_kill) {
             if let Some(record) = self.oom.attributor.attribute(&kill) {
