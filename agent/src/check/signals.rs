@@ -75,9 +75,9 @@ pub(super) fn counted(filesystems: &FilesystemPaths) -> Vec<SignalHook> {
     let refusal = refusal.unwrap_or_default();
     let mut hooks = Vec::new();
     let pids = Pids::open(Path::new("/proc")).map_err(|e| e.to_string());
-    let pids = pids.and_then(|pids| {
+    let pids = pids.map(|pids| {
         let object = object.as_mut().map_err(|_| refusal.as_str());
-        PidTrigger::build(pids, object, None).map_err(|e| e.to_string())
+        PidTrigger::build(pids, object)
     });
     hooks.push(match &pids {
         Ok(pids) => hook("pid.available", pids.choice()),
@@ -89,11 +89,8 @@ pub(super) fn counted(filesystems: &FilesystemPaths) -> Vec<SignalHook> {
         &mut hooks,
         object.as_mut().map_err(|_| refusal.as_str()),
     );
-    let life = CgroupEvents::build(object.as_mut().map_err(|_| refusal.as_str()), None);
-    hooks.push(match &life {
-        Ok(life) => hook("pods", life.choice()),
-        Err(reason) => none("pods", reason.to_string()),
-    });
+    let life = CgroupEvents::build(object.as_mut().map_err(|_| refusal.as_str()));
+    hooks.push(hook("pods", life.choice()));
     hooks
 }
 
@@ -116,7 +113,7 @@ fn disks(
         return None;
     };
     let directories = paths.each_ref().map(PathBuf::as_path);
-    let built = InodeTrigger::build(&directories, object, None).map_err(|e| e.to_string());
+    let built = InodeTrigger::build(&directories, object).map_err(|e| e.to_string());
     for ((bytes, inodes), path) in NAMES.into_iter().zip(directories) {
         let found = built.as_ref().map_err(String::as_str).and_then(|trigger| {
             let index = trigger.index_of(path);

@@ -22,8 +22,6 @@ use evictd_node::{
     },
 };
 
-use crate::daemon::RunError;
-
 /// Why a count has no hook although there might be one.
 const NOT_CONFIGURED: &str = "no threshold asks for it";
 /// Number of ticks of the agent between two attempts.
@@ -41,24 +39,19 @@ pub(super) struct Signals {
 
 /// Builds the sources. Hooks are attached for the signals that have thresholds; what cannot be had is logged, and the
 /// sampler takes its place.
-pub(super) fn build(
-    config: &Config,
-    memory: Scope,
-    pods_memory: Option<Scope>,
-) -> Result<Signals, RunError> {
+pub(super) fn build(config: &Config, memory: Scope, pods_memory: Option<Scope>) -> Signals {
     let mut object = BpfObject::load_counts().map_err(|error| error.to_string());
     let (sources, disk_retry) = sources(config, memory, pods_memory, &mut object);
-    let life = CgroupEvents::build(offer(&mut object, true), None);
-    let life = life.map_err(|e| std::io::Error::other(e.to_string()))?;
+    let life = CgroupEvents::build(offer(&mut object, true));
     for (hook, reason) in &life.choice().refused {
         tracing::info!(%hook, reason, "a better hook for cgroup events is refused");
     }
-    Ok(Signals {
+    Signals {
         object: object.ok(),
         sources,
         life,
         disk_retry,
-    })
+    }
 }
 
 /// Sources without a hook, for subcommands that only look.
@@ -82,11 +75,9 @@ fn sources(
     let pids = match Pids::open(Path::new("/proc")) {
         Ok(pids) => {
             let object = offer(object, wants(&[Signal::PidAvailable]));
-            let built = PidTrigger::build(pids, object, None);
-            // Nothing was forced, so that nothing is refused.
-            built
-                .ok()
-                .inspect(|p| say(Signal::PidAvailable, p.choice()))
+            let trigger = PidTrigger::build(pids, object);
+            say(Signal::PidAvailable, trigger.choice());
+            Some(trigger)
         }
         Err(error) => {
             tracing::warn!(%error, "pid.available cannot be read");
@@ -182,7 +173,7 @@ fn watch(
     object: Result<&mut BpfObject, &str>,
 ) -> Result<DiskSources, String> {
     let [nodefs, imagefs, containerfs] = &paths;
-    let built = InodeTrigger::build(&[nodefs, imagefs, containerfs], object, None);
+    let built = InodeTrigger::build(&[nodefs, imagefs, containerfs], object);
     let mut trigger = built.map_err(|e| e.to_string())?;
     let tested = trigger.self_test(&config.state_dir);
     tested.map_err(|e| e.to_string())?;

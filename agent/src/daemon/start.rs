@@ -84,7 +84,7 @@ impl Agent {
         let (memory, scopes) = WatchedMemory::new(config, node.fastpath)?;
         let oom = OomKills::new(&scopes.fastpath, &entries);
         let (mut programs, trigger, hook) = load_programs(config, &scopes.fastpath)?;
-        let signals = sources::build(config, node.manager, scopes.pods_of_manager)?;
+        let signals = sources::build(config, node.manager, scopes.pods_of_manager);
         let hooks = metrics::hooks(&signals);
         programs.counters = signals.object;
         // All programs are loaded. What that took has to go now: the fast path locks the memory that it finds.

@@ -35,7 +35,8 @@ fn tells_what_happens(hook: CountHook) {
     let scope = TestCgroup::new("life", 256 * MIB).unwrap();
     let (root, _) = memory_root().unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut life = or_skip!(CgroupEvents::build(Ok(&mut object), Some(hook)));
+    let mut life = CgroupEvents::build_with(Ok(&mut object), &[hook]);
+    or_skip!(granted(life.choice()));
     let pod = scope.child("pod1").unwrap();
     let relative: PathBuf = pod.strip_prefix(&root).unwrap().into();
     let id = fs::metadata(&pod).unwrap().ino();
@@ -84,7 +85,7 @@ fn a_full_buffer_asks_for_one_rescan() {
     skip_if!(no_bpf());
     let scope = TestCgroup::new("flood", 256 * MIB).unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut life = or_skip!(CgroupEvents::build(Ok(&mut object), None));
+    let mut life = CgroupEvents::build(Ok(&mut object));
     skip_if!((life.choice().hook == CountHook::Sampler).then_some("no hook on cgroups"));
     let child = scope.path().join("c");
     for _ in 0..2000 {
@@ -116,7 +117,8 @@ fn a_path_that_is_cut_asks_for_a_rescan() {
     skip_if!(no_bpf());
     let scope = TestCgroup::new("deep", 256 * MIB).unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut life = or_skip!(CgroupEvents::build(Ok(&mut object), Some(CountHook::Typed)));
+    let mut life = CgroupEvents::build_with(Ok(&mut object), &[CountHook::Typed]);
+    or_skip!(granted(life.choice()));
     scope
         .child(&format!("{}/{}", "a".repeat(200), "b".repeat(200)))
         .unwrap();
@@ -132,7 +134,7 @@ fn a_path_that_is_cut_asks_for_a_rescan() {
 fn without_programs_a_rescan_is_always_due() {
     skip_if!(no_bpf());
     let object = BpfObject::load_counts().unwrap();
-    let mut life = CgroupEvents::build(Err("no bpf"), None).unwrap();
+    let mut life = CgroupEvents::build(Err("no bpf"));
     assert_eq!(life.choice().hook, CountHook::Sampler);
     assert!(life.fd().is_none() && life.next_event().is_none());
     assert!(life.rescan_due(&object).unwrap() && life.rescan_due(&object).unwrap());

@@ -11,7 +11,7 @@ use evictd_node::{
     trigger::{
         counter::{CountDirection, CountTrigger},
         hook::CountHook,
-        inodes::{InodeError, InodeTrigger},
+        inodes::InodeTrigger,
     },
 };
 use evictd_tests::prelude::*;
@@ -41,10 +41,17 @@ fn lies_between(trigger: &InodeTrigger, disk: &Filesystem, slack: i64) -> Result
 }
 
 /// What counts the inodes of a disk with this hook; an error where the kernel refuses it.
-fn counts(disk: &Disk, hook: Option<CountHook>) -> Result<(BpfObject, InodeTrigger), InodeError> {
+fn counts(disk: &Disk, hook: CountHook) -> Result<(BpfObject, InodeTrigger), String> {
     let mut object = BpfObject::load_counts().unwrap();
-    let trigger = InodeTrigger::build(&[&disk.path()], Ok(&mut object), hook)?;
+    let trigger = build(disk, &mut object, hook)?;
     Ok((object, trigger))
+}
+
+fn build(disk: &Disk, object: &mut BpfObject, hook: CountHook) -> Result<InodeTrigger, String> {
+    let built = InodeTrigger::build_with(&[&disk.path()], Ok(object), &[hook]);
+    let trigger = built.map_err(|error| error.to_string())?;
+    granted(trigger.choice(0).unwrap().1)?;
+    Ok(trigger)
 }
 
 /// A task of a pod, and the id of the pod's cgroup.
@@ -66,7 +73,7 @@ fn below(available: i64) -> Option<CountTrigger> {
 fn counts_and_crosses(kind: &str, hook: CountHook, slack: i64) {
     let cgroup = TestCgroup::new("inodes", 256 * MIB).unwrap();
     let disk = or_skip!(Disk::new(kind, DISK_MIB, INODES));
-    let (_object, trigger) = or_skip!(counts(&disk, Some(hook)));
+    let (_object, trigger) = or_skip!(counts(&disk, hook));
     counts_on(&cgroup, &disk.path(), &disk.path(), trigger, slack);
 }
 
@@ -76,7 +83,7 @@ fn a_silent_hook_is_replaced() {
     skip_if!(no_bpf());
     let disk = or_skip!(Disk::new("ext4", DISK_MIB, INODES));
     for (is_silent, expected) in [(false, CountHook::Typed), (true, CountHook::Sampler)] {
-        let (mut object, mut trigger) = or_skip!(counts(&disk, Some(CountHook::Typed)));
+        let (mut object, mut trigger) = or_skip!(counts(&disk, CountHook::Typed));
         if is_silent {
             object.detach("inodes_ext4_made");
             object.detach("inodes_ext4_freed");
@@ -179,7 +186,7 @@ fn overlay_counts_on_its_upper_layer() {
     // Given both ways it is one filesystem.
     let directories = [disk.path(), merged.clone()];
     let directories: Vec<&Path> = directories.iter().map(AsRef::as_ref).collect();
-    let trigger = or_skip!(InodeTrigger::build(&directories, Ok(&mut object), None));
+    let trigger = or_skip!(InodeTrigger::build(&directories, Ok(&mut object)));
     assert_eq!(
         (trigger.filesystems(), trigger.index_of(&merged)),
         (1, Some(0))
@@ -192,9 +199,9 @@ fn overlay_counts_on_its_upper_layer() {
 
 /// Orders of 50 files each to a task of a pod on xfs, and what each has to add to the pod's share and to the count, which a
 /// worker of the filesystem may lower a while later.
-fn adds_on_xfs(disk: &Disk, dir: &Path, orders: &[(&str, i64)]) -> Result<(), InodeError> {
+fn adds_on_xfs(disk: &Disk, dir: &Path, orders: &[(&str, i64)]) -> Result<(), String> {
     let cgroup = TestCgroup::new("orders", 256 * MIB).unwrap();
-    let (_object, mut trigger) = counts(disk, Some(CountHook::Tracepoint))?;
+    let (_object, mut trigger) = counts(disk, CountHook::Tracepoint)?;
     let (mut forker, id) = task(&cgroup);
     let start = trigger.sample(0).unwrap().unwrap().available;
     let mut expected = 0;
@@ -266,9 +273,7 @@ fn without_types_no_share_is_of_another_hierarchy() {
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
     for hierarchy in [0, 3] {
         let mut object = BpfObject::load_counts_untyped(hierarchy).unwrap();
-        let hook = Some(CountHook::Tracepoint);
-        let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), hook);
-        let mut trigger = or_skip!(built);
+        let mut trigger = or_skip!(build(&disk, &mut object, CountHook::Tracepoint));
         let free = trigger.sample(0).unwrap().unwrap().available;
         let mut forker = Forker::start(Some(&pod)).unwrap();
         let dir = disk.path().join(format!("files{hierarchy}"));
@@ -306,7 +311,7 @@ fn btrfs_has_shares_but_no_signal() {
     skip_if!(no_bpf());
     let cgroup = TestCgroup::new("btrfs", 256 * MIB).unwrap();
     let disk = or_skip!(Disk::new("btrfs", DISK_MIB, INODES));
-    let (_object, mut trigger) = or_skip!(counts(&disk, Some(CountHook::Typed)));
+    let (_object, mut trigger) = or_skip!(counts(&disk, CountHook::Typed));
     assert_eq!(trigger.sample(0).unwrap(), None);
     trigger.arm(0, 0, below(i64::MAX)).unwrap();
     let (mut forker, id) = task(&cgroup);
@@ -325,7 +330,9 @@ fn btrfs_has_shares_but_no_signal() {
 fn unmounted_under_a_budget() {
     skip_if!(no_bpf());
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
-    let (_object, mut trigger) = or_skip!(counts(&disk, None));
+    let mut object = BpfObject::load_counts().unwrap();
+    let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object));
+    let mut trigger = or_skip!(built);
     skip_if!(
         (trigger.choice(0).unwrap().1.hook == CountHook::Sampler).then_some("no hook on ext4")
     );
@@ -357,7 +364,7 @@ fn unmounted_under_a_budget() {
 fn drift_is_found_corrected_and_counted() {
     skip_if!(no_bpf());
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
-    let (mut object, mut trigger) = or_skip!(counts(&disk, Some(CountHook::Typed)));
+    let (mut object, mut trigger) = or_skip!(counts(&disk, CountHook::Typed));
     let free = trigger.sample(0).unwrap().unwrap().available;
     object.detach("inodes_ext4_made");
     let mut forker = Forker::start(None).unwrap();
@@ -382,7 +389,7 @@ fn tmpfs_is_sampled() {
         .map(ToString::to_string)
         .unwrap_or_default();
     let object = object.as_mut().map_err(|_| &*reason);
-    let mut trigger = InodeTrigger::build(&[dir.path()], object, None).unwrap();
+    let mut trigger = InodeTrigger::build(&[dir.path()], object).unwrap();
     let (kind, choice) = trigger.choice(0).unwrap();
     skip_if!((kind != "tmpfs").then_some(format!("/dev/shm is {kind}")));
     assert_eq!(choice.hook, CountHook::Sampler);

@@ -22,9 +22,12 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The trigger with this hook; an error where the kernel refuses it.
 fn build(object: &mut BpfObject, hook: CountHook) -> Result<PidTrigger, String> {
     let pids = Pids::open(Path::new("/proc")).unwrap();
-    PidTrigger::build(pids, Ok(object), Some(hook)).map_err(|e| e.to_string())
+    let trigger = PidTrigger::build_with(pids, Ok(object), &[hook]);
+    granted(trigger.choice())?;
+    Ok(trigger)
 }
 
 /// Read file, read map, read file: whether at some moment the map lies between, but for `LATE` tasks. A reaped task
@@ -244,8 +247,8 @@ fn shares_of_removed_cgroups_are_handed_up() {
     let cgroup = TestCgroup::new("shares", 256 * MIB).unwrap();
     let mut object = BpfObject::load_counts().unwrap();
     let trigger = or_skip!(build(&mut object, CountHook::Typed));
-    let life = CgroupEvents::build(Ok(&mut object), Some(CountHook::Typed));
-    skip_if!(life.as_ref().err());
+    let life = CgroupEvents::build_with(Ok(&mut object), &[CountHook::Typed]);
+    or_skip!(granted(life.choice()));
     let pod = cgroup.child("pod1").unwrap();
     let pod_id = MemoryCgroup::open(&pod).unwrap().id();
     let container = cgroup.child("pod1/container").unwrap();
@@ -284,7 +287,7 @@ fn remove(cgroup: &Path) {
 #[test]
 fn without_programs_the_sampler_is_left() {
     let pids = Pids::open(Path::new("/proc")).unwrap();
-    let mut trigger = PidTrigger::build(pids, Err("no bpf"), None).unwrap();
+    let mut trigger = PidTrigger::build(pids, Err("no bpf"));
     assert_eq!(trigger.choice().hook, CountHook::Sampler);
     assert_eq!(
         trigger.choice().refused[0],

@@ -17,7 +17,7 @@ use crate::{
         ring::next_record,
         tracefs,
     },
-    trigger::hook::{self, CountHook, HookUnavailable, SelectedHook},
+    trigger::hook::{self, CountHook, SelectedHook},
 };
 
 /// The programs of a hook: all of them or none.
@@ -109,27 +109,25 @@ pub struct CgroupEvents {
 }
 
 impl CgroupEvents {
-    /// Takes the best hook that works (only `forced`, when given) of `object` (see [`BpfObject::load_counts`]), or of
+    /// Takes the best hook that works of `object` (see [`BpfObject::load_counts`]), or the sampler. Without an object:
     /// the reason why there is none. What exists already is not told: scan once after this.
-    ///
-    /// # Errors
-    /// The forced hook is refused.
-    pub fn build(
-        object: Result<&mut BpfObject, &str>,
-        forced: Option<CountHook>,
-    ) -> Result<Self, HookUnavailable<CountHook>> {
+    pub fn build(object: Result<&mut BpfObject, &str>) -> Self {
+        Self::build_with(object, &CountHook::WITH_PROGRAMS)
+    }
+
+    /// As [`Self::build`], of these hooks alone.
+    pub fn build_with(object: Result<&mut BpfObject, &str>, hooks: &[CountHook]) -> Self {
         let mut object = object;
-        let (choice, ring) = hook::probe(forced, |hook| match (hook, &mut object) {
-            (CountHook::Sampler, _) => Ok(None),
-            (_, Err(reason)) => Err((*reason).to_owned()),
-            (_, Ok(object)) => attach(hook, object).map(Some),
-        })?;
-        Ok(Self {
+        let (choice, ring) = hook::probe_counted(hooks, |hook| match &mut object {
+            Err(reason) => Err((*reason).to_owned()),
+            Ok(object) => attach(hook, object),
+        });
+        Self {
             choice,
             ring,
             dropped: 0,
             cut: false,
-        })
+        }
     }
 
     /// Hook in use, and why the better ones are not.

@@ -31,7 +31,7 @@ use crate::{
         counter::{
             self, ATTEMPTS, CountTrigger, CounterEvent, Drift, EventCounter, MapNames, Sample,
         },
-        hook::{CountHook, HookUnavailable, SelectedHook},
+        hook::{CountHook, SelectedHook},
         inodes::hooks::{probe, without_hooks},
     },
 };
@@ -52,9 +52,6 @@ pub enum InodeError {
     /// A directory is not there, or not on a filesystem that can be told.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// The forced hook cannot be had.
-    #[error(transparent)]
-    Refused(#[from] HookUnavailable<CountHook>),
     /// More filesystems than there are counts.
     #[error("{0}: more than {MAX_FILESYSTEMS} filesystems")]
     TooMany(PathBuf),
@@ -126,7 +123,18 @@ impl InodeTrigger {
     pub fn build(
         directories: &[&Path],
         object: Result<&mut BpfObject, &str>,
-        forced: Option<CountHook>,
+    ) -> Result<Self, InodeError> {
+        Self::build_with(directories, object, &CountHook::WITH_PROGRAMS)
+    }
+
+    /// As [`Self::build`], of these hooks alone.
+    ///
+    /// # Errors
+    /// See [`InodeError`].
+    pub fn build_with(
+        directories: &[&Path],
+        object: Result<&mut BpfObject, &str>,
+        hooks: &[CountHook],
     ) -> Result<Self, InodeError> {
         let mut object = object;
         let mut attached = Vec::new();
@@ -145,9 +153,9 @@ impl InodeTrigger {
                 return Err(InodeError::TooMany(directory.to_owned()));
             }
             let choice = match &place {
-                Ok(_) => probe(&superblock.kind, &mut object, &mut attached, forced),
-                Err(error) => without_hooks(error, forced),
-            }?;
+                Ok(_) => probe(&superblock.kind, &mut object, &mut attached, hooks),
+                Err(error) => without_hooks(error, hooks),
+            };
             let disk = Disk {
                 filesystem,
                 superblock: superblock.clone(),

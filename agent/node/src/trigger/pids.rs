@@ -15,7 +15,7 @@ use crate::{
         counter::{
             self, ATTEMPTS, CountTrigger, CounterEvent, Drift, EventCounter, MapNames, Sample,
         },
-        hook::{self, CountHook, HookUnavailable, SelectedHook},
+        hook::{self, CountHook, SelectedHook},
     },
 };
 
@@ -118,32 +118,33 @@ pub struct PidTrigger {
 }
 
 impl PidTrigger {
-    /// Takes the best hook that works (only `forced`, when given) of `object` (see [`BpfObject::load_counts`]), or of
+    /// Takes the best hook that works of `object` (see [`BpfObject::load_counts`]), or the sampler. Without an object:
     /// the reason why there is none.
-    ///
-    /// # Errors
-    /// The forced hook is refused.
-    pub fn build(
+    pub fn build(pids: Pids, object: Result<&mut BpfObject, &str>) -> Self {
+        Self::build_with(pids, object, &CountHook::WITH_PROGRAMS)
+    }
+
+    /// As [`Self::build`], of these hooks alone.
+    pub fn build_with(
         pids: Pids,
         object: Result<&mut BpfObject, &str>,
-        forced: Option<CountHook>,
-    ) -> Result<Self, HookUnavailable<CountHook>> {
+        hooks: &[CountHook],
+    ) -> Self {
         let (mut object, mut counting) = (object, None);
-        let (choice, ()) = hook::probe(forced, |hook| match (hook, &mut object) {
-            (CountHook::Sampler, _) => Ok(()),
-            (_, Err(reason)) => Err((*reason).to_owned()),
-            (_, Ok(object)) => attach(hook, object, &mut counting),
-        })?;
-        let (counting, unused) = match choice.hook {
-            CountHook::Sampler => (None, counting),
-            CountHook::Typed | CountHook::Tracepoint => (counting, None),
+        let (choice, attached) = hook::probe_counted(hooks, |hook| match &mut object {
+            Err(reason) => Err((*reason).to_owned()),
+            Ok(object) => attach(hook, object, &mut counting),
+        });
+        let (counting, unused) = match attached {
+            None => (None, counting),
+            Some(()) => (counting, None),
         };
-        Ok(Self {
+        Self {
             pids,
             choice,
             counting,
             _unused: unused,
-        })
+        }
     }
 
     /// Hook in use, and why the better ones are not.
