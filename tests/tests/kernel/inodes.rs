@@ -9,7 +9,7 @@ use evictd_node::{
         statfs::{Filesystem, NodeFilesystems},
     },
     trigger::{
-        counter::{CountDirection, CountTrigger},
+        counter::{CgroupCount, CountDirection, CountTrigger},
         hook::CountHook,
         inodes::InodeTrigger,
     },
@@ -59,6 +59,11 @@ fn task(scope: &TestCgroup) -> (Forker, u64) {
     let pod = scope.child("pod").unwrap();
     let id = MemoryCgroup::open(&pod).unwrap().id();
     (Forker::start(Some(&pod)).unwrap(), id)
+}
+
+/// What the manager reads of the inodes of a cgroup on the first filesystem.
+fn cgroup_count(trigger: &InodeTrigger, id: u64) -> Option<CgroupCount> {
+    trigger.share_reader()?.share(id, 0)
 }
 
 fn below(available: i64) -> Option<CountTrigger> {
@@ -112,7 +117,7 @@ fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTr
 
     forker.files("make", &dir, 500);
     lies_between(&trigger, &statfs, slack).unwrap();
-    let share = trigger.share(id, 0).expect("made by this cgroup");
+    let share = cgroup_count(&trigger, id).expect("made by this cgroup");
     assert_eq!((share.made, share.gone), (500, 0));
 
     // 1000 more are in the budget, 1500 are not.
@@ -141,7 +146,7 @@ fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTr
     assert_eq!(crossed.slot, 1);
     assert!(crossed.available >= limit);
     lies_between(&trigger, &statfs, slack).unwrap();
-    let share = trigger.share(id, 0).unwrap();
+    let share = cgroup_count(&trigger, id).unwrap();
     assert_eq!((share.made, share.gone), (2000, 1400));
     let (kind, choice) = trigger.choice(0).unwrap();
     let detail = format!("{kind}: crossed both ways at the very file");
@@ -209,7 +214,7 @@ fn adds_on_xfs(disk: &Disk, dir: &Path, orders: &[(&str, i64)]) -> Result<(), St
         forker.files(order, dir, 50);
         expected += adds;
         let now = || {
-            let share = trigger.share(id, 0).unwrap_or_default();
+            let share = cgroup_count(&trigger, id).unwrap_or_default();
             let counted = trigger.counted(0).unwrap().unwrap();
             (share.made - share.gone, start - counted)
         };
@@ -318,7 +323,7 @@ fn btrfs_has_shares_but_no_signal() {
     let dir = disk.path();
     forker.files("make", &dir, 300);
     forker.files("remove", &dir, 200);
-    let share = || trigger.share(id, 0).unwrap();
+    let share = || cgroup_count(&trigger, id).unwrap();
     until(Duration::from_secs(8), || share().gone == 200);
     let share = share();
     assert_eq!((share.made, share.gone), (300, 200));

@@ -328,12 +328,6 @@ impl InodeTrigger {
         counting.is_some_and(|counting| counting.counter.is_silent(filesystem))
     }
 
-    /// Reads the inodes made and removed on a filesystem by a memory cgroup since the programs run, for tests. `None`:
-    /// none seen.
-    pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<CgroupCount> {
-        self.counting.as_ref()?.shares.share(cgroup_id, filesystem)
-    }
-
     /// Reader of the counts of cgroups for another thread; `None` when no filesystem has a hook.
     pub fn share_reader(&self) -> Option<CgroupCountReader> {
         Some(self.counting.as_ref()?.shares.clone())
