@@ -32,7 +32,7 @@ static INODE_TRIPPED: Array<u64> = Array::with_max_entries(MAX_FILESYSTEMS * TRI
 #[map]
 static INODE_WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
-static INODE_SHARES: HashMap<CgroupCountKey, CgroupCount> =
+static INODE_BY_CGROUP: HashMap<CgroupCountKey, CgroupCount> =
     HashMap::with_max_entries(MAX_CGROUP_COUNTS, 0);
 
 const COUNTER: EventCounter = EventCounter {
@@ -47,7 +47,7 @@ const COUNTER: EventCounter = EventCounter {
 enum InodeEvent {
     /// The inode was made by the current task.
     Made,
-    /// The inode was made by the current task and has no name: a walk does not find it, and it is in no share.
+    /// The inode was made by the current task and has no name: a walk does not find it, and no cgroup has it in its count.
     MadeNameless,
     /// The current task gave one without a name its first one.
     Named,
@@ -97,7 +97,7 @@ fn count_on(index: u32, what: InodeEvent) {
             cgroup_id,
             filesystem: u64::from(index),
         };
-        add_to_cgroup(&INODE_SHARES, &key, made, gone);
+        add_to_cgroup(&INODE_BY_CGROUP, &key, made, gone);
     }
 }
 
@@ -309,6 +309,6 @@ pub fn cgroup_removed(id: u64, parent: u64) {
             cgroup_id,
             filesystem,
         };
-        merge_into_parent(&INODE_SHARES, &key(id), &key(parent), parent != 0);
+        merge_into_parent(&INODE_BY_CGROUP, &key(id), &key(parent), parent != 0);
     }
 }

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use evictd_node::{bpf::perf_wakeup::LocalWakeup, cgroup::realtime::set_sched_fifo};
+use evictd_node::{bpf::perf_wakeup::LocalWakeup, cgroup::realtime::acquire_sched_fifo};
 use evictd_sys::{
     eventfd::EventFd,
     poll::poll,
@@ -94,7 +94,7 @@ impl Standby {
             .name("standby".into())
             .stack_size(FASTPATH_STACK + STACK_MARGIN)
             .spawn(move || {
-                let granted = set_sched_fifo(FASTPATH_PRIORITY);
+                let granted = acquire_sched_fifo(FASTPATH_PRIORITY);
                 prefault_stack::<FASTPATH_STACK>();
                 let told = send.send(granted.map(|()| gettid()));
                 if let (Ok(()), Ok(shared)) = (told, handed.recv()) {
@@ -153,7 +153,7 @@ fn spawn(
             let placed = only(cpu)
                 .and_then(|here| sched_setaffinity(THE_CALLER, &here))
                 .map_err(io::Error::from)
-                .and_then(|()| set_sched_fifo(WAKE_PRIORITY));
+                .and_then(|()| acquire_sched_fifo(WAKE_PRIORITY));
             let goes_on = placed.is_ok();
             prefault_stack::<WAKE_STACK>();
             if ready.send(placed).is_ok() && goes_on {

@@ -99,7 +99,7 @@ impl DiskScanner {
     ///
     /// # Errors
     /// The system has no thread or descriptor to give.
-    pub fn start(shares: Option<CgroupCountReader>) -> std::io::Result<Arc<Self>> {
+    pub fn start(cgroup_counts: Option<CgroupCountReader>) -> std::io::Result<Arc<Self>> {
         let scanner = Arc::new(Self {
             state: PiMutex::default(),
             changed: EventFd::new()?,
@@ -113,7 +113,7 @@ impl DiskScanner {
             .name("disk-scan".into())
             .spawn(move || {
                 lower_priority();
-                own.run(shares.as_ref());
+                own.run(cgroup_counts.as_ref());
             })?;
         Ok(scanner)
     }
@@ -231,7 +231,7 @@ impl DiskScanner {
         self.pressed.load(Ordering::Relaxed)
     }
 
-    fn run(&self, shares: Option<&CgroupCountReader>) {
+    fn run(&self, cgroup_counts: Option<&CgroupCountReader>) {
         let mut mounts = MountTable::default();
         let mut schedule = Schedule::default();
         let mut priority = None;
@@ -254,7 +254,7 @@ impl DiskScanner {
                 NextStep::Wait(left) => {
                     poll([Some(self.changed.fd())], Some(left.min(BEAT)));
                 }
-                turn => self.run_slice(turn, &mut schedule, &mut mounts, shares),
+                turn => self.run_slice(turn, &mut schedule, &mut mounts, cgroup_counts),
             }
         }
     }
@@ -265,7 +265,7 @@ impl DiskScanner {
         turn: NextStep,
         schedule: &mut Schedule,
         mounts: &mut MountTable,
-        shares: Option<&CgroupCountReader>,
+        cgroup_counts: Option<&CgroupCountReader>,
     ) {
         // The look for a pod's directories is work as well: a pod with many containers pays for it.
         let mut began = Instant::now();
@@ -274,7 +274,7 @@ impl DiskScanner {
         let mut scan = match turn {
             NextStep::Start(target) => {
                 self.note_overlays(mounts.refresh_overlays());
-                Box::new(PodWalk::begin(target, mounts.points(), shares))
+                Box::new(PodWalk::begin(target, mounts.points(), cgroup_counts))
             }
             NextStep::Resume(mut scan) => {
                 scan.pass_by(mounts.points());
@@ -294,7 +294,7 @@ impl DiskScanner {
             let worked = began.elapsed();
             scan.worked += worked;
             if is_done {
-                let found = scan.finish(shares);
+                let found = scan.finish(cgroup_counts);
                 self.publish(&scan.target.uid, found);
                 schedule.done(&scan);
                 return self.rest(worked, schedule);

@@ -33,7 +33,7 @@ const FIRST_LOOK: Duration = Duration::from_secs(1);
 pub(super) struct Signals {
     pub object: Option<BpfObject>,
     pub sources: SignalSources,
-    pub life: CgroupEvents,
+    pub cgroup_events: CgroupEvents,
     pub disk_retry: DiskRetry,
 }
 
@@ -42,14 +42,14 @@ pub(super) struct Signals {
 pub(super) fn build(config: &Config, memory: Scope, pods_memory: Option<Scope>) -> Signals {
     let mut object = BpfObject::load_counts().map_err(|error| error.to_string());
     let (sources, disk_retry) = sources(config, memory, pods_memory, &mut object);
-    let life = CgroupEvents::build(offer(&mut object, true));
-    for (hook, reason) in &life.choice().refused {
+    let cgroup_events = CgroupEvents::build(offer(&mut object, true));
+    for (hook, reason) in &cgroup_events.selected_hook().refused {
         tracing::info!(%hook, reason, "a better hook for cgroup events is refused");
     }
     Signals {
         object: object.ok(),
         sources,
-        life,
+        cgroup_events,
         disk_retry,
     }
 }
@@ -76,7 +76,7 @@ fn sources(
         Ok(pids) => {
             let object = offer(object, wants(&[Signal::PidAvailable]));
             let trigger = PidTrigger::build(pids, object);
-            say(Signal::PidAvailable, trigger.choice());
+            say(Signal::PidAvailable, trigger.selected_hook());
             Some(trigger)
         }
         Err(error) => {
@@ -139,11 +139,11 @@ fn wants(thresholds: &[Threshold], signals: &[Signal]) -> bool {
     thresholds.iter().any(|t| signals.contains(&t.signal))
 }
 
-fn say(signal: Signal, choice: &SelectedHook<CountHook>) {
-    for (hook, reason) in &choice.refused {
+fn say(signal: Signal, selected: &SelectedHook<CountHook>) {
+    for (hook, reason) in &selected.refused {
         tracing::info!(%signal, %hook, reason, "a better hook is refused");
     }
-    tracing::info!(%signal, hook = %choice.hook, "the signal has its hook");
+    tracing::info!(%signal, hook = %selected.hook, "the signal has its hook");
 }
 
 /// nodefs, imagefs and containerfs, and how they lie. Each has answered.
@@ -179,8 +179,8 @@ fn watch(
     tested.map_err(|e| e.to_string())?;
     let name = |path: &Path, available, inodes_free| {
         let filesystem = trigger.index_of(path)?;
-        if let Some((_, choice)) = trigger.choice(filesystem) {
-            say(inodes_free, choice);
+        if let Some((_, selected)) = trigger.selected_hook(filesystem) {
+            say(inodes_free, selected);
         }
         Some(DiskSource {
             filesystem,

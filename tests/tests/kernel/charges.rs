@@ -88,7 +88,7 @@ fn evicts_on_nobodys_account(hook: MemoryHook) {
             println!("by the kill: {charged:#?}");
             assert!(others.is_empty(), "{others:#?}");
         }
-        // To see afresh who is in a pod takes a page there, and a pidfd is a file; both count at the root.
+        // To see afresh which processes are in a pod takes a page there, and a pidfd is a file; both count at the root.
         Version::V1 => {
             for tid in deciders {
                 assert_eq!(memory_cgroup(tid), "/");

@@ -50,7 +50,7 @@ fn counts(disk: &Disk, hook: CountHook) -> Result<(BpfObject, InodeTrigger), Str
 fn build(disk: &Disk, object: &mut BpfObject, hook: CountHook) -> Result<InodeTrigger, String> {
     let built = InodeTrigger::build_with(&[&disk.path()], Ok(object), &[hook]);
     let trigger = built.map_err(|error| error.to_string())?;
-    granted(trigger.choice(0).unwrap().1)?;
+    granted(trigger.selected_hook(0).unwrap().1)?;
     Ok(trigger)
 }
 
@@ -63,7 +63,7 @@ fn task(scope: &TestCgroup) -> (Forker, u64) {
 
 /// What the manager reads of the inodes of a cgroup on the first filesystem.
 fn cgroup_count(trigger: &InodeTrigger, id: u64) -> Option<CgroupCount> {
-    trigger.share_reader()?.share(id, 0)
+    trigger.cgroup_count_reader()?.cgroup_count(id, 0)
 }
 
 fn below(available: i64) -> Option<CountTrigger> {
@@ -94,10 +94,10 @@ fn a_silent_hook_is_replaced() {
             object.detach("inodes_ext4_freed");
         }
         trigger.self_test(&disk.path()).unwrap();
-        let (_, choice) = trigger.choice(0).unwrap();
-        assert_eq!(choice.hook, expected);
+        let (_, selected) = trigger.selected_hook(0).unwrap();
+        assert_eq!(selected.hook, expected);
         let failed = |(_, reason): &(CountHook, String)| reason.contains("self-test failed");
-        assert_eq!(choice.refused.iter().any(failed), is_silent);
+        assert_eq!(selected.refused.iter().any(failed), is_silent);
         assert!(!disk.path().join("self-test").exists());
         // It counts on, by statfs alone where the hook is gone.
         let sample = trigger.sample(0).unwrap().unwrap();
@@ -117,8 +117,8 @@ fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTr
 
     forker.files("make", &dir, 500);
     lies_between(&trigger, &statfs, slack).unwrap();
-    let share = cgroup_count(&trigger, id).expect("made by this cgroup");
-    assert_eq!((share.made, share.gone), (500, 0));
+    let count = cgroup_count(&trigger, id).expect("made by this cgroup");
+    assert_eq!((count.made, count.gone), (500, 0));
 
     // 1000 more are in the budget, 1500 are not.
     let limit = start - 1500;
@@ -146,11 +146,11 @@ fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTr
     assert_eq!(crossed.slot, 1);
     assert!(crossed.available >= limit);
     lies_between(&trigger, &statfs, slack).unwrap();
-    let share = cgroup_count(&trigger, id).unwrap();
-    assert_eq!((share.made, share.gone), (2000, 1400));
-    let (kind, choice) = trigger.choice(0).unwrap();
+    let count = cgroup_count(&trigger, id).unwrap();
+    assert_eq!((count.made, count.gone), (2000, 1400));
+    let (kind, selected) = trigger.selected_hook(0).unwrap();
     let detail = format!("{kind}: crossed both ways at the very file");
-    matrix("nodefs.inodesFree", &choice.hook.to_string(), &detail);
+    matrix("nodefs.inodesFree", &selected.hook.to_string(), &detail);
 }
 
 // R1, R39
@@ -196,13 +196,13 @@ fn overlay_counts_on_its_upper_layer() {
         (trigger.filesystems(), trigger.index_of(&merged)),
         (1, Some(0))
     );
-    let (kind, choice) = trigger.choice(0).unwrap();
+    let (kind, selected) = trigger.selected_hook(0).unwrap();
     assert_eq!(kind, "ext4");
-    skip_if!((choice.hook == CountHook::Sampler).then_some("no hook on ext4"));
+    skip_if!((selected.hook == CountHook::Sampler).then_some("no hook on ext4"));
     counts_on(&cgroup, &disk.path(), &merged, trigger, 0);
 }
 
-/// Orders of 50 files each to a task of a pod on xfs, and what each has to add to the pod's share and to the count, which a
+/// Orders of 50 files each to a task of a pod on xfs, and what each has to add to the pod's count and to the whole one, which a
 /// worker of the filesystem may lower a while later.
 fn adds_on_xfs(disk: &Disk, dir: &Path, orders: &[(&str, i64)]) -> Result<(), String> {
     let cgroup = TestCgroup::new("orders", 256 * MIB).unwrap();
@@ -214,9 +214,9 @@ fn adds_on_xfs(disk: &Disk, dir: &Path, orders: &[(&str, i64)]) -> Result<(), St
         forker.files(order, dir, 50);
         expected += adds;
         let now = || {
-            let share = cgroup_count(&trigger, id).unwrap_or_default();
+            let count = cgroup_count(&trigger, id).unwrap_or_default();
             let counted = trigger.counted(0).unwrap().unwrap();
-            (share.made - share.gone, start - counted)
+            (count.made - count.gone, start - counted)
         };
         let met = || (now() == (expected, expected)).then_some(());
         let met = wait_for(Duration::from_secs(8), met);
@@ -226,7 +226,7 @@ fn adds_on_xfs(disk: &Disk, dir: &Path, orders: &[(&str, i64)]) -> Result<(), St
     Ok(())
 }
 
-/// A file without a name is in the count, and in no share until it has one: those that a pod names are its own, those that
+/// A file without a name is in the count, and in no cgroup's until it has one: those that a pod names are its own, those that
 /// it closes as they are cost nothing. What the task did before makes no difference.
 // R1, R39
 #[test]
@@ -269,9 +269,9 @@ fn xfs_copies_in_an_overlay() {
 }
 
 /// Without BTF a program knows the id of the current task's cgroup in the default hierarchy alone. Where memory is in another
-/// one that number is another cgroup's: all is counted, and no pod has a share.
+/// one that number is another cgroup's: all is counted, and no pod has a count.
 #[test]
-fn without_types_no_share_is_of_another_hierarchy() {
+fn without_types_no_count_is_of_another_hierarchy() {
     skip_if!(no_bpf());
     let cgroup = TestCgroup::new("hybrid", 256 * MIB).unwrap();
     let pod = cgroup.child("pod").unwrap();
@@ -285,7 +285,7 @@ fn without_types_no_share_is_of_another_hierarchy() {
         fs::create_dir(&dir).unwrap();
         forker.files("make", &dir, 50);
         assert_eq!(trigger.counted(0).unwrap(), Some(free - 51));
-        assert_eq!(trigger.shares().is_empty(), hierarchy != 0);
+        assert_eq!(trigger.cgroup_counts().is_empty(), hierarchy != 0);
     }
 }
 
@@ -310,9 +310,9 @@ fn subvolumes_of_btrfs_are_one_filesystem() {
     assert_eq!(layout(Path::new("/proc")), separate_images);
 }
 
-/// btrfs has no inodes to run out of; who makes how many is counted all the same.
+/// btrfs has no inodes to run out of; how many each cgroup makes is counted all the same.
 #[test]
-fn btrfs_has_shares_but_no_signal() {
+fn btrfs_has_cgroup_counts_but_no_signal() {
     skip_if!(no_bpf());
     let cgroup = TestCgroup::new("btrfs", 256 * MIB).unwrap();
     let disk = or_skip!(Disk::new("btrfs", DISK_MIB, INODES));
@@ -323,10 +323,10 @@ fn btrfs_has_shares_but_no_signal() {
     let dir = disk.path();
     forker.files("make", &dir, 300);
     forker.files("remove", &dir, 200);
-    let share = || cgroup_count(&trigger, id).unwrap();
-    until(Duration::from_secs(8), || share().gone == 200);
-    let share = share();
-    assert_eq!((share.made, share.gone), (300, 200));
+    let count = || cgroup_count(&trigger, id).unwrap();
+    until(Duration::from_secs(8), || count().gone == 200);
+    let count = count();
+    assert_eq!((count.made, count.gone), (300, 200));
     assert!(trigger.crossed().is_none(), "nothing to cross");
 }
 
@@ -339,7 +339,8 @@ fn unmounted_under_a_budget() {
     let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object));
     let mut trigger = or_skip!(built);
     skip_if!(
-        (trigger.choice(0).unwrap().1.hook == CountHook::Sampler).then_some("no hook on ext4")
+        (trigger.selected_hook(0).unwrap().1.hook == CountHook::Sampler)
+            .then_some("no hook on ext4")
     );
     let free = trigger.sample(0).unwrap().unwrap().available;
     trigger.arm(0, 0, below(free - 100)).unwrap();
@@ -395,10 +396,10 @@ fn tmpfs_is_sampled() {
         .unwrap_or_default();
     let object = object.as_mut().map_err(|_| &*reason);
     let mut trigger = InodeTrigger::build(&[dir.path()], object).unwrap();
-    let (kind, choice) = trigger.choice(0).unwrap();
+    let (kind, selected) = trigger.selected_hook(0).unwrap();
     skip_if!((kind != "tmpfs").then_some(format!("/dev/shm is {kind}")));
-    assert_eq!(choice.hook, CountHook::Sampler);
-    assert_eq!(choice.refused.len(), 2);
+    assert_eq!(selected.hook, CountHook::Sampler);
+    assert_eq!(selected.refused.len(), 2);
     assert!(trigger.fd().is_none() && trigger.sample(0).unwrap().is_some());
     matrix("nodefs.inodesFree", "sampler", "tmpfs: read by statfs");
 }

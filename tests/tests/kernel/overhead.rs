@@ -121,7 +121,7 @@ fn forks() {
             let mut object = BpfObject::load_counts()?;
             let pids = Pids::open(Path::new("/proc"))?;
             let mut trigger = PidTrigger::build_with(pids, Ok(&mut object), &[hook]);
-            granted(trigger.choice())?;
+            granted(trigger.selected_hook())?;
             trigger.arm(0, Some(NEVER))?;
             trigger.arm(1, Some(NEVER))?;
             trigger.sample()?;
@@ -147,7 +147,7 @@ fn files() {
             let mut object = BpfObject::load_counts()?;
             let disk = disk.path();
             let mut trigger = InodeTrigger::build_with(&[&disk], Ok(&mut object), &[hook])?;
-            granted(trigger.choice(0).ok_or("no filesystem")?.1)?;
+            granted(trigger.selected_hook(0).ok_or("no filesystem")?.1)?;
             trigger.arm(0, 0, Some(NEVER))?;
             trigger.arm(0, 1, Some(NEVER))?;
             trigger.sample(0)?;

@@ -27,9 +27,9 @@ const BUDGET: &str = "cpu.rt_runtime_us";
 /// Gives the calling thread the fast path's SCHED_FIFO.
 ///
 /// # Errors
-/// See [`set_sched_fifo`].
-pub fn become_fifo() -> io::Result<()> {
-    set_sched_fifo(FASTPATH_PRIORITY)
+/// See [`acquire_sched_fifo`].
+pub fn acquire_fastpath_fifo() -> io::Result<()> {
+    acquire_sched_fifo(FASTPATH_PRIORITY)
 }
 
 /// Gives the calling thread SCHED_FIFO with a priority from 1 to 99. Where its cgroup of v1's cpu hierarchy has no
@@ -37,7 +37,7 @@ pub fn become_fifo() -> io::Result<()> {
 ///
 /// # Errors
 /// CAP_SYS_NICE is missing, or the thread cannot leave a cgroup without a budget: the error names the true reason.
-pub fn set_sched_fifo(priority: i32) -> io::Result<()> {
+pub fn acquire_sched_fifo(priority: i32) -> io::Result<()> {
     let Err(refused) = rt::set_sched_fifo(priority) else {
         return Ok(());
     };
@@ -61,9 +61,9 @@ pub fn set_sched_fifo(priority: i32) -> io::Result<()> {
 /// Tries SCHED_FIFO on a thread of its own.
 ///
 /// # Errors
-/// See [`set_sched_fifo`].
+/// See [`acquire_sched_fifo`].
 pub fn probe_realtime() -> io::Result<()> {
-    let tried = std::thread::spawn(become_fifo).join();
+    let tried = std::thread::spawn(acquire_fastpath_fifo).join();
     tried.unwrap_or_else(|_| Err(io::Error::other("the probing thread has panicked")))
 }
 

@@ -1,4 +1,4 @@
-//! Pod life: cgroups that come and go, so that the pod table follows the kernel instead of scanning directories.
+//! Cgroup events: cgroups that come and go, so that the pod table follows the kernel instead of scanning directories.
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
@@ -86,7 +86,7 @@ pub enum CgroupEventKind {
     Attached,
 }
 
-/// One step in the life of a cgroup of the memory hierarchy.
+/// One event of a cgroup of the memory hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupEvent {
     /// Time of the event, in nanoseconds of CLOCK_MONOTONIC.
@@ -100,9 +100,9 @@ pub struct CgroupEvent {
     pub kind: CgroupEventKind,
 }
 
-/// Reader of the cgroups' life. With the sampler there is nothing to read, and a rescan is always due.
+/// Reader of cgroup events. With the sampler there is nothing to read, and a rescan is always due.
 pub struct CgroupEvents {
-    choice: SelectedHook<CountHook>,
+    selected: SelectedHook<CountHook>,
     ring: Option<RingBuf<MapData>>,
     dropped: u64,
     cut: bool,
@@ -118,12 +118,12 @@ impl CgroupEvents {
     /// As [`Self::build`], of these hooks alone.
     pub fn build_with(object: Result<&mut BpfObject, &str>, hooks: &[CountHook]) -> Self {
         let mut object = object;
-        let (choice, ring) = hook::probe_counted(hooks, |hook| match &mut object {
+        let (selected, ring) = hook::probe_counted(hooks, |hook| match &mut object {
             Err(reason) => Err((*reason).to_owned()),
             Ok(object) => attach(hook, object),
         });
         Self {
-            choice,
+            selected,
             ring,
             dropped: 0,
             cut: false,
@@ -131,8 +131,8 @@ impl CgroupEvents {
     }
 
     /// Hook in use, and why the better ones are not.
-    pub fn choice(&self) -> &SelectedHook<CountHook> {
-        &self.choice
+    pub fn selected_hook(&self) -> &SelectedHook<CountHook> {
+        &self.selected
     }
 
     /// Becomes readable when there is something to read; `None` for the sampler.

@@ -155,18 +155,18 @@ mod tests {
             true => Ok(hook),
             false => Err(format!("no {hook}")),
         };
-        let (choice, attached) = probe(forced, attach)?;
-        assert_eq!(choice.hook, attached);
-        Ok(choice)
+        let (selected, attached) = probe(forced, attach)?;
+        assert_eq!(selected.hook, attached);
+        Ok(selected)
     }
 
     #[test]
     fn the_best_usable_hook_is_taken_and_the_refused_ones_keep_their_reason() {
         let usable = [MemoryHook::Sampler, MemoryHook::Tracepoint];
-        let choice = choose(&usable, None).unwrap();
-        assert_eq!(choice.hook, MemoryHook::Tracepoint);
+        let selected = choose(&usable, None).unwrap();
+        assert_eq!(selected.hook, MemoryHook::Tracepoint);
         assert_eq!(
-            choice.refused,
+            selected.refused,
             [
                 (MemoryHook::Fexit, "no fexit".into()),
                 (MemoryHook::Kprobe, "no kprobe".into())
@@ -176,9 +176,9 @@ mod tests {
 
     #[test]
     fn with_nothing_else_the_sampler_is_left() {
-        let choice = choose(&[MemoryHook::Sampler], None).unwrap();
-        assert_eq!(choice.hook, MemoryHook::Sampler);
-        assert_eq!(choice.refused.len(), MemoryHook::BY_PREFERENCE.len() - 1);
+        let selected = choose(&[MemoryHook::Sampler], None).unwrap();
+        assert_eq!(selected.hook, MemoryHook::Sampler);
+        assert_eq!(selected.refused.len(), MemoryHook::BY_PREFERENCE.len() - 1);
     }
 
     #[test]
@@ -202,8 +202,11 @@ mod tests {
     #[test]
     fn a_forced_hook_is_taken_or_refused_but_never_replaced() {
         let usable = [MemoryHook::Fexit, MemoryHook::Eventfd];
-        let choice = choose(&usable, Some(MemoryHook::Eventfd)).unwrap();
-        assert_eq!((choice.hook, choice.refused), (MemoryHook::Eventfd, vec![]));
+        let selected = choose(&usable, Some(MemoryHook::Eventfd)).unwrap();
+        assert_eq!(
+            (selected.hook, selected.refused),
+            (MemoryHook::Eventfd, vec![])
+        );
         let refused = choose(&usable, Some(MemoryHook::Kprobe)).unwrap_err();
         assert_eq!(
             refused.to_string(),

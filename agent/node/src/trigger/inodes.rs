@@ -3,8 +3,8 @@
 //! Each filesystem has the hook that its type gives it: hooks on the VFS would serve all types, but open(2) with
 //! O_CREAT calls the filesystem directly and passes `vfs_create` by.
 
+mod cgroup_counts;
 mod hooks;
-pub mod shares;
 
 use std::{
     fs::{self, File},
@@ -38,7 +38,7 @@ use crate::{
 
 pub use evictd_common::inodes::{CgroupCountKey, MAX_FILESYSTEMS};
 
-pub use shares::CgroupCountReader;
+pub use cgroup_counts::CgroupCountReader;
 
 const MAPS: MapNames = MapNames {
     counts: "INODE_COUNTS",
@@ -70,7 +70,7 @@ pub enum InodeError {
 struct Watched {
     reader: FilesystemReader,
     superblock: Superblock,
-    choice: SelectedHook<CountHook>,
+    selected: SelectedHook<CountHook>,
     /// Whether the kernel counts it at present: not while it is unmounted.
     counted: bool,
 }
@@ -89,7 +89,7 @@ impl Watched {
 struct Counting {
     counter: EventCounter,
     devices: Array<MapData, u32>,
-    shares: CgroupCountReader,
+    cgroup_counts: CgroupCountReader,
 }
 
 impl Counting {
@@ -97,7 +97,7 @@ impl Counting {
         Ok(Self {
             counter: EventCounter::new(object, &MAPS, MAX_FILESYSTEMS as usize)?,
             devices: object.array("INODE_DEVICES")?,
-            shares: CgroupCountReader(Arc::new(object.hash("INODE_SHARES")?)),
+            cgroup_counts: CgroupCountReader(Arc::new(object.hash("INODE_BY_CGROUP")?)),
         })
     }
 
@@ -152,7 +152,7 @@ impl InodeTrigger {
             if watched.len() == MAX_FILESYSTEMS as usize {
                 return Err(InodeError::TooMany(directory.to_owned()));
             }
-            let choice = match &place {
+            let selected = match &place {
                 Ok(_) => probe(&superblock.kind, &mut object, &mut attached, hooks),
                 Err(error) => without_hooks(error, hooks),
             };
@@ -164,8 +164,8 @@ impl InodeTrigger {
             watched.push(Watched {
                 reader: FilesystemReader::new(disk).map_err(InodeError::Reader)?,
                 superblock,
-                counted: choice.hook != CountHook::Sampler,
-                choice,
+                counted: selected.hook != CountHook::Sampler,
+                selected,
             });
         }
         let mut counting = match object {
@@ -199,7 +199,7 @@ impl InodeTrigger {
         else {
             return Ok(());
         };
-        if watched.choice.hook == CountHook::Sampler {
+        if watched.selected.hook == CountHook::Sampler {
             return Ok(());
         }
         let path = directory.join("self-test");
@@ -209,12 +209,12 @@ impl InodeTrigger {
         if counter::self_test(|| counting.counter.events(index), make)? {
             return Ok(());
         }
-        let silent = mem::replace(&mut watched.choice.hook, CountHook::Sampler);
+        let silent = mem::replace(&mut watched.selected.hook, CountHook::Sampler);
         let reason = format!(
             "its self-test failed: {ATTEMPTS} files were made in {}, and it counted none",
             directory.display()
         );
-        watched.choice.refused.push((silent, reason));
+        watched.selected.refused.push((silent, reason));
         watched.counted = false;
         counting.set_device(index, 0)
     }
@@ -225,9 +225,9 @@ impl InodeTrigger {
     }
 
     /// Type of a filesystem, which hook it has, and why not a better one.
-    pub fn choice(&self, filesystem: usize) -> Option<(&str, &SelectedHook<CountHook>)> {
+    pub fn selected_hook(&self, filesystem: usize) -> Option<(&str, &SelectedHook<CountHook>)> {
         let watched = self.watched.get(filesystem)?;
-        Some((&watched.superblock.kind, &watched.choice))
+        Some((&watched.superblock.kind, &watched.selected))
     }
 
     /// Reads statfs and corrects the count by it; `None` where the filesystem limits no inodes (btrfs). Triggers mean
@@ -243,7 +243,7 @@ impl InodeTrigger {
         let hooked = self
             .counting
             .as_mut()
-            .filter(|_| watched.choice.hook != CountHook::Sampler);
+            .filter(|_| watched.selected.hook != CountHook::Sampler);
         let first = match (watched.read(), hooked) {
             (Err(error), _) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
             (Err(error), Some(counting)) => {
@@ -329,8 +329,8 @@ impl InodeTrigger {
     }
 
     /// Reader of the counts of cgroups for another thread; `None` when no filesystem has a hook.
-    pub fn share_reader(&self) -> Option<CgroupCountReader> {
-        Some(self.counting.as_ref()?.shares.clone())
+    pub fn cgroup_count_reader(&self) -> Option<CgroupCountReader> {
+        Some(self.counting.as_ref()?.cgroup_counts.clone())
     }
 
     /// Bytes and inodes as statfs gives them, without a look at the counts.
@@ -348,10 +348,10 @@ impl InodeTrigger {
         watched.is_some_and(|watched| watched.reader.is_hung())
     }
 
-    /// Lists all shares, for tests.
-    pub fn shares(&self) -> Vec<(CgroupCountKey, CgroupCount)> {
+    /// Lists the counts of all cgroups, for tests.
+    pub fn cgroup_counts(&self) -> Vec<(CgroupCountKey, CgroupCount)> {
         match &self.counting {
-            Some(counting) => counting.shares.0.iter().flatten().collect(),
+            Some(counting) => counting.cgroup_counts.0.iter().flatten().collect(),
             None => Vec::new(),
         }
     }

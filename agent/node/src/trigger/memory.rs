@@ -238,7 +238,7 @@ pub struct Built {
     /// The hook with its triggers, for the fast path thread.
     pub trigger: Box<dyn TriggerSet>,
     /// Hook in use, and why the better ones are not.
-    pub choice: SelectedHook,
+    pub selected_hook: SelectedHook,
 }
 
 /// Loads the eBPF object and does what [`build`] does with it; `logs` as in [`BpfObject::load_with_log`]. The programs
@@ -270,13 +270,16 @@ pub fn build(
     forced: Option<MemoryHook>,
 ) -> Result<Built, HookUnavailable> {
     let (mut object, mut with_program) = (object, None);
-    let (choice, trigger) = hook::probe(forced, |hook| match (hook, &mut object) {
+    let (selected_hook, trigger) = hook::probe(forced, |hook| match (hook, &mut object) {
         (MemoryHook::Sampler, _) => Ok(Box::new(Sampler) as Box<dyn TriggerSet>),
         (MemoryHook::Eventfd, _) => CgroupV1Triggers::new(scopes).map(|e| Box::new(e) as _),
         (_, Ok(object)) => attach(hook, scopes, object, &mut with_program),
         (_, Err(reason)) => Err((*reason).to_owned()),
     })?;
-    Ok(Built { trigger, choice })
+    Ok(Built {
+        trigger,
+        selected_hook,
+    })
 }
 
 /// Attaches the program of a hook and has it tested. What fails the test stays in `refused` for the next hook, with the

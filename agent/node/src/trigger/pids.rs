@@ -60,14 +60,14 @@ const MAPS: MapNames = MapNames {
 
 struct Counting {
     counter: EventCounter,
-    shares: HashMap<MapData, u64, CgroupCount>,
+    cgroup_counts: HashMap<MapData, u64, CgroupCount>,
 }
 
 impl Counting {
     fn new(object: &mut BpfObject) -> Result<Self, ObjectError> {
         Ok(Self {
             counter: EventCounter::new(object, &MAPS, 1)?,
-            shares: object.hash("PID_SHARES")?,
+            cgroup_counts: object.hash("PID_BY_CGROUP")?,
         })
     }
 }
@@ -111,7 +111,7 @@ fn self_test(events: impl Fn() -> io::Result<i64>) -> Result<(), String> {
 /// Triggers on the node's tasks. The sampler has to be polled by its owner, see [`fastest_growth`].
 pub struct PidTrigger {
     pids: Pids,
-    choice: SelectedHook<CountHook>,
+    selected: SelectedHook<CountHook>,
     counting: Option<Counting>,
     /// Maps of a hook that has failed its self-test: the programs that see cgroups go write them, and are loaded later.
     _unused: Option<Counting>,
@@ -131,7 +131,7 @@ impl PidTrigger {
         hooks: &[CountHook],
     ) -> Self {
         let (mut object, mut counting) = (object, None);
-        let (choice, attached) = hook::probe_counted(hooks, |hook| match &mut object {
+        let (selected, attached) = hook::probe_counted(hooks, |hook| match &mut object {
             Err(reason) => Err((*reason).to_owned()),
             Ok(object) => attach(hook, object, &mut counting),
         });
@@ -141,15 +141,15 @@ impl PidTrigger {
         };
         Self {
             pids,
-            choice,
+            selected,
             counting,
             _unused: unused,
         }
     }
 
     /// Hook in use, and why the better ones are not.
-    pub fn choice(&self) -> &SelectedHook<CountHook> {
-        &self.choice
+    pub fn selected_hook(&self) -> &SelectedHook<CountHook> {
+        &self.selected
     }
 
     /// Capacity and use as the kubelet reads them, now.
@@ -228,14 +228,18 @@ impl PidTrigger {
 
     /// Tasks started and ended by a memory cgroup since the programs run; what removed cgroups below it did is
     /// included where [`super::cgroups::CgroupEvents`] has the typed hook. `None`: none seen.
-    pub fn share(&self, cgroup_id: u64) -> Option<CgroupCount> {
-        self.counting.as_ref()?.shares.get(&cgroup_id, 0).ok()
+    pub fn cgroup_count(&self, cgroup_id: u64) -> Option<CgroupCount> {
+        self.counting
+            .as_ref()?
+            .cgroup_counts
+            .get(&cgroup_id, 0)
+            .ok()
     }
 
-    /// Lists all shares by the id of the memory cgroup, for tests.
-    pub fn shares(&self) -> Vec<(u64, CgroupCount)> {
+    /// Lists the counts of all memory cgroups by their ids, for tests.
+    pub fn cgroup_counts(&self) -> Vec<(u64, CgroupCount)> {
         match &self.counting {
-            Some(counting) => counting.shares.iter().flatten().collect(),
+            Some(counting) => counting.cgroup_counts.iter().flatten().collect(),
             None => Vec::new(),
         }
     }

@@ -136,13 +136,13 @@ pub(super) fn probe(
     attached: &mut Vec<(String, CountHook)>,
     hooks: &[CountHook],
 ) -> SelectedHook<CountHook> {
-    let (choice, _) = hook::probe_counted(hooks, |hook| match object {
+    let (selected, _) = hook::probe_counted(hooks, |hook| match object {
         _ if attached.iter().any(|(k, h)| k == kind && *h == hook) => Ok(()),
         Err(reason) => Err((*reason).to_owned()),
         Ok(object) => programs(kind, hook).and_then(|programs| attach(object, &programs)),
     });
-    attached.push((kind.to_owned(), choice.hook));
-    choice
+    attached.push((kind.to_owned(), selected.hook));
+    selected
 }
 
 /// What there is for a filesystem whose superblock cannot be told: hooks know filesystems by it.
