@@ -23,10 +23,7 @@ use std::{
 
 use evictd_engine::reclaim::Layers;
 use evictd_node::{
-    fs::{
-        du::{IoPriority, lower_priority},
-        mounts::{MountPoints, MountTable},
-    },
+    fs::mounts::{MountPoints, MountTable},
     pods::dirs::PodDirs,
     trigger::inodes::CgroupCountReader,
 };
@@ -36,6 +33,7 @@ use evictd_sys::{
     fs::PathError,
     pi_mutex::{PiMutex, PiMutexGuard},
     poll::poll,
+    priority::{IoPriority, lower_priority},
 };
 
 use disk_use::LayersAnswer;
@@ -112,7 +110,8 @@ impl DiskScanner {
         std::thread::Builder::new()
             .name("disk-scan".into())
             .spawn(move || {
-                lower_priority();
+                // A walk must not slow a pod down. Best effort.
+                let _ = lower_priority();
                 own.run(cgroup_counts.as_ref());
             })?;
         Ok(scanner)
@@ -247,7 +246,8 @@ impl DiskScanner {
                 false => IoPriority::Idle,
             };
             if priority.replace(wanted) != Some(wanted) {
-                wanted.set();
+                // Best effort, too.
+                let _ = wanted.set();
             }
             schedule.follow(&targets, is_pressed, now);
             match schedule.next(now) {

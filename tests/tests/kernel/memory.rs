@@ -8,10 +8,11 @@ use evictd_node::{
         hook::HookUnavailable,
         memory::{
             ANY_SLOT, Action, Direction, KernelVictim, Trigger, TriggerEvent, TriggerSet, load,
-            page_size, slot, slot_of,
+            slot, slot_of,
         },
     },
 };
+use evictd_sys::page::page_size;
 use evictd_tests::prelude::*;
 
 /// A scope of 256 MiB with a pod, and a trigger on what the scope uses.

@@ -16,7 +16,10 @@ use evictd_sys::{
 
 use crate::{
     cgroup::hierarchy::v1_root,
-    proc::mountinfo::{MOUNTINFO, Mount},
+    proc::{
+        mountinfo::{MOUNTINFO, Mount},
+        process::effective_capabilities,
+    },
 };
 
 /// The bit of CAP_SYS_NICE (`include/uapi/linux/capability.h`).
@@ -132,9 +135,7 @@ fn enter(cgroup: &Path) -> io::Result<()> {
 /// Whether the calling thread has CAP_SYS_NICE; `None` where that cannot be read.
 fn has_cap_sys_nice() -> Option<bool> {
     let status = fs::read_to_string("/proc/thread-self/status").ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
-    let effective = u64::from_str_radix(line.trim(), 16).ok()?;
-    Some(effective >> CAP_SYS_NICE & 1 == 1)
+    Some(effective_capabilities(&status)? >> CAP_SYS_NICE & 1 == 1)
 }
 
 /// Where a thread's cgroup of v1's cpu hierarchy may be seen, by `/proc/thread-self/cgroup` and `/proc/self/mountinfo`.

@@ -10,6 +10,7 @@ use std::{io, os::fd::BorrowedFd, time::Duration};
 
 use evictd_common::memory::{MemoryTrigger, NEVER, action, direction};
 use evictd_engine::model::settings::MemoryHook;
+use evictd_sys::page::page_size;
 
 use crate::{
     bpf::{
@@ -32,7 +33,6 @@ pub use evictd_common::memory::{
     CHARGE_BATCH, MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent,
     batch_bytes, is_unlimited, slot,
 };
-pub use evictd_sys::page::page_size;
 
 /// Direction in which a trigger is crossed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

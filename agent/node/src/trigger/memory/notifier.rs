@@ -18,6 +18,7 @@ use std::{
 use evictd_sys::{
     eventfd::EventFd,
     fs::{errno, is_gone},
+    page::page_size,
     poll::poll,
 };
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -27,7 +28,7 @@ use super::{MAX_SCOPES, MAX_TRIGGERS, SLOTS_PER_SCOPE};
 use crate::{
     cgroup::realtime::{acquire_sched_fifo, join_root_memcg},
     kernfile::{number, pread},
-    trigger::memory::{Direction, Trigger, page_size},
+    trigger::memory::{Direction, Trigger},
 };
 
 /// All triggers.
