@@ -24,8 +24,8 @@ pub struct EventCounter {
     pub wakeups: &'static RingBuf,
 }
 
-/// Adds without losing what other CPUs add at the same time. Every kernel with BPF has `lock *(u64 *) +=`. Atomics that fetch need
-/// 5.12, and `core::sync::atomic` has neither on this target.
+/// Adds without losing what other CPUs add at the same time. Every kernel with BPF has `lock *(u64 *) +=`. Atomics that
+/// fetch need 5.12, and `core::sync::atomic` has neither on this target.
 #[inline(always)]
 fn add(at: *mut i64, delta: i64) {
     // SAFETY: `at` points into a map value, as every caller has just been told by a lookup.
@@ -132,8 +132,8 @@ pub fn add_to_known_cgroup<K>(
     true
 }
 
-/// Removes a cgroup's count. With `up` its counts are first added to the parent's, so that a pod keeps the counts of its removed
-/// containers.
+/// Removes a cgroup's count. With `up` its counts are first added to the parent's, so that a pod keeps the counts of
+/// its removed containers.
 #[inline(always)]
 pub fn merge_into_parent<K>(counts: &HashMap<K, CgroupCount>, from: &K, to: &K, up: bool) {
     let Some(at) = counts.get_ptr_mut(from) else {

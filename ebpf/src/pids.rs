@@ -3,8 +3,8 @@
 //! `copy_process` adds a task and then runs `task_newtask`, which unlike `sched_process_fork` also sees the workers of
 //! io_uring and vhost. `release_task` takes it away when it is reaped; the next hook after that is
 //! `sched_process_free`, an RCU grace period later, while `sched_process_exit` comes too early: a zombie keeps its
-//! number. So what the agent computes as available is too high by at most the tasks that were in that grace period at the last
-//! sample.
+//! number. So what the agent computes as available is too high by at most the tasks that were in that grace period at
+//! the last sample.
 
 use aya_ebpf::{
     macros::{btf_tracepoint, map, tracepoint},

@@ -1,10 +1,10 @@
 //! Decides in the place of a fast path that was woken and does not run in time.
 //!
-//! Waking a thread that sleeps on another CPU takes some 100 us on a virtual machine, sometimes milliseconds, and the
-//! task that charges goes on meanwhile. The CPU of that task is awake, so each CPU has a wake thread that sleeps on a
-//! perf event. When no thread reads a crossing in time, the next charge wakes the wake thread of its CPU
-//! ([`Action::WakeLocal`]). That moves the standby thread to this CPU and wakes it, and the standby thread decides as
-//! the fast path would have ([`crate::shared_monitor`]).
+//! Waking a thread that sleeps on another CPU waits until that CPU is awake, and the task that charges goes on
+//! meanwhile. The CPU of that task is awake, so each CPU has a wake thread that sleeps on a perf event. When no thread
+//! reads a crossing in time, the next charge wakes the wake thread of its CPU ([`Action::WakeLocal`]). That moves the
+//! standby thread to this CPU and wakes it, and the standby thread decides as the fast path would have
+//! ([`crate::shared_monitor`]).
 //!
 //! [`Action::WakeLocal`]: evictd_node::trigger::memory::Action::WakeLocal
 

@@ -202,8 +202,8 @@ fn overlay_counts_on_its_upper_layer() {
     counts_on(&cgroup, &disk.path(), &merged, trigger, 0);
 }
 
-/// Orders of 50 files each to a task of a pod on xfs, and what each has to add to the pod's count and to the whole one, which a
-/// worker of the filesystem may lower a while later.
+/// Orders of 50 files each to a task of a pod on xfs, and what each has to add to the pod's count and to the whole one,
+/// which a worker of the filesystem may lower a while later.
 fn adds_on_xfs(disk: &Disk, dir: &Path, orders: &[(&str, i64)]) -> Result<(), String> {
     let cgroup = TestCgroup::new("orders", 256 * MIB).unwrap();
     let (_object, mut trigger) = counts(disk, CountHook::Tracepoint)?;
@@ -226,8 +226,8 @@ fn adds_on_xfs(disk: &Disk, dir: &Path, orders: &[(&str, i64)]) -> Result<(), St
     Ok(())
 }
 
-/// A file without a name is in the count, and in no cgroup's until it has one: those that a pod names are its own, those that
-/// it closes as they are cost nothing. What the task did before makes no difference.
+/// A file without a name is in the count, and in no cgroup's until it has one: those that a pod names are its own,
+/// those that it closes as they are cost nothing. What the task did before makes no difference.
 // R1, R39
 #[test]
 fn xfs_files_without_a_name() {
@@ -253,8 +253,8 @@ fn xfs_files_without_a_name() {
     or_skip!(adds_on_xfs(&disk, &dir, &orders));
 }
 
-/// A container that changes a file of its image makes a copy, which has no name at first; one that moves such a file also
-/// makes a whiteout, which a new file replaces.
+/// A container that changes a file of its image makes a copy, which has no name at first; one that moves such a file
+/// also makes a whiteout, which a new file replaces.
 // R1, R39
 #[test]
 fn xfs_copies_in_an_overlay() {
@@ -268,8 +268,8 @@ fn xfs_copies_in_an_overlay() {
     or_skip!(adds_on_xfs(&disk, &merged, &orders));
 }
 
-/// Without BTF a program knows the id of the current task's cgroup in the default hierarchy alone. Where memory is in another
-/// one that number is another cgroup's: all is counted, and no pod has a count.
+/// Without BTF a program knows the id of the current task's cgroup in the default hierarchy alone. Where memory is in
+/// another one that number is another cgroup's: all is counted, and no pod has a count.
 #[test]
 fn without_types_no_count_is_of_another_hierarchy() {
     skip_if!(no_bpf());

@@ -57,9 +57,9 @@ fn lies_between(trigger: &PidTrigger) -> Result<(), String> {
 /// Read file, read map, read file: before, in the middle of, and after a storm, without a correction in between.
 ///
 /// Ends are told in the RCU callbacks of whatever a CPU is doing when the grace period is over. Where that is another
-/// program's work (`bpf_prog_active` in `trace_call_bpf`), or a task that the kernel keeps from programs, nothing is told of
-/// the whole batch, and the next sample corrects it. That needs an unlucky moment; a count that is wrong by itself is
-/// wrong in every storm.
+/// program's work (`bpf_prog_active` in `trace_call_bpf`), or a task that the kernel keeps from programs, nothing is
+/// told of the whole batch, and the next sample corrects it. That needs an unlucky moment; a count that is wrong by
+/// itself is wrong in every storm.
 fn counts_what_the_file_counts(hook: CountHook) {
     let _alone = alone();
     let cgroup = TestCgroup::new("pids", 256 * MIB).unwrap();
@@ -128,7 +128,8 @@ fn tracepoint_hook_counts() {
     counts_what_the_file_counts(CountHook::Tracepoint);
 }
 
-/// Without BTF, and with memory in a hierarchy that is not the default one: all tasks are counted, and no pod has a count.
+/// Without BTF, and with memory in a hierarchy that is not the default one: all tasks are counted, and no pod has a
+/// count.
 #[test]
 fn without_types_no_count_is_of_another_hierarchy() {
     skip_if!(no_bpf());
