@@ -1,4 +1,4 @@
-//! Pod life: cgroups that come and go, and tasks that move between them.
+//! Cgroup events: cgroups that come and go, and tasks that move between them.
 
 /// Longest path of a record, in bytes; the kernel's own limit in these tracepoints is 1024.
 pub const PATH_BYTES: usize = 392;

@@ -6,7 +6,8 @@
 /// Triggers of one count: below and recovered, for a soft and a hard threshold, twice over.
 pub const TRIGGERS: u32 = 8;
 
-/// Cgroups that are counted one by one (for inodes: pairs of cgroup and filesystem); more are counted in the whole only, and as a drop.
+/// Cgroups that are counted one by one (for inodes: pairs of cgroup and filesystem); more are counted in the whole
+/// only, and as a drop.
 pub const MAX_CGROUP_COUNTS: u32 = 8192;
 
 pub use crate::memory::direction;

@@ -11,7 +11,7 @@ pub enum DropCounter {
     /// The ring buffer of cgroup events was full; the pod table has to be read anew.
     CgroupEvent = 2,
     /// No room to count a cgroup by itself; what its tasks did is in the whole count only.
-    Share = 3,
+    CgroupCount = 3,
 }
 
 impl DropCounter {

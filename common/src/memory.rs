@@ -1,8 +1,8 @@
 //! The memory trigger.
 //!
-//! A trigger is one counter and one limit. The counter is a cgroup's `page_counter` (found by the cgroup's id, the inode
-//! number of its directory). The agent writes [`MemoryTrigger`], the programs write [`TriggerState`]: two maps, so that neither
-//! side can overwrite what the other one wrote.
+//! A trigger is one counter and one limit. The counter is a cgroup's `page_counter` (found by the cgroup's id, the
+//! inode number of its directory). The agent writes [`MemoryTrigger`], the programs write [`TriggerState`]: two maps,
+//! so that neither side can overwrite what the other one wrote.
 
 /// Pages that a CPU charges in advance (`MEMCG_CHARGE_BATCH`): the counter moves by so much at once.
 pub const CHARGE_BATCH: u64 = 64;
@@ -12,20 +12,21 @@ pub const fn batch_bytes(page_size: u64) -> u64 {
     CHARGE_BATCH * page_size
 }
 
-/// Whether a limit in pages is none: `PAGE_COUNTER_MAX` (`LONG_MAX / PAGE_SIZE`), or so close to it that no machine has as much.
+/// Whether a limit in pages is none: `PAGE_COUNTER_MAX` (`LONG_MAX / PAGE_SIZE`), or so close to it that no machine has
+/// as much.
 #[inline(always)]
 pub const fn is_unlimited(pages: u64, page_shift: u32) -> bool {
     pages >= (i64::MAX as u64 >> page_shift) / 2
 }
 
-/// log2 of twice the number of CPUs, rounded up. [`skip_allowance`] shifts the distance to a limit right by it, so that all CPUs
-/// together use up at most half.
+/// log2 of twice the number of CPUs, rounded up. [`skip_allowance`] shifts the distance to a limit right by it, so that
+/// all CPUs together use up at most half.
 pub const fn slack_shift(cpus: u64) -> u32 {
     (2 * cpus).next_power_of_two().ilog2()
 }
 
-/// Pages that one CPU may let pass without a comparison, `nearest` pages from the nearest limit. If every CPU does so and is about
-/// to charge a batch, at most half of the distance is used up.
+/// Pages that one CPU may let pass without a comparison, `nearest` pages from the nearest limit. If every CPU does so
+/// and is about to charge a batch, at most half of the distance is used up.
 #[inline(always)]
 pub const fn skip_allowance(nearest: u64, shift: u32) -> u64 {
     let share = nearest.saturating_sub(CHARGE_BATCH << shift) >> shift;
@@ -60,18 +61,18 @@ pub mod slot {
 /// A limit that no rising counter reaches: the slot is in use, but not armed.
 pub const NEVER: u64 = u64::MAX;
 
-/// How long a crossing may stay unread before the next charge wakes the thread of its CPU, in nanoseconds. Most wake-ups take less;
-/// a late one takes more.
+/// How long a crossing may stay unread before the next charge wakes the thread of its CPU, in nanoseconds. Most
+/// wake-ups take less; a late one takes more.
 pub const RENOTIFY_AFTER_NS: u64 = 60_000;
 
-/// Pages that take longer than [`RENOTIFY_AFTER_NS`] to clear, when they are charged at once: a megabyte at 16 GB/s.
+/// Pages that take longer than [`RENOTIFY_AFTER_NS`] to clear, when they are charged at once.
 pub const SLOW_PAGES: u64 = 256;
 
 /// Pods that the programs may kill from for each scope, by rank.
 pub const MAX_VICTIMS: u32 = 16;
 
-/// How long a crossing stays unread until the programs take the agent to be stopped or gone, in nanoseconds. A late
-/// wake-up takes milliseconds; what is left below a threshold of 100 MiB lasts for 50 ms at 2 GB/s.
+/// How long a crossing stays unread until the programs take the agent to be stopped or gone, in nanoseconds: longer
+/// than a late wake-up takes, and less than what is left below a threshold lasts.
 pub const ABSENT_AFTER_NS: u64 = 20_000_000;
 
 /// The layout of these records, for agents that find what an agent of another version has pinned.
@@ -90,13 +91,13 @@ pub mod action {
     /// One record into the wake-up ring buffer per arming, and the agent is woken.
     pub const WAKE: u32 = 0;
     /// SIGKILL to the allocating task, if its pod is the victim of rank 0, the task holds at least
-    /// [`VictimLimits::min_task_pages`](super::VictimLimits::min_task_pages), and the pinned guard's figures are still trusted
-    /// (`ebpf/src/memory/guard.rs`).
+    /// [`VictimLimits::min_task_pages`](super::VictimLimits::min_task_pages), and the pinned guard's figures are still
+    /// trusted (`ebpf/src/memory/guard.rs`).
     pub const KILL: u32 = 1;
     /// The record, and no wake-up: for measurements.
     pub const RECORD_ONLY: u32 = 2;
-    /// Like [`WAKE`]; and where the agent has not come [`RENOTIFY_AFTER_NS`](super::RENOTIFY_AFTER_NS) later, the next charge wakes
-    /// the thread that waits on the CPU that makes it.
+    /// Like [`WAKE`]; and where the agent has not come [`RENOTIFY_AFTER_NS`](super::RENOTIFY_AFTER_NS) later, the next
+    /// charge wakes the thread that waits on the CPU that makes it.
     pub const WAKE_LOCAL: u32 = 3;
 }
 
@@ -128,7 +129,8 @@ pub struct TriggerState {
     pub cgroup_id: u64,
     /// Address of the last `mem_cgroup` that was found not to lie below the watched one.
     pub last_miss: u64,
-    /// The generation in which `last_miss` was recorded. A later one looks again: the address may then belong to another cgroup.
+    /// The generation in which `last_miss` was recorded. A later one looks again: the address may then belong to
+    /// another cgroup.
     pub last_miss_generation: u64,
     /// The generation that tripped last.
     pub tripped: u64,
@@ -136,11 +138,13 @@ pub struct TriggerState {
     pub tripped_ns: u64,
     /// The producer position of the ring buffer behind its record.
     pub position: u64,
-    /// When a thread was last woken for that crossing, in nanoseconds of CLOCK_MONOTONIC; 0 once the agent has read the record.
+    /// When a thread was last woken for that crossing, in nanoseconds of CLOCK_MONOTONIC; 0 once the agent has read the
+    /// record.
     pub woken_ns: u64,
 }
 
-/// What the agent leaves to the programs for the time when it is stopped or gone. Times are nanoseconds of CLOCK_MONOTONIC.
+/// What the agent leaves to the programs for the time when it is stopped or gone. Times are nanoseconds of
+/// CLOCK_MONOTONIC.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PinnedGuard {
@@ -171,10 +175,11 @@ pub struct VictimKey {
 pub struct VictimLimits {
     /// Place of the pod in the order of eviction, 0 for the first.
     pub rank: u64,
-    /// A task of it that holds so many pages of anonymous and shared memory has used up what was left above the threshold at the
-    /// agent's last look, whatever page cache there is by now.
+    /// A task of it that holds so many pages of anonymous and shared memory has used up what was left above the
+    /// threshold at the agent's last look, whatever page cache there is by now.
     pub min_task_pages: u64,
-    /// No task can hold more pages, because no more were left. A larger sum means that shared memory was counted once per mapping.
+    /// No task can hold more pages, because no more were left. A larger sum means that shared memory was counted once
+    /// per mapping.
     pub max_task_pages: u64,
 }
 

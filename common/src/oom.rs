@@ -1,27 +1,4 @@
-//! Evidence of the OOM killer and of the reclaim that precedes it, each in a ring buffer of its own.
-
-/// What a [`OomEvent`] record tells.
-pub mod kind {
-    /// The OOM killer has chosen a victim (`mark_oom_victim` in the kernel): `pid` is the victim's, and nothing more is
-    /// known of it here.
-    pub const MARK_VICTIM: u32 = 0;
-    /// A cgroup at its limit begins to reclaim directly: `pid` is the allocating task's.
-    pub const RECLAIM_BEGIN: u32 = 1;
-}
-
-/// One record of evidence.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OomEvent {
-    /// When, in nanoseconds of CLOCK_MONOTONIC.
-    pub time_ns: u64,
-    /// Id of the allocating task's memory cgroup, or 0 where it could not be read.
-    pub cgroup_id: u64,
-    /// One of [`kind`].
-    pub kind: u32,
-    /// See [`kind`].
-    pub pid: u32,
-}
+//! Evidence of the OOM killer.
 
 /// Levels of the cgroup tree that an [`OomKill`] tells of: a container within a container of a systemd slice has eight.
 pub const LEVELS: usize = 10;
@@ -61,6 +38,18 @@ pub struct OomKill {
     pub oom_score_adj: i32,
 }
 
+/// The OOM killer has chosen a victim, on a kernel that lets no program read more of it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnattributedKill {
+    /// Id of the allocating task's memory cgroup, or 0 where it could not be read.
+    pub cgroup_id: u64,
+    /// The victim's process id.
+    pub pid: u32,
+    /// Without meaning; makes the size explicit.
+    pub padding: u32,
+}
+
 /// What `oom_kill_process` was called with, for the victims that it marks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,7 +63,7 @@ pub struct OomContext {
 }
 
 crate::plain_old_data!(
-    OomEvent = 2 * 8 + 2 * 4,
     OomKill = 3 * 8 + LEVELS * 3 * 8 + 16 + 2 * 4,
+    UnattributedKill = 8 + 2 * 4,
     OomContext = 3 * 8,
 );

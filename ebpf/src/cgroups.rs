@@ -1,4 +1,4 @@
-//! Pod life: the memory hierarchy's cgroups as they come and go.
+//! Cgroup events: the memory hierarchy's cgroups as they come and go.
 
 use aya_ebpf::{
     EbpfContext,

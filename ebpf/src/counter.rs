@@ -24,8 +24,8 @@ pub struct EventCounter {
     pub wakeups: &'static RingBuf,
 }
 
-/// Adds without losing what other CPUs add at the same time. Every kernel with BPF has `lock *(u64 *) +=`. Atomics that fetch need
-/// 5.12, and `core::sync::atomic` has neither on this target.
+/// Adds without losing what other CPUs add at the same time. Every kernel with BPF has `lock *(u64 *) +=`. Atomics that
+/// fetch need 5.12, and `core::sync::atomic` has neither on this target.
 #[inline(always)]
 fn add(at: *mut i64, delta: i64) {
     // SAFETY: `at` points into a map value, as every caller has just been told by a lookup.
@@ -94,56 +94,56 @@ impl EventCounter {
     }
 }
 
-/// Adds to a cgroup's share and makes one where there is none. Only for a task that is in the cgroup: a share made
+/// Adds to a cgroup's count and makes one where there is none. Only for a task that is in the cgroup: a count made
 /// for a cgroup that is already removed would stay for ever.
 #[inline(always)]
-pub fn add_to_cgroup<K>(shares: &HashMap<K, CgroupCount>, key: &K, made: i64, gone: i64) {
-    if add_to_known_cgroup(shares, key, made, gone) {
+pub fn add_to_cgroup<K>(counts: &HashMap<K, CgroupCount>, key: &K, made: i64, gone: i64) {
+    if add_to_known_cgroup(counts, key, made, gone) {
         return;
     }
-    let share = CgroupCount { made, gone };
+    let count = CgroupCount { made, gone };
     // Another CPU may have inserted it meanwhile.
-    if shares.insert(key, share, BPF_NOEXIST.into()).is_err()
-        && !add_to_known_cgroup(shares, key, made, gone)
+    if counts.insert(key, count, BPF_NOEXIST.into()).is_err()
+        && !add_to_known_cgroup(counts, key, made, gone)
     {
-        drops::count(DropCounter::Share);
+        drops::count(DropCounter::CgroupCount);
     }
 }
 
-/// Adds to a share that is there; tells whether it is.
+/// Adds to a count that is there; tells whether it is.
 #[inline(always)]
 pub fn add_to_known_cgroup<K>(
-    shares: &HashMap<K, CgroupCount>,
+    counts: &HashMap<K, CgroupCount>,
     key: &K,
     made: i64,
     gone: i64,
 ) -> bool {
-    let Some(at) = shares.get_ptr_mut(key) else {
+    let Some(at) = counts.get_ptr_mut(key) else {
         return false;
     };
     // SAFETY: a value of a preallocated hash map: were it removed meanwhile, the memory would still be a value's.
-    let share = unsafe { &mut *at };
+    let count = unsafe { &mut *at };
     if made != 0 {
-        add(&raw mut share.made, made);
+        add(&raw mut count.made, made);
     }
     if gone != 0 {
-        add(&raw mut share.gone, gone);
+        add(&raw mut count.gone, gone);
     }
     true
 }
 
-/// Removes a cgroup's share. With `up` its counts are first added to the parent's, so that a pod keeps the counts of its removed
-/// containers.
+/// Removes a cgroup's count. With `up` its counts are first added to the parent's, so that a pod keeps the counts of
+/// its removed containers.
 #[inline(always)]
-pub fn merge_into_parent<K>(shares: &HashMap<K, CgroupCount>, from: &K, to: &K, up: bool) {
-    let Some(at) = shares.get_ptr_mut(from) else {
+pub fn merge_into_parent<K>(counts: &HashMap<K, CgroupCount>, from: &K, to: &K, up: bool) {
+    let Some(at) = counts.get_ptr_mut(from) else {
         return;
     };
     // SAFETY: a value of a map; two words, copied before the removal.
-    let share = unsafe { *at };
+    let count = unsafe { *at };
     if up {
-        add_to_cgroup(shares, to, share.made, share.gone);
+        add_to_cgroup(counts, to, count.made, count.gone);
     }
     // Removed by another CPU meanwhile is removed.
-    let _ = shares.remove(from);
+    let _ = counts.remove(from);
 }

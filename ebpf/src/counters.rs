@@ -1,4 +1,4 @@
-//! The programs that count: tasks, inodes, and the life of cgroups.
+//! The programs that count: tasks, inodes, and cgroups that come and go.
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch)]

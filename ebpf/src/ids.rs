@@ -43,8 +43,8 @@ pub fn cgroup_of(task: Address) -> u64 {
     memcg_of(task).and_then(cgroup_id).unwrap_or(0)
 }
 
-/// Id of the current task's memory cgroup; 0 when it cannot be read. Without offsets only the id in the default hierarchy is
-/// known: where memory is in another one, that is the number of another cgroup there.
+/// Id of the current task's memory cgroup; 0 when it cannot be read. Without offsets only the id in the default
+/// hierarchy is known: where memory is in another one, that is the number of another cgroup there.
 #[inline(always)]
 pub fn current_cgroup() -> u64 {
     if OFFSETS_KNOWN.load() == 0 {

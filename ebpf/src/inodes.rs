@@ -32,7 +32,7 @@ static INODE_TRIPPED: Array<u64> = Array::with_max_entries(MAX_FILESYSTEMS * TRI
 #[map]
 static INODE_WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
-static INODE_SHARES: HashMap<CgroupCountKey, CgroupCount> =
+static INODE_BY_CGROUP: HashMap<CgroupCountKey, CgroupCount> =
     HashMap::with_max_entries(MAX_CGROUP_COUNTS, 0);
 
 const COUNTER: EventCounter = EventCounter {
@@ -47,7 +47,8 @@ const COUNTER: EventCounter = EventCounter {
 enum InodeEvent {
     /// The inode was made by the current task.
     Made,
-    /// The inode was made by the current task and has no name: a walk does not find it, and it is in no share.
+    /// The inode was made by the current task and has no name: a walk does not find it, and no cgroup has it in its
+    /// count.
     MadeNameless,
     /// The current task gave one without a name its first one.
     Named,
@@ -97,7 +98,7 @@ fn count_on(index: u32, what: InodeEvent) {
             cgroup_id,
             filesystem: u64::from(index),
         };
-        add_to_cgroup(&INODE_SHARES, &key, made, gone);
+        add_to_cgroup(&INODE_BY_CGROUP, &key, made, gone);
     }
 }
 
@@ -190,8 +191,8 @@ enum XfsStep {
 
 /// Threads that have a slot of their own.
 const XFS_THREADS: u32 = 1 << 14;
-/// The last step of a thread, behind its id. Of two that share a slot, one may be misunderstood where both are between two
-/// events of one operation: the next statfs and the next walk correct that.
+/// The last step of a thread, behind its id. Of two that share a slot, one may be misunderstood where both are between
+/// two events of one operation: the next statfs and the next walk correct that.
 #[map]
 static INODE_XFS_STEPS: Array<u64> = Array::with_max_entries(XFS_THREADS, 0);
 
@@ -228,7 +229,8 @@ impl XfsStep {
     }
 }
 
-/// `xfs:xfs_iget_miss`, also for each new inode: a new file without a name goes onto the list of the nameless right after that.
+/// `xfs:xfs_iget_miss`, also for each new inode: a new file without a name goes onto the list of the nameless right
+/// after that.
 #[tracepoint(category = "xfs", name = "xfs_iget_miss")]
 pub fn inodes_xfs_took(ctx: TracePointContext) -> u32 {
     XfsStep::Took.begin(&ctx)
@@ -258,15 +260,15 @@ pub fn inodes_xfs_names(ctx: TracePointContext) -> u32 {
     XfsStep::Names.begin(&ctx)
 }
 
-/// `xfs:xfs_inode_inactivating` of a worker, for some inodes that leave the cache; `xfs:xfs_destroy_inode` before 5.15, for all
-/// of them, by the thread that lets go of them.
+/// `xfs:xfs_inode_inactivating` of a worker, for some inodes that leave the cache; `xfs:xfs_destroy_inode` before 5.15,
+/// for all of them, by the thread that lets go of them.
 #[tracepoint(category = "xfs", name = "xfs_inode_inactivating")]
 pub fn inodes_xfs_tears_down(ctx: TracePointContext) -> u32 {
     XfsStep::TearsDown.begin(&ctx)
 }
 
-/// `xfs:xfs_iunlink`: an inode goes onto the list of inodes without a name, in the context of the task that removes its last name, or
-/// that has made it without one (O_TMPFILE, a copy in an overlay, a whiteout).
+/// `xfs:xfs_iunlink`: an inode goes onto the list of inodes without a name, in the context of the task that removes its
+/// last name, or that has made it without one (O_TMPFILE, a copy in an overlay, a whiteout).
 #[tracepoint(category = "xfs", name = "xfs_iunlink")]
 pub fn inodes_xfs_unlinked(ctx: TracePointContext) -> u32 {
     let Some(index) = counted(device(&ctx)) else {
@@ -282,8 +284,8 @@ pub fn inodes_xfs_unlinked(ctx: TracePointContext) -> u32 {
     0
 }
 
-/// `xfs:xfs_iunlink_remove`: an inode is taken off the list. It is freed, or gets a name. Recent kernels fire this twice for one inode,
-/// from two nested functions. The first event resets the step, so that the second does nothing.
+/// `xfs:xfs_iunlink_remove`: an inode is taken off the list. It is freed, or gets a name. Recent kernels fire this
+/// twice for one inode, from two nested functions. The first event resets the step, so that the second does nothing.
 #[tracepoint(category = "xfs", name = "xfs_iunlink_remove")]
 pub fn inodes_xfs_freed(ctx: TracePointContext) -> u32 {
     let Some(index) = counted(device(&ctx)) else {
@@ -309,6 +311,6 @@ pub fn cgroup_removed(id: u64, parent: u64) {
             cgroup_id,
             filesystem,
         };
-        merge_into_parent(&INODE_SHARES, &key(id), &key(parent), parent != 0);
+        merge_into_parent(&INODE_BY_CGROUP, &key(id), &key(parent), parent != 0);
     }
 }

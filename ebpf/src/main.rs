@@ -1,5 +1,5 @@
-//! The kernel programs of evictd, one file per topic, the same names as in `common/`. This object holds the memory trigger and the
-//! OOM evidence; `counters.rs` is the other one.
+//! The kernel programs of evictd, one file per topic, the same names as in `common/`. This object holds the memory
+//! trigger and the OOM evidence; `counters.rs` is the other one.
 #![no_std]
 #![no_main]
 

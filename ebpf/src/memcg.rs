@@ -14,8 +14,9 @@ static PAGE_COUNTER_USAGE: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 static PAGE_COUNTER_MAX: Global<u32> = Global::new(0);
 
-/// Cgroups that a search goes through, from the charged one up: the verifier wants a bound. One that lies higher is not found. Then a
-/// trigger on it is not compared at this charge, unless a charge less deep has found it before, and a pod is no victim.
+/// Cgroups that a search goes through, from the charged one up: the verifier wants a bound. One that lies higher is not
+/// found. Then a trigger on it is not compared at this charge, unless a charge less deep has found it before, and a pod
+/// is no victim.
 pub const MAX_DEPTH: usize = 16;
 
 /// Address of the `usage` counter of a `mem_cgroup`.

@@ -37,9 +37,9 @@ static SLACK_SHIFT: Global<u32> = Global::new(0);
 
 /// What this CPU may let pass without a comparison.
 ///
-/// The per-page hook fires several times for a page, and to compare costs more than all the rest of it. So where the nearest limit is
-/// far away, a comparison grants some pages: as many as every CPU may charge and still leave half of the distance, and no more than
-/// one batch. Close to a limit nothing is granted, and each event compares.
+/// The per-page hook fires several times for a page, and to compare costs more than all the rest of it. So where the
+/// nearest limit is far away, a comparison grants some pages: as many as every CPU may charge and still leave half of
+/// the distance, and no more than one batch. Close to a limit nothing is granted, and each event compares.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SkipAllowance {
@@ -47,8 +47,8 @@ struct SkipAllowance {
     generation: u64,
     /// Pages.
     left: u64,
-    /// How far the nearest limit is, in pages, while the triggers are compared. Here and not in a register: values that the verifier
-    /// follows through the loop over the triggers multiply what it has to look at, until it gives up.
+    /// How far the nearest limit is, in pages, while the triggers are compared. Here and not in a register: values that
+    /// the verifier follows through the loop over the triggers multiply what it has to look at, until it gives up.
     nearest: u64,
 }
 
@@ -91,8 +91,8 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
     else {
         return 0;
     };
-    // SAFETY: a per-CPU slot. Two tasks on this CPU may interleave their writes; the result is one of two allowances that were both
-    // granted.
+    // SAFETY: a per-CPU slot. Two tasks on this CPU may interleave their writes; the result is one of two allowances
+    // that were both granted.
     let allowance = unsafe { &mut *allowance };
     if allowance.consume(u64::from(value.unsigned_abs()), generation) {
         return 0;
@@ -119,7 +119,8 @@ pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
 }
 
 /// `void page_counter_uncharge(struct page_counter *counter, unsigned long nr_pages)`: what is given back. Attached
-/// only while a falling trigger is armed, which charges alone would trip late; for good where it can be attached once only.
+/// only while a falling trigger is armed, which charges alone would trip late; for good where it can be attached once
+/// only.
 #[fexit(function = "page_counter_uncharge")]
 pub fn memory_uncharge_exit(ctx: FExitContext) -> i32 {
     let counter: *const u8 = ctx.arg(0);
@@ -158,7 +159,8 @@ fn check_all(context: *mut c_void, memcg: Address, mut note: impl FnMut(u64)) {
     let mut charge = Charge {
         context,
         memcg,
-        // Not the address of any counter, and not a constant: for each constant the verifier would walk the loop once more.
+        // Not the address of any counter, and not a constant: for each constant the verifier would walk the loop once
+        // more.
         counter: no_counter,
         usage: 0,
         tripped: 0,

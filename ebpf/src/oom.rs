@@ -1,7 +1,7 @@
-//! Evidence: who the OOM killer took and why, and the reclaim that announced it.
+//! Evidence of the OOM killer: its victims, and whose limit each was killed for.
 
 use aya_ebpf::{
-    EbpfContext, Global,
+    Global,
     bindings::BPF_RB_NO_WAKEUP,
     helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_probe_read_kernel},
     macros::{btf_tracepoint, fentry, kprobe, map, tracepoint},
@@ -10,7 +10,7 @@ use aya_ebpf::{
 };
 use evictd_common::{
     drops::DropCounter,
-    oom::{LEVELS, Level, OomContext, OomEvent, OomKill, UNKNOWN, kind},
+    oom::{LEVELS, Level, OomContext, OomKill, UNKNOWN, UnattributedKill},
 };
 
 use crate::{
@@ -48,9 +48,9 @@ static MM_RSS: Global<u32> = Global::new(0);
 static MM_RSS_STRIDE: Global<u32> = Global::new(0);
 
 #[map]
-static OOM_RECORDS: RingBuf = RingBuf::with_byte_size(64 * 1024, 0);
-#[map]
 static OOM_KILLS: RingBuf = RingBuf::with_byte_size(16 * 1024, 0);
+#[map]
+static OOM_VICTIM_PIDS: RingBuf = RingBuf::with_byte_size(16 * 1024, 0);
 /// The kernel kills for one shortage at a time (`oom_lock`).
 #[map]
 static OOM_CONTEXT: Array<OomContext> = Array::with_max_entries(1, 0);
@@ -102,15 +102,8 @@ pub fn oom_context_probe(ctx: ProbeContext) -> u32 {
 pub fn oom_mark_victim(ctx: TracePointContext) -> u32 {
     // SAFETY: the offset lies inside the record of this tracepoint.
     if let Ok(pid) = unsafe { ctx.read_at::<u32>(FIRST_FIELD) } {
-        record(kind::MARK_VICTIM, pid);
+        record_unattributed(pid);
     }
-    0
-}
-
-/// `vmscan:mm_vmscan_memcg_reclaim_begin`: a cgroup at its limit, in the context of the allocating task.
-#[tracepoint(category = "vmscan", name = "mm_vmscan_memcg_reclaim_begin")]
-pub fn oom_reclaim_begin(ctx: TracePointContext) -> u32 {
-    record(kind::RECLAIM_BEGIN, ctx.tgid());
     0
 }
 
@@ -224,18 +217,16 @@ fn resident<const N: usize>(task: Address, counters: [u64; N]) -> Option<u64> {
 }
 
 #[inline(always)]
-fn record(kind: u32, pid: u32) {
-    let Some(mut entry) = OOM_RECORDS.reserve::<OomEvent>(0) else {
+fn record_unattributed(pid: u32) {
+    let Some(mut entry) = OOM_VICTIM_PIDS.reserve::<UnattributedKill>(0) else {
         drops::count(DropCounter::OomRecord);
         return;
     };
-    entry.write(OomEvent {
-        // SAFETY: takes no arguments.
-        time_ns: unsafe { bpf_ktime_get_ns() },
+    entry.write(UnattributedKill {
         cgroup_id: current_memcg().and_then(cgroup_id).unwrap_or(0),
-        kind,
         pid,
+        padding: 0,
     });
-    // Bulk telemetry: the agent looks when it has time.
+    // The agent looks when it has time.
     entry.submit(BPF_RB_NO_WAKEUP.into());
 }

@@ -3,8 +3,8 @@
 //! `copy_process` adds a task and then runs `task_newtask`, which unlike `sched_process_fork` also sees the workers of
 //! io_uring and vhost. `release_task` takes it away when it is reaped; the next hook after that is
 //! `sched_process_free`, an RCU grace period later, while `sched_process_exit` comes too early: a zombie keeps its
-//! number. So what the agent computes as available is too high by at most the tasks that were in that grace period at the last
-//! sample.
+//! number. So what the agent computes as available is too high by at most the tasks that were in that grace period at
+//! the last sample.
 
 use aya_ebpf::{
     macros::{btf_tracepoint, map, tracepoint},
@@ -29,7 +29,7 @@ static PID_TRIPPED: Array<u64> = Array::with_max_entries(TRIGGERS, 0);
 static PID_WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
 /// Tasks started and ended, by the id of their memory cgroup.
 #[map]
-static PID_SHARES: HashMap<u64, CgroupCount> = HashMap::with_max_entries(MAX_CGROUP_COUNTS, 0);
+static PID_BY_CGROUP: HashMap<u64, CgroupCount> = HashMap::with_max_entries(MAX_CGROUP_COUNTS, 0);
 
 const COUNTER: EventCounter = EventCounter {
     counts: &PID_COUNT,
@@ -53,7 +53,7 @@ pub fn pids_free(ctx: BtfTracePointContext) -> i32 {
     let cgroup_id = cgroup_of(task as Address);
     COUNTER.count(0, -1, cgroup_id);
     // Its cgroup may be gone already: a task leaves it when it exits.
-    add_to_known_cgroup(&PID_SHARES, &cgroup_id, 0, 1);
+    add_to_known_cgroup(&PID_BY_CGROUP, &cgroup_id, 0, 1);
     0
 }
 
@@ -67,7 +67,7 @@ pub fn pids_new_untyped(_: TracePointContext) -> u32 {
 /// `sched:sched_process_exit`: the last moment at which the task's cgroup can be told without types.
 #[tracepoint(category = "sched", name = "sched_process_exit")]
 pub fn pids_exit_untyped(_: TracePointContext) -> u32 {
-    add_to_known_cgroup(&PID_SHARES, &current_cgroup(), 0, 1);
+    add_to_known_cgroup(&PID_BY_CGROUP, &current_cgroup(), 0, 1);
     0
 }
 
@@ -82,12 +82,12 @@ pub fn pids_free_untyped(_: TracePointContext) -> u32 {
 fn started(cgroup_id: u64) {
     COUNTER.count(0, 1, cgroup_id);
     if cgroup_id != 0 {
-        add_to_cgroup(&PID_SHARES, &cgroup_id, 1, 0);
+        add_to_cgroup(&PID_BY_CGROUP, &cgroup_id, 1, 0);
     }
 }
 
 /// A cgroup was removed; `parent` is 0 where it is not known.
 #[inline(always)]
 pub fn cgroup_removed(id: u64, parent: u64) {
-    merge_into_parent(&PID_SHARES, &id, &parent, parent != 0);
+    merge_into_parent(&PID_BY_CGROUP, &id, &parent, parent != 0);
 }

@@ -246,7 +246,7 @@ impl Node {
             events,
             status,
             control,
-            hook: built.choice.hook,
+            hook: built.selected_hook.hook,
             _object: object.ok(),
         }))
     }

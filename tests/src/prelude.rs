@@ -31,7 +31,7 @@ pub use crate::{
     node::{MIB, Node},
     or_skip,
     scrape::{free_address, listen, metrics, shows},
-    skip::{in_guest, matrix, no_bpf, no_memory_cgroups, not_root},
+    skip::{granted, in_guest, matrix, no_bpf, no_memory_cgroups, not_root},
     skip_if,
     table::{rows, yaml},
     text::has,

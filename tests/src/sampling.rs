@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use evictd_node::cgroup::realtime::become_fifo;
+use evictd_node::cgroup::realtime::acquire_fastpath_fifo;
 
 /// Looks at fixed intervals until it is finished.
 pub struct Sampling<T> {
@@ -29,7 +29,7 @@ impl<T: Send + 'static> Sampling<T> {
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             // Without the priority the looks are less regular, and that is all.
-            let _ = become_fifo();
+            let _ = acquire_fastpath_fifo();
             while !stopped.load(Ordering::Relaxed) {
                 look(&mut seen)?;
                 std::thread::sleep(interval);

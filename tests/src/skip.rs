@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use evictd_node::cgroup::realtime::probe_realtime;
+use evictd_node::{
+    cgroup::realtime::probe_realtime,
+    trigger::hook::{CountHook, SelectedHook},
+};
 use nix::unistd::geteuid;
 
 use crate::cgroup::memory_root;
@@ -42,6 +45,16 @@ pub fn no_bpf() -> Option<&'static str> {
 pub fn no_realtime() -> Option<String> {
     let refused = probe_realtime().err();
     refused.map(|error| format!("SCHED_FIFO: {error}"))
+}
+
+/// An error with the kernel's reason where it has refused the hook that a trigger was to have.
+pub fn granted(selected: &SelectedHook<CountHook>) -> Result<(), String> {
+    match (selected.hook, selected.refused.first()) {
+        (CountHook::Sampler, Some((hook, reason))) => {
+            Err(format!("{hook} cannot be used here: {reason}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether this is a guest of `cargo xtask vm`: its kernel's command line says which cgroups it has.

@@ -114,7 +114,7 @@ pub struct Config {
 /// Cgroup or machine that counts as the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// `scope.cgroup`: the directory of the cgroup that plays the node; `None`: the machine itself is the node.
+    /// `scope.cgroup`: the directory of the cgroup that counts as the node; `None`: the machine itself is the node.
     pub cgroup: Option<PathBuf>,
 }
 

@@ -21,7 +21,7 @@ pub struct Nearness {
     growth: u64,
 }
 
-/// Longest time that attaching takes: the kernel patches its code on every CPU. Seen: 0.1 to 22 ms on busy CPUs.
+/// Longest time that attaching takes: the kernel patches its code on every CPU.
 const ATTACHING: Duration = Duration::from_millis(30);
 
 impl Nearness {

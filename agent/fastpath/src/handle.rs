@@ -3,7 +3,7 @@
 use std::{io, sync::Arc};
 
 use evictd_node::{
-    cgroup::realtime::{become_fifo, join_root_memcg},
+    cgroup::realtime::{acquire_fastpath_fifo, join_root_memcg},
     memory_scope::Scope,
 };
 use evictd_sys::rt::{lock_memory, prefault_stack};
@@ -46,7 +46,7 @@ impl FastPath {
                     limit: Scope::memory_v1(&setup.scopes)
                         .and_then(|cgroup| join_root_memcg(cgroup).err()),
                     lock: lock_memory().err(),
-                    fifo: become_fifo().err(),
+                    fifo: acquire_fastpath_fifo().err(),
                     standby: None,
                 };
                 prefault_stack::<FASTPATH_STACK>();
@@ -113,7 +113,7 @@ fn share_monitor(setup: FastPathSetup) -> io::Result<Arc<SharedMonitor>> {
 /// What the system has refused. The daemon logs each once; a refusal makes the agent slower, and nothing else.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    /// [`become_fifo`]: needs CAP_SYS_NICE, and a budget where the kernel groups real-time tasks.
+    /// [`acquire_fastpath_fifo`]: needs CAP_SYS_NICE, and a budget where the kernel groups real-time tasks.
     pub fifo: Option<io::Error>,
     /// `mlockall`: needs CAP_IPC_LOCK or a large enough RLIMIT_MEMLOCK.
     pub lock: Option<io::Error>,

@@ -19,9 +19,9 @@ use evictd_node::{
     memory_scope::Scope,
     pods::table::{PodEntry, PodTable},
     proc::machine::{fastest_growth, online_cpus},
-    trigger::memory::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, TriggerSet, page_size, slot},
+    trigger::memory::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, TriggerSet, slot},
 };
-use evictd_sys::{clock::monotonic_ns, fs::errno};
+use evictd_sys::{clock::monotonic_ns, fs::errno, page::page_size};
 
 use crate::{
     FastPathControl, FastPathEvent, FastPathEventQueue, FastPathStatus,

@@ -15,9 +15,9 @@ use evictd_engine::{
 use evictd_node::{
     cgroup::memory::Version,
     memory_scope::Scope,
-    trigger::memory::{ANY_SLOT, KernelVictim, MAX_VICTIMS, TriggerEvent, page_size},
+    trigger::memory::{ANY_SLOT, KernelVictim, MAX_VICTIMS, TriggerEvent},
 };
-use evictd_sys::clock::sleep_then_now;
+use evictd_sys::{clock::sleep_then_now, page::page_size};
 
 use crate::{
     spin::{SpinPolicy, Wait, spin_window},

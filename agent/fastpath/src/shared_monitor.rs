@@ -137,6 +137,5 @@ impl SharedMonitor {
     }
 }
 
-/// Stack that the fast path may use. Its deepest call holds one `memory.stat` (8 KiB); a painted stack has shown 22
-/// KiB.
+/// Stack that the fast path may use. Its deepest call holds one `memory.stat` (8 KiB).
 pub const FASTPATH_STACK: usize = 64 << 10;

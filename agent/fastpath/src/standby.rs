@@ -1,10 +1,10 @@
 //! Decides in the place of a fast path that was woken and does not run in time.
 //!
-//! Waking a thread that sleeps on another CPU takes some 100 us on a virtual machine, sometimes milliseconds, and the
-//! task that charges goes on meanwhile. The CPU of that task is awake, so each CPU has a wake thread that sleeps on a
-//! perf event. When no thread reads a crossing in time, the next charge wakes the wake thread of its CPU
-//! ([`Action::WakeLocal`]). That moves the standby thread to this CPU and wakes it, and the standby thread decides as
-//! the fast path would have ([`crate::shared_monitor`]).
+//! Waking a thread that sleeps on another CPU waits until that CPU is awake, and the task that charges goes on
+//! meanwhile. The CPU of that task is awake, so each CPU has a wake thread that sleeps on a perf event. When no thread
+//! reads a crossing in time, the next charge wakes the wake thread of its CPU ([`Action::WakeLocal`]). That moves the
+//! standby thread to this CPU and wakes it, and the standby thread decides as the fast path would have
+//! ([`crate::shared_monitor`]).
 //!
 //! [`Action::WakeLocal`]: evictd_node::trigger::memory::Action::WakeLocal
 
@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use evictd_node::{bpf::perf_wakeup::LocalWakeup, cgroup::realtime::set_sched_fifo};
+use evictd_node::{bpf::perf_wakeup::LocalWakeup, cgroup::realtime::acquire_sched_fifo};
 use evictd_sys::{
     eventfd::EventFd,
     poll::poll,
@@ -94,7 +94,7 @@ impl Standby {
             .name("standby".into())
             .stack_size(FASTPATH_STACK + STACK_MARGIN)
             .spawn(move || {
-                let granted = set_sched_fifo(FASTPATH_PRIORITY);
+                let granted = acquire_sched_fifo(FASTPATH_PRIORITY);
                 prefault_stack::<FASTPATH_STACK>();
                 let told = send.send(granted.map(|()| gettid()));
                 if let (Ok(()), Ok(shared)) = (told, handed.recv()) {
@@ -153,7 +153,7 @@ fn spawn(
             let placed = only(cpu)
                 .and_then(|here| sched_setaffinity(THE_CALLER, &here))
                 .map_err(io::Error::from)
-                .and_then(|()| set_sched_fifo(WAKE_PRIORITY));
+                .and_then(|()| acquire_sched_fifo(WAKE_PRIORITY));
             let goes_on = placed.is_ok();
             prefault_stack::<WAKE_STACK>();
             if ready.send(placed).is_ok() && goes_on {

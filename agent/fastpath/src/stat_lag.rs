@@ -9,7 +9,8 @@
 use std::{io, mem, time::Duration};
 
 use evictd_engine::accounting::MemorySample;
-use evictd_node::trigger::memory::{CHARGE_BATCH, page_size};
+use evictd_node::trigger::memory::CHARGE_BATCH;
+use evictd_sys::page::page_size;
 
 /// What stays uncategorized for longer is no lag. A pod that takes kernel memory at 1 GB/s takes 5 MiB meanwhile, and
 /// the floor still holds.

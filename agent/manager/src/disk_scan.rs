@@ -23,10 +23,7 @@ use std::{
 
 use evictd_engine::reclaim::Layers;
 use evictd_node::{
-    fs::{
-        du::{IoPriority, lower_priority},
-        mounts::{MountPoints, MountTable},
-    },
+    fs::mounts::{MountPoints, MountTable},
     pods::dirs::PodDirs,
     trigger::inodes::CgroupCountReader,
 };
@@ -36,6 +33,7 @@ use evictd_sys::{
     fs::PathError,
     pi_mutex::{PiMutex, PiMutexGuard},
     poll::poll,
+    priority::{IoPriority, lower_priority},
 };
 
 use disk_use::LayersAnswer;
@@ -111,7 +109,7 @@ impl DiskScanner {
     ///
     /// # Errors
     /// The system has no thread or descriptor to give.
-    pub fn start(shares: Option<CgroupCountReader>) -> std::io::Result<Arc<Self>> {
+    pub fn start(cgroup_counts: Option<CgroupCountReader>) -> std::io::Result<Arc<Self>> {
         let scanner = Arc::new(Self {
             state: PiMutex::default(),
             changed: EventFd::new()?,
@@ -123,8 +121,9 @@ impl DiskScanner {
         std::thread::Builder::new()
             .name("disk-scan".into())
             .spawn(move || {
-                lower_priority();
-                own.run(shares.as_ref());
+                // A walk must not slow a pod down. Best effort.
+                let _ = lower_priority();
+                own.run(cgroup_counts.as_ref());
             })?;
         Ok(scanner)
     }
@@ -243,7 +242,7 @@ impl DiskScanner {
         self.lock().pressure
     }
 
-    fn run(&self, shares: Option<&CgroupCountReader>) {
+    fn run(&self, cgroup_counts: Option<&CgroupCountReader>) {
         let mut mounts = MountTable::default();
         let mut schedule = Schedule::default();
         let mut priority = None;
@@ -259,14 +258,15 @@ impl DiskScanner {
                 DiskPressure::Soft | DiskPressure::Hard => IoPriority::Low,
             };
             if priority.replace(wanted) != Some(wanted) {
-                wanted.set();
+                // Best effort, too.
+                let _ = wanted.set();
             }
             schedule.follow(&targets, pressure, now);
             match schedule.next(now) {
                 NextStep::Wait(left) => {
                     poll([Some(self.changed.fd())], Some(left.min(BEAT)));
                 }
-                turn => self.run_slice(turn, &mut schedule, &mut mounts, shares),
+                turn => self.run_slice(turn, &mut schedule, &mut mounts, cgroup_counts),
             }
         }
     }
@@ -277,7 +277,7 @@ impl DiskScanner {
         turn: NextStep,
         schedule: &mut Schedule,
         mounts: &mut MountTable,
-        shares: Option<&CgroupCountReader>,
+        cgroup_counts: Option<&CgroupCountReader>,
     ) {
         // The look for a pod's directories is work as well: a pod with many containers pays for it.
         let mut began = Instant::now();
@@ -286,7 +286,7 @@ impl DiskScanner {
         let mut scan = match turn {
             NextStep::Start(target) => {
                 self.note_overlays(mounts.refresh_overlays());
-                Box::new(PodWalk::begin(target, mounts.points(), shares))
+                Box::new(PodWalk::begin(target, mounts.points(), cgroup_counts))
             }
             NextStep::Resume(mut scan) => {
                 scan.pass_by(mounts.points());
@@ -306,7 +306,7 @@ impl DiskScanner {
             let worked = began.elapsed();
             scan.worked += worked;
             if is_done {
-                let found = scan.finish(shares);
+                let found = scan.finish(cgroup_counts);
                 self.publish(&scan.target.uid, found);
                 schedule.done(&scan);
                 return self.rest(worked, schedule);

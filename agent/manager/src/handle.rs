@@ -3,7 +3,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use evictd_engine::recorder::Recorder;
-use evictd_node::cgroup::realtime::{join_root_memcg, set_sched_fifo};
+use evictd_node::cgroup::realtime::{acquire_sched_fifo, join_root_memcg};
 use evictd_sys::{
     rt::{MANAGER_PRIORITY, prefault_heap},
     thread::wait_for_end,
@@ -52,7 +52,7 @@ impl ManagerHandle {
                 let _ = memory_v1.map(|cgroup| join_root_memcg(&cgroup));
                 // A fork bomb leaves nothing to a thread of normal priority. Where this is refused, the fast path was
                 // refused as well, and that was logged.
-                let _ = set_sched_fifo(MANAGER_PRIORITY);
+                let _ = acquire_sched_fifo(MANAGER_PRIORITY);
                 prefault_heap::<RESERVED_HEAP>();
                 looping.run();
             })?;

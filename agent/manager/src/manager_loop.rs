@@ -196,8 +196,9 @@ impl ManagerLoop {
             on_kill,
         } = setup;
         let disks = sources.disks.as_ref();
-        let shares = disks.and_then(|d| d.trigger.share_reader());
-        let mut usage_collector = UsageCollector::new(Arc::clone(&scanner), shares, settings.mode);
+        let cgroup_counts = disks.and_then(|d| d.trigger.cgroup_count_reader());
+        let mut usage_collector =
+            UsageCollector::new(Arc::clone(&scanner), cgroup_counts, settings.mode);
         usage_collector.set_pods(&pods);
         let mut planner = Planner::new(settings.clone());
         planner.restore(signed(monotonic_ns()), &restored);

@@ -270,10 +270,10 @@ impl SignalSources {
     /// Hook that watches a signal: one of the kernel, or the sampler.
     pub fn hook(&self, signal: Signal) -> CountHook {
         match self.count_of(signal) {
-            Some(Count::Pids) => self.pids.as_ref().map(|p| p.choice().hook),
+            Some(Count::Pids) => self.pids.as_ref().map(|p| p.selected_hook().hook),
             Some(Count::Inodes(index)) => {
                 let disks = self.disks.as_ref();
-                disks.and_then(|d| Some(d.trigger.choice(index)?.1.hook))
+                disks.and_then(|d| Some(d.trigger.selected_hook(index)?.1.hook))
             }
             None => None,
         }

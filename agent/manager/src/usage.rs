@@ -23,7 +23,7 @@ use crate::{
 /// The use of all pods. Disks are walked in the background; everything else is read when it is asked for.
 pub struct UsageCollector {
     scanner: Arc<DiskScanner>,
-    shares: Option<CgroupCountReader>,
+    cgroup_counts: Option<CgroupCountReader>,
     mode: Mode,
     walked: u64,
     walks: Walks,
@@ -51,10 +51,14 @@ impl Walks {
 
 impl UsageCollector {
     /// Creates a collector that has measured nothing yet.
-    pub fn new(scanner: Arc<DiskScanner>, shares: Option<CgroupCountReader>, mode: Mode) -> Self {
+    pub fn new(
+        scanner: Arc<DiskScanner>,
+        cgroup_counts: Option<CgroupCountReader>,
+        mode: Mode,
+    ) -> Self {
         Self {
             scanner,
-            shares,
+            cgroup_counts,
             mode,
             walked: u64::MAX,
             walks: Walks::default(),
@@ -126,12 +130,12 @@ impl UsageCollector {
                 Resource::Pids if entry.killer.is_empty() => usage.processes = Some(0),
                 Resource::Pids => usage.processes = processes(entry, self.mode, sources),
                 Resource::Inodes => {
-                    if let Some(shares) = &self.shares {
+                    if let Some(cgroup_counts) = &self.cgroup_counts {
                         // Of a pod that was not walked yet, what hooks have counted is all there is.
                         let walk = self.walks.of(&entry.pod.uid).unwrap_or_default();
                         usage.containers.clone_from(&walk.usage.containers);
                         usage.volumes.clone_from(&walk.usage.volumes);
-                        add_inodes(entry, usage, &walk, shares, sources);
+                        add_inodes(entry, usage, &walk, cgroup_counts, sources);
                     }
                 }
                 // The disk scanner is all there is: no hook counts bytes.
@@ -177,7 +181,7 @@ fn processes(entry: &PodEntry, mode: Mode, sources: &SignalSources) -> Option<u6
         let ids = followed_ids(path);
         let net = ids
             .iter()
-            .filter_map(|id| pids.share(*id))
+            .filter_map(|id| pids.cgroup_count(*id))
             .map(|s| s.made - s.gone);
         u64::try_from(net.sum::<i64>()).ok()
     };
@@ -191,7 +195,7 @@ fn add_inodes(
     entry: &PodEntry,
     usage: &mut PodUsage,
     disk: &DiskUse,
-    shares: &CgroupCountReader,
+    cgroup_counts: &CgroupCountReader,
     sources: &SignalSources,
 ) {
     let Some(disks) = &sources.disks else {
@@ -205,7 +209,7 @@ fn add_inodes(
             continue;
         }
         seen.push(index);
-        let since = disk.since(index, shares.net(&ids, index));
+        let since = disk.since(index, cgroup_counts.net(&ids, index));
         let parts = usage.containers.iter_mut();
         let slots: Vec<&mut FsUsage> = if index == nodefs {
             let logs = parts.map(|c| &mut c.logs);

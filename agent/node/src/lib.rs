@@ -1,4 +1,6 @@
 //! Everything that touches eBPF, cgroupfs, procfs, statfs and signals.
+//!
+//! Must not know: tokio, kube, policy, config.
 
 pub mod bpf;
 pub mod cgroup;

@@ -8,6 +8,7 @@ use evictd_node::{
     proc::{
         machine::{self, Balloon},
         numa,
+        process::effective_capabilities,
         psi::Psi,
     },
 };
@@ -78,10 +79,7 @@ pub fn findings(proc: &Path, sys: &Path) -> Vec<Finding> {
 fn capabilities(proc: &Path) -> Finding {
     const TOPIC: &str = "capabilities";
     let status = fs::read_to_string(proc.join("self/status")).unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|l| u64::from_str_radix(l.strip_prefix("CapEff:")?.trim(), 16).ok());
-    let Some(effective) = effective else {
+    let Some(effective) = effective_capabilities(&status) else {
         return Finding::new(TOPIC, State::Degraded, "/proc/self/status does not tell");
     };
     let has = |bit: u32| effective >> bit & 1 == 1;

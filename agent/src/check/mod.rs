@@ -123,7 +123,7 @@ impl Check {
         let scope = node_scope(config);
         findings
             .extend(scope.and_then(|scope| protection(scope.cgroup().path(), scope.is_limited())));
-        let mut hooks = signals::memory(memory.map(|built| built.choice), root.as_ref());
+        let mut hooks = signals::memory(memory.map(|built| built.selected_hook), root.as_ref());
         let usable = hooks
             .iter()
             .all(|hook| hook.signal != MEMORY || hook.hook.is_some());
@@ -332,7 +332,7 @@ fn evidence(object: &mut BpfObject) -> Finding {
         Ok((_, refused)) if refused.is_empty() => Finding::new(
             TOPIC,
             State::Ok,
-            "mark_victim and memcg_reclaim_begin are attached",
+            "victims are seen, and whose limit each was killed for",
         ),
         Ok((_, refused)) => {
             let reasons: Vec<_> = refused.iter().map(|(p, r)| format!("{p}: {r}")).collect();
@@ -401,7 +401,7 @@ mod tests {
         let said = |is_limited| protection(dir.path(), is_limited).unwrap().detail;
         let told = said(false);
         assert!(told.starts_with("set on 1 of 2 pods: 50 MiB of"), "{told}");
-        // What plays the node is a cgroup, which limits what is protected unless it is itself at a limit.
+        // What counts as the node is a cgroup, which limits what is protected unless it is itself at a limit.
         std::fs::write(dir.path().join("memory.min"), "0").unwrap();
         let (free, limited) = (said(false), said(true));
         assert!(free.starts_with("set on 1 of 2 pods: 0 MiB"), "{free}");

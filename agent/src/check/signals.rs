@@ -22,16 +22,16 @@ use evictd_node::{
 
 use super::{MEMORY, Refused, SignalHook};
 
-fn hook<H: fmt::Display>(signal: &'static str, choice: &SelectedHook<H>) -> SignalHook {
+fn hook<H: fmt::Display>(signal: &'static str, selected: &SelectedHook<H>) -> SignalHook {
     let refused = |(hook, reason): &(H, String)| Refused {
         hook: hook.to_string(),
         reason: reason.clone(),
     };
     SignalHook {
         signal,
-        hook: Some(choice.hook.to_string()),
+        hook: Some(selected.hook.to_string()),
         detail: None,
-        refused: choice.refused.iter().map(refused).collect(),
+        refused: selected.refused.iter().map(refused).collect(),
     }
 }
 
@@ -46,11 +46,11 @@ fn none(signal: &'static str, why: impl Into<String>) -> SignalHook {
 
 /// The node's memory, and that of its pods, which is watched by the same programs.
 pub(super) fn memory(
-    choice: Option<SelectedHook<MemoryHook>>,
+    selected: Option<SelectedHook<MemoryHook>>,
     root: Option<&(PathBuf, Version)>,
 ) -> Vec<SignalHook> {
     const ALLOCATABLE: &str = "allocatableMemory.available";
-    let (Some(choice), Some((root, _))) = (choice, root) else {
+    let (Some(selected), Some((root, _))) = (selected, root) else {
         let why = "no memory cgroups that can be watched";
         return vec![none(MEMORY, why), none(ALLOCATABLE, why)];
     };
@@ -62,10 +62,10 @@ pub(super) fn memory(
         Some((_, Err(error))) => none(ALLOCATABLE, error.to_string()),
         Some((dir, Ok(Some(bytes)))) => SignalHook {
             detail: Some(format!("{} with {bytes} bytes", dir.display())),
-            ..hook(ALLOCATABLE, &choice)
+            ..hook(ALLOCATABLE, &selected)
         },
     };
-    vec![hook(MEMORY, &choice), pods]
+    vec![hook(MEMORY, &selected), pods]
 }
 
 /// Finds the hooks of what is counted event by event, and of the bytes that nothing counts.
@@ -75,12 +75,12 @@ pub(super) fn counted(filesystems: &FilesystemPaths) -> Vec<SignalHook> {
     let refusal = refusal.unwrap_or_default();
     let mut hooks = Vec::new();
     let pids = Pids::open(Path::new("/proc")).map_err(|e| e.to_string());
-    let pids = pids.and_then(|pids| {
+    let pids = pids.map(|pids| {
         let object = object.as_mut().map_err(|_| refusal.as_str());
-        PidTrigger::build(pids, object, None).map_err(|e| e.to_string())
+        PidTrigger::build(pids, object)
     });
     hooks.push(match &pids {
-        Ok(pids) => hook("pid.available", pids.choice()),
+        Ok(pids) => hook("pid.available", pids.selected_hook()),
         Err(reason) => none("pid.available", reason),
     });
     // Held until all programs are loaded: they refer to the maps that each trigger has taken out of the object.
@@ -89,11 +89,8 @@ pub(super) fn counted(filesystems: &FilesystemPaths) -> Vec<SignalHook> {
         &mut hooks,
         object.as_mut().map_err(|_| refusal.as_str()),
     );
-    let life = CgroupEvents::build(object.as_mut().map_err(|_| refusal.as_str()), None);
-    hooks.push(match &life {
-        Ok(life) => hook("pods", life.choice()),
-        Err(reason) => none("pods", reason.to_string()),
-    });
+    let cgroup_events = CgroupEvents::build(object.as_mut().map_err(|_| refusal.as_str()));
+    hooks.push(hook("pods", cgroup_events.selected_hook()));
     hooks
 }
 
@@ -116,16 +113,16 @@ fn disks(
         return None;
     };
     let directories = paths.each_ref().map(PathBuf::as_path);
-    let built = InodeTrigger::build(&directories, object, None).map_err(|e| e.to_string());
+    let built = InodeTrigger::build(&directories, object).map_err(|e| e.to_string());
     for ((bytes, inodes), path) in NAMES.into_iter().zip(directories) {
         let found = built.as_ref().map_err(String::as_str).and_then(|trigger| {
             let index = trigger.index_of(path);
-            let choice = index.and_then(|index| trigger.choice(index));
-            choice.ok_or("the filesystem cannot be told")
+            let selected = index.and_then(|index| trigger.selected_hook(index));
+            selected.ok_or("the filesystem cannot be told")
         });
         match found {
             Err(why) => hooks.extend([none(bytes, why), none(inodes, why)]),
-            Ok((kind, choice)) => {
+            Ok((kind, selected)) => {
                 let detail = Some(format!("{kind} at {}", path.display()));
                 hooks.push(SignalHook {
                     signal: bytes,
@@ -136,7 +133,7 @@ fn disks(
                 });
                 hooks.push(SignalHook {
                     detail,
-                    ..hook(inodes, choice)
+                    ..hook(inodes, selected)
                 });
             }
         }

@@ -4,9 +4,7 @@ use std::io;
 
 use evictd_config::ConfigError;
 use evictd_kube::{client::AccessError, session::StartError};
-use evictd_node::{
-    fs::statfs::LayoutError, memory_scope::ScopeError, trigger::hook::HookUnavailable,
-};
+use evictd_node::{memory_scope::ScopeError, trigger::hook::HookUnavailable};
 use evictd_policy::file::PolicyError;
 use evictd_store::journal::JournalError;
 use evictd_sys::fs::PathError;
@@ -35,9 +33,6 @@ pub enum RunError {
     /// The hook that the configuration asks for.
     #[error(transparent)]
     Hook(#[from] HookUnavailable),
-    /// The filesystems.
-    #[error("filesystems: {0}")]
-    Filesystems(#[from] LayoutError),
     /// Address, certificate or key with which metrics are served.
     #[error(transparent)]
     Serve(#[from] ServeError),

@@ -84,7 +84,7 @@ impl RunningManager {
         } = beginning;
         let layout = sources.layout();
         let disks = sources.disks.as_ref();
-        let scanner = DiskScanner::start(disks.and_then(|d| d.trigger.share_reader()))?;
+        let scanner = DiskScanner::start(disks.and_then(|d| d.trigger.cgroup_count_reader()))?;
         let targets: Vec<_> = entries.iter().map(|e| source.target(config, e)).collect();
         scanner.set_targets(targets.clone());
         let control = Arc::clone(control);

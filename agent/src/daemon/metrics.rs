@@ -330,7 +330,7 @@ pub(super) fn hooks(signals: &Signals) -> Vec<Hook> {
     .collect();
     hooks.push(Hook {
         signal: "pods".to_owned(),
-        hook: signals.life.choice().hook.to_string(),
+        hook: signals.cgroup_events.selected_hook().hook.to_string(),
     });
     hooks
 }

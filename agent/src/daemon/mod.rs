@@ -49,10 +49,7 @@ use evictd_manager::{Command, FastPathOutcome};
 use evictd_node::{
     bpf::{kernel_log::KernelLog, object::BpfObject},
     pods::table::PodEntry,
-    trigger::{
-        cgroups::CgroupEvents,
-        oom::{OomReader, kind},
-    },
+    trigger::{cgroups::CgroupEvents, oom::OomReader},
 };
 use evictd_store::{incident::files::Incidents, record::Record};
 use evictd_sys::clock::monotonic_ns;
@@ -203,14 +200,16 @@ impl Agent {
         // SAFETY: as above.
         let events = unsafe { AsyncFd::register(Arc::clone(&self.manager.events)) };
         let events = events.map_err(|e| e.into_parts().1)?;
-        let life = self
+        let cgroup_events = self
             .cgroup_events
             .fd()
             .map(|fd| fd.try_clone_to_owned())
             .transpose()?;
         // SAFETY: the descriptor is owned by what is registered, which never answers with another one.
-        let life = life.map(|fd| unsafe { AsyncFd::register(fd) }).transpose();
-        let life = life.map_err(|e| e.into_parts().1)?;
+        let cgroup_events = cgroup_events
+            .map(|fd| unsafe { AsyncFd::register(fd) })
+            .transpose();
+        let cgroup_events = cgroup_events.map_err(|e| e.into_parts().1)?;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut ending: Option<Shutdown> = None;
@@ -231,7 +230,7 @@ impl Agent {
                     self.tick();
                     self.manager.follow_disks(&self.config);
                 }
-                gathered = gather(life.as_ref(), &mut gathering) => {
+                gathered = gather(cgroup_events.as_ref(), &mut gathering) => {
                     gathered?;
                     self.on_cgroup_events();
                 }
@@ -394,10 +393,9 @@ impl Agent {
     fn read_oom_events(&mut self) {
         // What was done before a kill is known before the kill is judged.
         self.handle_fastpath_events();
-        for record in self.programs.oom.iter_mut().flatten() {
-            if record.kind == kind::MARK_VICTIM {
-                self.oom.unattributed.note(record.pid, record.cgroup_id);
-            }
+        let oom = &mut self.programs.oom;
+        while let Some(kill) = oom.as_mut().and_then(OomReader::next_unattributed) {
+            self.oom.unattributed.note(kill.pid, kill.cgroup_id);
         }
         while let Some(kill) = self.programs.oom.as_mut().and_then(OomReader::next_kill) {
             if let Some(record) = self.oom.attributor.attribute(&kill) {
@@ -421,15 +419,18 @@ async fn at(due: Option<Instant>) {
 
 /// Ends when cgroups have come or gone, a moment later, so that one look serves for many. `due` is kept between calls:
 /// the first change fixes it, and other events that win the loop meanwhile do not put it off.
-async fn gather(life: Option<&AsyncFd<OwnedFd>>, due: &mut Option<Instant>) -> io::Result<()> {
-    let Some(life) = life else {
+async fn gather(
+    cgroup_events: Option<&AsyncFd<OwnedFd>>,
+    due: &mut Option<Instant>,
+) -> io::Result<()> {
+    let Some(cgroup_events) = cgroup_events else {
         return std::future::pending().await;
     };
     let end = match *due {
         Some(end) => end,
         None => {
             // What comes after this moment makes it ready again: one look more, at worst, which finds nothing.
-            life.readable().await?.clear_ready();
+            cgroup_events.readable().await?.clear_ready();
             *due.insert(Instant::now() + GATHER)
         }
     };
@@ -448,8 +449,8 @@ mod tests {
     async fn other_events_do_not_put_off_a_gathering() {
         let (reader, mut writer) = io::pipe().unwrap();
         // SAFETY: the descriptor is owned by what is registered, which never answers with another one.
-        let life = unsafe { AsyncFd::register(OwnedFd::from(reader)) };
-        let life = life.map_err(|e| e.into_parts().1).unwrap();
+        let cgroup_events = unsafe { AsyncFd::register(OwnedFd::from(reader)) };
+        let cgroup_events = cgroup_events.map_err(|e| e.into_parts().1).unwrap();
         let mut due = None;
         writer.write_all(b"x").unwrap();
         let began = Instant::now();
@@ -457,7 +458,7 @@ mod tests {
             let mut others = 0;
             loop {
                 tokio::select! {
-                    gathered = gather(Some(&life), &mut due) => break gathered.map(|()| others),
+                    gathered = gather(Some(&cgroup_events), &mut due) => break gathered.map(|()| others),
                     () = tokio::time::sleep(GATHER / 10) => others += 1,
                 }
             }
@@ -466,7 +467,7 @@ mod tests {
         let others = others.expect("an end").unwrap();
         assert!(others > 0 && began.elapsed() >= GATHER, "{others}");
         assert_eq!(due, None, "the next change fixes another moment");
-        let early = tokio::time::timeout(2 * GATHER, gather(Some(&life), &mut due)).await;
+        let early = tokio::time::timeout(2 * GATHER, gather(Some(&cgroup_events), &mut due)).await;
         assert!(early.is_err(), "nothing has come or gone since");
     }
 }

@@ -1,6 +1,6 @@
 //! How much memory the node has, which changes while the agent runs: memory is plugged in or out, a balloon takes some
-//! and gives it back (virtio, Hyper-V, Xen), a container that plays a node gets another limit. The kubelet sees the
-//! first two at its next look.
+//! and gives it back (virtio, Hyper-V, Xen), a container that is a node (kind, k3d) gets another limit. The
+//! kubelet sees the first two at its next look.
 
 use std::path::PathBuf;
 
@@ -53,7 +53,7 @@ impl NodeMemory {
         self.capacity
     }
 
-    /// What the kubelet takes for it, in bytes: it does not see that a container that plays a node has a limit.
+    /// What the kubelet takes for it, in bytes: it does not see that a container that is a node has a limit.
     pub(super) fn kubelet_capacity(&self) -> u64 {
         match self.is_machine {
             true => memory_total(&self.proc).unwrap_or(self.capacity),

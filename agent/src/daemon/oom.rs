@@ -17,12 +17,12 @@ use evictd_fastpath::FastPathEvent;
 use evictd_node::{
     pods::{cgroup_name, table::PodEntry},
     trigger::{
-        memory::{CHARGE_BATCH, is_unlimited, page_size},
+        memory::{CHARGE_BATCH, is_unlimited},
         oom::{self, Level, UNKNOWN},
     },
 };
 use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKill, PodName, say};
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, page::page_size};
 
 pub use unattributed::{KillSummary, UnattributedKills};
 

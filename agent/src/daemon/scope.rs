@@ -21,7 +21,7 @@ use super::RunError;
 /// Mount point of the cgroups.
 pub(super) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
-/// The cgroup that plays the node, or the machine.
+/// The cgroup that counts as the node, or the machine.
 fn scope(config: &Config, thresholds: impl Fn(u64) -> MemoryThresholds) -> Result<Scope, RunError> {
     let cache = config.account_reclaimable_cache;
     if let Some(path) = &config.scope.cgroup {

@@ -22,8 +22,6 @@ use evictd_node::{
     },
 };
 
-use crate::daemon::RunError;
-
 /// Why a count has no hook although there might be one.
 const NOT_CONFIGURED: &str = "no threshold asks for it";
 /// Number of ticks of the agent between two attempts.
@@ -35,30 +33,25 @@ const FIRST_LOOK: Duration = Duration::from_secs(1);
 pub(super) struct Signals {
     pub object: Option<BpfObject>,
     pub sources: SignalSources,
-    pub life: CgroupEvents,
+    pub cgroup_events: CgroupEvents,
     pub disk_retry: DiskRetry,
 }
 
 /// Builds the sources. Hooks are attached for the signals that have thresholds; what cannot be had is logged, and the
 /// sampler takes its place.
-pub(super) fn build(
-    config: &Config,
-    memory: Scope,
-    pods_memory: Option<Scope>,
-) -> Result<Signals, RunError> {
+pub(super) fn build(config: &Config, memory: Scope, pods_memory: Option<Scope>) -> Signals {
     let mut object = BpfObject::load_counts().map_err(|error| error.to_string());
     let (sources, disk_retry) = sources(config, memory, pods_memory, &mut object);
-    let life = CgroupEvents::build(offer(&mut object, true), None);
-    let life = life.map_err(|e| std::io::Error::other(e.to_string()))?;
-    for (hook, reason) in &life.choice().refused {
+    let cgroup_events = CgroupEvents::build(offer(&mut object, true));
+    for (hook, reason) in &cgroup_events.selected_hook().refused {
         tracing::info!(%hook, reason, "a better hook for cgroup events is refused");
     }
-    Ok(Signals {
+    Signals {
         object: object.ok(),
         sources,
-        life,
+        cgroup_events,
         disk_retry,
-    })
+    }
 }
 
 /// Sources without a hook, for subcommands that only look.
@@ -82,11 +75,9 @@ fn sources(
     let pids = match Pids::open(Path::new("/proc")) {
         Ok(pids) => {
             let object = offer(object, wants(&[Signal::PidAvailable]));
-            let built = PidTrigger::build(pids, object, None);
-            // Nothing was forced, so that nothing is refused.
-            built
-                .ok()
-                .inspect(|p| say(Signal::PidAvailable, p.choice()))
+            let trigger = PidTrigger::build(pids, object);
+            say(Signal::PidAvailable, trigger.selected_hook());
+            Some(trigger)
         }
         Err(error) => {
             tracing::warn!(%error, "pid.available cannot be read");
@@ -148,11 +139,11 @@ fn wants(thresholds: &[Threshold], signals: &[Signal]) -> bool {
     thresholds.iter().any(|t| signals.contains(&t.signal))
 }
 
-fn say(signal: Signal, choice: &SelectedHook<CountHook>) {
-    for (hook, reason) in &choice.refused {
+fn say(signal: Signal, selected: &SelectedHook<CountHook>) {
+    for (hook, reason) in &selected.refused {
         tracing::info!(%signal, %hook, reason, "a better hook is refused");
     }
-    tracing::info!(%signal, hook = %choice.hook, "the signal has its hook");
+    tracing::info!(%signal, hook = %selected.hook, "the signal has its hook");
 }
 
 /// nodefs, imagefs and containerfs, and how they lie. Each has answered.
@@ -182,14 +173,14 @@ fn watch(
     object: Result<&mut BpfObject, &str>,
 ) -> Result<DiskSources, String> {
     let [nodefs, imagefs, containerfs] = &paths;
-    let built = InodeTrigger::build(&[nodefs, imagefs, containerfs], object, None);
+    let built = InodeTrigger::build(&[nodefs, imagefs, containerfs], object);
     let mut trigger = built.map_err(|e| e.to_string())?;
     let tested = trigger.self_test(&config.state_dir);
     tested.map_err(|e| e.to_string())?;
     let name = |path: &Path, available, inodes_free| {
         let filesystem = trigger.index_of(path)?;
-        if let Some((_, choice)) = trigger.choice(filesystem) {
-            say(inodes_free, choice);
+        if let Some((_, selected)) = trigger.selected_hook(filesystem) {
+            say(inodes_free, selected);
         }
         Some(DiskSource {
             filesystem,

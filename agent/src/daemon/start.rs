@@ -84,7 +84,7 @@ impl Agent {
         let (memory, scopes) = WatchedMemory::new(config, node.fastpath)?;
         let oom = OomKills::new(&scopes.fastpath, &entries);
         let (mut programs, trigger, hook) = load_programs(config, &scopes.fastpath)?;
-        let signals = sources::build(config, node.manager, scopes.pods_of_manager)?;
+        let signals = sources::build(config, node.manager, scopes.pods_of_manager);
         let hooks = metrics::hooks(&signals);
         programs.counters = signals.object;
         // All programs are loaded. What that took has to go now: the fast path locks the memory that it finds.
@@ -171,7 +171,7 @@ impl Agent {
             policies,
             config: config.clone(),
             config_watch,
-            cgroup_events: signals.life,
+            cgroup_events: signals.cgroup_events,
             ticks: 0,
             eviction_log: EvictionLog::new(journal, words),
             disk: DiskWriter::new(disk),
@@ -258,14 +258,14 @@ fn load_programs(
     if kernel_log::is_wanted() {
         // A kernel that refuses what writes the lines takes the same hook without them.
         match memory::load(&cgroups, config.memory_hook, true) {
-            (logging, Ok(same)) if same.choice.hook == built.choice.hook => {
+            (logging, Ok(same)) if same.selected_hook.hook == built.selected_hook.hook => {
                 (object, built) = (logging, same);
                 kernel_log = object.as_mut().ok().and_then(BpfObject::kernel_log);
             }
             _ => tracing::warn!("the kernel refuses programs that write to the log"),
         }
     }
-    for (hook, reason) in &built.choice.refused {
+    for (hook, reason) in &built.selected_hook.refused {
         tracing::info!(%hook, reason, "a better hook is refused");
     }
     let mut memory = object.ok();
@@ -275,7 +275,7 @@ fn load_programs(
         counters: None,
         kernel_log,
     };
-    Ok((programs, built.trigger, built.choice.hook))
+    Ok((programs, built.trigger, built.selected_hook.hook))
 }
 
 /// Takes the address of the metrics, where there is one.

@@ -104,7 +104,7 @@ const FORMER_NAMES: [(&str, &str); 10] = [
 
 impl fmt::Debug for MetricsCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sources").finish_non_exhaustive()
+        f.debug_struct("MetricsCollector").finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,7 @@
-//! Safe wrappers of what the kernel and libc give: clocks, eventfd, ppoll, the size of a page, real-time priority, the
-//! end of threads, files that are replaced as a whole.
+//! Safe wrappers of what the kernel and libc give: clocks, eventfd, ppoll, the size of a page, priorities of threads,
+//! the end of threads, files that are replaced as a whole.
+//!
+//! Must not know: cgroupfs, procfs, tokio.
 
 pub mod clock;
 pub mod eventfd;
@@ -7,6 +9,7 @@ pub mod fs;
 pub mod page;
 pub mod pi_mutex;
 pub mod poll;
+pub mod priority;
 pub mod rt;
 pub mod swap_slot;
 pub mod thread;

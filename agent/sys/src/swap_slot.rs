@@ -71,12 +71,16 @@ mod tests {
 
     static FREED: AtomicUsize = AtomicUsize::new(0);
 
-    /// Knows who made it and how many there were before.
+    /// Knows which thread made it and how many there were before.
     struct Thing(ThreadId, usize);
 
     impl Drop for Thing {
         fn drop(&mut self) {
-            assert_eq!(thread::current().id(), self.0, "freed by who took it");
+            assert_eq!(
+                thread::current().id(),
+                self.0,
+                "freed by the thread that took it"
+            );
             FREED.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -1,9 +1,9 @@
 //! Kills from here: the first victim past the floor, and ranked victims when no agent is there to decide.
 //!
-//! It is always the allocating task that dies, and only if its own cgroup is a victim's: a charge may be made on behalf of
-//! another one. No statistics are read here, and a counter does not tell page cache from other memory. So there are two
-//! proofs of a shortage that page cache cannot give: a task that holds by itself all that was left at the agent's last look
-//! ([`VictimLimits::min_task_pages`]), and a reclaim that gives nothing back.
+//! It is always the allocating task that dies, and only if its own cgroup is a victim's: a charge may be made on behalf
+//! of another one. No statistics are read here, and a counter does not tell page cache from other memory. So there are
+//! two proofs of a shortage that page cache cannot give: a task that holds by itself all that was left at the agent's
+//! last look ([`VictimLimits::min_task_pages`]), and a reclaim that gives nothing back.
 
 mod reclaim;
 
@@ -63,8 +63,9 @@ fn rank(scope: u64, cgroup_id: u64) -> u64 {
     unsafe { VICTIMS.get(&key) }.map_or(u64::MAX, |victim| victim.rank)
 }
 
-/// Whether the current task, one of this pod's, holds at least [`VictimLimits::min_task_pages`] pages that only its end gives back. Shared memory
-/// counts once per mapping, so the sum is bounded by [`VictimLimits::max_task_pages`] and by the pod's charge.
+/// Whether the current task, one of this pod's, holds at least [`VictimLimits::min_task_pages`] pages that only its end
+/// gives back. Shared memory counts once per mapping, so the sum is bounded by [`VictimLimits::max_task_pages`] and by
+/// the pod's charge.
 #[inline(never)]
 fn task_holds_min_pages(scope: u64, pod: Address) -> bool {
     let key = VictimKey {
@@ -110,8 +111,9 @@ fn kill(scope: u64, cgroup_id: u64) {
     }
 }
 
-/// Past the floor the first victim dies, whether an agent is there or not, by the task that has used up what was left. An agent moves
-/// the floor with the page cache, and may be late: then the counter is past it although memory is not short.
+/// Past the floor the first victim dies, whether an agent is there or not, by the task that has used up what was left.
+/// An agent moves the floor with the page cache, and may be late: then the counter is past it although memory is not
+/// short.
 #[inline(always)]
 pub fn kill_at_floor(scope: u32) {
     let pod = victim(u64::from(scope));
@@ -128,8 +130,9 @@ pub fn kill_at_floor(scope: u32) {
     kill(u64::from(scope), id);
 }
 
-/// When the agent is stopped or gone: kills the current task if its pod is a victim, usage is past [`MemoryTrigger::full`], and the
-/// task holds at least [`VictimLimits::min_task_pages`]. `tripped`: not 0 if a hard threshold is tripped.
+/// When the agent is stopped or gone: kills the current task if its pod is a victim, usage is past
+/// [`MemoryTrigger::full`], and the task holds at least [`VictimLimits::min_task_pages`]. `tripped`: not 0 if a hard
+/// threshold is tripped.
 ///
 /// [`MemoryTrigger::full`]: evictd_common::memory::MemoryTrigger::full
 #[inline(never)]

@@ -1,9 +1,8 @@
-//! A crossing wakes the agent, which sleeps on the ring buffer; and if that has not come in time, the thread that sleeps on the CPU
-//! that charges.
+//! A crossing wakes the agent, which sleeps on the ring buffer; and if that has not come in time, the thread that
+//! sleeps on the CPU that charges.
 //!
-//! The second is not done at once: to write to a perf event with cold caches takes 10 to 20 us on a virtual machine, by
-//! which the first wake-up would come later every time. Only where the next charge is far away, because this one was a huge
-//! page, is nothing waited for.
+//! The second is not done at once: a write to a perf event with cold caches would make the first wake-up late every
+//! time. Only where the next charge is far away, because this one was a huge page, is nothing waited for.
 
 use core::ffi::c_void;
 
@@ -104,8 +103,9 @@ fn set_wakeup_pending(value: u32) {
     }
 }
 
-/// Called after a charge of `pages` pages. From [`SLOW_PAGES`] on the task clears pages for longer than [`RENOTIFY_AFTER_NS`], so the
-/// next charge would come too late: if the last record is unread, the thread of this CPU is woken at once.
+/// Called after a charge of `pages` pages. From [`SLOW_PAGES`] on the task clears pages for longer than
+/// [`RENOTIFY_AFTER_NS`], so the next charge would come too late: if the last record is unread, the thread of this CPU
+/// is woken at once.
 #[inline(always)]
 pub fn notify_huge_charge(context: *mut c_void, pages: u64) {
     if pages < SLOW_PAGES || WAKEUP_PENDING.get(0).is_none_or(|pending| *pending == 0) {
@@ -117,8 +117,8 @@ pub fn notify_huge_charge(context: *mut c_void, pages: u64) {
     }
 }
 
-/// For a trigger that has tripped: where the agent has not come in time, the next charge wakes the thread that waits on this CPU.
-/// How many pages may be charged without a comparison.
+/// For a trigger that has tripped: where the agent has not come in time, the next charge wakes the thread that waits on
+/// this CPU. How many pages may be charged without a comparison.
 #[inline(always)]
 pub fn renotify(context: *mut c_void, trigger: &MemoryTrigger, state: &mut TriggerState) -> u64 {
     if trigger.action != action::WAKE_LOCAL || state.woken_ns == 0 {
@@ -144,7 +144,7 @@ fn wake_here(context: *mut c_void) {
     let mut nothing = 0_u64;
     let map = (&raw const CPU_WAKEUPS).cast_mut().cast();
     let data = (&raw mut nothing).cast();
-    // SAFETY: the program's own context; a map of the type that the helper wants; eight bytes of the stack. Where no thread
-    // waits it answers ENOENT, and where its page is full ENOSPC: then a thread was woken long ago.
+    // SAFETY: the program's own context; a map of the type that the helper wants; eight bytes of the stack. Where no
+    // thread waits it answers ENOENT, and where its page is full ENOSPC: then a thread was woken long ago.
     unsafe { bpf_perf_event_output(context, map, BPF_F_CURRENT_CPU, data, 8) };
 }

@@ -4,7 +4,7 @@ use std::{fs::File, os::unix::fs::MetadataExt as _, thread};
 
 use evictd_engine::pace::MONITORING_INTERVAL_NS;
 use evictd_fastpath::{FastPathEvent, KilledBy};
-use evictd_node::cgroup::realtime::set_sched_fifo;
+use evictd_node::cgroup::realtime::acquire_sched_fifo;
 use evictd_tests::{
     node::{Options, Watched},
     prelude::*,
@@ -98,7 +98,7 @@ fn a_pod_is_a_victim_before_its_last_process_is_signalled() {
     let mut hog = Hog::start(&many, &["--mib", "2000", "--rate", "400"]).unwrap();
     let seen = thread::spawn(move || {
         // A thousand processes that end must not keep it from looking.
-        let refused = set_sched_fifo(50).err();
+        let refused = acquire_sched_fifo(50).err();
         let is_seen = until(SOON, || pod.permit.is_evicted());
         (is_seen.then(monotonic_ns), refused)
     });

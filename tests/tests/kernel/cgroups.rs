@@ -1,4 +1,4 @@
-//! Pod life: what the kernel tells against what was done, on every hook this kernel has.
+//! Cgroup events: what the kernel tells against what was done, on every hook this kernel has.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -10,13 +10,13 @@ use evictd_tests::prelude::*;
 
 /// Changes below a cgroup until one is the last that is waited for.
 fn until(
-    life: &mut CgroupEvents,
+    cgroup_events: &mut CgroupEvents,
     below: &Path,
     last: impl Fn(&CgroupEvent) -> bool,
 ) -> Vec<CgroupEvent> {
     let (mut seen, end) = (Vec::new(), Instant::now() + Duration::from_secs(10));
     while Instant::now() < end {
-        while let Some(change) = life.next_event() {
+        while let Some(change) = cgroup_events.next_event() {
             if !change.path.starts_with(below) {
                 continue;
             }
@@ -32,10 +32,11 @@ fn until(
 }
 
 fn tells_what_happens(hook: CountHook) {
-    let scope = TestCgroup::new("life", 256 * MIB).unwrap();
+    let scope = TestCgroup::new("events", 256 * MIB).unwrap();
     let (root, _) = memory_root().unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut life = or_skip!(CgroupEvents::build(Ok(&mut object), Some(hook)));
+    let mut cgroup_events = CgroupEvents::build_with(Ok(&mut object), &[hook]);
+    or_skip!(granted(cgroup_events.selected_hook()));
     let pod = scope.child("pod1").unwrap();
     let relative: PathBuf = pod.strip_prefix(&root).unwrap().into();
     let id = fs::metadata(&pod).unwrap().ino();
@@ -45,7 +46,9 @@ fn tells_what_happens(hook: CountHook) {
         assert!(Instant::now() < end, "the pod's cgroup stays");
         std::thread::sleep(Duration::from_millis(1));
     }
-    let seen = until(&mut life, &relative, |c| c.kind == CgroupEventKind::Removed);
+    let seen = until(&mut cgroup_events, &relative, |c| {
+        c.kind == CgroupEventKind::Removed
+    });
     let steps: Vec<_> = seen.iter().map(|c| c.kind).collect();
     assert_eq!(
         steps,
@@ -63,7 +66,10 @@ fn tells_what_happens(hook: CountHook) {
         seen.is_sorted_by_key(|c| c.time_ns),
         "in the order in which it happened"
     );
-    assert!(!life.rescan_due(&object).unwrap(), "nothing was lost");
+    assert!(
+        !cgroup_events.rescan_due(&object).unwrap(),
+        "nothing was lost"
+    );
 }
 
 #[test]
@@ -84,30 +90,37 @@ fn a_full_buffer_asks_for_one_rescan() {
     skip_if!(no_bpf());
     let scope = TestCgroup::new("flood", 256 * MIB).unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut life = or_skip!(CgroupEvents::build(Ok(&mut object), None));
-    skip_if!((life.choice().hook == CountHook::Sampler).then_some("no hook on cgroups"));
+    let mut cgroup_events = CgroupEvents::build(Ok(&mut object));
+    skip_if!(
+        (cgroup_events.selected_hook().hook == CountHook::Sampler).then_some("no hook on cgroups")
+    );
     let child = scope.path().join("c");
     for _ in 0..2000 {
         fs::create_dir(&child).unwrap();
         fs::remove_dir(&child).unwrap();
     }
     assert!(
-        life.rescan_due(&object).unwrap(),
+        cgroup_events.rescan_due(&object).unwrap(),
         "4000 records do not fit into the buffer"
     );
     let mut read = 0;
-    while life.next_event().is_some() {
+    while cgroup_events.next_event().is_some() {
         read += 1;
     }
     assert!(read > 500, "what did fit is there: {read}");
     // Others' cgroups may have been dropped until there was room again.
-    life.rescan_due(&object).unwrap();
-    assert!(!life.rescan_due(&object).unwrap(), "one rescan is enough");
+    cgroup_events.rescan_due(&object).unwrap();
+    assert!(
+        !cgroup_events.rescan_due(&object).unwrap(),
+        "one rescan is enough"
+    );
     fs::create_dir(&child).unwrap();
     let (root, _) = memory_root().unwrap();
     let relative = child.strip_prefix(&root).unwrap();
-    until(&mut life, relative, |c| c.kind == CgroupEventKind::Made);
-    assert!(!life.rescan_due(&object).unwrap());
+    until(&mut cgroup_events, relative, |c| {
+        c.kind == CgroupEventKind::Made
+    });
+    assert!(!cgroup_events.rescan_due(&object).unwrap());
 }
 
 /// A path longer than a record is cut: the reader cannot know which pod it was and asks for a scan.
@@ -116,14 +129,15 @@ fn a_path_that_is_cut_asks_for_a_rescan() {
     skip_if!(no_bpf());
     let scope = TestCgroup::new("deep", 256 * MIB).unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut life = or_skip!(CgroupEvents::build(Ok(&mut object), Some(CountHook::Typed)));
+    let mut cgroup_events = CgroupEvents::build_with(Ok(&mut object), &[CountHook::Typed]);
+    or_skip!(granted(cgroup_events.selected_hook()));
     scope
         .child(&format!("{}/{}", "a".repeat(200), "b".repeat(200)))
         .unwrap();
     let end = Instant::now() + Duration::from_secs(5);
-    while !life.rescan_due(&object).unwrap() {
+    while !cgroup_events.rescan_due(&object).unwrap() {
         assert!(Instant::now() < end, "the cut path was not noticed");
-        while life.next_event().is_some() {}
+        while cgroup_events.next_event().is_some() {}
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -132,8 +146,10 @@ fn a_path_that_is_cut_asks_for_a_rescan() {
 fn without_programs_a_rescan_is_always_due() {
     skip_if!(no_bpf());
     let object = BpfObject::load_counts().unwrap();
-    let mut life = CgroupEvents::build(Err("no bpf"), None).unwrap();
-    assert_eq!(life.choice().hook, CountHook::Sampler);
-    assert!(life.fd().is_none() && life.next_event().is_none());
-    assert!(life.rescan_due(&object).unwrap() && life.rescan_due(&object).unwrap());
+    let mut cgroup_events = CgroupEvents::build(Err("no bpf"));
+    assert_eq!(cgroup_events.selected_hook().hook, CountHook::Sampler);
+    assert!(cgroup_events.fd().is_none() && cgroup_events.next_event().is_none());
+    assert!(
+        cgroup_events.rescan_due(&object).unwrap() && cgroup_events.rescan_due(&object).unwrap()
+    );
 }

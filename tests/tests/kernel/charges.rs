@@ -1,11 +1,11 @@
-//! The agent's own cgroup may be at its limit: the deciding thread takes no memory of the kernel's that counts there. It would
-//! have to wait until another task's page is written out, or be killed for want of one.
+//! The agent's own cgroup may be at its limit: the deciding thread takes no memory of the kernel's that counts there.
+//! It would have to wait until another task's page is written out, or be killed for want of one.
 
 use evictd_node::cgroup::memory::Version;
 use evictd_tests::{node::Options, prelude::*, tracefs::Instance};
 
-/// Whatever hands out memory; older kernels have four of them for the first two. What is charged says so: the cache is an
-/// accounted one, or the flags ask for it.
+/// Whatever hands out memory; older kernels have four of them for the first two. What is charged says so: the cache is
+/// an accounted one, or the flags ask for it.
 const EVENTS: [&str; 5] = [
     "kmem/kmalloc",
     "kmem/kmem_cache_alloc",
@@ -25,7 +25,8 @@ fn memory_cgroup(tid: i32) -> String {
     memory.map(|(_, path)| path.to_owned()).unwrap()
 }
 
-/// Why the threads cannot leave their cgroup, if that is what they have to do: a container may see a part of the hierarchy.
+/// Why the threads cannot leave their cgroup, if that is what they have to do: a container may see a part of the
+/// hierarchy.
 fn root_is_hidden(cgroup: &TestCgroup) -> Option<&'static str> {
     let mut above = cgroup.path().ancestors();
     let mut is_seen = || above.any(|dir| dir.join("release_agent").exists());
@@ -69,8 +70,8 @@ fn evicts_on_nobodys_account(hook: MemoryHook) {
     let seen = text.lines().any(|line| !line.starts_with('#'));
     assert!(seen, "a kill takes memory of the kernel's");
     match node.cgroup.version() {
-        // A pidfd for each process of the pod: the file that it is, and on newer kernels its inode and its name. To list
-        // the processes afresh takes a page (`seq_read_iter`).
+        // A pidfd for each process of the pod: the file that it is, and on newer kernels its inode and its name. To
+        // list the processes afresh takes a page (`seq_read_iter`).
         Version::V2 => {
             let is_of_kill = |line: &&&str| {
                 let sites = [
@@ -88,7 +89,7 @@ fn evicts_on_nobodys_account(hook: MemoryHook) {
             println!("by the kill: {charged:#?}");
             assert!(others.is_empty(), "{others:#?}");
         }
-        // To see afresh who is in a pod takes a page there, and a pidfd is a file; both count at the root.
+        // To see afresh which processes are in a pod takes a page there, and a pidfd is a file; both count at the root.
         Version::V1 => {
             for tid in deciders {
                 assert_eq!(memory_cgroup(tid), "/");

@@ -42,8 +42,8 @@ fn an_oom_kill_at_a_limit_is_real_and_counted() {
     );
 }
 
-/// Where the OOM killer's choice was sent SIGKILL before, no process is killed and none is counted: the reaper takes its memory
-/// (`oom_kill_process`). The judge takes that for granted.
+/// Where the OOM killer's choice was sent SIGKILL before, no process is killed and none is counted: the reaper takes
+/// its memory (`oom_kill_process`). The judge takes that for granted.
 #[test]
 fn an_oom_that_chooses_a_victim_of_before_kills_no_other_process() {
     skip_if!(no_memory_cgroups());
@@ -66,8 +66,8 @@ fn an_oom_that_chooses_a_victim_of_before_kills_no_other_process() {
     victim.killed();
 }
 
-/// Pages of hugetlbfs are missing in `MemAvailable` from the moment at which they are set aside, and are charged to no memory
-/// counter: they make a machine's scope smaller, and cost nothing in a cgroup's.
+/// Pages of hugetlbfs are missing in `MemAvailable` from the moment at which they are set aside, and are charged to no
+/// memory counter: they make a machine's scope smaller, and cost nothing in a cgroup's.
 #[test]
 fn pages_of_hugetlbfs_are_in_no_memory_counter() {
     const WANTED: u64 = 64 * MIB;
@@ -100,8 +100,8 @@ fn pages_of_hugetlbfs_are_in_no_memory_counter() {
     fs::write(POOL, "0").unwrap();
     assert!(are_used && is_alive, "{:?} are free", free());
     assert!(usage < 8 * MIB, "{usage} bytes are charged");
-    // What the kernel had to free for the pool is no measure: what it gives back is, but for what stays in lists of free pages by CPU,
-    // which are in no count (20 MiB were seen).
+    // What the kernel had to free for the pool is no measure: what it gives back is, but for what stays in lists of
+    // free pages by CPU, which are in no count (20 MiB were seen).
     let is_back = || available() >= set_aside + WANTED / 2;
     assert!(until(SOON, is_back), "{set_aside}, then {}", available());
 }
@@ -125,7 +125,8 @@ fn the_guest_mounts_what_was_asked_for() {
     assert_eq!(memory_root().map(|(_, version)| version), Some(expected));
 }
 
-/// What is used of the NUMA nodes together is what is used of the machine. A hypervisor may have added memory that no node tells of.
+/// What is used of the NUMA nodes together is what is used of the machine. A hypervisor may have added memory that no
+/// node tells of.
 #[test]
 fn numa_nodes_are_the_machine() {
     let nodes = numa::nodes(Path::new("/sys")).unwrap();
@@ -139,8 +140,8 @@ fn numa_nodes_are_the_machine() {
     assert!(difference <= total / 10, "{total} {available} {nodes:?}");
 }
 
-/// When the kernel says that no process is left in a cgroup, their memory has been given back. On v2 `cgroup.procs` does
-/// not say that: 7.2 leaves out a process that has begun to exit and still holds its memory. `populated` does.
+/// When the kernel says that no process is left in a cgroup, their memory has been given back. On v2 `cgroup.procs`
+/// does not say that: 7.2 leaves out a process that has begun to exit and still holds its memory. `populated` does.
 // R43
 #[test]
 fn a_cgroup_without_processes_has_given_its_memory_back() {
@@ -167,8 +168,8 @@ fn a_cgroup_without_processes_has_given_its_memory_back() {
     hog.killed();
 }
 
-/// What processes have is in the lines of `memory.stat` that are flushed: what is charged and in none of them is little, and
-/// changes slowly. By that the fast path knows a reading that lags.
+/// What processes have is in the lines of `memory.stat` that are flushed: what is charged and in none of them is
+/// little, and changes slowly. By that the fast path knows a reading that lags.
 // R28
 #[test]
 fn what_is_charged_is_in_the_statistics() {

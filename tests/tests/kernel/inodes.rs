@@ -9,9 +9,9 @@ use evictd_node::{
         statfs::{Filesystem, NodeFilesystems},
     },
     trigger::{
-        counter::{CountDirection, CountTrigger},
+        counter::{CgroupCount, CountDirection, CountTrigger},
         hook::CountHook,
-        inodes::{InodeError, InodeTrigger},
+        inodes::InodeTrigger,
     },
 };
 use evictd_tests::prelude::*;
@@ -41,10 +41,17 @@ fn lies_between(trigger: &InodeTrigger, disk: &Filesystem, slack: i64) -> Result
 }
 
 /// What counts the inodes of a disk with this hook; an error where the kernel refuses it.
-fn counts(disk: &Disk, hook: Option<CountHook>) -> Result<(BpfObject, InodeTrigger), InodeError> {
+fn counts(disk: &Disk, hook: CountHook) -> Result<(BpfObject, InodeTrigger), String> {
     let mut object = BpfObject::load_counts().unwrap();
-    let trigger = InodeTrigger::build(&[&disk.path()], Ok(&mut object), hook)?;
+    let trigger = build(disk, &mut object, hook)?;
     Ok((object, trigger))
+}
+
+fn build(disk: &Disk, object: &mut BpfObject, hook: CountHook) -> Result<InodeTrigger, String> {
+    let built = InodeTrigger::build_with(&[&disk.path()], Ok(object), &[hook]);
+    let trigger = built.map_err(|error| error.to_string())?;
+    granted(trigger.selected_hook(0).unwrap().1)?;
+    Ok(trigger)
 }
 
 /// A task of a pod, and the id of the pod's cgroup.
@@ -52,6 +59,11 @@ fn task(scope: &TestCgroup) -> (Forker, u64) {
     let pod = scope.child("pod").unwrap();
     let id = MemoryCgroup::open(&pod).unwrap().id();
     (Forker::start(Some(&pod)).unwrap(), id)
+}
+
+/// What the manager reads of the inodes of a cgroup on the first filesystem.
+fn cgroup_count(trigger: &InodeTrigger, id: u64) -> Option<CgroupCount> {
+    trigger.cgroup_count_reader()?.cgroup_count(id, 0)
 }
 
 fn below(available: i64) -> Option<CountTrigger> {
@@ -66,7 +78,7 @@ fn below(available: i64) -> Option<CountTrigger> {
 fn counts_and_crosses(kind: &str, hook: CountHook, slack: i64) {
     let cgroup = TestCgroup::new("inodes", 256 * MIB).unwrap();
     let disk = or_skip!(Disk::new(kind, DISK_MIB, INODES));
-    let (_object, trigger) = or_skip!(counts(&disk, Some(hook)));
+    let (_object, trigger) = or_skip!(counts(&disk, hook));
     counts_on(&cgroup, &disk.path(), &disk.path(), trigger, slack);
 }
 
@@ -76,16 +88,16 @@ fn a_silent_hook_is_replaced() {
     skip_if!(no_bpf());
     let disk = or_skip!(Disk::new("ext4", DISK_MIB, INODES));
     for (is_silent, expected) in [(false, CountHook::Typed), (true, CountHook::Sampler)] {
-        let (mut object, mut trigger) = or_skip!(counts(&disk, Some(CountHook::Typed)));
+        let (mut object, mut trigger) = or_skip!(counts(&disk, CountHook::Typed));
         if is_silent {
             object.detach("inodes_ext4_made");
             object.detach("inodes_ext4_freed");
         }
         trigger.self_test(&disk.path()).unwrap();
-        let (_, choice) = trigger.choice(0).unwrap();
-        assert_eq!(choice.hook, expected);
+        let (_, selected) = trigger.selected_hook(0).unwrap();
+        assert_eq!(selected.hook, expected);
         let failed = |(_, reason): &(CountHook, String)| reason.contains("self-test failed");
-        assert_eq!(choice.refused.iter().any(failed), is_silent);
+        assert_eq!(selected.refused.iter().any(failed), is_silent);
         assert!(!disk.path().join("self-test").exists());
         // It counts on, by statfs alone where the hook is gone.
         let sample = trigger.sample(0).unwrap().unwrap();
@@ -105,8 +117,8 @@ fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTr
 
     forker.files("make", &dir, 500);
     lies_between(&trigger, &statfs, slack).unwrap();
-    let share = trigger.share(id, 0).expect("made by this cgroup");
-    assert_eq!((share.made, share.gone), (500, 0));
+    let count = cgroup_count(&trigger, id).expect("made by this cgroup");
+    assert_eq!((count.made, count.gone), (500, 0));
 
     // 1000 more are in the budget, 1500 are not.
     let limit = start - 1500;
@@ -134,11 +146,11 @@ fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTr
     assert_eq!(crossed.slot, 1);
     assert!(crossed.available >= limit);
     lies_between(&trigger, &statfs, slack).unwrap();
-    let share = trigger.share(id, 0).unwrap();
-    assert_eq!((share.made, share.gone), (2000, 1400));
-    let (kind, choice) = trigger.choice(0).unwrap();
+    let count = cgroup_count(&trigger, id).unwrap();
+    assert_eq!((count.made, count.gone), (2000, 1400));
+    let (kind, selected) = trigger.selected_hook(0).unwrap();
     let detail = format!("{kind}: crossed both ways at the very file");
-    matrix("nodefs.inodesFree", &choice.hook.to_string(), &detail);
+    matrix("nodefs.inodesFree", &selected.hook.to_string(), &detail);
 }
 
 // R1, R39
@@ -179,22 +191,22 @@ fn overlay_counts_on_its_upper_layer() {
     // Given both ways it is one filesystem.
     let directories = [disk.path(), merged.clone()];
     let directories: Vec<&Path> = directories.iter().map(AsRef::as_ref).collect();
-    let trigger = or_skip!(InodeTrigger::build(&directories, Ok(&mut object), None));
+    let trigger = or_skip!(InodeTrigger::build(&directories, Ok(&mut object)));
     assert_eq!(
         (trigger.filesystems(), trigger.index_of(&merged)),
         (1, Some(0))
     );
-    let (kind, choice) = trigger.choice(0).unwrap();
+    let (kind, selected) = trigger.selected_hook(0).unwrap();
     assert_eq!(kind, "ext4");
-    skip_if!((choice.hook == CountHook::Sampler).then_some("no hook on ext4"));
+    skip_if!((selected.hook == CountHook::Sampler).then_some("no hook on ext4"));
     counts_on(&cgroup, &disk.path(), &merged, trigger, 0);
 }
 
-/// Orders of 50 files each to a task of a pod on xfs, and what each has to add to the pod's share and to the count, which a
-/// worker of the filesystem may lower a while later.
-fn adds_on_xfs(disk: &Disk, dir: &Path, orders: &[(&str, i64)]) -> Result<(), InodeError> {
+/// Orders of 50 files each to a task of a pod on xfs, and what each has to add to the pod's count and to the whole one,
+/// which a worker of the filesystem may lower a while later.
+fn adds_on_xfs(disk: &Disk, dir: &Path, orders: &[(&str, i64)]) -> Result<(), String> {
     let cgroup = TestCgroup::new("orders", 256 * MIB).unwrap();
-    let (_object, mut trigger) = counts(disk, Some(CountHook::Tracepoint))?;
+    let (_object, mut trigger) = counts(disk, CountHook::Tracepoint)?;
     let (mut forker, id) = task(&cgroup);
     let start = trigger.sample(0).unwrap().unwrap().available;
     let mut expected = 0;
@@ -202,9 +214,9 @@ fn adds_on_xfs(disk: &Disk, dir: &Path, orders: &[(&str, i64)]) -> Result<(), In
         forker.files(order, dir, 50);
         expected += adds;
         let now = || {
-            let share = trigger.share(id, 0).unwrap_or_default();
+            let count = cgroup_count(&trigger, id).unwrap_or_default();
             let counted = trigger.counted(0).unwrap().unwrap();
-            (share.made - share.gone, start - counted)
+            (count.made - count.gone, start - counted)
         };
         let met = || (now() == (expected, expected)).then_some(());
         let met = wait_for(Duration::from_secs(8), met);
@@ -214,8 +226,8 @@ fn adds_on_xfs(disk: &Disk, dir: &Path, orders: &[(&str, i64)]) -> Result<(), In
     Ok(())
 }
 
-/// A file without a name is in the count, and in no share until it has one: those that a pod names are its own, those that
-/// it closes as they are cost nothing. What the task did before makes no difference.
+/// A file without a name is in the count, and in no cgroup's until it has one: those that a pod names are its own,
+/// those that it closes as they are cost nothing. What the task did before makes no difference.
 // R1, R39
 #[test]
 fn xfs_files_without_a_name() {
@@ -241,8 +253,8 @@ fn xfs_files_without_a_name() {
     or_skip!(adds_on_xfs(&disk, &dir, &orders));
 }
 
-/// A container that changes a file of its image makes a copy, which has no name at first; one that moves such a file also
-/// makes a whiteout, which a new file replaces.
+/// A container that changes a file of its image makes a copy, which has no name at first; one that moves such a file
+/// also makes a whiteout, which a new file replaces.
 // R1, R39
 #[test]
 fn xfs_copies_in_an_overlay() {
@@ -256,26 +268,24 @@ fn xfs_copies_in_an_overlay() {
     or_skip!(adds_on_xfs(&disk, &merged, &orders));
 }
 
-/// Without BTF a program knows the id of the current task's cgroup in the default hierarchy alone. Where memory is in another
-/// one that number is another cgroup's: all is counted, and no pod has a share.
+/// Without BTF a program knows the id of the current task's cgroup in the default hierarchy alone. Where memory is in
+/// another one that number is another cgroup's: all is counted, and no pod has a count.
 #[test]
-fn without_types_no_share_is_of_another_hierarchy() {
+fn without_types_no_count_is_of_another_hierarchy() {
     skip_if!(no_bpf());
     let cgroup = TestCgroup::new("hybrid", 256 * MIB).unwrap();
     let pod = cgroup.child("pod").unwrap();
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
     for hierarchy in [0, 3] {
         let mut object = BpfObject::load_counts_untyped(hierarchy).unwrap();
-        let hook = Some(CountHook::Tracepoint);
-        let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), hook);
-        let mut trigger = or_skip!(built);
+        let mut trigger = or_skip!(build(&disk, &mut object, CountHook::Tracepoint));
         let free = trigger.sample(0).unwrap().unwrap().available;
         let mut forker = Forker::start(Some(&pod)).unwrap();
         let dir = disk.path().join(format!("files{hierarchy}"));
         fs::create_dir(&dir).unwrap();
         forker.files("make", &dir, 50);
         assert_eq!(trigger.counted(0).unwrap(), Some(free - 51));
-        assert_eq!(trigger.shares().is_empty(), hierarchy != 0);
+        assert_eq!(trigger.cgroup_counts().is_empty(), hierarchy != 0);
     }
 }
 
@@ -300,23 +310,23 @@ fn subvolumes_of_btrfs_are_one_filesystem() {
     assert_eq!(layout(Path::new("/proc")), separate_images);
 }
 
-/// btrfs has no inodes to run out of; who makes how many is counted all the same.
+/// btrfs has no inodes to run out of; how many each cgroup makes is counted all the same.
 #[test]
-fn btrfs_has_shares_but_no_signal() {
+fn btrfs_has_cgroup_counts_but_no_signal() {
     skip_if!(no_bpf());
     let cgroup = TestCgroup::new("btrfs", 256 * MIB).unwrap();
     let disk = or_skip!(Disk::new("btrfs", DISK_MIB, INODES));
-    let (_object, mut trigger) = or_skip!(counts(&disk, Some(CountHook::Typed)));
+    let (_object, mut trigger) = or_skip!(counts(&disk, CountHook::Typed));
     assert_eq!(trigger.sample(0).unwrap(), None);
     trigger.arm(0, 0, below(i64::MAX)).unwrap();
     let (mut forker, id) = task(&cgroup);
     let dir = disk.path();
     forker.files("make", &dir, 300);
     forker.files("remove", &dir, 200);
-    let share = || trigger.share(id, 0).unwrap();
-    until(Duration::from_secs(8), || share().gone == 200);
-    let share = share();
-    assert_eq!((share.made, share.gone), (300, 200));
+    let count = || cgroup_count(&trigger, id).unwrap();
+    until(Duration::from_secs(8), || count().gone == 200);
+    let count = count();
+    assert_eq!((count.made, count.gone), (300, 200));
     assert!(trigger.crossed().is_none(), "nothing to cross");
 }
 
@@ -325,9 +335,12 @@ fn btrfs_has_shares_but_no_signal() {
 fn unmounted_under_a_budget() {
     skip_if!(no_bpf());
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
-    let (_object, mut trigger) = or_skip!(counts(&disk, None));
+    let mut object = BpfObject::load_counts().unwrap();
+    let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object));
+    let mut trigger = or_skip!(built);
     skip_if!(
-        (trigger.choice(0).unwrap().1.hook == CountHook::Sampler).then_some("no hook on ext4")
+        (trigger.selected_hook(0).unwrap().1.hook == CountHook::Sampler)
+            .then_some("no hook on ext4")
     );
     let free = trigger.sample(0).unwrap().unwrap().available;
     trigger.arm(0, 0, below(free - 100)).unwrap();
@@ -357,7 +370,7 @@ fn unmounted_under_a_budget() {
 fn drift_is_found_corrected_and_counted() {
     skip_if!(no_bpf());
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
-    let (mut object, mut trigger) = or_skip!(counts(&disk, Some(CountHook::Typed)));
+    let (mut object, mut trigger) = or_skip!(counts(&disk, CountHook::Typed));
     let free = trigger.sample(0).unwrap().unwrap().available;
     object.detach("inodes_ext4_made");
     let mut forker = Forker::start(None).unwrap();
@@ -382,11 +395,11 @@ fn tmpfs_is_sampled() {
         .map(ToString::to_string)
         .unwrap_or_default();
     let object = object.as_mut().map_err(|_| &*reason);
-    let mut trigger = InodeTrigger::build(&[dir.path()], object, None).unwrap();
-    let (kind, choice) = trigger.choice(0).unwrap();
+    let mut trigger = InodeTrigger::build(&[dir.path()], object).unwrap();
+    let (kind, selected) = trigger.selected_hook(0).unwrap();
     skip_if!((kind != "tmpfs").then_some(format!("/dev/shm is {kind}")));
-    assert_eq!(choice.hook, CountHook::Sampler);
-    assert_eq!(choice.refused.len(), 2);
+    assert_eq!(selected.hook, CountHook::Sampler);
+    assert_eq!(selected.refused.len(), 2);
     assert!(trigger.fd().is_none() && trigger.sample(0).unwrap().is_some());
     matrix("nodefs.inodesFree", "sampler", "tmpfs: read by statfs");
 }

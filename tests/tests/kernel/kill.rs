@@ -1,5 +1,5 @@
-//! The end of a pod: every process of its cgroups dies, and no other one, whatever becomes of a PID in between; with no PID and
-//! no file descriptor left as well.
+//! The end of a pod: every process of its cgroups dies, and no other one, whatever becomes of a PID in between; with no
+//! PID and no file descriptor left as well.
 
 use std::{
     cell::Cell,

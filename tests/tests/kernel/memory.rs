@@ -8,10 +8,11 @@ use evictd_node::{
         hook::HookUnavailable,
         memory::{
             ANY_SLOT, Action, Direction, KernelVictim, Trigger, TriggerEvent, TriggerSet, load,
-            page_size, slot, slot_of,
+            slot, slot_of,
         },
     },
 };
+use evictd_sys::page::page_size;
 use evictd_tests::prelude::*;
 
 /// A scope of 256 MiB with a pod, and a trigger on what the scope uses.
@@ -70,9 +71,9 @@ const UP_TO_100_MIB: Trigger = Trigger {
 /// `BPF_COMPLEXITY_LIMIT_INSNS` (include/linux/bpf.h).
 const VERIFIED_AT_MOST: u64 = 1_000_000;
 
-/// What the kernel's verifier has looked at of each program that this process holds, before it let it in. It gives up at
-/// a million instructions, and newer kernels look at more of the same program than older ones: a program that is close
-/// to that runs on one kernel only. Kernels before 5.16 do not tell (`bpf_prog_show_fdinfo`).
+/// What the kernel's verifier has looked at of each program that this process holds, before it let it in. It gives up
+/// at a million instructions, and newer kernels look at more of the same program than older ones: a program that is
+/// close to that runs on one kernel only. Kernels before 5.16 do not tell (`bpf_prog_show_fdinfo`).
 fn programs_are_far_from_the_limit(hook: MemoryHook) {
     let entries = fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
     let infos = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
@@ -87,8 +88,8 @@ fn programs_are_far_from_the_limit(hook: MemoryHook) {
     assert!(most < VERIFIED_AT_MOST / 2, "{hook}: {most}");
 }
 
-/// One trigger at 100 MiB, a hog of 160: what the record says must lie between what the file says before and after. Then
-/// one for the way back, at 80 MiB.
+/// One trigger at 100 MiB, a hog of 160: what the record says must lie between what the file says before and after.
+/// Then one for the way back, at 80 MiB.
 fn crosses_on(hook: MemoryHook) {
     let mut wire = or_skip!(Wire::new("wire", Some(hook)));
     programs_are_far_from_the_limit(hook);
@@ -210,8 +211,8 @@ fn tracing_links() -> usize {
         .count()
 }
 
-/// Before 5.13 a fexit program is attached only once, and to attach it has the kernel wait for every task of the machine: what
-/// sees memory that is given back is attached at the start there, not while memory is short.
+/// Before 5.13 a fexit program is attached only once, and to attach it has the kernel wait for every task of the
+/// machine: what sees memory that is given back is attached at the start there, not while memory is short.
 #[test]
 fn nothing_is_attached_late_where_that_takes_long() {
     skip_if!(no_bpf());
@@ -259,8 +260,8 @@ fn eventfd_hook() {
     crosses_on(MemoryHook::Eventfd);
 }
 
-/// The floor lies where the last look has left it, and page cache may pass it: it takes a task that holds memory, and spares a writer
-/// of files.
+/// The floor lies where the last look has left it, and page cache may pass it: it takes a task that holds memory, and
+/// spares a writer of files.
 #[test]
 fn the_floor_spares_a_writer_of_files() {
     skip_if!(no_bpf());

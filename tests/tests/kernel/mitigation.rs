@@ -181,7 +181,7 @@ impl Node {
     }
 }
 
-// R46: by the agent as a process: one step after the other, each written down, and no pod is evicted while there is time.
+// R46: by the agent as a process: step after step, each written down, and no pod is evicted while there is time.
 #[test]
 fn the_steps_come_in_their_order_and_end_with_the_pressure() {
     skip_if!(no_v2());
@@ -224,7 +224,7 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
     );
 }
 
-// R46: an agent that is killed leaves no pod throttled for longer than until the next one starts; one that ends leaves none.
+// R46: an agent that is killed leaves no pod throttled once the next one has started; one that ends leaves none.
 #[test]
 fn no_pod_stays_throttled_after_the_agent() {
     skip_if!(no_v2());

@@ -1,10 +1,8 @@
 //! Evidence of the OOM killer, by real kills: at a pod's own limit, at the scope's, and of the machine.
 
-use evictd_node::trigger::{
-    memory::page_size,
-    oom::{OomKill, OomReader, UNKNOWN},
-};
+use evictd_node::trigger::oom::{OomKill, OomReader, UNKNOWN};
 use evictd_store::record::oom_kill::OomCause;
+use evictd_sys::page::page_size;
 use evictd_tests::prelude::*;
 
 const UID: &str = "00000000-0000-4000-8000-000000000001";

@@ -120,7 +120,8 @@ fn forks() {
         measure("fork and reap", (hook, N), None, &orders, || {
             let mut object = BpfObject::load_counts()?;
             let pids = Pids::open(Path::new("/proc"))?;
-            let mut trigger = PidTrigger::build(pids, Ok(&mut object), Some(hook))?;
+            let mut trigger = PidTrigger::build_with(pids, Ok(&mut object), &[hook]);
+            granted(trigger.selected_hook())?;
             trigger.arm(0, Some(NEVER))?;
             trigger.arm(1, Some(NEVER))?;
             trigger.sample()?;
@@ -145,7 +146,8 @@ fn files() {
         measure(&what, (hook, N), None, &orders, || {
             let mut object = BpfObject::load_counts()?;
             let disk = disk.path();
-            let mut trigger = InodeTrigger::build(&[&disk], Ok(&mut object), Some(hook))?;
+            let mut trigger = InodeTrigger::build_with(&[&disk], Ok(&mut object), &[hook])?;
+            granted(trigger.selected_hook(0).ok_or("no filesystem")?.1)?;
             trigger.arm(0, 0, Some(NEVER))?;
             trigger.arm(0, 1, Some(NEVER))?;
             trigger.sample(0)?;

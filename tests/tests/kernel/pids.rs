@@ -22,9 +22,12 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The trigger with this hook; an error where the kernel refuses it.
 fn build(object: &mut BpfObject, hook: CountHook) -> Result<PidTrigger, String> {
     let pids = Pids::open(Path::new("/proc")).unwrap();
-    PidTrigger::build(pids, Ok(object), Some(hook)).map_err(|e| e.to_string())
+    let trigger = PidTrigger::build_with(pids, Ok(object), &[hook]);
+    granted(trigger.selected_hook())?;
+    Ok(trigger)
 }
 
 /// Read file, read map, read file: whether at some moment the map lies between, but for `LATE` tasks. A reaped task
@@ -54,9 +57,9 @@ fn lies_between(trigger: &PidTrigger) -> Result<(), String> {
 /// Read file, read map, read file: before, in the middle of, and after a storm, without a correction in between.
 ///
 /// Ends are told in the RCU callbacks of whatever a CPU is doing when the grace period is over. Where that is another
-/// program's work (`bpf_prog_active` in `trace_call_bpf`), or a task that the kernel keeps from programs, nothing is told of
-/// the whole batch, and the next sample corrects it. That needs an unlucky moment; a count that is wrong by itself is
-/// wrong in every storm.
+/// program's work (`bpf_prog_active` in `trace_call_bpf`), or a task that the kernel keeps from programs, nothing is
+/// told of the whole batch, and the next sample corrects it. That needs an unlucky moment; a count that is wrong by
+/// itself is wrong in every storm.
 fn counts_what_the_file_counts(hook: CountHook) {
     let _alone = alone();
     let cgroup = TestCgroup::new("pids", 256 * MIB).unwrap();
@@ -84,7 +87,7 @@ fn counts_a_storm(trigger: &mut PidTrigger, forker: &mut Forker, id: u64) -> Res
     std::thread::sleep(Duration::from_millis(100));
     trigger.sample().unwrap();
     let corrections = trigger.drift().corrections;
-    let start = trigger.share(id).unwrap_or_default();
+    let start = trigger.cgroup_count(id).unwrap_or_default();
     let stage = |what: &str, trigger: &PidTrigger| {
         lies_between(trigger).map_err(|why| format!("{what}: {why}"))
     };
@@ -99,13 +102,13 @@ fn counts_a_storm(trigger: &mut PidTrigger, forker: &mut Forker, id: u64) -> Res
         return Err("a sample has corrected something".to_owned());
     }
 
-    let gone = || trigger.share(id).unwrap().gone - start.gone;
+    let gone = || trigger.cgroup_count(id).unwrap().gone - start.gone;
     let all = 2200 - LATE..=2200;
     wait_for(Duration::from_secs(5), || {
         all.contains(&gone()).then_some(())
     })
     .ok_or_else(|| format!("{} ended in this cgroup", gone()))?;
-    match trigger.share(id).unwrap().made - start.made {
+    match trigger.cgroup_count(id).unwrap().made - start.made {
         2200 => Ok(()),
         made => Err(format!("{made} started in this cgroup")),
     }
@@ -125,9 +128,10 @@ fn tracepoint_hook_counts() {
     counts_what_the_file_counts(CountHook::Tracepoint);
 }
 
-/// Without BTF, and with memory in a hierarchy that is not the default one: all tasks are counted, and no pod has a share.
+/// Without BTF, and with memory in a hierarchy that is not the default one: all tasks are counted, and no pod has a
+/// count.
 #[test]
-fn without_types_no_share_is_of_another_hierarchy() {
+fn without_types_no_count_is_of_another_hierarchy() {
     skip_if!(no_bpf());
     let _alone = alone();
     for hierarchy in [0, 3] {
@@ -137,7 +141,7 @@ fn without_types_no_share_is_of_another_hierarchy() {
         let mut forker = Forker::start(None).unwrap();
         forker.order("hold 300").unwrap();
         lies_between(&trigger).unwrap();
-        assert_eq!(trigger.shares().is_empty(), hierarchy != 0);
+        assert_eq!(trigger.cgroup_counts().is_empty(), hierarchy != 0);
     }
 }
 
@@ -238,14 +242,14 @@ fn drift_is_found_corrected_and_counted() {
 
 /// What a removed container did stays with its pod, and thousands of removed cgroups leave nothing behind.
 #[test]
-fn shares_of_removed_cgroups_are_handed_up() {
+fn counts_of_removed_cgroups_are_added_to_the_parents() {
     skip_if!(no_bpf());
     let _alone = alone();
-    let cgroup = TestCgroup::new("shares", 256 * MIB).unwrap();
+    let cgroup = TestCgroup::new("counts", 256 * MIB).unwrap();
     let mut object = BpfObject::load_counts().unwrap();
     let trigger = or_skip!(build(&mut object, CountHook::Typed));
-    let life = CgroupEvents::build(Ok(&mut object), Some(CountHook::Typed));
-    skip_if!(life.as_ref().err());
+    let cgroup_events = CgroupEvents::build_with(Ok(&mut object), &[CountHook::Typed]);
+    or_skip!(granted(cgroup_events.selected_hook()));
     let pod = cgroup.child("pod1").unwrap();
     let pod_id = MemoryCgroup::open(&pod).unwrap().id();
     let container = cgroup.child("pod1/container").unwrap();
@@ -254,12 +258,12 @@ fn shares_of_removed_cgroups_are_handed_up() {
         let mut forker = Forker::start(Some(&container)).unwrap();
         forker.order("storm 100").unwrap();
     }
-    assert!(trigger.share(id).is_some_and(|s| s.made >= 100));
+    assert!(trigger.cgroup_count(id).is_some_and(|s| s.made >= 100));
     remove(&container);
-    assert_eq!(trigger.share(id), None, "gone with its cgroup");
-    assert!(trigger.share(pod_id).is_some_and(|s| s.made >= 100));
+    assert_eq!(trigger.cgroup_count(id), None, "gone with its cgroup");
+    assert!(trigger.cgroup_count(pod_id).is_some_and(|s| s.made >= 100));
 
-    let before = trigger.shares().len();
+    let before = trigger.cgroup_counts().len();
     for n in 0..1000 {
         let child = cgroup.child(&format!("pod1/c{n}")).unwrap();
         if n % 100 == 0 {
@@ -270,8 +274,8 @@ fn shares_of_removed_cgroups_are_handed_up() {
     }
     std::thread::sleep(Duration::from_millis(100));
     // Cgroups of others may come and go meanwhile.
-    let after = trigger.shares().len();
-    assert!(after < before + 10, "{before} shares before, {after} after");
+    let after = trigger.cgroup_counts().len();
+    assert!(after < before + 10, "{before} counts before, {after} after");
 }
 
 /// A killed process leaves its cgroup a moment after it was reaped.
@@ -284,10 +288,10 @@ fn remove(cgroup: &Path) {
 #[test]
 fn without_programs_the_sampler_is_left() {
     let pids = Pids::open(Path::new("/proc")).unwrap();
-    let mut trigger = PidTrigger::build(pids, Err("no bpf"), None).unwrap();
-    assert_eq!(trigger.choice().hook, CountHook::Sampler);
+    let mut trigger = PidTrigger::build(pids, Err("no bpf"));
+    assert_eq!(trigger.selected_hook().hook, CountHook::Sampler);
     assert_eq!(
-        trigger.choice().refused[0],
+        trigger.selected_hook().refused[0],
         (CountHook::Typed, "no bpf".into())
     );
     assert!(trigger.fd().is_none() && trigger.crossed().is_none());

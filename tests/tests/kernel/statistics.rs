@@ -1,5 +1,5 @@
-//! `memory.stat` of a cgroup lags behind its counter, on kernels that hand changes up only to a cgroup that has not many
-//! already; and it can be made to flush.
+//! `memory.stat` of a cgroup lags behind its counter, on kernels that hand changes up only to a cgroup that has not
+//! many already; and it can be made to flush.
 
 use std::thread;
 
@@ -51,8 +51,8 @@ fn a_lag_is_added_up() {
                     asked.clear();
                     return;
                 }
-                // The allocating process has gone on meanwhile, however long this test was kept from running; and once it may be
-                // that another reader was in the middle of it.
+                // The allocating process has gone on meanwhile, however long this test was kept from running; and once
+                // it may be that another reader was in the middle of it.
                 if let Some(&before) = asked.iter().rev().nth(2)
                     && usage > before + LAG
                 {

@@ -1,5 +1,5 @@
-//! Which thread is woken by a crossing: the one that sleeps on the hook's descriptor; by an alarm that is not read the one that waits on the CPU
-//! that charges; and by a trigger that only records none.
+//! Which thread is woken by a crossing: the one that sleeps on the hook's descriptor; by an alarm that is not read the
+//! one that waits on the CPU that charges; and by a trigger that only records none.
 
 use std::{
     io::{PipeWriter, pipe},
@@ -115,8 +115,8 @@ impl Crossing {
         assert!(self.scope.holds(160));
     }
 
-    /// The last charge of a hog is a huge page: on its CPU no other one comes that could wake a thread, for this test is on
-    /// another.
+    /// The last charge of a hog is a huge page: on its CPU no other one comes that could wake a thread, for this test
+    /// is on another.
     fn a_huge_page_is_not_waited_for(&mut self) {
         let cpus = cpus::allowed();
         let [cpu, elsewhere @ ..] = &cpus[..] else {

@@ -30,7 +30,7 @@ rmdir $group
 
 echo '## Fields of tracepoints'
 for event in memcg:mod_memcg_lruvec_state memcg:count_memcg_events oom:mark_victim \
-    vmscan:mm_vmscan_memcg_reclaim_begin vmscan:mm_vmscan_direct_reclaim_begin \
+    vmscan:mm_vmscan_direct_reclaim_begin \
     sched:sched_process_fork sched:sched_process_exit sched:sched_process_exec task:task_newtask \
     cgroup:cgroup_mkdir cgroup:cgroup_rmdir cgroup:cgroup_attach_task cgroup:cgroup_release \
     ext4:ext4_allocate_inode ext4:ext4_free_inode ext4:ext4_evict_inode ext4:ext4_request_inode \
@@ -102,7 +102,7 @@ mem_cgroup_charge __mem_cgroup_charge out_of_memory oom_kill_process mark_oom_vi
 vfs_create vfs_mkdir vfs_mknod vfs_symlink vfs_link vfs_unlink vfs_rmdir vfs_tmpfile evict iput
 new_inode inode_init_always inode_init_always_gfp __ext4_new_inode ext4_evict_inode ext4_free_inode
 pids_can_fork pids_release cgroup_post_fork cgroup_release wake_up_new_task copy_process do_exit'
-events='mod_memcg_lruvec_state mark_victim mm_vmscan_memcg_reclaim_begin sched_process_fork sched_process_exit
+events='mod_memcg_lruvec_state mark_victim sched_process_fork sched_process_exit
 task_newtask cgroup_mkdir cgroup_rmdir cgroup_attach_task cgroup_release ext4_allocate_inode ext4_free_inode
 ext4_evict_inode'
 grep -wE "$(echo $functions | tr ' ' '|')" $tracing/available_filter_functions | awk '{ print $1 }' >/tmp/ftrace

@@ -4,8 +4,9 @@ use std::io;
 
 use evictd_engine::units::signed;
 use evictd_node::trigger::memory::{
-    Action, Direction, SLOTS_PER_SCOPE, Trigger, TriggerSet, batch_bytes, page_size, slot, slot_of,
+    Action, Direction, SLOTS_PER_SCOPE, Trigger, TriggerSet, batch_bytes, slot, slot_of,
 };
+use evictd_sys::page::page_size;
 
 use super::{ScopeMonitor, ScopeTriggers};
 

@@ -45,7 +45,7 @@ impl PodWalk {
     pub fn begin(
         target: ScanTarget,
         mounts: &MountPoints,
-        shares: Option<&CgroupCountReader>,
+        cgroup_counts: Option<&CgroupCountReader>,
     ) -> Self {
         let began = monotonic_ns();
         let places = (target.places)(mounts);
@@ -55,7 +55,7 @@ impl PodWalk {
             .chain(of(Kind::Volume, places.volumes));
         Self {
             found: DiskUse::begun(began, places.unknown, places.nameless, places.runtime_uid),
-            before: counted(&target, shares),
+            before: counted(&target, cgroup_counts),
             left: left.collect(),
             walk: None,
             is_whole: true,
@@ -106,8 +106,8 @@ impl PodWalk {
         found
     }
 
-    pub fn finish(&self, shares: Option<&CgroupCountReader>) -> DiskUse {
-        let after = counted(&self.target, shares);
+    pub fn finish(&self, cgroup_counts: Option<&CgroupCountReader>) -> DiskUse {
+        let after = counted(&self.target, cgroup_counts);
         let mut found = self.found.clone();
         found.usage.ephemeral_storage = self.is_whole.then(|| found.usage.bytes_of_files());
         found.has_ended = true;
@@ -117,8 +117,10 @@ impl PodWalk {
     }
 }
 
-fn counted(target: &ScanTarget, shares: Option<&CgroupCountReader>) -> [i64; FILESYSTEMS] {
-    std::array::from_fn(|index| shares.map_or(0, |s| s.net(&target.cgroups, index)))
+fn counted(target: &ScanTarget, cgroup_counts: Option<&CgroupCountReader>) -> [i64; FILESYSTEMS] {
+    std::array::from_fn(|index| {
+        cgroup_counts.map_or(0, |counts| counts.net(&target.cgroups, index))
+    })
 }
 
 fn add(usage: &mut PodUsage, kind: Kind, name: String, found: Usage) {

@@ -1,4 +1,4 @@
-//! What the kernel programs say of themselves, for those who look for a fault: aya-log's ring buffer, off by default.
+//! What the kernel programs log, for the search for a fault: aya-log's ring buffer, off by default.
 
 use aya::Ebpf;
 use aya_log::{EbpfLogger, LEVEL};

@@ -10,8 +10,8 @@ use std::{
 /// The id of every hierarchy's real root: the first one that is given away (`kernfs_create_root`).
 const REAL_ROOT: u64 = 1;
 
-/// A mounted hierarchy. Event paths start at the hierarchy's real root; the mount may show only a part below it (a
-/// container that plays a node).
+/// A mounted hierarchy. Event paths start at the hierarchy's real root; the mount may show only a part below it (in a
+/// container that is a node, as of kind and k3d).
 #[derive(Debug)]
 pub struct MountedHierarchy {
     mount: PathBuf,

@@ -34,7 +34,7 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// `scope`: the cgroup that reclaim works for. A container without a limit that plays a node is an exception:
+    /// `scope`: the cgroup that reclaim works for. A container without a limit that is a node (kind, k3d) is an exception:
     /// reclaim works for a cgroup above it.
     pub fn below(scope: &Path, is_limited: bool) -> Self {
         let mounts = read_lossy(MOUNTINFO).unwrap_or_default();
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(cache(&protection(dir.path(), false), &pods), 301);
         let pods = node(dir.path(), 0);
         assert_eq!(cache(&protection(dir.path(), false), &pods), 0);
-        // A container that plays a node, and is not protected itself.
+        // A container that is a node, and is not protected itself.
         let pods = node(dir.path(), 1000);
         make(dir.path(), ".", 0, 1300, 1900);
         let outer = Protection {

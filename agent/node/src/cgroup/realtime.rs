@@ -16,7 +16,10 @@ use evictd_sys::{
 
 use crate::{
     cgroup::hierarchy::v1_root,
-    proc::mountinfo::{MOUNTINFO, Mount},
+    proc::{
+        mountinfo::{MOUNTINFO, Mount},
+        process::effective_capabilities,
+    },
 };
 
 /// The bit of CAP_SYS_NICE (`include/uapi/linux/capability.h`).
@@ -27,9 +30,9 @@ const BUDGET: &str = "cpu.rt_runtime_us";
 /// Gives the calling thread the fast path's SCHED_FIFO.
 ///
 /// # Errors
-/// See [`set_sched_fifo`].
-pub fn become_fifo() -> io::Result<()> {
-    set_sched_fifo(FASTPATH_PRIORITY)
+/// See [`acquire_sched_fifo`].
+pub fn acquire_fastpath_fifo() -> io::Result<()> {
+    acquire_sched_fifo(FASTPATH_PRIORITY)
 }
 
 /// Gives the calling thread SCHED_FIFO with a priority from 1 to 99. Where its cgroup of v1's cpu hierarchy has no
@@ -37,7 +40,7 @@ pub fn become_fifo() -> io::Result<()> {
 ///
 /// # Errors
 /// CAP_SYS_NICE is missing, or the thread cannot leave a cgroup without a budget: the error names the true reason.
-pub fn set_sched_fifo(priority: i32) -> io::Result<()> {
+pub fn acquire_sched_fifo(priority: i32) -> io::Result<()> {
     let Err(refused) = rt::set_sched_fifo(priority) else {
         return Ok(());
     };
@@ -61,9 +64,9 @@ pub fn set_sched_fifo(priority: i32) -> io::Result<()> {
 /// Tries SCHED_FIFO on a thread of its own.
 ///
 /// # Errors
-/// See [`set_sched_fifo`].
+/// See [`acquire_sched_fifo`].
 pub fn probe_realtime() -> io::Result<()> {
-    let tried = std::thread::spawn(become_fifo).join();
+    let tried = std::thread::spawn(acquire_fastpath_fifo).join();
     tried.unwrap_or_else(|_| Err(io::Error::other("the probing thread has panicked")))
 }
 
@@ -132,9 +135,7 @@ fn enter(cgroup: &Path) -> io::Result<()> {
 /// Whether the calling thread has CAP_SYS_NICE; `None` where that cannot be read.
 fn has_cap_sys_nice() -> Option<bool> {
     let status = fs::read_to_string("/proc/thread-self/status").ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
-    let effective = u64::from_str_radix(line.trim(), 16).ok()?;
-    Some(effective >> CAP_SYS_NICE & 1 == 1)
+    Some(effective_capabilities(&status)? >> CAP_SYS_NICE & 1 == 1)
 }
 
 /// Where a thread's cgroup of v1's cpu hierarchy may be seen, by `/proc/thread-self/cgroup` and `/proc/self/mountinfo`.

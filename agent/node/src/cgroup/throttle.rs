@@ -152,7 +152,7 @@ impl ThrottleList {
         }
     }
 
-    /// Who is kept from growing.
+    /// The pods that are kept from growing.
     pub fn held(&self) -> Vec<Throttle> {
         let state = self.state.lock();
         state.held.iter().map(|h| h.throttle.clone()).collect()
@@ -259,7 +259,7 @@ impl ThrottleList {
         self.release(|_| true)
     }
 
-    /// Writes down who is throttled, or will be, unless the file says so. Waits for the disk.
+    /// Writes down which pods are throttled, or will be, unless the file says so. Waits for the disk.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -28,8 +28,8 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// Reach for threads that decide: 20 milliseconds at most. A container that plays a node has some hundreds of
-    /// cgroups.
+    /// Reach for threads that decide: 20 milliseconds at most. A container that is a node (kind, k3d) has some
+    /// hundreds of cgroups.
     pub const DECIDING: Self = Self {
         cgroups: 512,
         levels: HELD - 1,

@@ -1,8 +1,8 @@
-//! The baseline: how many inodes and bytes lie below a pod's directories, counted in the background.
+//! Counts the inodes and bytes below a directory in bounded steps ([`Walk`]).
 //!
-//! A `du` at the moment of pressure is too late. This walk does a bounded amount of work at a time and remembers where
-//! it stopped; what hooks counted since it began is added by the reader. It counts as the
-//! kubelet does: allocated blocks and distinct inodes (`pkg/volume/util/fs` `DiskUsage`), never on other filesystems.
+//! A `du` at the moment of pressure is too late, so a walk goes on in the background and remembers where it stopped;
+//! what hooks counted since it began is added by the reader. It counts as the kubelet does: allocated blocks and
+//! distinct inodes (`pkg/volume/util/fs` `DiskUsage`), never on other filesystems.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -16,7 +16,6 @@ use evictd_sys::fs::{PathError, is_gone};
 use rustix::{
     fs::{CWD, Dir, DirEntry, FileType},
     io::Errno,
-    process::setpriority_process,
 };
 
 use super::{
@@ -351,48 +350,6 @@ pub fn is_refused(error: &io::Error) -> bool {
 /// A path of this node, which has no NUL in it.
 fn c_string(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
-}
-
-/// Priority of the calling thread's requests to a disk against those of others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IoPriority {
-    /// Behind all others. While others use the disk, mq-deadline holds such a request back for up to 10 s
-    /// (`prio_aging_expire`).
-    Idle,
-    /// Last of the best-effort class.
-    Low,
-}
-
-impl IoPriority {
-    /// The class and the level within it (ioprio_set(2)).
-    fn value(self) -> libc::c_int {
-        const CLASS_SHIFT: libc::c_int = 13;
-        let (class, level) = match self {
-            Self::Low => (2, 7),
-            Self::Idle => (3, 0),
-        };
-        class << CLASS_SHIFT | level
-    }
-
-    /// Sets it for the calling thread. Best effort; a refusal changes nothing but the speed of others.
-    pub fn set(self) {
-        const IOPRIO_WHO_PROCESS: libc::c_int = 1;
-        // SAFETY: plain integers; 0 is the calling thread (ioprio_set(2)).
-        let refused =
-            unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, self.value()) };
-        if refused != 0 {
-            tracing::debug!(priority = ?self, "the walk keeps its priority on the disk");
-        }
-    }
-}
-
-/// Gives the calling thread the lowest priority for the CPU: a walk must not slow a pod down. Best effort, too.
-pub fn lower_priority() {
-    const LOWEST: i32 = 19;
-    // On Linux this is the calling thread too (setpriority(2), C library/kernel differences).
-    if let Err(error) = setpriority_process(None, LOWEST) {
-        tracing::debug!(%error, "the walk keeps its priority");
-    }
 }
 
 #[cfg(test)]
@@ -769,20 +726,5 @@ mod tests {
         let gone = dir.path().join("gone");
         assert_eq!(all(&gone), Usage::default());
         assert_eq!(all(dir.path()).inodes, 1);
-    }
-
-    #[test]
-    fn the_walking_thread_stands_behind_others() {
-        std::thread::spawn(|| {
-            lower_priority();
-            for priority in [IoPriority::Idle, IoPriority::Low, IoPriority::Idle] {
-                priority.set();
-                // SAFETY: plain integers.
-                let value = unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) };
-                assert_eq!(value, i64::from(priority.value()), "{priority:?}");
-            }
-        })
-        .join()
-        .unwrap();
     }
 }

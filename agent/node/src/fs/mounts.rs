@@ -97,7 +97,7 @@ fn kinds(mountinfo: &str) -> BTreeMap<PathBuf, String> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overlays {
     list: Vec<Overlay>,
-    /// The superblock of the root of who sees them; it may be an overlay itself.
+    /// The superblock of the root of the process that sees them; it may be an overlay itself.
     pub root: Option<u32>,
 }
 
@@ -217,8 +217,8 @@ impl MountTable {
     }
 }
 
-/// A table of mounts from its start, if it has changed since it was read by `held`, which is taken then: who could not
-/// read it opens it anew.
+/// A table of mounts from its start, if it has changed since it was read by `held`, which is taken then: a caller that
+/// could not read it opens it anew.
 fn news(held: &mut Option<File>, path: &str) -> Result<Option<File>, PathError> {
     let at = || PathError::at(Path::new(path));
     let Some(file) = held else {

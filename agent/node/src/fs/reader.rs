@@ -13,7 +13,7 @@ use std::{
 
 use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex, poll::poll, rt::MANAGER_PRIORITY};
 
-use crate::cgroup::realtime::set_sched_fifo;
+use crate::cgroup::realtime::acquire_sched_fifo;
 
 use super::{
     mounts::{Superblock, mount_of},
@@ -164,7 +164,7 @@ impl FilesystemReader {
             .spawn(move || {
                 // As the thread that waits for it. Where this is refused, that one was refused as well, and that was
                 // said.
-                let _ = set_sched_fifo(MANAGER_PRIORITY);
+                let _ = acquire_sched_fifo(MANAGER_PRIORITY);
                 let read = own.lock().take();
                 if let Some(read) = read {
                     shared.run(read);

@@ -103,7 +103,7 @@ fn what_has_to_be_written_first_is_not_left() {
     assert_eq!(available(300, 0), 50);
 }
 
-/// The root of a container that plays a node of 1000 MiB, with this limit. It uses 700 MiB: 400 anonymous, 200 inactive
+/// The root of a container that is a node of 1000 MiB, with this limit. It uses 700 MiB: 400 anonymous, 200 inactive
 /// page cache, 50 slab that can be reclaimed.
 fn container(dir: &Path, limit: &str) -> Scope {
     let write = |name: &str, text: &str| fs::write(dir.join(name), text).unwrap();
@@ -124,7 +124,7 @@ fn container(dir: &Path, limit: &str) -> Scope {
     Scope::open(root, kind, thresholds, false).unwrap()
 }
 
-/// cadvisor takes the memory of the machine for a container's that plays a node.
+/// cadvisor takes the memory of the machine for that of a container that is a node.
 #[test]
 fn a_container_without_a_limit_has_the_kubelets_capacity() {
     let dir = tempfile::tempdir().unwrap();

@@ -303,7 +303,7 @@ mod tests {
         // Gone is no trouble.
         fs::remove_dir_all(&pod).unwrap();
         assert_eq!((look(&mut joined), count()), (Some(0), (2, 0)));
-        assert_eq!(joined.opener.failures(), 0);
+        assert_eq!(joined.opener.failed().count(), 0);
     }
 
     fn pod_dir(root: &Path, uid: &str) -> PathBuf {

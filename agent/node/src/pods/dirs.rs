@@ -174,11 +174,12 @@ struct Containers<'a> {
     /// The overlays of the node.
     overlays: &'a Overlays,
     seen: &'a mut BTreeMap<String, Seen>,
-    told: BTreeMap<String, Told>,
+    told: BTreeMap<String, NamedRoot>,
 }
 
+/// What the mounts of a container's processes tell: its name and the filesystem of its root.
 #[derive(Debug, Default)]
-struct Told {
+struct NamedRoot {
     name: Option<String>,
     root: Option<Superblock>,
 }
@@ -220,7 +221,7 @@ impl<'a> Containers<'a> {
     fn running(self) -> Running {
         let mut running = Running::default();
         let (mut hidden, mut sandboxes, mut found_any) = (Vec::new(), Vec::new(), false);
-        for (id, Told { name, root }) in self.told {
+        for (id, NamedRoot { name, root }) in self.told {
             let device = root.as_ref().map(|root| root.device);
             let seen = self.seen.get(&id);
             let by_root = || self.overlays.of_device(device?);

@@ -112,11 +112,6 @@ impl Opener {
         self.failed.iter()
     }
 
-    /// Number of pods that could not be opened at the last attempt.
-    pub fn failures(&self) -> usize {
-        self.failed.len()
-    }
-
     /// Forgets the cgroups for which this is false: they are no pods' any more.
     pub fn retain(&mut self, is_there: impl Fn(&Path) -> bool) {
         self.failed.retain(|cgroup| is_there(cgroup));

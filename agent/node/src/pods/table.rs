@@ -243,7 +243,7 @@ impl PodTable {
         let mut most = Largest::<MOST_GROWN>::default();
         for (place, (entry, seen)) in self.entries.iter().zip(&mut self.seen).enumerate() {
             let usage = entry.memory.usage().unwrap_or(0);
-            // Who has given something back grows from there.
+            // A pod that has given something back grows from there.
             *seen = usage.min(*seen);
             let grown = usage - *seen;
             most.offer(grown, place);

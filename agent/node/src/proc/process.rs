@@ -1,4 +1,4 @@
-//! When processes were started.
+//! When processes were started, and what they may do.
 
 use evictd_sys::{
     clock::{boottime_ns, monotonic_ns},
@@ -25,6 +25,12 @@ fn start_of(stat: &str, ticks_per_second: u64) -> Option<i64> {
     i64::try_from(ticks.saturating_mul(1_000_000_000 / ticks_per_second)).ok()
 }
 
+/// The effective capabilities out of a `status`, a bit for each (`CapEff`, proc_pid_status(5)).
+pub fn effective_capabilities(status: &str) -> Option<u64> {
+    let hexadecimal = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(hexadecimal.trim(), 16).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,6 +40,14 @@ mod tests {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 1 2 3";
         assert_eq!(start_of(stat, 100), Some(47_110_000_000));
         assert_eq!(start_of("7 (a) S 1", 100), None);
+    }
+
+    #[test]
+    fn effective_capabilities_are_a_bit_each() {
+        let status = "CapPrm:\t000001ffffffffff\nCapEff:\t0000000000800002\nCapBnd:\t0\n";
+        assert_eq!(effective_capabilities(status), Some(1 << 23 | 1 << 1));
+        assert_eq!(effective_capabilities("CapEff:\tnone\n"), None);
+        assert_eq!(effective_capabilities(""), None);
     }
 
     #[test]

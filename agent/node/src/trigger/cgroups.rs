@@ -1,4 +1,4 @@
-//! Pod life: cgroups that come and go, so that the pod table follows the kernel instead of scanning directories.
+//! Cgroup events: cgroups that come and go, so that the pod table follows the kernel instead of scanning directories.
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
@@ -17,7 +17,7 @@ use crate::{
         ring::next_record,
         tracefs,
     },
-    trigger::hook::{self, CountHook, HookUnavailable, SelectedHook},
+    trigger::hook::{self, CountHook, SelectedHook},
 };
 
 /// The programs of a hook: all of them or none.
@@ -86,7 +86,7 @@ pub enum CgroupEventKind {
     Attached,
 }
 
-/// One step in the life of a cgroup of the memory hierarchy.
+/// One event of a cgroup of the memory hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupEvent {
     /// Time of the event, in nanoseconds of CLOCK_MONOTONIC.
@@ -100,41 +100,39 @@ pub struct CgroupEvent {
     pub kind: CgroupEventKind,
 }
 
-/// Reader of the cgroups' life. With the sampler there is nothing to read, and a rescan is always due.
+/// Reader of cgroup events. With the sampler there is nothing to read, and a rescan is always due.
 pub struct CgroupEvents {
-    choice: SelectedHook<CountHook>,
+    selected: SelectedHook<CountHook>,
     ring: Option<RingBuf<MapData>>,
     dropped: u64,
     cut: bool,
 }
 
 impl CgroupEvents {
-    /// Takes the best hook that works (only `forced`, when given) of `object` (see [`BpfObject::load_counts`]), or of
+    /// Takes the best hook that works of `object` (see [`BpfObject::load_counts`]), or the sampler. Without an object:
     /// the reason why there is none. What exists already is not told: scan once after this.
-    ///
-    /// # Errors
-    /// The forced hook is refused.
-    pub fn build(
-        object: Result<&mut BpfObject, &str>,
-        forced: Option<CountHook>,
-    ) -> Result<Self, HookUnavailable<CountHook>> {
+    pub fn build(object: Result<&mut BpfObject, &str>) -> Self {
+        Self::build_with(object, &CountHook::WITH_PROGRAMS)
+    }
+
+    /// As [`Self::build`], of these hooks alone.
+    pub fn build_with(object: Result<&mut BpfObject, &str>, hooks: &[CountHook]) -> Self {
         let mut object = object;
-        let (choice, ring) = hook::probe(forced, |hook| match (hook, &mut object) {
-            (CountHook::Sampler, _) => Ok(None),
-            (_, Err(reason)) => Err((*reason).to_owned()),
-            (_, Ok(object)) => attach(hook, object).map(Some),
-        })?;
-        Ok(Self {
-            choice,
+        let (selected, ring) = hook::probe_counted(hooks, |hook| match &mut object {
+            Err(reason) => Err((*reason).to_owned()),
+            Ok(object) => attach(hook, object),
+        });
+        Self {
+            selected,
             ring,
             dropped: 0,
             cut: false,
-        })
+        }
     }
 
     /// Hook in use, and why the better ones are not.
-    pub fn choice(&self) -> &SelectedHook<CountHook> {
-        &self.choice
+    pub fn selected_hook(&self) -> &SelectedHook<CountHook> {
+        &self.selected
     }
 
     /// Becomes readable when there is something to read; `None` for the sampler.

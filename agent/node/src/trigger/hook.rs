@@ -7,16 +7,6 @@ use evictd_engine::model::settings::MemoryHook;
 
 use crate::bpf::object::{AttachPoint, ProgramSpec};
 
-/// The hooks of one order of preference.
-pub trait Hook: Copy + PartialEq + fmt::Debug + fmt::Display + 'static {
-    /// All hooks, best first.
-    const PREFERENCE: &'static [Self];
-    /// The hook that needs nothing from the kernel but files.
-    const LAST: Self;
-    /// Name of the configuration's field for the choice.
-    const FIELD: &'static str;
-}
-
 /// Cost of a hook for the workload while it is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
@@ -55,12 +45,6 @@ pub fn program(hook: MemoryHook) -> Option<ProgramSpec> {
     })
 }
 
-impl Hook for MemoryHook {
-    const PREFERENCE: &'static [Self] = &Self::BY_PREFERENCE;
-    const LAST: Self = Self::Sampler;
-    const FIELD: &'static str = "memoryHook";
-}
-
 /// The hooks of what is counted event by event: tasks, inodes, cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -83,10 +67,9 @@ impl fmt::Display for CountHook {
     }
 }
 
-impl Hook for CountHook {
-    const PREFERENCE: &'static [Self] = &[Self::Typed, Self::Tracepoint, Self::Sampler];
-    const LAST: Self = Self::Sampler;
-    const FIELD: &'static str = "countHook";
+impl CountHook {
+    /// The hooks that have programs, best first. The sampler takes their place where the kernel grants none.
+    pub const WITH_PROGRAMS: [Self; 2] = [Self::Typed, Self::Tracepoint];
 }
 
 /// The hook that is used, and why the better ones are not.
@@ -100,35 +83,63 @@ pub struct SelectedHook<H = MemoryHook> {
 
 /// Error: the hook that the configuration asks for cannot be used here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {hook} cannot be used here: {reason}", field = H::FIELD)]
-pub struct HookUnavailable<H: Hook = MemoryHook> {
+#[error("memoryHook: {hook} cannot be used here: {reason}")]
+pub struct HookUnavailable {
     /// The hook that the configuration asks for.
-    pub hook: H,
+    pub hook: MemoryHook,
     /// The kernel's reason.
     pub reason: String,
 }
 
-/// Tries the hooks, the best first, until the kernel grants one. A hook that the configuration names is the only one to
-/// be tried, so that its refusal is an error.
+/// Tries the hooks of memory, the best first, until the kernel grants one. A hook that the configuration names is the
+/// only one to be tried, so that its refusal is an error.
 ///
 /// # Errors
 /// The forced hook is refused, or all are.
-pub(super) fn probe<H: Hook, T>(
-    forced: Option<H>,
-    mut attach: impl FnMut(H) -> Result<T, String>,
-) -> Result<(SelectedHook<H>, T), HookUnavailable<H>> {
+pub(super) fn probe<T>(
+    forced: Option<MemoryHook>,
+    attach: impl FnMut(MemoryHook) -> Result<T, String>,
+) -> Result<(SelectedHook, T), HookUnavailable> {
     let forced = forced.as_ref().map(std::slice::from_ref);
+    first_granted(forced.unwrap_or(&MemoryHook::BY_PREFERENCE), attach).map_err(|mut refused| {
+        let (hook, reason) = refused
+            .pop()
+            .unwrap_or_else(|| (MemoryHook::Sampler, "was not tried".to_owned()));
+        HookUnavailable { hook, reason }
+    })
+}
+
+/// Tries hooks of what is counted, the best first, until the kernel grants one. The sampler, which has nothing to
+/// attach, takes the place of all that are refused.
+pub(super) fn probe_counted<T>(
+    hooks: &[CountHook],
+    attach: impl FnMut(CountHook) -> Result<T, String>,
+) -> (SelectedHook<CountHook>, Option<T>) {
+    match first_granted(hooks, attach) {
+        Ok((selected, attached)) => (selected, Some(attached)),
+        Err(refused) => {
+            let hook = CountHook::Sampler;
+            (SelectedHook { hook, refused }, None)
+        }
+    }
+}
+
+/// Hooks that were refused, with the kernel's reason for each.
+type Refusals<H> = Vec<(H, String)>;
+
+/// The first hook that the kernel grants, or its reasons for refusing each.
+fn first_granted<H: Copy, T>(
+    hooks: &[H],
+    mut attach: impl FnMut(H) -> Result<T, String>,
+) -> Result<(SelectedHook<H>, T), Refusals<H>> {
     let mut refused = Vec::new();
-    for &hook in forced.unwrap_or(H::PREFERENCE) {
+    for &hook in hooks {
         match attach(hook) {
             Ok(attached) => return Ok((SelectedHook { hook, refused }, attached)),
             Err(reason) => refused.push((hook, reason)),
         }
     }
-    let (hook, reason) = refused
-        .pop()
-        .unwrap_or_else(|| (H::LAST, "was not tried".to_owned()));
-    Err(HookUnavailable { hook, reason })
+    Err(refused)
 }
 
 #[cfg(test)]
@@ -144,18 +155,18 @@ mod tests {
             true => Ok(hook),
             false => Err(format!("no {hook}")),
         };
-        let (choice, attached) = probe(forced, attach)?;
-        assert_eq!(choice.hook, attached);
-        Ok(choice)
+        let (selected, attached) = probe(forced, attach)?;
+        assert_eq!(selected.hook, attached);
+        Ok(selected)
     }
 
     #[test]
     fn the_best_usable_hook_is_taken_and_the_refused_ones_keep_their_reason() {
         let usable = [MemoryHook::Sampler, MemoryHook::Tracepoint];
-        let choice = choose(&usable, None).unwrap();
-        assert_eq!(choice.hook, MemoryHook::Tracepoint);
+        let selected = choose(&usable, None).unwrap();
+        assert_eq!(selected.hook, MemoryHook::Tracepoint);
         assert_eq!(
-            choice.refused,
+            selected.refused,
             [
                 (MemoryHook::Fexit, "no fexit".into()),
                 (MemoryHook::Kprobe, "no kprobe".into())
@@ -165,16 +176,37 @@ mod tests {
 
     #[test]
     fn with_nothing_else_the_sampler_is_left() {
-        let choice = choose(&[MemoryHook::Sampler], None).unwrap();
-        assert_eq!(choice.hook, MemoryHook::Sampler);
-        assert_eq!(choice.refused.len(), MemoryHook::BY_PREFERENCE.len() - 1);
+        let selected = choose(&[MemoryHook::Sampler], None).unwrap();
+        assert_eq!(selected.hook, MemoryHook::Sampler);
+        assert_eq!(selected.refused.len(), MemoryHook::BY_PREFERENCE.len() - 1);
+    }
+
+    #[test]
+    fn the_sampler_takes_the_place_of_refused_counting_hooks() {
+        let attach = |hook| match hook {
+            CountHook::Tracepoint => Ok(hook),
+            _ => Err("no BTF".to_owned()),
+        };
+        let refused = vec![(CountHook::Typed, "no BTF".to_owned())];
+        let (selected, attached) = probe_counted(&CountHook::WITH_PROGRAMS, attach);
+        assert_eq!(selected.hook, CountHook::Tracepoint);
+        assert_eq!(
+            (selected.refused, attached),
+            (refused.clone(), Some(CountHook::Tracepoint))
+        );
+        let (selected, attached) = probe_counted(&[CountHook::Typed], attach);
+        assert_eq!(selected.hook, CountHook::Sampler);
+        assert_eq!((selected.refused, attached), (refused, None));
     }
 
     #[test]
     fn a_forced_hook_is_taken_or_refused_but_never_replaced() {
         let usable = [MemoryHook::Fexit, MemoryHook::Eventfd];
-        let choice = choose(&usable, Some(MemoryHook::Eventfd)).unwrap();
-        assert_eq!((choice.hook, choice.refused), (MemoryHook::Eventfd, vec![]));
+        let selected = choose(&usable, Some(MemoryHook::Eventfd)).unwrap();
+        assert_eq!(
+            (selected.hook, selected.refused),
+            (MemoryHook::Eventfd, vec![])
+        );
         let refused = choose(&usable, Some(MemoryHook::Kprobe)).unwrap_err();
         assert_eq!(
             refused.to_string(),

@@ -3,8 +3,8 @@
 //! Each filesystem has the hook that its type gives it: hooks on the VFS would serve all types, but open(2) with
 //! O_CREAT calls the filesystem directly and passes `vfs_create` by.
 
+mod cgroup_counts;
 mod hooks;
-pub mod shares;
 
 use std::{
     fs::{self, File},
@@ -31,14 +31,14 @@ use crate::{
         counter::{
             self, ATTEMPTS, CountTrigger, CounterEvent, Drift, EventCounter, MapNames, Sample,
         },
-        hook::{CountHook, HookUnavailable, SelectedHook},
+        hook::{CountHook, SelectedHook},
         inodes::hooks::{probe, without_hooks},
     },
 };
 
 pub use evictd_common::inodes::{CgroupCountKey, MAX_FILESYSTEMS};
 
-pub use shares::CgroupCountReader;
+pub use cgroup_counts::CgroupCountReader;
 
 const MAPS: MapNames = MapNames {
     counts: "INODE_COUNTS",
@@ -52,9 +52,6 @@ pub enum InodeError {
     /// A directory is not there, or not on a filesystem that can be told.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// The forced hook cannot be had.
-    #[error(transparent)]
-    Refused(#[from] HookUnavailable<CountHook>),
     /// More filesystems than there are counts.
     #[error("{0}: more than {MAX_FILESYSTEMS} filesystems")]
     TooMany(PathBuf),
@@ -73,7 +70,7 @@ pub enum InodeError {
 struct Watched {
     reader: FilesystemReader,
     superblock: Superblock,
-    choice: SelectedHook<CountHook>,
+    selected: SelectedHook<CountHook>,
     /// Whether the kernel counts it at present: not while it is unmounted.
     counted: bool,
 }
@@ -92,7 +89,7 @@ impl Watched {
 struct Counting {
     counter: EventCounter,
     devices: Array<MapData, u32>,
-    shares: CgroupCountReader,
+    cgroup_counts: CgroupCountReader,
 }
 
 impl Counting {
@@ -100,7 +97,7 @@ impl Counting {
         Ok(Self {
             counter: EventCounter::new(object, &MAPS, MAX_FILESYSTEMS as usize)?,
             devices: object.array("INODE_DEVICES")?,
-            shares: CgroupCountReader(Arc::new(object.hash("INODE_SHARES")?)),
+            cgroup_counts: CgroupCountReader(Arc::new(object.hash("INODE_BY_CGROUP")?)),
         })
     }
 
@@ -126,7 +123,18 @@ impl InodeTrigger {
     pub fn build(
         directories: &[&Path],
         object: Result<&mut BpfObject, &str>,
-        forced: Option<CountHook>,
+    ) -> Result<Self, InodeError> {
+        Self::build_with(directories, object, &CountHook::WITH_PROGRAMS)
+    }
+
+    /// As [`Self::build`], of these hooks alone.
+    ///
+    /// # Errors
+    /// See [`InodeError`].
+    pub fn build_with(
+        directories: &[&Path],
+        object: Result<&mut BpfObject, &str>,
+        hooks: &[CountHook],
     ) -> Result<Self, InodeError> {
         let mut object = object;
         let mut attached = Vec::new();
@@ -144,10 +152,10 @@ impl InodeTrigger {
             if watched.len() == MAX_FILESYSTEMS as usize {
                 return Err(InodeError::TooMany(directory.to_owned()));
             }
-            let choice = match &place {
-                Ok(_) => probe(&superblock.kind, &mut object, &mut attached, forced),
-                Err(error) => without_hooks(error, forced),
-            }?;
+            let selected = match &place {
+                Ok(_) => probe(&superblock.kind, &mut object, &mut attached, hooks),
+                Err(error) => without_hooks(error, hooks),
+            };
             let disk = Disk {
                 filesystem,
                 superblock: superblock.clone(),
@@ -156,8 +164,8 @@ impl InodeTrigger {
             watched.push(Watched {
                 reader: FilesystemReader::new(disk).map_err(InodeError::Reader)?,
                 superblock,
-                counted: choice.hook != CountHook::Sampler,
-                choice,
+                counted: selected.hook != CountHook::Sampler,
+                selected,
             });
         }
         let mut counting = match object {
@@ -191,7 +199,7 @@ impl InodeTrigger {
         else {
             return Ok(());
         };
-        if watched.choice.hook == CountHook::Sampler {
+        if watched.selected.hook == CountHook::Sampler {
             return Ok(());
         }
         let path = directory.join("self-test");
@@ -201,12 +209,12 @@ impl InodeTrigger {
         if counter::self_test(|| counting.counter.events(index), make)? {
             return Ok(());
         }
-        let silent = mem::replace(&mut watched.choice.hook, CountHook::Sampler);
+        let silent = mem::replace(&mut watched.selected.hook, CountHook::Sampler);
         let reason = format!(
             "its self-test failed: {ATTEMPTS} files were made in {}, and it counted none",
             directory.display()
         );
-        watched.choice.refused.push((silent, reason));
+        watched.selected.refused.push((silent, reason));
         watched.counted = false;
         counting.set_device(index, 0)
     }
@@ -217,9 +225,9 @@ impl InodeTrigger {
     }
 
     /// Type of a filesystem, which hook it has, and why not a better one.
-    pub fn choice(&self, filesystem: usize) -> Option<(&str, &SelectedHook<CountHook>)> {
+    pub fn selected_hook(&self, filesystem: usize) -> Option<(&str, &SelectedHook<CountHook>)> {
         let watched = self.watched.get(filesystem)?;
-        Some((&watched.superblock.kind, &watched.choice))
+        Some((&watched.superblock.kind, &watched.selected))
     }
 
     /// Reads statfs and corrects the count by it; `None` where the filesystem limits no inodes (btrfs). Triggers mean
@@ -235,7 +243,7 @@ impl InodeTrigger {
         let hooked = self
             .counting
             .as_mut()
-            .filter(|_| watched.choice.hook != CountHook::Sampler);
+            .filter(|_| watched.selected.hook != CountHook::Sampler);
         let first = match (watched.read(), hooked) {
             (Err(error), _) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
             (Err(error), Some(counting)) => {
@@ -320,15 +328,9 @@ impl InodeTrigger {
         counting.is_some_and(|counting| counting.counter.is_silent(filesystem))
     }
 
-    /// Reads the inodes made and removed on a filesystem by a memory cgroup since the programs run, for tests. `None`:
-    /// none seen.
-    pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<CgroupCount> {
-        self.counting.as_ref()?.shares.share(cgroup_id, filesystem)
-    }
-
     /// Reader of the counts of cgroups for another thread; `None` when no filesystem has a hook.
-    pub fn share_reader(&self) -> Option<CgroupCountReader> {
-        Some(self.counting.as_ref()?.shares.clone())
+    pub fn cgroup_count_reader(&self) -> Option<CgroupCountReader> {
+        Some(self.counting.as_ref()?.cgroup_counts.clone())
     }
 
     /// Bytes and inodes as statfs gives them, without a look at the counts.
@@ -346,10 +348,10 @@ impl InodeTrigger {
         watched.is_some_and(|watched| watched.reader.is_hung())
     }
 
-    /// Lists all shares, for tests.
-    pub fn shares(&self) -> Vec<(CgroupCountKey, CgroupCount)> {
+    /// Lists the counts of all cgroups, for tests.
+    pub fn cgroup_counts(&self) -> Vec<(CgroupCountKey, CgroupCount)> {
         match &self.counting {
-            Some(counting) => counting.shares.0.iter().flatten().collect(),
+            Some(counting) => counting.cgroup_counts.0.iter().flatten().collect(),
             None => Vec::new(),
         }
     }

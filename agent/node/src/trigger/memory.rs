@@ -10,6 +10,7 @@ use std::{io, os::fd::BorrowedFd, time::Duration};
 
 use evictd_common::memory::{MemoryTrigger, NEVER, action, direction};
 use evictd_engine::model::settings::MemoryHook;
+use evictd_sys::page::page_size;
 
 use crate::{
     bpf::{
@@ -32,7 +33,6 @@ pub use evictd_common::memory::{
     CHARGE_BATCH, MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent,
     batch_bytes, is_unlimited, slot,
 };
-pub use evictd_sys::page::page_size;
 
 /// Direction in which a trigger is crossed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,7 +238,7 @@ pub struct Built {
     /// The hook with its triggers, for the fast path thread.
     pub trigger: Box<dyn TriggerSet>,
     /// Hook in use, and why the better ones are not.
-    pub choice: SelectedHook,
+    pub selected_hook: SelectedHook,
 }
 
 /// Loads the eBPF object and does what [`build`] does with it; `logs` as in [`BpfObject::load_with_log`]. The programs
@@ -270,13 +270,16 @@ pub fn build(
     forced: Option<MemoryHook>,
 ) -> Result<Built, HookUnavailable> {
     let (mut object, mut with_program) = (object, None);
-    let (choice, trigger) = hook::probe(forced, |hook| match (hook, &mut object) {
+    let (selected_hook, trigger) = hook::probe(forced, |hook| match (hook, &mut object) {
         (MemoryHook::Sampler, _) => Ok(Box::new(Sampler) as Box<dyn TriggerSet>),
         (MemoryHook::Eventfd, _) => CgroupV1Triggers::new(scopes).map(|e| Box::new(e) as _),
         (_, Ok(object)) => attach(hook, scopes, object, &mut with_program),
         (_, Err(reason)) => Err((*reason).to_owned()),
     })?;
-    Ok(Built { trigger, choice })
+    Ok(Built {
+        trigger,
+        selected_hook,
+    })
 }
 
 /// Attaches the program of a hook and has it tested. What fails the test stays in `refused` for the next hook, with the

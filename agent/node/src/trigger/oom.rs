@@ -1,7 +1,7 @@
 //! Evidence of the OOM killer, read when there is time.
 
 use aya::maps::{MapData, RingBuf};
-pub use evictd_common::oom::{LEVELS, Level, OomEvent as Record, OomKill, UNKNOWN, kind};
+pub use evictd_common::oom::{LEVELS, Level, OomKill, UNKNOWN, UnattributedKill};
 
 use crate::bpf::{
     object::{AttachPoint, BpfObject, ObjectError, ProgramSpec, VictimArgument},
@@ -37,19 +37,14 @@ const CONTEXT: [ProgramSpec; 2] = [
         attach_point: AttachPoint::Kprobe("oom_kill_process"),
     },
 ];
-const RECLAIM: ProgramSpec = ProgramSpec {
-    name: "oom_reclaim_begin",
-    attach_point: AttachPoint::Tracepoint("vmscan", "mm_vmscan_memcg_reclaim_begin"),
-};
 
 /// Names of what is not seen, with the kernel's reasons.
 pub type Refusals = Vec<(&'static str, String)>;
 
-/// Reader of both ring buffers. As an iterator it gives the records of the bulk one that were not read yet, oldest
-/// first.
+/// Reader of both ring buffers: a kill is in one of them.
 pub struct OomReader {
-    ring: RingBuf<MapData>,
     kills: RingBuf<MapData>,
+    unattributed: RingBuf<MapData>,
 }
 
 impl OomReader {
@@ -64,7 +59,6 @@ impl OomReader {
         for (what, hooks) in [
             ("victims of the OOM killer", victims),
             ("whose limit the OOM killer acts for", &CONTEXT),
-            ("reclaim at a limit", &[RECLAIM]),
         ] {
             if let Err(reason) = attach_first(object, hooks) {
                 refused.push((what, reason));
@@ -72,8 +66,8 @@ impl OomReader {
         }
         Ok((
             Self {
-                ring: object.ring("OOM_RECORDS")?,
                 kills: object.ring("OOM_KILLS")?,
+                unattributed: object.ring("OOM_VICTIM_PIDS")?,
             },
             refused,
         ))
@@ -82,6 +76,11 @@ impl OomReader {
     /// The next kill that was not read yet, oldest first.
     pub fn next_kill(&mut self) -> Option<OomKill> {
         next_record(&mut self.kills)
+    }
+
+    /// The next kill that was not read yet and of which only the process id and the cgroup are known, oldest first.
+    pub fn next_unattributed(&mut self) -> Option<UnattributedKill> {
+        next_record(&mut self.unattributed)
     }
 }
 
@@ -95,12 +94,4 @@ fn attach_first(object: &mut BpfObject, hooks: &[ProgramSpec]) -> Result<(), Str
         }
     }
     Err(reasons.join("; "))
-}
-
-impl Iterator for OomReader {
-    type Item = Record;
-
-    fn next(&mut self) -> Option<Record> {
-        next_record(&mut self.ring)
-    }
 }

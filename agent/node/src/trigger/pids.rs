@@ -15,7 +15,7 @@ use crate::{
         counter::{
             self, ATTEMPTS, CountTrigger, CounterEvent, Drift, EventCounter, MapNames, Sample,
         },
-        hook::{self, CountHook, HookUnavailable, SelectedHook},
+        hook::{self, CountHook, SelectedHook},
     },
 };
 
@@ -60,14 +60,14 @@ const MAPS: MapNames = MapNames {
 
 struct Counting {
     counter: EventCounter,
-    shares: HashMap<MapData, u64, CgroupCount>,
+    cgroup_counts: HashMap<MapData, u64, CgroupCount>,
 }
 
 impl Counting {
     fn new(object: &mut BpfObject) -> Result<Self, ObjectError> {
         Ok(Self {
             counter: EventCounter::new(object, &MAPS, 1)?,
-            shares: object.hash("PID_SHARES")?,
+            cgroup_counts: object.hash("PID_BY_CGROUP")?,
         })
     }
 }
@@ -111,44 +111,45 @@ fn self_test(events: impl Fn() -> io::Result<i64>) -> Result<(), String> {
 /// Triggers on the node's tasks. The sampler has to be polled by its owner, see [`fastest_growth`].
 pub struct PidTrigger {
     pids: Pids,
-    choice: SelectedHook<CountHook>,
+    selected: SelectedHook<CountHook>,
     counting: Option<Counting>,
     /// Maps of a hook that has failed its self-test: the programs that see cgroups go write them, and are loaded later.
     _unused: Option<Counting>,
 }
 
 impl PidTrigger {
-    /// Takes the best hook that works (only `forced`, when given) of `object` (see [`BpfObject::load_counts`]), or of
+    /// Takes the best hook that works of `object` (see [`BpfObject::load_counts`]), or the sampler. Without an object:
     /// the reason why there is none.
-    ///
-    /// # Errors
-    /// The forced hook is refused.
-    pub fn build(
+    pub fn build(pids: Pids, object: Result<&mut BpfObject, &str>) -> Self {
+        Self::build_with(pids, object, &CountHook::WITH_PROGRAMS)
+    }
+
+    /// As [`Self::build`], of these hooks alone.
+    pub fn build_with(
         pids: Pids,
         object: Result<&mut BpfObject, &str>,
-        forced: Option<CountHook>,
-    ) -> Result<Self, HookUnavailable<CountHook>> {
+        hooks: &[CountHook],
+    ) -> Self {
         let (mut object, mut counting) = (object, None);
-        let (choice, ()) = hook::probe(forced, |hook| match (hook, &mut object) {
-            (CountHook::Sampler, _) => Ok(()),
-            (_, Err(reason)) => Err((*reason).to_owned()),
-            (_, Ok(object)) => attach(hook, object, &mut counting),
-        })?;
-        let (counting, unused) = match choice.hook {
-            CountHook::Sampler => (None, counting),
-            CountHook::Typed | CountHook::Tracepoint => (counting, None),
+        let (selected, attached) = hook::probe_counted(hooks, |hook| match &mut object {
+            Err(reason) => Err((*reason).to_owned()),
+            Ok(object) => attach(hook, object, &mut counting),
+        });
+        let (counting, unused) = match attached {
+            None => (None, counting),
+            Some(()) => (counting, None),
         };
-        Ok(Self {
+        Self {
             pids,
-            choice,
+            selected,
             counting,
             _unused: unused,
-        })
+        }
     }
 
     /// Hook in use, and why the better ones are not.
-    pub fn choice(&self) -> &SelectedHook<CountHook> {
-        &self.choice
+    pub fn selected_hook(&self) -> &SelectedHook<CountHook> {
+        &self.selected
     }
 
     /// Capacity and use as the kubelet reads them, now.
@@ -227,14 +228,18 @@ impl PidTrigger {
 
     /// Tasks started and ended by a memory cgroup since the programs run; what removed cgroups below it did is
     /// included where [`super::cgroups::CgroupEvents`] has the typed hook. `None`: none seen.
-    pub fn share(&self, cgroup_id: u64) -> Option<CgroupCount> {
-        self.counting.as_ref()?.shares.get(&cgroup_id, 0).ok()
+    pub fn cgroup_count(&self, cgroup_id: u64) -> Option<CgroupCount> {
+        self.counting
+            .as_ref()?
+            .cgroup_counts
+            .get(&cgroup_id, 0)
+            .ok()
     }
 
-    /// Lists all shares by the id of the memory cgroup, for tests.
-    pub fn shares(&self) -> Vec<(u64, CgroupCount)> {
+    /// Lists the counts of all memory cgroups by their ids, for tests.
+    pub fn cgroup_counts(&self) -> Vec<(u64, CgroupCount)> {
         match &self.counting {
-            Some(counting) => counting.shares.iter().flatten().collect(),
+            Some(counting) => counting.cgroup_counts.iter().flatten().collect(),
             None => Vec::new(),
         }
     }

@@ -29,7 +29,7 @@ pub const DROPS: [(&str, &str, DropCounter); 4] = [
     (
         "shares_dropped",
         "Tasks and inodes that were counted in the whole but for no cgroup",
-        DropCounter::Share,
+        DropCounter::CgroupCount,
     ),
 ];
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub enum OomCause {
     /// The machine was short of memory.
     Machine,
-    /// A cgroup that evictd watches was at its limit: the one that plays the node, or that of all pods.
+    /// A cgroup that evictd watches was at its limit: the one that counts as the node, or that of all pods.
     Scope,
     /// The pod was at a limit of its own, or one of its containers was: the node had memory left.
     PodLimit,

@@ -1,7 +1,7 @@
 //! A reclaim that gives nothing back, when no agent is there: the proof of a shortage that no single task has to give.
 //!
-//! It runs in the context of the allocating task, each time that it has looked for memory at a limit or on the whole machine. The
-//! kernel tries 16 times (`MAX_RECLAIM_RETRIES`) before its OOM killer acts.
+//! It runs in the context of the allocating task, each time that it has looked for memory at a limit or on the whole
+//! machine. The kernel tries 16 times (`MAX_RECLAIM_RETRIES`) before its OOM killer acts.
 
 use aya_ebpf::{
     Global,
@@ -73,8 +73,8 @@ fn has_ended(reclaimed: u64, of_cgroup: bool) {
         ) else {
             return;
         };
-        // SAFETY: a slot of an array map, valid for the whole run of the program. Other CPUs may write the same words: a count
-        // that loses one is a kill that comes later.
+        // SAFETY: a slot of an array map, valid for the whole run of the program. Other CPUs may write the same words:
+        // a count that loses one is a kill that comes later.
         let reclaims = unsafe { &mut *reclaims };
         if trigger.full == 0
             || cgroup_id(state.memcg) != Some(trigger.cgroup_id)
@@ -103,8 +103,8 @@ fn has_ended(reclaimed: u64, of_cgroup: bool) {
     }
 }
 
-/// Whether the reclaim that just ended was for `scope`. In a cgroup: the first cgroup at its limit, from the task's own upwards,
-/// is `scope`. On the machine: `scope` has no limit.
+/// Whether the reclaim that just ended was for `scope`. In a cgroup: the first cgroup at its limit, from the task's own
+/// upwards, is `scope`. On the machine: `scope` has no limit.
 #[inline(never)]
 fn is_short(scope: Address, of_cgroup: bool) -> bool {
     if !of_cgroup {

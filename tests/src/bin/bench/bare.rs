@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use evictd_node::cgroup::realtime::become_fifo;
+use evictd_node::cgroup::realtime::acquire_fastpath_fifo;
 use evictd_sys::{clock::monotonic_ns, rt::lock_memory};
 use evictd_tests::cpus;
 use nix::{
@@ -34,7 +34,7 @@ pub fn measure(runs: usize) -> io::Result<Vec<f64>> {
         cpus::tie(0, &[sleeper])?;
         // Refused, a page fault may come into a measurement.
         let _ = lock_memory();
-        become_fifo()?;
+        acquire_fastpath_fifo()?;
         for pid in next {
             read_end.read()?;
             // A child of ours that was not waited for.

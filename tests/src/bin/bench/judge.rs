@@ -22,9 +22,8 @@ use evictd_node::{
     cgroup::memory::MemoryCgroup,
     memory_scope::{Scope, ScopeKind},
     pods::table::{PodEntry, PodTable},
-    trigger::memory,
 };
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, page::page_size};
 use evictd_tests::cpus;
 use nix::{
     sys::{
@@ -188,7 +187,7 @@ impl Judge {
         let limit = self.limit()?;
         let control = self.scope.cgroup().path().join("cgroup.event_control");
         // The kernel compares with >; one page less makes it "at the limit".
-        let threshold = limit - memory::page_size();
+        let threshold = limit - page_size();
         let [event, usage] = [event.as_fd(), usage.as_fd()].map(|fd| fd.as_raw_fd());
         std::fs::write(control, format!("{event} {usage} {threshold}"))?;
         Ok(limit)

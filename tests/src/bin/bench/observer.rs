@@ -12,9 +12,9 @@ use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
     bpf::object::BpfObject,
     memory_scope::Scope,
-    trigger::memory::{self, Action, Direction, Trigger, TriggerSet, page_size},
+    trigger::memory::{self, Action, Direction, Trigger, TriggerSet},
 };
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, page::page_size};
 use evictd_tests::sampling::Sampling;
 
 const INTERVAL: Duration = Duration::from_micros(500);

@@ -3,7 +3,7 @@
 
 use std::{io, time::Duration};
 
-use evictd_node::cgroup::realtime::become_fifo;
+use evictd_node::cgroup::realtime::acquire_fastpath_fifo;
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::cpus;
 
@@ -28,7 +28,7 @@ pub fn measure(times: usize) -> io::Result<Vec<f64>> {
 
 fn on(cpu: usize, times: usize) -> io::Result<Vec<f64>> {
     cpus::tie(0, &[cpu])?;
-    become_fifo()?;
+    acquire_fastpath_fifo()?;
     let mut found = Vec::with_capacity(times);
     for time in 0..times {
         if time % TIMES_AT_ONCE == 0 {

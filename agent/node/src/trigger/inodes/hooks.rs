@@ -7,7 +7,7 @@ use crate::{
         object::{AttachPoint, BpfObject, ProgramSpec},
         tracefs,
     },
-    trigger::hook::{self, CountHook, HookUnavailable, SelectedHook},
+    trigger::hook::{self, CountHook, SelectedHook},
 };
 
 const EXT4_TYPED: &[ProgramSpec] = &[
@@ -128,37 +128,28 @@ fn attach(object: &mut BpfObject, programs: &[ProgramSpec]) -> Result<(), String
     object.attach_all(programs)
 }
 
-/// Takes the best hook of one filesystem type; programs that are attached already serve another one of the type.
-///
-/// # Errors
-/// The forced hook is refused.
+/// Takes the best of these hooks for one filesystem type; programs that are attached already serve another one of the
+/// type.
 pub(super) fn probe(
     kind: &str,
     object: &mut Result<&mut BpfObject, &str>,
     attached: &mut Vec<(String, CountHook)>,
-    forced: Option<CountHook>,
-) -> Result<SelectedHook<CountHook>, HookUnavailable<CountHook>> {
-    let (choice, ()) = hook::probe(forced, |hook| match object {
-        _ if hook == CountHook::Sampler => Ok(()),
+    hooks: &[CountHook],
+) -> SelectedHook<CountHook> {
+    let (selected, _) = hook::probe_counted(hooks, |hook| match object {
         _ if attached.iter().any(|(k, h)| k == kind && *h == hook) => Ok(()),
         Err(reason) => Err((*reason).to_owned()),
         Ok(object) => programs(kind, hook).and_then(|programs| attach(object, &programs)),
-    })?;
-    attached.push((kind.to_owned(), choice.hook));
-    Ok(choice)
+    });
+    attached.push((kind.to_owned(), selected.hook));
+    selected
 }
 
 /// What there is for a filesystem whose superblock cannot be told: hooks know filesystems by it.
-///
-/// # Errors
-/// Another hook than the sampler is forced.
-pub(super) fn without_hooks(
-    error: &PathError,
-    forced: Option<CountHook>,
-) -> Result<SelectedHook<CountHook>, HookUnavailable<CountHook>> {
-    let (choice, ()) = hook::probe(forced, |hook| match hook {
-        CountHook::Sampler => Ok(()),
-        _ => Err(format!("its superblock cannot be told: {error}")),
-    })?;
-    Ok(choice)
+pub(super) fn without_hooks(error: &PathError, hooks: &[CountHook]) -> SelectedHook<CountHook> {
+    let reason = format!("its superblock cannot be told: {error}");
+    SelectedHook {
+        hook: CountHook::Sampler,
+        refused: hooks.iter().map(|hook| (*hook, reason.clone())).collect(),
+    }
 }

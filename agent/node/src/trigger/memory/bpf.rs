@@ -13,10 +13,9 @@ use aya::{
 };
 use evictd_common::memory::{LAYOUT, MemoryTrigger, PinnedGuard, VictimKey, VictimLimits};
 use evictd_engine::{model::settings::MemoryHook, units::nanos};
+use evictd_sys::page::page_size;
 
-use super::{
-    KernelVictim, MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent, page_size,
-};
+use super::{KernelVictim, MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent};
 use crate::{
     bpf::{
         link::TracingLink,

@@ -18,6 +18,7 @@ use std::{
 use evictd_sys::{
     eventfd::EventFd,
     fs::{errno, is_gone},
+    page::page_size,
     poll::poll,
 };
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -25,9 +26,9 @@ use triple_buffer::{Input, Output, triple_buffer};
 
 use super::{MAX_SCOPES, MAX_TRIGGERS, SLOTS_PER_SCOPE};
 use crate::{
-    cgroup::realtime::{join_root_memcg, set_sched_fifo},
+    cgroup::realtime::{acquire_sched_fifo, join_root_memcg},
     kernfile::{number, pread},
-    trigger::memory::{Direction, Trigger, page_size},
+    trigger::memory::{Direction, Trigger},
 };
 
 /// All triggers.
@@ -87,7 +88,7 @@ impl Notifier {
                 // An eventfd and a place in an epoll are charged. Refused, it works at the agent's limit and at normal
                 // priority: later, but as well.
                 let _ = join_root_memcg(&cgroup);
-                let _ = set_sched_fifo(PRIORITY);
+                let _ = acquire_sched_fifo(PRIORITY);
                 worker.run();
             })?;
         Ok(Self {

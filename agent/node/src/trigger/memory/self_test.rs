@@ -3,7 +3,9 @@
 
 use std::{fs, io, path::Path, ptr};
 
-use super::{Action, Direction, Trigger, TriggerSet, batch_bytes, page_size};
+use evictd_sys::page::page_size;
+
+use super::{Action, Direction, Trigger, TriggerSet, batch_bytes};
 use crate::cgroup::{memory::MemoryCgroup, tree::subdirectories};
 
 /// Number of batches of pages that are taken, as the kernel charges in batches: 1 MiB in all where a page has 4 KiB.

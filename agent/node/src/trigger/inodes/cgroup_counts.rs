@@ -1,4 +1,4 @@
-//! Who made and removed inodes: the counts per cgroup.
+//! The inodes that each cgroup has made and removed.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use evictd_common::inodes::CgroupCountKey;
 
 use crate::trigger::counter::CgroupCount;
 
-/// Who made and removed inodes, for readers on other threads.
+/// The inodes that each cgroup has made and removed, for readers on other threads.
 #[derive(Clone)]
 pub struct CgroupCountReader(pub(super) Arc<HashMap<MapData, CgroupCountKey, CgroupCount>>);
 
 impl CgroupCountReader {
-    /// Inodes made less inodes removed by a memory cgroup on a filesystem since the programs run; `None`: none seen.
-    pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<CgroupCount> {
+    /// Inodes made and removed by a memory cgroup on a filesystem since the programs run; `None`: none seen.
+    pub fn cgroup_count(&self, cgroup_id: u64, filesystem: usize) -> Option<CgroupCount> {
         let key = CgroupCountKey {
             cgroup_id,
             filesystem: filesystem as u64,
@@ -23,7 +23,10 @@ impl CgroupCountReader {
 
     /// Inodes made less those removed on a filesystem by several cgroups together, such as a pod's containers.
     pub fn net(&self, cgroups: &[u64], filesystem: usize) -> i64 {
-        let of = |id: &u64| self.share(*id, filesystem).map_or(0, |s| s.made - s.gone);
+        let of = |id: &u64| {
+            let count = self.cgroup_count(*id, filesystem);
+            count.map_or(0, |count| count.made - count.gone)
+        };
         cgroups.iter().map(of).sum()
     }
 }
