@@ -219,14 +219,14 @@ fn show_pods(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
         Box::new(move || started),
     ));
     sources.gauge(
-        "control_loop_stuck",
-        "1 while the control loop has not run for 30 seconds: only memory is watched",
+        "manager_stuck",
+        "1 while the manager has not run for 30 seconds: only memory is watched",
         shown.health,
         |health| u64::from(health.is_late(CONTROL_LOOP)),
     );
     let status = Arc::clone(&shown.manager.status);
     sources.gauges.push(Labelled {
-        name: "filesystem_hung",
+        name: "filesystem_stuck",
         help: "1 while a filesystem has not answered for five seconds: its signals are not watched",
         label: "filesystem",
         read: Box::new(move || {

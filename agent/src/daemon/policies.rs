@@ -190,7 +190,7 @@ impl Policies {
                 read: Box::new(matched),
             },
             Labelled {
-                name: "policy_contradictions",
+                name: "policy_conflicts",
                 help: "Rules of the same precedence that contradict each other on a pod of this node",
                 label: "rules",
                 read: Box::new(contradictions),

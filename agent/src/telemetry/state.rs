@@ -1,6 +1,6 @@
 //! What others count, asked for at each scrape.
 
-use std::{fmt, ptr, sync::Arc};
+use std::{fmt, iter, ptr, sync::Arc};
 
 use evictd_engine::{Forecast, NodeCondition, hard_threshold};
 use evictd_kube::client::ApiClient;
@@ -9,7 +9,7 @@ use evictd_node::trigger::counter::Drift;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
-    metrics::{counter::ConstCounter, gauge::ConstGauge},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
 };
 
 /// The hook that watches a signal.
@@ -26,7 +26,7 @@ pub type Reading = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// Numbers, each under a value of one label.
 pub struct Labelled {
-    /// Name of the gauge.
+    /// Name of the metric.
     pub name: &'static str,
     /// Help text of the metric.
     pub help: &'static str,
@@ -85,10 +85,12 @@ fn reading<T: Send + Sync + 'static>(
     Box::new(move || read(&of))
 }
 
-/// Counters under their names, and the former names of these, which are shown until the next release.
-const FORMER_NAMES: [(&str, &str); 10] = [
+/// Metrics under their names, and the former names of these, which are shown until the next release.
+const FORMER_NAMES: [(&str, &str); 13] = [
     ("fastpath_events_dropped", "reports_dropped"),
+    ("filesystem_stuck", "filesystem_hung"),
     ("manager_cycles", "rounds"),
+    ("manager_stuck", "control_loop_stuck"),
     ("mitigation_reclaimed_bytes", "graduated_reclaimed_bytes"),
     (
         "mitigation_reclaimed_working_set_bytes",
@@ -98,9 +100,19 @@ const FORMER_NAMES: [(&str, &str); 10] = [
     ("mitigation_refusals", "graduated_refusals"),
     ("mitigation_throttles", "graduated_brakes"),
     ("mitigation_unthrottles", "graduated_releases"),
+    ("policy_conflicts", "policy_contradictions"),
     ("recreations", "comebacks"),
     ("standby_decisions", "deputy_decisions"),
 ];
+
+/// The metric's name with its help, then its former names, whose help points to the present one.
+fn names<'a>(name: &'a str, help: &str, suffix: &str) -> Vec<(&'a str, String)> {
+    let former = FORMER_NAMES.iter().filter(|(now, _)| *now == name);
+    let deprecated = format!("Deprecated: evictd_{name}{suffix}");
+    iter::once((name, help.to_owned()))
+        .chain(former.map(|(_, former)| (*former, deprecated.clone())))
+        .collect()
+}
 
 impl fmt::Debug for MetricsCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -170,9 +182,11 @@ impl Collector for MetricsCollector {
             gauges(&mut encoder, gauge.name, gauge.help, values)?;
         }
         for (name, help, read) in &self.plain_gauges {
-            let metric = prometheus_client::metrics::MetricType::Gauge;
-            let gauge = encoder.encode_descriptor(name, help, None, metric)?;
-            ConstGauge::new(read()).encode(gauge)?;
+            let value = read();
+            for (name, help) in names(name, help, "") {
+                let gauge = encoder.encode_descriptor(name, &help, None, MetricType::Gauge)?;
+                ConstGauge::new(value).encode(gauge)?;
+            }
         }
         for (name, help, read) in &self.counters {
             counter(&mut encoder, name, help, read())?;
@@ -293,12 +307,15 @@ fn gauges<L, N>(
 ) -> Result<(), fmt::Error>
 where
     L: EncodeLabelSet,
+    N: Copy,
     ConstGauge<N>: EncodeMetric,
 {
-    let metric = prometheus_client::metrics::MetricType::Gauge;
-    let mut family = encoder.encode_descriptor(name, help, None, metric)?;
-    for (labels, value) in values {
-        ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+    let values: Vec<(L, N)> = values.into_iter().collect();
+    for (name, help) in names(name, help, "") {
+        let mut family = encoder.encode_descriptor(name, &help, None, MetricType::Gauge)?;
+        for (labels, value) in &values {
+            ConstGauge::new(*value).encode(family.encode_family(labels)?)?;
+        }
     }
     Ok(())
 }
@@ -309,10 +326,12 @@ fn counters<L: EncodeLabelSet>(
     help: &str,
     values: impl IntoIterator<Item = (L, u64)>,
 ) -> Result<(), fmt::Error> {
-    let metric = prometheus_client::metrics::MetricType::Counter;
-    let mut family = encoder.encode_descriptor(name, help, None, metric)?;
-    for (labels, value) in values {
-        ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+    let values: Vec<(L, u64)> = values.into_iter().collect();
+    for (name, help) in names(name, help, "_total") {
+        let mut family = encoder.encode_descriptor(name, &help, None, MetricType::Counter)?;
+        for (labels, value) in &values {
+            ConstCounter::new(*value).encode(family.encode_family(labels)?)?;
+        }
     }
     Ok(())
 }
@@ -323,14 +342,46 @@ fn counter(
     help: &str,
     value: u64,
 ) -> Result<(), fmt::Error> {
-    let metric = prometheus_client::metrics::MetricType::Counter;
-    let family = encoder.encode_descriptor(name, help, None, metric)?;
-    ConstCounter::new(value).encode(family)?;
-    let former = FORMER_NAMES.iter().find(|(now, _)| *now == name);
-    let Some((_, former)) = former else {
-        return Ok(());
-    };
-    let help = format!("Deprecated: evictd_{name}_total");
-    let family = encoder.encode_descriptor(former, &help, None, metric)?;
-    ConstCounter::new(value).encode(family)
+    for (name, help) in names(name, help, "_total") {
+        let family = encoder.encode_descriptor(name, &help, None, MetricType::Counter)?;
+        ConstCounter::new(value).encode(family)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::Metrics;
+
+    #[test]
+    fn a_metric_has_its_former_name_beside_it() {
+        let mut sources = MetricsCollector::default();
+        let number = Arc::new(3);
+        sources.counter("standby_decisions", "Decided", &number, |n| *n);
+        sources.gauge("manager_stuck", "Stuck", &number, |n| *n);
+        sources.gauges.push(Labelled {
+            name: "filesystem_stuck",
+            help: "Stuck",
+            label: "filesystem",
+            read: Box::new(|| vec![("nodefs".to_owned(), 7)]),
+        });
+        let text = Metrics::new(sources).text().unwrap();
+        for line in [
+            "evictd_standby_decisions_total 3",
+            "# HELP evictd_deputy_decisions Deprecated: evictd_standby_decisions_total",
+            "# TYPE evictd_deputy_decisions counter",
+            "evictd_deputy_decisions_total 3",
+            "evictd_manager_stuck 3",
+            "# HELP evictd_control_loop_stuck Deprecated: evictd_manager_stuck",
+            "# TYPE evictd_control_loop_stuck gauge",
+            "evictd_control_loop_stuck 3",
+            "evictd_filesystem_stuck{filesystem=\"nodefs\"} 7",
+            "# HELP evictd_filesystem_hung Deprecated: evictd_filesystem_stuck",
+            "# TYPE evictd_filesystem_hung gauge",
+            "evictd_filesystem_hung{filesystem=\"nodefs\"} 7",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}: {text}");
+        }
+    }
 }

@@ -104,7 +104,7 @@ fn a_hung_nodefs_keeps_no_agent_from_watching_memory() {
             let mut agent = files.start(&[]);
             if !hangs_at_the_start {
                 hung = Some(or_skip!(Hung::mount(&nodefs)));
-                let series = "evictd_filesystem_hung{filesystem=\"nodefs\"} 1";
+                let series = "evictd_filesystem_stuck{filesystem=\"nodefs\"} 1";
                 assert!(until(SOON, || shows(&shown, series)));
                 assert!(agent.says("the filesystem does not answer"));
             }

@@ -198,6 +198,7 @@ fn the_page_of_metrics_has_every_metric() {
 
 /// Series that an agent at rest does not have.
 const NOT_AT_REST: &str = "\
+evictd_policy_conflicts{rules=\"...\"}
 evictd_policy_contradictions{rules=\"...\"}
 evictd_until_exhausted_seconds{signal=\"...\"}
 evictd_until_threshold_seconds{signal=\"...\"}
