@@ -200,7 +200,7 @@ impl Reporter {
         if self.jobs.len() < self.most_jobs {
             self.jobs.push_front(job);
         } else {
-            self.connection.counters.report_dropped.add();
+            self.connection.counters.reports_deferred.add();
         }
     }
 
@@ -472,7 +472,7 @@ impl Job {
         if self.attempts != ATTEMPTS {
             return;
         }
-        connection.counters.report_refused.add();
+        connection.counters.reports_failed.add();
         tracing::error!(
             pod = format!("{}/{}", self.eviction.namespace, self.eviction.name),
             %error,

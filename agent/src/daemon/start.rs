@@ -348,8 +348,8 @@ fn heartbeats(fastpath: &Arc<FastPathStatus>, manager: &Arc<SharedStatus>) -> Ve
             last: Box::new(move || fastpath.last_beat()),
         },
         Heartbeat {
-            name: telemetry::CONTROL_LOOP,
-            limit: telemetry::CONTROL_LOOP_LIMIT,
+            name: telemetry::MANAGER,
+            limit: telemetry::MANAGER_LIMIT,
             // Memory is watched without it, and an agent that takes the place of this one hangs where it hung.
             is_vital: false,
             last: Box::new(move || manager.last_beat()),

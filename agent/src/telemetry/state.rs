@@ -25,7 +25,7 @@ pub struct Hook {
 pub type Reading = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// Numbers, each under a value of one label.
-pub struct Labelled {
+pub struct Labelled<N = i64> {
     /// Name of the metric.
     pub name: &'static str,
     /// Help text of the metric.
@@ -33,7 +33,7 @@ pub struct Labelled {
     /// Name of the label.
     pub label: &'static str,
     /// The label's values with the numbers.
-    pub read: Box<dyn Fn() -> Vec<(String, i64)> + Send + Sync>,
+    pub read: Box<dyn Fn() -> Vec<(String, N)> + Send + Sync>,
 }
 
 /// Collector of the numbers from their sources.
@@ -51,6 +51,10 @@ pub struct MetricsCollector {
     pub plain_gauges: Vec<(&'static str, &'static str, Reading)>,
     /// Counters with their names and what they mean.
     pub counters: Vec<(&'static str, &'static str, Reading)>,
+    /// Counters with one label.
+    pub labelled_counters: Vec<Labelled<u64>>,
+    /// When the agent started, in seconds since the epoch.
+    pub start_time: u64,
 }
 
 impl MetricsCollector {
@@ -86,9 +90,19 @@ fn reading<T: Send + Sync + 'static>(
 }
 
 /// Metrics under their names, and the former names of these, which are shown until the next release.
-const FORMER_NAMES: [(&str, &str); 13] = [
+const FORMER_NAMES: &[(&str, &str)] = &[
+    ("api_node_restriction_not_enforced", "api_not_held_to_node"),
+    ("api_pdb_blocked", "api_soft_blocked"),
+    ("api_pdb_overrides", "api_soft_overrides"),
+    ("api_reports_deferred", "api_report_dropped"),
+    ("api_reports_failed", "api_report_refused"),
+    ("cgroup_counts_dropped", "shares_dropped"),
+    ("cgroup_events_dropped", "pod_life_dropped"),
+    ("clock_jumps", "api_clock_jumps"),
     ("fastpath_events_dropped", "reports_dropped"),
     ("filesystem_stuck", "filesystem_hung"),
+    ("incidents_dropped", "incidents_lost"),
+    ("journal_records_dropped", "journal_records_lost"),
     ("manager_cycles", "rounds"),
     ("manager_stuck", "control_loop_stuck"),
     ("mitigation_reclaimed_bytes", "graduated_reclaimed_bytes"),
@@ -100,9 +114,13 @@ const FORMER_NAMES: [(&str, &str); 13] = [
     ("mitigation_refusals", "graduated_refusals"),
     ("mitigation_throttles", "graduated_brakes"),
     ("mitigation_unthrottles", "graduated_releases"),
+    ("oom_records_dropped", "telemetry_dropped"),
+    ("pod_open_failures", "pods_unopened"),
     ("policy_conflicts", "policy_contradictions"),
     ("recreations", "comebacks"),
+    ("runtime_operations_errors", "cri_unavailable"),
     ("standby_decisions", "deputy_decisions"),
+    ("trigger_events_dropped", "wakeups_dropped"),
 ];
 
 /// The metric's name with its help, then its former names, whose help points to the present one.
@@ -149,6 +167,12 @@ impl Collector for MetricsCollector {
             "Always 1; the version of the agent",
             build,
         )?;
+        gauge(
+            &mut encoder,
+            "start_time_seconds",
+            "When the agent started, in seconds since the epoch",
+            self.start_time,
+        )?;
         let hooks = self.hooks.iter().map(|hook| {
             let labels = [
                 ("signal", hook.signal.as_str()),
@@ -167,7 +191,7 @@ impl Collector for MetricsCollector {
         counter(
             &mut encoder,
             "manager_cycles",
-            "Looks at all signals",
+            "Cycles of the manager",
             status.cycles,
         )?;
         counter(
@@ -182,18 +206,19 @@ impl Collector for MetricsCollector {
             gauges(&mut encoder, gauge.name, gauge.help, values)?;
         }
         for (name, help, read) in &self.plain_gauges {
-            let value = read();
-            for (name, help) in names(name, help, "") {
-                let gauge = encoder.encode_descriptor(name, &help, None, MetricType::Gauge)?;
-                ConstGauge::new(value).encode(gauge)?;
-            }
+            gauge(&mut encoder, name, help, read())?;
         }
         for (name, help, read) in &self.counters {
             counter(&mut encoder, name, help, read())?;
         }
+        for counter in &self.labelled_counters {
+            let read = (counter.read)().into_iter();
+            let values = read.map(|(value, number)| ([(counter.label, value)], number));
+            counters(&mut encoder, counter.name, counter.help, values)?;
+        }
         if let Some(connection) = &self.connection {
             for (name, help, value) in connection.counters.all() {
-                counter(&mut encoder, &format!("api_{name}"), help, value)?;
+                counter(&mut encoder, name, help, value)?;
             }
         }
         Ok(())
@@ -297,6 +322,19 @@ fn conditions(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fm
         "1 while the node has the condition",
         shown,
     )
+}
+
+fn gauge(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> Result<(), fmt::Error> {
+    for (name, help) in names(name, help, "") {
+        let metric = encoder.encode_descriptor(name, &help, None, MetricType::Gauge)?;
+        ConstGauge::new(value).encode(metric)?;
+    }
+    Ok(())
 }
 
 fn gauges<L, N>(

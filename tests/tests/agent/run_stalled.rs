@@ -59,7 +59,7 @@ fn a_stalled_main_thread_stops_no_eviction() {
 fn a_stalled_manager_stops_no_eviction_for_memory() {
     skip_if!(not_root());
     // Another agent would hang where this one hangs: it is not ready, and stays.
-    let thread = ("manager", "control loop");
+    let thread = ("manager", "manager");
     stall("stallmanager", thread, "/readyz", is_evicted);
 }
 
