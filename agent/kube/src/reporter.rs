@@ -410,7 +410,7 @@ impl Reporter {
     fn finish(&self, job: Job) {
         let outcome = job.outcome.unwrap_or_default();
         let pod = format!("{}/{}", job.eviction.namespace, job.eviction.name);
-        tracing::info!(pod, outcome, "reported");
+        tracing::info!(pod, outcome, "the eviction is reported");
         let record = Record::Reported(Reported {
             id: job.eviction.id,
             time: jiff::Timestamp::now().to_string(),

@@ -232,7 +232,7 @@ impl EvictionLog {
             freed = ?record.freed,
             is_enough = record.is_enough,
             took = ?reclaimed.took,
-            "reclaimed from the node"
+            "the container runtime has removed what is not in use"
         );
         Record::Reclaimed(record)
     }
@@ -252,7 +252,7 @@ impl EvictionLog {
                 .sum::<u64>(),
             available_before = record.available_before,
             available_after = record.available_after,
-            "a step before the eviction"
+            "a step before the eviction was taken"
         );
         Record::Graduated(record)
     }

@@ -383,7 +383,7 @@ impl Agent {
                 kills,
                 pid,
                 cgroup,
-                "OOM kill (only the pid and the cgroup are known)"
+                "the OOM killer has killed a process of which only the pid and the cgroup are known"
             );
         }
         for kill in self.oom.attributor.due(by) {

@@ -266,7 +266,7 @@ pub(super) fn settings(
     by_fastpath: Vec<Signal>,
 ) -> evictd_engine::PlannerSettings {
     for threshold in layout.ignored(&config.eviction.thresholds) {
-        tracing::warn!(%threshold, "means nothing: containerfs follows the filesystem that it is part of");
+        tracing::warn!(%threshold, "the threshold is ignored: containerfs follows the filesystem that it is part of");
     }
     evictd_engine::PlannerSettings {
         eviction: config.eviction.clone(),

@@ -156,7 +156,7 @@ impl Agent {
         health.beat();
         health.started(heartbeats(&fastpath.status, &manager.status));
         let pods = entries.len();
-        tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "watching");
+        tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "the agent is watching");
         let words = MessageBuilder {
             thresholds: config.eviction.thresholds.clone(),
         };
@@ -376,7 +376,7 @@ fn attach_oom_reader(object: &mut BpfObject) -> Option<OomReader> {
             Some(reader)
         }
         Err(error) => {
-            tracing::warn!(%error, "no evidence of the OOM killer");
+            tracing::warn!(%error, "the OOM killer is not observed");
             None
         }
     }

@@ -261,7 +261,7 @@ fn without_a_threshold_pods_go_for_their_own_limits() {
     assert!(is_alive(&mut calm));
     has(
         &agent.log(),
-        &["pods go for their own limits on local storage alone"],
+        &["pods are evicted only for their own local-storage limits"],
     );
 }
 

@@ -37,7 +37,7 @@ fn the_threshold_of_the_pods_cgroup_comes_and_goes() {
     files.config["evictionHard"] = json!({ "memory.available": "25%" });
     let agent = files.start(&[]);
     let changes = |agent: &Agent| agent.log().matches("has changed and is in force").count();
-    let watched = |agent: &Agent| agent.log().matches("watching the pods' cgroup").count();
+    let watched = |agent: &Agent| agent.log().matches("the pods' cgroup is watched").count();
 
     files.change("shadow", json!(true));
     assert!(until(SOON, || changes(&agent) == 1));

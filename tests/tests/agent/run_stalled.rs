@@ -74,7 +74,7 @@ fn a_stalled_manager_holds_up_no_end() {
         let _stalled = Stalled::new(agent.pid(), "manager").unwrap();
         agent.ask_to_end().unwrap();
         let log = |line| until(SOON, || agent.log().contains(line));
-        assert!(log("the control loop hangs"));
+        assert!(log("the manager thread does not stop"));
         assert!(log("stopped"));
     };
     // A traced thread is gone when its tracer is.
