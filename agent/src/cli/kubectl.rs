@@ -365,8 +365,8 @@ fn pods_of(top: &Value) -> &[Value] {
 fn words_of_policies(said: &Value) -> String {
     let mut text = match (said["mayGo"] == true, said["reason"].as_str()) {
         (true, _) => "policies: it may be evicted now\n".to_owned(),
-        (false, Some(why)) => format!("policies: it is spared: {why}\n"),
-        (false, None) => "policies: it is spared\n".to_owned(),
+        (false, Some(why)) => format!("policies: its eviction is denied: {why}\n"),
+        (false, None) => "policies: its eviction is denied\n".to_owned(),
     };
     for rule in said["rules"].as_array().into_iter().flatten() {
         let says = if rule["saysYes"] == true { "yes" } else { "no" };

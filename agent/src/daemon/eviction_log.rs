@@ -108,7 +108,7 @@ impl EvictionLog {
                     available,
                     threshold,
                     paused = held.paused,
-                    spared = held.denied,
+                    denied = held.denied,
                     in_vain = held.in_vain,
                     "the threshold is met and no pod may be evicted"
                 );

@@ -99,7 +99,7 @@ impl Agent {
             }
             ReclaimBy::None => tracing::warn!(
                 ?what,
-                "shadow mode: the container runtime would reclaim before pods go"
+                "shadow mode: the kubelet or the container runtime would reclaim before pods go"
             ),
             ReclaimBy::Runtime => {
                 tracing::info!(?what, "the container runtime reclaims before pods go");

@@ -213,10 +213,10 @@ impl Policies {
     /// Says what policies have to do with an eviction.
     pub fn note(&self, pod: &Pod, last_resort: bool) {
         if last_resort {
-            tracing::error!(%pod, "the policies spare all pods: the last resort took this one");
+            tracing::error!(%pod, "the policies deny all evictions: the last resort took this pod");
         }
         if let Some(objection) = self.evaluator.shadow_objection(&pod.uid) {
-            tracing::info!(%pod, objection, "a policy in shadow mode would have spared it");
+            tracing::info!(%pod, objection, "a policy in shadow mode would have denied the eviction");
         }
     }
 

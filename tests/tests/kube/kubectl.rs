@@ -276,7 +276,7 @@ fn a_pod_is_explained_by_the_agent_on_its_node() {
     let shown = cluster.said(&words);
     has(
         &shown,
-        &["policies: it is spared: the gate leader says no\n"],
+        &["policies: its eviction is denied: the gate leader says no\n"],
     );
     has(&shown, &["  rule db/leader: gate.leader == false: no\n"]);
     let explained = cluster.json(&words);
