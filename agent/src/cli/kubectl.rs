@@ -233,7 +233,7 @@ async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, Com
         .filter_map(agent_of)
         .filter(|agent| agent.is_ready);
     let brake = brake.map(|Brake { pace, until }| {
-        format!("the fleet brake is pulled: {pace} until {until}; urgent evictions go on\n")
+        format!("the fleet brake is active: {pace} until {until}; urgent evictions go on\n")
     });
     Ok(format!(
         "{}\n{} of {} nodes have an agent that is ready\n{}",

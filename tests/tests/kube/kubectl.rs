@@ -151,7 +151,7 @@ fn status_shows_agents_pressure_and_pauses() {
     assert!(cluster.json(&["status"])["fleetBrake"].is_null());
     brake("2999-01-01T00:00:00Z");
     assert_eq!(cluster.json(&["status"])["fleetBrake"]["pace"], "paused");
-    let said = "the fleet brake is pulled: paused until 2999-01-01T00:00:00Z";
+    let said = "the fleet brake is active: paused until 2999-01-01T00:00:00Z";
     has(&cluster.said(&["status"]), &[said]);
 
     cluster.without_agent();
