@@ -25,7 +25,11 @@ impl Agent {
             ManagerEvent::Evicted(decided) => self.handle_eviction(&decided),
             ManagerEvent::Soft(request) => self.handle_soft_request(*request),
             ManagerEvent::Node(state) => {
-                tracing::info!(conditions = ?state.conditions, why = state.message, "the node's conditions have changed");
+                tracing::info!(
+                    conditions = ?state.conditions,
+                    why = state.message,
+                    "the node's conditions have changed"
+                );
                 self.handle_node_state(state);
             }
             ManagerEvent::Reclaim(request) => self.handle_reclaim(request),

@@ -257,7 +257,8 @@ fn show_configuration(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) 
     let reloads = Arc::clone(shown.reloads);
     sources.labelled_counters.push(Labelled {
         name: "config_reloads",
-        help: "Changed configurations, by whether they were put in force; after a failure the last good one stays in force",
+        help: "Changed configurations, by whether they were put in force; after a failure the last good one stays in \
+               force",
         label: "result",
         read: Box::new(move || {
             let counts = [("success", &reloads.applied), ("failure", &reloads.refused)];
@@ -345,9 +346,9 @@ pub(super) fn hooks(signals: &Signals) -> Vec<Hook> {
 }
 
 impl Agent {
-    /// Counts what the fast path reports.
-    pub(super) fn count_event(&self, report: &FastPathEvent) {
-        match report {
+    /// Counts an event of the fast path.
+    pub(super) fn count_event(&self, event: &FastPathEvent) {
+        match event {
             FastPathEvent::Evicted(e) => {
                 let signal = e.signal.as_str();
                 self.metrics.evicted(

@@ -86,7 +86,7 @@ fn sources(
             // Nothing was forced, so that nothing is refused.
             built
                 .ok()
-                .inspect(|p| say(Signal::PidAvailable, p.choice()))
+                .inspect(|p| log_hook(Signal::PidAvailable, p.choice()))
         }
         Err(error) => {
             tracing::warn!(%error, "pid.available cannot be read");
@@ -148,7 +148,7 @@ fn wants(thresholds: &[Threshold], signals: &[Signal]) -> bool {
     thresholds.iter().any(|t| signals.contains(&t.signal))
 }
 
-fn say(signal: Signal, choice: &SelectedHook<CountHook>) {
+fn log_hook(signal: Signal, choice: &SelectedHook<CountHook>) {
     for (hook, reason) in &choice.refused {
         tracing::info!(%signal, %hook, reason, "a better hook is refused");
     }
@@ -189,7 +189,7 @@ fn watch(
     let name = |path: &Path, available, inodes_free| {
         let filesystem = trigger.index_of(path)?;
         if let Some((_, choice)) = trigger.choice(filesystem) {
-            say(inodes_free, choice);
+            log_hook(inodes_free, choice);
         }
         Some(DiskSource {
             filesystem,

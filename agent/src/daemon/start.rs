@@ -157,7 +157,7 @@ impl Agent {
         health.started(heartbeats(&fastpath.status, &manager.status));
         let pods = entries.len();
         tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "the agent is watching");
-        let words = MessageBuilder {
+        let messages = MessageBuilder {
             thresholds: config.eviction.thresholds.clone(),
         };
         Ok(Self {
@@ -173,7 +173,7 @@ impl Agent {
             config_watch,
             cgroup_events: signals.life,
             ticks: 0,
-            eviction_log: EvictionLog::new(journal, words),
+            eviction_log: EvictionLog::new(journal, messages),
             disk: DiskWriter::new(disk),
             incidents,
             ensure_dead,
