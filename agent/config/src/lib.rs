@@ -280,7 +280,7 @@ impl Config {
             return Err(ConfigError::text(
                 "podManifest",
                 &manifest.display().to_string(),
-                "cannot be used together with cluster: the API server says who runs here",
+                "cannot be used together with cluster: the API server says which pods run here",
             ));
         }
         let floor = &self.kernel_floor;

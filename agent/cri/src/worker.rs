@@ -215,7 +215,11 @@ impl<T: Fn(CriEvent)> Work<T> {
             add(&self.counters.unavailable, 1);
             if !self.is_away {
                 let socket = self.config.socket.display();
-                tracing::warn!(%error, %socket, "no container runtime: evictd reclaims nothing from the node");
+                tracing::warn!(
+                    %error,
+                    %socket,
+                    "the container runtime is unavailable: evictd reclaims nothing from the node"
+                );
             }
         } else if self.is_away {
             let socket = self.config.socket.display();

@@ -46,8 +46,8 @@ const EVICTIONS: Right = right("create", "", "pods", "eviction", "soft evictions
 
 /// All rights that the agent needs everywhere; the ClusterRole in `deploy/` grants these and no others.
 pub const RIGHTS: [Right; 18] = [
-    right("list", "", "pods", "", "knowing this node's pods"),
-    right("watch", "", "pods", "", "knowing this node's pods"),
+    right("list", "", "pods", "", "the list of this node's pods"),
+    right("watch", "", "pods", "", "the list of this node's pods"),
     right(
         "patch",
         "",
@@ -92,7 +92,7 @@ pub const RIGHTS: [Right; 18] = [
         "networking.k8s.io",
         "servicecidrs",
         "",
-        "keeping gates from ClusterIPs",
+        "restricting gates",
     ),
 ];
 
@@ -103,7 +103,7 @@ pub const ENDPOINT_RIGHTS: [Right; 1] = [right(
     "discovery.k8s.io",
     "endpointslices",
     "",
-    "keeping gates from the API server",
+    "restricting gates",
 )];
 
 /// The rights that it needs on the ConfigMap that pauses all agents, if there is one: a Role in its namespace grants

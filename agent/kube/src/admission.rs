@@ -33,7 +33,7 @@ pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration
                     continue;
                 }
                 None => {
-                    connection.counters.not_held_to_node.add();
+                    connection.counters.node_restriction_not_enforced.add();
                     if !std::mem::replace(&mut is_logged, true) {
                         tracing::error!(
                             "no admission policy holds this token to its node: its holder may do on every node what \

@@ -402,7 +402,7 @@ impl ApiClient {
                 self.counters.forbidden.add();
                 // Watches count there too, and tell by themselves.
                 if !self.is_forbidden_logged.swap(true, Ordering::Relaxed) {
-                    tracing::error!(path = call.path, error = %e, "the API server forbids it");
+                    tracing::error!(path = call.path, error = %e, "the API server forbids the request");
                 }
             }
             Err(e) if e.is_retryable() => self.counters.unanswered.add(),

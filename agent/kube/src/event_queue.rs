@@ -192,7 +192,7 @@ impl Sending {
 }
 
 fn give_up(connection: &ApiClient, event: &Value, error: &dyn std::fmt::Display) {
-    connection.counters.report_refused.add();
+    connection.counters.reports_failed.add();
     let (reason, name) = (&event["reason"], &event["regarding"]["name"]);
     tracing::error!(%reason, %name, %error, "an Event is given up");
 }

@@ -8,8 +8,8 @@
 //!
 //! Without the API server the state that a node has read last holds until its end; the node goes on at its own pace.
 //!
-//! A brake that nothing pulls is silent, and so is one that cannot be pulled. So each agent looks for both ConfigMaps
-//! at its start, and says what is missing.
+//! An inactive brake is silent, and so is an unavailable one. So each agent looks for both ConfigMaps at its start, and
+//! logs what is missing.
 
 use std::{
     collections::BTreeMap,
@@ -148,13 +148,13 @@ impl FleetBrake {
             Some(reason) if before != Some(false) => tracing::warn!(
                 config_map,
                 reason,
-                "the fleet brake cannot be pulled: many nodes that evict do not slow each other down"
+                "the fleet brake is unavailable: many nodes that evict do not slow each other down"
             ),
             Some(reason) => {
-                tracing::debug!(config_map, reason, "the fleet brake still cannot be pulled");
+                tracing::debug!(config_map, reason, "the fleet brake is still unavailable");
             }
             None if before == Some(false) => {
-                tracing::info!(config_map, "the fleet brake can be pulled again");
+                tracing::info!(config_map, "the fleet brake is available again");
             }
             None => {}
         }
@@ -315,11 +315,11 @@ impl FleetBrake {
         if self.config.rules.in_force(before.state, now).pace != state.pace {
             let pace = state.pace.as_str();
             match state.pace {
-                FleetPace::Normal => tracing::info!(pace, "the fleet brake is released"),
+                FleetPace::Normal => tracing::info!(pace, "the fleet brake is no longer active"),
                 FleetPace::Slow | FleetPace::Paused => tracing::warn!(
                     pace,
                     ?left,
-                    "many nodes evict: evictions at the kubelet's pace are held back, urgent ones are not"
+                    "the fleet brake is active: evictions at the kubelet's pace are held back, urgent ones are not"
                 ),
             }
         }
@@ -399,7 +399,7 @@ impl WatchHandler for Follower {
     }
 
     fn failed(&mut self, _: WatchFailure, error: &watcher::Error) {
-        tracing::warn!(%error, "the fleet brake cannot be seen now: what is known of it ends by itself");
+        tracing::warn!(%error, "the watch of the fleet brake has stopped: what is known of it ends by itself");
     }
 
     fn recovered(&mut self) {

@@ -120,7 +120,7 @@ pub struct FleetClient {
     brake: String,
 }
 
-/// The fleet brake while it is pulled.
+/// The fleet brake while it is active.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Brake {
     /// `slow` or `paused`.
@@ -341,7 +341,7 @@ impl FleetClient {
         Ok(word.as_deref() == Some("true"))
     }
 
-    /// The fleet brake, if it is pulled.
+    /// The fleet brake, if it is active.
     ///
     /// # Errors
     /// [`FleetError::Api`].
@@ -349,8 +349,8 @@ impl FleetClient {
         let map = self.config_maps().get_opt(&self.brake).await;
         let map = map.map_err(|error| api("configmaps", &error))?;
         let state = map.map(|map| fleet_brake::published(&map).state);
-        let pulled = state.filter(|state| state.pace != FleetPace::Normal);
-        Ok(pulled.and_then(|FleetState { pace, until }| {
+        let active = state.filter(|state| state.pace != FleetPace::Normal);
+        Ok(active.and_then(|FleetState { pace, until }| {
             let until = Timestamp::from_second(until).ok()?;
             let pace = pace.as_str();
             (until > Timestamp::now()).then_some(Brake { pace, until })

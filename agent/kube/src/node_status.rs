@@ -352,7 +352,7 @@ impl NodeWriter {
                 tracing::info!(
                     conditions = %join(written.conditions.iter().map(|c| c.as_str())),
                     taints = %join(written.taints.iter().map(|t| t.key.as_str())),
-                    "node conditions and taints written"
+                    "the node's conditions and taints are written"
                 );
                 backoff = pauses.build();
                 continue;

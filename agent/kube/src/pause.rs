@@ -96,7 +96,7 @@ impl<K> PauseWatch<K> {
                 tracing::warn!(
                     source,
                     value = other,
-                    "is neither true nor false: nothing is paused by it"
+                    "the pause value is neither true nor false: it is ignored"
                 );
                 false
             }
@@ -133,10 +133,10 @@ impl<K> WatchHandler for PauseWatch<K> {
             self.settled.send_replace(true);
         }
         let source = self.source.as_str();
-        tracing::warn!(source, %error, "a pause from there cannot be seen now: the last known word holds");
+        tracing::warn!(source, %error, "the pause watch failed: the last known value stays in force");
     }
 
     fn recovered(&mut self) {
-        tracing::info!(source = self.source.as_str(), "the watch works again");
+        tracing::info!(source = self.source.as_str(), "the pause watch works again");
     }
 }

@@ -166,7 +166,7 @@ impl StatusWriter {
             Err(error) if is_worth_a_retry(&error) && pending.attempts < ATTEMPTS => {
                 pending.attempts += 1;
                 pending.due = self.some_time(pending.attempts);
-                tracing::debug!(policy = name, %error, "its status is looked at again");
+                tracing::debug!(policy = name, %error, "the policy status is written again later");
                 let mut state = self.state();
                 // What has come meanwhile was looked at already.
                 if state.seen.get(name) == Some(&seen) {

@@ -200,7 +200,7 @@ impl Reporter {
         if self.jobs.len() < self.most_jobs {
             self.jobs.push_front(job);
         } else {
-            self.connection.counters.report_dropped.add();
+            self.connection.counters.reports_deferred.add();
         }
     }
 
@@ -410,7 +410,7 @@ impl Reporter {
     fn finish(&self, job: Job) {
         let outcome = job.outcome.unwrap_or_default();
         let pod = format!("{}/{}", job.eviction.namespace, job.eviction.name);
-        tracing::info!(pod, outcome, "reported");
+        tracing::info!(pod, outcome, "the eviction is reported");
         let record = Record::Reported(Reported {
             id: job.eviction.id,
             time: jiff::Timestamp::now().to_string(),
@@ -472,7 +472,7 @@ impl Job {
         if self.attempts != ATTEMPTS {
             return;
         }
-        connection.counters.report_refused.add();
+        connection.counters.reports_failed.add();
         tracing::error!(
             pod = format!("{}/{}", self.eviction.namespace, self.eviction.name),
             %error,

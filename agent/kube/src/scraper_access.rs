@@ -21,14 +21,14 @@ pub const SCRAPER_RIGHTS: [Right; 2] = [
         "authentication.k8s.io",
         "tokenreviews",
         "",
-        "knowing who reads the metrics",
+        "reviewing the tokens of scrapers",
     ),
     right(
         "create",
         "authorization.k8s.io",
         "subjectaccessreviews",
         "",
-        "knowing who may read the metrics",
+        "reviewing the rights of scrapers",
     ),
 ];
 

@@ -268,7 +268,7 @@ impl Cluster {
             .try_send(Job::new(eviction, announced))
             .is_err()
         {
-            self.connection.counters.report_dropped.add();
+            self.connection.counters.reports_deferred.add();
             tracing::error!(
                 "too many evictions wait to be reported: this one waits for the next start"
             );

@@ -225,7 +225,7 @@ impl SoftEvictor {
             .await;
         match self.remove(index, pod, asked).await {
             Ok(outcome) => {
-                self.connection.counters.soft_overrides.add();
+                self.connection.counters.pdb_overrides.add();
                 Some(outcome)
             }
             Err(Refusal::HeldBack(by)) => held_back(by),
@@ -321,7 +321,7 @@ impl SoftEvictor {
             match self.ask(index, candidate).await {
                 Ok(Some(outcome)) => return outcome,
                 Ok(None) => {
-                    self.connection.counters.soft_blocked.add();
+                    self.connection.counters.pdb_blocked.add();
                     tracing::info!(%pod, "a PodDisruptionBudget protects the pod: the next one is asked");
                     blocked.push(index);
                 }

@@ -46,7 +46,7 @@ pub async fn run(
                     signal = %demand.signal,
                     %by,
                     paused,
-                    spared,
+                    denied = spared,
                     "the threshold is met and no pod may be evicted"
                 );
                 tokio::time::sleep(PAUSE).await;

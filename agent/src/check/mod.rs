@@ -42,7 +42,7 @@ pub enum State {
     Ok,
     /// evictd works, but less well or without this.
     Degraded,
-    /// evictd cannot do its job.
+    /// evictd is not usable without this.
     Missing,
 }
 
@@ -93,7 +93,7 @@ pub struct SignalHook {
 /// All that was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Whether evictd can do its job here.
+    /// Whether evictd is usable here.
     pub usable: bool,
     /// `uname -r`.
     pub kernel: String,

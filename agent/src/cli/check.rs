@@ -1,4 +1,4 @@
-//! `evictd check`: what this kernel gives, and whether evictd can do its job.
+//! `evictd check`: what this kernel gives, and whether evictd is usable there.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub(super) struct Arguments {
     output: OutputFormat,
 }
 
-/// The report, and whether evictd can do its job here.
+/// The report, and whether evictd is usable here.
 pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError> {
     let nothing = KubeletDocument::default();
     let file = arguments.kubelet_config.as_deref();
@@ -89,9 +89,9 @@ fn table(check: &Check) -> String {
         ]);
     }
     let status = if check.usable {
-        "evictd can do its job here."
+        "evictd is usable on this machine."
     } else {
-        "evictd cannot do its job here."
+        "evictd is not usable on this machine."
     };
     format!("kernel {}\n\n{}\n{status}\n", check.kernel, table.render())
 }

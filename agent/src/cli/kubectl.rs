@@ -233,7 +233,7 @@ async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, Com
         .filter_map(agent_of)
         .filter(|agent| agent.is_ready);
     let brake = brake.map(|Brake { pace, until }| {
-        format!("the fleet brake is pulled: {pace} until {until}; urgent evictions go on\n")
+        format!("the fleet brake is active: {pace} until {until}; urgent evictions go on\n")
     });
     Ok(format!(
         "{}\n{} of {} nodes have an agent that is ready\n{}",
@@ -365,8 +365,8 @@ fn pods_of(top: &Value) -> &[Value] {
 fn words_of_policies(said: &Value) -> String {
     let mut text = match (said["mayGo"] == true, said["reason"].as_str()) {
         (true, _) => "policies: it may be evicted now\n".to_owned(),
-        (false, Some(why)) => format!("policies: it is spared: {why}\n"),
-        (false, None) => "policies: it is spared\n".to_owned(),
+        (false, Some(why)) => format!("policies: its eviction is denied: {why}\n"),
+        (false, None) => "policies: its eviction is denied\n".to_owned(),
     };
     for rule in said["rules"].as_array().into_iter().flatten() {
         let says = if rule["saysYes"] == true { "yes" } else { "no" };

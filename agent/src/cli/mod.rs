@@ -43,9 +43,9 @@ struct Arguments {
 enum Command {
     /// Watch a node and evict pods until told to stop.
     Run(run::Arguments),
-    /// Say what this machine gives evictd; ends with 1 if it cannot do its job here.
+    /// Say what this machine gives evictd; ends with 1 if evictd is not usable there.
     Check(check::Arguments),
-    /// Show what is left, how fast it goes, and who would be evicted next.
+    /// Show what is left, how fast it goes, and which pod would be evicted next.
     Top(top::Arguments),
     /// Show how an eviction came about and what became of it; without an id: list all evictions.
     Report(report::Arguments),

@@ -99,7 +99,7 @@ pub(super) struct PodJson {
 impl PodJson {
     /// Lists what is to be said of the pod beside the numbers.
     pub(super) fn notes(&self) -> Vec<String> {
-        let denied = self.denied.as_ref().map(|why| format!("spared: {why}"));
+        let denied = self.denied.as_ref().map(|why| format!("denied: {why}"));
         let notes = [
             (self.predicted_eviction_victim, "evicted first"),
             (self.predicted_oom_victim, "the OOM killer's choice"),
@@ -139,8 +139,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     }
 }
 
-/// Adds to the order what the kernel would do instead, and why policies spare a pod, by its UID: the first pod that
-/// no policy spares goes.
+/// Adds to the order what the kernel would do instead, and why policies deny a pod, by its UID: the first pod that
+/// no policy denies goes.
 pub(super) fn explain(
     mode: Mode,
     ranked: &[Ranked<'_>],

@@ -320,9 +320,9 @@ fn text(incident: &Incident, reported: Option<&Reported>) -> String {
     );
     text += &match Cause::named(&eviction.signal) {
         // The message has the amounts.
-        Some(Cause::LocalStorage(_)) => format!("; told by: {}\n\n", eviction.hook),
+        Some(Cause::LocalStorage(_)) => format!("; hook: {}\n\n", eviction.hook),
         _ => format!(
-            ": {} available, threshold {}; told by: {}\nthe pod used {}, and had requested {}\n\n",
+            ": {} available, threshold {}; hook: {}\nthe pod used {}, and had requested {}\n\n",
             amount(eviction, eviction.available),
             amount(eviction, eviction.threshold),
             eviction.hook,
@@ -481,8 +481,8 @@ fn notes(pod: &RankedPod) -> Vec<String> {
     }
     if let Some(why) = &pod.spared {
         notes.push(match why.as_str() {
-            "" => "spared by a policy".to_owned(),
-            why => format!("spared: {why}"),
+            "" => "denied by a policy".to_owned(),
+            why => format!("denied: {why}"),
         });
     }
     notes

@@ -163,7 +163,7 @@ impl Allocatable {
         let found = self.log_refusal(found);
         if let Some(ScopePair { fastpath, .. }) = &found {
             let (cgroup, capacity) = (fastpath.cgroup().path().display(), fastpath.capacity());
-            tracing::info!(%cgroup, capacity, "watching the pods' cgroup");
+            tracing::info!(%cgroup, capacity, "the pods' cgroup is watched");
         }
         found
     }

@@ -1,4 +1,4 @@
-//! What follows a kill and may take its time: the record and the log.
+//! Turns events of both loops into journal records and log lines.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use crate::daemon::{message::MessageBuilder, pause_log::Pauses};
 /// How long a killed pod's processes may take to go before they are reported; some wait for a disk.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Turns reports of the fast path into records.
+/// Turns events into journal records and log lines.
 pub struct EvictionLog {
     journal: DiskQueue,
     run: String,
@@ -42,8 +42,8 @@ pub struct EvictionLog {
 }
 
 impl EvictionLog {
-    /// Goes on where this journal ends, in these words.
-    pub fn new(journal: DiskQueue, words: MessageBuilder) -> Self {
+    /// Goes on where this journal ends, with messages from this builder.
+    pub fn new(journal: DiskQueue, messages: MessageBuilder) -> Self {
         // Without procfs the start time alone tells two runs apart.
         let run = format!("{}-{}", boot_id(), evictd_sys::clock::monotonic_ns());
         let pauses = Pauses::of_journal(journal.dir()).unwrap_or_else(|error| {
@@ -53,7 +53,7 @@ impl EvictionLog {
         Self {
             journal,
             run,
-            messages: words,
+            messages,
             pauses,
             met: 0,
             shadow_nodes: 0,
@@ -65,28 +65,28 @@ impl EvictionLog {
         self.pauses.changes(pauses).into_iter().map(Record::Paused)
     }
 
-    /// Other words from now on.
-    pub fn set_message_builder(&mut self, words: MessageBuilder) {
-        self.messages = words;
+    /// Takes messages from another builder from now on.
+    pub fn set_message_builder(&mut self, messages: MessageBuilder) {
+        self.messages = messages;
     }
 
-    /// The record of one report, if it has one.
-    pub fn record(&mut self, report: &FastPathEvent) -> Option<Record> {
-        let record = match report {
+    /// Logs an event of the fast path. Its record, if it has one.
+    pub fn record(&mut self, event: &FastPathEvent) -> Option<Record> {
+        let record = match event {
             FastPathEvent::Evicted(evicted) => {
                 let record = self.eviction(evicted);
-                say_evicted(&record);
+                log_evicted(&record);
                 Record::Evicted(Box::new(record))
             }
             FastPathEvent::Finished(finished) => {
                 let record = self.finish(finished);
-                say_finished(&finished.pod.pod, &record);
+                log_finished(&finished.pod.pod, &record);
                 Record::Finished(record)
             }
             FastPathEvent::Stuck(stuck) => {
                 let pod = &stuck.pod.pod;
                 let id = self.id_of(stuck.number, pod);
-                Record::Stuck(stuck_pod(id, pod, stuck.usage))
+                Record::Stuck(log_stuck(id, pod, stuck.usage))
             }
             FastPathEvent::MetInForce {
                 signal,
@@ -95,7 +95,7 @@ impl EvictionLog {
                 number,
             } => {
                 let id = format!("{}-met-{number}", self.run);
-                Record::MetInForce(met_in_force(id, *signal, *available, *threshold))
+                Record::MetInForce(log_met_in_force(id, *signal, *available, *threshold))
             }
             FastPathEvent::NoCandidates {
                 signal,
@@ -108,7 +108,7 @@ impl EvictionLog {
                     available,
                     threshold,
                     paused = held.paused,
-                    spared = held.denied,
+                    denied = held.denied,
                     in_vain = held.in_vain,
                     "the threshold is met and no pod may be evicted"
                 );
@@ -178,7 +178,7 @@ impl EvictionLog {
                 .map(|timing| PaceRecord::of(timing, decided.usage)),
             workload: Some(pod.into()),
         };
-        say_evicted(&record);
+        log_evicted(&record);
         record
     }
 
@@ -206,7 +206,7 @@ impl EvictionLog {
     pub fn record_met(&mut self, signal: Signal, available: u64, threshold: u64) -> Record {
         self.met += 1;
         let id = format!("{}-rounds-met-{}", self.run, self.met);
-        Record::MetInForce(met_in_force(id, signal, available, threshold))
+        Record::MetInForce(log_met_in_force(id, signal, available, threshold))
     }
 
     /// Takes note of an evicted pod of the manager whose processes do not end, unless the journal has it: the fast
@@ -218,7 +218,7 @@ impl EvictionLog {
             return None;
         }
         let usage = entry.memory_usage();
-        Some(Record::Stuck(stuck_pod(id, pod, usage)))
+        Some(Record::Stuck(log_stuck(id, pod, usage)))
     }
 
     /// Takes note of what was reclaimed from the node.
@@ -232,7 +232,7 @@ impl EvictionLog {
             freed = ?record.freed,
             is_enough = record.is_enough,
             took = ?reclaimed.took,
-            "reclaimed from the node"
+            "the container runtime has removed what is not in use"
         );
         Record::Reclaimed(record)
     }
@@ -252,7 +252,7 @@ impl EvictionLog {
                 .sum::<u64>(),
             available_before = record.available_before,
             available_after = record.available_after,
-            "a step before the eviction"
+            "a step before the eviction was taken"
         );
         Record::Graduated(record)
     }
@@ -345,8 +345,8 @@ impl EvictionLog {
     }
 }
 
-/// Says that a pod is stuck, and what the journal has of it.
-fn stuck_pod(id: String, pod: &Pod, usage: u64) -> StuckPod {
+/// Logs that a pod is stuck. What the journal has of it.
+fn log_stuck(id: String, pod: &Pod, usage: u64) -> StuckPod {
     tracing::error!(
         %pod,
         usage,
@@ -362,8 +362,8 @@ fn stuck_pod(id: String, pod: &Pod, usage: u64) -> StuckPod {
     }
 }
 
-/// Says that a threshold is met as it comes into force, and what the journal has of it.
-fn met_in_force(id: String, signal: Signal, available: u64, threshold: u64) -> MetInForce {
+/// Logs that a threshold is met as it comes into force. What the journal has of it.
+fn log_met_in_force(id: String, signal: Signal, available: u64, threshold: u64) -> MetInForce {
     tracing::warn!(
         %signal,
         available,
@@ -385,7 +385,7 @@ fn refusal(errno: i32) -> Option<String> {
     (errno != 0).then(|| std::io::Error::from_raw_os_error(errno).to_string())
 }
 
-fn say_evicted(e: &EvictionRecord) {
+fn log_evicted(e: &EvictionRecord) {
     let micros = |to: u64, from: u64| {
         if from == 0 {
             0
@@ -421,7 +421,7 @@ fn say_evicted(e: &EvictionRecord) {
     );
 }
 
-fn say_finished(pod: &Pod, f: &OutcomeRecord) {
+fn log_finished(pod: &Pod, f: &OutcomeRecord) {
     if f.exited == 0 {
         tracing::error!(%pod, "the evicted pod has processes left");
     } else if f.freed == 0 {

@@ -70,7 +70,7 @@ impl RunningFastPath {
         pins.as_mut().map(pinned_guard::replace_earlier);
         let is_realtime = refusals.fifo.is_none();
         if let Some(error) = refusals.fifo {
-            tracing::warn!(%error, "no real-time priority");
+            tracing::warn!(%error, "the fast path has no real-time priority");
         }
         if let Some(error) = refusals.standby {
             tracing::warn!(%error, "no standby thread takes over where the fast path is late: needs CAP_PERFMON");

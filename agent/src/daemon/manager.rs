@@ -170,7 +170,7 @@ impl RunningManager {
         if let Some(handle) = self.handle.take()
             && !handle.stop(patience)
         {
-            tracing::error!("the control loop hangs: the agent ends without it");
+            tracing::error!("the manager thread does not stop: the agent ends without it");
         }
     }
 }

@@ -25,7 +25,11 @@ impl Agent {
             ManagerEvent::Evicted(decided) => self.handle_eviction(&decided),
             ManagerEvent::Soft(request) => self.handle_soft_request(*request),
             ManagerEvent::Node(state) => {
-                tracing::info!(conditions = ?state.conditions, why = state.message, "the node's conditions");
+                tracing::info!(
+                    conditions = ?state.conditions,
+                    why = state.message,
+                    "the node's conditions have changed"
+                );
                 self.handle_node_state(state);
             }
             ManagerEvent::Reclaim(request) => self.handle_reclaim(request),
@@ -97,7 +101,10 @@ impl Agent {
             ReclaimBy::Kubelet => {
                 tracing::info!(?what, "the kubelet may reclaim before pods go");
             }
-            ReclaimBy::None => tracing::warn!(?what, "would reclaim before pods go"),
+            ReclaimBy::None => tracing::warn!(
+                ?what,
+                "shadow mode: the kubelet or the container runtime would reclaim before pods go"
+            ),
             ReclaimBy::Runtime => {
                 tracing::info!(?what, "the container runtime reclaims before pods go");
                 let known = self.pod_source.known_pods();

@@ -6,7 +6,7 @@ use evictd_engine::{
 };
 use evictd_fastpath::EvictionReport;
 
-/// Builder of messages, with what they need beside the report.
+/// Builder of messages, with what they need beside the event.
 #[derive(Clone, Debug)]
 pub struct MessageBuilder {
     /// The thresholds as they were configured: a percentage is spoken of as the quantity that it stands for.

@@ -28,7 +28,7 @@ use crate::{
         scan_watch::{FILESYSTEMS, unknown_layers},
         sources::Signals,
     },
-    telemetry::{CONTROL_LOOP, Health, Hook, Labelled, MetricsCollector},
+    telemetry::{Health, Hook, Labelled, MANAGER, MetricsCollector},
 };
 use names::{CounterDef, INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS};
 
@@ -110,6 +110,9 @@ pub(super) fn sources(shown: &MetricInputs<'_>) -> MetricsCollector {
         },
         hooks,
         gauges: shown.policies.gauges(),
+        start_time: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs()),
         ..MetricsCollector::default()
     };
     if let PodSource::Cluster { cluster, .. } = shown.source
@@ -164,7 +167,7 @@ fn show_queues(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
         |commands| commands.dropped(),
     );
     sources.counter(
-        "journal_records_lost",
+        "journal_records_dropped",
         "Records that could not be written to the journal",
         &shown.journal.lost(),
         |lost| lost.load(Ordering::Relaxed),
@@ -194,7 +197,7 @@ fn show_queues(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
 fn show_pods(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
     let unopened = shown.source.unopened();
     sources.counter(
-        "pods_unopened",
+        "pod_open_failures",
         "Pods that could not be opened or listed although they were there: they are not evicted until they can be",
         &unopened,
         |unopened| unopened.total.load(Ordering::Relaxed),
@@ -211,22 +214,15 @@ fn show_pods(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
         &unopened,
         |unopened| unopened.cut.load(Ordering::Relaxed),
     );
-    let started = SystemTime::now().duration_since(UNIX_EPOCH);
-    let started = started.map_or(0, |since| since.as_secs());
-    sources.plain_gauges.push((
-        "start_time_seconds",
-        "When the agent started, in seconds since the epoch",
-        Box::new(move || started),
-    ));
     sources.gauge(
-        "control_loop_stuck",
-        "1 while the control loop has not run for 30 seconds: only memory is watched",
+        "manager_stuck",
+        "1 while the manager has not run for 30 seconds: only memory is watched",
         shown.health,
-        |health| u64::from(health.is_late(CONTROL_LOOP)),
+        |health| u64::from(health.is_late(MANAGER)),
     );
     let status = Arc::clone(&shown.manager.status);
     sources.gauges.push(Labelled {
-        name: "filesystem_hung",
+        name: "filesystem_stuck",
         help: "1 while a filesystem has not answered for five seconds: its signals are not watched",
         label: "filesystem",
         read: Box::new(move || {
@@ -258,15 +254,29 @@ fn show_pods(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
 
 /// The configuration, and what the machine gives.
 fn show_configuration(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
+    let reloads = Arc::clone(shown.reloads);
+    sources.labelled_counters.push(Labelled {
+        name: "config_reloads",
+        help: "Changed configurations, by whether they were put in force; after a failure the last good one stays in \
+               force",
+        label: "result",
+        read: Box::new(move || {
+            let counts = [("success", &reloads.applied), ("failure", &reloads.refused)];
+            counts
+                .map(|(result, count)| (result.to_owned(), count.load(Ordering::Relaxed)))
+                .to_vec()
+        }),
+    });
+    // Former names, shown until the next release.
     sources.counter(
         "configuration_reloads",
-        "Changed configurations that were put in force",
+        "Deprecated: evictd_config_reloads_total{result=\"success\"}",
         shown.reloads,
         |reloads| reloads.applied.load(Ordering::Relaxed),
     );
     sources.counter(
         "configuration_refused",
-        "Changed configurations that could not be used: the last good one stayed in force",
+        "Deprecated: evictd_config_reloads_total{result=\"failure\"}",
         shown.reloads,
         |reloads| reloads.refused.load(Ordering::Relaxed),
     );
@@ -336,9 +346,9 @@ pub(super) fn hooks(signals: &Signals) -> Vec<Hook> {
 }
 
 impl Agent {
-    /// Counts what the fast path reports.
-    pub(super) fn count_event(&self, report: &FastPathEvent) {
-        match report {
+    /// Counts an event of the fast path.
+    pub(super) fn count_event(&self, event: &FastPathEvent) {
+        match event {
             FastPathEvent::Evicted(e) => {
                 let signal = e.signal.as_str();
                 self.metrics.evicted(

@@ -193,13 +193,12 @@ struct Agent {
 
 impl Agent {
     async fn serve(mut self, mut asked: OsSignals) -> Result<(), RunError> {
-        let events = Arc::clone(&self.fastpath.events);
         // SAFETY: the event queue answers with the same descriptor always, and keeps it open for as long as it lives.
-        let reports = unsafe { AsyncFd::register(Arc::clone(&events)) };
-        let reports = reports.map_err(|e| e.into_parts().1)?;
+        let fastpath_events = unsafe { AsyncFd::register(Arc::clone(&self.fastpath.events)) };
+        let fastpath_events = fastpath_events.map_err(|e| e.into_parts().1)?;
         // SAFETY: as above.
-        let events = unsafe { AsyncFd::register(Arc::clone(&self.manager.events)) };
-        let events = events.map_err(|e| e.into_parts().1)?;
+        let manager_events = unsafe { AsyncFd::register(Arc::clone(&self.manager.events)) };
+        let manager_events = manager_events.map_err(|e| e.into_parts().1)?;
         let cgroup_events = self
             .cgroup_events
             .fd()
@@ -217,11 +216,11 @@ impl Agent {
         let by = loop {
             let due = self.pods.due();
             tokio::select! {
-                ready = reports.readable() => {
+                ready = fastpath_events.readable() => {
                     ready?.clear_ready();
                     self.handle_fastpath_events();
                 }
-                ready = events.readable() => {
+                ready = manager_events.readable() => {
                     ready?.clear_ready();
                     self.handle_manager_events();
                 }
@@ -265,10 +264,10 @@ impl Agent {
     }
 
     fn handle_fastpath_events(&mut self) {
-        while let Some(report) = self.fastpath.events.next() {
-            self.count_event(&report);
-            self.oom.attributor.note(&report);
-            if let FastPathEvent::Evicted(evicted) = &report {
+        while let Some(event) = self.fastpath.events.next() {
+            self.count_event(&event);
+            self.oom.attributor.note(&event);
+            if let FastPathEvent::Evicted(evicted) = &event {
                 self.policies.note(&evicted.pod.pod, evicted.last_resort);
                 let outcome = match (evicted.shadow, evicted.refused) {
                     (true, _) => FastPathOutcome::Shadow,
@@ -283,10 +282,10 @@ impl Agent {
                 });
                 self.follow_killed_pod(&evicted.pod, evicted.stages.signalled, evicted.shadow);
             }
-            let Some(record) = self.eviction_log.record(&report) else {
+            let Some(record) = self.eviction_log.record(&event) else {
                 continue;
             };
-            let pace_inputs = match &report {
+            let pace_inputs = match &event {
                 FastPathEvent::Evicted(evicted) => {
                     (!evicted.by_kernel).then_some(evicted.pace_inputs)
                 }
@@ -297,8 +296,8 @@ impl Agent {
         }
     }
 
-    /// What follows every SIGKILL, or would in shadow mode: the pod stays known, is seen to be dead, and its emptyDirs are
-    /// emptied where there is no kubelet.
+    /// What follows every SIGKILL, or would in shadow mode: the pod stays known, is seen to be dead, and its emptyDirs
+    /// are emptied where there is no kubelet.
     fn follow_killed_pod(&mut self, pod: &Arc<PodEntry>, signalled: u64, shadow: bool) {
         self.pods.inherit_permit(pod);
         if !shadow {
@@ -382,7 +381,7 @@ impl Agent {
                 kills,
                 pid,
                 cgroup,
-                "OOM kill (only the pid and the cgroup are known)"
+                "the OOM killer has killed a process of which only the pid and the cgroup are known"
             );
         }
         for kill in self.oom.attributor.due(by) {

@@ -129,8 +129,8 @@ impl OomAttributor {
     }
 
     /// Takes note of what the fast path has done.
-    pub fn note(&mut self, report: &FastPathEvent) {
-        match report {
+    pub fn note(&mut self, event: &FastPathEvent) {
+        match event {
             FastPathEvent::Evicted(evicted) => self.remember(Remembered {
                 number: (!evicted.shadow).then_some(evicted.number),
                 pod: name_of(&evicted.pod),

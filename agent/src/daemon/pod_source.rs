@@ -284,7 +284,7 @@ pub(super) async fn open(
     }
     let path = config.pod_manifest.as_deref().ok_or(RunError::Missing {
         field: "podManifest",
-        reason: "is needed where there is no cluster: the file that says who runs in the scope",
+        reason: "is needed where there is no cluster: the file that says which pods run in the scope",
     })?;
     let pods = pod_manifest::load(path, scope)?;
     let table = first_table(&pods, config.mode)?;

@@ -190,7 +190,7 @@ impl Policies {
                 read: Box::new(matched),
             },
             Labelled {
-                name: "policy_contradictions",
+                name: "policy_conflicts",
                 help: "Rules of the same precedence that contradict each other on a pod of this node",
                 label: "rules",
                 read: Box::new(contradictions),
@@ -213,10 +213,10 @@ impl Policies {
     /// Says what policies have to do with an eviction.
     pub fn note(&self, pod: &Pod, last_resort: bool) {
         if last_resort {
-            tracing::error!(%pod, "the policies spare all pods: the last resort took this one");
+            tracing::error!(%pod, "the policies deny all evictions: the last resort took this pod");
         }
         if let Some(objection) = self.evaluator.shadow_objection(&pod.uid) {
-            tracing::info!(%pod, objection, "a policy in shadow mode would have spared it");
+            tracing::info!(%pod, objection, "a policy in shadow mode would have denied the eviction");
         }
     }
 

@@ -263,7 +263,10 @@ impl Agent {
 fn keep_what_needs_a_restart(new: &mut Config, old: &Config) {
     fn keep<T: PartialEq + Clone>(field: &str, new: &mut T, old: &T) {
         if new != old {
-            tracing::warn!(field, "has changed, which takes effect at the next start");
+            tracing::warn!(
+                field,
+                "a changed configuration field takes effect at the next start"
+            );
             new.clone_from(old);
         }
     }

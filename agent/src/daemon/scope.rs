@@ -81,7 +81,7 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
             Some(memory.with_balloon(Balloon::of_machine(Path::new("/sys")))),
         ),
         Err(error) => {
-            tracing::warn!(%error, "no memory guard: what the kernel holds available is not known");
+            tracing::warn!(%error, "the memory guard is off: what the kernel holds available is not known");
             scope
         }
     }
@@ -93,16 +93,14 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
 pub(super) fn warn_no_hard_threshold(thresholds: &[Threshold]) {
     if thresholds.is_empty() {
         tracing::warn!(
-            field = "evictionHard",
-            "is empty, and so is evictionSoft: pods go for their own limits on local storage alone"
+            "evictionHard and evictionSoft are empty: pods are evicted only for their own local-storage limits"
         );
         return;
     }
     let is_hard = |t: &Threshold| t.signal == Signal::MemoryAvailable && t.is_hard();
     if !thresholds.iter().any(is_hard) {
         tracing::warn!(
-            field = "evictionHard[memory.available]",
-            "is not set: no pod is evicted before the OOM killer acts"
+            "evictionHard[memory.available] is not set: no pod is evicted before the OOM killer acts"
         );
     }
 }

@@ -76,6 +76,6 @@ impl Agent {
         // A disk that does not answer and a victim that does not die hold up no end: the next agent goes on with them.
         self.manager.steps.stop(LAST_WORK);
         self.ensure_dead.stop(LAST_WORK);
-        tracing::info!("stopped");
+        tracing::info!("the agent has stopped");
     }
 }

@@ -76,7 +76,7 @@ fn sources(
         Ok(pids) => {
             let object = offer(object, wants(&[Signal::PidAvailable]));
             let trigger = PidTrigger::build(pids, object);
-            say(Signal::PidAvailable, trigger.selected_hook());
+            log_hook(Signal::PidAvailable, trigger.selected_hook());
             Some(trigger)
         }
         Err(error) => {
@@ -139,7 +139,7 @@ fn wants(thresholds: &[Threshold], signals: &[Signal]) -> bool {
     thresholds.iter().any(|t| signals.contains(&t.signal))
 }
 
-fn say(signal: Signal, selected: &SelectedHook<CountHook>) {
+fn log_hook(signal: Signal, selected: &SelectedHook<CountHook>) {
     for (hook, reason) in &selected.refused {
         tracing::info!(%signal, %hook, reason, "a better hook is refused");
     }
@@ -180,7 +180,7 @@ fn watch(
     let name = |path: &Path, available, inodes_free| {
         let filesystem = trigger.index_of(path)?;
         if let Some((_, selected)) = trigger.selected_hook(filesystem) {
-            say(inodes_free, selected);
+            log_hook(inodes_free, selected);
         }
         Some(DiskSource {
             filesystem,
@@ -257,7 +257,7 @@ pub(super) fn settings(
     by_fastpath: Vec<Signal>,
 ) -> evictd_engine::PlannerSettings {
     for threshold in layout.ignored(&config.eviction.thresholds) {
-        tracing::warn!(%threshold, "means nothing: containerfs follows the filesystem that it is part of");
+        tracing::warn!(%threshold, "the threshold is ignored: containerfs follows the filesystem that it is part of");
     }
     evictd_engine::PlannerSettings {
         eviction: config.eviction.clone(),

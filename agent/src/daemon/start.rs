@@ -156,8 +156,8 @@ impl Agent {
         health.beat();
         health.started(heartbeats(&fastpath.status, &manager.status));
         let pods = entries.len();
-        tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "watching");
-        let words = MessageBuilder {
+        tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "the agent is watching");
+        let messages = MessageBuilder {
             thresholds: config.eviction.thresholds.clone(),
         };
         Ok(Self {
@@ -173,7 +173,7 @@ impl Agent {
             config_watch,
             cgroup_events: signals.cgroup_events,
             ticks: 0,
-            eviction_log: EvictionLog::new(journal, words),
+            eviction_log: EvictionLog::new(journal, messages),
             disk: DiskWriter::new(disk),
             incidents,
             ensure_dead,
@@ -348,8 +348,8 @@ fn heartbeats(fastpath: &Arc<FastPathStatus>, manager: &Arc<SharedStatus>) -> Ve
             last: Box::new(move || fastpath.last_beat()),
         },
         Heartbeat {
-            name: telemetry::CONTROL_LOOP,
-            limit: telemetry::CONTROL_LOOP_LIMIT,
+            name: telemetry::MANAGER,
+            limit: telemetry::MANAGER_LIMIT,
             // Memory is watched without it, and an agent that takes the place of this one hangs where it hung.
             is_vital: false,
             last: Box::new(move || manager.last_beat()),
@@ -376,7 +376,7 @@ fn attach_oom_reader(object: &mut BpfObject) -> Option<OomReader> {
             Some(reader)
         }
         Err(error) => {
-            tracing::warn!(%error, "no evidence of the OOM killer");
+            tracing::warn!(%error, "the OOM killer is not observed");
             None
         }
     }

@@ -53,12 +53,12 @@ pub struct Health {
 
 /// The longest time that a start may take: it waits for programs to load and for the API server.
 const START: Duration = Duration::from_secs(600);
-/// The name of the control loop's [`Heartbeat`].
-pub const CONTROL_LOOP: &str = "control loop";
+/// The name of the manager's [`Heartbeat`].
+pub const MANAGER: &str = "manager";
 /// The fast path looks at least once a second.
 pub const FAST_PATH_LIMIT: Duration = Duration::from_secs(10);
-/// The control loop reads cgroups and procfs, which may be slow.
-pub const CONTROL_LOOP_LIMIT: Duration = Duration::from_secs(30);
+/// The manager reads cgroups and procfs, which may be slow.
+pub const MANAGER_LIMIT: Duration = Duration::from_secs(30);
 /// The async loop routes events at normal priority, which full CPUs may delay; the journal has a thread of its own.
 const ASYNC_LOOP_LIMIT: Duration = Duration::from_secs(30);
 
@@ -219,7 +219,7 @@ mod tests {
         Heartbeat {
             name,
             limit: Duration::from_secs(limit),
-            is_vital: name != "control loop",
+            is_vital: name != "manager",
             last: Box::new(move || last.load(Ordering::Relaxed)),
         }
     }
@@ -248,15 +248,15 @@ mod tests {
         let health = Health::default();
         assert_eq!(health.liveness(), Ok(()));
         assert_eq!(health.readiness().unwrap_err(), "the start is not complete");
-        assert!(!health.is_late(CONTROL_LOOP));
+        assert!(!health.is_late(MANAGER));
         let (a, b) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
         health.started(vec![
-            heartbeat("control loop", 3600, &a),
+            heartbeat("manager", 3600, &a),
             heartbeat("fast path", 3600, &b),
         ]);
         assert_eq!(
             health.readiness().unwrap_err(),
-            "the control loop has not run yet"
+            "the manager has not run yet"
         );
         assert_eq!(health.liveness(), Ok(()));
         for beat in [&a, &b] {
@@ -273,23 +273,20 @@ mod tests {
         assert_eq!(health.liveness(), Ok(()));
     }
 
-    /// Another agent would hang at the same place, and memory is watched without the control loop.
+    /// Another agent would hang at the same place, and memory is watched without the manager.
     #[test]
-    fn a_control_loop_that_hangs_makes_the_agent_unready_and_ends_it_not() {
+    fn a_manager_that_hangs_makes_the_agent_unready_and_ends_it_not() {
         let health = Health::default();
         let now = Arc::new(AtomicU64::new(monotonic_ns()));
         let old = Arc::new(AtomicU64::new(1));
         health.started(vec![
             heartbeat("fast path", 3600, &now),
-            heartbeat("control loop", 0, &old),
+            heartbeat("manager", 0, &old),
         ]);
         health.beat();
         let said = health.readiness().unwrap_err();
-        assert!(
-            said.starts_with("the control loop has not run for "),
-            "{said}"
-        );
-        assert!(health.is_late(CONTROL_LOOP) && !health.is_late("fast path"));
+        assert!(said.starts_with("the manager has not run for "), "{said}");
+        assert!(health.is_late(MANAGER) && !health.is_late("fast path"));
         assert_eq!(health.liveness(), Ok(()));
         assert_eq!(healthz(&health), Answer::plain("200 OK", "ok\n"));
     }

@@ -14,6 +14,7 @@ use prometheus_client::{
     metrics::{
         counter::Counter,
         family::Family,
+        gauge::ConstGauge,
         histogram::{Histogram, exponential_buckets},
     },
     registry::{Registry, Unit},
@@ -96,7 +97,14 @@ fn histogram() -> Histogram {
 impl Metrics {
     /// The metrics of these sources.
     pub fn new(sources: MetricsCollector) -> Self {
-        let mut registry = Registry::with_prefix("evictd");
+        let mut root = Registry::default();
+        // Under the name that Prometheus' client libraries give it.
+        root.register(
+            "process_start_time_seconds",
+            "Start time of the process since unix epoch in seconds",
+            ConstGauge::new(sources.start_time),
+        );
+        let registry = root.sub_registry_with_prefix("evictd");
         let evictions = evictions();
         registry.register(
             "evictions",
@@ -136,7 +144,7 @@ impl Metrics {
         );
         registry.register_collector(Box::new(sources));
         Self {
-            registry,
+            registry: root,
             evictions,
             owners,
             shown: Mutex::default(),

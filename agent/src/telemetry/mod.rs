@@ -11,7 +11,7 @@ mod state;
 mod tls;
 
 pub use health::{
-    CONTROL_LOOP, CONTROL_LOOP_LIMIT, FAST_PATH_LIMIT, Health, Heartbeat, serve as serve_health,
+    FAST_PATH_LIMIT, Health, Heartbeat, MANAGER, MANAGER_LIMIT, serve as serve_health,
 };
 
 pub use metrics::Metrics;

@@ -1,6 +1,6 @@
 //! What others count, asked for at each scrape.
 
-use std::{fmt, ptr, sync::Arc};
+use std::{fmt, iter, ptr, sync::Arc};
 
 use evictd_engine::{Forecast, NodeCondition, hard_threshold};
 use evictd_kube::client::ApiClient;
@@ -9,7 +9,7 @@ use evictd_node::trigger::counter::Drift;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
-    metrics::{counter::ConstCounter, gauge::ConstGauge},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
 };
 
 /// The hook that watches a signal.
@@ -25,15 +25,15 @@ pub struct Hook {
 pub type Reading = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// Numbers, each under a value of one label.
-pub struct Labelled {
-    /// Name of the gauge.
+pub struct Labelled<N = i64> {
+    /// Name of the metric.
     pub name: &'static str,
     /// Help text of the metric.
     pub help: &'static str,
     /// Name of the label.
     pub label: &'static str,
     /// The label's values with the numbers.
-    pub read: Box<dyn Fn() -> Vec<(String, i64)> + Send + Sync>,
+    pub read: Box<dyn Fn() -> Vec<(String, N)> + Send + Sync>,
 }
 
 /// Collector of the numbers from their sources.
@@ -51,6 +51,10 @@ pub struct MetricsCollector {
     pub plain_gauges: Vec<(&'static str, &'static str, Reading)>,
     /// Counters with their names and what they mean.
     pub counters: Vec<(&'static str, &'static str, Reading)>,
+    /// Counters with one label.
+    pub labelled_counters: Vec<Labelled<u64>>,
+    /// When the agent started, in seconds since the epoch.
+    pub start_time: u64,
 }
 
 impl MetricsCollector {
@@ -85,10 +89,22 @@ fn reading<T: Send + Sync + 'static>(
     Box::new(move || read(&of))
 }
 
-/// Counters under their names, and the former names of these, which are shown until the next release.
-const FORMER_NAMES: [(&str, &str); 10] = [
+/// Metrics under their names, and the former names of these, which are shown until the next release.
+const FORMER_NAMES: &[(&str, &str)] = &[
+    ("api_node_restriction_not_enforced", "api_not_held_to_node"),
+    ("api_pdb_blocked", "api_soft_blocked"),
+    ("api_pdb_overrides", "api_soft_overrides"),
+    ("api_reports_deferred", "api_report_dropped"),
+    ("api_reports_failed", "api_report_refused"),
+    ("cgroup_counts_dropped", "shares_dropped"),
+    ("cgroup_events_dropped", "pod_life_dropped"),
+    ("clock_jumps", "api_clock_jumps"),
     ("fastpath_events_dropped", "reports_dropped"),
+    ("filesystem_stuck", "filesystem_hung"),
+    ("incidents_dropped", "incidents_lost"),
+    ("journal_records_dropped", "journal_records_lost"),
     ("manager_cycles", "rounds"),
+    ("manager_stuck", "control_loop_stuck"),
     ("mitigation_reclaimed_bytes", "graduated_reclaimed_bytes"),
     (
         "mitigation_reclaimed_working_set_bytes",
@@ -98,9 +114,23 @@ const FORMER_NAMES: [(&str, &str); 10] = [
     ("mitigation_refusals", "graduated_refusals"),
     ("mitigation_throttles", "graduated_brakes"),
     ("mitigation_unthrottles", "graduated_releases"),
+    ("oom_records_dropped", "telemetry_dropped"),
+    ("pod_open_failures", "pods_unopened"),
+    ("policy_conflicts", "policy_contradictions"),
     ("recreations", "comebacks"),
+    ("runtime_operations_errors", "cri_unavailable"),
     ("standby_decisions", "deputy_decisions"),
+    ("trigger_events_dropped", "wakeups_dropped"),
 ];
+
+/// The metric's name with its help, then its former names, whose help points to the present one.
+fn names<'a>(name: &'a str, help: &str, suffix: &str) -> Vec<(&'a str, String)> {
+    let former = FORMER_NAMES.iter().filter(|(now, _)| *now == name);
+    let deprecated = format!("Deprecated: evictd_{name}{suffix}");
+    iter::once((name, help.to_owned()))
+        .chain(former.map(|(_, former)| (*former, deprecated.clone())))
+        .collect()
+}
 
 impl fmt::Debug for MetricsCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -137,6 +167,12 @@ impl Collector for MetricsCollector {
             "Always 1; the version of the agent",
             build,
         )?;
+        gauge(
+            &mut encoder,
+            "start_time_seconds",
+            "When the agent started, in seconds since the epoch",
+            self.start_time,
+        )?;
         let hooks = self.hooks.iter().map(|hook| {
             let labels = [
                 ("signal", hook.signal.as_str()),
@@ -155,7 +191,7 @@ impl Collector for MetricsCollector {
         counter(
             &mut encoder,
             "manager_cycles",
-            "Looks at all signals",
+            "Cycles of the manager",
             status.cycles,
         )?;
         counter(
@@ -170,16 +206,19 @@ impl Collector for MetricsCollector {
             gauges(&mut encoder, gauge.name, gauge.help, values)?;
         }
         for (name, help, read) in &self.plain_gauges {
-            let metric = prometheus_client::metrics::MetricType::Gauge;
-            let gauge = encoder.encode_descriptor(name, help, None, metric)?;
-            ConstGauge::new(read()).encode(gauge)?;
+            gauge(&mut encoder, name, help, read())?;
         }
         for (name, help, read) in &self.counters {
             counter(&mut encoder, name, help, read())?;
         }
+        for counter in &self.labelled_counters {
+            let read = (counter.read)().into_iter();
+            let values = read.map(|(value, number)| ([(counter.label, value)], number));
+            counters(&mut encoder, counter.name, counter.help, values)?;
+        }
         if let Some(connection) = &self.connection {
             for (name, help, value) in connection.counters.all() {
-                counter(&mut encoder, &format!("api_{name}"), help, value)?;
+                counter(&mut encoder, name, help, value)?;
             }
         }
         Ok(())
@@ -285,6 +324,19 @@ fn conditions(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fm
     )
 }
 
+fn gauge(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> Result<(), fmt::Error> {
+    for (name, help) in names(name, help, "") {
+        let metric = encoder.encode_descriptor(name, &help, None, MetricType::Gauge)?;
+        ConstGauge::new(value).encode(metric)?;
+    }
+    Ok(())
+}
+
 fn gauges<L, N>(
     encoder: &mut DescriptorEncoder,
     name: &str,
@@ -293,12 +345,15 @@ fn gauges<L, N>(
 ) -> Result<(), fmt::Error>
 where
     L: EncodeLabelSet,
+    N: Copy,
     ConstGauge<N>: EncodeMetric,
 {
-    let metric = prometheus_client::metrics::MetricType::Gauge;
-    let mut family = encoder.encode_descriptor(name, help, None, metric)?;
-    for (labels, value) in values {
-        ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+    let values: Vec<(L, N)> = values.into_iter().collect();
+    for (name, help) in names(name, help, "") {
+        let mut family = encoder.encode_descriptor(name, &help, None, MetricType::Gauge)?;
+        for (labels, value) in &values {
+            ConstGauge::new(*value).encode(family.encode_family(labels)?)?;
+        }
     }
     Ok(())
 }
@@ -309,10 +364,12 @@ fn counters<L: EncodeLabelSet>(
     help: &str,
     values: impl IntoIterator<Item = (L, u64)>,
 ) -> Result<(), fmt::Error> {
-    let metric = prometheus_client::metrics::MetricType::Counter;
-    let mut family = encoder.encode_descriptor(name, help, None, metric)?;
-    for (labels, value) in values {
-        ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+    let values: Vec<(L, u64)> = values.into_iter().collect();
+    for (name, help) in names(name, help, "_total") {
+        let mut family = encoder.encode_descriptor(name, &help, None, MetricType::Counter)?;
+        for (labels, value) in &values {
+            ConstCounter::new(*value).encode(family.encode_family(labels)?)?;
+        }
     }
     Ok(())
 }
@@ -323,14 +380,46 @@ fn counter(
     help: &str,
     value: u64,
 ) -> Result<(), fmt::Error> {
-    let metric = prometheus_client::metrics::MetricType::Counter;
-    let family = encoder.encode_descriptor(name, help, None, metric)?;
-    ConstCounter::new(value).encode(family)?;
-    let former = FORMER_NAMES.iter().find(|(now, _)| *now == name);
-    let Some((_, former)) = former else {
-        return Ok(());
-    };
-    let help = format!("Deprecated: evictd_{name}_total");
-    let family = encoder.encode_descriptor(former, &help, None, metric)?;
-    ConstCounter::new(value).encode(family)
+    for (name, help) in names(name, help, "_total") {
+        let family = encoder.encode_descriptor(name, &help, None, MetricType::Counter)?;
+        ConstCounter::new(value).encode(family)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::Metrics;
+
+    #[test]
+    fn a_metric_has_its_former_name_beside_it() {
+        let mut sources = MetricsCollector::default();
+        let number = Arc::new(3);
+        sources.counter("standby_decisions", "Decided", &number, |n| *n);
+        sources.gauge("manager_stuck", "Stuck", &number, |n| *n);
+        sources.gauges.push(Labelled {
+            name: "filesystem_stuck",
+            help: "Stuck",
+            label: "filesystem",
+            read: Box::new(|| vec![("nodefs".to_owned(), 7)]),
+        });
+        let text = Metrics::new(sources).text().unwrap();
+        for line in [
+            "evictd_standby_decisions_total 3",
+            "# HELP evictd_deputy_decisions Deprecated: evictd_standby_decisions_total",
+            "# TYPE evictd_deputy_decisions counter",
+            "evictd_deputy_decisions_total 3",
+            "evictd_manager_stuck 3",
+            "# HELP evictd_control_loop_stuck Deprecated: evictd_manager_stuck",
+            "# TYPE evictd_control_loop_stuck gauge",
+            "evictd_control_loop_stuck 3",
+            "evictd_filesystem_stuck{filesystem=\"nodefs\"} 7",
+            "# HELP evictd_filesystem_hung Deprecated: evictd_filesystem_stuck",
+            "# TYPE evictd_filesystem_hung gauge",
+            "evictd_filesystem_hung{filesystem=\"nodefs\"} 7",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}: {text}");
+        }
+    }
 }

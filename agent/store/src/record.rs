@@ -215,7 +215,7 @@ pub struct EvictionRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Why the pod went at that moment; absent in journals of older agents, for pods above their own limits, and for
-    /// what the control loop does in the kubelet's mode.
+    /// what the manager does in the kubelet's mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace: Option<PaceRecord>,
     /// Owner and labels of the pod, which limits need; absent in records of older versions.
@@ -276,7 +276,7 @@ impl PaceRecord {
         }
     }
 
-    /// An eviction of the control loop, of a pod that is expected to give so much.
+    /// An eviction of the manager, of a pod that is expected to give so much.
     pub fn of(timing: &Timing, expected: u64) -> Self {
         let Timing {
             urgency,

@@ -104,11 +104,11 @@ fn a_hung_nodefs_keeps_no_agent_from_watching_memory() {
             let mut agent = files.start(&[]);
             if !hangs_at_the_start {
                 hung = Some(or_skip!(Hung::mount(&nodefs)));
-                let series = "evictd_filesystem_hung{filesystem=\"nodefs\"} 1";
+                let series = "evictd_filesystem_stuck{filesystem=\"nodefs\"} 1";
                 assert!(until(SOON, || shows(&shown, series)));
                 assert!(agent.says("the filesystem does not answer"));
             }
-            // The control loop goes on with all else: its limit is 30 seconds.
+            // The manager goes on with all else: its limit is 30 seconds.
             let cycles = || value(&shown, "evictd_manager_cycles_total").unwrap();
             let before = cycles();
             assert!(until(SOON, || cycles() > before + 2));

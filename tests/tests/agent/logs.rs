@@ -84,7 +84,7 @@ fn fill_log(agent: &Agent, shown: &str) {
     };
     assert!(until(SOON, is_full), "{}", metrics(shown).unwrap());
     // The main thread goes on: it has not written them.
-    let refused = || counter("evictd_configuration_refused_total");
+    let refused = || counter("evictd_config_reloads_total{result=\"failure\"}");
     let before = refused();
     let goes_on = || {
         reload();

@@ -261,13 +261,13 @@ fn without_a_threshold_pods_go_for_their_own_limits() {
     assert!(is_alive(&mut calm));
     has(
         &agent.log(),
-        &["pods go for their own limits on local storage alone"],
+        &["pods are evicted only for their own local-storage limits"],
     );
 }
 
 /// Above its own limit, and it cannot die: said once, and not evicted again.
 #[test]
-fn a_victim_of_the_control_loop_that_does_not_die_is_stuck() {
+fn a_victim_of_the_manager_that_does_not_die_is_stuck() {
     skip_if!(not_root());
     let two = or_skip!(Two::on_disk("held", 128, 4096, "8Mi"));
     let [mut calm, greedy] = two.forkers();

@@ -37,7 +37,7 @@ fn the_threshold_of_the_pods_cgroup_comes_and_goes() {
     files.config["evictionHard"] = json!({ "memory.available": "25%" });
     let agent = files.start(&[]);
     let changes = |agent: &Agent| agent.log().matches("has changed and is in force").count();
-    let watched = |agent: &Agent| agent.log().matches("watching the pods' cgroup").count();
+    let watched = |agent: &Agent| agent.log().matches("the pods' cgroup is watched").count();
 
     files.change("shadow", json!(true));
     assert!(until(SOON, || changes(&agent) == 1));
@@ -133,7 +133,7 @@ fn a_mistake_leaves_the_last_good_one_in_force() {
     ];
     for (number, mistake) in (1..).zip(mistakes) {
         fs::write(&path, mistake).unwrap();
-        let refused = format!("evictd_configuration_refused_total {number}");
+        let refused = format!("evictd_config_reloads_total{{result=\"failure\"}} {number}");
         assert!(until(SOON, || shows(&address, &refused)), "{mistake}");
         assert!(hog.is_alive() && files.records().is_empty(), "{mistake}");
     }
@@ -190,7 +190,7 @@ fn a_kubelet_configuration_that_is_missing_is_taken_when_it_comes() {
     assert!(shows(&memory(64)) && shows(&source("file")));
     // What cannot be used changes nothing.
     write("kind: KubeletConfiguration\nevictionHard: {memory.available: ten}\n");
-    assert!(shows("evictd_configuration_refused_total 1"));
+    assert!(shows("evictd_config_reloads_total{result=\"failure\"} 1"));
     assert!(shows(&memory(64)));
     // Gone again: what it said stays in force, and evictd's own file is followed.
     fs::remove_file(&kubelet).unwrap();

@@ -59,7 +59,7 @@ fn a_stalled_main_thread_stops_no_eviction() {
 fn a_stalled_manager_stops_no_eviction_for_memory() {
     skip_if!(not_root());
     // Another agent would hang where this one hangs: it is not ready, and stays.
-    let thread = ("manager", "control loop");
+    let thread = ("manager", "manager");
     stall("stallmanager", thread, "/readyz", is_evicted);
 }
 
@@ -74,7 +74,7 @@ fn a_stalled_manager_holds_up_no_end() {
         let _stalled = Stalled::new(agent.pid(), "manager").unwrap();
         agent.ask_to_end().unwrap();
         let log = |line| until(SOON, || agent.log().contains(line));
-        assert!(log("the control loop hangs"));
+        assert!(log("the manager thread does not stop"));
         assert!(log("stopped"));
     };
     // A traced thread is gone when its tracer is.

@@ -1,4 +1,4 @@
-//! `evictd report` and `evictd top` as processes: an eviction is told again, and who would be next is shown.
+//! `evictd report` and `evictd top` as processes: an eviction is told again, and which pod would be next is shown.
 
 use std::{io, os::unix::process::CommandExt as _, process::Output};
 

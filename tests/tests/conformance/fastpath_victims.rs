@@ -1,4 +1,4 @@
-//! What the fast path kills counts for everything else that is short, as what the control loop kills does, and goes once.
+//! What the fast path kills counts for everything else that is short, as what the manager kills does, and goes once.
 
 use evictd_engine::{
     Planner, RestoredPending, RestoredState, Timing,

@@ -148,7 +148,12 @@ fn drop_ins_of_the_kubelet_are_followed() {
     in_force(48);
     // What is wrong changes nothing.
     write("30-wrong.conf", "ten");
-    let refused = || shows(&address, "evictd_configuration_refused_total 1");
+    let refused = || {
+        shows(
+            &address,
+            "evictd_config_reloads_total{result=\"failure\"} 1",
+        )
+    };
     assert!(until(SOON, refused));
     in_force(48);
 }

@@ -28,7 +28,7 @@ fn tested(faults: Vec<InjectedFault>, again: Duration) -> (usize, u64, bool) {
         assert_eq!(asked.body["reportingInstance"], "another/node");
     }
     assert_eq!(connection.counters.forbidden.get(), 0);
-    let counted = connection.counters.not_held_to_node.get();
+    let counted = connection.counters.node_restriction_not_enforced.get();
     (state.requests.len(), counted, ended)
 }
 

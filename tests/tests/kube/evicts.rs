@@ -354,7 +354,7 @@ fn trouble_is_outlasted() {
     is_told_once(&member, 4);
 }
 
-// R12, R42: no API server from the start. The cgroups tell who runs here; static pods stay protected; the name comes later.
+// R12, R42: no API server from the start. The cgroups tell which pods run here; static pods stay protected; the name comes later.
 #[test]
 fn without_an_api_server_the_cgroups_tell() {
     skip_if!(not_root());
@@ -523,7 +523,7 @@ fn an_evicted_pod_that_does_not_die_has_an_event() {
     hog.go().unwrap();
     let told = |m: &ClusterNode| events(m, "EvictedPodStuck", "Pod");
     assert!(member.wait(SOON, |m| !told(m).is_empty()));
-    // The control loop takes it for stuck ten seconds after its SIGKILL.
+    // The manager takes it for stuck ten seconds after its SIGKILL.
     let signalled = member.evictions()[0].stages.signalled;
     sleep_from(signalled, Duration::from_secs(13));
     let counted = value(&shown, "evictd_evicted_pods_stuck_total");
@@ -678,7 +678,7 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
     // These two, and the calm one if what the API server tells of it has changed meanwhile: it is opened anew then.
     let is_counted = |_: &ClusterNode| {
         let text = metrics(&address).unwrap_or_default();
-        let counts = ["pods_unopened_total 2", "pods_unopened_total 3"];
+        let counts = ["pod_open_failures_total 2", "pod_open_failures_total 3"];
         counts.iter().any(|count| text.contains(count))
     };
     assert!(member.wait(SOON, is_counted), "{:?}", metrics(&address));

@@ -194,7 +194,7 @@ fn an_eviction_of_an_outage_is_reported_with_its_own_time() {
     assert!(f.wait(|f| f.server.state().config_map(SPACE, EVICTIONS) != map));
 }
 
-/// A brake that cannot be pulled says so before it is needed, and when it can be again.
+/// An unavailable brake is noticed before it is needed, and so is its return.
 #[test]
 fn a_missing_config_map_is_noticed_without_an_eviction() {
     for missing in [NAME, EVICTIONS] {
@@ -256,7 +256,7 @@ fn a_paused_fleet_holds_back_what_is_not_urgent() {
     assert!(member.cgroup.holds(180));
     // It sees none of that grow.
     let agent = member.start().unwrap();
-    assert!(agent.says("many nodes evict"));
+    assert!(agent.says("the fleet brake is active"));
     // What is left lasts for fifteen seconds at this rate, with room for a hog that catches up.
     slow.go().unwrap();
     let is_short = member.wait(SOON * 2, |m| m.cgroup.usage().unwrap() > 200 * MIB);
@@ -297,7 +297,7 @@ fn a_slow_fleet_lets_one_pod_of_a_look_go() {
     fs::write(dirs[0].join("data"), vec![1; 16 << 20]).unwrap();
     forkers[1].files("make", &dirs[1], 1000);
     let agent = member.start().unwrap();
-    assert!(agent.says("many nodes evict"));
+    assert!(agent.says("the fleet brake is active"));
     assert_eq!(member.evicted(1).len(), 1);
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(member.evictions().len(), 1, "{:?}", member.evictions());

@@ -52,7 +52,10 @@ fn a_disk_that_hangs_delays_reports_and_no_eviction() {
         assert_eq!(member.server.count("PATCH", path), 1, "{path}");
     }
     assert!(agent.says("the disk answers again"));
-    assert_eq!(value(&shown, "evictd_journal_records_lost_total"), Some(0));
+    assert_eq!(
+        value(&shown, "evictd_journal_records_dropped_total"),
+        Some(0)
+    );
     drop(agent);
     let finished = |r: &&Record| matches!(r, Record::Finished(_));
     assert_eq!(member.records().iter().filter(finished).count(), 2);

@@ -151,7 +151,7 @@ fn status_shows_agents_pressure_and_pauses() {
     assert!(cluster.json(&["status"])["fleetBrake"].is_null());
     brake("2999-01-01T00:00:00Z");
     assert_eq!(cluster.json(&["status"])["fleetBrake"]["pace"], "paused");
-    let said = "the fleet brake is pulled: paused until 2999-01-01T00:00:00Z";
+    let said = "the fleet brake is active: paused until 2999-01-01T00:00:00Z";
     has(&cluster.said(&["status"]), &[said]);
 
     cluster.without_agent();
@@ -276,7 +276,7 @@ fn a_pod_is_explained_by_the_agent_on_its_node() {
     let shown = cluster.said(&words);
     has(
         &shown,
-        &["policies: it is spared: the gate leader says no\n"],
+        &["policies: its eviction is denied: the gate leader says no\n"],
     );
     has(&shown, &["  rule db/leader: gate.leader == false: no\n"]);
     let explained = cluster.json(&words);

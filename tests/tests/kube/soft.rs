@@ -202,7 +202,7 @@ fn a_budget_is_honoured_and_the_next_one_goes() {
     assert_eq!(*annotations, json!({"starved_resource": "memory"}));
     // Both requests were on disk beforehand.
     assert_eq!((soft.asked().len(), soft.counted()), (2, 1));
-    assert_eq!(soft.connection.counters.soft_blocked.get(), 1);
+    assert_eq!(soft.connection.counters.pdb_blocked.get(), 1);
     // The one that goes is not asked again.
     assert_eq!(soft.evicts(&[1, 2], false).0, 1);
 }
@@ -313,13 +313,13 @@ fn an_event_is_sent_until_the_server_has_it() {
     }
     assert_eq!(soft.evicts(&[1], false).0, 0);
     assert_eq!(soft.event_reasons(), ["Evicted"]);
-    assert_eq!(soft.connection.counters.report_refused.get(), 0);
+    assert_eq!(soft.connection.counters.reports_failed.get(), 0);
     // One that the server does not take at all is given up.
     soft.server
         .fails("POST", "/events", 8, InjectedFault::Status(422));
     assert_eq!(soft.evicts(&[2], false).0, 0);
     assert_eq!(soft.event_reasons(), ["Evicted"]);
-    assert_eq!(soft.connection.counters.report_refused.get(), 1);
+    assert_eq!(soft.connection.counters.reports_failed.get(), 1);
 }
 
 // R42
@@ -573,5 +573,5 @@ fn a_pause_holds_for_an_override() {
     let outcome = paused_meanwhile(&mut soft, "/web-1/eviction", &[0], true);
     assert_eq!(outcome, held_back(HeldBack::Paused, 0));
     assert_eq!(soft.server.count("DELETE", ""), 0);
-    assert_eq!(soft.connection.counters.soft_overrides.get(), 0);
+    assert_eq!(soft.connection.counters.pdb_overrides.get(), 0);
 }

@@ -292,11 +292,11 @@ impl WatchHandler for Pods {
     }
 
     fn failed(&mut self, _: WatchFailure, error: &watcher::Error) {
-        tracing::warn!(%error, "the watch of this node's pods has stopped: the cgroups tell which pods run here");
+        tracing::warn!(%error, "the pod watch has stopped: the cgroups tell which pods run here");
     }
 
     fn recovered(&mut self) {
-        tracing::info!("the watch works again");
+        tracing::info!("the pod watch works again");
     }
 }
 

@@ -160,7 +160,7 @@ impl BpfObject {
                 Self::create(COUNTS, aya::Btf::from_sys_fs().ok(), &globals, false)
             }
             Err(error) => {
-                tracing::info!(%error, "counting without types");
+                tracing::info!(%error, "the counting program is loaded without types of the kernel");
                 Self::load_counts_untyped(hierarchy)
             }
         }
@@ -280,7 +280,7 @@ impl BpfObject {
             _ => Ok(()),
         };
         if let Err(error) = unloaded {
-            tracing::debug!(program, error = %chain(&error), "was not loaded");
+            tracing::debug!(program, error = %chain(&error), "the program was not loaded");
         }
     }
 

@@ -85,7 +85,7 @@ pub enum HeldBack {
     #[error("the fleet brake holds back what is not urgent")]
     Fleet,
     /// The policies, or a limit without room.
-    #[error("a policy or a limit spares it")]
+    #[error("a policy or a limit denies the eviction")]
     Spared,
 }
 

@@ -101,7 +101,7 @@ fn facts(incident: &Incident, reported: Option<&Reported>) -> Markup {
         ("threshold", amount(eviction, eviction.threshold)),
         ("the pod used", amount(eviction, eviction.working_set)),
         ("it had requested", amount(eviction, eviction.request)),
-        ("told by", eviction.hook.clone()),
+        ("hook", eviction.hook.clone()),
     ];
     if let Some(capacity) = incident.capacity {
         facts.push(("memory of the node", bytes(capacity.into())));

@@ -180,7 +180,7 @@ fn the_table_says_why_a_pod_stands_where_it_stands() {
     write_incident(dir.path(), &incident("i-x", "2026-11-22T03:00:00Z"));
     let (_, text, _) = evictd(&["report", "i-x"], dir.path());
     for line in [
-        " 1  shop/zero    30 B     10 B         7  Burstable  a policy's order -5, spared by a policy",
+        " 1  shop/zero    30 B     10 B         7  Burstable  a policy's order -5, denied by a policy",
         " 2  shop/going   30 B     10 B         7  Burstable  evicted before, still ending, protected",
         "19  shop/web     30 B     10 B         7  Burstable  evicted",
         "20  shop/new     30 B     10 B         -  Burstable  its priority is not known: ranked last",
@@ -189,7 +189,7 @@ fn the_table_says_why_a_pod_stands_where_it_stands() {
     }
     let (_, page, _) = evictd(&["report", "i-x", "-o", "html"], dir.path());
     for words in [
-        "20 B above its request, a policy's order -5, spared by a policy",
+        "20 B above its request, a policy's order -5, denied by a policy",
         "20 B above its request, evicted before, still ending, protected",
         "evicted, 20 B above its request",
         "its priority is not known: ranked last",

@@ -269,7 +269,7 @@ fn bar(signal: &SignalJson) -> String {
 
 fn pressure_line<'a>(view: &View) -> Line<'a> {
     if view.pressure.is_empty() {
-        return Line::from("PSI: not told by this kernel");
+        return Line::from("PSI: unavailable");
     }
     let mut text = "PSI, % of 10 s:".to_owned();
     for (name, pressure) in &view.pressure {
@@ -327,7 +327,7 @@ fn draw_pods(frame: &mut Frame<'_>, view: &View, state: &State, area: Rect) {
         ])
         .style(style)
     });
-    let header = ["#", "POD", "USAGE", "MEMORY/s", "LIMIT IN", "WHY THERE"];
+    let header = ["#", "POD", "USAGE", "MEMORY/s", "LIMIT IN", "REASON"];
     let header = Row::new(header).style(Modifier::BOLD);
     frame.render_widget(Table::new(rows, widths).header(header), table);
 }

@@ -12,22 +12,22 @@ use crate::daemon::oom::OomCounters;
 /// Under which names drops are shown, what they mean, and the kernel's counter.
 pub const DROPS: [(&str, &str, DropCounter); 4] = [
     (
-        "wakeups_dropped",
-        "Crossings that did not fit into the wake-up ring buffers",
+        "trigger_events_dropped",
+        "Crossings that did not fit into the triggers' ring buffers",
         DropCounter::Wakeup,
     ),
     (
-        "telemetry_dropped",
-        "Records that did not fit into the telemetry ring buffer",
+        "oom_records_dropped",
+        "OOM kills that did not fit into their ring buffer",
         DropCounter::OomRecord,
     ),
     (
-        "pod_life_dropped",
+        "cgroup_events_dropped",
         "Cgroup events that did not fit into their ring buffer: the directories were scanned instead",
         DropCounter::CgroupEvent,
     ),
     (
-        "shares_dropped",
+        "cgroup_counts_dropped",
         "Tasks and inodes that were counted in the whole but for no cgroup",
         DropCounter::CgroupCount,
     ),
@@ -101,7 +101,7 @@ pub const RECLAIMS: [CounterDef<Counters>; 9] = [
         |c| &c.refused,
     ),
     (
-        "cri_unavailable",
+        "runtime_operations_errors",
         "Times that the container runtime did not answer, or not as one",
         |c| &c.unavailable,
     ),
@@ -149,7 +149,7 @@ pub const INCIDENTS: [CounterDef<IncidentCounters>; 2] = [
         |k| &k.written,
     ),
     (
-        "incidents_lost",
+        "incidents_dropped",
         "Evictions that could not be written down; the journal has them all the same",
         |k| &k.failed,
     ),

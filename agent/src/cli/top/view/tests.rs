@@ -161,7 +161,7 @@ fn all_of_it_fits_on_a_small_terminal() {
     let place = |word: &str| lines.iter().position(|line| line.contains(word)).unwrap();
     let pods = place("Pods for memory.available, by eviction");
     assert!(lines[pods + 2].contains("default/hog") && lines[pods + 2].contains("evicted first"));
-    assert!(lines[pods + 3].contains("spared: a gate"), "{lines:#?}");
+    assert!(lines[pods + 3].contains("denied: a gate"), "{lines:#?}");
     assert!(lines[pods + 4].contains("default/calm") && lines[pods + 4].contains("42 s"));
     assert!(
         lines
@@ -312,9 +312,7 @@ fn no_terminal_is_too_small_and_nothing_is_too_little() {
     }
     let lines = lines(&drawn(&nothing, &mut state(true)));
     assert!(
-        lines
-            .iter()
-            .any(|line| line == "PSI: not told by this kernel"),
+        lines.iter().any(|line| line == "PSI: unavailable"),
         "{lines:#?}"
     );
     assert!(
