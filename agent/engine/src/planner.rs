@@ -2,8 +2,9 @@
 //! for evictions; the caller carries them out.
 
 mod choices;
+pub mod empty_pods;
 pub mod local_storage;
-mod node_reclaim;
+pub mod node_reclaim;
 pub mod pending;
 pub mod plan;
 pub mod pressure;

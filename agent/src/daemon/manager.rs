@@ -4,12 +4,11 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_config::Config;
 use evictd_cri::{CriEvent, CriWorker};
-use evictd_engine::{Layout, Signal, limiter::EvictionLimiter, recorder::Recorder};
+use evictd_engine::{Layout, ReclaimOptions, Signal, limiter::EvictionLimiter, recorder::Recorder};
 use evictd_fastpath::{FastPathControl, KilledBy};
 use evictd_manager::{
     Command, CommandQueue, DiskScanner, ManagerEventQueue, ManagerHandle, ManagerSetup,
-    MitigationThreads, MitigationWorker, PodSet, ReclaimOptions, ScanTarget, SharedStatus,
-    SignalSources,
+    MitigationThreads, MitigationWorker, PodSet, ScanTarget, SharedStatus, SignalSources,
 };
 use evictd_node::pods::table::PodEntry;
 use evictd_store::restore::Restored;

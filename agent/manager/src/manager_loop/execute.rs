@@ -5,7 +5,6 @@ use std::sync::Arc;
 use evictd_engine::{
     Cause, EvictionDecision, Observations, Signal, Threshold, hard_threshold,
     limiter::ShadowChooser,
-    model::settings::Mode,
     record::{SignalReading, Stages},
     soft::SoftCandidate,
     units::signed,
@@ -166,22 +165,10 @@ impl ManagerLoop {
         true
     }
 
-    /// Whether a pod in which nothing runs is evicted all the same: its files go with its object. The kubelet asks for
-    /// no process at all.
     fn goes_without_process(&self, pod: &PodEntry, cause: Cause) -> bool {
-        let frees = match cause {
-            Cause::Pressure(signal) => {
-                signal.resource().is_of_files() || self.node.usage_collector.mode() == Mode::Kubelet
-            }
-            Cause::LocalStorage(_) => true,
-        };
-        let has_ended = pod.pod.is_over() || pod.pod.is_deleting;
-        frees
-            && !has_ended
-            && self
-                .node
-                .empty
-                .is_between_runs(&pod.pod.uid, monotonic_ns())
+        let mode = self.node.usage_collector.mode();
+        let empty = &self.node.empty;
+        empty.goes_without_process(&pod.pod, cause, mode, monotonic_ns())
     }
 
     /// Requests a soft eviction; whether the request was sent.
