@@ -254,7 +254,7 @@ impl EvictionLog {
             available_after = record.available_after,
             "a step before the eviction"
         );
-        Record::Graduated(record)
+        Record::Mitigated(record)
     }
 
     /// Builds the record of what the Node would say.

@@ -56,14 +56,14 @@ impl Agent {
                     "a hook does not watch what it should: the sampler goes on alone"
                 );
             }
-            ManagerEvent::Recreated(comeback) => {
+            ManagerEvent::Recreated(recreation) => {
                 tracing::warn!(
-                    uid = comeback.uid,
-                    count = comeback.count,
-                    hold = ?comeback.hold,
+                    uid = recreation.uid,
+                    count = recreation.count,
+                    hold = ?recreation.hold,
                     "an evicted pod's owner has put another one here"
                 );
-                self.append_to_journal(Record::Comeback((&comeback).into()));
+                self.append_to_journal(Record::Recreated((&recreation).into()));
             }
         }
     }

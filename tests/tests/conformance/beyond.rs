@@ -244,7 +244,8 @@ fn who_was_out_of_sight_for_a_round_has_not_come_back() {
     assert_eq!(step(&mut manager, 50, &another).recreations, []);
 }
 
-/// A pod that was chosen and not evicted, for a limit or a budget, leaves no mark: what its owner puts here is no comeback.
+/// A pod that was chosen and not evicted, for a limit or a budget, leaves no mark: what its owner puts here is no
+/// recreation.
 // R17, R29
 #[test]
 fn who_was_not_evicted_does_not_come_back() {
@@ -270,7 +271,7 @@ fn who_was_not_evicted_does_not_come_back() {
 // R17, R29
 #[test]
 fn a_manager_goes_on_where_another_one_has_ended() {
-    let comeback = |at: i64, uid: &str, count, hold| RestoredRecreation {
+    let recreation = |at: i64, uid: &str, count, hold| RestoredRecreation {
         at: at * SECOND,
         recreation: Recreation {
             uid: uid.into(),
@@ -296,8 +297,8 @@ fn a_manager_goes_on_where_another_one_has_ended() {
         }],
         evictions: vec![eviction(-300, "agent-0"), eviction(-30, "agent-2")],
         recreations: vec![
-            comeback(-290, "agent-1", 1, 60),
-            comeback(-100, "agent-2", 2, 120),
+            recreation(-290, "agent-1", 1, 60),
+            recreation(-100, "agent-2", 2, 120),
         ],
         ..RestoredState::default()
     };

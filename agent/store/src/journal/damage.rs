@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::record::{
     EvictionRecord, MetInForce, OutcomeRecord, Pause, Reported, RequestRecord, StuckPod,
-    counted::{Counted, Returned, TimeBound},
+    counted::{Counted, RecreationRecord, TimeBound},
     mitigation::MitigationRecord,
     node_reclaim::NodeReclaimed,
     oom_kill::OomKill,
@@ -63,7 +63,7 @@ pub(super) fn reason(line: &[u8]) -> String {
         "stuck" => field::<StuckPod>(value),
         "metInForce" => field::<MetInForce>(value),
         "counted" => field::<Counted>(value),
-        "comeback" => field::<Returned>(value),
+        "comeback" => field::<RecreationRecord>(value),
         "timeBound" => field::<TimeBound>(value),
         "kubeletEvicted" => field::<KubeletEviction>(value),
         "shadowNode" => field::<ShadowNode>(value),
