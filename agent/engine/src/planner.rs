@@ -89,7 +89,7 @@ impl Planner {
     pub fn plan(&mut self, now: i64, node: Snapshot<'_>) -> Plan {
         self.pending.forget_the_dead(now, node);
         self.choices.keep(|uid| self.pending.contains(uid));
-        self.usage_growth.forget_old(nanos(now));
+        self.usage_growth.forget_old(unsigned_ns(now));
         self.watch_growth(now, node);
         let mut due = self.update_pressure(now, node.observations);
         due.retain(|threshold| self.acts_on(threshold));
@@ -179,7 +179,8 @@ impl Planner {
     /// Whether the minimum reclaim of a signal counts. The kubelet's does after one look.
     fn resolves(&self, now: i64, signal: Signal) -> bool {
         let pace = self.paces.get(signal as usize);
-        self.settings.mode == Mode::Kubelet || pace.is_some_and(|p| p.is_resolving(nanos(now)))
+        self.settings.mode == Mode::Kubelet
+            || pace.is_some_and(|p| p.is_resolving(unsigned_ns(now)))
     }
 
     /// Holds back whatever is not urgent, or lets it go on.
@@ -340,7 +341,7 @@ impl Planner {
     ) -> Option<PaceInputs> {
         let signal = threshold.signal;
         let pace_inputs = PaceInputs {
-            now: nanos(now),
+            now: unsigned_ns(now),
             pace: *self.paces.get(signal as usize)?,
             shortage: self.shortage(threshold, node.observations.get(signal)?),
             pending: self.pending.pending(now, node, &self.settings, threshold),
@@ -445,10 +446,10 @@ impl Planner {
             let pace = &mut self.paces[signal as usize];
             if let Some(shortage) = shortage {
                 // Samples do not tell what victims still hold.
-                if pace.is_settling(nanos(now)) || is_larger {
+                if pace.is_settling(unsigned_ns(now)) || is_larger {
                     pace.forget_growth();
                 }
-                pace.observe(nanos(now), &shortage);
+                pace.observe(unsigned_ns(now), &shortage);
             }
             if pace.is_met() {
                 note_usages(
@@ -510,7 +511,7 @@ impl Planner {
         self.usage_growth.begin_anew(signal.resource());
         for (other, pace) in Signal::ALL.into_iter().zip(&mut self.paces) {
             if other.resource() == signal.resource() {
-                pace.evicted(nanos(at));
+                pace.evicted(unsigned_ns(at));
             }
         }
     }
@@ -754,16 +755,16 @@ fn note_usages(
             .walk_began
             .filter(|_| signal.resource() == Resource::EphemeralStorage);
         let used = Use {
-            time: walk.unwrap_or(nanos(now)),
+            time: walk.unwrap_or(unsigned_ns(now)),
             usage: layout.usage(signal, pod, usage),
             is_whole: !signal.resource().is_of_files() || usage.ephemeral_storage.is_some(),
         };
-        growth.note(signal, &pod.uid, nanos(now), used);
+        growth.note(signal, &pod.uid, unsigned_ns(now), used);
     }
 }
 
 /// Converts to the clock of `pace`; a negative time, as in recorded sequences, becomes 0.
-fn nanos(now: i64) -> u64 {
+fn unsigned_ns(now: i64) -> u64 {
     u64::try_from(now).unwrap_or(0)
 }
 

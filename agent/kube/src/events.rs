@@ -17,7 +17,7 @@ use evictd_engine::{
 };
 use evictd_store::record::{
     EvictionRecord, Record, is_own_limit,
-    oom_kill::{OomCause, OomKill},
+    oom_kill::{OomCause, OomKillRecord},
 };
 use http::Method;
 use serde_json::{Value, json};
@@ -443,7 +443,7 @@ fn note(e: &EvictionRecord) -> String {
 }
 
 /// Builds the note on an OOM kill: which process was killed, and by which limit.
-fn oom_note(kill: &OomKill) -> String {
+fn oom_note(kill: &OomKillRecord) -> String {
     let bytes = |n| Quantity::bytes(n).to_string();
     let used = kill.rss.map_or(String::new(), |rss| {
         format!(", which used {} itself", bytes(rss))

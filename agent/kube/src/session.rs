@@ -13,7 +13,9 @@ use evictd_engine::{EvictionDecision, NodeState, Pod, reclaim::KnownPods, soft::
 use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
     disk_queue::DiskQueue,
-    record::{EvictionRecord, Record, RequestRecord, oom_kill::OomKill, shadow::KubeletEviction},
+    record::{
+        EvictionRecord, Record, RequestRecord, oom_kill::OomKillRecord, shadow::KubeletEviction,
+    },
 };
 use evictd_sys::clock::ClockJump;
 use tokio::{
@@ -301,7 +303,7 @@ impl Cluster {
     }
 
     /// Whether a kill has an Event: not too many have, and the API server knows the pod.
-    fn tells_of(&mut self, kill: &mut OomKill) -> bool {
+    fn tells_of(&mut self, kill: &mut OomKillRecord) -> bool {
         let Some(pod) = &mut kill.pod else {
             return false;
         };

@@ -5,7 +5,7 @@ mod signals;
 
 use std::path::Path;
 
-use evictd_config::{Config, FilesystemPaths, Origins, PinnedGuard};
+use evictd_config::{Config, FilesystemPaths, Origins, PinnedGuardConfig};
 use evictd_engine::{
     MemorySizing, Observations, Signal, Threshold, ThresholdValue, hard_threshold,
     model::settings::EvictionConfig,
@@ -285,7 +285,7 @@ const PINNED_GUARD: &str = "pinned guard";
 
 /// Whether a guard can outlive the agent; nothing is pinned for that.
 fn pinned_guard(config: Option<&Config>, memory: Option<&Built>) -> Finding {
-    let guard = config.map_or_else(PinnedGuard::default, |c| c.pinned_guard.clone());
+    let guard = config.map_or_else(PinnedGuardConfig::default, |c| c.pinned_guard.clone());
     if !guard.enabled {
         return Finding::new(PINNED_GUARD, State::Ok, "pinnedGuard.enabled is false");
     }

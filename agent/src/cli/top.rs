@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::{
     CommandError, OutputFormat,
-    explained::RuleView,
+    explained::PolicyReporting,
     or_installed,
     rank::{self, PodJson},
     run::configured,
@@ -126,7 +126,7 @@ struct Watch<'a> {
     config: &'a Config,
     view: NodeView,
     trends: Trends,
-    policies: RuleView,
+    policies: PolicyReporting,
 }
 
 /// One look.
@@ -142,7 +142,7 @@ impl<'a> Watch<'a> {
             config,
             view: NodeView::open(config)?,
             trends: Trends::default(),
-            policies: RuleView::ask(&config.state_dir),
+            policies: PolicyReporting::ask(&config.state_dir),
         })
     }
 
@@ -187,14 +187,14 @@ struct Frame<'a> {
     view: &'a NodeView,
     seen: &'a NodeSample,
     trends: &'a Trends,
-    policies: RuleView,
+    policies: PolicyReporting,
     said: &'a HashMap<String, Explanation>,
 }
 
 impl Frame<'_> {
     fn print(&self, output: OutputFormat) -> Result<String, CommandError> {
         let (signals, pods) = (self.signals(), self.pods(Signal::MemoryAvailable));
-        let is_unknown = self.policies == RuleView::Unknown;
+        let is_unknown = self.policies == PolicyReporting::Unknown;
         if output == OutputFormat::Json {
             return to_json(&json!({
                 "signals": signals,

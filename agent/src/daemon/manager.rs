@@ -17,7 +17,7 @@ use super::{
     RunError,
     pod_source::PodSource,
     restore,
-    runtime_disks::RuntimeDisks,
+    runtime_disks::RuntimeDiskCheck,
     scan_watch::ScanWatch,
     sources::{self, DiskRetry},
 };
@@ -191,7 +191,7 @@ fn start_cri(
 ) -> Option<CriWorker> {
     let cri = config.cri.clone()?;
     let (commands, scanner) = (Arc::clone(commands), Arc::clone(scanner));
-    let disks = RuntimeDisks::new(config);
+    let disks = RuntimeDiskCheck::new(config);
     Some(CriWorker::start(cri, move |answer| match answer {
         CriEvent::Reclaimed(removed) => {
             commands.send(Command::Reclaimed(removed));

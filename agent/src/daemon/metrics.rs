@@ -28,7 +28,7 @@ use crate::{
         scan_watch::{FILESYSTEMS, unknown_layers},
         sources::Signals,
     },
-    telemetry::{CONTROL_LOOP, Health, Hook, Labelled, MetricsCollector},
+    telemetry::{CONTROL_LOOP, Health, HookInfo, Labelled, MetricsCollector},
 };
 use names::{CounterDef, INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS};
 
@@ -42,7 +42,7 @@ pub(super) struct MetricInputs<'a> {
     pub fastpath: &'a RunningFastPath,
     pub manager: &'a RunningManager,
     pub health: &'a Arc<Health>,
-    pub hooks: Vec<Hook>,
+    pub hooks: Vec<HookInfo>,
     pub source: &'a PodSource,
     pub dropped: &'a Arc<Dropped>,
     pub reloads: &'a Arc<Reloads>,
@@ -98,7 +98,7 @@ impl Reloads {
 
 pub(super) fn sources(shown: &MetricInputs<'_>) -> MetricsCollector {
     let mut hooks = shown.hooks.clone();
-    hooks.extend(shown.memory_signals.iter().map(|signal| Hook {
+    hooks.extend(shown.memory_signals.iter().map(|signal| HookInfo {
         signal: signal.to_string(),
         hook: shown.memory.to_string(),
     }));
@@ -315,20 +315,20 @@ fn show<C, const N: usize>(
 }
 
 /// The hooks of everything but memory.
-pub(super) fn hooks(signals: &Signals) -> Vec<Hook> {
-    let mut hooks: Vec<Hook> = [
+pub(super) fn hooks(signals: &Signals) -> Vec<HookInfo> {
+    let mut hooks: Vec<HookInfo> = [
         Signal::PidAvailable,
         Signal::NodeFsInodesFree,
         Signal::ImageFsInodesFree,
         Signal::ContainerFsInodesFree,
     ]
     .into_iter()
-    .map(|signal| Hook {
+    .map(|signal| HookInfo {
         signal: signal.to_string(),
         hook: signals.sources.hook(signal).to_string(),
     })
     .collect();
-    hooks.push(Hook {
+    hooks.push(HookInfo {
         signal: "pods".to_owned(),
         hook: signals.life.choice().hook.to_string(),
     });

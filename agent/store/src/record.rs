@@ -21,7 +21,7 @@ use crate::record::{
     counted::{Counted, RecreationRecord, TimeBound, Workload, boot_id},
     mitigation::MitigationRecord,
     node_reclaim::NodeReclaimed,
-    oom_kill::OomKill,
+    oom_kill::OomKillRecord,
     shadow::{KubeletEviction, ShadowNode},
 };
 
@@ -43,7 +43,7 @@ pub enum Record {
     #[serde(rename = "graduated")]
     Mitigated(MitigationRecord),
     /// The OOM killer has killed a process.
-    OomKill(Box<OomKill>),
+    OomKill(Box<OomKillRecord>),
     /// Evictions were paused, or a pause was lifted.
     Paused(Pause),
     /// An evicted pod does not end.

@@ -11,7 +11,7 @@ use evictd_store::{
         counted::{Counted, RecreationRecord, TimeBound, Workload},
         mitigation::{MitigatedPod, MitigationRecord},
         node_reclaim::NodeReclaimed,
-        oom_kill::{AtLimit, Before, OomCause, OomKill, PodName},
+        oom_kill::{AtLimit, Before, OomCause, OomKillRecord, PodName},
         shadow::{KubeletEviction, ShadowNode},
     },
 };
@@ -124,13 +124,13 @@ pub fn finish() -> OutcomeRecord {
     }
 }
 
-fn oom_kill(cause: OomCause, is_full: bool) -> OomKill {
+fn oom_kill(cause: OomCause, is_full: bool) -> OomKillRecord {
     let pod = PodName {
         namespace: text("shop"),
         name: text("db-0"),
         uid: text("u1"),
     };
-    OomKill {
+    OomKillRecord {
         time: text(TIME),
         at: 1,
         pid: 2,

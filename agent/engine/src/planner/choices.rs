@@ -1,6 +1,6 @@
 //! Choices that may be cancelled: what the paces were before them.
 
-use super::nanos;
+use super::unsigned_ns;
 use crate::{EvictionDecision, Resource, Signal, pace::Pace};
 
 /// The newest last.
@@ -28,7 +28,7 @@ impl Choices {
         let all = Signal::ALL.into_iter().zip(paces.iter().copied());
         self.0.push(Choice {
             uid: chosen.uid.clone(),
-            at: nanos(now),
+            at: unsigned_ns(now),
             is_soft: chosen.is_soft,
             before: all.filter(|(of, _)| of.resource() == resource).collect(),
         });

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::{
     EvictionDecision, NodeReclaim, Observation, Observations, Plan, Planner, Snapshot, Threshold,
-    nanos,
+    unsigned_ns,
 };
 use crate::{
     reclaim::ReclaimBy,
-    units::{self, MS, SECOND},
+    units::{MS, SECOND, nanos},
 };
 
 /// How long the kubelet may take until pods are evicted in its stead: it looks every 10 s, and needs some time for its
@@ -65,7 +65,7 @@ impl NodeReclaimers {
     pub fn next(&self, now: u64) -> (ReclaimBy, Duration) {
         let rests = self
             .answered
-            .is_some_and(|at| now.saturating_sub(at) < units::nanos(RUNTIME_INTERVAL));
+            .is_some_and(|at| now.saturating_sub(at) < nanos(RUNTIME_INTERVAL));
         let is_absent = self.options.runtime.is_none() || self.is_away;
         match (self.options.runtime, self.kubelet_timeout()) {
             (Some(within), _) if !self.is_asked && !rests => {
@@ -153,7 +153,7 @@ impl Planner {
             decided.is_some_and(|(timing, _)| {
                 let inputs = &timing.pace_inputs;
                 timing.urgency.is_urgent()
-                    && inputs.is_exhausted_within(EXHAUSTED_SOON_NS, nanos(since), BURST_NS)
+                    && inputs.is_exhausted_within(EXHAUSTED_SOON_NS, unsigned_ns(since), BURST_NS)
             })
         };
         let seen = node.observations.get(threshold.signal);

@@ -17,7 +17,7 @@ use super::{
 use crate::cli::{
     CommandError,
     evictions::{self, Wanted},
-    explained::RuleView,
+    explained::PolicyReporting,
 };
 
 /// Time for which a journal that was read is not read again.
@@ -68,7 +68,7 @@ fn show(
                 pressure: pressure(),
                 past: past.1.clone(),
                 unknown: look.seen.unknown,
-                are_policies_unknown: watch.policies == RuleView::Unknown,
+                are_policies_unknown: watch.policies == PolicyReporting::Unknown,
             };
             draw(&view, &mut state)?;
             // Rates of change are those of the looks: between two of them only the keys change anything.

@@ -10,7 +10,7 @@ use crate::record::{
     counted::{Counted, RecreationRecord, TimeBound},
     mitigation::MitigationRecord,
     node_reclaim::NodeReclaimed,
-    oom_kill::OomKill,
+    oom_kill::OomKillRecord,
     shadow::{KubeletEviction, ShadowNode},
 };
 
@@ -58,7 +58,7 @@ pub(super) fn reason(line: &[u8]) -> String {
         "asked" => field::<RequestRecord>(value),
         "reclaimed" => field::<NodeReclaimed>(value),
         "graduated" => field::<MitigationRecord>(value),
-        "oomKill" => field::<OomKill>(value),
+        "oomKill" => field::<OomKillRecord>(value),
         "paused" => field::<Pause>(value),
         "stuck" => field::<StuckPod>(value),
         "metInForce" => field::<MetInForce>(value),

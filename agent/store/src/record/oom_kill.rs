@@ -69,7 +69,7 @@ pub struct Before {
 /// One kill of the OOM killer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct OomKill {
+pub struct OomKillRecord {
     /// Time of the kill, as RFC 3339.
     pub time: String,
     /// Time of the kill, in nanoseconds of CLOCK_MONOTONIC.
@@ -110,7 +110,7 @@ fn is_zero(count: &u64) -> bool {
 }
 
 /// Says it in the log.
-pub fn say(kill: &OomKill) {
+pub fn say(kill: &OomKillRecord) {
     let pod = kill.pod.as_ref().map(|p| match p.name.as_str() {
         "" => p.uid.clone(),
         name => format!("{}/{name}", p.namespace),
