@@ -45,7 +45,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(30);
 /// others wrote.
 const SPREAD: Duration = Duration::from_secs(5);
 /// Interval at which the agent looks whether the node has evicted.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// A ConfigMap that was missing is looked for again after so many times the time between two reports: 10 minutes.
 const LOOK_AGAIN: u32 = 20;
 /// Behind the name of the ConfigMap with the state: the one with the nodes' entries.
@@ -175,7 +175,7 @@ impl FleetBrake {
         let mut reported = 0;
         let mut look = Some(Instant::now() + self.spread.mul_f64(fastrand::f64()));
         loop {
-            tokio::time::sleep(LOOK.min(self.report_every)).await;
+            tokio::time::sleep(POLL_INTERVAL.min(self.report_every)).await;
             if look.is_some_and(|at| at <= Instant::now()) {
                 let found = self.entries().await.map(drop);
                 self.note_entries(&found);

@@ -101,12 +101,12 @@ pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<Stri
         return Ok(String::new());
     }
     let mut left = count.or((!is_terminal).then_some(1));
-    // A rate takes two looks.
-    watch.look()?;
+    // A rate takes two samples.
+    watch.sample()?;
     while left != Some(0) {
         std::thread::sleep(arguments.interval);
-        let look = watch.look()?;
-        let text = watch.frame(&look).print(arguments.output)?;
+        let sample = watch.sample()?;
+        let text = watch.frame(&sample).print(arguments.output)?;
         let clear = if is_terminal && !arguments.once {
             CLEAR
         } else {
@@ -121,7 +121,7 @@ pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<Stri
     Ok(String::new())
 }
 
-/// View of a node that is looked at again and again, with its trends.
+/// View of a node that is sampled again and again, with its trends.
 struct Watch<'a> {
     config: &'a Config,
     view: NodeView,
@@ -129,8 +129,8 @@ struct Watch<'a> {
     policies: PolicyReporting,
 }
 
-/// One look.
-struct Look {
+/// The node at one moment, with what policies say of its pods.
+struct TopSample {
     seen: NodeSample,
     said: HashMap<String, Explanation>,
 }
@@ -146,7 +146,7 @@ impl<'a> Watch<'a> {
         })
     }
 
-    fn look(&mut self) -> Result<Look, CommandError> {
+    fn sample(&mut self) -> Result<TopSample, CommandError> {
         let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
         let mut seen = self.view.sample(now);
         self.trends.observe(now, &seen);
@@ -154,17 +154,17 @@ impl<'a> Watch<'a> {
         for pod in &mut seen.pods {
             pod.order = said.get(&pod.uid).map_or(0, |said| said.order);
         }
-        Ok(Look { seen, said })
+        Ok(TopSample { seen, said })
     }
 
-    fn frame<'b>(&'b self, look: &'b Look) -> Frame<'b> {
+    fn frame<'b>(&'b self, sample: &'b TopSample) -> Frame<'b> {
         Frame {
             config: self.config,
             view: &self.view,
-            seen: &look.seen,
+            seen: &sample.seen,
             trends: &self.trends,
             policies: self.policies,
-            said: &look.said,
+            said: &sample.said,
         }
     }
 }
@@ -181,7 +181,7 @@ fn config(arguments: &Arguments) -> Result<Config, CommandError> {
     }
 }
 
-/// Result of one look.
+/// One sample as it is shown.
 struct Frame<'a> {
     config: &'a Config,
     view: &'a NodeView,

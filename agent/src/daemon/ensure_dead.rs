@@ -30,9 +30,9 @@ pub(super) struct KilledPod {
     pub left: Vec<PathBuf>,
 }
 
-/// Result of a look at a victim.
+/// State of a victim.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum VictimStatus {
     Alive,
     Dead,
     /// The victim does not die, or that is not to be seen, as was logged; or it runs anew.
@@ -58,7 +58,7 @@ impl EnsureDead {
                 clear(victim.left);
             }
         };
-        let thread = thread.spawn(move || run(&queue, look, end))?;
+        let thread = thread.spawn(move || run(&queue, kill_rest, end))?;
         Ok(Self { victims, thread })
     }
 
@@ -80,7 +80,7 @@ impl EnsureDead {
 }
 
 /// Goes through all victims again and again, until each is dead or given up; `end` gets the dead.
-fn run<V>(queue: &Receiver<V>, look: impl Fn(&V, Duration) -> Look, end: impl Fn(V)) {
+fn run<V>(queue: &Receiver<V>, status: impl Fn(&V, Duration) -> VictimStatus, end: impl Fn(V)) {
     let mut under_way: Vec<(V, Instant)> = Vec::new();
     loop {
         if under_way.is_empty() {
@@ -96,10 +96,10 @@ fn run<V>(queue: &Receiver<V>, look: impl Fn(&V, Duration) -> Look, end: impl Fn
         }
         let mut at = 0;
         while let Some((victim, since)) = under_way.get(at) {
-            match look(victim, since.elapsed()) {
-                Look::Alive => at += 1,
-                Look::Dead => end(under_way.swap_remove(at).0),
-                Look::GivenUp => drop(under_way.swap_remove(at)),
+            match status(victim, since.elapsed()) {
+                VictimStatus::Alive => at += 1,
+                VictimStatus::Dead => end(under_way.swap_remove(at).0),
+                VictimStatus::GivenUp => drop(under_way.swap_remove(at)),
             }
         }
         // The longer the youngest takes, the later it is looked at.
@@ -111,20 +111,20 @@ fn run<V>(queue: &Receiver<V>, look: impl Fn(&V, Duration) -> Look, end: impl Fn
 }
 
 /// Kills what is left.
-fn look(victim: &KilledPod, after: Duration) -> Look {
+fn kill_rest(victim: &KilledPod, after: Duration) -> VictimStatus {
     let (entry, signalled) = (&victim.entry, victim.signalled);
     match kill_left(entry.killer.path(), signalled) {
-        Ok(true) if entry.is_empty() => Look::Dead,
+        Ok(true) if entry.is_empty() => VictimStatus::Dead,
         // It runs anew, and its volumes with it.
-        Ok(true) => Look::GivenUp,
+        Ok(true) => VictimStatus::GivenUp,
         Ok(false) if after > PATIENCE => {
             tracing::error!(pod = %entry.pod, ?after, "an evicted pod is not dead");
-            Look::GivenUp
+            VictimStatus::GivenUp
         }
-        Ok(false) => Look::Alive,
+        Ok(false) => VictimStatus::Alive,
         Err(error) => {
             tracing::error!(pod = %entry.pod, %error, "an evicted pod is not dead");
-            Look::GivenUp
+            VictimStatus::GivenUp
         }
     }
 }
@@ -160,13 +160,13 @@ mod tests {
     fn victims_that_are_stuck_hold_up_no_other_one() {
         let (victims, queue) = channel();
         let (dead, deaths) = channel();
-        let look = |name: &&str, _| match *name {
-            "stuck" => Look::Alive,
-            "given up" => Look::GivenUp,
-            _ => Look::Dead,
+        let status = |name: &&str, _| match *name {
+            "stuck" => VictimStatus::Alive,
+            "given up" => VictimStatus::GivenUp,
+            _ => VictimStatus::Dead,
         };
         let end = move |name| dead.send(name).unwrap();
-        let thread = std::thread::spawn(move || run(&queue, look, end));
+        let thread = std::thread::spawn(move || run(&queue, status, end));
         for name in ["stuck", "stuck", "given up", "stuck", "stuck", "first"] {
             victims.send(name).unwrap();
         }

@@ -170,7 +170,7 @@ impl EvictionLog {
             usage_at_decision: 0,
             working_set: decided.usage,
             request,
-            error: refusal(decided.errno),
+            error: decided.refused.map(refusal),
             pace: decided
                 .eviction
                 .timing
@@ -308,7 +308,7 @@ impl EvictionLog {
             usage_at_decision: e.usage_at_decision,
             working_set: e.working_set,
             request: pod.memory_request,
-            error: e.refused.and_then(refusal),
+            error: e.refused.map(refusal),
             pace: Some(PaceRecord {
                 expected: e.working_set,
                 shmem: e.shmem,
@@ -380,9 +380,9 @@ fn met_in_force(id: String, signal: Signal, available: u64, threshold: u64) -> M
     }
 }
 
-/// Why the kernel refused a call, if it was the kernel: 0 is no error of its.
-fn refusal(errno: i32) -> Option<String> {
-    (errno != 0).then(|| std::io::Error::from_raw_os_error(errno).to_string())
+/// The reason of the kernel behind an errno.
+fn refusal(errno: i32) -> String {
+    std::io::Error::from_raw_os_error(errno).to_string()
 }
 
 fn say_evicted(e: &EvictionRecord) {

@@ -364,7 +364,7 @@ impl Agent {
             &d.signal,
             d.shadow,
             d.stages,
-            d.errno != 0,
+            d.refused.is_some(),
             None,
         );
     }

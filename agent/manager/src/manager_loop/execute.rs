@@ -93,7 +93,7 @@ impl ManagerLoop {
         let Some(pod) = self.still_allowed(&eviction, decided) else {
             return false;
         };
-        let mut errno = 0;
+        let mut refused = None;
         if self.shadow {
             self.limiter
                 .charge_in_shadow_for(eviction.cause, &pod.permit, decided);
@@ -114,13 +114,13 @@ impl ManagerLoop {
                 }
                 Err(e) => {
                     pod.permit.end_kill();
-                    errno = fs::errno(&e);
+                    refused = Some(fs::errno(&e));
                     self.planner.note_refused(&eviction.uid);
                 }
             }
         }
         let signalled = monotonic_ns();
-        let is_evicted = !self.shadow && errno == 0;
+        let is_evicted = !self.shadow && refused.is_none();
         if is_evicted {
             (self.on_kill)(&pod, signalled);
         } else if self.shadow {
@@ -159,7 +159,7 @@ impl ManagerLoop {
             threshold: numbers.map_or(0, |n| n.threshold),
             usage: numbers.map_or(0, |n| n.usage),
             shadow: self.shadow,
-            errno,
+            refused,
             eviction,
         })));
         true
