@@ -14,6 +14,7 @@ use evictd_engine::{
     fleet::{FleetPace, FleetState},
     message::EVICTED,
     model::quantity::Quantity,
+    units::signed,
 };
 use evictd_store::record::{
     EvictionRecord, Record, is_own_limit,
@@ -410,7 +411,7 @@ fn fnv1a(text: &str) -> u64 {
 /// An amount of a signal, in its unit; of a pod's own limit, which is no signal, in bytes.
 fn quantity(signal: &str, units: u64) -> Quantity {
     match signal.parse::<Signal>() {
-        Ok(signal) => signal.quantity(i64::try_from(units).unwrap_or(i64::MAX)),
+        Ok(signal) => signal.quantity(signed(units)),
         Err(_) => Quantity::bytes(units),
     }
 }

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use evictd_config::{ConfigMapName, FleetConfig};
+use evictd_config::{ConfigMapName, FleetConfig, kube::decode::unix_seconds};
 use evictd_engine::{
     fleet::{FleetPace, FleetState},
     limiter::EvictionLimiter,
@@ -329,12 +329,8 @@ impl FleetBrake {
 /// The times of nodes' evictions.
 fn entries(map: &Value) -> BTreeMap<String, i64> {
     let data = map["data"].as_object().into_iter().flatten();
-    data.filter_map(|(node, time)| Some((node.clone(), seconds(time.as_str()?)?)))
+    data.filter_map(|(node, time)| Some((node.clone(), unix_seconds(time.as_str()?)?)))
         .collect()
-}
-
-fn seconds(time: &str) -> Option<i64> {
-    time.parse::<Timestamp>().ok().map(|time| time.as_second())
 }
 
 /// The state that a ConfigMap publishes; one without sense publishes none.
@@ -343,7 +339,7 @@ fn read(map: &Value) -> PublishedState {
     let pace = FleetPace::ALL
         .into_iter()
         .find(|p| p.as_str() == text("pace"));
-    let state = pace.zip(seconds(text("until")));
+    let state = pace.zip(unix_seconds(text("until")));
     PublishedState {
         state: state.map_or_else(FleetState::default, |(pace, until)| FleetState {
             pace,

@@ -8,7 +8,7 @@ use std::path::Path;
 use evictd_config::{Config, FilesystemPaths, Origins, PinnedGuardConfig};
 use evictd_engine::{
     MemorySizing, Observations, Signal, Threshold, ThresholdValue, hard_threshold,
-    model::settings::EvictionConfig,
+    model::settings::EvictionConfig, units::signed,
 };
 use evictd_node::{
     bpf::{object::BpfObject, pin::require_bpffs},
@@ -26,7 +26,7 @@ use evictd_node::{
 use evictd_sys::clock::monotonic_ns;
 use serde::Serialize;
 
-use crate::daemon::{node_scope, node_view::NodeView};
+use crate::daemon::{CGROUP_MOUNT, node_scope, node_view::NodeView};
 
 /// The signal without which there is nothing to do.
 const MEMORY: &str = "memory.available";
@@ -105,7 +105,7 @@ impl Check {
     /// thresholds are held against the machine's size too.
     pub fn of_this_machine(config: Option<&Config>) -> Self {
         let proc = Path::new("/proc");
-        let root = memory_root(Path::new("/sys/fs/cgroup"));
+        let root = memory_root(Path::new(CGROUP_MOUNT));
         let mut findings = machine::findings(proc, Path::new("/sys"));
         findings.push(cgroups(
             root.as_ref()
@@ -168,7 +168,7 @@ fn thresholds(config: &Config) -> Vec<Finding> {
         Err(error) => return vec![Finding::new(MET_NOW, State::Missing, error.to_string())],
     };
     let thresholds = view.layout().apply(&config.eviction.thresholds);
-    let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
+    let now = signed(monotonic_ns());
     let seen = view.sample(now).observations;
     let hard = hard(&config.eviction.thresholds, &config.origins, &seen);
     let findings = [hard, met_now(&thresholds, &seen)].into_iter();

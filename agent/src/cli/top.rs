@@ -9,7 +9,7 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{Ranking, Resource, Signal, Threshold, Trend};
+use evictd_engine::{Ranking, Resource, Signal, Threshold, Trend, units::signed};
 use evictd_policy::evaluator::Explanation;
 use evictd_sys::clock::monotonic_ns;
 use serde_json::json;
@@ -147,7 +147,7 @@ impl<'a> Watch<'a> {
     }
 
     fn sample(&mut self) -> Result<TopSample, CommandError> {
-        let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
+        let now = signed(monotonic_ns());
         let mut seen = self.view.sample(now);
         self.trends.observe(now, &seen);
         let said = self.policies.read(&self.config.state_dir)?;

@@ -11,15 +11,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_node::{cgroup::end::kill_left, pods::table::PodEntry};
+use evictd_node::{
+    cgroup::end::{end_gracefully, kill_left},
+    pods::table::PodEntry,
+};
 use evictd_sys::{clock::monotonic_ns, thread::wait_for_end};
-
-use super::eviction_log::PATIENCE;
 
 /// Victims that may wait to be looked at; a fast path that evicts all pods of a large node does not fill it.
 const WAITING: usize = 1024;
 /// The shortest and the longest pause between two looks at a victim that is not dead.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// How long a killed pod's processes may take to go before they are reported; some wait for a disk.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A pod that got SIGKILL.
 pub(super) struct KilledPod {
@@ -117,7 +120,7 @@ fn kill_rest(victim: &KilledPod, after: Duration) -> VictimStatus {
         Ok(true) if entry.is_empty() => VictimStatus::Dead,
         // It runs anew, and its volumes with it.
         Ok(true) => VictimStatus::GivenUp,
-        Ok(false) if after > PATIENCE => {
+        Ok(false) if after > KILL_TIMEOUT => {
             tracing::error!(pod = %entry.pod, ?after, "an evicted pod is not dead");
             VictimStatus::GivenUp
         }
@@ -125,6 +128,26 @@ fn kill_rest(victim: &KilledPod, after: Duration) -> VictimStatus {
         Err(error) => {
             tracing::error!(pod = %entry.pod, %error, "an evicted pod is not dead");
             VictimStatus::GivenUp
+        }
+    }
+}
+
+/// Ends a pod that was asked to go and has this time left, calls `on_end`, and empties the pod's directories. For
+/// threads that may take their time.
+pub(super) fn end_asked(
+    entry: &PodEntry,
+    grace: Duration,
+    directories: &[PathBuf],
+    on_end: impl FnOnce(),
+) {
+    match end_gracefully(entry.killer.path(), grace, KILL_TIMEOUT) {
+        // It has ended, or was killed when its time was over.
+        Ok(()) => {
+            on_end();
+            clear(directories);
+        }
+        Err(error) => {
+            tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
         }
     }
 }

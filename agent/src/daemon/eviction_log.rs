@@ -26,9 +26,6 @@ use evictd_store::{
 
 use crate::daemon::{message::MessageBuilder, pause_log::Pauses};
 
-/// How long a killed pod's processes may take to go before they are reported; some wait for a disk.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
 /// Turns reports of the fast path into records.
 pub struct EvictionLog {
     journal: DiskQueue,

@@ -13,7 +13,7 @@ use std::{
 
 use evictd_common::drops::DropCounter;
 use evictd_config::KubeletSource;
-use evictd_engine::{Signal, model::settings::MemoryHook};
+use evictd_engine::{Signal, model::settings::MemoryHook, units::signed};
 use evictd_fastpath::{FastPathEvent, FastPathEventQueue, FastPathStatus};
 use evictd_manager::ManagerEviction;
 use evictd_node::proc::numa;
@@ -182,7 +182,7 @@ fn show_queues(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
         label: "kind",
         read: Box::new(move || {
             let waiting = [("record", queue.records()), ("file", queue.files())];
-            let number = |n| i64::try_from(n).unwrap_or(i64::MAX);
+            let number = |n: usize| signed(n as u64);
             waiting
                 .map(|(kind, n)| (kind.to_owned(), number(n)))
                 .to_vec()
@@ -284,10 +284,9 @@ fn show_configuration(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) 
         read: Box::new(|| {
             // Where the files cannot be read there is nothing to show.
             let nodes = numa::nodes(Path::new("/sys")).unwrap_or_default();
-            let bytes = |n| i64::try_from(n).unwrap_or(i64::MAX);
             let shown = nodes.into_iter();
             shown
-                .map(|node| (node.id.to_string(), bytes(node.available)))
+                .map(|node| (node.id.to_string(), signed(node.available)))
                 .collect()
         }),
     });

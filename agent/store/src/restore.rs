@@ -6,7 +6,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use evictd_engine::{Pod, Signal, limiter::RestoredEviction};
+use evictd_engine::{Pod, Signal, limiter::RestoredEviction, units::signed};
 
 use crate::record::{
     Record,
@@ -151,7 +151,7 @@ impl Counts {
                 }
                 clocks.wall.as_nanosecond() - latest.as_nanosecond()
             };
-            let now = i64::try_from(clocks.monotonic).unwrap_or(i64::MAX);
+            let now = signed(clocks.monotonic);
             let at = i64::try_from(i128::from(now) - ago).unwrap_or(i64::MIN);
             match record {
                 Record::Counted(counted) => evictions.push(RestoredPod {
@@ -173,7 +173,7 @@ impl Counts {
         evictions.reverse();
         recreations.reverse();
         Restored {
-            now: i64::try_from(clocks.monotonic).unwrap_or(i64::MAX),
+            now: signed(clocks.monotonic),
             evictions,
             recreations,
             is_bound_needed,
@@ -394,7 +394,7 @@ impl Restored {
             })
         });
         let last = self.last_evictions().into_iter();
-        let last = last.map(|(signal, at)| (signal, i64::try_from(at).unwrap_or(i64::MAX)));
+        let last = last.map(|(signal, at)| (signal, signed(at)));
         evictd_engine::RestoredState {
             victims: victims.collect(),
             killed: killed.collect(),

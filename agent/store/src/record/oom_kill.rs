@@ -1,5 +1,6 @@
 //! One kill of the OOM killer, as it is recorded.
 
+use evictd_engine::units::is_zero;
 use serde::{Deserialize, Serialize};
 
 /// Why the OOM killer came.
@@ -103,10 +104,6 @@ pub struct OomKillRecord {
     /// Number of further kills for the same limit since the record before, which have no record of their own.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: u64,
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }
 
 /// Says it in the log.
