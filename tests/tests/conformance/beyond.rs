@@ -319,7 +319,6 @@ fn a_manager_goes_on_where_another_one_has_ended() {
     let round = step(&mut manager, 1, &calm(1));
     assert_eq!(round.recreations, []);
     assert_eq!(round.conditions, [NodeCondition::MemoryPressure], "held");
-    assert!(manager.awaits_victims());
     let mut short = calm(2);
     short.observe(Signal::MemoryAvailable, 900 * MI as i64, 2);
     let chosen = step(&mut manager, 2, &short).evictions;
