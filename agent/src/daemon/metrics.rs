@@ -14,7 +14,7 @@ use std::{
 use evictd_common::drops::DropCounter;
 use evictd_config::KubeletSource;
 use evictd_engine::{Signal, model::settings::MemoryHook, units::signed};
-use evictd_fastpath::{FastPathEvent, FastPathEventQueue, FastPathStatus};
+use evictd_fastpath::{FastPathControl, FastPathEvent, FastPathEventQueue, FastPathStatus};
 use evictd_manager::ManagerEviction;
 use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
@@ -144,6 +144,12 @@ fn show_queues(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
         "Events of the fast path that did not fit into its queue",
         &shown.fastpath.events,
         FastPathEventQueue::dropped,
+    );
+    sources.counter(
+        "fastpath_kills_dropped",
+        "Kills by others that did not fit into the queue to the fast path: what they free was not waited for",
+        &shown.fastpath.control,
+        FastPathControl::kills_dropped,
     );
     sources.counter(
         "standby_decisions",
