@@ -1,4 +1,5 @@
-//! Decides: thresholds, state, ranking. No I/O, no clock, no async.
+//! Decides: thresholds, state, ranking. It must not know I/O, clocks, threads, async or libc: callers bring what was
+//! seen, and the time.
 
 pub mod accounting;
 pub mod counter_history;
