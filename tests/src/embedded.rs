@@ -9,7 +9,7 @@ use std::{
 use evictd_engine::pace::PaceInputs;
 use evictd_store::{
     incident, journal,
-    record::{EvictionRecord, Record, RequestRecord, oom_kill::OomKill},
+    record::{EvictionRecord, Record, RequestRecord, oom_kill::OomKillRecord},
 };
 use serde_json::{Value, json};
 
@@ -215,7 +215,7 @@ impl Files {
     }
 
     /// Waits until the journal has an OOM kill, and answers with the first.
-    pub fn oom_kill(&self) -> Option<OomKill> {
+    pub fn oom_kill(&self) -> Option<OomKillRecord> {
         let first = || {
             self.records().into_iter().find_map(|r| match r {
                 Record::OomKill(kill) => Some(*kill),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use evictd_engine::model::quantity::take_digits;
+
 /// Why a text is not a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
@@ -103,10 +105,6 @@ fn parse_part(text: &str) -> Result<(u64, &str), DurationError> {
         return Err(DurationError::Overflow);
     }
     Ok((nanos, tail))
-}
-
-fn take_digits(text: &str) -> (&str, &str) {
-    text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
 
 /// `0.<digits>` of a unit, in nanoseconds, rounded down. Digits beyond a u64 are ignored.

@@ -51,7 +51,7 @@ pub use kubelet::DEFAULT_PRESSURE_TRANSITION_PERIOD;
 pub use kubelet::EvictionFields;
 pub use metrics_tls::{CertificateFiles, MetricsTls};
 pub use origin::{Origin, Origins};
-pub use pinned_guard::PinnedGuard;
+pub use pinned_guard::PinnedGuardConfig;
 pub use policy::PolicyConfig;
 pub use source::{KubeletDocument, KubeletFiles, KubeletSource};
 pub use thresholds::{DEFAULT_EVICTION_HARD, Statements, ThresholdTexts};
@@ -71,7 +71,7 @@ pub struct Config {
     /// `rankingStrategy`: in which order pods are evicted.
     pub ranking_strategy: RankingStrategy,
     /// `scope`: what counts as the node.
-    pub scope: Scope,
+    pub scope: ScopeConfig,
     /// `podManifest`: the file that describes the pods of a node without a cluster.
     pub pod_manifest: Option<PathBuf>,
     /// `cluster`: the cluster that the node belongs to, if any.
@@ -93,7 +93,7 @@ pub struct Config {
     /// of the hard threshold.
     pub kernel_floor: OptionalAmount,
     /// `pinnedGuard`: the kernel program that acts when the agent is stopped or gone.
-    pub pinned_guard: PinnedGuard,
+    pub pinned_guard: PinnedGuardConfig,
     /// `filesystems`: where nodefs, imagefs and containerfs are.
     pub filesystems: FilesystemPaths,
     /// `cri`: the container runtime that removes unused containers and images when a disk is short; `None`: it is not
@@ -113,7 +113,7 @@ pub struct Config {
 
 /// Cgroup or machine that counts as the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scope {
+pub struct ScopeConfig {
     /// `scope.cgroup`: the directory of the cgroup that counts as the node; `None`: the machine itself is the node.
     pub cgroup: Option<PathBuf>,
 }
@@ -241,7 +241,7 @@ impl Config {
             ranking_strategy: fields
                 .choice("rankingStrategy", &RankingStrategy::CHOICES)?
                 .unwrap_or_default(),
-            scope: Scope::take(&mut fields)?,
+            scope: ScopeConfig::take(&mut fields)?,
             pod_manifest: fields.absolute_path("podManifest")?,
             state_dir: fields
                 .absolute_path("stateDir")?
@@ -311,7 +311,7 @@ const MEMORY_HOOKS: [(&str, Option<MemoryHook>); 6] = [
     ("sampler", Some(MemoryHook::Sampler)),
 ];
 
-impl Scope {
+impl ScopeConfig {
     fn take(fields: &mut ObjectDecoder) -> Result<Self, ConfigError> {
         let Some(mut scope) = fields.object("scope")? else {
             return Ok(Self::default());

@@ -14,7 +14,7 @@ const EXPIRE_AFTER: Duration = Duration::from_secs(600);
 
 /// The settings of the pinned guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PinnedGuard {
+pub struct PinnedGuardConfig {
     /// `enabled`. Without a BPF filesystem there is no guard in any case.
     pub enabled: bool,
     /// `directory`: on a BPF filesystem; each agent has a subdirectory of its own.
@@ -23,7 +23,7 @@ pub struct PinnedGuard {
     pub expire_after: Duration,
 }
 
-impl Default for PinnedGuard {
+impl Default for PinnedGuardConfig {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -33,8 +33,8 @@ impl Default for PinnedGuard {
     }
 }
 
-pub(super) fn take(fields: &mut ObjectDecoder) -> Result<PinnedGuard, ConfigError> {
-    let mut taken = PinnedGuard::default();
+pub(super) fn take(fields: &mut ObjectDecoder) -> Result<PinnedGuardConfig, ConfigError> {
+    let mut taken = PinnedGuardConfig::default();
     let Some(mut guard) = fields.object("pinnedGuard")? else {
         return Ok(taken);
     };

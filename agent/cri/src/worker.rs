@@ -20,7 +20,7 @@ use super::client::CriError;
 use crate::{Reclaimer, RuntimeDisks};
 
 /// Interval at which images are looked at: the kubelet's `ImageGCPeriod`.
-const LOOK: Duration = Duration::from_secs(300);
+const IMAGE_GC_PERIOD: Duration = Duration::from_secs(300);
 
 /// Time that the end of a reclaim waits for the usage of writable layers.
 const LAYERS: Duration = Duration::from_secs(1);
@@ -94,7 +94,7 @@ impl CriWorker {
             tell,
         };
         let task = tokio::spawn(async move {
-            let mut looks = tokio::time::interval(LOOK);
+            let mut looks = tokio::time::interval(IMAGE_GC_PERIOD);
             looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
                 let asked = tokio::select! {

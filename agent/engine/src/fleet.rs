@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use crate::units::signed;
+
 /// Rules for when the fleet brake is pulled, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FleetRules {
@@ -107,7 +109,7 @@ impl FleetRules {
 }
 
 fn seconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+    signed(duration.as_secs())
 }
 
 #[cfg(test)]

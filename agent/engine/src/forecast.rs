@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::units::signed;
+
 /// Number of samples that a trend remembers.
 const SAMPLES: usize = 16;
 
@@ -99,7 +101,7 @@ impl Trend {
 
     /// Computes the forecast for the signal: `threshold` is the amount below which it is too low.
     pub fn forecast(&self, threshold: u64) -> Forecast {
-        let threshold = i64::try_from(threshold).unwrap_or(i64::MAX);
+        let threshold = signed(threshold);
         let has_less_than = |amount| self.latest().is_some_and(|(_, now)| now < amount);
         let falls_below = |amount| {
             if has_less_than(amount) {

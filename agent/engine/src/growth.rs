@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::units::is_zero;
+
 /// Windows: the shortest one, and each of the others twice as long as the one before.
 const WINDOWS: usize = 14;
 /// Length of the shortest window in nanoseconds. The longest is 8 s.
@@ -45,10 +47,6 @@ pub struct Sample {
     #[serde(default, skip_serializing_if = "is_zero")]
     #[serde(rename = "in_lists")]
     pub pcp_free: u64,
-}
-
-pub(crate) fn is_zero(amount: &u64) -> bool {
-    *amount == 0
 }
 
 impl Sample {

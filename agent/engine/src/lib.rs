@@ -1,4 +1,5 @@
-//! Decides: thresholds, state, ranking. No I/O, no clock, no async.
+//! Decides: thresholds, state, ranking. It must not know I/O, clocks, threads, async or libc: callers bring what was
+//! seen, and the time.
 
 pub mod accounting;
 pub mod counter_history;
@@ -39,7 +40,9 @@ pub use model::signal::{NodeCondition, Resource, Signal, UnknownSignal};
 pub use model::threshold::{Raised, Threshold, ThresholdValue, hard_threshold};
 pub use model::usage::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};
 pub use planner::Planner;
+pub use planner::empty_pods::EmptyPods;
 pub use planner::local_storage::{LocalStorageExcess, local_storage_excess};
+pub use planner::node_reclaim::{NodeReclaimers, ReclaimOptions};
 pub use planner::plan::Recreation;
 pub use planner::plan::{
     Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, NodeState, Plan, PlannerSettings,

@@ -1,6 +1,9 @@
 //! What holds for all pods of a node: a pause, the last resort, and limits on evictions. Read on the fast path: no
 //! lock, no allocation.
 
+mod fleet;
+mod quota;
+
 use std::{
     ops::Range,
     sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering},
@@ -9,17 +12,13 @@ use std::{
 
 use crate::{
     CandidateState, Cause, EvictionDecision, ManagedPod, Pod,
-    fleet::{FleetPace, FleetRules},
-    permit::{EvictionPermit, LastResort, MAX_EVICTIONS_PER_QUOTA, MAX_QUOTAS_PER_POD, Permission},
-    units::{nanos, signed},
+    limiter::{fleet::FleetHold, quota::Quota},
+    permit::{EvictionPermit, LastResort, MAX_QUOTAS_PER_POD, Permission},
+    units::signed,
 };
 
 /// Quotas that one node can have at a time. Their indexes fit a byte; index 0 stands for no quota.
 pub const MAX_QUOTAS: usize = 256;
-/// Evictions that a quota remembers.
-const SLOTS: usize = MAX_EVICTIONS_PER_QUOTA as usize;
-/// Count that no number of evictions reaches.
-const UNLIMITED: u32 = u32::MAX;
 /// No eviction was charged.
 const NEVER: i64 = i64::MIN;
 /// The limits of a pod that are rates, the node's and its owner's, come first; they hold for the last resort too.
@@ -28,137 +27,6 @@ const RATES: usize = 2;
 const NODE_RATE: usize = 1;
 /// Limits of a pod that is above a limit of its own: all but the node's rate.
 const OWN_LIMIT: Range<usize> = NODE_RATE..MAX_QUOTAS_PER_POD;
-
-/// A limit on evictions: so many in a period, and so many pods that must stay.
-#[derive(Debug)]
-struct Quota {
-    /// Zero is no limit.
-    most: AtomicU32,
-    period: AtomicU64,
-    /// Evictions ever, and how many there may ever be, by the last count of the pods that must stay.
-    total: AtomicU32,
-    ceiling: AtomicU32,
-    charged: Charges,
-    /// Charges of shadow mode, kept apart so that live mode can forget them.
-    in_shadow: Charges,
-    /// Whether `in_shadow` has charges; saves reading it in live mode.
-    has_shadow: AtomicBool,
-}
-
-/// When the last evictions were charged, in nanoseconds of CLOCK_MONOTONIC; below zero those before this boot.
-#[derive(Debug)]
-struct Charges([AtomicI64; SLOTS]);
-
-impl Default for Charges {
-    fn default() -> Self {
-        Self([const { AtomicI64::new(NEVER) }; SLOTS])
-    }
-}
-
-impl Charges {
-    /// Counts the charges that are less than `period` old at `now`, both in nanoseconds.
-    fn counted(&self, now: i64, period: u64) -> u32 {
-        // One that is later than now was charged just now.
-        let age = |at: i64| u64::try_from(now.saturating_sub(at)).unwrap_or(0);
-        let counts = |at: i64| at != NEVER && age(at) < period;
-        let charged = self.0.iter().map(|c| c.load(Ordering::Relaxed));
-        charged.filter(|at| counts(*at)).count() as u32
-    }
-
-    /// Takes the place of the oldest one.
-    fn add(&self, at: i64) {
-        let at = at.max(NEVER + 1);
-        let oldest = || {
-            let charges = self.0.iter().map(|c| (c.load(Ordering::Relaxed), c));
-            charges.min_by_key(|(at, _)| *at)
-        };
-        let is_kept = |(before, slot): (i64, &AtomicI64)| {
-            slot.compare_exchange(before, at, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-        };
-        // Fails only where the other thread has charged meanwhile.
-        while oldest().is_some_and(|oldest| !is_kept(oldest)) {}
-    }
-
-    fn clear(&self) {
-        self.0
-            .iter()
-            .for_each(|c| c.store(NEVER, Ordering::Relaxed));
-    }
-}
-
-impl Default for Quota {
-    fn default() -> Self {
-        Self {
-            most: AtomicU32::new(0),
-            period: AtomicU64::new(0),
-            total: AtomicU32::new(0),
-            ceiling: AtomicU32::new(UNLIMITED),
-            charged: Charges::default(),
-            in_shadow: Charges::default(),
-            has_shadow: AtomicBool::new(false),
-        }
-    }
-}
-
-impl Quota {
-    fn set(&self, most: Option<u32>, period: u64, ceiling: Option<u32>) {
-        self.period.store(period, Ordering::Relaxed);
-        self.most
-            .store(most.unwrap_or(0).min(SLOTS as u32), Ordering::Relaxed);
-        self.ceiling
-            .store(ceiling.unwrap_or(UNLIMITED), Ordering::Relaxed);
-    }
-
-    /// Evictions that still count.
-    fn counted(&self, now: u64) -> u32 {
-        let period = self.period.load(Ordering::Relaxed);
-        let now = signed(now);
-        let in_shadow = match self.has_shadow.load(Ordering::Relaxed) {
-            true => self.in_shadow.counted(now, period),
-            false => 0,
-        };
-        self.charged.counted(now, period) + in_shadow
-    }
-
-    /// Evictions that the rate allows at this moment, [`usize::MAX`] without one.
-    fn left_of_rate(&self, now: u64) -> usize {
-        let (most, period) = (&self.most, &self.period);
-        match (most.load(Ordering::Relaxed), period.load(Ordering::Relaxed)) {
-            (0, _) | (_, 0) => usize::MAX,
-            (most, _) => most.saturating_sub(self.counted(now)) as usize,
-        }
-    }
-
-    fn has_capacity(&self, now: u64) -> bool {
-        self.left_of_rate(now) > 0
-            && self.total.load(Ordering::Relaxed) < self.ceiling.load(Ordering::Relaxed)
-    }
-
-    fn charge(&self, at: i64) {
-        self.charged.add(at);
-        self.count();
-    }
-
-    fn charge_in_shadow(&self, at: i64) {
-        self.has_shadow.store(true, Ordering::Relaxed);
-        self.in_shadow.add(at);
-        self.count();
-    }
-
-    fn count(&self) {
-        // After the charge: the policy side reads this number before it counts the pods that are left, and so errs
-        // towards denying.
-        self.total.fetch_add(1, Ordering::Release);
-    }
-
-    /// The total stays: less of it than the policy side has read would be room that was never counted.
-    fn forget_shadow(&self) {
-        if self.has_shadow.swap(false, Ordering::Relaxed) {
-            self.in_shadow.clear();
-        }
-    }
-}
 
 /// Loop that chooses pods in shadow mode. What it has chosen lives on, and is not available for as long as its pressure
 /// lasts.
@@ -193,14 +61,6 @@ pub struct EvictionLimiter {
     node_quota: AtomicU8,
 }
 
-/// Hold of the fleet brake, which ends by itself, in nanoseconds of CLOCK_MONOTONIC.
-#[derive(Debug, Default)]
-struct FleetHold {
-    paused_until: AtomicU64,
-    slow_until: AtomicU64,
-    interval: AtomicU64,
-}
-
 impl Default for EvictionLimiter {
     /// No limits, no pause.
     fn default() -> Self {
@@ -230,33 +90,6 @@ impl EvictionLimiter {
         self.paused.load(Ordering::Relaxed)
     }
 
-    /// Takes the fleet's pace, which ends after `left`; a pause is followed by a window of slow ones. `now` is
-    /// nanoseconds of CLOCK_MONOTONIC.
-    pub fn set_fleet(&self, pace: FleetPace, left: Duration, rules: &FleetRules, now: u64) {
-        let end = now.saturating_add(nanos(left));
-        let (paused, slow) = match pace {
-            FleetPace::Normal => (0, 0),
-            FleetPace::Slow => (0, end),
-            FleetPace::Paused => (end, end.saturating_add(nanos(rules.window))),
-        };
-        let hold = &self.fleet;
-        hold.interval
-            .store(nanos(rules.slow_interval), Ordering::Relaxed);
-        hold.slow_until.store(slow, Ordering::Relaxed);
-        hold.paused_until.store(paused, Ordering::Relaxed);
-    }
-
-    /// The fleet's pace at this moment.
-    pub fn fleet_pace(&self, now: u64) -> FleetPace {
-        if now < self.fleet.paused_until.load(Ordering::Relaxed) {
-            FleetPace::Paused
-        } else if now < self.fleet.slow_until.load(Ordering::Relaxed) {
-            FleetPace::Slow
-        } else {
-            FleetPace::Normal
-        }
-    }
-
     /// No policy is known yet: what is not urgent waits for them, but not past this moment; 0: they are known.
     pub fn await_policies(&self, until: u64) {
         self.policies_awaited_until.store(until, Ordering::Relaxed);
@@ -265,31 +98,6 @@ impl EvictionLimiter {
     /// Whether policies are still awaited.
     pub fn awaits_policies(&self, now: u64) -> bool {
         now < self.policies_awaited_until.load(Ordering::Relaxed)
-    }
-
-    /// Whether a pod may go at the kubelet's pace, by the fleet brake and by policies that are awaited. What is urgent
-    /// does not ask.
-    pub fn allows_paced(&self, now: u64) -> bool {
-        !self.awaits_policies(now) && self.fleet_allows_paced(now)
-    }
-
-    /// Whether a pod may go at the kubelet's pace, by the fleet brake alone.
-    pub fn fleet_allows_paced(&self, now: u64) -> bool {
-        match self.fleet_pace(now) {
-            FleetPace::Normal => true,
-            FleetPace::Paused => false,
-            FleetPace::Slow => {
-                let interval = self.fleet.interval.load(Ordering::Relaxed);
-                let own = match self.last_eviction() {
-                    0 => NEVER,
-                    at => signed(at),
-                };
-                let others = [&self.last_restored, &self.last_in_shadow];
-                let others = others.map(|last| last.load(Ordering::Relaxed));
-                let last = others.into_iter().fold(own, i64::max);
-                last == NEVER || signed(now) >= last.saturating_add(signed(interval))
-            }
-        }
     }
 
     /// When this agent has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero if it has not. The fleet is told
@@ -584,6 +392,7 @@ mod tests {
     use super::*;
     use crate::{
         Message, Signal, Timing,
+        fleet::{FleetPace, FleetRules},
         pace::{PaceInputs, Urgency},
     };
 

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     growers::STEADY_NS,
-    growth::{Grown, Growth, Headroom, Sample, is_zero},
+    growth::{Grown, Growth, Headroom, Sample},
 };
-use crate::units::{MS, SECOND};
+use crate::units::{MS, SECOND, is_zero};
 
 /// The kubelet's monitoring interval (`monitoringInterval`): it looks so often, and evicts one pod then.
 pub const MONITORING_INTERVAL_NS: u64 = 10 * SECOND;

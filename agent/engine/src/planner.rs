@@ -2,8 +2,9 @@
 //! for evictions; the caller carries them out.
 
 mod choices;
+pub mod empty_pods;
 pub mod local_storage;
-mod node_reclaim;
+pub mod node_reclaim;
 mod paces;
 pub mod pending;
 pub mod plan;
@@ -90,7 +91,7 @@ impl Planner {
     pub fn plan(&mut self, now: i64, node: Snapshot<'_>) -> Plan {
         self.pending.forget_the_dead(now, node);
         self.choices.keep(|uid| self.pending.contains(uid));
-        self.usage_growth.forget_old(nanos(now));
+        self.usage_growth.forget_old(unsigned_ns(now));
         self.watch_growth(now, node);
         let mut due = self.update_pressure(now, node.observations);
         due.retain(|threshold| self.acts_on(threshold));
@@ -192,7 +193,7 @@ impl Planner {
             Resource::EphemeralStorage | Resource::Inodes => PaceProfile::Immediate,
         };
         let ripe_at = self.paces.of(hard).ripe_at(profile);
-        self.settings.mode == Mode::Kubelet || ripe_at.is_some_and(|at| at <= nanos(now))
+        self.settings.mode == Mode::Kubelet || ripe_at.is_some_and(|at| at <= unsigned_ns(now))
     }
 
     /// Holds back whatever is not urgent, or lets it go on.
@@ -353,7 +354,7 @@ impl Planner {
     ) -> Option<PaceInputs> {
         let signal = threshold.signal;
         let pace_inputs = PaceInputs {
-            now: nanos(now),
+            now: unsigned_ns(now),
             pace: *self.paces.of(threshold),
             shortage: self.shortage(threshold, node.observations.get(signal)?),
             pending: self.pending.pending(now, node, &self.settings, threshold),
@@ -461,10 +462,10 @@ impl Planner {
                     continue;
                 };
                 // Samples do not tell what victims still hold.
-                if pace.is_settling(nanos(now)) || is_larger {
+                if pace.is_settling(unsigned_ns(now)) || is_larger {
                     pace.forget_growth();
                 }
-                pace.observe(nanos(now), &shortage);
+                pace.observe(unsigned_ns(now), &shortage);
             }
             if self.paces.is_any_met(signal) {
                 note_usages(
@@ -524,7 +525,7 @@ impl Planner {
     fn note_earlier_eviction(&mut self, at: i64, signal: Signal) {
         self.usage_growth.begin_anew(signal.resource());
         for pace in self.paces.of_resource_mut(signal.resource()) {
-            pace.evicted(nanos(at));
+            pace.evicted(unsigned_ns(at));
         }
     }
 
@@ -767,16 +768,16 @@ fn note_usages(
             .walk_began
             .filter(|_| signal.resource() == Resource::EphemeralStorage);
         let used = Use {
-            time: walk.unwrap_or(nanos(now)),
+            time: walk.unwrap_or(unsigned_ns(now)),
             usage: layout.usage(signal, pod, usage),
             is_whole: !signal.resource().is_of_files() || usage.ephemeral_storage.is_some(),
         };
-        growth.note(signal, &pod.uid, nanos(now), used);
+        growth.note(signal, &pod.uid, unsigned_ns(now), used);
     }
 }
 
 /// Converts to the clock of `pace`; a negative time, as in recorded sequences, becomes 0.
-fn nanos(now: i64) -> u64 {
+fn unsigned_ns(now: i64) -> u64 {
     u64::try_from(now).unwrap_or(0)
 }
 

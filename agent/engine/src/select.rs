@@ -276,7 +276,7 @@ impl SelectionCriteria {
     }
 }
 
-/// Who is not chosen this time, although it may be another time.
+/// Pods that are not chosen this time, although they may be another time.
 #[derive(Clone, Copy)]
 struct PassedOver {
     /// Guaranteed pods, and those of unknown priority, which go after them.

@@ -1,6 +1,7 @@
 //! Whether a node's reservations fit its thresholds. All amounts are bytes of memory.
 
 use super::{Signal, Threshold};
+use crate::units::signed;
 
 /// Amounts that are kept back from pods, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub struct MemorySizing {
 impl MemorySizing {
     /// Sizes a node with these thresholds.
     pub fn new(capacity: u64, reserved: u64, thresholds: &[Threshold]) -> Self {
-        let total = i64::try_from(capacity).unwrap_or(i64::MAX);
+        let total = signed(capacity);
         let memory = thresholds
             .iter()
             .filter(|threshold| threshold.signal == Signal::MemoryAvailable);

@@ -16,3 +16,8 @@ pub fn nanos(duration: Duration) -> u64 {
 pub fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
+
+/// Whether a number is 0, for fields that are left out of a file then.
+pub fn is_zero(number: &u64) -> bool {
+    *number == 0
+}

@@ -1,5 +1,6 @@
-//! The two queues between the fast path and the threads of normal priority. Neither side waits for the other, and
-//! neither queue grows.
+//! What lies between the fast path and the other threads: a control block towards it, with newest values and a queue of
+//! kills, and a queue of events from it. Neither side waits for the other, and neither queue grows; what a full one
+//! drops is counted.
 
 use std::{
     io,
@@ -26,7 +27,7 @@ pub(super) const NODE: usize = 0;
 pub(super) const PODS: usize = 1;
 
 /// Kills by other parts of the node that may wait for the fast path: more than a node has pods.
-const KILLS: usize = 1024;
+pub(super) const KILLS: usize = 1024;
 /// Events that may wait for a slow reader, each of a KiB: more than all victims at once make.
 const EVENTS: usize = 256;
 
@@ -41,6 +42,7 @@ pub struct FastPathControl {
     settings: SwapSlot<FastPathSettings>,
     /// Kills by other parts of the node: the pod, when (nanoseconds of CLOCK_MONOTONIC), and by which part.
     killed: ArrayQueue<(Arc<PodEntry>, u64, KilledBy)>,
+    kills_dropped: AtomicU64,
     /// Bytes of pods' page cache that `memory.min` protects.
     protected: AtomicU64,
     stop: AtomicBool,
@@ -68,6 +70,7 @@ impl FastPathControl {
             scopes: Default::default(),
             settings: SwapSlot::default(),
             killed: ArrayQueue::new(KILLS),
+            kills_dropped: AtomicU64::new(0),
             protected: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         }))
@@ -109,11 +112,19 @@ impl FastPathControl {
     }
 
     /// Notes that another part of the node has killed a pod, at `signalled` in nanoseconds of CLOCK_MONOTONIC: its
-    /// memory is pending. Neither blocks nor allocates; the queue has room for all pods of a node, and drops the oldest
-    /// kill beyond that.
+    /// memory is pending. Neither blocks nor allocates. The queue has room for all pods of a node; it fills only where
+    /// victims do not end for long, and drops the oldest kill then: what that brings is no longer waited for.
     pub fn note_kill(&self, pod: &Arc<PodEntry>, signalled: u64, by: KilledBy) {
-        self.killed.force_push((Arc::clone(pod), signalled, by));
+        let kill = (Arc::clone(pod), signalled, by);
+        if self.killed.force_push(kill).is_some() {
+            self.kills_dropped.fetch_add(1, Ordering::Relaxed);
+        }
         self.event.notify();
+    }
+
+    /// Kills that were dropped since the start, because the queue was full.
+    pub fn kills_dropped(&self) -> u64 {
+        self.kills_dropped.load(Ordering::Relaxed)
     }
 
     pub(super) fn take_kill(&self) -> Option<(Arc<PodEntry>, u64, KilledBy)> {

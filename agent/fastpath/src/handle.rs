@@ -35,13 +35,13 @@ impl FastPath {
     /// # Errors
     /// The thread cannot be started, a scope cannot be read, a trigger cannot be armed.
     #[expect(clippy::disallowed_methods, reason = "at the start")]
-    pub fn start(setup: FastPathSetup) -> io::Result<(Self, Refusals)> {
+    pub fn start(setup: FastPathSetup) -> io::Result<(Self, StartRefusals)> {
         let control = Arc::clone(&setup.control);
         let (started, ready) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("fastpath".into())
             .spawn(move || {
-                let mut refusals = Refusals {
+                let mut refusals = StartRefusals {
                     // Before another thread is started from here.
                     limit: Scope::memory_v1(&setup.scopes)
                         .and_then(|cgroup| join_root_memcg(cgroup).err()),
@@ -112,7 +112,7 @@ fn share_monitor(setup: FastPathSetup) -> io::Result<Arc<SharedMonitor>> {
 
 /// What the system has refused. The daemon logs each once; a refusal makes the agent slower, and nothing else.
 #[derive(Debug, Default)]
-pub struct Refusals {
+pub struct StartRefusals {
     /// [`acquire_fastpath_fifo`]: needs CAP_SYS_NICE, and a budget where the kernel groups real-time tasks.
     pub fifo: Option<io::Error>,
     /// `mlockall`: needs CAP_IPC_LOCK or a large enough RLIMIT_MEMLOCK.

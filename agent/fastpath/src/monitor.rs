@@ -1,4 +1,4 @@
-//! The loop itself: wait, sample, decide, kill.
+//! One cycle of the loop: sample, decide, kill. `shared_monitor.rs` waits between two of them.
 
 mod candidates;
 mod evict;

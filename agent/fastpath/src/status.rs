@@ -9,7 +9,7 @@ use evictd_engine::recorder::Recorder;
 pub struct FastPathStatus {
     taken_over: AtomicU64,
     hook_lost: AtomicBool,
-    turned: AtomicU64,
+    last_cycle_ns: AtomicU64,
     recorder: Recorder,
 }
 
@@ -38,11 +38,11 @@ impl FastPathStatus {
     }
 
     pub(super) fn beat(&self, now: u64) {
-        self.turned.store(now, Ordering::Relaxed);
+        self.last_cycle_ns.store(now, Ordering::Relaxed);
     }
 
-    /// Time at which the loop last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
+    /// Time of the last cycle, in nanoseconds of CLOCK_MONOTONIC; 0: never.
     pub fn last_beat(&self) -> u64 {
-        self.turned.load(Ordering::Relaxed)
+        self.last_cycle_ns.load(Ordering::Relaxed)
     }
 }

@@ -31,6 +31,7 @@ use super::{
     RestoredVictim,
 };
 use crate::{
+    control::KILLS,
     in_flight::{Eviction, Victim},
     monitor::MemoryMonitor,
     scope::{SampleContext, ScopeTriggers},
@@ -326,6 +327,21 @@ fn kills_of_others_wait_until_there_is_room() {
     watch.run_once(now);
     assert!(waiting.iter().all(|pod| watch.in_flight.contains(pod)));
     assert_eq!(watch.in_flight.free_slots(), MAX_IN_FLIGHT - waiting.len());
+}
+
+/// The newest kills matter most; that one is missing is counted.
+#[test]
+fn kills_that_find_no_place_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let pod = Cgroup(dir.path()).pod("a");
+    let control = FastPathControl::new().unwrap();
+    for signalled in 0..KILLS as u64 + 2 {
+        control.note_kill(&pod, signalled, KilledBy::Manager);
+    }
+    assert_eq!(control.kills_dropped(), 2);
+    let kept = std::iter::from_fn(|| control.take_kill());
+    let kept: Vec<u64> = kept.map(|(_, signalled, _)| signalled).collect();
+    assert_eq!(kept, (2..KILLS as u64 + 2).collect::<Vec<_>>());
 }
 
 /// Its page cache is room already, as that of any pod.

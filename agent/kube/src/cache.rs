@@ -259,7 +259,7 @@ mod tests {
         });
     }
 
-    /// A server may list pods and not policies: who knows the pods has not seen a policy for that.
+    /// A server may list pods and not policies: an agent that knows the pods has not seen a policy for that.
     #[tokio::test]
     async fn pods_without_policies_are_no_knowledge_of_policies() {
         let dir = tempfile::tempdir().expect("a directory");

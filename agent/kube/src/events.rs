@@ -14,10 +14,11 @@ use evictd_engine::{
     fleet::{FleetPace, FleetState},
     message::EVICTED,
     model::quantity::Quantity,
+    units::signed,
 };
 use evictd_store::record::{
     EvictionRecord, Record, is_own_limit,
-    oom_kill::{OomCause, OomKill},
+    oom_kill::{OomCause, OomKillRecord},
 };
 use http::Method;
 use serde_json::{Value, json};
@@ -410,7 +411,7 @@ fn fnv1a(text: &str) -> u64 {
 /// An amount of a signal, in its unit; of a pod's own limit, which is no signal, in bytes.
 fn quantity(signal: &str, units: u64) -> Quantity {
     match signal.parse::<Signal>() {
-        Ok(signal) => signal.quantity(i64::try_from(units).unwrap_or(i64::MAX)),
+        Ok(signal) => signal.quantity(signed(units)),
         Err(_) => Quantity::bytes(units),
     }
 }
@@ -443,7 +444,7 @@ fn note(e: &EvictionRecord) -> String {
 }
 
 /// Builds the note on an OOM kill: which process was killed, and by which limit.
-fn oom_note(kill: &OomKill) -> String {
+fn oom_note(kill: &OomKillRecord) -> String {
     let bytes = |n| Quantity::bytes(n).to_string();
     let used = kill.rss.map_or(String::new(), |rss| {
         format!(", which used {} itself", bytes(rss))

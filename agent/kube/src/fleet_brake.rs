@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use evictd_config::{ConfigMapName, FleetConfig};
+use evictd_config::{ConfigMapName, FleetConfig, kube::decode::unix_seconds};
 use evictd_engine::{
     fleet::{FleetPace, FleetState},
     limiter::EvictionLimiter,
@@ -45,7 +45,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(30);
 /// others wrote.
 const SPREAD: Duration = Duration::from_secs(5);
 /// Interval at which the agent looks whether the node has evicted.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// A ConfigMap that was missing is looked for again after so many times the time between two reports: 10 minutes.
 const LOOK_AGAIN: u32 = 20;
 /// Behind the name of the ConfigMap with the state: the one with the nodes' entries.
@@ -175,7 +175,7 @@ impl FleetBrake {
         let mut reported = 0;
         let mut look = Some(Instant::now() + self.spread.mul_f64(fastrand::f64()));
         loop {
-            tokio::time::sleep(LOOK.min(self.report_every)).await;
+            tokio::time::sleep(POLL_INTERVAL.min(self.report_every)).await;
             if look.is_some_and(|at| at <= Instant::now()) {
                 let found = self.entries().await.map(drop);
                 self.note_entries(&found);
@@ -329,12 +329,8 @@ impl FleetBrake {
 /// The times of nodes' evictions.
 fn entries(map: &Value) -> BTreeMap<String, i64> {
     let data = map["data"].as_object().into_iter().flatten();
-    data.filter_map(|(node, time)| Some((node.clone(), seconds(time.as_str()?)?)))
+    data.filter_map(|(node, time)| Some((node.clone(), unix_seconds(time.as_str()?)?)))
         .collect()
-}
-
-fn seconds(time: &str) -> Option<i64> {
-    time.parse::<Timestamp>().ok().map(|time| time.as_second())
 }
 
 /// The state that a ConfigMap publishes; one without sense publishes none.
@@ -343,7 +339,7 @@ fn read(map: &Value) -> PublishedState {
     let pace = FleetPace::ALL
         .into_iter()
         .find(|p| p.as_str() == text("pace"));
-    let state = pace.zip(seconds(text("until")));
+    let state = pace.zip(unix_seconds(text("until")));
     PublishedState {
         state: state.map_or_else(FleetState::default, |(pace, until)| FleetState {
             pace,

@@ -131,7 +131,7 @@ pub struct Brake {
 
 /// A node with what it says about evictd.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeState {
+pub struct NodeSummary {
     /// Name of the object.
     pub name: String,
     /// Whether its annotation pauses its agent.
@@ -192,7 +192,7 @@ impl FleetClient {
     ///
     /// # Errors
     /// [`FleetError::Api`].
-    pub async fn nodes(&self) -> Result<Vec<NodeState>, FleetError> {
+    pub async fn nodes(&self) -> Result<Vec<NodeSummary>, FleetError> {
         let nodes = Api::<Node>::all(self.client.clone());
         let mut states = list(&nodes, "nodes", "", |node| Some(state(node))).await?;
         states.sort_by(|a, b| a.name.cmp(&b.name));
@@ -482,7 +482,7 @@ where
     }
 }
 
-fn state(node: &Node) -> NodeState {
+fn state(node: &Node) -> NodeSummary {
     let status = node.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_ref());
     let holds = conditions
@@ -490,7 +490,7 @@ fn state(node: &Node) -> NodeState {
         .flatten()
         .filter(|c| c.status == "True");
     let pressure = holds.filter(|c| c.type_.ends_with("Pressure"));
-    NodeState {
+    NodeSummary {
         name: node.name_any(),
         is_paused: node
             .annotations()

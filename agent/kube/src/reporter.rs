@@ -58,7 +58,7 @@ const STATUS_ATTEMPTS: u32 = 3;
 /// a pod back that it takes back at all. What the watch says within the first time may be from before the patch.
 const MAY_BE_TAKEN_BACK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 /// Interval at which the pods are looked at that the kubelet may take back.
-const LOOK: Duration = Duration::from_secs(1);
+const TAKEN_BACK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One eviction on its way.
 #[derive(Debug)]
@@ -163,7 +163,7 @@ impl Reporter {
                         Some(job) => self.take(job),
                         None => return,
                     },
-                    () = tokio::time::sleep(LOOK), if !self.failed.is_empty() => {}
+                    () = tokio::time::sleep(TAKEN_BACK_INTERVAL), if !self.failed.is_empty() => {}
                     () = sleep(flush), if flush.is_some() => {
                         if let Err(error) = self.events.flush(&self.connection).await {
                             tracing::debug!(%error, "the node's Event keeps its old count");
@@ -332,7 +332,7 @@ impl Reporter {
     /// Deletes evicted pods that the kubelet runs all the same: it has written its own status over that of the
     /// eviction.
     async fn delete_what_came_back(&mut self) {
-        if self.looked.elapsed() < LOOK {
+        if self.looked.elapsed() < TAKEN_BACK_INTERVAL {
             return;
         }
         self.looked = Instant::now();

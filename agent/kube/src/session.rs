@@ -13,7 +13,9 @@ use evictd_engine::{EvictionDecision, NodeState, Pod, reclaim::KnownPods, soft::
 use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
     disk_queue::DiskQueue,
-    record::{EvictionRecord, Record, RequestRecord, oom_kill::OomKill, shadow::KubeletEviction},
+    record::{
+        EvictionRecord, Record, RequestRecord, oom_kill::OomKillRecord, shadow::KubeletEviction,
+    },
 };
 use evictd_sys::clock::ClockJump;
 use tokio::{
@@ -49,7 +51,7 @@ const FIRST_LIST: Duration = Duration::from_secs(2);
 /// What an earlier agent has left stays at least for so long: by then this one has looked at every signal.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 /// Pods that go and that were not handed to the daemon yet.
-const GOING: usize = 8;
+const REQUESTED: usize = 8;
 
 /// Why the cluster cannot be followed.
 #[derive(Debug, thiserror::Error)]
@@ -77,18 +79,18 @@ pub struct Cluster {
     wanted: channel::Sender<DesiredStatus>,
     soft: Option<SoftTask>,
     /// Pods that were asked to go and will.
-    going: Option<mpsc::Receiver<RequestRecord>>,
+    requested: Option<mpsc::Receiver<RequestRecord>>,
     clock: ClockJump,
     oom_events: OomEventLimiter,
     begin: Option<oneshot::Sender<()>>,
     followers: Followers,
-    keeping: Arc<ClusterCache>,
+    cache: Arc<ClusterCache>,
     tasks: Tasks,
 }
 
 /// Task that asks pods to go.
 struct SoftTask {
-    demands: mpsc::Sender<SoftRequest>,
+    requests: mpsc::Sender<SoftRequest>,
     /// See [`SoftEvictor::under_way`].
     under_way: Arc<Mutex<()>>,
     task: JoinHandle<()>,
@@ -97,7 +99,7 @@ struct SoftTask {
 struct Tasks {
     watch: JoinHandle<()>,
     check: JoinHandle<()>,
-    keeping: JoinHandle<()>,
+    cache: JoinHandle<()>,
     reporter: JoinHandle<()>,
     events: JoinHandle<()>,
     node: JoinHandle<()>,
@@ -121,7 +123,7 @@ impl Cluster {
         let connection = Arc::new(connection.map_err(|e: AccessError| e)?);
         connection.set_shadow(config.shadow);
         let pods = Arc::new(WatchedPods::default());
-        let keeping = Arc::new(ClusterCache::new(
+        let cache = Arc::new(ClusterCache::new(
             &config.state_dir,
             Arc::clone(&connection),
             Arc::clone(&pods),
@@ -130,9 +132,9 @@ impl Cluster {
             cluster.pause_config_map.is_some(),
             cluster.tenant_grace.is_some(),
         ));
-        let is_known = keeping.restore();
+        let is_known = cache.restore();
         let mut followers = Followers::start(&connection, cluster, policies, pauses);
-        let knowing = Arc::clone(&keeping);
+        let knowing = Arc::clone(&cache);
         followers.when_settled(move || knowing.set_policies_known());
         // Nothing is deleted in shadow mode: they wait for an agent that is not.
         left_over.retain(|eviction| eviction.shadow || !config.shadow);
@@ -171,14 +173,14 @@ impl Cluster {
             needed(config, cluster),
         );
         let (kept, stay) = (
-            Arc::clone(&keeping),
+            Arc::clone(&cache),
             config.eviction.pressure_transition_period.max(FIRST_WORD),
         );
         let (events, sending) = EventQueue::start(&connection, node);
         let tasks = Tasks {
             watch: tokio::spawn(watching),
             check: tokio::spawn(checking),
-            keeping: tokio::spawn(async move { kept.run().await }),
+            cache: tokio::spawn(async move { kept.run().await }),
             reporter: tokio::spawn(reporter.run(queue)),
             events: sending,
             node: tokio::spawn(keep_node(writer, desired, begun, stay)),
@@ -193,12 +195,12 @@ impl Cluster {
             unreported,
             wanted,
             soft: None,
-            going: None,
+            requested: None,
             clock: ClockJump::new(Instant::now(), SystemTime::now()),
             oom_events: OomEventLimiter::default(),
             begin: Some(begin),
             followers,
-            keeping,
+            cache,
             tasks,
         };
         started.wait_for_list(is_known).await;
@@ -301,7 +303,7 @@ impl Cluster {
     }
 
     /// Whether a kill has an Event: not too many have, and the API server knows the pod.
-    fn tells_of(&mut self, kill: &mut OomKill) -> bool {
+    fn tells_of(&mut self, kill: &mut OomKillRecord) -> bool {
         let Some(pod) = &mut kill.pod else {
             return false;
         };
@@ -368,28 +370,28 @@ impl Cluster {
             config,
         );
         // One is under way, and the manager asks for no other until it is settled.
-        let (demands, queue) = mpsc::channel(1);
+        let (requests, queue) = mpsc::channel(1);
         let under_way = evictor.under_way();
         // Read every second; a caller that fills it sooner waits.
-        let (going, asked) = mpsc::channel(GOING);
-        self.going = Some(asked);
-        let task = tokio::spawn(soft_task::run(evictor, queue, settle, going));
+        let (requested, asked) = mpsc::channel(REQUESTED);
+        self.requested = Some(asked);
+        let task = tokio::spawn(soft_task::run(evictor, queue, settle, requested));
         self.soft = Some(SoftTask {
-            demands,
+            requests,
             under_way,
             task,
         });
     }
 
-    /// Takes a demand; false when it cannot be taken.
-    pub fn request_soft(&self, demand: SoftRequest) -> bool {
+    /// Takes a request; false when it cannot be taken.
+    pub fn request_soft(&self, request: SoftRequest) -> bool {
         let soft = self.soft.as_ref();
-        soft.is_some_and(|soft| soft.demands.try_send(demand).is_ok())
+        soft.is_some_and(|soft| soft.requests.try_send(request).is_ok())
     }
 
     /// A pod that goes because it was asked to, each once.
     pub fn next_request(&mut self) -> Option<RequestRecord> {
-        self.going.as_mut()?.try_recv().ok()
+        self.requested.as_mut()?.try_recv().ok()
     }
 
     /// Says once that the wall clock was set.
@@ -432,7 +434,7 @@ impl Cluster {
         drop(self.followers);
         self.tasks.watch.abort();
         self.tasks.check.abort();
-        self.tasks.keeping.abort();
+        self.tasks.cache.abort();
         let soft = async {
             if let Some(soft) = self.soft {
                 // A DELETE that is out is written down and told; the next one is the next agent's.
@@ -451,7 +453,7 @@ impl Cluster {
         } = self.tasks;
         let tasks = futures::future::join4(reporter, node, soft, events);
         // A disk that does not answer holds up no report, and neither of them the end.
-        let kept = tokio::time::timeout_at(by, self.keeping.keep());
+        let kept = tokio::time::timeout_at(by, self.cache.keep());
         let reported = tokio::time::timeout_at(by, tasks);
         let (kept, reported) = futures::future::join(kept, reported).await;
         if kept.is_err() {

@@ -11,39 +11,39 @@ use crate::soft_eviction::{SoftEvictor, SoftOutcome, SoftRequest};
 
 /// Time after which pods are asked again when none could be evicted: the kubelet's own period.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Without a demand for so long pressure has been over in between.
+/// Without a request for so long pressure has been over in between.
 const RELIEVED: Duration = Duration::from_secs(60);
 
 /// Takes one request after the other. What came of it goes to `settle`, with the UID of the pod that was chosen; which
-/// pod goes goes to `going`.
+/// pod goes goes to `requested`.
 pub async fn run(
     mut evictor: SoftEvictor,
-    mut demands: mpsc::Receiver<SoftRequest>,
+    mut requests: mpsc::Receiver<SoftRequest>,
     settle: impl Fn(String, Option<(EvictionDecision, Departure)>) + Send,
-    going: mpsc::Sender<RequestRecord>,
+    requested: mpsc::Sender<RequestRecord>,
 ) {
     let mut last: Option<Instant> = None;
-    while let Some(demand) = demands.recv().await {
+    while let Some(request) = requests.recv().await {
         if last.is_some_and(|at| at.elapsed() > RELIEVED) {
             evictor.relieved();
         }
-        let outcome = evictor.evict_soft(&demand.candidates, demand.hard).await;
+        let outcome = evictor.evict_soft(&request.candidates, request.hard).await;
         let gone = match outcome {
             SoftOutcome::Evicted { index, asked } => {
                 // The receiver is gone where the agent ends.
-                let _ = going.send(*asked).await;
+                let _ = requested.send(*asked).await;
                 Some((index, Departure::Asked))
             }
             SoftOutcome::Gone { index } => Some((index, Departure::GoneBefore)),
             SoftOutcome::Blocked { since } => {
-                tracing::warn!(signal = %demand.signal, ?since, "budgets protect every candidate");
+                tracing::warn!(signal = %request.signal, ?since, "budgets protect every candidate");
                 tokio::time::sleep(PAUSE).await;
                 None
             }
             SoftOutcome::HeldBack { by, spared } => {
                 let paused = by != HeldBack::Spared;
                 tracing::error!(
-                    signal = %demand.signal,
+                    signal = %request.signal,
                     %by,
                     paused,
                     denied = spared,
@@ -58,10 +58,10 @@ pub async fn run(
             }
         };
         let gone = gone.and_then(|(index, departure)| {
-            let candidate = demand.candidates.get(index)?;
+            let candidate = request.candidates.get(index)?;
             Some((candidate.decision.clone(), departure))
         });
-        settle(demand.chosen, gone);
+        settle(request.chosen, gone);
         // To ask many candidates takes its time, in which pressure is not over.
         last = Some(Instant::now());
     }

@@ -586,7 +586,7 @@ mod tests {
     /// There is nothing to walk: the look for directories is all the work.
     #[test]
     fn the_look_for_directories_is_work_that_the_thread_rests_from() {
-        const LOOK: Duration = Duration::from_millis(20);
+        const LOOKUP_TIME: Duration = Duration::from_millis(20);
         let begun = Arc::new(PiMutex::new(Vec::new()));
         let target = |uid: &str| {
             let begun = Arc::clone(&begun);
@@ -595,7 +595,7 @@ mod tests {
                 cgroups: Vec::new(),
                 places: Arc::new(move |_| {
                     begun.lock().push(Instant::now());
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(LOOKUP_TIME);
                     PodDirs::default()
                 }),
             }
@@ -605,7 +605,7 @@ mod tests {
         wait(|| begun.lock().len() == 2);
         scanner.stop();
         let begun = begun.lock();
-        assert!(begun[1] - begun[0] >= LOOK * REST);
+        assert!(begun[1] - begun[0] >= LOOKUP_TIME * REST);
     }
 
     /// Each change comes while the thread goes to sleep, or may: with a lost one the next walk would be a minute late.

@@ -104,8 +104,8 @@ pub struct ManagerEviction {
     pub usage: u64,
     /// Whether shadow mode has only decided it: nothing was killed.
     pub shadow: bool,
-    /// SIGKILL was refused with this errno, 0 when it was not.
-    pub errno: i32,
+    /// The errno with which SIGKILL was refused.
+    pub refused: Option<i32>,
 }
 
 /// A pod is to be evicted for a soft threshold.

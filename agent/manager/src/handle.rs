@@ -75,7 +75,7 @@ impl ManagerHandle {
         &self.events
     }
 
-    /// Status of the last cycle, and the time at which the loop last turned.
+    /// Status of the last cycle, and its time.
     pub fn status(&self) -> &Arc<SharedStatus> {
         &self.status
     }

@@ -25,7 +25,7 @@ pub use events::{
     SoftEvictionRequest,
 };
 pub use handle::ManagerHandle;
-pub use manager_loop::{ManagerSetup, node_reclaim::ReclaimOptions};
+pub use manager_loop::ManagerSetup;
 pub use mitigation::{
     MitigationAction, MitigationCounters, MitigationOutcome, MitigationRequest, MitigationThreads,
     MitigationWorker, PodEffect, StepEffect,

@@ -1,9 +1,10 @@
-//! The thread: wait, look, decide, act.
+//! The thread: waits, samples, asks the engine's planner, and acts on its plan. Which pods go, and when, is decided in
+//! the engine; what it needs for that is read here.
 
 mod execute;
 mod external_kills;
 mod mitigation_steps;
-pub mod node_reclaim;
+mod node_reclaim;
 mod report;
 
 use std::{
@@ -14,20 +15,20 @@ use std::{
 };
 
 use evictd_engine::{
-    NodeCondition, NodeState, Observation, Observations, Planner, Pod, Resource, Signal, Snapshot,
-    Threshold,
+    EmptyPods, NodeCondition, NodeState, Observation, Observations, Planner, Pod, ReclaimOptions,
+    Resource, Signal, Snapshot, Threshold,
     limiter::EvictionLimiter,
     model::settings::{MitigationConfig, Mode},
     recorder::Recorder,
     soft::Departure,
-    units::{SECOND, signed},
+    units::signed,
 };
 use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};
 
 use crate::{
     Command, CommandQueue, DiskPressure, DiskScanner, FastPathOutcome, ManagerEvent,
-    ManagerEventQueue, PodSet, ReclaimOptions, SharedStatus, SignalSources,
+    ManagerEventQueue, PodSet, SharedStatus, SignalSources,
     manager_loop::{
         execute::is_unresolved,
         external_kills::{AfterKill, KnownKills},
@@ -89,48 +90,6 @@ pub(super) struct NodePods {
     /// Pods that have not ended. One without processes may be between two runs of its container.
     pub running: Vec<Pod>,
     pub empty: EmptyPods,
-}
-
-/// The pods that had no processes at the last look.
-#[derive(Debug, Default)]
-pub(super) struct EmptyPods {
-    /// Since when, by UID, in nanoseconds of CLOCK_MONOTONIC. What is empty at the first look has been so for long.
-    since: HashMap<String, u64>,
-    /// Time at which all pods were looked at last, in nanoseconds of CLOCK_MONOTONIC; 0 before the first look.
-    looked: u64,
-}
-
-/// A pod that has had no processes for so long is between two runs of its container: the kubelet waits as long at least
-/// before it starts one a second time. Earlier its phase, or the end of its object, may not have come here yet.
-const BETWEEN_RUNS_NS: u64 = 10 * SECOND;
-
-impl EmptyPods {
-    /// Whether it is time to look at all pods, although nothing is short.
-    fn is_due(&self, now: u64) -> bool {
-        now.saturating_sub(self.looked) >= SECOND
-    }
-
-    /// Takes in whether a pod has processes now.
-    fn note(&mut self, uid: &str, is_empty: bool, now: u64) {
-        if !is_empty {
-            self.since.remove(uid);
-        } else if !self.since.contains_key(uid) {
-            let since = if self.looked == 0 { 0 } else { now };
-            self.since.insert(uid.to_owned(), since);
-        }
-    }
-
-    /// Forgets pods that are no longer there.
-    fn keep(&mut self, pods: &[Pod]) {
-        self.since
-            .retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
-    }
-
-    /// Whether a pod was between two runs of its container at the last look.
-    pub fn is_between_runs(&self, uid: &str, now: u64) -> bool {
-        let since = self.since.get(uid);
-        since.is_some_and(|since| now.saturating_sub(*since) >= BETWEEN_RUNS_NS)
-    }
 }
 
 impl NodePods {
@@ -425,9 +384,6 @@ impl ManagerLoop {
     }
 
     /// Leaves out the pods that have ended: those without processes that were killed, are over, or are being deleted.
-    /// The kubelet would evict any other one (`filterOutInactivePods`): its files stay while it waits to be started
-    /// again.
-    /// While something is short, one that has ended just now is left out as well.
     fn find_running(&mut self, is_short: bool) {
         let now = monotonic_ns();
         let PodSet { entries, pods } = &self.pods;
@@ -435,8 +391,7 @@ impl ManagerLoop {
         let looks_at_all = is_short || self.node.empty.is_due(now);
         let mut running: Vec<&Pod> = Vec::with_capacity(pods.len());
         for (entry, pod) in entries.iter().zip(pods.iter()) {
-            let is_over = pod.is_over() || pod.is_deleting;
-            let is_known = is_over || self.known_kills.was_killed(&pod.uid);
+            let is_known = EmptyPods::is_over(pod) || self.known_kills.was_killed(&pod.uid);
             let is_empty = (looks_at_all || is_known) && entry.killer.is_empty();
             if looks_at_all {
                 self.node.empty.note(&pod.uid, is_empty, now);
@@ -445,17 +400,14 @@ impl ManagerLoop {
                 // The one that was killed is not among the pods at this look; from the next one on it is another one.
                 AfterKill::RunsAgain => true,
                 AfterKill::Ends => is_empty,
-                AfterKill::Other => {
-                    let is_between_runs = self.node.empty.is_between_runs(&pod.uid, now);
-                    is_empty && (is_over || is_short && !is_between_runs)
-                }
+                AfterKill::Other => self.node.empty.has_ended(pod, is_empty, is_short, now),
             };
             if !has_ended {
                 running.push(pod);
             }
         }
         if looks_at_all {
-            self.node.empty.looked = now;
+            self.node.empty.finish_look(now);
         }
         let uids = running.iter().map(|pod| &pod.uid);
         if !uids.eq(self.node.running.iter().map(|pod| &pod.uid)) {

@@ -16,7 +16,7 @@ use evictd_sys::pi_mutex::PiMutex;
 #[derive(Debug, Default)]
 pub struct SharedStatus {
     last: PiMutex<Arc<Status>>,
-    turned: AtomicU64,
+    last_cycle_ns: AtomicU64,
 }
 
 impl SharedStatus {
@@ -33,12 +33,12 @@ impl SharedStatus {
     }
 
     pub(crate) fn beat(&self, now: u64) {
-        self.turned.store(now, Ordering::Relaxed);
+        self.last_cycle_ns.store(now, Ordering::Relaxed);
     }
 
-    /// Time at which the loop last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
+    /// Time of the last cycle, in nanoseconds of CLOCK_MONOTONIC; 0: never.
     pub fn last_beat(&self) -> u64 {
-        self.turned.load(Ordering::Relaxed)
+        self.last_cycle_ns.load(Ordering::Relaxed)
     }
 }
 

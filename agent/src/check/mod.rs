@@ -5,10 +5,10 @@ mod signals;
 
 use std::path::Path;
 
-use evictd_config::{Config, FilesystemPaths, Origins, PinnedGuard};
+use evictd_config::{Config, FilesystemPaths, Origins, PinnedGuardConfig};
 use evictd_engine::{
     MemorySizing, Observations, Signal, Threshold, ThresholdValue, hard_threshold,
-    model::settings::EvictionConfig,
+    model::settings::EvictionConfig, units::signed,
 };
 use evictd_node::{
     bpf::{object::BpfObject, pin::require_bpffs},
@@ -27,7 +27,7 @@ use evictd_sys::clock::monotonic_ns;
 use serde::Serialize;
 
 use crate::daemon::{
-    node_scope,
+    CGROUP_MOUNT, node_scope,
     node_view::{NodeSample, NodeView},
 };
 
@@ -108,7 +108,7 @@ impl Check {
     /// thresholds are held against the machine's size too.
     pub fn of_this_machine(config: Option<&Config>) -> Self {
         let proc = Path::new("/proc");
-        let root = memory_root(Path::new("/sys/fs/cgroup"));
+        let root = memory_root(Path::new(CGROUP_MOUNT));
         let mut findings = machine::findings(proc, Path::new("/sys"));
         findings.push(cgroups(
             root.as_ref()
@@ -171,7 +171,7 @@ fn thresholds(config: &Config) -> Vec<Finding> {
         Err(error) => return vec![Finding::new(MET_NOW, State::Missing, error.to_string())],
     };
     let thresholds = view.layout().apply(&config.eviction.thresholds);
-    let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
+    let now = signed(monotonic_ns());
     let sample = view.sample(now);
     let seen = &sample.observations;
     let hard = hard(&config.eviction.thresholds, &config.origins, seen);
@@ -290,7 +290,7 @@ const PINNED_GUARD: &str = "pinned guard";
 
 /// Whether a guard can outlive the agent; nothing is pinned for that.
 fn pinned_guard(config: Option<&Config>, memory: Option<&Built>) -> Finding {
-    let guard = config.map_or_else(PinnedGuard::default, |c| c.pinned_guard.clone());
+    let guard = config.map_or_else(PinnedGuardConfig::default, |c| c.pinned_guard.clone());
     if !guard.enabled {
         return Finding::new(PINNED_GUARD, State::Ok, "pinnedGuard.enabled is false");
     }

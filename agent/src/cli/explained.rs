@@ -53,7 +53,7 @@ impl Explained {
 
 /// Whether what policies say of the pods is known.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum RuleView {
+pub(super) enum PolicyReporting {
     /// No agent has ever written anything down here.
     None,
     /// The agent that runs here writes down what changes.
@@ -62,7 +62,7 @@ pub(super) enum RuleView {
     Unknown,
 }
 
-impl RuleView {
+impl PolicyReporting {
     /// Asks the agent to write down how it is now. From then on it does so whenever something changes.
     pub fn ask(state_dir: &Path) -> Self {
         if !status_file(state_dir).exists() {

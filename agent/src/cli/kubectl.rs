@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use evictd_kube::fleet_client::{
-    AGENTS, Access, AgentPod, BRAKE, Brake, FleetClient, FleetError, NodeState, PAUSE,
+    AGENTS, Access, AgentPod, BRAKE, Brake, FleetClient, FleetError, NodeSummary, PAUSE,
 };
 use serde_json::{Value, json};
 
@@ -178,8 +178,8 @@ async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
 async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, CommandError> {
     let (nodes, agents) = (fleet.nodes().await?, fleet.agents().await?);
     let (all_paused, brake) = (fleet.is_paused().await?, fleet.brake().await?);
-    let agent_of = |node: &NodeState| agents.iter().find(|agent| agent.node == node.name);
-    let paused_by = |node: &NodeState| {
+    let agent_of = |node: &NodeSummary| agents.iter().find(|agent| agent.node == node.name);
+    let paused_by = |node: &NodeSummary| {
         let words = [(all_paused, "configMap"), (node.is_paused, "node")];
         let words = words.into_iter().filter(|(is_set, _)| *is_set);
         words.map(|(_, by)| by).collect::<Vec<_>>()

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     CommandError, OutputFormat,
-    explained::{Explained, RuleView},
+    explained::{Explained, PolicyReporting},
     input::invalid,
     state_dir_of,
     table::{Alignment, Table, printable},
@@ -100,7 +100,7 @@ fn check(files: &[PathBuf]) -> Result<String, CommandError> {
 
 fn explain(pod: &str, config: Option<&Path>, output: OutputFormat) -> Result<String, CommandError> {
     let state_dir = state_dir_of(config)?;
-    let is_fresh = RuleView::ask(&state_dir) == RuleView::Reported;
+    let is_fresh = PolicyReporting::ask(&state_dir) == PolicyReporting::Reported;
     let explained = Explained::read(&state_dir)?;
     let age = explained.age()?;
     let is_it = |e: &&Explanation| {

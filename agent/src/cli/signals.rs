@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use evictd_engine::{Forecast, Observation, Signal, Threshold, ThresholdValue, Trend};
+use evictd_engine::{
+    Forecast, Observation, Signal, Threshold, ThresholdValue, Trend, units::signed,
+};
 use serde::{Serialize, Serializer};
 
 use super::table::{Alignment, Table, amount_of};
@@ -56,7 +58,7 @@ impl SignalJson {
         let seconds = |until: fn(&Forecast) -> Option<Duration>| {
             forecast.as_ref().and_then(until).map(|d| d.as_secs_f64())
         };
-        let amount = amount.map(|amount| i64::try_from(amount).unwrap_or(i64::MAX));
+        let amount = amount.map(signed);
         Self {
             signal: threshold.signal,
             available: observation.map(|o| o.available),

@@ -9,14 +9,14 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{Ranking, Resource, Signal, Threshold, Trend};
+use evictd_engine::{Ranking, Resource, Signal, Threshold, Trend, units::signed};
 use evictd_policy::evaluator::Explanation;
 use evictd_sys::clock::monotonic_ns;
 use serde_json::json;
 
 use super::{
     CommandError, OutputFormat,
-    explained::RuleView,
+    explained::PolicyReporting,
     or_installed,
     rank::{self, PodJson},
     run::configured,
@@ -101,12 +101,12 @@ pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<Stri
         return Ok(String::new());
     }
     let mut left = count.or((!is_terminal).then_some(1));
-    // A rate takes two looks.
-    watch.look()?;
+    // A rate takes two samples.
+    watch.sample()?;
     while left != Some(0) {
         std::thread::sleep(arguments.interval);
-        let look = watch.look()?;
-        let text = watch.frame(&look).print(arguments.output)?;
+        let sample = watch.sample()?;
+        let text = watch.frame(&sample).print(arguments.output)?;
         let clear = if is_terminal && !arguments.once {
             CLEAR
         } else {
@@ -121,16 +121,16 @@ pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<Stri
     Ok(String::new())
 }
 
-/// View of a node that is looked at again and again, with its trends.
+/// View of a node that is sampled again and again, with its trends.
 struct Watch<'a> {
     config: &'a Config,
     view: NodeView,
     trends: Trends,
-    policies: RuleView,
+    policies: PolicyReporting,
 }
 
-/// One look.
-struct Look {
+/// The node at one moment, with what policies say of its pods.
+struct TopSample {
     seen: NodeSample,
     said: HashMap<String, Explanation>,
 }
@@ -142,29 +142,29 @@ impl<'a> Watch<'a> {
             config,
             view: NodeView::open(config)?,
             trends: Trends::default(),
-            policies: RuleView::ask(&config.state_dir),
+            policies: PolicyReporting::ask(&config.state_dir),
         })
     }
 
-    fn look(&mut self) -> Result<Look, CommandError> {
-        let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
+    fn sample(&mut self) -> Result<TopSample, CommandError> {
+        let now = signed(monotonic_ns());
         let mut seen = self.view.sample(now);
         self.trends.observe(now, &seen);
         let said = self.policies.read(&self.config.state_dir)?;
         for pod in &mut seen.pods {
             pod.order = said.get(&pod.uid).map_or(0, |said| said.order);
         }
-        Ok(Look { seen, said })
+        Ok(TopSample { seen, said })
     }
 
-    fn frame<'b>(&'b self, look: &'b Look) -> Frame<'b> {
+    fn frame<'b>(&'b self, sample: &'b TopSample) -> Frame<'b> {
         Frame {
             config: self.config,
             view: &self.view,
-            seen: &look.seen,
+            seen: &sample.seen,
             trends: &self.trends,
             policies: self.policies,
-            said: &look.said,
+            said: &sample.said,
         }
     }
 }
@@ -181,20 +181,20 @@ fn config(arguments: &Arguments) -> Result<Config, CommandError> {
     }
 }
 
-/// Result of one look.
+/// One sample as it is shown.
 struct Frame<'a> {
     config: &'a Config,
     view: &'a NodeView,
     seen: &'a NodeSample,
     trends: &'a Trends,
-    policies: RuleView,
+    policies: PolicyReporting,
     said: &'a HashMap<String, Explanation>,
 }
 
 impl Frame<'_> {
     fn print(&self, output: OutputFormat) -> Result<String, CommandError> {
         let (signals, pods) = (self.signals(), self.pods(Signal::MemoryAvailable));
-        let is_unknown = self.policies == RuleView::Unknown;
+        let is_unknown = self.policies == PolicyReporting::Unknown;
         if output == OutputFormat::Json {
             return to_json(&json!({
                 "signals": signals,

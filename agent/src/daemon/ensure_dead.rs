@@ -11,15 +11,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_node::{cgroup::end::kill_left, pods::table::PodEntry};
+use evictd_node::{
+    cgroup::end::{end_gracefully, kill_left},
+    pods::table::PodEntry,
+};
 use evictd_sys::{clock::monotonic_ns, thread::wait_for_end};
-
-use super::eviction_log::PATIENCE;
 
 /// Victims that may wait to be looked at; a fast path that evicts all pods of a large node does not fill it.
 const WAITING: usize = 1024;
 /// The shortest and the longest pause between two looks at a victim that is not dead.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// How long a killed pod's processes may take to go before they are reported; some wait for a disk.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A pod that got SIGKILL.
 pub(super) struct KilledPod {
@@ -30,9 +33,9 @@ pub(super) struct KilledPod {
     pub left: Vec<PathBuf>,
 }
 
-/// Result of a look at a victim.
+/// State of a victim.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum VictimStatus {
     Alive,
     Dead,
     /// The victim does not die, or that is not to be seen, as was logged; or it runs anew.
@@ -58,7 +61,7 @@ impl EnsureDead {
                 clear(victim.left);
             }
         };
-        let thread = thread.spawn(move || run(&queue, look, end))?;
+        let thread = thread.spawn(move || run(&queue, kill_rest, end))?;
         Ok(Self { victims, thread })
     }
 
@@ -80,7 +83,7 @@ impl EnsureDead {
 }
 
 /// Goes through all victims again and again, until each is dead or given up; `end` gets the dead.
-fn run<V>(queue: &Receiver<V>, look: impl Fn(&V, Duration) -> Look, end: impl Fn(V)) {
+fn run<V>(queue: &Receiver<V>, status: impl Fn(&V, Duration) -> VictimStatus, end: impl Fn(V)) {
     let mut under_way: Vec<(V, Instant)> = Vec::new();
     loop {
         if under_way.is_empty() {
@@ -96,10 +99,10 @@ fn run<V>(queue: &Receiver<V>, look: impl Fn(&V, Duration) -> Look, end: impl Fn
         }
         let mut at = 0;
         while let Some((victim, since)) = under_way.get(at) {
-            match look(victim, since.elapsed()) {
-                Look::Alive => at += 1,
-                Look::Dead => end(under_way.swap_remove(at).0),
-                Look::GivenUp => drop(under_way.swap_remove(at)),
+            match status(victim, since.elapsed()) {
+                VictimStatus::Alive => at += 1,
+                VictimStatus::Dead => end(under_way.swap_remove(at).0),
+                VictimStatus::GivenUp => drop(under_way.swap_remove(at)),
             }
         }
         // The longer the youngest takes, the later it is looked at.
@@ -111,20 +114,40 @@ fn run<V>(queue: &Receiver<V>, look: impl Fn(&V, Duration) -> Look, end: impl Fn
 }
 
 /// Kills what is left.
-fn look(victim: &KilledPod, after: Duration) -> Look {
+fn kill_rest(victim: &KilledPod, after: Duration) -> VictimStatus {
     let (entry, signalled) = (&victim.entry, victim.signalled);
     match kill_left(entry.killer.path(), signalled) {
-        Ok(true) if entry.is_empty() => Look::Dead,
+        Ok(true) if entry.is_empty() => VictimStatus::Dead,
         // It runs anew, and its volumes with it.
-        Ok(true) => Look::GivenUp,
-        Ok(false) if after > PATIENCE => {
+        Ok(true) => VictimStatus::GivenUp,
+        Ok(false) if after > KILL_TIMEOUT => {
             tracing::error!(pod = %entry.pod, ?after, "an evicted pod is not dead");
-            Look::GivenUp
+            VictimStatus::GivenUp
         }
-        Ok(false) => Look::Alive,
+        Ok(false) => VictimStatus::Alive,
         Err(error) => {
             tracing::error!(pod = %entry.pod, %error, "an evicted pod is not dead");
-            Look::GivenUp
+            VictimStatus::GivenUp
+        }
+    }
+}
+
+/// Ends a pod that was asked to go and has this time left, calls `on_end`, and empties the pod's directories. For
+/// threads that may take their time.
+pub(super) fn end_asked(
+    entry: &PodEntry,
+    grace: Duration,
+    directories: &[PathBuf],
+    on_end: impl FnOnce(),
+) {
+    match end_gracefully(entry.killer.path(), grace, KILL_TIMEOUT) {
+        // It has ended, or was killed when its time was over.
+        Ok(()) => {
+            on_end();
+            clear(directories);
+        }
+        Err(error) => {
+            tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
         }
     }
 }
@@ -160,13 +183,13 @@ mod tests {
     fn victims_that_are_stuck_hold_up_no_other_one() {
         let (victims, queue) = channel();
         let (dead, deaths) = channel();
-        let look = |name: &&str, _| match *name {
-            "stuck" => Look::Alive,
-            "given up" => Look::GivenUp,
-            _ => Look::Dead,
+        let status = |name: &&str, _| match *name {
+            "stuck" => VictimStatus::Alive,
+            "given up" => VictimStatus::GivenUp,
+            _ => VictimStatus::Dead,
         };
         let end = move |name| dead.send(name).unwrap();
-        let thread = std::thread::spawn(move || run(&queue, look, end));
+        let thread = std::thread::spawn(move || run(&queue, status, end));
         for name in ["stuck", "stuck", "given up", "stuck", "stuck", "first"] {
             victims.send(name).unwrap();
         }

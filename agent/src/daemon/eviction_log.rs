@@ -26,9 +26,6 @@ use evictd_store::{
 
 use crate::daemon::{message::MessageBuilder, pause_log::Pauses};
 
-/// How long a killed pod's processes may take to go before they are reported; some wait for a disk.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
 /// Turns events into journal records and log lines.
 pub struct EvictionLog {
     journal: DiskQueue,
@@ -170,7 +167,7 @@ impl EvictionLog {
             usage_at_decision: 0,
             working_set: decided.usage,
             request,
-            error: refusal(decided.errno),
+            error: decided.refused.map(refusal),
             pace: decided
                 .eviction
                 .timing
@@ -254,7 +251,7 @@ impl EvictionLog {
             available_after = record.available_after,
             "a step before the eviction was taken"
         );
-        Record::Graduated(record)
+        Record::Mitigated(record)
     }
 
     /// Builds the record of what the Node would say.
@@ -308,7 +305,7 @@ impl EvictionLog {
             usage_at_decision: e.usage_at_decision,
             working_set: e.working_set,
             request: pod.memory_request,
-            error: e.refused.and_then(refusal),
+            error: e.refused.map(refusal),
             pace: Some(PaceRecord {
                 expected: e.expected,
                 shmem: e.shmem,
@@ -380,9 +377,9 @@ fn log_met_in_force(id: String, signal: Signal, available: u64, threshold: u64) 
     }
 }
 
-/// Why the kernel refused a call, if it was the kernel: 0 is no error of its.
-fn refusal(errno: i32) -> Option<String> {
-    (errno != 0).then(|| std::io::Error::from_raw_os_error(errno).to_string())
+/// The reason of the kernel behind an errno.
+fn refusal(errno: i32) -> String {
+    std::io::Error::from_raw_os_error(errno).to_string()
 }
 
 fn log_evicted(e: &EvictionRecord) {

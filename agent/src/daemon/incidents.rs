@@ -81,13 +81,13 @@ impl Agent {
         if over.is_empty() {
             return;
         }
-        for standing in over.iter_mut().flat_map(|incident| &mut incident.pods) {
-            let name = &standing.pod;
+        for ranked_pod in over.iter_mut().flat_map(|incident| &mut incident.pods) {
+            let name = &ranked_pod.pod;
             let entries = &self.pods.entries;
             let entry = entries.iter().find(|e| e.pod.to_string() == *name);
             // A victim's cgroup goes with it.
             let used = entry.and_then(working_set);
-            standing.usage_after = used.or(standing.evicted.then_some(0));
+            ranked_pod.usage_after = used.or(ranked_pod.evicted.then_some(0));
         }
         let (writer, samples, count) = (self.incidents.writer(), self.samples(), over.len());
         if !self.write_file(move || writer.write(over, &samples)) {
@@ -142,15 +142,15 @@ impl Agent {
         };
         let policies = self.policies.evaluator.explain();
         let shown = ranked.iter().enumerate().filter(is_shown);
-        let standing = |(position, ranked): (usize, &Ranked<'_>)| {
+        let ranked_pod = |(position, ranked): (usize, &Ranked<'_>)| {
             let said = policies.iter().find(|said| said.uid == ranked.pod.uid);
             RankedPod {
                 oom_score_adj: Some(score_adj(ranked.pod, scored_by)),
                 place: (position >= PODS).then_some(position + 1),
-                ..self.standing(ranked, said, eviction)
+                ..self.ranked_pod(ranked, said, eviction)
             }
         };
-        let pods = shown.map(standing).collect();
+        let pods = shown.map(ranked_pod).collect();
         let mut names = RankingStrategy::CHOICES.into_iter();
         let strategy = names.find(|(_, strategy)| *strategy == self.config.ranking_strategy);
         incident.kubelet_victim = by_kubelet.map(Pod::to_string);
@@ -202,7 +202,7 @@ impl Agent {
     }
 
     /// Determines what decided where a pod comes in the order of eviction, and whether it could go.
-    fn standing(
+    fn ranked_pod(
         &self,
         ranked: &Ranked<'_>,
         said: Option<&Explanation>,

@@ -4,12 +4,11 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_config::Config;
 use evictd_cri::{CriEvent, CriWorker};
-use evictd_engine::{Layout, Signal, limiter::EvictionLimiter, recorder::Recorder};
+use evictd_engine::{Layout, ReclaimOptions, Signal, limiter::EvictionLimiter, recorder::Recorder};
 use evictd_fastpath::{FastPathControl, KilledBy};
 use evictd_manager::{
     Command, CommandQueue, DiskScanner, ManagerEventQueue, ManagerHandle, ManagerSetup,
-    MitigationThreads, MitigationWorker, PodSet, ReclaimOptions, ScanTarget, SharedStatus,
-    SignalSources,
+    MitigationThreads, MitigationWorker, PodSet, ScanTarget, SharedStatus, SignalSources,
 };
 use evictd_node::pods::table::PodEntry;
 use evictd_store::restore::Restored;
@@ -18,7 +17,7 @@ use super::{
     RunError,
     pod_source::PodSource,
     restore,
-    runtime_disks::RuntimeDisks,
+    runtime_disks::RuntimeDiskCheck,
     scan_watch::ScanWatch,
     sources::{self, DiskRetry},
 };
@@ -192,7 +191,7 @@ fn start_cri(
 ) -> Option<CriWorker> {
     let cri = config.cri.clone()?;
     let (commands, scanner) = (Arc::clone(commands), Arc::clone(scanner));
-    let disks = RuntimeDisks::new(config);
+    let disks = RuntimeDiskCheck::new(config);
     Some(CriWorker::start(cri, move |answer| match answer {
         CriEvent::Reclaimed(removed) => {
             commands.send(Command::Reclaimed(removed));

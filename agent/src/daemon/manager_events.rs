@@ -7,11 +7,10 @@ use evictd_manager::{
     Command, CommandQueue, ManagerEvent, ManagerEviction, MitigationRequest, ReclaimRequest,
     Reclaimed, SoftEvictionRequest,
 };
-use evictd_node::cgroup::end::end_gracefully;
 use evictd_store::record::{Record, RequestRecord};
 
 use super::Agent;
-use crate::daemon::{ensure_dead::clear, eviction_log::PATIENCE, pod_source::PodSource};
+use crate::daemon::{ensure_dead::end_asked, pod_source::PodSource};
 
 impl Agent {
     pub(super) fn handle_manager_events(&mut self) {
@@ -60,14 +59,14 @@ impl Agent {
                     "a hook does not watch what it should: the sampler goes on alone"
                 );
             }
-            ManagerEvent::Recreated(comeback) => {
+            ManagerEvent::Recreated(recreation) => {
                 tracing::warn!(
-                    uid = comeback.uid,
-                    count = comeback.count,
-                    hold = ?comeback.hold,
+                    uid = recreation.uid,
+                    count = recreation.count,
+                    hold = ?recreation.hold,
                     "an evicted pod's owner has put another one here"
                 );
-                self.append_to_journal(Record::Comeback((&comeback).into()));
+                self.append_to_journal(Record::Recreated((&recreation).into()));
             }
         }
     }
@@ -192,18 +191,8 @@ impl Agent {
         let manager = Arc::clone(&self.manager.commands);
         let metrics = Arc::clone(&self.metrics);
         tokio::task::spawn_blocking(move || {
-            let grace = u64::try_from(grace).unwrap_or(0);
-            let ended = end_gracefully(entry.killer.path(), Duration::from_secs(grace), PATIENCE);
-            match ended {
-                // It has ended, or was killed when its time was over.
-                Ok(()) => {
-                    metrics.asked(&goes);
-                    clear(&left);
-                }
-                Err(error) => {
-                    tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
-                }
-            }
+            let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+            end_asked(&entry, grace, &left, || metrics.asked(&goes));
             settle(&manager, chosen, eviction);
         });
     }

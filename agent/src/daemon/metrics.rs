@@ -13,8 +13,8 @@ use std::{
 
 use evictd_common::drops::DropCounter;
 use evictd_config::KubeletSource;
-use evictd_engine::{Signal, model::settings::MemoryHook};
-use evictd_fastpath::{FastPathEvent, FastPathEventQueue, FastPathStatus};
+use evictd_engine::{Signal, model::settings::MemoryHook, units::signed};
+use evictd_fastpath::{FastPathControl, FastPathEvent, FastPathEventQueue, FastPathStatus};
 use evictd_manager::ManagerEviction;
 use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
@@ -28,7 +28,7 @@ use crate::{
         scan_watch::{FILESYSTEMS, unknown_layers},
         sources::Signals,
     },
-    telemetry::{Health, Hook, Labelled, MANAGER, MetricsCollector},
+    telemetry::{Health, HookInfo, Labelled, MANAGER, MetricsCollector},
 };
 use names::{CounterDef, INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS};
 
@@ -42,7 +42,7 @@ pub(super) struct MetricInputs<'a> {
     pub fastpath: &'a RunningFastPath,
     pub manager: &'a RunningManager,
     pub health: &'a Arc<Health>,
-    pub hooks: Vec<Hook>,
+    pub hooks: Vec<HookInfo>,
     pub source: &'a PodSource,
     pub dropped: &'a Arc<Dropped>,
     pub reloads: &'a Arc<Reloads>,
@@ -98,7 +98,7 @@ impl Reloads {
 
 pub(super) fn sources(shown: &MetricInputs<'_>) -> MetricsCollector {
     let mut hooks = shown.hooks.clone();
-    hooks.extend(shown.memory_signals.iter().map(|signal| Hook {
+    hooks.extend(shown.memory_signals.iter().map(|signal| HookInfo {
         signal: signal.to_string(),
         hook: shown.memory.to_string(),
     }));
@@ -149,6 +149,12 @@ fn show_queues(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
         FastPathEventQueue::dropped,
     );
     sources.counter(
+        "fastpath_kills_dropped",
+        "Kills by others that did not fit into the queue to the fast path: what they free was not waited for",
+        &shown.fastpath.control,
+        FastPathControl::kills_dropped,
+    );
+    sources.counter(
         "standby_decisions",
         "Crossings decided by the standby thread on the CPU where they happened, because the fast path was late",
         &shown.fastpath.status,
@@ -185,7 +191,7 @@ fn show_queues(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
         label: "kind",
         read: Box::new(move || {
             let waiting = [("record", queue.records()), ("file", queue.files())];
-            let number = |n| i64::try_from(n).unwrap_or(i64::MAX);
+            let number = |n: usize| signed(n as u64);
             waiting
                 .map(|(kind, n)| (kind.to_owned(), number(n)))
                 .to_vec()
@@ -294,10 +300,9 @@ fn show_configuration(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) 
         read: Box::new(|| {
             // Where the files cannot be read there is nothing to show.
             let nodes = numa::nodes(Path::new("/sys")).unwrap_or_default();
-            let bytes = |n| i64::try_from(n).unwrap_or(i64::MAX);
             let shown = nodes.into_iter();
             shown
-                .map(|node| (node.id.to_string(), bytes(node.available)))
+                .map(|node| (node.id.to_string(), signed(node.available)))
                 .collect()
         }),
     });
@@ -325,20 +330,20 @@ fn show<C, const N: usize>(
 }
 
 /// The hooks of everything but memory.
-pub(super) fn hooks(signals: &Signals) -> Vec<Hook> {
-    let mut hooks: Vec<Hook> = [
+pub(super) fn hooks(signals: &Signals) -> Vec<HookInfo> {
+    let mut hooks: Vec<HookInfo> = [
         Signal::PidAvailable,
         Signal::NodeFsInodesFree,
         Signal::ImageFsInodesFree,
         Signal::ContainerFsInodesFree,
     ]
     .into_iter()
-    .map(|signal| Hook {
+    .map(|signal| HookInfo {
         signal: signal.to_string(),
         hook: signals.sources.hook(signal).to_string(),
     })
     .collect();
-    hooks.push(Hook {
+    hooks.push(HookInfo {
         signal: "pods".to_owned(),
         hook: signals.cgroup_events.selected_hook().hook.to_string(),
     });
@@ -374,7 +379,7 @@ impl Agent {
             &d.signal,
             d.shadow,
             d.stages,
-            d.errno != 0,
+            d.refused.is_some(),
             None,
         );
     }

@@ -78,6 +78,7 @@ use start::{OomKills, WatchedMemory};
 
 pub use error::RunError;
 pub use reload::ConfigSource;
+pub(crate) use scope::CGROUP_MOUNT;
 pub use scope::node_scope;
 
 /// How often the agent looks after itself; where no hook reports cgroups that come and go, the pods' cgroups are

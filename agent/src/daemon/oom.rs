@@ -21,7 +21,7 @@ use evictd_node::{
         oom::{self, Level, UNKNOWN},
     },
 };
-use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKill, PodName, say};
+use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKillRecord, PodName, say};
 use evictd_sys::{clock::monotonic_ns, page::page_size};
 
 pub use unattributed::{KillSummary, UnattributedKills};
@@ -88,7 +88,7 @@ struct LimitRecord {
     /// Kills since then.
     more: u64,
     /// The last of these.
-    last: Option<OomKill>,
+    last: Option<OomKillRecord>,
 }
 
 impl OomAttributor {
@@ -169,7 +169,7 @@ impl OomAttributor {
 
     /// Judges one kill and counts it. Logs it and gives its record, unless the victim is none of the node's, or it is
     /// in a later record with others for the same limit: by [`Self::due`], or with the next kill.
-    pub fn attribute(&mut self, kill: &oom::OomKill) -> Option<OomKill> {
+    pub fn attribute(&mut self, kill: &oom::OomKill) -> Option<OomKillRecord> {
         let node = self.scopes.first()?;
         levels(kill).iter().find(|l| l.id == *node)?;
         let (record, limit) = self.record_of(kill);
@@ -189,7 +189,7 @@ impl OomAttributor {
     }
 
     /// The first kill for a limit has a record at once, later ones have one together.
-    fn fold(&mut self, limit: u64, kill: OomKill) -> Option<OomKill> {
+    fn fold(&mut self, limit: u64, kill: OomKillRecord) -> Option<OomKillRecord> {
         let is_known = self.limits.contains_key(&limit);
         let limit = match self.limits.len() < LIMITS || is_known {
             true => limit,
@@ -206,14 +206,14 @@ impl OomAttributor {
                 let more = record.map_or(0, |record| record.more);
                 let last = None;
                 self.limits.insert(limit, LimitRecord { at, more: 0, last });
-                Some(OomKill { more, ..kill })
+                Some(OomKillRecord { more, ..kill })
             }
         }
     }
 
     /// Records that are due by now, in nanoseconds of CLOCK_MONOTONIC, of kills that have none yet; they are logged
     /// here.
-    pub fn due(&mut self, now: u64) -> Vec<OomKill> {
+    pub fn due(&mut self, now: u64) -> Vec<OomKillRecord> {
         let mut due = Vec::new();
         self.limits.retain(|_, record| {
             if now.saturating_sub(record.at) < ONE_RECORD_NS {
@@ -224,7 +224,7 @@ impl OomAttributor {
             };
             let more = record.more - 1;
             (record.at, record.more) = (now, 0);
-            due.push(OomKill { more, ..last });
+            due.push(OomKillRecord { more, ..last });
             true
         });
         due.iter().for_each(say);
@@ -232,7 +232,7 @@ impl OomAttributor {
     }
 
     /// With the id of the cgroup that was at its limit, if one was.
-    fn record_of(&self, kill: &oom::OomKill) -> (OomKill, u64) {
+    fn record_of(&self, kill: &oom::OomKill) -> (OomKillRecord, u64) {
         let levels = levels(kill);
         let page = page_size();
         let (cgroup, _) = self.path(levels.iter().map(|l| l.id));
@@ -266,7 +266,7 @@ impl OomAttributor {
         let scope = self.scopes.first();
         let scope = levels.iter().find(|l| Some(&l.id) == scope);
         let at_its_limit = limit.map_or(OTHERS, |at| levels[at].id);
-        let kill = OomKill {
+        let kill = OomKillRecord {
             time: wall_clock(kill.time_ns),
             at: kill.time_ns,
             pid: kill.pid,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{Pod, fleet::FleetPace};
+use evictd_engine::{Pod, fleet::FleetPace, units::signed};
 use evictd_node::pods::table::PodTable;
 use evictd_policy::{
     EvictionPolicy, PauseSource, PauseState, PolicyEvaluator, PolicyStore,
@@ -145,8 +145,9 @@ impl Policies {
         let pauses = Arc::clone(&self.pauses);
         let matched = move || {
             let matched = evaluator.matched().into_iter();
-            let number = |pods| i64::try_from(pods).unwrap_or(i64::MAX);
-            matched.map(|(name, pods)| (name, number(pods))).collect()
+            matched
+                .map(|(name, pods)| (name, signed(pods as u64)))
+                .collect()
         };
         let evaluator = Arc::clone(&self.evaluator);
         let contradictions = move || {
@@ -156,8 +157,8 @@ impl Policies {
         };
         let refused = move || {
             let (objects, files) = policies.refused();
-            let objects = i64::try_from(objects).unwrap_or(i64::MAX);
-            let tenants = i64::try_from(policies.tenants_refused()).unwrap_or(i64::MAX);
+            let objects = signed(objects as u64);
+            let tenants = signed(policies.tenants_refused() as u64);
             vec![
                 ("api".to_owned(), objects),
                 ("file".to_owned(), i64::from(files)),

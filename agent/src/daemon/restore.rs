@@ -4,15 +4,12 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_engine::{ManagedPod as _, Resource, RestoredState, units::SECOND};
 use evictd_fastpath::RestoredVictim;
-use evictd_node::{cgroup::end::end_gracefully, pods::table::PodEntry};
+use evictd_node::pods::table::PodEntry;
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{journal::Journal, restore::Restored};
 use evictd_sys::clock::monotonic_ns;
 
-use crate::daemon::{
-    ensure_dead::{EnsureDead, KilledPod, clear},
-    eviction_log::PATIENCE,
-};
+use crate::daemon::ensure_dead::{EnsureDead, KilledPod, end_asked};
 
 /// The volumes of a pod that has died are emptied if it was killed no longer ago, in nanoseconds: what is in them later
 /// may be of another run.
@@ -101,14 +98,7 @@ pub(super) fn go_on(
             let left = Duration::from_nanos(asked.left);
             let volumes = leftovers(&asked.uid);
             tracing::warn!(pod = %entry.pod, ?left, "a pod that was asked to go before has this time left");
-            tokio::task::spawn_blocking(move || {
-                match end_gracefully(entry.killer.path(), left, PATIENCE) {
-                    Ok(()) => clear(&volumes),
-                    Err(error) => {
-                        tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
-                    }
-                }
-            });
+            tokio::task::spawn_blocking(move || end_asked(&entry, left, &volumes, || {}));
         }
     }
 }

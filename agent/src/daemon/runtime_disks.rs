@@ -12,14 +12,14 @@ use evictd_node::fs::mounts::superblock_of;
 use super::single_flight::SingleFlight;
 
 /// Compares, and says once what differs.
-pub(super) struct RuntimeDisks {
+pub(super) struct RuntimeDiskCheck {
     paths: FilesystemPaths,
     /// Findings of the last comparison.
     said: Arc<Mutex<Vec<String>>>,
     comparisons: SingleFlight,
 }
 
-impl RuntimeDisks {
+impl RuntimeDiskCheck {
     pub fn new(config: &Config) -> Self {
         Self {
             paths: config.filesystems.clone(),
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_disk_that_hangs_takes_one_thread() {
         let config = Config::from_values(serde_json::json!({}), None).unwrap();
-        let disks = RuntimeDisks::new(&config);
+        let disks = RuntimeDiskCheck::new(&config);
         let (answer, hangs) = channel::<()>();
         let (began, beginnings) = channel();
         let first = began.clone();

@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use super::RunError;
 
 /// Mount point of the cgroups.
-pub(super) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
+pub(crate) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
 /// The cgroup that counts as the node, or the machine.
 fn scope(config: &Config, thresholds: impl Fn(u64) -> MemoryThresholds) -> Result<Scope, RunError> {

@@ -13,7 +13,7 @@ const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(10);
 /// Part of that time during which the loops go on while an API server or a disk does not answer.
 const DRAIN: Duration = Duration::from_secs(5);
 /// Interval at which the agent looks whether all is reported.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for which the last records of the loops are awaited before they are reported.
 const LAST_RECORDS: Duration = Duration::from_secs(2);
 /// Time that the manager may take to end.
@@ -44,7 +44,7 @@ impl Shutdown {
     /// Whether the loops stop now: `is_reported`, or they have gone on for long enough.
     pub fn stops(&mut self, is_reported: bool) -> bool {
         let now = Instant::now();
-        self.look = now + LOOK;
+        self.look = now + POLL_INTERVAL;
         is_reported || now >= self.stop
     }
 }

@@ -337,7 +337,7 @@ fn cgroup_mount() -> PathBuf {
     mount.unwrap_or_else(|| PathBuf::from(scope::CGROUP_MOUNT))
 }
 
-/// The threads that must turn, beside the async loop.
+/// The loops that must run, beside the async loop.
 fn heartbeats(fastpath: &Arc<FastPathStatus>, manager: &Arc<SharedStatus>) -> Vec<Heartbeat> {
     let (fastpath, manager) = (Arc::clone(fastpath), Arc::clone(manager));
     vec![

@@ -1,4 +1,4 @@
-//! Whether the agent lives: its loops note when they have turned, and a thread of its own answers the kubelet's probes.
+//! Whether the agent lives: its loops note each cycle, and a thread of its own answers the kubelet's probes.
 
 use std::{
     io,
@@ -25,19 +25,19 @@ const LIMITS: Limits = Limits {
     answer: Duration::from_secs(1),
 };
 
-/// The moment of a loop's last turn, in nanoseconds of CLOCK_MONOTONIC.
-pub type LastTurn = Box<dyn Fn() -> u64 + Send + Sync>;
+/// The time of a loop's last cycle, in nanoseconds of CLOCK_MONOTONIC.
+pub type LastCycle = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// A loop that decides, and how long it may be silent.
 pub struct Heartbeat {
     /// Name of the loop.
     pub name: &'static str,
-    /// Time without a turn after which the loop hangs.
+    /// Time without a cycle after which the loop hangs.
     pub limit: Duration,
     /// Whether an agent in which it hangs should be started anew. Otherwise the agent is not ready.
     pub is_vital: bool,
-    /// Time at which the loop last turned; 0: it never has.
-    pub last: LastTurn,
+    /// Time of the loop's last cycle; 0: none yet.
+    pub last: LastCycle,
 }
 
 /// Whether the agent lives, and whether it is ready.
@@ -47,7 +47,7 @@ pub struct Health {
     /// Set when the start is complete, with that moment.
     heartbeats: OnceLock<(u64, Vec<Heartbeat>)>,
     ends: AtomicBool,
-    /// The async loop's last turn; it is judged with the others.
+    /// The async loop's last cycle; it is judged with the others.
     agent: AtomicU64,
 }
 
@@ -85,7 +85,7 @@ impl Health {
         self.ends.store(true, Ordering::Relaxed);
     }
 
-    /// The async loop has turned.
+    /// The async loop has run a cycle.
     pub fn beat(&self) {
         self.agent.store(monotonic_ns(), Ordering::Relaxed);
     }
@@ -98,7 +98,7 @@ impl Health {
         self.judge(|beat| beat.is_vital)
     }
 
-    /// Whether a loop has not turned for longer than its limit, as `/readyz` judges it once the start is complete.
+    /// Whether a loop has run no cycle for longer than its limit, as `/readyz` judges it once the start is complete.
     pub fn is_late(&self, name: &str) -> bool {
         self.heartbeats.get().is_some() && self.judge(|beat| beat.name == name).is_err()
     }
@@ -109,13 +109,13 @@ impl Health {
             None => judge([("start", START, self.began)], now),
             Some((started, heartbeats)) => {
                 let judged = self.beats(heartbeats).filter(which);
-                // A loop has all of its time for the first turn.
+                // A loop has all of its time for the first cycle.
                 judge(judged.map(|b| (b.name, b.limit, b.last.max(*started))), now)
             }
         }
     }
 
-    /// Whether the agent watches: the start is complete, its triggers are armed, and each loop has turned.
+    /// Whether the agent watches: the start is complete, its triggers are armed, and each loop has run a cycle.
     ///
     /// # Errors
     /// What is missing.
@@ -158,10 +158,10 @@ struct Beat {
     last: u64,
 }
 
-/// Loops by name, limit and last turn, as of a moment.
+/// Loops by name, limit and last cycle, as of a moment.
 ///
 /// # Errors
-/// Each loop that has not turned for longer than its limit.
+/// Each loop that has run no cycle for longer than its limit.
 fn judge(
     loops: impl IntoIterator<Item = (&'static str, Duration, u64)>,
     now: u64,

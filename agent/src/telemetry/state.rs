@@ -14,7 +14,7 @@ use prometheus_client::{
 
 /// The hook that watches a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hook {
+pub struct HookInfo {
     /// The signal, or `pods` for their coming and going.
     pub signal: String,
     /// The hook.
@@ -44,7 +44,7 @@ pub struct MetricsCollector {
     /// The connection to the API server, if there is one.
     pub connection: Option<Arc<ApiClient>>,
     /// The hooks in use.
-    pub hooks: Vec<Hook>,
+    pub hooks: Vec<HookInfo>,
     /// Gauges with one label.
     pub gauges: Vec<Labelled>,
     /// Gauges without a label, with their names and what they mean.

@@ -18,10 +18,10 @@ use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
 use crate::record::{
-    counted::{Counted, Returned, TimeBound, Workload, boot_id},
+    counted::{Counted, RecreationRecord, TimeBound, Workload, boot_id},
     mitigation::MitigationRecord,
     node_reclaim::NodeReclaimed,
-    oom_kill::OomKill,
+    oom_kill::OomKillRecord,
     shadow::{KubeletEviction, ShadowNode},
 };
 
@@ -40,9 +40,10 @@ pub enum Record {
     /// The node has given back what was no longer needed.
     Reclaimed(NodeReclaimed),
     /// A step was taken before a pod was evicted.
-    Graduated(MitigationRecord),
+    #[serde(rename = "graduated")]
+    Mitigated(MitigationRecord),
     /// The OOM killer has killed a process.
-    OomKill(Box<OomKill>),
+    OomKill(Box<OomKillRecord>),
     /// Evictions were paused, or a pause was lifted.
     Paused(Pause),
     /// An evicted pod does not end.
@@ -52,7 +53,8 @@ pub enum Record {
     /// An eviction as limits count it.
     Counted(Box<Counted>),
     /// A pod came back after an eviction.
-    Comeback(Returned),
+    #[serde(rename = "comeback")]
+    Recreated(RecreationRecord),
     /// Bound of time: the records above it are older than this.
     TimeBound(TimeBound),
     /// The kubelet has evicted a pod.
@@ -458,13 +460,13 @@ impl Record {
             Self::Reported(record) => &record.time,
             Self::Asked(record) => &record.time,
             Self::Reclaimed(record) => &record.time,
-            Self::Graduated(record) => &record.time,
+            Self::Mitigated(record) => &record.time,
             Self::OomKill(record) => &record.time,
             Self::Paused(record) => &record.time,
             Self::Stuck(record) => &record.time,
             Self::MetInForce(record) => &record.time,
             Self::Counted(record) => &record.time,
-            Self::Comeback(record) => &record.time,
+            Self::Recreated(record) => &record.time,
             Self::TimeBound(record) => &record.time,
             Self::KubeletEvicted(record) => &record.time,
             Self::ShadowNode(record) => &record.time,
@@ -479,7 +481,7 @@ impl Record {
             self,
             Self::Evicted(_)
                 | Self::Counted(_)
-                | Self::Comeback(_)
+                | Self::Recreated(_)
                 | Self::Stuck(_)
                 | Self::TimeBound(_)
         )

@@ -10,7 +10,7 @@ use evictd_engine::{Pod, Signal, limiter::RestoredEviction, units::signed};
 
 use crate::record::{
     Record,
-    counted::{Clocks, Counted, Returned, condition},
+    counted::{Clocks, Counted, RecreationRecord, condition},
     is_own_limit,
 };
 
@@ -62,8 +62,8 @@ impl Counts {
             Record::Asked(a) if a.shadow || a.may_be_refused => return,
             Record::Asked(a) => Counted::from(a.as_ref()),
             Record::Counted(counted) => counted.as_ref().clone(),
-            Record::Comeback(returned) => {
-                let id = format!("comeback {}", returned.uid);
+            Record::Recreated(recreation) => {
+                let id = format!("recreation {}", recreation.uid);
                 return self.keep(id, record.clone());
             }
             Record::Stuck(stuck) => return self.keep(of_stuck(&stuck.id), record.clone()),
@@ -128,7 +128,7 @@ impl Counts {
 
     /// All of it with the moments at which it was, by these clocks.
     pub fn restore(&self, clocks: &Clocks) -> Restored {
-        let (mut evictions, mut comebacks) = (Vec::new(), Vec::new());
+        let (mut evictions, mut recreations) = (Vec::new(), Vec::new());
         // Nothing was later than what was written down after it.
         let mut latest = clocks.wall;
         let mut is_bound_needed = false;
@@ -151,7 +151,7 @@ impl Counts {
                 }
                 clocks.wall.as_nanosecond() - latest.as_nanosecond()
             };
-            let now = i64::try_from(clocks.monotonic).unwrap_or(i64::MAX);
+            let now = signed(clocks.monotonic);
             let at = i64::try_from(i128::from(now) - ago).unwrap_or(i64::MIN);
             match record {
                 Record::Counted(counted) => evictions.push(RestoredPod {
@@ -166,16 +166,16 @@ impl Counts {
                     is_stuck: self.knows_stuck(&counted.id),
                     counted: counted.as_ref().clone(),
                 }),
-                Record::Comeback(returned) => comebacks.push((at, returned.clone())),
+                Record::Recreated(recreation) => recreations.push((at, recreation.clone())),
                 _ => {}
             }
         }
         evictions.reverse();
-        comebacks.reverse();
+        recreations.reverse();
         Restored {
-            now: i64::try_from(clocks.monotonic).unwrap_or(i64::MAX),
+            now: signed(clocks.monotonic),
             evictions,
-            comebacks,
+            recreations,
             is_bound_needed,
         }
     }
@@ -198,7 +198,7 @@ fn moment(record: &Record) -> Option<Moment<'_>> {
             at: c.at,
             time: &c.time,
         },
-        Record::Comeback(r) => Moment {
+        Record::Recreated(r) => Moment {
             boot: &r.boot,
             at: r.at,
             time: &r.time,
@@ -259,13 +259,13 @@ pub struct RestoredRequest {
     pub left: u64,
 }
 
-/// Evictions and comebacks of the time before this agent, as the journal has them.
+/// Evictions and recreations of the time before this agent, as the journal has them.
 #[derive(Clone, Debug, Default)]
 pub struct Restored {
     now: i64,
     /// Oldest first.
     evictions: Vec<RestoredPod>,
-    comebacks: Vec<(i64, Returned)>,
+    recreations: Vec<(i64, RecreationRecord)>,
     /// A record is later than now and than nothing that follows it.
     pub is_bound_needed: bool,
 }
@@ -382,20 +382,20 @@ impl Restored {
                 condition: signal.node_condition(),
             })
         });
-        let recreations = self.comebacks.iter().filter_map(|(at, returned)| {
+        let recreations = self.recreations.iter().filter_map(|(at, recreation)| {
             Some(evictd_engine::RestoredRecreation {
                 at: *at,
                 recreation: evictd_engine::Recreation {
-                    uid: returned.uid.clone(),
-                    owner_uid: returned.owner_uid.clone(),
-                    condition: condition(&returned.condition)?,
-                    count: returned.count,
-                    hold: std::time::Duration::from_secs(returned.hold_seconds),
+                    uid: recreation.uid.clone(),
+                    owner_uid: recreation.owner_uid.clone(),
+                    condition: condition(&recreation.condition)?,
+                    count: recreation.count,
+                    hold: std::time::Duration::from_secs(recreation.hold_seconds),
                 },
             })
         });
         let last = self.last_evictions().into_iter();
-        let last = last.map(|(signal, at)| (signal, i64::try_from(at).unwrap_or(i64::MAX)));
+        let last = last.map(|(signal, at)| (signal, signed(at)));
         evictd_engine::RestoredState {
             victims: victims.collect(),
             killed: killed.collect(),

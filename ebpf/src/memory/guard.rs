@@ -15,7 +15,7 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::debug;
 use evictd_common::memory::{
-    ABSENT_AFTER_NS, KernelKillRecord, MAX_SCOPES, MAX_VICTIMS, PinnedGuard, SLOTS_PER_SCOPE,
+    ABSENT_AFTER_NS, GuardLease, KernelKillRecord, MAX_SCOPES, MAX_VICTIMS, SLOTS_PER_SCOPE,
     VictimKey, VictimLimits, slot,
 };
 
@@ -29,7 +29,7 @@ use crate::{
 const SIGKILL: u32 = 9;
 
 #[map]
-static PINNED_GUARD: Array<PinnedGuard> = Array::with_max_entries(1, 0);
+static PINNED_GUARD: Array<GuardLease> = Array::with_max_entries(1, 0);
 /// The pods that may be killed from.
 #[map]
 static VICTIMS: HashMap<VictimKey, VictimLimits> =

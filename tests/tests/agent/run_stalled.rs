@@ -34,7 +34,7 @@ fn stall(
     assert_eq!(evictions(), 1, "once");
 }
 
-/// Waits until each loop has turned: a thread has its name only once it runs.
+/// Waits until each loop has run a cycle: a thread has its name only once it runs.
 fn is_ready(health: &str) -> bool {
     until(TIMEOUT, || {
         get(health, "/readyz").unwrap().contains("200 OK")

@@ -8,10 +8,10 @@ use evictd_store::{
     record::{
         EvictionRecord, MetInForce, OutcomeRecord, PaceRecord, Pause, Reported, RequestRecord,
         StuckPod,
-        counted::{Counted, Returned, TimeBound, Workload},
+        counted::{Counted, RecreationRecord, TimeBound, Workload},
         mitigation::{MitigatedPod, MitigationRecord},
         node_reclaim::NodeReclaimed,
-        oom_kill::{AtLimit, Before, OomCause, OomKill, PodName},
+        oom_kill::{AtLimit, Before, OomCause, OomKillRecord, PodName},
         shadow::{KubeletEviction, ShadowNode},
     },
 };
@@ -124,13 +124,13 @@ pub fn finish() -> OutcomeRecord {
     }
 }
 
-fn oom_kill(cause: OomCause, is_full: bool) -> OomKill {
+fn oom_kill(cause: OomCause, is_full: bool) -> OomKillRecord {
     let pod = PodName {
         namespace: text("shop"),
         name: text("db-0"),
         uid: text("u1"),
     };
-    OomKill {
+    OomKillRecord {
         time: text(TIME),
         at: 1,
         pid: 2,
@@ -165,7 +165,7 @@ fn records() -> Vec<Record> {
         workload: is_full.then(workload),
         ..Counted::from(&eviction(false))
     };
-    let graduated = |is_full: bool| MitigationRecord {
+    let mitigation = |is_full: bool| MitigationRecord {
         time: text(TIME),
         step: text("brake"),
         signal: text("memory.available"),
@@ -225,7 +225,7 @@ fn records() -> Vec<Record> {
             available: 1,
             threshold: 2,
         }),
-        Record::Comeback(Returned {
+        Record::Recreated(RecreationRecord {
             time: text(TIME),
             boot: text(BOOT),
             at: 1,
@@ -254,7 +254,7 @@ fn records() -> Vec<Record> {
         records.extend([
             Record::evicted(eviction(is_full)),
             Record::Asked(Box::new(asked(is_full))),
-            Record::Graduated(graduated(is_full)),
+            Record::Mitigated(mitigation(is_full)),
             Record::Counted(Box::new(counted(is_full))),
         ]);
     }
@@ -278,13 +278,13 @@ fn number(record: &Record) -> usize {
         Record::Reported(_) => 2,
         Record::Asked(_) => 3,
         Record::Reclaimed(_) => 4,
-        Record::Graduated(_) => 5,
+        Record::Mitigated(_) => 5,
         Record::OomKill(_) => 6,
         Record::Paused(_) => 7,
         Record::Stuck(_) => 8,
         Record::MetInForce(_) => 9,
         Record::Counted(_) => 10,
-        Record::Comeback(_) => 11,
+        Record::Recreated(_) => 11,
         Record::TimeBound(_) => 12,
         Record::KubeletEvicted(_) => 13,
         Record::ShadowNode(_) => 14,

@@ -164,7 +164,7 @@ impl Node {
             .records()
             .into_iter()
             .filter_map(|record| match record {
-                Record::Graduated(step) => Some(step),
+                Record::Mitigated(step) => Some(step),
                 _ => None,
             });
         steps.collect()

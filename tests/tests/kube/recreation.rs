@@ -62,13 +62,13 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
 }
 
 /// What the journal says of recreations: how often, and for how long the door is shut.
-fn returned(member: &ClusterNode) -> Vec<(u32, u64)> {
+fn recreations(member: &ClusterNode) -> Vec<(u32, u64)> {
     let records = member.records().into_iter();
-    let returned = records.filter_map(|record| match record {
-        Record::Comeback(returned) => Some((returned.count, returned.hold_seconds)),
+    let recreations = records.filter_map(|record| match record {
+        Record::Recreated(recreation) => Some((recreation.count, recreation.hold_seconds)),
         _ => None,
     });
-    returned.collect()
+    recreations.collect()
 }
 
 // R17, R29
@@ -97,8 +97,8 @@ fn the_door_stays_shut_when_the_agent_is_killed() {
         if number != 3 {
             dir = replacement(&member, number as u64 + 1);
         }
-        assert!(member.wait(SOON, |m| returned(m).len() == number));
+        assert!(member.wait(SOON, |m| recreations(m).len() == number));
     }
     let doubled = [(1, 60), (2, 120), (3, 240), (4, 480)];
-    assert_eq!(returned(&member), doubled);
+    assert_eq!(recreations(&member), doubled);
 }

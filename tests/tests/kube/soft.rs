@@ -363,7 +363,7 @@ fn new_events_use_up_no_attempts_of_a_refused_one() {
     assert_eq!(soft.events.waiting(), 1);
     soft.server.state().faults.clear();
     wait(&|| told() == 21);
-    assert_eq!(soft.connection.counters.report_refused.get(), 0);
+    assert_eq!(soft.connection.counters.reports_failed.get(), 0);
 }
 
 // At the end there are seconds for what waits.

@@ -8,9 +8,10 @@ use serde_json::Value;
 use crate::shell::{cargo, output};
 
 /// From the bottom up: a crate, the crates of this workspace that it may import, and the others; docs/architecture.md says
-/// what each owns. A crate that is not here may import whatever it likes.
+/// what each owns. `evictd` and `evictd-tests`, which are not here, may import whatever they like.
 const LAYERS: &str = "\
 evictd-common: | aya
+evictd-ebpf: common | aya-ebpf aya-log-ebpf
 evictd-sys: | crossbeam-utils libc rustix thiserror
 evictd-engine: | serde thiserror
 evictd-config: engine | ipnet jiff json-patch serde serde-saphyr serde_json serde_path_to_error thiserror
@@ -22,7 +23,9 @@ evictd-cri: config engine sys | http prost serde_json thiserror tokio tonic toni
 evictd-fastpath: engine node sys | crossbeam-queue libc nix
 evictd-manager: engine node sys | tracing
 evictd-kube: config engine policy store sys | backon fastrand futures http hyper-timeout hyper-util \
-    ipnet jiff k8s-openapi kube serde serde_json thiserror tokio tower tracing";
+    ipnet jiff k8s-openapi kube serde serde_json thiserror tokio tower tracing
+xtask: | anyhow clap cpio flate2 libc nix ra-ap-rustc_lexer serde serde-saphyr serde_json sha2 syn \
+    tar tempfile walkdir";
 
 /// Dependencies that are not in the table. A dev-dependency on another crate of the workspace is one as well: cargo would
 /// compile the library twice.

@@ -10,11 +10,12 @@ use ra_ap_rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
 use walkdir::WalkDir;
 
 /// Retired words with what to write instead.
-const RETIRED: [(&str, &str); 31] = [
+const RETIRED: [(&str, &str); 32] = [
     ("anybody", "the noun: any pod, any agent"),
     ("bell", "EventFd"),
     ("catalogue", "policy store"),
     ("clearance", "permit"),
+    ("comeback", "recreation"),
     ("deputise", "take over"),
     ("deputised", "taken over"),
     ("deputy", "standby"),

@@ -12,6 +12,12 @@ pub struct JsonError {
     reason: String,
 }
 
+/// A timestamp of the API (RFC 3339) in seconds since 1970; `None` if it cannot be parsed.
+pub fn unix_seconds(timestamp: &str) -> Option<i64> {
+    let timestamp: jiff::Timestamp = timestamp.parse().ok()?;
+    Some(timestamp.as_second())
+}
+
 /// Decodes a document; `root` is its name in errors.
 pub(super) fn read<T: de::DeserializeOwned>(root: &str, value: &Value) -> Result<T, JsonError> {
     serde_path_to_error::deserialize(value).map_err(|error| {

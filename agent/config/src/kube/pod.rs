@@ -7,7 +7,7 @@ use evictd_engine::{
 };
 use serde_json::Value;
 
-use crate::kube::decode::{JsonError, read};
+use crate::kube::decode::{JsonError, read, unix_seconds};
 use json::{ContainerJson, ContainerStatusJson, OwnerReference, PodJson, Spec, Status, VolumeJson};
 
 mod allocation;
@@ -89,7 +89,10 @@ impl From<PodJson> for Pod {
                      kind, name, uid, ..
                  }| Owner { kind, name, uid },
             ),
-            created: metadata.creation_timestamp.as_deref().and_then(seconds),
+            created: metadata
+                .creation_timestamp
+                .as_deref()
+                .and_then(unix_seconds),
             phase: status.phase,
             conditions: status
                 .conditions
@@ -122,12 +125,6 @@ impl From<PodJson> for Pod {
             is_denied: false,
         }
     }
-}
-
-/// A timestamp of the API in seconds since 1970; `None` if it cannot be parsed.
-fn seconds(timestamp: &str) -> Option<i64> {
-    let timestamp: jiff::Timestamp = timestamp.parse().ok()?;
-    Some(timestamp.as_second())
 }
 
 fn containers(regular: Vec<ContainerJson>, init: Vec<ContainerJson>) -> Vec<Container> {

@@ -10,6 +10,8 @@ use serde::{
     de::{self, Visitor},
 };
 
+use crate::units::signed;
+
 mod parse;
 
 /// One unit of a quantity in the smallest step that Kubernetes can express.
@@ -17,6 +19,11 @@ const NANOS: i128 = 1_000_000_000;
 
 /// The largest magnitude a quantity can have: 2^63 - 1 units. What is larger is cut to this.
 const MAX_NANOS: i128 = i64::MAX as i128 * NANOS;
+
+/// Splits a text behind the ASCII digits that it begins with.
+pub fn take_digits(text: &str) -> (&str, &str) {
+    text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
+}
 
 /// The family of suffixes a quantity was written with; it is written back with the same family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +85,7 @@ impl Quantity {
     /// A number of bytes, printed with binary suffixes as the kubelet prints usage. Above 2^63 - 1 it is cut (the
     /// kubelet's conversion to int64 would turn it negative).
     pub fn bytes(bytes: u64) -> Self {
-        Self::from_units(i64::try_from(bytes).unwrap_or(i64::MAX), Format::BinarySi)
+        Self::from_units(signed(bytes), Format::BinarySi)
     }
 
     /// The amount in whole units, rounded away from zero (`Quantity.Value`).

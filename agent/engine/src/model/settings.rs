@@ -1,4 +1,4 @@
-//! What is configured and decides who goes, when and how many.
+//! Settings that decide which pods go, when, and how many.
 
 use std::{fmt, time::Duration};
 

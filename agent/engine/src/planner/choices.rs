@@ -1,6 +1,6 @@
 //! Choices that may be cancelled: what the paces were before them.
 
-use super::nanos;
+use super::unsigned_ns;
 use crate::{EvictionDecision, Resource, pace::Pace, planner::paces::Paces};
 
 /// The newest last.
@@ -23,7 +23,7 @@ impl Choices {
     pub fn note(&mut self, chosen: &EvictionDecision, now: i64, resource: Resource, paces: &Paces) {
         self.0.push(Choice {
             uid: chosen.uid.clone(),
-            at: nanos(now),
+            at: unsigned_ns(now),
             is_soft: chosen.is_soft,
             resource,
             before: paces.of_resource(resource).copied().collect(),

@@ -1,18 +1,109 @@
-//! Which pods do not wait for a node-level reclaim that is under way.
+//! Which component is asked for a node-level reclaim, how long evictions wait for it, and which pods do not wait for
+//! one that is under way.
+
+use std::time::Duration;
 
 use super::{
     EvictionDecision, NodeReclaim, Observation, Observations, Plan, Planner, Snapshot, Threshold,
-    nanos,
+    unsigned_ns,
 };
 use crate::{
     reclaim::ReclaimBy,
-    units::{MS, SECOND},
+    units::{MS, SECOND, nanos},
 };
+
+/// How long the kubelet may take until pods are evicted in its stead: it looks every 10 s, and needs some time for its
+/// images.
+const KUBELET_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long an answer of the runtime keeps the next one from being asked for: the kubelet's monitoring interval.
+const RUNTIME_INTERVAL: Duration = Duration::from_secs(10);
+/// The runtime's side keeps to its time by itself; its command needs a moment.
+const RUNTIME_GRACE: Duration = Duration::from_millis(500);
 
 /// What would be used up this soon is not waited for: an eviction takes as long until the files are gone.
 const EXHAUSTED_SOON_NS: u64 = 2 * SECOND;
 /// Growth is measured over this time at least.
 const BURST_NS: u64 = 200 * MS;
+
+/// Components that may remove what is not in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ReclaimOptions {
+    /// The container runtime, within this time.
+    pub runtime: Option<Duration>,
+    /// A kubelet beside this agent, where there is no runtime to ask.
+    pub kubelet: bool,
+}
+
+/// The components that may reclaim, and what they have done so far. Times are nanoseconds of one clock.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeReclaimers {
+    options: ReclaimOptions,
+    /// The runtime has not answered the last request yet, whether it is waited for or not.
+    is_asked: bool,
+    /// Time at which the last answer came.
+    answered: Option<u64>,
+    /// Whether the last answer was that there is no runtime to ask.
+    is_away: bool,
+    /// Pods have waited for the kubelet during this pressure. It reclaims whenever it looks: no pod waits for that
+    /// again.
+    has_waited_for_kubelet: bool,
+}
+
+impl NodeReclaimers {
+    /// No component was asked yet.
+    pub fn new(options: ReclaimOptions) -> Self {
+        Self {
+            options,
+            is_asked: false,
+            answered: None,
+            is_away: false,
+            has_waited_for_kubelet: false,
+        }
+    }
+
+    /// Chooses the component that is to reclaim now, and the time that it may take.
+    pub fn next(&self, now: u64) -> (ReclaimBy, Duration) {
+        let rests = self
+            .answered
+            .is_some_and(|at| now.saturating_sub(at) < nanos(RUNTIME_INTERVAL));
+        let is_absent = self.options.runtime.is_none() || self.is_away;
+        match (self.options.runtime, self.kubelet_timeout()) {
+            (Some(within), _) if !self.is_asked && !rests => {
+                (ReclaimBy::Runtime, within + RUNTIME_GRACE)
+            }
+            (_, Some(timeout)) if is_absent => (ReclaimBy::Kubelet, timeout),
+            _ => (ReclaimBy::None, Duration::ZERO),
+        }
+    }
+
+    /// How long pods wait for the kubelet where the runtime cannot be asked; `None` if they do not.
+    pub fn kubelet_timeout(&self) -> Option<Duration> {
+        let waits = self.options.kubelet && !self.has_waited_for_kubelet;
+        waits.then_some(KUBELET_TIMEOUT)
+    }
+
+    /// The runtime was asked.
+    pub fn note_request(&mut self) {
+        self.is_asked = true;
+    }
+
+    /// The runtime has answered, if only that there is none.
+    pub fn note_answer(&mut self, now: u64, is_away: bool) {
+        self.is_asked = false;
+        self.answered = Some(now);
+        self.is_away = is_away;
+    }
+
+    /// Pods have waited for a component.
+    pub fn note_waited(&mut self, of: ReclaimBy) {
+        self.has_waited_for_kubelet |= of == ReclaimBy::Kubelet;
+    }
+
+    /// Takes in whether something is short that a reclaim can help: the next pressure begins anew.
+    pub fn note_pressure(&mut self, is_pressed: bool) {
+        self.has_waited_for_kubelet &= is_pressed;
+    }
+}
 
 impl Planner {
     /// The pods that go while others remove `what`: for thresholds of a look's plan that this does not help, or that
@@ -62,7 +153,7 @@ impl Planner {
             decided.is_some_and(|(timing, _)| {
                 let inputs = &timing.pace_inputs;
                 timing.urgency.is_urgent()
-                    && inputs.is_exhausted_within(EXHAUSTED_SOON_NS, nanos(since), BURST_NS)
+                    && inputs.is_exhausted_within(EXHAUSTED_SOON_NS, unsigned_ns(since), BURST_NS)
             })
         };
         let seen = node.observations.get(threshold.signal);
@@ -70,5 +161,53 @@ impl Planner {
         threshold.is_hard()
             && (seen.is_some_and(is_too_little)
                 || before.and_then(|b| b.time).is_some_and(is_exhausted_soon))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WITHIN: Duration = Duration::from_secs(30);
+
+    // R8: it looks every ten seconds as long as a disk is short, and so do the evictions that follow.
+    #[test]
+    fn the_kubelet_is_waited_for_once() {
+        for runtime in [None, Some(WITHIN)] {
+            let kubelet = true;
+            let mut reclaimers = NodeReclaimers::new(ReclaimOptions { runtime, kubelet });
+            // No runtime has answered.
+            reclaimers.note_answer(SECOND, runtime.is_some());
+            assert_eq!(
+                reclaimers.next(SECOND),
+                (ReclaimBy::Kubelet, KUBELET_TIMEOUT)
+            );
+            reclaimers.note_waited(ReclaimBy::Kubelet);
+            reclaimers.note_pressure(true);
+            assert_eq!(reclaimers.next(SECOND).0, ReclaimBy::None);
+            reclaimers.note_pressure(false);
+            assert_eq!(reclaimers.next(SECOND).0, ReclaimBy::Kubelet);
+        }
+    }
+
+    #[test]
+    fn the_runtime_is_asked_once_in_ten_seconds_and_never_twice_at_a_time() {
+        let mut reclaimers = NodeReclaimers::new(ReclaimOptions {
+            runtime: Some(WITHIN),
+            kubelet: true,
+        });
+        let asked = (ReclaimBy::Runtime, WITHIN + RUNTIME_GRACE);
+        assert_eq!(reclaimers.next(SECOND), asked);
+        reclaimers.note_request();
+        assert_eq!(reclaimers.next(60 * SECOND).0, ReclaimBy::None);
+        reclaimers.note_answer(60 * SECOND, false);
+        assert_eq!(reclaimers.next(70 * SECOND - 1).0, ReclaimBy::None);
+        assert_eq!(reclaimers.next(70 * SECOND), asked);
+    }
+
+    #[test]
+    fn evictions_wait_for_no_component_that_may_not_reclaim() {
+        let reclaimers = NodeReclaimers::new(ReclaimOptions::default());
+        assert_eq!(reclaimers.next(SECOND), (ReclaimBy::None, Duration::ZERO));
     }
 }

@@ -1,7 +1,7 @@
 //! The paces of all thresholds. A soft and a hard threshold of one signal have each their own: they are met at other
 //! times.
 
-use super::nanos;
+use super::unsigned_ns;
 use crate::{Resource, Signal, Threshold, model::settings::Mode, pace::Pace};
 
 /// For each signal the pace of its soft threshold and that of its hard one.
@@ -19,7 +19,7 @@ impl Paces {
 
     /// Whether the minimum reclaim of a threshold counts. The kubelet's does after one look.
     pub fn resolves(&self, threshold: &Threshold, mode: Mode, now: i64) -> bool {
-        mode == Mode::Kubelet || self.of(threshold).is_resolving(nanos(now))
+        mode == Mode::Kubelet || self.of(threshold).is_resolving(unsigned_ns(now))
     }
 
     /// Whether a threshold of a signal is met.

@@ -153,11 +153,6 @@ impl PendingVictims {
         self.0.iter_mut().filter_map(stuck).collect()
     }
 
-    /// Whether all have been seen to be gone.
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// None of them goes.
     pub(super) fn clear(&mut self) {
         self.0.clear();

@@ -13,7 +13,7 @@ pub struct RestoredState {
     pub killed: Vec<String>,
     /// Evictions for a signal, the oldest first.
     pub evictions: Vec<RestoredOwnerEviction>,
-    /// Comebacks, the oldest first.
+    /// Recreations, the oldest first.
     pub recreations: Vec<RestoredRecreation>,
     /// Signals for which pods were evicted, each with the time of the last eviction.
     pub last: Vec<(Signal, i64)>,

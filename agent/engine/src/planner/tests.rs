@@ -389,7 +389,7 @@ fn files_that_no_pod_has_take_one_pod_in_ten_seconds() {
 }
 
 /// A walk of the runtime's takes as long as inodes are left. How many of these a quarter of a second uses is known a look
-/// after the threshold was met; and who uses them, where a pod has gone before.
+/// after the threshold was met; and which pods use them, where a pod has gone before.
 // R8, R43
 #[test]
 fn what_pods_use_up_in_a_moment_is_not_waited_for() {

@@ -34,11 +34,6 @@ impl Planner {
         self.recreations.restore(now, evictions, recreations);
     }
 
-    /// Whether a pod was evicted whose end was not seen yet.
-    pub fn awaits_victims(&self) -> bool {
-        !self.pending.is_empty()
-    }
-
     /// Forgets all victims, because no pod was evicted after all: shadow mode only reported it.
     pub fn forget_victims(&mut self) {
         self.pending.clear();

@@ -20,7 +20,7 @@ use crate::{
 type Watched = WatchedDocument<ClusterPolicies>;
 
 /// How often it is looked whether a policy has got its first pod here. Nothing is done while nothing has changed.
-const LOOK: Duration = Duration::from_secs(2);
+const FIRST_POD_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Keeps the policy store up to date for ever, and has the status of each policy written. `settled` becomes true when
 /// the server has answered.
@@ -39,7 +39,7 @@ pub async fn run(
     };
     let looking = async {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(FIRST_POD_INTERVAL).await;
             if policies.look_for_pods() {
                 writer.consider(&policies.statuses());
             }

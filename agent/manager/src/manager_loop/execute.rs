@@ -5,7 +5,6 @@ use std::sync::Arc;
 use evictd_engine::{
     Cause, EvictionDecision, Observations, Signal, Threshold, hard_threshold,
     limiter::ShadowChooser,
-    model::settings::Mode,
     record::{SignalReading, Stages},
     soft::SoftCandidate,
     units::signed,
@@ -94,7 +93,7 @@ impl ManagerLoop {
         let Some(pod) = self.still_allowed(&eviction, decided) else {
             return false;
         };
-        let mut errno = 0;
+        let mut refused = None;
         if self.shadow {
             self.limiter
                 .charge_in_shadow_for(eviction.cause, &pod.permit, decided);
@@ -115,13 +114,13 @@ impl ManagerLoop {
                 }
                 Err(e) => {
                     pod.permit.end_kill();
-                    errno = fs::errno(&e);
+                    refused = Some(fs::errno(&e));
                     self.planner.note_refused(&eviction.uid);
                 }
             }
         }
         let signalled = monotonic_ns();
-        let is_evicted = !self.shadow && errno == 0;
+        let is_evicted = !self.shadow && refused.is_none();
         if is_evicted {
             (self.on_kill)(&pod, signalled);
         } else if self.shadow {
@@ -160,28 +159,16 @@ impl ManagerLoop {
             threshold: numbers.map_or(0, |n| n.threshold),
             usage: numbers.map_or(0, |n| n.usage),
             shadow: self.shadow,
-            errno,
+            refused,
             eviction,
         })));
         true
     }
 
-    /// Whether a pod in which nothing runs is evicted all the same: its files go with its object. The kubelet asks for
-    /// no process at all.
     fn goes_without_process(&self, pod: &PodEntry, cause: Cause) -> bool {
-        let frees = match cause {
-            Cause::Pressure(signal) => {
-                signal.resource().is_of_files() || self.node.usage_collector.mode() == Mode::Kubelet
-            }
-            Cause::LocalStorage(_) => true,
-        };
-        let has_ended = pod.pod.is_over() || pod.pod.is_deleting;
-        frees
-            && !has_ended
-            && self
-                .node
-                .empty
-                .is_between_runs(&pod.pod.uid, monotonic_ns())
+        let mode = self.node.usage_collector.mode();
+        let empty = &self.node.empty;
+        empty.goes_without_process(&pod.pod, cause, mode, monotonic_ns())
     }
 
     /// Requests a soft eviction; whether the request was sent.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    Observations, Plan, Signal, Threshold,
+    NodeReclaimers, Observations, Plan, ReclaimOptions, Signal, Threshold,
     reclaim::{ReclaimBy, Removed},
     units::{nanos, signed},
 };
@@ -14,23 +14,6 @@ use crate::{
     manager_loop::{ManagerLoop, Wake, execute::is_unresolved},
 };
 
-/// How long the kubelet may take until pods are evicted in its stead: it looks every 10 s, and needs some time for its
-/// images.
-const KUBELET: Duration = Duration::from_secs(15);
-/// How long an answer of the runtime keeps the next one from being asked for: the kubelet's monitoring interval.
-const REST: Duration = Duration::from_secs(10);
-/// The runtime's side keeps to its time by itself; its command needs a moment.
-const GRACE: Duration = Duration::from_millis(500);
-
-/// Components that may remove what is not in use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReclaimOptions {
-    /// The container runtime, within this time.
-    pub runtime: Option<Duration>,
-    /// A kubelet beside this agent, where there is no runtime to ask.
-    pub kubelet: bool,
-}
-
 /// The reclaim that evictions wait for.
 #[derive(Debug)]
 struct Waiting {
@@ -38,7 +21,7 @@ struct Waiting {
     before: Observations,
     since: u64,
     of: ReclaimBy,
-    patience: Duration,
+    timeout: Duration,
     /// Pods did not wait for it.
     had_evictions: bool,
 }
@@ -46,49 +29,19 @@ struct Waiting {
 /// Reclaims so far.
 #[derive(Debug)]
 pub(crate) struct ReclaimState {
-    may: ReclaimOptions,
+    reclaimers: NodeReclaimers,
     waiting: Option<Waiting>,
-    /// The runtime has not answered the last request yet, whether it is waited for or not.
-    is_asked: bool,
-    /// Time at which the last answer came.
-    answered: Option<u64>,
-    /// Whether the last answer was that there is no runtime to ask.
-    is_away: bool,
-    /// Pods have waited for the kubelet during this pressure. It reclaims whenever it looks: no pod waits for that again.
-    has_waited_for_kubelet: bool,
     /// Shadow mode has spoken of this pressure.
     shadow_reported: bool,
 }
 
 impl ReclaimState {
-    pub fn new(may: ReclaimOptions) -> Self {
+    pub fn new(options: ReclaimOptions) -> Self {
         Self {
-            may,
+            reclaimers: NodeReclaimers::new(options),
             waiting: None,
-            is_asked: false,
-            answered: None,
-            is_away: false,
-            has_waited_for_kubelet: false,
             shadow_reported: false,
         }
-    }
-
-    /// Chooses the component that is to reclaim now, and the time that it may take.
-    fn next(&self, now: u64) -> (ReclaimBy, Duration) {
-        let rests = self
-            .answered
-            .is_some_and(|at| now.saturating_sub(at) < nanos(REST));
-        match self.may.runtime {
-            Some(within) if !self.is_asked && !rests => (ReclaimBy::Runtime, within + GRACE),
-            runtime if (runtime.is_none() || self.is_away) && self.waits_for_kubelet() => {
-                (ReclaimBy::Kubelet, KUBELET)
-            }
-            _ => (ReclaimBy::None, Duration::ZERO),
-        }
-    }
-
-    fn waits_for_kubelet(&self) -> bool {
-        self.may.kubelet && !self.has_waited_for_kubelet
     }
 }
 
@@ -98,7 +51,8 @@ impl ManagerLoop {
         let layout = self.sources.layout();
         let is_pressed =
             |t: &Threshold| !layout.node_reclaim(t.signal).is_empty() && self.planner.is_pressed(t);
-        self.reclaim.has_waited_for_kubelet &= self.thresholds.iter().any(is_pressed);
+        let is_pressed = self.thresholds.iter().any(is_pressed);
+        self.reclaim.reclaimers.note_pressure(is_pressed);
         if plan.node_reclaim.is_empty() {
             self.reclaim.shadow_reported = false;
         } else if self.reclaim.waiting.is_none() {
@@ -108,7 +62,7 @@ impl ManagerLoop {
             return;
         };
         let now = monotonic_ns();
-        if now.saturating_sub(waiting.since) > nanos(waiting.patience) {
+        if now.saturating_sub(waiting.since) > nanos(waiting.timeout) {
             self.after_reclaim();
             return;
         }
@@ -130,16 +84,16 @@ impl ManagerLoop {
 
     fn begin_reclaim(&mut self, plan: &Plan, seen: &Observations) {
         let now = monotonic_ns();
-        let (of, patience) = match self.shadow || self.limiter.is_paused() {
+        let (of, timeout) = match self.shadow || self.limiter.is_paused() {
             true => (ReclaimBy::None, Duration::ZERO),
-            false => self.reclaim.next(now),
+            false => self.reclaim.reclaimers.next(now),
         };
         self.reclaim.waiting = Some(Waiting {
             plan: plan.clone(),
             before: *seen,
             since: now,
             of,
-            patience,
+            timeout,
             had_evictions: false,
         });
         let speaks = match of {
@@ -150,7 +104,9 @@ impl ManagerLoop {
         if speaks {
             self.reclaim.shadow_reported = self.shadow;
             let is_sent = self.emit(ManagerEvent::Reclaim(ReclaimRequest { what, of }));
-            self.reclaim.is_asked |= is_sent && of == ReclaimBy::Runtime;
+            if is_sent && of == ReclaimBy::Runtime {
+                self.reclaim.reclaimers.note_request();
+            }
         }
         if of == ReclaimBy::None {
             self.after_reclaim();
@@ -159,28 +115,26 @@ impl ManagerLoop {
 
     /// The runtime has answered.
     pub(super) fn reclaimed(&mut self, removed: Option<Removed>) {
-        self.reclaim.is_asked = false;
         let now = monotonic_ns();
-        self.reclaim.answered = Some(now);
-        self.reclaim.is_away = removed.is_none();
-        let waits_for_kubelet = self.reclaim.waits_for_kubelet();
+        self.reclaim.reclaimers.note_answer(now, removed.is_none());
+        let kubelet_timeout = self.reclaim.reclaimers.kubelet_timeout();
         let waiting = self.reclaim.waiting.as_mut();
         let Some(waiting) = waiting.filter(|w| w.of == ReclaimBy::Runtime) else {
             return;
         };
-        match removed {
-            Some(removed) => {
+        match (removed, kubelet_timeout) {
+            (Some(removed), _) => {
                 if let Some((waiting, seen)) = self.after_reclaim() {
                     let took = Duration::from_nanos(now.saturating_sub(waiting.since));
                     self.report_reclaimed(waiting, removed, &seen, took);
                 }
             }
             // There may be a kubelet that does it.
-            None if waits_for_kubelet => {
+            (None, Some(timeout)) => {
                 waiting.of = ReclaimBy::Kubelet;
-                waiting.patience = KUBELET;
+                waiting.timeout = timeout;
             }
-            None => {
+            (None, None) => {
                 self.after_reclaim();
             }
         }
@@ -223,7 +177,7 @@ impl ManagerLoop {
     /// waited for and that sample.
     fn after_reclaim(&mut self) -> Option<(Waiting, Observations)> {
         let waiting = self.reclaim.waiting.take()?;
-        self.reclaim.has_waited_for_kubelet |= waiting.of == ReclaimBy::Kubelet;
+        self.reclaim.reclaimers.note_waited(waiting.of);
         let seen = self.sample();
         let snapshot = |observations| self.node.snapshot(observations);
         let evictions = self.planner.after_reclaim(
@@ -234,28 +188,5 @@ impl ManagerLoop {
         );
         self.execute(evictions, &seen, Wake::at(monotonic_ns()));
         Some((waiting, seen))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use evictd_engine::units::SECOND;
-
-    use super::*;
-
-    // R8: it looks every ten seconds as long as a disk is short, and so do the evictions that follow.
-    #[test]
-    fn the_kubelet_is_waited_for_once() {
-        let within = Duration::from_secs(30);
-        for runtime in [None, Some(within)] {
-            let kubelet = true;
-            let mut state = ReclaimState::new(ReclaimOptions { runtime, kubelet });
-            // No runtime has answered.
-            state.is_away = runtime.is_some();
-            state.answered = Some(SECOND);
-            assert_eq!(state.next(SECOND).0, ReclaimBy::Kubelet);
-            state.has_waited_for_kubelet = true;
-            assert_eq!(state.next(SECOND).0, ReclaimBy::None);
-        }
     }
 }

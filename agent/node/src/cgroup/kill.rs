@@ -23,6 +23,7 @@ use std::{
     sync::Arc,
 };
 
+use evictd_engine::units::signed;
 use evictd_sys::fs::{PathError, is_gone};
 
 use super::{members::List, open_cgroup::OpenCgroup, walk::Reach};
@@ -270,7 +271,7 @@ impl Age {
         moment: u64,
         list: impl FnOnce(&mut dyn FnMut(i32)) -> io::Result<()>,
     ) -> (Self, io::Result<()>) {
-        let moment = i64::try_from(moment).unwrap_or(i64::MAX);
+        let moment = signed(moment);
         let mut age = Self::Empty;
         let listed = list(&mut |pid| {
             let is_older = process::started(pid).is_none_or(|start| start <= moment);

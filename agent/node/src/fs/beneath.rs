@@ -21,7 +21,7 @@ const LIST: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 /// Flags for a look at an inode without access to it.
-const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const INODE_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Neither a link nor a mount point is passed.
 const STAY: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_XDEV);
 
@@ -101,7 +101,13 @@ pub(super) enum Lookup {
 impl Lookup {
     /// Chooses the method that the kernel allows.
     pub fn of(dir: impl AsFd) -> Self {
-        match openat2(dir, c".", LOOK, Mode::empty(), STAY | ResolveFlags::BENEATH) {
+        match openat2(
+            dir,
+            c".",
+            INODE_ONLY,
+            Mode::empty(),
+            STAY | ResolveFlags::BENEATH,
+        ) {
             // For want of a descriptor or of memory other calls fail as well.
             Ok(_) | Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Self::Confined,
             Err(_) => Self::ByName,
@@ -121,7 +127,7 @@ impl Lookup {
     ) -> Result<Entry> {
         let dir = dir.as_fd();
         let inode = || match self {
-            Self::Confined if has_mounts => Inode::of(self.open(dir, name, LOOK)?),
+            Self::Confined if has_mounts => Inode::of(self.open(dir, name, INODE_ONLY)?),
             Self::Confined | Self::ByName => Inode::at(dir, name),
         };
         let may_be_dir = matches!(kind, FileType::Directory | FileType::Unknown);

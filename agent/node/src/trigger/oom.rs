@@ -39,7 +39,7 @@ const CONTEXT: [ProgramSpec; 2] = [
 ];
 
 /// Names of what is not seen, with the kernel's reasons.
-pub type Refusals = Vec<(&'static str, String)>;
+pub type UnavailableHooks = Vec<(&'static str, String)>;
 
 /// Reader of both ring buffers: a kill is in one of them.
 pub struct OomReader {
@@ -49,13 +49,13 @@ pub struct OomReader {
 
 impl OomReader {
     /// Attaches what can be attached and returns the reader with the reasons of what was refused.
-    pub fn attach(object: &mut BpfObject) -> Result<(Self, Refusals), ObjectError> {
+    pub fn attach(object: &mut BpfObject) -> Result<(Self, UnavailableHooks), ObjectError> {
         let victims: &[ProgramSpec] = match &object.victims {
             Ok(VictimArgument::Tasks) => &[VICTIM_TYPED, VICTIM_ENTRY, VICTIM_PROBE, VICTIM_NUMBER],
             Ok(VictimArgument::Numbers) => &[VICTIM_ENTRY, VICTIM_PROBE, VICTIM_NUMBER],
             Err(_) => &[VICTIM_NUMBER],
         };
-        let mut refused = Refusals::new();
+        let mut refused = UnavailableHooks::new();
         for (what, hooks) in [
             ("victims of the OOM killer", victims),
             ("whose limit the OOM killer acts for", &CONTEXT),

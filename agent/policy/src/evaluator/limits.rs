@@ -8,7 +8,7 @@ use super::{
     super::model::Limit,
     EvaluatedPod, PolicyEvaluator, State,
     quotas::{QuotaKey, Quotas},
-    restore::Restored,
+    restore::RestoredCharges,
 };
 
 /// Condition of a pod that counts as available.
@@ -27,7 +27,7 @@ impl PolicyEvaluator {
             namespaces,
             ..
         } = state;
-        let restored = Restored {
+        let restored = RestoredCharges {
             evictions: restored,
             set,
             namespaces,
@@ -64,7 +64,7 @@ impl PolicyEvaluator {
         &self,
         held: &EvaluatedPod,
         quotas: &mut Quotas,
-        restored: &Restored<'_>,
+        restored: &RestoredCharges<'_>,
         indexes: &mut QuotaIndexes,
     ) {
         let pod = held.pod.pod();
@@ -97,7 +97,7 @@ impl PolicyEvaluator {
         &self,
         held: &EvaluatedPod,
         quotas: &mut Quotas,
-        restored: &Restored<'_>,
+        restored: &RestoredCharges<'_>,
         groups: &mut BTreeMap<u8, Group>,
         indexes: &mut QuotaIndexes,
     ) {

@@ -11,6 +11,7 @@ use evictd_engine::{
     ManagedPod, Pod,
     limiter::{EvictionLimiter, Rate, RestoredEviction},
     permit::{LastResort, Permission},
+    units::signed,
 };
 use evictd_sys::clock::monotonic_ns;
 use futures::future::BoxFuture;
@@ -280,7 +281,7 @@ fn pod_value(managed: &dyn ManagedPod) -> cel::Value {
 
 fn seconds_since_1970() -> i64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX))
+    now.map_or(0, |d| signed(d.as_secs()))
 }
 
 impl State {

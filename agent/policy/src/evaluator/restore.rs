@@ -12,7 +12,7 @@ pub(super) const ENDING: &str = "it was evicted before the agent started, and ha
 const FORGOTTEN_NS: u64 = 600_000_000_000;
 
 /// Finds the evictions of earlier agents that count for a quota.
-pub(super) struct Restored<'a> {
+pub(super) struct RestoredCharges<'a> {
     pub evictions: &'a [RestoredEviction],
     pub set: &'a PolicySet,
     pub namespaces: &'a Namespaces,
@@ -20,7 +20,7 @@ pub(super) struct Restored<'a> {
     pub now: u64,
 }
 
-impl Restored<'_> {
+impl RestoredCharges<'_> {
     /// The times of the evictions that count for a quota of `pod` for `period` nanoseconds, the oldest first.
     pub fn counted(&self, key: &QuotaKey, period: u64, pod: &Pod) -> Vec<i64> {
         let is_recent =

@@ -19,7 +19,7 @@ use crate::{
 /// Most questions at the same time.
 const AT_ONCE: usize = 8;
 /// Longest time between two evaluations of all pods, where rules or rates hold.
-const LOOK: Duration = Duration::from_secs(1);
+const EVALUATION_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest time between two evaluations, since each takes CPU time.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 
@@ -65,7 +65,7 @@ impl Worker {
                     let working = async {
                         let work = || AssertUnwindSafe(work(Arc::clone(&evaluator))).catch_unwind();
                         while work().await.is_err() {
-                            tokio::time::sleep(LOOK).await;
+                            tokio::time::sleep(EVALUATION_INTERVAL).await;
                         }
                     };
                     tokio::select! {
@@ -114,7 +114,7 @@ async fn work(evaluator: Arc<PolicyEvaluator>) {
         }
         let due = async {
             match evaluator.is_ruled() {
-                true => tokio::time::sleep(next.clamp(SHORTEST_PAUSE, LOOK)).await,
+                true => tokio::time::sleep(next.clamp(SHORTEST_PAUSE, EVALUATION_INTERVAL)).await,
                 false => std::future::pending().await,
             }
         };
@@ -142,7 +142,7 @@ impl PolicyEvaluator {
     fn due(&self, now: u64) -> (Vec<ProbeTask>, Duration) {
         let mut state = self.state();
         let mut questions = Vec::new();
-        let mut next = nanos(LOOK);
+        let mut next = nanos(EVALUATION_INTERVAL);
         for (uid, held) in &mut state.pods {
             let mut value = None;
             for (applied, gate) in held.ruling.gates() {

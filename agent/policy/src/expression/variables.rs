@@ -6,7 +6,7 @@ use cel::{
     Value,
     objects::{Key, Map},
 };
-use evictd_engine::Pod;
+use evictd_engine::{Pod, units::signed};
 
 use crate::expression::Name;
 
@@ -74,7 +74,7 @@ fn text(text: &str) -> Value {
 }
 
 fn whole(number: u64) -> Value {
-    Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
+    Value::Int(signed(number))
 }
 
 /// A pod at one moment: `now` is the wall clock in seconds since 1970, `usage` the count of its memory cgroup in bytes.

@@ -1,4 +1,4 @@
-//! The live view on a terminal: looks at the node every interval, and follows the keys meanwhile.
+//! The live view on a terminal: samples the node every interval, and follows the keys meanwhile.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use super::{
 use crate::cli::{
     CommandError,
     evictions::{self, Wanted},
-    explained::RuleView,
+    explained::PolicyReporting,
 };
 
 /// Time for which a journal that was read is not read again.
@@ -31,8 +31,8 @@ const RESOURCES: [&str; 3] = ["memory", "io", "cpu"];
 /// # Errors
 /// The terminal cannot be used, or what the agent has written cannot be read.
 pub(super) fn run(watch: &mut Watch<'_>, interval: Duration) -> Result<(), CommandError> {
-    // A rate takes two looks.
-    watch.look()?;
+    // A rate takes two samples.
+    watch.sample()?;
     let mut terminal = ratatui::try_init()?;
     let shown = show(watch, interval, |view, state| {
         terminal.draw(|frame| draw(frame, view, state)).map(drop)
@@ -50,13 +50,13 @@ fn show(
     let mut state = State::new(interval);
     let mut past = (Instant::now(), past(&watch.config.state_dir));
     loop {
-        let look = watch.look()?;
+        let sample = watch.sample()?;
         let end = Instant::now() + interval;
         if past.0.elapsed() > JOURNAL {
             past = (Instant::now(), self::past(&watch.config.state_dir));
         }
         loop {
-            let frame = watch.frame(&look);
+            let frame = watch.frame(&sample);
             let mut signals = frame.signals();
             // What is not seen here comes last, and memory first.
             signals.sort_by_key(|s| (s.available.is_none(), s.signal != Signal::MemoryAvailable));
@@ -67,11 +67,11 @@ fn show(
                 signal,
                 pressure: pressure(),
                 past: past.1.clone(),
-                unknown: look.seen.unknown,
-                are_policies_unknown: watch.policies == RuleView::Unknown,
+                unknown: sample.seen.unknown,
+                are_policies_unknown: watch.policies == PolicyReporting::Unknown,
             };
             draw(&view, &mut state)?;
-            // Rates of change are those of the looks: between two of them only the keys change anything.
+            // Rates of change are those of the samples: between two of them only the keys change anything.
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() || !event::poll(left)? {
                 break;

@@ -151,7 +151,7 @@ fn kills_for_one_limit_do_not_fill_the_journal() {
         time_ns: start + ms * 1_000_000,
         ..kill(levels, limit)
     };
-    let told: Vec<OomKill> = (0..1000)
+    let told: Vec<OomKillRecord> = (0..1000)
         .filter_map(|ms| evidence.attribute(&at(ms)))
         .collect();
     assert_eq!((told.len(), told[0].more), (1, 0), "the first one at once");

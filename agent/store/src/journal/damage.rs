@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::record::{
     EvictionRecord, MetInForce, OutcomeRecord, Pause, Reported, RequestRecord, StuckPod,
-    counted::{Counted, Returned, TimeBound},
+    counted::{Counted, RecreationRecord, TimeBound},
     mitigation::MitigationRecord,
     node_reclaim::NodeReclaimed,
-    oom_kill::OomKill,
+    oom_kill::OomKillRecord,
     shadow::{KubeletEviction, ShadowNode},
 };
 
@@ -58,12 +58,12 @@ pub(super) fn reason(line: &[u8]) -> String {
         "asked" => field::<RequestRecord>(value),
         "reclaimed" => field::<NodeReclaimed>(value),
         "graduated" => field::<MitigationRecord>(value),
-        "oomKill" => field::<OomKill>(value),
+        "oomKill" => field::<OomKillRecord>(value),
         "paused" => field::<Pause>(value),
         "stuck" => field::<StuckPod>(value),
         "metInForce" => field::<MetInForce>(value),
         "counted" => field::<Counted>(value),
-        "comeback" => field::<Returned>(value),
+        "comeback" => field::<RecreationRecord>(value),
         "timeBound" => field::<TimeBound>(value),
         "kubeletEvicted" => field::<KubeletEviction>(value),
         "shadowNode" => field::<ShadowNode>(value),

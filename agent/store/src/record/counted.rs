@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, fs};
 
-use evictd_engine::{NodeCondition, Owner, Pod, Signal};
+use evictd_engine::{NodeCondition, Owner, Pod, Signal, units::is_zero};
 use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
-use super::{EvictionRecord, RequestRecord, oom_kill::is_zero};
+use super::{EvictionRecord, RequestRecord};
 
 /// Labels of a pod take so many bytes at most, keys and values together; the API server takes a megabyte and more. As
 /// many evictions as may wait for the API server still fit into two files of the journal.
@@ -146,7 +146,7 @@ impl Counted {
 /// A pod came back after an eviction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Returned {
+pub struct RecreationRecord {
     /// Time of the event, as RFC 3339.
     pub time: String,
     /// The boot in which that was.
@@ -165,8 +165,8 @@ pub struct Returned {
     pub hold_seconds: u64,
 }
 
-impl From<&evictd_engine::Recreation> for Returned {
-    fn from(comeback: &evictd_engine::Recreation) -> Self {
+impl From<&evictd_engine::Recreation> for RecreationRecord {
+    fn from(recreation: &evictd_engine::Recreation) -> Self {
         let Clocks {
             boot,
             monotonic,
@@ -176,11 +176,11 @@ impl From<&evictd_engine::Recreation> for Returned {
             time: wall.to_string(),
             boot,
             at: monotonic,
-            uid: comeback.uid.clone(),
-            owner_uid: comeback.owner_uid.clone(),
-            condition: comeback.condition.to_string(),
-            count: comeback.count,
-            hold_seconds: comeback.hold.as_secs(),
+            uid: recreation.uid.clone(),
+            owner_uid: recreation.owner_uid.clone(),
+            condition: recreation.condition.to_string(),
+            count: recreation.count,
+            hold_seconds: recreation.hold.as_secs(),
         }
     }
 }

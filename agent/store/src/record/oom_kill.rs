@@ -1,5 +1,6 @@
 //! One kill of the OOM killer, as it is recorded.
 
+use evictd_engine::units::is_zero;
 use serde::{Deserialize, Serialize};
 
 /// Why the OOM killer came.
@@ -69,7 +70,7 @@ pub struct Before {
 /// One kill of the OOM killer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct OomKill {
+pub struct OomKillRecord {
     /// Time of the kill, as RFC 3339.
     pub time: String,
     /// Time of the kill, in nanoseconds of CLOCK_MONOTONIC.
@@ -105,12 +106,8 @@ pub struct OomKill {
     pub more: u64,
 }
 
-pub(super) fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
 /// Says it in the log.
-pub fn say(kill: &OomKill) {
+pub fn say(kill: &OomKillRecord) {
     let pod = kill.pod.as_ref().map(|p| match p.name.as_str() {
         "" => p.uid.clone(),
         name => format!("{}/{name}", p.namespace),

@@ -165,7 +165,7 @@ fn what_counts_outlives_the_files() {
     let first = eviction(&boot, 1, monotonic / SECOND, wall);
     journal.append(&Record::evicted(first)).unwrap();
     journal
-        .append(&Record::Comeback(Returned {
+        .append(&Record::Recreated(RecreationRecord {
             time: stamp(wall),
             boot,
             at: monotonic,
@@ -352,8 +352,8 @@ fn other_versions_of_the_journal_are_read() {
     let (records, damaged) = journal::read(dir.path()).unwrap();
     assert_eq!((records.len(), damaged), (6, 2));
     // And the version before passes over what it does not know: see `damaged` above.
-    let returned = serde_json::to_string(&records[0]).unwrap();
-    assert!(!returned.contains("workload"), "{returned}");
+    let carried = serde_json::to_string(&records[0]).unwrap();
+    assert!(!carried.contains("workload"), "{carried}");
 }
 
 fn any_eviction() -> impl Strategy<Value = (bool, u64, i64)> {

@@ -25,7 +25,7 @@ use super::{
 /// Where the kubelet's configuration usually is: kubeadm, kind and most others.
 const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
 const TIMEOUT: Duration = Duration::from_secs(180);
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What was brought to the cluster; nothing where evictd was there before.
 pub struct Installation {
@@ -145,7 +145,7 @@ impl Installation {
                     target.name
                 );
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -198,7 +198,7 @@ impl Installation {
             if start.elapsed() > TIMEOUT {
                 bail!("{} is not gone after {TIMEOUT:?}", describe(&pod));
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         let left = marks(client, target).await;
         for object in self.objects.iter().rev() {
@@ -256,7 +256,7 @@ async fn wait_until_gone(client: &Client, object: &DynamicObject) -> Result<()> 
         if start.elapsed() > TIMEOUT {
             bail!("{} is not gone after {TIMEOUT:?}", title(object));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use super::{
 
 /// `reportingComponent` of evictd's Events.
 const CONTROLLER: &str = "evictd";
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub struct Verdict {
@@ -106,7 +106,7 @@ async fn patiently(timeout: Duration, look: impl AsyncFn() -> Result<Verdict>) -
         if status.as_ref().is_ok_and(|v| v.good) || start.elapsed() > timeout {
             return status;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -121,7 +121,7 @@ async fn insistently(
         if status.is_ok() || start.elapsed() > timeout {
             return status;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -29,7 +29,7 @@ const SURVIVORS: [(&str, Option<&str>, bool); 3] = [
 ];
 const HOG: &str = "hog";
 const TIMEOUT: Duration = Duration::from_secs(180);
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 pub struct Cast {
     client: Client,
@@ -120,7 +120,7 @@ impl Cast {
                 Ok(false) => {}
                 Err(error) => println!("e2e: the watch of the hog: {error:#}; looking again"),
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             // What has happened in between, and from where the next watch goes on.
             match self.pods.get_opt(HOG).await {
                 Ok(Some(pod)) if pod.uid().as_deref() == Some(&*seen.uid) => {
@@ -171,7 +171,7 @@ impl Cast {
                     "the namespace {NAMESPACE} has no account `default` after {TIMEOUT:?}: does the controller manager run?"
                 );
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -190,7 +190,7 @@ impl Cast {
                 let waited = start.elapsed();
                 bail!("{} after {waited:.0?}\n  {warnings}", describe(&pod));
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -248,7 +248,7 @@ pub async fn remove(client: &Client) -> Result<()> {
         if start.elapsed() > TIMEOUT {
             bail!("the namespace {NAMESPACE} is not gone after {TIMEOUT:?}");
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }

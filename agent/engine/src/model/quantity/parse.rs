@@ -1,6 +1,6 @@
 //! Reading a quantity (`resource.ParseQuantity`).
 
-use super::{Format, MAX_NANOS, Quantity, QuantityError};
+use super::{Format, MAX_NANOS, Quantity, QuantityError, take_digits};
 
 /// Number of decimal digits that an int64 can hold at most (apimachinery's `maxInt64Factors`).
 const INT64_DIGITS: usize = 19;
@@ -69,10 +69,6 @@ fn split(text: &str) -> Result<Pieces<'_>, QuantityError> {
     } else {
         Err(QuantityError::Format)
     }
-}
-
-fn take_digits(text: &str) -> (&str, &str) {
-    text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
 
 fn interpret(suffix: &str) -> Option<Scale> {

@@ -11,7 +11,7 @@ use aya::{
     programs::links::FdLink,
     util::KernelVersion,
 };
-use evictd_common::memory::{LAYOUT, MemoryTrigger, PinnedGuard, VictimKey, VictimLimits};
+use evictd_common::memory::{GuardLease, LAYOUT, MemoryTrigger, VictimKey, VictimLimits};
 use evictd_engine::{model::settings::MemoryHook, units::nanos};
 use evictd_sys::page::page_size;
 
@@ -77,7 +77,7 @@ pub struct BpfTriggers {
     /// The victims in the map, by scope and rank; the id 0 for none.
     ranked: [[KernelVictim; MAX_VICTIMS as usize]; MAX_SCOPES as usize],
     killed: KernelKills,
-    guard: Array<MapData, PinnedGuard>,
+    guard: Array<MapData, GuardLease>,
     /// Time for which the programs act without an agent; `None` while nothing is pinned.
     expires_after: Option<Duration>,
     events: RingBuf<MapData>,
@@ -344,7 +344,7 @@ impl TriggerSet for BpfTriggers {
                 .min(expires_ns),
             _ => expires_ns,
         };
-        let guard = PinnedGuard {
+        let guard = GuardLease {
             layout: LAYOUT,
             lease_ns,
             trusted_ns,

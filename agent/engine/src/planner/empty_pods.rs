@@ -1,0 +1,167 @@
+//! Which pods without processes have ended, and which are between two runs of their container.
+
+use std::collections::HashMap;
+
+use crate::{Cause, Pod, model::settings::Mode, units::SECOND};
+
+/// A pod that has had no processes for so long is between two runs of its container: the kubelet waits as long at least
+/// before it starts one a second time. Earlier its phase, or the end of its object, may not have come here yet.
+const BETWEEN_RUNS_NS: u64 = 10 * SECOND;
+
+/// Where nothing is short, all pods are looked at once in this time.
+const LOOK_INTERVAL_NS: u64 = SECOND;
+
+/// The pods that had no processes at the last look. Times are nanoseconds of one clock.
+#[derive(Clone, Debug, Default)]
+pub struct EmptyPods {
+    /// Since when, by UID. What is empty at the first look has been so for long.
+    since: HashMap<String, u64>,
+    /// Time at which all pods were looked at last; 0 before the first look.
+    looked: u64,
+}
+
+impl EmptyPods {
+    /// Whether it is time to look at all pods, although nothing is short.
+    pub fn is_due(&self, now: u64) -> bool {
+        now.saturating_sub(self.looked) >= LOOK_INTERVAL_NS
+    }
+
+    /// Takes in whether a pod has processes now.
+    pub fn note(&mut self, uid: &str, is_empty: bool, now: u64) {
+        if !is_empty {
+            self.since.remove(uid);
+        } else if !self.since.contains_key(uid) {
+            let since = if self.looked == 0 { 0 } else { now };
+            self.since.insert(uid.to_owned(), since);
+        }
+    }
+
+    /// All pods have been noted.
+    pub fn finish_look(&mut self, now: u64) {
+        self.looked = now;
+    }
+
+    /// Forgets pods that are no longer there.
+    pub fn keep(&mut self, pods: &[Pod]) {
+        self.since
+            .retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
+    }
+
+    /// Whether a pod was between two runs of its container at the last look.
+    fn is_between_runs(&self, uid: &str, now: u64) -> bool {
+        let since = self.since.get(uid);
+        since.is_some_and(|since| now.saturating_sub(*since) >= BETWEEN_RUNS_NS)
+    }
+
+    /// Whether a pod that was not killed has ended. The kubelet would evict any other one (`filterOutInactivePods`):
+    /// its files stay while it waits to be started again. While something is short, one that has ended just now is left
+    /// out as well.
+    pub fn has_ended(&self, pod: &Pod, is_empty: bool, is_short: bool, now: u64) -> bool {
+        let is_left_out = is_short && !self.is_between_runs(&pod.uid, now);
+        is_empty && (Self::is_over(pod) || is_left_out)
+    }
+
+    /// Whether a pod in which nothing runs is evicted all the same: its files go with its object. The kubelet asks for
+    /// no process at all.
+    pub fn goes_without_process(&self, pod: &Pod, cause: Cause, mode: Mode, now: u64) -> bool {
+        let frees = match cause {
+            Cause::Pressure(signal) => signal.resource().is_of_files() || mode == Mode::Kubelet,
+            Cause::LocalStorage(_) => true,
+        };
+        frees && !Self::is_over(pod) && self.is_between_runs(&pod.uid, now)
+    }
+
+    /// Whether no container of a pod is started again.
+    pub fn is_over(pod: &Pod) -> bool {
+        pod.is_over() || pod.is_deleting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Signal;
+
+    const UID: &str = "a";
+
+    fn pod() -> Pod {
+        Pod {
+            uid: UID.to_owned(),
+            ..Pod::default()
+        }
+    }
+
+    /// A look at one pod.
+    fn look(pods: &mut EmptyPods, is_empty: bool, now: u64) {
+        pods.note(UID, is_empty, now);
+        pods.finish_look(now);
+    }
+
+    #[test]
+    fn a_pod_is_between_two_runs_once_it_was_empty_for_long() {
+        let mut pods = EmptyPods::default();
+        look(&mut pods, false, SECOND);
+        look(&mut pods, true, 2 * SECOND);
+        look(&mut pods, true, 11 * SECOND);
+        assert!(!pods.is_between_runs(UID, 12 * SECOND - 1));
+        assert!(pods.is_between_runs(UID, 12 * SECOND));
+        look(&mut pods, false, 13 * SECOND);
+        assert!(!pods.is_between_runs(UID, 30 * SECOND));
+    }
+
+    #[test]
+    fn what_is_empty_at_the_first_look_has_been_so_for_long() {
+        let mut pods = EmptyPods::default();
+        look(&mut pods, true, 100 * SECOND);
+        assert!(pods.is_between_runs(UID, 100 * SECOND));
+        pods.keep(&[]);
+        assert!(!pods.is_between_runs(UID, 100 * SECOND));
+    }
+
+    #[test]
+    fn all_pods_are_looked_at_once_a_second() {
+        let mut pods = EmptyPods::default();
+        assert!(pods.is_due(SECOND));
+        pods.finish_look(SECOND);
+        assert!(!pods.is_due(2 * SECOND - 1));
+        assert!(pods.is_due(2 * SECOND));
+    }
+
+    #[test]
+    fn a_pod_that_has_just_become_empty_has_ended_while_something_is_short() {
+        let mut pods = EmptyPods::default();
+        look(&mut pods, false, SECOND);
+        look(&mut pods, true, 2 * SECOND);
+        assert!(pods.has_ended(&pod(), true, true, 2 * SECOND));
+        assert!(!pods.has_ended(&pod(), true, false, 2 * SECOND));
+        assert!(!pods.has_ended(&pod(), false, true, 2 * SECOND));
+        // Between two runs its files stay.
+        assert!(!pods.has_ended(&pod(), true, true, 12 * SECOND));
+        let deleted = Pod {
+            is_deleting: true,
+            ..pod()
+        };
+        assert!(pods.has_ended(&deleted, true, false, 12 * SECOND));
+    }
+
+    #[test]
+    fn a_pod_between_two_runs_goes_for_its_files() {
+        let mut pods = EmptyPods::default();
+        look(&mut pods, true, SECOND);
+        let goes = |signal, mode| {
+            pods.goes_without_process(&pod(), Cause::Pressure(signal), mode, 20 * SECOND)
+        };
+        assert!(goes(Signal::NodeFsAvailable, Mode::Evictd));
+        assert!(!goes(Signal::MemoryAvailable, Mode::Evictd));
+        assert!(goes(Signal::MemoryAvailable, Mode::Kubelet));
+        let own_limit = Cause::LocalStorage("emptydirfs.limit");
+        assert!(pods.goes_without_process(&pod(), own_limit, Mode::Evictd, 20 * SECOND));
+        let deleted = Pod {
+            is_deleting: true,
+            ..pod()
+        };
+        assert!(!pods.goes_without_process(&deleted, own_limit, Mode::Evictd, 20 * SECOND));
+        look(&mut pods, false, 21 * SECOND);
+        assert!(!pods.goes_without_process(&pod(), own_limit, Mode::Evictd, 22 * SECOND));
+    }
+}
