@@ -26,7 +26,7 @@ pub struct CounterTrigger {
     pub padding: u32,
 }
 
-/// One crossing, in a wake-up ring buffer.
+/// One crossing, in a trigger's ring buffer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterTriggerEvent {

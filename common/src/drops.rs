@@ -4,9 +4,9 @@
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropCounter {
-    /// The wake-up ring buffer was full; the trigger stays armed and the next charge tries again.
+    /// A trigger's ring buffer was full; the trigger stays armed and the next charge tries again.
     Wakeup = 0,
-    /// The ring buffer of OOM records was full; the record is lost.
+    /// A ring buffer of OOM kills was full; the record is lost.
     OomRecord = 1,
     /// The ring buffer of cgroup events was full; the pod table has to be read anew.
     CgroupEvent = 2,

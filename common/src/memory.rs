@@ -88,7 +88,7 @@ pub mod direction {
 
 /// What the program does at a crossing.
 pub mod action {
-    /// One record into the wake-up ring buffer per arming, and the agent is woken.
+    /// One record into the trigger's ring buffer per arming, and the agent is woken.
     pub const WAKE: u32 = 0;
     /// SIGKILL to the allocating task, if its pod is the victim of rank 0, the task holds at least
     /// [`VictimLimits::min_task_pages`](super::VictimLimits::min_task_pages), and the pinned guard's figures are still
@@ -193,7 +193,7 @@ pub struct KernelKillRecord {
     pub scope: u64,
 }
 
-/// One crossing, in the wake-up ring buffer.
+/// One crossing, in the trigger's ring buffer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TriggerEvent {

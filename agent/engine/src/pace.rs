@@ -46,6 +46,8 @@ const KILL_LATENCY_NS: u64 = 8 * MS;
 const NET_WINDOW_NS: u64 = 16 * MS;
 /// Time for which a decision waits for the usage of every pod, counted from when the threshold was met.
 const USAGE_WAIT_NS: u64 = 30 * SECOND;
+/// A threshold that is met again within this time has been met by turns.
+pub const BY_TURNS_NS: u64 = 60 * SECOND;
 /// An urgent decision waits for usage only if more time than this is left until exhaustion.
 const URGENT_USAGE_WAIT_NS: u64 = 3 * SECOND;
 /// Usage read up to this long before the threshold was met is recent enough.
@@ -639,15 +641,15 @@ impl PaceInputs {
     }
 
     /// Time, in nanoseconds, since which the usage of every pod has to be known, if a decision can wait for that:
-    /// another pod would go in the stead of one that has filled the disk since. `None` where it does not wait.
-    pub fn waits_for_usage_since(&self, urgency: Urgency) -> Option<u64> {
+    /// another pod would go in the stead of one that has filled the disk since. `None` where it does not wait. The
+    /// threshold has been met, perhaps by turns, since `short_since`.
+    pub fn waits_for_usage_since(&self, urgency: Urgency, short_since: u64) -> Option<u64> {
         let is_in_time = match urgency {
             Urgency::Paced { .. } => true,
             Urgency::Urgent { exhausted_in, .. } => exhausted_in > URGENT_USAGE_WAIT_NS,
         };
-        let is_new = |since: &u64| self.now < since.saturating_add(USAGE_WAIT_NS);
-        let since = self.pace.met_since.filter(is_new)?;
-        is_in_time.then(|| since.saturating_sub(USAGE_AGE_NS))
+        let is_new = self.now < short_since.saturating_add(USAGE_WAIT_NS);
+        (is_in_time && is_new).then(|| short_since.saturating_sub(USAGE_AGE_NS))
     }
 
     /// Whether what is pending saves the node from a growth that uses up the headroom in `exhausted_in`. The first of it is

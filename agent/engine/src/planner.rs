@@ -401,7 +401,9 @@ impl Planner {
         urgency: Urgency,
     ) -> bool {
         let is_paced = matches!(urgency, Urgency::Paced { .. });
-        let waits_for = pace_inputs.waits_for_usage_since(urgency);
+        let short_since = self.paces.short_since(threshold);
+        let waits_for =
+            short_since.and_then(|since| pace_inputs.waits_for_usage_since(urgency, since));
         self.paced_is_blocked && is_paced
             || waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
     }
@@ -466,6 +468,7 @@ impl Planner {
                     pace.forget_growth();
                 }
                 pace.observe(unsigned_ns(now), &shortage);
+                self.paces.note_look(signal, is_hard, now);
             }
             if self.paces.is_any_met(signal) {
                 note_usages(

@@ -375,7 +375,7 @@ fn a_chosen_pod_gives_back_what_is_no_page_cache() {
 }
 
 /// The record says what the decision counted on: page cache on the active list is in the working set, and comes anyway.
-// R45
+// R49
 #[test]
 fn what_is_expected_of_a_victim_is_in_its_report() {
     let dir = tempfile::tempdir().unwrap();

@@ -154,9 +154,12 @@ impl Sending {
 
     /// Sends an Event for the first time. It waits for no other, and the attempts of the others are not used up by it.
     async fn send_new(&mut self, event: Value) {
-        let is_only = self.unsent.is_empty();
-        if !self.try_once((event, 0)).await && is_only {
-            self.pause();
+        let first = self.unsent.front().map(|(_, refusals)| *refusals);
+        match (self.try_once((event, 0)).await, first) {
+            (false, None) => self.pause(),
+            // The API server answers again: the first was not refused, and waits for nothing else.
+            (true, Some(0)) => (self.backoff, self.retry) = (pauses(), Instant::now()),
+            _ => {}
         }
     }
 

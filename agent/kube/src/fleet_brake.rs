@@ -154,7 +154,10 @@ impl FleetBrake {
                 tracing::debug!(config_map, reason, "the fleet brake is still unavailable");
             }
             None if before == Some(false) => {
-                tracing::info!(config_map, "the fleet brake is available again");
+                tracing::info!(
+                    config_map,
+                    "a ConfigMap of the fleet brake can be used again"
+                );
             }
             None => {}
         }

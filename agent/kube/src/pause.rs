@@ -96,7 +96,7 @@ impl<K> PauseWatch<K> {
                 tracing::warn!(
                     source,
                     value = other,
-                    "the pause value is neither true nor false: it is ignored"
+                    "the pause value is neither true nor false: it pauses nothing"
                 );
                 false
             }

@@ -14,8 +14,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// Without a request for so long pressure has been over in between.
 const RELIEVED: Duration = Duration::from_secs(60);
 
-/// Takes one request after the other. What came of it goes to `settle`, with the UID of the pod that was chosen; which
-/// pod goes goes to `requested`.
+/// Takes one request after the other. What came of it goes to `settle`, with the UID of the pod that was chosen; the
+/// record of the pod that was asked goes to `requested`.
 pub async fn run(
     mut evictor: SoftEvictor,
     mut requests: mpsc::Receiver<SoftRequest>,

@@ -16,7 +16,7 @@ use std::{
     collections::HashSet,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -90,7 +90,6 @@ struct State {
     found: Arc<Found>,
     answer: Arc<LayersAnswer>,
     overlays_error: Option<Arc<str>>,
-    pressure: DiskPressure,
 }
 
 /// The scanner, seen from outside.
@@ -98,6 +97,8 @@ pub struct DiskScanner {
     state: PiMutex<State>,
     /// Wakes the thread at a change, also one that comes just before it sleeps.
     changed: EventFd,
+    /// A [`DiskPressure`].
+    pressure: AtomicU8,
     stop: AtomicBool,
     cycles: AtomicU64,
     /// The last sign of life, in nanoseconds of CLOCK_MONOTONIC.
@@ -113,6 +114,7 @@ impl DiskScanner {
         let scanner = Arc::new(Self {
             state: PiMutex::default(),
             changed: EventFd::new()?,
+            pressure: AtomicU8::default(),
             stop: AtomicBool::new(false),
             cycles: AtomicU64::new(0),
             beat: AtomicU64::new(monotonic_ns()),
@@ -182,8 +184,8 @@ impl DiskScanner {
 
     /// While a disk is short walks follow one another sooner, the first of them without rest.
     pub fn set_pressure(&self, pressure: DiskPressure) {
-        let before = std::mem::replace(&mut self.lock().pressure, pressure);
-        if before != pressure {
+        let pressure = pressure as u8;
+        if self.pressure.swap(pressure, Ordering::Relaxed) != pressure {
             self.changed.notify();
         }
     }
@@ -239,7 +241,10 @@ impl DiskScanner {
     }
 
     fn pressure(&self) -> DiskPressure {
-        self.lock().pressure
+        let pressure = self.pressure.load(Ordering::Relaxed);
+        let short = [DiskPressure::Soft, DiskPressure::Hard];
+        let found = short.into_iter().find(|known| *known as u8 == pressure);
+        found.unwrap_or_default()
     }
 
     fn run(&self, cgroup_counts: Option<&CgroupCountReader>) {

@@ -47,8 +47,8 @@ pub enum ScopeKind {
         /// kubelet's `addAllocatableThresholds` and its summary of the container `pods`).
         limit: u64,
     },
-    /// The machine: the root of the memory hierarchy as it is mounted. In a container that is a node (kind, k3d) the root
-    /// is the container's cgroup, which may have less ([`machine_capacity`]).
+    /// The machine: the root of the memory hierarchy as it is mounted. In a container that is a node (kind, k3d) the
+    /// root is the container's cgroup, which may have less ([`machine_capacity`]).
     Machine {
         /// The machine's memory, in bytes.
         total: u64,
@@ -267,7 +267,8 @@ impl Scope {
 }
 
 /// What the machine's root may use, in bytes, of all the memory of the machine: a container that is a node (kind, k3d)
-/// may have a limit, at which the OOM killer acts. The kubelet in it does not see that (cadvisor `GetMachineMemoryCapacity`).
+/// may have a limit, at which the OOM killer acts. The kubelet in it does not see that (cadvisor
+/// `GetMachineMemoryCapacity`).
 ///
 /// # Errors
 /// The limit cannot be read.

@@ -139,8 +139,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     }
 }
 
-/// Adds to the order what the kernel would do instead, and why policies deny a pod, by its UID: the first pod that
-/// no policy denies goes.
+/// Adds to the order what the kernel would do instead, and why policies deny its eviction, by the pod's UID: the
+/// first pod whose eviction no policy denies goes.
 pub(super) fn explain(
     mode: Mode,
     ranked: &[Ranked<'_>],

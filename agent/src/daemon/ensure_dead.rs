@@ -3,6 +3,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt as _,
     path::PathBuf,
     sync::{
         Arc,
@@ -16,6 +17,7 @@ use evictd_node::{
     pods::table::PodEntry,
 };
 use evictd_sys::{clock::monotonic_ns, thread::wait_for_end};
+use jiff::Timestamp;
 
 /// Victims that may wait to be looked at; a fast path that evicts all pods of a large node does not fill it.
 const WAITING: usize = 1024;
@@ -144,7 +146,7 @@ pub(super) fn end_asked(
         // It has ended, or was killed when its time was over.
         Ok(()) => {
             on_end();
-            clear(directories);
+            clear(directories, None);
         }
         Err(error) => {
             tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
@@ -152,25 +154,34 @@ pub(super) fn end_asked(
     }
 }
 
-/// Empties directories; they themselves stay, for the next pod.
-pub(super) fn clear(directories: &[PathBuf]) {
+/// Empties directories; they themselves stay, for the next pod. What has changed since `until` stays as well.
+pub(super) fn clear(directories: &[PathBuf], until: Option<Timestamp>) {
     for directory in directories {
-        if let Err(error) = empty(directory) {
+        if let Err(error) = empty(directory, until) {
             tracing::warn!(directory = %directory.display(), %error, "an emptyDir is not empty");
         }
     }
 }
 
-fn empty(directory: &PathBuf) -> io::Result<()> {
+/// What cannot be removed does not keep the rest.
+fn empty(directory: &PathBuf, until: Option<Timestamp>) -> io::Result<()> {
+    let mut result = Ok(());
     for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
-        } else {
-            fs::remove_file(entry.path())?;
-        }
+        let removed = entry.and_then(|entry| remove(&entry, until));
+        result = result.and(removed);
     }
-    Ok(())
+    result
+}
+
+fn remove(entry: &fs::DirEntry, until: Option<Timestamp>) -> io::Result<()> {
+    let metadata = entry.metadata()?;
+    if until.is_some_and(|until| metadata.ctime() > until.as_second()) {
+        return Ok(());
+    }
+    match metadata.is_dir() {
+        true => fs::remove_dir_all(entry.path()),
+        false => fs::remove_file(entry.path()),
+    }
 }
 
 #[cfg(test)]

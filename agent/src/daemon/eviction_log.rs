@@ -229,7 +229,7 @@ impl EvictionLog {
             freed = ?record.freed,
             is_enough = record.is_enough,
             took = ?reclaimed.took,
-            "the container runtime has removed what is not in use"
+            "the reclaim by the container runtime is over"
         );
         Record::Reclaimed(record)
     }
@@ -249,7 +249,7 @@ impl EvictionLog {
                 .sum::<u64>(),
             available_before = record.available_before,
             available_after = record.available_after,
-            "a step before the eviction was taken"
+            "a mitigation step has ended"
         );
         Record::Mitigated(record)
     }

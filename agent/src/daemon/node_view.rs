@@ -185,7 +185,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// A cgroup of v1 whose page cache waits for the disk: the guard does not count that as available.
-    // R5, R47
+    // R5
     #[test]
     fn soft_thresholds_are_held_against_the_kubelets_count() {
         let dir = tempfile::tempdir().unwrap();

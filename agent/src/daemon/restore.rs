@@ -8,11 +8,11 @@ use evictd_node::pods::table::PodEntry;
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{journal::Journal, restore::Restored};
 use evictd_sys::clock::monotonic_ns;
+use jiff::Timestamp;
 
-use crate::daemon::ensure_dead::{EnsureDead, KilledPod, end_asked};
+use crate::daemon::ensure_dead::{EnsureDead, KilledPod, clear, end_asked};
 
-/// The volumes of a pod that has died are emptied if it was killed no longer ago, in nanoseconds: what is in them later
-/// may be of another run.
+/// The volumes of a pod that has died are emptied if it was killed no longer ago, in nanoseconds.
 const EMPTYING_NS: u64 = 30 * SECOND;
 
 /// Reads it from the journal. One that cannot be read is logged and does not stop the agent.
@@ -68,8 +68,8 @@ pub(super) fn last_eviction(restored: &Restored) -> Option<u64> {
 }
 
 /// Goes on with what the agent before was doing: what is left of its victims is killed once more, and their volumes are
-/// emptied. `ends_pods`: no
-/// kubelet ends pods that were asked to go. `leftovers` has the emptyDirs of a pod (its UID) that are to be emptied.
+/// emptied. `ends_pods`: no kubelet ends pods that were asked to go. `leftovers` has the emptyDirs of a pod (its UID)
+/// that are to be emptied.
 pub(super) fn go_on(
     restored: &Restored,
     entries: &[Arc<PodEntry>],
@@ -81,16 +81,19 @@ pub(super) fn go_on(
         let Some(entry) = entries.iter().find(|e| e.pod.uid == victim.uid) else {
             continue;
         };
+        let directories = leftovers(&victim.uid);
+        let ago = monotonic_ns().saturating_sub(victim.signalled);
         if entry.killer.holds_older_than(victim.signalled) {
             tracing::warn!(pod = %entry.pod, id = victim.id, "a pod that was evicted before is not gone yet");
-        } else if monotonic_ns().saturating_sub(victim.signalled) > EMPTYING_NS {
-            continue;
+            ensure_dead.look_at(KilledPod {
+                entry: Arc::clone(entry),
+                signalled: victim.signalled,
+                left: directories,
+            });
+        } else if entry.is_empty() && ago < EMPTYING_NS && !directories.is_empty() {
+            let until = Timestamp::now() - Duration::from_nanos(ago);
+            tokio::task::spawn_blocking(move || clear(&directories, Some(until)));
         }
-        ensure_dead.look_at(KilledPod {
-            entry: Arc::clone(entry),
-            signalled: victim.signalled,
-            left: leftovers(&victim.uid),
-        });
     }
     for asked in restored.asked().into_iter().filter(|_| ends_pods) {
         if let Some(entry) = is_there(entries, &asked.uid, asked.at) {

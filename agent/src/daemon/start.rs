@@ -291,7 +291,7 @@ fn start_ensure_dead() -> io::Result<EnsureDead> {
     let blocking = tokio::runtime::Handle::current();
     // A disk may hang: not the thread that kills.
     EnsureDead::start(move |directories| {
-        drop(blocking.spawn_blocking(move || clear(&directories)));
+        drop(blocking.spawn_blocking(move || clear(&directories, None)));
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, iter, ptr, sync::Arc};
 
-use evictd_engine::{Forecast, NodeCondition, hard_threshold};
+use evictd_engine::{Forecast, NodeCondition, hard_threshold, units::signed};
 use evictd_kube::client::ApiClient;
 use evictd_manager::{SharedStatus, Status};
 use evictd_node::trigger::counter::Drift;
@@ -258,7 +258,7 @@ fn signals(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fmt::
             signal: t.signal.to_string(),
             hard: t.is_hard(),
         };
-        let amount = i64::try_from(t.amount(capacity)).unwrap_or(i64::MAX);
+        let amount = signed(t.amount(capacity));
         Some((labels, amount))
     });
     gauges(encoder, "threshold", "What should be available", thresholds)?;

@@ -354,7 +354,8 @@ fn trouble_is_outlasted() {
     is_told_once(&member, 4);
 }
 
-// R12, R42: no API server from the start. The cgroups tell which pods run here; static pods stay protected; the name comes later.
+// R12, R42: no API server from the start. The cgroups tell which pods run here; static pods stay protected; the name
+// comes later.
 #[test]
 fn without_an_api_server_the_cgroups_tell() {
     skip_if!(not_root());

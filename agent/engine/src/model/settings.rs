@@ -10,7 +10,7 @@ pub enum Mode {
     /// One pod in ten seconds, by values of that moment; at once, and perhaps several, only where that is urgent.
     #[default]
     Evictd,
-    /// Mode in which each look does what the kubelet does.
+    /// Mode in which each look does what the kubelet does, but for the pace under hard memory thresholds.
     Kubelet,
 }
 

@@ -112,7 +112,7 @@ impl PendingVictims {
     }
 
     /// Takes over a pod that an earlier agent has chosen.
-    pub(super) fn restore(&mut self, restored: &RestoredPending) {
+    pub(super) fn restore(&mut self, now: i64, restored: &RestoredPending) {
         let RestoredPending {
             usage, available, ..
         } = *restored;
@@ -125,7 +125,10 @@ impl PendingVictims {
             is_asked: restored.is_asked,
             is_dead: restored.is_dead,
             expected: expected.into_iter().collect(),
-            ..PendingVictim::new(restored.at)
+            ..PendingVictim::new(match restored.is_dead {
+                true => restored.at.min(now),
+                false => restored.at,
+            })
         };
         self.0.insert(restored.uid.clone(), victim);
     }
@@ -134,7 +137,11 @@ impl PendingVictims {
     /// files may still have to be removed, and tasks to be reaped.
     pub(super) fn forget_the_dead(&mut self, now: i64, node: Snapshot<'_>) {
         self.0.retain(|uid, victim| {
-            victim.is_dead |= !node.pods.iter().any(|pod| pod.uid == *uid);
+            if !victim.is_dead && !node.pods.iter().any(|pod| pod.uid == *uid) {
+                victim.is_dead = true;
+                // One that was asked did not need all of its time: what is left of it is due sooner.
+                victim.end = victim.end.min(now);
+            }
             let is_to_come = |e: &Expected| {
                 let resource = e.signal.resource();
                 resource != Resource::Memory && e.usage > 0 && now < victim.deadline(resource)

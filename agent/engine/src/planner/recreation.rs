@@ -210,8 +210,10 @@ impl RecreationTracker {
             self.restored.take_if(|_| has_passed(WINDOW, first, now));
         }
         for pod in pods {
-            let presence = self.seen.entry(pod.uid.clone());
-            let presence = presence.or_insert(Presence::at(now));
+            let Some(presence) = self.seen.get_mut(&pod.uid) else {
+                self.seen.insert(pod.uid.clone(), Presence::at(now));
+                continue;
+            };
             presence.last = now;
             if pod.owner.is_some()
                 && let Some((at, condition)) = presence.evicted.take()
@@ -232,7 +234,8 @@ impl RecreationTracker {
         }
         let first = presence.first;
         let restored = self.restored.as_ref();
-        if restored.is_some_and(|r| r.first_look == Some(first) && !r.is_new(pod)) {
+        let was_here = |r: &KnownBefore| r.first_look.is_some_and(|look| first <= look);
+        if restored.is_some_and(|r| was_here(r) && !r.is_new(pod)) {
             return None;
         }
         let evicted = self.evicted.get_mut(&owner.uid);
@@ -259,7 +262,8 @@ impl RecreationTracker {
 }
 
 impl KnownBefore {
-    /// Whether a pod that was here at the first look has come since the last eviction of its owner, and was not counted.
+    /// Whether a pod that was here at the first look has come since the last eviction of its owner, and was not
+    /// counted.
     fn is_new(&self, pod: &Pod) -> bool {
         let since = pod.owner.as_ref().and_then(|o| self.since.get(&o.uid));
         let both = pod.created.zip(since);

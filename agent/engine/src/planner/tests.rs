@@ -549,6 +549,27 @@ fn bytes_are_those_of_walks_that_began_when_the_disk_was_short() {
     }
 }
 
+/// The disk is short by turns: walks since the first time count.
+// R10, R43
+#[test]
+fn a_disk_that_is_short_by_turns_is_walked_once() {
+    let signal = Signal::NodeFsAvailable;
+    for thresholds in with_and_without_soft(hard(signal, 10 << 30)) {
+        let mut scene = Scene::with(signal, 100 << 30, thresholds, false);
+        scene.pod_of_files("batch", 4096 * MIB, SECOND);
+        let (short, enough) = (9 << 30, 11 << 30);
+        for (second, available) in [(40, enough), (50, short), (51, enough)] {
+            scene.look(second * SECOND, available, 60 * SECOND);
+        }
+        assert!(scene.gone.is_empty(), "it is not walked yet");
+        scene.walked("batch", 4096 * MIB, 52 * SECOND);
+        for (second, available) in [(60, enough), (70, short)] {
+            scene.look(second * SECOND, available, 60 * SECOND);
+        }
+        assert_eq!(scene.gone.len(), 1);
+    }
+}
+
 /// It writes on through SIGTERM, and has ten minutes to end.
 // R5, R43
 #[test]

@@ -20,7 +20,7 @@ impl Planner {
             return;
         }
         for victim in &restored.victims {
-            self.pending.restore(victim);
+            self.pending.restore(now, victim);
         }
         let RestoredState {
             evictions,

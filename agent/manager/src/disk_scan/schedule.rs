@@ -6,10 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use evictd_engine::pace::BY_TURNS_NS;
+
 use super::{DiskPressure, PRESSED_REST, REST, ScanTarget, pod_walk::PodWalk};
 
 /// A pod is walked again so long after its last walk began (the kubelet's `volumeStatsAggPeriod`).
 const PERIOD: Duration = Duration::from_secs(60);
+/// A disk that is short again within this time has been short by turns.
+const BY_TURNS: Duration = Duration::from_nanos(BY_TURNS_NS);
 /// Shortest time between the starts of two walks of a pod while a disk is short.
 const PRESSED_PERIOD: Duration = Duration::from_secs(2);
 /// While a disk is short a pod is walked again after so many times as long as walks like its own of all pods would
@@ -59,7 +63,7 @@ struct Pressed {
 impl Pressed {
     /// The disk is short now: the period goes on, or another one begins. Returns its start.
     fn go_on(period: &mut Option<Self>, now: Instant) -> Instant {
-        let before = period.filter(|before| now < before.until + PERIOD);
+        let before = period.filter(|before| now < before.until + BY_TURNS);
         let since = before.map_or(now, |before| before.since);
         *period = Some(Self { since, until: now });
         since

@@ -34,7 +34,7 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// `scope`: the cgroup that reclaim works for. A container without a limit that is a node (kind, k3d) is an exception:
+    /// `scope`: the cgroup that reclaim works for. A container without a limit that is a node is an exception:
     /// reclaim works for a cgroup above it.
     pub fn below(scope: &Path, is_limited: bool) -> Self {
         let mounts = read_lossy(MOUNTINFO).unwrap_or_default();

@@ -65,7 +65,7 @@ impl Past {
 /// The order of the pods on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sort {
-    EvictionRecord,
+    Eviction,
     Usage,
     Growth,
     Limit,
@@ -74,7 +74,7 @@ enum Sort {
 
 impl Sort {
     const ALL: [(Self, &str); 5] = [
-        (Self::EvictionRecord, "eviction"),
+        (Self::Eviction, "eviction"),
         (Self::Usage, "usage"),
         (Self::Growth, "growth"),
         (Self::Limit, "time to limit"),
@@ -85,7 +85,7 @@ impl Sort {
     fn apply(self, pods: &[PodJson]) -> Vec<(usize, &PodJson)> {
         let mut sorted: Vec<_> = pods.iter().enumerate().collect();
         match self {
-            Self::EvictionRecord => {}
+            Self::Eviction => {}
             Self::Usage => sorted.sort_by_key(|(_, pod)| Reverse(pod.usage)),
             Self::Growth => sorted.sort_by(|(_, a), (_, b)| {
                 let growth = |pod: &PodJson| pod.growth.unwrap_or(f64::MIN);

@@ -18,7 +18,7 @@ pub const DROPS: [(&str, &str, DropCounter); 4] = [
     ),
     (
         "oom_records_dropped",
-        "OOM kills that did not fit into their ring buffer",
+        "OOM kills that did not fit into their ring buffers",
         DropCounter::OomRecord,
     ),
     (

@@ -79,7 +79,7 @@ fn preflight() -> io::Result<()> {
 
 fn introduce(arguments: &Arguments, size: u64) {
     println!(
-        "A cgroup of {} plays the node; hard threshold memory.available<{}.",
+        "A cgroup of {} counts as the node; hard threshold memory.available<{}.",
         arguments.size, arguments.threshold
     );
     println!("Its pods:\n");

@@ -338,7 +338,7 @@ fn the_hard_threshold_is_due_after_the_kubelets_interval() {
 }
 
 /// The kubelet removes the files of a pod that died before the agent was started again.
-// R43, R45
+// R43
 #[test]
 fn files_of_a_victim_that_died_before_the_start_are_waited_for() {
     for (usage, next_at) in [(900, 31), (0, 11)] {
@@ -362,5 +362,43 @@ fn files_of_a_victim_that_died_before_the_start_are_waited_for() {
         node.planner.restore(2 * SECOND, &restored);
         let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
         assert_eq!((3..60).find(goes), Some(next_at));
+    }
+}
+
+/// A pod that was asked has ended long before its time is over; before a restart of the agent as well.
+// R43
+#[test]
+fn what_an_asked_pod_leaves_is_waited_for_from_its_end() {
+    for is_restored in [false, true] {
+        let mut node = Node::new(vec![soft(DISK, 2000), hard(DISK, 1000)], false);
+        node.pod("asked", [900, 0, 1]);
+        node.see(DISK, 1900);
+        let at = 3 * SECOND;
+        if is_restored {
+            let victim = RestoredPending {
+                uid: "asked".into(),
+                at: at + 600 * SECOND,
+                is_asked: true,
+                is_dead: true,
+                signal: Some(DISK),
+                usage: 900,
+                available: 1900,
+            };
+            let restored = RestoredState {
+                victims: vec![victim],
+                last: vec![(DISK, at)],
+                ..RestoredState::default()
+            };
+            node.planner.restore(5 * SECOND, &restored);
+        } else {
+            node.look(SECOND);
+            assert_eq!(chosen(&node.look(at).evictions), [("asked", DISK)]);
+        }
+        node.pods.clear();
+        node.pod("next", [500, 0, 1]);
+        node.see(DISK, 900);
+        node.planner.block_soft(true);
+        let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
+        assert_eq!((5..600).find(goes), Some(35));
     }
 }
