@@ -17,7 +17,8 @@ pub struct PolicyConfig {
     pub node_rate: Option<Rate>,
     /// `evictionRates.owner`: the most evictions of one owner's pods in a period.
     pub owner_rate: Option<Rate>,
-    /// `lastResort`: the pods that may be evicted when the policies deny all evictions, for memory and only where it is urgent.
+    /// `lastResort`: the pods that may be evicted when the policies deny all evictions, for memory and only where it is
+    /// urgent.
     pub last_resort: LastResort,
     /// `gateSecrets`: the directory with the tokens and certificates that gates name.
     pub secrets: Option<PathBuf>,

@@ -182,8 +182,7 @@ impl Planner {
     /// Whether the hard threshold of a signal has been met for as long as it takes until a pod goes that is not urgent:
     /// disruption budgets no longer count.
     pub fn is_hard_due(&self, now: i64, seen: &Observations, signal: Signal) -> bool {
-        let mut thresholds = self.pressure.thresholds();
-        let hard = thresholds.find(|t| t.signal == signal && t.is_hard());
+        let hard = self.pressure.threshold(signal, true);
         let Some(hard) = hard.filter(|hard| hard.is_met(seen, false)) else {
             return false;
         };
@@ -192,7 +191,7 @@ impl Planner {
             Resource::Pids => PaceProfile::Pids,
             Resource::EphemeralStorage | Resource::Inodes => PaceProfile::Immediate,
         };
-        let ripe_at = self.paces.of(hard).ripe_at(profile);
+        let ripe_at = self.paces.of(hard).pace.ripe_at(profile);
         self.settings.mode == Mode::Kubelet || ripe_at.is_some_and(|at| at <= unsigned_ns(now))
     }
 
@@ -355,7 +354,7 @@ impl Planner {
         let signal = threshold.signal;
         let pace_inputs = PaceInputs {
             now: unsigned_ns(now),
-            pace: *self.paces.of(threshold),
+            pace: self.paces.of(threshold).pace,
             shortage: self.shortage(threshold, node.observations.get(signal)?),
             pending: self.pending.pending(now, node, &self.settings, threshold),
             profile: match signal.resource() {
@@ -401,7 +400,7 @@ impl Planner {
         urgency: Urgency,
     ) -> bool {
         let is_paced = matches!(urgency, Urgency::Paced { .. });
-        let short_since = self.paces.short_since(threshold);
+        let short_since = self.paces.of(threshold).short_since();
         let waits_for =
             short_since.and_then(|since| pace_inputs.waits_for_usage_since(urgency, since));
         self.paced_is_blocked && is_paced
@@ -455,20 +454,18 @@ impl Planner {
             };
             let is_larger = self.note_capacity(signal, seen);
             for is_hard in [false, true] {
-                let of_signal = |t: &&Threshold| t.signal == signal && t.is_hard() == is_hard;
-                let threshold = self.pressure.thresholds().find(of_signal);
+                let threshold = self.pressure.threshold(signal, is_hard);
                 let shortage = threshold.map(|threshold| self.shortage(threshold, seen));
-                let pace = self.paces.of_mut(signal, is_hard);
+                let known = self.paces.of_mut(signal, is_hard);
                 let Some(shortage) = shortage else {
-                    pace.reset();
+                    known.pace.reset();
                     continue;
                 };
                 // Samples do not tell what victims still hold.
-                if pace.is_settling(unsigned_ns(now)) || is_larger {
-                    pace.forget_growth();
+                if known.pace.is_settling(unsigned_ns(now)) || is_larger {
+                    known.pace.forget_growth();
                 }
-                pace.observe(unsigned_ns(now), &shortage);
-                self.paces.note_look(signal, is_hard, now);
+                known.observe(unsigned_ns(now), &shortage);
             }
             if self.paces.is_any_met(signal) {
                 note_usages(
@@ -521,7 +518,7 @@ impl Planner {
     /// gets.
     fn note_eviction(&mut self, now: i64, signal: Signal, is_hard: bool) {
         self.note_earlier_eviction(now, signal);
-        self.paces.of_mut(signal, is_hard).note_own_eviction();
+        self.paces.of_mut(signal, is_hard).pace.note_own_eviction();
     }
 
     /// Notes an eviction from before the agent was started, at `at` in nanoseconds of the planner's clock.
@@ -594,7 +591,7 @@ impl Planner {
         let Cause::Pressure(signal) = chosen.cause else {
             return Vec::new();
         };
-        let Some(threshold) = self.pressure.soft(signal) else {
+        let Some(threshold) = self.pressure.threshold(signal, false) else {
             return Vec::new();
         };
         let leaves_idle = self.settings.mode == Mode::Evictd;

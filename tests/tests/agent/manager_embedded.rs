@@ -108,15 +108,21 @@ impl Two {
 
     /// The greedy pod fills the disk, is evicted for that, and its files go.
     fn greedy_goes_for_its_files(&self) {
+        let _agent = self.greedy_fills_the_disk();
+        assert!(is_emptied(&self.dir("greedy")));
+    }
+
+    /// The greedy pod fills the disk, and is evicted for that.
+    fn greedy_fills_the_disk(&self) -> Agent {
         self.write("calm", "data", 4);
         self.write("greedy", "data", 40);
-        let _agent = self.files.start(&[]);
+        let agent = self.files.start(&[]);
         // Long enough for the first walk; without one it is not known whose bytes they are.
         std::thread::sleep(Duration::from_secs(2));
         assert!(self.files.records().is_empty());
         self.write("greedy", "more", 40);
         self.greedy_goes("nodefs.available");
-        assert!(is_emptied(&self.dir("greedy")));
+        agent
     }
 }
 
@@ -526,12 +532,7 @@ fn files_of_a_pod_that_died_before_the_agent_did_are_removed() {
     fs::write(left.join("file"), "").unwrap();
     // A mount point cannot be removed.
     let mounted = Mounted::new("tmpfs", &left, None).unwrap();
-    two.write("calm", "data", 4);
-    two.write("greedy", "data", 40);
-    let agent = two.files.start(&[]);
-    std::thread::sleep(Duration::from_secs(2));
-    two.write("greedy", "more", 40);
-    two.greedy_goes("nodefs.available");
+    let agent = two.greedy_fills_the_disk();
     assert!(until(SOON, || !two.dir("greedy").join("more").exists()));
     drop((agent, mounted));
     std::thread::sleep(Duration::from_secs(2));

@@ -5,72 +5,70 @@ use super::unsigned_ns;
 use crate::{
     Resource, Signal, Threshold,
     model::settings::Mode,
-    pace::{BY_TURNS_NS, Pace},
+    pace::{BY_TURNS_NS, Pace, Shortage},
 };
 
-/// For each signal the pace of its soft threshold and that of its hard one.
+/// For each signal what is known of its soft threshold and of its hard one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Paces {
-    paces: [[Pace; 2]; Signal::ALL.len()],
-    shortages: [[Option<ShortPeriod>; 2]; Signal::ALL.len()],
+pub(super) struct Paces([[ThresholdPace; 2]; Signal::ALL.len()]);
+
+/// Pace of a threshold, and for how long it has been met by turns. Moments are nanoseconds of the clock of `pace`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ThresholdPace {
+    pub pace: Pace,
+    /// First and last moment at which the threshold was met, perhaps by turns.
+    short: Option<(u64, u64)>,
 }
 
-/// Time in which a threshold is met, or was by turns. Moments are nanoseconds of the clock of `pace`.
-#[derive(Clone, Copy, Debug)]
-struct ShortPeriod {
-    since: u64,
-    until: u64,
-}
-
-impl Paces {
-    pub fn of(&self, threshold: &Threshold) -> &Pace {
-        &self.paces[threshold.signal as usize][usize::from(threshold.is_hard())]
-    }
-
-    /// The pace has seen another look.
-    pub fn note_look(&mut self, signal: Signal, is_hard: bool, now: i64) {
-        let (at, now) = (usize::from(is_hard), unsigned_ns(now));
-        if self.paces[signal as usize][at].is_met() {
-            let period = &mut self.shortages[signal as usize][at];
-            let before = period.filter(|before| now < before.until.saturating_add(BY_TURNS_NS));
-            period.replace(ShortPeriod {
-                since: before.map_or(now, |before| before.since),
-                until: now,
-            });
+impl ThresholdPace {
+    /// Takes in a look.
+    pub fn observe(&mut self, now: u64, shortage: &Shortage) {
+        self.pace.observe(now, shortage);
+        if self.pace.is_met() {
+            let goes_on = |(_, until): &(u64, u64)| now < until.saturating_add(BY_TURNS_NS);
+            let since = self.short.filter(goes_on).map_or(now, |(since, _)| since);
+            self.short = Some((since, now));
         }
     }
 
-    /// Time since which a threshold has been met, perhaps by turns, in nanoseconds.
-    pub fn short_since(&self, threshold: &Threshold) -> Option<u64> {
-        let both = self.shortages[threshold.signal as usize];
-        both[usize::from(threshold.is_hard())].map(|period| period.since)
+    /// Time since which the threshold has been met, perhaps by turns, in nanoseconds.
+    pub fn short_since(&self) -> Option<u64> {
+        self.short.map(|(since, _)| since)
+    }
+}
+
+impl Paces {
+    pub fn of(&self, threshold: &Threshold) -> &ThresholdPace {
+        &self.0[threshold.signal as usize][usize::from(threshold.is_hard())]
     }
 
-    pub fn of_mut(&mut self, signal: Signal, is_hard: bool) -> &mut Pace {
-        &mut self.paces[signal as usize][usize::from(is_hard)]
+    pub fn of_mut(&mut self, signal: Signal, is_hard: bool) -> &mut ThresholdPace {
+        &mut self.0[signal as usize][usize::from(is_hard)]
     }
 
     /// Whether the minimum reclaim of a threshold counts. The kubelet's does after one look.
     pub fn resolves(&self, threshold: &Threshold, mode: Mode, now: i64) -> bool {
-        mode == Mode::Kubelet || self.of(threshold).is_resolving(unsigned_ns(now))
+        mode == Mode::Kubelet || self.of(threshold).pace.is_resolving(unsigned_ns(now))
     }
 
     /// Whether a threshold of a signal is met.
     pub fn is_any_met(&self, signal: Signal) -> bool {
-        self.paces[signal as usize].iter().any(Pace::is_met)
+        self.0[signal as usize]
+            .iter()
+            .any(|known| known.pace.is_met())
     }
 
     /// Those of all signals that watch a resource; the order is always the same.
     pub fn of_resource(&self, resource: Resource) -> impl Iterator<Item = &Pace> {
-        let all = Signal::ALL.into_iter().zip(&self.paces);
+        let all = Signal::ALL.into_iter().zip(&self.0);
         all.filter(move |(signal, _)| signal.resource() == resource)
-            .flat_map(|(_, both)| both)
+            .flat_map(|(_, both)| both.iter().map(|known| &known.pace))
     }
 
     /// The same, to be changed.
     pub fn of_resource_mut(&mut self, resource: Resource) -> impl Iterator<Item = &mut Pace> {
-        let all = Signal::ALL.into_iter().zip(&mut self.paces);
+        let all = Signal::ALL.into_iter().zip(&mut self.0);
         all.filter(move |(signal, _)| signal.resource() == resource)
-            .flat_map(|(_, both)| both)
+            .flat_map(|(_, both)| both.iter_mut().map(|known| &mut known.pace))
     }
 }

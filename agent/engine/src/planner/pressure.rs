@@ -129,10 +129,10 @@ impl Pressure {
         tracked.any(|tracked| tracked.threshold == *threshold && tracked.since.is_some())
     }
 
-    /// The soft threshold of a signal.
-    pub(super) fn soft(&self, signal: Signal) -> Option<&Threshold> {
-        let mut thresholds = self.thresholds.iter().map(|tracked| &tracked.threshold);
-        thresholds.find(|t| t.signal == signal && !t.is_hard())
+    /// The hard or the soft threshold of a signal.
+    pub(super) fn threshold(&self, signal: Signal, is_hard: bool) -> Option<&Threshold> {
+        self.thresholds()
+            .find(|t| t.signal == signal && t.is_hard() == is_hard)
     }
 
     /// All thresholds.

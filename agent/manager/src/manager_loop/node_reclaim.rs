@@ -173,8 +173,7 @@ impl ManagerLoop {
         self.emit(ManagerEvent::Reclaimed(Box::new(reclaimed)));
     }
 
-    /// The waiting is over: a new sample decides which pods must go. Answers with what was
-    /// waited for and that sample.
+    /// The waiting is over: a new sample decides which pods must go. Answers with what was waited for and that sample.
     fn after_reclaim(&mut self) -> Option<(Waiting, Observations)> {
         let waiting = self.reclaim.waiting.take()?;
         self.reclaim.reclaimers.note_waited(waiting.of);

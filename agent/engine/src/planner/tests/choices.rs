@@ -71,6 +71,16 @@ impl Node {
         self.planner.plan(now, node)
     }
 
+    /// Goes on where an agent has ended that has chosen this pod at the moment of its last eviction.
+    fn restore(&mut self, now: i64, victim: RestoredPending) {
+        let restored = RestoredState {
+            last: vec![(DISK, now.min(victim.at))],
+            victims: vec![victim],
+            ..RestoredState::default()
+        };
+        self.planner.restore(now, &restored);
+    }
+
     fn after_reclaim(&mut self, now: i64, plan: &Plan) -> Vec<EvictionDecision> {
         let node = Snapshot {
             observations: &self.observations,
@@ -85,6 +95,19 @@ fn soft(signal: Signal, amount: u64) -> Threshold {
     Threshold {
         grace_period: Duration::from_secs(1),
         ..hard(signal, amount)
+    }
+}
+
+/// A pod that has 900 of the disk, and was chosen when as much was left.
+fn restored(uid: &str) -> RestoredPending {
+    RestoredPending {
+        uid: uid.into(),
+        at: 0,
+        is_asked: false,
+        is_dead: false,
+        signal: Some(DISK),
+        usage: 900,
+        available: 900,
     }
 }
 
@@ -260,20 +283,14 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
         node.look(SECOND);
         let asked_at = 3 * SECOND;
         if is_restored {
-            let victim = RestoredPending {
-                uid: "asked".into(),
-                at: asked_at + 600 * SECOND,
-                is_asked: true,
-                is_dead: false,
-                signal: Some(DISK),
-                usage: 900,
-                available: 1900,
-            };
-            let restored = RestoredState {
-                victims: vec![victim],
-                ..RestoredState::default()
-            };
-            node.planner.restore(asked_at, &restored);
+            node.restore(
+                asked_at,
+                RestoredPending {
+                    at: asked_at + 600 * SECOND,
+                    is_asked: true,
+                    ..restored("asked")
+                },
+            );
         } else {
             assert_eq!(chosen(&node.look(asked_at).evictions), [("asked", DISK)]);
         }
@@ -346,20 +363,12 @@ fn files_of_a_victim_that_died_before_the_start_are_waited_for() {
         node.pod("next", [500, 0, 1]);
         node.see(DISK, 900);
         let victim = RestoredPending {
-            uid: "victim".into(),
             at: SECOND,
-            is_asked: false,
             is_dead: true,
-            signal: Some(DISK),
             usage,
-            available: 900,
+            ..restored("victim")
         };
-        let restored = RestoredState {
-            victims: vec![victim],
-            last: vec![(DISK, SECOND)],
-            ..RestoredState::default()
-        };
-        node.planner.restore(2 * SECOND, &restored);
+        node.restore(SECOND, victim);
         let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
         assert_eq!((3..60).find(goes), Some(next_at));
     }
@@ -376,20 +385,12 @@ fn what_an_asked_pod_leaves_is_waited_for_from_its_end() {
         let at = 3 * SECOND;
         if is_restored {
             let victim = RestoredPending {
-                uid: "asked".into(),
                 at: at + 600 * SECOND,
                 is_asked: true,
                 is_dead: true,
-                signal: Some(DISK),
-                usage: 900,
-                available: 1900,
+                ..restored("asked")
             };
-            let restored = RestoredState {
-                victims: vec![victim],
-                last: vec![(DISK, at)],
-                ..RestoredState::default()
-            };
-            node.planner.restore(5 * SECOND, &restored);
+            node.restore(5 * SECOND, victim);
         } else {
             node.look(SECOND);
             assert_eq!(chosen(&node.look(at).evictions), [("asked", DISK)]);
