@@ -135,14 +135,13 @@ impl LimitedGrowth {
         }
     }
 
-    /// Chooses the growth of a pod with a limit of its own, by what is known of its `containers` with limits. Where
-    /// most of it is not theirs, a container is new or has no limit, and the pod's own limit ends it.
-    pub fn of_pod(self, containers: Self) -> Self {
+    /// Chooses between the growth of a cgroup that has a limit and that of the cgroups with limits `below` it. Where most
+    /// of it is not theirs, what grows is new or has no limit, and the cgroup's own limit ends it.
+    pub fn or_of_those_below(self, below: Self) -> Self {
         let is_theirs = |theirs: u64, all: u64| theirs.saturating_add(theirs / 3) >= all;
-        let are_known =
-            is_theirs(containers.grown, self.grown) && is_theirs(containers.growth, self.growth);
+        let are_known = is_theirs(below.grown, self.grown) && is_theirs(below.growth, self.growth);
         match are_known {
-            true => containers,
+            true => below,
             false => self,
         }
     }

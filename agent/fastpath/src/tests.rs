@@ -92,10 +92,18 @@ impl Cgroup<'_> {
         }
     }
 
+    /// A pod that has processes, as its events tell, and none that a signal could reach.
+    fn running_pod(&self, uid: &str) -> Arc<PodEntry> {
+        let dir = self.0.join(uid);
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("cgroup.events"), "populated 1\n").unwrap();
+        self.pod(uid)
+    }
+
     /// A pod without processes.
     fn pod(&self, uid: &str) -> Arc<PodEntry> {
         let dir = self.0.join(uid);
-        fs::create_dir(&dir).unwrap();
+        fs::create_dir_all(&dir).unwrap();
         Cgroup(&dir).uses(MIB, MIB);
         fs::write(dir.join("cgroup.procs"), "").unwrap();
         let pod = Pod {
@@ -380,7 +388,7 @@ fn a_chosen_pod_gives_back_what_is_no_page_cache() {
 fn what_is_expected_of_a_victim_is_in_its_report() {
     let dir = tempfile::tempdir().unwrap();
     let cgroup = Cgroup(dir.path());
-    let pod = cgroup.pod("reader");
+    let pod = cgroup.running_pod("reader");
     let at = dir.path().join("reader");
     fs::write(at.join("memory.current"), (250 * MIB).to_string()).unwrap();
     let (anon, active) = (50 * MIB, 200 * MIB);
@@ -388,7 +396,10 @@ fn what_is_expected_of_a_victim_is_in_its_report() {
         format!("anon {anon}\nfile {active}\nkernel 0\ninactive_file 0\nactive_file {active}\n");
     fs::write(at.join("memory.stat"), stat).unwrap();
     let mut setup = cgroup.setup();
-    setup.table = Box::new(PodTable::new(vec![pod]));
+    // It has more, and no process: no SIGKILL would bring that back, and live mode takes the next one as well.
+    let between_runs = cgroup.pod("between-runs");
+    Cgroup(&dir.path().join("between-runs")).uses(300 * MIB, 300 * MIB);
+    setup.table = Box::new(PodTable::new(vec![between_runs, pod]));
     (setup.shadow, setup.mode) = (true, Mode::Evictd);
     let mut watch = watch(setup);
     for used in [400, 415, 430, 445] {
@@ -493,7 +504,7 @@ fn while_the_manager_kills_a_pod_the_last_resort_takes_none() {
     let taken = |is_another_killed: bool| {
         let dir = tempfile::tempdir().unwrap();
         let cgroup = Cgroup(dir.path());
-        let (spared, other) = (cgroup.pod("spared"), cgroup.pod("other"));
+        let (spared, other) = (cgroup.running_pod("spared"), cgroup.running_pod("other"));
         for pod in [&spared, &other] {
             Cgroup(&dir.path().join(&pod.pod.uid)).uses(100 * MIB, 100 * MIB);
             pod.permit.set(Permission::NotNow, 0, &[]);

@@ -292,6 +292,10 @@ impl MemoryMonitor {
     fn signal(&self, entry: &PodEntry, decided: u64, by_kernel: bool) -> SignalOutcome {
         let limiter = &self.limiter;
         if self.shadow {
+            // As live: a pod between two runs gives nothing, and the next one is chosen.
+            if entry.killer.is_empty() {
+                return SignalOutcome::Empty;
+            }
             // What a limit would have held back is held back here too.
             limiter.charge_in_shadow(&entry.permit, decided, ShadowChooser::FastPath);
             return SignalOutcome::Sent;

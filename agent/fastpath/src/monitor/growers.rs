@@ -42,8 +42,8 @@ impl MemoryMonitor {
                 self.growers.note(id, now, reading.unreclaimable());
             }
             let limited = &entry.limited;
-            for cgroup in limited.outermost().into_iter().chain(limited.innermost()) {
-                if let Some(uses) = limited.read(cgroup) {
+            for (position, cgroup) in limited.iter() {
+                if let Some(uses) = limited.read(position) {
                     let (id, now) = (cgroup.memory.id(), monotonic_ns());
                     self.limited_growers.note(id, now, uses.unreclaimable);
                 }
@@ -64,22 +64,19 @@ impl MemoryMonitor {
                 continue;
             }
             let limited = &entry.limited;
-            let mut read = |cgroup: &LimitedCgroup| {
+            let mut read = |position, cgroup: &LimitedCgroup| {
                 let (id, now) = (cgroup.memory.id(), monotonic_ns());
                 if !growers.is_watched(id, now) {
                     return LimitedGrowth::default();
                 }
-                let Some(uses) = limited.read(cgroup) else {
+                let Some(uses) = limited.read(position) else {
                     return LimitedGrowth::default();
                 };
                 growers.note(id, now, uses.unreclaimable);
                 let (grown, growth) = growers.steady_growth_of(id, now, since, uses.limit);
                 LimitedGrowth::of(grown, growth, uses.left)
             };
-            let pod = limited.outermost().map(&mut read).unwrap_or_default();
-            let containers = limited.innermost().map(read);
-            let containers = containers.fold(LimitedGrowth::default(), LimitedGrowth::merged);
-            bounded = bounded.merged(pod.of_pod(containers));
+            bounded = bounded.merged(limited.limited_growth(&mut read));
         }
         bounded
     }

@@ -2,6 +2,7 @@
 
 use std::{fs::File, sync::Arc};
 
+use evictd_engine::pace::LimitedGrowth;
 use evictd_sys::page::page_size;
 
 use crate::{
@@ -9,14 +10,17 @@ use crate::{
         memory::{MemoryCgroup, limit_in},
         tree::{FollowedCgroup, FollowedCgroups, subdirectories},
     },
-    kernfile::pread,
+    kernfile::{number, open_primed, pread},
 };
 
 /// Cgroups of one pod that have memory limits, its own and its containers', with their files held open.
 #[derive(Debug)]
 pub struct LimitedCgroups {
     pod: Arc<MemoryCgroup>,
+    /// A cgroup stands before those below it.
     list: Vec<Arc<LimitedCgroup>>,
+    /// For each of the list, the position of the next one above it.
+    above: Vec<Option<usize>>,
 }
 
 /// One cgroup with a memory limit.
@@ -25,14 +29,16 @@ pub struct LimitedCgroup {
     /// Memory of the cgroup.
     pub memory: Arc<MemoryCgroup>,
     limit: File,
+    /// `memory.swap.max` and `memory.swap.current`; `None` on cgroup v1, and where the kernel has no swap.
+    swap: Option<[File; 2]>,
 }
 
 /// Bytes that are in use and left below a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BelowLimit {
-    /// Bytes that only the end of processes gives back.
+    /// Bytes that only the end of processes gives back, in memory and in swap: at its limit a cgroup grows in swap alone.
     pub unreclaimable: u64,
-    /// Limit of the cgroup itself.
+    /// Limit of the cgroup itself, with what it may have in swap.
     pub limit: u64,
     /// Bytes of unreclaimable memory that still fit below the limit, and below those of the cgroups above.
     pub left: u64,
@@ -48,9 +54,17 @@ impl LimitedCgroups {
             let open = || LimitedCgroup::open(cgroup, pod).map(Arc::new);
             same.cloned().or_else(open)
         };
+        let list: Vec<Arc<LimitedCgroup>> = found.list.iter().filter_map(open).collect();
+        let path = |at: usize| list[at].memory.path();
+        let next_above = |at| {
+            (0..at)
+                .rev()
+                .find(|above| path(at).starts_with(path(*above)))
+        };
         Self {
             pod: Arc::clone(pod),
-            list: found.list.iter().filter_map(open).collect(),
+            above: (0..list.len()).map(next_above).collect(),
+            list,
         }
     }
 
@@ -70,39 +84,39 @@ impl LimitedCgroups {
             .map(|memory| memory.stat())
     }
 
-    /// Cgroups of this set that have no other one of it below.
-    pub fn innermost(&self) -> impl Iterator<Item = &LimitedCgroup> {
-        let has_none_below = |one: &&LimitedCgroup| {
-            let others = self.list.iter().map(|other| other.memory.path());
-            !others
-                .filter(|other| *other != one.memory.path())
-                .any(|other| other.starts_with(one.memory.path()))
-        };
-        self.list.iter().map(|one| &**one).filter(has_none_below)
+    /// The cgroups, by position: one stands before those below it.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &LimitedCgroup)> {
+        self.list.iter().map(|one| &**one).enumerate()
     }
 
-    /// Cgroup of this set that has all others of it below: the pod's own, if that has a limit; `None` where there are
-    /// no others.
-    pub fn outermost(&self) -> Option<&LimitedCgroup> {
-        let (first, others) = self.list.split_first()?;
-        let is_below =
-            |other: &Arc<LimitedCgroup>| other.memory.path().starts_with(first.memory.path());
-        (!others.is_empty() && others.iter().all(is_below)).then_some(first)
+    /// The growth that these limits will end, by what `growth` tells of the cgroup at a position. Does not allocate.
+    pub fn limited_growth(
+        &self,
+        growth: &mut impl FnMut(usize, &LimitedCgroup) -> LimitedGrowth,
+    ) -> LimitedGrowth {
+        self.growth_below(None, growth)
     }
 
-    /// What is in use of one of them; `None` where it is gone, or past its limit, so that it has another one. Does not
-    /// allocate.
-    pub fn read(&self, one: &LimitedCgroup) -> Option<BelowLimit> {
-        let own = one.read()?;
-        let is_above = |other: &&LimitedCgroup| {
-            let (above, path) = (other.memory.path(), one.memory.path());
-            above != path && path.starts_with(above)
-        };
-        let all = self.list.iter().map(|one| &**one);
-        let left = all
-            .filter(is_above)
-            .filter_map(LimitedCgroup::read)
-            .map(|uses| uses.left);
+    /// The growth that is ended by the limits next below that of the cgroup at `above`; `None`: by the uppermost ones.
+    fn growth_below(
+        &self,
+        above: Option<usize>,
+        growth: &mut impl FnMut(usize, &LimitedCgroup) -> LimitedGrowth,
+    ) -> LimitedGrowth {
+        let next_below = self.iter().zip(&self.above).filter(|(_, of)| **of == above);
+        next_below.fold(LimitedGrowth::default(), |all, ((at, one), _)| {
+            let below = self.growth_below(Some(at), growth);
+            all.merged(growth(at, one).or_of_those_below(below))
+        })
+    }
+
+    /// What is in use of the cgroup at a position; `None` where it is gone, or past its limit, so that it has another
+    /// one. Does not allocate.
+    pub fn read(&self, at: usize) -> Option<BelowLimit> {
+        let own = self.list.get(at)?.read()?;
+        let next_above = |at: &usize| self.above.get(*at).copied().flatten();
+        let above = std::iter::successors(next_above(&at), next_above);
+        let left = above.filter_map(|at| Some(self.list.get(at)?.read()?.left));
         Some(BelowLimit {
             left: left.fold(own.left, u64::min),
             ..own
@@ -120,17 +134,39 @@ impl LimitedCgroup {
             true => Arc::clone(pod),
             false => Arc::new(MemoryCgroup::open(&cgroup.path).ok()?),
         };
-        Some(Self { memory, limit })
+        let open = |name| open_primed(&cgroup.path.join(name)).ok();
+        Some(Self {
+            memory,
+            limit,
+            swap: open("memory.swap.max")
+                .zip(open("memory.swap.current"))
+                .map(Into::into),
+        })
     }
 
     fn read(&self) -> Option<BelowLimit> {
         let (limit, reading) = (read_limit(&self.limit)?, self.memory.read().ok()?);
         let held = reading.unreclaimable();
+        let (swap_max, swapped) = self.read_swap();
         (reading.usage <= limit).then_some(BelowLimit {
-            unreclaimable: held,
-            limit,
+            unreclaimable: held.saturating_add(swapped),
+            limit: limit.saturating_add(swap_max),
             left: limit.saturating_sub(held),
         })
+    }
+
+    /// Bytes that it may have in swap, and has.
+    fn read_swap(&self) -> (u64, u64) {
+        let Some([max, current]) = &self.swap else {
+            return (0, 0);
+        };
+        match read_limit(max) {
+            Some(0) => (0, 0),
+            max => {
+                let swapped = pread(current, &mut [0; 32]).ok().and_then(number);
+                (max.unwrap_or(u64::MAX), swapped.unwrap_or(0))
+            }
+        }
     }
 }
 
@@ -176,36 +212,73 @@ mod tests {
         uses("", 150, &mib(200));
         uses("sandbox", 1, "max");
         uses("app", 100, &mib(120));
+        uses("app/inner", 60, &mib(60));
+        for (name, mib) in [("max", 30), ("current", 20)] {
+            let file = dir.path().join(format!("app/memory.swap.{name}"));
+            fs::write(file, (mib * MIB).to_string()).unwrap();
+        }
         uses("sidecar", 49, &mib(190));
         let found = FollowedCgroups::of(dir.path()).unwrap();
         let pod = Arc::new(MemoryCgroup::open(dir.path()).unwrap());
         let limited = LimitedCgroups::reopen(&found, &pod, None);
-        let mut seen: Vec<_> = limited
-            .innermost()
-            .map(|one| {
-                let name = one.memory.path().file_name().unwrap().to_owned();
-                let BelowLimit {
-                    unreclaimable: held,
-                    left,
-                    ..
-                } = limited.read(one).unwrap();
-                (name.into_string().unwrap(), held / MIB, left / MIB)
-            })
-            .collect();
-        seen.sort();
-        let expected = [("app", 99, 21), ("sidecar", 48, 51)];
-        assert_eq!(
-            seen,
-            expected.map(|(name, held, left)| (name.to_owned(), held, left))
-        );
-        let outermost = limited.outermost().unwrap();
-        assert_eq!(outermost.memory.path(), dir.path());
+        let position = |name: &str| {
+            let path = dir.path().join(name);
+            limited
+                .iter()
+                .find(|(_, one)| one.memory.path() == path)
+                .unwrap()
+                .0
+        };
+        let seen = |name: &str| {
+            let uses = limited.read(position(name));
+            uses.map(|uses| (uses.unreclaimable / MIB, uses.left / MIB))
+        };
+        assert_eq!(seen("app"), Some((119, 21)), "20 MiB are in swap");
+        assert_eq!(limited.read(position("app")).unwrap().limit, 150 * MIB);
+        assert_eq!(seen("app/inner"), Some((59, 1)));
+        assert_eq!(seen("sidecar"), Some((48, 51)));
         assert_eq!(headroom_below_limits(&pod), Some(21 * MIB));
         // Past its limit: that is another one by now.
         uses("app", 130, &mib(120));
-        let app = limited
-            .innermost()
-            .find(|one| one.memory.path().ends_with("app"));
-        assert_eq!(limited.read(app.unwrap()), None);
+        assert_eq!(seen("app"), None);
+    }
+    /// The innermost limit of those that end most of the growth.
+    #[test]
+    fn a_limit_between_others_ends_a_growth_that_theirs_do_not() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in ["", "runner", "runner/step", "side"] {
+            let dir = dir.path().join(path);
+            fs::create_dir_all(&dir).unwrap();
+            let files = [
+                ("memory.current", "0"),
+                ("memory.max", "4096"),
+                ("memory.stat", "inactive_file 0\n"),
+            ];
+            for (name, text) in files {
+                fs::write(dir.join(name), text).unwrap();
+            }
+        }
+        let found = FollowedCgroups::of(dir.path()).unwrap();
+        let pod = Arc::new(MemoryCgroup::open(dir.path()).unwrap());
+        let limited = LimitedCgroups::reopen(&found, &pod, None);
+        // What is left below the limit of each, in this order: pod, runner, step, side.
+        let left_where = |grows: [u64; 4]| {
+            let mut growth = |_, one: &LimitedCgroup| {
+                let paths = ["", "runner", "runner/step", "side"].map(|path| dir.path().join(path));
+                let at = paths
+                    .iter()
+                    .position(|path| one.memory.path() == path)
+                    .unwrap();
+                LimitedGrowth {
+                    grown: grows[at],
+                    growth: grows[at],
+                    left: [1000, 100, 10, 1][at],
+                }
+            };
+            limited.limited_growth(&mut growth).left
+        };
+        assert_eq!(left_where([80, 80, 0, 0]), 100);
+        assert_eq!(left_where([80, 80, 75, 0]), 10);
+        assert_eq!(left_where([80, 20, 0, 0]), 1000);
     }
 }

@@ -386,8 +386,8 @@ mod tests {
     /// All files that an entry shares with another one.
     fn shares(one: &PodEntry, other: &PodEntry) -> [bool; 3] {
         let limited = |entry: &PodEntry| -> Vec<_> {
-            let limited = entry.limited.innermost();
-            limited.map(std::ptr::from_ref).collect()
+            let limited = entry.limited.iter();
+            limited.map(|(_, one)| std::ptr::from_ref(one)).collect()
         };
         [
             Arc::ptr_eq(&one.memory, &other.memory),
@@ -417,7 +417,7 @@ mod tests {
             Arc::clone(&look.table.unwrap().entries[0])
         };
         let first = look("10.0.0.1");
-        assert_eq!(first.limited.innermost().count(), 1);
+        assert_eq!(first.limited.iter().count(), 1);
         let second = look("10.0.0.2");
         assert_eq!(second.pod.ip, "10.0.0.2");
         assert_eq!(shares(&first, &second), [true, true, true]);
@@ -431,7 +431,7 @@ mod tests {
         fs::rename(pod.join("c3"), dir.path().join("gone")).unwrap();
         let fourth = look("10.0.0.2");
         assert_eq!(shares(&third, &fourth), [true, false, false]);
-        assert_eq!(fourth.limited.innermost().count(), 0);
+        assert_eq!(fourth.limited.iter().count(), 0);
         // Its limit is written after it was made: that is no event, and the next look finds it.
         for file in ["memory.stat", "memory.usage_in_bytes", "cgroup.procs"] {
             fs::write(container.join(file), "1").unwrap();
@@ -439,7 +439,7 @@ mod tests {
         limit();
         let fifth = look("10.0.0.2");
         assert_eq!(shares(&fourth, &fifth), [true, true, false]);
-        assert_eq!(fifth.limited.innermost().count(), 1);
+        assert_eq!(fifth.limited.iter().count(), 1);
         // The pod itself is another one.
         fs::rename(&pod, dir.path().join("old")).unwrap();
         let sixth = (pod_dir(dir.path(), UID), look("10.0.0.3")).1;
