@@ -597,7 +597,7 @@ impl PaceInputs {
     fn is_too_soon(&self, exhausted_in: u64) -> bool {
         let is_recent = |last: u64| self.now.saturating_sub(last) < exhausted_in;
         self.profile == PaceProfile::Sustained
-            && self.pace.has_own_eviction
+            && self.pace.evictions > 0
             && self.pace.last_eviction.is_some_and(is_recent)
     }
 

@@ -369,6 +369,25 @@ fn an_eviction_for_something_else_brings_no_minimum_reclaim_into_force() {
     assert!(!pace.is_met());
 }
 
+/// Eight seconds are left, also where the last pod was chosen for another scope, or by the agent before this one.
+// R11
+#[test]
+fn whatever_a_pod_was_evicted_for_the_next_one_waits_for_half_of_what_is_left() {
+    let of = |ms| seen(430 + ms / 100, 0);
+    for began_calm in [true, false] {
+        let mut pace = Pace::default();
+        if began_calm {
+            pace.observe(MS, &of(0));
+        }
+        pace.evicted_without_growth(SECOND, 0, MS);
+        let (now, at) = looked(&mut pace, SECOND + 3 * MS, 1500, of);
+        let waits = Decision::Wait { until: u64::MAX };
+        assert_eq!(decision(&pace, now, &at), waits);
+        let (now, at) = looked(&mut pace, now + MS, 2500, |ms| of(1500 + ms));
+        assert!(decision(&pace, now, &at).is_urgent());
+    }
+}
+
 #[test]
 fn a_shortage_that_no_pod_can_end_takes_one() {
     let mut pace = Pace::default();
