@@ -1,32 +1,34 @@
 //! One cycle of the loop: sample, decide, kill. `shared_monitor.rs` waits between two of them.
 
-mod candidates;
 mod evict;
-mod growers;
 mod kernel_victims;
+mod pod_readings;
 mod schedule;
+mod triggers;
 mod updates;
-mod usage_cache;
 
 use std::{io, sync::Arc};
 
 use evictd_engine::{
-    growers::{Growers, WATCHED_LIMITED},
     limiter::{EvictionLimiter, ShadowChooser},
     model::settings::{Mode, RankingStrategy},
+    permit::LastResort,
 };
 use evictd_node::{
     memory_scope::Scope,
     pods::table::{PodEntry, PodTable},
     proc::machine::{fastest_growth, online_cpus},
-    trigger::memory::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, TriggerSet, slot},
+    trigger::memory::{MAX_SCOPES, TriggerSet},
 };
-use evictd_sys::{clock::monotonic_ns, fs::errno, page::page_size};
+use evictd_sys::{clock::monotonic_ns, fs::errno};
 
 use crate::{
     FastPathControl, FastPathEvent, FastPathEventQueue, FastPathStatus,
     in_flight::{InFlight, RestoredVictim, VictimEvent},
-    monitor::usage_cache::UsageCache,
+    monitor::{
+        pod_readings::PodReadings,
+        triggers::{TriggerEvents, TriggerReader},
+    },
     scope::{SampleContext, ScopeMonitor, ScopeTriggers},
     spin::Wait,
 };
@@ -38,20 +40,9 @@ const OVER_AFTER_NS: u64 = 1_000_000_000;
 /// A cycle that comes later than it should by this is no sign of a stopped agent, in nanoseconds.
 const LATE_NS: u64 = 50_000_000;
 
-/// The events of the triggers since the last cycle.
-#[derive(Default)]
-struct TriggerEvents {
-    /// Scope by scope.
-    scopes: [ScopeTriggers; MAX_SCOPES as usize],
-    /// Index of the scope whose threshold's trigger tripped first.
-    tripped: Option<usize>,
-}
-
 /// The state of the loop.
 pub(super) struct MemoryMonitor {
     // From [`FastPathSetup`], up to `status`.
-    pub(super) trigger: Box<dyn TriggerSet>,
-    pub(super) table: Box<PodTable>,
     pub(super) is_pinned: bool,
     pub(super) shadow: bool,
     pub(super) mode: Mode,
@@ -67,25 +58,16 @@ pub(super) struct MemoryMonitor {
     /// The fastest growth that the machine can make, in bytes per second.
     pub(super) fastest_growth: u64,
     pub(super) cpus: u64,
-    /// Age of the usages in the table.
-    pub(super) usage_cache: UsageCache,
-    /// Growth of the pods that grow most.
-    pub(super) growers: Growers,
-    /// Growth of the cgroups of these pods that have limits of their own.
-    pub(super) limited_growers: Growers,
+    pub(super) pods: PodReadings,
+    pub(super) triggers: TriggerReader,
     pub(super) evictions: u64,
     met_in_force: u64,
     /// Time at which the kernel victims were published last; 0: they have to be.
     pub(super) published_at: u64,
-    triggers: TriggerEvents,
     /// Time since which no threshold is met; `None` while one is.
     calm_since: Option<u64>,
     /// Turns of the loop so far.
     pub(super) cycles: u64,
-    /// Events of triggers so far.
-    pub(super) events_read: u64,
-    /// Why the hook could not be attached or detached at the last attempt: an errno.
-    pub(super) hook_lost: Option<i32>,
 }
 
 impl MemoryMonitor {
@@ -119,8 +101,6 @@ impl MemoryMonitor {
                 .for_each(|monitor| monitor.pace.evicted(last));
         }
         Self {
-            trigger,
-            table,
             is_pinned,
             shadow,
             mode,
@@ -133,24 +113,20 @@ impl MemoryMonitor {
             in_flight: InFlight::new(&restored, monotonic_ns()),
             fastest_growth,
             cpus,
-            usage_cache: UsageCache::default(),
-            growers: Growers::default(),
-            limited_growers: Growers::of(WATCHED_LIMITED),
+            pods: PodReadings::new(table),
+            triggers: TriggerReader::new(trigger),
             evictions: 0,
             met_in_force: 0,
             published_at: 0,
-            triggers: TriggerEvents::default(),
             calm_since: None,
             cycles: 0,
-            events_read: 0,
-            hook_lost: None,
         }
     }
 
     /// Arms the triggers for the first time.
     pub(super) fn arm_scopes(&mut self) -> io::Result<()> {
         for monitor in &mut self.scopes {
-            monitor.arm_all(&mut *self.trigger)?;
+            monitor.arm_all(&mut *self.triggers.set)?;
         }
         (0..self.scopes.len()).for_each(|index| self.report_met_in_force(index));
         Ok(())
@@ -180,7 +156,7 @@ impl MemoryMonitor {
     pub(super) fn run_once(&mut self, woken: u64) -> Wait {
         self.status.beat(woken);
         // A decision comes first; what is new in the control block can wait for the next cycle.
-        if !self.drain_triggers() {
+        if !self.triggers.drain() {
             self.apply_updates();
         }
         self.cycle(woken);
@@ -188,55 +164,44 @@ impl MemoryMonitor {
         let wait = self.wait(woken, interval);
         let (now, lasts) = (monotonic_ns(), wait.longest(woken));
         let lease = now.saturating_add(lasts * 2 + LATE_NS);
-        self.trigger.renew_lease(now, lease);
+        self.triggers.set.renew_lease(now, lease);
         wait
     }
 
     /// The part of a cycle that cannot wait, for a fast path that is late. Other events of triggers wait for it.
     pub(super) fn handle_pending_triggers(&mut self, woken: u64) {
-        if self.drain_triggers() {
+        if self.triggers.drain() {
             self.status.note_take_over();
             self.cycle(woken);
         }
     }
 
-    /// Reads the events of the triggers; whether a threshold's trigger has tripped.
-    pub(super) fn drain_triggers(&mut self) -> bool {
-        let TriggerEvents {
-            scopes: triggers,
-            tripped,
-        } = &mut self.triggers;
-        while let Some(trip) = self.trigger.next_crossing() {
-            self.events_read += 1;
-            if trip.slot == ANY_SLOT {
-                for triggers in &mut *triggers {
-                    triggers.trip = triggers.trip.or(Some(trip));
-                }
-                *tripped = tripped.or(Some(0));
-                continue;
-            }
-            let scope = (trip.slot / SLOTS_PER_SCOPE) as usize;
-            let Some(triggers) = triggers.get_mut(scope) else {
-                continue;
-            };
-            match trip.slot % SLOTS_PER_SCOPE {
-                slot::CALIBRATION => triggers.counter = Some(trip.usage * page_size()),
-                // It only has to wake the thread.
-                slot::RECOVERY => {}
-                slot::APPROACH => triggers.approached = true,
-                _ => {
-                    triggers.trip = triggers.trip.or(Some(trip));
-                    *tripped = tripped.or(Some(scope));
-                }
-            }
-        }
-        tripped.is_some()
-    }
-
     /// Whether a threshold is met, by the usage counter: without a kernel program no event tells of that.
     pub(super) fn sees_a_crossing(&self) -> bool {
-        let trigger = &*self.trigger;
+        let trigger = &*self.triggers.set;
         !trigger.has_program() && self.scopes.iter().any(ScopeMonitor::is_crossed)
+    }
+
+    /// Makes a decision without effect, so that the real one a moment later finds code and data in the caches, and
+    /// flushed statistics.
+    pub(super) fn warm_up(&mut self) {
+        self.flush_statistics(monotonic_ns());
+        self.load_candidates(LastResort::None);
+        self.pods.first_in_order(self.rules());
+    }
+
+    /// Reads one pod while the loop spins, or flushes if the last flush is too old for the next look.
+    pub(super) fn refresh_next(&mut self, now: u64) {
+        match self.pods.is_flush_due(now) {
+            true => self.flush_statistics(now),
+            false => self.pods.read_next(now),
+        }
+    }
+
+    fn flush_statistics(&mut self, now: u64) {
+        self.pods.flush_statistics(now);
+        let scopes = self.scopes.iter_mut();
+        scopes.for_each(|monitor| monitor.note_flush(now));
     }
 
     /// Samples every scope, the one first whose trigger has tripped, and evicts pods where that is due.
@@ -245,7 +210,7 @@ impl MemoryMonitor {
         let TriggerEvents {
             scopes: triggers,
             tripped,
-        } = std::mem::take(&mut self.triggers);
+        } = self.triggers.take();
         let first = tripped.unwrap_or(0);
         let is_over = |since| woken.saturating_sub(since) >= OVER_AFTER_NS;
         if self.calm_since.is_some_and(is_over) {
@@ -296,7 +261,7 @@ impl MemoryMonitor {
         };
         let was_pressed = monitor.pressed;
         let dying_before = self.in_flight.memory(&monitor.scope, woken).dying;
-        let (hook, table) = (self.trigger.hook(), &mut self.table);
+        let (hook, table) = (self.triggers.set.hook(), &mut self.pods.table);
         monitor
             .scope
             .limit_swap(|at_limit| table.swap.left(at_limit));
@@ -322,13 +287,13 @@ impl MemoryMonitor {
         let Some(monitor) = self.scopes.get_mut(index) else {
             return Ok(());
         };
-        monitor.rearm_floor(&mut *self.trigger)?;
+        monitor.rearm_floor(&mut *self.triggers.set)?;
         if !monitor.pressed {
-            return monitor.rearm(&mut *self.trigger, triggers, was_pressed);
+            return monitor.rearm(&mut *self.triggers.set, triggers, was_pressed);
         }
         monitor.idle = idle;
         if idle {
-            monitor.await_recovery(&mut *self.trigger, now)?;
+            monitor.await_recovery(&mut *self.triggers.set, now)?;
         }
         Ok(())
     }
@@ -348,7 +313,7 @@ impl MemoryMonitor {
     }
 
     fn finish_victims(&mut self, now: u64) {
-        let (events, scopes, table) = (&self.events, &self.scopes, &self.table);
+        let (events, scopes, table) = (&self.events, &self.scopes, &self.pods.table);
         let at = |scope: usize| {
             scopes
                 .get(scope)

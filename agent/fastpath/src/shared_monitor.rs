@@ -36,7 +36,7 @@ impl SharedMonitor {
     /// # Errors
     /// No descriptor is free.
     pub fn new(monitor: MemoryMonitor) -> io::Result<Self> {
-        let trigger = monitor.trigger.fd();
+        let trigger = monitor.triggers.set.fd();
         Ok(Self {
             control: Arc::clone(&monitor.control),
             trigger: trigger.map(|fd| fd.try_clone_to_owned()).transpose()?,
@@ -53,9 +53,9 @@ impl SharedMonitor {
                 Wait::Spin(until) => (self.spin_until(until), false),
             };
             let mut monitor = self.lock();
-            let before = monitor.events_read;
+            let before = monitor.triggers.events_read;
             waiting = monitor.run_once(woken);
-            let has_read = monitor.events_read != before;
+            let has_read = monitor.triggers.events_read != before;
             drop(monitor);
             if is_readable && !has_read && self.has_unread_triggers() {
                 self.yield_to_writer();
@@ -118,7 +118,7 @@ impl SharedMonitor {
         };
         loop {
             let mut monitor = self.lock();
-            if monitor.drain_triggers() || monitor.sees_a_crossing() {
+            if monitor.triggers.drain() || monitor.sees_a_crossing() {
                 return monotonic_ns();
             }
             let now = monotonic_ns();

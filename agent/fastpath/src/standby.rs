@@ -82,7 +82,7 @@ impl Standby {
         let mut wakeups = Vec::with_capacity(cpus.len());
         for cpu in cpus {
             let number = u32::try_from(cpu).unwrap_or(u32::MAX);
-            match monitor.lock().trigger.local_wakeup(number)? {
+            match monitor.lock().triggers.set.local_wakeup(number)? {
                 Some(wakeup) => wakeups.push((cpu, wakeup)),
                 None => return Ok(None),
             }
@@ -198,7 +198,7 @@ impl StandbyShared {
     fn come_back(&self, cpu: usize) -> Option<LocalWakeup> {
         sched_setaffinity(THE_CALLER, &only(cpu).ok()?).ok()?;
         let number = u32::try_from(cpu).ok()?;
-        let opened = self.monitor.try_take()?.trigger.local_wakeup(number);
+        let opened = self.monitor.try_take()?.triggers.set.local_wakeup(number);
         opened.ok()?
     }
 

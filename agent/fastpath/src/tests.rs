@@ -557,7 +557,7 @@ fn a_kernel_victim_that_is_critical_by_now_is_revoked() {
     watch.run_once(monotonic_ns());
     assert_eq!(*published.lock().unwrap(), [id]);
     assert!(!watch.revoke_kernel_victims());
-    *watch.table = PodTable::new(vec![critical]);
+    *watch.pods.table = PodTable::new(vec![critical]);
     assert!(watch.revoke_kernel_victims());
     assert!(published.lock().unwrap().is_empty());
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    CandidateState, SelectionCriteria,
+    CandidateState, Observation, Observations, Resource, SelectionCriteria,
     growers::WATCHED,
     limiter::ShadowChooser,
     model::{settings::MemoryHook, usage::MemoryReading},
@@ -12,6 +12,7 @@ use evictd_engine::{
     record::Stages,
     round::{self, Candidates, Choice, Outcome, Pods, Round},
     terminating::Terminating,
+    units::signed,
 };
 use evictd_node::pods::table::PodEntry;
 use evictd_sys::{clock::monotonic_ns, fs::errno};
@@ -103,7 +104,8 @@ impl MemoryMonitor {
             // end.
             let room = &mut pace_inputs.shortage.headroom.immediate;
             *room = room.saturating_add(monitor.scope.uncounted_pcp_free());
-            pace_inputs.shortage.limited_growth = self.limited_growth(index);
+            pace_inputs.shortage.limited_growth =
+                self.pods.limited_growth(monitor, &self.in_flight);
             decision = pace_inputs.decide();
         }
         let Decision::Evict { urgency } = decision else {
@@ -132,13 +134,53 @@ impl MemoryMonitor {
         self.in_flight.terminating_count() == 0
     }
 
+    /// Reads upper bounds of what all pods use, and which of them may be evicted.
+    pub(crate) fn load_candidates(&mut self, resort: LastResort) {
+        let (limiter, in_flight) = (&self.limiter, &self.in_flight);
+        let growth = self.fastest_growth;
+        self.pods.load(growth, limiter, in_flight, resort);
+    }
+
+    /// Pods that would be candidates but for policies and limits.
+    fn denied(&self) -> usize {
+        self.pods.denied(&self.limiter, &self.in_flight)
+    }
+
+    /// How many pods have processes that are ending.
+    fn dying(&self, now: u64) -> usize {
+        self.in_flight.terminating_count() + self.pods.being_killed(now, &self.in_flight)
+    }
+
+    /// The rules of every choice.
+    pub(crate) fn rules(&self) -> SelectionCriteria {
+        SelectionCriteria {
+            strategy: self.strategy,
+            resource: Resource::Memory,
+            system_over_reserved: self.system_over_reserved(),
+        }
+    }
+
+    /// Whether the node's own daemons use more than was kept back for them; without the pods' cgroup that is not known.
+    fn system_over_reserved(&self) -> bool {
+        let mut observations = Observations::default();
+        for monitor in self.scopes.iter().filter(|monitor| !monitor.gone) {
+            let seen = Observation {
+                available: signed(monitor.sample.shortage.available),
+                capacity: signed(monitor.scope.capacity()),
+                time: None,
+            };
+            observations.set(monitor.scope.signal(), seen);
+        }
+        observations.system_over_reserved()
+    }
+
     /// Takes note of pods from which the kernel has killed by itself: what is left of them is killed, and they are
     /// evicted pods like others.
     pub(crate) fn take_kernel_kills(&mut self, now: u64) {
-        while let Some(kill) = self.trigger.next_kernel_kill() {
-            let mut entries = self.table.entries.iter();
+        while let Some(kill) = self.triggers.set.next_kernel_kill() {
+            let mut entries = self.pods.table.entries.iter();
             let position = entries.position(|e| e.memory.id() == kill.cgroup_id);
-            let entry = position.and_then(|position| self.table.entries.get(position));
+            let entry = position.and_then(|position| self.pods.table.entries.get(position));
             if entry.is_some_and(|entry| self.in_flight.contains(entry)) {
                 continue;
             }
@@ -160,7 +202,7 @@ impl MemoryMonitor {
                 profile: PaceProfile::Sustained,
             };
             // The candidates of a new table are not read yet.
-            if let Some(candidate) = self.table.candidates.get_mut(position)
+            if let Some(candidate) = self.pods.table.candidates.get_mut(position)
                 && let Some(reading) = entry.and_then(|entry| entry.memory.read().ok())
             {
                 candidate.usage = reading.working_set();
@@ -187,9 +229,9 @@ impl MemoryMonitor {
         if self.in_flight.free_slots() == 0 {
             return None;
         }
-        let pod = Arc::clone(self.table.entries.get(victim)?);
+        let pod = Arc::clone(self.pods.table.entries.get(victim)?);
         let monitor = self.scopes.get(index)?;
-        let working_set = self.table.candidates.get(victim)?.usage;
+        let working_set = self.pods.table.candidates.get(victim)?.usage;
         let decided = why.killed.unwrap_or_else(monotonic_ns);
         let limiter = &self.limiter;
         // Several are chosen at once: the one before may have used up what this one's limits had left.
@@ -320,7 +362,7 @@ impl MemoryMonitor {
         let Ok(reading) = entry.memory.read() else {
             return VictimUsage::default();
         };
-        let history = &self.table.history;
+        let history = &self.pods.table.history;
         let since = history.still_since(victim, reading.usage);
         VictimUsage {
             unreclaimable: Some(reading.unreclaimable()),
@@ -361,7 +403,7 @@ struct ScopePods<'a> {
 
 impl Pods for ScopePods<'_> {
     fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
-        self.monitor.table.candidates()
+        self.monitor.pods.table.candidates()
     }
 
     fn rules(&self) -> SelectionCriteria {
@@ -370,8 +412,11 @@ impl Pods for ScopePods<'_> {
 
     fn load(&mut self, resort: LastResort) -> u64 {
         self.monitor.load_candidates(resort);
-        self.monitor.exclude_pods_outside_scope(self.index);
-        self.monitor.attainable()
+        let MemoryMonitor { pods, scopes, .. } = &mut *self.monitor;
+        if let Some(monitor) = scopes.get(self.index) {
+            pods.exclude_pods_outside(&monitor.scope);
+        }
+        pods.attainable()
     }
 
     fn allowed(&self) -> usize {
@@ -384,11 +429,11 @@ impl Pods for ScopePods<'_> {
     }
 
     fn watch_growers(&mut self) {
-        self.monitor.watch_growers(WATCHED);
+        self.monitor.pods.watch_growers(WATCHED);
     }
 
     fn growers(&self) -> [(u64, usize); WATCHED] {
-        self.monitor.growing()
+        self.monitor.pods.growing()
     }
 
     fn last_resort(&self) -> LastResort {

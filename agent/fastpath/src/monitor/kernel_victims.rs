@@ -10,7 +10,7 @@ use evictd_node::{
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
-    monitor::{MemoryMonitor, growers::BEFOREHAND},
+    monitor::{MemoryMonitor, pod_readings::BEFOREHAND},
     scope::{KernelVictims, ScopeMonitor},
 };
 
@@ -42,28 +42,34 @@ impl MemoryMonitor {
     /// is reached, and for the time without an agent. All pods are read in any case, for the growth of each.
     fn publish_kernel_victims(&mut self) {
         self.load_candidates(LastResort::None);
-        self.watch_growers(BEFOREHAND);
+        self.pods.watch_growers(BEFOREHAND);
         let has_floor = |monitor: &ScopeMonitor| monitor.scope.thresholds().floor.is_some();
         let is_used = self.is_pinned || self.scopes.iter().any(has_floor);
-        if !is_used || !self.trigger.has_program() {
+        if !is_used || !self.triggers.set.has_program() {
             return;
         }
         if self.shadow {
             for (index, monitor) in self.scopes.iter_mut().enumerate() {
-                if self.trigger.set_victims(index, &[]).is_ok() {
+                if self.triggers.set.set_victims(index, &[]).is_ok() {
                     monitor.victims = KernelVictims::default();
                 }
             }
             return;
         }
-        self.exclude_expiring_permits();
+        self.pods.exclude_expiring_permits(&self.limiter);
         // Scope 0 is the node, which counts every pod; the exclusions of later scopes may therefore stay in place.
         for index in 0..self.scopes.len() {
-            self.exclude_pods_outside_scope(index);
+            if let Some(monitor) = self.scopes.get(index) {
+                self.pods.exclude_pods_outside(&monitor.scope);
+            }
             let victims = self.ranked_victims(index);
             if let Some(monitor) = self.scopes.get_mut(index)
                 && victims != monitor.victims
-                && self.trigger.set_victims(index, victims.published()).is_ok()
+                && self
+                    .triggers
+                    .set
+                    .set_victims(index, victims.published())
+                    .is_ok()
             {
                 monitor.victims = victims;
             }
@@ -74,7 +80,7 @@ impl MemoryMonitor {
     pub(crate) fn revoke_kernel_victims(&mut self) -> bool {
         let mut any = false;
         let (now, limiter) = (monotonic_ns(), &self.limiter);
-        let entries = &self.table.entries;
+        let entries = &self.pods.table.entries;
         for (index, monitor) in self.scopes.iter_mut().enumerate() {
             let is_revoked = monitor.victims.iter().any(|(position, id)| {
                 let is_it = |entry: &&Arc<PodEntry>| entry.memory.id() == id;
@@ -83,7 +89,7 @@ impl MemoryMonitor {
                 let entry = entry.or_else(|| entries.iter().find(is_it));
                 entry.is_none_or(|e| !limiter.allows_kernel_kill(&**e, now))
             });
-            if is_revoked && self.trigger.set_victims(index, &[]).is_ok() {
+            if is_revoked && self.triggers.set.set_victims(index, &[]).is_ok() {
                 monitor.victims = KernelVictims::default();
                 any = true;
             }
@@ -91,25 +97,11 @@ impl MemoryMonitor {
         any
     }
 
-    /// Excludes pods with an expiring permit: the eBPF program cannot check the deadline.
-    fn exclude_expiring_permits(&mut self) {
-        let (now, limiter) = (monotonic_ns(), &self.limiter);
-        let PodTable {
-            entries,
-            candidates,
-            ..
-        } = &mut *self.table;
-        for (entry, candidate) in entries.iter().zip(candidates) {
-            if !limiter.allows_kernel_kill(&**entry, now) {
-                candidate.state = CandidateState::Protected;
-            }
-        }
-    }
-
     /// The first candidates in the order of eviction: the first one by its exact usage, the others by upper bounds.
     fn ranked_victims(&mut self, index: usize) -> KernelVictims {
         let mut victims = KernelVictims::default();
-        let (rules, first) = (self.rules(), self.first_in_order());
+        let rules = self.rules();
+        let first = self.pods.first_in_order(rules);
         let Some(monitor) = self.scopes.get(index) else {
             return victims;
         };
@@ -117,7 +109,7 @@ impl MemoryMonitor {
             entries,
             candidates,
             ..
-        } = &mut *self.table;
+        } = &mut *self.pods.table;
         let id = |position: usize| entries.get(position).map(|entry| entry.memory.id());
         let mut ranked = [0; MAX_VICTIMS as usize];
         let others = rank(candidates, rules, &mut ranked);

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use evictd_engine::model::settings::MemoryHook;
 use evictd_engine::sampling::{self, Nearness, Notification, ScopeState};
-use evictd_sys::fs::errno;
 
 use crate::{FastPathEvent, monitor::MemoryMonitor, scope::ScopeMonitor, spin::Wait};
 
@@ -13,7 +11,7 @@ impl MemoryMonitor {
     /// crossed.
     pub(crate) fn wait(&mut self, now: u64, interval: Duration) -> Wait {
         let asleep = Wait::Sleep(interval);
-        let trigger = &*self.trigger;
+        let trigger = &*self.triggers.set;
         let is_busy = self
             .scopes
             .iter()
@@ -41,34 +39,28 @@ impl MemoryMonitor {
         }
         let growth = self.fastest_growth;
         let nearness = Nearness::new(growth);
-        let trigger = &mut *self.trigger;
-        let has_triggers = trigger.hook() != MemoryHook::Sampler;
-        let has_program = trigger.has_program();
-        let attached = trigger.is_attached();
+        let attached = self.triggers.set.is_attached();
         let wanted = self
             .scopes
             .iter()
             .any(|monitor| !monitor.gone && nearness.wants_hook(monitor.distance(), attached));
-        let switched = if has_triggers {
-            trigger.set_near(wanted)
-        } else {
-            Ok(false)
-        };
-        let errno = switched.as_ref().err().map(errno);
-        let is_lost = errno.is_some();
-        self.status.note_hook(is_lost);
+        let switched = self.triggers.switch(wanted);
+        self.status.note_hook(switched.is_lost);
         // One event for each loss; every look tries again.
-        if let Some(errno) = lost_now(&mut self.hook_lost, errno) {
+        if let Some(errno) = switched.lost_now {
             self.events.send(FastPathEvent::HookLost { errno });
         }
-        if wanted && matches!(switched, Ok(true)) {
+        if switched.is_new {
             // The hook has not seen the charges of the time in which it was being attached.
             return Duration::ZERO;
         }
-        let is_attached = has_triggers && !is_lost && trigger.is_attached();
+        let (trigger, has_program) = (&*self.triggers.set, self.triggers.set.has_program());
+        let has_hook = self.triggers.has_triggers() && !switched.is_lost;
+        let is_attached = has_hook && trigger.is_attached();
         // Pods that limits, a pause or policies hold back now may go the next moment.
+        let table = &self.pods.table;
         let has_candidates = || {
-            let mut pods = self.table.entries.iter().zip(&self.table.candidates);
+            let mut pods = table.entries.iter().zip(&table.candidates);
             pods.any(|(entry, candidate)| !entry.protected && candidate.usage > 0)
         };
         let next = |monitor: &ScopeMonitor| {
@@ -86,7 +78,7 @@ impl MemoryMonitor {
                     // The trigger lies a spin window before the threshold; the crossing itself is found by looking.
                     false => Notification::Late,
                 }
-            } else if has_triggers && !is_lost {
+            } else if has_hook {
                 Notification::OnceNear
             } else {
                 Notification::Late
@@ -96,34 +88,5 @@ impl MemoryMonitor {
         };
         let looks = self.scopes.iter().map(next);
         looks.min().unwrap_or(sampling::CEILING)
-    }
-}
-
-/// The errno to report when the hook is refused, or refused for another reason than before; `before` is what was seen
-/// last.
-fn lost_now(before: &mut Option<i32>, now: Option<i32>) -> Option<i32> {
-    let was = std::mem::replace(before, now);
-    now.filter(|_| now != was)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_loss_is_reported_once() {
-        let mut before = None;
-        let seen = [
-            (None, None),
-            (Some(1), Some(1)),
-            (Some(1), None),
-            (Some(1), None),
-            (Some(2), Some(2)),
-            (None, None),
-            (Some(2), Some(2)),
-        ];
-        for (now, reported) in seen {
-            assert_eq!(lost_now(&mut before, now), reported);
-        }
     }
 }

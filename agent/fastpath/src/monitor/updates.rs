@@ -14,9 +14,8 @@ use crate::{
 impl MemoryMonitor {
     /// Takes over all that was handed over.
     pub(crate) fn apply_updates(&mut self) {
-        if self.control.take_table(&mut self.table) {
+        if self.pods.take_table(&self.control) {
             self.published_at = 0;
-            self.usage_cache.forget();
         }
         // The settings are taken first and applied last: a scope that was handed over before them is applied before them.
         let settings = self.control.take_settings();
@@ -68,7 +67,7 @@ impl MemoryMonitor {
                 monitor.scope.set_thresholds(settings.thresholds);
                 monitor.pace.reset();
             }
-            if let Err(e) = monitor.arm_all(&mut *self.trigger) {
+            if let Err(e) = monitor.arm_all(&mut *self.triggers.set) {
                 self.report_scope_gone(index, &e);
             } else if is_new {
                 self.report_met_in_force(index);
@@ -82,7 +81,7 @@ impl MemoryMonitor {
             return;
         };
         self.published_at = 0;
-        let trigger = &mut *self.trigger;
+        let trigger = &mut *self.triggers.set;
         let mut watched = Ok(());
         let mut was_pressed = false;
         match self.scopes.get_mut(index) {

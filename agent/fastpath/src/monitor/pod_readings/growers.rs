@@ -8,14 +8,15 @@ use evictd_node::{
 };
 use evictd_sys::clock::monotonic_ns;
 
-use crate::monitor::MemoryMonitor;
+use super::PodReadings;
+use crate::{in_flight::InFlight, scope::ScopeMonitor};
 
 /// Pods that are read in full as long as none was evicted.
-pub(crate) const BEFOREHAND: usize = 4;
+pub const BEFOREHAND: usize = 4;
 
-impl MemoryMonitor {
+impl PodReadings {
     /// Reads in full the pods whose counters have grown most, also pods that may not be evicted.
-    pub(crate) fn watch_growers(&mut self, most: usize) {
+    pub fn watch_growers(&mut self, most: usize) {
         let PodTable {
             entries,
             candidates,
@@ -53,14 +54,15 @@ impl MemoryMonitor {
 
     /// The growth that the pods' own limits will end, of the pods that a scope counts and that are not terminating.
     /// Those that grow are read anew.
-    pub(crate) fn limited_growth(&mut self, index: usize) -> LimitedGrowth {
+    pub fn limited_growth(
+        &mut self,
+        monitor: &ScopeMonitor,
+        in_flight: &InFlight,
+    ) -> LimitedGrowth {
         let mut bounded = LimitedGrowth::default();
-        let Some(monitor) = self.scopes.get(index) else {
-            return bounded;
-        };
         let (growers, since) = (&mut self.limited_growers, monitor.pace.steady_since());
         for entry in &self.table.entries {
-            if !monitor.scope.holds(entry) || self.in_flight.contains(entry) {
+            if !monitor.scope.holds(entry) || in_flight.contains(entry) {
                 continue;
             }
             let limited = &entry.limited;
@@ -82,7 +84,7 @@ impl MemoryMonitor {
     }
 
     /// The fastest growths of pods, in bytes per second, with the positions of the pods.
-    pub(crate) fn growing(&self) -> [(u64, usize); WATCHED] {
+    pub fn growing(&self) -> [(u64, usize); WATCHED] {
         let (mut growing, now) = (Largest::<WATCHED>::default(), monotonic_ns());
         for (position, entry) in self.table.entries.iter().enumerate() {
             growing.offer(self.growers.growth_of(entry.memory.id(), now), position);

@@ -4,11 +4,10 @@
 //! A usage that was read a little earlier, plus what the fastest growth of the machine may have added since, is an
 //! upper bound, and the choice needs no more of the pods that it passes over ([`evictd_engine::select`]).
 
-use evictd_engine::{Candidate, CandidateState, growers::COUNTER_JUMP, permit::LastResort};
+use evictd_engine::{Candidate, CandidateState, growers::COUNTER_JUMP};
 use evictd_node::pods::table::{PodEntry, PodTable};
-use evictd_sys::clock::monotonic_ns;
 
-use crate::monitor::MemoryMonitor;
+use super::PodReadings;
 
 /// Usages that are older are of no use: with a bound that has grown further almost all pods would be read again.
 const RECENT_NS: u64 = 2_000_000;
@@ -68,29 +67,20 @@ pub(crate) fn read_usage(entry: &PodEntry, candidate: &mut Candidate) -> Candida
     }
 }
 
-impl MemoryMonitor {
-    /// Makes a decision without effect, so that the real one a moment later finds code and data in the caches, and
-    /// flushed statistics.
-    pub(crate) fn warm_up(&mut self) {
-        self.flush_statistics(monotonic_ns());
-        self.load_candidates(LastResort::None);
-        self.first_in_order();
+impl PodReadings {
+    /// Whether the statistics are to be flushed while the loop spins: the last flush is too old for the next look.
+    pub fn is_flush_due(&self, now: u64) -> bool {
+        now.saturating_sub(self.usage_cache.flushed) >= FLUSHED_NS
     }
 
     /// Flushes the kernel's statistics, so that the next look need not.
-    fn flush_statistics(&mut self, now: u64) {
+    pub fn flush_statistics(&mut self, now: u64) {
         self.table.flush_statistics();
-        self.scopes
-            .iter_mut()
-            .for_each(|monitor| monitor.note_flush(now));
         self.usage_cache.flushed = now;
     }
 
-    /// Reads one pod, so that the next decision need not; or flushes, if the last flush is too old for the next look.
-    pub(crate) fn refresh_next(&mut self, now: u64) {
-        if now.saturating_sub(self.usage_cache.flushed) >= FLUSHED_NS {
-            return self.flush_statistics(now);
-        }
+    /// Reads one pod, so that the next decision need not.
+    pub fn read_next(&mut self, now: u64) {
         let PodTable {
             entries,
             candidates,

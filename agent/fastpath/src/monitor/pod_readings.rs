@@ -1,0 +1,152 @@
+//! The pods as they were last read: what they use, which of them may be evicted, and which of them grow.
+
+mod growers;
+mod usage_cache;
+
+use std::sync::Arc;
+
+use evictd_engine::{
+    Among, CandidateState, SelectionCriteria,
+    growers::{Growers, WATCHED_LIMITED},
+    limiter::EvictionLimiter,
+    permit::LastResort,
+};
+use evictd_node::{
+    memory_scope::Scope,
+    pods::table::{PodEntry, PodTable},
+};
+use evictd_sys::clock::monotonic_ns;
+
+pub(super) use self::growers::BEFOREHAND;
+use self::usage_cache::{UsageCache, read_usage};
+use crate::{FastPathControl, in_flight::InFlight};
+
+/// The table of pods, how old the usages in it are, and the growth of those that grow most.
+pub(crate) struct PodReadings {
+    /// The pods, and what they used when they were read.
+    pub table: Box<PodTable>,
+    /// Age of the usages in the table.
+    usage_cache: UsageCache,
+    growers: Growers,
+    /// Growth of the cgroups of these pods that have limits of their own.
+    limited_growers: Growers,
+}
+
+impl PodReadings {
+    pub fn new(table: Box<PodTable>) -> Self {
+        Self {
+            table,
+            usage_cache: UsageCache::default(),
+            growers: Growers::default(),
+            limited_growers: Growers::of(WATCHED_LIMITED),
+        }
+    }
+
+    /// Takes another table, if one was handed over.
+    pub fn take_table(&mut self, control: &FastPathControl) -> bool {
+        let is_new = control.take_table(&mut self.table);
+        if is_new {
+            self.usage_cache.forget();
+        }
+        is_new
+    }
+
+    /// Upper bounds for all pods: one number each, which is read now unless it was a moment ago. Only those that come first
+    /// are read in full.
+    pub fn load(
+        &mut self,
+        fastest_growth: u64,
+        limiter: &EvictionLimiter,
+        in_flight: &InFlight,
+        resort: LastResort,
+    ) {
+        let now = monotonic_ns();
+        let recent = self.usage_cache.take(now, fastest_growth);
+        let PodTable {
+            entries,
+            candidates,
+            ..
+        } = &mut *self.table;
+        for (entry, candidate) in entries.iter().zip(candidates.iter_mut()) {
+            candidate.is_exact = false;
+            candidate.inputs.order = entry.permit.order();
+            // Of all of them, or what was not read would pass for a growth later.
+            let seen = match recent {
+                Some(more) => {
+                    candidate.usage = candidate.usage.saturating_add(more);
+                    // Eligible, or gone.
+                    candidate.state
+                }
+                None => read_usage(entry, candidate),
+            };
+            let is_victim = in_flight.contains(entry);
+            candidate.state = match limiter.state_of(&**entry, now, resort, is_victim) {
+                CandidateState::Eligible => seen,
+                state => state,
+            };
+        }
+        if recent.is_none() {
+            self.table.note_growth(now);
+        }
+    }
+
+    /// A pod whose memory a scope does not count cannot help it.
+    pub fn exclude_pods_outside(&mut self, scope: &Scope) {
+        let PodTable {
+            entries,
+            candidates,
+            ..
+        } = &mut *self.table;
+        for (entry, candidate) in entries.iter().zip(candidates) {
+            if !scope.holds(entry) {
+                candidate.state = CandidateState::Unavailable;
+            }
+        }
+    }
+
+    /// Computes an upper bound of what the eligible candidates use together, in bytes.
+    pub fn attainable(&self) -> u64 {
+        let candidates = self.table.candidates.iter();
+        candidates
+            .filter(|candidate| candidate.state == CandidateState::Eligible)
+            .fold(0, |sum, candidate| sum.saturating_add(candidate.usage))
+    }
+
+    /// The first candidate in the order of eviction, as they are loaded.
+    pub fn first_in_order(&mut self, rules: SelectionCriteria) -> Option<usize> {
+        self.table.candidates().choose(rules, Among::All)
+    }
+
+    /// Pods that would be candidates but for policies and limits.
+    pub fn denied(&self, limiter: &EvictionLimiter, in_flight: &InFlight) -> usize {
+        let now = monotonic_ns();
+        let is_denied = |entry: &&Arc<PodEntry>| {
+            let state = || limiter.state_of(&***entry, now, LastResort::None, false);
+            !entry.protected && state() == CandidateState::Protected && !in_flight.contains(entry)
+        };
+        self.table.entries.iter().filter(is_denied).count()
+    }
+
+    /// How many pods the manager signals at this moment; they are no victims yet.
+    pub fn being_killed(&self, now: u64, in_flight: &InFlight) -> usize {
+        let is_signalled = |entry: &&Arc<PodEntry>| {
+            entry.permit.is_being_killed(now) && !in_flight.contains(entry)
+        };
+        self.table.entries.iter().filter(is_signalled).count()
+    }
+
+    /// Excludes pods with an expiring permit: the eBPF program cannot check the deadline.
+    pub fn exclude_expiring_permits(&mut self, limiter: &EvictionLimiter) {
+        let now = monotonic_ns();
+        let PodTable {
+            entries,
+            candidates,
+            ..
+        } = &mut *self.table;
+        for (entry, candidate) in entries.iter().zip(candidates) {
+            if !limiter.allows_kernel_kill(&**entry, now) {
+                candidate.state = CandidateState::Protected;
+            }
+        }
+    }
+}
