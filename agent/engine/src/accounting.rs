@@ -225,9 +225,10 @@ pub struct MemorySample {
     /// All that is charged, and what the guard adds.
     pub usage: u64,
     /// The part of it that counts as available.
-    pub discounted: u64,
-    /// capacity - usage + discounted, for triggers and reports: the guard and protected page cache are in it.
-    pub available: u64,
+    pub reclaimable_cache: u64,
+    /// capacity - usage + `reclaimable_cache`, no more than the guard leaves and without protected page cache: for
+    /// triggers and reports. The kubelet's count is in `shortage`.
+    pub guarded_available: u64,
     /// Bytes that are charged and are in no line of `memory.stat` ([`MemoryReading::uncategorized`]).
     pub uncategorized: u64,
     /// Kernel memory, where it has a counter of its own ([`MemoryReading::kernel`]), without what is counted as
@@ -243,7 +244,9 @@ pub struct MemorySample {
 impl MemorySample {
     /// Whether less than so many bytes were available without the CPUs' lists of free pages.
     pub fn is_short_without_pcp_free(&self, threshold: u64) -> bool {
-        self.available.saturating_sub(self.shortage.pcp_free) < threshold
+        self.guarded_available
+            .saturating_sub(self.shortage.pcp_free)
+            < threshold
     }
 
     /// Counts `bytes` of the statistics' lag as page cache.
@@ -279,12 +282,12 @@ impl Accounting {
         machine: Option<MachineMemory>,
         swap: FreeSwap,
     ) -> MemorySample {
-        let discounted = self.discounted(reading);
+        let reclaimable_cache = self.reclaimable_cache(reading);
         let counted = self
             .capacity
-            .saturating_sub(reading.usage.saturating_sub(discounted));
+            .saturating_sub(reading.usage.saturating_sub(reclaimable_cache));
         let free = self.capacity.saturating_sub(reading.usage);
-        let written = discounted.saturating_sub(reading.dirty_or_writeback);
+        let written = reclaimable_cache.saturating_sub(reading.dirty_or_writeback);
         let guard = self.guard_reading(free, written, machine);
         let cache = reading.reclaimable();
         // On v1 kernel memory is not told apart; the part that keeps track of page cache goes with it.
@@ -298,8 +301,8 @@ impl Accounting {
         let shortage = self.shortage(reading, swap, reclaimable, counted, guard);
         let left = guard.map(|guard| guard.as_signal_amount(self.thresholds.threshold));
         let left = left.into_iter().chain(self.left_unprotected(&shortage));
-        let available = left.fold(counted, u64::min);
-        let lacking = counted - available;
+        let guarded_available = left.fold(counted, u64::min);
+        let lacking = counted - guarded_available;
         // Triggers compare usage, so what is lacking is put into it. Machine: as if that much more were in use. Cgroup:
         // as if that much less page cache counted as available; it is never more than counts.
         let (used, withheld) = if self.is_machine {
@@ -309,8 +312,8 @@ impl Accounting {
         };
         MemorySample {
             usage: reading.usage.saturating_add(used),
-            discounted: discounted.saturating_sub(withheld),
-            available,
+            reclaimable_cache: reclaimable_cache.saturating_sub(withheld),
+            guarded_available,
             uncategorized: reading.uncategorized,
             kernel: reading.kernel - of_cache,
             reclaimable: match self.is_machine {
@@ -437,7 +440,7 @@ impl Accounting {
     }
 
     /// Computes what counts as available although it is charged, in bytes.
-    fn discounted(&self, reading: &MemoryReading) -> u64 {
+    fn reclaimable_cache(&self, reading: &MemoryReading) -> u64 {
         let active = if self.counts_active_file {
             reading.active_file
         } else {
@@ -449,10 +452,10 @@ impl Accounting {
     /// The usage at which `amount` is no longer available, as the kubelet's notifier computes it
     /// (`threshold_notifier_linux.go`): capacity - amount + inactive_file. The comparison is "less than", so the
     /// trigger is one byte further.
-    pub fn usage_limit(&self, amount: u64, discounted: u64) -> u64 {
+    pub fn usage_limit(&self, amount: u64, reclaimable_cache: u64) -> u64 {
         self.capacity
             .saturating_sub(amount)
-            .saturating_add(discounted)
+            .saturating_add(reclaimable_cache)
             .saturating_add(1)
     }
 }

@@ -270,7 +270,7 @@ impl InFlight {
                 }));
             }
             let exited = victim.terminating.exited();
-            let is_enough = exited.is_some() && look.available >= threshold;
+            let is_enough = exited.is_some() && look.guarded_available >= threshold;
             if !victim.is_reported && victim.terminating.is_report_due(now, fate, is_enough) {
                 victim.is_reported = true;
                 send(VictimEvent::Finished(VictimExit {
@@ -279,7 +279,7 @@ impl InFlight {
                     exited: exited.unwrap_or(0),
                     threshold_cleared: if is_enough { now } else { 0 },
                     peak_usage: victim.peak_usage,
-                    available: look.available,
+                    available: look.guarded_available,
                 }));
             }
             let usage = left(&victim.pod);

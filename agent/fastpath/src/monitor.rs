@@ -138,7 +138,7 @@ impl MemoryMonitor {
             return;
         };
         let (available, threshold) = (
-            monitor.sample.available,
+            monitor.sample.guarded_available,
             monitor.scope.thresholds().threshold,
         );
         if !monitor.gone && available < threshold {
@@ -275,7 +275,7 @@ impl MemoryMonitor {
         };
         monitor.sample(&cycle, || table.flush_statistics())?;
         let recorder = self.status.recorder();
-        let (signal, available) = (monitor.scope.signal(), monitor.sample.available);
+        let (signal, available) = (monitor.scope.signal(), monitor.sample.guarded_available);
         if monitor.pressed && !was_pressed {
             recorder.record_always(woken, signal, available);
         } else {

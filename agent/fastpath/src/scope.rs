@@ -190,7 +190,8 @@ impl ScopeMonitor {
         let was_pressed = self.pressed;
         let resolves = self.pace.is_resolving(cycle.woken);
         let is_pressing = |available| thresholds.is_pressing(available, was_pressed, resolves);
-        let is_short = |look: &MemorySample, lag| is_pressing(look.available.saturating_add(lag));
+        let is_short =
+            |look: &MemorySample, lag| is_pressing(look.guarded_available.saturating_add(lag));
         if self.depends_on_statistics(cycle.woken, cycle.fastest_growth) {
             flush();
         }
@@ -202,7 +203,7 @@ impl ScopeMonitor {
                 .sample(|| self.scope.sample(), is_short, flush, sleep_then_now)?;
         self.sample = look;
         self.gone = false;
-        self.pressed = is_pressing(self.sample.available);
+        self.pressed = is_pressing(self.sample.guarded_available);
         if self.scope.is_limited() {
             // What a process unmaps leaves the statistics first, and the counter when it is freed: a victim's memory is
             // no page cache.
@@ -230,7 +231,7 @@ impl ScopeMonitor {
             self.sample.count_lag_as_cache(cache);
         } else if !self.pressed {
             let threshold = self.scope.thresholds().threshold;
-            let is_far = self.sample.available >= threshold.saturating_mul(2);
+            let is_far = self.sample.guarded_available >= threshold.saturating_mul(2);
             let kernel = (is_v1 && is_far).then_some(self.sample.kernel);
             self.machine.set_baseline(kernel);
         }
@@ -288,14 +289,14 @@ impl ScopeMonitor {
     pub fn has_moved(&self) -> bool {
         let moved = self
             .sample
-            .available
+            .guarded_available
             .abs_diff(self.available_when_published);
         moved >= (self.distance() / 16).max(REPUBLISH_BYTES)
     }
 
     /// The kernel victims are published.
     pub fn note_victims_published(&mut self) {
-        self.available_when_published = self.sample.available;
+        self.available_when_published = self.sample.guarded_available;
     }
 
     /// The limits for a kernel kill in this pod, which held `held` bytes at the last sample.
@@ -318,7 +319,7 @@ impl ScopeMonitor {
     /// Bytes that may still be used before the threshold is met.
     pub fn distance(&self) -> u64 {
         let threshold = self.scope.thresholds().threshold;
-        self.sample.available.saturating_sub(threshold)
+        self.sample.guarded_available.saturating_sub(threshold)
     }
 
     /// Chooses how to wait, if the threshold is about to be crossed.

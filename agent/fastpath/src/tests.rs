@@ -283,7 +283,10 @@ fn another_capacity_leaves_the_pace() {
         (monitor.scope.capacity(), monitor.scope.thresholds()),
         (480 * MIB, thresholds(480 * MIB))
     );
-    assert_eq!((monitor.pace, monitor.sample.available), (pace, 30 * MIB));
+    assert_eq!(
+        (monitor.pace, monitor.sample.guarded_available),
+        (pace, 30 * MIB)
+    );
     assert_eq!(met_in_force(&watch), 0, "it was told");
     // Settings from before have amounts for another capacity.
     let settings = |capacity| FastPathSettings {

@@ -212,8 +212,8 @@ impl Scope {
     }
 
     /// The usage in bytes at which `amount` is no longer available ([`Accounting::usage_limit`]).
-    pub fn usage_limit(&self, amount: u64, discounted: u64) -> u64 {
-        self.accounting.usage_limit(amount, discounted)
+    pub fn usage_limit(&self, amount: u64, reclaimable_cache: u64) -> u64 {
+        self.accounting.usage_limit(amount, reclaimable_cache)
     }
 
     /// Replaces the amounts, none of which may be [`MemoryThresholds::above`] the capacity.

@@ -181,20 +181,20 @@ impl Evictd {
     /// Bytes that may still be used before the threshold is met.
     fn distance(&self) -> u64 {
         let threshold = self.sample.shortage.threshold;
-        self.sample.available.saturating_sub(threshold)
+        self.sample.guarded_available.saturating_sub(threshold)
     }
 
     /// Reads all pods when the node has moved, or after a second, like `MemoryMonitor::publish_when_due`.
     fn read_pods_when_due(&mut self, world: &World<'_>) {
         let (at, available) = self.read;
-        let moved = self.sample.available.abs_diff(available);
+        let moved = self.sample.guarded_available.abs_diff(available);
         if moved >= (self.distance() / 16).max(NAMING) || world.now - at >= NAMED_FOR {
             self.note_usages(world);
         }
     }
 
     fn note_usages(&mut self, world: &World<'_>) {
-        self.read = (world.now, self.sample.available);
+        self.read = (world.now, self.sample.guarded_available);
         let pods = 0..world.incident.pods.len();
         let usages = pods.map(|pod| world.usage(pod).unwrap_or(0));
         self.history.note(world.now, usages);
@@ -254,7 +254,7 @@ impl Evictd {
     /// Lets go of the victims that are over, like `InFlight::step`.
     fn finish(&mut self, world: &World<'_>) {
         let now = world.now;
-        let is_enough = self.sample.available >= self.sample.shortage.threshold;
+        let is_enough = self.sample.guarded_available >= self.sample.shortage.threshold;
         self.in_flight.retain_mut(|victim| {
             let populated = world.populated(victim.pod);
             let usage = world.left(victim.pod);
@@ -442,7 +442,10 @@ impl<'a> Strategy<'a> for Evictd {
         }
         self.look_at_scope(world);
         let thresholds = accounting(world).thresholds;
-        let (available, resolves) = (self.sample.available, self.pace.is_resolving(world.now));
+        let (available, resolves) = (
+            self.sample.guarded_available,
+            self.pace.is_resolving(world.now),
+        );
         self.pressed = thresholds.is_pressing(available, self.pressed, resolves);
         self.resolve_pressure(world, course);
         self.finish(world);
@@ -455,7 +458,8 @@ impl<'a> Strategy<'a> for Evictd {
         }
         // As `ScopeMonitor::arm`; what the machine lacks besides is counted as used.
         let lacking = self.sample.usage - self.sample.usage.min(world.read().usage);
-        let limit = accounting(world).usage_limit(thresholds.threshold, self.sample.discounted);
+        let limit =
+            accounting(world).usage_limit(thresholds.threshold, self.sample.reclaimable_cache);
         let limit = limit.saturating_sub(lacking + 1);
         self.trigger = (world.incident.has_program && !self.pressed).then_some(limit as f64);
     }

@@ -66,9 +66,9 @@ fn look(machine: &Accounting, total: u64, available: u64) -> MemorySample {
 
 /// The trigger at the threshold is as far from the counter as the threshold from what is available.
 fn assert_trigger_follows(scope: &Accounting, look: &MemorySample) {
-    let trigger = scope.usage_limit(scope.thresholds.threshold, look.discounted);
+    let trigger = scope.usage_limit(scope.thresholds.threshold, look.reclaimable_cache);
     let threshold = scope.thresholds.threshold;
-    assert_eq!(trigger + threshold, look.usage + look.available + 1);
+    assert_eq!(trigger + threshold, look.usage + look.guarded_available + 1);
 }
 
 // R15: an accounting by which all page cache counts as available, and the kubelet's, by which the active part of it
@@ -88,7 +88,7 @@ fn active_page_cache_is_available_where_that_is_wanted() {
         };
         let sample = scope.sample(&reading, None, FreeSwap::default());
         assert_trigger_follows(&scope, &sample);
-        sample.available / MIB
+        sample.guarded_available / MIB
     };
     assert_eq!(available(false), 650);
     assert_eq!(available(true), 700);
@@ -98,7 +98,7 @@ fn active_page_cache_is_available_where_that_is_wanted() {
 fn what_the_machine_lacks_is_lacking() {
     let scope = machine(100);
     let look = look(&scope, 1000, 90);
-    assert_eq!(look.available, 90 * MIB);
+    assert_eq!(look.guarded_available, 90 * MIB);
     assert_trigger_follows(&scope, &look);
 }
 
@@ -138,7 +138,7 @@ fn growth_is_urgent_where_only_protected_cache_is_left() {
         };
         let is_urgent = inputs.decide().is_urgent();
         let immediate = look.shortage.headroom.immediate;
-        (look.available / MIB, immediate / MIB, is_urgent)
+        (look.guarded_available / MIB, immediate / MIB, is_urgent)
     };
     assert_eq!(decide(true, 0), (440, 440, false));
     assert_eq!(decide(true, 300), (140, 140, false));
@@ -156,7 +156,7 @@ fn what_the_machine_cannot_take_back_is_no_room() {
         ..machine(100)
     };
     let look = look(&scope, 1000, 250);
-    assert_eq!(look.available, 50 * MIB);
+    assert_eq!(look.guarded_available, 50 * MIB);
     assert_trigger_follows(&scope, &look);
     let shortage = look.shortage;
     assert_eq!(
@@ -169,7 +169,7 @@ fn what_the_machine_cannot_take_back_is_no_room() {
 /// The guard is about the last bytes, not about the threshold.
 #[test]
 fn a_generous_threshold_stays_the_kubelets() {
-    let available = |threshold, left| look(&machine(threshold), 1000, left).available / MIB;
+    let available = |threshold, left| look(&machine(threshold), 1000, left).guarded_available / MIB;
     assert_eq!(available(500, 110), 510);
     assert_eq!(available(500, 90), 490);
     // A guard above the threshold would evict where nothing is short.
@@ -187,7 +187,10 @@ fn slab_of_a_cgroup_is_room_for_a_slow_growth_only() {
     };
     let look = cgroup(false).sample(&reading, None, FreeSwap::default());
     let headroom = look.shortage.headroom;
-    assert_eq!((look.shortage.used, look.available), (650 * MIB, 200 * MIB));
+    assert_eq!(
+        (look.shortage.used, look.guarded_available),
+        (650 * MIB, 200 * MIB)
+    );
     assert_eq!(
         (headroom.immediate, headroom.deferred),
         (200 * MIB, 150 * MIB)

@@ -296,7 +296,7 @@ impl MemoryMonitor {
             hook: hook.unwrap_or(MemoryHook::Sampler),
             usage_at_crossing: usage,
             usage_at_decision: monitor.sample.usage,
-            available: monitor.sample.available,
+            available: monitor.sample.guarded_available,
             capacity: monitor.scope.capacity(),
             threshold: monitor.scope.thresholds().threshold,
             working_set: kill.working_set,
@@ -386,7 +386,7 @@ impl MemoryMonitor {
             monitor.no_candidates_reported = true;
             self.events.send(FastPathEvent::NoCandidates {
                 signal: monitor.scope.signal(),
-                available: monitor.sample.available,
+                available: monitor.sample.guarded_available,
                 threshold: monitor.scope.thresholds().threshold,
                 held,
             });

@@ -65,11 +65,11 @@ impl ScopeMonitor {
             .filter(|_| self.kernel_may_kill)
             .map_or(u64::MAX, |floor| {
                 let ahead = floor.saturating_add(batch()).min(thresholds.threshold);
-                let discounted = self.sample.discounted.max(self.sample.reclaimable);
+                let reclaimable_cache = self.sample.reclaimable_cache.max(self.sample.reclaimable);
                 // Where something can be swapped out, the usage stays at its limit and grows no further.
                 let swap = self.sample.shortage.headroom.swap;
                 self.scope
-                    .usage_limit(ahead.max(floor), discounted.saturating_add(swap))
+                    .usage_limit(ahead.max(floor), reclaimable_cache.saturating_add(swap))
                     .saturating_add_signed(offset)
             });
         if self.floor_limit != 0 && limit.abs_diff(self.floor_limit) < batch() {
@@ -120,7 +120,7 @@ impl ScopeMonitor {
             false
         } else if self.scope.is_machine() {
             let look = self.scope.sample();
-            look.is_ok_and(|look| look.available < threshold)
+            look.is_ok_and(|look| look.guarded_available < threshold)
         } else {
             let usage = self.scope.cgroup().usage();
             usage.is_ok_and(|usage| usage >= self.limit(threshold, 0))
@@ -168,7 +168,7 @@ impl ScopeMonitor {
 
     fn limit(&self, amount: u64, offset: i64) -> u64 {
         self.scope
-            .usage_limit(amount, self.sample.discounted)
+            .usage_limit(amount, self.sample.reclaimable_cache)
             .saturating_add_signed(offset)
     }
 

@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 fn look(missing: u64) -> MemorySample {
     MemorySample {
         usage: 400 * MIB,
-        available: (100 * MIB).saturating_sub(missing),
+        guarded_available: (100 * MIB).saturating_sub(missing),
         uncategorized: 5 * MIB + missing,
         ..MemorySample::default()
     }
@@ -34,7 +34,8 @@ impl Machine {
             self.looks.set(self.looks.get() + 1);
             Ok(look(missing(self)))
         };
-        let is_short = |look: &MemorySample, missing: u64| look.available + missing < 50 * MIB;
+        let is_short =
+            |look: &MemorySample, missing: u64| look.guarded_available + missing < 50 * MIB;
         let add_up = || self.added_up.set(self.added_up.get() + 1);
         let after = |pause: Duration| {
             self.pass(u64::try_from(pause.as_nanos()).unwrap());
@@ -101,10 +102,10 @@ fn nothing_is_waited_for_that_is_short_all_the_same() {
     // 20 MiB less than the threshold, with all that may be missing.
     let read = || {
         let mut look = look(60 * MIB);
-        look.available -= 30 * MIB;
+        look.guarded_available -= 30 * MIB;
         Ok(look)
     };
-    let is_short = |look: &MemorySample, missing: u64| look.available + missing < 90 * MIB;
+    let is_short = |look: &MemorySample, missing: u64| look.guarded_available + missing < 90 * MIB;
     let told = Cell::new(0);
     let after = |pause: Duration| {
         assert!(pause.is_zero());
@@ -223,11 +224,11 @@ proptest! {
         let available = threshold + threshold / 200 * above;
         let read = |missing: u64| MemorySample {
             usage: 4 << 40,
-            available: available - missing,
+            guarded_available: available - missing,
             uncategorized: missing,
             ..MemorySample::default()
         };
-        let is_short = |look: &MemorySample, missing: u64| look.available + missing < threshold;
+        let is_short = |look: &MemorySample, missing: u64| look.guarded_available + missing < threshold;
         let after = |pause: Duration| {
             now.set(now.get() + u64::try_from(pause.as_nanos()).unwrap());
             now.get()
@@ -238,6 +239,6 @@ proptest! {
         let missing = || if added_up.get() { 0 } else { threshold };
         let looks = || Ok(read(missing()));
         let (seen, left) = stat_lag.sample(looks, is_short, || added_up.set(true), after).unwrap();
-        prop_assert_eq!((seen.available, left), (available, 0));
+        prop_assert_eq!((seen.guarded_available, left), (available, 0));
     }
 }

@@ -37,7 +37,7 @@ fn left(dir: &Path, mib: u64) -> Option<MemAvailable> {
 fn the_kubelets_count_holds_while_the_machine_has_more() {
     let dir = tempfile::tempdir().unwrap();
     let plain = machine(dir.path(), 100 * MIB).sample().unwrap();
-    assert_eq!(plain.available, 600 * MIB);
+    assert_eq!(plain.guarded_available, 600 * MIB);
     let guarded = machine(dir.path(), 100 * MIB).guarded(100 * MIB, left(dir.path(), 700));
     let guarded = guarded.sample().unwrap();
     let shortage = plain.shortage;
@@ -57,7 +57,7 @@ fn without_the_machines_word_the_kubelets_count_remains() {
     let dir = tempfile::tempdir().unwrap();
     let scope = machine(dir.path(), 100 * MIB).guarded(100 * MIB, left(dir.path(), 90));
     fs::write(dir.path().join("meminfo"), "nonsense\n").unwrap();
-    assert_eq!(scope.sample().unwrap().available, 600 * MIB);
+    assert_eq!(scope.sample().unwrap().guarded_available, 600 * MIB);
 }
 
 /// A cgroup of v1 with a limit of 500 MiB, 450 of them in use: 200 are inactive page cache, of which so many wait for a
@@ -92,9 +92,9 @@ fn what_has_to_be_written_first_is_not_left() {
         let scope = with_writers(dir.path(), dirty, writeback);
         let look = scope.sample().unwrap();
         // The trigger at the threshold is as far from the counter as the threshold from what is available.
-        let trigger = scope.usage_limit(100 * MIB, look.discounted);
-        assert_eq!(trigger + 100 * MIB, look.usage + look.available + 1);
-        look.available / MIB
+        let trigger = scope.usage_limit(100 * MIB, look.reclaimable_cache);
+        assert_eq!(trigger + 100 * MIB, look.usage + look.guarded_available + 1);
+        look.guarded_available / MIB
     };
     assert_eq!(available(0, 0), 250, "the kubelet's count");
     assert_eq!(available(60, 60), 130);
@@ -133,14 +133,14 @@ fn a_container_without_a_limit_has_the_kubelets_capacity() {
         assert_eq!(scope.capacity(), 1000 * MIB);
         assert!(scope.is_machine() && !scope.is_limited());
         let look = scope.sample().unwrap();
-        assert_eq!(look.available, 500 * MIB, "the kubelet's count");
+        assert_eq!(look.guarded_available, 500 * MIB, "the kubelet's count");
         // Its counter has slab in it, as a root's statistics have not.
         assert_eq!(look.reclaimable, 250 * MIB);
         let guarded = scope
             .guarded(100 * MIB, left(dir.path(), 90))
             .sample()
             .unwrap();
-        assert_eq!(guarded.available, 90 * MIB);
+        assert_eq!(guarded.guarded_available, 90 * MIB);
         assert_eq!(guarded.shortage.headroom.immediate, 90 * MIB);
     }
 }
@@ -161,7 +161,7 @@ fn a_containers_limit_is_its_capacity() {
         .guarded(100 * MIB, left(dir.path(), 900))
         .sample()
         .unwrap();
-    assert_eq!((look.available, look.usage), (300 * MIB, 700 * MIB));
+    assert_eq!((look.guarded_available, look.usage), (300 * MIB, 700 * MIB));
     let room = look.shortage.headroom;
     assert_eq!(
         (room.immediate, room.deferred),
@@ -179,7 +179,7 @@ fn a_containers_limit_is_its_capacity() {
         .sample()
         .unwrap();
     assert_eq!(
-        (look.available, look.shortage.headroom.immediate),
+        (look.guarded_available, look.shortage.headroom.immediate),
         (70 * MIB, 70 * MIB)
     );
 }

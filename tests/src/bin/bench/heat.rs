@@ -282,7 +282,7 @@ fn scope(stage: &Stage, amount: u64) -> io::Result<Scope> {
 fn wait_for_return(stage: &Stage, amount: u64) -> io::Result<()> {
     let scope = scope(stage, amount)?;
     let over = Instant::now() + RETURN;
-    while scope.sample()?.available < amount && Instant::now() < over {
+    while scope.sample()?.guarded_available < amount && Instant::now() < over {
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())

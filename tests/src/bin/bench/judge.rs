@@ -180,7 +180,9 @@ impl Judge {
 
     fn limit(&self) -> io::Result<u64> {
         let look = self.scope.sample()?;
-        Ok(self.scope.usage_limit(self.threshold, look.discounted))
+        Ok(self
+            .scope
+            .usage_limit(self.threshold, look.reclaimable_cache))
     }
 
     fn register(&self, usage: &File, event: &EventFd) -> io::Result<u64> {
@@ -196,7 +198,7 @@ impl Judge {
     /// One round: nothing while the threshold is not met.
     fn look(&mut self) -> io::Result<Option<Verdict>> {
         let look = self.scope.sample()?;
-        if look.available >= self.threshold {
+        if look.guarded_available >= self.threshold {
             return Ok(None);
         }
         let woken = monotonic_ns();

@@ -123,7 +123,7 @@ impl Watch {
     fn sample(&mut self) -> io::Result<()> {
         let look = self.scope.sample()?;
         let time_ns = monotonic_ns();
-        let limit = self.scope.usage_limit(self.amount, look.discounted);
+        let limit = self.scope.usage_limit(self.amount, look.reclaimable_cache);
         let is_past = look.usage >= limit;
         while let Some(trip) = self.trigger.next_crossing() {
             if self.exact {
