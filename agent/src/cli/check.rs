@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use evictd_config::{Config, KubeletDocument};
+use evictd_config::KubeletDocument;
 
 use super::{
     CommandError, OutputFormat,
+    run::looked_up,
     table::{Alignment, Table},
     to_json,
 };
@@ -27,10 +28,9 @@ pub(super) struct Arguments {
 
 /// The report, and whether evictd is usable here.
 pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError> {
-    let nothing = KubeletDocument::default();
     let file = arguments.kubelet_config.as_deref();
     let loaded = arguments.config.as_deref();
-    let loaded = loaded.map(|path| Config::load_with_stand_in(path, file, &nothing));
+    let loaded = loaded.map(|path| looked_up(path, file));
     let (config, kubelet) = loaded.transpose()?.unzip();
     let mut check = Check::of_this_machine(config.as_ref());
     check

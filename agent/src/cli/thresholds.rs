@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
-use evictd_config::{Config, KubeletDocument, Origin, Origins};
+use evictd_config::{Config, Origin, Origins};
 use evictd_engine::{Threshold, ThresholdValue};
 use serde::Serialize;
 
 use super::{
-    CommandError, OutputFormat, say_stand_in,
+    CommandError, OutputFormat,
+    run::looked_up,
+    say_stand_in,
     table::{Alignment, Table},
     to_json,
 };
@@ -69,8 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         // A name that is given by hand and leads nowhere is a slip.
         Some(file) => Config::load_over(&arguments.config, Some(file))?,
         None => {
-            let nothing = KubeletDocument::default();
-            let (config, kubelet) = Config::load_with_stand_in(&arguments.config, None, &nothing)?;
+            let (config, kubelet) = looked_up(&arguments.config, None)?;
             say_stand_in(&kubelet);
             config
         }
