@@ -120,7 +120,7 @@ fn table(thresholds: &[Threshold], origins: &Origins) -> String {
 
 /// Explanation of when pods go, for people: programs know what they want.
 const PACE: &str = "
-A met hard threshold evicts one pod, that of memory when it has been met for ten seconds, and the next one ten seconds later.
+A met hard threshold evicts one pod, and the next one ten seconds later. That of memory or of process ids must have been met for ten seconds.
 It is urgent when what cannot be given back will be used up within 10.4 s, at the growth that is seen.
 Then pods are evicted at once: as many as are needed to last until the memory of the first is back, usually one.
 Page cache alone is never urgent, nor is what swap can take.
