@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{ConfigError, read_kubelet_document, thresholds::DEFAULT_EVICTION_HARD};
+use super::{ConfigError, document::read_kubelet_document, thresholds::DEFAULT_EVICTION_HARD};
 
 /// The extension of the files; others are ignored.
 const EXTENSION: &str = "conf";

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{ConfigError, drop_ins, read_kubelet_document};
+use super::{ConfigError, document::read_kubelet_document, drop_ins};
 
 /// The files with the kubelet's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

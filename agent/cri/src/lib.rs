@@ -1,4 +1,5 @@
 //! Node-level reclaim: what the container runtime can give back when a disk is short, before any pod has to go.
+//! It must not know the node or the API server.
 //!
 //! Exited containers and dead sandboxes first ([`exited`]), then images that no container uses, oldest first
 //! ([`images`]): what the kubelet removes, in its order, over the same interface. Which of both a disk is helped by is

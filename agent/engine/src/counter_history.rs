@@ -1,11 +1,11 @@
 //! What the usage counters of all pods showed at earlier looks: by how much each pod grows, and since when one has not.
 
-use crate::growth::scaled;
+use crate::{growth::scaled, units::SECOND};
 
 /// Over less than this a growth says nothing, in nanoseconds.
 const GROWTH_NS: u64 = 1_000_000;
 /// Least age difference between `latest` and each entry of `older`, in nanoseconds.
-const OLDER_NS: u64 = 1_000_000_000;
+const OLDER_NS: u64 = SECOND;
 /// A pod whose counter has moved by less than this has not grown, in bytes.
 const STILL: u64 = 1 << 20;
 
@@ -103,7 +103,6 @@ pub fn copy(to: &mut [u64], from: &[u64], positions: impl Iterator<Item = (usize
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::SECOND;
 
     #[test]
     fn a_pod_that_has_not_grown_is_known_after_a_second() {

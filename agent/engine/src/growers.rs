@@ -3,7 +3,10 @@
 //! A usage counter also grows with page cache. So the few pods whose counters have grown most are read in full at each
 //! look.
 
-use crate::growth::{Grown, Growth, Sample};
+use crate::{
+    growth::{Grown, Growth, Sample},
+    units::SECOND,
+};
 
 /// Pods that are watched at once.
 pub const WATCHED: usize = 8;
@@ -18,7 +21,7 @@ const RECENT_NS: u64 = 100_000_000;
 /// A cgroup meets its limit where less than this part of it is left: page cache and what CPUs charge in advance.
 const AT_LIMIT: u64 = 32;
 /// A cgroup that was read longer ago, in nanoseconds, has no steady growth.
-const FORGET_NS: u64 = 1_000_000_000;
+const FORGET_NS: u64 = SECOND;
 
 /// What some cgroups of pods or of containers held at the last looks. Allocates nothing once it is there; times are
 /// nanoseconds of one monotonic clock.

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::is_zero;
+use crate::units::{SECOND, is_zero};
 
 /// Windows: the shortest one, and each of the others twice as long as the one before.
 const WINDOWS: usize = 14;
@@ -328,7 +328,7 @@ impl Grown {
 
 /// `amount * 10^9 / over`, at most the largest number there is.
 pub(crate) fn scaled(amount: u64, over: u64) -> u64 {
-    let exact = u128::from(amount) * 1_000_000_000 / u128::from(over.max(1));
+    let exact = u128::from(amount) * u128::from(SECOND) / u128::from(over.max(1));
     u64::try_from(exact).unwrap_or(u64::MAX)
 }
 
@@ -337,7 +337,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::units::{MS, SECOND};
+    use crate::units::MS;
 
     const MIB: u64 = 1 << 20;
     const LASTS: u64 = 16;

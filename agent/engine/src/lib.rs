@@ -1,5 +1,9 @@
 //! Decides: thresholds, state, ranking. It must not know I/O, clocks, threads, async or libc: callers bring what was
 //! seen, and the time.
+//!
+//! In the order of reading: [`model`] has the values; [`accounting`] what of them is available, [`growth`] how fast it
+//! goes, [`pace`] whether a pod may go now. `ranking`, `select` and [`round`] say which one. The planner puts that
+//! together for all signals; [`limiter`] and [`permit`] are what policies allow.
 
 pub mod accounting;
 pub mod counter_history;

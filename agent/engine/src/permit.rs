@@ -6,6 +6,8 @@ use std::{
     sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
 };
 
+use crate::units::SECOND;
+
 /// Quotas that one pod may have: the node's, its owner's, and those of its rules' limits.
 pub const MAX_QUOTAS_PER_POD: usize = 8;
 /// Evictions that one limit may allow at once: as many as are remembered without allocating.
@@ -13,7 +15,7 @@ pub const MAX_EVICTIONS_PER_QUOTA: u64 = 16;
 /// Never counts as past.
 const UNBOUNDED: u64 = u64::MAX;
 /// Nanoseconds after which a kill by the manager counts as done even if the fast path has not heard of it.
-const KILL_NS: u64 = 1_000_000_000;
+const KILL_NS: u64 = SECOND;
 
 /// Whether and in what order one pod may be evicted. It changes in place, and its readers never wait.
 #[derive(Debug)]

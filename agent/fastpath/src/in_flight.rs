@@ -8,13 +8,14 @@ use evictd_engine::{
     pace::Pending,
     round::MAX_IN_FLIGHT,
     terminating::{Terminating, VictimReading, VictimState},
+    units::SECOND,
 };
 use evictd_node::{memory_scope::Scope, pods::table::PodEntry};
 
 use crate::{StuckVictim, VictimExit};
 
 /// A stuck victim is killed again so often: the signal is pending already, and a process may join its cgroup.
-const STUCK_KILL_NS: u64 = 1_000_000_000;
+const STUCK_KILL_NS: u64 = SECOND;
 
 /// Number of an eviction that an earlier agent has decided; its own count from 1.
 pub const EARLIER: u64 = 0;

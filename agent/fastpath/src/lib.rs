@@ -1,4 +1,4 @@
-//! The fast loop: from a tripped trigger to SIGKILL.
+//! The fast loop: from a tripped trigger to SIGKILL. It must not know tokio, the configuration or the store.
 //!
 //! It is one OS thread, not an async task, and a standby thread that decides where the first one is late. Between
 //! wake-up and SIGKILL it allocates nothing, takes no lock but the one of these two threads, makes no network call,

@@ -13,6 +13,7 @@ use evictd_engine::{
     limiter::{EvictionLimiter, ShadowChooser},
     model::settings::{Mode, RankingStrategy},
     permit::LastResort,
+    units::SECOND,
 };
 use evictd_node::{
     memory_scope::Scope,
@@ -35,7 +36,7 @@ use crate::{
 
 /// Calm for so long, a pressure is over. A counter that has just reached a threshold goes back by itself when a CPU
 /// returns what it had charged in advance (`drain_stock`), and comes again.
-const OVER_AFTER_NS: u64 = 1_000_000_000;
+const OVER_AFTER_NS: u64 = SECOND;
 
 /// A cycle that comes later than it should by this is no sign of a stopped agent, in nanoseconds.
 const LATE_NS: u64 = 50_000_000;

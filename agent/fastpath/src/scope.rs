@@ -11,6 +11,7 @@ use evictd_engine::{
     model::settings::MemoryHook,
     pace::{Pace, Shortage},
     sampling::{FlushDeadline, FlushInputs},
+    units::SECOND,
 };
 use evictd_node::{
     cgroup::memory::Version,
@@ -29,7 +30,7 @@ use machine_estimate::MachineEstimate;
 const REPUBLISH_BYTES: u64 = 2 << 20;
 
 /// A decision that comes later than this after a crossing is not due to it, in nanoseconds.
-const CROSSING_NS: u64 = 1_000_000_000;
+const CROSSING_NS: u64 = SECOND;
 
 /// What a decision is due to: the crossing that started the pressure, or a later look; 0 where something is not known.
 #[derive(Clone, Copy, Default)]
@@ -107,7 +108,7 @@ pub(super) struct ScopeMonitor {
     index: usize,
     /// Whether the floor's trigger may be armed to kill; false in shadow mode.
     pub kernel_may_kill: bool,
-    /// The last one.
+    /// The sample that was taken last.
     pub sample: MemorySample,
     /// The threshold is met ([`MemoryThresholds::is_pressing`]).
     ///

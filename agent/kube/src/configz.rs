@@ -2,19 +2,17 @@
 //!
 //! Only where `cluster.configz` asks for it: the right to `get nodes/proxy` opens all of the kubelet's API.
 
-use evictd_config::Config;
+use evictd_config::{ClusterConfig, Config};
 use http::Method;
 use serde_json::Value;
 
 use super::client::{ApiClient, ApiRequest, JSON};
-use crate::session::StartError;
 
-/// The KubeletConfiguration of this node; `None` where it is not wanted, where a file has it already, or where the
-/// kubelet does not answer: then evictd's own file and the kubelet's defaults hold, and that is logged.
+/// The KubeletConfiguration of this node; `None` where it is not wanted, or where a file has it already.
 ///
 /// # Errors
-/// A kubeconfig that cannot be used.
-pub fn ask(config: &Config, has_file: bool) -> Result<Option<Value>, StartError> {
+/// Why there is no answer, in one line: then the file and the kubelet's defaults hold.
+pub fn ask(config: &Config, has_file: bool) -> Result<Option<Value>, String> {
     let wanted = config.cluster.as_ref().filter(|cluster| cluster.configz);
     let Some(cluster) = wanted.filter(|_| !has_file) else {
         return Ok(None);
@@ -22,23 +20,22 @@ pub fn ask(config: &Config, has_file: bool) -> Result<Option<Value>, StartError>
     // Gone before the agent's own runtime starts.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let connection = ApiClient::open(cluster.kubeconfig.clone()).await?;
-        let path = format!("/api/v1/nodes/{}/proxy/configz", cluster.node_name);
-        let call = ApiRequest::new(Method::GET, path, JSON, &Value::Null);
-        match connection.call(&call).await {
-            Ok(mut answer) if answer["kubeletconfig"].is_object() => {
-                Ok(Some(answer["kubeletconfig"].take()))
-            }
-            Ok(_) => {
-                tracing::warn!("the kubelet's /configz has no kubeletconfig: it is left alone");
-                Ok(None)
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the kubelet's /configz cannot be read: the file and the defaults hold");
-                Ok(None)
-            }
-        }
-    })
+        .build()
+        .map_err(|error| error.to_string())?;
+    let mut answer = runtime.block_on(configz(cluster))?;
+    match answer["kubeletconfig"].take() {
+        config @ Value::Object(_) => Ok(Some(config)),
+        _ => Err("it has no kubeletconfig".to_owned()),
+    }
+}
+
+async fn configz(cluster: &ClusterConfig) -> Result<Value, String> {
+    let connection = ApiClient::open(cluster.kubeconfig.clone()).await;
+    let connection = connection.map_err(|error| error.to_string())?;
+    let path = format!("/api/v1/nodes/{}/proxy/configz", cluster.node_name);
+    let call = ApiRequest::new(Method::GET, path, JSON, &Value::Null);
+    connection
+        .call(&call)
+        .await
+        .map_err(|error| error.to_string())
 }

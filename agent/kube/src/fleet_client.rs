@@ -3,8 +3,11 @@
 
 use std::{collections::BTreeSet, io, path::PathBuf, time::Duration};
 
-use evictd_config::parse_document;
-use evictd_engine::fleet::{FleetPace, FleetState};
+use evictd_config::{FleetConfig, parse_document};
+use evictd_engine::{
+    fleet::{FleetPace, FleetRules, FleetState},
+    units::signed,
+};
 use evictd_policy::PAUSED;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
@@ -18,7 +21,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use crate::fleet_brake;
@@ -122,11 +125,15 @@ pub struct FleetClient {
 
 /// The fleet brake while it is active.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Brake {
     /// `slow` or `paused`.
     pub pace: &'static str,
-    /// End of that pace; after a pause nodes are slow for a window.
+    /// End of that pace.
     pub until: Timestamp,
+    /// After a pause nodes are slow until then; `None` where no configuration of an agent has the window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_until: Option<Timestamp>,
 }
 
 /// A node with what it says about evictd.
@@ -341,20 +348,42 @@ impl FleetClient {
         Ok(word.as_deref() == Some("true"))
     }
 
-    /// The fleet brake, if it is active.
+    /// The fleet brake, if it is active, by the rules of these agents; where these differ, the strictest state.
     ///
     /// # Errors
     /// [`FleetError::Api`].
-    pub async fn brake(&self) -> Result<Option<Brake>, FleetError> {
+    pub async fn brake(&self, agents: &[AgentPod]) -> Result<Option<Brake>, FleetError> {
         let map = self.config_maps().get_opt(&self.brake).await;
         let map = map.map_err(|error| api("configmaps", &error))?;
         let state = map.map(|map| fleet_brake::published(&map).state);
-        let active = state.filter(|state| state.pace != FleetPace::Normal);
-        Ok(active.and_then(|FleetState { pace, until }| {
-            let until = Timestamp::from_second(until).ok()?;
-            let pace = pace.as_str();
-            (until > Timestamp::now()).then_some(Brake { pace, until })
-        }))
+        let Some(published) = state.filter(|state| state.pace != FleetPace::Normal) else {
+            return Ok(None);
+        };
+        let name = format!("{}/{}", self.namespace, self.brake);
+        // Where they may not be read, what is published is shown.
+        let configurations = self.configurations(agents).await.unwrap_or_default();
+        let rules = configurations.iter().filter_map(|(_, config)| {
+            let brake = FleetConfig::of(config)?;
+            (brake.config_map.to_string() == name).then_some(brake.rules)
+        });
+        Ok(brake_at(published, rules, Timestamp::now().as_second()))
+    }
+
+    /// The configurations of these agents that can be read, with the names of their ConfigMaps.
+    async fn configurations(
+        &self,
+        agents: &[AgentPod],
+    ) -> Result<Vec<(String, Value)>, FleetError> {
+        let named = agents.iter().filter_map(|a| a.configuration.clone());
+        let mut found = Vec::new();
+        for name in named.collect::<BTreeSet<_>>() {
+            let map = self.config_maps().get_opt(&name).await;
+            let map = map.map_err(|error| api("configmaps", &error))?;
+            let text = map.and_then(|map| map.data?.remove("config.yaml"));
+            let config = text.and_then(|text| parse_document(&text).ok());
+            found.extend(config.map(|config| (name, config)));
+        }
+        Ok(found)
     }
 
     /// The configurations of agents that do not follow the ConfigMap of the pause.
@@ -369,16 +398,10 @@ impl FleetClient {
                 reason: format!("no agent in the namespace {}", self.namespace),
             });
         }
-        let named = agents.iter().filter_map(|a| a.configuration.clone());
         let expected = self.pause_config_map();
         let (mut ignoring, mut followed) = (Vec::new(), String::new());
-        for name in named.collect::<BTreeSet<_>>() {
-            let map = self.config_maps().get_opt(&name).await;
-            let map = map.map_err(|error| api("configmaps", &error))?;
-            let text = map.and_then(|map| map.data?.remove("config.yaml"));
-            let config = text.and_then(|text| parse_document(&text).ok());
-            // What cannot be read says nothing either way.
-            let Some(config) = config else { continue };
+        // What cannot be read says nothing either way.
+        for (name, config) in self.configurations(&agents).await? {
             let of_it = config["cluster"]["pauseConfigMap"].as_str();
             if of_it != Some(&expected) {
                 followed = of_it.unwrap_or("none").to_owned();
@@ -454,6 +477,29 @@ impl FleetClient {
     fn config_maps(&self) -> Api<ConfigMap> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
+}
+
+/// What a published state of the brake means now; without rules it is taken as it stands.
+fn brake_at(
+    published: FleetState,
+    rules: impl Iterator<Item = FleetRules>,
+    now: i64,
+) -> Option<Brake> {
+    let by_rules = rules.map(|rules| {
+        let state = rules.in_force(published, now);
+        let window = signed(rules.window.as_secs());
+        let is_paused = state.pace == FleetPace::Paused;
+        (state, is_paused.then(|| state.until.saturating_add(window)))
+    });
+    let strictest = by_rules.max_by_key(|(state, slow)| (state.pace, state.until, *slow));
+    let (state, slow) = strictest.unwrap_or((published, None));
+    let time = |seconds| Timestamp::from_second(seconds).ok();
+    let is_active = state.pace != FleetPace::Normal && state.until > now;
+    is_active.then_some(Brake {
+        pace: state.pace.as_str(),
+        until: time(state.until)?,
+        slow_until: slow.and_then(time),
+    })
 }
 
 /// Lists what is wanted of all objects with these labels, page by page: a Node alone may have 100 KiB.

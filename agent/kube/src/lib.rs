@@ -1,4 +1,5 @@
 //! The cluster around the node: the pods that the API server has here, and what is reported to it.
+//! It must not know the node, either loop or the container runtime.
 //!
 //! Nothing here stands between a tripped trigger and SIGKILL. The fast path kills locally whether the API
 //! server answers or not; this crate gives it the pods beforehand and reports afterwards.

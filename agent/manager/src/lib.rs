@@ -1,4 +1,5 @@
-//! The manager: everything that the fast path is not there for.
+//! The manager: everything that the fast path is not there for. It must not know the fast path, the API server, the
+//! container runtime, the store or the network.
 //!
 //! The fast path answers hard memory pressure within microseconds and does nothing else. The other signals (process
 //! ids, inodes, bytes on disk), the soft thresholds, pods above their own limits on local storage, and what the node

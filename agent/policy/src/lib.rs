@@ -1,4 +1,4 @@
-//! Which pods may be evicted, when, and in what order.
+//! Which pods may be evicted, when, and in what order. It must not know the node or the API server.
 //!
 //! Operators write down what they know of their workloads as [`EvictionPolicy`] objects or files. The [`evaluator`]
 //! turns them into numbers in each pod's entry (`engine::permit`) long before a node is short of anything: the fast

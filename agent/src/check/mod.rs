@@ -5,10 +5,11 @@ mod signals;
 
 use std::path::Path;
 
-use evictd_config::{Config, FilesystemPaths, Origins, PinnedGuardConfig};
+use evictd_config::{Config, Origins, PinnedGuardConfig};
 use evictd_engine::{
     MemorySizing, Observations, Signal, Threshold, ThresholdValue, hard_threshold,
-    model::settings::EvictionConfig, units::signed,
+    model::settings::{EvictionConfig, MemoryHook},
+    units::signed,
 };
 use evictd_node::{
     bpf::{object::BpfObject, pin::require_bpffs},
@@ -33,6 +34,8 @@ use crate::daemon::{
 
 /// The signal without which there is nothing to do.
 const MEMORY: &str = "memory.available";
+/// Why memory has no hook where there is no place to look.
+const NO_CGROUPS: &str = "no memory cgroups that can be watched";
 
 /// State of one thing that was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -114,12 +117,13 @@ impl Check {
             root.as_ref()
                 .map(|(path, version)| (path.as_path(), *version)),
         ));
+        let forced = config.and_then(|config| config.memory_hook);
         let (memory, evidence) = match &root {
-            Some((path, _)) => memory_hook(path),
-            None => (None, Vec::new()),
+            Some((path, _)) => memory_hook(path, forced),
+            None => (Err(NO_CGROUPS.to_owned()), Vec::new()),
         };
         findings.extend(evidence);
-        findings.push(pinned_guard(config, memory.as_ref()));
+        findings.push(pinned_guard(config, memory.as_ref().ok()));
         let scope = node_scope(config);
         findings
             .extend(scope.and_then(|scope| protection(scope.cgroup().path(), scope.is_limited())));
@@ -127,10 +131,7 @@ impl Check {
         let usable = hooks
             .iter()
             .all(|hook| hook.signal != MEMORY || hook.hook.is_some());
-        let default = FilesystemPaths::default();
-        hooks.extend(signals::counted(
-            config.map_or(&default, |c| &c.filesystems),
-        ));
+        hooks.extend(signals::counted(config));
         if let (Some(config), Ok(capacity)) = (config, memory_total(proc)) {
             findings.push(sizing(capacity, &config.eviction));
         }
@@ -271,11 +272,12 @@ fn cgroups(root: Option<(&Path, Version)>) -> Finding {
 }
 
 /// Builds the trigger as the agent would, and the evidence of the OOM killer beside it.
-fn memory_hook(root: &Path) -> (Option<Built>, Vec<Finding>) {
+fn memory_hook(root: &Path, forced: Option<MemoryHook>) -> (Result<Built, String>, Vec<Finding>) {
     let Ok(scope) = MemoryCgroup::open(root) else {
-        return (None, Vec::new());
+        return (Err(NO_CGROUPS.to_owned()), Vec::new());
     };
-    let (mut object, built) = memory::load(&[&scope], None, false);
+    let (mut object, built) = memory::load(&[&scope], forced, false);
+    let built = built.map_err(|error| error.to_string());
     let mut findings = vec![match &object {
         Ok(_) => Finding::new("eBPF", State::Ok, "the object loads, offsets come from BTF"),
         Err(reason) => Finding::new("eBPF", State::Degraded, reason.to_string()),
@@ -283,7 +285,10 @@ fn memory_hook(root: &Path) -> (Option<Built>, Vec<Finding>) {
     if let Ok(object) = &mut object {
         findings.push(evidence(object));
     }
-    (built.ok(), findings)
+    if let Err(reason) = &built {
+        findings.push(Finding::new("memory hook", State::Missing, reason));
+    }
+    (built, findings)
 }
 
 const PINNED_GUARD: &str = "pinned guard";

@@ -5,8 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use evictd_config::FilesystemPaths;
-use evictd_engine::model::settings::MemoryHook;
+use evictd_config::{Config, FilesystemPaths};
+use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_node::{
     bpf::object::BpfObject,
     cgroup::memory::{MemoryCgroup, Version},
@@ -20,18 +20,21 @@ use evictd_node::{
     },
 };
 
-use super::{MEMORY, Refused, SignalHook};
+use super::{MEMORY, NO_CGROUPS, Refused, SignalHook};
+use crate::daemon::sources::{INODES, NOT_CONFIGURED, offer, wants};
 
 fn hook<H: fmt::Display>(signal: &'static str, selected: &SelectedHook<H>) -> SignalHook {
     let refused = |(hook, reason): &(H, String)| Refused {
         hook: hook.to_string(),
         reason: reason.clone(),
     };
+    let (not_asked, refusals): (Vec<_>, Vec<_>) =
+        (selected.refused.iter()).partition(|(_, reason)| reason == NOT_CONFIGURED);
     SignalHook {
         signal,
         hook: Some(selected.hook.to_string()),
-        detail: None,
-        refused: selected.refused.iter().map(refused).collect(),
+        detail: not_asked.first().map(|_| NOT_CONFIGURED.to_owned()),
+        refused: refusals.into_iter().map(refused).collect(),
     }
 }
 
@@ -46,13 +49,14 @@ fn none(signal: &'static str, why: impl Into<String>) -> SignalHook {
 
 /// The node's memory, and that of its pods, which is watched by the same programs.
 pub(super) fn memory(
-    selected: Option<SelectedHook<MemoryHook>>,
+    selected: Result<SelectedHook<MemoryHook>, String>,
     root: Option<&(PathBuf, Version)>,
 ) -> Vec<SignalHook> {
     const ALLOCATABLE: &str = "allocatableMemory.available";
-    let (Some(selected), Some((root, _))) = (selected, root) else {
-        let why = "no memory cgroups that can be watched";
-        return vec![none(MEMORY, why), none(ALLOCATABLE, why)];
+    let root = root.ok_or_else(|| NO_CGROUPS.to_owned());
+    let (selected, (root, _)) = match selected.and_then(|selected| Ok((selected, root?))) {
+        Ok(found) => found,
+        Err(why) => return vec![none(MEMORY, &*why), none(ALLOCATABLE, why)],
     };
     let pods = pods_root(root);
     let limit = |dir: &PathBuf| MemoryCgroup::open(dir).and_then(|c| c.limit());
@@ -68,15 +72,17 @@ pub(super) fn memory(
     vec![hook(MEMORY, &selected), pods]
 }
 
-/// Finds the hooks of what is counted event by event, and of the bytes that nothing counts.
-pub(super) fn counted(filesystems: &FilesystemPaths) -> Vec<SignalHook> {
-    let mut object = BpfObject::load_counts();
-    let refusal = object.as_ref().err().map(ToString::to_string);
-    let refusal = refusal.unwrap_or_default();
+/// Finds the hooks of what is counted event by event, and of the bytes that nothing counts. With a configuration a
+/// program is offered where a threshold asks for it, as the agent does.
+pub(super) fn counted(config: Option<&Config>) -> Vec<SignalHook> {
+    let mut object = BpfObject::load_counts().map_err(|error| error.to_string());
+    let wants = |signals: &[Signal]| config.is_none_or(|config| wants(config, signals));
+    let default = FilesystemPaths::default();
+    let filesystems = config.map_or(&default, |config| &config.filesystems);
     let mut hooks = Vec::new();
     let pids = Pids::open(Path::new("/proc")).map_err(|e| e.to_string());
     let pids = pids.map(|pids| {
-        let object = object.as_mut().map_err(|_| refusal.as_str());
+        let object = offer(&mut object, wants(&[Signal::PidAvailable]));
         PidTrigger::build(pids, object)
     });
     hooks.push(match &pids {
@@ -84,12 +90,9 @@ pub(super) fn counted(filesystems: &FilesystemPaths) -> Vec<SignalHook> {
         Err(reason) => none("pid.available", reason),
     });
     // Held until all programs are loaded: they refer to the maps that each trigger has taken out of the object.
-    let _inodes = disks(
-        filesystems,
-        &mut hooks,
-        object.as_mut().map_err(|_| refusal.as_str()),
-    );
-    let cgroup_events = CgroupEvents::build(object.as_mut().map_err(|_| refusal.as_str()));
+    let offered = offer(&mut object, wants(&INODES));
+    let _inodes = disks(filesystems, &mut hooks, offered);
+    let cgroup_events = CgroupEvents::build(offer(&mut object, true));
     hooks.push(hook("pods", cgroup_events.selected_hook()));
     hooks
 }
@@ -123,17 +126,20 @@ fn disks(
         match found {
             Err(why) => hooks.extend([none(bytes, why), none(inodes, why)]),
             Ok((kind, selected)) => {
-                let detail = Some(format!("{kind} at {}", path.display()));
+                let place = format!("{kind} at {}", path.display());
+                let inodes = hook(inodes, selected);
+                let not_asked = inodes.detail.iter().map(|why| format!("; {why}"));
+                let detail = not_asked.fold(place.clone(), |detail, why| detail + &why);
                 hooks.push(SignalHook {
                     signal: bytes,
                     // statfs, as often as the distance asks for: no hook tells of bytes.
                     hook: Some(CountHook::Sampler.to_string()),
-                    detail: detail.clone(),
+                    detail: Some(place),
                     refused: Vec::new(),
                 });
                 hooks.push(SignalHook {
-                    detail,
-                    ..hook(inodes, selected)
+                    detail: Some(detail),
+                    ..inodes
                 });
             }
         }

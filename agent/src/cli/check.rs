@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use evictd_config::{Config, KubeletDocument};
+use evictd_config::KubeletDocument;
 
 use super::{
-    CommandError, OutputFormat,
+    CommandError, OutputFormat, or_installed,
+    run::looked_up,
     table::{Alignment, Table},
     to_json,
 };
@@ -14,7 +15,8 @@ use crate::check::{Check, Finding, State};
 /// Arguments of `evictd check`.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// A configuration file whose thresholds are held against this machine
+    /// A configuration file whose thresholds are held against this machine; without it the installed one, if there is
+    /// one
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The node's KubeletConfiguration: thresholds and reservations
@@ -27,10 +29,9 @@ pub(super) struct Arguments {
 
 /// The report, and whether evictd is usable here.
 pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError> {
-    let nothing = KubeletDocument::default();
     let file = arguments.kubelet_config.as_deref();
-    let loaded = arguments.config.as_deref();
-    let loaded = loaded.map(|path| Config::load_with_stand_in(path, file, &nothing));
+    let loaded = or_installed(arguments.config.as_deref());
+    let loaded = loaded.map(|path| looked_up(path, file));
     let (config, kubelet) = loaded.transpose()?.unzip();
     let mut check = Check::of_this_machine(config.as_ref());
     check

@@ -19,7 +19,7 @@ use crate::cli::input::bad;
 const LATEST: &str = "latest";
 /// Requests that are not agreed to, of which that may still come: an agent forgets which pods it has asked after as
 /// many.
-const REQUESTS: usize = 256;
+pub(super) const REQUESTS: usize = 256;
 
 /// Facts about one eviction, without what was seen before and after.
 pub(super) struct Known {

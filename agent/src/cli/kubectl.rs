@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use evictd_engine::fleet::FleetPace;
 use evictd_kube::fleet_client::{
     AGENTS, Access, AgentPod, BRAKE, Brake, FleetClient, FleetError, NodeSummary, PAUSE,
 };
@@ -177,7 +178,7 @@ async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
 
 async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, CommandError> {
     let (nodes, agents) = (fleet.nodes().await?, fleet.agents().await?);
-    let (all_paused, brake) = (fleet.is_paused().await?, fleet.brake().await?);
+    let (all_paused, brake) = (fleet.is_paused().await?, fleet.brake(&agents).await?);
     let agent_of = |node: &NodeSummary| agents.iter().find(|agent| agent.node == node.name);
     let paused_by = |node: &NodeSummary| {
         let words = [(all_paused, "configMap"), (node.is_paused, "node")];
@@ -232,8 +233,14 @@ async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, Com
         .iter()
         .filter_map(agent_of)
         .filter(|agent| agent.is_ready);
-    let brake = brake.map(|Brake { pace, until }| {
-        format!("the fleet brake is active: {pace} until {until}; urgent evictions go on\n")
+    let brake = brake.map(|brake| {
+        let Brake { pace, until, .. } = brake;
+        let then = match brake.slow_until {
+            Some(until) => format!(", then slow until {until}"),
+            None if pace == FleetPace::Paused.as_str() => ", then slow for a window".to_owned(),
+            None => String::new(),
+        };
+        format!("the fleet brake is active: {pace} until {until}{then}; urgent evictions go on\n")
     });
     Ok(format!(
         "{}\n{} of {} nodes have an agent that is ready\n{}",

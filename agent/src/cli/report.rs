@@ -246,31 +246,31 @@ fn list(known: &[Known]) -> String {
         ("NOTE", Alignment::Left),
         ("INCIDENT", Alignment::Left),
     ]);
-    for Known {
-        eviction,
-        asked,
-        is_agreed,
-        ..
-    } in known
-    {
-        let note = match (&eviction.error, eviction.shadow, asked) {
-            (Some(error), ..) => format!("refused: {error}"),
-            (None, true, _) => "shadow".to_owned(),
-            (None, false, Some(_)) if !is_agreed => NOT_AGREED.to_owned(),
-            (None, false, Some(asked)) => format!("asked, {} s", asked.grace_period_seconds),
-            (None, false, None) => String::new(),
-        };
+    for known in known {
+        let eviction = &known.eviction;
         table.row([
             eviction.time.clone(),
             name(eviction),
             eviction.signal.clone(),
             amount(eviction, eviction.available),
             amount(eviction, eviction.threshold),
-            note,
+            note(known),
             eviction.id.clone(),
         ]);
     }
     table.render()
+}
+
+/// What sets an eviction apart from a pod that was killed.
+pub(super) fn note(known: &Known) -> String {
+    let eviction = &known.eviction;
+    match (&eviction.error, eviction.shadow, &known.asked) {
+        (Some(error), ..) => format!("refused: {error}"),
+        (None, true, _) => "shadow".to_owned(),
+        (None, false, Some(_)) if !known.is_agreed => NOT_AGREED.to_owned(),
+        (None, false, Some(asked)) => format!("asked, {} s", asked.grace_period_seconds),
+        (None, false, None) => String::new(),
+    }
 }
 
 /// Said of a pod that was asked to go and of which no agreement is known.

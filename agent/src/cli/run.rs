@@ -61,7 +61,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
 
 fn watch(arguments: &Arguments, log: &Arc<Log>) -> Result<(), CommandError> {
     let kubelet_config = arguments.kubelet_config.as_deref();
-    let (config, origin) = configured(&arguments.config, kubelet_config, arguments.shadow)?;
+    let warn = |error: &str| {
+        tracing::warn!(error, "{CONFIGZ_UNKNOWN}");
+    };
+    let (config, origin) = configured(&arguments.config, kubelet_config, arguments.shadow, warn)?;
     Ok(daemon::run(&config, origin, log)?)
 }
 
@@ -99,16 +102,34 @@ fn log_filter(variable: Option<OsString>) -> (EnvFilter, Option<String>) {
     (EnvFilter::new("info"), refused)
 }
 
-/// The configuration that these arguments give, the kubelet's own answer included.
-pub(super) fn configured(
+const CONFIGZ_UNKNOWN: &str =
+    "the kubelet's /configz cannot be read: the file and the defaults hold";
+
+/// The configuration that these arguments give, with the stand-in for the kubelet's, for a command that only looks.
+pub(super) fn looked_up(
+    path: &Path,
+    kubelet_config: Option<&Path>,
+) -> Result<(Config, KubeletDocument), CommandError> {
+    // Such a command has no log.
+    let warn = |error: &str| eprintln!("evictd: {CONFIGZ_UNKNOWN}: {error}");
+    let (config, origin) = configured(path, kubelet_config, false, warn)?;
+    Ok((config, origin.kubelet))
+}
+
+/// The configuration that these arguments give, the kubelet's own answer included; `warn` has why there is none.
+fn configured(
     path: &Path,
     kubelet_config: Option<&Path>,
     shadow: bool,
+    warn: impl FnOnce(&str),
 ) -> Result<(Config, ConfigSource), CommandError> {
     let nothing = KubeletDocument::default();
     let (config, kubelet) = Config::load_with_stand_in(path, kubelet_config, &nothing)?;
-    let configz =
-        configz::ask(&config, kubelet.source == KubeletSource::File).map_err(RunError::from)?;
+    let configz = configz::ask(&config, kubelet.source == KubeletSource::File);
+    let configz = configz.unwrap_or_else(|error| {
+        warn(&error);
+        None
+    });
     let mut origin = ConfigSource::new(path, kubelet_config, configz, shadow);
     let config = origin.load(&config)?;
     Ok((config, origin))

@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
-use evictd_config::{Config, KubeletDocument, Origin, Origins};
+use evictd_config::{Config, Origin, Origins};
 use evictd_engine::{Threshold, ThresholdValue};
 use serde::Serialize;
 
 use super::{
-    CommandError, OutputFormat, say_stand_in,
+    CommandError, OutputFormat,
+    run::looked_up,
+    say_stand_in,
     table::{Alignment, Table},
     to_json,
 };
@@ -69,8 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         // A name that is given by hand and leads nowhere is a slip.
         Some(file) => Config::load_over(&arguments.config, Some(file))?,
         None => {
-            let nothing = KubeletDocument::default();
-            let (config, kubelet) = Config::load_with_stand_in(&arguments.config, None, &nothing)?;
+            let (config, kubelet) = looked_up(&arguments.config, None)?;
             say_stand_in(&kubelet);
             config
         }
@@ -119,7 +120,7 @@ fn table(thresholds: &[Threshold], origins: &Origins) -> String {
 
 /// Explanation of when pods go, for people: programs know what they want.
 const PACE: &str = "
-A met hard threshold evicts one pod, that of memory when it has been met for ten seconds, and the next one ten seconds later.
+A met hard threshold evicts one pod, and the next one ten seconds later. That of memory or of process ids must have been met for ten seconds.
 It is urgent when what cannot be given back will be used up within 10.4 s, at the growth that is seen.
 Then pods are evicted at once: as many as are needed to last until the memory of the first is back, usually one.
 Page cache alone is never urgent, nor is what swap can take.

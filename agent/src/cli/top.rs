@@ -19,7 +19,7 @@ use super::{
     explained::PolicyReporting,
     or_installed,
     rank::{self, PodJson},
-    run::configured,
+    run::looked_up,
     say_stand_in,
     signals::{self, SignalJson},
     to_json,
@@ -173,8 +173,8 @@ fn config(arguments: &Arguments) -> Result<Config, CommandError> {
     match or_installed(arguments.config.as_deref()) {
         Some(path) => {
             let file = arguments.kubelet_config.as_deref();
-            let (config, origin) = configured(path, file, false)?;
-            say_stand_in(&origin.kubelet);
+            let (config, kubelet) = looked_up(path, file)?;
+            say_stand_in(&kubelet);
             Ok(config)
         }
         None => Ok(Config::from_values(json!({}), None)?),

@@ -179,26 +179,6 @@ impl EvictionLog {
         record
     }
 
-    /// Takes note of a pod that is asked to go where no API server asks, or would be.
-    pub fn record_soft_request(&self, asked: RequestRecord) -> Record {
-        let asks = if asked.shadow {
-            "would be asked to go"
-        } else {
-            "asked to go"
-        };
-        tracing::warn!(
-            pod = format!("{}/{}", asked.namespace, asked.name),
-            grace_period_seconds = asked.grace_period_seconds,
-            urgent = asked.pace.as_ref().map(|pace| pace.urgent),
-            room = asked.pace.as_ref().map(|pace| pace.room),
-            pending = asked.pace.as_ref().map(|pace| pace.pending),
-            expected = asked.pace.as_ref().map(|pace| pace.expected),
-            "{asks}: {}",
-            asked.message.trim_end()
-        );
-        Record::Asked(Box::new(asked))
-    }
-
     /// Takes note of a threshold of the manager that is met as it comes into force.
     pub fn record_met(&mut self, signal: Signal, available: u64, threshold: u64) -> Record {
         self.met += 1;
@@ -340,6 +320,25 @@ impl EvictionLog {
     fn id(&self, number: u64) -> String {
         format!("{}-{number}", self.run)
     }
+}
+
+/// Logs that a pod is asked to go, or would be.
+pub fn log_asked(asked: &RequestRecord) {
+    let asks = if asked.shadow {
+        "would be asked to go"
+    } else {
+        "asked to go"
+    };
+    tracing::warn!(
+        pod = format!("{}/{}", asked.namespace, asked.name),
+        grace_period_seconds = asked.grace_period_seconds,
+        urgent = asked.pace.as_ref().map(|pace| pace.urgent),
+        room = asked.pace.as_ref().map(|pace| pace.room),
+        pending = asked.pace.as_ref().map(|pace| pace.pending),
+        expected = asked.pace.as_ref().map(|pace| pace.expected),
+        "{asks}: {}",
+        asked.message.trim_end()
+    );
 }
 
 /// Logs that a pod is stuck. What the journal has of it.

@@ -18,6 +18,7 @@ use evictd_store::{
 use evictd_sys::clock::monotonic_ns;
 
 use super::Agent;
+use crate::daemon::eviction_log::log_asked;
 
 /// Pods that an incident lists, the first in the order of eviction; besides them only those that the report names.
 const PODS: usize = 16;
@@ -64,6 +65,7 @@ impl Agent {
     fn follow_asked(&mut self) {
         while let Some(asked) = self.pod_source.next_soft_eviction() {
             // The API server has agreed.
+            log_asked(&asked);
             self.metrics.asked(&asked);
             self.begin(Incident::of_asked(asked));
         }

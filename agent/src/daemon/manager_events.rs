@@ -10,7 +10,7 @@ use evictd_manager::{
 use evictd_store::record::{Record, RequestRecord};
 
 use super::Agent;
-use crate::daemon::{ensure_dead::end_asked, pod_source::PodSource};
+use crate::daemon::{ensure_dead::end_asked, eviction_log::log_asked, pod_source::PodSource};
 
 impl Agent {
     pub(super) fn handle_manager_events(&mut self) {
@@ -178,7 +178,8 @@ impl Agent {
             self.metrics.asked(&asked);
         }
         let goes = asked.clone();
-        let record = self.eviction_log.record_soft_request(asked);
+        log_asked(&asked);
+        let record = Record::Asked(Box::new(asked));
         self.note_incident(&record, None);
         self.append_to_journal(record);
         if request.shadow {

@@ -13,11 +13,12 @@ use std::{
 
 use evictd_common::drops::DropCounter;
 use evictd_config::KubeletSource;
-use evictd_engine::{Signal, model::settings::MemoryHook, units::signed};
+use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_fastpath::{FastPathControl, FastPathEvent, FastPathEventQueue, FastPathStatus};
 use evictd_manager::ManagerEviction;
 use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
+use prometheus_client::metrics::MetricType;
 
 use super::{Agent, fastpath::RunningFastPath, manager::RunningManager, policies::Policies};
 use crate::{
@@ -28,7 +29,7 @@ use crate::{
         scan_watch::{FILESYSTEMS, unknown_layers},
         sources::Signals,
     },
-    telemetry::{Health, HookInfo, Labelled, MANAGER, MetricsCollector},
+    telemetry::{Health, HookInfo, MANAGER, Metric, MetricsCollector},
 };
 use names::{CounterDef, INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS};
 
@@ -87,12 +88,10 @@ impl Reloads {
         self.kubelet.store(index.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// 1 for the source that is in use.
-    fn kubelet(&self) -> Vec<(String, i64)> {
+    /// The source that is in use.
+    fn kubelet(&self) -> KubeletSource {
         let used = self.kubelet.load(Ordering::Relaxed);
-        let all = KubeletSource::ALL.iter().enumerate();
-        all.map(|(index, source)| (source.as_str().to_owned(), i64::from(index == used)))
-            .collect()
+        KubeletSource::ALL.get(used).copied().unwrap_or_default()
     }
 }
 
@@ -109,11 +108,10 @@ pub(super) fn sources(shown: &MetricInputs<'_>) -> MetricsCollector {
             PodSource::Manifest { .. } => None,
         },
         hooks,
-        gauges: shown.policies.gauges(),
+        metrics: shown.policies.gauges(),
         start_time: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs()),
-        ..MetricsCollector::default()
     };
     if let PodSource::Cluster { cluster, .. } = shown.source
         && let Some(fleet) = cluster.fleet_brake()
@@ -122,7 +120,7 @@ pub(super) fn sources(shown: &MetricInputs<'_>) -> MetricsCollector {
             "fleet_brake_available",
             "1 while both ConfigMaps of the fleet brake are there and the last report has reached them",
             fleet,
-            |fleet| u64::from(fleet.is_available()),
+            |fleet| fleet.is_available(),
         );
     }
     show_queues(&mut sources, shown);
@@ -185,18 +183,18 @@ fn show_queues(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
         Log::dropped,
     );
     let queue = shown.journal.clone();
-    sources.gauges.push(Labelled {
-        name: "disk_queue",
-        help: "Records and files that wait to be written to the state directory",
-        label: "kind",
-        read: Box::new(move || {
+    sources.metrics.push(Metric::labelled(
+        MetricType::Gauge,
+        "disk_queue",
+        "Records and files that wait to be written to the state directory",
+        "kind",
+        move || {
             let waiting = [("record", queue.records()), ("file", queue.files())];
-            let number = |n: usize| signed(n as u64);
             waiting
-                .map(|(kind, n)| (kind.to_owned(), number(n)))
+                .map(|(kind, n)| (kind.to_owned(), n as u64))
                 .to_vec()
-        }),
-    });
+        },
+    ));
 }
 
 /// Shows what is known of the pods, and what watches them.
@@ -224,24 +222,25 @@ fn show_pods(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
         "manager_stuck",
         "1 while the manager has not run for 30 seconds: only memory is watched",
         shown.health,
-        |health| u64::from(health.is_late(MANAGER)),
+        |health| health.is_late(MANAGER),
     );
     let status = Arc::clone(&shown.manager.status);
-    sources.gauges.push(Labelled {
-        name: "filesystem_stuck",
-        help: "1 while a filesystem has not answered for five seconds: its signals are not watched",
-        label: "filesystem",
-        read: Box::new(move || {
+    sources.metrics.push(Metric::labelled(
+        MetricType::Gauge,
+        "filesystem_stuck",
+        "1 while a filesystem has not answered for five seconds: its signals are not watched",
+        "filesystem",
+        move || {
             let each = FILESYSTEMS.iter().zip(status.get().hung);
-            each.map(|(name, hung)| ((*name).to_owned(), i64::from(hung)))
+            each.map(|(name, hung)| ((*name).to_owned(), hung))
                 .collect()
-        }),
-    });
+        },
+    ));
     sources.gauge(
         "disk_scan_stuck",
         "1 while the thread that measures the pods' use of disks has waited for a filesystem for ten minutes",
         &shown.manager.scanner,
-        |scanner| u64::from(scanner.is_stuck()),
+        |scanner| scanner.is_stuck(),
     );
     sources.gauge(
         "writable_layers_unknown",
@@ -254,25 +253,25 @@ fn show_pods(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
         "memory_hook_lost",
         "1 while the hook for memory could not be attached or detached at the last attempt: the sampler goes on alone",
         &shown.fastpath.status,
-        |status| u64::from(status.is_hook_lost()),
+        |status| status.is_hook_lost(),
     );
 }
 
 /// The configuration, and what the machine gives.
 fn show_configuration(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
     let reloads = Arc::clone(shown.reloads);
-    sources.labelled_counters.push(Labelled {
-        name: "config_reloads",
-        help: "Changed configurations, by whether they were put in force; after a failure the last good one stays in \
-               force",
-        label: "result",
-        read: Box::new(move || {
+    sources.metrics.push(Metric::labelled(
+        MetricType::Counter,
+        "config_reloads",
+        "Changed configurations, by whether they were put in force; after a failure the last good one stays in force",
+        "result",
+        move || {
             let counts = [("success", &reloads.applied), ("failure", &reloads.refused)];
             counts
                 .map(|(result, count)| (result.to_owned(), count.load(Ordering::Relaxed)))
                 .to_vec()
-        }),
-    });
+        },
+    ));
     // Former names, shown until the next release.
     sources.counter(
         "configuration_reloads",
@@ -286,33 +285,35 @@ fn show_configuration(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) 
         shown.reloads,
         |reloads| reloads.refused.load(Ordering::Relaxed),
     );
-    let realtime = i64::from(shown.fastpath.is_realtime);
-    sources.gauges.push(Labelled {
-        name: "realtime_priority",
-        help: "1 for a thread that has SCHED_FIFO; the log says why one has not",
-        label: "thread",
-        read: Box::new(move || vec![("fastpath".to_owned(), realtime)]),
-    });
-    sources.gauges.push(Labelled {
-        name: "numa_node_available_bytes",
-        help: "Memory of a NUMA node that tasks bound to it can use: free, page cache, and reclaimable slab",
-        label: "numa_node",
-        read: Box::new(|| {
+    sources.metrics.push(Metric::state_set(
+        "realtime_priority",
+        "1 for a thread that has SCHED_FIFO; the log says why one has not",
+        "thread",
+        [("fastpath", shown.fastpath.is_realtime)],
+        |is_realtime| is_realtime,
+    ));
+    sources.metrics.push(Metric::labelled(
+        MetricType::Gauge,
+        "numa_node_available_bytes",
+        "Memory of a NUMA node that tasks bound to it can use: free, page cache, and reclaimable slab",
+        "numa_node",
+        || {
             // Where the files cannot be read there is nothing to show.
             let nodes = numa::nodes(Path::new("/sys")).unwrap_or_default();
             let shown = nodes.into_iter();
             shown
-                .map(|node| (node.id.to_string(), signed(node.available)))
+                .map(|node| (node.id.to_string(), node.available))
                 .collect()
-        }),
-    });
+        },
+    ));
     let reloads = Arc::clone(shown.reloads);
-    sources.gauges.push(Labelled {
-        name: "kubelet_configuration",
-        help: "1 for where the kubelet's settings come from",
-        label: "source",
-        read: Box::new(move || reloads.kubelet()),
-    });
+    sources.metrics.push(Metric::state_set(
+        "kubelet_configuration",
+        "1 for where the kubelet's settings come from",
+        "source",
+        KubeletSource::ALL.map(|source| (source.as_str(), source)),
+        move |source| reloads.kubelet() == source,
+    ));
 }
 
 fn show<C, const N: usize>(

@@ -30,7 +30,7 @@ mod scan_watch;
 mod scope;
 mod shutdown;
 mod single_flight;
-mod sources;
+pub(crate) mod sources;
 mod start;
 
 use std::{

@@ -44,7 +44,7 @@ pub struct NodeView {
 pub struct NodeSample {
     /// Observations of the signals, as hard thresholds are held against them.
     pub observations: Observations,
-    /// The same for soft ones, which memory guards do not concern.
+    /// Observations of the signals, as soft thresholds are held against them: memory guards do not concern these.
     pub soft: Observations,
     /// The pods.
     pub pods: Vec<Pod>,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{Pod, fleet::FleetPace, units::signed};
+use evictd_engine::{Pod, fleet::FleetPace};
 use evictd_node::pods::table::PodTable;
 use evictd_policy::{
     EvictionPolicy, PauseSource, PauseState, PolicyEvaluator, PolicyStore,
@@ -21,10 +21,11 @@ use evictd_policy::{
 use evictd_store::disk_queue::DiskQueue;
 
 use evictd_sys::clock::monotonic_ns;
+use prometheus_client::metrics::MetricType;
 use tokio::sync::Notify;
 
 use super::{RunError, background_read::BackgroundRead, single_flight::SingleFlight};
-use crate::telemetry::Labelled;
+use crate::telemetry::Metric;
 
 /// File in the state directory whose presence pauses all evictions.
 const PAUSE: &str = "pause";
@@ -140,74 +141,66 @@ impl Policies {
     }
 
     /// Builds the gauges that the metrics show of policies.
-    pub fn gauges(&self) -> Vec<Labelled> {
+    pub fn gauges(&self) -> Vec<Metric<'static>> {
         let (evaluator, policies) = (Arc::clone(&self.evaluator), Arc::clone(&self.policies));
         let pauses = Arc::clone(&self.pauses);
         let matched = move || {
             let matched = evaluator.matched().into_iter();
-            matched
-                .map(|(name, pods)| (name, signed(pods as u64)))
-                .collect()
+            matched.map(|(name, pods)| (name, pods as u64)).collect()
         };
         let evaluator = Arc::clone(&self.evaluator);
         let contradictions = move || {
             let pairs = evaluator.contradictions().into_iter();
             let rules = pairs.map(|(one, other)| format!("{} {}", one.name(), other.name()));
-            rules.map(|rules| (rules, 1)).collect()
+            rules.map(|rules| (rules, true)).collect()
         };
         let refused = move || {
             let (objects, files) = policies.refused();
-            let objects = signed(objects as u64);
-            let tenants = signed(policies.tenants_refused() as u64);
+            let tenants = policies.tenants_refused() as u64;
             vec![
-                ("api".to_owned(), objects),
-                ("file".to_owned(), i64::from(files)),
+                ("api".to_owned(), objects as u64),
+                ("file".to_owned(), u64::from(files)),
                 ("tenants".to_owned(), tenants),
             ]
         };
-        let paused = move || {
-            let state = |source: PauseSource| {
-                (source.as_str().to_owned(), i64::from(pauses.is_set(source)))
-            };
-            PauseSource::ALL.map(state).to_vec()
-        };
         let limiter = Arc::clone(self.evaluator.limiter());
-        let fleet = move || {
-            let pace = limiter.fleet_pace(monotonic_ns());
-            let state = |held: FleetPace| (held.as_str().to_owned(), i64::from(held == pace));
-            [FleetPace::Slow, FleetPace::Paused].map(state).to_vec()
-        };
+        let gauge = MetricType::Gauge;
         vec![
-            Labelled {
-                name: "fleet_brake",
-                help: "1 while the fleet brake holds back evictions that are not urgent",
-                label: "pace",
-                read: Box::new(fleet),
-            },
-            Labelled {
-                name: "policy_pods",
-                help: "Pods of this node that a policy in force matches",
-                label: "policy",
-                read: Box::new(matched),
-            },
-            Labelled {
-                name: "policy_conflicts",
-                help: "Rules of the same precedence that contradict each other on a pod of this node",
-                label: "rules",
-                read: Box::new(contradictions),
-            },
-            Labelled {
-                name: "policies_refused",
-                help: "Policies whose newest version cannot be used; all files are one",
-                label: "source",
-                read: Box::new(refused),
-            },
-            Labelled {
-                name: "paused",
-                help: "1 while this pause is set",
-                label: "by",
-                read: Box::new(paused),
-            },
+            Metric::state_set(
+                "fleet_brake",
+                "1 while the fleet brake holds back evictions that are not urgent",
+                "pace",
+                [FleetPace::Slow, FleetPace::Paused].map(|pace| (pace.as_str(), pace)),
+                move |pace| limiter.fleet_pace(monotonic_ns()) == pace,
+            ),
+            Metric::labelled(
+                gauge,
+                "policy_pods",
+                "Pods of this node that a policy in force matches",
+                "policy",
+                matched,
+            ),
+            Metric::labelled(
+                gauge,
+                "policy_conflicts",
+                "Rules of the same precedence that contradict each other on a pod of this node",
+                "rules",
+                contradictions,
+            ),
+            Metric::labelled(
+                gauge,
+                "policies_refused",
+                "Policies whose newest version cannot be used; all files are one",
+                "source",
+                refused,
+            ),
+            Metric::state_set(
+                "paused",
+                "1 while this pause is set",
+                "by",
+                PauseSource::ALL.map(|source| (source.as_str(), source)),
+                move |source| pauses.is_set(source),
+            ),
         ]
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{Layout, Signal, Threshold};
+use evictd_engine::{Layout, Signal};
 use evictd_manager::{DiskSource, DiskSources, SignalSources};
 use evictd_node::{
     bpf::object::BpfObject,
@@ -22,8 +22,14 @@ use evictd_node::{
     },
 };
 
+/// What is counted of filesystems, by one program.
+pub(crate) const INODES: [Signal; 3] = [
+    Signal::NodeFsInodesFree,
+    Signal::ImageFsInodesFree,
+    Signal::ContainerFsInodesFree,
+];
 /// Why a count has no hook although there might be one.
-const NOT_CONFIGURED: &str = "no threshold asks for it";
+pub(crate) const NOT_CONFIGURED: &str = "no threshold asks for it";
 /// Number of ticks of the agent between two attempts.
 const RETRY_TICKS: u32 = 10;
 /// The start waits for disks for so long: memory is to be watched.
@@ -70,11 +76,9 @@ fn sources(
     pods_memory: Option<Scope>,
     object: &mut Result<BpfObject, String>,
 ) -> (SignalSources, DiskRetry) {
-    let thresholds = &config.eviction.thresholds;
-    let wants = |signals: &[Signal]| wants(thresholds, signals);
     let pids = match Pids::open(Path::new("/proc")) {
         Ok(pids) => {
-            let object = offer(object, wants(&[Signal::PidAvailable]));
+            let object = offer(object, wants(config, &[Signal::PidAvailable]));
             let trigger = PidTrigger::build(pids, object);
             log_hook(Signal::PidAvailable, trigger.selected_hook());
             Some(trigger)
@@ -84,11 +88,6 @@ fn sources(
             None
         }
     };
-    let inodes = [
-        Signal::NodeFsInodesFree,
-        Signal::ImageFsInodesFree,
-        Signal::ContainerFsInodesFree,
-    ];
     // Memory is watched whatever is wrong with a disk.
     let look = on_a_thread(config, find);
     let found = match look.recv_timeout(FIRST_LOOK) {
@@ -96,7 +95,7 @@ fn sources(
         Err(RecvTimeoutError::Timeout) => Err("they do not answer".to_owned()),
         Err(RecvTimeoutError::Disconnected) => Err("no thread can look at them".to_owned()),
     };
-    let disks = found.and_then(|found| watch(config, found, offer(object, wants(&inodes))));
+    let disks = found.and_then(|found| watch(config, found, offer(object, wants(config, &INODES))));
     let disks = disks.inspect_err(|error| tracing::error!(error, "disks are not watched"));
     let retry = DiskRetry {
         is_needed: disks.is_err(),
@@ -127,7 +126,10 @@ fn on_a_thread<T: Send + 'static>(
 }
 
 /// The loaded programs where they are wanted, or why there are none.
-fn offer(object: &mut Result<BpfObject, String>, wanted: bool) -> Result<&mut BpfObject, &str> {
+pub(crate) fn offer(
+    object: &mut Result<BpfObject, String>,
+    wanted: bool,
+) -> Result<&mut BpfObject, &str> {
     match object {
         _ if !wanted => Err(NOT_CONFIGURED),
         Ok(object) => Ok(object),
@@ -135,8 +137,10 @@ fn offer(object: &mut Result<BpfObject, String>, wanted: bool) -> Result<&mut Bp
     }
 }
 
-fn wants(thresholds: &[Threshold], signals: &[Signal]) -> bool {
-    thresholds.iter().any(|t| signals.contains(&t.signal))
+/// Whether a threshold asks for one of these signals.
+pub(crate) fn wants(config: &Config, signals: &[Signal]) -> bool {
+    let mut thresholds = config.eviction.thresholds.iter();
+    thresholds.any(|t| signals.contains(&t.signal))
 }
 
 fn log_hook(signal: Signal, selected: &SelectedHook<CountHook>) {

@@ -18,4 +18,4 @@ pub use metrics::Metrics;
 
 pub use error::ServeError;
 pub use server::MetricsListener;
-pub use state::{HookInfo, Labelled, MetricsCollector};
+pub use state::{HookInfo, Metric, MetricsCollector};

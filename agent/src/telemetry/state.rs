@@ -1,16 +1,22 @@
 //! What others count, asked for at each scrape.
 
-use std::{fmt, iter, ptr, sync::Arc};
+use std::{fmt, iter, ptr, sync::Arc, time::Duration};
 
-use evictd_engine::{Forecast, NodeCondition, hard_threshold, units::signed};
+use evictd_engine::{
+    Forecast, NodeCondition, Observation, Signal, SignalForecast, Threshold, hard_threshold,
+    units::signed,
+};
 use evictd_kube::client::ApiClient;
 use evictd_manager::{SharedStatus, Status};
 use evictd_node::trigger::counter::Drift;
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
-    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet},
+    metrics::MetricType,
 };
+
+/// The label with a signal's name.
+const SIGNAL: &str = "signal";
 
 /// The hook that watches a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,19 +27,129 @@ pub struct HookInfo {
     pub hook: String,
 }
 
-/// Reads a number.
-pub type Reading = Box<dyn Fn() -> u64 + Send + Sync>;
+/// A number as it is shown.
+#[derive(Clone, Copy, Debug)]
+pub enum Number {
+    /// A whole one.
+    Whole(i64),
+    /// A fraction.
+    Real(f64),
+}
 
-/// Numbers, each under a value of one label.
-pub struct Labelled<N = i64> {
-    /// Name of the metric.
-    pub name: &'static str,
-    /// Help text of the metric.
-    pub help: &'static str,
-    /// Name of the label.
-    pub label: &'static str,
-    /// The label's values with the numbers.
-    pub read: Box<dyn Fn() -> Vec<(String, N)> + Send + Sync>,
+impl From<i64> for Number {
+    fn from(number: i64) -> Self {
+        Self::Whole(number)
+    }
+}
+
+impl From<u64> for Number {
+    fn from(number: u64) -> Self {
+        Self::Whole(signed(number))
+    }
+}
+
+impl From<bool> for Number {
+    fn from(is_on: bool) -> Self {
+        Self::Whole(is_on.into())
+    }
+}
+
+impl From<f64> for Number {
+    fn from(number: f64) -> Self {
+        Self::Real(number)
+    }
+}
+
+/// The labels of a series with their values, and its number.
+type Series = (Vec<(&'static str, String)>, Number);
+
+/// One metric with all of its series, read at each scrape.
+pub struct Metric<'a> {
+    name: &'static str,
+    help: &'static str,
+    kind: MetricType,
+    read: Box<dyn Fn() -> Vec<Series> + Send + Sync + 'a>,
+}
+
+impl<'a> Metric<'a> {
+    /// A metric with any labels.
+    fn new(
+        kind: MetricType,
+        name: &'static str,
+        help: &'static str,
+        read: impl Fn() -> Vec<Series> + Send + Sync + 'a,
+    ) -> Self {
+        Self {
+            name,
+            help,
+            kind,
+            read: Box::new(read),
+        }
+    }
+
+    /// A metric without a label.
+    fn plain<N: Into<Number>>(
+        kind: MetricType,
+        name: &'static str,
+        help: &'static str,
+        read: impl Fn() -> N + Send + Sync + 'a,
+    ) -> Self {
+        Self::new(kind, name, help, move || vec![(Vec::new(), read().into())])
+    }
+
+    /// A metric with one label, whose values `read` has with their numbers.
+    pub fn labelled<N: Into<Number>>(
+        kind: MetricType,
+        name: &'static str,
+        help: &'static str,
+        label: &'static str,
+        read: impl Fn() -> Vec<(String, N)> + Send + Sync + 'a,
+    ) -> Self {
+        Self::new(kind, name, help, move || {
+            let series = |(value, number): (_, N)| (vec![(label, value)], number.into());
+            read().into_iter().map(series).collect()
+        })
+    }
+
+    /// A gauge with a series for each of `all` states under its name: 1 while it is on, else 0.
+    pub fn state_set<T: Copy + Send + Sync + 'a>(
+        name: &'static str,
+        help: &'static str,
+        label: &'static str,
+        all: impl IntoIterator<Item = (&'static str, T)>,
+        is_on: impl Fn(T) -> bool + Send + Sync + 'a,
+    ) -> Self {
+        let all: Vec<_> = all.into_iter().collect();
+        Self::labelled(MetricType::Gauge, name, help, label, move || {
+            let state = |(name, state): &(&str, T)| ((*name).to_owned(), is_on(*state));
+            all.iter().map(state).collect()
+        })
+    }
+
+    fn encode(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let series = (self.read)();
+        for (name, help) in names(self.name, self.help, self.kind) {
+            let mut family = encoder.encode_descriptor(name, &help, None, self.kind)?;
+            for (labels, number) in &series {
+                // An empty set would be shown as one.
+                match labels.is_empty() {
+                    true => self.encode_number(*number, &mut family)?,
+                    false => self.encode_number(*number, &mut family.encode_family(labels)?)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_number(&self, number: Number, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        match (self.kind, number) {
+            (MetricType::Counter, Number::Whole(n)) => {
+                encoder.encode_counter::<NoLabelSet, _, u64>(&n.unsigned_abs(), None)
+            }
+            (_, Number::Whole(n)) => encoder.encode_gauge(&n),
+            (_, Number::Real(n)) => encoder.encode_gauge(&n),
+        }
+    }
 }
 
 /// Collector of the numbers from their sources.
@@ -45,14 +161,8 @@ pub struct MetricsCollector {
     pub connection: Option<Arc<ApiClient>>,
     /// The hooks in use.
     pub hooks: Vec<HookInfo>,
-    /// Gauges with one label.
-    pub gauges: Vec<Labelled>,
-    /// Gauges without a label, with their names and what they mean.
-    pub plain_gauges: Vec<(&'static str, &'static str, Reading)>,
-    /// Counters with their names and what they mean.
-    pub counters: Vec<(&'static str, &'static str, Reading)>,
-    /// Counters with one label.
-    pub labelled_counters: Vec<Labelled<u64>>,
+    /// Metrics of all other sources.
+    pub metrics: Vec<Metric<'static>>,
     /// When the agent started, in seconds since the epoch.
     pub start_time: u64,
 }
@@ -66,27 +176,69 @@ impl MetricsCollector {
         of: &Arc<T>,
         read: impl Fn(&T) -> u64 + Send + Sync + 'static,
     ) {
-        self.counters.push((name, help, reading(of, read)));
+        self.plain(MetricType::Counter, name, help, of, read);
     }
 
     /// Shows a number of `of` that may go down, asked for at each scrape.
-    pub fn gauge<T: Send + Sync + 'static>(
+    pub fn gauge<T: Send + Sync + 'static, N: Into<Number>>(
         &mut self,
         name: &'static str,
         help: &'static str,
         of: &Arc<T>,
-        read: impl Fn(&T) -> u64 + Send + Sync + 'static,
+        read: impl Fn(&T) -> N + Send + Sync + 'static,
     ) {
-        self.plain_gauges.push((name, help, reading(of, read)));
+        self.plain(MetricType::Gauge, name, help, of, read);
     }
-}
 
-fn reading<T: Send + Sync + 'static>(
-    of: &Arc<T>,
-    read: impl Fn(&T) -> u64 + Send + Sync + 'static,
-) -> Reading {
-    let of = Arc::clone(of);
-    Box::new(move || read(&of))
+    fn plain<T: Send + Sync + 'static, N: Into<Number>>(
+        &mut self,
+        kind: MetricType,
+        name: &'static str,
+        help: &'static str,
+        of: &Arc<T>,
+        read: impl Fn(&T) -> N + Send + Sync + 'static,
+    ) {
+        let of = Arc::clone(of);
+        let metric = Metric::plain(kind, name, help, move || read(&of));
+        self.metrics.push(metric);
+    }
+
+    /// What the agent is, and the hooks in use.
+    fn of_agent(&self) -> [Metric<'_>; 3] {
+        let gauge = MetricType::Gauge;
+        [
+            Metric::labelled(
+                gauge,
+                "build_info",
+                "Always 1; the version of the agent",
+                "version",
+                || vec![(env!("CARGO_PKG_VERSION").to_owned(), 1_i64)],
+            ),
+            Metric::plain(
+                gauge,
+                "start_time_seconds",
+                "When the agent started, in seconds since the epoch",
+                || self.start_time,
+            ),
+            Metric::new(
+                gauge,
+                "hook_info",
+                "The hook that watches each signal; the label rung is the former name of hook",
+                || {
+                    let series = |HookInfo { signal, hook }: &HookInfo| {
+                        let labels = vec![
+                            ("signal", signal.clone()),
+                            ("hook", hook.clone()),
+                            // The former name of `hook`, until the next release.
+                            ("rung", hook.clone()),
+                        ];
+                        (labels, Number::Whole(1))
+                    };
+                    self.hooks.iter().map(series).collect()
+                },
+            ),
+        ]
+    }
 }
 
 /// Metrics under their names, and the former names of these, which are shown until the next release.
@@ -124,8 +276,12 @@ const FORMER_NAMES: &[(&str, &str)] = &[
 ];
 
 /// The metric's name with its help, then its former names, whose help points to the present one.
-fn names<'a>(name: &'a str, help: &str, suffix: &str) -> Vec<(&'a str, String)> {
+fn names<'a>(name: &'a str, help: &str, kind: MetricType) -> Vec<(&'a str, String)> {
     let former = FORMER_NAMES.iter().filter(|(now, _)| *now == name);
+    let suffix = match kind {
+        MetricType::Counter => "_total",
+        _ => "",
+    };
     let deprecated = format!("Deprecated: evictd_{name}{suffix}");
     iter::once((name, help.to_owned()))
         .chain(former.map(|(_, former)| (*former, deprecated.clone())))
@@ -138,253 +294,123 @@ impl fmt::Debug for MetricsCollector {
     }
 }
 
-#[derive(EncodeLabelSet)]
-struct Signal {
-    signal: String,
-}
-
-#[derive(EncodeLabelSet)]
-struct Threshold {
-    signal: String,
-    hard: bool,
-}
-
-#[derive(EncodeLabelSet)]
-struct Condition {
-    condition: &'static str,
-}
-
 impl Collector for MetricsCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let status = self.status.get();
-        signals(&mut encoder, &status)?;
-        forecasts(&mut encoder, &status)?;
-        conditions(&mut encoder, &status)?;
-        let build = [([("version", env!("CARGO_PKG_VERSION"))], 1_i64)];
-        gauges(
-            &mut encoder,
-            "build_info",
-            "Always 1; the version of the agent",
-            build,
-        )?;
-        gauge(
-            &mut encoder,
-            "start_time_seconds",
-            "When the agent started, in seconds since the epoch",
-            self.start_time,
-        )?;
-        let hooks = self.hooks.iter().map(|hook| {
-            let labels = [
-                ("signal", hook.signal.as_str()),
-                ("hook", hook.hook.as_str()),
-                // The former name of `hook`, until the next release.
-                ("rung", hook.hook.as_str()),
-            ];
-            (labels, 1_i64)
+        let counters = self.connection.iter().flat_map(|way| way.counters.all());
+        let counters = counters.map(|(name, help, value)| {
+            Metric::plain(MetricType::Counter, name, help, move || value)
         });
-        gauges(
-            &mut encoder,
-            "hook_info",
-            "The hook that watches each signal; the label rung is the former name of hook",
-            hooks,
-        )?;
-        counter(
-            &mut encoder,
-            "manager_cycles",
-            "Cycles of the manager",
-            status.cycles,
-        )?;
-        counter(
-            &mut encoder,
-            "recreations",
-            "Evicted pods whose owner has put another one on this node",
-            status.recreations,
-        )?;
-        for gauge in &self.gauges {
-            let read = (gauge.read)().into_iter();
-            let values = read.map(|(value, number)| ([(gauge.label, value)], number));
-            gauges(&mut encoder, gauge.name, gauge.help, values)?;
+        let fixed = of_status(&status).into_iter().chain(self.of_agent());
+        for metric in fixed.chain(counters) {
+            metric.encode(&mut encoder)?;
         }
-        for (name, help, read) in &self.plain_gauges {
-            gauge(&mut encoder, name, help, read())?;
-        }
-        for (name, help, read) in &self.counters {
-            counter(&mut encoder, name, help, read())?;
-        }
-        for counter in &self.labelled_counters {
-            let read = (counter.read)().into_iter();
-            let values = read.map(|(value, number)| ([(counter.label, value)], number));
-            counters(&mut encoder, counter.name, counter.help, values)?;
-        }
-        if let Some(connection) = &self.connection {
-            for (name, help, value) in connection.counters.all() {
-                counter(&mut encoder, name, help, value)?;
-            }
-        }
-        Ok(())
+        let mut metrics = self.metrics.iter();
+        metrics.try_for_each(|metric| metric.encode(&mut encoder))
     }
 }
 
-fn signals(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fmt::Error> {
-    let seen: Vec<_> = evictd_engine::Signal::ALL
-        .into_iter()
-        .filter_map(|signal| Some((signal, status.observations.get(signal)?)))
-        .collect();
-    let label = |signal: evictd_engine::Signal| Signal {
-        signal: signal.to_string(),
+/// What the manager has seen.
+fn of_status(status: &Status) -> Vec<Metric<'_>> {
+    let observed = |name, help, pick: fn(&Observation) -> i64| {
+        Metric::labelled(MetricType::Gauge, name, help, SIGNAL, move || {
+            let seen = |signal| {
+                let observed = status.observations.get(signal)?;
+                Some((signal.to_string(), pick(&observed)))
+            };
+            Signal::ALL.into_iter().filter_map(seen).collect()
+        })
     };
-    let available = seen.iter().map(|(s, o)| (label(*s), o.available));
-    gauges(
-        encoder,
-        "signal_available",
-        "What is available, in the signal's unit",
-        available,
-    )?;
-    let capacity = seen.iter().map(|(s, o)| (label(*s), o.capacity));
-    gauges(
-        encoder,
-        "signal_capacity",
-        "How much there is in all",
-        capacity,
-    )?;
-    let thresholds = status.thresholds.iter().filter_map(|t| {
+    let drift = |name, help, pick: fn(&Drift) -> u64| {
+        Metric::labelled(MetricType::Counter, name, help, SIGNAL, move || {
+            let of = |(signal, drift): &(Signal, Drift)| (signal.to_string(), pick(drift));
+            status.drift.iter().map(of).collect()
+        })
+    };
+    let until = |name, help, pick: fn(&Forecast) -> Option<Duration>| {
+        Metric::labelled(MetricType::Gauge, name, help, SIGNAL, move || {
+            let of =
+                |f: &SignalForecast| Some((f.signal.to_string(), pick(&f.forecast)?.as_secs_f64()));
+            status.forecasts.iter().filter_map(of).collect()
+        })
+    };
+    let conditions = [
+        NodeCondition::DiskPressure,
+        NodeCondition::MemoryPressure,
+        NodeCondition::PidPressure,
+    ];
+    vec![
+        observed(
+            "signal_available",
+            "What is available, in the signal's unit",
+            |o| o.available,
+        ),
+        observed("signal_capacity", "How much there is in all", |o| {
+            o.capacity
+        }),
+        Metric::new(
+            MetricType::Gauge,
+            "threshold",
+            "What should be available",
+            || thresholds(status),
+        ),
+        drift(
+            "count_corrections",
+            "Samples that found a hook's count off",
+            |d| d.corrections,
+        ),
+        drift(
+            "count_drift",
+            "By how much they were off, added up without sign",
+            |d| d.total,
+        ),
+        until(
+            "until_threshold_seconds",
+            "Time until the highest threshold is met at the present rate; absent when it is not coming nearer",
+            |f| f.until_threshold,
+        ),
+        until(
+            "until_exhausted_seconds",
+            "Time until nothing is left at the present rate",
+            |f| f.until_exhausted,
+        ),
+        Metric::state_set(
+            "condition",
+            "1 while the node has the condition",
+            "condition",
+            conditions.map(|condition| (condition.as_str(), condition)),
+            |condition| status.conditions.contains(&condition),
+        ),
+        Metric::plain(
+            MetricType::Counter,
+            "manager_cycles",
+            "Cycles of the manager",
+            || status.cycles,
+        ),
+        Metric::plain(
+            MetricType::Counter,
+            "recreations",
+            "Evicted pods whose owner has put another one on this node",
+            || status.recreations,
+        ),
+    ]
+}
+
+fn thresholds(status: &Status) -> Vec<Series> {
+    let series = |t: &Threshold| {
         let capacity = status.observations.get(t.signal)?.capacity;
         // One series for a signal: that of the threshold that is met first.
         let first = hard_threshold(&status.thresholds, t.signal, capacity);
         if t.is_hard() && !first.is_some_and(|first| ptr::eq(first, t)) {
             return None;
         }
-        let labels = Threshold {
-            signal: t.signal.to_string(),
-            hard: t.is_hard(),
-        };
-        let amount = signed(t.amount(capacity));
-        Some((labels, amount))
-    });
-    gauges(encoder, "threshold", "What should be available", thresholds)?;
-    let drift = |value: fn(&Drift) -> u64| {
-        let of = move |(s, d): &(evictd_engine::Signal, _)| (label(*s), value(d));
-        status.drift.iter().map(of).collect::<Vec<_>>()
+        let labels = vec![
+            (SIGNAL, t.signal.to_string()),
+            ("hard", t.is_hard().to_string()),
+        ];
+        Some((labels, t.amount(capacity).into()))
     };
-    counters(
-        encoder,
-        "count_corrections",
-        "Samples that found a hook's count off",
-        drift(|d| d.corrections),
-    )?;
-    counters(
-        encoder,
-        "count_drift",
-        "By how much they were off, added up without sign",
-        drift(|d| d.total),
-    )
-}
-
-fn forecasts(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fmt::Error> {
-    let until = |pick: fn(&Forecast) -> Option<std::time::Duration>| {
-        let of = move |f: &evictd_engine::SignalForecast| {
-            let labels = Signal {
-                signal: f.signal.to_string(),
-            };
-            Some((labels, pick(&f.forecast)?.as_secs_f64()))
-        };
-        status.forecasts.iter().filter_map(of).collect::<Vec<_>>()
-    };
-    gauges(
-        encoder,
-        "until_threshold_seconds",
-        "Time until the highest threshold is met at the present rate; absent when it is not coming nearer",
-        until(|f| f.until_threshold),
-    )?;
-    gauges(
-        encoder,
-        "until_exhausted_seconds",
-        "Time until nothing is left at the present rate",
-        until(|f| f.until_exhausted),
-    )
-}
-
-fn conditions(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fmt::Error> {
-    let all = [
-        NodeCondition::DiskPressure,
-        NodeCondition::MemoryPressure,
-        NodeCondition::PidPressure,
-    ];
-    let shown = all.into_iter().map(|condition| {
-        let labels = Condition {
-            condition: condition.as_str(),
-        };
-        (labels, i64::from(status.conditions.contains(&condition)))
-    });
-    gauges(
-        encoder,
-        "condition",
-        "1 while the node has the condition",
-        shown,
-    )
-}
-
-fn gauge(
-    encoder: &mut DescriptorEncoder,
-    name: &str,
-    help: &str,
-    value: u64,
-) -> Result<(), fmt::Error> {
-    for (name, help) in names(name, help, "") {
-        let metric = encoder.encode_descriptor(name, &help, None, MetricType::Gauge)?;
-        ConstGauge::new(value).encode(metric)?;
-    }
-    Ok(())
-}
-
-fn gauges<L, N>(
-    encoder: &mut DescriptorEncoder,
-    name: &str,
-    help: &str,
-    values: impl IntoIterator<Item = (L, N)>,
-) -> Result<(), fmt::Error>
-where
-    L: EncodeLabelSet,
-    N: Copy,
-    ConstGauge<N>: EncodeMetric,
-{
-    let values: Vec<(L, N)> = values.into_iter().collect();
-    for (name, help) in names(name, help, "") {
-        let mut family = encoder.encode_descriptor(name, &help, None, MetricType::Gauge)?;
-        for (labels, value) in &values {
-            ConstGauge::new(*value).encode(family.encode_family(labels)?)?;
-        }
-    }
-    Ok(())
-}
-
-fn counters<L: EncodeLabelSet>(
-    encoder: &mut DescriptorEncoder,
-    name: &str,
-    help: &str,
-    values: impl IntoIterator<Item = (L, u64)>,
-) -> Result<(), fmt::Error> {
-    let values: Vec<(L, u64)> = values.into_iter().collect();
-    for (name, help) in names(name, help, "_total") {
-        let mut family = encoder.encode_descriptor(name, &help, None, MetricType::Counter)?;
-        for (labels, value) in &values {
-            ConstCounter::new(*value).encode(family.encode_family(labels)?)?;
-        }
-    }
-    Ok(())
-}
-
-fn counter(
-    encoder: &mut DescriptorEncoder,
-    name: &str,
-    help: &str,
-    value: u64,
-) -> Result<(), fmt::Error> {
-    for (name, help) in names(name, help, "_total") {
-        let family = encoder.encode_descriptor(name, &help, None, MetricType::Counter)?;
-        ConstCounter::new(value).encode(family)?;
-    }
-    Ok(())
+    status.thresholds.iter().filter_map(series).collect()
 }
 
 #[cfg(test)]
@@ -398,12 +424,13 @@ mod tests {
         let number = Arc::new(3);
         sources.counter("standby_decisions", "Decided", &number, |n| *n);
         sources.gauge("manager_stuck", "Stuck", &number, |n| *n);
-        sources.gauges.push(Labelled {
-            name: "filesystem_stuck",
-            help: "Stuck",
-            label: "filesystem",
-            read: Box::new(|| vec![("nodefs".to_owned(), 7)]),
-        });
+        sources.metrics.push(Metric::labelled(
+            MetricType::Gauge,
+            "filesystem_stuck",
+            "Stuck",
+            "filesystem",
+            || vec![("nodefs".to_owned(), 7_i64)],
+        ));
         let text = Metrics::new(sources).text().unwrap();
         for line in [
             "evictd_standby_decisions_total 3",

@@ -152,7 +152,7 @@ impl DiskQueue {
         self.publish(record, None)
     }
 
-    /// The same; when the record is on disk, or when it is certain that it will not be, the thread gives it to
+    /// As [`Self::append`]; when the record is on disk, or when it is certain that it will not be, the thread gives it to
     /// `acknowledge`, which must not take long.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! `evictd check` against a running agent: both say the same of every hook.
 
-use evictd_tests::prelude::*;
+use evictd_tests::{mounts, prelude::*};
 
 /// The hook of each signal, as the agent's metrics name it.
 fn hooks(text: &str) -> BTreeMap<String, String> {
@@ -52,4 +52,63 @@ fn check_reports_the_hooks_that_the_agent_attaches() {
     // A refusal is the kernel's, never a map that is closed too early.
     let text = check.to_string();
     assert!(!text.contains("not pointing to valid bpf_map"), "{text}");
+}
+
+/// As the agent does: no program for a count that has no threshold, and no other hook in place of a forced one.
+#[test]
+fn check_follows_the_configuration_in_its_hooks() {
+    skip_if!(no_bpf());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.json");
+    let check = |config: Value| {
+        fs::write(&path, config.to_string()).unwrap();
+        agent::check(&[("--config", &path)])
+    };
+    let signal = |check: &Value, name: &str| {
+        let mut signals = check["signals"].as_array().into_iter().flatten();
+        signals.find(|s| s["signal"] == name).unwrap().clone()
+    };
+    let found = check(
+        json!({ "filesystems": { "nodefs": dir.path() }, "evictionHard": { "memory.available": "1Mi" } }),
+    );
+    for name in ["pid.available", "nodefs.inodesFree"] {
+        let signal = signal(&found, name);
+        assert_eq!(signal["hook"], "sampler", "{signal}");
+        assert_eq!(signal["refused"], json!([]), "{signal}");
+        let detail = signal["detail"].as_str().unwrap();
+        assert!(detail.ends_with("no threshold asks for it"), "{signal}");
+    }
+    // One that this kernel refuses.
+    let memory = signal(&found, "memory.available");
+    let Some(refused) = memory["refused"][0]["hook"].as_str() else {
+        return;
+    };
+    let found = check(json!({ "memoryHook": refused }));
+    assert_eq!(found["usable"], false, "{found:#}");
+    let mut findings = found["findings"].as_array().into_iter().flatten();
+    let hook = findings.find(|f| f["topic"] == "memory hook").unwrap();
+    assert_eq!(hook["state"], "missing");
+    let detail = hook["detail"].as_str().unwrap();
+    assert!(
+        detail.starts_with(&format!("memoryHook: {refused} cannot be used here")),
+        "{detail}"
+    );
+}
+
+/// As the other commands: in the DaemonSet's container no file has to be named.
+#[test]
+fn check_takes_the_installed_configuration() {
+    skip_if!(not_root());
+    mounts::on_a_thread(|| {
+        let etc = Path::new("/etc");
+        let _own = mounts::Mounted::new("tmpfs", etc, None).unwrap();
+        fs::create_dir(etc.join("evictd")).unwrap();
+        let config = json!({ "evictionHard": { "memory.available": "7Mi" } });
+        fs::write(etc.join("evictd/config.yaml"), config.to_string()).unwrap();
+        let found = agent::finding(&[], "hard thresholds");
+        assert!(
+            found["detail"].as_str().unwrap().contains("<7Mi"),
+            "{found}"
+        );
+    });
 }

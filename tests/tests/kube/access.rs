@@ -179,4 +179,22 @@ fn thresholds_come_from_the_running_kubelet() {
     Hog::until_killed(&wild, &["--mib", "90"]);
     assert_eq!(member.evicted(1), ["wild"]);
     assert_eq!(member.evictions()[0].threshold, 180 << 20);
+    // A command that shows them asks the same kubelet, or says why it has no answer.
+    let config = member.write().unwrap();
+    let paths = [("--config", &*config)];
+    let shown = || agent::evictd(&["thresholds"], &paths);
+    assert!(String::from_utf8_lossy(&shown().stdout).contains("180Mi"));
+    let found = agent::finding(&paths, "hard thresholds");
+    assert!(
+        found["detail"].as_str().unwrap().contains("180Mi"),
+        "{found}"
+    );
+    member.server.state().objects.remove(path);
+    let said = shown();
+    let (out, err) = (&said.stdout, String::from_utf8_lossy(&said.stderr));
+    assert!(
+        String::from_utf8_lossy(out).contains("100Mi"),
+        "the default"
+    );
+    assert!(err.contains("/configz cannot be read"), "{err}");
 }

@@ -49,6 +49,21 @@ impl Cluster {
         }
     }
 
+    /// A configuration of agents with this `cluster`.
+    fn configured(&self, name: &str, cluster: &Value) {
+        let config = json!({ "cluster": cluster }).to_string();
+        let mut state = self.server.state();
+        state.put_config_map("evictd", name, json!({"config.yaml": config}));
+    }
+
+    /// Another agent, with this configuration.
+    fn starts(&self, name: &str, configuration: &str) {
+        let mut agent = agent(name, "evictd", json!({"app.kubernetes.io/name": "evictd"}));
+        let volume = json!({"name": "config", "configMap": {"name": configuration}});
+        agent["spec"]["volumes"] = json!([volume]);
+        self.server.state().put_pod(agent);
+    }
+
     fn run(&self, words: &[&str]) -> Output {
         let mut command = Command::new(self.dir.path().join("kubectl-evictd"));
         command
@@ -142,17 +157,34 @@ fn status_shows_agents_pressure_and_pauses() {
     cluster.said(&["resume"]);
     assert_eq!(cluster.json(&["status"])["nodes"][0]["pausedBy"], json!([]));
 
-    let brake = |until: &str| {
+    let brake_until = |until: &str| {
         let data = json!({"pace": "paused", "until": until, "nodes": "25", "by": "n9"});
         let mut state = cluster.server.state();
         state.put_config_map("evictd", "evictd-fleet", data);
     };
-    brake("2020-01-01T00:00:00Z");
+    brake_until("2020-01-01T00:00:00Z");
     assert!(cluster.json(&["status"])["fleetBrake"].is_null());
-    brake("2999-01-01T00:00:00Z");
+    brake_until("2999-01-01T00:00:00Z");
     assert_eq!(cluster.json(&["status"])["fleetBrake"]["pace"], "paused");
-    let said = "the fleet brake is active: paused until 2999-01-01T00:00:00Z";
+    let said = "active: paused until 2999-01-01T00:00:00Z, then slow for a window; urgent";
     has(&cluster.said(&["status"]), &[said]);
+    // By the agents' own rules: a pause is over after half an hour, and nodes are slow for a window then.
+    let rules = json!({"configMap": "evictd/evictd-fleet", "window": "1h"});
+    cluster.configured("evictd-a", &json!({ "fleetBrake": rules }));
+    cluster.starts("evictd-x7k2p", "evictd-a");
+    let status = cluster.json(&["status"]);
+    let brake = &status["fleetBrake"];
+    let ends = |time: &Value| time.as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    let slow = ends(&brake["slowUntil"]).duration_since(ends(&brake["until"]));
+    assert_eq!(slow.as_secs(), 3600);
+    assert!(ends(&brake["until"]) < "2998-01-01T00:00:00Z".parse().unwrap());
+    let ended = jiff::Timestamp::now() - Duration::from_secs(60);
+    brake_until(&format!("{ended:.0}"));
+    let slow = ended + Duration::from_secs(3600);
+    has(
+        &cluster.said(&["status"]),
+        &[&format!("active: slow until {slow:.0}; urgent")],
+    );
 
     cluster.without_agent();
     has(&cluster.said(&["status"]), &["0 of 1 nodes have an agent"]);
@@ -163,17 +195,9 @@ fn status_shows_agents_pressure_and_pauses() {
 fn a_pause_is_one_that_agents_follow() {
     let cluster = Cluster::new();
     let configured = |name: &str, map: Option<&str>| {
-        let mut state = cluster.server.state();
-        let config = json!({"cluster": {"pauseConfigMap": map}}).to_string();
-        state.put_config_map("evictd", name, json!({"config.yaml": config}));
+        cluster.configured(name, &json!({ "pauseConfigMap": map }));
     };
-    let starts = |name: &str, configuration: &str| {
-        let labels = json!({"app.kubernetes.io/name": "evictd"});
-        let mut agent = agent(name, "evictd", labels);
-        let volume = json!({"name": "config", "configMap": {"name": configuration}});
-        agent["spec"]["volumes"] = json!([volume]);
-        cluster.server.state().put_pod(agent);
-    };
+    let starts = |name: &str, configuration: &str| cluster.starts(name, configuration);
     let is_paused = || {
         let state = cluster.server.state();
         !state.config_map("evictd", "evictd-pause").is_null()

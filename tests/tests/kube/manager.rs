@@ -52,6 +52,7 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     let (asked, _) = (asked("free").unwrap(), asked("guarded").unwrap());
     let is_agreed = |record: &Record| matches!(record, Record::Counted(_));
     assert!(member.wait(SOON, |m| m.records().iter().any(is_agreed)));
+    assert!(agent.says("asked to go: "), "one line in the log");
     // The alerts of a fleet see it as they see a pod that was killed.
     let counted = "evictd_evictions_total{signal=\"memory.available\",shadow=\"false\"} 1";
     assert!(until(SOON, || shows(&address, counted)));

@@ -18,6 +18,14 @@ pub struct FleetConfig {
     pub rules: FleetRules,
 }
 
+impl FleetConfig {
+    /// The fleet brake of an agent's whole configuration file; `None` where it has none that can be used.
+    pub fn of(document: &Value) -> Option<Self> {
+        let mut cluster = ObjectDecoder::open("cluster", document["cluster"].clone()).ok()?;
+        take(&mut cluster).ok()?
+    }
+}
+
 const DEFAULTS: FleetRules = FleetRules {
     window: Duration::from_secs(600),
     slow_nodes: 10,

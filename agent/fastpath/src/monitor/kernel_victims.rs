@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evictd_engine::{CandidateState, permit::LastResort, rank, sampling::Nearness};
+use evictd_engine::{CandidateState, permit::LastResort, rank, sampling::Nearness, units::SECOND};
 use evictd_node::{
     pods::table::{PodEntry, PodTable},
     trigger::memory::MAX_VICTIMS,
@@ -15,9 +15,9 @@ use crate::{
 };
 
 /// How long published kernel victims hold while memory does not move: pods may change their ranks among themselves.
-const REPUBLISH_NS: u64 = 1_000_000_000;
-/// The same far from every threshold, where no hook has to be attached: a growth is seen before it gets there.
-const REPUBLISH_FAR_NS: u64 = 10_000_000_000;
+const REPUBLISH_NS: u64 = SECOND;
+/// How long they hold far from every threshold, where no hook has to be attached: a growth is seen before it gets there.
+const REPUBLISH_FAR_NS: u64 = 10 * SECOND;
 
 impl MemoryMonitor {
     /// Publishes the kernel victims when memory has moved or the last ones are old: reading every pod is what a cycle costs most.

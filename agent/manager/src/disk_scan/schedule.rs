@@ -42,7 +42,7 @@ enum WalkState {
     Dropped(Instant),
     /// The pod's walk is under way since this time.
     Open(Instant),
-    /// The last one began then.
+    /// The pod's last walk was begun at this time.
     Walked(Instant),
 }
 

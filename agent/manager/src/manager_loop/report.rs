@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use evictd_engine::{NodeState, Observations, Resource};
+use evictd_engine::{NodeState, Observations, Resource, units::SECOND};
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{ManagerEvent, Status, manager_loop::ManagerLoop};
 
 /// What is pressed may change at every look; it is reported no sooner than so long after the last time, in nanoseconds.
-const REPORT_AGAIN_NS: u64 = 1_000_000_000;
+const REPORT_AGAIN_NS: u64 = SECOND;
 
 impl ManagerLoop {
     /// Records what is available of all signals but memory, for incidents. Memory is recorded by the fast path.

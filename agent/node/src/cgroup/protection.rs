@@ -56,7 +56,8 @@ impl Protection {
         self.cache_below(&self.top, effective, &pods)
     }
 
-    /// The same of what lies below one cgroup, which is protected so far; `None`: it is what memory is reclaimed for.
+    /// Protected page cache and slab of the pods below one cgroup. `effective`: its own protection in bytes; `None`: it
+    /// is what memory is reclaimed for.
     fn cache_below(&self, dir: &Path, effective: Option<u64>, pods: &[&Path]) -> u64 {
         if effective == Some(0) {
             return 0;

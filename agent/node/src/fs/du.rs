@@ -65,11 +65,11 @@ pub struct Walk {
     is_new: bool,
     place: Place,
     lookup: Lookup,
-    /// From the root down, above those that are open.
+    /// Directories from the root down, above those that are open.
     closed: Vec<Progress>,
-    /// The walk is in the last one. When there is none left the walk is over.
+    /// Open directories; the walk is in the last one. When there is none left the walk is over.
     open: VecDeque<Level>,
-    /// Where that was when the walk entered it, as mount points are named; at first where the root lies.
+    /// Path of the last open directory when the walk entered it, as mount points are named; at first the root's.
     path: PathBuf,
     mounts: HashSet<PathBuf>,
     linked: HashSet<u64>,

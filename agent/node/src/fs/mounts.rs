@@ -27,7 +27,7 @@ pub use crate::proc::mountinfo::Superblock;
 
 /// The table of the calling thread, which may have a mount namespace of its own.
 const OF_THREAD: &str = "/proc/thread-self/mountinfo";
-/// That of the node's first process. containerd's shims, CRI-O and Docker mount the roots of containers there; a
+/// The table of the node's first process. containerd's shims, CRI-O and Docker mount the roots of containers there; a
 /// container mounts nothing there.
 const OF_NODE: &str = "/proc/1/mountinfo";
 /// Filesystems whose files are in this machine: no server can keep a caller waiting. Any other one is not touched.

@@ -48,7 +48,7 @@ pub type Named = Vec<(String, PathBuf)>;
 pub struct PodDirs {
     /// Writable layers, by container: by its id where it has no name, as a sandbox has none.
     pub layers: Named,
-    /// Those of `layers` that go by an id although the container should have a name: others may know it by that.
+    /// Ids in `layers` of containers that should have a name: others may know a container by that.
     pub nameless: Vec<String>,
     /// Logs, by container; not those of containers that have ended beside others that run.
     pub logs: Named,
@@ -313,7 +313,7 @@ struct Running {
     unknown: Vec<(String, String)>,
     /// The names that are known.
     names: BTreeSet<String>,
-    /// Those of `layers` that have no name, without the sandbox's.
+    /// Ids in `layers` of containers without a name, but for the sandbox's.
     nameless: Vec<String>,
     /// At least one of all has no name but its id, and is not the sandbox.
     is_hidden: bool,
@@ -374,7 +374,7 @@ mod tests {
         look(groups, node, &[], &mut BTreeMap::new())
     }
 
-    /// The same with names in the pod's status, and what was seen earlier.
+    /// Containers that these processes tell of, with names in the pod's status, and what was seen earlier.
     fn look(
         groups: &[(&str, &str)],
         node: &[String],

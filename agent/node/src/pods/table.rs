@@ -59,8 +59,8 @@ impl PodEntry {
         Self::reopen(pod, cgroup, &FollowedCgroups::of(cgroup)?, mode, None)
     }
 
-    /// The same, where its cgroups were found. What is open of the same cgroups in `before` is shared: where all are the
-    /// same, only those are opened that have a limit since.
+    /// As [`Self::open`], with the pod's cgroups as they were found. Files of the same cgroups that are open in `before`
+    /// are shared: where all are the same, only those are opened that have a limit since.
     ///
     /// # Errors
     /// As [`Self::open`].

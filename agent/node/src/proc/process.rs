@@ -1,5 +1,6 @@
 //! When processes were started, and what they may do.
 
+use evictd_engine::units::SECOND;
 use evictd_sys::{
     clock::{boottime_ns, monotonic_ns},
     fs::read_lossy,
@@ -22,7 +23,7 @@ fn start_of(stat: &str, ticks_per_second: u64) -> Option<i64> {
     // A command may have spaces and parentheses in its name.
     let (_, rest) = stat.rsplit_once(')')?;
     let ticks: u64 = rest.split_whitespace().nth(BEFORE_START)?.parse().ok()?;
-    i64::try_from(ticks.saturating_mul(1_000_000_000 / ticks_per_second)).ok()
+    i64::try_from(ticks.saturating_mul(SECOND / ticks_per_second)).ok()
 }
 
 /// The effective capabilities out of a `status`, a bit for each (`CapEff`, proc_pid_status(5)).

@@ -48,7 +48,7 @@ pub enum Direction {
 pub enum Action {
     /// Wakes the agent, once per arming.
     Wake,
-    /// The same; and where no thread has asked for the crossing by [`TriggerSet::next_crossing`] 60 us later, the next
+    /// Wakes the agent, once per arming; and where no thread has asked for the crossing by [`TriggerSet::next_crossing`] 60 us later, the next
     /// charge wakes the thread that has a [`LocalWakeup`] on that CPU. A hook that cannot tell where that is only wakes
     /// the agent.
     WakeLocal,

@@ -3,6 +3,7 @@
 use evictd_engine::{
     CandidateState,
     permit::{LastResort, Permission},
+    units::SECOND,
 };
 use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
@@ -146,9 +147,7 @@ impl PolicyEvaluator {
             uid: pod.uid.clone(),
             may_go,
             for_seconds: match permission {
-                Permission::Until(until) if may_go => {
-                    Some(until.saturating_sub(now) / 1_000_000_000)
-                }
+                Permission::Until(until) if may_go => Some(until.saturating_sub(now) / SECOND),
                 _ => None,
             },
             reason: match may_go {

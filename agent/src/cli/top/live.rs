@@ -16,7 +16,7 @@ use super::{
 };
 use crate::cli::{
     CommandError,
-    evictions::{self, Wanted},
+    evictions::{self, REQUESTS, Wanted},
     explained::PolicyReporting,
 };
 
@@ -94,11 +94,12 @@ fn is_end(key: KeyEvent) -> bool {
 /// The last evictions, the newest first; none where nothing was written yet.
 fn past(state_dir: &Path) -> Vec<Past> {
     // `evictd report` says what cannot be read.
-    let Ok((found, _)) = evictions::evictions(state_dir, Wanted::Newest(PAST)) else {
+    let Ok((found, _)) = evictions::evictions(state_dir, Wanted::Newest(REQUESTS)) else {
         return Vec::new();
     };
-    let newest = found.known.iter().rev();
-    newest.map(|known| Past::new(&known.eviction)).collect()
+    // A budget may have refused the others.
+    let gone = found.known.iter().rev().filter(|known| known.is_agreed);
+    gone.take(PAST).map(Past::new).collect()
 }
 
 /// Reads the pressure of the node; without what this kernel does not tell.
@@ -108,4 +109,41 @@ fn pressure() -> Vec<(&'static str, Psi)> {
         Some((name, Psi::read(&path).ok()?))
     };
     RESOURCES.into_iter().filter_map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Its budget protects it, at each look of the agent.
+    #[test]
+    fn a_pod_that_was_asked_in_vain_is_no_eviction() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = |id: &str, event: &str, may_be_refused: bool| {
+            let record = json!({
+                "event": event, "id": id, "time": "2026-11-22T03:00:00Z", "namespace": "shop", "name": id, "uid": id,
+                "reason": "Evicted", "message": "low", "signal": "memory.available", "shadow": false, "hook": "sampler",
+                "stages": {"crossed": 0, "woken": 0, "decided": 0, "signalled": 0}, "available": 1, "threshold": 2,
+                "usageAtCrossing": 0, "usageAtDecision": 0, "workingSet": 0, "request": 0, "gracePeriodSeconds": 30,
+                "decided": 0, "mayBeRefused": may_be_refused,
+            });
+            record.to_string() + "\n"
+        };
+        let protected = (0..PAST).map(|n| record(&format!("protected-{n}"), "asked", true));
+        let gone = [
+            record("web", "evicted", false),
+            record("db", "asked", false),
+        ];
+        let lines: String = gone.into_iter().chain(protected).collect();
+        std::fs::write(dir.path().join("journal.jsonl"), lines).unwrap();
+        let shown = past(dir.path()).into_iter();
+        let shown: Vec<_> = shown.map(|past| (past.pod, past.note)).collect();
+        let expected = [("shop/db", "asked, 30 s"), ("shop/web", "")];
+        assert_eq!(
+            shown,
+            expected.map(|(pod, note)| (pod.to_owned(), note.to_owned()))
+        );
+    }
 }

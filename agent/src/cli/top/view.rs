@@ -4,7 +4,6 @@ use std::{cmp::Reverse, env, time::Duration};
 
 use evictd_engine::{Resource, Signal};
 use evictd_node::proc::psi::Psi;
-use evictd_store::record::EvictionRecord;
 use ratatui::{
     Frame,
     crossterm::event::KeyCode,
@@ -15,7 +14,9 @@ use ratatui::{
 };
 
 use crate::cli::{
+    evictions::Known,
     rank::PodJson,
+    report::note,
     signals::{SignalJson, duration},
     table::amount_of,
 };
@@ -45,19 +46,20 @@ pub(super) struct View {
 #[derive(Clone)]
 pub(super) struct Past {
     time: String,
-    pod: String,
+    pub pod: String,
     signal: String,
-    is_shadow: bool,
+    pub note: String,
 }
 
 impl Past {
-    pub fn new(eviction: &EvictionRecord) -> Self {
+    pub fn new(known: &Known) -> Self {
+        let eviction = &known.eviction;
         Self {
             // Without fractions of a second.
             time: eviction.time.chars().take(19).collect(),
             pod: format!("{}/{}", eviction.namespace, eviction.name),
             signal: eviction.signal.clone(),
-            is_shadow: eviction.shadow,
+            note: note(known),
         }
     }
 }
@@ -368,10 +370,13 @@ fn draw_past(frame: &mut Frame<'_>, view: &View, area: Rect) {
         lines.push(Line::from("none in the journal"));
     }
     lines.extend(view.past.iter().map(|past| {
-        let shadow = if past.is_shadow { " (shadow)" } else { "" };
+        let note = match &*past.note {
+            "" => String::new(),
+            note => format!(" ({note})"),
+        };
         let before = format!("{}  {}  ", past.time, past.signal);
-        let room = usize::from(area.width).saturating_sub(before.len() + shadow.len());
-        Line::from(format!("{before}{}{shadow}", shortened(&past.pod, room)))
+        let room = usize::from(area.width).saturating_sub(before.len() + note.len());
+        Line::from(format!("{before}{}{note}", shortened(&past.pod, room)))
     }));
     frame.render_widget(Paragraph::new(lines), area);
 }

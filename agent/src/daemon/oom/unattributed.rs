@@ -17,7 +17,7 @@ pub struct UnattributedKills {
 pub struct KillSummary {
     /// Number of kills since the last time.
     pub kills: u64,
-    /// The last one's process.
+    /// The process of the last kill.
     pub pid: u32,
     /// The id of its cgroup.
     pub cgroup: u64,

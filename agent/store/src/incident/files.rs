@@ -14,7 +14,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use evictd_engine::{recorder::SignalSample, units::nanos};
+use evictd_engine::{
+    recorder::SignalSample,
+    units::{SECOND, nanos},
+};
 use evictd_sys::fs::{PathError, TEMPORARY};
 
 use crate::{
@@ -32,10 +35,10 @@ pub const MOST: usize = 64;
 const MOST_OPEN: usize = 64;
 /// Time in nanoseconds for which an end is waited for; where a pod was asked to go, it begins when the pod's time is
 /// over.
-const PATIENCE_NS: u64 = 5_000_000_000;
+const PATIENCE_NS: u64 = 5 * SECOND;
 /// How much of the time after the end is shown; of a pod that was asked to go as much as above, for it is looked at
 /// seldom.
-const AFTER_NS: u64 = 1_000_000_000;
+const AFTER_NS: u64 = SECOND;
 
 /// Counters of what became of the incidents.
 #[derive(Debug, Default)]
@@ -273,8 +276,6 @@ mod tests {
     use super::*;
     use crate::incident::tests::incident;
     use evictd_engine::{Signal, recorder::Recorder};
-
-    const SECOND: u64 = 1_000_000_000;
 
     fn begun(incident: &Incident) -> Incident {
         Incident {

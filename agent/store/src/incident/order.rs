@@ -2,7 +2,7 @@
 
 use evictd_engine::{
     Among, Candidate, CandidateState, QosClass, RankInputs, SelectionCriteria, Signal,
-    model::settings::RankingStrategy, select,
+    model::settings::RankingStrategy, select, units::SECOND,
 };
 
 use super::{Incident, RankedPod};
@@ -39,7 +39,7 @@ impl Incident {
         let went = pods.iter().position(|pod| pod.evicted)?;
         let resource = eviction.signal.parse().map(Signal::resource).ok()?;
         let since = ranked_by.read.saturating_sub(self.decided());
-        let grown = u128::from(pace.growth) * u128::from(since) / 1_000_000_000;
+        let grown = u128::from(pace.growth) * u128::from(since) / u128::from(SECOND);
         let grown = u64::try_from(grown).unwrap_or(u64::MAX);
         let candidate = |(position, pod): (usize, &&RankedPod)| {
             let more = if position == went { 0 } else { grown };

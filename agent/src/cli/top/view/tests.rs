@@ -88,7 +88,7 @@ fn view() -> View {
             time: "2026-11-23T07:00:00".to_owned(),
             pod: "shop/db-0".to_owned(),
             signal: "memory.available".to_owned(),
-            is_shadow: true,
+            note: "shadow".to_owned(),
         }],
         unknown: 1,
         are_policies_unknown: false,
