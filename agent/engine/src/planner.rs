@@ -182,7 +182,8 @@ impl Planner {
     /// Whether the hard threshold of a signal has been met for as long as it takes until a pod goes that is not urgent:
     /// disruption budgets no longer count.
     pub fn is_hard_due(&self, now: i64, seen: &Observations, signal: Signal) -> bool {
-        let hard = self.pressure.threshold(signal, true);
+        let capacity = seen.get(signal).map_or(0, |seen| seen.capacity);
+        let hard = self.pressure.threshold(signal, true, capacity);
         let Some(hard) = hard.filter(|hard| hard.is_met(seen, false)) else {
             return false;
         };
@@ -454,7 +455,7 @@ impl Planner {
             };
             let is_larger = self.note_capacity(signal, seen);
             for is_hard in [false, true] {
-                let threshold = self.pressure.threshold(signal, is_hard);
+                let threshold = self.pressure.threshold(signal, is_hard, seen.capacity);
                 let shortage = threshold.map(|threshold| self.shortage(threshold, seen));
                 let known = self.paces.of_mut(signal, is_hard);
                 let Some(shortage) = shortage else {
@@ -591,7 +592,9 @@ impl Planner {
         let Cause::Pressure(signal) = chosen.cause else {
             return Vec::new();
         };
-        let Some(threshold) = self.pressure.threshold(signal, false) else {
+        let seen = node.observations.get(signal);
+        let threshold = seen.and_then(|seen| self.pressure.threshold(signal, false, seen.capacity));
+        let Some(threshold) = threshold else {
             return Vec::new();
         };
         let leaves_idle = self.settings.mode == Mode::Evictd;

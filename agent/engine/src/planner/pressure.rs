@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::{NodeCondition, Observations, Signal, Threshold};
+use crate::{NodeCondition, Observations, Signal, Threshold, model::threshold::first_met};
 
 /// The state of all thresholds. Time is nanoseconds of any one clock, and only differences count.
 #[derive(Clone, Debug)]
@@ -129,14 +129,18 @@ impl Pressure {
         tracked.any(|tracked| tracked.threshold == *threshold && tracked.since.is_some())
     }
 
-    /// The hard or the soft threshold of a signal.
-    pub(super) fn threshold(&self, signal: Signal, is_hard: bool) -> Option<&Threshold> {
-        self.thresholds()
-            .find(|t| t.signal == signal && t.is_hard() == is_hard)
+    /// The hard or the soft threshold of a signal, of several the one that is met first.
+    pub(super) fn threshold(
+        &self,
+        signal: Signal,
+        is_hard: bool,
+        capacity: i64,
+    ) -> Option<&Threshold> {
+        first_met(self.thresholds(), signal, is_hard, capacity)
     }
 
     /// All thresholds.
-    pub fn thresholds(&self) -> impl Iterator<Item = &Threshold> {
+    pub fn thresholds(&self) -> impl DoubleEndedIterator<Item = &Threshold> {
         self.thresholds.iter().map(|tracked| &tracked.threshold)
     }
 

@@ -329,6 +329,18 @@ fn the_files_of_a_stuck_victim_do_not_block_the_next() {
     }
 }
 
+/// A soft threshold without a grace period is a hard one beside that of `evictionHard`.
+// R4
+#[test]
+fn of_two_hard_thresholds_the_larger_one_evicts() {
+    for amounts in [[1000, 1500], [1500, 1000]] {
+        let mut node = Node::new(amounts.map(|amount| hard(DISK, amount)).to_vec(), false);
+        node.pod("files", [500, 0, 1]);
+        node.see(DISK, 1200);
+        assert_eq!(chosen(&node.look(SECOND).evictions), [("files", DISK)]);
+    }
+}
+
 /// A dip below the hard threshold overrides no budget.
 // R5, R43
 #[test]
