@@ -49,7 +49,7 @@ pub struct Planner {
     pending: PendingVictims,
     recreations: RecreationTracker,
     trends: [Trend; Signal::ALL.len()],
-    /// Paces of evictions, in the `evictd` mode.
+    /// Paces of evictions. The `kubelet` mode asks for the time of the last eviction alone.
     paces: Paces,
     choices: Choices,
     /// The capacity of each signal when it was first seen.
@@ -114,6 +114,8 @@ impl Planner {
             Mode::Kubelet if !plan.evictions.is_empty() => {}
             Mode::Kubelet => {
                 let first = due.get(..1).unwrap_or_default();
+                let waits = |t: &Threshold| self.waits_as_kubelet(now, node, t.is_hard());
+                let first = if first.iter().any(waits) { &[] } else { first };
                 plan.node_reclaim = self.node_reclaim(first);
                 if plan.node_reclaim.is_empty() {
                     plan.evictions = self.evictions(now, node, first);
@@ -230,7 +232,9 @@ impl Planner {
     }
 
     fn local_storage_evictions(&mut self, now: i64, node: Snapshot<'_>) -> Vec<EvictionDecision> {
-        if !self.settings.eviction.limits_local_storage {
+        if !self.settings.eviction.limits_local_storage
+            || self.settings.mode == Mode::Kubelet && self.pending.awaits_cleanup(now, node, true)
+        {
             return Vec::new();
         }
         // No rate and no fleet holds them back: they are no answer to a shortage of the node.
@@ -273,15 +277,13 @@ impl Planner {
             }
             let chosen = match self.settings.mode {
                 Mode::Kubelet if self.paced_is_blocked => None,
+                Mode::Kubelet if self.waits_as_kubelet(now, node, threshold.is_hard()) => None,
                 Mode::Kubelet => self.first_in_order(node, threshold),
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
             let Some(chosen) = chosen else { continue };
             let resource = threshold.signal.resource();
-            // The kubelet's mode chooses a pod again at each look, and its paces decide nothing.
-            if self.settings.mode == Mode::Evictd {
-                self.choices.note(&chosen, now, resource, &self.paces);
-            }
+            self.choices.note(&chosen, now, resource, &self.paces);
             // A pod that would be asked to end at this very look.
             evictions.retain(|earlier: &EvictionDecision| earlier.uid != chosen.uid);
             let condition = threshold.signal.node_condition();
@@ -291,6 +293,13 @@ impl Planner {
             self.note_eviction(now, threshold.signal, threshold.is_hard());
         }
         evictions
+    }
+
+    /// Whether the kubelet would not look now: it looks once in ten seconds, and not while it waits for the end of the
+    /// pod that it has evicted last.
+    fn waits_as_kubelet(&self, now: i64, node: Snapshot<'_>, is_hard: bool) -> bool {
+        self.paces.has_evicted_lately(unsigned_ns(now))
+            || self.pending.awaits_cleanup(now, node, is_hard)
     }
 
     /// The pod that may be evicted now for one threshold: urgency decides ([`super::pace`]). One at a look, however
@@ -691,6 +700,7 @@ impl Planner {
             // In vain, and again as soon as the kubelet has started it.
             _ if self.settings.keeps_files(pod, resource) => CandidateState::Protected,
             Mode::Evictd if self.pending.contains(&pod.uid) => CandidateState::Terminating,
+            Mode::Kubelet if self.pending.is_refused(&pod.uid) => CandidateState::Terminating,
             _ => CandidateState::Eligible,
         }
     }

@@ -58,6 +58,12 @@ impl Paces {
             .any(|known| known.pace.is_met())
     }
 
+    /// Whether a pod was evicted for any signal since the kubelet could have looked.
+    pub fn has_evicted_lately(&self, now: u64) -> bool {
+        let mut all = self.0.iter().flatten();
+        all.any(|known| known.pace.has_evicted_lately(now))
+    }
+
     /// Those of all signals that watch a resource; the order is always the same.
     pub fn of_resource(&self, resource: Resource) -> impl Iterator<Item = &Pace> {
         let all = Signal::ALL.into_iter().zip(&self.0);

@@ -200,6 +200,29 @@ impl PendingVictims {
         self.living(uid).is_some_and(|victim| victim.is_asked)
     }
 
+    /// Whether the kernel has refused to kill a pod.
+    pub(super) fn is_refused(&self, uid: &str) -> bool {
+        self.living(uid).is_some_and(|victim| victim.gives_nothing)
+    }
+
+    /// Whether the kubelet would still wait for the end of a victim and for the removal of its files
+    /// (`waitForPodsCleanup`). A hard threshold does not wait for a pod that was only asked.
+    pub(super) fn awaits_cleanup(&self, now: i64, node: Snapshot<'_>, is_hard: bool) -> bool {
+        let is_awaited = |victim: &PendingVictim| {
+            let left = |e: &Expected| victim.left(node, e.signal);
+            let mut files = victim
+                .expected
+                .iter()
+                .filter(|e| e.signal.resource().is_of_files());
+            match victim.is_dead {
+                true => files.any(|e| left(e) > 0),
+                false => !(victim.gives_nothing || is_hard && victim.is_asked),
+            }
+        };
+        let mut victims = self.0.values();
+        victims.any(|v| now < v.deadline(Resource::EphemeralStorage) && is_awaited(v))
+    }
+
     /// Computes how much of what a threshold watches is on its way back, and by when.
     pub(super) fn pending(
         &self,

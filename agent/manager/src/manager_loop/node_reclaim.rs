@@ -53,9 +53,8 @@ impl ManagerLoop {
             |t: &Threshold| !layout.node_reclaim(t.signal).is_empty() && self.planner.is_pressed(t);
         let is_pressed = self.thresholds.iter().any(is_pressed);
         self.reclaim.reclaimers.note_pressure(is_pressed);
-        if plan.node_reclaim.is_empty() {
-            self.reclaim.shadow_reported = false;
-        } else if self.reclaim.waiting.is_none() {
+        self.reclaim.shadow_reported &= is_pressed;
+        if !plan.node_reclaim.is_empty() && self.reclaim.waiting.is_none() {
             self.begin_reclaim(plan, seen);
         }
         let Some(waiting) = &self.reclaim.waiting else {

@@ -222,19 +222,6 @@ fn a_hard_choice_that_is_cancelled_leaves_a_pod_asked() {
     assert_eq!(chosen(&node.look(30 * SECOND).evictions), [("asked", DISK)]);
 }
 
-/// It chooses the same pod at each look for as long as that lives.
-#[test]
-fn the_kubelets_mode_remembers_no_choices() {
-    let mut node = Node::new(vec![hard(DISK, 1000)], false);
-    node.planner.settings.mode = Mode::Kubelet;
-    node.pod("files", [500, 0, 1]);
-    node.see(DISK, 900);
-    for second in 1..20 {
-        assert_eq!(node.look(second * SECOND).evictions.len(), 1);
-    }
-    assert_eq!(node.planner.choices, Choices::default());
-}
-
 #[test]
 fn what_is_taken_back_leaves_a_pace_as_it_was() {
     let mut pace = Pace::default();
@@ -326,6 +313,51 @@ fn the_files_of_a_stuck_victim_do_not_block_the_next() {
         }
         let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
         assert_eq!((2..60).find(goes), Some(next_at));
+    }
+}
+
+/// The kubelet looks once in ten seconds, and waits up to thirty for the end of its victim and for its files.
+// R43
+#[test]
+fn the_kubelets_mode_waits_for_its_victim() {
+    let never = i64::MAX;
+    for (signal, ends, removed, next_at) in [
+        (DISK, 1, 2, 11 * SECOND),
+        (DISK, 1, 20, 20 * SECOND),
+        (DISK, 1, never, 31 * SECOND + SECOND / 4),
+        // Its grace period is a second.
+        (DISK, never, never, 32 * SECOND),
+        (TASKS, 1, never, 11 * SECOND),
+        (TASKS, never, never, 32 * SECOND),
+    ] {
+        let mut node = Node::new(vec![hard(signal, 3000)], true);
+        node.planner.settings.mode = Mode::Kubelet;
+        let used = if signal == DISK {
+            [900, 0, 1]
+        } else {
+            [0, 0, 9]
+        };
+        node.pod("victim", used);
+        node.pod("next", [500, 0, 1]);
+        let went: Vec<i64> = (4..=4 * 32)
+            .filter(|quarter| {
+                let now = quarter * SECOND / 4;
+                node.pods
+                    .retain(|pod| pod.name != "victim" || now <= ends.saturating_mul(SECOND));
+                let is_removed = now >= removed.saturating_mul(SECOND);
+                node.see(signal, if is_removed { 1800 } else { 900 });
+                let plan = node.look(now);
+                let mut evictions = plan.evictions.clone();
+                evictions.extend(node.after_reclaim(now, &plan));
+                assert!(evictions.len() <= 1);
+                !evictions.is_empty()
+            })
+            .collect();
+        assert_eq!(
+            went,
+            [4, 4 * next_at / SECOND],
+            "{signal:?} {ends} {removed}"
+        );
     }
 }
 
