@@ -527,14 +527,15 @@ impl Planner {
     /// A pod goes for the hard or the soft threshold of a signal: what it gives back, every signal of the same resource
     /// gets.
     fn note_eviction(&mut self, now: i64, signal: Signal, is_hard: bool) {
-        self.note_earlier_eviction(now, signal);
+        self.note_eviction_for(now, signal.resource());
         self.paces.of_mut(signal, is_hard).pace.note_own_eviction();
     }
 
-    /// Notes an eviction from before the agent was started, at `at` in nanoseconds of the planner's clock.
-    fn note_earlier_eviction(&mut self, at: i64, signal: Signal) {
-        self.usage_growth.begin_anew(signal.resource());
-        for pace in self.paces.of_resource_mut(signal.resource()) {
+    /// A pod goes for a resource, here, by the kubelet, or before the agent was started, at `at` in nanoseconds of the
+    /// planner's clock.
+    fn note_eviction_for(&mut self, at: i64, resource: Resource) {
+        self.usage_growth.begin_anew(resource);
+        for pace in self.paces.of_resource_mut(resource) {
             pace.evicted(unsigned_ns(at));
         }
     }

@@ -252,6 +252,12 @@ impl ManagerLoop {
                 }
                 self.take_external_eviction(&uid, signal, &dip, outcome);
             }
+            Command::EvictedByKubelet { uid, resource } => {
+                let seen = self.sources.sample(now);
+                let node = self.node.with_ended(&seen, &self.pods);
+                self.planner
+                    .note_kubelet_eviction(now, node, &uid, resource);
+            }
             Command::SoftEvictionFinished { chosen, gone } => {
                 if let Some((gone, departure)) = &gone
                     && let Some(entry) = self.pods.entry(&gone.uid).cloned()

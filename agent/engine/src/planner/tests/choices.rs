@@ -361,6 +361,33 @@ fn the_kubelets_mode_waits_for_its_victim() {
     }
 }
 
+/// What the kubelet's victim leaves is on its way back, and the next pod goes ten seconds later.
+// R43
+#[test]
+fn an_eviction_by_the_kubelet_counts_as_one_of_our_own() {
+    for (bytes, resource, next_at) in [
+        (900, Some(Resource::EphemeralStorage), 35),
+        (900, None, 35),
+        (0, Some(Resource::EphemeralStorage), 15),
+        (0, Some(Resource::Pids), 6),
+    ] {
+        let mut node = Node::new(vec![hard(DISK, 1000)], false);
+        node.pod("theirs", [bytes, 0, 1]);
+        node.pod("next", [500, 0, 1]);
+        node.see(DISK, 900);
+        let seen = Snapshot {
+            observations: &node.observations,
+            pods: &node.pods,
+            usages: &node.usages,
+        };
+        node.planner
+            .note_kubelet_eviction(5 * SECOND, seen, "theirs", resource);
+        node.pods.remove(0);
+        let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
+        assert_eq!((6..60).find(goes), Some(next_at), "{bytes} {resource:?}");
+    }
+}
+
 /// A soft threshold without a grace period is a hard one beside that of `evictionHard`.
 // R4
 #[test]
