@@ -388,6 +388,33 @@ fn an_eviction_by_the_kubelet_counts_as_one_of_our_own() {
     }
 }
 
+/// `statfs` answers late, or not for long.
+// R5
+#[test]
+fn a_late_answer_begins_no_grace_period_anew() {
+    for (unseen, due_at) in [(2..4, 11), (2..9, 19)] {
+        let threshold = Threshold {
+            grace_period: Duration::from_secs(10),
+            ..hard(DISK, 1000)
+        };
+        let mut node = Node::new(vec![threshold.clone()], false);
+        node.pod("files", [500, 0, 1]);
+        let due = (1..30).find(|second| {
+            match unseen.contains(second) {
+                true => node.observations = Observations::default(),
+                false => node.see(DISK, 900),
+            }
+            let evicts = !node.look(second * SECOND).evictions.is_empty();
+            assert_eq!(
+                node.planner.is_pressed(&threshold),
+                !(6..9).contains(second) || due_at == 11
+            );
+            evicts
+        });
+        assert_eq!(due, Some(due_at));
+    }
+}
+
 /// A soft threshold without a grace period is a hard one beside that of `evictionHard`.
 // R4
 #[test]
