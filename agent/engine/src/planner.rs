@@ -58,6 +58,7 @@ pub struct Planner {
     usage_growth: UsageGrowth,
     soft_is_blocked: bool,
     paced_is_blocked: bool,
+    own_limits_are_blocked: bool,
     /// Evictions that the node's rate allows.
     left_of_node_rate: usize,
 }
@@ -80,6 +81,7 @@ impl Planner {
             usage_growth: UsageGrowth::default(),
             soft_is_blocked: false,
             paced_is_blocked: false,
+            own_limits_are_blocked: false,
             left_of_node_rate: usize::MAX,
         }
     }
@@ -203,6 +205,11 @@ impl Planner {
         self.paced_is_blocked = held;
     }
 
+    /// Chooses no pod for a limit of its own, or goes on to.
+    pub fn block_own_limits(&mut self, held: bool) {
+        self.own_limits_are_blocked = held;
+    }
+
     /// Sets how many pods the node's eviction rate allows.
     pub fn set_left_of_node_rate(&mut self, left: usize) {
         self.left_of_node_rate = left;
@@ -233,6 +240,7 @@ impl Planner {
 
     fn local_storage_evictions(&mut self, now: i64, node: Snapshot<'_>) -> Vec<EvictionDecision> {
         if !self.settings.eviction.limits_local_storage
+            || self.own_limits_are_blocked
             || self.settings.mode == Mode::Kubelet && self.pending.awaits_cleanup(now, node, true)
         {
             return Vec::new();

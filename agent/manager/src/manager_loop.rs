@@ -318,6 +318,8 @@ impl ManagerLoop {
             Mode::Evictd => self.limiter.allows_paced(now),
         };
         self.planner.block_paced(!allows_paced);
+        self.planner
+            .block_own_limits(self.limiter.awaits_policies(now));
         let node = self.node.snapshot(&seen);
         let mut plan = self.planner.plan(signed(monotonic_ns()), node);
         let evictions = std::mem::take(&mut plan.evictions);

@@ -316,6 +316,22 @@ fn the_files_of_a_stuck_victim_do_not_block_the_next() {
     }
 }
 
+/// A limit of a pod's own waits for policies, and hides no pod from a shortage of the node meanwhile.
+// R43
+#[test]
+fn while_policies_are_awaited_a_pod_above_its_own_limit_goes_for_the_node() {
+    let mut node = Node::new(vec![hard(DISK, 1000)], false);
+    for (name, bytes) in [("above", 900), ("other", 500)] {
+        node.pod(name, [bytes, 0, 1]);
+    }
+    node.pods[0].storage_limit = Some(Quantity::bytes(100));
+    node.planner.block_own_limits(true);
+    node.see(DISK, 1100);
+    assert!(node.look(SECOND).evictions.is_empty());
+    node.see(DISK, 900);
+    assert_eq!(chosen(&node.look(2 * SECOND).evictions), [("above", DISK)]);
+}
+
 /// The kubelet looks once in ten seconds, and waits up to thirty for the end of its victim and for its files.
 // R43
 #[test]
