@@ -418,9 +418,9 @@ impl Planner {
         urgency: Urgency,
     ) -> bool {
         let is_paced = matches!(urgency, Urgency::Paced { .. });
-        let short_since = self.paces.of(threshold).short_since();
+        let met_since = self.paces.of(threshold).met_by_turns_since();
         let waits_for =
-            short_since.and_then(|since| pace_inputs.waits_for_usage_since(urgency, since));
+            met_since.and_then(|since| pace_inputs.waits_for_usage_since(urgency, since));
         self.paced_is_blocked && is_paced
             || waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
     }
