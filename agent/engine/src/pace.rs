@@ -14,6 +14,8 @@ use crate::units::{MS, SECOND, is_zero};
 
 /// The kubelet's monitoring interval (`monitoringInterval`): it looks so often, and evicts one pod then.
 pub const MONITORING_INTERVAL_NS: u64 = 10 * SECOND;
+/// Time for which the kubelet waits until an evicted pod is cleaned up (`podCleanupTimeout`).
+pub const POD_CLEANUP_NS: u64 = 30 * SECOND;
 /// Time after a kill by the kernel program within which the pod's eviction is completed: the kubelet would have taken
 /// note of the pressure by then. Later the pod may run again for good.
 pub const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;

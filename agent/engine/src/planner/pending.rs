@@ -4,16 +4,15 @@ use std::collections::HashMap;
 
 use crate::{
     EvictionDecision, PlannerSettings, Resource, RestoredPending, Signal, Snapshot, Threshold,
-    pace::Pending,
+    pace::{POD_CLEANUP_NS, Pending},
 };
 
 const SECOND: i64 = 1_000_000_000;
 /// How long a victim may take beyond its grace period until it no longer counts as on its way: it does not block the
 /// next one (kubernetes/kubernetes#124081).
 const DEADLINE_NANOS: i64 = 10 * SECOND;
-/// The same for the files of one that has died: they are removed when the pod's object is (the kubelet waits as long,
-/// `podCleanupTimeout`).
-const FILES_DEADLINE_NANOS: i64 = 30 * SECOND;
+/// The same for the files of one that has died: they are removed when the pod's object is.
+const FILES_DEADLINE_NANOS: i64 = POD_CLEANUP_NS.cast_signed();
 
 /// Victims by UID.
 #[derive(Clone, Debug, Default)]
