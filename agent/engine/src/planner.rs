@@ -171,6 +171,21 @@ impl Planner {
         }
     }
 
+    /// The thresholds in force, containerfs's own included.
+    pub fn thresholds(&self) -> impl Iterator<Item = &Threshold> {
+        self.pressure.thresholds()
+    }
+
+    /// The hard or the soft threshold of a signal, of several the one that is met first.
+    pub fn threshold(&self, signal: Signal, is_hard: bool, capacity: i64) -> Option<&Threshold> {
+        self.pressure.threshold(signal, is_hard, capacity)
+    }
+
+    /// Degree to which the planner goes beyond the kubelet.
+    pub fn mode(&self) -> Mode {
+        self.settings.mode
+    }
+
     /// Whether a threshold was met at the last look, be it because its minimum reclaim counts and is not there.
     pub fn is_pressed(&self, threshold: &Threshold) -> bool {
         self.pressure.is_pressed(threshold)
