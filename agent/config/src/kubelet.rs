@@ -118,9 +118,18 @@ impl EvictionFields {
         mut kubelet: Self,
         hard_layers: &HardLayers,
     ) -> Result<(EvictionConfig, Origins), ConfigError> {
-        let merge = self.merge_defaults.or(kubelet.merge_defaults) == Some(true);
+        let merge = match self.hard {
+            // The kubelet's flag is about the kubelet's map.
+            Some(_) => self.merge_defaults,
+            None => self.merge_defaults.or(kubelet.merge_defaults),
+        };
         let (own, of_kubelet) = (self.hard.take(), kubelet.hard.take());
-        let hard = layers(own, of_kubelet, hard_layers.fallback.as_ref(), merge);
+        let hard = layers(
+            own,
+            of_kubelet,
+            hard_layers.fallback.as_ref(),
+            merge == Some(true),
+        );
         let origins = Origins {
             hard: hard
                 .iter()

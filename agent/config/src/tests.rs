@@ -231,6 +231,13 @@ fn a_step_is_on_top_of_what_the_kubelet_has() {
     let found = resolved(&merged, kubelet, 80 << 30);
     assert_eq!(found[0], "imagefs.available<1Gi configuration");
     assert_eq!(found[2], "memory.available<200Mi kubeletDefaults");
+    // What the kubelet merges is its own map.
+    let merges = format!("{kubelet}\nmergeDefaultEvictionSettings: true");
+    let alone = "enforceNodeAllocatable: []\nevictionHard: {memory.available: 500Mi}";
+    assert_eq!(
+        resolved(alone, &merges, 80 << 30),
+        ["memory.available<500Mi configuration"]
+    );
     // A threshold of evictd's own stays as it is, and so does the threshold of the pods' cgroup that follows from it.
     let named = format!("{own}evictionHard: {{memory.available: 1Gi}}");
     assert_eq!(

@@ -176,9 +176,7 @@ impl EvictionLimiter {
         decision: &EvictionDecision,
     ) -> bool {
         match decision.cause {
-            Cause::LocalStorage(_) => {
-                !self.awaits_policies(now) && self.allows_at_own_limit(permit, now)
-            }
+            Cause::LocalStorage(_) => self.allows_at_own_limit(permit, now),
             Cause::Pressure(_) => {
                 let is_in_time = match &decision.timing {
                     Some(_) => decision.is_urgent() || self.allows_paced(now),
@@ -401,11 +399,9 @@ mod tests {
         let limiter = EvictionLimiter::default();
         limiter.await_policies(100);
         assert!(!limiter.allows_paced(99) && limiter.allows_paced(100));
-        // A limit of the pod's own waits, too; what is decided as the kubelet does asks the fleet alone.
+        // What is decided as the kubelet does asks the fleet alone.
         let permit = EvictionPermit::default();
         let allows = |cause, now| limiter.allows_decision(&permit, now, &decision(cause, None));
-        let own_limit = Cause::LocalStorage("emptydirfs.limit");
-        assert!(!allows(own_limit, 99) && allows(own_limit, 100));
         assert!(allows(Cause::Pressure(Signal::PidAvailable), 99));
         assert_eq!(limiter.fleet_pace(99), FleetPace::Normal);
         limiter.await_policies(0);

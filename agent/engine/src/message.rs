@@ -33,6 +33,17 @@ impl Message {
     }
 }
 
+/// Begins the message of an eviction for a resource that is short (`nodeLowMessageFmt`).
+const LOW_ON: &str = "The node was low on resource: ";
+
+/// The resource for which the kubelet has evicted a pod, as its message says; `None` for a limit of the pod's own.
+pub fn resource_of(message: &str) -> Option<Resource> {
+    let rest = message.strip_prefix(LOW_ON)?;
+    Resource::ALL
+        .into_iter()
+        .find(|resource| rest.starts_with(resource.as_str()))
+}
+
 /// Why a pod is evicted when a threshold is met (`evictionMessage`): what was short, by how much, and which containers
 /// use more than they requested.
 pub fn resource_is_short(
@@ -42,7 +53,7 @@ pub fn resource_is_short(
     observations: &Observations,
 ) -> Message {
     let resource = threshold.signal.resource();
-    let mut text = format!("The node was low on resource: {resource}. ");
+    let mut text = format!("{LOW_ON}{resource}. ");
     if let Some(seen) = observations.get(threshold.signal) {
         let quantity = threshold.value.quantity(seen.capacity);
         let available = seen.available_quantity(threshold.signal);

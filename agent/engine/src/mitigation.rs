@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::model::{settings::MitigationConfig, usage::MemoryReading};
 
-/// The least time between two reclaims: the pod reads from disk again what was reclaimed.
+/// The least time between two reclaims, as the pod reads from disk again what was reclaimed; and from the release of a
+/// throttle to the next one, so that its time limit is one.
 const REST: Duration = Duration::from_secs(60);
 /// Bytes of cold page cache below which a reclaim is not worth a system call that takes locks of the pod.
 const WORTHWHILE: u64 = 1 << 20;
@@ -50,6 +51,8 @@ pub struct Steps {
     config: MitigationConfig,
     at: At,
     reclaimed: Option<u64>,
+    /// Time of the last release.
+    released: Option<u64>,
 }
 
 impl Steps {
@@ -59,6 +62,7 @@ impl Steps {
             config,
             at: At::Rest,
             reclaimed: None,
+            released: None,
         }
     }
 
@@ -74,6 +78,14 @@ impl Steps {
 
     /// Takes a look at what is missing; `now` is nanoseconds of any one clock.
     pub fn next(&mut self, now: u64, short: Option<SoftShortage>) -> Option<Step> {
+        let step = self.step(now, short);
+        if step == Some(Step::Unthrottle) {
+            self.released = Some(now);
+        }
+        step
+    }
+
+    fn step(&mut self, now: u64, short: Option<SoftShortage>) -> Option<Step> {
         let Some(short) = short.filter(|short| short.deficit > 0) else {
             return match self.at {
                 // Its end comes by itself.
@@ -88,12 +100,10 @@ impl Steps {
                 }
             };
         };
-        let passed =
-            |since: u64, time: Duration| u128::from(now.saturating_sub(since)) >= time.as_nanos();
         match self.at {
             At::Rest if !short.is_met => None,
             At::Rest => {
-                let rested = self.reclaimed.is_none_or(|at| passed(at, REST));
+                let rested = self.reclaimed.is_none_or(|at| passed(at, REST, now));
                 if self.config.reclaim.is_some() && rested {
                     self.at = At::Reclaiming;
                     self.reclaimed = Some(now);
@@ -104,23 +114,27 @@ impl Steps {
             At::Reclaimed => self.throttle(now),
             At::Throttling(since) => {
                 let limit = self.config.throttle.map(|throttle| throttle.time_limit);
-                limit.is_none_or(|limit| passed(since, limit)).then(|| {
-                    self.at = At::Spent;
-                    Step::Unthrottle
-                })
+                limit
+                    .is_none_or(|limit| passed(since, limit, now))
+                    .then(|| {
+                        self.at = At::Spent;
+                        Step::Unthrottle
+                    })
             }
             At::Reclaiming | At::Spent => None,
         }
     }
 
     fn throttle(&mut self, now: u64) -> Option<Step> {
-        let wanted = self.config.throttle.is_some();
-        self.at = if wanted {
-            At::Throttling(now)
-        } else {
-            At::Spent
-        };
-        wanted.then_some(Step::Throttle)
+        if self.config.throttle.is_none() {
+            self.at = At::Spent;
+            return None;
+        }
+        let rested = self.released.is_none_or(|at| passed(at, REST, now));
+        rested.then(|| {
+            self.at = At::Throttling(now);
+            Step::Throttle
+        })
     }
 
     /// A reclaim is over, however it went.
@@ -129,6 +143,10 @@ impl Steps {
             self.at = At::Reclaimed;
         }
     }
+}
+
+fn passed(since: u64, time: Duration, now: u64) -> bool {
+    u128::from(now.saturating_sub(since)) >= time.as_nanos()
 }
 
 /// Part of a reclaim that one cgroup is to give.
@@ -222,9 +240,12 @@ mod tests {
         assert_eq!(steps.next(1, NEARLY), None);
         assert_eq!(steps.next(2, None), Some(Step::Unthrottle));
         assert_eq!(steps.next(3, None), None);
-        assert_eq!(steps.next(4, SHORT), Some(Step::Throttle));
+        // Short again at once: the time limit would be none.
+        assert_eq!(steps.next(4, SHORT), None);
+        assert_eq!(steps.next(60 * SECOND, SHORT), None);
+        assert_eq!(steps.next(2 + 60 * SECOND, SHORT), Some(Step::Throttle));
         steps.reconfigure(config(false, false));
-        assert_eq!(steps.next(5, SHORT), Some(Step::Unthrottle));
+        assert_eq!(steps.next(3 + 60 * SECOND, SHORT), Some(Step::Unthrottle));
     }
 
     // R46

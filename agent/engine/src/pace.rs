@@ -14,6 +14,8 @@ use crate::units::{MS, SECOND, is_zero};
 
 /// The kubelet's monitoring interval (`monitoringInterval`): it looks so often, and evicts one pod then.
 pub const MONITORING_INTERVAL_NS: u64 = 10 * SECOND;
+/// Time for which the kubelet waits until an evicted pod is cleaned up (`podCleanupTimeout`).
+pub const POD_CLEANUP_NS: u64 = 30 * SECOND;
 /// Time after a kill by the kernel program within which the pod's eviction is completed: the kubelet would have taken
 /// note of the pressure by then. Later the pod may run again for good.
 pub const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
@@ -47,7 +49,7 @@ const NET_WINDOW_NS: u64 = 16 * MS;
 /// Time for which a decision waits for the usage of every pod, counted from when the threshold was met.
 const USAGE_WAIT_NS: u64 = 30 * SECOND;
 /// A threshold that is met again within this time has been met by turns.
-pub const BY_TURNS_NS: u64 = 60 * SECOND;
+const BY_TURNS_NS: u64 = 60 * SECOND;
 /// An urgent decision waits for usage only if more time than this is left until exhaustion.
 const URGENT_USAGE_WAIT_NS: u64 = 3 * SECOND;
 /// Usage read up to this long before the threshold was met is recent enough.
@@ -270,7 +272,8 @@ pub struct Pace {
     met_since: Option<u64>,
     /// Time since which the threshold has been met by memory that the kernel cannot give back, in nanoseconds; `None`
     /// while it is not.
-    short_since: Option<u64>,
+    #[serde(rename = "shortSince")]
+    unreclaimable_since: Option<u64>,
     last_eviction: Option<u64>,
     /// Evictions since the threshold was met.
     evictions: u32,
@@ -303,8 +306,8 @@ impl Pace {
         }
         let is_met = seen.is_met(self.is_resolving(now));
         self.met_since = is_met.then(|| self.met_since.unwrap_or(now));
-        let is_short = is_met && seen.is_short(self.short_since.is_some());
-        self.short_since = is_short.then(|| self.short_since.unwrap_or(now));
+        let is_short = is_met && seen.is_short(self.unreclaimable_since.is_some());
+        self.unreclaimable_since = is_short.then(|| self.unreclaimable_since.unwrap_or(now));
         if !is_met {
             (self.evictions, self.has_own_eviction) = (0, false);
         }
@@ -426,6 +429,28 @@ impl Pace {
         let latest = self.growth.latest().unwrap_or(0);
         let steady = self.growth.over(STEADY_NS);
         latest.saturating_sub(steady.map_or(0, |grown| grown.elapsed))
+    }
+}
+
+/// Period in which a threshold is met by turns, or was the last time.
+#[derive(Clone, Copy, Debug)]
+pub struct MetByTurns {
+    since: u64,
+    until: u64,
+}
+
+impl MetByTurns {
+    /// The threshold is met at `now`: the period goes on, or another one begins. Returns its start.
+    pub fn note(period: &mut Option<Self>, now: u64) -> u64 {
+        let goes_on = |before: &Self| now < before.until.saturating_add(BY_TURNS_NS);
+        let since = period.filter(goes_on).map_or(now, |before| before.since);
+        *period = Some(Self { since, until: now });
+        since
+    }
+
+    /// Start of the period, in nanoseconds.
+    pub fn since(self) -> u64 {
+        self.since
     }
 }
 
@@ -621,7 +646,7 @@ impl PaceInputs {
         if self.now < until {
             return Decision::Wait { until };
         }
-        let only_cache = pace.short_since.is_none();
+        let only_cache = pace.unreclaimable_since.is_none();
         Decision::Evict {
             urgency: Urgency::Paced { only_cache },
         }
@@ -641,14 +666,14 @@ impl PaceInputs {
 
     /// Time, in nanoseconds, since which the usage of every pod has to be known, if a decision can wait for that:
     /// another pod would go in the stead of one that has filled the disk since. `None` where it does not wait. The
-    /// threshold has been met, perhaps by turns, since `short_since`.
-    pub fn waits_for_usage_since(&self, urgency: Urgency, short_since: u64) -> Option<u64> {
+    /// threshold has been met, perhaps by turns, since `met_by_turns_since`.
+    pub fn waits_for_usage_since(&self, urgency: Urgency, met_by_turns_since: u64) -> Option<u64> {
         let is_in_time = match urgency {
             Urgency::Paced { .. } => true,
             Urgency::Urgent { exhausted_in, .. } => exhausted_in > URGENT_USAGE_WAIT_NS,
         };
-        let is_new = self.now < short_since.saturating_add(USAGE_WAIT_NS);
-        (is_in_time && is_new).then(|| short_since.saturating_sub(USAGE_AGE_NS))
+        let is_new = self.now < met_by_turns_since.saturating_add(USAGE_WAIT_NS);
+        (is_in_time && is_new).then(|| met_by_turns_since.saturating_sub(USAGE_AGE_NS))
     }
 
     /// Whether what is pending saves the node from a growth that uses up the headroom in `exhausted_in`. The first of it is

@@ -49,7 +49,7 @@ pub struct Planner {
     pending: PendingVictims,
     recreations: RecreationTracker,
     trends: [Trend; Signal::ALL.len()],
-    /// Paces of evictions, in the `evictd` mode.
+    /// Paces of evictions. The `kubelet` mode asks for the time of the last eviction alone.
     paces: Paces,
     choices: Choices,
     /// The capacity of each signal when it was first seen.
@@ -58,6 +58,7 @@ pub struct Planner {
     usage_growth: UsageGrowth,
     soft_is_blocked: bool,
     paced_is_blocked: bool,
+    own_limits_are_blocked: bool,
     /// Evictions that the node's rate allows.
     left_of_node_rate: usize,
 }
@@ -80,6 +81,7 @@ impl Planner {
             usage_growth: UsageGrowth::default(),
             soft_is_blocked: false,
             paced_is_blocked: false,
+            own_limits_are_blocked: false,
             left_of_node_rate: usize::MAX,
         }
     }
@@ -114,6 +116,8 @@ impl Planner {
             Mode::Kubelet if !plan.evictions.is_empty() => {}
             Mode::Kubelet => {
                 let first = due.get(..1).unwrap_or_default();
+                let waits = |t: &Threshold| self.waits_as_kubelet(now, node, t.is_hard());
+                let first = if first.iter().any(waits) { &[] } else { first };
                 plan.node_reclaim = self.node_reclaim(first);
                 if plan.node_reclaim.is_empty() {
                     plan.evictions = self.evictions(now, node, first);
@@ -167,6 +171,21 @@ impl Planner {
         }
     }
 
+    /// The thresholds in force, containerfs's own included.
+    pub fn thresholds(&self) -> impl Iterator<Item = &Threshold> {
+        self.pressure.thresholds()
+    }
+
+    /// The hard or the soft threshold of a signal, of several the one that is met first.
+    pub fn threshold(&self, signal: Signal, is_hard: bool, capacity: i64) -> Option<&Threshold> {
+        self.pressure.threshold(signal, is_hard, capacity)
+    }
+
+    /// Degree to which the planner goes beyond the kubelet.
+    pub fn mode(&self) -> Mode {
+        self.settings.mode
+    }
+
     /// Whether a threshold was met at the last look, be it because its minimum reclaim counts and is not there.
     pub fn is_pressed(&self, threshold: &Threshold) -> bool {
         self.pressure.is_pressed(threshold)
@@ -182,7 +201,8 @@ impl Planner {
     /// Whether the hard threshold of a signal has been met for as long as it takes until a pod goes that is not urgent:
     /// disruption budgets no longer count.
     pub fn is_hard_due(&self, now: i64, seen: &Observations, signal: Signal) -> bool {
-        let hard = self.pressure.threshold(signal, true);
+        let capacity = seen.get(signal).map_or(0, |seen| seen.capacity);
+        let hard = self.pressure.threshold(signal, true, capacity);
         let Some(hard) = hard.filter(|hard| hard.is_met(seen, false)) else {
             return false;
         };
@@ -198,6 +218,11 @@ impl Planner {
     /// Holds back whatever is not urgent, or lets it go on.
     pub fn block_paced(&mut self, held: bool) {
         self.paced_is_blocked = held;
+    }
+
+    /// Chooses no pod for a limit of its own, or goes on to.
+    pub fn block_own_limits(&mut self, held: bool) {
+        self.own_limits_are_blocked = held;
     }
 
     /// Sets how many pods the node's eviction rate allows.
@@ -229,7 +254,10 @@ impl Planner {
     }
 
     fn local_storage_evictions(&mut self, now: i64, node: Snapshot<'_>) -> Vec<EvictionDecision> {
-        if !self.settings.eviction.limits_local_storage {
+        if !self.settings.eviction.limits_local_storage
+            || self.own_limits_are_blocked
+            || self.settings.mode == Mode::Kubelet && self.pending.awaits_cleanup(now, node, true)
+        {
             return Vec::new();
         }
         // No rate and no fleet holds them back: they are no answer to a shortage of the node.
@@ -272,15 +300,13 @@ impl Planner {
             }
             let chosen = match self.settings.mode {
                 Mode::Kubelet if self.paced_is_blocked => None,
+                Mode::Kubelet if self.waits_as_kubelet(now, node, threshold.is_hard()) => None,
                 Mode::Kubelet => self.first_in_order(node, threshold),
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
             let Some(chosen) = chosen else { continue };
             let resource = threshold.signal.resource();
-            // The kubelet's mode chooses a pod again at each look, and its paces decide nothing.
-            if self.settings.mode == Mode::Evictd {
-                self.choices.note(&chosen, now, resource, &self.paces);
-            }
+            self.choices.note(&chosen, now, resource, &self.paces);
             // A pod that would be asked to end at this very look.
             evictions.retain(|earlier: &EvictionDecision| earlier.uid != chosen.uid);
             let condition = threshold.signal.node_condition();
@@ -290,6 +316,13 @@ impl Planner {
             self.note_eviction(now, threshold.signal, threshold.is_hard());
         }
         evictions
+    }
+
+    /// Whether the kubelet would not look now: it looks once in ten seconds, and not while it waits for the end of the
+    /// pod that it has evicted last.
+    fn waits_as_kubelet(&self, now: i64, node: Snapshot<'_>, is_hard: bool) -> bool {
+        self.paces.has_evicted_lately(unsigned_ns(now))
+            || self.pending.awaits_cleanup(now, node, is_hard)
     }
 
     /// The pod that may be evicted now for one threshold: urgency decides ([`super::pace`]). One at a look, however
@@ -400,9 +433,9 @@ impl Planner {
         urgency: Urgency,
     ) -> bool {
         let is_paced = matches!(urgency, Urgency::Paced { .. });
-        let short_since = self.paces.of(threshold).short_since();
+        let met_since = self.paces.of(threshold).met_by_turns_since();
         let waits_for =
-            short_since.and_then(|since| pace_inputs.waits_for_usage_since(urgency, since));
+            met_since.and_then(|since| pace_inputs.waits_for_usage_since(urgency, since));
         self.paced_is_blocked && is_paced
             || waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
     }
@@ -454,7 +487,7 @@ impl Planner {
             };
             let is_larger = self.note_capacity(signal, seen);
             for is_hard in [false, true] {
-                let threshold = self.pressure.threshold(signal, is_hard);
+                let threshold = self.pressure.threshold(signal, is_hard, seen.capacity);
                 let shortage = threshold.map(|threshold| self.shortage(threshold, seen));
                 let known = self.paces.of_mut(signal, is_hard);
                 let Some(shortage) = shortage else {
@@ -517,14 +550,15 @@ impl Planner {
     /// A pod goes for the hard or the soft threshold of a signal: what it gives back, every signal of the same resource
     /// gets.
     fn note_eviction(&mut self, now: i64, signal: Signal, is_hard: bool) {
-        self.note_earlier_eviction(now, signal);
+        self.note_eviction_for(now, signal.resource());
         self.paces.of_mut(signal, is_hard).pace.note_own_eviction();
     }
 
-    /// Notes an eviction from before the agent was started, at `at` in nanoseconds of the planner's clock.
-    fn note_earlier_eviction(&mut self, at: i64, signal: Signal) {
-        self.usage_growth.begin_anew(signal.resource());
-        for pace in self.paces.of_resource_mut(signal.resource()) {
+    /// A pod goes for a resource, here, by the kubelet, or before the agent was started, at `at` in nanoseconds of the
+    /// planner's clock.
+    fn note_eviction_for(&mut self, at: i64, resource: Resource) {
+        self.usage_growth.begin_anew(resource);
+        for pace in self.paces.of_resource_mut(resource) {
             pace.evicted(unsigned_ns(at));
         }
     }
@@ -591,7 +625,9 @@ impl Planner {
         let Cause::Pressure(signal) = chosen.cause else {
             return Vec::new();
         };
-        let Some(threshold) = self.pressure.threshold(signal, false) else {
+        let seen = node.observations.get(signal);
+        let threshold = seen.and_then(|seen| self.pressure.threshold(signal, false, seen.capacity));
+        let Some(threshold) = threshold else {
             return Vec::new();
         };
         let leaves_idle = self.settings.mode == Mode::Evictd;
@@ -688,6 +724,7 @@ impl Planner {
             // In vain, and again as soon as the kubelet has started it.
             _ if self.settings.keeps_files(pod, resource) => CandidateState::Protected,
             Mode::Evictd if self.pending.contains(&pod.uid) => CandidateState::Terminating,
+            Mode::Kubelet if self.pending.is_refused(&pod.uid) => CandidateState::Terminating,
             _ => CandidateState::Eligible,
         }
     }

@@ -1,7 +1,7 @@
 //! A victim between SIGKILL and the return of its memory: what it is still expected to give, by when, and whether it is
 //! stuck.
 
-use super::pace::{Pending, earliest};
+use super::pace::{POD_CLEANUP_NS, Pending, earliest};
 use crate::units::{MS, SECOND};
 
 /// Time after SIGKILL within which a process gives back the first of its memory, on busy CPUs too.
@@ -22,8 +22,6 @@ const STEP_PART: u64 = 1024;
 const RESUMED_NS: u64 = SECOND / 2;
 /// Time after which the kubelet is expected to have unmounted the volumes of a pod without processes.
 const UNMOUNT_NS: u64 = 5 * SECOND;
-/// Longest time that evictd waits for the kubelet to unmount volumes (the kubelet's `podCleanupTimeout`).
-const CLEANUP_NS: u64 = 30 * SECOND;
 /// A report is sent at the latest this long after the victim's end.
 const REPORT_WITHIN_NS: u64 = 2 * SECOND;
 
@@ -150,7 +148,7 @@ impl Terminating {
 
     /// Whether something that it shares is still expected.
     fn lingers(&self, now: u64, exited: u64, usage: Option<u64>) -> bool {
-        self.shared.min(usage.unwrap_or(0)) > 0 && now.saturating_sub(exited) < CLEANUP_NS
+        self.shared.min(usage.unwrap_or(0)) > 0 && now.saturating_sub(exited) < POD_CLEANUP_NS
     }
 
     /// Whether its processes are gone and nothing more is expected of it.
@@ -204,7 +202,7 @@ impl Terminating {
                 }
                 pending.add(shared, now.saturating_add(UNMOUNT_NS));
             }
-            Some(exited) if now.saturating_sub(exited) < CLEANUP_NS => {
+            Some(exited) if now.saturating_sub(exited) < POD_CLEANUP_NS => {
                 let due = exited.saturating_add(UNMOUNT_NS);
                 // As for processes: the longer nothing has come, the longer it may take.
                 let soon = now.saturating_add(now.saturating_sub(due).max(EXIT_NS));

@@ -11,7 +11,8 @@ use std::{
 };
 
 use evictd_engine::{
-    EvictionDecision, Signal, model::settings::MitigationConfig, reclaim::Removed, soft::Departure,
+    EvictionDecision, Resource, Signal, model::settings::MitigationConfig, reclaim::Removed,
+    soft::Departure,
 };
 use evictd_node::memory_scope::Scope;
 use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};
@@ -39,6 +40,13 @@ pub enum Command {
         available: u64,
         /// Outcome of the eviction for the pod.
         outcome: FastPathOutcome,
+    },
+    /// The kubelet has evicted a pod.
+    EvictedByKubelet {
+        /// The pod's UID.
+        uid: String,
+        /// Resource that was short; `None` for a limit of the pod's own.
+        resource: Option<Resource>,
     },
     /// Outcome of a [`SoftEvictionRequest`](crate::SoftEvictionRequest).
     SoftEvictionFinished {
@@ -84,7 +92,7 @@ impl Command {
     /// Places that it may take in the queue, those of all others included.
     fn places(&self) -> usize {
         match self {
-            Self::EvictedByFastPath { .. } => COMMANDS,
+            Self::EvictedByFastPath { .. } | Self::EvictedByKubelet { .. } => COMMANDS,
             Self::SoftEvictionFinished { .. } | Self::Reclaimed(_) | Self::MitigationDone(_) => {
                 COMMANDS + ANSWERS
             }

@@ -256,7 +256,7 @@ impl DiskScanner {
             self.changed.clear();
             self.beat();
             let targets = Arc::clone(&self.lock().targets);
-            let (now, pressure) = (Instant::now(), self.pressure());
+            let (now, pressure) = (monotonic_ns(), self.pressure());
             // Evictions wait for these walks, on a disk that others keep busy.
             let wanted = match pressure {
                 DiskPressure::None => IoPriority::Idle,

@@ -55,7 +55,6 @@ impl Wake {
 
 pub(super) struct ManagerLoop {
     pub planner: Planner,
-    pub thresholds: Vec<Threshold>,
     pub sources: SignalSources,
     pub node: NodePods,
     pub scanner: Arc<DiskScanner>,
@@ -162,7 +161,6 @@ impl ManagerLoop {
         let mut planner = Planner::new(settings.clone());
         planner.restore(signed(monotonic_ns()), &restored);
         Self {
-            thresholds: settings.layout.apply(&settings.eviction.thresholds),
             planner,
             sources,
             node: NodePods {
@@ -252,6 +250,12 @@ impl ManagerLoop {
                 }
                 self.take_external_eviction(&uid, signal, &dip, outcome);
             }
+            Command::EvictedByKubelet { uid, resource } => {
+                let seen = self.sources.sample(now);
+                let node = self.node.with_ended(&seen, &self.pods);
+                self.planner
+                    .note_kubelet_eviction(now, node, &uid, resource);
+            }
             Command::SoftEvictionFinished { chosen, gone } => {
                 if let Some((gone, departure)) = &gone
                     && let Some(entry) = self.pods.entry(&gone.uid).cloned()
@@ -282,7 +286,6 @@ impl ManagerLoop {
                 if shadow != self.shadow {
                     self.begin_steps_anew(shadow);
                 }
-                self.thresholds = settings.layout.apply(&settings.eviction.thresholds);
                 self.planner.reconfigure(*settings);
                 if std::mem::replace(&mut self.shadow, shadow) != shadow {
                     self.planner.forget_victims();
@@ -307,11 +310,13 @@ impl ManagerLoop {
         let seen = self.sample();
         self.record(&seen);
         let now = monotonic_ns();
-        let allows_paced = match self.node.usage_collector.mode() {
+        let allows_paced = match self.planner.mode() {
             Mode::Kubelet => self.limiter.fleet_allows_paced(now),
             Mode::Evictd => self.limiter.allows_paced(now),
         };
         self.planner.block_paced(!allows_paced);
+        self.planner
+            .block_own_limits(self.limiter.awaits_policies(now));
         let node = self.node.snapshot(&seen);
         let mut plan = self.planner.plan(signed(monotonic_ns()), node);
         let evictions = std::mem::take(&mut plan.evictions);
@@ -319,11 +324,13 @@ impl ManagerLoop {
         self.reclaim(&plan, &seen);
         self.mitigate(&seen);
         self.report(plan, &seen);
-        let has_changed = self.sources.arm(&self.thresholds, &seen);
+        let has_changed = self.sources.arm(self.planner.thresholds(), &seen);
         while let Some(refusal) = self.sources.refusals.pop() {
             self.emit(ManagerEvent::HookRefused(refusal));
         }
-        let next = self.sources.sample_interval(&self.thresholds, &seen);
+        let next = self
+            .sources
+            .sample_interval(self.planner.thresholds(), &seen);
         match has_changed {
             true => self.look_again.pause().min(next),
             false => {
@@ -340,8 +347,8 @@ impl ManagerLoop {
         self.see_external_kills(&seen);
         let short = |t: &&Threshold| is_unresolved(t, &seen);
         let resources: BTreeSet<Resource> = self
-            .thresholds
-            .iter()
+            .planner
+            .thresholds()
             .filter(short)
             .map(|t| t.signal.resource())
             .collect();
@@ -349,7 +356,7 @@ impl ManagerLoop {
             t.signal.resource().is_of_files()
                 && (t.is_met(&seen, false) || self.planner.is_pressed(t))
         };
-        let pressed = self.thresholds.iter().filter(|t| is_pressed(t));
+        let pressed = self.planner.thresholds().filter(|t| is_pressed(t));
         let pressure = pressed.map(|t| match t.is_hard() {
             true => DiskPressure::Hard,
             false => DiskPressure::Soft,

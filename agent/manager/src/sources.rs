@@ -190,7 +190,11 @@ impl SignalSources {
     /// Sets the triggers to where the thresholds are: on the way down while a threshold is not met, on the way up while
     /// it is, so that recovery is seen at once as well. True when a trigger has moved: what crossed it in the meantime
     /// is seen by another look only.
-    pub fn arm(&mut self, thresholds: &[Threshold], seen: &Observations) -> bool {
+    pub fn arm<'a>(
+        &mut self,
+        thresholds: impl Iterator<Item = &'a Threshold>,
+        seen: &Observations,
+    ) -> bool {
         let mut wanted: Vec<Armed> = Vec::new();
         for threshold in thresholds {
             let (Some(count), Some(now)) =
@@ -311,7 +315,11 @@ impl SignalSources {
 
     /// When to look again: before the fastest use this machine can make has reached the nearest threshold. What a hook
     /// watches, and what has a grace period, needs no more than the ceiling.
-    pub fn sample_interval(&self, thresholds: &[Threshold], seen: &Observations) -> Duration {
+    pub fn sample_interval<'a>(
+        &self,
+        thresholds: impl Iterator<Item = &'a Threshold>,
+        seen: &Observations,
+    ) -> Duration {
         let due = |threshold: &Threshold| {
             let signal = threshold.signal;
             let Some(now) = seen.get(signal) else {
@@ -343,7 +351,7 @@ impl SignalSources {
                 None => sampling::sample_interval(distance, fastest_growth()),
             }
         };
-        let soonest = thresholds.iter().map(due).min();
+        let soonest = thresholds.map(due).min();
         soonest.unwrap_or(sampling::CEILING)
     }
 }

@@ -79,11 +79,6 @@ impl UsageCollector {
         self.walks.killed.insert(uid.to_owned(), monotonic_ns());
     }
 
-    /// Degree to which the collector goes beyond the kubelet.
-    pub fn mode(&self) -> Mode {
-        self.mode
-    }
-
     /// The numbers as they are known.
     pub fn usages(&self) -> &Usages {
         &self.usages

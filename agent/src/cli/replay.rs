@@ -239,6 +239,10 @@ fn run_step(manager: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<Str
     } = step;
     let (names, pods): (Vec<String>, Vec<Pod>) = active.into_iter().unzip();
     let before = snapshot(&summary, &pods);
+    if mode == Mode::Kubelet {
+        // The recorded kubelet has waited for its victims before each look.
+        manager.forget_victims();
+    }
     let plan = manager.plan(now, before);
     let mut evictions = plan.evictions.clone();
     if !plan.node_reclaim.is_empty() {

@@ -43,7 +43,7 @@ use std::{
 
 use evictd_common::drops::DropCounter;
 use evictd_config::Config;
-use evictd_engine::NodeState;
+use evictd_engine::{NodeState, message::resource_of};
 use evictd_fastpath::{FastPathEvent, KilledBy};
 use evictd_manager::{Command, FastPathOutcome};
 use evictd_node::{
@@ -316,7 +316,7 @@ impl Agent {
         }
     }
 
-    /// What the kubelet evicts gives memory back as well: the fast path counts it as pending. To be called before pods
+    /// What the kubelet evicts gives something back as well: both loops count it as pending. To be called before pods
     /// that are over leave the table.
     fn handle_kubelet_evictions(&mut self) {
         let PodSource::Cluster { cluster, .. } = &self.pod_source else {
@@ -340,6 +340,10 @@ impl Agent {
                         .control
                         .note_kill(entry, now, KilledBy::Kubelet);
                 }
+                self.manager.send(Command::EvictedByKubelet {
+                    uid: by_kubelet.uid.clone(),
+                    resource: resource_of(&by_kubelet.message),
+                });
             }
             self.append_to_journal(record);
         }

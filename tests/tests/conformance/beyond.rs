@@ -29,8 +29,9 @@ fn thresholds_come_in_a_fixed_order() {
         node.observe(Signal::PidAvailable, 0, 1);
         node.observe(Signal::NodeFsInodesFree, 0, 1);
         step(&mut manager, 1, &node);
-        node.observe(Signal::MemoryAvailable, 900 * MI as i64, 10);
-        let evictions = step(&mut manager, 10, &node).evictions;
+        // The wait for the first one is over.
+        node.observe(Signal::MemoryAvailable, 900 * MI as i64, 40);
+        let evictions = step(&mut manager, 40, &node).evictions;
         assert_eq!(evictions[0].grace_period_seconds, 1);
         let said = &evictions[0].message.text;
         assert!(said.starts_with("The node was low on resource: memory. Threshold quantity: 1Gi"));

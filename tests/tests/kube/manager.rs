@@ -170,6 +170,44 @@ fn pods_wait_for_what_the_kubelet_reclaims() {
     assert!(forker.order("hold 0").is_ok());
 }
 
+/// Its containers have ended and its files are still there when the wait for the kubelet is over.
+// R8, R43
+#[test]
+fn files_of_a_pod_that_the_kubelet_evicts_are_waited_for() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let mut member = ClusterNode::new("besidedisk", 256).unwrap();
+    member.config["evictionHard"]["nodefs.inodesFree"] = json!("50%");
+    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let mut hogs = BTreeMap::new();
+    for (name, number) in [("theirs", 1), ("other", 2)] {
+        let cgroup = member.pod(name, number, "Burstable", 0, None).unwrap();
+        let dir = with_empty_dir(&member, &disk, name, number, &json!({}));
+        for file in 0..600 {
+            fs::write(dir.join(file.to_string()), "").unwrap();
+        }
+        let hog = Hog::start(&cgroup, &["--mib", "1", "--wait"]).unwrap();
+        hogs.insert(name, hog);
+    }
+    // Either pod has all that is missing.
+    for file in 0..1000 {
+        fs::write(disk.path().join(file.to_string()), "").unwrap();
+    }
+    let _agent = member.start().unwrap();
+    assert!(member.server.wait(SOON, |s| s.has_condition(FULL)));
+    std::thread::sleep(Duration::from_secs(5));
+    hogs.remove("theirs");
+    {
+        let mut state = member.server.state();
+        let mut evicted = state.get(Collection::Pods, "default", "theirs");
+        evicted["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: inodes."});
+        state.put_pod(evicted);
+    }
+    std::thread::sleep(Duration::from_secs(20));
+    assert!(member.evictions().is_empty(), "{:?}", member.evictions());
+    assert!(hogs.values_mut().all(Hog::is_alive));
+}
+
 // R8: the kubelet is waited for once. It reclaims every ten seconds beside the evictions, which are no further apart.
 #[test]
 fn pods_wait_for_the_kubelet_once() {

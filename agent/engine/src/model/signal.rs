@@ -115,6 +115,14 @@ impl Signal {
 }
 
 impl Resource {
+    /// All resources.
+    pub const ALL: [Self; 4] = [
+        Self::Memory,
+        Self::EphemeralStorage,
+        Self::Inodes,
+        Self::Pids,
+    ];
+
     /// The name that the kubelet's messages use.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -135,19 +135,28 @@ impl Threshold {
     }
 }
 
-/// The hard threshold of a signal that is met first: of several the largest, with its minimum reclaim. A signal has
-/// several where a soft threshold has no grace period, or where the pods' cgroup has its own beside the node's.
+/// The hard threshold of a signal that is met first.
 pub fn hard_threshold(
     thresholds: &[Threshold],
     signal: Signal,
     capacity: i64,
 ) -> Option<&Threshold> {
-    let hard = thresholds
-        .iter()
-        .filter(|t| t.signal == signal && t.is_hard());
+    first_met(thresholds.iter(), signal, true, capacity)
+}
+
+/// The hard or the soft threshold of a signal that is met first: of several the largest, with its minimum reclaim. A
+/// signal has several hard ones where a soft threshold has no grace period, or where the pods' cgroup has its own beside
+/// the node's.
+pub fn first_met<'a>(
+    thresholds: impl DoubleEndedIterator<Item = &'a Threshold>,
+    signal: Signal,
+    is_hard: bool,
+    capacity: i64,
+) -> Option<&'a Threshold> {
+    let of_kind = thresholds.filter(|t| t.signal == signal && t.is_hard() == is_hard);
     let amounts = |t: &&Threshold| (t.amount(capacity), t.resolved_amount(capacity));
     // The first one where several are equal.
-    hard.rev().max_by_key(amounts)
+    of_kind.rev().max_by_key(amounts)
 }
 
 impl fmt::Display for ThresholdValue {

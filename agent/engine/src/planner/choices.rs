@@ -21,6 +21,9 @@ struct Choice {
 impl Choices {
     /// A pod is being chosen, which the paces do not count yet.
     pub fn note(&mut self, chosen: &EvictionDecision, now: i64, resource: Resource, paces: &Paces) {
+        // One that was to go and is there still, as the kubelet's mode finds it.
+        self.0
+            .retain(|known| known.uid != chosen.uid || known.is_soft != chosen.is_soft);
         self.0.push(Choice {
             uid: chosen.uid.clone(),
             at: unsigned_ns(now),

@@ -5,7 +5,7 @@ use super::unsigned_ns;
 use crate::{
     Resource, Signal, Threshold,
     model::settings::Mode,
-    pace::{BY_TURNS_NS, Pace, Shortage},
+    pace::{MetByTurns, Pace, Shortage},
 };
 
 /// For each signal what is known of its soft threshold and of its hard one.
@@ -16,8 +16,7 @@ pub(super) struct Paces([[ThresholdPace; 2]; Signal::ALL.len()]);
 #[derive(Clone, Debug, Default)]
 pub(super) struct ThresholdPace {
     pub pace: Pace,
-    /// First and last moment at which the threshold was met, perhaps by turns.
-    short: Option<(u64, u64)>,
+    met_by_turns: Option<MetByTurns>,
 }
 
 impl ThresholdPace {
@@ -25,15 +24,13 @@ impl ThresholdPace {
     pub fn observe(&mut self, now: u64, shortage: &Shortage) {
         self.pace.observe(now, shortage);
         if self.pace.is_met() {
-            let goes_on = |(_, until): &(u64, u64)| now < until.saturating_add(BY_TURNS_NS);
-            let since = self.short.filter(goes_on).map_or(now, |(since, _)| since);
-            self.short = Some((since, now));
+            MetByTurns::note(&mut self.met_by_turns, now);
         }
     }
 
     /// Time since which the threshold has been met, perhaps by turns, in nanoseconds.
-    pub fn short_since(&self) -> Option<u64> {
-        self.short.map(|(since, _)| since)
+    pub fn met_by_turns_since(&self) -> Option<u64> {
+        self.met_by_turns.map(MetByTurns::since)
     }
 }
 
@@ -56,6 +53,12 @@ impl Paces {
         self.0[signal as usize]
             .iter()
             .any(|known| known.pace.is_met())
+    }
+
+    /// Whether a pod was evicted for any signal since the kubelet could have looked.
+    pub fn has_evicted_lately(&self, now: u64) -> bool {
+        let mut all = self.0.iter().flatten();
+        all.any(|known| known.pace.has_evicted_lately(now))
     }
 
     /// Those of all signals that watch a resource; the order is always the same.

@@ -4,16 +4,15 @@ use std::collections::HashMap;
 
 use crate::{
     EvictionDecision, PlannerSettings, Resource, RestoredPending, Signal, Snapshot, Threshold,
-    pace::Pending,
+    pace::{POD_CLEANUP_NS, Pending},
 };
 
 const SECOND: i64 = 1_000_000_000;
 /// How long a victim may take beyond its grace period until it no longer counts as on its way: it does not block the
 /// next one (kubernetes/kubernetes#124081).
 const DEADLINE_NANOS: i64 = 10 * SECOND;
-/// The same for the files of one that has died: they are removed when the pod's object is (the kubelet waits as long,
-/// `podCleanupTimeout`).
-const FILES_DEADLINE_NANOS: i64 = 30 * SECOND;
+/// The same for the files of one that has died: they are removed when the pod's object is.
+const FILES_DEADLINE_NANOS: i64 = POD_CLEANUP_NS.cast_signed();
 
 /// Victims by UID.
 #[derive(Clone, Debug, Default)]
@@ -198,6 +197,29 @@ impl PendingVictims {
     /// Whether a pod was only asked to end.
     pub(super) fn is_asked(&self, uid: &str) -> bool {
         self.living(uid).is_some_and(|victim| victim.is_asked)
+    }
+
+    /// Whether the kernel has refused to kill a pod.
+    pub(super) fn is_refused(&self, uid: &str) -> bool {
+        self.living(uid).is_some_and(|victim| victim.gives_nothing)
+    }
+
+    /// Whether the kubelet would still wait for the end of a victim and for the removal of its files
+    /// (`waitForPodsCleanup`). A hard threshold does not wait for a pod that was only asked.
+    pub(super) fn awaits_cleanup(&self, now: i64, node: Snapshot<'_>, is_hard: bool) -> bool {
+        let is_awaited = |victim: &PendingVictim| {
+            let left = |e: &Expected| victim.left(node, e.signal);
+            let mut files = victim
+                .expected
+                .iter()
+                .filter(|e| e.signal.resource().is_of_files());
+            match victim.is_dead {
+                true => files.any(|e| left(e) > 0),
+                false => !(victim.gives_nothing || is_hard && victim.is_asked),
+            }
+        };
+        let mut victims = self.0.values();
+        victims.any(|v| now < v.deadline(Resource::EphemeralStorage) && is_awaited(v))
     }
 
     /// Computes how much of what a threshold watches is on its way back, and by when.

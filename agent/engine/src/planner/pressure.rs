@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::{NodeCondition, Observations, Signal, Threshold};
+use crate::{NodeCondition, Observations, Signal, Threshold, model::threshold::first_met};
 
 /// The state of all thresholds. Time is nanoseconds of any one clock, and only differences count.
 #[derive(Clone, Debug)]
@@ -27,8 +27,8 @@ struct Tracked {
     since: Option<i64>,
     /// Whether its grace period was over the last time: its minimum reclaim may count then.
     was_due: bool,
-    /// Whether the signal was observed since the threshold came into force.
-    was_seen: bool,
+    /// Time at which the signal was last observed since the threshold came into force.
+    seen_at: Option<i64>,
 }
 
 impl Tracked {
@@ -37,10 +37,14 @@ impl Tracked {
             threshold,
             since: None,
             was_due: false,
-            was_seen: false,
+            seen_at: None,
         }
     }
 }
+
+/// Time without an observation after which a threshold counts as not met: a disk that answers late changes nothing
+/// until it counts as hung.
+const UNSEEN: Duration = Duration::from_secs(5);
 
 /// The conditions, in the order in which they are reported.
 const CONDITIONS: [NodeCondition; 3] = [
@@ -86,11 +90,17 @@ impl Pressure {
     ) -> Vec<Threshold> {
         let mut due: Vec<Threshold> = Vec::new();
         for tracked in &mut self.thresholds {
+            if observations.get(tracked.threshold.signal).is_none() {
+                let seen_at = tracked.seen_at;
+                if seen_at.is_none_or(|seen_at| has_passed(UNSEEN, seen_at, now)) {
+                    (tracked.since, tracked.was_due) = (None, false);
+                }
+                continue;
+            }
             let counts = tracked.was_due && resolves(&tracked.threshold);
             let is_met = tracked.threshold.is_met(observations, counts);
             tracked.since = is_met.then(|| tracked.since.unwrap_or(now));
-            let is_seen = observations.get(tracked.threshold.signal).is_some();
-            if is_seen && !std::mem::replace(&mut tracked.was_seen, true) && is_met {
+            if tracked.seen_at.replace(now).is_none() && is_met {
                 self.met_in_force.push(tracked.threshold.clone());
             }
             let condition = tracked.threshold.signal.node_condition();
@@ -129,14 +139,18 @@ impl Pressure {
         tracked.any(|tracked| tracked.threshold == *threshold && tracked.since.is_some())
     }
 
-    /// The hard or the soft threshold of a signal.
-    pub(super) fn threshold(&self, signal: Signal, is_hard: bool) -> Option<&Threshold> {
-        self.thresholds()
-            .find(|t| t.signal == signal && t.is_hard() == is_hard)
+    /// The hard or the soft threshold of a signal, of several the one that is met first.
+    pub(super) fn threshold(
+        &self,
+        signal: Signal,
+        is_hard: bool,
+        capacity: i64,
+    ) -> Option<&Threshold> {
+        first_met(self.thresholds(), signal, is_hard, capacity)
     }
 
     /// All thresholds.
-    pub fn thresholds(&self) -> impl Iterator<Item = &Threshold> {
+    pub fn thresholds(&self) -> impl DoubleEndedIterator<Item = &Threshold> {
         self.thresholds.iter().map(|tracked| &tracked.threshold)
     }
 

@@ -410,7 +410,7 @@ fn what_pods_use_up_in_a_moment_is_not_waited_for() {
                 600_000 - quarter * per_quarter,
             );
             if was_evicted && left == 400_000 {
-                scene.planner.note_earlier_eviction(now, signal);
+                scene.planner.note_eviction_for(now, signal.resource());
             }
             let inodes = if writes { 6_500_000 - left } else { 1000 };
             let mut container = crate::ContainerUsage::default();

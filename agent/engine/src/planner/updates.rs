@@ -2,7 +2,8 @@
 //! what became of pods that were chosen.
 
 use super::{
-    Cause, EvictionDecision, Mode, Planner, PlannerSettings, RestoredState, Signal, Snapshot,
+    Cause, EvictionDecision, Mode, Planner, PlannerSettings, Resource, RestoredState, Signal,
+    Snapshot,
 };
 
 impl Planner {
@@ -29,7 +30,7 @@ impl Planner {
             ..
         } = restored;
         for (signal, at) in last {
-            self.note_earlier_eviction(*at, *signal);
+            self.note_eviction_for(*at, signal.resource());
         }
         self.recreations.restore(now, evictions, recreations);
     }
@@ -109,6 +110,21 @@ impl Planner {
     /// for every signal. [`Planner::note_external_eviction`] follows.
     pub fn note_external_kill(&mut self, now: i64, node: Snapshot<'_>, uid: &str) {
         self.pending.remember_seen(now, node, &self.settings, uid);
+    }
+
+    /// The kubelet has evicted a pod, for a resource that is short or (`None`) for a limit of the pod's own. It is a
+    /// victim like the planner's own, and the next eviction keeps its distance.
+    pub fn note_kubelet_eviction(
+        &mut self,
+        now: i64,
+        node: Snapshot<'_>,
+        uid: &str,
+        resource: Option<Resource>,
+    ) {
+        self.pending.remember_seen(now, node, &self.settings, uid);
+        if let Some(resource) = resource {
+            self.note_eviction_for(now, resource);
+        }
     }
 
     /// The fast path has evicted a pod, on what it saw then: the dip is over before the planner looks, and the

@@ -1,19 +1,17 @@
-//! Whose directories are walked next, and how much rest the thread takes.
+//! Whose directories are walked next, and how much rest the thread takes. Moments are nanoseconds of one clock.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use evictd_engine::pace::BY_TURNS_NS;
+use evictd_engine::{pace::MetByTurns, units::nanos};
 
 use super::{DiskPressure, PRESSED_REST, REST, ScanTarget, pod_walk::PodWalk};
 
 /// A pod is walked again so long after its last walk began (the kubelet's `volumeStatsAggPeriod`).
 const PERIOD: Duration = Duration::from_secs(60);
-/// A disk that is short again within this time has been short by turns.
-const BY_TURNS: Duration = Duration::from_nanos(BY_TURNS_NS);
 /// Shortest time between the starts of two walks of a pod while a disk is short.
 const PRESSED_PERIOD: Duration = Duration::from_secs(2);
 /// While a disk is short a pod is walked again after so many times as long as walks like its own of all pods would
@@ -39,11 +37,11 @@ enum WalkState {
     /// The pod's walk was not begun.
     New,
     /// The pod's walk was begun at this time and given up: too many others are under way.
-    Dropped(Instant),
+    Dropped(u64),
     /// The pod's walk is under way since this time.
-    Open(Instant),
+    Open(u64),
     /// The pod's last walk was begun at this time.
-    Walked(Instant),
+    Walked(u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,23 +51,6 @@ struct Known {
     worked: Duration,
 }
 
-/// Period in which a disk is short, or was the last time. A threshold may be met and not met by turns.
-#[derive(Clone, Copy, Debug)]
-struct Pressed {
-    since: Instant,
-    until: Instant,
-}
-
-impl Pressed {
-    /// The disk is short now: the period goes on, or another one begins. Returns its start.
-    fn go_on(period: &mut Option<Self>, now: Instant) -> Instant {
-        let before = period.filter(|before| now < before.until + BY_TURNS);
-        let since = before.map_or(now, |before| before.since);
-        *period = Some(Self { since, until: now });
-        since
-    }
-}
-
 /// Pods take turns. A new one comes first; then those whose time has come, alternating with those that are under way.
 #[derive(Default)]
 pub(super) struct Schedule {
@@ -77,11 +58,11 @@ pub(super) struct Schedule {
     known: HashMap<String, Known>,
     parked: VecDeque<Box<PodWalk>>,
     /// Period in which any threshold of a disk is met.
-    pressed: Option<Pressed>,
+    pressed: Option<MetByTurns>,
     /// Period in which a hard one is: its evictions wait for walks that began in it.
-    hard_pressed: Option<Pressed>,
+    hard_pressed: Option<MetByTurns>,
     /// Start of the period that goes on now.
-    pressed_since: Option<Instant>,
+    pressed_since: Option<u64>,
     rest: u32,
     has_begun: bool,
 }
@@ -94,7 +75,7 @@ impl Schedule {
     }
 
     /// Takes over which pods there are, and how short a disk is.
-    pub fn follow(&mut self, targets: &Arc<Vec<ScanTarget>>, pressure: DiskPressure, now: Instant) {
+    pub fn follow(&mut self, targets: &Arc<Vec<ScanTarget>>, pressure: DiskPressure, now: u64) {
         if !Arc::ptr_eq(targets, &self.targets) {
             self.targets = Arc::clone(targets);
             let present: HashSet<&str> = targets.iter().map(|t| t.uid.as_str()).collect();
@@ -110,22 +91,26 @@ impl Schedule {
         }
         self.pressed_since = match pressure {
             DiskPressure::None => None,
-            DiskPressure::Soft => Some(Pressed::go_on(&mut self.pressed, now)),
+            DiskPressure::Soft => Some(MetByTurns::note(&mut self.pressed, now)),
             DiskPressure::Hard => {
-                Pressed::go_on(&mut self.pressed, now);
-                Some(Pressed::go_on(&mut self.hard_pressed, now))
+                MetByTurns::note(&mut self.pressed, now);
+                Some(MetByTurns::note(&mut self.hard_pressed, now))
             }
         };
         self.rest = match self.pressed_since {
             None => REST,
             // Not for ever, should a walk not come to its end.
-            Some(since) if now < since + PERIOD && self.is_any_older(since) => 0,
+            Some(since)
+                if now < since.saturating_add(nanos(PERIOD)) && self.is_any_older(since) =>
+            {
+                0
+            }
             Some(_) => PRESSED_REST,
         };
     }
 
     /// Whether a pod was not walked since.
-    fn is_any_older(&self, since: Instant) -> bool {
+    fn is_any_older(&self, since: u64) -> bool {
         let is_older = |known: &Known| match known.standing {
             WalkState::Walked(began) => began < since,
             _ => true,
@@ -139,7 +124,7 @@ impl Schedule {
     }
 
     /// Chooses the next step: whose turn it is.
-    pub fn next(&mut self, now: Instant) -> NextStep {
+    pub fn next(&mut self, now: u64) -> NextStep {
         let goes_on = std::mem::take(&mut self.has_begun) && !self.parked.is_empty();
         let target = match self.soonest() {
             Some((target, None)) => Some(target),
@@ -157,11 +142,11 @@ impl Schedule {
             return NextStep::Resume(scan);
         }
         let due = self.soonest().and_then(|(_, due)| due);
-        NextStep::Wait(due.map_or(PERIOD, |due| due.saturating_duration_since(now)))
+        NextStep::Wait(due.map_or(PERIOD, |due| Duration::from_nanos(due.saturating_sub(now))))
     }
 
     /// The pod that may be begun next, and when; `None` for a new one, which does not wait.
-    fn soonest(&self) -> Option<(&ScanTarget, Option<Instant>)> {
+    fn soonest(&self) -> Option<(&ScanTarget, Option<u64>)> {
         let has_room = self.parked.len() < OPEN;
         let due = |target: &ScanTarget| {
             let known = self.known.get(&target.uid)?;
@@ -179,7 +164,7 @@ impl Schedule {
         begin.min_by_key(|(_, due)| *due)
     }
 
-    fn due(&self, known: &Known, began: Instant) -> Instant {
+    fn due(&self, known: &Known, began: u64) -> u64 {
         let period = match self.pressed_since {
             None => PERIOD,
             Some(since) if began < since => PRESSED_PERIOD,
@@ -190,7 +175,7 @@ impl Schedule {
                 period.clamp(PRESSED_PERIOD, PERIOD)
             }
         };
-        began + period
+        began.saturating_add(nanos(period))
     }
 
     /// A walk is at its end.
@@ -219,6 +204,7 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use evictd_engine::units::{MS, SECOND};
     use evictd_node::{fs::mounts::MountPoints, pods::dirs::PodDirs};
 
     fn targets(count: usize) -> Arc<Vec<ScanTarget>> {
@@ -232,7 +218,7 @@ mod tests {
 
     /// The pod whose turn it is, after its turn: a walk of `huge` ones does not come to its end, that of others takes
     /// `worked`.
-    fn turn(schedule: &mut Schedule, now: Instant, huge: &[&str], worked: Duration) -> String {
+    fn turn(schedule: &mut Schedule, now: u64, huge: &[&str], worked: Duration) -> String {
         let mut scan = match schedule.next(now) {
             NextStep::Start(target) => {
                 Box::new(PodWalk::begin(target, &MountPoints::default(), None))
@@ -252,11 +238,11 @@ mod tests {
 
     #[test]
     fn a_huge_pod_holds_up_no_other_one() {
-        let begin = Instant::now();
+        let begin = SECOND;
         let mut schedule = Schedule::default();
         schedule.follow(&targets(3), DiskPressure::None, begin);
         let turns = |schedule: &mut Schedule, after: u64, count: usize| {
-            let now = begin + Duration::from_secs(after);
+            let now = begin + after * SECOND;
             let turn = |_| turn(schedule, now, &["00"], Duration::from_secs(1));
             (0..count).map(turn).collect::<Vec<_>>()
         };
@@ -276,7 +262,7 @@ mod tests {
 
     #[test]
     fn few_walks_are_under_way_and_a_new_pod_comes_first_all_the_same() {
-        let begin = Instant::now();
+        let begin = SECOND;
         let mut schedule = Schedule::default();
         let all = targets(OPEN + 3);
         let huge: Vec<&str> = all[..OPEN + 2].iter().map(|t| t.uid.as_str()).collect();
@@ -297,7 +283,7 @@ mod tests {
 
     #[test]
     fn walks_that_are_under_way_keep_no_small_pod_from_its_next_one() {
-        let begin = Instant::now();
+        let begin = SECOND;
         let mut schedule = Schedule::default();
         let all = targets(OPEN + 2);
         let huge: Vec<&str> = all[..OPEN].iter().map(|t| t.uid.as_str()).collect();
@@ -309,7 +295,7 @@ mod tests {
         }
         assert_eq!(turn(&mut schedule, begin, &huge, SMALL * 2), *large);
         assert_eq!(schedule.parked.len(), OPEN);
-        let later = begin + PERIOD;
+        let later = begin + nanos(PERIOD);
         let turns: Vec<_> = (0..2 * OPEN)
             .map(|_| turn(&mut schedule, later, &huge, SMALL))
             .collect();
@@ -319,8 +305,8 @@ mod tests {
 
     #[test]
     fn while_a_disk_is_short_the_thread_rests_after_the_first_walks() {
-        let begin = Instant::now();
-        let at = |ms: u64| begin + Duration::from_millis(ms);
+        let begin = SECOND;
+        let at = |ms: u64| begin + ms * MS;
         let pods = targets(10);
         let mut schedule = Schedule::default();
         let walk_all = |schedule: &mut Schedule, ms: u64, worked: u64| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    Cause, EvictionDecision, Observations, Signal, Threshold, hard_threshold,
+    Cause, EvictionDecision, Observations, Signal, Threshold,
     limiter::ShadowChooser,
     record::{SignalReading, Stages},
     soft::SoftCandidate,
@@ -35,8 +35,8 @@ impl ManagerLoop {
         wake: Wake,
     ) {
         let short: Vec<Signal> = self
-            .thresholds
-            .iter()
+            .planner
+            .thresholds()
             .filter(|t| self.planner.is_pressed(t))
             .map(|t| t.signal)
             .collect();
@@ -166,7 +166,7 @@ impl ManagerLoop {
     }
 
     fn goes_without_process(&self, pod: &PodEntry, cause: Cause) -> bool {
-        let mode = self.node.usage_collector.mode();
+        let mode = self.planner.mode();
         let empty = &self.node.empty;
         empty.goes_without_process(&pod.pod, cause, mode, monotonic_ns())
     }
@@ -233,13 +233,9 @@ impl ManagerLoop {
                 usage: 0,
             };
         };
-        let threshold = match eviction.is_soft {
-            true => self
-                .thresholds
-                .iter()
-                .find(|t| t.signal == signal && !t.is_hard()),
-            false => hard_threshold(&self.thresholds, signal, now.capacity),
-        };
+        let threshold = self
+            .planner
+            .threshold(signal, !eviction.is_soft, now.capacity);
         let pod = self.pods.pods.iter().find(|pod| pod.uid == eviction.uid);
         let usage = self.node.usage_collector.usages().get(&eviction.uid);
         let layout = self.sources.layout();

@@ -141,8 +141,8 @@ impl ManagerLoop {
     /// The soft threshold on memory that lacks most.
     fn shortage(&self, seen: &Observations) -> Option<(Signal, SoftShortage)> {
         let memory = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
-        self.thresholds
-            .iter()
+        self.planner
+            .thresholds()
             .filter(|t| !t.is_hard() && memory.contains(&t.signal) && is_unresolved(t, seen))
             .filter_map(|t| {
                 let now = seen.get(t.signal)?;

@@ -51,11 +51,10 @@ impl ManagerLoop {
         let layout = self.sources.layout();
         let is_pressed =
             |t: &Threshold| !layout.node_reclaim(t.signal).is_empty() && self.planner.is_pressed(t);
-        let is_pressed = self.thresholds.iter().any(is_pressed);
+        let is_pressed = self.planner.thresholds().any(is_pressed);
         self.reclaim.reclaimers.note_pressure(is_pressed);
-        if plan.node_reclaim.is_empty() {
-            self.reclaim.shadow_reported = false;
-        } else if self.reclaim.waiting.is_none() {
+        self.reclaim.shadow_reported &= is_pressed;
+        if !plan.node_reclaim.is_empty() && self.reclaim.waiting.is_none() {
             self.begin_reclaim(plan, seen);
         }
         let Some(waiting) = &self.reclaim.waiting else {
@@ -150,8 +149,8 @@ impl ManagerLoop {
         let before = &waiting.before;
         let layout = self.sources.layout();
         let helped: Vec<_> = self
-            .thresholds
-            .iter()
+            .planner
+            .thresholds()
             .filter(|t| !layout.node_reclaim(t.signal).is_empty() && is_unresolved(t, before))
             .collect();
         let is_enough = !waiting.had_evictions && !helped.iter().any(|t| is_unresolved(t, seen));

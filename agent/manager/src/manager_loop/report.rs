@@ -14,7 +14,7 @@ impl ManagerLoop {
     /// Records what is available of all signals but memory, for incidents. Memory is recorded by the fast path.
     pub(super) fn record(&self, seen: &Observations) {
         let now = monotonic_ns();
-        for threshold in &self.thresholds {
+        for threshold in self.planner.thresholds() {
             let signal = threshold.signal;
             if let (Some(seen), true) = (seen.get(signal), signal.resource() != Resource::Memory) {
                 let available = u64::try_from(seen.available).unwrap_or(0);
@@ -26,13 +26,13 @@ impl ManagerLoop {
     /// Sends the events of a plan, and sets the status.
     pub(super) fn report(&mut self, plan: evictd_engine::Plan, seen: &Observations) {
         let conditions: BTreeSet<_> = plan.conditions.into_iter().collect();
-        let mut met = self.thresholds.iter();
+        let mut met = self.planner.thresholds();
         if let Some(met) = met.find(|t| self.planner.is_pressed(t)) {
             self.message = met.to_string();
         }
         let met = self
-            .thresholds
-            .iter()
+            .planner
+            .thresholds()
             .filter(|t| self.planner.is_pressed(t));
         let mut pressed: BTreeSet<_> = met.map(|t| t.signal.node_condition()).collect();
         pressed.extend(&self.evicted_for);
@@ -75,7 +75,7 @@ impl ManagerLoop {
         }
         let status = Status {
             observations: *seen,
-            thresholds: self.thresholds.clone(),
+            thresholds: self.planner.thresholds().cloned().collect(),
             forecasts: plan.forecasts,
             conditions,
             hung: self.sources.hung(),

@@ -222,19 +222,6 @@ fn a_hard_choice_that_is_cancelled_leaves_a_pod_asked() {
     assert_eq!(chosen(&node.look(30 * SECOND).evictions), [("asked", DISK)]);
 }
 
-/// It chooses the same pod at each look for as long as that lives.
-#[test]
-fn the_kubelets_mode_remembers_no_choices() {
-    let mut node = Node::new(vec![hard(DISK, 1000)], false);
-    node.planner.settings.mode = Mode::Kubelet;
-    node.pod("files", [500, 0, 1]);
-    node.see(DISK, 900);
-    for second in 1..20 {
-        assert_eq!(node.look(second * SECOND).evictions.len(), 1);
-    }
-    assert_eq!(node.planner.choices, Choices::default());
-}
-
 #[test]
 fn what_is_taken_back_leaves_a_pace_as_it_was() {
     let mut pace = Pace::default();
@@ -326,6 +313,133 @@ fn the_files_of_a_stuck_victim_do_not_block_the_next() {
         }
         let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
         assert_eq!((2..60).find(goes), Some(next_at));
+    }
+}
+
+/// A limit of a pod's own waits for policies, and hides no pod from a shortage of the node meanwhile.
+// R43
+#[test]
+fn while_policies_are_awaited_a_pod_above_its_own_limit_goes_for_the_node() {
+    let mut node = Node::new(vec![hard(DISK, 1000)], false);
+    for (name, bytes) in [("above", 900), ("other", 500)] {
+        node.pod(name, [bytes, 0, 1]);
+    }
+    node.pods[0].storage_limit = Some(Quantity::bytes(100));
+    node.planner.block_own_limits(true);
+    node.see(DISK, 1100);
+    assert!(node.look(SECOND).evictions.is_empty());
+    node.see(DISK, 900);
+    assert_eq!(chosen(&node.look(2 * SECOND).evictions), [("above", DISK)]);
+}
+
+/// The kubelet looks once in ten seconds, and waits up to thirty for the end of its victim and for its files.
+// R43
+#[test]
+fn the_kubelets_mode_waits_for_its_victim() {
+    let never = i64::MAX;
+    for (signal, ends, removed, next_at) in [
+        (DISK, 1, 2, 11 * SECOND),
+        (DISK, 1, 20, 20 * SECOND),
+        (DISK, 1, never, 31 * SECOND + SECOND / 4),
+        // Its grace period is a second.
+        (DISK, never, never, 32 * SECOND),
+        (TASKS, 1, never, 11 * SECOND),
+        (TASKS, never, never, 32 * SECOND),
+    ] {
+        let mut node = Node::new(vec![hard(signal, 3000)], true);
+        node.planner.settings.mode = Mode::Kubelet;
+        let used = if signal == DISK {
+            [900, 0, 1]
+        } else {
+            [0, 0, 9]
+        };
+        node.pod("victim", used);
+        node.pod("next", [500, 0, 1]);
+        let went: Vec<i64> = (4..=4 * 32)
+            .filter(|quarter| {
+                let now = quarter * SECOND / 4;
+                node.pods
+                    .retain(|pod| pod.name != "victim" || now <= ends.saturating_mul(SECOND));
+                let is_removed = now >= removed.saturating_mul(SECOND);
+                node.see(signal, if is_removed { 1800 } else { 900 });
+                let plan = node.look(now);
+                let mut evictions = plan.evictions.clone();
+                evictions.extend(node.after_reclaim(now, &plan));
+                assert!(evictions.len() <= 1);
+                !evictions.is_empty()
+            })
+            .collect();
+        assert_eq!(
+            went,
+            [4, 4 * next_at / SECOND],
+            "{signal:?} {ends} {removed}"
+        );
+    }
+}
+
+/// What the kubelet's victim leaves is on its way back, and the next pod goes ten seconds later.
+// R43
+#[test]
+fn an_eviction_by_the_kubelet_counts_as_one_of_our_own() {
+    for (bytes, resource, next_at) in [
+        (900, Some(Resource::EphemeralStorage), 35),
+        (900, None, 35),
+        (0, Some(Resource::EphemeralStorage), 15),
+        (0, Some(Resource::Pids), 6),
+    ] {
+        let mut node = Node::new(vec![hard(DISK, 1000)], false);
+        node.pod("theirs", [bytes, 0, 1]);
+        node.pod("next", [500, 0, 1]);
+        node.see(DISK, 900);
+        let seen = Snapshot {
+            observations: &node.observations,
+            pods: &node.pods,
+            usages: &node.usages,
+        };
+        node.planner
+            .note_kubelet_eviction(5 * SECOND, seen, "theirs", resource);
+        node.pods.remove(0);
+        let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
+        assert_eq!((6..60).find(goes), Some(next_at), "{bytes} {resource:?}");
+    }
+}
+
+/// `statfs` answers late, or not for long.
+// R5
+#[test]
+fn a_late_answer_begins_no_grace_period_anew() {
+    for (unseen, due_at) in [(2..4, 11), (2..9, 19)] {
+        let threshold = Threshold {
+            grace_period: Duration::from_secs(10),
+            ..hard(DISK, 1000)
+        };
+        let mut node = Node::new(vec![threshold.clone()], false);
+        node.pod("files", [500, 0, 1]);
+        let due = (1..30).find(|second| {
+            match unseen.contains(second) {
+                true => node.observations = Observations::default(),
+                false => node.see(DISK, 900),
+            }
+            let evicts = !node.look(second * SECOND).evictions.is_empty();
+            assert_eq!(
+                node.planner.is_pressed(&threshold),
+                !(6..9).contains(second) || due_at == 11
+            );
+            evicts
+        });
+        assert_eq!(due, Some(due_at));
+    }
+}
+
+/// A soft threshold without a grace period is a hard one beside that of `evictionHard`.
+// R4
+#[test]
+fn of_two_hard_thresholds_the_larger_one_evicts() {
+    for amounts in [[1000, 1500], [1500, 1000]] {
+        let mut node = Node::new(amounts.map(|amount| hard(DISK, amount)).to_vec(), false);
+        node.pod("files", [500, 0, 1]);
+        node.see(DISK, 1200);
+        assert_eq!(chosen(&node.look(SECOND).evictions), [("files", DISK)]);
     }
 }
 
