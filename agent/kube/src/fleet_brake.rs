@@ -50,7 +50,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: u32 = 20;
 /// Behind the name of the ConfigMap with the state: the one with the nodes' entries.
 pub(crate) const ENTRIES: &str = "-evictions";
-/// Entries beyond which none is added, whatever the configuration says.
+/// Entries beyond which their number does not grow, whatever the configuration says.
 const MOST_ENTRIES: usize = 2000;
 /// Old entries that one write takes away.
 const MOST_REMOVED: usize = 64;
@@ -241,12 +241,14 @@ impl FleetBrake {
             let fresh = entries.values().filter(|at| rules.counts(**at, now));
             u32::try_from(fresh.count()).unwrap_or(u32::MAX)
         };
-        if fresh(&entries) < rules.pause_nodes && entries.len() < MOST_ENTRIES {
-            let old = entries.iter().filter(|(_, at)| !rules.counts(**at, now));
-            let mut data: Map<String, Value> = old
-                .take(MOST_REMOVED)
-                .map(|(node, _)| (node.clone(), Value::Null))
-                .collect();
+        let old = entries.iter().filter(|(_, at)| !rules.counts(**at, now));
+        let mut data: Map<String, Value> = old
+            .take(MOST_REMOVED)
+            .map(|(node, _)| (node.clone(), Value::Null))
+            .collect();
+        // A write that takes old ones away makes room, however many there are.
+        let has_room = entries.len() < MOST_ENTRIES || !data.is_empty();
+        if fresh(&entries) < rules.pause_nodes && has_room {
             let evicted = format!("{evicted:.0}");
             data.insert(self.node.clone(), evicted.into());
             let body = json!({ "data": data });
