@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     client::ApiClient,
-    eviction_api::{self, PodRef},
+    eviction_api::{self, KILLED_DEADLINE, PodRef},
 };
 
 /// Conditions that are on their way at once; one more comes with the DELETE.
@@ -111,7 +111,8 @@ impl Announcement {
 pub async fn set_condition(connection: &ApiClient, eviction: &EvictionRecord) -> bool {
     let message = eviction.message.trim_end();
     let pod = PodRef::from(eviction);
-    let set = eviction_api::set_disruption_target(connection, pod, message, &eviction.time).await;
+    let said = (message, &*eviction.time);
+    let set = eviction_api::set_disruption_target(connection, pod, said, KILLED_DEADLINE).await;
     if let Err(error) = &set {
         tracing::debug!(%error, "DisruptionTarget is not set");
     }

@@ -24,10 +24,11 @@ use evictd_store::{
 use tokio::sync::{Mutex, oneshot};
 
 use crate::{
-    client::{ApiClient, ApiError},
+    client::{ApiClient, ApiError, DEADLINE},
     event_queue::EventQueue,
     events::{EventSpec, OVERRIDDEN},
     eviction_api::{self, PodRef, Removal},
+    reporter::{PAUSES, pauses},
 };
 
 /// Time that a request waits for the disk.
@@ -181,17 +182,34 @@ impl SoftEvictor {
         let under_way = self.under_way();
         let _held = under_way.lock().await;
         self.may_go(pod)?;
-        let message = asked.message.trim_end();
+        let said = (asked.message.trim_end(), &*asked.time);
         let (connection, target) = (&self.connection, reference(pod));
-        let set =
-            eviction_api::set_disruption_target(connection, target, message, &asked.time).await;
+        // Nothing restarts a pod that was not killed: there is time.
+        let set = eviction_api::set_disruption_target(connection, target, said, DEADLINE).await;
         if let Err(error) = set {
             tracing::debug!(%pod, %error, "DisruptionTarget is not set");
         }
         self.may_go(pod)?;
         let grace = asked.grace_period_seconds;
-        let removal = eviction_api::delete(connection, target, grace).await?;
+        let removal = match eviction_api::delete(connection, target, grace).await {
+            Err(error) if error.may_be_done() && self.is_gone(target).await => Removal::Deleted,
+            answer => answer?,
+        };
         Ok(self.done(index, pod, removal, asked).await)
+    }
+
+    /// Whether a pod is deleted or over, asked until the API server says so. As long as it does not, no other pod can
+    /// be asked to go either.
+    async fn is_gone(&self, pod: PodRef<'_>) -> bool {
+        let mut pauses = pauses();
+        loop {
+            match eviction_api::is_active(&self.connection, pod).await {
+                Err(error) if error.is_retryable() => {
+                    tokio::time::sleep(pauses.next().unwrap_or(PAUSES.1)).await;
+                }
+                answer => return answer.is_ok_and(|is_active| !is_active),
+            }
+        }
     }
 
     /// One pod against its budget.

@@ -134,3 +134,23 @@ fn a_pod_that_cannot_be_deleted_holds_up_no_other() {
     r.soon(|r| r.count("DELETE", "/pods/web-3") == 1);
     assert_eq!(r.reported(), 20);
 }
+
+// The API server does not carry out what is not waited for, and the default of a webhook's `timeoutSeconds` is 10 s.
+#[test]
+fn a_webhook_has_its_time() {
+    let slow = InjectedFault::Slow(Duration::from_secs(11));
+    let all = [
+        (EvictedPods::Delete, "DELETE"),
+        (EvictedPods::Fail, "PATCH"),
+    ]
+    .map(|(evicted_pods, method)| {
+        let r = reports(evicted_pods);
+        r.f.server.fails(method, "/pods/web", usize::MAX, slow);
+        r.killed("default", "web");
+        (r, method)
+    });
+    for (r, method) in all {
+        assert!(r.f.wait(|_| r.reported() == 1));
+        assert_eq!(r.count(method, "/pods/web"), 1);
+    }
+}
