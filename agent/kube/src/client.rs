@@ -396,8 +396,8 @@ impl ApiClient {
     ///
     /// # Errors
     /// See [`ApiError`].
-    pub async fn call(&self, call: &ApiRequest<'_>) -> Result<Value, ApiError> {
-        let answer = self.bytes(call).await?;
+    pub async fn call(&self, request: &ApiRequest<'_>) -> Result<Value, ApiError> {
+        let answer = self.bytes(request).await?;
         Ok(serde_json::from_slice(&answer).unwrap_or_default())
     }
 
@@ -405,29 +405,29 @@ impl ApiClient {
     ///
     /// # Errors
     /// See [`ApiError`]; an answer of another form is none.
-    pub async fn read<T: DeserializeOwned>(&self, call: &ApiRequest<'_>) -> Result<T, ApiError> {
-        let answer = self.bytes(call).await?;
+    pub async fn read<T: DeserializeOwned>(&self, request: &ApiRequest<'_>) -> Result<T, ApiError> {
+        let answer = self.bytes(request).await?;
         serde_json::from_slice(&answer).map_err(|e| ApiError::Unanswered(e.to_string()))
     }
 
-    async fn bytes(&self, call: &ApiRequest<'_>) -> Result<Vec<u8>, ApiError> {
-        if self.is_shadow() && !call.is_harmless() {
-            let (method, path) = (&call.method, &call.path);
+    async fn bytes(&self, request: &ApiRequest<'_>) -> Result<Vec<u8>, ApiError> {
+        if self.is_shadow() && !request.is_harmless() {
+            let (method, path) = (&request.method, &request.path);
             let reason = format!("{method} {path} is not sent in shadow mode");
             return Err(ApiError::Unanswered(reason));
         }
-        let mut answer = self.once(call).await;
+        let mut answer = self.once(request).await;
         if matches!(&answer, Err(e) if e.code() == 401) {
             self.reload().await;
-            answer = self.once(call).await;
+            answer = self.once(request).await;
         }
         match &answer {
-            Err(e) if e.is_forbidden() && call.may_be_forbidden => {}
+            Err(e) if e.is_forbidden() && request.may_be_forbidden => {}
             Err(e) if e.is_forbidden() => {
                 self.counters.forbidden.add();
                 // Watches count there too, and tell by themselves.
                 if !self.is_forbidden_logged.swap(true, Ordering::Relaxed) {
-                    tracing::error!(path = call.path, error = %e, "the API server forbids the request");
+                    tracing::error!(path = request.path, error = %e, "the API server forbids the request");
                 }
             }
             Err(e) if e.is_retryable() => self.counters.unanswered.add(),
@@ -436,30 +436,30 @@ impl ApiClient {
         answer
     }
 
-    async fn once(&self, call: &ApiRequest<'_>) -> Result<Vec<u8>, ApiError> {
+    async fn once(&self, request: &ApiRequest<'_>) -> Result<Vec<u8>, ApiError> {
         self.counters.requests.add();
-        match tokio::time::timeout(call.deadline, exchange(self.client(), call)).await {
+        match tokio::time::timeout(request.deadline, exchange(self.client(), request)).await {
             Ok(answer) => answer,
             Err(_) => Err(ApiError::Unanswered(format!(
                 "no answer within {:?}",
-                call.deadline
+                request.deadline
             ))),
         }
     }
 }
 
-async fn exchange(client: Client, call: &ApiRequest<'_>) -> Result<Vec<u8>, ApiError> {
+async fn exchange(client: Client, request: &ApiRequest<'_>) -> Result<Vec<u8>, ApiError> {
     let lost = |e: &dyn std::fmt::Display| ApiError::Unanswered(e.to_string());
-    let body = if call.body.is_null() {
+    let body = if request.body.is_null() {
         Vec::new()
     } else {
-        call.body.to_string().into_bytes()
+        request.body.to_string().into_bytes()
     };
     let request = Request::builder()
-        .method(call.method.clone())
-        .uri(&call.path)
-        .header(http::header::CONTENT_TYPE, call.content_type)
-        .header(http::header::ACCEPT, call.accept)
+        .method(request.method.clone())
+        .uri(&request.path)
+        .header(http::header::CONTENT_TYPE, request.content_type)
+        .header(http::header::ACCEPT, request.accept)
         .body(Body::from(body))
         .map_err(|e| lost(&e))?;
     let response = client.send(request).await.map_err(|e| lost(&e))?;
@@ -565,8 +565,8 @@ impl ObjectReader for ApiClient {
     fn get(&self, path: String) -> BoxFuture<'_, Result<Answer, String>> {
         Box::pin(async move {
             let nothing = Value::Null;
-            let call = ApiRequest::new(Method::GET, path, JSON, &nothing);
-            match self.call(&call).await {
+            let request = ApiRequest::new(Method::GET, path, JSON, &nothing);
+            match self.call(&request).await {
                 Ok(body) => Ok(Answer { status: 200, body }),
                 // An object that is not there is an answer too, and a gate's check may say so.
                 Err(error) if error.code() == 404 => Ok(Answer {

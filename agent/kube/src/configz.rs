@@ -24,10 +24,10 @@ pub fn ask(config: &Config, has_file: bool) -> Result<Option<Value>, StartError>
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let connection = ApiClient::open(cluster.kubeconfig.clone()).await?;
+        let client = ApiClient::open(cluster.kubeconfig.clone()).await?;
         let path = format!("/api/v1/nodes/{}/proxy/configz", cluster.node_name);
-        let call = ApiRequest::new(Method::GET, path, JSON, &Value::Null);
-        match connection.call(&call).await {
+        let request = ApiRequest::new(Method::GET, path, JSON, &Value::Null);
+        match client.call(&request).await {
             Ok(mut answer) if answer["kubeletconfig"].is_object() => {
                 Ok(Some(answer["kubeletconfig"].take()))
             }

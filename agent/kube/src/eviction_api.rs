@@ -87,7 +87,7 @@ impl Removal {
 /// # Errors
 /// The pod is gone, or there was no answer within the deadline: then the DELETE comes first.
 pub async fn set_disruption_target(
-    connection: &ApiClient,
+    client: &ApiClient,
     pod: PodRef<'_>,
     (message, time): (&str, &str),
     deadline: Duration,
@@ -96,9 +96,9 @@ pub async fn set_disruption_target(
         "metadata": {"uid": pod.uid},
         "status": {"conditions": [disruption_target(message, time)]},
     });
-    let mut call = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
-    call.deadline = deadline;
-    connection.call(&call).await.map(drop)
+    let mut request = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
+    request.deadline = deadline;
+    client.call(&request).await.map(drop)
 }
 
 fn disruption_target(text: &str, time: &str) -> Value {
@@ -122,7 +122,7 @@ pub fn announces_disruption(eviction: &EvictionRecord) -> bool {
 ///
 /// # Errors
 /// No answer, or a refusal other than that this pod does not exist any more.
-pub async fn fail(connection: &ApiClient, eviction: &EvictionRecord) -> Result<Removal, ApiError> {
+pub async fn fail(client: &ApiClient, eviction: &EvictionRecord) -> Result<Removal, ApiError> {
     let message = eviction.message.trim_end();
     let mut status = json!({"phase": PHASE, "reason": EVICTED, "message": message});
     if announces_disruption(eviction) {
@@ -130,9 +130,9 @@ pub async fn fail(connection: &ApiClient, eviction: &EvictionRecord) -> Result<R
     }
     let pod = PodRef::from(eviction);
     let body = json!({"metadata": {"uid": pod.uid}, "status": status});
-    let mut call = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
-    call.deadline = REMOVAL_DEADLINE;
-    match connection.call(&call).await {
+    let mut request = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
+    request.deadline = REMOVAL_DEADLINE;
+    match client.call(&request).await {
         Ok(_) => Ok(Removal::Failed),
         Err(e) if e.code() == 404 => Ok(Removal::Gone),
         Err(e) => Err(e),
@@ -143,13 +143,13 @@ pub async fn fail(connection: &ApiClient, eviction: &EvictionRecord) -> Result<R
 ///
 /// # Errors
 /// No answer, or a refusal.
-pub async fn is_active(connection: &ApiClient, pod: PodRef<'_>) -> Result<bool, ApiError> {
+pub async fn is_active(client: &ApiClient, pod: PodRef<'_>) -> Result<bool, ApiError> {
     // The agent has no right to get pods, only to list them.
     let (namespace, name) = (pod.namespace, pod.name);
     let path = format!("/api/v1/namespaces/{namespace}/pods?fieldSelector=metadata.name%3D{name}");
     let nothing = Value::Null;
-    let call = ApiRequest::new(Method::GET, path, JSON, &nothing);
-    let list = connection.call(&call).await?;
+    let request = ApiRequest::new(Method::GET, path, JSON, &nothing);
+    let list = client.call(&request).await?;
     let mut pods = list["items"].as_array().into_iter().flatten();
     Ok(pods.any(|found| {
         let is_over = ["Failed", "Succeeded"]
@@ -165,14 +165,14 @@ pub async fn is_active(connection: &ApiClient, pod: PodRef<'_>) -> Result<bool, 
 /// # Errors
 /// No answer, or a refusal.
 pub async fn names_on(
-    connection: &ApiClient,
+    client: &ApiClient,
     node: &str,
 ) -> Result<BTreeMap<String, (String, String)>, ApiError> {
     let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
     let nothing = Value::Null;
-    let mut call = ApiRequest::new(Method::GET, path, JSON, &nothing);
-    call.accept = METADATA_LIST;
-    let list: List = connection.read(&call).await?;
+    let mut request = ApiRequest::new(Method::GET, path, JSON, &nothing);
+    request.accept = METADATA_LIST;
+    let list: List = client.read(&request).await?;
     let pods = list.items.into_iter().map(|pod| pod.metadata);
     Ok(pods
         .map(|pod| (pod.uid, (pod.namespace, pod.name)))
@@ -208,16 +208,16 @@ fn seconds(time: &str) -> String {
 /// # Errors
 /// No answer, or a refusal other than that this pod does not exist any more.
 pub async fn delete(
-    connection: &ApiClient,
+    client: &ApiClient,
     pod: PodRef<'_>,
     grace_period_seconds: i64,
 ) -> Result<Removal, ApiError> {
     let mut body = delete_options(pod, grace_period_seconds);
     body["apiVersion"] = "v1".into();
     body["kind"] = "DeleteOptions".into();
-    let mut call = ApiRequest::new(Method::DELETE, pod.path(""), JSON, &body);
-    call.deadline = REMOVAL_DEADLINE;
-    removal(connection.call(&call).await)
+    let mut request = ApiRequest::new(Method::DELETE, pod.path(""), JSON, &body);
+    request.deadline = REMOVAL_DEADLINE;
+    removal(client.call(&request).await)
 }
 
 /// Asks whether a pod may be evicted, which a PodDisruptionBudget may refuse with 429. It is a dry run: the budget is
@@ -229,7 +229,7 @@ pub async fn delete(
 /// # Errors
 /// No answer, or a refusal other than that this pod does not exist any more.
 pub async fn may_evict(
-    connection: &ApiClient,
+    client: &ApiClient,
     pod: PodRef<'_>,
     grace_period_seconds: i64,
 ) -> Result<Removal, ApiError> {
@@ -240,13 +240,13 @@ pub async fn may_evict(
         "deleteOptions": delete_options(pod, grace_period_seconds),
     });
     let path = pod.path("/eviction?dryRun=All");
-    let mut call = ApiRequest::new(Method::POST, path, JSON, &body);
-    call.deadline = REMOVAL_DEADLINE;
-    call.may_be_forbidden = connection.lacks_evictions();
-    let answer = connection.call(&call).await;
+    let mut request = ApiRequest::new(Method::POST, path, JSON, &body);
+    request.deadline = REMOVAL_DEADLINE;
+    request.may_be_forbidden = client.lacks_evictions();
+    let answer = client.call(&request).await;
     if answer.is_ok() {
         // Rights come and go without a restart.
-        connection.set_lacks_evictions(false);
+        client.set_lacks_evictions(false);
     }
     removal(answer)
 }

@@ -84,7 +84,7 @@ enum Refusal {
 
 /// Evicts through the API.
 pub struct SoftEvictor {
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     journal: DiskQueue,
     policies: Arc<PolicyEvaluator>,
     events: EventQueue,
@@ -105,14 +105,14 @@ pub struct SoftEvictor {
 impl SoftEvictor {
     /// An evictor with the configured grace period and patience, whose Events go this way.
     pub fn new(
-        connection: Arc<ApiClient>,
+        client: Arc<ApiClient>,
         journal: DiskQueue,
         policies: Arc<PolicyEvaluator>,
         events: EventQueue,
         config: &Config,
     ) -> Self {
         Self {
-            connection,
+            client,
             journal,
             policies,
             events,
@@ -163,7 +163,7 @@ impl SoftEvictor {
         }
         let grace = asked.grace_period_seconds;
         let pod = reference(&candidate.pod);
-        let outcome = match eviction_api::may_evict(&self.connection, pod, grace).await {
+        let outcome = match eviction_api::may_evict(&self.client, pod, grace).await {
             Ok(Removal::Deleted) => self.remove(index, &candidate.pod, asked).await?,
             Ok(removal) => self.done(index, &candidate.pod, removal, asked).await,
             Err(error) if error.is_budget() => return Ok(None),
@@ -183,15 +183,15 @@ impl SoftEvictor {
         let _held = under_way.lock().await;
         self.may_go(pod)?;
         let said = (asked.message.trim_end(), &*asked.time);
-        let (connection, target) = (&self.connection, reference(pod));
+        let (client, target) = (&self.client, reference(pod));
         // Nothing restarts a pod that was not killed: there is time.
-        let set = eviction_api::set_disruption_target(connection, target, said, DEADLINE).await;
+        let set = eviction_api::set_disruption_target(client, target, said, DEADLINE).await;
         if let Err(error) = set {
             tracing::debug!(%pod, %error, "DisruptionTarget is not set");
         }
         self.may_go(pod)?;
         let grace = asked.grace_period_seconds;
-        let removal = match eviction_api::delete(connection, target, grace).await {
+        let removal = match eviction_api::delete(client, target, grace).await {
             Err(error) if error.may_be_done() && self.is_gone(target).await => Removal::Deleted,
             answer => answer?,
         };
@@ -203,7 +203,7 @@ impl SoftEvictor {
     async fn is_gone(&self, pod: PodRef<'_>) -> bool {
         let mut pauses = pauses();
         loop {
-            match eviction_api::is_active(&self.connection, pod).await {
+            match eviction_api::is_active(&self.client, pod).await {
                 Err(error) if error.is_retryable() => {
                     tokio::time::sleep(pauses.next().unwrap_or(PAUSES.1)).await;
                 }
@@ -243,7 +243,7 @@ impl SoftEvictor {
             .await;
         match self.remove(index, pod, asked).await {
             Ok(outcome) => {
-                self.connection.counters.pdb_overrides.add();
+                self.client.counters.pdb_overrides.add();
                 Some(outcome)
             }
             Err(Refusal::HeldBack(by)) => held_back(by),
@@ -270,7 +270,7 @@ impl SoftEvictor {
         // Here it is certain that limits count it.
         self.write_down(Record::Counted(Box::new(Counted::agreed(&asked))))
             .await;
-        self.connection.counters.soft_evictions.add();
+        self.client.counters.soft_evictions.add();
         let mut note = asked.message.trim_end().to_owned();
         if let Some(why) = &asked.override_reason {
             note += &format!(" A PodDisruptionBudget was overridden: {why}.");
@@ -339,7 +339,7 @@ impl SoftEvictor {
             match self.ask(index, candidate).await {
                 Ok(Some(outcome)) => return outcome,
                 Ok(None) => {
-                    self.connection.counters.pdb_blocked.add();
+                    self.client.counters.pdb_blocked.add();
                     tracing::info!(%pod, "a PodDisruptionBudget protects the pod: the next one is asked");
                     blocked.push(index);
                 }
