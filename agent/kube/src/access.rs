@@ -147,7 +147,7 @@ pub const FLEET_ENTRY_RIGHTS: [Right; 2] = [
 /// Asks for each right, and for `more` that the configuration needs everywhere, and logs those that are missing; they
 /// are returned. What cannot be asked now is not missing: the requests themselves will show it.
 pub async fn check(
-    connection: &ApiClient,
+    client: &ApiClient,
     pause: Option<&ConfigMapName>,
     fleet: Option<&ConfigMapName>,
     more: impl IntoIterator<Item = Right>,
@@ -178,7 +178,7 @@ pub async fn check(
             }},
         });
         let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-        match connection
+        match client
             .call(&ApiRequest::new(Method::POST, path, JSON, &review))
             .await
         {
@@ -188,7 +188,7 @@ pub async fn check(
                     tracing::warn!(
                         "soft evictions are switched off: there is no right to create pods/eviction"
                     );
-                    connection.set_lacks_evictions(true);
+                    client.set_lacks_evictions(true);
                 } else {
                     tracing::error!(
                         verb = right.verb,

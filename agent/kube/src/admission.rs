@@ -22,18 +22,18 @@ pub const AGAIN: Duration = Duration::from_secs(600);
 
 /// Asks until a policy refuses, and logs once if none does, and once if the answers leave it open. Each time that none
 /// did is counted.
-pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration) {
+pub async fn check(client: &ApiClient, settles: &[Duration], again: Duration) {
     let mut settles = settles.iter();
     let (mut is_logged, mut is_unknown) = (false, false);
     loop {
-        match pose_as_another(connection).await {
+        match pose_as_another(client).await {
             Ok(()) => match settles.next() {
                 Some(pause) => {
                     tokio::time::sleep(*pause).await;
                     continue;
                 }
                 None => {
-                    connection.counters.node_restriction_not_enforced.add();
+                    client.counters.node_restriction_not_enforced.add();
                     if !std::mem::replace(&mut is_logged, true) {
                         tracing::error!(
                             "no admission policy holds this token to its node: its holder may do on every node what \
@@ -61,7 +61,7 @@ pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration
 
 /// Creates an Event in the name of another node, in a dry run: every agent may create Events, and nothing comes of this
 /// one.
-async fn pose_as_another(connection: &ApiClient) -> Result<(), ApiError> {
+async fn pose_as_another(client: &ApiClient) -> Result<(), ApiError> {
     let event = json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -76,9 +76,9 @@ async fn pose_as_another(connection: &ApiClient) -> Result<(), ApiError> {
         "regarding": {"apiVersion": "v1", "kind": "Node", "name": ANOTHER_NODE},
     });
     let path = format!("{}?dryRun=All", events::collection(events::NODE_NAMESPACE));
-    let mut call = ApiRequest::new(Method::POST, path, JSON, &event);
-    call.may_be_forbidden = true;
-    match connection.call(&call).await {
+    let mut request = ApiRequest::new(Method::POST, path, JSON, &event);
+    request.may_be_forbidden = true;
+    match client.call(&request).await {
         // There is an Event of this name: only what no policy has refused is compared with it.
         Err(error) if error.code() == 409 => Ok(()),
         answer => answer.map(drop),

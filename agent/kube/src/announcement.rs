@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     client::ApiClient,
-    eviction_api::{self, PodRef},
+    eviction_api::{self, KILLED_DEADLINE, PodRef},
 };
 
 /// Conditions that are on their way at once; one more comes with the DELETE.
@@ -61,7 +61,7 @@ impl Announcements {
 
     /// Sends the condition of a pod that was just killed, where it gets one. Once, and for a short time: it comes with
     /// the DELETE otherwise.
-    pub fn send(&mut self, connection: &Arc<ApiClient>, eviction: &EvictionRecord) {
+    pub fn send(&mut self, client: &Arc<ApiClient>, eviction: &EvictionRecord) {
         let is_killed = !eviction.shadow && eviction.error.is_none();
         // A pod without a name is known by its cgroup alone.
         let is_named = !eviction.namespace.is_empty();
@@ -77,11 +77,11 @@ impl Announcements {
             self.kept.pop_front();
         }
         let due = Instant::now() + self.patience;
-        let (connection, eviction) = (Arc::clone(connection), eviction.clone());
+        let (client, eviction) = (Arc::clone(client), eviction.clone());
         let id = eviction.id.clone();
         let task = tokio::spawn(async move {
             tokio::time::sleep_until(due.into()).await;
-            set_condition(&connection, &eviction).await
+            set_condition(&client, &eviction).await
         });
         self.kept.push_back((id, Announcement { task, due }));
     }
@@ -108,10 +108,11 @@ impl Announcement {
 }
 
 /// Sets the condition of an evicted pod. Whether it was taken.
-pub async fn set_condition(connection: &ApiClient, eviction: &EvictionRecord) -> bool {
+pub async fn set_condition(client: &ApiClient, eviction: &EvictionRecord) -> bool {
     let message = eviction.message.trim_end();
     let pod = PodRef::from(eviction);
-    let set = eviction_api::set_disruption_target(connection, pod, message, &eviction.time).await;
+    let said = (message, &*eviction.time);
+    let set = eviction_api::set_disruption_target(client, pod, said, KILLED_DEADLINE).await;
     if let Err(error) = &set {
         tracing::debug!(%error, "DisruptionTarget is not set");
     }

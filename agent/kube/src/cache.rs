@@ -31,7 +31,7 @@ pub const PAUSE: Duration = Duration::from_secs(5);
 /// Keeps the file.
 pub struct ClusterCache {
     path: PathBuf,
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     pods: Arc<WatchedPods>,
     policies: Arc<PolicyStore>,
     pauses: Arc<PauseState>,
@@ -56,7 +56,7 @@ impl ClusterCache {
     /// Creates the cache, with its file in this state directory.
     pub fn new(
         state_dir: &Path,
-        connection: Arc<ApiClient>,
+        client: Arc<ApiClient>,
         pods: Arc<WatchedPods>,
         policies: Arc<PolicyStore>,
         pauses: Arc<PauseState>,
@@ -65,7 +65,7 @@ impl ClusterCache {
     ) -> Self {
         Self {
             path: state_dir.join(FILE),
-            connection,
+            client,
             pods,
             policies,
             pauses,
@@ -157,7 +157,7 @@ impl ClusterCache {
         });
         match written.await {
             Ok(Ok(left_out)) => {
-                if left_out > 0 && self.connection.counters.pods_not_remembered.add_first() {
+                if left_out > 0 && self.client.counters.pods_not_remembered.add_first() {
                     tracing::warn!(
                         left_out,
                         "pods do not fit into what is remembered over a restart"
@@ -233,12 +233,12 @@ mod tests {
     async fn agent(dir: &Path) -> ClusterCache {
         let kubeconfig = dir.join("kubeconfig");
         fs::write(&kubeconfig, KUBECONFIG).expect("a file");
-        let connection = ApiClient::open(Some(kubeconfig)).await;
+        let client = ApiClient::open(Some(kubeconfig)).await;
         let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
         let pauses = PauseState::new(Arc::clone(evaluator.limiter()));
         ClusterCache::new(
             dir,
-            Arc::new(connection.expect("a client")),
+            Arc::new(client.expect("a client")),
             Arc::default(),
             Arc::new(PolicyStore::new(evaluator)),
             Arc::new(pauses),

@@ -26,6 +26,7 @@ use kube::{
     client::{Body, ConfigExt as _},
     config::{KubeConfigOptions, Kubeconfig},
 };
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::watch;
 use tower::ServiceBuilder;
@@ -148,6 +149,11 @@ impl ApiError {
         self.code() == 429 && self.has_cause(DISRUPTION_BUDGET)
     }
 
+    /// Whether the server may have carried out the request all the same: its answer is lost, or was not waited for.
+    pub fn may_be_done(&self) -> bool {
+        matches!(self.code(), 0 | 500..)
+    }
+
     /// Whether the same request may do better later: no answer, an overloaded or failing server, an old token.
     pub fn is_retryable(&self) -> bool {
         matches!(self.code(), 0 | 401 | 429 | 500..)
@@ -163,6 +169,8 @@ pub struct ApiRequest<'a> {
     pub path: String,
     /// Media type of the body.
     pub content_type: &'static str,
+    /// Media type of the answer.
+    pub accept: &'static str,
     /// Body of the request; null sends none.
     pub body: &'a Value,
     /// Longest time that the request may take.
@@ -173,6 +181,8 @@ pub struct ApiRequest<'a> {
 
 /// `application/json`.
 pub const JSON: &str = "application/json";
+/// Lists have the metadata of their objects alone.
+pub const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 /// `application/strategic-merge-patch+json`: lists with a merge key are merged.
 pub const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 /// `application/merge-patch+json`: lists are replaced.
@@ -190,6 +200,7 @@ impl<'a> ApiRequest<'a> {
             method,
             path: path.into(),
             content_type,
+            accept: JSON,
             body,
             deadline: DEADLINE,
             may_be_forbidden: false,
@@ -385,24 +396,38 @@ impl ApiClient {
     ///
     /// # Errors
     /// See [`ApiError`].
-    pub async fn call(&self, call: &ApiRequest<'_>) -> Result<Value, ApiError> {
-        if self.is_shadow() && !call.is_harmless() {
-            let (method, path) = (&call.method, &call.path);
+    pub async fn call(&self, request: &ApiRequest<'_>) -> Result<Value, ApiError> {
+        let answer = self.bytes(request).await?;
+        Ok(serde_json::from_slice(&answer).unwrap_or_default())
+    }
+
+    /// As [`Self::call`], for an answer that is too large to be kept as a whole.
+    ///
+    /// # Errors
+    /// See [`ApiError`]; an answer of another form is none.
+    pub async fn read<T: DeserializeOwned>(&self, request: &ApiRequest<'_>) -> Result<T, ApiError> {
+        let answer = self.bytes(request).await?;
+        serde_json::from_slice(&answer).map_err(|e| ApiError::Unanswered(e.to_string()))
+    }
+
+    async fn bytes(&self, request: &ApiRequest<'_>) -> Result<Vec<u8>, ApiError> {
+        if self.is_shadow() && !request.is_harmless() {
+            let (method, path) = (&request.method, &request.path);
             let reason = format!("{method} {path} is not sent in shadow mode");
             return Err(ApiError::Unanswered(reason));
         }
-        let mut answer = self.once(call).await;
+        let mut answer = self.once(request).await;
         if matches!(&answer, Err(e) if e.code() == 401) {
             self.reload().await;
-            answer = self.once(call).await;
+            answer = self.once(request).await;
         }
         match &answer {
-            Err(e) if e.is_forbidden() && call.may_be_forbidden => {}
+            Err(e) if e.is_forbidden() && request.may_be_forbidden => {}
             Err(e) if e.is_forbidden() => {
                 self.counters.forbidden.add();
                 // Watches count there too, and tell by themselves.
                 if !self.is_forbidden_logged.swap(true, Ordering::Relaxed) {
-                    tracing::error!(path = call.path, error = %e, "the API server forbids the request");
+                    tracing::error!(path = request.path, error = %e, "the API server forbids the request");
                 }
             }
             Err(e) if e.is_retryable() => self.counters.unanswered.add(),
@@ -411,40 +436,40 @@ impl ApiClient {
         answer
     }
 
-    async fn once(&self, call: &ApiRequest<'_>) -> Result<Value, ApiError> {
+    async fn once(&self, request: &ApiRequest<'_>) -> Result<Vec<u8>, ApiError> {
         self.counters.requests.add();
-        match tokio::time::timeout(call.deadline, exchange(self.client(), call)).await {
+        match tokio::time::timeout(request.deadline, exchange(self.client(), request)).await {
             Ok(answer) => answer,
             Err(_) => Err(ApiError::Unanswered(format!(
                 "no answer within {:?}",
-                call.deadline
+                request.deadline
             ))),
         }
     }
 }
 
-async fn exchange(client: Client, call: &ApiRequest<'_>) -> Result<Value, ApiError> {
+async fn exchange(client: Client, request: &ApiRequest<'_>) -> Result<Vec<u8>, ApiError> {
     let lost = |e: &dyn std::fmt::Display| ApiError::Unanswered(e.to_string());
-    let body = if call.body.is_null() {
+    let body = if request.body.is_null() {
         Vec::new()
     } else {
-        call.body.to_string().into_bytes()
+        request.body.to_string().into_bytes()
     };
     let request = Request::builder()
-        .method(call.method.clone())
-        .uri(&call.path)
-        .header(http::header::CONTENT_TYPE, call.content_type)
-        .header(http::header::ACCEPT, JSON)
+        .method(request.method.clone())
+        .uri(&request.path)
+        .header(http::header::CONTENT_TYPE, request.content_type)
+        .header(http::header::ACCEPT, request.accept)
         .body(Body::from(body))
         .map_err(|e| lost(&e))?;
     let response = client.send(request).await.map_err(|e| lost(&e))?;
     let code = response.status();
     let body = response.into_body().collect_bytes().await;
     let body = body.map_err(|e| lost(&e))?;
-    let value: Value = serde_json::from_slice(&body).unwrap_or_default();
     if code.is_success() {
-        return Ok(value);
+        return Ok(body.into());
     }
+    let value: Value = serde_json::from_slice(&body).unwrap_or_default();
     let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
     let causes = value["details"]["causes"].as_array();
     let causes = causes.map(Vec::as_slice).unwrap_or_default();
@@ -540,8 +565,8 @@ impl ObjectReader for ApiClient {
     fn get(&self, path: String) -> BoxFuture<'_, Result<Answer, String>> {
         Box::pin(async move {
             let nothing = Value::Null;
-            let call = ApiRequest::new(Method::GET, path, JSON, &nothing);
-            match self.call(&call).await {
+            let request = ApiRequest::new(Method::GET, path, JSON, &nothing);
+            match self.call(&request).await {
                 Ok(body) => Ok(Answer { status: 200, body }),
                 // An object that is not there is an answer too, and a gate's check may say so.
                 Err(error) if error.code() == 404 => Ok(Answer {

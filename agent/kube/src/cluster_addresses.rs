@@ -29,12 +29,12 @@ const ENDPOINTS: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointsl
 
 /// Keeps them up to date for ever. Networks that are `configured` are those of ClusterIPs, and none is asked for.
 pub async fn run(
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     evaluator: Arc<PolicyEvaluator>,
     configured: Vec<IpNet>,
     refresh: Duration,
 ) {
-    let assumed = connection.cluster_addresses(&configured);
+    let assumed = client.cluster_addresses(&configured);
     let mut known = assumed.clone();
     let mut deadline = FIRST_ANSWER;
     let [mut services, mut endpoints] = [SERVICE_CIDRS, ENDPOINTS].map(Source::new);
@@ -42,12 +42,12 @@ pub async fn run(
         evaluator.cluster_addresses_wanted().await;
         let networks = async {
             match configured.is_empty() {
-                true => services.read(&connection, deadline).await,
+                true => services.read(&client, deadline).await,
                 false => Found::Nothing,
             }
         };
         let (networks, servers) =
-            futures::future::join(networks, endpoints.read(&connection, deadline)).await;
+            futures::future::join(networks, endpoints.read(&client, deadline)).await;
         let is_late = [&networks, &servers].contains(&&Found::Late);
         if let Found::Object(list) = networks {
             known.services = networks_of(&list);
@@ -92,15 +92,15 @@ impl Source {
         }
     }
 
-    async fn read(&mut self, connection: &ApiClient, deadline: Duration) -> Found {
+    async fn read(&mut self, client: &ApiClient, deadline: Duration) -> Found {
         // From the API server's cache.
         let path = format!("{}?resourceVersion=0", self.path);
         let nothing = Value::Null;
-        let call = ApiRequest {
+        let request = ApiRequest {
             deadline,
             ..ApiRequest::new(Method::GET, path, JSON, &nothing)
         };
-        match connection.call(&call).await {
+        match client.call(&request).await {
             Ok(object) => {
                 self.is_said = false;
                 Found::Object(object)

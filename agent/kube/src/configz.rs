@@ -30,12 +30,12 @@ pub fn ask(config: &Config, has_file: bool) -> Result<Option<Value>, String> {
 }
 
 async fn configz(cluster: &ClusterConfig) -> Result<Value, String> {
-    let connection = ApiClient::open(cluster.kubeconfig.clone()).await;
-    let connection = connection.map_err(|error| error.to_string())?;
+    let client = ApiClient::open(cluster.kubeconfig.clone()).await;
+    let client = client.map_err(|error| error.to_string())?;
     let path = format!("/api/v1/nodes/{}/proxy/configz", cluster.node_name);
-    let call = ApiRequest::new(Method::GET, path, JSON, &Value::Null);
-    connection
-        .call(&call)
+    let request = ApiRequest::new(Method::GET, path, JSON, &Value::Null);
+    client
+        .call(&request)
         .await
         .map_err(|error| error.to_string())
 }

@@ -32,7 +32,7 @@ const WAITING_OOM: usize = WAITING / 2;
 #[derive(Clone)]
 pub struct EventQueue {
     events: Arc<Events>,
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     sender: mpsc::UnboundedSender<Value>,
     places: Arc<Places>,
 }
@@ -69,12 +69,12 @@ impl Places {
 impl EventQueue {
     /// A queue of this node, and its task, which ends when all that fill the queue are gone and the API server has all
     /// Events.
-    pub fn start(connection: &Arc<ApiClient>, node: &str) -> (Self, JoinHandle<()>) {
+    pub fn start(client: &Arc<ApiClient>, node: &str) -> (Self, JoinHandle<()>) {
         // As many as are counted fit.
         let (sender, queue) = mpsc::unbounded_channel();
         let places = Arc::<Places>::default();
         let sending = Sending {
-            connection: Arc::clone(connection),
+            client: Arc::clone(client),
             places: Arc::clone(&places),
             unsent: VecDeque::new(),
             backoff: pauses(),
@@ -82,7 +82,7 @@ impl EventQueue {
         };
         let started = Self {
             events: Arc::new(Events::new(node)),
-            connection: Arc::clone(connection),
+            client: Arc::clone(client),
             sender,
             places,
         };
@@ -103,7 +103,7 @@ impl EventQueue {
 
     fn send(&self, event: Value) {
         if !self.places.take(is_oom(&event)) {
-            give_up(&self.connection, &event, &"too many Events wait");
+            give_up(&self.client, &event, &"too many Events wait");
             return;
         }
         // The receiver is gone where the agent ends.
@@ -125,7 +125,7 @@ impl EventQueue {
 type Unsent = (Value, u32);
 
 struct Sending {
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     places: Arc<Places>,
     /// Events that were not taken, in the order in which they are tried again.
     unsent: VecDeque<Unsent>,
@@ -180,22 +180,22 @@ impl Sending {
 
     /// Sends an Event; false if it has to be tried again, after the others.
     async fn try_once(&mut self, (event, mut refusals): Unsent) -> bool {
-        if let Err(error) = create(&self.connection, &event).await {
+        if let Err(error) = create(&self.client, &event).await {
             refusals += u32::from(!error.is_retryable());
             if refusals < ATTEMPTS {
                 tracing::debug!(%error, "an Event could not be sent");
                 self.unsent.push_back((event, refusals));
                 return false;
             }
-            give_up(&self.connection, &event, &error);
+            give_up(&self.client, &event, &error);
         }
         self.places.give_back(is_oom(&event));
         true
     }
 }
 
-fn give_up(connection: &ApiClient, event: &Value, error: &dyn std::fmt::Display) {
-    connection.counters.reports_failed.add();
+fn give_up(client: &ApiClient, event: &Value, error: &dyn std::fmt::Display) {
+    client.counters.reports_failed.add();
     let (reason, name) = (&event["reason"], &event["regarding"]["name"]);
     tracing::error!(%reason, %name, %error, "an Event is given up");
 }

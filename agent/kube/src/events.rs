@@ -122,10 +122,10 @@ impl Events {
     /// No answer, or a refusal; that it is known already is none.
     pub async fn about_pod(
         &self,
-        connection: &ApiClient,
+        client: &ApiClient,
         event: &EventSpec<'_>,
     ) -> Result<(), ApiError> {
-        create(connection, &self.of_pod(event)).await
+        create(client, &self.of_pod(event)).await
     }
 
     /// The Event that says this of a pod.
@@ -232,7 +232,7 @@ impl Events {
     /// No answer, or a refusal.
     pub async fn about_fleet(
         &self,
-        connection: &ApiClient,
+        client: &ApiClient,
         state: &FleetState,
         nodes: u32,
     ) -> Result<(), ApiError> {
@@ -248,7 +248,7 @@ impl Events {
         let id = format!("fleet-{}", time.as_nanosecond());
         let what = ("Pausing", FLEET_BRAKE, "Warning");
         let event = self.node_event(&id, &time.to_string(), what, note);
-        create(connection, &event).await
+        create(client, &event).await
     }
 
     /// An Event about the node: its action, reason and type.
@@ -281,7 +281,7 @@ impl Events {
     /// No answer, or a refusal.
     pub async fn about_node(
         &mut self,
-        connection: &ApiClient,
+        client: &ApiClient,
         eviction: &EvictionRecord,
     ) -> Result<(), ApiError> {
         if is_own_limit(&eviction.signal) {
@@ -306,7 +306,7 @@ impl Events {
         );
         let what = ("Reclaiming", "EvictionThresholdMet", "Warning");
         let event = self.node_event(&eviction.id, &eviction.time, what, note);
-        create(connection, &event).await?;
+        create(client, &event).await?;
         let series = Series {
             name: name(&self.node, &eviction.id),
             count: 1,
@@ -323,7 +323,7 @@ impl Events {
     ///
     /// # Errors
     /// No answer, or a refusal.
-    pub async fn flush(&mut self, connection: &ApiClient) -> Result<(), ApiError> {
+    pub async fn flush(&mut self, client: &ApiClient) -> Result<(), ApiError> {
         self.series
             .retain(|_, s| s.last.elapsed() < SERIES_GAP || s.count > s.sent);
         for series in self.series.values_mut() {
@@ -335,7 +335,7 @@ impl Events {
             });
             let path = format!("{}/{}", collection(NODE_NAMESPACE), series.name);
             series.last_sent = Instant::now();
-            match connection
+            match client
                 .call(&ApiRequest::new(Method::PATCH, path, MERGE, &body))
                 .await
             {
@@ -375,10 +375,10 @@ pub(crate) fn is_oom(event: &Value) -> bool {
 ///
 /// # Errors
 /// No answer, or a refusal; that it is known already is none.
-pub(crate) async fn create(connection: &ApiClient, event: &Value) -> Result<(), ApiError> {
+pub(crate) async fn create(client: &ApiClient, event: &Value) -> Result<(), ApiError> {
     let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
-    let call = ApiRequest::new(Method::POST, collection(namespace), JSON, event);
-    match connection.call(&call).await {
+    let request = ApiRequest::new(Method::POST, collection(namespace), JSON, event);
+    match client.call(&request).await {
         // By this agent or by the one before. Whether another one has taken the name is not known: agents may not read
         // Events.
         Err(e) if e.is_already_there() => Ok(()),

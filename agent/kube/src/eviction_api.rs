@@ -8,16 +8,21 @@ use evictd_engine::{
 };
 use evictd_store::record::EvictionRecord;
 use http::Method;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::client::{ApiClient, ApiError, ApiRequest, JSON, STRATEGIC_MERGE};
+use crate::client::{ApiClient, ApiError, ApiRequest, JSON, METADATA_LIST, STRATEGIC_MERGE};
 
 /// The grace period of a pod that is dead already, in seconds. Not 0: that takes the object away before the kubelet has
 /// cleaned up, and a StatefulSet would start the next one too early.
 pub const DEAD_GRACE_SECONDS: i64 = IMMEDIATE_GRACE_PERIOD_SECONDS;
-/// How long the condition may hold up the DELETE: the kubelet looks at its containers once a second and would start a
-/// killed one again.
-const CONDITION_DEADLINE: Duration = Duration::from_millis(300);
+/// How long the condition may hold up the DELETE of a killed pod: the kubelet looks at its containers once a second and
+/// would start a killed one again.
+pub const KILLED_DEADLINE: Duration = Duration::from_millis(300);
+/// Time that a request may take that removes a pod. The API server waits for a webhook for up to 30 s, goes on without
+/// it where it may fail (`failurePolicy: Ignore`), and answers within 34 s (`requestTimeoutUpperBound`). What is not
+/// waited for is not carried out.
+const REMOVAL_DEADLINE: Duration = Duration::from_secs(35);
 
 /// A pod by name, and by UID so that a new one of the same name is never touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,20 +85,20 @@ impl Removal {
 /// a resourceVersion would only make the kubelet's own updates in between refuse this one. `time` is RFC 3339.
 ///
 /// # Errors
-/// The pod is gone, or there was no answer in a short time: then the DELETE comes first.
+/// The pod is gone, or there was no answer within the deadline: then the DELETE comes first.
 pub async fn set_disruption_target(
-    connection: &ApiClient,
+    client: &ApiClient,
     pod: PodRef<'_>,
-    message: &str,
-    time: &str,
+    (message, time): (&str, &str),
+    deadline: Duration,
 ) -> Result<(), ApiError> {
     let body = json!({
         "metadata": {"uid": pod.uid},
         "status": {"conditions": [disruption_target(message, time)]},
     });
-    let mut call = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
-    call.deadline = CONDITION_DEADLINE;
-    connection.call(&call).await.map(drop)
+    let mut request = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
+    request.deadline = deadline;
+    client.call(&request).await.map(drop)
 }
 
 fn disruption_target(text: &str, time: &str) -> Value {
@@ -117,7 +122,7 @@ pub fn announces_disruption(eviction: &EvictionRecord) -> bool {
 ///
 /// # Errors
 /// No answer, or a refusal other than that this pod does not exist any more.
-pub async fn fail(connection: &ApiClient, eviction: &EvictionRecord) -> Result<Removal, ApiError> {
+pub async fn fail(client: &ApiClient, eviction: &EvictionRecord) -> Result<Removal, ApiError> {
     let message = eviction.message.trim_end();
     let mut status = json!({"phase": PHASE, "reason": EVICTED, "message": message});
     if announces_disruption(eviction) {
@@ -125,8 +130,9 @@ pub async fn fail(connection: &ApiClient, eviction: &EvictionRecord) -> Result<R
     }
     let pod = PodRef::from(eviction);
     let body = json!({"metadata": {"uid": pod.uid}, "status": status});
-    let call = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
-    match connection.call(&call).await {
+    let mut request = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
+    request.deadline = REMOVAL_DEADLINE;
+    match client.call(&request).await {
         Ok(_) => Ok(Removal::Failed),
         Err(e) if e.code() == 404 => Ok(Removal::Gone),
         Err(e) => Err(e),
@@ -137,13 +143,13 @@ pub async fn fail(connection: &ApiClient, eviction: &EvictionRecord) -> Result<R
 ///
 /// # Errors
 /// No answer, or a refusal.
-pub async fn is_active(connection: &ApiClient, pod: PodRef<'_>) -> Result<bool, ApiError> {
+pub async fn is_active(client: &ApiClient, pod: PodRef<'_>) -> Result<bool, ApiError> {
     // The agent has no right to get pods, only to list them.
     let (namespace, name) = (pod.namespace, pod.name);
     let path = format!("/api/v1/namespaces/{namespace}/pods?fieldSelector=metadata.name%3D{name}");
     let nothing = Value::Null;
-    let call = ApiRequest::new(Method::GET, path, JSON, &nothing);
-    let list = connection.call(&call).await?;
+    let request = ApiRequest::new(Method::GET, path, JSON, &nothing);
+    let list = client.call(&request).await?;
     let mut pods = list["items"].as_array().into_iter().flatten();
     Ok(pods.any(|found| {
         let is_over = ["Failed", "Succeeded"]
@@ -159,20 +165,36 @@ pub async fn is_active(connection: &ApiClient, pod: PodRef<'_>) -> Result<bool, 
 /// # Errors
 /// No answer, or a refusal.
 pub async fn names_on(
-    connection: &ApiClient,
+    client: &ApiClient,
     node: &str,
 ) -> Result<BTreeMap<String, (String, String)>, ApiError> {
     let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
     let nothing = Value::Null;
-    let call = ApiRequest::new(Method::GET, path, JSON, &nothing);
-    let list = connection.call(&call).await?;
-    let pods = list["items"].as_array().into_iter().flatten();
-    let text = |pod: &Value, field: &str| pod["metadata"][field].as_str().map(str::to_owned);
-    let named = pods.filter_map(|pod| {
-        let name = (text(pod, "namespace")?, text(pod, "name")?);
-        Some((text(pod, "uid")?, name))
-    });
-    Ok(named.collect())
+    let mut request = ApiRequest::new(Method::GET, path, JSON, &nothing);
+    request.accept = METADATA_LIST;
+    let list: List = client.read(&request).await?;
+    let pods = list.items.into_iter().map(|pod| pod.metadata);
+    Ok(pods
+        .map(|pod| (pod.uid, (pod.namespace, pod.name)))
+        .collect())
+}
+
+/// What is read of a list. All of a thousand pods would take more memory than the agent has.
+#[derive(Deserialize)]
+struct List {
+    items: Vec<Listed>,
+}
+
+#[derive(Deserialize)]
+struct Listed {
+    metadata: Identity,
+}
+
+#[derive(Deserialize)]
+struct Identity {
+    namespace: String,
+    name: String,
+    uid: String,
 }
 
 /// `metav1.Time`: whole seconds.
@@ -186,15 +208,16 @@ fn seconds(time: &str) -> String {
 /// # Errors
 /// No answer, or a refusal other than that this pod does not exist any more.
 pub async fn delete(
-    connection: &ApiClient,
+    client: &ApiClient,
     pod: PodRef<'_>,
     grace_period_seconds: i64,
 ) -> Result<Removal, ApiError> {
     let mut body = delete_options(pod, grace_period_seconds);
     body["apiVersion"] = "v1".into();
     body["kind"] = "DeleteOptions".into();
-    let call = ApiRequest::new(Method::DELETE, pod.path(""), JSON, &body);
-    removal(connection.call(&call).await)
+    let mut request = ApiRequest::new(Method::DELETE, pod.path(""), JSON, &body);
+    request.deadline = REMOVAL_DEADLINE;
+    removal(client.call(&request).await)
 }
 
 /// Asks whether a pod may be evicted, which a PodDisruptionBudget may refuse with 429. It is a dry run: the budget is
@@ -206,7 +229,7 @@ pub async fn delete(
 /// # Errors
 /// No answer, or a refusal other than that this pod does not exist any more.
 pub async fn may_evict(
-    connection: &ApiClient,
+    client: &ApiClient,
     pod: PodRef<'_>,
     grace_period_seconds: i64,
 ) -> Result<Removal, ApiError> {
@@ -217,12 +240,13 @@ pub async fn may_evict(
         "deleteOptions": delete_options(pod, grace_period_seconds),
     });
     let path = pod.path("/eviction?dryRun=All");
-    let mut call = ApiRequest::new(Method::POST, path, JSON, &body);
-    call.may_be_forbidden = connection.lacks_evictions();
-    let answer = connection.call(&call).await;
+    let mut request = ApiRequest::new(Method::POST, path, JSON, &body);
+    request.deadline = REMOVAL_DEADLINE;
+    request.may_be_forbidden = client.lacks_evictions();
+    let answer = client.call(&request).await;
     if answer.is_ok() {
         // Rights come and go without a restart.
-        connection.set_lacks_evictions(false);
+        client.set_lacks_evictions(false);
     }
     removal(answer)
 }

@@ -50,7 +50,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: u32 = 20;
 /// Behind the name of the ConfigMap with the state: the one with the nodes' entries.
 pub(crate) const ENTRIES: &str = "-evictions";
-/// Entries beyond which none is added, whatever the configuration says.
+/// Entries beyond which their number does not grow, whatever the configuration says.
 const MOST_ENTRIES: usize = 2000;
 /// Old entries that one write takes away.
 const MOST_REMOVED: usize = 64;
@@ -73,7 +73,7 @@ struct Usable {
 
 /// One node's part of the fleet brake.
 pub struct FleetBrake {
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     config: FleetConfig,
     node: String,
     limiter: Arc<EvictionLimiter>,
@@ -86,24 +86,24 @@ pub struct FleetBrake {
 impl FleetBrake {
     /// A part that is not yet running.
     pub fn new(
-        connection: Arc<ApiClient>,
+        client: Arc<ApiClient>,
         config: FleetConfig,
         node: &str,
         limiter: Arc<EvictionLimiter>,
     ) -> Arc<Self> {
-        Self::with_times(connection, config, node, limiter, (SPREAD, REPORT_EVERY))
+        Self::with_times(client, config, node, limiter, (SPREAD, REPORT_EVERY))
     }
 
     /// Creates a part with other times than `SPREAD` and `REPORT_EVERY`.
     pub fn with_times(
-        connection: Arc<ApiClient>,
+        client: Arc<ApiClient>,
         config: FleetConfig,
         node: &str,
         limiter: Arc<EvictionLimiter>,
         (spread, report_every): (Duration, Duration),
     ) -> Arc<Self> {
         Arc::new(Self {
-            connection,
+            client,
             config,
             node: node.to_owned(),
             limiter,
@@ -116,12 +116,12 @@ impl FleetBrake {
 
     /// Follows the published state, and reports this node's evictions, for ever.
     pub async fn run(self: Arc<Self>) {
-        let listener = Follower {
+        let handler = Follower {
             fleet: Arc::clone(&self),
             incoming: None,
         };
         tokio::select! {
-            () = run_watcher(&self.connection, listener) => {}
+            () = run_watcher(&self.client, handler) => {}
             () = self.report_evictions() => {}
         }
     }
@@ -188,7 +188,7 @@ impl FleetBrake {
             }
             let last = self.limiter.last_eviction();
             // In shadow mode nothing is written, and nothing is wrong with that.
-            if last == reported || self.connection.is_shadow() {
+            if last == reported || self.client.is_shadow() {
                 continue;
             }
             tokio::time::sleep(self.spread.mul_f64(fastrand::f64())).await;
@@ -228,8 +228,8 @@ impl FleetBrake {
     /// The nodes' entries, from the API server's cache.
     async fn entries(&self) -> Result<BTreeMap<String, i64>, ApiError> {
         let query = format!("{}?resourceVersion=0", self.path(ENTRIES));
-        let call = ApiRequest::new(Method::GET, query, JSON, &Value::Null);
-        Ok(entries(&self.connection.call(&call).await?))
+        let request = ApiRequest::new(Method::GET, query, JSON, &Value::Null);
+        Ok(entries(&self.client.call(&request).await?))
     }
 
     /// Reports an eviction of that time, unless enough other nodes have, and pulls the brake if they are too many.
@@ -241,17 +241,19 @@ impl FleetBrake {
             let fresh = entries.values().filter(|at| rules.counts(**at, now));
             u32::try_from(fresh.count()).unwrap_or(u32::MAX)
         };
-        if fresh(&entries) < rules.pause_nodes && entries.len() < MOST_ENTRIES {
-            let old = entries.iter().filter(|(_, at)| !rules.counts(**at, now));
-            let mut data: Map<String, Value> = old
-                .take(MOST_REMOVED)
-                .map(|(node, _)| (node.clone(), Value::Null))
-                .collect();
+        let old = entries.iter().filter(|(_, at)| !rules.counts(**at, now));
+        let mut data: Map<String, Value> = old
+            .take(MOST_REMOVED)
+            .map(|(node, _)| (node.clone(), Value::Null))
+            .collect();
+        // A write that takes old ones away makes room, however many there are.
+        let has_room = entries.len() < MOST_ENTRIES || !data.is_empty();
+        if fresh(&entries) < rules.pause_nodes && has_room {
             let evicted = format!("{evicted:.0}");
             data.insert(self.node.clone(), evicted.into());
             let body = json!({ "data": data });
-            let call = ApiRequest::new(Method::PATCH, self.path(ENTRIES), MERGE, &body);
-            entries = self::entries(&self.connection.call(&call).await?);
+            let request = ApiRequest::new(Method::PATCH, self.path(ENTRIES), MERGE, &body);
+            entries = self::entries(&self.client.call(&request).await?);
         }
         let published = self.published();
         match rules.next_state(published.state, fresh(&entries), now) {
@@ -277,13 +279,13 @@ impl FleetBrake {
                 "by": self.node,
             },
         });
-        let call = ApiRequest::new(Method::PATCH, self.path(""), MERGE, &body);
-        match self.connection.call(&call).await {
+        let request = ApiRequest::new(Method::PATCH, self.path(""), MERGE, &body);
+        match self.client.call(&request).await {
             Ok(map) => {
                 self.take(read(&map));
                 let events = events::Events::new(&self.node);
                 // From one node, in place of thousands.
-                let sent = events.about_fleet(&self.connection, &state, nodes).await;
+                let sent = events.about_fleet(&self.client, &state, nodes).await;
                 if let Err(error) = sent {
                     tracing::debug!(%error, "no Event tells of the fleet brake");
                 }

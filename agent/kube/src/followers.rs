@@ -34,38 +34,38 @@ pub struct Followers {
 impl Followers {
     /// Starts them.
     pub fn start(
-        connection: &Arc<ApiClient>,
+        client: &Arc<ApiClient>,
         config: &ClusterConfig,
         policies: &Arc<PolicyStore>,
         pauses: &Arc<PauseState>,
     ) -> Self {
         let evaluator = Arc::clone(policies.evaluator());
-        evaluator.connect(Arc::clone(connection) as Arc<dyn ObjectReader>);
-        let writer = Arc::new(StatusWriter::new(Arc::clone(connection), SPREAD));
+        evaluator.connect(Arc::clone(client) as Arc<dyn ObjectReader>);
+        let writer = Arc::new(StatusWriter::new(Arc::clone(client), SPREAD));
         let (listed, policies_listed) = channel::channel(false);
         let (seen, node) = channel::channel(false);
         let (settled, namespaces) = channel::channel(None);
         let mut tasks = vec![
             tokio::spawn(policies::run(
-                Arc::clone(connection),
+                Arc::clone(client),
                 Arc::clone(policies),
                 Arc::clone(&writer),
                 listed,
             )),
             tokio::spawn(async move { writer.run().await }),
             tokio::spawn(namespaces::run(
-                Arc::clone(connection),
+                Arc::clone(client),
                 Arc::clone(&evaluator),
                 settled,
             )),
             tokio::spawn(pause::of_node(
-                Arc::clone(connection),
+                Arc::clone(client),
                 config.node_name.clone(),
                 Arc::clone(pauses),
                 seen,
             )),
             tokio::spawn(cluster_addresses::run(
-                Arc::clone(connection),
+                Arc::clone(client),
                 Arc::clone(&evaluator),
                 config.service_networks.clone(),
                 cluster_addresses::REFRESH,
@@ -75,7 +75,7 @@ impl Followers {
         if let Some(map) = &config.pause_config_map {
             let (seen, config_map) = channel::channel(false);
             tasks.push(tokio::spawn(pause::of_config_map(
-                Arc::clone(connection),
+                Arc::clone(client),
                 map.clone(),
                 Arc::clone(pauses),
                 seen,
@@ -84,8 +84,8 @@ impl Followers {
         }
         let fleet = config.fleet_brake.as_ref().map(|brake| {
             let limiter = Arc::clone(evaluator.limiter());
-            let connection = Arc::clone(connection);
-            FleetBrake::new(connection, brake.clone(), &config.node_name, limiter)
+            let client = Arc::clone(client);
+            FleetBrake::new(client, brake.clone(), &config.node_name, limiter)
         });
         if let Some(fleet) = &fleet {
             tasks.push(tokio::spawn(Arc::clone(fleet).run()));
@@ -93,7 +93,7 @@ impl Followers {
         if config.tenant_grace.is_some() {
             let (seen, tenants) = channel::channel(false);
             tasks.push(tokio::spawn(tenants::run(
-                Arc::clone(connection),
+                Arc::clone(client),
                 Arc::clone(policies),
                 seen,
             )));

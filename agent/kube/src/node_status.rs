@@ -115,7 +115,7 @@ impl StaleConditions {
 
 /// Writes to one Node.
 pub struct NodeWriter {
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     node: String,
     taint: Option<TaintConfig>,
     /// Prefixes of taints that an earlier configuration may have left.
@@ -141,14 +141,14 @@ impl NodeWriter {
     /// A writer to the Node of this name; without `taint` it sets conditions only, and takes away the taints that are
     /// there. What holds is written again after each `repeat`.
     pub fn new(
-        connection: Arc<ApiClient>,
+        client: Arc<ApiClient>,
         node: &str,
         taint: Option<TaintConfig>,
         former_prefixes: Vec<String>,
         repeat: Duration,
     ) -> Self {
         Self {
-            connection,
+            client,
             node: node.to_owned(),
             taint,
             former_prefixes,
@@ -161,8 +161,8 @@ impl NodeWriter {
     }
 
     async fn read(&self) -> Result<Value, ApiError> {
-        let call = ApiRequest::new(Method::GET, self.path(""), JSON, &Value::Null);
-        self.connection.call(&call).await
+        let request = ApiRequest::new(Method::GET, self.path(""), JSON, &Value::Null);
+        self.client.call(&request).await
     }
 
     /// The condition that a taint of this key stands for, if it is one of ours: the default prefix is, whatever is
@@ -220,22 +220,22 @@ impl NodeWriter {
     async fn write_conditions(
         &self,
         before: &BTreeSet<NodeCondition>,
-        wanted: &DesiredStatus,
+        desired: &DesiredStatus,
         since: &Transitions,
     ) -> Result<(), ApiError> {
-        let touched = before.union(&wanted.conditions);
+        let touched = before.union(&desired.conditions);
         let now = timestamp();
         let conditions: Vec<Value> = touched
             .map(|c| {
                 let kind = condition_type(*c);
-                if !wanted.conditions.contains(c) {
+                if !desired.conditions.contains(c) {
                     return json!({"$patch": "delete", "type": kind});
                 }
                 let mut condition = json!({
                     "type": kind,
                     "status": "True",
                     "reason": "ThresholdMet",
-                    "message": wanted.message,
+                    "message": desired.message,
                     "lastHeartbeatTime": now,
                 });
                 if let Some(time) = since.of(*c) {
@@ -248,8 +248,8 @@ impl NodeWriter {
             return Ok(());
         }
         let body = json!({"status": {"conditions": conditions}});
-        let call = ApiRequest::new(Method::PATCH, self.path("/status"), STRATEGIC_MERGE, &body);
-        self.connection.call(&call).await.map(drop)
+        let request = ApiRequest::new(Method::PATCH, self.path("/status"), STRATEGIC_MERGE, &body);
+        self.client.call(&request).await.map(drop)
     }
 
     /// Makes our taints these.
@@ -275,8 +275,8 @@ impl NodeWriter {
                 "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
                 "spec": {"taints": if new.is_empty() { Value::Null } else { new.into() }},
             });
-            let call = ApiRequest::new(Method::PATCH, self.path(""), MERGE, &body);
-            match self.connection.call(&call).await {
+            let request = ApiRequest::new(Method::PATCH, self.path(""), MERGE, &body);
+            match self.client.call(&request).await {
                 Err(e) if e.code() == 409 => last = e,
                 answer => return answer.map(drop),
             }
@@ -286,14 +286,14 @@ impl NodeWriter {
 
     /// Whether nothing may be written.
     pub fn is_shadow(&self) -> bool {
-        self.connection.is_shadow()
+        self.client.is_shadow()
     }
 
     /// Waits until the node may be written to, or the sender is gone.
-    pub async fn wait_for_live(&self, wanted: &mut watch::Receiver<DesiredStatus>) {
+    pub async fn wait_for_live(&self, desired: &mut watch::Receiver<DesiredStatus>) {
         tokio::select! {
-            () = self.connection.shadow_is(false) => {}
-            () = async { while wanted.changed().await.is_ok() {} } => {}
+            () = self.client.shadow_is(false) => {}
+            () = async { while desired.changed().await.is_ok() {} } => {}
         }
     }
 
@@ -303,7 +303,7 @@ impl NodeWriter {
     pub async fn run(
         &self,
         mut left: StaleConditions,
-        wanted: &mut watch::Receiver<DesiredStatus>,
+        desired: &mut watch::Receiver<DesiredStatus>,
     ) {
         let pauses = ExponentialBuilder::default()
             .with_min_delay(PAUSES.0)
@@ -320,7 +320,7 @@ impl NodeWriter {
         let mut ending = false;
         let mut repeat_at = Instant::now() + self.repeat;
         while !self.is_shadow() {
-            let mut target = wanted.borrow_and_update().clone();
+            let mut target = desired.borrow_and_update().clone();
             target.conditions.extend(left.now());
             since.update(&target.conditions);
             let (set, next) = taints.update(Instant::now(), &target);
@@ -336,8 +336,8 @@ impl NodeWriter {
                     }
                 };
                 tokio::select! {
-                    changed = wanted.changed() => ending = changed.is_err(),
-                    () = self.connection.shadow_is(true) => {}
+                    changed = desired.changed() => ending = changed.is_err(),
+                    () = self.client.shadow_is(true) => {}
                     () = left.over() => {}
                     () = due => {}
                     // The Node may have been made anew, or another client has taken it away.
@@ -359,8 +359,8 @@ impl NodeWriter {
             }
             tokio::select! {
                 () = tokio::time::sleep(backoff.next().unwrap_or(PAUSES.1)) => {}
-                () = self.connection.shadow_is(true) => {}
-                changed = wanted.changed(), if !ending => ending = changed.is_err(),
+                () = self.client.shadow_is(true) => {}
+                changed = desired.changed(), if !ending => ending = changed.is_err(),
             }
         }
     }

@@ -23,7 +23,7 @@ const ENTRY: &str = "paused";
 
 /// Follows the annotation of a Node for ever. `settled` becomes true when the server has answered.
 pub async fn of_node(
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     node: String,
     pauses: Arc<PauseState>,
     settled: channel::Sender<bool>,
@@ -39,12 +39,12 @@ pub async fn of_node(
         annotations.and_then(|a| a.get(PAUSED)).cloned()
     };
     let obedient = PauseWatch::new(PauseSource::Node, pauses, settled, open, word);
-    run_watcher(&connection, obedient).await;
+    run_watcher(&client, obedient).await;
 }
 
 /// Follows a ConfigMap for ever. `settled` becomes true when the server has answered.
 pub async fn of_config_map(
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     map: ConfigMapName,
     pauses: Arc<PauseState>,
     settled: channel::Sender<bool>,
@@ -56,7 +56,7 @@ pub async fn of_config_map(
     });
     let word = |map: &ConfigMap| map.data.as_ref().and_then(|d| d.get(ENTRY)).cloned();
     let obedient = PauseWatch::new(PauseSource::ConfigMap, pauses, settled, open, word);
-    run_watcher(&connection, obedient).await;
+    run_watcher(&client, obedient).await;
 }
 
 struct PauseWatch<K> {

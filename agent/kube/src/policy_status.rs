@@ -32,7 +32,7 @@ const ATTEMPTS: u32 = 8;
 
 /// Writes statuses.
 pub struct StatusWriter {
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     spread: Duration,
     state: Mutex<State>,
     event: Notify,
@@ -65,9 +65,9 @@ struct Pending {
 
 impl StatusWriter {
     /// Creates a writer that has nothing to write yet; each write comes at a random time within `spread`.
-    pub fn new(connection: Arc<ApiClient>, spread: Duration) -> Self {
+    pub fn new(client: Arc<ApiClient>, spread: Duration) -> Self {
         Self {
-            connection,
+            client,
             spread,
             state: Mutex::default(),
             event: Notify::new(),
@@ -142,7 +142,7 @@ impl StatusWriter {
     }
 
     async fn write(&self, mut pending: Pending, seen: Seen) {
-        if self.connection.is_shadow() {
+        if self.client.is_shadow() {
             return;
         }
         let status = pending.status.clone();
@@ -154,10 +154,10 @@ impl StatusWriter {
         });
         let plural = ClusterPolicies::PLURAL;
         let path = format!("/apis/{GROUP}/{VERSION}/{plural}/{name}/status");
-        let call = ApiRequest::new(Method::PATCH, path, MERGE, &body);
-        match self.connection.call(&call).await {
+        let request = ApiRequest::new(Method::PATCH, path, MERGE, &body);
+        match self.client.call(&request).await {
             Ok(_) => {
-                self.connection.counters.policy_statuses.add();
+                self.client.counters.policy_statuses.add();
                 let mut state = self.state();
                 if let Some((opinion, written)) = state.opinions.get_mut(name) {
                     *written |= *opinion == status;

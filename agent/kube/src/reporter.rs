@@ -1,4 +1,5 @@
-//! Reports evictions to the API server: DELETEs first, Events after.
+//! Reports evictions to the API server: DELETEs first, Events after. No request waits for one about another pod: a
+//! webhook that hangs holds up the pods of its namespaces, and neither a new eviction nor the Events of others.
 //!
 //! For each eviction in the journal that was not reported: DisruptionTarget where the kubelet sets it and it can still
 //! be set (it was mostly sent while the journal was written), DELETE, an Event on the pod and one on the node, and then
@@ -31,8 +32,12 @@ use evictd_store::{
     restore::UNDER_WAY_NS,
 };
 use evictd_sys::clock::monotonic_ns;
-use futures::future::join_all;
-use tokio::sync::mpsc;
+use futures::{
+    StreamExt as _,
+    future::{BoxFuture, join},
+    stream::FuturesUnordered,
+};
+use tokio::{sync::mpsc, time::sleep_until};
 
 use crate::{
     announcement::{Announcement, set_condition},
@@ -44,8 +49,10 @@ use crate::{
 
 /// Evictions that may wait to be taken over by the reporter; more stay in the journal for the next start.
 pub const QUEUE: usize = 1024;
-/// Pods that are deleted at once.
-const AT_ONCE: usize = 4;
+/// Pods that are deleted at once; half of these places are kept for the first attempts.
+const AT_ONCE: usize = 16;
+/// How many of them may be of one namespace: its webhook may hang, and others find a place all the same.
+const AT_ONCE_OF_NAMESPACE: usize = 4;
 /// Refusals that time does not mend (missing rights, invalid) before an eviction or an Event is given up.
 pub(crate) const ATTEMPTS: u32 = 8;
 /// First and longest pause after a request without an answer; to each some of itself is added by chance.
@@ -71,8 +78,10 @@ pub struct Job {
     attempts: u32,
     /// Patches of the status without an answer.
     status_attempts: u32,
-    /// The API server was asked for its name, and has none.
-    is_unknown: bool,
+    /// It did not succeed at once, and waits for its next turn.
+    is_tried: bool,
+    /// The kubelet runs the pod again, whose Events are sent.
+    is_taken_back: bool,
 }
 
 /// A pod whose status was patched.
@@ -89,20 +98,32 @@ const RESTARTED: &str = "restarted";
 
 /// Reports evictions to the API server.
 pub struct Reporter {
-    connection: Arc<ApiClient>,
-    journal: DiskQueue,
+    remover: Remover,
+    teller: Teller,
+}
+
+/// Sees to it that evicted pods do not run again.
+struct Remover {
+    client: Arc<ApiClient>,
     pods: Arc<WatchedPods>,
     policies: Arc<PolicyEvaluator>,
     node: String,
     /// ID of this boot; empty where it is not known.
     boot: String,
-    events: Events,
+    /// Evictions whose pods are to be removed: new ones first, then those that are tried again.
     jobs: VecDeque<Job>,
+    requests: FuturesUnordered<BoxFuture<'static, Answer>>,
+    /// Namespaces of the pods that are being removed.
+    namespaces: Vec<String>,
+    /// Whether the API server is being asked for names.
+    asks_names: bool,
+    retry: Retry,
+    /// Where evictions go when their pods are removed.
+    removed: mpsc::UnboundedSender<Job>,
     /// Number of evictions that were taken and are not reported, for the end of the agent.
     unreported: Arc<AtomicUsize>,
-    /// Largest number of jobs: as many as an earlier agent has left, and some more.
+    /// Largest number of them: as many as an earlier agent has left, and some more.
     most_jobs: usize,
-    backoff: ExponentialBackoff,
     evicted_pods: EvictedPods,
     /// Pods that the kubelet may still take back.
     failed: Vec<FailedPod>,
@@ -112,11 +133,58 @@ pub struct Reporter {
     is_refusal_logged: bool,
 }
 
+/// Sends the Events of evictions whose pods are removed.
+struct Teller {
+    client: Arc<ApiClient>,
+    journal: DiskQueue,
+    events: Events,
+    removed: mpsc::UnboundedReceiver<Job>,
+    /// Evictions with Events that were not taken, in the order in which they are tried again.
+    jobs: VecDeque<Job>,
+    retry: Retry,
+    unreported: Arc<AtomicUsize>,
+}
+
+/// What has come of a request.
+enum Answer {
+    Removed(Box<Job>, Result<Removed, ApiError>),
+    Names(Vec<Job>, Result<(), ApiError>),
+}
+
+/// Namespaces and names of pods by their UIDs.
+type Names = BTreeMap<String, (String, String)>;
+
+/// When what did not succeed is tried again.
+struct Retry {
+    backoff: ExponentialBackoff,
+    at: Instant,
+}
+
+impl Retry {
+    fn at_once() -> Self {
+        Self {
+            backoff: pauses(),
+            at: Instant::now(),
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.at <= Instant::now()
+    }
+
+    /// Begins a pause; those that fail within one make it no longer.
+    fn pause(&mut self) {
+        if self.is_due() {
+            self.at = Instant::now() + self.backoff.next().unwrap_or(PAUSES.1);
+        }
+    }
+}
+
 impl Reporter {
     /// A reporter that starts with what an earlier agent has left, of which so many `old` ones follow. `policies` know
     /// what runs on this node.
     pub fn new(
-        connection: Arc<ApiClient>,
+        client: Arc<ApiClient>,
         journal: DiskQueue,
         (pods, policies): (Arc<WatchedPods>, Arc<PolicyEvaluator>),
         node: &str,
@@ -124,72 +192,73 @@ impl Reporter {
         left_over: Vec<EvictionRecord>,
         old: usize,
     ) -> Self {
-        Self {
-            connection,
+        let (sender, removed) = mpsc::unbounded_channel();
+        let unreported = Arc::new(AtomicUsize::new(left_over.len()));
+        let teller = Teller {
+            client: Arc::clone(&client),
             journal,
+            events: Events::new(node),
+            removed,
+            jobs: VecDeque::new(),
+            retry: Retry::at_once(),
+            unreported: Arc::clone(&unreported),
+        };
+        let remover = Remover {
+            client,
             pods,
             policies,
             node: node.to_owned(),
             boot: boot_id(),
-            events: Events::new(node),
             most_jobs: left_over.len() + old + QUEUE,
-            unreported: Arc::new(AtomicUsize::new(left_over.len())),
             jobs: left_over.into_iter().map(|e| Job::new(e, None)).collect(),
-            backoff: pauses(),
+            requests: FuturesUnordered::new(),
+            namespaces: Vec::new(),
+            asks_names: false,
+            retry: Retry::at_once(),
+            removed: sender,
+            unreported,
             evicted_pods,
             failed: Vec::new(),
             looked: Instant::now(),
             is_refusal_logged: false,
-        }
+        };
+        Self { remover, teller }
     }
 
     /// Evictions that were taken and are not reported.
     pub fn unreported(&self) -> Arc<AtomicUsize> {
-        Arc::clone(&self.unreported)
+        Arc::clone(&self.remover.unreported)
     }
 
-    /// Reports until the queue is closed and empty.
-    pub async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
+    /// Reports until the queue is closed and what it had was tried; the journal knows what is left.
+    pub async fn run(self, queue: mpsc::Receiver<Job>) {
+        // Without the one the other comes to its end.
+        join(self.remover.run(queue), self.teller.run()).await;
+    }
+}
+
+impl Remover {
+    async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
+        let mut is_closed = false;
         loop {
-            while let Ok(job) = queue.try_recv() {
-                self.take(job);
+            self.look_for_taken_back();
+            self.begin();
+            if is_closed && self.requests.is_empty() {
+                return;
             }
-            self.unreported.store(self.jobs.len(), Ordering::Relaxed);
-            self.delete_what_came_back().await;
-            if self.jobs.is_empty() {
-                let flush = self.events.next_flush();
-                tokio::select! {
-                    next = queue.recv() => match next {
-                        Some(job) => self.take(job),
-                        None => return,
-                    },
-                    () = tokio::time::sleep(TAKEN_BACK_INTERVAL), if !self.failed.is_empty() => {}
-                    () = sleep(flush), if flush.is_some() => {
-                        if let Err(error) = self.events.flush(&self.connection).await {
-                            tracing::debug!(%error, "the node's Event keeps its old count");
-                        }
-                    }
-                }
-                continue;
-            }
-            if self.step().await {
-                self.backoff = pauses();
-                continue;
-            }
-            let pause = self.backoff.next().unwrap_or(PAUSES.1);
-            let nameless = self
-                .jobs
-                .iter()
-                .any(|job| job.eviction.namespace.is_empty());
-            // A new eviction is not made to wait for old ones.
+            let is_paused = !self.retry.is_due() && self.jobs.iter().any(|job| job.is_tried);
+            let is_nameless = self.jobs.iter().any(Job::is_nameless);
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = self.pods.changed_for_reports.notified(), if nameless => {}
-                next = queue.recv() => match next {
+                next = queue.recv(), if !is_closed => match next {
                     Some(job) => self.take(job),
-                    // The agent ends; the journal knows what is left.
-                    None => return,
+                    None => is_closed = true,
                 },
+                Some(answer) = self.requests.next() => self.finish(answer),
+                () = sleep_until(self.retry.at.into()), if is_paused => {}
+                () = self.pods.changed_for_reports.notified(), if is_nameless => {
+                    self.retry.at = Instant::now();
+                }
+                () = tokio::time::sleep(TAKEN_BACK_INTERVAL), if !self.failed.is_empty() => {}
             }
         }
     }
@@ -197,84 +266,152 @@ impl Reporter {
     /// Takes an eviction in, before those that wait already; as long as too many wait, the journal keeps it for the
     /// next start.
     fn take(&mut self, job: Job) {
-        if self.jobs.len() < self.most_jobs {
+        if self.unreported.load(Ordering::Relaxed) < self.most_jobs {
+            self.unreported.fetch_add(1, Ordering::Relaxed);
             self.jobs.push_front(job);
         } else {
-            self.connection.counters.reports_deferred.add();
+            self.client.counters.reports_deferred.add();
         }
     }
 
-    /// One step for the jobs that need it most; false when it is time for a pause.
-    async fn step(&mut self) -> bool {
-        let removed = self.remove_some().await;
-        if self.jobs.iter().any(|job| job.outcome.is_none()) && removed {
-            return true;
-        }
-        // One that cannot be deleted now does not hold up the Events of the others.
-        self.report_one().await && removed
-    }
-
-    /// Deletes the first few that are not deleted yet; those that must be tried again go to the end of the line.
-    async fn remove_some(&mut self) -> bool {
-        let mut batch = Vec::new();
-        while batch.len() < AT_ONCE
-            && let Some(at) = self.jobs.iter().position(|job| job.outcome.is_none())
-            && let Some(mut job) = self.jobs.remove(at)
-        {
+    /// Begins with all that find a place; those that were tried before wait for the end of a pause.
+    fn begin(&mut self) {
+        let is_due = self.retry.is_due();
+        let mut nameless = Vec::new();
+        for mut job in std::mem::take(&mut self.jobs) {
+            if job.is_tried && !is_due {
+                self.jobs.push_back(job);
+                continue;
+            }
             self.pods.with(|store| {
                 job.find_name(|uid| store.get(uid).cloned());
-                let is_it = |pod: &&Pod| pod.uid == job.eviction.uid;
-                if store.pods().find(is_it).is_some_and(|p| !p.ends_by_api()) {
-                    job.outcome = Some(STATIC.to_owned());
-                }
             });
-            if job.outcome.is_none() && self.is_outdated(&job.eviction) {
-                job.outcome = Some(RESTARTED.to_owned());
-            }
-            batch.push(job);
-        }
-        // The watch may be behind, or gone: names that it has not brought are asked for.
-        if batch.iter().any(Job::is_nameless) && self.pods.with(|store| store.is_synced()) {
-            match eviction_api::names_on(&self.connection, &self.node).await {
-                Ok(names) => {
-                    let nameless = batch.iter_mut().filter(|job| job.is_nameless());
-                    nameless.for_each(|job| job.take_name(&names));
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "the names of evicted pods are not known yet");
-                }
+            if job.is_nameless() {
+                nameless.push(job);
+            } else if job.outcome.is_some() || self.has_place(&job) {
+                self.remove(job);
+            } else {
+                self.jobs.push_back(job);
             }
         }
-        let answers = batch.iter_mut().map(async |job| match &job.outcome {
-            Some(known) => Ok(Removed {
-                outcome: Some(known.clone()),
-                refusal: None,
-            }),
-            None => self.remove(job).await,
-        });
-        let answers = join_all(answers).await;
-        let mut all = true;
-        for (mut job, answer) in batch.into_iter().zip(answers) {
-            match answer {
-                Ok(Removed { outcome, refusal }) => {
-                    job.outcome = outcome;
-                    self.log_refusal(refusal);
-                }
-                Err(error) => {
-                    job.status_attempts += 1;
-                    job.take_refusal(&error, &self.connection);
-                }
-            }
-            if job.outcome.as_deref() == Some(Removal::Failed.as_str()) {
-                self.failed.push(FailedPod {
-                    eviction: job.eviction.clone(),
-                    since: Instant::now(),
-                });
-            }
-            all &= job.outcome.is_some();
-            self.jobs.push_back(job);
+        self.ask_names(nameless);
+    }
+
+    fn has_place(&self, job: &Job) -> bool {
+        let taken = &self.namespaces;
+        let of_namespace = taken.iter().filter(|of| **of == job.eviction.namespace);
+        let part = if job.is_tried { 2 } else { 1 };
+        taken.len() < AT_ONCE / part && of_namespace.count() < AT_ONCE_OF_NAMESPACE / part
+    }
+
+    fn remove(&mut self, mut job: Job) {
+        let ends = |pod: &Pod| pod.uid != job.eviction.uid || pod.ends_by_api();
+        let known = match &job.outcome {
+            None if !self.pods.with(|store| store.pods().all(ends)) => Some(STATIC),
+            None if self.is_outdated(&job.eviction) => Some(RESTARTED),
+            _ => None,
+        };
+        job.outcome = known.map(str::to_owned).or(job.outcome);
+        if job.outcome.is_some() {
+            self.done(job);
+            return;
         }
-        all
+        if self.evicted_pods == EvictedPods::Fail {
+            self.pods.note_own_eviction(&job.eviction.uid);
+        }
+        self.namespaces.push(job.eviction.namespace.clone());
+        let (client, evicted_pods) = (Arc::clone(&self.client), self.evicted_pods);
+        self.requests.push(Box::pin(async move {
+            let removed = job.remove(&client, evicted_pods).await;
+            Answer::Removed(Box::new(job), removed)
+        }));
+    }
+
+    /// The watch may be behind, or gone: names that it has not brought are asked for, of all such pods at once.
+    fn ask_names(&mut self, mut nameless: Vec<Job>) {
+        if self.asks_names || nameless.is_empty() {
+            self.jobs.extend(nameless);
+        } else if self.pods.with(|store| store.is_synced()) {
+            self.asks_names = true;
+            let (client, node) = (Arc::clone(&self.client), self.node.clone());
+            self.requests.push(Box::pin(async move {
+                let names = eviction_api::names_on(&client, &node).await;
+                if let Ok(names) = &names {
+                    nameless.iter_mut().for_each(|job| job.take_name(names));
+                }
+                Answer::Names(nameless, names.map(drop))
+            }));
+        } else {
+            nameless.into_iter().for_each(|job| self.try_again(job));
+        }
+    }
+
+    fn try_again(&mut self, mut job: Job) {
+        job.is_tried = true;
+        self.jobs.push_back(job);
+        self.retry.pause();
+    }
+
+    fn finish(&mut self, answer: Answer) {
+        let (mut job, removed) = match answer {
+            Answer::Removed(job, removed) => (job, removed),
+            Answer::Names(jobs, Ok(())) => {
+                self.asks_names = false;
+                jobs.into_iter()
+                    .rev()
+                    .for_each(|job| self.jobs.push_front(job));
+                return;
+            }
+            Answer::Names(jobs, Err(error)) => {
+                self.asks_names = false;
+                tracing::debug!(%error, "the names of evicted pods are not known yet");
+                jobs.into_iter().for_each(|job| self.try_again(job));
+                return;
+            }
+        };
+        let namespace = &job.eviction.namespace;
+        if let Some(at) = self.namespaces.iter().position(|taken| taken == namespace) {
+            self.namespaces.swap_remove(at);
+        }
+        match removed {
+            Ok(Removed { removal, refusal }) => {
+                job.outcome = Some(removal.as_str().to_owned());
+                self.log_refusal(refusal);
+                if removal == Removal::Failed {
+                    self.failed.push(FailedPod {
+                        eviction: job.eviction.clone(),
+                        since: Instant::now(),
+                    });
+                }
+            }
+            Err(error) => {
+                job.status_attempts += 1;
+                job.take_refusal(&error, &self.client);
+            }
+        }
+        if job.outcome.is_none() {
+            self.try_again(*job);
+            return;
+        }
+        self.retry = Retry::at_once();
+        self.done(*job);
+    }
+
+    /// The pod does not run again: what is left to do is to tell of it.
+    fn done(&mut self, job: Job) {
+        if !job.is_taken_back {
+            // The receiver lives as long as this does.
+            let _ = self.removed.send(job);
+            return;
+        }
+        self.unreported.fetch_sub(1, Ordering::Relaxed);
+        if job.outcome.as_deref() == Some(Removal::Deleted.as_str()) {
+            let pod = format!("{}/{}", job.eviction.namespace, job.eviction.name);
+            tracing::warn!(
+                pod,
+                "the kubelet has taken an evicted pod back: it is deleted"
+            );
+        }
     }
 
     /// Whether the pod is left alone: it was evicted in another boot, or long ago, and runs anew.
@@ -284,38 +421,6 @@ impl Reporter {
                 && self
                     .policies
                     .runs_anew(&eviction.uid, eviction.stages.signalled)
-    }
-
-    /// Does what is needed so that the pod does not run again, and returns what came of it.
-    async fn remove(&self, job: &mut Job) -> Result<Removed, ApiError> {
-        let is_announced = match job.announced.take() {
-            Some(announced) => announced.finish().await,
-            None => false,
-        };
-        let eviction = &job.eviction;
-        let mut refusal = None;
-        if self.evicted_pods == EvictedPods::Fail && !eviction.namespace.is_empty() {
-            self.pods.note_own_eviction(&eviction.uid);
-            match eviction_api::fail(&self.connection, eviction).await {
-                Ok(removal) => return Ok(Removed::by(removal)),
-                Err(e) if e.is_retryable() && job.status_attempts < STATUS_ATTEMPTS => {
-                    return Err(e);
-                }
-                // Another pod by that name, or other writers were always first: the answer to the DELETE decides.
-                Err(e) if e.code() == 409 => {}
-                Err(e) => refusal = Some(e),
-            }
-        }
-        if eviction.namespace.is_empty() {
-            // Asked, the server has no such pod; before that nothing is known.
-            let outcome = job.is_unknown.then(|| Removal::Gone.as_str().to_owned());
-            return Ok(Removed { outcome, refusal });
-        }
-        let outcome = delete(&self.connection, eviction, is_announced).await?;
-        Ok(Removed {
-            outcome: Some(outcome),
-            refusal,
-        })
     }
 
     fn log_refusal(&mut self, refusal: Option<ApiError>) {
@@ -329,82 +434,79 @@ impl Reporter {
         }
     }
 
-    /// Deletes evicted pods that the kubelet runs all the same: it has written its own status over that of the
+    /// Has evicted pods deleted that the kubelet runs all the same: it has written its own status over that of the
     /// eviction.
-    async fn delete_what_came_back(&mut self) {
+    fn look_for_taken_back(&mut self) {
         if self.looked.elapsed() < TAKEN_BACK_INTERVAL {
             return;
         }
         self.looked = Instant::now();
         let (first, last) = MAY_BE_TAKEN_BACK;
-        self.failed.retain(|failed| failed.since.elapsed() < last);
-        let mut is_back = Vec::new();
-        for (at, FailedPod { eviction, since }) in self.failed.iter().enumerate() {
+        for failed in std::mem::take(&mut self.failed) {
             // The store has no pods that are over.
-            let is_it = |pod: &&Pod| pod.uid == eviction.uid && !pod.is_deleting;
-            let runs = || self.pods.with(|store| store.pods().any(|pod| is_it(&pod)));
-            if since.elapsed() >= first && runs() {
-                is_back.push(at);
+            let is_it = |pod: &Pod| pod.uid == failed.eviction.uid && !pod.is_deleting;
+            let age = failed.since.elapsed();
+            if age >= first && self.pods.with(|store| store.pods().any(is_it)) {
+                self.unreported.fetch_add(1, Ordering::Relaxed);
+                self.jobs.push_front(Job {
+                    is_taken_back: true,
+                    ..Job::new(failed.eviction, None)
+                });
+            } else if age < last {
+                self.failed.push(failed);
             }
         }
-        for at in is_back.into_iter().rev() {
-            let failed = self.failed.swap_remove(at);
-            let pod = PodRef::from(&failed.eviction);
-            let name = format!("{}/{}", pod.namespace, pod.name);
-            // A watch that was away shows what was before.
-            let deleted = match eviction_api::is_active(&self.connection, pod).await {
-                Ok(false) => continue,
-                Ok(true) => eviction_api::delete(&self.connection, pod, DEAD_GRACE_SECONDS).await,
-                Err(error) => Err(error),
-            };
-            match deleted {
-                Ok(_) => tracing::warn!(
-                    pod = name,
-                    "the kubelet has taken an evicted pod back: it is deleted"
-                ),
-                Err(error) => {
-                    tracing::warn!(pod = name, %error, "the kubelet has taken an evicted pod back");
-                    if error.is_retryable() {
-                        self.failed.push(failed);
+    }
+}
+
+impl Teller {
+    async fn run(mut self) {
+        loop {
+            let flush = self.events.next_flush();
+            let due = Instant::now() + flush.unwrap_or_default();
+            tokio::select! {
+                next = self.removed.recv() => match next {
+                    Some(job) => self.tell(job).await,
+                    None => return,
+                },
+                () = sleep_until(self.retry.at.into()), if !self.jobs.is_empty() => {
+                    if let Some(job) = self.jobs.pop_front() {
+                        self.tell(job).await;
+                    }
+                }
+                () = sleep_until(due.into()), if flush.is_some() => {
+                    if let Err(error) = self.events.flush(&self.client).await {
+                        tracing::debug!(%error, "the node's Event keeps its old count");
                     }
                 }
             }
         }
     }
 
-    /// Sends the Events of the first eviction whose pod is removed.
-    async fn report_one(&mut self) -> bool {
-        let Some(at) = self.jobs.iter().position(|job| job.outcome.is_some()) else {
-            return true;
-        };
-        let Some(job) = self.jobs.get_mut(at) else {
-            return true;
-        };
-        let e = &job.eviction;
-        let event = if e.namespace.is_empty() {
-            // Its name is not known: the node's Event has to do.
-            Ok(())
-        } else {
-            self.events.about_pod(&self.connection, &e.into()).await
-        };
-        let event = match event {
-            Ok(()) if !e.shadow => self.events.about_node(&self.connection, e).await,
-            other => other,
-        };
-        let is_reported = match event {
-            Ok(()) => true,
-            Err(error) => {
-                job.take_refusal(&error, &self.connection);
-                job.attempts >= ATTEMPTS
+    /// Sends the Events of an eviction. One that is not taken now holds up no other.
+    async fn tell(&mut self, mut job: Job) {
+        if let Err(error) = self.send(&job.eviction).await {
+            job.take_refusal(&error, &self.client);
+            if job.attempts < ATTEMPTS {
+                self.jobs.push_back(job);
+                self.retry.pause();
+                return;
             }
-        };
-        match self.jobs.remove(at) {
-            Some(job) if is_reported => self.finish(job),
-            // An Event that is not taken now holds up no other.
-            Some(job) => self.jobs.push_back(job),
-            None => {}
         }
-        is_reported
+        self.retry = Retry::at_once();
+        self.finish(job);
+    }
+
+    async fn send(&mut self, eviction: &EvictionRecord) -> Result<(), ApiError> {
+        // Where its name is not known the node's Event has to do.
+        if !eviction.namespace.is_empty() {
+            let event = eviction.into();
+            self.events.about_pod(&self.client, &event).await?;
+        }
+        if eviction.shadow {
+            return Ok(());
+        }
+        self.events.about_node(&self.client, eviction).await
     }
 
     fn finish(&self, job: Job) {
@@ -418,7 +520,8 @@ impl Reporter {
         });
         // The queue logs what it cannot take; the next agent reports such an eviction once more.
         let _ = self.journal.append(record);
-        self.connection.counters.reported.add();
+        self.unreported.fetch_sub(1, Ordering::Relaxed);
+        self.client.counters.reported.add();
     }
 }
 
@@ -432,7 +535,8 @@ impl Job {
             eviction,
             attempts: 0,
             status_attempts: 0,
-            is_unknown: false,
+            is_tried: false,
+            is_taken_back: false,
         }
     }
 
@@ -441,13 +545,13 @@ impl Job {
     }
 
     /// Takes its name from those that the API server has listed, which has no such pod if there is none.
-    fn take_name(&mut self, names: &BTreeMap<String, (String, String)>) {
+    fn take_name(&mut self, names: &Names) {
         match names.get(&self.eviction.uid) {
             Some((namespace, name)) => {
                 self.eviction.namespace.clone_from(namespace);
                 self.eviction.name.clone_from(name);
             }
-            None => self.is_unknown = true,
+            None => self.outcome = Some(Removal::Gone.as_str().to_owned()),
         }
     }
 
@@ -462,8 +566,45 @@ impl Job {
         }
     }
 
+    /// Does what is needed so that the pod does not run again, and returns what came of it.
+    async fn remove(
+        &mut self,
+        client: &ApiClient,
+        evicted_pods: EvictedPods,
+    ) -> Result<Removed, ApiError> {
+        let is_announced = match self.announced.take() {
+            Some(announced) => announced.finish().await,
+            None => false,
+        };
+        let eviction = &self.eviction;
+        let pod = PodRef::from(eviction);
+        let mut refusal = None;
+        if self.is_taken_back {
+            // A watch that was away shows what was before.
+            if !eviction_api::is_active(client, pod).await? {
+                return Ok(Removed::by(Removal::Gone));
+            }
+        } else if evicted_pods == EvictedPods::Fail {
+            match eviction_api::fail(client, eviction).await {
+                Ok(removal) => return Ok(Removed::by(removal)),
+                Err(e) if e.is_retryable() && self.status_attempts < STATUS_ATTEMPTS => {
+                    return Err(e);
+                }
+                // Another pod by that name, or other writers were always first: the answer to the DELETE decides.
+                Err(e) if e.code() == 409 => {}
+                Err(e) => refusal = Some(e),
+            }
+        }
+        let is_announced = is_announced || self.is_taken_back;
+        if !is_announced && eviction_api::announces_disruption(eviction) {
+            set_condition(client, eviction).await;
+        }
+        let removal = eviction_api::delete(client, pod, DEAD_GRACE_SECONDS).await?;
+        Ok(Removed { removal, refusal })
+    }
+
     /// Takes a refusal; after one too many the eviction counts as reported.
-    fn take_refusal(&mut self, error: &ApiError, connection: &ApiClient) {
+    fn take_refusal(&mut self, error: &ApiError, client: &ApiClient) {
         if error.is_retryable() {
             return;
         }
@@ -472,7 +613,7 @@ impl Job {
         if self.attempts != ATTEMPTS {
             return;
         }
-        connection.counters.reports_failed.add();
+        client.counters.reports_failed.add();
         tracing::error!(
             pod = format!("{}/{}", self.eviction.namespace, self.eviction.name),
             %error,
@@ -485,8 +626,7 @@ impl Job {
 
 /// Outcome of the removal of a pod.
 struct Removed {
-    /// `None` when its name is not known yet.
-    outcome: Option<String>,
+    removal: Removal,
     /// Why its status was not taken, where it should have stayed.
     refusal: Option<ApiError>,
 }
@@ -494,7 +634,7 @@ struct Removed {
 impl Removed {
     fn by(removal: Removal) -> Self {
         Self {
-            outcome: Some(removal.as_str().to_owned()),
+            removal,
             refusal: None,
         }
     }
@@ -506,20 +646,6 @@ pub fn is_old(eviction: &EvictionRecord) -> bool {
     age > UNDER_WAY_NS.cast_unsigned()
 }
 
-/// Condition, unless it was sent before, and DELETE; what came of it.
-async fn delete(
-    connection: &ApiClient,
-    eviction: &EvictionRecord,
-    is_announced: bool,
-) -> Result<String, ApiError> {
-    if !is_announced && eviction_api::announces_disruption(eviction) {
-        set_condition(connection, eviction).await;
-    }
-    let pod = PodRef::from(eviction);
-    let removal = eviction_api::delete(connection, pod, DEAD_GRACE_SECONDS).await?;
-    Ok(removal.as_str().to_owned())
-}
-
 /// Between requests without an answer.
 pub(crate) fn pauses() -> ExponentialBackoff {
     ExponentialBuilder::default()
@@ -528,9 +654,4 @@ pub(crate) fn pauses() -> ExponentialBackoff {
         .with_jitter()
         .without_max_times()
         .build()
-}
-
-async fn sleep(duration: Option<Duration>) {
-    let until = Instant::now() + duration.unwrap_or_default();
-    tokio::time::sleep_until(until.into()).await;
 }

@@ -47,13 +47,13 @@ pub enum ScraperAccess {
 ///
 /// # Errors
 /// No answer, or no right to ask.
-pub async fn review(connection: &ApiClient, token: &str) -> Result<ScraperAccess, ApiError> {
+pub async fn review(client: &ApiClient, token: &str) -> Result<ScraperAccess, ApiError> {
     let asked = json!({
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenReview",
         "spec": { "token": token },
     });
-    let known = post(connection, TOKEN_REVIEWS, &asked).await?;
+    let known = post(client, TOKEN_REVIEWS, &asked).await?;
     let status = &known["status"];
     if status["authenticated"] != true {
         return Ok(ScraperAccess::Unauthenticated);
@@ -70,7 +70,7 @@ pub async fn review(connection: &ApiClient, token: &str) -> Result<ScraperAccess
             "nonResourceAttributes": { "verb": "get", "path": PATH },
         },
     });
-    let allowed = post(connection, ACCESS_REVIEWS, &asked).await?;
+    let allowed = post(client, ACCESS_REVIEWS, &asked).await?;
     let status = &allowed["status"];
     Ok(if status["allowed"] == true && status["denied"] != true {
         ScraperAccess::Allowed
@@ -79,7 +79,7 @@ pub async fn review(connection: &ApiClient, token: &str) -> Result<ScraperAccess
     })
 }
 
-async fn post(connection: &ApiClient, path: &str, body: &Value) -> Result<Value, ApiError> {
+async fn post(client: &ApiClient, path: &str, body: &Value) -> Result<Value, ApiError> {
     let request = ApiRequest::new(Method::POST, path, JSON, body);
-    connection.call(&request).await
+    client.call(&request).await
 }

@@ -66,7 +66,7 @@ pub enum StartError {
 
 /// The cluster, as the agent sees it.
 pub struct Cluster {
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     /// Events other than those that the reporter sends.
     events: EventQueue,
     pods: Arc<WatchedPods>,
@@ -76,7 +76,7 @@ pub struct Cluster {
     old: Vec<EvictionRecord>,
     /// Number of evictions that the reporter has taken and not reported.
     unreported: Arc<AtomicUsize>,
-    wanted: channel::Sender<DesiredStatus>,
+    desired: channel::Sender<DesiredStatus>,
     soft: Option<SoftTask>,
     /// Pods that were asked to go and will.
     requested: Option<mpsc::Receiver<RequestRecord>>,
@@ -119,13 +119,13 @@ impl Cluster {
         pauses: &Arc<PauseState>,
     ) -> Result<Self, StartError> {
         let node = &cluster.node_name;
-        let connection = ApiClient::open(cluster.kubeconfig.clone()).await;
-        let connection = Arc::new(connection.map_err(|e: AccessError| e)?);
-        connection.set_shadow(config.shadow);
+        let client = ApiClient::open(cluster.kubeconfig.clone()).await;
+        let client = Arc::new(client?);
+        client.set_shadow(config.shadow);
         let pods = Arc::new(WatchedPods::default());
         let cache = Arc::new(ClusterCache::new(
             &config.state_dir,
-            Arc::clone(&connection),
+            Arc::clone(&client),
             Arc::clone(&pods),
             Arc::clone(policies),
             Arc::clone(pauses),
@@ -133,7 +133,7 @@ impl Cluster {
             cluster.tenant_grace.is_some(),
         ));
         let is_known = cache.restore();
-        let mut followers = Followers::start(&connection, cluster, policies, pauses);
+        let mut followers = Followers::start(&client, cluster, policies, pauses);
         let knowing = Arc::clone(&cache);
         followers.when_settled(move || knowing.set_policies_known());
         // Nothing is deleted in shadow mode: they wait for an agent that is not.
@@ -147,7 +147,7 @@ impl Cluster {
         // Whether the pods of old ones run anew is known once the agent knows its pods.
         let (old, left_over): (Vec<_>, Vec<_>) = left_over.into_iter().partition(is_old);
         let reporter = Reporter::new(
-            Arc::clone(&connection),
+            Arc::clone(&client),
             journal.clone(),
             (Arc::clone(&pods), Arc::clone(followers.evaluator())),
             node,
@@ -157,18 +157,18 @@ impl Cluster {
         );
         let unreported = reporter.unreported();
         let writer = NodeWriter::new(
-            Arc::clone(&connection),
+            Arc::clone(&client),
             node,
             cluster.taint.clone(),
             cluster.former_taint_prefixes.clone(),
             NODE_STATUS_REPORT,
         );
         let (evictions, queue) = mpsc::channel(QUEUE + old.len());
-        let (wanted, desired) = channel::channel(DesiredStatus::default());
+        let (desired, followed) = channel::channel(DesiredStatus::default());
         let (begin, begun) = oneshot::channel();
-        let watching = pods::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
+        let watching = pods::run(Arc::clone(&client), node.clone(), Arc::clone(&pods));
         let checking = check(
-            Arc::clone(&connection),
+            Arc::clone(&client),
             cluster.clone(),
             needed(config, cluster),
         );
@@ -176,24 +176,24 @@ impl Cluster {
             Arc::clone(&cache),
             config.eviction.pressure_transition_period.max(FIRST_WORD),
         );
-        let (events, sending) = EventQueue::start(&connection, node);
+        let (events, sending) = EventQueue::start(&client, node);
         let tasks = Tasks {
             watch: tokio::spawn(watching),
             check: tokio::spawn(checking),
             cache: tokio::spawn(async move { kept.run().await }),
             reporter: tokio::spawn(reporter.run(queue)),
             events: sending,
-            node: tokio::spawn(keep_node(writer, desired, begun, stay)),
+            node: tokio::spawn(keep_node(writer, followed, begun, stay)),
         };
         let mut started = Self {
-            connection,
+            client,
             events,
             pods,
             evictions,
             announcements: Announcements::new(cluster.evicted_pods),
             old,
             unreported,
-            wanted,
+            desired,
             soft: None,
             requested: None,
             clock: ClockJump::new(Instant::now(), SystemTime::now()),
@@ -246,7 +246,7 @@ impl Cluster {
         if pods == 0 || self.pods.with(|r| r.is_synced()) {
             return;
         }
-        if self.connection.counters.pods_from_cgroups.add_first() {
+        if self.client.counters.pods_from_cgroups.add_first() {
             tracing::warn!(
                 pods,
                 "pods are known by their cgroups alone: they go after all others"
@@ -258,7 +258,7 @@ impl Cluster {
     pub fn announce(&mut self, eviction: &EvictionRecord) {
         let ends = |pod: &Pod| pod.uid != eviction.uid || pod.ends_by_api();
         if self.pods.with(|store| store.pods().all(ends)) {
-            self.announcements.send(&self.connection, eviction);
+            self.announcements.send(&self.client, eviction);
         }
     }
 
@@ -270,7 +270,7 @@ impl Cluster {
             .try_send(Job::new(eviction, announced))
             .is_err()
         {
-            self.connection.counters.reports_deferred.add();
+            self.client.counters.reports_deferred.add();
             tracing::error!(
                 "too many evictions wait to be reported: this one waits for the next start"
             );
@@ -320,7 +320,7 @@ impl Cluster {
 
     /// Whether nothing may be changed from now on.
     pub fn set_shadow(&self, shadow: bool) {
-        self.connection.set_shadow(shadow);
+        self.client.set_shadow(shadow);
     }
 
     /// Pods that the kubelet has evicted since this was asked last.
@@ -330,11 +330,11 @@ impl Cluster {
 
     /// Hands over what the Node should say from now on.
     pub fn node_state(&self, state: NodeState) {
-        self.wanted.send_if_modified(|wanted| {
+        self.desired.send_if_modified(|desired| {
             let changed =
-                (&wanted.conditions, &wanted.pressed) != (&state.conditions, &state.pressed);
+                (&desired.conditions, &desired.pressed) != (&state.conditions, &state.pressed);
             if changed {
-                *wanted = DesiredStatus {
+                *desired = DesiredStatus {
                     conditions: state.conditions,
                     pressed: state.pressed,
                     message: state.message,
@@ -360,10 +360,10 @@ impl Cluster {
         for eviction in std::mem::take(&mut self.old) {
             self.evicted(eviction);
         }
-        let connection = Arc::clone(&self.connection);
+        let client = Arc::clone(&self.client);
         let policies = Arc::clone(self.followers.evaluator());
         let evictor = SoftEvictor::new(
-            connection,
+            client,
             journal.clone(),
             policies,
             self.events.clone(),
@@ -399,7 +399,7 @@ impl Cluster {
         let Some(off) = self.clock.jump(Instant::now(), SystemTime::now()) else {
             return;
         };
-        if self.connection.counters.clock_jumps.add_first() {
+        if self.client.counters.clock_jumps.add_first() {
             tracing::warn!(
                 ?off,
                 "the wall clock was set: times before and after do not compare"
@@ -420,7 +420,7 @@ impl Cluster {
 
     /// Connection to the API server, with its counters.
     pub fn connection(&self) -> &Arc<ApiClient> {
-        &self.connection
+        &self.client
     }
 
     /// This node's part of the fleet brake, if there is one.
@@ -444,7 +444,7 @@ impl Cluster {
         };
         let untold = self.events.places();
         // Without a sender these tasks come to their end by themselves.
-        drop((self.evictions, self.wanted, self.events));
+        drop((self.evictions, self.desired, self.events));
         let Tasks {
             reporter,
             events,
@@ -484,12 +484,12 @@ fn needed(config: &Config, cluster: &ClusterConfig) -> Vec<Right> {
 }
 
 /// Asks for the agent's rights, and whether an admission policy holds them to its node.
-async fn check(connection: Arc<ApiClient>, cluster: ClusterConfig, needed: Vec<Right>) {
+async fn check(client: Arc<ApiClient>, cluster: ClusterConfig, needed: Vec<Right>) {
     let pause = cluster.pause_config_map.as_ref();
     let brake = cluster.fleet_brake.as_ref().map(|f| &f.config_map);
-    access::check(&connection, pause, brake, needed).await;
+    access::check(&client, pause, brake, needed).await;
     if cluster.admission_policies {
-        admission::check(&connection, &admission::SETTLES, admission::AGAIN).await;
+        admission::check(&client, &admission::SETTLES, admission::AGAIN).await;
     }
 }
 
@@ -497,13 +497,13 @@ async fn check(connection: Arc<ApiClient>, cluster: ClusterConfig, needed: Vec<R
 /// stays for so long once this agent looks for itself.
 async fn keep_node(
     writer: NodeWriter,
-    mut wanted: channel::Receiver<DesiredStatus>,
+    mut desired: channel::Receiver<DesiredStatus>,
     begun: oneshot::Receiver<()>,
     stay: Duration,
 ) {
     let mut begun = Some(begun);
     loop {
-        let found = find_left_over(&writer, &wanted).await;
+        let found = find_left_over(&writer, &desired).await;
         if writer.is_shadow() {
             if !found.is_empty() {
                 tracing::warn!(
@@ -511,7 +511,7 @@ async fn keep_node(
                     "there are conditions or taints on the node: shadow mode leaves them alone"
                 );
             }
-            writer.wait_for_live(&mut wanted).await;
+            writer.wait_for_live(&mut desired).await;
         } else {
             if !found.is_empty() {
                 tracing::info!(
@@ -528,9 +528,9 @@ async fn keep_node(
                 taints: found.taints,
                 until: tokio::time::Instant::now() + stay,
             };
-            writer.run(left, &mut wanted).await;
+            writer.run(left, &mut desired).await;
         }
-        if wanted.has_changed().is_err() {
+        if desired.has_changed().is_err() {
             return;
         }
     }
@@ -539,13 +539,13 @@ async fn keep_node(
 /// What is on the node, once the API server tells; nothing where it refuses to, or where the agent ends.
 async fn find_left_over(
     writer: &NodeWriter,
-    wanted: &channel::Receiver<DesiredStatus>,
+    desired: &channel::Receiver<DesiredStatus>,
 ) -> LeftOver {
     let mut pause = Duration::from_millis(500);
     loop {
         match writer.left_over().await {
             Ok(found) => return found,
-            Err(error) if error.is_retryable() && wanted.has_changed().is_ok() => {
+            Err(error) if error.is_retryable() && desired.has_changed().is_ok() => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(30));
             }

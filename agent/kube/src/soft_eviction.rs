@@ -24,10 +24,11 @@ use evictd_store::{
 use tokio::sync::{Mutex, oneshot};
 
 use crate::{
-    client::{ApiClient, ApiError},
+    client::{ApiClient, ApiError, DEADLINE},
     event_queue::EventQueue,
     events::{EventSpec, OVERRIDDEN},
     eviction_api::{self, PodRef, Removal},
+    reporter::{PAUSES, pauses},
 };
 
 /// Time that a request waits for the disk.
@@ -83,7 +84,7 @@ enum Refusal {
 
 /// Evicts through the API.
 pub struct SoftEvictor {
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     journal: DiskQueue,
     policies: Arc<PolicyEvaluator>,
     events: EventQueue,
@@ -104,14 +105,14 @@ pub struct SoftEvictor {
 impl SoftEvictor {
     /// An evictor with the configured grace period and patience, whose Events go this way.
     pub fn new(
-        connection: Arc<ApiClient>,
+        client: Arc<ApiClient>,
         journal: DiskQueue,
         policies: Arc<PolicyEvaluator>,
         events: EventQueue,
         config: &Config,
     ) -> Self {
         Self {
-            connection,
+            client,
             journal,
             policies,
             events,
@@ -162,7 +163,7 @@ impl SoftEvictor {
         }
         let grace = asked.grace_period_seconds;
         let pod = reference(&candidate.pod);
-        let outcome = match eviction_api::may_evict(&self.connection, pod, grace).await {
+        let outcome = match eviction_api::may_evict(&self.client, pod, grace).await {
             Ok(Removal::Deleted) => self.remove(index, &candidate.pod, asked).await?,
             Ok(removal) => self.done(index, &candidate.pod, removal, asked).await,
             Err(error) if error.is_budget() => return Ok(None),
@@ -181,17 +182,34 @@ impl SoftEvictor {
         let under_way = self.under_way();
         let _held = under_way.lock().await;
         self.may_go(pod)?;
-        let message = asked.message.trim_end();
-        let (connection, target) = (&self.connection, reference(pod));
-        let set =
-            eviction_api::set_disruption_target(connection, target, message, &asked.time).await;
+        let said = (asked.message.trim_end(), &*asked.time);
+        let (client, target) = (&self.client, reference(pod));
+        // Nothing restarts a pod that was not killed: there is time.
+        let set = eviction_api::set_disruption_target(client, target, said, DEADLINE).await;
         if let Err(error) = set {
             tracing::debug!(%pod, %error, "DisruptionTarget is not set");
         }
         self.may_go(pod)?;
         let grace = asked.grace_period_seconds;
-        let removal = eviction_api::delete(connection, target, grace).await?;
+        let removal = match eviction_api::delete(client, target, grace).await {
+            Err(error) if error.may_be_done() && self.is_gone(target).await => Removal::Deleted,
+            answer => answer?,
+        };
         Ok(self.done(index, pod, removal, asked).await)
+    }
+
+    /// Whether a pod is deleted or over, asked until the API server says so. As long as it does not, no other pod can
+    /// be asked to go either.
+    async fn is_gone(&self, pod: PodRef<'_>) -> bool {
+        let mut pauses = pauses();
+        loop {
+            match eviction_api::is_active(&self.client, pod).await {
+                Err(error) if error.is_retryable() => {
+                    tokio::time::sleep(pauses.next().unwrap_or(PAUSES.1)).await;
+                }
+                answer => return answer.is_ok_and(|is_active| !is_active),
+            }
+        }
     }
 
     /// One pod against its budget.
@@ -225,7 +243,7 @@ impl SoftEvictor {
             .await;
         match self.remove(index, pod, asked).await {
             Ok(outcome) => {
-                self.connection.counters.pdb_overrides.add();
+                self.client.counters.pdb_overrides.add();
                 Some(outcome)
             }
             Err(Refusal::HeldBack(by)) => held_back(by),
@@ -252,7 +270,7 @@ impl SoftEvictor {
         // Here it is certain that limits count it.
         self.write_down(Record::Counted(Box::new(Counted::agreed(&asked))))
             .await;
-        self.connection.counters.soft_evictions.add();
+        self.client.counters.soft_evictions.add();
         let mut note = asked.message.trim_end().to_owned();
         if let Some(why) = &asked.override_reason {
             note += &format!(" A PodDisruptionBudget was overridden: {why}.");
@@ -321,7 +339,7 @@ impl SoftEvictor {
             match self.ask(index, candidate).await {
                 Ok(Some(outcome)) => return outcome,
                 Ok(None) => {
-                    self.connection.counters.pdb_blocked.add();
+                    self.client.counters.pdb_blocked.add();
                     tracing::info!(%pod, "a PodDisruptionBudget protects the pod: the next one is asked");
                     blocked.push(index);
                 }

@@ -60,7 +60,7 @@ impl Absences {
     }
 }
 
-/// Listener of a watch.
+/// What takes the events of a watch.
 pub trait WatchHandler {
     /// Kind of object that is watched.
     type Object;
@@ -99,21 +99,21 @@ where
     watcher::watcher(api, config).boxed()
 }
 
-/// Keeps a listener up to date for ever. Errors are logged once until it works again, counted, and followed by a pause.
-pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, listener: L) {
-    let watches = Watches::new(Arc::clone(&connection.counters));
+/// Keeps a handler up to date for ever. Errors are logged once until it works again, counted, and followed by a pause.
+pub async fn run_watcher<L: WatchHandler>(client: &ApiClient, handler: L) {
+    let watches = Watches::new(Arc::clone(&client.counters));
     let mut watcher = Watcher {
-        connection,
-        listener,
+        client,
+        handler,
         backoff: DefaultBackoff::default(),
         patience: rarely(),
         ill: None,
     };
     loop {
-        let opened = connection.generation();
-        let mut events = watcher.listener.open(watches.paced(connection.client()));
+        let opened = client.generation();
+        let mut events = watcher.handler.open(watches.paced(client.client()));
         let mut listed = false;
-        while let Some(next) = next_event(connection, &mut events, listed).await {
+        while let Some(next) = next_event(client, &mut events, listed).await {
             match next {
                 Ok(event) => {
                     listed = match event {
@@ -126,7 +126,7 @@ pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, listener: L) {
                 Err(error) => {
                     watcher.handle_error(&error).await;
                     // Another watch may have seen to it.
-                    if needs_new_start(&error) || connection.generation() != opened {
+                    if needs_new_start(&error) || client.generation() != opened {
                         break;
                     }
                 }
@@ -137,8 +137,8 @@ pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, listener: L) {
 
 /// One watch, over all the times that it was opened.
 struct Watcher<'a, L> {
-    connection: &'a ApiClient,
-    listener: L,
+    client: &'a ApiClient,
+    handler: L,
     /// Pauses after what passes.
     backoff: DefaultBackoff,
     /// Pauses after what only an operator can change.
@@ -150,11 +150,11 @@ struct Watcher<'a, L> {
 impl<L: WatchHandler> Watcher<'_, L> {
     fn apply(&mut self, event: Event<L::Object>) {
         if !matches!(event, Event::Init) && self.ill.take().is_some() {
-            self.listener.recovered();
+            self.handler.recovered();
             self.backoff.reset();
             self.patience = rarely();
         }
-        self.listener.apply(event);
+        self.handler.apply(event);
     }
 
     /// Tells of it, renews what has expired, and waits.
@@ -164,7 +164,7 @@ impl<L: WatchHandler> Watcher<'_, L> {
             404 => WatchFailure::Absent,
             _ => WatchFailure::Passing,
         };
-        let counters = &self.connection.counters;
+        let counters = &self.client.counters;
         // What is not installed is not broken.
         if !(L::RARE_RETRY && failure == WatchFailure::Absent) {
             counters.watch_errors.add();
@@ -173,13 +173,13 @@ impl<L: WatchHandler> Watcher<'_, L> {
             counters.forbidden.add();
         }
         if self.ill.replace(failure) == Some(failure) {
-            self.listener.still_failing(failure);
+            self.handler.still_failing(failure);
         } else {
-            self.listener.failed(failure, error);
+            self.handler.failed(failure, error);
         }
         match code(error) {
-            0 => self.connection.renew().await,
-            401 => self.connection.reload().await,
+            0 => self.client.renew().await,
+            401 => self.client.reload().await,
             _ => {}
         }
         let pause = if L::RARE_RETRY && failure != WatchFailure::Passing {
@@ -194,7 +194,7 @@ impl<L: WatchHandler> Watcher<'_, L> {
 
 /// The next event; `None` when the watch must be opened anew.
 async fn next_event<K>(
-    connection: &ApiClient,
+    client: &ApiClient,
     events: &mut Events<K>,
     listed: bool,
 ) -> Option<watcher::Result<Event<K>>> {
@@ -204,7 +204,7 @@ async fn next_event<K>(
     // A server that takes the connection and says nothing would be waited for without end.
     let next = tokio::time::timeout(LIST_DEADLINE, events.next()).await;
     next.unwrap_or_else(|_| {
-        connection.counters.watch_errors.add();
+        client.counters.watch_errors.add();
         None
     })
 }

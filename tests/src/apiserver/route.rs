@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     sync::{Arc, Mutex},
     time::Instant,
 };
@@ -38,12 +39,12 @@ async fn serve(state: &Mutex<State>, mut request: Request) -> Response<Body> {
         let value = parts.headers.get(name);
         value.and_then(|v| v.to_str().ok()).unwrap_or_default()
     };
-    let accept = header(header::ACCEPT).to_owned();
     let seen = Seen {
         method: parts.method.to_string(),
         path: parts.uri.path().to_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
         content_type: header(header::CONTENT_TYPE).to_owned(),
+        accept: header(header::ACCEPT).to_owned(),
         body: serde_json::from_slice(&body).unwrap_or_default(),
         at: Instant::now(),
     };
@@ -64,18 +65,23 @@ async fn serve(state: &Mutex<State>, mut request: Request) -> Response<Body> {
         Some(InjectedFault::Hang) => return std::future::pending().await,
         Some(InjectedFault::Slow(delay)) => tokio::time::sleep(delay).await,
         Some(InjectedFault::Lost) => {
-            drop(dispatch(&mut lock(state), seen, &accept));
+            drop(dispatch(&mut lock(state), seen));
             return std::future::pending().await;
+        }
+        Some(InjectedFault::Cut) => {
+            drop(dispatch(&mut lock(state), seen));
+            let end = futures::stream::once(async { Err::<&str, _>(io::Error::other("cut")) });
+            return Response::new(Body::from_stream(end));
         }
         None => {}
     }
     if let Some(upgrade) = upgrade {
         return exec::run(&lock(state), &parts, upgrade);
     }
-    dispatch(&mut lock(state), seen, &accept)
+    dispatch(&mut lock(state), seen)
 }
 
-fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
+fn dispatch(state: &mut State, seen: Seen) -> Response<Body> {
     let (path, body) = (seen.path.as_str(), seen.body);
     let pairs = form_urlencoded::parse(seen.query.as_bytes());
     let query: BTreeMap<String, String> = pairs.into_owned().collect();
@@ -85,7 +91,7 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
     }
     let last = path.rsplit('/').next().unwrap_or_default();
     match (seen.method.as_str(), last) {
-        ("GET", _) => verbs::get(state, path, &query, accept),
+        ("GET", _) => verbs::get(state, path, &query, &seen.accept),
         ("PATCH", _) => verbs::patch(state, path, &seen.content_type, &body),
         ("DELETE", _) => verbs::delete(state, path, &body),
         ("POST", "eviction") => verbs::evict(state, path, &body, is_dry_run),

@@ -24,6 +24,8 @@ pub struct Seen {
     pub query: String,
     /// `Content-Type`, empty if there is none.
     pub content_type: String,
+    /// `Accept`, empty if there is none.
+    pub accept: String,
     /// The body; null if there is none.
     pub body: Value,
     pub at: Instant,
@@ -44,6 +46,8 @@ pub enum InjectedFault {
     Hang,
     /// The request is carried out, the answer is lost on its way.
     Lost,
+    /// The same, and the connection ends in the middle of the answer.
+    Cut,
 }
 
 /// Something that goes wrong on some requests.

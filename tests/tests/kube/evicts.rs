@@ -592,6 +592,11 @@ fn a_pod_of_which_no_watch_has_told_is_deleted() {
     let wild = member.best_effort("wild", 1);
     member.evicts(&wild, "deleted");
     assert_eq!(member.server.count("DELETE", "/pods/wild"), 1);
+    // A list of whole pods takes more memory than the agent has.
+    let state = member.server.state();
+    let mut lists = state.all("GET", "/api/v1/pods");
+    let of_metadata = lists.find(|r| r.accept.contains("as=PartialObjectMetadataList"));
+    assert!(of_metadata.is_some(), "{:?}", state.requests);
 }
 
 /// A namespace that is being deleted takes no Event: that is no refusal, and the node's Event tells.

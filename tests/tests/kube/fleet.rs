@@ -141,6 +141,22 @@ fn enough_entries_take_no_more_writes() {
     assert!(state.count("PATCH", NAME) <= nodes.len());
 }
 
+/// A large incident has left more than are taken: the next one finds room all the same.
+#[test]
+fn old_entries_keep_no_new_one_away() {
+    let f = Following::new(|server| {
+        let mut state = server.state();
+        maps(&mut state);
+        let data = (0..2500).map(|node| (format!("old-{node}"), ago(60)));
+        state.put_config_map(SPACE, EVICTIONS, Value::Object(data.collect()));
+    })
+    .unwrap();
+    Node::new(&f, "n1").evicts();
+    let is_told = |f: &Following| entries(&f.server.state()).contains(&"n1".to_owned());
+    assert!(f.wait(is_told));
+    assert!(entries(&f.server.state()).len() < 2500);
+}
+
 /// What cannot be reported changes nothing, and is reported later.
 #[test]
 fn without_the_api_server_each_node_goes_on_by_itself() {

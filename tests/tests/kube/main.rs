@@ -13,6 +13,7 @@ mod manager;
 mod memory;
 mod node;
 mod recreation;
+mod reports;
 mod scrapers;
 mod server;
 mod shadow;

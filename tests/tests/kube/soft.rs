@@ -360,7 +360,7 @@ fn new_events_use_up_no_attempts_of_a_refused_one() {
         send("default", number);
         wait(&|| told() == number);
     }
-    assert_eq!(soft.events.waiting(), 1);
+    wait(&|| soft.events.waiting() == 1);
     soft.server.state().faults.clear();
     wait(&|| told() == 21);
     assert_eq!(soft.connection.counters.reports_failed.get(), 0);
@@ -410,6 +410,35 @@ fn a_busy_server_takes_no_other_pod() {
     assert_eq!(state.all_of(Collection::Pods).count(), 3);
     drop(state);
     assert_eq!(soft.evicts(&[1, 2], false).0, 0);
+}
+
+// R42: the server has done it, and says so later.
+#[test]
+fn a_delete_whose_answer_is_lost_counts() {
+    let mut soft = soft(json!({}));
+    let path = "/default/pods/web-2";
+    soft.server.fails("DELETE", path, 1, InjectedFault::Cut);
+    let away = InjectedFault::Status(503);
+    soft.server.fails("GET", "/default/pods", 2, away);
+    assert_eq!(soft.evicts(&[1, 2], false).0, 0);
+    assert_eq!(soft.server.count("DELETE", ""), 1);
+    assert_eq!(soft.counted(), 1);
+    assert_eq!(soft.event_reasons(), ["Evicted"]);
+}
+
+// The default of a webhook's `timeoutSeconds` is 10 s, and the API server goes on after that if it may.
+#[test]
+fn a_webhook_has_its_time_before_a_pod_is_asked() {
+    let mut soft = soft(json!({}));
+    let slow = |seconds| InjectedFault::Slow(Duration::from_secs(seconds));
+    soft.fails("/web-2/eviction", slow(11));
+    // The pod was not killed: nothing restarts it meanwhile.
+    let status = "/pods/web-2/status";
+    soft.server.fails("PATCH", status, 1, slow(1));
+    assert_eq!(soft.evicts(&[1, 2], false).0, 0);
+    let state = soft.server.state();
+    let at = |method| state.all(method, "/pods/web-2").next().unwrap().at;
+    assert!(at("DELETE") - at("PATCH") > Duration::from_secs(1));
 }
 
 /// Counts what is logged on this thread.

@@ -41,17 +41,17 @@ impl Taints {
     pub fn update(
         &mut self,
         now: Instant,
-        wanted: &DesiredStatus,
+        desired: &DesiredStatus,
     ) -> (BTreeSet<NodeCondition>, Option<Instant>) {
         let mut next: Option<Instant> = None;
         let mut due = |at: Instant| next = Some(next.map_or(at, |first| first.min(at)));
         self.since
-            .retain(|condition, _| wanted.conditions.contains(condition));
-        for condition in &wanted.conditions {
+            .retain(|condition, _| desired.conditions.contains(condition));
+        for condition in &desired.conditions {
             let ripe = *self.since.entry(*condition).or_insert(now) + self.set_after;
             if let Some(end) = self.set.get_mut(condition) {
                 *end = None;
-            } else if wanted.pressed.contains(condition) {
+            } else if desired.pressed.contains(condition) {
                 if now >= ripe {
                     self.set.insert(*condition, None);
                 } else {
@@ -60,7 +60,7 @@ impl Taints {
             }
         }
         self.set.retain(|condition, end| {
-            if wanted.conditions.contains(condition) {
+            if desired.conditions.contains(condition) {
                 return true;
             }
             let end = *end.get_or_insert(now + self.remove_after);

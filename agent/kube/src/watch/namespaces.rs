@@ -25,7 +25,7 @@ pub type Settled = Option<BTreeSet<String>>;
 
 /// Keeps the labels up to date for ever, and says in `settled` which they are.
 pub async fn run(
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     evaluator: Arc<PolicyEvaluator>,
     settled: channel::Sender<Settled>,
 ) {
@@ -46,14 +46,14 @@ pub async fn run(
                 settled.send_replace(Some(BTreeSet::new()));
                 std::future::pending::<()>().await;
             }
-            let listener = NamespaceWatch {
+            let handler = NamespaceWatch {
                 evaluator: Arc::clone(&evaluator),
                 settled: settled.clone(),
                 keys: keys.clone(),
                 known: evaluator.namespaces().labels,
                 incoming: None,
             };
-            run_watcher(&connection, listener).await;
+            run_watcher(&client, handler).await;
         };
         keys = tokio::select! {
             keys = changed => keys,

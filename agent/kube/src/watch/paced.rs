@@ -20,7 +20,7 @@ use crate::counters::Counters;
 /// (`reflector.go`, "very short watch").
 const SHORT: Duration = Duration::from_secs(5);
 
-/// The watches of one listener, one after the other.
+/// The watches of one handler, one after the other.
 #[derive(Clone)]
 pub struct Watches {
     state: Arc<Mutex<State>>,

@@ -258,17 +258,17 @@ impl Resource for WatchedPod {
 }
 
 /// Keeps the pod store up to date for ever; see [`run_watcher`].
-pub async fn run(connection: Arc<ApiClient>, node: String, shared: Arc<WatchedPods>) {
-    let listener = Pods {
-        connection: Arc::clone(&connection),
+pub async fn run(client: Arc<ApiClient>, node: String, shared: Arc<WatchedPods>) {
+    let handler = Pods {
+        client: Arc::clone(&client),
         node,
         shared,
     };
-    run_watcher(&connection, listener).await;
+    run_watcher(&client, handler).await;
 }
 
 struct Pods {
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     node: String,
     shared: Arc<WatchedPods>,
 }
@@ -286,9 +286,9 @@ impl WatchHandler for Pods {
 
     fn apply(&mut self, event: Event<WatchedPod>) {
         if matches!(event, Event::InitDone) {
-            self.connection.counters.lists.add();
+            self.client.counters.lists.add();
         }
-        take(&self.connection, &self.shared, event);
+        take(&self.client, &self.shared, event);
     }
 
     fn failed(&mut self, _: WatchFailure, error: &watcher::Error) {
@@ -300,7 +300,7 @@ impl WatchHandler for Pods {
     }
 }
 
-fn take(connection: &ApiClient, shared: &WatchedPods, event: Event<WatchedPod>) {
+fn take(client: &ApiClient, shared: &WatchedPods, event: Event<WatchedPod>) {
     match event {
         Event::Init => shared.with(PodStore::begin_relist),
         Event::InitDone => shared.with(PodStore::end_relist),
@@ -310,11 +310,11 @@ fn take(connection: &ApiClient, shared: &WatchedPods, event: Event<WatchedPod>) 
                 shared.with(|store| store.is_synced() && store.get(&pod.uid).is_some())
             });
             shared.note_evicted(&pod, is_news);
-            return put(connection, shared, pod);
+            return put(client, shared, pod);
         }
         Event::Apply(pod) => {
             shared.note_evicted(&pod, true);
-            put(connection, shared, pod);
+            put(client, shared, pod);
         }
         Event::Delete(pod) => {
             if let Ok(pod) = pod.pod {
@@ -327,8 +327,8 @@ fn take(connection: &ApiClient, shared: &WatchedPods, event: Event<WatchedPod>) 
     shared.changed_for_reports.notify_waiters();
 }
 
-fn put(connection: &ApiClient, shared: &WatchedPods, watched: WatchedPod) {
-    let counters = &connection.counters;
+fn put(client: &ApiClient, shared: &WatchedPods, watched: WatchedPod) {
+    let counters = &client.counters;
     let name = || watched.metadata.name.clone().unwrap_or_default();
     match watched.pod {
         Err(ref error) => {

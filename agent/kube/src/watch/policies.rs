@@ -25,12 +25,12 @@ const FIRST_POD_INTERVAL: Duration = Duration::from_secs(2);
 /// Keeps the policy store up to date for ever, and has the status of each policy written. `settled` becomes true when
 /// the server has answered.
 pub async fn run(
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     policies: Arc<PolicyStore>,
     writer: Arc<StatusWriter>,
     settled: channel::Sender<bool>,
 ) {
-    let listener = Policies {
+    let handler = Policies {
         policies: Arc::clone(&policies),
         writer: Arc::clone(&writer),
         settled,
@@ -46,7 +46,7 @@ pub async fn run(
         }
     };
     tokio::select! {
-        () = run_watcher(&connection, listener) => {}
+        () = run_watcher(&client, handler) => {}
         () = looking => {}
     }
 }

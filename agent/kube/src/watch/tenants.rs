@@ -20,17 +20,17 @@ type Watched = WatchedDocument<TenantPolicies>;
 
 /// Keeps the policies up to date for ever. `settled` becomes true when the server has answered.
 pub async fn run(
-    connection: Arc<ApiClient>,
+    client: Arc<ApiClient>,
     policies: Arc<PolicyStore>,
     settled: channel::Sender<bool>,
 ) {
-    let listener = Handler {
+    let handler = Handler {
         policies,
         settled,
         incoming: Vec::new(),
         absences: Absences::default(),
     };
-    run_watcher(&connection, listener).await;
+    run_watcher(&client, handler).await;
 }
 
 struct Handler {

@@ -1,0 +1,156 @@
+//! The reporter against the scripted API server, without a node: what does not get through holds up nothing else (R42).
+
+use evictd_config::EvictedPods;
+use evictd_engine::{Message, record::SignalReading};
+use evictd_kube::{
+    reporter::{Job, Reporter},
+    watch::pods::{self, WatchedPods},
+};
+use evictd_store::{
+    disk_queue::DiskThread,
+    journal::Journal,
+    record::{EvictionRecord, RequestRecord, counted::boot_id},
+};
+use evictd_tests::{apiserver, prelude::*, watch_fixture::Following};
+use tokio::sync::mpsc;
+
+/// Enough for what waits for nothing, and less than what is held up by a request without an answer.
+const AT_ONCE: Duration = Duration::from_secs(6);
+
+struct Reports {
+    f: Following,
+    queue: mpsc::Sender<Job>,
+    _disk: DiskThread,
+}
+
+/// A reporter that has nothing to do.
+fn reports(evicted_pods: EvictedPods) -> Reports {
+    let f = Following::new(|_| {}).unwrap();
+    let journal = Journal::open(&f.server.dir().join("state")).unwrap();
+    let disk = DiskThread::start(journal).unwrap();
+    let (client, pods) = (Arc::clone(&f.connection), Arc::new(WatchedPods::default()));
+    f.spawn(pods::run(
+        Arc::clone(&client),
+        NODE.into(),
+        Arc::clone(&pods),
+    ));
+    let known = (pods, Arc::clone(f.store.evaluator()));
+    let journal = disk.queue().clone();
+    let reporter = Reporter::new(client, journal, known, NODE, evicted_pods, Vec::new(), 0);
+    let (queue, jobs) = mpsc::channel(64);
+    f.spawn(reporter.run(jobs));
+    Reports {
+        f,
+        queue,
+        _disk: disk,
+    }
+}
+
+fn running(namespace: &str, name: &str) -> Value {
+    let mut pod = apiserver::pod(name, &format!("uid-of-{name}"), "BestEffort", 0, None);
+    pod["metadata"]["namespace"] = namespace.into();
+    pod
+}
+
+impl Reports {
+    /// A pod of the API server that was killed.
+    fn killed(&self, namespace: &str, name: &str) {
+        self.f.server.state().put_pod(running(namespace, name));
+        let pod = Pod {
+            namespace: namespace.into(),
+            name: name.into(),
+            uid: format!("uid-of-{name}"),
+            ..Pod::default()
+        };
+        let message = Message {
+            text: "The node was low on resource: memory. ".to_owned(),
+            annotations: Vec::new(),
+        };
+        let reading = SignalReading {
+            signal: Signal::MemoryAvailable,
+            available: 90 << 20,
+            threshold: 100 << 20,
+            usage: 17 << 20,
+        };
+        let eviction = EvictionRecord {
+            id: format!("{}-1-{name}", boot_id()),
+            ..EvictionRecord::from(&RequestRecord::new(&pod, &message, reading, 1))
+        };
+        self.queue.try_send(Job::new(eviction, None)).unwrap();
+    }
+
+    fn fails(&self, method: &'static str, path: &'static str, what: InjectedFault) {
+        self.f.server.fails(method, path, usize::MAX, what);
+    }
+
+    fn count(&self, method: &str, path: &str) -> usize {
+        self.f.server.count(method, path)
+    }
+
+    fn reported(&self) -> u64 {
+        self.f.connection.counters.reported.get()
+    }
+
+    #[track_caller]
+    fn soon(&self, condition: impl Fn(&Self) -> bool) {
+        assert!(
+            until(AT_ONCE, || condition(self)),
+            "{:?}",
+            self.f.server.state().requests
+        );
+    }
+}
+
+// R42: a webhook of one namespace, for its pods or for their Events.
+#[test]
+fn a_namespace_that_hangs_holds_up_no_other() {
+    let r = reports(EvictedPods::Delete);
+    r.fails("DELETE", "/namespaces/shop/", InjectedFault::Hang);
+    r.fails("POST", "/namespaces/silent/", InjectedFault::Hang);
+    r.killed("silent", "mute");
+    for number in 0..20 {
+        r.killed("shop", &format!("web-{number}"));
+    }
+    r.soon(|r| r.count("DELETE", "/shop/") == 4 && r.count("POST", "/silent/") == 1);
+    r.killed("default", "other");
+    r.soon(|r| r.count("DELETE", "/default/pods/other") == 1);
+    assert_eq!(r.count("DELETE", "/shop/"), 4, "not all places");
+}
+
+// R42: its DELETE is never given up. The Events of others are told, and a pod that the kubelet takes back is noticed.
+#[test]
+fn a_pod_that_cannot_be_deleted_holds_up_no_other() {
+    let r = reports(EvictedPods::Fail);
+    for (method, path) in [("PATCH", "/pods/stuck/status"), ("DELETE", "/pods/stuck")] {
+        r.fails(method, path, InjectedFault::Status(500));
+    }
+    r.killed("default", "stuck");
+    // The pauses are long by now.
+    assert!(r.f.wait(|f| f.server.count("DELETE", "/pods/stuck") >= 4));
+    let names: Vec<String> = (0..20).map(|number| format!("web-{number}")).collect();
+    names.iter().for_each(|name| r.killed("default", name));
+    r.soon(|r| r.reported() == 20);
+    r.f.server.state().put_pod(running("default", "web-3"));
+    r.soon(|r| r.count("DELETE", "/pods/web-3") == 1);
+    assert_eq!(r.reported(), 20);
+}
+
+// The API server does not carry out what is not waited for, and the default of a webhook's `timeoutSeconds` is 10 s.
+#[test]
+fn a_webhook_has_its_time() {
+    let slow = InjectedFault::Slow(Duration::from_secs(11));
+    let all = [
+        (EvictedPods::Delete, "DELETE"),
+        (EvictedPods::Fail, "PATCH"),
+    ]
+    .map(|(evicted_pods, method)| {
+        let r = reports(evicted_pods);
+        r.f.server.fails(method, "/pods/web", usize::MAX, slow);
+        r.killed("default", "web");
+        (r, method)
+    });
+    for (r, method) in all {
+        assert!(r.f.wait(|_| r.reported() == 1));
+        assert_eq!(r.count(method, "/pods/web"), 1);
+    }
+}
