@@ -13,6 +13,9 @@ static PAGE_COUNTER_USAGE: Global<u32> = Global::new(0);
 /// `page_counter.max`.
 #[unsafe(no_mangle)]
 static PAGE_COUNTER_MAX: Global<u32> = Global::new(0);
+/// `page_counter.high`.
+#[unsafe(no_mangle)]
+static PAGE_COUNTER_HIGH: Global<u32> = Global::new(0);
 
 /// Cgroups that a search goes through, from the charged one up: the verifier wants a bound. One that lies higher is not
 /// found. Then a trigger on it is not compared at this charge, unless a charge less deep has found it before, and a pod
@@ -29,6 +32,12 @@ pub fn usage_of(memcg: Address) -> Address {
 #[inline(always)]
 pub fn limit_of(memcg: Address) -> Address {
     memcg + u64::from(MEM_CGROUP_MEMORY.load()) + u64::from(PAGE_COUNTER_MAX.load())
+}
+
+/// Address of `memory.high` of a `mem_cgroup`, in pages.
+#[inline(always)]
+pub fn high_of(memcg: Address) -> Address {
+    memcg + u64::from(MEM_CGROUP_MEMORY.load()) + u64::from(PAGE_COUNTER_HIGH.load())
 }
 
 /// The `mem_cgroup` around a `page_counter` that is its `memory` member.

@@ -175,6 +175,26 @@ fn xfs_tracepoint() {
     counts_and_crosses("xfs", CountHook::Tracepoint, 16);
 }
 
+/// Free inodes of xfs are free blocks: a file that grows takes some, and no hook has anything to count.
+// R39
+#[test]
+fn a_file_that_grows_on_xfs_makes_no_hook_silent() {
+    skip_if!(no_bpf());
+    let disk = or_skip!(Disk::new("xfs", DISK_MIB, INODES));
+    let (_object, mut trigger) = or_skip!(counts(&disk, CountHook::Tracepoint));
+    let file = disk.path().join("file");
+    fs::write(&file, "").unwrap();
+    let mut available = || trigger.sample(0).unwrap().unwrap().available;
+    // A quarter of the disk may hold inodes: once less is free, each block that is written takes some.
+    let begin = available();
+    fs::write(&file, vec![1; 280 << 20]).unwrap();
+    fs::File::open(&file).unwrap().sync_all().unwrap();
+    std::thread::sleep(Duration::from_millis(3500));
+    let end = available();
+    assert!(begin - end > 32, "{begin} {end}");
+    assert!(!trigger.is_silent(0));
+}
+
 /// What a container writes to its overlay is made on the upper layer's filesystem, by the container's own task.
 // R1, R39
 #[test]

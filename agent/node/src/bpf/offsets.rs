@@ -6,10 +6,11 @@ use super::btf::{Btf, BtfError};
 type Member = (&'static str, &'static str, &'static str);
 
 /// Struct members that `ebpf/src/memcg.rs` wants besides the common ones.
-const CHARGED: [Member; 3] = [
+const CHARGED: [Member; 4] = [
     ("MEM_CGROUP_MEMORY", "mem_cgroup", "memory"),
     ("PAGE_COUNTER_USAGE", "page_counter", "usage"),
     ("PAGE_COUNTER_MAX", "page_counter", "max"),
+    ("PAGE_COUNTER_HIGH", "page_counter", "high"),
 ];
 
 const CGROUPS: [Member; 5] = [

@@ -97,22 +97,22 @@ const UNSEEN: u64 = 32;
 /// Whether a hook still counts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pulse {
-    /// The first sample since the count has moved: when it was, in nanoseconds of CLOCK_MONOTONIC, the count, and what
-    /// was available by the file.
-    since: Option<(u64, i64, i64)>,
+    /// The first sample since the count has moved: when it was, in nanoseconds of CLOCK_MONOTONIC, the count, and how many
+    /// were in use by the file. What is available also moves without a task or a file: on xfs with each block written.
+    since: Option<(u64, i64, u64)>,
     is_silent: bool,
 }
 
 impl Pulse {
-    fn note(&mut self, now: u64, count: i64, available: i64) {
+    fn note(&mut self, now: u64, count: i64, used: u64) {
         match self.since {
             Some((since, counted, before)) if counted == count => {
                 let has_waited = now.saturating_sub(since) >= nanos(SILENCE);
-                self.is_silent |= has_waited && available.abs_diff(before) > UNSEEN;
+                self.is_silent |= has_waited && used.abs_diff(before) > UNSEEN;
             }
             _ => {
                 *self = Self {
-                    since: Some((now, count, available)),
+                    since: Some((now, count, used)),
                     is_silent: false,
                 }
             }
@@ -177,25 +177,26 @@ impl EventCounter {
         Ok(base.map(|base| base - count))
     }
 
-    /// Reads the truth and moves the triggers to where it puts them. A trigger that has tripped stays tripped.
+    /// Reads the truth, what is available and how many are in use, and moves the triggers to where it puts them. A trigger
+    /// that has tripped stays tripped.
     pub fn sample(
         &mut self,
         counter: usize,
-        mut available: impl FnMut() -> io::Result<i64>,
+        mut read: impl FnMut() -> io::Result<(i64, u64)>,
     ) -> io::Result<Sample> {
         let mut before = self.events(counter)?;
-        let (mut count, mut truth) = (before, available()?);
+        let (mut count, (mut truth, mut used)) = (before, read()?);
         for _ in 1..QUIET_READS {
             count = self.events(counter)?;
             if count == before {
                 break;
             }
-            (before, truth) = (count, available()?);
+            (before, (truth, used)) = (count, read()?);
         }
         let Some(state) = self.counters.get_mut(counter) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        state.pulse.note(monotonic_ns(), count, truth);
+        state.pulse.note(monotonic_ns(), count, used);
         let base = truth.saturating_add(count);
         let old = state.base.replace(base);
         if let Some(moved) = old.map(|old| old.abs_diff(base)).filter(|by| *by != 0) {
@@ -377,8 +378,8 @@ mod tests {
     #[test]
     fn a_hook_that_counts_nothing_while_files_move_is_silent() {
         let mut pulse = Pulse::default();
-        let mut is_silent = |seconds: u64, count, available| {
-            pulse.note(seconds * 1_000_000_000, count, available);
+        let mut is_silent = |seconds: u64, count, used| {
+            pulse.note(seconds * 1_000_000_000, count, used);
             pulse.is_silent
         };
         // Nothing happens, or what is there is counted.

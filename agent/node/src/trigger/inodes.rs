@@ -273,8 +273,12 @@ impl InodeTrigger {
             return Ok(None);
         };
         let reader = &mut watched.reader;
-        let available = || reader.read().map(|r| signed(r.inodes_free));
-        counting.counter.sample(filesystem, available).map(Some)
+        let read = || {
+            let read = reader.read()?;
+            let used = read.inodes.saturating_sub(read.inodes_free);
+            Ok((signed(read.inodes_free), used))
+        };
+        counting.counter.sample(filesystem, read).map(Some)
     }
 
     /// Sets or clears a trigger, as [`super::pids::PidTrigger::arm`] does.

@@ -168,11 +168,13 @@ impl PidTrigger {
     /// A file or a map cannot be read.
     pub fn sample(&mut self) -> io::Result<Sample> {
         let pids = &self.pids;
-        let available = || pids.read().map(|r| r.available());
         match &mut self.counting {
-            Some(counting) => counting.counter.sample(0, available),
+            Some(counting) => {
+                let read = || pids.read().map(|r| (r.available(), r.used));
+                counting.counter.sample(0, read)
+            }
             None => Ok(Sample {
-                available: available()?,
+                available: pids.read()?.available(),
                 counted: None,
             }),
         }

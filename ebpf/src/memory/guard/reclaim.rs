@@ -14,7 +14,7 @@ use evictd_common::memory::{CHARGE_BATCH, MAX_SCOPES, SLOTS_PER_SCOPE, is_unlimi
 use super::{PINNED_GUARD, TRIGGER_STATE, TRIGGERS, kill, now_ns, rank, victim};
 use crate::{
     kstruct::{Address, CSS_PARENT, cgroup_id, field, word},
-    memcg::{MAX_DEPTH, current_memcg, limit_of, usage_of},
+    memcg::{MAX_DEPTH, current_memcg, high_of, limit_of, usage_of},
 };
 
 /// A few reclaims that give nothing, of as many tasks at once, may have met pages that are being written.
@@ -78,7 +78,7 @@ fn has_ended(reclaimed: u64, of_cgroup: bool) {
         let reclaims = unsafe { &mut *reclaims };
         if trigger.full == 0
             || cgroup_id(state.memcg) != Some(trigger.cgroup_id)
-            || !is_short(state.memcg, of_cgroup)
+            || !is_for(state.memcg, of_cgroup)
         {
             continue;
         }
@@ -86,7 +86,8 @@ fn has_ended(reclaimed: u64, of_cgroup: bool) {
         if reclaimed > 0 || !is_absent || is_new {
             reclaims.failed = 0;
         }
-        if reclaimed > 0 || !is_absent {
+        // After a success the scope is below its limit: only what failed asks for that.
+        if reclaimed > 0 || !is_absent || !is_at_limit(state.memcg, of_cgroup) {
             continue;
         }
         reclaims.failed += 1;
@@ -103,24 +104,31 @@ fn has_ended(reclaimed: u64, of_cgroup: bool) {
     }
 }
 
-/// Whether the reclaim that just ended was for `scope`. In a cgroup: the first cgroup at its limit, from the task's own
-/// upwards, is `scope`. On the machine: `scope` has no limit.
+/// Whether the reclaim that just ended was for `scope`, if it was for a limit. In a cgroup: it lies on the way up from the
+/// task's own, and none below it is at its limit or above its `memory.high`, for which the kernel reclaims as well. On
+/// the machine: `scope` has no limit.
 #[inline(never)]
-fn is_short(scope: Address, of_cgroup: bool) -> bool {
+fn is_for(scope: Address, of_cgroup: bool) -> bool {
     if !of_cgroup {
         return is_unlimited(word(limit_of(scope)).unwrap_or(0), PAGE_SHIFT.load() & 31);
     }
     let mut at = current_memcg().unwrap_or(0);
     for _ in 0..MAX_DEPTH {
-        if at == 0 {
-            return false;
+        if at == 0 || at == scope {
+            return at == scope;
         }
-        let limit = word(limit_of(at)).unwrap_or(0);
-        let is_at_limit = word(usage_of(at)).unwrap_or(0) + CHARGE_BATCH >= limit;
-        if is_at_limit || at == scope {
-            return is_at_limit && at == scope;
+        let is_above_high = word(usage_of(at)).unwrap_or(0) > word(high_of(at)).unwrap_or(0);
+        if is_above_high || is_at_limit(at, true) {
+            return false;
         }
         at = field(at, &CSS_PARENT).unwrap_or(0);
     }
     false
+}
+
+/// Whether no batch fits below a cgroup's limit; the machine is short in any case.
+#[inline(always)]
+fn is_at_limit(memcg: Address, of_cgroup: bool) -> bool {
+    let limit = word(limit_of(memcg)).unwrap_or(0);
+    !of_cgroup || word(usage_of(memcg)).unwrap_or(0) + CHARGE_BATCH >= limit
 }
