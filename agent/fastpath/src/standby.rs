@@ -8,11 +8,16 @@
 //!
 //! [`Action::WakeLocal`]: evictd_node::trigger::memory::Action::WakeLocal
 
+#![expect(
+    clippy::disallowed_types,
+    reason = "only wake threads lock this lock, and all have the same priority"
+)]
+
 use std::{
     io,
     os::fd::AsFd,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -20,7 +25,10 @@ use std::{
     time::Duration,
 };
 
-use evictd_node::{bpf::perf_wakeup::LocalWakeup, cgroup::realtime::acquire_sched_fifo};
+use evictd_node::{
+    bpf::perf_wakeup::{LocalWakeup, LocalWakeups},
+    cgroup::realtime::acquire_sched_fifo,
+};
 use evictd_sys::{
     eventfd::EventFd,
     poll::poll,
@@ -48,6 +56,8 @@ const THE_CALLER: Pid = Pid::from_raw(0);
 /// State that wake threads and standby thread share.
 struct StandbyShared {
     monitor: Arc<SharedMonitor>,
+    /// Opening an event waits for memory: never under the monitor's lock.
+    wakeups: Mutex<LocalWakeups>,
     standby: Pid,
     /// Wakes the standby thread.
     call: EventFd,
@@ -79,14 +89,14 @@ impl Standby {
         if cpus.len() < 2 {
             return Ok(None);
         }
-        let mut wakeups = Vec::with_capacity(cpus.len());
-        for cpu in cpus {
-            let number = u32::try_from(cpu).unwrap_or(u32::MAX);
-            match monitor.lock().triggers.set.local_wakeup(number)? {
-                Some(wakeup) => wakeups.push((cpu, wakeup)),
-                None => return Ok(None),
-            }
-        }
+        let Some(mut wakeups) = monitor.lock().triggers.set.take_local_wakeups() else {
+            return Ok(None);
+        };
+        let opened: io::Result<Vec<_>> = cpus
+            .into_iter()
+            .map(|cpu| Ok((cpu, wakeups.open(cpu)?)))
+            .collect();
+        let opened = opened?;
         let (call, end) = (EventFd::new()?, EventFd::new()?);
         let (send, told) = mpsc::sync_channel(1);
         let (hand, handed) = mpsc::sync_channel::<Arc<StandbyShared>>(1);
@@ -104,6 +114,7 @@ impl Standby {
         let standby = told.recv().map_err(io::Error::other)??;
         let shared = Arc::new(StandbyShared {
             monitor: Arc::clone(monitor),
+            wakeups: Mutex::new(wakeups),
             standby,
             call,
             called: AtomicBool::new(false),
@@ -114,7 +125,7 @@ impl Standby {
             shared,
             threads: vec![thread],
         };
-        for (cpu, wakeup) in wakeups {
+        for (cpu, wakeup) in opened {
             standby.threads.push(spawn(&standby.shared, cpu, wakeup)?);
         }
         Ok(Some(standby))
@@ -197,9 +208,9 @@ impl StandbyShared {
     /// A new event for a CPU that was offline, to which the thread is tied again; `None` as long as the CPU is offline.
     fn come_back(&self, cpu: usize) -> Option<LocalWakeup> {
         sched_setaffinity(THE_CALLER, &only(cpu).ok()?).ok()?;
-        let number = u32::try_from(cpu).ok()?;
-        let opened = self.monitor.try_take()?.triggers.set.local_wakeup(number);
-        opened.ok()?
+        let wakeups = self.wakeups.lock();
+        let mut wakeups = wakeups.unwrap_or_else(PoisonError::into_inner);
+        wakeups.open(cpu).ok()
     }
 
     fn wake_standby(&self) {

@@ -8,9 +8,12 @@ use std::{
     thread::JoinHandle,
 };
 
-use evictd_node::trigger::{
-    hook::HookUnavailable,
-    memory::{Action, Direction, Trigger, TriggerSet, build},
+use evictd_node::{
+    bpf::perf_wakeup::LocalWakeups,
+    trigger::{
+        hook::HookUnavailable,
+        memory::{Action, Direction, Trigger, TriggerSet, build},
+    },
 };
 use evictd_sys::poll::poll;
 use evictd_tests::{cpus, prelude::*};
@@ -68,6 +71,7 @@ struct Crossing {
     scope: TestCgroup,
     pod: PathBuf,
     trigger: Box<dyn TriggerSet>,
+    wakeups: LocalWakeups,
     _object: BpfObject,
 }
 
@@ -77,11 +81,12 @@ impl Crossing {
         let pod = scope.child("pod").unwrap();
         let cgroup = MemoryCgroup::open(scope.path()).unwrap();
         let mut object = BpfObject::load().unwrap();
-        let built = build(&[&cgroup], Ok(&mut object), Some(hook))?;
+        let mut trigger = build(&[&cgroup], Ok(&mut object), Some(hook))?.trigger;
         Ok(Self {
             scope,
             pod,
-            trigger: built.trigger,
+            wakeups: trigger.take_local_wakeups().unwrap(),
+            trigger,
             _object: object,
         })
     }
@@ -129,8 +134,7 @@ impl Crossing {
         );
         cpus::tie(0, elsewhere).unwrap();
         let cpu = *cpu;
-        let number = u32::try_from(cpu).unwrap();
-        let mut local = self.trigger.local_wakeup(number).unwrap().unwrap();
+        let mut local = self.wakeups.open(cpu).unwrap();
         let arguments = ["--way", "thp", "--mib", "100", "--head", "98", "--wait"];
         let mut hog = Hog::start(&self.pod, &arguments).unwrap();
         cpus::tie(hog.pid(), &[cpu]).unwrap();
@@ -173,8 +177,7 @@ fn on(hook: MemoryHook) {
         assert!(crossing.is_told_once(), "{act:?}");
     }
     for cpu in cpus::allowed().into_iter().take(2) {
-        let number = u32::try_from(cpu).unwrap();
-        let mut local = crossing.trigger.local_wakeup(number).unwrap().unwrap();
+        let mut local = crossing.wakeups.open(cpu).unwrap();
         for (act, is_heard) in [
             (Action::WakeLocal, false),
             (Action::WakeLocal, true),

@@ -15,7 +15,7 @@ use evictd_sys::page::page_size;
 use crate::{
     bpf::{
         object::{BpfObject, ObjectError},
-        perf_wakeup::LocalWakeup,
+        perf_wakeup::LocalWakeups,
         pin::PinDirectory,
     },
     cgroup::memory::MemoryCgroup,
@@ -49,7 +49,7 @@ pub enum Action {
     /// Wakes the agent, once per arming.
     Wake,
     /// Wakes the agent, once per arming; and where no thread has asked for the crossing by [`TriggerSet::next_crossing`] 60 us later, the next
-    /// charge wakes the thread that has a [`LocalWakeup`] on that CPU. A hook that cannot tell where that is only wakes
+    /// charge wakes the thread that has one of the [`LocalWakeups`] on that CPU. A hook that cannot tell where that is only wakes
     /// the agent.
     WakeLocal,
     /// The kernel kills the first victim's allocating task by itself.
@@ -133,7 +133,7 @@ pub fn slot_of(scope: usize, slot: u32) -> usize {
 }
 
 /// One attached hook with its triggers on up to [`MAX_SCOPES`] scopes. Allocates nothing after it was built, except in
-/// [`watch`](Self::watch) and [`local_wakeup`](Self::local_wakeup): the fast path calls it between wake-up and SIGKILL.
+/// [`watch`](Self::watch): the fast path calls it between wake-up and SIGKILL.
 pub trait TriggerSet: Send {
     /// Kind of the attached hook.
     fn hook(&self) -> MemoryHook;
@@ -153,10 +153,10 @@ pub trait TriggerSet: Send {
     /// have been armed anew in the meantime are left out.
     fn next_crossing(&mut self) -> Option<TriggerEvent>;
 
-    /// From now on an [`Action::WakeLocal`] that no thread has read wakes the reader of what is returned, when this CPU
-    /// charges; `None` for hooks that cannot tell where that is.
-    fn local_wakeup(&mut self, _cpu: u32) -> io::Result<Option<LocalWakeup>> {
-        Ok(None)
+    /// Hands over, once, what an [`Action::WakeLocal`] that no thread has read wakes when a CPU charges; `None` for hooks
+    /// that cannot tell where that is.
+    fn take_local_wakeups(&mut self) -> Option<LocalWakeups> {
+        None
     }
 
     /// Names the pods whose tasks the kernel may kill for a scope, by rank, at most [`MAX_VICTIMS`]: the first one past

@@ -7,7 +7,7 @@ use std::{
 };
 
 use aya::{
-    maps::{Array, HashMap, MapData, PerfEventArray, RingBuf},
+    maps::{Array, HashMap, MapData, RingBuf},
     programs::links::FdLink,
     util::KernelVersion,
 };
@@ -20,7 +20,7 @@ use crate::{
     bpf::{
         link::TracingLink,
         object::{AttachPoint, BpfObject, ProgramSpec, chain, os_error},
-        perf_wakeup::LocalWakeup,
+        perf_wakeup::LocalWakeups,
         pin::PinDirectory,
         ring::next_record,
     },
@@ -81,7 +81,8 @@ pub struct BpfTriggers {
     /// Time for which the programs act without an agent; `None` while nothing is pinned.
     expires_after: Option<Duration>,
     events: RingBuf<MapData>,
-    wakeups: PerfEventArray<MapData>,
+    /// `None` once they are handed over.
+    wakeups: Option<LocalWakeups>,
     /// See reclaims that give nothing back, with the names of their links and their own; attached with the pins.
     reclaims: Vec<(&'static str, &'static str, OwnedFd)>,
     /// Those that the kernel refuses, with its reasons.
@@ -221,7 +222,7 @@ impl BpfTriggers {
                 guard: object.array("PINNED_GUARD")?,
                 expires_after: None,
                 events: object.ring("WAKEUPS")?,
-                wakeups: object.events("CPU_WAKEUPS")?,
+                wakeups: Some(LocalWakeups::new(object.events("CPU_WAKEUPS")?)),
                 reclaims,
                 unseen,
                 falling: 0,
@@ -292,8 +293,8 @@ impl TriggerSet for BpfTriggers {
         }
     }
 
-    fn local_wakeup(&mut self, cpu: u32) -> io::Result<Option<LocalWakeup>> {
-        LocalWakeup::open(&mut self.wakeups, cpu).map(Some)
+    fn take_local_wakeups(&mut self) -> Option<LocalWakeups> {
+        self.wakeups.take()
     }
 
     fn set_victims(&mut self, scope: usize, victims: &[KernelVictim]) -> io::Result<()> {
