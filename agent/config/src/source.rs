@@ -187,7 +187,7 @@ fn cannot_be_read(error: &ConfigError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, os::fd::AsRawFd as _};
 
     use serde_json::json;
 
@@ -306,6 +306,23 @@ mod tests {
             document.document.as_ref().unwrap()["evictionHard"]["memory.available"].clone()
         };
         assert_eq!((hard(&without), hard(&with)), (json!("1Gi"), json!("2Gi")));
+        // A mount holds a directory that was removed, as an open file does: not known to be empty.
+        let held = fs::File::open(&drop_ins).unwrap();
+        let mounted = KubeletFiles {
+            directory: Some(format!("/proc/self/fd/{}", held.as_raw_fd()).into()),
+            ..files.clone()
+        };
+        assert_eq!(KubeletDocument::read(&mounted, &without).unwrap(), with);
+        fs::remove_dir_all(&drop_ins).unwrap();
+        let last = KubeletDocument::read(&mounted, &with).unwrap();
+        assert_eq!(
+            (last.source, hard(&last)),
+            (KubeletSource::LastRead, json!("2Gi"))
+        );
+        let said = last.unreadable.unwrap();
+        assert!(said.ends_with("mounted here was removed"), "{said}");
+        fs::create_dir(&drop_ins).unwrap();
+        fs::write(&one, "evictionHard: {memory.available: 2Gi}").unwrap();
         // The file is gone: the last merged document holds.
         fs::remove_file(&config).unwrap();
         let last = read(&with);
