@@ -131,6 +131,12 @@ impl KubeletDocument {
         }
     }
 
+    /// Whether this kubelet gives no pod a cgroup of its own (`cgroupsPerQOS: false`).
+    pub fn lacks_pod_cgroups(&self) -> bool {
+        let document = self.document.as_ref();
+        document.is_some_and(|document| document["cgroupsPerQOS"] == false)
+    }
+
     /// Reads the files, if any are named. A file that is missing or cannot be read is no error: the document known
     /// before, or the kubelet's defaults, stand in for it. A missing directory of drop-ins counts as empty.
     ///
@@ -208,7 +214,8 @@ mod tests {
         assert_eq!(missing.document, None);
         let said = missing.unreadable.clone().unwrap();
         assert!(said.contains("kubelet.yaml: No such file"), "{said}");
-        let asked = KubeletDocument::of_configz(json!({"a": 1}));
+        let asked = KubeletDocument::of_configz(json!({"cgroupsPerQOS": false}));
+        assert!(asked.lacks_pod_cgroups() && !missing.lacks_pod_cgroups());
         let stands_in = read(&asked).unwrap();
         assert_eq!(stands_in.source, KubeletSource::Configz);
         assert_eq!(stands_in.document, asked.document);

@@ -19,6 +19,9 @@ use super::{
 };
 use crate::daemon::{message::MessageBuilder, metrics::Reloads};
 
+/// What `cgroupsPerQOS: false` means.
+pub const NO_PODS: &str = "pods have no cgroups of their own, and none is evicted";
+
 /// Source of the configuration.
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
@@ -36,6 +39,8 @@ pub struct ConfigSource {
     changing: Option<Vec<Stamp>>,
     /// Why the last reading was refused; whether because a file could not be read.
     refused: Option<(String, bool)>,
+    /// The kubelet gives pods no cgroups, as it was logged.
+    lacks_pod_cgroups: bool,
 }
 
 impl ConfigSource {
@@ -54,6 +59,7 @@ impl ConfigSource {
             stamps: Vec::new(),
             changing: None,
             refused: None,
+            lacks_pod_cgroups: false,
         }
     }
 
@@ -89,6 +95,11 @@ impl ConfigSource {
                 );
             }
         }
+        let lacks_pod_cgroups = kubelet.lacks_pod_cgroups();
+        if lacks_pod_cgroups && !self.lacks_pod_cgroups {
+            tracing::warn!("cgroupsPerQOS is false in the kubelet's configuration: {NO_PODS}");
+        }
+        self.lacks_pod_cgroups = lacks_pod_cgroups;
         self.kubelet = kubelet;
         config.shadow |= self.shadow;
         config

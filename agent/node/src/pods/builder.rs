@@ -183,6 +183,13 @@ impl PodTableBuilder {
         directory.starts_with(&self.root).then_some(directory)
     }
 
+    /// The UIDs that the pods' cgroups have in their names; those that cannot be opened are there as well.
+    pub fn uids(&self) -> BTreeSet<String> {
+        let paths = self.held.keys().chain(self.opener.failed());
+        let names = paths.filter_map(|path| cgroup_name::parse(path));
+        names.map(|name| name.uid).collect()
+    }
+
     /// Whether the pod of a directory has been held for so long.
     pub fn has_held(&self, directory: &Path, time: Duration) -> bool {
         let held = self.held.get(directory);
