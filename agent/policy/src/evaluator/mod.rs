@@ -100,6 +100,8 @@ struct EvaluatedPod {
     answers: Answers,
     /// The result of all rules that hold.
     result: RuleResult,
+    /// Time since which the pod is known here, in nanoseconds of CLOCK_MONOTONIC.
+    since: u64,
     /// The result of the rules in shadow mode.
     shadow: RuleResult,
 }
@@ -176,14 +178,14 @@ impl PolicyEvaluator {
         for managed in pods {
             let pod = managed.pod();
             let held = before.remove(&pod.uid);
-            let answers = match held {
+            let (answers, since) = match held {
                 Some(held) => {
                     if !std::ptr::addr_eq(Arc::as_ptr(&held.pod), Arc::as_ptr(managed)) {
                         managed.permit().inherit(held.pod.permit());
                     }
-                    held.answers
+                    (held.answers, held.since)
                 }
-                None => Answers::default(),
+                None => (Answers::default(), monotonic_ns()),
             };
             state.restore_pod(&**managed);
             let ruling = state.ruling(pod);
@@ -198,6 +200,7 @@ impl PolicyEvaluator {
                 result: free(),
                 shadow: free(),
             };
+                since,
             state.pods.insert(pod.uid.clone(), held);
         }
         state.pods_revision += 1;
@@ -222,7 +225,9 @@ impl PolicyEvaluator {
             held.result = most_restrictive(held.ruling.rules.iter().map(ask));
             let created = held.pod.pod().created;
             let request = held.ruling.tenant_request;
-            if let Some(left) = request.grace_left(created, wall, self.settings.max_grace) {
+            let known_for = Duration::from_nanos(now.saturating_sub(held.since));
+            let most = self.settings.max_grace;
+            if let Some(left) = request.grace_left(created, wall, known_for, most) {
                 let reason = format!(
                     "its namespace asks for a grace of {} s more",
                     left.as_secs()
