@@ -61,12 +61,16 @@ pub trait ObjectReader: Send + Sync {
     fn get(&self, path: String) -> BoxFuture<'_, Result<gate::Answer, String>>;
 }
 
+/// Reads the evictions that count: those of earlier agents and of this one.
+type History = Box<dyn Fn() -> Vec<RestoredEviction> + Send + Sync>;
+
 /// Keeps every pod's permit up to date.
 pub struct PolicyEvaluator {
     settings: PolicySettings,
     limiter: Arc<EvictionLimiter>,
     secrets: Secrets,
     state: Mutex<State>,
+    history: std::sync::OnceLock<History>,
     objects: std::sync::OnceLock<Arc<dyn ObjectReader>>,
     cluster: tokio::sync::watch::Sender<Option<Arc<ClusterAddresses>>>,
     cluster_wanted: tokio::sync::Notify,
@@ -96,12 +100,12 @@ struct State {
 /// A pod of this node.
 struct EvaluatedPod {
     pod: Arc<dyn ManagedPod>,
+    /// Time since which the pod is known here, in nanoseconds of CLOCK_MONOTONIC.
+    since: u64,
     ruling: Ruling,
     answers: Answers,
     /// The result of all rules that hold.
     result: RuleResult,
-    /// Time since which the pod is known here, in nanoseconds of CLOCK_MONOTONIC.
-    since: u64,
     /// The result of the rules in shadow mode.
     shadow: RuleResult,
 }
@@ -116,6 +120,7 @@ impl PolicyEvaluator {
             limiter,
             secrets,
             state: Mutex::default(),
+            history: std::sync::OnceLock::new(),
             objects: std::sync::OnceLock::new(),
             cluster: tokio::sync::watch::Sender::new(None),
             cluster_wanted: tokio::sync::Notify::new(),
@@ -195,12 +200,12 @@ impl PolicyEvaluator {
             };
             let held = EvaluatedPod {
                 pod: Arc::clone(managed) as Arc<dyn ManagedPod>,
+                since,
                 ruling,
                 answers,
                 result: free(),
                 shadow: free(),
             };
-                since,
             state.pods.insert(pod.uid.clone(), held);
         }
         state.pods_revision += 1;
