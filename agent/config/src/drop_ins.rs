@@ -3,6 +3,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -21,8 +22,14 @@ const TYPE: [&str; 2] = ["apiVersion", "kind"];
 /// subdirectory at the place of its name.
 ///
 /// # Errors
-/// A directory cannot be read, or has too many files.
+/// A directory cannot be read, has too many files, or was removed while a mount holds it: that one lists as empty.
 pub fn files(directory: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    if fs::metadata(directory).is_ok_and(|meta| meta.nlink() == 0) {
+        return Err(ConfigError::Read {
+            path: directory.into(),
+            source: io::Error::other("the directory that is mounted here was removed"),
+        });
+    }
     let mut found = Vec::new();
     collect(directory, &mut found)?;
     Ok(found)

@@ -131,6 +131,12 @@ impl KubeletDocument {
         }
     }
 
+    /// Whether this kubelet gives no pod a cgroup of its own (`cgroupsPerQOS: false`).
+    pub fn lacks_pod_cgroups(&self) -> bool {
+        let document = self.document.as_ref();
+        document.is_some_and(|document| document["cgroupsPerQOS"] == false)
+    }
+
     /// Reads the files, if any are named. A file that is missing or cannot be read is no error: the document known
     /// before, or the kubelet's defaults, stand in for it. A missing directory of drop-ins counts as empty.
     ///
@@ -187,7 +193,7 @@ fn cannot_be_read(error: &ConfigError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, os::fd::AsRawFd as _};
 
     use serde_json::json;
 
@@ -208,7 +214,8 @@ mod tests {
         assert_eq!(missing.document, None);
         let said = missing.unreadable.clone().unwrap();
         assert!(said.contains("kubelet.yaml: No such file"), "{said}");
-        let asked = KubeletDocument::of_configz(json!({"a": 1}));
+        let asked = KubeletDocument::of_configz(json!({"cgroupsPerQOS": false}));
+        assert!(asked.lacks_pod_cgroups() && !missing.lacks_pod_cgroups());
         let stands_in = read(&asked).unwrap();
         assert_eq!(stands_in.source, KubeletSource::Configz);
         assert_eq!(stands_in.document, asked.document);
@@ -306,6 +313,23 @@ mod tests {
             document.document.as_ref().unwrap()["evictionHard"]["memory.available"].clone()
         };
         assert_eq!((hard(&without), hard(&with)), (json!("1Gi"), json!("2Gi")));
+        // A mount holds a directory that was removed, as an open file does: not known to be empty.
+        let held = fs::File::open(&drop_ins).unwrap();
+        let mounted = KubeletFiles {
+            directory: Some(format!("/proc/self/fd/{}", held.as_raw_fd()).into()),
+            ..files.clone()
+        };
+        assert_eq!(KubeletDocument::read(&mounted, &without).unwrap(), with);
+        fs::remove_dir_all(&drop_ins).unwrap();
+        let last = KubeletDocument::read(&mounted, &with).unwrap();
+        assert_eq!(
+            (last.source, hard(&last)),
+            (KubeletSource::LastRead, json!("2Gi"))
+        );
+        let said = last.unreadable.unwrap();
+        assert!(said.ends_with("mounted here was removed"), "{said}");
+        fs::create_dir(&drop_ins).unwrap();
+        fs::write(&one, "evictionHard: {memory.available: 2Gi}").unwrap();
         // The file is gone: the last merged document holds.
         fs::remove_file(&config).unwrap();
         let last = read(&with);

@@ -160,6 +160,13 @@ impl PodStore {
         self.pods.values().map(cgroup_uid).collect()
     }
 
+    /// The pods that run, each with the UID that its cgroup has in its name.
+    pub fn running(&self) -> impl Iterator<Item = (&str, &Pod)> {
+        let running = |pod: &&Pod| pod.phase == "Running" && !pod.is_deleting;
+        let pods = self.pods.values().filter(running);
+        pods.map(|pod| (cgroup_uid(pod), pod))
+    }
+
     /// UIDs that cgroups have in their names, those of pods that are over included.
     pub fn known_uids(&self) -> BTreeSet<String> {
         let over = self.over.values().map(|over| over.cgroup_uid.as_str());
@@ -296,6 +303,20 @@ mod tests {
         store.put(pod("b"));
         store.put_over(&pod("a"));
         assert!(store.get("a").is_none() && store.len() == 1);
+        // Pods that run have cgroups; one that waits for its node or goes may have none.
+        let (running, mirror) = ("Running".to_owned(), mirror("of-the-mirror", HASH));
+        for (pod, is_deleting) in [(pod("c"), false), (pod("d"), true), (mirror, false)] {
+            store.put(Pod {
+                phase: running.clone(),
+                is_deleting,
+                ..pod
+            });
+        }
+        let uids: Vec<&str> = store.running().map(|(uid, _)| uid).collect();
+        assert_eq!(uids, ["c", HASH]);
+        for uid in ["c", "d", "of-the-mirror"] {
+            store.remove(&pod(uid));
+        }
         let both = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
         assert_eq!(store.known_uids(), both);
         store.begin_relist();

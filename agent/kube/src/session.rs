@@ -1,6 +1,7 @@
 //! The agent's side of the cluster: its watches, and what it reports.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -416,6 +417,17 @@ impl Cluster {
                 .with(|store| store.is_synced().then(|| store.known_uids())),
             has_kubelet: true,
         }
+    }
+
+    /// The pods that run by the API server's word and not by `is_found`, each with the UID that its cgroup has in its
+    /// name; none before its first list is complete.
+    pub fn running_without(&self, is_found: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
+        self.pods.with(|store| {
+            let running = store.running().filter(|_| store.is_synced());
+            let missing = running.filter(|(uid, _)| !is_found(uid));
+            let named = missing.map(|(uid, pod)| (uid.to_owned(), pod.to_string()));
+            named.collect()
+        })
     }
 
     /// Connection to the API server, with its counters.

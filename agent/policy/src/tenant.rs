@@ -53,12 +53,18 @@ impl TenantRequest {
     }
 
     /// How long the pod is still spared at `now`, if the configuration grants `most` at most. `created` and `now` are
-    /// seconds since
-    /// 1970. A pod whose creation is not known is not spared.
-    pub fn grace_left(self, created: Option<i64>, now: i64, most: Duration) -> Option<Duration> {
+    /// seconds since 1970; the node's clock may be behind, and the pod is `known_for` as long at least. A pod whose
+    /// creation is not known is not spared.
+    pub fn grace_left(
+        self,
+        created: Option<i64>,
+        now: i64,
+        known_for: Duration,
+        most: Duration,
+    ) -> Option<Duration> {
         let granted = self.grace.min(most);
-        let age = now.saturating_sub(created?);
-        let left = granted.checked_sub(Duration::from_secs(u64::try_from(age).unwrap_or(0)))?;
+        let age = u64::try_from(now.saturating_sub(created?)).unwrap_or(0);
+        let left = granted.checked_sub(Duration::from_secs(age).max(known_for))?;
         (!left.is_zero()).then_some(left)
     }
 }
@@ -188,16 +194,17 @@ mod tests {
         let asked = request(-5, 600).and(request(-100, 60));
         assert_eq!((asked.order, asked.grace.as_secs()), (-100, 600));
         assert_eq!((asked.apply(20), asked.apply(-950)), (-80, -1000));
-        assert_eq!(
-            asked.grace_left(Some(1000), 1100, most),
-            Some(Duration::from_secs(200))
-        );
-        assert_eq!(asked.grace_left(Some(1000), 1300, most), None);
-        assert_eq!(
-            asked.grace_left(Some(1000), 1100, Duration::ZERO),
-            None,
-            "none is granted"
-        );
-        assert_eq!(asked.grace_left(None, 1100, most), None);
+        let left = |created, now, known_for, most| {
+            let left = asked.grace_left(created, now, Duration::from_secs(known_for), most);
+            left.map(|left| left.as_secs())
+        };
+        assert_eq!(left(Some(1000), 1100, 50, most), Some(200));
+        assert_eq!(left(Some(1000), 1300, 50, most), None);
+        let none = left(Some(1000), 1100, 50, Duration::ZERO);
+        assert_eq!(none, None, "none is granted");
+        assert_eq!(left(None, 1100, 50, most), None);
+        // The node's clock is behind that of the API server.
+        assert_eq!(left(Some(1000), 400, 50, most), Some(250));
+        assert_eq!(left(Some(1000), 400, 300, most), None);
     }
 }

@@ -10,7 +10,10 @@ use super::{
     table::{Alignment, Table},
     to_json,
 };
-use crate::check::{Check, Finding, State};
+use crate::{
+    check::{Check, Finding, State},
+    daemon::NO_PODS,
+};
 
 /// Arguments of `evictd check`.
 #[derive(clap::Args)]
@@ -48,6 +51,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError>
 fn kubelet_configuration(kubelet: &KubeletDocument) -> Finding {
     let (state, detail) = match (&kubelet.unreadable, &kubelet.forgiven[..]) {
         (Some(reason), _) => (State::Degraded, format!("{reason}; {}", kubelet.source)),
+        (None, _) if kubelet.lacks_pod_cgroups() => {
+            (State::Degraded, format!("cgroupsPerQOS: false: {NO_PODS}"))
+        }
         (None, []) => (State::Ok, kubelet.source.to_string()),
         (None, keys) => {
             let keys = keys.join("; ");

@@ -116,13 +116,14 @@ impl Allocatable {
     }
 
     /// Gives up the cgroup that is known where the pods run in another one by now: a kubelet that was given another
-    /// driver leaves the former one's. Whether it has; searches the tree.
+    /// driver leaves the former one's. Whether none is known: the kubelet may have limited it since, which is no event.
     pub(super) fn search_again(&mut self) -> bool {
         let another = |known: &mut Watched| {
             let found = pods_root(&self.root);
             found.is_some_and(|found| found != known.dir)
         };
-        self.known.take_if(another).is_some()
+        self.known.take_if(another);
+        self.known.is_none()
     }
 
     /// Other thresholds from now on; the next look hands the scope over anew, if that changes what must stay available
@@ -218,9 +219,9 @@ mod tests {
         assert!(!allocatable.search_again());
     }
 
-    /// As long as there is none, nothing can run short; with another one it can again.
+    /// As long as there is no limit, nothing can run short; with another one it can again.
     #[test]
-    fn a_limit_that_is_lifted_is_held_against_nothing() {
+    fn a_limit_that_comes_late_or_is_lifted_is_followed() {
         let dir = tempfile::tempdir().unwrap();
         let config =
             serde_json::json!({ "evictionHard": { "allocatableMemory.available": "1Mi" } });
@@ -228,10 +229,16 @@ mod tests {
         let kubepods = dir.path().join("kubepods");
         let own = std::process::id().to_string();
         tree(&kubepods, &format!("besteffort/pod{UID}"), &own);
+        let limit = |text: &str| fs::write(kubepods.join("memory.max"), text).unwrap();
+        limit("max\n");
         let mut allocatable = Allocatable::below(&config, dir.path().to_owned());
         let amounts = |scope: Scope| (scope.capacity() >> 20, scope.thresholds().threshold >> 20);
-        assert_eq!(amounts(allocatable.first().unwrap().fastpath), (1024, 1));
-        let limit = |text: &str| fs::write(kubepods.join("memory.max"), text).unwrap();
+        assert!(allocatable.first().is_none());
+        // The kubelet writes it later, and no pod changes.
+        limit("1073741824\n");
+        let is_due = allocatable.search_again();
+        let first = allocatable.refresh(is_due).unwrap();
+        assert_eq!(amounts(first.fastpath), (1024, 1));
         limit("max\n");
         let refreshed = |a: &mut Allocatable| a.refresh(false).map(|pair| amounts(pair.fastpath));
         assert_eq!(refreshed(&mut allocatable), Some((1024, 0)));

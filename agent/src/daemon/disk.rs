@@ -1,6 +1,6 @@
 //! What the agent writes to its state directory: handed over to the thread that waits for the disk.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use evictd_store::{
     disk_queue::{DiskQueue, DiskThread, RECORDS},
@@ -19,9 +19,12 @@ const HANGS: Duration = Duration::from_secs(2);
 /// The thread, and what comes back from it.
 pub(super) struct DiskWriter {
     thread: DiskThread,
-    /// Records that are on disk, or never will be, for the API server.
-    acknowledged: mpsc::Receiver<Record>,
-    acknowledge: mpsc::Sender<Record>,
+    /// Records for the API server that were handed over and are not acknowledged, the oldest first: as many as find a
+    /// place in the queue at most.
+    waiting: VecDeque<Record>,
+    /// One message for each record that is on disk, or never will be, in the same order.
+    acknowledged: mpsc::Receiver<()>,
+    acknowledge: mpsc::Sender<()>,
     is_hanging: bool,
 }
 
@@ -30,6 +33,7 @@ impl DiskWriter {
         let (acknowledge, acknowledged) = mpsc::channel(RECORDS);
         Self {
             thread,
+            waiting: VecDeque::new(),
             acknowledged,
             acknowledge,
             is_hanging: false,
@@ -38,22 +42,26 @@ impl DiskWriter {
 
     /// The next record that may be reported to the API server now. Can be dropped at any time without losing one.
     pub async fn acknowledged(&mut self) -> Option<Record> {
-        self.acknowledged.recv().await
+        self.acknowledged.recv().await?;
+        self.waiting.pop_front()
     }
 
     /// Hands over a record. What has to be reported to the API server comes back by [`Self::acknowledged`]; at once, as
     /// the error, what finds no place.
-    fn append(&self, record: Record) -> Result<(), Box<Record>> {
+    fn append(&mut self, record: Record) -> Result<(), Box<Record>> {
         if !is_for_cluster(&record) {
             // It was logged and counted.
             let _ = self.thread.queue().append(record);
             return Ok(());
         }
         let acknowledge = self.acknowledge.clone();
-        self.thread.queue().append_then(record, move |record| {
-            // The agent has ended otherwise, and the next one reports it.
-            let _ = acknowledge.blocking_send(record);
-        })
+        let queue = self.thread.queue();
+        queue.append_then(record.clone(), move |_| {
+            // The agent has ended otherwise.
+            let _ = acknowledge.blocking_send(());
+        })?;
+        self.waiting.push_back(record);
+        Ok(())
     }
 
     pub fn queue(&self) -> &DiskQueue {
@@ -81,22 +89,23 @@ impl DiskWriter {
     /// Whether all that was handed over is on disk, or never will be, and its reports were taken from here.
     pub fn is_written(&self) -> bool {
         let queue = self.thread.queue();
-        queue.records() == 0 && self.acknowledged.is_empty()
+        queue.records() == 0 && self.waiting.is_empty()
     }
 
-    /// Waits until what was handed over is on disk, but not beyond a moment.
-    async fn flush(&mut self, by: Instant) -> Vec<Record> {
+    /// Waits until what was handed over is on disk, but not beyond a moment. Answers with all records that were not
+    /// taken from here: what a disk that does not answer will not have is reported all the same.
+    async fn flush(&mut self, by: Instant) -> VecDeque<Record> {
         let (done, flushed) = tokio::sync::oneshot::channel();
         let asked = self.thread.queue().flush(move || {
             let _ = done.send(());
         });
-        let mut records = Vec::new();
         if asked.is_ok() {
             let wait = async {
                 let mut flushed = flushed;
                 loop {
                     tokio::select! {
-                        Some(record) = self.acknowledged.recv() => records.push(record),
+                        // The thread waits for none of its messages to be taken.
+                        Some(()) = self.acknowledged.recv() => {}
                         _ = &mut flushed => return,
                     }
                 }
@@ -104,10 +113,7 @@ impl DiskWriter {
             // `close` says what is lost.
             let _ = timeout_at(by, wait).await;
         }
-        while let Ok(record) = self.acknowledged.try_recv() {
-            records.push(record);
-        }
-        records
+        std::mem::take(&mut self.waiting)
     }
 
     /// Ends the thread; a disk that does not answer is given up at a moment.
@@ -155,7 +161,7 @@ impl Agent {
         }
     }
 
-    /// Reports what comes to be on disk in the last moments.
+    /// Reports what has waited for the disk, once it is there or the disk is given up.
     pub(super) async fn flush_disk(&mut self, by: Instant) {
         for record in self.disk.flush(by).await {
             self.report_to_cluster(record);

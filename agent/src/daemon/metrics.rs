@@ -213,6 +213,12 @@ fn show_pods(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
         |unopened| unopened.now.load(Ordering::Relaxed),
     );
     sources.gauge(
+        "pods_without_cgroup",
+        "Pods that run by the API server's word, and whose cgroups were not found for a minute: they are not evicted",
+        &shown.source.without_cgroup(),
+        |pods| pods.load(Ordering::Relaxed),
+    );
+    sources.gauge(
         "pods_with_unfollowed_cgroups",
         "Pods with more cgroups than the agent follows: processes in the others are killed last",
         &unopened,

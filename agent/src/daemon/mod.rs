@@ -77,7 +77,7 @@ use shutdown::Shutdown;
 use start::{OomKills, WatchedMemory};
 
 pub use error::RunError;
-pub use reload::ConfigSource;
+pub use reload::{ConfigSource, NO_PODS};
 pub(crate) use scope::CGROUP_MOUNT;
 pub use scope::node_scope;
 
@@ -371,8 +371,12 @@ impl Agent {
             None => true,
         };
         let unplaced = self.pods.take_unplaced();
-        if lost || unplaced || self.ticks.is_multiple_of(RESCAN_TICKS) {
+        let is_minute = self.ticks.is_multiple_of(RESCAN_TICKS);
+        if lost || unplaced || is_minute {
             self.refresh();
+            if is_minute {
+                self.pod_source.look_for_cgroups();
+            }
         } else {
             // A limit that changes makes no event; a pod that could not be opened is tried again.
             self.follow_api();

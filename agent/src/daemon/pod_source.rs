@@ -1,9 +1,12 @@
 //! Source of the pod list: a manifest file, or the API server joined with the cgroup tree.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -47,14 +50,45 @@ pub(super) enum PodSource {
     Cluster {
         cluster: Box<Cluster>,
         joined: PodTableBuilder,
+        without_cgroup: WithoutCgroup,
     },
+}
+
+/// Running pods whose cgroups are not found.
+#[derive(Default)]
+pub(super) struct WithoutCgroup {
+    /// UIDs of those at the last look.
+    last: BTreeSet<String>,
+    /// Number of those that were so at two looks.
+    count: Arc<AtomicU64>,
+}
+
+impl WithoutCgroup {
+    /// Takes in the names of those at this look, by UID. One that has just been started counts at the next one.
+    fn look(&mut self, missing: BTreeMap<String, String>) {
+        let again = missing.iter().filter(|(uid, _)| self.last.contains(*uid));
+        let again: Vec<&String> = again.map(|(_, name)| name).collect();
+        let pods = again.len() as u64;
+        if self.count.swap(pods, Ordering::Relaxed) == 0
+            && let Some(pod) = again.first()
+        {
+            tracing::warn!(
+                pods,
+                pod,
+                "pods run without a cgroup that can be found: they are not evicted"
+            );
+        }
+        self.last = missing.into_keys().collect();
+    }
 }
 
 impl PodSource {
     /// A new table when a pod's cgroup has come, gone, or changed below.
     pub(super) fn refresh(&mut self) -> Option<Box<PodTable>> {
         match self {
-            Self::Cluster { cluster, joined } => {
+            Self::Cluster {
+                cluster, joined, ..
+            } => {
                 cluster.watch_clock();
                 let look = joined.refresh(|uid, held| known(cluster, uid, held));
                 if look.table.is_some() {
@@ -99,7 +133,9 @@ impl PodSource {
     /// Builds the table anew where only these pods' directories, and what the API server has of pods, may have changed.
     pub(super) fn follow(&mut self, directories: &BTreeSet<PathBuf>) -> Option<Box<PodTable>> {
         match self {
-            Self::Cluster { cluster, joined } => {
+            Self::Cluster {
+                cluster, joined, ..
+            } => {
                 let look = joined.follow(directories, |uid, held| known(cluster, uid, held));
                 if look.table.is_some() {
                     cluster.note_unknown(look.unknown);
@@ -143,6 +179,27 @@ impl PodSource {
         match self {
             Self::Cluster { joined, .. } => joined.has_held(directory, STARTS),
             Self::Manifest { .. } => false,
+        }
+    }
+
+    /// Looks for running pods whose cgroups are not found; to be called once a minute.
+    pub(super) fn look_for_cgroups(&mut self) {
+        if let Self::Cluster {
+            cluster,
+            joined,
+            without_cgroup,
+        } = self
+        {
+            let found = joined.uids();
+            without_cgroup.look(cluster.running_without(|uid| found.contains(uid)));
+        }
+    }
+
+    /// Number of running pods whose cgroups were not found for a minute.
+    pub(super) fn without_cgroup(&self) -> Arc<AtomicU64> {
+        match self {
+            Self::Cluster { without_cgroup, .. } => Arc::clone(&without_cgroup.count),
+            Self::Manifest { .. } => Arc::default(),
         }
     }
 
@@ -273,6 +330,7 @@ pub(super) async fn open(
         let mut source = PodSource::Cluster {
             cluster: Box::new(cluster),
             joined: PodTableBuilder::new(scope, config.mode),
+            without_cgroup: WithoutCgroup::default(),
         };
         let table = source.refresh().unwrap_or_default();
         return Ok(Opened {
@@ -321,4 +379,23 @@ fn first_table(pods: &[ManifestPod], mode: Mode) -> Result<Box<PodTable>, RunErr
     };
     let entries: Result<Vec<_>, _> = pods.iter().enumerate().map(open).collect();
     Ok(Box::new(PodTable::new(entries?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_without_a_cgroup_counts_at_the_second_look() {
+        let mut without = WithoutCgroup::default();
+        let mut look = |uids: &[&str]| {
+            let missing = uids.iter().map(|uid| ((*uid).to_owned(), String::new()));
+            without.look(missing.collect());
+            without.count.load(Ordering::Relaxed)
+        };
+        assert_eq!(look(&["a"]), 0, "it may just have been started");
+        assert_eq!(look(&["a", "b"]), 1);
+        assert_eq!(look(&["a", "b"]), 2);
+        assert_eq!(look(&["c"]), 0);
+    }
 }

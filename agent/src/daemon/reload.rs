@@ -19,6 +19,9 @@ use super::{
 };
 use crate::daemon::{message::MessageBuilder, metrics::Reloads};
 
+/// What `cgroupsPerQOS: false` means.
+pub const NO_PODS: &str = "pods have no cgroups of their own, and none is evicted";
+
 /// Source of the configuration.
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
@@ -34,6 +37,10 @@ pub struct ConfigSource {
     stamps: Vec<Stamp>,
     /// The files at the last look, where they had changed: one that is still being written changes again.
     changing: Option<Vec<Stamp>>,
+    /// Why the last reading was refused; whether because a file could not be read.
+    refused: Option<(String, bool)>,
+    /// The kubelet gives pods no cgroups, as it was logged.
+    lacks_pod_cgroups: bool,
 }
 
 impl ConfigSource {
@@ -51,6 +58,8 @@ impl ConfigSource {
             shadow,
             stamps: Vec::new(),
             changing: None,
+            refused: None,
+            lacks_pod_cgroups: false,
         }
     }
 
@@ -86,6 +95,11 @@ impl ConfigSource {
                 );
             }
         }
+        let lacks_pod_cgroups = kubelet.lacks_pod_cgroups();
+        if lacks_pod_cgroups && !self.lacks_pod_cgroups {
+            tracing::warn!("cgroupsPerQOS is false in the kubelet's configuration: {NO_PODS}");
+        }
+        self.lacks_pod_cgroups = lacks_pod_cgroups;
         self.kubelet = kubelet;
         config.shadow |= self.shadow;
         config
@@ -100,8 +114,15 @@ impl ConfigSource {
         }
     }
 
+    /// Whether a file could not be read. What made it so may be mended without a change of the file.
+    fn is_unread(&self) -> bool {
+        self.kubelet.unreadable.is_some()
+            || self.refused.as_ref().is_some_and(|(_, unread)| *unread)
+    }
+
     /// Looks at the files when it is called, and reads them when they have changed and are the same as at the look
-    /// before: they may be half written. `asked`: reads them in any case. Their disk may not answer.
+    /// before: they may be half written. Where one could not be read, it tries again at each look. `asked`: reads them
+    /// in any case. Their disk may not answer.
     fn reader(&self, known: &Config, asked: bool) -> impl FnOnce() -> Found + Send + use<> {
         let files = self.kubelet_files(known);
         let (config, last, changing) = (
@@ -110,18 +131,25 @@ impl ConfigSource {
             self.changing.clone(),
         );
         // Not at each look: it is a whole document.
-        let kubelet = (asked || changing.is_some()).then(|| self.kubelet.clone());
+        let is_unread = self.is_unread();
+        let kubelet = asked || is_unread || changing.is_some();
+        let kubelet = kubelet.then(|| self.kubelet.clone());
         move || {
             let seen = stamps(&config, &files);
             let has_settled = seen != last && changing.as_ref() == Some(&seen);
-            let kubelet = kubelet.filter(|_| asked || has_settled);
+            let is_retry = is_unread && seen == last && !asked;
+            let kubelet = kubelet.filter(|_| asked || has_settled || is_retry);
             let read =
                 kubelet.map(|known| Config::reload(&config, true, &files, &known).map(Box::new));
-            Found { seen, read }
+            Found {
+                seen,
+                is_retry,
+                read,
+            }
         }
     }
 
-    /// The new configuration, where the look has read it.
+    /// The new configuration, where the look has read it; not the same refusal for each attempt.
     fn take(&mut self, found: Found) -> Option<Result<Config, ConfigError>> {
         let Some(read) = found.read else {
             self.changing = (found.seen != self.stamps).then_some(found.seen);
@@ -129,7 +157,13 @@ impl ConfigSource {
         };
         self.changing = None;
         self.stamps = found.seen;
-        Some(read.map(|read| self.adopt(*read)))
+        let refused = read.as_ref().err().map(|error| {
+            let is_unread = matches!(error, ConfigError::Read { .. });
+            (error.to_string(), is_unread)
+        });
+        let is_told = found.is_retry && refused.is_some() && refused == self.refused;
+        self.refused = refused;
+        (!is_told).then(|| read.map(|read| self.adopt(*read)))
     }
 }
 
@@ -137,6 +171,8 @@ impl ConfigSource {
 pub(super) struct Found {
     /// Before they were read: what changes meanwhile is a change.
     seen: Vec<Stamp>,
+    /// They have not changed, and are read because one of them could not be.
+    is_retry: bool,
     read: Option<Result<Box<(Config, KubeletDocument)>, ConfigError>>,
 }
 
@@ -151,13 +187,16 @@ fn stamps(config: &Path, kubelet: &KubeletFiles) -> Vec<Stamp> {
 
 fn stamp(path: &Path) -> Stamp {
     let meta = fs::metadata(path).ok()?;
-    Some((
-        meta.dev(),
-        meta.ino(),
-        meta.mtime(),
-        meta.mtime_nsec(),
-        meta.size(),
-    ))
+    // A directory that was removed while a mount holds it is gone.
+    (meta.nlink() > 0).then(|| {
+        (
+            meta.dev(),
+            meta.ino(),
+            meta.mtime(),
+            meta.mtime_nsec(),
+            meta.size(),
+        )
+    })
 }
 
 /// The configuration's files, as they are followed.
@@ -344,6 +383,39 @@ mod tests {
         fs::write(&path, "").unwrap();
         let error = read(&mut origin, &changed).unwrap_err();
         assert!(error.to_string().ends_with("the file is empty"), "{error}");
+    }
+
+    /// What keeps a file from being read may be mended by other rights, or by itself: no stamp tells of that.
+    #[test]
+    fn what_could_not_be_read_is_tried_again_at_each_look() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, kubelet) = (dir.path().join("own"), dir.path().join("kubelet"));
+        fs::write(&own, "{}").unwrap();
+        let text = r#"{"evictionHard": {"memory.available": "3Gi"}}"#;
+        fs::write(&kubelet, text).unwrap();
+        let mut origin = ConfigSource::new(&own, Some(&kubelet), None, false);
+        let known = Config::load(&own).unwrap();
+        let config = origin.load(&known).unwrap();
+        assert_ne!(config.eviction, known.eviction);
+        assert!(look(&mut origin, &config).is_none());
+        // As after a start that was refused the file.
+        origin.kubelet = KubeletDocument {
+            unreadable: Some("permission denied".to_owned()),
+            ..KubeletDocument::default()
+        };
+        assert_eq!(look(&mut origin, &known).unwrap().unwrap(), config);
+        assert!(look(&mut origin, &config).is_none());
+        // The agent's own file: refused once.
+        fs::remove_file(&own).unwrap();
+        assert!(look(&mut origin, &config).is_none());
+        assert!(look(&mut origin, &config).unwrap().is_err());
+        assert!(origin.reader(&config, false)().read.is_some());
+        assert!(look(&mut origin, &config).is_none());
+        assert!(read(&mut origin, &config).is_err(), "asked");
+        fs::write(&own, "{}").unwrap();
+        assert!(look(&mut origin, &config).is_none(), "it may go on");
+        assert_eq!(look(&mut origin, &config).unwrap().unwrap(), config);
+        assert!(look(&mut origin, &config).is_none());
     }
 
     /// Another file of the kubelet's takes effect at the next start, with all that it says.

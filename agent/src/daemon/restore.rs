@@ -6,7 +6,7 @@ use evictd_engine::{ManagedPod as _, Resource, RestoredState, units::SECOND};
 use evictd_fastpath::RestoredVictim;
 use evictd_node::pods::table::PodEntry;
 use evictd_policy::PolicyEvaluator;
-use evictd_store::{journal::Journal, restore::Restored};
+use evictd_store::{disk_queue::DiskQueue, journal::Journal, restore::Restored};
 use evictd_sys::clock::monotonic_ns;
 use jiff::Timestamp;
 
@@ -34,9 +34,11 @@ pub(super) fn read(journal: &mut Journal) -> Restored {
     }
 }
 
-/// Charges the limits, before any pod is judged.
-pub(super) fn charge_limits(evaluator: &PolicyEvaluator, restored: &Restored) {
+/// Charges the limits, before any pod is judged; new ones count what the journal has by then.
+pub(super) fn charge_limits(evaluator: &PolicyEvaluator, restored: &Restored, journal: &DiskQueue) {
     evaluator.restore(restored.evictions());
+    let journal = journal.clone();
+    evaluator.set_history(move || journal.evictions());
     let victims = restored.victims().into_iter();
     evaluator.await_end(victims.map(|v| (v.uid, v.signalled)));
 }

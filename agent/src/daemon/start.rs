@@ -75,7 +75,7 @@ impl Agent {
             restored,
         } = opened.await?;
         let journal = disk.queue().clone();
-        restore::charge_limits(&policies.evaluator, &restored);
+        restore::charge_limits(&policies.evaluator, &restored, &journal);
         policies.set_pods(&table);
         // Pods that an earlier agent has left throttled are released before a pod is judged.
         let mitigation = MitigationWorker::open(&config.state_dir);

@@ -17,11 +17,12 @@ use std::{
     time::Duration,
 };
 
+use evictd_engine::limiter::RestoredEviction;
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     journal::{Disk, Journal},
-    record::Record,
+    record::{Record, counted::Clocks},
     restore::Counts,
 };
 
@@ -216,6 +217,13 @@ impl DiskQueue {
     /// The last eviction of a pod by its UID, as far as the journal was recalled or it was handed over since.
     pub fn eviction_of(&self, uid: &str) -> Option<String> {
         self.lock_counts().eviction_of(uid).map(str::to_owned)
+    }
+
+    /// The evictions that limits count, as far as the journal was recalled or they were handed over since.
+    pub fn evictions(&self) -> Vec<RestoredEviction> {
+        let clocks = Clocks::now();
+        let counts = self.lock_counts();
+        counts.restore(&clocks).evictions()
     }
 
     /// Whether it was handed over that the pod of an eviction is stuck; known as [`Self::eviction_of`].

@@ -56,7 +56,17 @@ fn a_disk_that_hangs_delays_reports_and_no_eviction() {
         value(&shown, "evictd_journal_records_dropped_total"),
         Some(0)
     );
-    drop(agent);
-    let finished = |r: &&Record| matches!(r, Record::Finished(_));
-    assert_eq!(member.records().iter().filter(finished).count(), 2);
+    let is_finished = |r: &&Record| matches!(r, Record::Finished(_));
+    let finished = || member.records().iter().filter(is_finished).count();
+    assert!(until(SOON, || finished() == 2));
+
+    // What the disk has not taken when the agent ends is reported all the same: the kubelet would start the pod again.
+    let third = member.best_effort("third", 3);
+    let frozen = disk.freeze().unwrap();
+    Hog::until_killed(&third, &["--mib", "1024"]);
+    assert!(until(SOON, || waiting() >= Some(1)));
+    agent.ask_to_end().unwrap();
+    assert!(agent.says("the agent has stopped"));
+    assert_eq!(member.server.count("DELETE", "/pods/third"), 1);
+    drop(frozen);
 }

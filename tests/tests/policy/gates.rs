@@ -189,6 +189,27 @@ fn a_bad_server_harms_no_other_gate() {
     kept.wait("the good one still answers", |k| may_go(k, 0));
 }
 
+/// A question waits for a place behind those of slow servers, and its answer does not age meanwhile.
+#[test]
+fn slow_gates_make_no_other_answer_old() {
+    skip_if!(not_root());
+    let good = Scripted::start(81).unwrap();
+    good.json("/x", json!({"ok": true}));
+    let slow = Scripted::start_at(82, good.port()).unwrap();
+    slow.set("/x", Script::Hang);
+    let mut ips = vec![slow.ip(); 24];
+    ips.push(good.ip());
+    let gate = json!({
+        "timeout": "300ms",
+        "maxAge": "500ms",
+        "http": {"port": good.port(), "path": "/x"},
+    });
+    let kept = keep_all("gateslow", &ips, gated(gate), Secrets::default());
+    // The first question may have had a place at once.
+    std::thread::sleep(Duration::from_secs(2));
+    kept.wait("the good one lets its pod go", |k| may_go(k, 24));
+}
+
 /// A redirect is an answer like any other: nothing goes where it leads, the token least of all.
 #[test]
 fn no_redirect_is_followed() {

@@ -318,9 +318,8 @@ fn what_was_evicted_before_counts() {
         at_own_limit: false,
         is_asked: false,
     };
-    let free = |restored: Vec<RestoredEviction>, limit: serde_json::Value| {
-        let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
-        evaluator.restore(restored);
+    let new = || PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
+    let may_go = |evaluator: Arc<PolicyEvaluator>, limit: serde_json::Value| {
         let table = node.table();
         evaluator.set_pods(&table.entries);
         evaluator.set_policies(PolicySet::new([policy("p", always(&json!([limit])))]));
@@ -329,11 +328,20 @@ fn what_was_evicted_before_counts() {
         names.sort();
         names
     };
+    let free = |restored: Vec<RestoredEviction>, limit| {
+        let evaluator = new();
+        evaluator.restore(restored);
+        may_go(evaluator, limit)
+    };
     let once = json!({"groupBy": "app", "maxEvictedAtOnce": 1, "period": "1m"});
     let all = ["default/a", "default/b", "default/c", "default/gone"];
     assert_eq!(free(vec![], once.clone()), all);
     assert_eq!(free(vec![restored(59, true)], once.clone()), ["default/c"]);
     assert_eq!(free(vec![restored(61, true)], once.clone()), all);
+    // This agent has evicted it since.
+    let (evaluator, own) = (new(), vec![restored(59, true)]);
+    evaluator.set_history(move || own.clone());
+    assert_eq!(may_go(evaluator, once.clone()), ["default/c"]);
     // Whose it was is not known: any group's.
     assert_eq!(free(vec![restored(30, false)], once), [""; 0]);
     // It does not count as available: of three that are there only two stay.

@@ -27,6 +27,8 @@ pub struct PodTableBuilder {
     root: PathBuf,
     mode: Mode,
     held: BTreeMap<PathBuf, OpenPod>,
+    /// Cgroups that are held and not in the table, because their pods run in others.
+    passed_over: BTreeSet<PathBuf>,
     opener: Opener,
 }
 
@@ -35,6 +37,14 @@ struct OpenPod {
     entry: Arc<PodEntry>,
     /// Since when the pod is held, whatever has changed below it.
     since: Instant,
+}
+
+impl OpenPod {
+    /// The UID that its cgroup at `path` names: a static pod's is not that of its mirror.
+    fn uid(&self, path: &Path) -> String {
+        let name = cgroup_name::parse(path);
+        name.map_or_else(|| self.entry.pod.uid.clone(), |name| name.uid)
+    }
 }
 
 /// Comparison of what a source says of a pod with what is held of it.
@@ -93,6 +103,7 @@ impl PodTableBuilder {
             root: root.to_owned(),
             mode,
             held: BTreeMap::new(),
+            passed_over: BTreeSet::new(),
             opener: Opener::default(),
         }
     }
@@ -132,10 +143,8 @@ impl PodTableBuilder {
     ) -> Refresh {
         let mut visited = Visited::default();
         let retold = self.held.iter().filter(|(path, held)| {
-            // By its cgroup's UID: a static pod's is not that of its mirror.
-            let uid = cgroup_name::parse(path).map(|name| name.uid);
             let pod = &held.entry.pod;
-            let is_news = match known(uid.as_ref().unwrap_or(&pod.uid), Some(pod)) {
+            let is_news = match known(&held.uid(path), Some(pod)) {
                 PodUpdate::New(_) => true,
                 PodUpdate::Over(phase) => phase != pod.phase,
                 PodUpdate::Same | PodUpdate::Unknown => false,
@@ -172,6 +181,13 @@ impl PodTableBuilder {
             .find(|part| cgroup_name::parse(part).is_some())?;
         let directory = mount.join(pod);
         directory.starts_with(&self.root).then_some(directory)
+    }
+
+    /// The UIDs that the pods' cgroups have in their names; those that cannot be opened are there as well.
+    pub fn uids(&self) -> BTreeSet<String> {
+        let paths = self.held.keys().chain(self.opener.failed());
+        let names = paths.filter_map(|path| cgroup_name::parse(path));
+        names.map(|name| name.uid).collect()
     }
 
     /// Whether the pod of a directory has been held for so long.
@@ -226,12 +242,35 @@ impl PodTableBuilder {
         visited
     }
 
-    fn answer(&self, Visited { changed, unknown }: Visited) -> Refresh {
-        let table = || PodTable::new(self.held.values().map(|h| Arc::clone(&h.entry)).collect());
+    fn answer(&mut self, Visited { changed, unknown }: Visited) -> Refresh {
+        let others = self.without_their_pods();
+        let changed = others != self.passed_over || changed;
+        self.passed_over = others;
+        let chosen = self.held.iter();
+        let chosen = chosen.filter(|(path, _)| !self.passed_over.contains(*path));
+        let table = || PodTable::new(chosen.map(|(_, held)| Arc::clone(&held.entry)).collect());
         Refresh {
             table: changed.then(|| Box::new(table())),
             unknown,
         }
+    }
+
+    /// The cgroups in which their pods do not run. A kubelet that was given another driver or `--cgroup-root` leaves
+    /// the former ones: of several, a pod's own is one with processes, and the newest of them.
+    fn without_their_pods(&self) -> BTreeSet<PathBuf> {
+        let mut of_pods: BTreeMap<String, Vec<(&PathBuf, &PodEntry)>> = BTreeMap::new();
+        for (path, held) in &self.held {
+            let cgroups = of_pods.entry(held.uid(path)).or_default();
+            cgroups.push((path, &held.entry));
+        }
+        let several = of_pods.values_mut().filter(|cgroups| cgroups.len() > 1);
+        let others = several.flat_map(|cgroups| {
+            // The kernel counts ids of cgroups upwards.
+            cgroups.sort_by_cached_key(|(_, entry)| (!entry.is_empty(), entry.memory.id()));
+            cgroups.pop();
+            cgroups.iter().map(|(path, _)| PathBuf::clone(path))
+        });
+        others.collect()
     }
 
     fn open(
@@ -260,7 +299,11 @@ fn guessed(group: &PodCgroup) -> Pod {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::symlink, sync::atomic::Ordering};
+    use std::{
+        fs,
+        os::unix::fs::{MetadataExt as _, symlink},
+        sync::atomic::Ordering,
+    };
 
     use super::*;
 
@@ -381,6 +424,57 @@ mod tests {
             joined.refresh(retold).table.is_none(),
             "a full look finds nothing else"
         );
+    }
+
+    #[test]
+    fn a_pod_has_the_cgroup_in_which_it_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let uid = UID.replace('-', "_");
+        let cgroupfs = pod_dir(dir.path(), UID);
+        let systemd = (dir.path()).join(format!("kubepods.slice/kubepods-pod{uid}.slice"));
+        fs::create_dir_all(&systemd).unwrap();
+        for file in ["memory.stat", "memory.usage_in_bytes", "cgroup.procs"] {
+            fs::write(systemd.join(file), "").unwrap();
+        }
+        let runs = |pod: &Path, is_running: bool| {
+            let processes = if is_running { "1\n" } else { "" };
+            fs::write(pod.join("cgroup.procs"), processes).unwrap();
+        };
+        runs(&cgroupfs, true);
+        let mut joined = PodTableBuilder::new(dir.path(), Mode::Evictd);
+        let known = |_: &str, _: Option<&Pod>| PodUpdate::Unknown;
+        let paths = |table: Box<PodTable>| -> Vec<PathBuf> {
+            let paths = table.entries.iter().map(|e| e.memory.path().to_owned());
+            paths.collect()
+        };
+        assert_eq!(
+            joined.refresh(known).table.map(paths),
+            Some(vec![cgroupfs.clone()])
+        );
+        // The kubelet has another driver by now: no cgroup comes or goes.
+        let mut look = || joined.follow(&BTreeSet::new(), known).table.map(paths);
+        for (before, after) in [(&cgroupfs, &systemd), (&systemd, &cgroupfs)] {
+            assert_eq!(look(), None);
+            runs(after, true);
+            runs(before, false);
+            assert_eq!(look(), Some(vec![after.clone()]));
+        }
+        // Where it runs in neither or in both, the newer one.
+        let id = |path: &PathBuf| fs::metadata(path).unwrap().ino();
+        let (older, newer) = match id(&cgroupfs) < id(&systemd) {
+            true => (&cgroupfs, &systemd),
+            false => (&systemd, &cgroupfs),
+        };
+        for is_running in [false, true] {
+            runs(older, true);
+            runs(newer, false);
+            look();
+            runs(older, is_running);
+            runs(newer, is_running);
+            assert_eq!(look(), Some(vec![newer.clone()]));
+        }
+        fs::remove_dir_all(newer).unwrap();
+        assert_eq!(look(), Some(vec![older.clone()]));
     }
 
     /// All files that an entry shares with another one.

@@ -22,7 +22,7 @@ pub type GateKey = (String, String);
 /// The state of a gate for one pod. Times are nanoseconds of CLOCK_MONOTONIC.
 #[derive(Clone, Debug, Default)]
 pub struct GateState {
-    /// Time at which the gate was asked last, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the gate's last question was due, in nanoseconds of CLOCK_MONOTONIC.
     pub asked: u64,
     /// Whether its last question has no answer yet.
     pub pending: bool,

@@ -28,7 +28,7 @@ impl PolicyEvaluator {
             ..
         } = state;
         let restored = RestoredCharges {
-            evictions: restored,
+            evictions: self.history(restored),
             set,
             namespaces,
             now,

@@ -61,12 +61,16 @@ pub trait ObjectReader: Send + Sync {
     fn get(&self, path: String) -> BoxFuture<'_, Result<gate::Answer, String>>;
 }
 
+/// Reads the evictions that count: those of earlier agents and of this one.
+type History = Box<dyn Fn() -> Vec<RestoredEviction> + Send + Sync>;
+
 /// Keeps every pod's permit up to date.
 pub struct PolicyEvaluator {
     settings: PolicySettings,
     limiter: Arc<EvictionLimiter>,
     secrets: Secrets,
     state: Mutex<State>,
+    history: std::sync::OnceLock<History>,
     objects: std::sync::OnceLock<Arc<dyn ObjectReader>>,
     cluster: tokio::sync::watch::Sender<Option<Arc<ClusterAddresses>>>,
     cluster_wanted: tokio::sync::Notify,
@@ -96,6 +100,8 @@ struct State {
 /// A pod of this node.
 struct EvaluatedPod {
     pod: Arc<dyn ManagedPod>,
+    /// Time since which the pod is known here, in nanoseconds of CLOCK_MONOTONIC.
+    since: u64,
     ruling: Ruling,
     answers: Answers,
     /// The result of all rules that hold.
@@ -114,6 +120,7 @@ impl PolicyEvaluator {
             limiter,
             secrets,
             state: Mutex::default(),
+            history: std::sync::OnceLock::new(),
             objects: std::sync::OnceLock::new(),
             cluster: tokio::sync::watch::Sender::new(None),
             cluster_wanted: tokio::sync::Notify::new(),
@@ -176,14 +183,14 @@ impl PolicyEvaluator {
         for managed in pods {
             let pod = managed.pod();
             let held = before.remove(&pod.uid);
-            let answers = match held {
+            let (answers, since) = match held {
                 Some(held) => {
                     if !std::ptr::addr_eq(Arc::as_ptr(&held.pod), Arc::as_ptr(managed)) {
                         managed.permit().inherit(held.pod.permit());
                     }
-                    held.answers
+                    (held.answers, held.since)
                 }
-                None => Answers::default(),
+                None => (Answers::default(), monotonic_ns()),
             };
             state.restore_pod(&**managed);
             let ruling = state.ruling(pod);
@@ -193,6 +200,7 @@ impl PolicyEvaluator {
             };
             let held = EvaluatedPod {
                 pod: Arc::clone(managed) as Arc<dyn ManagedPod>,
+                since,
                 ruling,
                 answers,
                 result: free(),
@@ -222,7 +230,9 @@ impl PolicyEvaluator {
             held.result = most_restrictive(held.ruling.rules.iter().map(ask));
             let created = held.pod.pod().created;
             let request = held.ruling.tenant_request;
-            if let Some(left) = request.grace_left(created, wall, self.settings.max_grace) {
+            let known_for = Duration::from_nanos(now.saturating_sub(held.since));
+            let most = self.settings.max_grace;
+            if let Some(left) = request.grace_left(created, wall, known_for, most) {
                 let reason = format!(
                     "its namespace asks for a grace of {} s more",
                     left.as_secs()

@@ -41,8 +41,8 @@ struct Assigned {
 }
 
 impl Quotas {
-    /// The index of a quota; `None` when all are in use. A new quota is charged with `restored`: the evictions of
-    /// earlier agents that count for it, the oldest first.
+    /// The index of a quota; `None` when all are in use. A new quota is charged with `restored`: the evictions
+    /// before that count for it, the oldest first.
     pub fn index(
         &mut self,
         limiter: &EvictionLimiter,

@@ -1,4 +1,7 @@
-//! Evictions of earlier agents: they count for limits as if the agent had never been restarted.
+//! Evictions that were: those of earlier agents count for limits as if the agent had never been restarted, and all of
+//! them for limits that are new.
+
+use std::cell::LazyCell;
 
 use evictd_engine::{ManagedPod, Pod, limiter::RestoredEviction};
 use evictd_sys::clock::monotonic_ns;
@@ -11,9 +14,13 @@ pub(super) const ENDING: &str = "it was evicted before the agent started, and ha
 /// Time after its signal for which a pod that has not appeared is remembered, in nanoseconds.
 const FORGOTTEN_NS: u64 = 600_000_000_000;
 
-/// Finds the evictions of earlier agents that count for a quota.
+/// Evictions, the oldest first, read when a quota is new.
+type Evictions<'a> =
+    LazyCell<Vec<RestoredEviction>, Box<dyn FnOnce() -> Vec<RestoredEviction> + 'a>>;
+
+/// Finds the evictions that count for a new quota.
 pub(super) struct RestoredCharges<'a> {
-    pub evictions: &'a [RestoredEviction],
+    pub evictions: Evictions<'a>,
     pub set: &'a PolicySet,
     pub namespaces: &'a Namespaces,
     /// Present time, in nanoseconds of CLOCK_MONOTONIC.
@@ -66,6 +73,24 @@ impl PolicyEvaluator {
         }
         let mut state = self.state();
         state.restored = restored;
+    }
+
+    /// Has new limits count what this tells of. Without it they count the evictions of earlier agents alone.
+    pub fn set_history(&self, history: impl Fn() -> Vec<RestoredEviction> + Send + Sync + 'static) {
+        // The first one stays: there is only one journal.
+        let _ = self.history.set(Box::new(history));
+    }
+
+    /// The evictions that new quotas count.
+    pub(super) fn history<'a>(&'a self, restored: &'a [RestoredEviction]) -> Evictions<'a> {
+        LazyCell::new(Box::new(move || {
+            let Some(history) = self.history.get() else {
+                return restored.to_vec();
+            };
+            let mut evictions = history();
+            evictions.sort_by_key(|e| e.at);
+            evictions
+        }))
     }
 
     /// Takes over the pods that an earlier agent has killed, each with the time of the signal in nanoseconds of

@@ -37,7 +37,7 @@ pub struct Worker {
 struct ProbeTask {
     uid: String,
     key: GateKey,
-    /// Time at which the gate is asked, in nanoseconds of CLOCK_MONOTONIC. It tells the question from one of another
+    /// Time at which the question was due, in nanoseconds of CLOCK_MONOTONIC. It tells the question from one of another
     /// version of the gate.
     asked: u64,
     gate: Gate,
@@ -103,13 +103,15 @@ async fn work(evaluator: Arc<PolicyEvaluator>) {
             tokio::spawn(async move {
                 // The semaphore is never closed, so this cannot fail.
                 let _place = room.acquire().await;
+                // The answer does not age while the question waits for those of slow gates.
+                let began = monotonic_ns();
                 // A panic over a server's answer must end this question only.
                 let results = AssertUnwindSafe(evaluator.probe(&question))
                     .catch_unwind()
                     .await;
                 let results =
                     results.unwrap_or_else(|_| Err("its answer cannot be handled".to_owned()));
-                evaluator.record_result(&question, results);
+                evaluator.record_result(&question, began, results);
             });
         }
         let due = async {
@@ -255,7 +257,13 @@ impl PolicyEvaluator {
         objects.get(path).await
     }
 
-    fn record_result(&self, question: &ProbeTask, results: Result<(bool, Answer), String>) {
+    /// Takes in what a question that was asked at `began` has brought.
+    fn record_result(
+        &self,
+        question: &ProbeTask,
+        began: u64,
+        results: Result<(bool, Answer), String>,
+    ) {
         let mut state = self.state();
         let State { pods, .. } = &mut *state;
         let Some(held) = pods.get_mut(&question.uid) else {
@@ -271,7 +279,7 @@ impl PolicyEvaluator {
             Ok((yes, answer)) => {
                 let changed = known.answer.map(|(_, before)| before) != Some(yes);
                 // The answer's age counts from the question: it may have been true only then.
-                known.answer = Some((known.asked, yes));
+                known.answer = Some((began, yes));
                 known.error = None;
                 known.body = question.keeps_body.then(|| variables::value(&answer.body));
                 if changed {

@@ -113,6 +113,7 @@ fn a_disk_that_hangs_delays_acknowledgements_and_no_caller() {
     assert!(acknowledged.lock().unwrap().is_empty());
     // What was handed over is known although it is not on disk.
     assert_eq!(queue.eviction_of("uid-3").as_deref(), Some("3"));
+    assert_eq!(queue.evictions().len(), 10);
     disk.open_gate();
     assert!(holds(|| queue.records() == 0));
     assert_eq!(thread.close(SOON), Ok(()));
