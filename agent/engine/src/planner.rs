@@ -653,19 +653,22 @@ impl Planner {
         node.pods.iter().filter(|pod| self.is_reclaimable(pod))
     }
 
-    /// Pods of [`Self::reclaimable`] that use something of what is short, in the order of eviction for a signal.
+    /// Pods of [`Self::reclaimable`] that may be asked to end and use something of what is short, in the order of
+    /// eviction for a signal.
     pub fn candidates<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<&'a Pod> {
         let uses = |ranked: &Ranked<'_>| ranked.usage.is_some_and(|used| used > 0);
+        let may_go = |pod: &Pod| self.is_reclaimable(pod) && self.can_be_asked(pod);
         self.ranked(node, signal)
             .into_iter()
-            .filter(|ranked| uses(ranked) && self.is_reclaimable(ranked.pod))
+            .filter(|ranked| uses(ranked) && may_go(ranked.pod))
             .map(|ranked| ranked.pod)
             .collect()
     }
 
     /// The node's rate of evictions does not count: no pod goes.
     fn is_reclaimable(&self, pod: &Pod) -> bool {
-        self.state_at_own_limit(pod, Resource::Memory) == CandidateState::Eligible
+        !pod.is_deleting
+            && self.state_at_own_limit(pod, Resource::Memory) == CandidateState::Eligible
     }
 
     /// All pods in the order of eviction for a signal.
@@ -729,11 +732,16 @@ impl Planner {
         }
     }
 
+    /// Whether a pod can be asked to end, as a soft threshold does.
+    fn can_be_asked(&self, pod: &Pod) -> bool {
+        !self.settings.has_api_server || pod.can_be_asked()
+    }
+
     /// Whether a pod may be evicted for a threshold: for a soft one it is asked. One that was only asked to end goes for
     /// a hard one: no other pod in its stead. The node's rate counts it already.
     fn state_for(&self, pod: &Pod, threshold: &Threshold) -> CandidateState {
         let resource = threshold.signal.resource();
-        if self.settings.has_api_server && !threshold.is_hard() && !pod.can_be_asked() {
+        if !threshold.is_hard() && !self.can_be_asked(pod) {
             return CandidateState::Protected;
         }
         if !threshold.is_hard() || !self.pending.is_asked(&pod.uid) {

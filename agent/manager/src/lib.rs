@@ -37,7 +37,31 @@ pub use status::{SharedStatus, Status};
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path};
+    use std::{fs, path::Path, sync::Arc};
+
+    use evictd_engine::{Pod, model::settings::Mode};
+    use evictd_node::pods::table::PodEntry;
+
+    /// A pod, whose directory looks like a cgroup of version 2 and is made where it is not there.
+    pub(crate) fn pod(dir: &Path, name: &str, is_deleting: bool) -> Arc<PodEntry> {
+        let path = dir.join(name);
+        fs::create_dir_all(&path).unwrap();
+        for (file, text) in [
+            ("memory.current", "1048576"),
+            ("memory.stat", "inactive_file 0\nactive_file 0\n"),
+            ("memory.high", "max"),
+            ("memory.max", "max"),
+            ("cgroup.procs", ""),
+        ] {
+            fs::write(path.join(file), text).unwrap();
+        }
+        let pod = Pod {
+            uid: name.to_owned(),
+            is_deleting,
+            ..Pod::default()
+        };
+        Arc::new(PodEntry::open(pod, &path, Mode::Evictd).unwrap())
+    }
 
     /// A line of the log waits for the lock and for the reader of stderr. Only what takes steps before an eviction, on
     /// threads of normal priority, may write one.

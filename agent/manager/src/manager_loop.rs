@@ -221,6 +221,7 @@ impl ManagerLoop {
         let now = signed(monotonic_ns());
         match command {
             Command::Pods(pods) => {
+                self.unthrottle(pods.deleting_since(&self.pods));
                 if !Arc::ptr_eq(&pods.pods, &self.pods.pods) {
                     self.node.usage_collector.set_pods(&pods);
                     self.node.running.clone_from(&pods.pods);
@@ -266,7 +267,7 @@ impl ManagerLoop {
                     }
                     self.known_kills.note(&entry);
                     // It may be another one than the one that was chosen: a budget protected that.
-                    self.unthrottle(&entry);
+                    self.unthrottle(vec![entry]);
                 }
                 // What its end will bring is of what is there now.
                 let observations = self.sources.sample(now);

@@ -36,6 +36,18 @@ impl PodSet {
         }
     }
 
+    /// Entries of the pods that are being deleted, and were not in `before`.
+    pub(crate) fn deleting_since(&self, before: &Self) -> Vec<Arc<PodEntry>> {
+        let was = |uid: &str| {
+            before
+                .pods
+                .iter()
+                .any(|pod| pod.is_deleting && pod.uid == uid)
+        };
+        let deleting = self.entries.iter().filter(|e| e.pod.is_deleting);
+        deleting.filter(|e| !was(&e.pod.uid)).cloned().collect()
+    }
+
     /// The entry of a UID.
     pub fn entry(&self, uid: &str) -> Option<&Arc<PodEntry>> {
         self.entries.iter().find(|e| e.pod.uid == uid)

@@ -310,15 +310,14 @@ pub(super) struct Opened {
     pub restored: Restored,
 }
 
-/// Where the pods come from: the cluster, or the manifest. The journal is opened before a server is asked: of two
-/// agents on one node the second is refused.
+/// Where the pods come from: the cluster, or the manifest.
 pub(super) async fn open(
     config: &Config,
     scope: &Path,
     policies: &Policies,
+    mut journal: Journal,
 ) -> Result<Opened, RunError> {
     if let Some(cluster) = &config.cluster {
-        let mut journal = Journal::open(&config.state_dir)?;
         let left_over = journal.follow().unwrap_or_else(|error| {
             tracing::error!(%error, "what an earlier agent has left to report cannot be read");
             Vec::new()
@@ -346,7 +345,7 @@ pub(super) async fn open(
     })?;
     let pods = pod_manifest::load(path, scope)?;
     let table = first_table(&pods, config.mode)?;
-    let (disk, restored) = start_disk(Journal::open(&config.state_dir)?)?;
+    let (disk, restored) = start_disk(journal)?;
     let held = |entry: &Arc<PodEntry>| (entry.memory.path().to_owned(), Arc::clone(entry));
     let held = table.entries.iter().map(held).collect();
     let mode = config.mode;

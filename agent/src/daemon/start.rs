@@ -20,7 +20,7 @@ use evictd_node::{
         oom::OomReader,
     },
 };
-use evictd_store::{disk_queue::DiskQueue, incident::files::Incidents};
+use evictd_store::{disk_queue::DiskQueue, incident::files::Incidents, journal::Journal};
 
 use super::{
     Agent, ConfigSource, Programs, RunError,
@@ -60,6 +60,10 @@ impl Agent {
         log: &Arc<Log>,
     ) -> Result<Self, RunError> {
         raise_open_files();
+        // Of two agents on one node the second is refused, before it asks a server.
+        let journal = Journal::open(&config.state_dir)?;
+        // Pods that an earlier agent has left throttled are released first of all, even if the start fails.
+        let mitigation = MitigationWorker::open(&config.state_dir);
         let node = node_scopes(config)?;
         let (threshold, capacity) = (
             node.fastpath.thresholds().threshold,
@@ -67,7 +71,7 @@ impl Agent {
         );
         warn_floor(config, Signal::MemoryAvailable, threshold, capacity);
         let mut policies = Policies::start(config)?;
-        let opened = pod_source::open(config, node.fastpath.cgroup().path(), &policies);
+        let opened = pod_source::open(config, node.fastpath.cgroup().path(), &policies, journal);
         let Opened {
             mut source,
             table,
@@ -77,8 +81,6 @@ impl Agent {
         let journal = disk.queue().clone();
         restore::charge_limits(&policies.evaluator, &restored, &journal);
         policies.set_pods(&table);
-        // Pods that an earlier agent has left throttled are released before a pod is judged.
-        let mitigation = MitigationWorker::open(&config.state_dir);
         let (entries, swap) = (table.entries.clone(), Arc::clone(&table.swap));
 
         let (memory, scopes) = WatchedMemory::new(config, node.fastpath)?;

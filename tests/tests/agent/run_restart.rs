@@ -1,10 +1,36 @@
 //! An agent that is killed and started again: limits count on, an old journal counts too, and who was killed already is not
 //! evicted a second time.
 
+use std::os::unix::fs::MetadataExt as _;
+
 use evictd_tests::{prelude::*, unkillable::Undying};
 
 /// More than the threshold leaves of the scope, and less than the scope.
 const TOO_MUCH: [&str; 2] = ["--mib", "210"];
+
+/// A crash, and then starts that fail: the pods that the crash has left throttled do not wait for a start that succeeds.
+// R46
+#[test]
+fn a_start_that_fails_leaves_no_pod_throttled() {
+    skip_if!(not_root());
+    for field in ["scope", "podManifest"] {
+        let mut files = Files::of("unstarted", 256, &json!([]));
+        files.config[field] = match field {
+            "scope" => json!({ "cgroup": "/nowhere" }),
+            _ => json!("/nowhere"),
+        };
+        let pod = files.dir().join("pod");
+        let high = pod.join("memory.high");
+        fs::create_dir(&pod).unwrap();
+        fs::write(&high, "65536\n").unwrap();
+        let id = fs::metadata(&pod).unwrap().ino();
+        let left = json!([{ "uid": "a", "cgroup": pod, "id": id, "before": "max", "high": 65536 }]);
+        fs::create_dir(files.dir().join("state")).unwrap();
+        fs::write(files.dir().join("state/brakes.json"), left.to_string()).unwrap();
+        assert!(files.refused().contains("/nowhere"));
+        assert_eq!(fs::read_to_string(&high).unwrap(), "max");
+    }
+}
 
 struct Limited {
     files: Files,

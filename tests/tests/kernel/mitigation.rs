@@ -86,7 +86,10 @@ fn a_brake_stops_growth_until_it_is_released() {
     hog.go().unwrap();
     assert!(until(TIMEOUT, || memory.usage().unwrap() >= 40 * MIB));
     let throttles = ThrottleList::open(state.path()).unwrap().0;
-    let throttle = throttles.set("pod", &memory).unwrap().expect("a throttle");
+    let throttle = throttles
+        .set("pod", &memory, || true)
+        .unwrap()
+        .expect("a throttle");
     assert_eq!(high(&pod), throttle.high.to_string());
     hog.go().unwrap();
     let events = || fs::read_to_string(pod.join("memory.events")).unwrap();
@@ -122,10 +125,13 @@ fn a_release_does_not_wait_for_the_disk() {
     let pods = ["one", "other"].map(|name| scope.child(name).unwrap());
     let [one, other] = pods.clone().map(|pod| MemoryCgroup::open(&pod).unwrap());
     let throttles = ThrottleList::open(&disk.path()).unwrap().0;
-    throttles.set("one", &one).unwrap().expect("a throttle");
+    throttles
+        .set("one", &one, || true)
+        .unwrap()
+        .expect("a throttle");
     let frozen = disk.freeze().unwrap();
     std::thread::scope(|threads| {
-        let set = threads.spawn(|| throttles.set("other", &other).unwrap());
+        let set = threads.spawn(|| throttles.set("other", &other, || true).unwrap());
         assert!(until(TIMEOUT, || throttles.held().len() == 2));
         let begun = Instant::now();
         assert_eq!(throttles.release(|_| true).len(), 1);

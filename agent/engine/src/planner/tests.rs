@@ -331,16 +331,20 @@ fn a_pod_that_may_not_be_killed_is_not_waited_for() {
 
 // R46
 #[test]
-fn both_steps_before_an_eviction_are_of_the_same_pods() {
+fn both_steps_before_an_eviction_are_of_pods_that_may_go() {
     let signal = Signal::MemoryAvailable;
     let mut scene = Scene::new(signal, MIB, 100 << 20);
-    for name in ["idle", "spared", "killed", "small", "large"] {
+    for name in [
+        "idle", "spared", "killed", "small", "large", "static", "deleting",
+    ] {
         scene.pod(name, 0);
         let usage = scene.usages.get_mut(name).unwrap();
         let used = ["idle", "small", "large"].iter().position(|n| *n == name);
         usage.memory_working_set = Some(used.unwrap_or(5) as u64 * MIB);
     }
     scene.pods[1].is_denied = true;
+    scene.pods[5].is_static = true;
+    scene.pods[6].is_deleting = true;
     // No step evicts a pod.
     scene.planner.set_left_of_node_rate(0);
     let observations = Observations::default();
@@ -352,7 +356,8 @@ fn both_steps_before_an_eviction_are_of_the_same_pods() {
     scene.planner.note_external_kill(SECOND, node, "killed");
     let names = |pods: Vec<&Pod>| pods.iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();
     let reclaimable = scene.planner.reclaimable(node).collect();
-    assert_eq!(names(reclaimable), ["idle", "small", "large"]);
+    assert_eq!(names(reclaimable), ["idle", "small", "large", "static"]);
+    // A soft threshold asks the API server, which does not end a static pod.
     let throttled = scene.planner.candidates(node, signal);
     assert_eq!(names(throttled), ["large", "small"]);
 }

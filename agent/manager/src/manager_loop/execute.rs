@@ -201,7 +201,7 @@ impl ManagerLoop {
         };
         self.planner.block_soft(!self.shadow);
         if let Some(choice) = request.candidates.first() {
-            self.unthrottle(&choice.pod);
+            self.unthrottle(vec![Arc::clone(&choice.pod)]);
         }
         if !self.emit(ManagerEvent::Soft(Box::new(request))) {
             // No answer comes; the next look asks again.

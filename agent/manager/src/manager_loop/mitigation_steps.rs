@@ -25,7 +25,7 @@ pub(crate) struct MitigationState {
     available: i64,
     /// The signal of the throttle that is set: its release is recorded with the same one.
     signal: Signal,
-    /// All throttled pods have to be released; the event queue had no place for the request.
+    /// All throttled pods have to be released: the event queue had no place for a release.
     must_release: bool,
 }
 
@@ -84,23 +84,26 @@ impl ManagerLoop {
         }
     }
 
-    /// Lets a pod grow that is asked to go: it may need memory to end.
-    pub(super) fn unthrottle(&mut self, pod: &Arc<PodEntry>) {
-        if self.shadow || self.mitigation.steps.config().throttle.is_none() {
-            return;
+    /// Lets pods grow that are asked to go or are being deleted: they may need memory to end.
+    pub(super) fn unthrottle(&mut self, pods: Vec<Arc<PodEntry>>) {
+        let throttles = self.mitigation.steps.config().throttle.is_some();
+        if !self.shadow && throttles && !pods.is_empty() {
+            self.ask(MitigationAction::Release(pods), false);
         }
-        self.ask(MitigationAction::Release(vec![Arc::clone(pod)]), false);
     }
 
-    /// Has a step taken; false when it found no place.
-    fn ask(&self, action: MitigationAction, shadow: bool) -> bool {
+    /// Has a step taken; false when it found no place. A release is tried again then.
+    fn ask(&mut self, action: MitigationAction, shadow: bool) -> bool {
         let signal = self.mitigation.signal;
+        let is_release = !shadow && action.step() == Step::Unthrottle;
         let request = MitigationRequest {
             action,
             signal,
             shadow,
         };
-        self.emit(ManagerEvent::Mitigate(Box::new(request)))
+        let is_sent = self.emit(ManagerEvent::Mitigate(Box::new(request)));
+        self.mitigation.must_release |= is_release && !is_sent;
+        is_sent
     }
 
     /// Shadow mode begins, and leaves no pod throttled; or it ends, and none of its steps was taken.
@@ -109,15 +112,15 @@ impl ManagerLoop {
         let signal = self.mitigation.signal;
         self.mitigation = MitigationState {
             signal,
-            must_release: shadow,
+            must_release: shadow || self.mitigation.must_release,
             ..MitigationState::new(config)
         };
         self.release_throttled();
     }
 
     fn release_throttled(&mut self) {
-        if self.mitigation.must_release {
-            self.mitigation.must_release = !self.ask(MitigationAction::ReleaseAll, false);
+        if std::mem::take(&mut self.mitigation.must_release) {
+            self.ask(MitigationAction::ReleaseAll, false);
         }
     }
 
@@ -164,5 +167,141 @@ impl ManagerLoop {
     fn entries<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Vec<Arc<PodEntry>> {
         pods.filter_map(|pod| self.pods.entry(&pod.uid).cloned())
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use evictd_engine::{
+        Layout, Observation, PlannerSettings, ReclaimOptions, Threshold, ThresholdValue,
+        model::{
+            quantity::Quantity,
+            settings::{EvictionConfig, Mode, RankingStrategy, ThrottleConfig},
+        },
+    };
+    use evictd_node::{
+        cgroup::memory::MemoryCgroup,
+        memory_scope::{Scope, ScopeKind},
+    };
+
+    use super::*;
+    use crate::{
+        Command, CommandQueue, DiskScanner, ManagerEventQueue, ManagerSetup, PodSet, SignalSources,
+        tests::pod,
+    };
+
+    const MIB: u64 = 1 << 20;
+
+    /// The manager of a node of 100 MiB with a soft threshold of 50 MiB, which throttles.
+    fn manager(dir: &std::path::Path) -> ManagerLoop {
+        let node = pod(dir, "node", false).memory.path().to_owned();
+        let cgroup = MemoryCgroup::open(&node).unwrap();
+        let total = ScopeKind::Machine { total: 100 * MIB };
+        let memory = Scope::open(cgroup, total, |_| Default::default(), false).unwrap();
+        let soft = Threshold {
+            signal: Signal::MemoryAvailable,
+            value: ThresholdValue::Quantity(Quantity::bytes(50 * MIB)),
+            grace_period: Duration::from_secs(90),
+            min_reclaim: None,
+        };
+        let setup = ManagerSetup {
+            settings: PlannerSettings {
+                eviction: EvictionConfig {
+                    thresholds: vec![soft],
+                    max_pod_grace_period_seconds: 0,
+                    pressure_transition_period: Duration::ZERO,
+                    reserved_memory: 0,
+                    limits_local_storage: false,
+                },
+                layout: Layout::default(),
+                strategy: RankingStrategy::Kubelet,
+                mode: Mode::Evictd,
+                externally_handled: Vec::new(),
+                has_api_server: true,
+            },
+            sources: SignalSources::new(memory, None, None, None),
+            scanner: DiskScanner::start(None).unwrap(),
+            pods: PodSet::default(),
+            limiter: Arc::default(),
+            shadow: false,
+            reclaims: ReclaimOptions {
+                runtime: None,
+                kubelet: true,
+            },
+            mitigation: MitigationConfig {
+                reclaim: None,
+                throttle: Some(ThrottleConfig {
+                    pods: 1,
+                    time_limit: Duration::from_secs(60),
+                }),
+            },
+            memory_v1: None,
+            restored: Default::default(),
+            on_kill: Box::new(|_, _| ()),
+        };
+        let commands = CommandQueue::new().unwrap();
+        let events = ManagerEventQueue::new().unwrap();
+        ManagerLoop::new(setup, events, commands, Arc::default(), Arc::default())
+    }
+
+    /// The steps that are asked for, with the UIDs of the pods that they name.
+    fn asked(manager: &ManagerLoop) -> Vec<(Step, Vec<String>)> {
+        let events = std::iter::from_fn(|| manager.events.next());
+        let asked = events.filter_map(|event| match event {
+            ManagerEvent::Mitigate(request) => Some(request.action),
+            _ => None,
+        });
+        let uids = |pods: &[Arc<PodEntry>]| pods.iter().map(|pod| pod.pod.uid.clone()).collect();
+        asked
+            .map(|action| (action.step(), uids(action.pods())))
+            .collect()
+    }
+
+    fn available(mib: u64) -> Observations {
+        let mut seen = Observations::default();
+        let observation = Observation {
+            available: signed(mib * MIB),
+            capacity: signed(100 * MIB),
+            time: None,
+        };
+        seen.set(Signal::MemoryAvailable, observation);
+        seen
+    }
+
+    // R46
+    #[test]
+    fn a_pod_that_is_being_deleted_is_released_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut manager = manager(dir.path());
+        let entries = |is_deleting: bool| {
+            let names =
+                ["stays", "goes"].map(|name| pod(dir.path(), name, is_deleting && name == "goes"));
+            Command::Pods(PodSet::new(&names))
+        };
+        let release = (Step::Unthrottle, vec!["goes".to_owned()]);
+        for (is_deleting, released) in [(false, vec![]), (true, vec![release]), (true, vec![])] {
+            manager.apply(entries(is_deleting));
+            assert_eq!(asked(&manager), released);
+        }
+    }
+
+    // R46
+    #[test]
+    fn a_release_that_finds_no_place_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut manager = manager(dir.path());
+        manager.mitigate(&available(40));
+        assert_eq!(asked(&manager), [(Step::Throttle, vec![])]);
+        while manager.ask(MitigationAction::ReleaseAll, true) {}
+        manager.mitigate(&available(60));
+        manager.mitigate(&available(60));
+        assert!(manager.events.dropped() > 0);
+        asked(&manager);
+        manager.mitigate(&available(60));
+        assert_eq!(asked(&manager), [(Step::Unthrottle, vec![])]);
+        manager.mitigate(&available(60));
+        assert_eq!(asked(&manager), []);
     }
 }

@@ -27,6 +27,7 @@ pub struct MitigationThreads {
     release: SyncSender<MitigationRequest>,
     throttle: SyncSender<Job>,
     throttling: std::thread::JoinHandle<()>,
+    note: Box<dyn Fn(&MitigationAction) + Send + Sync>,
     answer: Answer,
 }
 
@@ -38,12 +39,17 @@ enum Job {
 }
 
 /// The worker, or a test's.
-trait Work: Clone + Send + 'static {
+trait Work: Clone + Send + Sync + 'static {
+    fn note(&self, action: &MitigationAction);
     fn work(&self, request: &MitigationRequest) -> StepEffect;
     fn save(&self);
 }
 
 impl Work for Arc<MitigationWorker> {
+    fn note(&self, action: &MitigationAction) {
+        MitigationWorker::note(self, action);
+    }
+
     fn work(&self, request: &MitigationRequest) -> StepEffect {
         MitigationWorker::work(self, request)
     }
@@ -97,17 +103,20 @@ impl MitigationThreads {
                 take(&request);
             }
         })?;
+        let noting = worker.clone();
         Ok(Self {
             reclaim,
             release,
             throttle,
             throttling,
+            note: Box::new(move |action| noting.note(action)),
             answer,
         })
     }
 
     /// Has a step taken. A step that finds no place is answered at once, as refused.
     pub fn take(&self, request: MitigationRequest) {
+        (self.note)(&request.action);
         let (step, signal) = (request.action.step(), request.signal);
         let is_taken = match request.action {
             MitigationAction::Reclaim { .. } => self.reclaim.try_send(request).is_ok(),
@@ -182,6 +191,8 @@ mod tests {
     }
 
     impl Work for Waiting {
+        fn note(&self, _: &MitigationAction) {}
+
         fn work(&self, request: &MitigationRequest) -> StepEffect {
             let [wait, disk] = &*self.0;
             let _ = match &request.action {

@@ -6,9 +6,10 @@
 
 use std::{
     cmp::Reverse,
+    collections::HashSet,
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
@@ -47,6 +48,8 @@ pub struct MitigationCounters {
 #[derive(Debug)]
 pub struct MitigationWorker {
     throttles: ThrottleList,
+    /// UIDs of the pods that are to be throttled as of the newest request, which may wait for its thread still.
+    wanted: Mutex<HashSet<String>>,
     counters: MitigationCounters,
     /// The last refusal, which is logged once.
     reported: Mutex<Option<String>>,
@@ -80,6 +83,7 @@ impl MitigationWorker {
         add(&counters.released, left.released as u64);
         Arc::new(Self {
             throttles,
+            wanted: Mutex::default(),
             counters,
             reported: Mutex::default(),
         })
@@ -88,6 +92,26 @@ impl MitigationWorker {
     /// Counters of what was done.
     pub fn counters(&self) -> &MitigationCounters {
         &self.counters
+    }
+
+    /// Notes what is requested, in the order of the requests and before a thread has it: a throttle that waits for the
+    /// disk meanwhile sets no pod that is released.
+    pub fn note(&self, action: &MitigationAction) {
+        let uids =
+            |pods: &[Arc<PodEntry>]| pods.iter().map(|entry| entry.pod.uid.clone()).collect();
+        match action {
+            MitigationAction::Reclaim { .. } => {}
+            MitigationAction::Throttle(pods) => *self.wanted() = uids(pods),
+            MitigationAction::Release(pods) => {
+                let released: HashSet<String> = uids(pods);
+                self.wanted().retain(|uid| !released.contains(uid));
+            }
+            MitigationAction::ReleaseAll => self.wanted().clear(),
+        }
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a step; blocks for as long as it takes. A release does not wait for the disk: [`Self::save`] is to follow.
@@ -101,11 +125,7 @@ impl MitigationWorker {
                 within,
             } => self.reclaim(pods, *deficit, begun + *within),
             MitigationAction::Throttle(pods) => self.throttle(pods),
-            MitigationAction::Release(pods) => {
-                let named = |uid: &str| pods.iter().any(|entry| entry.pod.uid == uid);
-                (self.release(named), None)
-            }
-            MitigationAction::ReleaseAll => (self.release(|_| true), None),
+            MitigationAction::Release(_) | MitigationAction::ReleaseAll => (self.release(), None),
         };
         if let Some(refusal) = &refusal {
             add(&self.counters.refused, 1);
@@ -172,7 +192,11 @@ impl MitigationWorker {
         }
         let (mut done, mut refusal) = (Vec::new(), None);
         for (entry, memory) in &pods {
-            match self.throttles.set(&entry.pod.uid, memory) {
+            let uid = &entry.pod.uid;
+            match self
+                .throttles
+                .set(uid, memory, || self.wanted().contains(uid))
+            {
                 Ok(Some(throttle)) => {
                     add(&self.counters.throttles, 1);
                     done.push(pod(entry, Given::default(), Some(throttle.high)));
@@ -184,8 +208,10 @@ impl MitigationWorker {
         (done, refusal)
     }
 
-    fn release(&self, which: impl Fn(&str) -> bool) -> Vec<PodEffect> {
-        let released = self.throttles.release(|throttle| which(&throttle.uid));
+    /// Releases all pods that are not wanted any more, so that each release does the work of one that found no place.
+    fn release(&self) -> Vec<PodEffect> {
+        let is_wanted = |uid: &String| self.wanted().contains(uid);
+        let released = self.throttles.release(|throttle| !is_wanted(&throttle.uid));
         add(&self.counters.released, released.len() as u64);
         let pods = released.into_iter().map(|throttle| PodEffect {
             namespace: String::new(),
@@ -232,4 +258,63 @@ fn pod(entry: &PodEntry, given: Given, high: Option<u64>) -> PodEffect {
 
 fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, process::Command, sync::mpsc::channel, time::Duration};
+
+    use evictd_engine::{Signal, mitigation::Step};
+
+    use super::*;
+    use crate::{MitigationThreads, tests::pod};
+
+    fn request(action: MitigationAction) -> MitigationRequest {
+        MitigationRequest {
+            action,
+            signal: Signal::MemoryAvailable,
+            shadow: false,
+        }
+    }
+
+    fn throttled<const N: usize>(pods: &[Arc<PodEntry>; N]) -> [bool; N] {
+        let high = |pod: &Arc<PodEntry>| fs::read_to_string(pod.memory.path().join("memory.high"));
+        std::array::from_fn(|n| high(&pods[n]).unwrap() != "max")
+    }
+
+    /// A pipe that is opened to be written hangs until another process reads it, as a disk may.
+    // R46
+    #[test]
+    fn a_throttle_that_waits_for_the_disk_sets_no_pod_that_is_released() {
+        for names_pods in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let pods = ["one", "other", "third"].map(|name| pod(dir.path(), name, false));
+            let pipe = dir.path().join("brakes.new");
+            let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+            assert!(made.success());
+            let worker = MitigationWorker::open(dir.path());
+            let (answer, answers) = channel();
+            let answer = move |effect| answer.send(effect).unwrap_or_default();
+            let threads = MitigationThreads::start(&worker, answer).unwrap();
+            let answer = || answers.recv_timeout(Duration::from_secs(20)).unwrap().step;
+            let throttle = || request(MitigationAction::Throttle(pods.to_vec()));
+            threads.take(throttle());
+            while worker.throttles.held().is_empty() {
+                std::thread::yield_now();
+            }
+            // All of this one waits behind the first one.
+            threads.take(throttle());
+            threads.take(request(match names_pods {
+                true => MitigationAction::Release(pods[..2].to_vec()),
+                false => MitigationAction::ReleaseAll,
+            }));
+            assert_eq!(answer(), Step::Unthrottle);
+            drop(fs::File::open(&pipe).unwrap());
+            assert_eq!([answer(), answer()], [Step::Throttle; 2]);
+            assert_eq!(throttled(&pods), [false, false, names_pods]);
+            threads.take(request(MitigationAction::ReleaseAll));
+            assert_eq!(answer(), Step::Unthrottle);
+            assert_eq!(throttled(&pods), [false; 3]);
+        }
+    }
 }

@@ -159,16 +159,22 @@ impl ThrottleList {
     }
 
     /// Keeps a pod from growing beyond what it uses now; `None` when a limit of its own does that already, when it is
-    /// throttled, or when it was released before it was written down. Waits for the disk.
+    /// throttled, when it is not wanted any more, or when it was released before it was written down. Waits for the
+    /// disk.
     ///
     /// # Errors
     /// The file cannot be written, the kernel refuses: then nothing has changed.
-    pub fn set(&self, uid: &str, cgroup: &MemoryCgroup) -> Result<Option<Throttle>, PathError> {
+    pub fn set(
+        &self,
+        uid: &str,
+        cgroup: &MemoryCgroup,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> Result<Option<Throttle>, PathError> {
         if let Some(reason) = &self.refusal {
             let path = self.dir.join(FILE);
             return Err(PathError::at(&path)(io::Error::other(reason.clone())));
         }
-        let Some(throttle) = self.begin(uid, cgroup)? else {
+        let Some(throttle) = self.begin(uid, cgroup, is_wanted)? else {
             return Ok(None);
         };
         let set = self.save().and_then(|()| self.finish(&throttle));
@@ -184,9 +190,16 @@ impl ThrottleList {
     }
 
     /// The throttle of a pod that is to be written down.
-    fn begin(&self, uid: &str, cgroup: &MemoryCgroup) -> Result<Option<Throttle>, PathError> {
+    fn begin(
+        &self,
+        uid: &str,
+        cgroup: &MemoryCgroup,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> Result<Option<Throttle>, PathError> {
         let mut state = self.state.lock();
-        if state.is_closed || state.held.iter().any(|held| held.throttle.uid == uid) {
+        let is_held = state.held.iter().any(|held| held.throttle.uid == uid);
+        // Asked under the lock: a release that comes after the answer finds the pod in the list.
+        if state.is_closed || is_held || !is_wanted() {
             return Ok(None);
         }
         let file = cgroup.path().join(HIGH);

@@ -42,13 +42,13 @@ fn a_throttle_is_at_the_usage_and_is_removed_again() {
     let wide = pod(dir.path(), "wide", 50 * MIB, "209715200");
     let tight = pod(dir.path(), "tight", 50 * MIB, "1048576");
     for (name, cgroup) in [("free", &free), ("wide", &wide)] {
-        let throttle = throttles.set(name, cgroup).unwrap().unwrap();
+        let throttle = throttles.set(name, cgroup, || true).unwrap().unwrap();
         assert_eq!(high(cgroup), throttle.high.to_string());
     }
     assert_eq!(high(&free), (100 * MIB).to_string());
     // Its own limit is lower; and one throttle is enough.
-    assert_eq!(throttles.set("tight", &tight).unwrap(), None);
-    assert_eq!(throttles.set("free", &free).unwrap(), None);
+    assert_eq!(throttles.set("tight", &tight, || true).unwrap(), None);
+    assert_eq!(throttles.set("free", &free, || true).unwrap(), None);
     let released = throttles.release(|throttle| throttle.uid == "free");
     assert_eq!((released.len(), throttles.held().len()), (1, 1));
     assert_eq!((&*high(&free), &*high(&tight)), ("max", "1048576"));
@@ -65,7 +65,7 @@ fn the_next_start_unthrottles_what_a_crash_has_left() {
     let gone = pod(dir.path(), "gone", MIB, "max");
     let throttles = ThrottleList::open(dir.path()).unwrap().0;
     for (uid, cgroup) in [("left", &left), ("changed", &changed), ("gone", &gone)] {
-        throttles.set(uid, cgroup).unwrap().unwrap();
+        throttles.set(uid, cgroup, || true).unwrap().unwrap();
     }
     // No orderly end.
     drop(throttles);
@@ -88,11 +88,17 @@ fn what_cannot_be_written_down_is_not_done() {
     let dir = tempfile::tempdir().unwrap();
     let free = pod(dir.path(), "free", MIB, "max");
     let throttles = ThrottleList::of(&dir.path().join("nowhere"), None);
-    let error = throttles.set("free", &free).unwrap_err().to_string();
+    let error = throttles
+        .set("free", &free, || true)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("brakes.json"), "{error}");
     assert_eq!((&*high(&free), throttles.held().len()), ("max", 0));
     let throttles = ThrottleList::refusing(dir.path(), "no disk".to_owned());
-    let error = throttles.set("free", &free).unwrap_err().to_string();
+    let error = throttles
+        .set("free", &free, || true)
+        .unwrap_err()
+        .to_string();
     assert!(error.ends_with("no disk"), "{error}");
     throttles.save().unwrap();
     assert!(!dir.path().join(FILE).exists());
@@ -109,7 +115,7 @@ fn garbage_in_the_list_is_not_overwritten() {
         assert_eq!((left.released, left.unreadable.len()), (0, n + 1));
         let kept = fs::read_to_string(&left.unreadable[n]).unwrap();
         assert_eq!(kept, format!("[{{ {n}"));
-        throttles.set("free", &free).unwrap().unwrap();
+        throttles.set("free", &free, || true).unwrap().unwrap();
         throttles.close();
         throttles.save().unwrap();
     }
@@ -123,7 +129,7 @@ fn a_pod_that_is_released_before_it_is_written_down_is_not_throttled() {
     let dir = tempfile::tempdir().unwrap();
     let free = pod(dir.path(), "free", MIB, "max");
     let throttles = ThrottleList::open(dir.path()).unwrap().0;
-    let throttle = throttles.begin("free", &free).unwrap().unwrap();
+    let throttle = throttles.begin("free", &free, || true).unwrap().unwrap();
     assert!(throttles.release(|_| true).is_empty());
     assert!(!throttles.finish(&throttle).unwrap());
     assert_eq!((&*high(&free), throttles.held().len()), ("max", 0));
@@ -134,9 +140,9 @@ fn a_closed_list_throttles_no_pod() {
     let dir = tempfile::tempdir().unwrap();
     let free = pod(dir.path(), "free", MIB, "max");
     let throttles = ThrottleList::open(dir.path()).unwrap().0;
-    throttles.set("free", &free).unwrap().unwrap();
+    throttles.set("free", &free, || true).unwrap().unwrap();
     assert_eq!(throttles.close().len(), 1);
-    assert_eq!(throttles.set("free", &free).unwrap(), None);
+    assert_eq!(throttles.set("free", &free, || true).unwrap(), None);
     assert_eq!(high(&free), "max");
 }
 
@@ -146,13 +152,13 @@ fn a_release_does_not_wait_for_the_disk() {
     let dir = tempfile::tempdir().unwrap();
     let [one, other] = ["one", "other"].map(|name| pod(dir.path(), name, MIB, "max"));
     let throttles = ThrottleList::open(dir.path()).unwrap().0;
-    throttles.set("one", &one).unwrap().unwrap();
+    throttles.set("one", &one, || true).unwrap().unwrap();
     let pipe = dir.path().join(FILE).with_extension("new");
     let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
     // SAFETY: a C string.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     std::thread::scope(|threads| {
-        let set = threads.spawn(|| throttles.set("other", &other));
+        let set = threads.spawn(|| throttles.set("other", &other, || true));
         while throttles.held().len() < 2 {
             std::thread::yield_now();
         }
