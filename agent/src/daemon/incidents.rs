@@ -18,7 +18,7 @@ use evictd_store::{
 use evictd_sys::clock::monotonic_ns;
 
 use super::Agent;
-use crate::daemon::eviction_log::log_asked;
+use crate::daemon::{eviction_log::log_asked, pod_source::PodSource};
 
 /// Pods that an incident lists, the first in the order of eviction; besides them only those that the report names.
 const PODS: usize = 16;
@@ -149,7 +149,7 @@ impl Agent {
             RankedPod {
                 oom_score_adj: Some(score_adj(ranked.pod, scored_by)),
                 place: (position >= PODS).then_some(position + 1),
-                ..self.ranked_pod(ranked, said, eviction)
+                ..self.ranked_pod(ranked, said, incident)
             }
         };
         let pods = shown.map(ranked_pod).collect();
@@ -208,10 +208,15 @@ impl Agent {
         &self,
         ranked: &Ranked<'_>,
         said: Option<&Explanation>,
-        eviction: &EvictionRecord,
+        incident: &Incident,
     ) -> RankedPod {
+        let eviction = &incident.eviction;
         let pod = ranked.pod;
         let evicted = pod.uid == eviction.uid;
+        let entry = self.entry(&pod.uid);
+        // As for the planner (`state_for`).
+        let asks = incident.asked.is_some() && matches!(self.pod_source, PodSource::Cluster { .. });
+        let cannot_be_asked = asks && !pod.can_be_asked();
         // A limit that this eviction has used up did not spare its pod.
         let spared = said.filter(|said| !said.may_go && !evicted);
         let reason = |said: &Explanation| said.reason.clone().unwrap_or_default();
@@ -226,17 +231,21 @@ impl Agent {
             evicted,
             usage_after: None,
             oom_score_adj: None,
-            protected: pod.is_protected(self.config.mode),
+            protected: pod.is_protected(self.config.mode) || cannot_be_asked,
             spared: spared.map(reason),
             terminating: !evicted && self.was_on_its_way(&pod.uid, eviction),
+            empty: !evicted && entry.is_some_and(|entry| entry.is_empty()),
             place: None,
         }
     }
 
+    fn entry(&self, uid: &str) -> Option<&Arc<PodEntry>> {
+        self.pods.entries.iter().find(|entry| entry.pod.uid == uid)
+    }
+
     /// Whether a pod was evicted before another one and something was left of it: it was no candidate.
     fn was_on_its_way(&self, uid: &str, eviction: &EvictionRecord) -> bool {
-        let mut entries = self.pods.entries.iter();
-        let Some(entry) = entries.find(|entry| entry.pod.uid == uid) else {
+        let Some(entry) = self.entry(uid) else {
             return false;
         };
         let permit = &entry.permit;
