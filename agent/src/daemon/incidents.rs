@@ -13,12 +13,12 @@ use evictd_node::pods::table::PodEntry;
 use evictd_policy::evaluator::Explanation;
 use evictd_store::{
     incident::{BEFORE_NS, Incident, RankedBy, RankedPod},
-    record::{EvictionRecord, Record},
+    record::{EvictionRecord, Record, RequestRecord, oom_kill::PodName},
 };
 use evictd_sys::clock::monotonic_ns;
 
 use super::Agent;
-use crate::daemon::{eviction_log::log_asked, pod_source::PodSource};
+use crate::daemon::{eviction_log::log_asked, oom::Ending, pod_source::PodSource};
 
 /// Pods that an incident lists, the first in the order of eviction; besides them only those that the report names.
 const PODS: usize = 16;
@@ -49,7 +49,7 @@ impl Agent {
                 pace_inputs,
                 ..Incident::new(eviction.as_ref().clone())
             }),
-            Record::Asked(asked) => self.begin(Incident::of_asked(asked.as_ref().clone())),
+            Record::Asked(asked) => self.begin_asked(asked.as_ref().clone()),
             Record::Finished(finish) => self.incidents.finish(monotonic_ns(), finish),
             _ => {}
         }
@@ -61,14 +61,40 @@ impl Agent {
         self.incidents.begin(monotonic_ns(), incident, &samples);
     }
 
-    /// Takes note of pods that are ending after a soft eviction, and of those that have ended.
-    fn follow_asked(&mut self) {
+    /// A pod is asked to go, or would be.
+    fn begin_asked(&mut self, asked: RequestRecord) {
+        let pod = PodName {
+            namespace: asked.namespace.clone(),
+            name: asked.name.clone(),
+            uid: asked.uid.clone(),
+        };
+        let incident = Incident::of_asked(asked);
+        let how = match incident.eviction.shadow {
+            true => Ending::Shadow,
+            false => Ending::Asked,
+        };
+        let (signalled, grace) = (
+            incident.eviction.stages.signalled,
+            incident.grace().unwrap_or_default(),
+        );
+        let attributor = &mut self.oom.attributor;
+        attributor.note_eviction(pod, signalled, grace, how);
+        self.begin(incident);
+    }
+
+    /// Takes note of pods that go because the API server has agreed, each once.
+    pub(super) fn take_requests(&mut self) {
         while let Some(asked) = self.pod_source.next_soft_eviction() {
             // The API server has agreed.
             log_asked(&asked);
             self.metrics.asked(&asked);
-            self.begin(Incident::of_asked(asked));
+            self.begin_asked(asked);
         }
+    }
+
+    /// Takes note of pods that are ending after a soft eviction, and of those that have ended.
+    fn follow_asked(&mut self) {
+        self.take_requests();
         let entries = &self.pods.entries;
         self.incidents.find_gone(monotonic_ns(), |uid| {
             let entry = entries.iter().find(|entry| entry.pod.uid == uid);
