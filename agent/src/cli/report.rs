@@ -476,6 +476,9 @@ fn notes(pod: &RankedPod) -> Vec<String> {
     if pod.terminating {
         notes.push("evicted before, still ending".to_owned());
     }
+    if pod.empty {
+        notes.push("without processes".to_owned());
+    }
     if pod.protected {
         notes.push("protected".to_owned());
     }

@@ -13,12 +13,12 @@ use evictd_node::pods::table::PodEntry;
 use evictd_policy::evaluator::Explanation;
 use evictd_store::{
     incident::{BEFORE_NS, Incident, RankedBy, RankedPod},
-    record::{EvictionRecord, Record},
+    record::{EvictionRecord, Record, RequestRecord, oom_kill::PodName},
 };
 use evictd_sys::clock::monotonic_ns;
 
 use super::Agent;
-use crate::daemon::eviction_log::log_asked;
+use crate::daemon::{eviction_log::log_asked, oom::Ending, pod_source::PodSource};
 
 /// Pods that an incident lists, the first in the order of eviction; besides them only those that the report names.
 const PODS: usize = 16;
@@ -49,7 +49,7 @@ impl Agent {
                 pace_inputs,
                 ..Incident::new(eviction.as_ref().clone())
             }),
-            Record::Asked(asked) => self.begin(Incident::of_asked(asked.as_ref().clone())),
+            Record::Asked(asked) => self.begin_asked(asked.as_ref().clone()),
             Record::Finished(finish) => self.incidents.finish(monotonic_ns(), finish),
             _ => {}
         }
@@ -61,14 +61,40 @@ impl Agent {
         self.incidents.begin(monotonic_ns(), incident, &samples);
     }
 
-    /// Takes note of pods that are ending after a soft eviction, and of those that have ended.
-    fn follow_asked(&mut self) {
+    /// A pod is asked to go, or would be.
+    fn begin_asked(&mut self, asked: RequestRecord) {
+        let pod = PodName {
+            namespace: asked.namespace.clone(),
+            name: asked.name.clone(),
+            uid: asked.uid.clone(),
+        };
+        let incident = Incident::of_asked(asked);
+        let how = match incident.eviction.shadow {
+            true => Ending::Shadow,
+            false => Ending::Asked,
+        };
+        let (signalled, grace) = (
+            incident.eviction.stages.signalled,
+            incident.grace().unwrap_or_default(),
+        );
+        let attributor = &mut self.oom.attributor;
+        attributor.note_eviction(pod, signalled, grace, how);
+        self.begin(incident);
+    }
+
+    /// Takes note of pods that go because the API server has agreed, each once.
+    pub(super) fn take_requests(&mut self) {
         while let Some(asked) = self.pod_source.next_soft_eviction() {
             // The API server has agreed.
             log_asked(&asked);
             self.metrics.asked(&asked);
-            self.begin(Incident::of_asked(asked));
+            self.begin_asked(asked);
         }
+    }
+
+    /// Takes note of pods that are ending after a soft eviction, and of those that have ended.
+    fn follow_asked(&mut self) {
+        self.take_requests();
         let entries = &self.pods.entries;
         self.incidents.find_gone(monotonic_ns(), |uid| {
             let entry = entries.iter().find(|entry| entry.pod.uid == uid);
@@ -149,7 +175,7 @@ impl Agent {
             RankedPod {
                 oom_score_adj: Some(score_adj(ranked.pod, scored_by)),
                 place: (position >= PODS).then_some(position + 1),
-                ..self.ranked_pod(ranked, said, eviction)
+                ..self.ranked_pod(ranked, said, incident)
             }
         };
         let pods = shown.map(ranked_pod).collect();
@@ -208,10 +234,15 @@ impl Agent {
         &self,
         ranked: &Ranked<'_>,
         said: Option<&Explanation>,
-        eviction: &EvictionRecord,
+        incident: &Incident,
     ) -> RankedPod {
+        let eviction = &incident.eviction;
         let pod = ranked.pod;
         let evicted = pod.uid == eviction.uid;
+        let entry = self.entry(&pod.uid);
+        // As for the planner (`state_for`).
+        let asks = incident.asked.is_some() && matches!(self.pod_source, PodSource::Cluster { .. });
+        let cannot_be_asked = asks && !pod.can_be_asked();
         // A limit that this eviction has used up did not spare its pod.
         let spared = said.filter(|said| !said.may_go && !evicted);
         let reason = |said: &Explanation| said.reason.clone().unwrap_or_default();
@@ -226,17 +257,21 @@ impl Agent {
             evicted,
             usage_after: None,
             oom_score_adj: None,
-            protected: pod.is_protected(self.config.mode),
+            protected: pod.is_protected(self.config.mode) || cannot_be_asked,
             spared: spared.map(reason),
             terminating: !evicted && self.was_on_its_way(&pod.uid, eviction),
+            empty: !evicted && entry.is_some_and(|entry| entry.is_empty()),
             place: None,
         }
     }
 
+    fn entry(&self, uid: &str) -> Option<&Arc<PodEntry>> {
+        self.pods.entries.iter().find(|entry| entry.pod.uid == uid)
+    }
+
     /// Whether a pod was evicted before another one and something was left of it: it was no candidate.
     fn was_on_its_way(&self, uid: &str, eviction: &EvictionRecord) -> bool {
-        let mut entries = self.pods.entries.iter();
-        let Some(entry) = entries.find(|entry| entry.pod.uid == uid) else {
+        let Some(entry) = self.entry(uid) else {
             return false;
         };
         let permit = &entry.permit;

@@ -10,7 +10,12 @@ use evictd_manager::{
 use evictd_store::record::{Record, RequestRecord};
 
 use super::Agent;
-use crate::daemon::{ensure_dead::end_asked, eviction_log::log_asked, pod_source::PodSource};
+use crate::daemon::{
+    ensure_dead::end_asked,
+    eviction_log::log_asked,
+    oom::{Ending, name_of},
+    pod_source::PodSource,
+};
 
 impl Agent {
     pub(super) fn handle_manager_events(&mut self) {
@@ -141,9 +146,14 @@ impl Agent {
     fn handle_eviction(&mut self, decided: &ManagerEviction) {
         self.count_manager_eviction(decided);
         let (signalled, shadow) = (decided.stages.signalled, decided.shadow);
-        self.oom
-            .attributor
-            .note_eviction(&decided.pod, signalled, shadow);
+        let how = match (shadow, decided.refused) {
+            (true, _) => Ending::Shadow,
+            (false, None) => Ending::Killed,
+            (false, Some(_)) => Ending::Asked,
+        };
+        let pod = name_of(&decided.pod);
+        let attributor = &mut self.oom.attributor;
+        attributor.note_eviction(pod, signalled, Duration::ZERO, how);
         self.policies.note(&decided.pod.pod, false);
         let record = self.eviction_log.record_manager_eviction(decided);
         self.follow_killed_pod(&decided.pod, signalled, shadow);

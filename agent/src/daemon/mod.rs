@@ -43,7 +43,7 @@ use std::{
 
 use evictd_common::drops::DropCounter;
 use evictd_config::Config;
-use evictd_engine::{NodeState, message::resource_of};
+use evictd_engine::{NodeState, message::resource_of, units::nanos};
 use evictd_fastpath::{FastPathEvent, KilledBy};
 use evictd_manager::{Command, FastPathOutcome};
 use evictd_node::{
@@ -70,6 +70,7 @@ use disk::DiskWriter;
 use fastpath::RunningFastPath;
 use log::Log;
 use manager::RunningManager;
+use oom::{Ending, name_of};
 use pod_table::PublishedPods;
 use policies::Policies;
 use reload::ConfigWatch;
@@ -335,7 +336,10 @@ impl Agent {
                 let mut entries = self.pods.entries.iter();
                 if let Some(entry) = entries.find(|entry| entry.pod.uid == by_kubelet.uid) {
                     let now = monotonic_ns();
-                    self.oom.attributor.note_eviction(entry, now, false);
+                    // The kubelet had begun before its status came here: at the last look at the earliest.
+                    let begun = now.saturating_sub(nanos(TICK));
+                    let (pod, attributor) = (name_of(entry), &mut self.oom.attributor);
+                    attributor.note_eviction(pod, begun, Duration::ZERO, Ending::Asked);
                     self.fastpath
                         .control
                         .note_kill(entry, now, KilledBy::Kubelet);
@@ -361,7 +365,6 @@ impl Agent {
         let is_reported = self.is_reported();
         self.policies.refresh(self.disk.queue(), is_reported);
         self.write_pauses();
-        self.handle_kubelet_evictions();
         self.check_configuration();
         self.follow_node_scope();
         self.look_at_pods();
@@ -401,6 +404,9 @@ impl Agent {
     fn read_oom_events(&mut self) {
         // What was done before a kill is known before the kill is judged.
         self.handle_fastpath_events();
+        self.handle_manager_events();
+        self.handle_kubelet_evictions();
+        self.take_requests();
         let oom = &mut self.programs.oom;
         while let Some(kill) = oom.as_mut().and_then(OomReader::next_unattributed) {
             self.oom.unattributed.note(kill.pid, kill.cgroup_id);
@@ -410,6 +416,7 @@ impl Agent {
                 self.append_to_journal(Record::OomKill(Box::new(record)));
             }
         }
+        self.oom.attributor.finish_look();
         self.report_oom_kills(monotonic_ns());
         for which in DROPS.map(|(_, _, which)| which) {
             self.dropped.set(which, self.programs.drops(which));

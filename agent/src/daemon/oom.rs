@@ -11,8 +11,10 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
+use evictd_engine::units::nanos;
 use evictd_fastpath::FastPathEvent;
 use evictd_node::{
     pods::{cgroup_name, table::PodEntry},
@@ -26,7 +28,7 @@ use evictd_sys::{clock::monotonic_ns, page::page_size};
 
 pub use unattributed::{KillSummary, UnattributedKills};
 
-/// Evictions that are remembered, and pods that are gone.
+/// Evictions that are remembered, pods that are gone, and processes.
 const REMEMBERED: usize = 64;
 /// An eviction that ended longer before a kill has nothing to do with it, in nanoseconds.
 const RECENT_NS: u64 = 5_000_000_000;
@@ -51,6 +53,17 @@ pub struct OomCounters {
     pub other_limit: AtomicU64,
 }
 
+/// How a pod ends whose end is not seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// By SIGKILL, sent here.
+    Killed,
+    /// By the API server, the kubelet or SIGTERM: it may go on for a while.
+    Asked,
+    /// Not at all: it was only decided, in shadow mode.
+    Shadow,
+}
+
 /// One eviction that is remembered.
 #[derive(Debug)]
 struct Remembered {
@@ -60,7 +73,26 @@ struct Remembered {
     signalled: u64,
     /// 0 while it is on its way.
     ended: u64,
+    /// Time from `signalled` on in which it has to do with a kill, where its end is not seen, in nanoseconds.
+    lasts: u64,
+    /// Whether its processes were sent SIGKILL here: what dies of it is no kill of the OOM killer.
+    killed: bool,
     shadow: bool,
+}
+
+impl Remembered {
+    /// Whether it was under way at a time or had ended shortly before.
+    fn is_recent(&self, at: u64) -> bool {
+        let since = |time: u64| at.saturating_sub(time);
+        self.signalled <= at
+            && (self.ended == 0 || since(self.ended) < RECENT_NS)
+            && (self.number.is_some() || since(self.signalled) < self.lasts)
+    }
+
+    /// Whether it was under way at a time.
+    fn is_in_flight(&self, at: u64) -> bool {
+        !self.shadow && (self.ended == 0 || self.ended > at)
+    }
 }
 
 /// Attributes OOM kills to a pod, a limit and earlier evictions.
@@ -75,6 +107,12 @@ pub struct OomAttributor {
     /// Pods that were here before, oldest first: their kills may be read after they are gone.
     gone: VecDeque<(u64, PodName)>,
     evictions: VecDeque<Remembered>,
+    /// Processes that were marked last, and when, in nanoseconds of CLOCK_MONOTONIC: the kernel marks each thread.
+    marked: VecDeque<(u32, u64)>,
+    /// Kills that the kernel has counted: now, those that are told for, and those of the last look.
+    count: fn() -> Option<u64>,
+    told: u64,
+    looked: u64,
     /// Records by the id of the cgroup that was at its limit.
     limits: HashMap<u64, LimitRecord>,
     counters: Arc<OomCounters>,
@@ -92,8 +130,10 @@ struct LimitRecord {
 }
 
 impl OomAttributor {
-    /// Below this root of the memory hierarchy, with the ids of the cgroups that are watched, the node's first.
-    pub fn new(root: &Path, scopes: Vec<u64>) -> Self {
+    /// Below this root of the memory hierarchy, with the ids of the cgroups that are watched, the node's first. `count`
+    /// reads how many processes the kernel has killed by now.
+    pub fn new(root: &Path, scopes: Vec<u64>, count: fn() -> Option<u64>) -> Self {
+        let kills = count().unwrap_or(0);
         let id = fs::metadata(root).map_or(0, |m| m.ino());
         Self {
             root: (root.to_owned(), id),
@@ -101,6 +141,10 @@ impl OomAttributor {
             pods: Vec::new(),
             gone: VecDeque::new(),
             evictions: VecDeque::new(),
+            marked: VecDeque::new(),
+            count,
+            told: kills,
+            looked: kills,
             limits: HashMap::new(),
             counters: Arc::default(),
         }
@@ -136,6 +180,8 @@ impl OomAttributor {
                 pod: name_of(&evicted.pod),
                 signalled: evicted.stages.signalled,
                 ended: 0,
+                lasts: RECENT_NS,
+                killed: evicted.refused.is_none(),
                 shadow: evicted.shadow,
             }),
             FastPathEvent::Finished(finished) => {
@@ -149,30 +195,42 @@ impl OomAttributor {
         }
     }
 
-    /// Takes note of an eviction by the manager or by the kubelet: `signalled` is in nanoseconds of CLOCK_MONOTONIC.
-    pub fn note_eviction(&mut self, pod: &PodEntry, signalled: u64, shadow: bool) {
+    /// Takes note of an eviction whose end is not seen: by the manager with SIGKILL (`killed`), by the kubelet, or of a
+    /// pod that was asked to go and has so much time. `signalled` is in nanoseconds of CLOCK_MONOTONIC.
+    pub fn note_eviction(&mut self, pod: PodName, signalled: u64, grace: Duration, how: Ending) {
         self.remember(Remembered {
             number: None,
-            pod: name_of(pod),
+            pod,
             signalled,
             ended: 0,
-            shadow,
+            lasts: nanos(grace).saturating_add(RECENT_NS),
+            killed: how == Ending::Killed,
+            shadow: how == Ending::Shadow,
         });
     }
 
     fn remember(&mut self, eviction: Remembered) {
-        if self.evictions.len() == REMEMBERED {
-            self.evictions.pop_front();
-        }
-        self.evictions.push_back(eviction);
+        push(&mut self.evictions, eviction);
     }
 
     /// Judges one kill and counts it. Logs it and gives its record, unless the victim is none of the node's, or it is
     /// in a later record with others for the same limit: by [`Self::due`], or with the next kill.
     pub fn attribute(&mut self, kill: &oom::OomKill) -> Option<OomKillRecord> {
         let node = self.scopes.first()?;
-        levels(kill).iter().find(|l| l.id == *node)?;
+        let is_here = levels(kill).iter().any(|l| l.id == *node);
+        if self.is_marked(kill) {
+            return None;
+        }
+        if !is_here {
+            self.is_counted();
+            return None;
+        }
         let (record, limit) = self.record_of(kill);
+        let pod = record.pod.as_ref();
+        let is_dying = pod.is_some_and(|pod| self.is_dying(&pod.uid, kill.time_ns));
+        if is_dying || !self.is_counted() {
+            return None;
+        }
         let counter = match record.cause {
             OomCause::PodLimit => &self.counters.pod_limit,
             OomCause::OtherLimit => &self.counters.other_limit,
@@ -186,6 +244,38 @@ impl OomAttributor {
         };
         say(&record);
         Some(record)
+    }
+
+    /// Whether a process was marked just before: another thread of it, or one that had the mark and needs more memory.
+    fn is_marked(&mut self, kill: &oom::OomKill) -> bool {
+        let (pid, now) = (kill.pid, kill.time_ns);
+        self.marked
+            .retain(|(_, at)| now.saturating_sub(*at) < RECENT_NS);
+        if let Some((_, at)) = self.marked.iter_mut().find(|(known, _)| *known == pid) {
+            *at = now;
+            return true;
+        }
+        push(&mut self.marked, (pid, now));
+        false
+    }
+
+    /// Whether the processes of a pod had SIGKILL from here at a time: the kernel helps them to end.
+    fn is_dying(&self, uid: &str, at: u64) -> bool {
+        let mut evictions = self.evictions.iter();
+        evictions.any(|e| e.killed && e.pod.uid == uid && e.is_recent(at) && e.is_in_flight(at))
+    }
+
+    /// Whether the kernel has counted one more kill than there were so far: what it only helps to end it does not count.
+    fn is_counted(&mut self) -> bool {
+        let is_counted = (self.count)().is_none_or(|kills| self.told < kills);
+        self.told += u64::from(is_counted);
+        is_counted
+    }
+
+    /// All kills were read that there were: those that the kernel had counted at the last look have no record to come.
+    pub fn finish_look(&mut self) {
+        self.told = self.told.max(self.looked);
+        self.looked = (self.count)().unwrap_or(0);
     }
 
     /// The first kill for a limit has a record at once, later ones have one together.
@@ -299,18 +389,14 @@ impl OomAttributor {
 
     /// Evictions that were under way at that moment or had ended shortly before, oldest first.
     fn before(&self, at: u64) -> Vec<Before> {
-        let recent = |e: &&Remembered| {
-            e.signalled <= at && (e.ended == 0 || at.saturating_sub(e.ended) < RECENT_NS)
-        };
         let before = |e: &Remembered| Before {
             pod: e.pod.clone(),
             nanos_before: at - e.signalled,
-            in_flight: !e.shadow && (e.ended == 0 || e.ended > at),
+            in_flight: e.is_in_flight(at),
             shadow: e.shadow,
         };
-        let evictions = self.evictions.iter().filter(recent);
-        let evictions = evictions.filter(|e| e.number.is_some() || at - e.signalled < RECENT_NS);
-        evictions.map(before).collect()
+        let recent = self.evictions.iter().filter(|e| e.is_recent(at));
+        recent.map(before).collect()
     }
 
     /// The path of the cgroup with the first of these ids, whose ancestors have the others, below the root; and whether
@@ -358,7 +444,16 @@ fn child(dir: &Path, id: u64) -> Option<PathBuf> {
     Some(found.path())
 }
 
-fn name_of(entry: &PodEntry) -> PodName {
+/// Adds one, and drops the oldest where there are too many.
+fn push<T>(queue: &mut VecDeque<T>, item: T) {
+    if queue.len() == REMEMBERED {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}
+
+/// Names a pod.
+pub fn name_of(entry: &PodEntry) -> PodName {
     PodName {
         namespace: entry.pod.namespace.clone(),
         name: entry.pod.name.clone(),
@@ -377,7 +472,7 @@ fn text(comm: &[u8]) -> String {
 
 /// The wall clock's time of a moment of CLOCK_MONOTONIC.
 fn wall_clock(at: u64) -> String {
-    let ago = std::time::Duration::from_nanos(monotonic_ns().saturating_sub(at));
+    let ago = Duration::from_nanos(monotonic_ns().saturating_sub(at));
     let now = jiff::Timestamp::now();
     now.checked_sub(ago).unwrap_or(now).to_string()
 }

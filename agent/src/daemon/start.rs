@@ -242,7 +242,8 @@ fn oom_attributor(scopes: &[Scope]) -> OomAttributor {
     // Without a hierarchy there is no scope either.
     let node = || scopes.first().map(|node| node.cgroup().path().to_owned());
     let root = root.or_else(node).unwrap_or_default();
-    OomAttributor::new(&root, scopes.iter().map(|s| s.cgroup().id()).collect())
+    let scopes = scopes.iter().map(|s| s.cgroup().id()).collect();
+    OomAttributor::new(&root, scopes, evictd_node::trigger::oom::kills_of_machine)
 }
 
 /// Loads the programs that watch memory, and attaches those that report kills of the OOM killer.

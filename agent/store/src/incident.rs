@@ -46,7 +46,8 @@ pub struct RankedPod {
     /// The oom_score_adj of its containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oom_score_adj: Option<i32>,
-    /// Whether the pod is never evicted: critical pods and, in the kubelet's mode, static ones.
+    /// Whether the pod is never evicted: critical pods and, in the kubelet's mode, static ones; where pods are asked to
+    /// go, those as well that the API server cannot end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub protected: bool,
     /// Why policies did not let it go.
@@ -55,6 +56,9 @@ pub struct RankedPod {
     /// Whether the pod was evicted before and was still on its way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminating: bool,
+    /// Whether the pod had no processes: between two runs of its container its end gives no memory back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub empty: bool,
     /// Place of the pod in the order of eviction, from 1 on, where pods before it are not listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<usize>,

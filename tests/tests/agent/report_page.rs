@@ -38,6 +38,7 @@ fn standing(number: u64) -> RankedPod {
         protected: number == 4,
         spared: (number == 5).then(|| format!("the gate {MARKUP} says no, and has for a while")),
         terminating: false,
+        empty: false,
         place: None,
     }
 }

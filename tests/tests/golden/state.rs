@@ -65,6 +65,7 @@ fn incident(is_full: bool) -> Incident {
         protected: usage.is_some(),
         spared: usage.map(|_| "a gate says no".into()),
         terminating: usage.is_some(),
+        empty: usage.is_some(),
         place: usage.map(|_| 17),
     };
     Incident {

@@ -3,7 +3,7 @@
 use evictd_node::trigger::oom::{OomKill, OomReader, UNKNOWN};
 use evictd_store::record::oom_kill::OomCause;
 use evictd_sys::page::page_size;
-use evictd_tests::prelude::*;
+use evictd_tests::{cgroup::holds, embedded::requests, prelude::*, unkillable::Undying};
 
 const UID: &str = "00000000-0000-4000-8000-000000000001";
 
@@ -115,6 +115,59 @@ fn the_scope_at_its_limit_while_the_agent_only_looks_on() {
         matches!(before, [b] if b.shadow && !b.in_flight && b.pod.name == "hog"),
         "what would have been done is told: {before:?}"
     );
+}
+
+// R48
+#[test]
+fn a_pod_that_was_asked_to_go_was_before_the_oom_killer() {
+    skip_if!(no_bpf());
+    let (mut files, container) = node("asked", 192);
+    files.soft("160Mi");
+    files.config["evictionHard"] = json!({ "memory.available": "0%" });
+    files.config["evictionMaxPodGracePeriod"] = json!(30);
+    let other = files.scope().child("kubepods/other/c1").unwrap();
+    let _agent = files.start(&[]);
+    let mut hog = Hog::start(&container, &["--mib", "60"]).unwrap();
+    let undying = Undying::hold(hog.pid()).unwrap();
+    assert!(until(SOON, || requests(files.records()).len() == 1));
+    Hog::until_killed(&other, &["--mib", "300", "--oom-score-adj", "1000"]);
+    let kill = files.oom_kill().expect("it is in the journal");
+    assert_eq!(kill.cause, OomCause::Scope);
+    assert!(!kill.was_first, "{kill:?}");
+    let before = &kill.before[..];
+    assert!(
+        matches!(before, [b] if b.in_flight && !b.shadow && b.pod.name == "hog"),
+        "{before:?}"
+    );
+    drop(undying);
+    hog.wait().unwrap();
+}
+
+/// The kernel chooses a process that has SIGKILL already, and marks it as any victim.
+// R45, R48
+#[test]
+fn a_process_that_is_only_helped_to_die_is_no_kill() {
+    skip_if!(no_bpf());
+    let (files, container) = node("helped", 160);
+    let other = files.scope().child("kubepods/other/c1").unwrap();
+    let _agent = files.start(&["--shadow"]);
+    let mut victim = Hog::start(&container, &["--mib", "100"]).unwrap();
+    assert!(holds(&container, 100));
+    let undying = Undying::hold(victim.pid()).unwrap();
+    victim.kill().unwrap();
+    let mut grows = Hog::start(&other, &["--mib", "100"]).unwrap();
+    assert!(holds(&other, 100) && grows.is_alive());
+    assert_eq!(files.scope().oom_kills().unwrap(), 0);
+    // Two looks of the agent: of marks that it reads together it knows only how many are kills.
+    std::thread::sleep(Duration::from_secs(3));
+    // The next one is a kill, and the first that is told.
+    let mut killed = Hog::start(&other, &["--mib", "100", "--oom-score-adj", "1000"]).unwrap();
+    let pid = killed.pid();
+    killed.killed();
+    let kill = files.oom_kill().expect("it is in the journal");
+    assert_eq!((kill.pid, kill.cause), (pid, OomCause::Scope), "{kill:?}");
+    drop(undying);
+    victim.killed();
 }
 
 /// Only where the machine is the test's own.

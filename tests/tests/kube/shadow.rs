@@ -1,8 +1,10 @@
 //! Shadow mode: what would be done is told and written down, and nothing is changed, neither on the node nor in the cluster.
 
 use evictd_kube::policy_status::SPREAD;
+use evictd_store::incident::files;
 use evictd_tests::{
     apiserver::{self, State},
+    embedded::requests,
     prelude::*,
 };
 
@@ -69,4 +71,35 @@ fn shadow_mode_sends_nothing_but_events() {
     assert_eq!(compared["kubeletActed"], 1);
     assert_eq!(compared["nothingFollowed"], 0);
     assert!(compared["nodeChanges"].as_u64() > Some(0), "{compared}");
+}
+
+/// The API server cannot end a static pod: it is passed over, and the incident says so.
+// R49
+#[test]
+fn a_static_pod_is_not_held_against_the_pod_that_would_be_asked() {
+    skip_if!(not_root());
+    let mut member = ClusterNode::new("softshadow", 256).unwrap();
+    member.config["shadow"] = true.into();
+    member.config["evictionSoft"] = json!({"memory.available": "120Mi"});
+    member.config["evictionSoftGracePeriod"] = json!({"memory.available": "1s"});
+    let (fixed, wild) = (member.static_pod(2), member.best_effort("wild", 1));
+    let agent = member.start().unwrap();
+    let _fixed = Hog::start(&fixed, &["--mib", "90"]).unwrap();
+    let _wild = Hog::start(&wild, &["--mib", "60"]).unwrap();
+    assert!(member.wait(SOON, |m| requests(m.records()).len() == 1));
+    let asked = requests(member.records()).remove(0);
+    assert_eq!(asked.name, "wild");
+    drop(agent);
+    let incident = files::read(&member.dir().join("state"), &asked.id).unwrap();
+    let incident = incident.expect("an incident");
+    let shown: Vec<_> = incident
+        .pods
+        .iter()
+        .map(|pod| (&*pod.pod, pod.protected))
+        .collect();
+    assert_eq!(
+        shown,
+        [("default/static-node-1", true), ("default/wild", false)]
+    );
+    assert_eq!(incident.went_first(), Some(true));
 }

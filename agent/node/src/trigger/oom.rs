@@ -1,5 +1,7 @@
 //! Evidence of the OOM killer, read when there is time.
 
+use std::fs;
+
 use aya::maps::{MapData, RingBuf};
 pub use evictd_common::oom::{LEVELS, Level, OomKill, UNKNOWN, UnattributedKill};
 
@@ -82,6 +84,14 @@ impl OomReader {
     pub fn next_unattributed(&mut self) -> Option<UnattributedKill> {
         next_record(&mut self.unattributed)
     }
+}
+
+/// Processes that the OOM killer has killed since the boot; the kernel counts each before it marks it. `None` before
+/// Linux 4.13.
+pub fn kills_of_machine() -> Option<u64> {
+    let text = fs::read_to_string("/proc/vmstat").ok()?;
+    let count = text.lines().find_map(|l| l.strip_prefix("oom_kill "));
+    count?.trim().parse().ok()
 }
 
 /// Attaches the first program that the kernel takes; the reasons of all of them when it takes none.

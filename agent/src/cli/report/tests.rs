@@ -83,7 +83,7 @@ fn incident(id: &str, time: &str) -> Value {
         "version": 1, "eviction": eviction, "samples": {"memory.available": [[0, 9], [5, 1]]},
         "pods": [
             pod("shop/zero", json!({"order": -5, "spared": ""})),
-            pod("shop/going", json!({"terminating": true, "protected": true})),
+            pod("shop/going", json!({"terminating": true, "empty": true, "protected": true})),
             pod("shop/web", json!({"evicted": true, "place": 19})),
             pod("shop/new", json!({"priorityUnknown": true, "place": 20})),
         ],
@@ -181,7 +181,7 @@ fn the_table_says_why_a_pod_stands_where_it_stands() {
     let (_, text, _) = evictd(&["report", "i-x"], dir.path());
     for line in [
         " 1  shop/zero    30 B     10 B         7  Burstable  a policy's order -5, denied by a policy",
-        " 2  shop/going   30 B     10 B         7  Burstable  evicted before, still ending, protected",
+        " 2  shop/going   30 B     10 B         7  Burstable  evicted before, still ending, without processes, protected",
         "19  shop/web     30 B     10 B         7  Burstable  evicted",
         "20  shop/new     30 B     10 B         -  Burstable  its priority is not known: ranked last",
     ] {
@@ -190,7 +190,7 @@ fn the_table_says_why_a_pod_stands_where_it_stands() {
     let (_, page, _) = evictd(&["report", "i-x", "-o", "html"], dir.path());
     for words in [
         "20 B above its request, a policy's order -5, denied by a policy",
-        "20 B above its request, evicted before, still ending, protected",
+        "20 B above its request, evicted before, still ending, without processes, protected",
         "evicted, 20 B above its request",
         "its priority is not known: ranked last",
         "data-label=\"#\">19<",

@@ -13,7 +13,7 @@ impl Incident {
     /// they were passed over because they did not grow, or their processes hold no memory.
     ///
     /// The use of the others was read after the decision. So much less is held against the pod as all of them can have
-    /// grown by.
+    /// grown by, or a 64th of what each uses, a MiB at least: where memory does not grow, that of a pod goes up and down.
     pub fn went_first(&self) -> Option<bool> {
         let eviction = &self.eviction;
         let ranked_by = self.ranked_by.as_ref()?;
@@ -42,7 +42,11 @@ impl Incident {
         let grown = u128::from(pace.growth) * u128::from(since) / u128::from(SECOND);
         let grown = u64::try_from(grown).unwrap_or(u64::MAX);
         let candidate = |(position, pod): (usize, &&RankedPod)| {
-            let more = if position == went { 0 } else { grown };
+            let moved = pod.usage.map_or(0, |usage| (usage / 64).max(1 << 20));
+            let more = match position == went || since == 0 {
+                true => 0,
+                false => grown.max(moved),
+            };
             candidate(pod, more)
         };
         let mut candidates: Vec<Candidate> = pods.iter().enumerate().map(candidate).collect();
@@ -81,7 +85,7 @@ fn candidate(pod: &RankedPod, grown: u64) -> Candidate {
     let state = match pod.usage {
         Some(_) if pod.evicted => CandidateState::Eligible,
         Some(_) if pod.terminating => CandidateState::Terminating,
-        Some(_) if pod.protected || pod.spared.is_some() => CandidateState::Protected,
+        Some(_) if pod.protected || pod.empty || pod.spared.is_some() => CandidateState::Protected,
         Some(_) => CandidateState::Eligible,
         None => CandidateState::Unavailable,
     };
@@ -136,15 +140,23 @@ mod tests {
             incident.went_first()
         };
         assert_eq!(went_first(|_| {}), Some(true));
-        // Less than a MiB, which may have come since.
-        assert_eq!(
-            went_first(|i| i.pods[1].usage = Some((301 << 20) - 1)),
-            Some(true)
-        );
-        assert_eq!(
-            went_first(|i| i.pods[1].usage = Some(302 << 20)),
-            Some(false)
-        );
+        // Ten milliseconds of growth, or less than a 64th, may have come since.
+        let of_growth = |growth: u64, mib: u64| {
+            let mut incident = ranked();
+            incident.eviction.pace.get_or_insert_default().growth = growth << 20;
+            incident.pods[1].usage = Some(mib << 20);
+            incident.went_first()
+        };
+        assert_eq!(of_growth(1000, 309), Some(true));
+        assert_eq!(of_growth(1000, 311), Some(false));
+        assert_eq!(of_growth(0, 304), Some(true));
+        assert_eq!(of_growth(0, 306), Some(false));
+        // What was read at the decision has not moved.
+        let at_once = |i: &mut Incident| {
+            i.pods[1].usage = Some(301 << 20);
+            i.ranked_by.as_mut().unwrap().read = i.eviction.stages.decided;
+        };
+        assert_eq!(went_first(at_once), Some(false));
         assert_eq!(went_first(|i| i.pods[1].priority = -1), Some(false));
         assert_eq!(went_first(|i| i.pods[1].order = -1), Some(false));
         assert_eq!(
@@ -156,7 +168,8 @@ mod tests {
             went_first(|i| i.eviction.name = "calm".to_owned()),
             Some(false)
         );
-        let spared: [fn(&mut RankedPod); 4] = [
+        let spared: [fn(&mut RankedPod); 5] = [
+            |pod| pod.empty = true,
             |pod| pod.protected = true,
             |pod| pod.terminating = true,
             |pod| pod.spared = Some("a gate says no".to_owned()),

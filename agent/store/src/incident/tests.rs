@@ -56,6 +56,7 @@ pub fn incident(id: &str) -> Incident {
             protected: false,
             spared: None,
             terminating: false,
+            empty: false,
             place: None,
         }],
         ranked_by: None,
