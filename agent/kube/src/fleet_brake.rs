@@ -50,7 +50,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: u32 = 20;
 /// Behind the name of the ConfigMap with the state: the one with the nodes' entries.
 pub(crate) const ENTRIES: &str = "-evictions";
-/// Entries beyond which their number does not grow, whatever the configuration says.
+/// Entries beyond which a node adds its own only where it takes old ones away.
 const MOST_ENTRIES: usize = 2000;
 /// Old entries that one write takes away.
 const MOST_REMOVED: usize = 64;

@@ -1,5 +1,6 @@
-//! Reports evictions to the API server: DELETEs first, Events after. No request waits for one about another pod: a
-//! webhook that hangs holds up the pods of its namespaces, and neither a new eviction nor the Events of others.
+//! Reports evictions to the API server: DELETEs first, Events after. No DELETE waits for one about another
+//! namespace, and no Event for a DELETE: a webhook that hangs holds up the pods of its namespaces. Events are sent one
+//! after the other.
 //!
 //! For each eviction in the journal that was not reported: DisruptionTarget where the kubelet sets it and it can still
 //! be set (it was mostly sent while the journal was written), DELETE, an Event on the pod and one on the node, and then
@@ -51,6 +52,8 @@ use crate::{
 pub const QUEUE: usize = 1024;
 /// Pods that are deleted at once; half of these places are kept for the first attempts.
 const AT_ONCE: usize = 16;
+/// The same with the first of each namespace.
+const MOST_AT_ONCE: usize = 64;
 /// How many of them may be of one namespace: its webhook may hang, and others find a place all the same.
 const AT_ONCE_OF_NAMESPACE: usize = 4;
 /// Refusals that time does not mend (missing rights, invalid) before an eviction or an Event is given up.
@@ -118,7 +121,7 @@ struct Remover {
     /// Whether the API server is being asked for names.
     asks_names: bool,
     retry: Retry,
-    /// Where evictions go when their pods are removed.
+    /// Where evictions go when their pods are removed: as many as `most_jobs` can wait there.
     removed: mpsc::UnboundedSender<Job>,
     /// Number of evictions that were taken and are not reported, for the end of the agent.
     unreported: Arc<AtomicUsize>,
@@ -301,7 +304,11 @@ impl Remover {
         let taken = &self.namespaces;
         let of_namespace = taken.iter().filter(|of| **of == job.eviction.namespace);
         let part = if job.is_tried { 2 } else { 1 };
-        taken.len() < AT_ONCE / part && of_namespace.count() < AT_ONCE_OF_NAMESPACE / part
+        match of_namespace.count() {
+            // Other namespaces may hang.
+            0 if !job.is_tried => taken.len() < MOST_AT_ONCE,
+            here => taken.len() < AT_ONCE / part && here < AT_ONCE_OF_NAMESPACE / part,
+        }
     }
 
     fn remove(&mut self, mut job: Job) {

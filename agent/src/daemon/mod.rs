@@ -43,7 +43,7 @@ use std::{
 
 use evictd_common::drops::DropCounter;
 use evictd_config::Config;
-use evictd_engine::{NodeState, message::resource_of, units::nanos};
+use evictd_engine::{NodeState, message::resource_of, pace::MONITORING_INTERVAL_NS, units::nanos};
 use evictd_fastpath::{FastPathEvent, KilledBy};
 use evictd_manager::{Command, FastPathOutcome};
 use evictd_node::{
@@ -344,10 +344,13 @@ impl Agent {
                         .control
                         .note_kill(entry, now, KilledBy::Kubelet);
                 }
-                self.manager.send(Command::EvictedByKubelet {
-                    uid: by_kubelet.uid.clone(),
-                    resource: resource_of(&by_kubelet.message),
-                });
+                // One of a time in which the watch was away is over.
+                if is_recent(&by_kubelet.time) {
+                    self.manager.send(Command::EvictedByKubelet {
+                        uid: by_kubelet.uid.clone(),
+                        resource: resource_of(&by_kubelet.message),
+                    });
+                }
             }
             self.append_to_journal(record);
         }
@@ -378,7 +381,10 @@ impl Agent {
         if lost || unplaced || is_minute {
             self.refresh();
             if is_minute {
-                self.pod_source.look_for_cgroups();
+                // Below a scope of its own the agent sees a part of the node's pods.
+                if self.config.scope.cgroup.is_none() {
+                    self.pod_source.look_for_cgroups();
+                }
             }
         } else {
             // A limit that changes makes no event; a pod that could not be opened is tried again.
@@ -422,6 +428,13 @@ impl Agent {
             self.dropped.set(which, self.programs.drops(which));
         }
     }
+}
+
+/// Whether less than the kubelet's monitoring interval has passed since a time of RFC 3339.
+fn is_recent(time: &str) -> bool {
+    let age = |time| jiff::Timestamp::now().duration_since(time).as_nanos();
+    let time = time.parse::<jiff::Timestamp>();
+    time.is_ok_and(|time| age(time) < i128::from(MONITORING_INTERVAL_NS))
 }
 
 /// Ends at a moment; never without one.

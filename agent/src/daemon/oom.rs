@@ -267,7 +267,10 @@ impl OomAttributor {
 
     /// Whether the kernel has counted one more kill than there were so far: what it only helps to end it does not count.
     fn is_counted(&mut self) -> bool {
-        let is_counted = (self.count)().is_none_or(|kills| self.told < kills);
+        let Some(kills) = (self.count)() else {
+            return true;
+        };
+        let is_counted = self.told < kills;
         self.told += u64::from(is_counted);
         is_counted
     }

@@ -137,10 +137,12 @@ impl ConfigSource {
         move || {
             let seen = stamps(&config, &files);
             let has_settled = seen != last && changing.as_ref() == Some(&seen);
-            let is_retry = is_unread && seen == last && !asked;
+            // A file that comes changes its stamp.
+            let is_there = seen.iter().all(Option::is_some);
+            let is_retry = is_unread && is_there && seen == last && !asked;
             let kubelet = kubelet.filter(|_| asked || has_settled || is_retry);
-            let read =
-                kubelet.map(|known| Config::reload(&config, true, &files, &known).map(Box::new));
+            let read = kubelet
+                .map(|known| Config::reload(&config, !is_retry, &files, &known).map(Box::new));
             Found {
                 seen,
                 is_retry,
@@ -149,7 +151,7 @@ impl ConfigSource {
         }
     }
 
-    /// The new configuration, where the look has read it; not the same refusal for each attempt.
+    /// The new configuration, where the look has read it; nothing where another attempt has found the same.
     fn take(&mut self, found: Found) -> Option<Result<Config, ConfigError>> {
         let Some(read) = found.read else {
             self.changing = (found.seen != self.stamps).then_some(found.seen);
@@ -161,7 +163,9 @@ impl ConfigSource {
             let is_unread = matches!(error, ConfigError::Read { .. });
             (error.to_string(), is_unread)
         });
-        let is_told = found.is_retry && refused.is_some() && refused == self.refused;
+        let unreadable = read.as_ref().map(|read| &read.1.unreadable);
+        let is_same = unreadable.is_ok_and(|unreadable| *unreadable == self.kubelet.unreadable);
+        let is_told = found.is_retry && refused == self.refused && (refused.is_some() || is_same);
         self.refused = refused;
         (!is_told).then(|| read.map(|read| self.adopt(*read)))
     }
@@ -405,11 +409,20 @@ mod tests {
         };
         assert_eq!(look(&mut origin, &known).unwrap().unwrap(), config);
         assert!(look(&mut origin, &config).is_none());
+        // Without the drop-ins, at each look: that is told once.
+        origin.kubelet.unreadable = Some("gone".to_owned());
+        let found = origin.reader(&config, false)();
+        let mut again = origin.reader(&config, false)();
+        if let Some(Ok(read)) = &mut again.read {
+            read.1.unreadable = Some("gone".to_owned());
+        }
+        assert!(origin.take(again).is_none());
+        assert!(origin.take(found).is_some(), "it can be read");
         // The agent's own file: refused once.
         fs::remove_file(&own).unwrap();
         assert!(look(&mut origin, &config).is_none());
         assert!(look(&mut origin, &config).unwrap().is_err());
-        assert!(origin.reader(&config, false)().read.is_some());
+        assert!(origin.reader(&config, false)().read.is_none(), "it is gone");
         assert!(look(&mut origin, &config).is_none());
         assert!(read(&mut origin, &config).is_err(), "asked");
         fs::write(&own, "{}").unwrap();

@@ -29,8 +29,8 @@ pub struct LimitedCgroup {
     /// Memory of the cgroup.
     pub memory: Arc<MemoryCgroup>,
     limit: File,
-    /// `memory.swap.max` and `memory.swap.current`; `None` on cgroup v1, and where the kernel has no swap.
-    swap: Option<[File; 2]>,
+    /// `memory.swap.current`; `None` on cgroup v1, and where it may not swap: an open file is memory of the kernel.
+    swapped: Option<File>,
 }
 
 /// Bytes that are in use and left below a limit.
@@ -38,7 +38,7 @@ pub struct LimitedCgroup {
 pub struct BelowLimit {
     /// Bytes that only the end of processes gives back, in memory and in swap: at its limit a cgroup grows in swap alone.
     pub unreclaimable: u64,
-    /// Limit of the cgroup itself, with what it may have in swap.
+    /// Limit of the cgroup itself, and what it has in swap.
     pub limit: u64,
     /// Bytes of unreclaimable memory that still fit below the limit, and below those of the cgroups above.
     pub left: u64,
@@ -113,13 +113,17 @@ impl LimitedCgroups {
     /// What is in use of the cgroup at a position; `None` where it is gone, or past its limit, so that it has another
     /// one. Does not allocate.
     pub fn read(&self, at: usize) -> Option<BelowLimit> {
-        let own = self.list.get(at)?.read()?;
+        let own = self.list.get(at)?;
+        let (limit, held) = own.read()?;
         let next_above = |at: &usize| self.above.get(*at).copied().flatten();
         let above = std::iter::successors(next_above(&at), next_above);
-        let left = above.filter_map(|at| Some(self.list.get(at)?.read()?.left));
+        let above = above.filter_map(|at| self.list.get(at)?.read());
+        let left = above.map(|(limit, held)| limit.saturating_sub(held));
+        let swapped = own.swapped();
         Some(BelowLimit {
-            left: left.fold(own.left, u64::min),
-            ..own
+            unreclaimable: held.saturating_add(swapped),
+            limit: limit.saturating_add(swapped),
+            left: left.fold(limit.saturating_sub(held), u64::min),
         })
     }
 }
@@ -134,39 +138,26 @@ impl LimitedCgroup {
             true => Arc::clone(pod),
             false => Arc::new(MemoryCgroup::open(&cgroup.path).ok()?),
         };
-        let open = |name| open_primed(&cgroup.path.join(name)).ok();
+        let swap_max = File::open(cgroup.path.join("memory.swap.max"));
+        let may_swap = swap_max.is_ok_and(|file| read_limit(&file) != Some(0));
+        let swapped = may_swap.then(|| open_primed(&cgroup.path.join("memory.swap.current")).ok());
         Some(Self {
             memory,
             limit,
-            swap: open("memory.swap.max")
-                .zip(open("memory.swap.current"))
-                .map(Into::into),
+            swapped: swapped.flatten(),
         })
     }
 
-    fn read(&self) -> Option<BelowLimit> {
+    /// Limit, and bytes that only the end of processes gives back; `None` where it is past its limit.
+    fn read(&self) -> Option<(u64, u64)> {
         let (limit, reading) = (read_limit(&self.limit)?, self.memory.read().ok()?);
-        let held = reading.unreclaimable();
-        let (swap_max, swapped) = self.read_swap();
-        (reading.usage <= limit).then_some(BelowLimit {
-            unreclaimable: held.saturating_add(swapped),
-            limit: limit.saturating_add(swap_max),
-            left: limit.saturating_sub(held),
-        })
+        (reading.usage <= limit).then(|| (limit, reading.unreclaimable()))
     }
 
-    /// Bytes that it may have in swap, and has.
-    fn read_swap(&self) -> (u64, u64) {
-        let Some([max, current]) = &self.swap else {
-            return (0, 0);
-        };
-        match read_limit(max) {
-            Some(0) => (0, 0),
-            max => {
-                let swapped = pread(current, &mut [0; 32]).ok().and_then(number);
-                (max.unwrap_or(u64::MAX), swapped.unwrap_or(0))
-            }
-        }
+    fn swapped(&self) -> u64 {
+        let swapped = self.swapped.as_ref();
+        let swapped = swapped.and_then(|file| pread(file, &mut [0; 32]).ok().and_then(number));
+        swapped.unwrap_or(0)
     }
 }
 
@@ -213,9 +204,8 @@ mod tests {
         uses("sandbox", 1, "max");
         uses("app", 100, &mib(120));
         uses("app/inner", 60, &mib(60));
-        for (name, mib) in [("max", 30), ("current", 20)] {
-            let file = dir.path().join(format!("app/memory.swap.{name}"));
-            fs::write(file, (mib * MIB).to_string()).unwrap();
+        for (name, text) in [("max", "max".to_owned()), ("current", mib(20))] {
+            fs::write(dir.path().join(format!("app/memory.swap.{name}")), text).unwrap();
         }
         uses("sidecar", 49, &mib(190));
         let found = FollowedCgroups::of(dir.path()).unwrap();
@@ -234,7 +224,7 @@ mod tests {
             uses.map(|uses| (uses.unreclaimable / MIB, uses.left / MIB))
         };
         assert_eq!(seen("app"), Some((119, 21)), "20 MiB are in swap");
-        assert_eq!(limited.read(position("app")).unwrap().limit, 150 * MIB);
+        assert_eq!(limited.read(position("app")).unwrap().limit, 140 * MIB);
         assert_eq!(seen("app/inner"), Some((59, 1)));
         assert_eq!(seen("sidecar"), Some((48, 51)));
         assert_eq!(headroom_below_limits(&pod), Some(21 * MIB));

@@ -48,9 +48,9 @@ pub enum Direction {
 pub enum Action {
     /// Wakes the agent, once per arming.
     Wake,
-    /// Wakes the agent, once per arming; and where no thread has asked for the crossing by [`TriggerSet::next_crossing`] 60 us later, the next
-    /// charge wakes the thread that has one of the [`LocalWakeups`] on that CPU. A hook that cannot tell where that is only wakes
-    /// the agent.
+    /// Wakes the agent, once per arming; and where no thread has asked for the crossing by
+    /// [`TriggerSet::next_crossing`] 60 us later, the next charge wakes the thread that has one of the [`LocalWakeups`]
+    /// on that CPU. A hook that cannot tell where that is only wakes the agent.
     WakeLocal,
     /// The kernel kills the first victim's allocating task by itself.
     Kill,
