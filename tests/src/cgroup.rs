@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_node::cgroup::memory::{MemoryCgroup, Version};
+use evictd_node::{
+    cgroup::memory::{MemoryCgroup, Version},
+    trigger::oom::kills_in,
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -193,9 +196,7 @@ pub fn oom_kills_of_machine(proc: &Path) -> io::Result<u64> {
 }
 
 fn oom_kills_in(file: &Path) -> io::Result<u64> {
-    let text = fs::read_to_string(file)?;
-    let line = text.lines().find_map(|l| l.strip_prefix("oom_kill "));
-    let count = line.and_then(|count| count.trim().parse().ok());
+    let count = kills_in(&fs::read_to_string(file)?);
     count.ok_or_else(|| io::Error::other(format!("{}: no oom_kill", file.display())))
 }
 

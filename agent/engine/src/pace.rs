@@ -544,7 +544,7 @@ impl Relief {
 }
 
 /// Computes what a growth per second makes in some nanoseconds.
-pub(crate) fn grown_in(per_second: u64, nanos: u64) -> u64 {
+pub fn grown_in(per_second: u64, nanos: u64) -> u64 {
     let grown = u128::from(per_second) * u128::from(nanos) / u128::from(SECOND);
     u64::try_from(grown).unwrap_or(u64::MAX)
 }

@@ -318,8 +318,8 @@ impl Planner {
         evictions
     }
 
-    /// Whether the kubelet would not look now: it looks once in ten seconds, and not while it waits for the end of the
-    /// pod that it has evicted last.
+    /// Whether no pod goes now in the kubelet's mode: one in ten seconds, and none while the kubelet would wait for the end
+    /// of the last one.
     fn waits_as_kubelet(&self, now: i64, node: Snapshot<'_>, is_hard: bool) -> bool {
         self.paces.has_evicted_lately(unsigned_ns(now))
             || self.pending.awaits_cleanup(now, node, is_hard)

@@ -310,7 +310,7 @@ impl SoftEvictor {
     async fn write_down(&self, record: Record) {
         let (done, written) = oneshot::channel();
         // The receiver is gone when the wait was over before.
-        let acknowledge = move |_| {
+        let acknowledge = move || {
             let _ = done.send(());
         };
         if self.journal.append_then(record, acknowledge).is_ok()

@@ -56,7 +56,7 @@ impl DiskWriter {
         }
         let acknowledge = self.acknowledge.clone();
         let queue = self.thread.queue();
-        queue.append_then(record.clone(), move |_| {
+        queue.append_then(record.clone(), move || {
             // The agent has ended otherwise.
             let _ = acknowledge.blocking_send(());
         })?;

@@ -95,9 +95,9 @@ impl Agent {
     /// Takes note of pods that are ending after a soft eviction, and of those that have ended.
     fn follow_asked(&mut self) {
         self.take_requests();
-        let entries = &self.pods.entries;
+        let pods = &self.pods;
         self.incidents.find_gone(monotonic_ns(), |uid| {
-            let entry = entries.iter().find(|entry| entry.pod.uid == uid);
+            let entry = pods.entry(uid);
             entry.is_none_or(|entry| entry.is_empty())
         });
     }
@@ -239,7 +239,7 @@ impl Agent {
         let eviction = &incident.eviction;
         let pod = ranked.pod;
         let evicted = pod.uid == eviction.uid;
-        let entry = self.entry(&pod.uid);
+        let entry = self.pods.entry(&pod.uid);
         // As for the planner (`state_for`).
         let asks = incident.asked.is_some() && matches!(self.pod_source, PodSource::Cluster { .. });
         let cannot_be_asked = asks && !pod.can_be_asked();
@@ -265,13 +265,9 @@ impl Agent {
         }
     }
 
-    fn entry(&self, uid: &str) -> Option<&Arc<PodEntry>> {
-        self.pods.entries.iter().find(|entry| entry.pod.uid == uid)
-    }
-
     /// Whether a pod was evicted before another one and something was left of it: it was no candidate.
     fn was_on_its_way(&self, uid: &str, eviction: &EvictionRecord) -> bool {
-        let Some(entry) = self.entry(uid) else {
+        let Some(entry) = self.pods.entry(uid) else {
             return false;
         };
         let permit = &entry.permit;

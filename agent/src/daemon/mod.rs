@@ -333,8 +333,7 @@ impl Agent {
                     by_kubelet.message,
                     "the kubelet has evicted a pod"
                 );
-                let mut entries = self.pods.entries.iter();
-                if let Some(entry) = entries.find(|entry| entry.pod.uid == by_kubelet.uid) {
+                if let Some(entry) = self.pods.entry(&by_kubelet.uid) {
                     let now = monotonic_ns();
                     // The kubelet had begun before its status came here: at the last look at the earliest.
                     let begun = now.saturating_sub(nanos(TICK));
@@ -380,11 +379,9 @@ impl Agent {
         let is_minute = self.ticks.is_multiple_of(RESCAN_TICKS);
         if lost || unplaced || is_minute {
             self.refresh();
-            if is_minute {
-                // Below a scope of its own the agent sees a part of the node's pods.
-                if self.config.scope.cgroup.is_none() {
-                    self.pod_source.look_for_cgroups();
-                }
+            // Below a scope of its own the agent sees a part of the node's pods.
+            if is_minute && self.config.scope.cgroup.is_none() {
+                self.pod_source.look_for_cgroups();
             }
         } else {
             // A limit that changes makes no event; a pod that could not be opened is tried again.

@@ -85,10 +85,14 @@ impl PublishedPods {
         }
     }
 
+    /// The entry of a UID, protected ones included.
+    pub fn entry(&self, uid: &str) -> Option<&Arc<PodEntry>> {
+        self.entries.iter().find(|entry| entry.pod.uid == uid)
+    }
+
     /// A pod was evicted. It may have been opened anew meanwhile, and what was charged for it holds for that one too.
     pub fn inherit_permit(&self, evicted: &Arc<PodEntry>) {
-        let is_it = |entry: &&Arc<PodEntry>| entry.pod.uid == evicted.pod.uid;
-        let known = self.entries.iter().find(is_it);
+        let known = self.entry(&evicted.pod.uid);
         if let Some(entry) = known.filter(|entry| !Arc::ptr_eq(entry, evicted)) {
             entry.permit.inherit(&evicted.permit);
         }

@@ -34,7 +34,7 @@ pub const RESERVED: usize = 512;
 pub const FILES: usize = 16;
 
 /// Called on the thread when a record is on disk, or when it is certain that it will not be.
-type Acknowledge = Box<dyn FnOnce(Record) + Send>;
+type Acknowledge = Box<dyn FnOnce() + Send>;
 /// Writes one file.
 type WriteFile = Box<dyn FnOnce() + Send>;
 
@@ -153,7 +153,7 @@ impl DiskQueue {
         self.publish(record, None)
     }
 
-    /// As [`Self::append`]; when the record is on disk, or when it is certain that it will not be, the thread gives it to
+    /// As [`Self::append`]; when the record is on disk, or when it is certain that it will not be, the thread calls
     /// `acknowledge`, which must not take long.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ impl DiskQueue {
     pub fn append_then(
         &self,
         record: Record,
-        acknowledge: impl FnOnce(Record) + Send + 'static,
+        acknowledge: impl FnOnce() + Send + 'static,
     ) -> Result<(), Box<Record>> {
         self.publish(record, Some(Box::new(acknowledge)))
     }
@@ -282,7 +282,7 @@ fn run<D: Disk>(mut journal: Journal<D>, queue: &Receiver<Job>, shared: &Shared)
                 // Waiting for the caller is not waiting for the disk.
                 shared.busy_since.store(0, Ordering::Relaxed);
                 if let Some(acknowledge) = acknowledge {
-                    acknowledge(record);
+                    acknowledge();
                 }
             }
             Job::File(write) => {

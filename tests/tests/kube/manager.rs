@@ -152,9 +152,7 @@ fn shadow_mode_asks_no_static_pod() {
 fn pods_wait_for_what_the_kubelet_reclaims() {
     skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut member = ClusterNode::new("reclaim", 256).unwrap();
-    member.config["evictionHard"]["nodefs.inodesFree"] = json!("50%");
-    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let member = short_of_inodes("reclaim", &disk);
     let pod = member.pod("pod", 1, "Burstable", 0, None).unwrap();
     let mut forker = Forker::start(Some(&pod)).unwrap();
     let _agent = member.start().unwrap();
@@ -176,27 +174,14 @@ fn pods_wait_for_what_the_kubelet_reclaims() {
 fn files_of_a_pod_that_the_kubelet_evicts_are_waited_for() {
     skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut member = ClusterNode::new("besidedisk", 256).unwrap();
-    member.config["evictionHard"]["nodefs.inodesFree"] = json!("50%");
-    member.config["filesystems"] = json!({ "nodefs": disk.path() });
-    let mut hogs = BTreeMap::new();
-    for (name, number) in [("theirs", 1), ("other", 2)] {
-        let cgroup = member.pod(name, number, "Burstable", 0, None).unwrap();
-        let dir = with_empty_dir(&member, &disk, name, number, &json!({}));
-        for file in 0..600 {
-            fs::write(dir.join(file.to_string()), "").unwrap();
-        }
-        let hog = Hog::start(&cgroup, &["--mib", "1", "--wait"]).unwrap();
-        hogs.insert(name, hog);
-    }
+    let member = short_of_inodes("besidedisk", &disk);
+    let [theirs, mut other] = with_files(&member, &disk, ["theirs", "other"]);
     // Either pod has all that is missing.
-    for file in 0..1000 {
-        fs::write(disk.path().join(file.to_string()), "").unwrap();
-    }
+    make_files(&disk.path(), 1000);
     let _agent = member.start().unwrap();
     assert!(member.server.wait(SOON, |s| s.has_condition(FULL)));
     std::thread::sleep(Duration::from_secs(5));
-    hogs.remove("theirs");
+    drop(theirs);
     {
         let mut state = member.server.state();
         let mut evicted = state.get(Collection::Pods, "default", "theirs");
@@ -205,7 +190,7 @@ fn files_of_a_pod_that_the_kubelet_evicts_are_waited_for() {
     }
     std::thread::sleep(Duration::from_secs(20));
     assert!(member.evictions().is_empty(), "{:?}", member.evictions());
-    assert!(hogs.values_mut().all(Hog::is_alive));
+    assert!(other.is_alive());
 }
 
 // R8: the kubelet is waited for once. It reclaims every ten seconds beside the evictions, which are no further apart.
@@ -213,22 +198,10 @@ fn files_of_a_pod_that_the_kubelet_evicts_are_waited_for() {
 fn pods_wait_for_the_kubelet_once() {
     skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut member = ClusterNode::new("reclaimonce", 256).unwrap();
-    member.config["evictionHard"]["nodefs.inodesFree"] = json!("50%");
-    member.config["filesystems"] = json!({ "nodefs": disk.path() });
-    let mut hogs = Vec::new();
-    for (name, number) in [("first", 1), ("second", 2)] {
-        let cgroup = member.pod(name, number, "Burstable", 0, None).unwrap();
-        let dir = with_empty_dir(&member, &disk, name, number, &json!({}));
-        for file in 0..600 {
-            fs::write(dir.join(file.to_string()), "").unwrap();
-        }
-        hogs.push(Hog::start(&cgroup, &["--mib", "1", "--wait"]).unwrap());
-    }
+    let member = short_of_inodes("reclaimonce", &disk);
+    let _hogs = with_files(&member, &disk, ["first", "second"]);
     // More is missing than one of them has.
-    for file in 0..1800 {
-        fs::write(disk.path().join(file.to_string()), "").unwrap();
-    }
+    make_files(&disk.path(), 1800);
     let _agent = member.start().unwrap();
     assert!(member.wait(Duration::from_secs(60), |m| m.evictions().len() == 2));
     let evictions = member.evictions();
@@ -236,6 +209,30 @@ fn pods_wait_for_the_kubelet_once() {
     let apart = Duration::from_nanos(second - first);
     let seconds = Duration::from_secs(10)..Duration::from_secs(13);
     assert!(seconds.contains(&apart), "{apart:?}");
+}
+
+/// A node on which pods go for half of this disk's inodes.
+fn short_of_inodes(name: &str, disk: &Disk) -> ClusterNode {
+    let mut member = ClusterNode::new(name, 256).unwrap();
+    member.config["evictionHard"]["nodefs.inodesFree"] = json!("50%");
+    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    member
+}
+
+/// Two pods with 600 files each, and a process of each.
+fn with_files(member: &ClusterNode, disk: &Disk, names: [&str; 2]) -> [Hog; 2] {
+    [(names[0], 1), (names[1], 2)].map(|(name, number)| {
+        let cgroup = member.pod(name, number, "Burstable", 0, None).unwrap();
+        let dir = with_empty_dir(member, disk, name, number, &json!({}));
+        make_files(&dir, 600);
+        Hog::start(&cgroup, &["--mib", "1", "--wait"]).unwrap()
+    })
+}
+
+fn make_files(dir: &Path, count: usize) {
+    for file in 0..count {
+        fs::write(dir.join(file.to_string()), "").unwrap();
+    }
 }
 
 /// A pod with an emptyDir, where the kubelet keeps it on this disk.

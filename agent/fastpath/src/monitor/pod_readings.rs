@@ -18,7 +18,7 @@ use evictd_node::{
 use evictd_sys::clock::monotonic_ns;
 
 pub(super) use self::growers::BEFOREHAND;
-use self::usage_cache::{UsageCache, read_usage};
+use self::usage_cache::UsageCache;
 use crate::{FastPathControl, in_flight::InFlight};
 
 /// The table of pods, how old the usages in it are, and the growth of those that grow most.
@@ -77,7 +77,7 @@ impl PodReadings {
                     // Eligible, or gone.
                     candidate.state
                 }
-                None => read_usage(entry, candidate),
+                None => entry.read_usage(candidate),
             };
             let is_victim = in_flight.contains(entry);
             candidate.state = match limiter.state_of(&**entry, now, resort, is_victim) {

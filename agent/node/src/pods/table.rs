@@ -118,6 +118,17 @@ impl PodEntry {
         MemoryCgroup::open(self.memory.path())
     }
 
+    /// Reads an upper bound of the pod's usage, which is one number. Whether the pod still exists.
+    pub fn read_usage(&self, candidate: &mut Candidate) -> CandidateState {
+        match self.memory.usage() {
+            Ok(usage) => {
+                candidate.usage = usage;
+                CandidateState::Eligible
+            }
+            Err(_) => CandidateState::Unavailable,
+        }
+    }
+
     /// Ids of its cgroups that are followed, its own first.
     pub fn cgroups(&self) -> &[u64] {
         &self.cgroups

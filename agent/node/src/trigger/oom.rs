@@ -89,7 +89,11 @@ impl OomReader {
 /// Processes that the OOM killer has killed since the boot; the kernel counts each before it marks it. `None` before
 /// Linux 4.13.
 pub fn kills_of_machine() -> Option<u64> {
-    let text = fs::read_to_string("/proc/vmstat").ok()?;
+    kills_in(&fs::read_to_string("/proc/vmstat").ok()?)
+}
+
+/// The count of kills in `/proc/vmstat`, v2's `memory.events` or v1's `memory.oom_control`.
+pub fn kills_in(text: &str) -> Option<u64> {
     let count = text.lines().find_map(|l| l.strip_prefix("oom_kill "));
     count?.trim().parse().ok()
 }

@@ -105,7 +105,7 @@ fn a_disk_that_hangs_delays_acknowledgements_and_no_caller() {
     let acknowledged = Arc::<Mutex<Vec<Record>>>::default();
     for n in 0..10 {
         let acknowledged = Arc::clone(&acknowledged);
-        let then = move |record| acknowledged.lock().unwrap().push(record);
+        let then = move || acknowledged.lock().unwrap().push(eviction(n));
         queue.append_then(eviction(n), then).unwrap();
     }
     assert!(holds(|| !queue.busy().is_zero()), "it is said");

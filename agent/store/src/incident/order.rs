@@ -2,7 +2,7 @@
 
 use evictd_engine::{
     Among, Candidate, CandidateState, QosClass, RankInputs, SelectionCriteria, Signal,
-    model::settings::RankingStrategy, select, units::SECOND,
+    model::settings::RankingStrategy, pace::grown_in, select,
 };
 
 use super::{Incident, RankedPod};
@@ -39,8 +39,7 @@ impl Incident {
         let went = pods.iter().position(|pod| pod.evicted)?;
         let resource = eviction.signal.parse().map(Signal::resource).ok()?;
         let since = ranked_by.read.saturating_sub(self.decided());
-        let grown = u128::from(pace.growth) * u128::from(since) / u128::from(SECOND);
-        let grown = u64::try_from(grown).unwrap_or(u64::MAX);
+        let grown = grown_in(pace.growth, since);
         let candidate = |(position, pod): (usize, &&RankedPod)| {
             let moved = pod.usage.map_or(0, |usage| (usage / 64).max(1 << 20));
             let more = match position == went || since == 0 {

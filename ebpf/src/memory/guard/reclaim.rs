@@ -87,7 +87,7 @@ fn has_ended(reclaimed: u64, of_cgroup: bool) {
             reclaims.failed = 0;
         }
         // After a success the scope is below its limit: only what failed asks for that.
-        if reclaimed > 0 || !is_absent || !is_at_limit(state.memcg, of_cgroup) {
+        if reclaimed > 0 || !is_absent || (of_cgroup && !is_at_limit(state.memcg)) {
             continue;
         }
         reclaims.failed += 1;
@@ -118,7 +118,7 @@ fn is_for(scope: Address, of_cgroup: bool) -> bool {
             return at == scope;
         }
         let is_above_high = word(usage_of(at)).unwrap_or(0) > word(high_of(at)).unwrap_or(0);
-        if is_above_high || is_at_limit(at, true) {
+        if is_above_high || is_at_limit(at) {
             return false;
         }
         at = field(at, &CSS_PARENT).unwrap_or(0);
@@ -126,9 +126,9 @@ fn is_for(scope: Address, of_cgroup: bool) -> bool {
     false
 }
 
-/// Whether no batch fits below a cgroup's limit; the machine is short in any case.
+/// Whether no batch fits below a cgroup's limit.
 #[inline(always)]
-fn is_at_limit(memcg: Address, of_cgroup: bool) -> bool {
+fn is_at_limit(memcg: Address) -> bool {
     let limit = word(limit_of(memcg)).unwrap_or(0);
-    !of_cgroup || word(usage_of(memcg)).unwrap_or(0) + CHARGE_BATCH >= limit
+    word(usage_of(memcg)).unwrap_or(0) + CHARGE_BATCH >= limit
 }

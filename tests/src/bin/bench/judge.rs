@@ -13,7 +13,7 @@ use std::{
 use clap::{Args, Subcommand};
 use evictd_config::pod_manifest;
 use evictd_engine::{
-    Among, CandidateState, Resource, SelectionCriteria,
+    Among, Resource, SelectionCriteria,
     accounting::MemoryThresholds,
     model::settings::{Mode, RankingStrategy},
     select,
@@ -209,13 +209,7 @@ impl Judge {
         } = &mut *self.table;
         for (entry, candidate) in entries.iter().zip(candidates.iter_mut()) {
             candidate.is_exact = false;
-            candidate.state = match entry.memory.usage() {
-                Ok(usage) => {
-                    candidate.usage = usage;
-                    CandidateState::Eligible
-                }
-                Err(_) => CandidateState::Unavailable,
-            };
+            candidate.state = entry.read_usage(candidate);
         }
         let rules = SelectionCriteria {
             strategy: RankingStrategy::Kubelet,

@@ -1,11 +1,9 @@
 //! What the cluster has to say afterwards.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use evictd_node::trigger::oom::kills_of_machine;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 
@@ -243,11 +241,7 @@ async fn on_node(client: &Client, target: &Target) -> Result<Vec<Event>> {
 
 /// `oom_kill` of /proc/vmstat, where this machine is the node.
 fn oom_kills(target: &Target) -> Option<u64> {
-    let text = target
-        .local
-        .then(|| fs::read_to_string("/proc/vmstat").ok())??;
-    let line = text.lines().find_map(|l| l.strip_prefix("oom_kill "))?;
-    line.trim().parse().ok()
+    target.local.then(kills_of_machine)?
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 //! A usage that was read a little earlier, plus what the fastest growth of the machine may have added since, is an
 //! upper bound, and the choice needs no more of the pods that it passes over ([`evictd_engine::select`]).
 
-use evictd_engine::{Candidate, CandidateState, growers::COUNTER_JUMP};
-use evictd_node::pods::table::{PodEntry, PodTable};
+use evictd_engine::growers::COUNTER_JUMP;
+use evictd_node::pods::table::PodTable;
 
 use super::PodReadings;
 
@@ -56,17 +56,6 @@ impl UsageCache {
     }
 }
 
-/// Reads an upper bound of a pod's usage, which is one number. Whether the pod still exists.
-pub(crate) fn read_usage(entry: &PodEntry, candidate: &mut Candidate) -> CandidateState {
-    match entry.memory.usage() {
-        Ok(usage) => {
-            candidate.usage = usage;
-            CandidateState::Eligible
-        }
-        Err(_) => CandidateState::Unavailable,
-    }
-}
-
 impl PodReadings {
     /// Whether the statistics are to be flushed while the loop spins: the last flush is too old for the next look.
     pub fn is_flush_due(&self, now: u64) -> bool {
@@ -93,7 +82,7 @@ impl PodReadings {
         if let (Some(entry), Some(candidate)) =
             (entries.get(position), candidates.get_mut(position))
         {
-            candidate.state = read_usage(entry, candidate);
+            candidate.state = entry.read_usage(candidate);
         }
     }
 }
