@@ -1,4 +1,4 @@
-//! Evictions for soft thresholds: which pods may be asked to end, and why.
+//! The request by which the manager hands over a soft eviction. When it is made, the planner decides.
 
 use crate::{EvictionDecision, Signal, record::SignalReading};
 
