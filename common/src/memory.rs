@@ -76,7 +76,7 @@ pub const MAX_VICTIMS: u32 = 16;
 pub const ABSENT_AFTER_NS: u64 = 20_000_000;
 
 /// The layout of these records, for agents that find what an agent of another version has pinned.
-pub const LAYOUT: u64 = 5;
+pub const LAYOUT: u64 = 6;
 
 /// Which way the counter crosses the limit.
 pub mod direction {
@@ -181,6 +181,9 @@ pub struct VictimLimits {
     /// No task can hold more pages, because no more were left. A larger sum means that shared memory was counted once
     /// per mapping.
     pub max_task_pages: u64,
+    /// A pod that is charged so many pages has grown by its part of what was left at the agent's last look: where less is
+    /// charged to each pod of the list, the memory has gone elsewhere.
+    pub min_pod_pages: u64,
 }
 
 /// The first kill that the programs made from a pod, by the id of its cgroup, until the agent takes note of it.
@@ -219,7 +222,7 @@ crate::plain_old_data!(
     TriggerEvent = 5 * 8 + 2 * 4,
     MemoryTrigger = 4 * 8 + 2 * 4,
     TriggerState = 8 * 8,
-    VictimLimits = 3 * 8,
+    VictimLimits = 4 * 8,
     VictimKey = 2 * 8,
 );
 

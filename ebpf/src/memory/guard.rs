@@ -3,7 +3,7 @@
 //! It is always the allocating task that dies, and only if its own cgroup is a victim's: a charge may be made on behalf
 //! of another one. No statistics are read here, and a counter does not tell page cache from other memory. So there are
 //! two proofs of a shortage that page cache cannot give: a task that holds by itself all that was left at the agent's
-//! last look ([`VictimLimits::min_task_pages`]), and a reclaim that gives nothing back.
+//! last look ([`VictimLimits::min_task_pages`]), and a reclaim that gives nothing back to a pod that has grown since.
 
 mod reclaim;
 
@@ -47,7 +47,7 @@ fn victim(scope: u64) -> Address {
         if at == 0 {
             break;
         }
-        if rank(scope, cgroup_id(at).unwrap_or(0)) != u64::MAX {
+        if limits(scope, cgroup_id(at).unwrap_or(0)).is_some() {
             return at;
         }
         at = field(at, &CSS_PARENT).unwrap_or(0);
@@ -55,12 +55,12 @@ fn victim(scope: u64) -> Address {
     0
 }
 
-/// The rank of a pod; [`u64::MAX`] when it is none of the victims.
+/// What the agent has left for a pod; `None` when it is none of the victims.
 #[inline(always)]
-fn rank(scope: u64, cgroup_id: u64) -> u64 {
+fn limits(scope: u64, cgroup_id: u64) -> Option<&'static VictimLimits> {
     let key = VictimKey { cgroup_id, scope };
     // SAFETY: an entry that the agent replaces meanwhile is one of the two, or another victim's.
-    unsafe { VICTIMS.get(&key) }.map_or(u64::MAX, |victim| victim.rank)
+    unsafe { VICTIMS.get(&key) }
 }
 
 /// Whether the current task, one of this pod's, holds at least [`VictimLimits::min_task_pages`] pages that only its end
@@ -68,12 +68,7 @@ fn rank(scope: u64, cgroup_id: u64) -> u64 {
 /// the pod's charge.
 #[inline(never)]
 fn task_holds_min_pages(scope: u64, pod: Address) -> bool {
-    let key = VictimKey {
-        cgroup_id: cgroup_id(pod).unwrap_or(0),
-        scope,
-    };
-    // SAFETY: as in `rank`.
-    let Some(victim) = (unsafe { VICTIMS.get(&key) }) else {
+    let Some(victim) = limits(scope, cgroup_id(pod).unwrap_or(0)) else {
         return false;
     };
     // SAFETY: takes no arguments; every program type here may call it.
@@ -118,7 +113,8 @@ fn kill(scope: u64, cgroup_id: u64) {
 pub fn kill_at_floor(scope: u32) {
     let pod = victim(u64::from(scope));
     let id = cgroup_id(pod).unwrap_or(0);
-    if rank(u64::from(scope), id) != 0 || !task_holds_min_pages(u64::from(scope), pod) {
+    let is_first = limits(u64::from(scope), id).is_some_and(|limits| limits.rank == 0);
+    if !is_first || !task_holds_min_pages(u64::from(scope), pod) {
         return;
     }
     if let Some(guard) = PINNED_GUARD.get(0)

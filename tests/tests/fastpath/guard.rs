@@ -123,6 +123,13 @@ impl Guarded {
         assert!(until(SOON, reached));
     }
 
+    /// Waits until page cache of a disk fills the scope, and has it written meanwhile: dirty pages alone may make the kernel's
+    /// own OOM killer act, because MGLRU leaves them to a flusher that is not called.
+    fn wait_for_files(&self, disk: &Disk) {
+        let is_full = || disk.sync().is_ok() && self.scope.usage().unwrap() >= 240 * MIB;
+        assert!(until(SOON, is_full));
+    }
+
     fn detach(&self) -> Output {
         let config = self.files.write().unwrap();
         agent::evictd(&["detach"], &[("--config", &config)])
@@ -229,9 +236,7 @@ fn page_cache_that_comes_kills_no_pod() {
         let high = guarded.hog.join("memory.high");
         let is_v2 = fs::write(&high, "30M").is_ok();
         let writer = writer(&guarded.calm, &disk, "1500", "230", "100");
-        // Dirty pages alone may make the kernel's own OOM killer act: MGLRU leaves them to a flusher that is not called.
-        let is_full = || disk.sync().is_ok() && guarded.scope.usage().unwrap() >= 240 * MIB;
-        assert!(until(SOON, is_full));
+        guarded.wait_for_files(&disk);
         let dies = || disk.sync().is_ok() && !innocents.iter_mut().all(|pod| pod.is_alive());
         assert!(!until(Duration::from_secs(4), dies));
         assert!(guarded.bystander.is_alive());
@@ -244,6 +249,41 @@ fn page_cache_that_comes_kills_no_pod() {
         assert!(innocents[1].is_alive());
         guarded.is_told_by(stopped);
     }
+}
+
+/// The memory goes to a cgroup that the agent has not listed: the pods that look for some beside it have no part in that.
+#[test]
+fn a_hog_that_is_in_no_pod_kills_no_pod() {
+    for fate in FATES {
+        let mut guarded = or_skip!(Guarded::new("guardoutside"));
+        let churns = ["--mib", "9", "--head", "8", "--way", "churn"];
+        let allocates = |pod: &PathBuf| Hog::start(pod, &churns).unwrap();
+        let mut innocents = [&guarded.hog, &guarded.calm].map(allocates);
+        guarded.wait_for_usage(48);
+        let _stopped = fate(or_skip!(guarded.start()));
+        let outside = guarded.scope.child("system/daemon").unwrap();
+        Hog::until_killed(&outside, &["--mib", TOO_MUCH, "--rate", "60"]);
+        assert_eq!(guarded.oom_kills(), 1, "as without evictd");
+        assert!(innocents.iter_mut().all(|pod| pod.is_alive()));
+        assert!(guarded.bystander.is_alive());
+    }
+}
+
+/// Where no threshold asks for it nothing is evicted for memory, by no program either.
+#[test]
+fn without_a_hard_threshold_there_is_no_guard() {
+    let mut guarded = or_skip!(Guarded::new("guardnever"));
+    guarded.files.config["evictionHard"] = json!({"nodefs.available": "1Mi"});
+    drop(or_skip!(guarded.start()));
+    Hog::until_killed(&guarded.hog, &["--mib", TOO_MUCH, "--rate", "60"]);
+    assert_eq!(
+        guarded.oom_kills(),
+        1,
+        "the OOM killer's, as without evictd"
+    );
+    let agent = guarded.start().unwrap();
+    assert!(!agent.log().contains("guard has killed"), "{}", agent.log());
+    assert!(guarded.files.evicted().is_empty());
 }
 
 /// Shared memory counts as often as a process maps it: neither the pod nor the node has ever had so much.
@@ -265,12 +305,10 @@ fn a_pod_that_maps_its_memory_many_times_dies_of_no_guard() {
         } else {
             &guarded.calm
         };
-        let _writer = writer(writes, &disk, "1500", "230", "400");
-        guarded.wait_for_usage(240);
-        assert!(
-            !until(Duration::from_secs(3), || !pod.is_alive()),
-            "{maps} mappings"
-        );
+        let _writer = writer(writes, &disk, "1500", "230", "100");
+        guarded.wait_for_files(&disk);
+        let dies = || disk.sync().is_ok() && !pod.is_alive();
+        assert!(!until(Duration::from_secs(3), dies), "{maps} mappings");
         assert_eq!(guarded.oom_kills(), 0);
     }
 }
@@ -287,11 +325,12 @@ fn what_was_left_long_ago_is_no_proof() {
     // The lease lasts as long as the agent sleeps far from the threshold, and what was left is believed for a twentieth of the rest.
     std::thread::sleep(Duration::from_secs(6));
     drop(other);
-    let _writer = writer(&guarded.calm, &disk, "1500", "230", "400");
-    guarded.wait_for_usage(240);
+    let _writer = writer(&guarded.calm, &disk, "1500", "230", "100");
+    guarded.wait_for_files(&disk);
     let grows = ["--mib", "160", "--rate", "100"];
     let mut pod = Hog::start(&guarded.hog, &grows).unwrap();
-    assert!(!until(Duration::from_secs(4), || !pod.is_alive()));
+    let dies = || disk.sync().is_ok() && !pod.is_alive();
+    assert!(!until(Duration::from_secs(4), dies));
     assert_eq!(guarded.oom_kills(), 0);
 }
 

@@ -282,6 +282,7 @@ fn the_floor_spares_a_writer_of_files() {
         cgroup_id: id,
         min_task_bytes: 150 * MIB,
         max_task_bytes: 200 * MIB,
+        min_pod_bytes: 150 * MIB,
     };
     wire.trigger.set_victims(0, &[victim]).unwrap();
     let arm = |wire: &mut Wire| {

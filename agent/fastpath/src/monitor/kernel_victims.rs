@@ -97,14 +97,16 @@ impl MemoryMonitor {
         any
     }
 
-    /// The first candidates in the order of eviction: the first one by its exact usage, the others by upper bounds.
+    /// The first candidates in the order of eviction: the first one by its exact usage, the others by upper bounds. None
+    /// where the scope has no hard threshold.
     fn ranked_victims(&mut self, index: usize) -> KernelVictims {
         let mut victims = KernelVictims::default();
         let rules = self.rules();
-        let first = self.pods.first_in_order(rules);
-        let Some(monitor) = self.scopes.get(index) else {
+        let has_threshold = |scope: &&ScopeMonitor| scope.scope.thresholds().threshold > 0;
+        let Some(monitor) = self.scopes.get(index).filter(has_threshold) else {
             return victims;
         };
+        let first = self.pods.first_in_order(rules);
         let PodTable {
             entries,
             candidates,
@@ -116,8 +118,10 @@ impl MemoryMonitor {
         let others = ranked.get(..others).unwrap_or_default().iter().copied();
         for (rank, position) in first.into_iter().chain(others).enumerate() {
             if let (Some(cgroup_id), Some(candidate)) = (id(position), candidates.get(position)) {
-                let held = held(entries, position, candidate.usage, monitor.step());
-                victims.push(position, monitor.kernel_victim(cgroup_id, rank, held));
+                let charged = candidate.usage;
+                let held = held(entries, position, charged, monitor.step());
+                let victim = monitor.kernel_victim(cgroup_id, rank, (charged, held));
+                victims.push(position, victim);
             }
         }
         // It is published, not evicted: the next scope may publish it too.

@@ -200,8 +200,10 @@ impl ScopeMonitor {
             ..Trigger::DISABLED
         };
         let full = self.scope.usage_limit(thresholds.threshold, 0);
+        // 0 without a threshold: no guard kills for one.
+        let full = full.saturating_add_signed(offset) * u64::from(thresholds.threshold > 0);
         let hard = Trigger {
-            full: full.saturating_add_signed(offset),
+            full,
             ..rising(thresholds.threshold, Action::WakeLocal)
         };
         let approach = rising(

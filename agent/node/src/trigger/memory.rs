@@ -122,6 +122,8 @@ pub struct KernelVictim {
     pub min_task_bytes: u64,
     /// No task of it can hold more bytes: it held less, and no more than this was left in all.
     pub max_task_bytes: u64,
+    /// Bytes that are charged to the pod once it has grown by its part of what was left.
+    pub min_pod_bytes: u64,
 }
 
 /// Slot number in a [`TriggerEvent`] of a hook that cannot tell which of its triggers was crossed.

@@ -319,6 +319,7 @@ impl TriggerSet for BpfTriggers {
                     rank: rank as u64,
                     min_task_pages: named.min_task_bytes / page_size(),
                     max_task_pages: named.max_task_bytes / page_size(),
+                    min_pod_pages: named.min_pod_bytes / page_size(),
                 };
                 self.victims
                     .insert(key(named), entry, 0)
