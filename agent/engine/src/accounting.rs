@@ -176,13 +176,14 @@ pub struct MemoryGuard {
 pub enum MemoryGuardSource {
     /// The kernel's `MemAvailable`.
     Machine,
-    /// What the kernel can take in a cgroup of v1 without waiting for a disk: v1 does not make a group's writers wait
-    /// (`balance_dirty_pages` knows groups on v2 only), and where reclaim finds nothing but dirty pages
-    /// (`shrink_folio_list` leaves them to the flusher) the OOM killer comes.
-    CgroupV1,
-    /// Kubelet's count in a cgroup of v2, without page cache that `memory.min` protects. A writer that writes more than
-    /// the disk can take waits there.
-    CgroupV2,
+    /// What the kernel can take in a cgroup without waiting for a disk: where reclaim finds nothing but dirty pages, the
+    /// OOM killer comes. v1 does not make a group's writers wait (`balance_dirty_pages` knows groups on v2 only) and
+    /// leaves dirty pages to the flusher (`shrink_folio_list`); on v2 with MGLRU the writers wait too late, and the
+    /// flusher is not called (`evict_folios`).
+    Written,
+    /// Kubelet's count in another cgroup of v2, without page cache that `memory.min` protects. A writer that writes more
+    /// than the disk can take waits there.
+    Counted,
 }
 
 /// Rules by which a scope's memory is counted.
@@ -354,8 +355,8 @@ impl Accounting {
                 let left = available.saturating_add(pcp_free).min(total);
                 (left, Some(total.saturating_sub(left)), pcp_free)
             }
-            MemoryGuardSource::CgroupV1 => (free.saturating_add(written), None, 0),
-            MemoryGuardSource::CgroupV2 => return None,
+            MemoryGuardSource::Written => (free.saturating_add(written), None, 0),
+            MemoryGuardSource::Counted => return None,
         };
         Some(GuardReading {
             left,
@@ -401,7 +402,6 @@ impl Accounting {
                 (used, self.capacity.saturating_sub(used), slab)
             }
         };
-        // v1 does not make a group's writers wait.
         let unwritten = match guard {
             Some(_) if !self.is_machine => reading.dirty_or_writeback.min(reclaimable).min(left),
             _ => 0,

@@ -134,13 +134,15 @@ impl Scope {
 
     /// From now on less than so many bytes of what the kernel itself has is less than the hard threshold too, whatever
     /// the kubelet's count says (docs/differences.md): the OOM killer goes by what the kernel has. On the machine that
-    /// is `MemAvailable`.
+    /// is `MemAvailable`; in a cgroup it depends on whether the kernel has MGLRU ([`has_mglru`]).
+    ///
+    /// [`has_mglru`]: crate::proc::machine::has_mglru
     #[must_use]
-    pub fn guarded(mut self, amount: u64, machine: Option<MemAvailable>) -> Self {
+    pub fn guarded(mut self, amount: u64, machine: Option<MemAvailable>, has_mglru: bool) -> Self {
         let source = match (&machine, self.cgroup.version()) {
             (Some(_), _) => MemoryGuardSource::Machine,
-            (None, Version::V1) => MemoryGuardSource::CgroupV1,
-            (None, Version::V2) => MemoryGuardSource::CgroupV2,
+            (None, Version::V2) if !has_mglru => MemoryGuardSource::Counted,
+            (None, _) => MemoryGuardSource::Written,
         };
         // Of a limited scope they are no room: its own limit may be the nearer one.
         let counts_lists = machine.is_some() && !self.is_limited();

@@ -11,7 +11,7 @@ use evictd_engine::{
 use evictd_node::{
     cgroup::memory::{MemoryCgroup, memory_root},
     memory_scope::{Scope, ScopeError, ScopeKind},
-    proc::machine::{Balloon, MemAvailable, memory_total},
+    proc::machine::{Balloon, MemAvailable, has_mglru, memory_total},
 };
 
 use serde_json::{Map, Value};
@@ -72,13 +72,15 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
     let capacity = signed(scope.capacity());
     let configured = guard.memory_available.as_ref();
     let amount = configured.map_or(GUARD, |value| value.amount(capacity));
+    let sys = Path::new("/sys");
     if !scope.is_machine() {
-        return scope.guarded(amount, None);
+        return scope.guarded(amount, None, has_mglru(sys));
     }
     match MemAvailable::open(Path::new("/proc")) {
         Ok(memory) => scope.guarded(
             amount,
-            Some(memory.with_balloon(Balloon::of_machine(Path::new("/sys")))),
+            Some(memory.with_balloon(Balloon::of_machine(sys))),
+            false,
         ),
         Err(error) => {
             tracing::warn!(%error, "the memory guard is off: what the kernel holds available is not known");

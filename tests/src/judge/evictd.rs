@@ -66,8 +66,8 @@ fn accounting(world: &World<'_>) -> Accounting {
     let (threshold, resolved) = world.limits();
     let (is_machine, source) = match world.incident.scope {
         ScopeKind::Machine => (true, MemoryGuardSource::Machine),
-        ScopeKind::V1 => (false, MemoryGuardSource::CgroupV1),
-        ScopeKind::V2 => (false, MemoryGuardSource::CgroupV2),
+        ScopeKind::V1 => (false, MemoryGuardSource::Written),
+        ScopeKind::V2 => (false, MemoryGuardSource::Counted),
     };
     Accounting {
         capacity: world.incident.capacity,

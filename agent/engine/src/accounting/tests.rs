@@ -19,7 +19,7 @@ fn cgroup(guard: bool) -> Accounting {
         is_root: false,
         counts_active_file: false,
         guard: guard.then_some(MemoryGuard {
-            source: MemoryGuardSource::CgroupV2,
+            source: MemoryGuardSource::Counted,
             amount: 100 * MIB,
         }),
         protected: 0,

@@ -38,7 +38,7 @@ fn the_kubelets_count_holds_while_the_machine_has_more() {
     let dir = tempfile::tempdir().unwrap();
     let plain = machine(dir.path(), 100 * MIB).sample().unwrap();
     assert_eq!(plain.guarded_available, 600 * MIB);
-    let guarded = machine(dir.path(), 100 * MIB).guarded(100 * MIB, left(dir.path(), 700));
+    let guarded = machine(dir.path(), 100 * MIB).guarded(100 * MIB, left(dir.path(), 700), false);
     let guarded = guarded.sample().unwrap();
     let shortage = plain.shortage;
     assert_eq!(
@@ -55,7 +55,7 @@ fn the_kubelets_count_holds_while_the_machine_has_more() {
 #[test]
 fn without_the_machines_word_the_kubelets_count_remains() {
     let dir = tempfile::tempdir().unwrap();
-    let scope = machine(dir.path(), 100 * MIB).guarded(100 * MIB, left(dir.path(), 90));
+    let scope = machine(dir.path(), 100 * MIB).guarded(100 * MIB, left(dir.path(), 90), false);
     fs::write(dir.path().join("meminfo"), "nonsense\n").unwrap();
     assert_eq!(scope.sample().unwrap().guarded_available, 600 * MIB);
 }
@@ -75,14 +75,17 @@ fn with_writers(dir: &Path, dirty: u64, writeback: u64) -> Scope {
     ];
     let lines = lines.map(|(key, value)| format!("{key} {value}\n"));
     write("memory.stat", lines.concat());
-    let thresholds = |_| MemoryThresholds {
+    let cgroup = MemoryCgroup::open(dir).unwrap();
+    let scope = Scope::open(cgroup, ScopeKind::Node, |_| threshold(), false).unwrap();
+    scope.guarded(100 * MIB, None, false)
+}
+
+fn threshold() -> MemoryThresholds {
+    MemoryThresholds {
         threshold: 100 * MIB,
         resolved: 100 * MIB,
         floor: None,
-    };
-    let cgroup = MemoryCgroup::open(dir).unwrap();
-    let scope = Scope::open(cgroup, ScopeKind::Node, thresholds, false).unwrap();
-    scope.guarded(100 * MIB, None)
+    }
 }
 
 #[test]
@@ -101,6 +104,33 @@ fn what_has_to_be_written_first_is_not_left() {
     assert_eq!(available(100, 60), 90);
     // Page cache of the active list and of tmpfs may be dirty as well.
     assert_eq!(available(300, 0), 50);
+}
+
+/// On v2 writers wait before that, unless the kernel has MGLRU.
+#[test]
+fn with_mglru_it_is_not_left_on_v2_either() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| fs::write(dir.path().join(name), text).unwrap();
+    write("memory.current", (450 * MIB).to_string());
+    write("memory.max", (500 * MIB).to_string());
+    let lines = [
+        ("anon", 250),
+        ("file", 200),
+        ("inactive_file", 200),
+        ("active_file", 0),
+        ("slab_reclaimable", 0),
+        ("file_dirty", 100),
+        ("file_writeback", 60),
+    ];
+    let lines = lines.map(|(key, mib)| format!("{key} {}\n", mib * MIB));
+    write("memory.stat", lines.concat());
+    let left = |has_mglru| {
+        let cgroup = MemoryCgroup::open(dir.path()).unwrap();
+        let scope = Scope::open(cgroup, ScopeKind::Node, |_| threshold(), false).unwrap();
+        let scope = scope.guarded(100 * MIB, None, has_mglru);
+        scope.sample().unwrap().guarded_available / MIB
+    };
+    assert_eq!((left(false), left(true)), (250, 90));
 }
 
 /// The root of a container that is a node of 1000 MiB, with this limit. It uses 700 MiB: 400 anonymous, 200 inactive
@@ -137,7 +167,7 @@ fn a_container_without_a_limit_has_the_kubelets_capacity() {
         // Its counter has slab in it, as a root's statistics have not.
         assert_eq!(look.reclaimable, 250 * MIB);
         let guarded = scope
-            .guarded(100 * MIB, left(dir.path(), 90))
+            .guarded(100 * MIB, left(dir.path(), 90), false)
             .sample()
             .unwrap();
         assert_eq!(guarded.guarded_available, 90 * MIB);
@@ -158,7 +188,7 @@ fn a_containers_limit_is_its_capacity() {
     );
     assert!(scope.is_limited());
     let look = scope
-        .guarded(100 * MIB, left(dir.path(), 900))
+        .guarded(100 * MIB, left(dir.path(), 900), false)
         .sample()
         .unwrap();
     assert_eq!((look.guarded_available, look.usage), (300 * MIB, 700 * MIB));
@@ -169,13 +199,13 @@ fn a_containers_limit_is_its_capacity() {
         "slab"
     );
     // Free pages of the machine's CPUs are no room below the limit.
-    let mut counting = limited().guarded(100 * MIB, left(dir.path(), 900));
+    let mut counting = limited().guarded(100 * MIB, left(dir.path(), 900), false);
     counting.count_pcp_free(true);
     assert_eq!(counting.sample().unwrap(), look);
     counting.count_pcp_free(false);
     assert_eq!(counting.uncounted_pcp_free(), 0);
     let look = limited()
-        .guarded(100 * MIB, left(dir.path(), 70))
+        .guarded(100 * MIB, left(dir.path(), 70), false)
         .sample()
         .unwrap();
     assert_eq!(

@@ -20,6 +20,15 @@ pub struct MemAvailable {
     balloon: Balloon,
 }
 
+/// Whether pages are reclaimed by generations (MGLRU, `lru_gen_enabled`), below a sysfs mount.
+pub fn has_mglru(sys: &Path) -> bool {
+    /// `LRU_GEN_CORE` (include/linux/mmzone.h).
+    const CORE: u32 = 1;
+    let enabled = fs::read_to_string(sys.join("kernel/mm/lru_gen/enabled")).unwrap_or_default();
+    let bits = enabled.trim().trim_start_matches("0x");
+    u32::from_str_radix(bits, 16).is_ok_and(|bits| bits & CORE != 0)
+}
+
 /// Way in which a balloon's pages are counted, beside their own line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Balloon {
@@ -274,6 +283,18 @@ pub fn fastest_growth() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mglru_is_one_bit_of_those_that_are_enabled() {
+        let sys = tempfile::tempdir().unwrap();
+        assert!(!has_mglru(sys.path()), "a kernel without it");
+        let dir = sys.path().join("kernel/mm/lru_gen");
+        fs::create_dir_all(&dir).unwrap();
+        for (text, has) in [("0x0007", true), ("0x0001", true), ("0x0000", false)] {
+            fs::write(dir.join("enabled"), format!("{text}\n")).unwrap();
+            assert_eq!(has_mglru(sys.path()), has, "{text}");
+        }
+    }
 
     #[test]
     fn free_pages_of_all_cpus_are_added_up() {
