@@ -9,7 +9,7 @@ use std::{
         Arc,
         mpsc::{Receiver, SyncSender, sync_channel},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use evictd_node::{
@@ -40,7 +40,7 @@ pub(super) struct KilledPod {
 enum VictimStatus {
     Alive,
     Dead,
-    /// The victim does not die, or that is not to be seen, as was logged; or it runs anew.
+    /// That it dies is not to be seen, as was logged; or it runs anew.
     GivenUp,
 }
 
@@ -63,7 +63,7 @@ impl EnsureDead {
                 clear(victim.left);
             }
         };
-        let thread = thread.spawn(move || run(&queue, kill_rest, end))?;
+        let thread = thread.spawn(move || run(&queue, KILL_TIMEOUT, kill_rest, overdue, end))?;
         Ok(Self { victims, thread })
     }
 
@@ -84,31 +84,39 @@ impl EnsureDead {
     }
 }
 
-/// Goes through all victims again and again, until each is dead or given up; `end` gets the dead.
-fn run<V>(queue: &Receiver<V>, status: impl Fn(&V, Duration) -> VictimStatus, end: impl Fn(V)) {
-    let mut under_way: Vec<(V, Instant)> = Vec::new();
+/// Goes through all victims again and again, until each is dead or given up; `end` gets the dead. `overdue` is asked once
+/// whether one that is alive after `timeout` is looked at still.
+fn run<V>(
+    queue: &Receiver<V>,
+    timeout: Duration,
+    status: impl Fn(&V) -> VictimStatus,
+    overdue: impl Fn(&V) -> bool,
+    end: impl Fn(V),
+) {
+    let mut under_way: Vec<(V, Instant, bool)> = Vec::new();
     loop {
         if under_way.is_empty() {
             match queue.recv() {
-                Ok(victim) => under_way.push((victim, Instant::now())),
+                Ok(victim) => under_way.push((victim, Instant::now(), false)),
                 Err(_) => return,
             }
         }
         while under_way.len() < WAITING
             && let Ok(victim) = queue.try_recv()
         {
-            under_way.push((victim, Instant::now()));
+            under_way.push((victim, Instant::now(), false));
         }
         let mut at = 0;
-        while let Some((victim, since)) = under_way.get(at) {
-            match status(victim, since.elapsed()) {
-                VictimStatus::Alive => at += 1,
+        while let Some((victim, since, is_overdue)) = under_way.get_mut(at) {
+            match status(victim) {
                 VictimStatus::Dead => end(under_way.swap_remove(at).0),
-                VictimStatus::GivenUp => drop(under_way.swap_remove(at)),
+                VictimStatus::Alive if *is_overdue || since.elapsed() <= timeout => at += 1,
+                VictimStatus::Alive if overdue(victim) => *is_overdue = true,
+                VictimStatus::Alive | VictimStatus::GivenUp => drop(under_way.swap_remove(at)),
             }
         }
         // The longer the youngest takes, the later it is looked at.
-        if let Some(age) = under_way.iter().map(|(_, since)| since.elapsed()).min() {
+        if let Some(age) = under_way.iter().map(|(_, since, _)| since.elapsed()).min() {
             let (shortest, longest) = PAUSES;
             std::thread::sleep((age / 16).clamp(shortest, longest));
         }
@@ -116,22 +124,24 @@ fn run<V>(queue: &Receiver<V>, status: impl Fn(&V, Duration) -> VictimStatus, en
 }
 
 /// Kills what is left.
-fn kill_rest(victim: &KilledPod, after: Duration) -> VictimStatus {
-    let (entry, signalled) = (&victim.entry, victim.signalled);
-    match kill_left(entry.killer.path(), signalled) {
+fn kill_rest(victim: &KilledPod) -> VictimStatus {
+    let entry = &victim.entry;
+    match kill_left(entry.killer.path(), victim.signalled) {
         Ok(true) if entry.is_empty() => VictimStatus::Dead,
         // It runs anew, and its volumes with it.
         Ok(true) => VictimStatus::GivenUp,
-        Ok(false) if after > KILL_TIMEOUT => {
-            tracing::error!(pod = %entry.pod, ?after, "an evicted pod is not dead");
-            VictimStatus::GivenUp
-        }
         Ok(false) => VictimStatus::Alive,
         Err(error) => {
             tracing::error!(pod = %entry.pod, %error, "an evicted pod is not dead");
             VictimStatus::GivenUp
         }
     }
+}
+
+/// Reports a victim that does not die. Volumes are emptied however late it does: until then other pods go for them.
+fn overdue(victim: &KilledPod) -> bool {
+    tracing::error!(pod = %victim.entry.pod, after = ?KILL_TIMEOUT, "an evicted pod is not dead");
+    !victim.left.is_empty()
 }
 
 /// Ends a pod that was asked to go and has this time left, calls `on_end`, and empties the pod's directories. For
@@ -154,7 +164,8 @@ pub(super) fn end_asked(
     }
 }
 
-/// Empties directories; they themselves stay, for the next pod. What has changed since `until` stays as well.
+/// Empties directories; they themselves stay, for the next pod. Files that have changed since `until` stay as well, and
+/// directories that were made since.
 pub(super) fn clear(directories: &[PathBuf], until: Option<Timestamp>) {
     for directory in directories {
         if let Err(error) = empty(directory, until) {
@@ -174,19 +185,30 @@ fn empty(directory: &PathBuf, until: Option<Timestamp>) -> io::Result<()> {
 }
 
 fn remove(entry: &fs::DirEntry, until: Option<Timestamp>) -> io::Result<()> {
-    let metadata = entry.metadata()?;
-    if until.is_some_and(|until| metadata.ctime() > until.as_second()) {
-        return Ok(());
-    }
-    match metadata.is_dir() {
-        true => fs::remove_dir_all(entry.path()),
-        false => fs::remove_file(entry.path()),
+    let (path, metadata) = (entry.path(), entry.metadata()?);
+    let until = until.filter(|until| metadata.ctime() > until.as_second());
+    match (metadata.is_dir(), until) {
+        (true, None) => fs::remove_dir_all(path),
+        (false, None) => fs::remove_file(path),
+        // A removal that was interrupted has changed it.
+        (true, Some(until)) => {
+            empty(&path, Some(until))?;
+            // By its birth time, which not every filesystem has.
+            let is_old = metadata
+                .created()
+                .is_ok_and(|at| at <= SystemTime::from(until));
+            match is_old && fs::read_dir(&path)?.next().is_none() {
+                true => fs::remove_dir(path),
+                false => Ok(()),
+            }
+        }
+        (false, Some(_)) => Ok(()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
+    use std::{cell::Cell, sync::mpsc::channel};
 
     use super::*;
 
@@ -194,20 +216,53 @@ mod tests {
     fn victims_that_are_stuck_hold_up_no_other_one() {
         let (victims, queue) = channel();
         let (dead, deaths) = channel();
-        let status = |name: &&str, _| match *name {
-            "stuck" => VictimStatus::Alive,
-            "given up" => VictimStatus::GivenUp,
+        let lives = Cell::new(3);
+        let status = move |name: &&str| match *name {
+            "stuck" | "given up" => VictimStatus::Alive,
+            "late" if lives.get() > 0 => {
+                lives.set(lives.get() - 1);
+                VictimStatus::Alive
+            }
             _ => VictimStatus::Dead,
         };
+        let told = Cell::new(0);
+        let overdue = move |name: &&str| {
+            told.set(told.get() + i32::from(*name == "late"));
+            assert!(told.get() < 2, "it is told once");
+            *name != "given up"
+        };
         let end = move |name| dead.send(name).unwrap();
-        let thread = std::thread::spawn(move || run(&queue, status, end));
+        let thread = std::thread::spawn(move || run(&queue, Duration::ZERO, status, overdue, end));
         for name in ["stuck", "stuck", "given up", "stuck", "stuck", "first"] {
             victims.send(name).unwrap();
         }
         let next = || deaths.recv_timeout(Duration::from_secs(20)).unwrap();
         assert_eq!(next(), "first", "volumes of a pod that is not dead stay");
-        victims.send("second").unwrap();
-        assert_eq!(next(), "second");
+        victims.send("late").unwrap();
+        assert_eq!(next(), "late", "its volumes are emptied all the same");
         assert!(!thread.is_finished());
+    }
+
+    /// By an agent that ended meanwhile, or by a disk that refused.
+    #[test]
+    fn a_removal_that_was_interrupted_goes_on_and_leaves_what_is_new() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for name in ["left", "used"] {
+            fs::create_dir(path(name)).unwrap();
+            for file in ["removed", "old"] {
+                fs::write(path(name).join(file), "").unwrap();
+            }
+        }
+        let until = Timestamp::now();
+        // Times are compared by seconds.
+        std::thread::sleep(Duration::from_millis(1100));
+        fs::remove_file(path("left/removed")).unwrap();
+        fs::write(path("used/new"), "").unwrap();
+        fs::create_dir(path("empty")).unwrap();
+        clear(&[dir.path().to_owned()], Some(until));
+        let is_there = |name| path(name).exists();
+        assert!(!is_there("left") && !is_there("used/old"));
+        assert!(is_there("used/new") && is_there("empty"));
     }
 }

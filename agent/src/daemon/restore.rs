@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use evictd_engine::{ManagedPod as _, Resource, RestoredState, units::SECOND};
+use evictd_engine::{ManagedPod as _, Resource, RestoredState};
 use evictd_fastpath::RestoredVictim;
 use evictd_node::pods::table::PodEntry;
 use evictd_policy::PolicyEvaluator;
@@ -11,9 +11,6 @@ use evictd_sys::clock::monotonic_ns;
 use jiff::Timestamp;
 
 use crate::daemon::ensure_dead::{EnsureDead, KilledPod, clear, end_asked};
-
-/// The volumes of a pod that has died are emptied if it was killed no longer ago, in nanoseconds.
-const EMPTYING_NS: u64 = 30 * SECOND;
 
 /// Reads it from the journal. One that cannot be read is logged and does not stop the agent.
 pub(super) fn read(journal: &mut Journal) -> Restored {
@@ -69,9 +66,9 @@ pub(super) fn last_eviction(restored: &Restored) -> Option<u64> {
     of_memory.map(|(_, at)| at).max()
 }
 
-/// Goes on with what the agent before was doing: what is left of its victims is killed once more, and their volumes are
-/// emptied. `ends_pods`: no kubelet ends pods that were asked to go. `leftovers` has the emptyDirs of a pod (its UID)
-/// that are to be emptied.
+/// Goes on with what the agent before was doing: what is left of its victims is killed once more, and the volumes of
+/// those that have died are emptied. `ends_pods`: no kubelet ends pods that were asked to go. `leftovers` has the
+/// emptyDirs of a pod (its UID) that are to be emptied.
 pub(super) fn go_on(
     restored: &Restored,
     entries: &[Arc<PodEntry>],
@@ -79,32 +76,51 @@ pub(super) fn go_on(
     leftovers: impl Fn(&str) -> Vec<PathBuf>,
     ensure_dead: &EnsureDead,
 ) {
+    let mut of_dead = Vec::new();
+    let mut died = |entry: &PodEntry, at: u64, volumes: Vec<PathBuf>| {
+        if entry.is_empty() && !volumes.is_empty() {
+            let ago = Duration::from_nanos(monotonic_ns().saturating_sub(at));
+            of_dead.push((volumes, Timestamp::now() - ago));
+        }
+    };
     for victim in restored.victims() {
         let Some(entry) = entries.iter().find(|e| e.pod.uid == victim.uid) else {
             continue;
         };
-        let directories = leftovers(&victim.uid);
-        let ago = monotonic_ns().saturating_sub(victim.signalled);
+        let volumes = leftovers(&victim.uid);
         if entry.killer.holds_older_than(victim.signalled) {
             tracing::warn!(pod = %entry.pod, id = victim.id, "a pod that was evicted before is not gone yet");
             ensure_dead.look_at(KilledPod {
                 entry: Arc::clone(entry),
                 signalled: victim.signalled,
-                left: directories,
+                left: volumes,
             });
-        } else if entry.is_empty() && ago < EMPTYING_NS && !directories.is_empty() {
-            let until = Timestamp::now() - Duration::from_nanos(ago);
-            tokio::task::spawn_blocking(move || clear(&directories, Some(until)));
+        } else {
+            died(entry, victim.signalled, volumes);
         }
     }
     for asked in restored.asked().into_iter().filter(|_| ends_pods) {
-        if let Some(entry) = is_there(entries, &asked.uid, asked.at) {
+        let Some(entry) = entries.iter().find(|e| e.pod.uid == asked.uid) else {
+            continue;
+        };
+        let volumes = leftovers(&asked.uid);
+        if entry.killer.holds_older_than(asked.at) {
             let entry = Arc::clone(entry);
             let left = Duration::from_nanos(asked.left);
-            let volumes = leftovers(&asked.uid);
             tracing::warn!(pod = %entry.pod, ?left, "a pod that was asked to go before has this time left");
             tokio::task::spawn_blocking(move || end_asked(&entry, left, &volumes, || {}));
+        } else {
+            // When it ended is not known: what it has written since it was asked stays.
+            died(entry, asked.at, volumes);
         }
+    }
+    if !of_dead.is_empty() {
+        // One thread for all of them: others wait for the disk as well.
+        tokio::task::spawn_blocking(move || {
+            for (volumes, until) in of_dead {
+                clear(&volumes, Some(until));
+            }
+        });
     }
 }
 

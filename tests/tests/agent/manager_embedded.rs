@@ -295,7 +295,10 @@ fn a_victim_of_the_manager_that_does_not_die_is_stuck() {
     assert_eq!((eviction.name.as_str(), stuck()), ("greedy", 1));
     assert_eq!(two.files.evicted().len(), 1);
     assert!(is_alive(&mut calm));
+    // However late it dies, its files go.
+    std::thread::sleep(Duration::from_secs(35));
     drop(undying);
+    assert!(is_emptied(&two.dir("greedy")));
 }
 
 /// It dies once the next agent runs, which does not call it stuck then, and does not evict it for the files that it has left.
@@ -518,8 +521,8 @@ fn a_pod_between_two_runs_of_its_container_is_evicted_for_its_files() {
     assert!(is_alive(&mut calm));
 }
 
-/// The agent ends before it has emptied the volumes of a pod that has died: the next one goes on, and leaves what the
-/// pod has written in another run.
+/// The agent ends before it has emptied the volumes of a pod that has died: the next one goes on, also where it comes late, and
+/// leaves what the pod has written in another run.
 // R42, R43
 #[test]
 fn files_of_a_pod_that_died_before_the_agent_did_are_removed() {
@@ -535,13 +538,33 @@ fn files_of_a_pod_that_died_before_the_agent_did_are_removed() {
     let agent = two.greedy_fills_the_disk();
     assert!(until(SOON, || !two.dir("greedy").join("more").exists()));
     drop((agent, mounted));
-    std::thread::sleep(Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(35));
     two.write("greedy", "new", 4);
     let _agent = two.files.start(&[]);
     assert!(until(SOON, || !left.exists()));
     assert!(two.dir("greedy").join("new").exists());
     assert!(two.dir("calm").join("data").exists());
     assert!(is_alive(&mut calm));
+}
+
+/// The agent ends before a pod that it has asked to go, which then ends by itself.
+// R42, R43
+#[test]
+fn files_of_a_pod_that_was_asked_and_ended_without_an_agent_are_removed() {
+    skip_if!(not_root());
+    let mut two = or_skip!(Two::on_disk("askedends", 64, 4096, "1Ti"));
+    two.files.soft("160Mi");
+    two.files.config["evictionMaxPodGracePeriod"] = json!(60);
+    two.write("greedy", "data", 4);
+    let agent = two.files.start(&[]);
+    let greedy = two.files.hog("greedy", &["--mib", "110"]);
+    let undying = Undying::hold(greedy.pid()).unwrap();
+    assert_eq!(two.asked().name, "greedy");
+    agent.kill();
+    drop((undying, greedy));
+    assert!(two.dir("greedy").join("data").exists());
+    let _agent = two.files.start(&[]);
+    assert!(is_emptied(&two.dir("greedy")));
 }
 
 /// What was evicted without a process, or has run again since, is a pod like any other.
