@@ -56,7 +56,7 @@ impl KubeletFiles {
 /// Origin of the kubelet's settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KubeletSource {
-    /// No file is named, and `/configz` was not asked: the kubelet's defaults.
+    /// No file is named, and `/configz` is not asked: the kubelet's defaults.
     #[default]
     Unnamed,
     /// The file.
@@ -65,9 +65,9 @@ pub enum KubeletSource {
     Configz,
     /// The last version of the file that could be read.
     LastRead,
-    /// The kubelet's defaults, because the named file cannot be read.
+    /// The kubelet's defaults, because the named file or `/configz` cannot be read.
     Defaults,
-    /// `evictionHardFallback`, because the named file cannot be read.
+    /// `evictionHardFallback`, because the named file or `/configz` cannot be read.
     Fallback,
 }
 
@@ -114,7 +114,7 @@ pub struct KubeletDocument {
     pub source: KubeletSource,
     /// The document; `None` means the kubelet's defaults.
     pub document: Option<Value>,
-    /// Why the named file cannot be read, with its path.
+    /// Why the named file cannot be read, with its path; or `/configz`, where no file is named.
     pub unreadable: Option<String>,
     /// Keys that a file has twice, each with its path and line: the last value holds, as in the kubelet.
     pub forgiven: Vec<String>,
@@ -128,6 +128,15 @@ impl KubeletDocument {
             document: Some(document),
             unreadable: None,
             forgiven: Vec::new(),
+        }
+    }
+
+    /// The kubelet's defaults, because the running kubelet has not answered, for this reason.
+    pub fn without_configz(reason: &str) -> Self {
+        Self {
+            source: KubeletSource::Defaults,
+            unreadable: Some(format!("the kubelet's /configz cannot be read: {reason}")),
+            ..Self::default()
         }
     }
 
@@ -151,17 +160,22 @@ impl KubeletDocument {
             ConfigError::Read { path, source }.to_string()
         });
         if files == KubeletFiles::default() {
-            let known = match before.source {
-                Configz => before.clone(),
+            return Ok(match before.source {
+                Configz => Self {
+                    unreadable: missing,
+                    ..before.clone()
+                },
                 _ if missing.is_some() => Self {
                     source: Defaults,
+                    unreadable: missing,
                     ..Self::default()
                 },
-                _ => Self::default(),
-            };
-            return Ok(Self {
-                unreadable: missing,
-                ..known
+                // `/configz` has not answered: there is no file.
+                Defaults | Fallback => Self {
+                    source: Defaults,
+                    ..before.clone()
+                },
+                Unnamed | File | LastRead => Self::default(),
             });
         }
         match files.read() {

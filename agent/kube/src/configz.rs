@@ -2,11 +2,16 @@
 //!
 //! Only where `cluster.configz` asks for it: the right to `get nodes/proxy` opens all of the kubelet's API.
 
+use std::time::Duration;
+
 use evictd_config::{ClusterConfig, Config};
 use http::Method;
 use serde_json::Value;
 
 use super::client::{ApiClient, ApiRequest, JSON};
+
+/// The shortest and the longest pause between two requests for what has not been answered.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The KubeletConfiguration of this node; `None` where it is not wanted, or where a file has it already.
 ///
@@ -22,10 +27,19 @@ pub fn ask(config: &Config, has_file: bool) -> Result<Option<Value>, String> {
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    let mut answer = runtime.block_on(configz(cluster))?;
-    match answer["kubeletconfig"].take() {
-        config @ Value::Object(_) => Ok(Some(config)),
-        _ => Err("it has no kubeletconfig".to_owned()),
+    runtime.block_on(configz(cluster)).map(Some)
+}
+
+/// The same for an agent that runs without it: asks again and again, until there is an answer.
+pub async fn ask_until_answered(cluster: &ClusterConfig) -> Value {
+    let (mut pause, longest) = PAUSES;
+    loop {
+        tokio::time::sleep(pause).await;
+        match configz(cluster).await {
+            Ok(answer) => return answer,
+            Err(error) => tracing::debug!(error, "the kubelet's /configz cannot be read yet"),
+        }
+        pause = (pause * 2).min(longest);
     }
 }
 
@@ -34,8 +48,10 @@ async fn configz(cluster: &ClusterConfig) -> Result<Value, String> {
     let client = client.map_err(|error| error.to_string())?;
     let path = format!("/api/v1/nodes/{}/proxy/configz", cluster.node_name);
     let request = ApiRequest::new(Method::GET, path, JSON, &Value::Null);
-    client
-        .call(&request)
-        .await
-        .map_err(|error| error.to_string())
+    let answer = client.call(&request).await;
+    let mut answer: Value = answer.map_err(|error| error.to_string())?;
+    match answer["kubeletconfig"].take() {
+        config @ Value::Object(_) => Ok(config),
+        _ => Err("it has no kubeletconfig".to_owned()),
+    }
 }

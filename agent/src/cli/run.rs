@@ -103,16 +103,15 @@ fn log_filter(variable: Option<OsString>) -> (EnvFilter, Option<String>) {
 }
 
 const CONFIGZ_UNKNOWN: &str =
-    "the kubelet's /configz cannot be read: the file and the defaults hold";
+    "the kubelet's /configz cannot be read: the file and the defaults hold until it answers";
 
 /// The configuration that these arguments give, with the stand-in for the kubelet's, for a command that only looks.
 pub(super) fn looked_up(
     path: &Path,
     kubelet_config: Option<&Path>,
 ) -> Result<(Config, KubeletDocument), CommandError> {
-    // Such a command has no log.
-    let warn = |error: &str| eprintln!("evictd: {CONFIGZ_UNKNOWN}: {error}");
-    let (config, origin) = configured(path, kubelet_config, false, warn)?;
+    // Such a command says what stands in for it.
+    let (config, origin) = configured(path, kubelet_config, false, |_| ())?;
     Ok((config, origin.kubelet))
 }
 
@@ -126,11 +125,14 @@ fn configured(
     let nothing = KubeletDocument::default();
     let (config, kubelet) = Config::load_with_stand_in(path, kubelet_config, &nothing)?;
     let configz = configz::ask(&config, kubelet.source == KubeletSource::File);
-    let configz = configz.unwrap_or_else(|error| {
-        warn(&error);
-        None
-    });
-    let mut origin = ConfigSource::new(path, kubelet_config, configz, shadow);
+    let stand_in = match configz {
+        Ok(answer) => answer.map_or(nothing, KubeletDocument::of_configz),
+        Err(error) => {
+            warn(&error);
+            KubeletDocument::without_configz(&error)
+        }
+    };
+    let mut origin = ConfigSource::new(path, kubelet_config, stand_in, shadow);
     let config = origin.load(&config)?;
     Ok((config, origin))
 }

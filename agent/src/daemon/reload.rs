@@ -4,13 +4,13 @@ use std::{
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, OnceLock, atomic::Ordering},
 };
 
-use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles};
+use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles, KubeletSource};
 use evictd_engine::Signal;
 use evictd_fastpath::FastPathSettings;
-use serde_json::Value;
+use evictd_kube::configz;
 
 use super::{
     Agent, RunError,
@@ -29,8 +29,10 @@ pub struct ConfigSource {
     pub config: PathBuf,
     /// A KubeletConfiguration given beside it.
     pub kubelet_config: Option<PathBuf>,
-    /// Configuration of the kubelet: its file, what it has answered to `/configz` at the start, or neither.
+    /// Configuration of the kubelet: its file, what it has answered to `/configz`, or neither.
     pub kubelet: KubeletDocument,
+    /// What it has answered to `/configz` after the start.
+    answer: Arc<OnceLock<KubeletDocument>>,
     /// Shadow mode was asked for on the command line.
     pub shadow: bool,
     /// The files before they were read last: what changes after that is a change, however long a start takes.
@@ -44,17 +46,18 @@ pub struct ConfigSource {
 }
 
 impl ConfigSource {
-    /// Creates the source of these files, and what goes with them; not read yet.
+    /// Creates the source of these files, and what goes with them; not read yet. `kubelet` stands in for the kubelet's.
     pub fn new(
         config: &Path,
         kubelet_config: Option<&Path>,
-        configz: Option<Value>,
+        kubelet: KubeletDocument,
         shadow: bool,
     ) -> Self {
         Self {
             config: config.to_owned(),
             kubelet_config: kubelet_config.map(Path::to_owned),
-            kubelet: configz.map_or_else(KubeletDocument::default, KubeletDocument::of_configz),
+            kubelet,
+            answer: Arc::default(),
             shadow,
             stamps: Vec::new(),
             changing: None,
@@ -114,6 +117,12 @@ impl ConfigSource {
         }
     }
 
+    /// Whether the kubelet's own settings are not known at all.
+    fn lacks_kubelet(&self) -> bool {
+        use KubeletSource::{Defaults, Fallback};
+        matches!(self.kubelet.source, Defaults | Fallback)
+    }
+
     /// Whether a file could not be read. What made it so may be mended without a change of the file.
     fn is_unread(&self) -> bool {
         self.kubelet.unreadable.is_some()
@@ -133,13 +142,15 @@ impl ConfigSource {
         // Not at each look: it is a whole document.
         let is_unread = self.is_unread();
         let kubelet = asked || is_unread || changing.is_some();
-        let kubelet = kubelet.then(|| self.kubelet.clone());
+        let answer = self.answer.get().filter(|_| self.lacks_kubelet());
+        let is_answered = answer.is_some();
+        let kubelet = kubelet.then(|| answer.unwrap_or(&self.kubelet).clone());
         move || {
             let seen = stamps(&config, &files);
             let has_settled = seen != last && changing.as_ref() == Some(&seen);
             // A file that comes changes its stamp.
-            let is_there = seen.iter().all(Option::is_some);
-            let is_retry = is_unread && is_there && seen == last && !asked;
+            let may_differ = is_answered || seen.iter().all(Option::is_some);
+            let is_retry = is_unread && may_differ && seen == last && !asked;
             let kubelet = kubelet.filter(|_| asked || has_settled || is_retry);
             let read = kubelet
                 .map(|known| Config::reload(&config, !is_retry, &files, &known).map(Box::new));
@@ -163,8 +174,10 @@ impl ConfigSource {
             let is_unread = matches!(error, ConfigError::Read { .. });
             (error.to_string(), is_unread)
         });
-        let unreadable = read.as_ref().map(|read| &read.1.unreadable);
-        let is_same = unreadable.is_ok_and(|unreadable| *unreadable == self.kubelet.unreadable);
+        let is_same = read.as_ref().is_ok_and(|read| {
+            let (new, old) = (&read.1, &self.kubelet);
+            (new.source, &new.unreadable) == (old.source, &old.unreadable)
+        });
         let is_told = found.is_retry && refused == self.refused && (refused.is_some() || is_same);
         self.refused = refused;
         (!is_told).then(|| read.map(|read| self.adopt(*read)))
@@ -213,7 +226,16 @@ pub(super) struct ConfigWatch {
 }
 
 impl ConfigWatch {
-    pub fn new(source: ConfigSource) -> Self {
+    /// Where `/configz` has not answered, it is asked again from now on.
+    pub fn new(source: ConfigSource, config: &Config) -> Self {
+        let asks = config.cluster.clone().filter(|cluster| cluster.configz);
+        if let Some(cluster) = asks.filter(|_| source.lacks_kubelet()) {
+            let answer = Arc::clone(&source.answer);
+            tokio::spawn(async move {
+                let document = configz::ask_until_answered(&cluster).await;
+                answer.get_or_init(|| KubeletDocument::of_configz(document));
+            });
+        }
         let reloads = Arc::<Reloads>::default();
         reloads.note_kubelet(source.kubelet.source);
         Self {
@@ -349,7 +371,7 @@ fn keep_what_needs_a_restart(new: &mut Config, old: &Config) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -373,7 +395,7 @@ mod tests {
             fs::write(&path, config.to_string()).unwrap();
         };
         write("100Mi");
-        let mut origin = ConfigSource::new(&path, None, None, false);
+        let mut origin = ConfigSource::new(&path, None, KubeletDocument::default(), false);
         let known = Config::load(&path).unwrap();
         let config = origin.load(&known).unwrap();
         assert!(look(&mut origin, &config).is_none());
@@ -397,7 +419,7 @@ mod tests {
         fs::write(&own, "{}").unwrap();
         let text = r#"{"evictionHard": {"memory.available": "3Gi"}}"#;
         fs::write(&kubelet, text).unwrap();
-        let mut origin = ConfigSource::new(&own, Some(&kubelet), None, false);
+        let mut origin = ConfigSource::new(&own, Some(&kubelet), KubeletDocument::default(), false);
         let known = Config::load(&own).unwrap();
         let config = origin.load(&known).unwrap();
         assert_ne!(config.eviction, known.eviction);
@@ -451,7 +473,7 @@ mod tests {
             )
         };
         let path = own(&one);
-        let mut origin = ConfigSource::new(&path, None, None, false);
+        let mut origin = ConfigSource::new(&path, None, KubeletDocument::default(), false);
         let known = Config::load(&path).unwrap();
         let running = origin.load(&known).unwrap();
         own(&other);

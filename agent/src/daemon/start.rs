@@ -132,7 +132,7 @@ impl Agent {
 
         let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::<Dropped>::default();
-        let config_watch = ConfigWatch::new(origin);
+        let config_watch = ConfigWatch::new(origin, config);
         let metrics = Arc::new(Metrics::new(metrics::sources(&metrics::MetricInputs {
             memory: hook,
             memory_signals,

@@ -158,7 +158,8 @@ fn drop_ins_of_the_kubelet_are_followed() {
     in_force(48);
 }
 
-/// Thresholds of the running kubelet: 180Mi, which 90 MiB in a node of 256 MiB do not leave.
+/// Thresholds of the running kubelet: 180Mi, which 90 MiB in a node of 256 MiB do not leave. It answers late, as on a node that has
+/// just been started.
 #[test]
 fn thresholds_come_from_the_running_kubelet() {
     skip_if!(not_root());
@@ -168,17 +169,25 @@ fn thresholds_come_from_the_running_kubelet() {
     let mut configz: Value = serde_json::from_str(&recorded.unwrap()).unwrap();
     configz["kubeletconfig"]["evictionHard"] = json!({"memory.available": "180Mi"});
     let path = "/api/v1/nodes/n2/proxy/configz";
-    let mut state = member.server.state();
-    state.objects.insert(path.to_owned(), configz);
-    drop(state);
     let config = member.config.as_object_mut().unwrap();
     config.remove("evictionHard");
     member.config["cluster"]["configz"] = true.into();
+    let address = listen(&mut member.config, "metricsAddress");
     let _agent = member.start().unwrap();
-    assert_eq!(member.server.count("GET", path), 1);
+    let has_source = |source: &str| {
+        let series = format!("evictd_kubelet_configuration{{source=\"{source}\"}} 1");
+        until(SOON, || shows(&address, &series))
+    };
+    assert!(has_source("defaults"));
+    let mut state = member.server.state();
+    state.objects.insert(path.to_owned(), configz);
+    drop(state);
+    assert!(has_source("configz"));
+    let asked = member.server.count("GET", path);
     Hog::until_killed(&wild, &["--mib", "90"]);
     assert_eq!(member.evicted(1), ["wild"]);
     assert_eq!(member.evictions()[0].threshold, 180 << 20);
+    assert_eq!(member.server.count("GET", path), asked, "it is known");
     // A command that shows them asks the same kubelet, or says why it has no answer.
     let config = member.write().unwrap();
     let paths = [("--config", &*config)];
