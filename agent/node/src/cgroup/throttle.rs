@@ -101,10 +101,11 @@ pub struct Left {
 }
 
 impl ThrottleList {
-    /// Releases the pods that an earlier agent has left throttled. A list that is not understood is kept aside.
+    /// Releases the pods that an earlier agent has left throttled. A list that is not understood is kept aside; one that
+    /// cannot be written is logged.
     ///
     /// # Errors
-    /// The file cannot be read or written.
+    /// The file cannot be read, or not be kept aside.
     pub fn open(state_dir: &Path) -> Result<(Self, Left), PathError> {
         let path = state_dir.join(FILE);
         let held: Vec<Throttle> = match fs::read(&path) {
@@ -125,8 +126,11 @@ impl ThrottleList {
         });
         throttles.state.lock().held = held.collect();
         let released = throttles.release(|_| true).len();
-        if released > 0 {
-            throttles.save()?;
+        // An entry of a pod that is not throttled does no harm, and the next throttle writes the list anew.
+        if released > 0
+            && let Err(error) = throttles.save()
+        {
+            tracing::warn!(%error, "the list of throttled pods is an old one");
         }
         let unreadable = (0..ASIDE).map(|n| aside(&path, n)).filter(|p| p.exists());
         let unreadable = unreadable.collect();

@@ -83,6 +83,23 @@ fn the_next_start_unthrottles_what_a_crash_has_left() {
     assert_eq!(ThrottleList::open(dir.path()).unwrap().1, Left::default());
 }
 
+/// Pods are throttled once the disk is free again, as it is here without the directory in the file's place.
+#[test]
+fn a_disk_that_is_full_at_the_start_refuses_no_later_throttle() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = pod(dir.path(), "free", MIB, "max");
+    let throttles = ThrottleList::open(dir.path()).unwrap().0;
+    throttles.set("free", &free, || true).unwrap().unwrap();
+    drop(throttles);
+    let full = dir.path().join(FILE).with_extension("new");
+    fs::create_dir(&full).unwrap();
+    let (throttles, left) = ThrottleList::open(dir.path()).unwrap();
+    assert_eq!((left.released, &*high(&free)), (1, "max"));
+    throttles.set("free", &free, || true).unwrap_err();
+    fs::remove_dir(&full).unwrap();
+    throttles.set("free", &free, || true).unwrap().unwrap();
+}
+
 #[test]
 fn what_cannot_be_written_down_is_not_done() {
     let dir = tempfile::tempdir().unwrap();
