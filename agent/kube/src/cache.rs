@@ -40,6 +40,8 @@ pub struct ClusterCache {
     /// See [`Self::set_policies_known`].
     policies_known: AtomicBool,
     written: std::sync::Mutex<Option<Revision>>,
+    /// Held by the thread that writes, also when its caller has given up: there is one temporary file.
+    writer: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Revisions of what there is to remember, which tell whether it has changed.
@@ -73,6 +75,7 @@ impl ClusterCache {
             follows_tenants,
             policies_known: AtomicBool::new(false),
             written: std::sync::Mutex::default(),
+            writer: Arc::default(),
         }
     }
 
@@ -144,13 +147,15 @@ impl ClusterCache {
         }
     }
 
-    /// Writes it if something has changed.
+    /// Writes it if something has changed; waits for a write that is under way.
     pub async fn keep(&self) {
+        let writer = Arc::clone(&self.writer).lock_owned().await;
         let Some((revision, snapshot)) = self.changed() else {
             return;
         };
         let path = self.path.clone();
         let written = tokio::task::spawn_blocking(move || -> io::Result<usize> {
+            let _writer = writer;
             let (text, left_out) = snapshot.text()?;
             evictd_sys::fs::replace(&path, text.as_bytes(), true)?;
             Ok(left_out)
@@ -279,5 +284,31 @@ mod tests {
         list(&third);
         third.keep().await;
         assert!(agent(dir.path()).await.restore());
+    }
+
+    /// The end of the agent gives up a write that hangs, and writes the newer list. A pipe that is opened to be written
+    /// hangs until it is read, as a disk may.
+    #[tokio::test]
+    async fn a_write_that_was_given_up_is_waited_for_by_the_next_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let pipe = dir.path().join(FILE).with_extension("new");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.expect("mkfifo").success());
+        let cache = agent(dir.path()).await;
+        list(&cache);
+        let soon = Duration::from_millis(100);
+        let hangs = tokio::time::timeout(soon, cache.keep()).await;
+        hangs.expect_err("the disk hangs");
+        // Were the first one not waited for, this one would be written past it.
+        fs::rename(&pipe, dir.path().join("hanging")).expect("a pipe");
+        let early = tokio::time::timeout(soon, cache.keep()).await;
+        let pipe = dir.path().join("hanging");
+        let read = tokio::task::spawn_blocking(move || fs::read(pipe));
+        early.expect_err("another one writes");
+        cache.keep().await;
+        read.await.expect("a thread").expect("a pipe");
+        let next = agent(dir.path()).await;
+        next.restore();
+        assert_eq!(next.pods.with(|store| store.len()), 1);
     }
 }
