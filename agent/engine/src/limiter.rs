@@ -349,9 +349,8 @@ impl EvictionLimiter {
     }
 
     /// Charges a quota for an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this
-    /// boot; the oldest first.
+    /// boot; the oldest first. The fleet does not count all that a quota does: see [`Self::note_restored`].
     pub fn charge_restored(&self, index: u8, at: i64) {
-        self.note_restored(at);
         if let Some(quota) = self.quotas.get(usize::from(index)) {
             quota.charge(at);
         }
@@ -581,18 +580,14 @@ mod tests {
             limiter.set_fleet(FleetPace::Slow, SLOW.window, &SLOW, 0);
             limiter
         };
-        // Whether there is a limit or none.
-        let noted = slow();
-        noted.note_restored(980);
-        let charged = slow();
-        charged.charge_restored(1, 980);
-        charged.charge_restored(1, 500);
-        for limiter in [noted, charged] {
-            assert!(!limiter.allows_paced(1029) && limiter.allows_paced(1030));
-            assert_eq!(limiter.last_eviction(), 0, "the fleet has heard of it");
-            limiter.charge(&EvictionPermit::default(), 1040);
-            assert!(!limiter.allows_paced(1089) && limiter.allows_paced(1090));
-        }
+        let limiter = slow();
+        // A limit also counts what the fleet does not.
+        limiter.charge_restored(1, 1000);
+        limiter.note_restored(980);
+        assert!(!limiter.allows_paced(1029) && limiter.allows_paced(1030));
+        assert_eq!(limiter.last_eviction(), 0, "the fleet has heard of it");
+        limiter.charge(&EvictionPermit::default(), 1040);
+        assert!(!limiter.allows_paced(1089) && limiter.allows_paced(1090));
         let before_boot = slow();
         before_boot.note_restored(-20);
         assert!(!before_boot.allows_paced(29) && before_boot.allows_paced(30));

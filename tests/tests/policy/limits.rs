@@ -343,7 +343,23 @@ fn what_was_evicted_before_counts() {
     evaluator.set_history(move || own.clone());
     assert_eq!(may_go(evaluator, once.clone()), ["default/c"]);
     // Whose it was is not known: any group's.
-    assert_eq!(free(vec![restored(30, false)], once), [""; 0]);
+    assert_eq!(free(vec![restored(30, false)], once.clone()), [""; 0]);
+    // The fleet does not count a pod that was above its own limit, although its group does.
+    let evaluator = new();
+    let limiter = Arc::clone(evaluator.limiter());
+    let start = now.unsigned_abs();
+    limiter.set_fleet(
+        FleetPace::Slow,
+        Duration::from_secs(60),
+        &FLEET_RULES,
+        start,
+    );
+    evaluator.restore(vec![RestoredEviction {
+        at_own_limit: true,
+        ..restored(10, true)
+    }]);
+    assert_eq!(may_go(evaluator, once), ["default/c"]);
+    assert!(limiter.allows_paced(start));
     // It does not count as available: of three that are there only two stay.
     let least = json!({"groupBy": "app", "minAvailable": 2});
     assert_eq!(free(vec![], least.clone()).len(), 3);
