@@ -187,7 +187,8 @@ fn first_of_main_growers(
             break;
         }
         let candidate = candidates.get(position).filter(|c| is_eligible(c));
-        let Some(candidate) = candidate.filter(|c| c.usage > c.inputs.request) else {
+        let Some(candidate) = candidate.filter(|c| c.inputs.is_exceeded(rules.resource, c.usage))
+        else {
             continue;
         };
         if !has_half {

@@ -370,42 +370,55 @@ fn a_victim_that_dies_during_a_reclaim_still_counts() {
     }
 }
 
-/// R43: a fork bomb of a higher priority. The first pod goes by the order; the others have not enough process ids between them to
-/// last until the kubelet looks again, and the bomb would have to go all the same.
+/// R43: a fork bomb of a higher priority, or a pod that makes inodes faster than others free them. The first pod goes by the order;
+/// the others have not enough between them to last until the kubelet looks again, and the bomb would have to go all the same.
+/// It may have requested bytes: these are no inodes.
 #[test]
 fn a_fork_bomb_of_a_high_priority_takes_one_pod_with_it() {
-    let config = json!({"evictionHard": {"pid.available": "3000"}});
-    let mut manager = manager(Mode::Evictd, config);
-    let mut node = Node::default();
-    for number in 0..30 {
-        node = node.pod(&format!("small-{number:02}"), 0);
-    }
-    node = node.pod("bomb", 0).that(|pod| pod.priority = 100);
-    let mut forked = |ms: i64, tasks: u64| {
-        for usage in node.usages.values_mut() {
-            usage.processes = Some(10);
+    for (signal, name) in [
+        (Signal::PidAvailable, "pid.available"),
+        (Signal::NodeFsInodesFree, "nodefs.inodesFree"),
+    ] {
+        let config = json!({"evictionHard": {name: "3000"}});
+        let mut settings = settings(Mode::Evictd, config);
+        // No reclaim helps: its images lie elsewhere.
+        settings.layout.dedicated_image_fs = true;
+        let mut manager = manager_of(settings);
+        let mut node = Node::default();
+        for number in 0..30 {
+            node = node.pod(&format!("small-{number:02}"), 0);
         }
-        node.processes("bomb", tasks);
-        let now = 1_000_000_000 + ms * 1_000_000;
-        node.observations.set(
-            Signal::PidAvailable,
-            Observation {
-                available: 20_000 - tasks as i64,
-                capacity: 32_768,
-                time: Some(now),
-            },
-        );
-        let evictions = manager.plan(now, node.snapshot()).evictions;
-        evictions.into_iter().map(|eviction| eviction.name)
-    };
-    let mut gone = Vec::new();
-    for ms in (0..1000).step_by(40) {
-        gone.extend(forked(ms, 20 * ms as u64));
-        if gone.contains(&"bomb".to_owned()) {
-            break;
+        node = node.pod("bomb", 0).that(|pod| {
+            pod.priority = 100;
+            pod.storage_request = 1 << 30;
+        });
+        let mut made = |ms: i64, count: u64| {
+            for pod in node.pods.clone() {
+                let count = if pod.name == "bomb" { count } else { 10 };
+                node.processes(&pod.name, count);
+                node.logs(&pod.name, 0, count);
+            }
+            let now = 1_000_000_000 + ms * 1_000_000;
+            node.observations.set(
+                signal,
+                Observation {
+                    available: 20_000 - count as i64,
+                    capacity: 32_768,
+                    time: Some(now),
+                },
+            );
+            let evictions = manager.plan(now, node.snapshot()).evictions;
+            evictions.into_iter().map(|eviction| eviction.name)
+        };
+        let mut gone = Vec::new();
+        for ms in (0..1000).step_by(40) {
+            gone.extend(made(ms, 20 * ms as u64));
+            if gone.contains(&"bomb".to_owned()) {
+                break;
+            }
         }
+        assert_eq!(gone, ["small-00", "bomb"], "{signal}");
     }
-    assert_eq!(gone, ["small-00", "bomb"]);
 }
 
 /// Two pods on a disk that is short: of `known` it is known what it uses.

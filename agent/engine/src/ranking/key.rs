@@ -22,6 +22,17 @@ pub struct RankInputs {
     pub order: i16,
 }
 
+impl RankInputs {
+    /// Whether a pod that uses so much is above its request. For inodes the kubelet takes every pod that has any as above
+    /// it: what is requested is bytes.
+    pub(crate) fn is_exceeded(&self, resource: Resource, usage: u64) -> bool {
+        match resource {
+            Resource::Inodes => usage > 0,
+            Resource::Memory | Resource::EphemeralStorage | Resource::Pids => usage > self.request,
+        }
+    }
+}
+
 /// Rank of a pod in the order of eviction: the least goes first.
 ///
 /// More usage never moves a pod back. The fast path rests on that: the pod that is first by upper bounds of usage, and
@@ -64,8 +75,8 @@ impl RankKey {
     /// not go for one that is known not to be.
     ///
     /// - `kubelet`: above request first, then the lower priority, then usage minus request. Process ids go
-    ///   by priority, then number. For inodes the kubelet takes all pods that have any as above request, and then
-    ///   subtracts the request for *bytes* of ephemeral storage (`helpers.go`, `disk`); so does this.
+    ///   by priority, then number. For inodes the kubelet subtracts the request for *bytes* of ephemeral storage
+    ///   (`helpers.go`, `disk`); so does this.
     /// - `qos`: BestEffort, Burstable, Guaranteed; inside a class for memory those above request by usage
     ///   minus request, then the others by usage; for everything else by usage.
     /// - `usage`: by usage alone.
@@ -82,11 +93,7 @@ impl RankKey {
         // Neither can be negative, so that their difference fits.
         let used = signed(usage.unwrap_or(0));
         let request = signed(inputs.request);
-        let exceeds = match resource {
-            Resource::Memory | Resource::EphemeralStorage => used > request,
-            Resource::Inodes => used > 0,
-            Resource::Pids => false,
-        };
+        let exceeds = inputs.is_exceeded(resource, usage.unwrap_or(0));
         let order = i32::from(inputs.order);
         let (group, between, excess) = match (strategy, resource) {
             (RankingStrategy::Kubelet, Resource::Pids) => (0, [inputs.priority, order], used),
