@@ -511,7 +511,7 @@ fn on_a_new_node_what_is_not_urgent_waits_for_policies() {
     assert!(member.evictions().is_empty());
 }
 
-/// Both loops see that it does not die: its pod has one Event, and it is counted once.
+/// The fast path sees that it does not die: its pod has one Event, and it is counted once.
 // R42
 #[test]
 fn an_evicted_pod_that_does_not_die_has_an_event() {
@@ -524,7 +524,7 @@ fn an_evicted_pod_that_does_not_die_has_an_event() {
     hog.go().unwrap();
     let told = |m: &ClusterNode| events(m, "EvictedPodStuck", "Pod");
     assert!(member.wait(SOON, |m| !told(m).is_empty()));
-    // The manager takes it for stuck ten seconds after its SIGKILL.
+    // The manager takes its own victims for stuck ten seconds after SIGKILL.
     let signalled = member.evictions()[0].stages.signalled;
     sleep_from(signalled, Duration::from_secs(13));
     let counted = value(&shown, "evictd_evicted_pods_stuck_total");

@@ -24,8 +24,8 @@ struct PendingVictim {
     end: i64,
     /// Whether the pod was asked to end (soft), and has its grace period. A hard threshold does not wait for it.
     is_asked: bool,
-    /// Whether it was reported that the pod is stuck.
-    is_stuck: bool,
+    /// Whether it was reported that the pod is stuck, or is for others to report.
+    is_stuck_reported: bool,
     /// Whether the victim is no longer among the pods. Should one of its UID be there again, it is another one.
     is_dead: bool,
     /// Whether the kill was seen, and the report of the fast path has not come yet.
@@ -85,6 +85,8 @@ impl PendingVictims {
         }
         let victim = PendingVictim {
             is_unreported: true,
+            // The fast path follows it by what it gives back: slow is not stuck.
+            is_stuck_reported: true,
             expected: expected(node, settings, uid),
             ..PendingVictim::new(now)
         };
@@ -111,7 +113,12 @@ impl PendingVictims {
     }
 
     /// Takes over a pod that an earlier agent has chosen.
-    pub(super) fn restore(&mut self, now: i64, restored: &RestoredPending) {
+    pub(super) fn restore(
+        &mut self,
+        now: i64,
+        settings: &PlannerSettings,
+        restored: &RestoredPending,
+    ) {
         let RestoredPending {
             usage, available, ..
         } = *restored;
@@ -120,8 +127,11 @@ impl PendingVictims {
             usage,
             available,
         });
+        let is_externally_handled = |signal| settings.externally_handled.contains(&signal);
         let victim = PendingVictim {
             is_asked: restored.is_asked,
+            is_stuck_reported: !restored.is_asked
+                && restored.signal.is_some_and(is_externally_handled),
             is_dead: restored.is_dead,
             expected: expected.into_iter().collect(),
             ..PendingVictim::new(match restored.is_dead {
@@ -152,8 +162,8 @@ impl PendingVictims {
     /// The UIDs of those that have processes although their time is over; each once.
     pub(super) fn take_stuck(&mut self, now: i64) -> Vec<String> {
         let stuck = |(uid, victim): (&String, &mut PendingVictim)| {
-            let is_new = !victim.is_dead && !victim.is_stuck && now >= victim.stuck_at();
-            victim.is_stuck |= is_new;
+            let is_new = !victim.is_dead && !victim.is_stuck_reported && now >= victim.stuck_at();
+            victim.is_stuck_reported |= is_new;
             is_new.then(|| uid.clone())
         };
         self.0.iter_mut().filter_map(stuck).collect()
@@ -265,7 +275,7 @@ impl PendingVictim {
         Self {
             end,
             is_asked: false,
-            is_stuck: false,
+            is_stuck_reported: false,
             is_dead: false,
             is_unreported: false,
             gives_nothing: false,

@@ -21,7 +21,7 @@ impl Planner {
             return;
         }
         for victim in &restored.victims {
-            self.pending.restore(now, victim);
+            self.pending.restore(now, &self.settings, victim);
         }
         let RestoredState {
             evictions,

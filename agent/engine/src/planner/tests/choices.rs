@@ -517,3 +517,36 @@ fn what_an_asked_pod_leaves_is_waited_for_from_its_end() {
         assert_eq!((5..600).find(goes), Some(35));
     }
 }
+
+/// The fast path follows its own victims and says which are stuck; those of an earlier agent as well.
+// R43
+#[test]
+fn a_victim_of_the_fast_path_that_dies_slowly_is_not_stuck_here() {
+    let of = |signal| RestoredPending {
+        signal: Some(signal),
+        ..restored("victim")
+    };
+    for (restored, is_told) in [
+        (None, false),
+        (Some(of(Signal::MemoryAvailable)), false),
+        (Some(of(DISK)), true),
+    ] {
+        let mut node = Node::new(vec![hard(DISK, 1000)], false);
+        node.planner.settings.externally_handled = vec![Signal::MemoryAvailable];
+        node.pod("victim", [0, 0, 1]);
+        node.see(DISK, 2000);
+        match restored {
+            Some(victim) => node.restore(0, victim),
+            None => {
+                let seen = Snapshot {
+                    observations: &node.observations,
+                    pods: &node.pods,
+                    usages: &node.usages,
+                };
+                node.planner.note_external_kill(0, seen, "victim");
+            }
+        }
+        let stuck = node.look(11 * SECOND).stuck;
+        assert_eq!(stuck.is_empty(), !is_told, "{stuck:?}");
+    }
+}
