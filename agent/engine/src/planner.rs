@@ -489,11 +489,10 @@ impl Planner {
             for is_hard in [false, true] {
                 let threshold = self.pressure.threshold(signal, is_hard, seen.capacity);
                 let shortage = threshold.map(|threshold| self.shortage(threshold, seen));
-                let known = self.paces.of_mut(signal, is_hard);
                 let Some(shortage) = shortage else {
-                    known.pace.reset();
                     continue;
                 };
+                let known = self.paces.of_mut(signal, is_hard);
                 // Samples do not tell what victims still hold.
                 if known.pace.is_settling(unsigned_ns(now)) || is_larger {
                     known.pace.forget_growth();

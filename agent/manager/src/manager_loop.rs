@@ -289,7 +289,7 @@ impl ManagerLoop {
                 }
                 self.planner.reconfigure(*settings);
                 if std::mem::replace(&mut self.shadow, shadow) != shadow {
-                    self.planner.forget_victims();
+                    self.planner.change_shadow_mode();
                     self.shadow_reported.clear();
                     self.limiter.forget_shadow();
                 }

@@ -28,6 +28,12 @@ impl ThresholdPace {
         }
     }
 
+    /// The threshold comes into force; when a pod was last evicted stays known.
+    pub fn reset(&mut self) {
+        self.pace.reset();
+        self.met_by_turns = None;
+    }
+
     /// Time since which the threshold has been met, perhaps by turns, in nanoseconds.
     pub fn met_by_turns_since(&self) -> Option<u64> {
         self.met_by_turns.map(MetByTurns::since)
@@ -41,6 +47,11 @@ impl Paces {
 
     pub fn of_mut(&mut self, signal: Signal, is_hard: bool) -> &mut ThresholdPace {
         &mut self.0[signal as usize][usize::from(is_hard)]
+    }
+
+    /// All thresholds come into force.
+    pub fn reset(&mut self) {
+        self.0.iter_mut().flatten().for_each(ThresholdPace::reset);
     }
 
     /// Whether the minimum reclaim of a threshold counts. The kubelet's does after one look.

@@ -274,6 +274,24 @@ fn a_dip_of_a_few_milliseconds_takes_no_pod() {
         let times: Vec<i64> = scene.gone.iter().map(|(time, ..)| *time).collect();
         assert_eq!(times, [210_060 * MS]);
     }
+    // The minimum reclaim of a threshold that is no longer in force.
+    let with_reclaim = |amount| Threshold {
+        min_reclaim: Some(ThresholdValue::Quantity(Quantity::bytes(1000))),
+        ..hard(Signal::PidAvailable, amount)
+    };
+    let mut scene = process_ids_under(vec![with_reclaim(2000)]);
+    let mut settings = scene.planner.settings.clone();
+    scene.pods.iter_mut().for_each(|pod| pod.is_denied = true);
+    for (ms, available) in [(0, 2500), (20, 1995), (11_000, 2500)] {
+        scene.look(SECOND + ms * MS, available, 50 * MS);
+    }
+    scene.pods.iter_mut().for_each(|pod| pod.is_denied = false);
+    settings.eviction.thresholds = vec![with_reclaim(1800)];
+    scene.planner.reconfigure(settings);
+    for (second, available) in [(20, 2500), (30, 1795)] {
+        scene.look(second * SECOND, available, 50 * MS);
+    }
+    assert!(scene.gone.is_empty(), "{:?}", scene.gone);
 }
 
 /// Twenty thousand a second: within three looks of the first pod.

@@ -3,7 +3,7 @@
 
 use super::{
     Cause, EvictionDecision, Mode, Planner, PlannerSettings, Resource, RestoredState, Signal,
-    Snapshot,
+    Snapshot, Threshold,
 };
 
 impl Planner {
@@ -11,6 +11,15 @@ impl Planner {
     pub fn reconfigure(&mut self, settings: PlannerSettings) {
         let thresholds = settings.layout.apply(&settings.eviction.thresholds);
         let transition = settings.eviction.pressure_transition_period;
+        for signal in Signal::ALL {
+            for is_hard in [false, true] {
+                let of_it = |t: &&Threshold| t.signal == signal && t.is_hard() == is_hard;
+                let before = self.pressure.thresholds().filter(of_it);
+                if !before.eq(thresholds.iter().filter(of_it)) {
+                    self.paces.of_mut(signal, is_hard).reset();
+                }
+            }
+        }
         self.pressure.set_thresholds(thresholds, transition);
         self.settings = settings;
     }
@@ -33,6 +42,12 @@ impl Planner {
             self.note_eviction_for(*at, signal.resource());
         }
         self.recreations.restore(now, evictions, recreations);
+    }
+
+    /// Shadow mode begins or ends: no pod that it has chosen was evicted, and no threshold was met before.
+    pub fn change_shadow_mode(&mut self) {
+        self.forget_victims();
+        self.paces.reset();
     }
 
     /// Forgets all victims, because no pod was evicted after all: shadow mode only reported it.

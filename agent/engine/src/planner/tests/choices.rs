@@ -550,3 +550,31 @@ fn a_victim_of_the_fast_path_that_dies_slowly_is_not_stuck_here() {
         assert_eq!(stuck.is_empty(), !is_told, "{stuck:?}");
     }
 }
+
+/// Evictions were paused, or shadow mode has only chosen pods.
+// R43
+#[test]
+fn a_threshold_that_comes_into_force_is_met_from_then_on() {
+    for is_shadow in [false, true] {
+        let mut node = Node::new(vec![hard(TASKS, 2000)], false);
+        node.pod("tasks", [0, 0, 900]);
+        node.pods[0].is_denied = true;
+        node.see(TASKS, 1500);
+        let mut settings = node.planner.settings.clone();
+        let goes = |node: &mut Node, from: i64| {
+            let ms = (from..from + 20_000).step_by(50);
+            let mut looks = ms.map(|ms| (ms - from, node.look(ms * MS).evictions.len()));
+            looks.find(|(_, count)| *count > 0).map(|(after, _)| after)
+        };
+        assert_eq!(goes(&mut node, 1000), None);
+        match is_shadow {
+            true => node.planner.change_shadow_mode(),
+            false => {
+                settings.eviction.thresholds = vec![hard(TASKS, 1800)];
+                node.planner.reconfigure(settings);
+            }
+        }
+        node.pods[0].is_denied = false;
+        assert_eq!(goes(&mut node, 30_000), Some(10_050), "{is_shadow}");
+    }
+}
