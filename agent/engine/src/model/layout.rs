@@ -147,6 +147,13 @@ impl Layout {
         }
     }
 
+    /// Whether two signals watch the same of one filesystem: nodefs, imagefs and containerfs may be names of one.
+    pub(crate) fn watch_the_same(self, one: Signal, other: Signal) -> bool {
+        let is_one_disk = || self.parts(one) == self.parts(other);
+        let is_of_files = one.resource().is_of_files();
+        one == other || is_of_files && one.resource() == other.resource() && is_one_disk()
+    }
+
     /// How much of what a signal watches a pod uses, in the signal's unit. What is missing counts as zero.
     pub fn usage(self, signal: Signal, pod: &Pod, usage: &PodUsage) -> u64 {
         match signal.resource() {

@@ -122,7 +122,13 @@ impl PendingVictims {
         let RestoredPending {
             usage, available, ..
         } = *restored;
-        let expected = restored.signal.map(|signal| Expected {
+        let layout = settings.layout;
+        let is_expected = |signal: &Signal| {
+            let chosen_for = restored.signal;
+            chosen_for.is_some_and(|chosen_for| layout.watch_the_same(chosen_for, *signal))
+        };
+        let expected = Signal::ALL.into_iter().filter(is_expected);
+        let expected = expected.map(|signal| Expected {
             signal,
             usage,
             available,
@@ -133,7 +139,7 @@ impl PendingVictims {
             is_stuck_reported: !restored.is_asked
                 && restored.signal.is_some_and(is_externally_handled),
             is_dead: restored.is_dead,
-            expected: expected.into_iter().collect(),
+            expected: expected.collect(),
             ..PendingVictim::new(match restored.is_dead {
                 true => restored.at.min(now),
                 false => restored.at,

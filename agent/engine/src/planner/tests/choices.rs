@@ -468,23 +468,38 @@ fn the_hard_threshold_is_due_after_the_kubelets_interval() {
     }
 }
 
-/// The kubelet removes the files of a pod that died before the agent was started again.
+/// The kubelet removes the files of a pod that died before the agent was started again. One filesystem has several names,
+/// each with a threshold.
 // R43
 #[test]
 fn files_of_a_victim_that_died_before_the_start_are_waited_for() {
-    for (usage, next_at) in [(900, 31), (0, 11)] {
-        let mut node = Node::new(vec![hard(DISK, 1000)], false);
-        node.pod("next", [500, 0, 1]);
-        node.see(DISK, 900);
-        let victim = RestoredPending {
-            at: SECOND,
-            is_dead: true,
-            usage,
-            ..restored("victim")
-        };
-        node.restore(SECOND, victim);
-        let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
-        assert_eq!((3..60).find(goes), Some(next_at));
+    const IMAGES: Signal = Signal::ImageFsAvailable;
+    const LAYERS: Signal = Signal::ContainerFsAvailable;
+    for (signal, has_images, names) in [
+        (DISK, true, &[DISK, IMAGES, LAYERS][..]),
+        (IMAGES, false, &[IMAGES, LAYERS]),
+    ] {
+        for (usage, next_at) in [(900, 31), (0, 11)] {
+            let thresholds = vec![hard(DISK, 1000), hard(IMAGES, 1000)];
+            let mut node = Node::new(thresholds, has_images);
+            node.pod("next", [500, 0, 1]);
+            let files = node.usages.get_mut("next").unwrap();
+            files.containers[0].rootfs = files.containers[0].logs;
+            names.iter().for_each(|name| node.see(*name, 900));
+            let victim = RestoredPending {
+                at: SECOND,
+                is_dead: true,
+                signal: Some(signal),
+                usage,
+                ..restored("victim")
+            };
+            node.restore(SECOND, victim);
+            let goes = |second: &i64| {
+                let plan = node.look(second * SECOND);
+                !node.after_reclaim(second * SECOND, &plan).is_empty()
+            };
+            assert_eq!((3..60).find(goes), Some(next_at), "{signal}");
+        }
     }
 }
 
