@@ -91,7 +91,7 @@ impl Planner {
     ///
     /// `now` is nanoseconds of any one clock; only differences count.
     pub fn plan(&mut self, now: i64, node: Snapshot<'_>) -> Plan {
-        self.pending.forget_the_dead(now, node);
+        self.pending.take_look(now, node);
         self.choices.keep(|uid| self.pending.contains(uid));
         self.usage_growth.forget_old(unsigned_ns(now));
         self.watch_growth(now, node);
@@ -116,7 +116,7 @@ impl Planner {
             Mode::Kubelet if !plan.evictions.is_empty() => {}
             Mode::Kubelet => {
                 let first = due.get(..1).unwrap_or_default();
-                let waits = |t: &Threshold| self.waits_as_kubelet(now, node, t.is_hard());
+                let waits = |t: &Threshold| self.waits_as_kubelet(now, t.is_hard());
                 let first = if first.iter().any(waits) { &[] } else { first };
                 plan.node_reclaim = self.node_reclaim(first);
                 if plan.node_reclaim.is_empty() {
@@ -152,7 +152,7 @@ impl Planner {
         after: Snapshot<'_>,
     ) -> Vec<EvictionDecision> {
         // A victim that runs again is left out of one look, whichever that is.
-        self.pending.forget_the_dead(now, after);
+        self.pending.take_look(now, after);
         let mode = self.settings.mode;
         let resolves = |threshold: &Threshold| self.paces.resolves(threshold, mode, now);
         let unresolved = self.pressure.unresolved(after.observations, resolves);
@@ -256,7 +256,7 @@ impl Planner {
     fn local_storage_evictions(&mut self, now: i64, node: Snapshot<'_>) -> Vec<EvictionDecision> {
         if !self.settings.eviction.limits_local_storage
             || self.own_limits_are_blocked
-            || self.settings.mode == Mode::Kubelet && self.pending.awaits_cleanup(now, node, true)
+            || self.settings.mode == Mode::Kubelet && self.pending.awaits_cleanup(now, true)
         {
             return Vec::new();
         }
@@ -300,7 +300,7 @@ impl Planner {
             }
             let chosen = match self.settings.mode {
                 Mode::Kubelet if self.paced_is_blocked => None,
-                Mode::Kubelet if self.waits_as_kubelet(now, node, threshold.is_hard()) => None,
+                Mode::Kubelet if self.waits_as_kubelet(now, threshold.is_hard()) => None,
                 Mode::Kubelet => self.first_in_order(node, threshold),
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
@@ -320,9 +320,8 @@ impl Planner {
 
     /// Whether no pod goes now in the kubelet's mode: one in ten seconds, and none while the kubelet would wait for the end
     /// of the last one.
-    fn waits_as_kubelet(&self, now: i64, node: Snapshot<'_>, is_hard: bool) -> bool {
-        self.paces.has_evicted_lately(unsigned_ns(now))
-            || self.pending.awaits_cleanup(now, node, is_hard)
+    fn waits_as_kubelet(&self, now: i64, is_hard: bool) -> bool {
+        self.paces.has_evicted_lately(unsigned_ns(now)) || self.pending.awaits_cleanup(now, is_hard)
     }
 
     /// The pod that may be evicted now for one threshold: urgency decides ([`super::pace`]). One at a look, however

@@ -352,6 +352,56 @@ fn what_the_dead_leave_behind_is_still_to_come() {
     plays(&mut manager, &mut node, Signal::PidAvailable, rounds);
 }
 
+/// R43: the files of each pod come back twelve seconds after it has gone, or not at all. What has come of one is none of another's.
+#[test]
+fn files_of_one_victim_are_not_those_of_the_next() {
+    let others: &[Round] = &[
+        (1, mib(500), &["a"]),
+        (11, mib(500), &["b"]),
+        (13, mib(2500), &[]),
+        (22, mib(2500), &[]),
+        (23, mib(4500), &[]),
+    ];
+    // By then the first one is no longer waited for.
+    let never: &[Round] = &[
+        (1, mib(500), &["a"]),
+        (11, mib(500), &["b"]),
+        (13, mib(2500), &[]),
+        (33, mib(2500), &[]),
+        (41, mib(2500), &[]),
+        (42, mib(2500), &["c"]),
+    ];
+    // Others have written since those of the first one came.
+    let written: &[Round] = &[
+        (1, mib(500), &["a"]),
+        (5, mib(2500), &[]),
+        (11, mib(500), &["b"]),
+        (13, mib(2500), &[]),
+        (21, mib(2500), &["c"]),
+    ];
+    // Others have removed files and written them again.
+    let by_turns: &[Round] = &[
+        (1, mib(2500), &["a"]),
+        (3, mib(3500), &[]),
+        (11, mib(2500), &[]),
+        (31, mib(2500), &[]),
+        (32, mib(2500), &["b"]),
+    ];
+    for rounds in [others, never, written, by_turns] {
+        let config = json!({"evictionHard": {"nodefs.available": "4000Mi"}});
+        let mut manager = manager(Mode::Evictd, config);
+        let mut node = Node::default();
+        for name in ["a", "b", "c"] {
+            node = node.pod(name, 0);
+            node.logs(name, 2000 * MI, 0);
+        }
+        for round in rounds {
+            plays(&mut manager, &mut node, Signal::NodeFsAvailable, &[*round]);
+            node.pods.retain(|pod| !round.2.contains(&&*pod.name));
+        }
+    }
+}
+
 #[test]
 fn a_victim_that_dies_during_a_reclaim_still_counts() {
     // R43: it is among the pods when the round begins, and no longer when the reclaim is over; its files are still there.

@@ -1,10 +1,11 @@
 //! Victims that are on their way out: what they use counts as coming back, so that no other pod dies for it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::{
     EvictionDecision, PlannerSettings, Resource, RestoredPending, Signal, Snapshot, Threshold,
     pace::{POD_CLEANUP_NS, Pending},
+    units::signed,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -16,7 +17,7 @@ const FILES_DEADLINE_NANOS: i64 = POD_CLEANUP_NS.cast_signed();
 
 /// Victims by UID.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PendingVictims(HashMap<String, PendingVictim>);
+pub(super) struct PendingVictims(BTreeMap<String, PendingVictim>);
 
 #[derive(Clone, Debug)]
 struct PendingVictim {
@@ -42,10 +43,12 @@ struct PendingVictim {
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     signal: Signal,
-    /// Amount that the victim used when it was chosen, in the signal's unit.
+    /// Amount that the victim used when it was chosen, in the signal's unit; 0 once nothing more is expected.
     usage: u64,
-    /// Amount that was available when the victim was chosen, in the signal's unit.
+    /// Amount that was available when the victim was chosen, with what others have given since, in the signal's unit.
     available: i64,
+    /// Part of `usage` that has come, as of the last look.
+    come: u64,
 }
 
 impl PendingVictims {
@@ -132,6 +135,7 @@ impl PendingVictims {
             signal,
             usage,
             available,
+            come: 0,
         });
         let is_externally_handled = |signal| settings.externally_handled.contains(&signal);
         let victim = PendingVictim {
@@ -148,21 +152,52 @@ impl PendingVictims {
         self.0.insert(restored.uid.clone(), victim);
     }
 
-    /// Takes note of victims that are no longer among the pods. Of memory it is known then what they have given back;
-    /// files may still have to be removed, and tasks to be reaped.
-    pub(super) fn forget_the_dead(&mut self, now: i64, node: Snapshot<'_>) {
-        self.0.retain(|uid, victim| {
+    /// Takes note of what has come, and of victims that are no longer among the pods: files may still have to be removed,
+    /// and tasks to be reaped.
+    pub(super) fn take_look(&mut self, now: i64, node: Snapshot<'_>) {
+        for (uid, victim) in &mut self.0 {
             if !victim.is_dead && !node.pods.iter().any(|pod| pod.uid == *uid) {
                 victim.is_dead = true;
                 // One that was asked did not need all of its time: what is left of it is due sooner.
                 victim.end = victim.end.min(now);
             }
-            let is_to_come = |e: &Expected| {
-                let resource = e.signal.resource();
-                resource != Resource::Memory && e.usage > 0 && now < victim.deadline(resource)
+        }
+        for signal in Signal::ALL {
+            if let Some(seen) = node.observations.get(signal) {
+                self.note_come(now, signal, seen.available);
+            }
+        }
+        let is_over = |victim: &PendingVictim| now >= victim.deadline(Resource::EphemeralStorage);
+        self.0
+            .retain(|_, victim| !victim.is_dead || !is_over(victim));
+    }
+
+    /// Computes what each victim has given back of what a signal watches, of which so much is available. A rise is of one
+    /// victim alone: first of those that are dead, then of those that were killed, the oldest first. Others may use up what
+    /// came, and then it counts as not come; but not where all of a victim's had come, or it was late.
+    fn note_come(&mut self, now: i64, signal: Signal, available: i64) {
+        let mut victims: Vec<&mut PendingVictim> = self.0.values_mut().collect();
+        victims.sort_by_key(|v| (!v.is_dead, v.gives_nothing || v.is_asked, v.end));
+        let (mut of_others, mut for_good) = (0, 0);
+        for victim in victims {
+            let is_late = now >= victim.deadline(signal.resource());
+            let mut expected = victim.expected.iter_mut();
+            let Some(expected) = expected.find(|e| e.signal == signal) else {
+                continue;
             };
-            !victim.is_dead || victim.expected.iter().any(is_to_come)
-        });
+            expected.available = expected.available.saturating_add(for_good);
+            let rise = available.saturating_sub(expected.available.saturating_add(of_others));
+            if !is_late {
+                expected.come = u64::try_from(rise).unwrap_or(0).min(expected.usage);
+            }
+            let come = signed(expected.come);
+            if is_late || expected.come == expected.usage {
+                for_good = come.saturating_add(for_good);
+                (expected.usage, expected.come) = (0, 0);
+            } else {
+                of_others = come.saturating_add(of_others);
+            }
+        }
     }
 
     /// The UIDs of those that have processes although their time is over; each once.
@@ -222,15 +257,14 @@ impl PendingVictims {
 
     /// Whether the kubelet would still wait for the end of a victim and for the removal of its files
     /// (`waitForPodsCleanup`). A hard threshold does not wait for a pod that was only asked.
-    pub(super) fn awaits_cleanup(&self, now: i64, node: Snapshot<'_>, is_hard: bool) -> bool {
+    pub(super) fn awaits_cleanup(&self, now: i64, is_hard: bool) -> bool {
         let is_awaited = |victim: &PendingVictim| {
-            let left = |e: &Expected| victim.left(node, e.signal);
             let mut files = victim
                 .expected
                 .iter()
                 .filter(|e| e.signal.resource().is_of_files());
             match victim.is_dead {
-                true => files.any(|e| left(e) > 0),
+                true => files.any(|e| e.come < e.usage),
                 false => !(victim.gives_nothing || is_hard && victim.is_asked),
             }
         };
@@ -258,7 +292,7 @@ impl PendingVictims {
         for (uid, victim) in on_their_way {
             let pod = node.pods.iter().find(|pod| pod.uid == *uid);
             // It may have died since the look. What has ended of one that still dies is no longer counted as its own.
-            let left = victim.left(node, signal);
+            let left = victim.left(signal);
             let amount = match (pod.filter(|_| !victim.is_dead), node.usages.get(uid)) {
                 (Some(pod), Some(usage)) => {
                     settings.freed_by_eviction(signal, pod, usage).max(left)
@@ -304,19 +338,12 @@ impl PendingVictim {
         self.end.saturating_add(patience)
     }
 
-    /// Computes what has not come yet of what a signal watches. Memory is back with the last process.
-    fn left(&self, node: Snapshot<'_>, signal: Signal) -> u64 {
-        let expected = self.expected.iter().find(|e| e.signal == signal);
-        let (Some(expected), Some(seen)) = (expected, node.observations.get(signal)) else {
-            return 0;
-        };
-        if signal.resource() == Resource::Memory {
-            return 0;
-        }
-        let come = seen.available.saturating_sub(expected.available);
-        expected
-            .usage
-            .saturating_sub(u64::try_from(come).unwrap_or(0))
+    /// What has not come yet of what a signal watches. Memory is back with the last process.
+    fn left(&self, signal: Signal) -> u64 {
+        let is_to_come =
+            |e: &&Expected| e.signal == signal && signal.resource() != Resource::Memory;
+        let expected = self.expected.iter().find(is_to_come);
+        expected.map_or(0, |e| e.usage.saturating_sub(e.come))
     }
 }
 
@@ -331,6 +358,7 @@ fn expected(node: Snapshot<'_>, settings: &PlannerSettings, uid: &str) -> Vec<Ex
             signal,
             usage: settings.freed_by_eviction(signal, pod, usage),
             available: node.observations.get(signal)?.available,
+            come: 0,
         })
     };
     Signal::ALL.into_iter().filter_map(of_signal).collect()
