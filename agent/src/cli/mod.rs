@@ -10,6 +10,7 @@ use std::{
 
 use clap::{Parser, Subcommand, ValueEnum};
 use evictd_config::{Config, ConfigError, DEFAULT_STATE_DIR, KubeletDocument};
+use evictd_node::bpf::pin::PinError;
 use evictd_sys::fs::PathError;
 
 use crate::daemon::RunError;
@@ -118,6 +119,9 @@ enum CommandError {
     /// A file does not hold what it should.
     #[error("{}: {reason}", path.display())]
     Input { path: PathBuf, reason: String },
+    /// Pinned objects cannot be removed.
+    #[error(transparent)]
+    Pin(#[from] PinError),
     /// Lines of the journal, or incident files, cannot be read.
     #[error("{}", .0.join("; "))]
     Damaged(Vec<String>),
@@ -152,6 +156,7 @@ impl CommandError {
             | Self::Policy(_)
             | Self::Read { .. }
             | Self::Input { .. }
+            | Self::Pin(_)
             | Self::Damaged(_)
             | Self::Argument { .. } => 2,
             Self::Run(error) if error.is_bad_input() => 2,
