@@ -433,4 +433,22 @@ fn errors_name_field_value_and_reason_in_one_line() {
         let error = load(broken).expect_err(broken);
         assert_eq!(error.lines().count(), 1, "{error}");
     }
+    // No advice for programmers.
+    for (broken, expected) in [
+        (
+            "a: 1\na: 2",
+            "duplicate mapping key: a not allowed here at line 2, column 1",
+        ),
+        (
+            "a: 1\n---\nb: 1",
+            "only single YAML document expected but multiple found",
+        ),
+        (
+            "evictionHard: {memory.available: 1e999999999}",
+            "value `1e999999999` is not a finite number at line 1, column 34",
+        ),
+    ] {
+        let error = load(broken).expect_err(broken);
+        assert!(error.contains(expected), "{error}");
+    }
 }

@@ -173,8 +173,8 @@ fn say_stand_in(kubelet: &KubeletDocument) {
     if let Some(reason) = &kubelet.unreadable {
         eprintln!("evictd: {reason}: {}", kubelet.source);
     }
-    for key in &kubelet.forgiven {
-        eprintln!("evictd: {key}: the last value holds, as in the kubelet");
+    for mistake in &kubelet.forgiven {
+        eprintln!("evictd: {mistake}, as in the kubelet");
     }
 }
 
