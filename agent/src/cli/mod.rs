@@ -125,6 +125,9 @@ enum CommandError {
     /// Lines of the journal, or incident files, cannot be read.
     #[error("{}", .0.join("; "))]
     Damaged(Vec<String>),
+    /// Lines of the journal have events that only a later version knows. The rest was read as it should be.
+    #[error("{}", .0.join("; "))]
+    PassedOver(Vec<String>),
     /// An argument asks for something that cannot be had.
     #[error("{what}: {reason}")]
     Argument { what: String, reason: String },
@@ -162,6 +165,7 @@ impl CommandError {
             Self::Run(error) if error.is_bad_input() => 2,
             Self::Fleet(error) if error.is_bad_input() => 2,
             Self::Run(_) | Self::Fleet(_) | Self::Write(_) => 1,
+            Self::PassedOver(_) => 0,
             Self::Said(code) => *code,
         }
     }
