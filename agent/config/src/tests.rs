@@ -363,6 +363,11 @@ fn errors_name_field_value_and_reason_in_one_line() {
         ),
         (
             "evictionSoft: {memory.available: 1Gi}",
+        (r#""a\nb": 1"#, r"a\nb: unknown field"),
+        (
+            r#"evictionHard: {"a\e[31m\x9b": 1}"#,
+            r"evictionHard.a\u{1b}[31m\u{9b}: 1: must be a string",
+        ),
             "evictionSoft.memory.available: \"1Gi\": a soft threshold needs a grace period: \
              evictionSoftGracePeriod has no memory.available",
         ),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::{Parser, Subcommand, ValueEnum};
-use evictd_config::{Config, ConfigError, DEFAULT_STATE_DIR, KubeletDocument};
+use evictd_config::{Config, ConfigError, DEFAULT_STATE_DIR, KubeletDocument, one_line};
 use evictd_node::bpf::pin::PinError;
 use evictd_sys::fs::PathError;
 
@@ -175,10 +175,10 @@ impl CommandError {
 /// that holds all the same.
 fn say_stand_in(kubelet: &KubeletDocument) {
     if let Some(reason) = &kubelet.unreadable {
-        eprintln!("evictd: {reason}: {}", kubelet.source);
+        eprintln!("evictd: {}: {}", one_line(reason), kubelet.source);
     }
     for mistake in &kubelet.forgiven {
-        eprintln!("evictd: {mistake}, as in the kubelet");
+        eprintln!("evictd: {}, as in the kubelet", one_line(mistake));
     }
 }
 
@@ -253,7 +253,7 @@ pub fn run(
             } else {
                 "evictd"
             };
-            let _ = writeln!(stderr, "{name}: {error}");
+            let _ = writeln!(stderr, "{name}: {}", one_line(&error.to_string()));
             error.exit_code()
         }
     }
