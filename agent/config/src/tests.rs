@@ -131,6 +131,32 @@ fn evictds_own_fields_are_read() {
     assert_eq!(addresses, expected);
 }
 
+#[test]
+fn metrics_and_probes_have_a_port_of_their_own() {
+    let both = |metrics: &str, health: &str| {
+        load(&format!(
+            "metricsAddress: '{metrics}:9393'\nhealthAddress: '{health}:9393'\n"
+        ))
+    };
+    for [one, other] in [
+        ["127.0.0.1", "127.0.0.1"],
+        ["0.0.0.0", "127.0.0.1"],
+        ["[::]", "[::1]"],
+        ["[::]", "10.0.0.1"],
+    ] {
+        for found in [both(one, other), both(other, one)] {
+            let error = found.unwrap_err();
+            assert!(
+                error.ends_with(": overlaps metricsAddress: each has a port of its own"),
+                "{error}"
+            );
+        }
+    }
+    for [one, other] in [["127.0.0.1", "10.0.0.1"], ["0.0.0.0", "[::1]"]] {
+        assert!(both(one, other).is_ok() && both(other, one).is_ok());
+    }
+}
+
 /// The kubelet has no such thing: it is on by default only where evictd goes beyond the kubelet.
 #[test]
 fn the_memory_guard_belongs_to_the_mode() {

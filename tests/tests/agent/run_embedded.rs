@@ -39,7 +39,7 @@ fn bad_input_is_refused_with_field_and_reason() {
     }
     let mut same = with("metricsAddress", json!("127.0.0.1:9393"));
     same.config["healthAddress"] = same.config["metricsAddress"].clone();
-    let expected = "healthAddress: \"127.0.0.1:9393\": is metricsAddress too";
+    let expected = "healthAddress: \"127.0.0.1:9393\": overlaps metricsAddress";
     assert_refused(&same, expected);
     let absent = with("scope", json!({ "cgroup": scope.path().join("nobody") }));
     assert_refused(&absent, "scope.cgroup: ");
