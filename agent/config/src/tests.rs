@@ -257,6 +257,16 @@ fn a_step_is_on_top_of_what_the_kubelet_has() {
     let found = resolved(&merged, kubelet, 80 << 30);
     assert_eq!(found[0], "imagefs.available<1Gi configuration");
     assert_eq!(found[2], "memory.available<200Mi kubeletDefaults");
+    // One that the kubelet's map names for the pods' cgroup.
+    let found = resolved(
+        own,
+        "evictionHard: {allocatableMemory.available: 300Mi}",
+        80 << 30,
+    );
+    assert_eq!(
+        found,
+        ["allocatableMemory.available<400Mi kubeletConfiguration"]
+    );
     // What the kubelet merges is its own map.
     let merges = format!("{kubelet}\nmergeDefaultEvictionSettings: true");
     let alone = "enforceNodeAllocatable: []\nevictionHard: {memory.available: 500Mi}";
@@ -418,6 +428,11 @@ fn errors_name_field_value_and_reason_in_one_line() {
             r#"evictionHardAboveKubelet.nodefs.available: "101%": must not be above 100%"#,
         ),
         (
+        (
+            "evictionHardAboveKubelet: {allocatableMemory.available: 1Gi}",
+            "evictionHardAboveKubelet.allocatableMemory.available: \"1Gi\": the step of memory.available is added to this \
+             signal's thresholds too",
+        ),
             "evictionHardFallback: {memory.available: '0'}",
             r#"evictionHardFallback.memory.available: "0": must be positive"#,
         ),
