@@ -217,6 +217,15 @@ fn a_kubelets_own_file_is_taken_as_it_is() {
             .collect::<Vec<_>>(),
         [Signal::PidAvailable]
     );
+    let of_own = load_over(
+        "evictionPressureTransitionPeriod: 0s",
+        Some("evictionPressureTransitionPeriod: 10m"),
+    );
+    let period = of_own.unwrap().eviction.pressure_transition_period;
+    assert_eq!(period, Duration::from_secs(300));
+    // The kubelet would not start with it.
+    let error = load_over("", Some("systemReserved: {memry: 1Gi}")).unwrap_err();
+    assert_eq!(error, "systemReserved.memry: unknown field");
     let error = load_over("", Some("kind: Pod")).expect_err("not a kubelet's file");
     assert_eq!(error, r#"kind: "Pod": must be KubeletConfiguration"#);
 }
@@ -248,15 +257,6 @@ fn a_step_is_on_top_of_what_the_kubelet_has() {
             "allocatableMemory.available<400Mi kubeletConfiguration",
         ]
     );
-    // The kubelet's defaults too, and those that are merged into a map of evictd's own.
-    let found = resolved(own, "", 80 << 30);
-    assert_eq!(found[2], "memory.available<200Mi kubeletDefaults");
-    let merged = format!(
-        "{own}evictionHard: {{imagefs.available: 1Gi}}\nmergeDefaultEvictionSettings: true"
-    );
-    let found = resolved(&merged, kubelet, 80 << 30);
-    assert_eq!(found[0], "imagefs.available<1Gi configuration");
-    assert_eq!(found[2], "memory.available<200Mi kubeletDefaults");
     // One that the kubelet's map names for the pods' cgroup.
     let found = resolved(
         own,
@@ -267,6 +267,15 @@ fn a_step_is_on_top_of_what_the_kubelet_has() {
         found,
         ["allocatableMemory.available<400Mi kubeletConfiguration"]
     );
+    // The kubelet's defaults too, and those that are merged into a map of evictd's own.
+    let found = resolved(own, "", 80 << 30);
+    assert_eq!(found[2], "memory.available<200Mi kubeletDefaults");
+    let merged = format!(
+        "{own}evictionHard: {{imagefs.available: 1Gi}}\nmergeDefaultEvictionSettings: true"
+    );
+    let found = resolved(&merged, kubelet, 80 << 30);
+    assert_eq!(found[0], "imagefs.available<1Gi configuration");
+    assert_eq!(found[2], "memory.available<200Mi kubeletDefaults");
     // What the kubelet merges is its own map.
     let merges = format!("{kubelet}\nmergeDefaultEvictionSettings: true");
     let alone = "enforceNodeAllocatable: []\nevictionHard: {memory.available: 500Mi}";
@@ -354,6 +363,11 @@ fn errors_name_field_value_and_reason_in_one_line() {
     for (text, expected) in [
         ("evictionHrad: {}", "evictionHrad: unknown field"),
         ("scope: {cgruop: /x}", "scope.cgruop: unknown field"),
+        (r#""a\nb": 1"#, r"a\nb: unknown field"),
+        (
+            r#"evictionHard: {"a\e[31m\x9b": 1}"#,
+            r"evictionHard.a\u{1b}[31m\u{9b}: 1: must be a string",
+        ),
         (
             "scope: {cgroup: x}",
             r#"scope.cgroup: "x": must be an absolute path"#,
@@ -399,11 +413,6 @@ fn errors_name_field_value_and_reason_in_one_line() {
         ),
         (
             "evictionSoft: {memory.available: 1Gi}",
-        (r#""a\nb": 1"#, r"a\nb: unknown field"),
-        (
-            r#"evictionHard: {"a\e[31m\x9b": 1}"#,
-            r"evictionHard.a\u{1b}[31m\u{9b}: 1: must be a string",
-        ),
             "evictionSoft.memory.available: \"1Gi\": a soft threshold needs a grace period: \
              evictionSoftGracePeriod has no memory.available",
         ),
@@ -420,6 +429,11 @@ fn errors_name_field_value_and_reason_in_one_line() {
             r#"evictionHardAboveKubelet.memory.free: "5Mi": unsupported eviction signal"#,
         ),
         (
+            "evictionHardAboveKubelet: {allocatableMemory.available: 1Gi}",
+            "evictionHardAboveKubelet.allocatableMemory.available: \"1Gi\": the step of memory.available is added to this \
+             signal's thresholds too",
+        ),
+        (
             "evictionHardAboveKubelet: {memory.available: -5Mi}",
             r#"evictionHardAboveKubelet.memory.available: "-5Mi": must not be negative"#,
         ),
@@ -428,11 +442,6 @@ fn errors_name_field_value_and_reason_in_one_line() {
             r#"evictionHardAboveKubelet.nodefs.available: "101%": must not be above 100%"#,
         ),
         (
-        (
-            "evictionHardAboveKubelet: {allocatableMemory.available: 1Gi}",
-            "evictionHardAboveKubelet.allocatableMemory.available: \"1Gi\": the step of memory.available is added to this \
-             signal's thresholds too",
-        ),
             "evictionHardFallback: {memory.available: '0'}",
             r#"evictionHardFallback.memory.available: "0": must be positive"#,
         ),
@@ -463,6 +472,14 @@ fn errors_name_field_value_and_reason_in_one_line() {
         (
             "metricsAddress: 127.0.0.1:1\nmetricsTls: {certificateFile: /tls.crt}",
             r#"metricsTls.certificateFile: "/tls.crt": needs privateKeyFile beside it"#,
+        ),
+        (
+            "systemReserved: {memry: 1Gi}",
+            "systemReserved.memry: unknown field",
+        ),
+        (
+            "kubeReserved: {cpu: 1, memory: -1Gi}",
+            r#"kubeReserved.memory: "-1Gi": must not be negative"#,
         ),
         (
             "healthAddress: 9394",
