@@ -253,17 +253,24 @@ impl Config {
             kernel_floor::check(amount, &self.eviction.thresholds, &self.origins)?;
         }
         if let (Some(metrics), Some(health)) = (self.metrics_address, self.health_address)
-            && metrics == health
+            && metrics.port() == health.port()
             && metrics.port() != 0
+            && (metrics.ip() == health.ip() || takes(metrics, health) || takes(health, metrics))
         {
+            let reason = "overlaps metricsAddress: each has a port of its own";
             return Err(ConfigError::text(
                 "healthAddress",
                 &health.to_string(),
-                "is metricsAddress too: each has a port of its own",
+                reason,
             ));
         }
         Ok(())
     }
+}
+
+/// Whether a listener on all addresses takes the other's too. One on `[::]` takes those of IPv4 as well.
+fn takes(all: SocketAddr, other: SocketAddr) -> bool {
+    all.ip().is_unspecified() && (all.is_ipv6() || other.is_ipv4())
 }
 
 /// The values of `memoryHook`.

@@ -202,7 +202,13 @@ impl ObjectDecoder {
 
     /// Ends the decoding: a field that is left is unknown.
     pub fn deny_unknown_fields(self) -> Result<(), ConfigError> {
-        match self.map.keys().next() {
+        self.deny_fields_beside(&[])
+    }
+
+    /// Refuses fields that are left, but for those of these names.
+    pub fn deny_fields_beside(&self, names: &[&str]) -> Result<(), ConfigError> {
+        let mut left = self.map.keys();
+        match left.find(|name| !names.contains(&name.as_str())) {
             Some(name) => Err(ConfigError::UnknownField {
                 field: self.path_of(name),
             }),

@@ -59,18 +59,18 @@ fn collect(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), ConfigError
     Ok(())
 }
 
-/// Reads the files of a directory, each with the key that it has twice, if there is one.
+/// Reads the files of a directory, each with the mistakes that the kubelet forgives.
 ///
 /// # Errors
 /// A file cannot be read, is neither YAML nor JSON, or is no KubeletConfiguration.
-pub fn read(directory: &Path) -> Result<Vec<(Value, Option<String>)>, ConfigError> {
+pub fn read(directory: &Path) -> Result<Vec<(Value, Vec<String>)>, ConfigError> {
     files(directory)?
         .iter()
         .map(|path| read_one(path))
         .collect()
 }
 
-fn read_one(path: &Path) -> Result<(Value, Option<String>), ConfigError> {
+fn read_one(path: &Path) -> Result<(Value, Vec<String>), ConfigError> {
     let (document, forgiven) = read_kubelet_document(path)?;
     let wrong = |reason: String| ConfigError::Syntax {
         path: path.into(),

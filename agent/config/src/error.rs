@@ -24,13 +24,13 @@ pub enum ConfigError {
         reason: String,
     },
     /// A field that does not exist.
-    #[error("{field}: unknown field")]
+    #[error("{}: unknown field", one_line(field))]
     UnknownField {
         /// The field's path, its parents separated by dots.
         field: String,
     },
     /// A field whose value cannot be used.
-    #[error("{field}: {value}: {reason}")]
+    #[error("{}: {}: {}", one_line(field), one_line(value), one_line(reason))]
     Field {
         /// The field's path, its parents separated by dots.
         field: String,
@@ -39,6 +39,15 @@ pub enum ConfigError {
         /// Description of what is wrong with the value.
         reason: String,
     },
+}
+
+/// The text on one line: control characters, which keys and names may hold, are escaped.
+pub fn one_line(text: &str) -> String {
+    let escaped = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(escaped).collect()
 }
 
 impl ConfigError {

@@ -44,6 +44,11 @@ impl HardLayers {
         let mut above = BTreeMap::new();
         for (name, text) in texts {
             let signal = parse_signal(ABOVE, &name, &text)?;
+            if signal == Signal::AllocatableMemoryAvailable {
+                let reason =
+                    "the step of memory.available is added to this signal's thresholds too";
+                return Err(ConfigError::text(format!("{ABOVE}.{name}"), &text, reason));
+            }
             let step = step(&text)
                 .map_err(|reason| ConfigError::text(format!("{ABOVE}.{name}"), &text, reason))?;
             // A step of zero is no step: a user sets it to switch off the chart's.
@@ -60,12 +65,9 @@ impl HardLayers {
             threshold.is_hard() && origins.of(threshold) != Origin::Own
         };
         for threshold in thresholds.iter_mut().filter(is_raised) {
-            let of_pods = threshold.signal == Signal::AllocatableMemoryAvailable;
-            let is_twin = of_pods && !origins.hard.contains_key(&threshold.signal);
-            let signal = if is_twin {
-                Signal::MemoryAvailable
-            } else {
-                threshold.signal
+            let signal = match threshold.signal {
+                Signal::AllocatableMemoryAvailable => Signal::MemoryAvailable,
+                signal => signal,
             };
             if let Some(step) = self.above.get(&signal) {
                 threshold.value = ThresholdValue::Raised(Box::new(Raised {

@@ -207,6 +207,9 @@ fn layers(
     all.collect()
 }
 
+/// The resources that `systemReserved` and `kubeReserved` may have (`parseResourceList` in the kubelet's `server.go`).
+const RESERVABLE: [&str; 4] = ["memory", "cpu", "ephemeral-storage", "pid"];
+
 /// Zero means the default, as in the kubelet (`SetDefaults_KubeletConfiguration`).
 fn transition_period(fields: &mut ObjectDecoder) -> Result<Option<Duration>, ConfigError> {
     let name = "evictionPressureTransitionPeriod";
@@ -215,10 +218,14 @@ fn transition_period(fields: &mut ObjectDecoder) -> Result<Option<Duration>, Con
     };
     let period =
         duration::parse(&text).map_err(|e| ConfigError::text(fields.path_of(name), &text, e))?;
-    Ok((!period.is_zero()).then_some(period))
+    Ok(Some(match period.is_zero() {
+        true => DEFAULT_PRESSURE_TRANSITION_PERIOD,
+        false => period,
+    }))
 }
 
-/// The memory in a map of resources to quantities; other resources are ignored.
+/// The memory in a map of resources to quantities. A resource that cannot be reserved is an error, as in the kubelet;
+/// the values of the others are ignored.
 fn reserved_memory(
     fields: &mut ObjectDecoder,
     name: &str,
@@ -226,6 +233,7 @@ fn reserved_memory(
     let Some(mut resources) = fields.object(name)? else {
         return Ok(None);
     };
+    resources.deny_fields_beside(&RESERVABLE)?;
     let path = resources.path_of("memory");
     match resources.parsed::<Quantity>("memory")? {
         Some(memory) if memory.sign() < 0 => Err(ConfigError::text(

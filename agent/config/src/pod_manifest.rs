@@ -16,12 +16,12 @@
 //!   ip: 10.0.0.7             # the server that its gates ask
 //!   requests: {memory: 64Mi}
 //!   limits: {memory: 128Mi}
-//!   cgroup: burstable/cache  # below the scope, or absolute
-//!   emptyDirs:               # emptied after an eviction, as by the kubelet
+//!   cgroup: burstable/cache  # below the scope, or absolute; no two overlap
+//!   emptyDirs:               # emptied after an eviction, as by the kubelet; no two overlap
 //!   - {name: scratch, path: /srv/cache/scratch, sizeLimit: 1Gi}
 //! ```
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use evictd_engine::{
     Container, ContainerKind, EmptyDir, Owner, Pod, QosClass, Volume, model::quantity::Quantity,
@@ -47,13 +47,14 @@ pub type NamedDirectory = (String, PathBuf);
 /// Reads a manifest; relative cgroups lie below `scope`.
 ///
 /// # Errors
-/// A file that cannot be read, an unknown field, a value that cannot be used, two pods of the same UID or cgroup: the
-/// error names the field and the reason.
-pub fn load(path: &Path, scope: &Path) -> Result<Vec<ManifestPod>, ConfigError> {
-    parse(read_document(path)?, scope)
+/// A file that cannot be read, an unknown field, a value that cannot be used, two pods of the same UID; a cgroup that
+/// is or contains the scope, or overlaps another pod's; an emptyDir that overlaps another one or `state_dir`. The error
+/// names the field and the reason.
+pub fn load(path: &Path, scope: &Path, state_dir: &Path) -> Result<Vec<ManifestPod>, ConfigError> {
+    parse(read_document(path)?, scope, state_dir)
 }
 
-fn parse(document: Value, scope: &Path) -> Result<Vec<ManifestPod>, ConfigError> {
+fn parse(document: Value, scope: &Path, state_dir: &Path) -> Result<Vec<ManifestPod>, ConfigError> {
     let mut fields = ObjectDecoder::open("", document)?;
     let items = match fields.optional("pods") {
         Some(Value::Array(items)) => items,
@@ -73,14 +74,43 @@ fn parse(document: Value, scope: &Path) -> Result<Vec<ManifestPod>, ConfigError>
                 reason,
             ));
         }
-        if let Some(twin) = pods.iter().find(|p| p.cgroup == pod.cgroup) {
-            let reason = format!("is the cgroup of {} already", twin.pod);
-            let cgroup = pod.cgroup.display().to_string();
-            return Err(ConfigError::text(format!("{path}.cgroup"), &cgroup, reason));
+        // An eviction kills all that runs below the cgroup, and removes all that lies below the emptyDirs.
+        if let Some(other) = pods.iter().find(|p| overlap(&p.cgroup, &pod.cgroup)) {
+            let reason = format!("is, contains or lies in the cgroup of {}", other.pod);
+            return Err(wrong_path(format!("{path}.cgroup"), &pod.cgroup, reason));
+        }
+        for (i, (_, directory)) in pod.empty_dirs.iter().enumerate() {
+            let of_others = pods.iter().flat_map(|p| &p.empty_dirs);
+            let mut others = of_others.chain(&pod.empty_dirs[..i]);
+            let reason = match others.find(|(_, other)| overlap(other, directory)) {
+                Some((name, _)) => format!("is, contains or lies in the emptyDir {name}"),
+                None if overlap(state_dir, directory) => {
+                    "is, contains or lies in stateDir".to_owned()
+                }
+                None => continue,
+            };
+            let field = format!("{path}.emptyDirs[{i}].path");
+            return Err(wrong_path(field, directory, reason));
         }
         pods.push(pod);
     }
     Ok(pods)
+}
+
+fn overlap(one: &Path, other: &Path) -> bool {
+    one.starts_with(other) || other.starts_with(one)
+}
+
+fn wrong_path(field: String, path: &Path, reason: impl ToString) -> ConfigError {
+    ConfigError::text(field, &path.display().to_string(), reason)
+}
+
+/// The path, if it can be compared with others: without `..`.
+fn plain(field: String, path: PathBuf) -> Result<PathBuf, ConfigError> {
+    match path.components().any(|part| part == Component::ParentDir) {
+        true => Err(wrong_path(field, &path, "must not contain ..")),
+        false => Ok(path),
+    }
 }
 
 fn pod(mut fields: ObjectDecoder, scope: &Path) -> Result<ManifestPod, ConfigError> {
@@ -93,7 +123,12 @@ fn pod(mut fields: ObjectDecoder, scope: &Path) -> Result<ManifestPod, ConfigErr
         .text("namespace")?
         .unwrap_or_else(|| "default".to_owned());
     let name = fields.required_text("name")?;
-    let cgroup = scope.join(fields.required_text("cgroup")?);
+    let cgroup = fields.required_text("cgroup")?;
+    let cgroup = scope.join(plain(fields.path_of("cgroup"), cgroup.into())?);
+    if scope.starts_with(&cgroup) {
+        let reason = "is or contains the scope, in which all pods are";
+        return Err(wrong_path(fields.path_of("cgroup"), &cgroup, reason));
+    }
     let request = memory(&mut fields, "requests")?;
     let limit = memory(&mut fields, "limits")?;
     // As in the API, a limit without a request is also the request.
@@ -160,6 +195,7 @@ fn empty_dirs(
         let directory = item
             .absolute_path("path")?
             .ok_or_else(|| ConfigError::value(item.path_of("path"), &Value::Null, "is missing"))?;
+        let directory = plain(item.path_of("path"), directory)?;
         let size_limit = item.parsed("sizeLimit")?;
         item.deny_unknown_fields()?;
         volumes.push(Volume {
@@ -208,7 +244,8 @@ mod tests {
     use super::*;
 
     fn parse_pods(pods: Value) -> Result<Vec<ManifestPod>, String> {
-        parse(json!({ "pods": pods }), Path::new("/scope")).map_err(|e| e.to_string())
+        let [scope, state_dir] = ["/top/scope", "/var/lib/evictd"].map(Path::new);
+        parse(json!({ "pods": pods }), scope, state_dir).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -226,7 +263,7 @@ mod tests {
             (a.pod.uid.as_str(), a.pod.qos),
             ("default/a", QosClass::BestEffort)
         );
-        assert_eq!(a.cgroup, Path::new("/scope/besteffort/a"));
+        assert_eq!(a.cgroup, Path::new("/top/scope/besteffort/a"));
         assert_eq!(
             (b.pod.qos, b.pod.memory_request),
             (QosClass::Guaranteed, 1 << 30)
@@ -271,10 +308,93 @@ mod tests {
             ),
             (
                 json!([{"name": "a", "cgroup": "a"}, {"name": "b", "cgroup": "a"}]),
-                "pods[1].cgroup: \"/scope/a\": is the cgroup of default/a already",
+                "pods[1].cgroup: \"/top/scope/a\": is, contains or lies in the cgroup of default/a",
             ),
         ] {
             assert_eq!(parse_pods(pods.clone()).unwrap_err(), expected, "{pods}");
         }
+    }
+
+    /// An eviction of one pod must end no other pod, and must remove nothing of it or of the agent.
+    #[test]
+    fn what_an_eviction_would_take_beyond_its_pod_is_refused() {
+        let pod = |name: &str, cgroup: &str, dirs: &[&str]| {
+            let dirs = dirs.iter().map(|path| json!({"name": "s", "path": path}));
+            json!({"name": name, "cgroup": cgroup, "emptyDirs": dirs.collect::<Value>()})
+        };
+        for cgroup in [".", "/", "/top", "/top/scope/", "/top//scope/./"] {
+            let error = parse_pods(json!([pod("a", cgroup, &[])])).unwrap_err();
+            assert!(
+                error.ends_with(": is or contains the scope, in which all pods are"),
+                "{error}"
+            );
+        }
+        for cgroup in ["..", "../x", "x/../x", "/top/scope/../scope/x"] {
+            let error = parse_pods(json!([pod("a", cgroup, &[])])).unwrap_err();
+            assert!(error.ends_with(": must not contain .."), "{error}");
+        }
+        for cgroups in [
+            ["app", "app/vital"],
+            ["app/vital", "/top/scope/app"],
+            ["app", "./app/"],
+        ] {
+            let [one, two] = cgroups;
+            let error = parse_pods(json!([pod("a", one, &[]), pod("b", two, &[])])).unwrap_err();
+            let expected = ": is, contains or lies in the cgroup of default/a";
+            assert!(
+                error.starts_with("pods[1].cgroup: ") && error.ends_with(expected),
+                "{error}"
+            );
+        }
+        for (of_a, of_b, field, reason) in [
+            (
+                vec!["/"],
+                vec![],
+                "[0].emptyDirs[0]",
+                "is, contains or lies in stateDir",
+            ),
+            (
+                vec!["/var/lib/evictd/incidents"],
+                vec![],
+                "[0].emptyDirs[0]",
+                "is, contains or lies in stateDir",
+            ),
+            (
+                vec!["/x/../y"],
+                vec![],
+                "[0].emptyDirs[0]",
+                "must not contain ..",
+            ),
+            (
+                vec!["/srv"],
+                vec!["/tmp/b", "/srv"],
+                "[1].emptyDirs[1]",
+                "is, contains or lies in the emptyDir s",
+            ),
+            (
+                vec!["/srv/a"],
+                vec!["/srv"],
+                "[1].emptyDirs[0]",
+                "is, contains or lies in the emptyDir s",
+            ),
+            (
+                vec!["/srv", "/srv/a"],
+                vec![],
+                "[0].emptyDirs[1]",
+                "is, contains or lies in the emptyDir s",
+            ),
+        ] {
+            let error =
+                parse_pods(json!([pod("a", "a", &of_a), pod("b", "b", &of_b)])).unwrap_err();
+            assert!(
+                error.starts_with(&format!("pods{field}.path: ")) && error.ends_with(reason),
+                "{error}"
+            );
+        }
+        let apart = json!([
+            pod("a", "app", &["/srv/a"]),
+            pod("b", "app-2", &["/srv/ab", "/srv/b"])
+        ]);
+        assert_eq!(parse_pods(apart).unwrap().len(), 2);
     }
 }

@@ -123,7 +123,7 @@ mod tests {
             ),
             (
                 json!({"metricsAddress": "0.0.0.0:9393", "healthAddress": "0.0.0.0:9393"}),
-                "healthAddress: \"0.0.0.0:9393\": is metricsAddress too",
+                "healthAddress: \"0.0.0.0:9393\": overlaps metricsAddress",
             ),
             (
                 json!({"evictionRates": {"pod": {}}}),

@@ -116,7 +116,8 @@ pub struct KubeletDocument {
     pub document: Option<Value>,
     /// Why the named file cannot be read, with its path; or `/configz`, where no file is named.
     pub unreadable: Option<String>,
-    /// Keys that a file has twice, each with its path and line: the last value holds, as in the kubelet.
+    /// Mistakes that the kubelet forgives, each with its path and what holds: a key that is there twice, a second YAML
+    /// document.
     pub forgiven: Vec<String>,
 }
 
@@ -269,6 +270,27 @@ mod tests {
             "{of_file}"
         );
         assert!(of_drop_in.contains("a.conf: "), "{of_drop_in}");
+        assert!(of_file.ends_with(": the last value holds"), "{of_file}");
+        // A second document, and one that is empty: the kubelet takes the first one.
+        for (more, forgiven) in [
+            ("b: 1\n---\nb: [1]\n", 1),
+            ("b: 1\n---\n", 1),
+            ("b: 0\nb: 1\n---\n", 2),
+        ] {
+            fs::write(&path, more).unwrap();
+            let first = read(&none).unwrap();
+            assert_eq!(first.document, Some(json!({"b": 1})), "{more}");
+            let said = first.forgiven.last().unwrap();
+            assert!(
+                said.ends_with("more than one document: the first one holds"),
+                "{said}"
+            );
+            assert_eq!(first.forgiven.len(), forgiven, "{more}");
+        }
+        for one in ["---\nb: 1\n", "b: 1\n...\n"] {
+            fs::write(&path, one).unwrap();
+            assert_eq!(read(&none).unwrap().forgiven, [""; 0], "{one}");
+        }
         fs::write(&path, "a: 1\na: [").unwrap();
         assert!(matches!(read(&none), Err(ConfigError::Syntax { .. })));
         fs::write(&path, "b: 2").unwrap();

@@ -131,6 +131,32 @@ fn evictds_own_fields_are_read() {
     assert_eq!(addresses, expected);
 }
 
+#[test]
+fn metrics_and_probes_have_a_port_of_their_own() {
+    let both = |metrics: &str, health: &str| {
+        load(&format!(
+            "metricsAddress: '{metrics}:9393'\nhealthAddress: '{health}:9393'\n"
+        ))
+    };
+    for [one, other] in [
+        ["127.0.0.1", "127.0.0.1"],
+        ["0.0.0.0", "127.0.0.1"],
+        ["[::]", "[::1]"],
+        ["[::]", "10.0.0.1"],
+    ] {
+        for found in [both(one, other), both(other, one)] {
+            let error = found.unwrap_err();
+            assert!(
+                error.ends_with(": overlaps metricsAddress: each has a port of its own"),
+                "{error}"
+            );
+        }
+    }
+    for [one, other] in [["127.0.0.1", "10.0.0.1"], ["0.0.0.0", "[::1]"]] {
+        assert!(both(one, other).is_ok() && both(other, one).is_ok());
+    }
+}
+
 /// The kubelet has no such thing: it is on by default only where evictd goes beyond the kubelet.
 #[test]
 fn the_memory_guard_belongs_to_the_mode() {
@@ -191,6 +217,15 @@ fn a_kubelets_own_file_is_taken_as_it_is() {
             .collect::<Vec<_>>(),
         [Signal::PidAvailable]
     );
+    let of_own = load_over(
+        "evictionPressureTransitionPeriod: 0s",
+        Some("evictionPressureTransitionPeriod: 10m"),
+    );
+    let period = of_own.unwrap().eviction.pressure_transition_period;
+    assert_eq!(period, Duration::from_secs(300));
+    // The kubelet would not start with it.
+    let error = load_over("", Some("systemReserved: {memry: 1Gi}")).unwrap_err();
+    assert_eq!(error, "systemReserved.memry: unknown field");
     let error = load_over("", Some("kind: Pod")).expect_err("not a kubelet's file");
     assert_eq!(error, r#"kind: "Pod": must be KubeletConfiguration"#);
 }
@@ -221,6 +256,16 @@ fn a_step_is_on_top_of_what_the_kubelet_has() {
             "nodefs.available<6Gi kubeletConfiguration",
             "allocatableMemory.available<400Mi kubeletConfiguration",
         ]
+    );
+    // One that the kubelet's map names for the pods' cgroup.
+    let found = resolved(
+        own,
+        "evictionHard: {allocatableMemory.available: 300Mi}",
+        80 << 30,
+    );
+    assert_eq!(
+        found,
+        ["allocatableMemory.available<400Mi kubeletConfiguration"]
     );
     // The kubelet's defaults too, and those that are merged into a map of evictd's own.
     let found = resolved(own, "", 80 << 30);
@@ -318,6 +363,11 @@ fn errors_name_field_value_and_reason_in_one_line() {
     for (text, expected) in [
         ("evictionHrad: {}", "evictionHrad: unknown field"),
         ("scope: {cgruop: /x}", "scope.cgruop: unknown field"),
+        (r#""a\nb": 1"#, r"a\nb: unknown field"),
+        (
+            r#"evictionHard: {"a\e[31m\x9b": 1}"#,
+            r"evictionHard.a\u{1b}[31m\u{9b}: 1: must be a string",
+        ),
         (
             "scope: {cgroup: x}",
             r#"scope.cgroup: "x": must be an absolute path"#,
@@ -379,6 +429,11 @@ fn errors_name_field_value_and_reason_in_one_line() {
             r#"evictionHardAboveKubelet.memory.free: "5Mi": unsupported eviction signal"#,
         ),
         (
+            "evictionHardAboveKubelet: {allocatableMemory.available: 1Gi}",
+            "evictionHardAboveKubelet.allocatableMemory.available: \"1Gi\": the step of memory.available is added to this \
+             signal's thresholds too",
+        ),
+        (
             "evictionHardAboveKubelet: {memory.available: -5Mi}",
             r#"evictionHardAboveKubelet.memory.available: "-5Mi": must not be negative"#,
         ),
@@ -419,6 +474,14 @@ fn errors_name_field_value_and_reason_in_one_line() {
             r#"metricsTls.certificateFile: "/tls.crt": needs privateKeyFile beside it"#,
         ),
         (
+            "systemReserved: {memry: 1Gi}",
+            "systemReserved.memry: unknown field",
+        ),
+        (
+            "kubeReserved: {cpu: 1, memory: -1Gi}",
+            r#"kubeReserved.memory: "-1Gi": must not be negative"#,
+        ),
+        (
             "healthAddress: 9394",
             "healthAddress: 9394: must be a string",
         ),
@@ -432,5 +495,23 @@ fn errors_name_field_value_and_reason_in_one_line() {
     for broken in ["evictionHard: {", "a: 1\na: 2", "\u{0}", "&a [*a]"] {
         let error = load(broken).expect_err(broken);
         assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    // No advice for programmers.
+    for (broken, expected) in [
+        (
+            "a: 1\na: 2",
+            "duplicate mapping key: a not allowed here at line 2, column 1",
+        ),
+        (
+            "a: 1\n---\nb: 1",
+            "only single YAML document expected but multiple found",
+        ),
+        (
+            "evictionHard: {memory.available: 1e999999999}",
+            "value `1e999999999` is not a finite number at line 1, column 34",
+        ),
+    ] {
+        let error = load(broken).expect_err(broken);
+        assert!(error.contains(expected), "{error}");
     }
 }

@@ -13,9 +13,36 @@ const WINDOWS: usize = 14;
 const SHORTEST_NS: u64 = 1_000_000;
 /// The recent growth of one amount. Allocates nothing; the caller brings the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "RecordedGrowth")]
 pub struct Growth {
     windows: [Window; WINDOWS],
     latest: Option<Sample>,
+}
+
+/// What a file says of a growth: its times may contradict each other.
+#[derive(Deserialize)]
+struct RecordedGrowth {
+    windows: [Window; WINDOWS],
+    latest: Option<Sample>,
+}
+
+impl TryFrom<RecordedGrowth> for Growth {
+    type Error = String;
+
+    fn try_from(recorded: RecordedGrowth) -> Result<Self, String> {
+        let RecordedGrowth { windows, latest } = recorded;
+        let last = latest.map_or(u64::MAX, |latest| latest.time);
+        for (i, window) in windows.iter().enumerate() {
+            for (name, sample) in [("begin", window.begin), ("next", window.next)] {
+                if let Some(time) = sample.map(|sample| sample.time).filter(|time| *time > last) {
+                    return Err(format!(
+                        "windows[{i}].{name}.time: {time}: is later than latest.time, which is {last}"
+                    ));
+                }
+            }
+        }
+        Ok(Self { windows, latest })
+    }
 }
 
 /// An amount at a time.
@@ -207,7 +234,7 @@ impl Growth {
             let (begin, latest) = (window.begin?, self.latest?);
             Some(Grown {
                 amount: unsigned(latest.grown_since(begin) - latest.unknown_since(begin)),
-                elapsed: latest.time - begin.time,
+                elapsed: latest.time.saturating_sub(begin.time),
                 deferred: latest.deferred.saturating_sub(begin.deferred),
             })
         });
@@ -226,7 +253,7 @@ impl Growth {
             let dying = i128::from(latest.dying) - i128::from(begin.dying);
             let grown = Grown {
                 amount: unsigned(latest.grown_since(begin) + dying),
-                elapsed: latest.time - begin.time,
+                elapsed: latest.time.saturating_sub(begin.time),
                 deferred: 0,
             };
             let counts = begin.time >= since && grown.elapsed >= shortest && grown.amount > 0;
@@ -239,7 +266,7 @@ impl Growth {
     pub fn shrinks(&self, shortest: u64, noise: u64) -> bool {
         let mut seen = self.windows.iter().filter_map(|window| {
             let (begin, latest) = (window.begin?, self.latest?);
-            let is_long = latest.time - begin.time >= shortest;
+            let is_long = latest.time.saturating_sub(begin.time) >= shortest;
             is_long.then(|| latest.grown_since(begin) < -i128::from(noise))
         });
         seen.next().unwrap_or(false)

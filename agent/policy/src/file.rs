@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use evictd_config::ConfigError;
+use evictd_config::{ConfigError, yaml_reason};
 use evictd_sys::fs::PathError;
 use serde_json::Value;
 
@@ -112,10 +112,8 @@ pub fn read(path: &Path) -> Result<Vec<EvictionPolicy>, PolicyError> {
         )));
     }
     let text = fs::read_to_string(path).map_err(PathError::at(path))?;
-    let documents = serde_saphyr::from_multiple::<Value>(&text).map_err(|e| {
-        let reason = e.without_snippet().to_string();
-        wrong(reason.split_whitespace().collect::<Vec<_>>().join(" "))
-    })?;
+    let documents = serde_saphyr::from_multiple::<Value>(&text);
+    let documents = documents.map_err(|e| wrong(yaml_reason(&e)))?;
     let documents = documents.into_iter().filter(|d| !d.is_null()).enumerate();
     let mut policies = Vec::new();
     for (i, document) in documents {

@@ -55,9 +55,8 @@ fn kubelet_configuration(kubelet: &KubeletDocument) -> Finding {
             (State::Degraded, format!("cgroupsPerQOS: false: {NO_PODS}"))
         }
         (None, []) => (State::Ok, kubelet.source.to_string()),
-        (None, keys) => {
-            let keys = keys.join("; ");
-            let detail = format!("{keys}; {}, each key's last value", kubelet.source);
+        (None, mistakes) => {
+            let detail = format!("{}; {}", mistakes.join("; "), kubelet.source);
             (State::Degraded, detail)
         }
     };

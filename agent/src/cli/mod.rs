@@ -9,7 +9,8 @@ use std::{
 };
 
 use clap::{Parser, Subcommand, ValueEnum};
-use evictd_config::{Config, ConfigError, DEFAULT_STATE_DIR, KubeletDocument};
+use evictd_config::{Config, ConfigError, DEFAULT_STATE_DIR, KubeletDocument, one_line};
+use evictd_node::bpf::pin::PinError;
 use evictd_sys::fs::PathError;
 
 use crate::daemon::RunError;
@@ -118,9 +119,15 @@ enum CommandError {
     /// A file does not hold what it should.
     #[error("{}: {reason}", path.display())]
     Input { path: PathBuf, reason: String },
+    /// Pinned objects cannot be removed.
+    #[error(transparent)]
+    Pin(#[from] PinError),
     /// Lines of the journal, or incident files, cannot be read.
     #[error("{}", .0.join("; "))]
     Damaged(Vec<String>),
+    /// Lines of the journal have events that only a later version knows. The rest was read as it should be.
+    #[error("{}", .0.join("; "))]
+    PassedOver(Vec<String>),
     /// An argument asks for something that cannot be had.
     #[error("{what}: {reason}")]
     Argument { what: String, reason: String },
@@ -152,11 +159,13 @@ impl CommandError {
             | Self::Policy(_)
             | Self::Read { .. }
             | Self::Input { .. }
+            | Self::Pin(_)
             | Self::Damaged(_)
             | Self::Argument { .. } => 2,
             Self::Run(error) if error.is_bad_input() => 2,
             Self::Fleet(error) if error.is_bad_input() => 2,
             Self::Run(_) | Self::Fleet(_) | Self::Write(_) => 1,
+            Self::PassedOver(_) => 0,
             Self::Said(code) => *code,
         }
     }
@@ -166,10 +175,10 @@ impl CommandError {
 /// that holds all the same.
 fn say_stand_in(kubelet: &KubeletDocument) {
     if let Some(reason) = &kubelet.unreadable {
-        eprintln!("evictd: {reason}: {}", kubelet.source);
+        eprintln!("evictd: {}: {}", one_line(reason), kubelet.source);
     }
-    for key in &kubelet.forgiven {
-        eprintln!("evictd: {key}: the last value holds, as in the kubelet");
+    for mistake in &kubelet.forgiven {
+        eprintln!("evictd: {}, as in the kubelet", one_line(mistake));
     }
 }
 
@@ -244,7 +253,7 @@ pub fn run(
             } else {
                 "evictd"
             };
-            let _ = writeln!(stderr, "{name}: {error}");
+            let _ = writeln!(stderr, "{name}: {}", one_line(&error.to_string()));
             error.exit_code()
         }
     }

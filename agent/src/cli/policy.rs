@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use evictd_config::one_line;
 use evictd_policy::{contradiction, evaluator::Explanation, file, tolerations};
 use serde_json::{Value, json};
 
@@ -89,11 +90,12 @@ fn check(files: &[PathBuf]) -> Result<String, CommandError> {
     let mut text = table.render();
     for policy in &policies {
         if let Some(warning) = policy.warning() {
-            text += &format!("note: {}: {warning}\n", policy.name);
+            text += &format!("note: {}: {warning}\n", one_line(&policy.name));
         }
     }
     for found in contradiction::among(&policies) {
-        text += &format!("note: {}: {}\n", found.one.name, found.words());
+        let (name, words) = (one_line(&found.one.name), one_line(&found.words()));
+        text += &format!("note: {name}: {words}\n");
     }
     Ok(text)
 }

@@ -12,7 +12,7 @@ use evictd_config::duration;
 use evictd_engine::{Cause, Resource, Signal};
 use evictd_store::{
     incident::{Incident, RankedPod, files},
-    journal,
+    journal::{self, Damage},
     record::{EvictionRecord, OutcomeRecord, PaceRecord, Reported},
 };
 use serde_json::{Value, json, to_value};
@@ -81,7 +81,37 @@ pub(super) fn run(
         Some(wanted) => one(arguments, &dir, wanted, stdout)?,
         None => all(arguments, &dir, stdout)?,
     };
-    Ok((!lacks.is_empty()).then_some(CommandError::Damaged(lacks)))
+    Ok(lacks.error())
+}
+
+/// What a report could not take into account.
+struct Lacks {
+    texts: Vec<String>,
+    is_damage: bool,
+}
+
+impl Lacks {
+    fn of(damage: &[Damage]) -> Self {
+        Self {
+            texts: damage.iter().map(ToString::to_string).collect(),
+            is_damage: damage.iter().any(|damage| !damage.is_unknown_event),
+        }
+    }
+
+    /// Adds incident files that cannot be read.
+    fn and(mut self, files: impl IntoIterator<Item = String>) -> Self {
+        let journal = self.texts.len();
+        self.texts.extend(files);
+        self.is_damage |= self.texts.len() > journal;
+        self
+    }
+
+    fn error(self) -> Option<CommandError> {
+        match self.is_damage {
+            true => Some(CommandError::Damaged(self.texts)),
+            false => (!self.texts.is_empty()).then_some(CommandError::PassedOver(self.texts)),
+        }
+    }
 }
 
 /// Refuses the formats for one incident where none is named.
@@ -99,7 +129,7 @@ fn compare(
     arguments: &Arguments,
     dir: &Path,
     stdout: &mut impl io::Write,
-) -> Result<Vec<String>, CommandError> {
+) -> Result<Lacks, CommandError> {
     refuse_picture(arguments.output)?;
     let mut coverage = shadow::Coverage::new(journal::is_cut(dir));
     let mut records = Vec::new();
@@ -118,7 +148,7 @@ fn compare(
         _ => printable(compared.text()),
     };
     print(stdout, &text)?;
-    Ok(damage.iter().map(ToString::to_string).collect())
+    Ok(Lacks::of(&damage))
 }
 
 /// Prints which evictions there were.
@@ -126,7 +156,7 @@ fn all(
     arguments: &Arguments,
     dir: &Path,
     stdout: &mut impl io::Write,
-) -> Result<Vec<String>, CommandError> {
+) -> Result<Lacks, CommandError> {
     refuse_picture(arguments.output)?;
     let wanted = arguments.newest.map_or(Wanted::All, Wanted::Newest);
     let (found, damage) = evictions(dir, wanted)?;
@@ -145,9 +175,8 @@ fn all(
             print(stdout, &text)?;
         }
     }
-    let damage = damage.iter().map(ToString::to_string);
     let files = found.damaged.iter().map(ToString::to_string);
-    Ok(damage.chain(files).collect())
+    Ok(Lacks::of(&damage).and(files))
 }
 
 /// Prints the list for programs, one eviction after the other: a full journal has thousands, and this runs beside an
@@ -175,9 +204,8 @@ fn one(
     dir: &Path,
     wanted: &str,
     stdout: &mut impl io::Write,
-) -> Result<Vec<String>, CommandError> {
+) -> Result<Lacks, CommandError> {
     let (found, damage) = evictions(dir, Wanted::Named(wanted))?;
-    let mut lacks: Vec<String> = damage.iter().map(ToString::to_string).collect();
     let mut known = found.find(wanted, dir)?;
     let (reported, is_agreed) = (known.reported.take(), known.is_agreed);
     let incident = known.incident();
@@ -215,8 +243,7 @@ fn one(
         })?,
     };
     print(stdout, &text)?;
-    lacks.extend(damaged);
-    Ok(lacks)
+    Ok(Lacks::of(&damage).and(damaged))
 }
 
 fn state_dir(arguments: &Arguments) -> Result<PathBuf, CommandError> {

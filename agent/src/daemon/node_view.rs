@@ -77,7 +77,7 @@ impl NodeView {
         let pods = Allocatable::new(config, &node.fastpath).first();
         let source = match config.pod_manifest.as_deref() {
             Some(path) if config.cluster.is_none() => {
-                let pods = pod_manifest::load(path, &root)?;
+                let pods = pod_manifest::load(path, &root, &config.state_dir)?;
                 Source::Manifest(pods.into_iter().map(|p| (p.pod, p.cgroup)).collect())
             }
             _ => Source::Tree {

@@ -343,7 +343,7 @@ pub(super) async fn open(
         field: "podManifest",
         reason: "is needed where there is no cluster: the file that says which pods run in the scope",
     })?;
-    let pods = pod_manifest::load(path, scope)?;
+    let pods = pod_manifest::load(path, scope, &config.state_dir)?;
     let table = first_table(&pods, config.mode)?;
     let (disk, restored) = start_disk(journal)?;
     let held = |entry: &Arc<PodEntry>| (entry.memory.path().to_owned(), Arc::clone(entry));

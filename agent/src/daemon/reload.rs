@@ -91,10 +91,10 @@ impl ConfigSource {
             _ => {}
         }
         if kubelet.forgiven != self.kubelet.forgiven {
-            for key in &kubelet.forgiven {
+            for mistake in &kubelet.forgiven {
                 tracing::warn!(
-                    key,
-                    "the kubelet's configuration has a key twice: the last value holds"
+                    mistake,
+                    "the kubelet's configuration has a mistake that the kubelet forgives"
                 );
             }
         }

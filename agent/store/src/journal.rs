@@ -494,7 +494,8 @@ fn is_configured_wrong(error: &io::Error) -> bool {
     )
 }
 
-/// Reads all records of a directory, oldest first. Lines that a crash has cut are left out and counted.
+/// Reads all records of a directory, oldest first. Lines that a crash has cut are left out and counted; those with an
+/// event that only a later version knows are left out.
 ///
 /// # Errors
 /// A file that is there cannot be read.
@@ -514,7 +515,11 @@ pub fn read_where(
     for name in [PREVIOUS, CURRENT] {
         let (read, unread) = read_file(&dir.join(name), &wanted)?;
         records.extend(read);
-        damaged += unread.damage.map_or(0, |damage| damage.lines) + usize::from(unread.is_cut);
+        let lines = unread
+            .damage
+            .iter()
+            .filter(|damage| !damage.is_unknown_event);
+        damaged += lines.map(|damage| damage.lines).sum::<usize>() + usize::from(unread.is_cut);
     }
     Ok((records, damaged))
 }
@@ -541,7 +546,8 @@ pub fn is_cut(dir: &Path) -> bool {
 /// Lines of one file that are no records.
 #[derive(Default)]
 struct Unread {
-    damage: Option<Damage>,
+    /// At most one of each kind.
+    damage: Vec<Damage>,
     /// Whether the file's last line has no end, and is no record.
     is_cut: bool,
 }
@@ -588,13 +594,18 @@ fn each_of_file(
             Err(_) if line.is_empty() => {}
             Err(_) if !is_whole => read.is_cut = true,
             Err(_) => {
-                let new = || Damage {
-                    path: path.to_owned(),
-                    lines: 0,
-                    first: number,
-                    reason: damage::reason(&line),
-                };
-                read.damage.get_or_insert_with(new).lines += 1;
+                let (reason, is_unknown_event) = damage::reason(&line);
+                let mut known = read.damage.iter_mut();
+                match known.find(|known| known.is_unknown_event == is_unknown_event) {
+                    Some(known) => known.lines += 1,
+                    None => read.damage.push(Damage {
+                        is_unknown_event,
+                        path: path.to_owned(),
+                        lines: 1,
+                        first: number,
+                        reason,
+                    }),
+                }
             }
         }
     }

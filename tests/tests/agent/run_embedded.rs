@@ -39,7 +39,7 @@ fn bad_input_is_refused_with_field_and_reason() {
     }
     let mut same = with("metricsAddress", json!("127.0.0.1:9393"));
     same.config["healthAddress"] = same.config["metricsAddress"].clone();
-    let expected = "healthAddress: \"127.0.0.1:9393\": is metricsAddress too";
+    let expected = "healthAddress: \"127.0.0.1:9393\": overlaps metricsAddress";
     assert_refused(&same, expected);
     let absent = with("scope", json!({ "cgroup": scope.path().join("nobody") }));
     assert_refused(&absent, "scope.cgroup: ");
@@ -49,6 +49,18 @@ fn bad_input_is_refused_with_field_and_reason() {
     let malformed = json!([{ "name": "a", "cgroup": "besteffort/a", "priority": "high" }]);
     let expected = "pods[0].priority: \"high\": must be";
     assert_refused(&Files::new(scope.path(), &malformed), expected);
+    let whole_scope = json!([{ "name": "a", "cgroup": "." }]);
+    let expected = "pods[0].cgroup: ";
+    assert_refused(&Files::new(scope.path(), &whole_scope), expected);
+    let mut files = Files::new(
+        scope.path(),
+        &json!([{
+            "name": "a", "cgroup": "besteffort/a", "emptyDirs": [{ "name": "s", "path": "/srv/state/a" }],
+        }]),
+    );
+    files.config["stateDir"] = json!("/srv/state");
+    let expected = "pods[0].emptyDirs[0].path: \"/srv/state/a\": is, contains or lies in stateDir";
+    assert_refused(&files, expected);
     let files = Files::new(scope.path(), &good);
     fs::write(files.dir().join("pods.json"), "pods: [").unwrap();
     assert_refused(&files, "pods.json: ");

@@ -294,6 +294,22 @@ fn what_is_not_there_is_refused() {
     let refused = |words: &[&str], at: &[(&str, &Path)], expected: &str| {
         has(&agent::refused(words, at), &[expected]);
     };
+    // Files on another filesystem than a BPF filesystem are no pins.
+    let (config, file) = (
+        dir.path().join("config.json"),
+        dir.path().join("pins/journal/data.json"),
+    );
+    fs::create_dir_all(dir.path().join("pins/journal")).unwrap();
+    fs::write(&file, "{}").unwrap();
+    let settings =
+        json!({ "stateDir": "/journal", "pinnedGuard": { "directory": dir.path().join("pins") } });
+    fs::write(&config, settings.to_string()).unwrap();
+    refused(
+        &["detach"],
+        &[("--config", &config)],
+        "is not on a BPF filesystem",
+    );
+    assert!(file.exists());
     refused(&["report", "x"], at, "x: is none of the 0 incidents in ");
     let expected = "latest: is none of the 0 incidents";
     refused(&["report", "latest"], at, expected);

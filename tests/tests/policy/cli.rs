@@ -61,6 +61,10 @@ fn a_mistake_has_a_place() {
             policy("a", "pod.priority > 0") + "---\n" + &policy("a", "pod.priority > 1"),
             "policy a is in another document already",
         ),
+        (
+            policy(r#""a\nb\e[31m""#, "pod.labels["),
+            r"p.yaml: a\nb\u{1b}[31m: spec.rules[0].when: ",
+        ),
         ("a: [".to_owned(), "p.yaml: "),
         (String::new(), "holds no policy"),
         (

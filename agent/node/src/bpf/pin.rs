@@ -108,12 +108,14 @@ impl PinDirectory {
 /// Removes all that agents with this directory have pinned, and the directory; what was removed.
 ///
 /// # Errors
-/// The first name that cannot be removed, after all others were.
-pub fn detach(path: &Path) -> Result<Vec<PathBuf>, PathError> {
+/// The directory is there, but on no BPF filesystem: its files are no pins and stay. The first name that cannot be
+/// removed, after all others were.
+pub fn detach(path: &Path) -> Result<Vec<PathBuf>, PinError> {
     let names = match names(path) {
         Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         names => names?,
     };
+    require_bpffs(path)?;
     remove(names.clone())?;
     fs::remove_dir(path).map_err(PathError::at(path))?;
     Ok(names)
@@ -181,5 +183,9 @@ mod tests {
     fn where_nothing_is_pinned_nothing_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         assert!(detach(&dir.path().join("none")).unwrap().is_empty());
+        let file = dir.path().join("data.json");
+        fs::write(&file, "{}").unwrap();
+        assert!(matches!(detach(dir.path()), Err(PinError::NoBpffs(_))));
+        assert!(file.exists());
     }
 }

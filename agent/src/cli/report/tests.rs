@@ -55,6 +55,19 @@ fn a_damaged_journal_is_told_and_what_can_be_read_is_shown() {
         assert_eq!((code, &err), (2, &expected), "{words:?}");
         assert!(!out.is_empty(), "{words:?}: what can be read is shown");
     }
+    // A later version has written events that this one does not know.
+    write(format!(
+        "{whole}\n{}\n",
+        json!({ "event": "tomorrow", "id": "x" })
+    ));
+    let (code, out, err) = evictd(&["report"], dir.path());
+    let passed_over = format!(
+        "evictd: 1 line of {} passed over: line 2: event: tomorrow: is not known here\n",
+        path.display()
+    );
+    assert_eq!((code, err), (0, passed_over));
+    assert!(out.contains("shop/web"), "{out}");
+    write(format!("{whole}\n{damaged}\n{cut}\n{whole}"));
     // Of the file before as well.
     fs::rename(&path, dir.path().join("journal.1.jsonl")).unwrap();
     write(format!("{damaged}\n"));

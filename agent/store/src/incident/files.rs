@@ -275,7 +275,7 @@ fn file(directory: &Path, id: &str) -> PathBuf {
 mod tests {
     use super::*;
     use crate::incident::tests::incident;
-    use evictd_engine::{Signal, recorder::Recorder};
+    use evictd_engine::{Signal, pace::PaceInputs, recorder::Recorder};
 
     fn begun(incident: &Incident) -> Incident {
         Incident {
@@ -301,6 +301,17 @@ mod tests {
         assert!(
             sample.starts_with("samples.memory.available[1]: "),
             "{sample}"
+        );
+        let later = error(|v| {
+            let pace = PaceInputs::default();
+            v["judged"] = serde_json::to_value(pace).unwrap();
+            let growth = &mut v["judged"]["pace"]["growth"];
+            growth["latest"] = serde_json::json!({"time": 10, "amount": 0});
+            growth["windows"][0]["begin"] = serde_json::json!({"time": 20, "amount": 0});
+        });
+        assert!(
+            later.starts_with("judged.pace.growth: windows[0].begin.time: 20: is later than latest.time, which is 10"),
+            "{later}"
         );
         let missing = error(|v| drop(v.as_object_mut().unwrap().remove("eviction")));
         assert!(missing.contains("missing field `eviction`"), "{missing}");

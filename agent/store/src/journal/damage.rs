@@ -17,6 +17,8 @@ use crate::record::{
 /// Lines of one file that cannot be read, but for a last one that a crash has cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
+    /// Whether these are whole records with an event that this version does not know: a later one has written them.
+    pub is_unknown_event: bool,
     /// The file.
     pub path: PathBuf,
     /// Number of damaged lines.
@@ -32,24 +34,29 @@ impl fmt::Display for Damage {
         let lines = if self.lines == 1 { "line" } else { "lines" };
         let (count, path) = (self.lines, self.path.display());
         let (first, reason) = (self.first, &self.reason);
+        let what = match self.is_unknown_event {
+            true => "passed over",
+            false => "cannot be read",
+        };
         write!(
             f,
-            "{count} {lines} of {path} cannot be read: line {first}: {reason}"
+            "{count} {lines} of {path} {what}: line {first}: {reason}"
         )
     }
 }
 
-/// Why a line is no record. Which field is wrong is known where its event is: an enum with a tag loses that.
-pub(super) fn reason(line: &[u8]) -> String {
+/// Why a line is no record, and whether it only has an event that is not known here. Which field is wrong is known
+/// where its event is: an enum with a tag loses that.
+pub(super) fn reason(line: &[u8]) -> (String, bool) {
     let mut value: Value = match serde_json::from_slice(line) {
         Ok(value) => value,
-        Err(error) => return error.to_string().replace("line 1 column", "column"),
+        Err(error) => return (error.to_string().replace("line 1 column", "column"), false),
     };
     let Some(fields) = value.as_object_mut() else {
-        return "must be a map of fields".to_owned();
+        return ("must be a map of fields".to_owned(), false);
     };
     let Some(Value::String(event)) = fields.remove("event") else {
-        return "event: is not there, or no text".to_owned();
+        return ("event: is not there, or no text".to_owned(), false);
     };
     let wrong = match event.as_str() {
         "evicted" => field::<EvictionRecord>(value),
@@ -67,9 +74,10 @@ pub(super) fn reason(line: &[u8]) -> String {
         "timeBound" => field::<TimeBound>(value),
         "kubeletEvicted" => field::<KubeletEviction>(value),
         "shadowNode" => field::<ShadowNode>(value),
-        _ => return format!("event: {event}: is not known here"),
+        _ => return (format!("event: {event}: is not known here"), true),
     };
-    wrong.unwrap_or_else(|| format!("event: {event}: is no such record"))
+    let wrong = wrong.unwrap_or_else(|| format!("event: {event}: is no such record"));
+    (wrong, false)
 }
 
 fn field<T: DeserializeOwned>(value: Value) -> Option<String> {
@@ -91,22 +99,23 @@ mod tests {
             r#"{"event":"finished","id":"a","exited":1,"freed":"x","peakUsage":3,"available":4}"#;
         assert!(serde_json::from_str::<Record>(finish).is_err());
         assert_eq!(
-            reason(finish.as_bytes()),
+            reason(finish.as_bytes()).0,
             "freed: invalid type: string \"x\", expected u64"
         );
-        let missing = reason(br#"{"event":"finished","id":"a"}"#);
+        let missing = reason(br#"{"event":"finished","id":"a"}"#).0;
         assert!(missing.contains("missing field `exited`"), "{missing}");
-        let cut = reason(br#"{"event":"finished","id"#);
+        let cut = reason(br#"{"event":"finished","id"#).0;
         assert!(cut.ends_with("at column 23"), "{cut}");
-        for (line, expected) in [
-            ("7", "must be a map of fields"),
-            ("{}", "event: is not there, or no text"),
+        for (line, expected, is_unknown) in [
+            ("7", "must be a map of fields", false),
+            ("{}", "event: is not there, or no text", false),
             (
                 r#"{"event":"tomorrow"}"#,
                 "event: tomorrow: is not known here",
+                true,
             ),
         ] {
-            assert_eq!(reason(line.as_bytes()), expected);
+            assert_eq!(reason(line.as_bytes()), (expected.to_owned(), is_unknown));
         }
     }
 
@@ -118,7 +127,7 @@ mod tests {
         let names: Vec<&str> = names.split('`').skip(1).step_by(2).collect();
         assert!(names.len() > 10, "{unknown}");
         for event in names {
-            let told = reason(format!("{{\"event\":\"{event}\"}}").as_bytes());
+            let (told, _) = reason(format!("{{\"event\":\"{event}\"}}").as_bytes());
             assert!(told.contains("missing field"), "{event}: {told}");
         }
     }

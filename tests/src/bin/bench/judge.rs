@@ -5,13 +5,13 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd as _, AsRawFd as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use clap::{Args, Subcommand};
-use evictd_config::pod_manifest;
+use evictd_config::{DEFAULT_STATE_DIR, pod_manifest};
 use evictd_engine::{
     Among, Resource, SelectionCriteria,
     accounting::MemoryThresholds,
@@ -165,7 +165,9 @@ impl Judge {
             resolved: task.threshold,
             floor: None,
         };
-        let pods = pod_manifest::load(&task.manifest, &task.scope).map_err(io::Error::other)?;
+        let state_dir = Path::new(DEFAULT_STATE_DIR);
+        let pods =
+            pod_manifest::load(&task.manifest, &task.scope, state_dir).map_err(io::Error::other)?;
         let entries: Result<Vec<_>, _> = pods
             .iter()
             .map(|p| PodEntry::open(p.pod.clone(), &p.cgroup, Mode::Evictd).map(Arc::new))
