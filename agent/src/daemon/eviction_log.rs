@@ -71,6 +71,12 @@ impl EvictionLog {
     pub fn record(&mut self, event: &FastPathEvent) -> Option<Record> {
         let record = match event {
             FastPathEvent::Evicted(evicted) => {
+                if evicted.last_resort {
+                    tracing::error!(
+                        pod = %evicted.pod.pod,
+                        "the policies deny all evictions: the last resort took this pod"
+                    );
+                }
                 let record = self.eviction(evicted);
                 log_evicted(&record);
                 Record::Evicted(Box::new(record))

@@ -68,6 +68,7 @@ impl Agent {
             name: asked.name.clone(),
             uid: asked.uid.clone(),
         };
+        self.policies.log_objection(&pod);
         let incident = Incident::of_asked(asked);
         let how = match incident.eviction.shadow {
             true => Ending::Shadow,

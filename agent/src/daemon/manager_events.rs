@@ -152,9 +152,9 @@ impl Agent {
             (false, Some(_)) => Ending::Asked,
         };
         let pod = name_of(&decided.pod);
+        self.policies.log_objection(&pod);
         let attributor = &mut self.oom.attributor;
         attributor.note_eviction(pod, signalled, Duration::ZERO, how);
-        self.policies.note(&decided.pod.pod, false);
         let record = self.eviction_log.record_manager_eviction(decided);
         self.follow_killed_pod(&decided.pod, signalled, shadow);
         let record = Record::evicted(record);

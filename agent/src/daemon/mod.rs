@@ -270,7 +270,7 @@ impl Agent {
             self.count_event(&event);
             self.oom.attributor.note(&event);
             if let FastPathEvent::Evicted(evicted) = &event {
-                self.policies.note(&evicted.pod.pod, evicted.last_resort);
+                self.policies.log_objection(&name_of(&evicted.pod));
                 let outcome = match (evicted.shadow, evicted.refused) {
                     (true, _) => FastPathOutcome::Shadow,
                     (false, None) => FastPathOutcome::Killed,
