@@ -15,8 +15,8 @@ use std::{
 };
 
 use evictd_engine::{
-    EmptyPods, NodeCondition, NodeState, Observation, Observations, Planner, Pod, ReclaimOptions,
-    Resource, Signal, Snapshot, Threshold,
+    EmptyPods, Observation, Observations, Planner, Pod, ReclaimOptions, Resource, Signal, Snapshot,
+    Threshold,
     limiter::EvictionLimiter,
     model::settings::{MitigationConfig, Mode},
     recorder::Recorder,
@@ -34,6 +34,7 @@ use crate::{
         external_kills::{AfterKill, KnownKills},
         mitigation_steps::MitigationState,
         node_reclaim::ReclaimState,
+        report::NodeReporter,
     },
     usage::UsageCollector,
 };
@@ -61,26 +62,16 @@ pub(super) struct ManagerLoop {
     pub pods: PodSet,
     pub limiter: Arc<EvictionLimiter>,
     pub shadow: bool,
-    pub events: Arc<ManagerEventQueue>,
     pub commands: Arc<CommandQueue>,
-    pub status: Arc<SharedStatus>,
-    pub recorder: Arc<Recorder>,
+    pub reporter: NodeReporter,
     pub reclaim: ReclaimState,
     pub mitigation: MitigationState,
-    pub reported: NodeState,
-    /// Time at which `reported` was sent, in nanoseconds of CLOCK_MONOTONIC.
-    pub reported_at: u64,
-    /// Conditions for which the fast path has evicted since the last sample.
-    pub evicted_for: BTreeSet<NodeCondition>,
-    pub message: String,
     /// Signals for which shadow mode has reported a victim during this pressure.
     pub shadow_reported: BTreeSet<String>,
     pub known_kills: KnownKills,
     pub on_kill: OnKill,
     pub decided: u64,
-    pub cycles: u64,
     look_again: RearmBackoff,
-    pub recreations: u64,
 }
 
 /// The pods as the planner gets them.
@@ -172,23 +163,15 @@ impl ManagerLoop {
             pods,
             limiter,
             shadow,
-            events,
             commands,
-            status,
-            recorder,
+            reporter: NodeReporter::new(events, status, recorder),
             reclaim: ReclaimState::new(reclaims),
             mitigation: MitigationState::new(mitigation),
-            reported: NodeState::default(),
-            reported_at: 0,
-            evicted_for: BTreeSet::new(),
-            message: String::new(),
             shadow_reported: BTreeSet::new(),
             known_kills: KnownKills::after(&restored),
             on_kill,
             decided: 0,
-            cycles: 0,
             look_again: RearmBackoff::default(),
-            recreations: 0,
         }
     }
 
@@ -208,7 +191,7 @@ impl ManagerLoop {
                 self.apply(command);
             }
             interval = self.iterate(wake);
-            self.status.beat(wake.woken);
+            self.reporter.status.beat(wake.woken);
         }
     }
 
@@ -243,7 +226,7 @@ impl ManagerLoop {
                     // Sent before shadow mode ended: the pod may be evicted like any other now.
                     return;
                 }
-                self.evicted_for.insert(signal.node_condition());
+                self.reporter.note_eviction(signal.node_condition());
                 let mut dip = self.sources.sample(now);
                 if let Some(seen) = dip.get(signal) {
                     let available = signed(available).min(seen.available);
@@ -309,7 +292,7 @@ impl ManagerLoop {
     /// One look and what follows from it; the time until the next one.
     fn iterate(&mut self, wake: Wake) -> Duration {
         let seen = self.sample();
-        self.record(&seen);
+        self.reporter.record(&self.planner, &seen);
         let now = monotonic_ns();
         let allows_paced = match self.planner.mode() {
             Mode::Kubelet => self.limiter.fleet_allows_paced(now),
@@ -324,10 +307,18 @@ impl ManagerLoop {
         self.execute(evictions, &seen, wake);
         self.reclaim(&plan, &seen);
         self.mitigate(&seen);
-        self.report(plan, &seen);
+        let stuck = std::mem::take(&mut plan.stuck);
+        self.reporter
+            .report(plan, &self.planner, &self.sources, &seen);
+        // In shadow mode the pods were not to end.
+        for uid in stuck.iter().filter(|_| !self.shadow) {
+            if let Some(entry) = self.pods.entry(uid) {
+                self.reporter.emit(ManagerEvent::Stuck(Arc::clone(entry)));
+            }
+        }
         let has_changed = self.sources.arm(self.planner.thresholds(), &seen);
         while let Some(refusal) = self.sources.refusals.pop() {
-            self.emit(ManagerEvent::HookRefused(refusal));
+            self.reporter.emit(ManagerEvent::HookRefused(refusal));
         }
         let next = self
             .sources

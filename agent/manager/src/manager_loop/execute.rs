@@ -143,25 +143,26 @@ impl ManagerLoop {
             (None, Cause::Pressure(_)) => "sampler".to_owned(),
             (None, Cause::LocalStorage(_)) => "walker".to_owned(),
         };
-        self.message = eviction.message.text.trim_end().to_owned();
-        self.emit(ManagerEvent::Evicted(Box::new(ManagerEviction {
-            pod,
-            number: self.decided,
-            signal,
-            hook,
-            stages: Stages {
-                crossed: crossed.map_or(0, |(_, crossed)| crossed.event.time_ns),
-                woken: wake.woken,
-                decided,
-                signalled,
-            },
-            available: numbers.map_or(0, |n| n.available),
-            threshold: numbers.map_or(0, |n| n.threshold),
-            usage: numbers.map_or(0, |n| n.usage),
-            shadow: self.shadow,
-            refused,
-            eviction,
-        })));
+        self.reporter.set_cause(&eviction.message.text);
+        self.reporter
+            .emit(ManagerEvent::Evicted(Box::new(ManagerEviction {
+                pod,
+                number: self.decided,
+                signal,
+                hook,
+                stages: Stages {
+                    crossed: crossed.map_or(0, |(_, crossed)| crossed.event.time_ns),
+                    woken: wake.woken,
+                    decided,
+                    signalled,
+                },
+                available: numbers.map_or(0, |n| n.available),
+                threshold: numbers.map_or(0, |n| n.threshold),
+                usage: numbers.map_or(0, |n| n.usage),
+                shadow: self.shadow,
+                refused,
+                eviction,
+            })));
         true
     }
 
@@ -190,7 +191,7 @@ impl ManagerLoop {
         };
         let alternatives = self.planner.alternatives(node, &eviction);
         let candidates = alternatives.into_iter().filter_map(choice).collect();
-        self.message = eviction.message.text.trim_end().to_owned();
+        self.reporter.set_cause(&eviction.message.text);
         let chosen = eviction.uid.clone();
         let request = SoftEvictionRequest {
             signal,
@@ -203,7 +204,7 @@ impl ManagerLoop {
         if let Some(choice) = request.candidates.first() {
             self.unthrottle(vec![Arc::clone(&choice.pod)]);
         }
-        if !self.emit(ManagerEvent::Soft(Box::new(request))) {
+        if !self.reporter.emit(ManagerEvent::Soft(Box::new(request))) {
             // No answer comes; the next look asks again.
             let node = self.node.snapshot(seen);
             self.planner

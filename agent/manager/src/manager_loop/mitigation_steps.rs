@@ -101,7 +101,9 @@ impl ManagerLoop {
             signal,
             shadow,
         };
-        let is_sent = self.emit(ManagerEvent::Mitigate(Box::new(request)));
+        let is_sent = self
+            .reporter
+            .emit(ManagerEvent::Mitigate(Box::new(request)));
         self.mitigation.must_release |= is_release && !is_sent;
         is_sent
     }
@@ -134,11 +136,12 @@ impl ManagerLoop {
         }
         let seen = self.sources.sample(signed(monotonic_ns()));
         let after = seen.get(effect.signal).map_or(0, |now| now.available);
-        self.emit(ManagerEvent::Mitigated(Box::new(MitigationOutcome {
-            effect,
-            available_before: self.mitigation.available,
-            available_after: after,
-        })));
+        self.reporter
+            .emit(ManagerEvent::Mitigated(Box::new(MitigationOutcome {
+                effect,
+                available_before: self.mitigation.available,
+                available_after: after,
+            })));
     }
 
     /// The soft threshold on memory that lacks most.
@@ -248,7 +251,7 @@ mod tests {
 
     /// The steps that are asked for, with the UIDs of the pods that they name.
     fn asked(manager: &ManagerLoop) -> Vec<(Step, Vec<String>)> {
-        let events = std::iter::from_fn(|| manager.events.next());
+        let events = std::iter::from_fn(|| manager.reporter.events.next());
         let asked = events.filter_map(|event| match event {
             ManagerEvent::Mitigate(request) => Some(request.action),
             _ => None,
@@ -297,7 +300,7 @@ mod tests {
         while manager.ask(MitigationAction::ReleaseAll, true) {}
         manager.mitigate(&available(60));
         manager.mitigate(&available(60));
-        assert!(manager.events.dropped() > 0);
+        assert!(manager.reporter.events.dropped() > 0);
         asked(&manager);
         manager.mitigate(&available(60));
         assert_eq!(asked(&manager), [(Step::Unthrottle, vec![])]);

@@ -102,7 +102,9 @@ impl ManagerLoop {
         let what = plan.node_reclaim.clone();
         if speaks {
             self.reclaim.shadow_reported = self.shadow;
-            let is_sent = self.emit(ManagerEvent::Reclaim(ReclaimRequest { what, of }));
+            let is_sent = self
+                .reporter
+                .emit(ManagerEvent::Reclaim(ReclaimRequest { what, of }));
             if is_sent && of == ReclaimBy::Runtime {
                 self.reclaim.reclaimers.note_request();
             }
@@ -169,7 +171,8 @@ impl ManagerLoop {
             is_enough,
             took,
         };
-        self.emit(ManagerEvent::Reclaimed(Box::new(reclaimed)));
+        self.reporter
+            .emit(ManagerEvent::Reclaimed(Box::new(reclaimed)));
     }
 
     /// The waiting is over: a new sample decides which pods must go. Answers with what was waited for and that sample.
