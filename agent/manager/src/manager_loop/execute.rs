@@ -75,8 +75,8 @@ impl ManagerLoop {
     /// The pod of a decision, if it may still go. Several are chosen at once: the one before may have used up what this
     /// one's limits had left, or what the fleet brake lets go.
     fn still_allowed(&mut self, eviction: &EvictionDecision, now: u64) -> Option<Arc<PodEntry>> {
-        let pod = Arc::clone(self.pods.entry(&eviction.uid)?);
-        if self.known_kills.has_news_of(&pod) {
+        let pod = Arc::clone(self.node.pods.entry(&eviction.uid)?);
+        if self.node.known_kills.has_news_of(&pod) {
             // The fast path was faster: it is a victim already.
             return None;
         }
@@ -110,7 +110,7 @@ impl ManagerLoop {
                 Ok(_) => {
                     self.limiter
                         .charge_for(eviction.cause, &pod.permit, decided);
-                    self.known_kills.note(&pod);
+                    self.node.known_kills.note(&pod);
                 }
                 Err(e) => {
                     pod.permit.end_kill();
@@ -184,7 +184,7 @@ impl ManagerLoop {
         let node = self.node.snapshot(seen);
         let choice = |eviction: EvictionDecision| {
             Some(SoftCandidate {
-                pod: Arc::clone(self.pods.entry(&eviction.uid)?),
+                pod: Arc::clone(self.node.pods.entry(&eviction.uid)?),
                 reading: self.reading(signal, &eviction, seen),
                 decision: eviction,
             })
@@ -237,15 +237,15 @@ impl ManagerLoop {
         let threshold = self
             .planner
             .threshold(signal, !eviction.is_soft, now.capacity);
-        let pod = self.pods.pods.iter().find(|pod| pod.uid == eviction.uid);
+        let entry = self.node.pods.entry(&eviction.uid);
         let usage = self.node.usage_collector.usages().get(&eviction.uid);
         let layout = self.sources.layout();
         SignalReading {
             signal,
             available: u64::try_from(now.available).unwrap_or(0),
             threshold: threshold.map_or(0, |t| t.amount(now.capacity)),
-            usage: match (pod, usage) {
-                (Some(pod), Some(usage)) => layout.usage(signal, pod, usage),
+            usage: match (entry, usage) {
+                (Some(entry), Some(usage)) => layout.usage(signal, &entry.pod, usage),
                 _ => 0,
             },
         }

@@ -168,7 +168,7 @@ impl ManagerLoop {
     }
 
     fn entries<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Vec<Arc<PodEntry>> {
-        pods.filter_map(|pod| self.pods.entry(&pod.uid).cloned())
+        pods.filter_map(|pod| self.node.pods.entry(&pod.uid).cloned())
             .collect()
     }
 }
