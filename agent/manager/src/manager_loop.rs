@@ -25,8 +25,12 @@ use crate::{
     Command, CommandQueue, DiskPressure, DiskScanner, FastPathOutcome, ManagerEvent,
     ManagerEventQueue, PodSet, SharedStatus, SignalSources,
     manager_loop::{
-        execute::is_unresolved, external_kills::KnownKills, mitigation_steps::MitigationState,
-        node_pods::NodePods, node_reclaim::ReclaimState, report::NodeReporter,
+        execute::{Shadow, is_unresolved},
+        external_kills::KnownKills,
+        mitigation_steps::MitigationState,
+        node_pods::NodePods,
+        node_reclaim::ReclaimState,
+        report::NodeReporter,
     },
     usage::UsageCollector,
 };
@@ -52,13 +56,11 @@ pub(super) struct ManagerLoop {
     pub node: NodePods,
     pub scanner: Arc<DiskScanner>,
     pub limiter: Arc<EvictionLimiter>,
-    pub shadow: bool,
+    pub shadow: Shadow,
     pub commands: Arc<CommandQueue>,
     pub reporter: NodeReporter,
     pub reclaim: ReclaimState,
     pub mitigation: MitigationState,
-    /// Signals for which shadow mode has reported a victim during this pressure.
-    pub shadow_reported: BTreeSet<String>,
     pub on_kill: OnKill,
     pub decided: u64,
     look_again: RearmBackoff,
@@ -115,12 +117,11 @@ impl ManagerLoop {
             node: NodePods::new(pods, usage_collector, KnownKills::after(&restored)),
             scanner,
             limiter,
-            shadow,
+            shadow: Shadow::new(shadow),
             commands,
             reporter: NodeReporter::new(events, status, recorder),
             reclaim: ReclaimState::new(reclaims),
             mitigation: MitigationState::new(mitigation),
-            shadow_reported: BTreeSet::new(),
             on_kill,
             decided: 0,
             look_again: RearmBackoff::default(),
@@ -168,7 +169,7 @@ impl ManagerLoop {
                 available,
                 outcome,
             } => {
-                if outcome == FastPathOutcome::Shadow && !self.shadow {
+                if outcome == FastPathOutcome::Shadow && !self.shadow.on {
                     // Sent before shadow mode ended: the pod may be evicted like any other now.
                     return;
                 }
@@ -213,13 +214,11 @@ impl ManagerLoop {
                 mitigation,
             } => {
                 self.mitigation.reconfigure(mitigation);
-                if shadow != self.shadow {
-                    self.begin_steps_anew(shadow);
-                }
                 self.planner.reconfigure(*settings);
-                if std::mem::replace(&mut self.shadow, shadow) != shadow {
+                if shadow != self.shadow.on {
+                    self.begin_steps_anew(shadow);
+                    self.shadow = Shadow::new(shadow);
                     self.planner.forget_victims();
-                    self.shadow_reported.clear();
                     self.limiter.forget_shadow();
                 }
             }
@@ -257,7 +256,7 @@ impl ManagerLoop {
         self.reporter
             .report(plan, &self.planner, &self.sources, &seen);
         // In shadow mode the pods were not to end.
-        for uid in stuck.iter().filter(|_| !self.shadow) {
+        for uid in stuck.iter().filter(|_| !self.shadow.on) {
             if let Some(entry) = self.node.pods.entry(uid) {
                 self.reporter.emit(ManagerEvent::Stuck(Arc::clone(entry)));
             }

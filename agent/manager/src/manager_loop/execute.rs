@@ -1,6 +1,6 @@
 //! Carries out a plan: kills at once, or hands over the candidates of a soft eviction.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use evictd_engine::{
     Cause, EvictionDecision, Observations, Signal, Threshold,
@@ -26,6 +26,34 @@ pub(super) fn is_unresolved(threshold: &Threshold, seen: &Observations) -> bool 
     now.is_some_and(|now| threshold.deficit(now) > 0)
 }
 
+/// Shadow mode, and what it has said.
+#[derive(Debug)]
+pub(crate) struct Shadow {
+    /// Pods are chosen and reported, and none is killed.
+    pub on: bool,
+    /// Signals for which a victim was reported during this pressure, and UIDs of pods above limits of their own.
+    pub reported: BTreeSet<String>,
+}
+
+impl Shadow {
+    pub fn new(on: bool) -> Self {
+        let reported = BTreeSet::new();
+        Self { on, reported }
+    }
+
+    /// Forgets the reports for signals that are no longer short; whether there were any.
+    fn forget_resolved(&mut self, short: &[Signal]) -> bool {
+        let before = self.reported.len();
+        self.reported.retain(|reported| {
+            // Anything else is a pod above a limit of its own.
+            reported
+                .parse()
+                .map_or(true, |signal: Signal| short.contains(&signal))
+        });
+        self.reported.len() != before
+    }
+}
+
 impl ManagerLoop {
     /// Carries evictions out, in their order.
     pub(super) fn execute(
@@ -40,14 +68,7 @@ impl ManagerLoop {
             .filter(|t| self.planner.is_pressed(t))
             .map(|t| t.signal)
             .collect();
-        let reported_before = self.shadow_reported.len();
-        self.shadow_reported.retain(|reported| {
-            // Anything else is a pod above a limit of its own.
-            reported
-                .parse()
-                .map_or(true, |signal: Signal| short.contains(&signal))
-        });
-        if self.shadow_reported.len() != reported_before {
+        if self.shadow.forget_resolved(&short) {
             // A shadow victim of this pressure is a pod like any other under the next one.
             self.planner.forget_victims();
             self.limiter.forget_shadow_victims(ShadowChooser::Manager);
@@ -58,7 +79,7 @@ impl ManagerLoop {
                 Cause::LocalStorage(_) => eviction.uid.clone(),
             };
             // No pod dies, so that nothing changes: one decision per pressure is all there is to report.
-            if self.shadow && self.shadow_reported.contains(&reported) {
+            if self.shadow.on && self.shadow.reported.contains(&reported) {
                 self.planner.forget_recreation(&eviction.uid);
                 continue;
             }
@@ -66,8 +87,8 @@ impl ManagerLoop {
                 true => self.request(eviction, seen),
                 false => self.kill(eviction, seen, wake),
             };
-            if self.shadow && is_reported {
-                self.shadow_reported.insert(reported);
+            if self.shadow.on && is_reported {
+                self.shadow.reported.insert(reported);
             }
         }
     }
@@ -94,7 +115,7 @@ impl ManagerLoop {
             return false;
         };
         let mut refused = None;
-        if self.shadow {
+        if self.shadow.on {
             self.limiter
                 .charge_in_shadow_for(eviction.cause, &pod.permit, decided);
         } else {
@@ -120,10 +141,10 @@ impl ManagerLoop {
             }
         }
         let signalled = monotonic_ns();
-        let is_evicted = !self.shadow && refused.is_none();
+        let is_evicted = !self.shadow.on && refused.is_none();
         if is_evicted {
             (self.on_kill)(&pod, signalled);
-        } else if self.shadow {
+        } else if self.shadow.on {
             self.planner.forget_recreation(&eviction.uid);
         }
         self.decided += 1;
@@ -159,7 +180,7 @@ impl ManagerLoop {
                 available: numbers.map_or(0, |n| n.available),
                 threshold: numbers.map_or(0, |n| n.threshold),
                 usage: numbers.map_or(0, |n| n.usage),
-                shadow: self.shadow,
+                shadow: self.shadow.on,
                 refused,
                 eviction,
             })));
@@ -198,9 +219,9 @@ impl ManagerLoop {
             chosen: chosen.clone(),
             hard: self.planner.is_hard_due(signed(now), seen, signal),
             candidates,
-            shadow: self.shadow,
+            shadow: self.shadow.on,
         };
-        self.planner.block_soft(!self.shadow);
+        self.planner.block_soft(!self.shadow.on);
         if let Some(choice) = request.candidates.first() {
             self.unthrottle(vec![Arc::clone(&choice.pod)]);
         }
@@ -211,7 +232,7 @@ impl ManagerLoop {
                 .soft_eviction_finished(signed(monotonic_ns()), node, &chosen, None);
             return false;
         }
-        if self.shadow {
+        if self.shadow.on {
             self.limiter
                 .charge_in_shadow_for(eviction.cause, &first.permit, now);
             self.planner.forget_recreation(&chosen);

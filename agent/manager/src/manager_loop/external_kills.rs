@@ -157,7 +157,7 @@ impl ManagerLoop {
                 .measure_victim(&entry, &self.sources);
         }
         if outcome == FastPathOutcome::Shadow {
-            self.shadow_reported.insert(signal.to_string());
+            self.shadow.reported.insert(signal.to_string());
         }
         let node = self.node.with_ended(dip);
         let now = signed(monotonic_ns());

@@ -77,8 +77,8 @@ impl ManagerLoop {
             }
             Step::Unthrottle => MitigationAction::ReleaseAll,
         };
-        let is_sent = self.ask(action, self.shadow);
-        if self.shadow || !is_sent {
+        let is_sent = self.ask(action, self.shadow.on);
+        if self.shadow.on || !is_sent {
             // Nothing is done, so that no answer comes.
             self.mitigation.steps.reclaimed();
         }
@@ -87,7 +87,7 @@ impl ManagerLoop {
     /// Lets pods grow that are asked to go or are being deleted: they may need memory to end.
     pub(super) fn unthrottle(&mut self, pods: Vec<Arc<PodEntry>>) {
         let throttles = self.mitigation.steps.config().throttle.is_some();
-        if !self.shadow && throttles && !pods.is_empty() {
+        if !self.shadow.on && throttles && !pods.is_empty() {
             self.ask(MitigationAction::Release(pods), false);
         }
     }
