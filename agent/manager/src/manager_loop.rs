@@ -62,7 +62,8 @@ pub(super) struct ManagerLoop {
     pub reclaim: ReclaimState,
     pub mitigation: MitigationState,
     pub on_kill: OnKill,
-    pub decided: u64,
+    /// Evictions so far, for their numbers.
+    pub evictions: u64,
     look_again: RearmBackoff,
 }
 
@@ -123,7 +124,7 @@ impl ManagerLoop {
             reclaim: ReclaimState::new(reclaims),
             mitigation: MitigationState::new(mitigation),
             on_kill,
-            decided: 0,
+            evictions: 0,
             look_again: RearmBackoff::default(),
         }
     }

@@ -147,7 +147,7 @@ impl ManagerLoop {
         } else if self.shadow.on {
             self.planner.forget_recreation(&eviction.uid);
         }
-        self.decided += 1;
+        self.evictions += 1;
         let (signal, numbers) = match eviction.cause {
             Cause::Pressure(signal) => {
                 let numbers = self.reading(signal, &eviction, seen);
@@ -168,7 +168,7 @@ impl ManagerLoop {
         self.reporter
             .emit(ManagerEvent::Evicted(Box::new(ManagerEviction {
                 pod,
-                number: self.decided,
+                number: self.evictions,
                 signal,
                 hook,
                 stages: Stages {
