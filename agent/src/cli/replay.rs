@@ -130,16 +130,12 @@ fn replay_incident(path: &Path, document: &Value) -> Result<IncidentJson, Comman
     let recorded = eviction.pace.as_ref();
     let is_same = match (decision, recorded) {
         (Decision::Evict { urgency }, Some(recorded)) => {
-            let (room, pending) = (
-                pace_inputs.shortage.headroom.immediate,
-                pace_inputs.pending.amount,
-            );
             // What the pod used, and why it was that one, is in no look at the signal.
             let again = PaceRecord {
                 expected: recorded.expected,
                 shmem: recorded.shmem,
                 out_of_order: recorded.out_of_order,
-                ..PaceRecord::new(urgency, room, pending)
+                ..PaceRecord::of_inputs(urgency, &pace_inputs)
             };
             let is_possible = (recorded.shmem..=eviction.working_set).contains(&recorded.expected);
             again == *recorded && is_possible

@@ -297,11 +297,7 @@ impl EvictionLog {
                 shmem: e.shmem,
                 by_kernel: e.by_kernel,
                 out_of_order: e.out_of_order,
-                ..PaceRecord::new(
-                    e.urgency,
-                    e.pace_inputs.shortage.headroom.immediate,
-                    e.pace_inputs.pending.amount,
-                )
+                ..PaceRecord::of_inputs(e.urgency, &e.pace_inputs)
             }),
             workload: Some(pod.into()),
         }
