@@ -205,7 +205,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
         layout,
         steps,
     } = scenario;
-    let mut manager = Planner::new(PlannerSettings {
+    let mut planner = Planner::new(PlannerSettings {
         eviction,
         layout,
         strategy,
@@ -217,7 +217,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
     let mut results = Vec::with_capacity(steps.len());
     for step in steps {
         let step = step.without(&evicted);
-        let (result, victims) = run_step(&mut manager, step, mode);
+        let (result, victims) = run_step(&mut planner, step, mode);
         evicted.extend(victims);
         results.push(result);
     }
@@ -225,7 +225,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
 }
 
 /// Runs one step; returns what it came to and the UIDs of its victims.
-fn run_step(manager: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<String>) {
+fn run_step(planner: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<String>) {
     let Step {
         t,
         now,
@@ -237,13 +237,13 @@ fn run_step(manager: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<Str
     let before = snapshot(&summary, &pods);
     if mode == Mode::Kubelet {
         // The recorded kubelet has waited for its victims before each look.
-        manager.forget_victims();
+        planner.forget_victims();
     }
-    let plan = manager.plan(now, before);
+    let plan = planner.plan(now, before);
     let mut evictions = plan.evictions.clone();
     if !plan.node_reclaim.is_empty() {
         let after = snapshot(after_reclaim.as_ref().unwrap_or(&summary), &pods);
-        evictions.extend(manager.after_reclaim(now, &plan, before, after));
+        evictions.extend(planner.after_reclaim(now, &plan, before, after));
     }
     let victims = evictions
         .iter()
