@@ -1,4 +1,4 @@
-//! A node made of numbers, and an eviction manager that looks at it.
+//! A node made of numbers, and a planner that looks at it.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ impl Node {
         self.usage(name).volumes = vec![volume];
     }
 
-    /// The node as the manager takes it.
+    /// The node as the planner takes it.
     pub fn snapshot(&self) -> Snapshot<'_> {
         Snapshot {
             observations: &self.observations,
@@ -132,20 +132,20 @@ pub fn settings(mode: Mode, mut config: Value) -> PlannerSettings {
     }
 }
 
-/// A manager with this configuration.
-pub fn manager(mode: Mode, config: Value) -> Planner {
-    manager_of(settings(mode, config))
+/// A planner with this configuration.
+pub fn planner(mode: Mode, config: Value) -> Planner {
+    planner_of(settings(mode, config))
 }
 
-/// A manager with these settings, whose conditions stay for a minute.
-pub fn manager_of(mut settings: PlannerSettings) -> Planner {
+/// A planner with these settings, whose conditions stay for a minute.
+pub fn planner_of(mut settings: PlannerSettings) -> Planner {
     settings.eviction.pressure_transition_period = Duration::from_secs(60);
     Planner::new(settings)
 }
 
 /// A round at a second of the clock.
-pub fn step(manager: &mut Planner, second: i64, node: &Node) -> Plan {
-    manager.plan(second * 1_000_000_000, node.snapshot())
+pub fn step(planner: &mut Planner, second: i64, node: &Node) -> Plan {
+    planner.plan(second * 1_000_000_000, node.snapshot())
 }
 
 /// The names of victims, in the order in which they were chosen.
@@ -158,20 +158,20 @@ pub fn names(evictions: &[EvictionDecision]) -> Vec<&str> {
 
 /// A round, with the pods that go if the node is like this `after` its reclaim.
 pub fn reclaimed(
-    manager: &mut Planner,
+    planner: &mut Planner,
     second: i64,
     before: &Node,
     after: &Node,
 ) -> (Plan, Vec<EvictionDecision>) {
-    let round = step(manager, second, before);
+    let round = step(planner, second, before);
     let (before, after) = (before.snapshot(), after.snapshot());
-    let evictions = manager.after_reclaim(second * 1_000_000_000, &round, before, after);
+    let evictions = planner.after_reclaim(second * 1_000_000_000, &round, before, after);
     (round, evictions)
 }
 
 /// A round's evictions, with those after a reclaim that brings nothing.
-pub fn decided(manager: &mut Planner, second: i64, node: &Node) -> Vec<EvictionDecision> {
-    let (mut round, after) = reclaimed(manager, second, node, node);
+pub fn decided(planner: &mut Planner, second: i64, node: &Node) -> Vec<EvictionDecision> {
+    let (mut round, after) = reclaimed(planner, second, node, node);
     if !round.node_reclaim.is_empty() {
         round.evictions.extend(after);
     }
@@ -179,14 +179,14 @@ pub fn decided(manager: &mut Planner, second: i64, node: &Node) -> Vec<EvictionD
 }
 
 /// Decides a round like [`decided`], and returns the names of the pods that are evicted.
-pub fn evicted(manager: &mut Planner, second: i64, node: &Node) -> Vec<String> {
-    let decided = decided(manager, second, node).into_iter();
+pub fn evicted(planner: &mut Planner, second: i64, node: &Node) -> Vec<String> {
+    let decided = decided(planner, second, node).into_iter();
     decided.map(|eviction| eviction.name).collect()
 }
 
 /// Who goes in the first round where memory has a hard threshold of 1Gi.
 pub fn first(mode: Mode, node: &Node) -> Vec<String> {
-    evicted(&mut manager(mode, one_gib()), 1, node)
+    evicted(&mut planner(mode, one_gib()), 1, node)
 }
 
 /// A second, what is left of a signal by then, and the pods that go.
@@ -194,10 +194,10 @@ pub type Round = (i64, i64, &'static [&'static str]);
 
 /// Plays rounds one after the other.
 #[track_caller]
-pub fn plays(manager: &mut Planner, node: &mut Node, signal: Signal, rounds: &[Round]) {
+pub fn plays(planner: &mut Planner, node: &mut Node, signal: Signal, rounds: &[Round]) {
     for (second, available, expected) in rounds {
         node.observe(signal, *available, *second);
-        let evicted = evicted(manager, *second, node);
+        let evicted = evicted(planner, *second, node);
         assert_eq!(evicted, *expected, "{signal}, second {second}");
     }
 }

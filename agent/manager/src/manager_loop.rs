@@ -4,19 +4,14 @@
 mod execute;
 mod external_kills;
 mod mitigation_steps;
+mod node_pods;
 mod node_reclaim;
 mod report;
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_engine::{
-    EmptyPods, NodeCondition, NodeState, Observation, Observations, Planner, Pod, ReclaimOptions,
-    Resource, Signal, Snapshot, Threshold,
+    Observation, Observations, Planner, ReclaimOptions, Resource, Signal, Threshold,
     limiter::EvictionLimiter,
     model::settings::{MitigationConfig, Mode},
     recorder::Recorder,
@@ -30,10 +25,12 @@ use crate::{
     Command, CommandQueue, DiskPressure, DiskScanner, FastPathOutcome, ManagerEvent,
     ManagerEventQueue, PodSet, SharedStatus, SignalSources,
     manager_loop::{
-        execute::is_unresolved,
-        external_kills::{AfterKill, KnownKills},
+        execute::{Shadow, is_unresolved},
+        external_kills::KnownKills,
         mitigation_steps::MitigationState,
+        node_pods::NodePods,
         node_reclaim::ReclaimState,
+        report::NodeReporter,
     },
     usage::UsageCollector,
 };
@@ -58,60 +55,16 @@ pub(super) struct ManagerLoop {
     pub sources: SignalSources,
     pub node: NodePods,
     pub scanner: Arc<DiskScanner>,
-    pub pods: PodSet,
     pub limiter: Arc<EvictionLimiter>,
-    pub shadow: bool,
-    pub events: Arc<ManagerEventQueue>,
+    pub shadow: Shadow,
     pub commands: Arc<CommandQueue>,
-    pub status: Arc<SharedStatus>,
-    pub recorder: Arc<Recorder>,
+    pub reporter: NodeReporter,
     pub reclaim: ReclaimState,
     pub mitigation: MitigationState,
-    pub reported: NodeState,
-    /// Time at which `reported` was sent, in nanoseconds of CLOCK_MONOTONIC.
-    pub reported_at: u64,
-    /// Conditions for which the fast path has evicted since the last sample.
-    pub evicted_for: BTreeSet<NodeCondition>,
-    pub message: String,
-    /// Signals for which shadow mode has reported a victim during this pressure.
-    pub shadow_reported: BTreeSet<String>,
-    pub known_kills: KnownKills,
     pub on_kill: OnKill,
-    pub decided: u64,
-    pub cycles: u64,
+    /// Evictions so far, for their numbers.
+    pub evictions: u64,
     look_again: RearmBackoff,
-    pub recreations: u64,
-}
-
-/// The pods as the planner gets them.
-pub(super) struct NodePods {
-    pub usage_collector: UsageCollector,
-    /// Pods that have not ended. One without processes may be between two runs of its container.
-    pub running: Vec<Pod>,
-    pub empty: EmptyPods,
-}
-
-impl NodePods {
-    /// The node as it was observed.
-    pub fn snapshot<'a>(&'a self, observations: &'a Observations) -> Snapshot<'a> {
-        Snapshot {
-            observations,
-            pods: &self.running,
-            usages: self.usage_collector.usages(),
-        }
-    }
-
-    /// Makes a snapshot that includes the pods that have ended.
-    pub fn with_ended<'a>(
-        &'a self,
-        observations: &'a Observations,
-        pods: &'a PodSet,
-    ) -> Snapshot<'a> {
-        Snapshot {
-            pods: &pods.pods,
-            ..self.snapshot(observations)
-        }
-    }
 }
 
 /// How soon it is looked again after a trigger has moved, which may have been crossed meanwhile. A percentage of a
@@ -155,40 +108,24 @@ impl ManagerLoop {
         } = setup;
         let disks = sources.disks.as_ref();
         let cgroup_counts = disks.and_then(|d| d.trigger.cgroup_count_reader());
-        let mut usage_collector =
+        let usage_collector =
             UsageCollector::new(Arc::clone(&scanner), cgroup_counts, settings.mode);
-        usage_collector.set_pods(&pods);
         let mut planner = Planner::new(settings.clone());
         planner.restore(signed(monotonic_ns()), &restored);
         Self {
             planner,
             sources,
-            node: NodePods {
-                running: Vec::clone(&pods.pods),
-                empty: EmptyPods::default(),
-                usage_collector,
-            },
+            node: NodePods::new(pods, usage_collector, KnownKills::after(&restored)),
             scanner,
-            pods,
             limiter,
-            shadow,
-            events,
+            shadow: Shadow::new(shadow),
             commands,
-            status,
-            recorder,
+            reporter: NodeReporter::new(events, status, recorder),
             reclaim: ReclaimState::new(reclaims),
             mitigation: MitigationState::new(mitigation),
-            reported: NodeState::default(),
-            reported_at: 0,
-            evicted_for: BTreeSet::new(),
-            message: String::new(),
-            shadow_reported: BTreeSet::new(),
-            known_kills: KnownKills::after(&restored),
             on_kill,
-            decided: 0,
-            cycles: 0,
+            evictions: 0,
             look_again: RearmBackoff::default(),
-            recreations: 0,
         }
     }
 
@@ -208,7 +145,7 @@ impl ManagerLoop {
                 self.apply(command);
             }
             interval = self.iterate(wake);
-            self.status.beat(wake.woken);
+            self.reporter.status.beat(wake.woken);
         }
     }
 
@@ -221,14 +158,8 @@ impl ManagerLoop {
         let now = signed(monotonic_ns());
         match command {
             Command::Pods(pods) => {
-                self.unthrottle(pods.deleting_since(&self.pods));
-                if !Arc::ptr_eq(&pods.pods, &self.pods.pods) {
-                    self.node.usage_collector.set_pods(&pods);
-                    self.node.running.clone_from(&pods.pods);
-                }
-                self.known_kills.keep(&pods.entries);
-                self.node.empty.keep(&pods.pods);
-                self.pods = pods;
+                self.unthrottle(pods.deleting_since(&self.node.pods));
+                self.node.set_pods(pods);
             }
             Command::PodsMemory(scope) => self.sources.pods_memory = Some(*scope),
             Command::NodeMemory(scope) => self.sources.memory = *scope,
@@ -239,11 +170,11 @@ impl ManagerLoop {
                 available,
                 outcome,
             } => {
-                if outcome == FastPathOutcome::Shadow && !self.shadow {
+                if outcome == FastPathOutcome::Shadow && !self.shadow.on {
                     // Sent before shadow mode ended: the pod may be evicted like any other now.
                     return;
                 }
-                self.evicted_for.insert(signal.node_condition());
+                self.reporter.note_eviction(signal.node_condition());
                 let mut dip = self.sources.sample(now);
                 if let Some(seen) = dip.get(signal) {
                     let available = signed(available).min(seen.available);
@@ -253,19 +184,19 @@ impl ManagerLoop {
             }
             Command::EvictedByKubelet { uid, resource } => {
                 let seen = self.sources.sample(now);
-                let node = self.node.with_ended(&seen, &self.pods);
+                let node = self.node.with_ended(&seen);
                 self.planner
                     .note_kubelet_eviction(now, node, &uid, resource);
             }
             Command::SoftEvictionFinished { chosen, gone } => {
                 if let Some((gone, departure)) = &gone
-                    && let Some(entry) = self.pods.entry(&gone.uid).cloned()
+                    && let Some(entry) = self.node.pods.entry(&gone.uid).cloned()
                 {
                     // One that was killed meanwhile is charged already.
-                    if !self.known_kills.awaits_end(&gone.uid) {
+                    if !self.node.known_kills.awaits_end(&gone.uid) {
                         self.charge_asked(&entry, *departure);
                     }
-                    self.known_kills.note(&entry);
+                    self.node.known_kills.note(&entry);
                     // It may be another one than the one that was chosen: a budget protected that.
                     self.unthrottle(vec![entry]);
                 }
@@ -284,13 +215,11 @@ impl ManagerLoop {
                 mitigation,
             } => {
                 self.mitigation.reconfigure(mitigation);
-                if shadow != self.shadow {
-                    self.begin_steps_anew(shadow);
-                }
                 self.planner.reconfigure(*settings);
-                if std::mem::replace(&mut self.shadow, shadow) != shadow {
+                if shadow != self.shadow.on {
+                    self.begin_steps_anew(shadow);
+                    self.shadow = Shadow::new(shadow);
                     self.planner.change_shadow_mode();
-                    self.shadow_reported.clear();
                     self.limiter.forget_shadow();
                 }
             }
@@ -309,7 +238,7 @@ impl ManagerLoop {
     /// One look and what follows from it; the time until the next one.
     fn iterate(&mut self, wake: Wake) -> Duration {
         let seen = self.sample();
-        self.record(&seen);
+        self.reporter.record(&self.planner, &seen);
         let now = monotonic_ns();
         let allows_paced = match self.planner.mode() {
             Mode::Kubelet => self.limiter.fleet_allows_paced(now),
@@ -324,10 +253,18 @@ impl ManagerLoop {
         self.execute(evictions, &seen, wake);
         self.reclaim(&plan, &seen);
         self.mitigate(&seen);
-        self.report(plan, &seen);
+        let stuck = std::mem::take(&mut plan.stuck);
+        self.reporter
+            .report(plan, &self.planner, &self.sources, &seen);
+        // In shadow mode the pods were not to end.
+        for uid in stuck.iter().filter(|_| !self.shadow.on) {
+            if let Some(entry) = self.node.pods.entry(uid) {
+                self.reporter.emit(ManagerEvent::Stuck(Arc::clone(entry)));
+            }
+        }
         let has_changed = self.sources.arm(self.planner.thresholds(), &seen);
         while let Some(refusal) = self.sources.refusals.pop() {
-            self.emit(ManagerEvent::HookRefused(refusal));
+            self.reporter.emit(ManagerEvent::HookRefused(refusal));
         }
         let next = self
             .sources
@@ -364,63 +301,17 @@ impl ManagerLoop {
         });
         self.scanner
             .set_pressure(pressure.max().unwrap_or_default());
-        self.find_running(!resources.is_empty());
+        self.node.find_running(!resources.is_empty());
         for resource in resources {
             self.node
                 .usage_collector
-                .measure(resource, &self.pods, &self.sources);
+                .measure(resource, &self.node.pods, &self.sources);
         }
-        self.ask_policies();
-        seen
-    }
-
-    /// Asks what the policies say at this moment of all pods that have not ended.
-    fn ask_policies(&mut self) {
         let now = monotonic_ns();
-        let by_uid = self.pods.entries.iter().map(|e| (e.pod.uid.as_str(), e));
-        let by_uid: HashMap<&str, &Arc<PodEntry>> = by_uid.collect();
         let left = self.limiter.left_of_node_rate(now);
         self.planner.set_left_of_node_rate(left);
-        for pod in &mut self.node.running {
-            if let Some(entry) = by_uid.get(pod.uid.as_str()) {
-                let permit = &entry.permit;
-                pod.order = permit.order();
-                // The planner knows what the node's rate has left.
-                pod.is_denied = !self.limiter.allows_at_own_limit(permit, now);
-            }
-        }
-    }
-
-    /// Leaves out the pods that have ended: those without processes that were killed, are over, or are being deleted.
-    fn find_running(&mut self, is_short: bool) {
-        let now = monotonic_ns();
-        let PodSet { entries, pods } = &self.pods;
-        // Of most pods it is needed only where something is short.
-        let looks_at_all = is_short || self.node.empty.is_due(now);
-        let mut running: Vec<&Pod> = Vec::with_capacity(pods.len());
-        for (entry, pod) in entries.iter().zip(pods.iter()) {
-            let is_known = EmptyPods::is_over(pod) || self.known_kills.was_killed(&pod.uid);
-            let is_empty = (looks_at_all || is_known) && entry.killer.is_empty();
-            if looks_at_all {
-                self.node.empty.note(&pod.uid, is_empty, now);
-            }
-            let has_ended = match self.known_kills.look_at(entry, is_empty, now) {
-                // The one that was killed is not among the pods at this look; from the next one on it is another one.
-                AfterKill::RunsAgain => true,
-                AfterKill::Ends => is_empty,
-                AfterKill::Other => self.node.empty.has_ended(pod, is_empty, is_short, now),
-            };
-            if !has_ended {
-                running.push(pod);
-            }
-        }
-        if looks_at_all {
-            self.node.empty.finish_look(now);
-        }
-        let uids = running.iter().map(|pod| &pod.uid);
-        if !uids.eq(self.node.running.iter().map(|pod| &pod.uid)) {
-            self.node.running = running.into_iter().cloned().collect();
-        }
+        self.node.ask_policies(&self.limiter, now);
+        seen
     }
 }
 

@@ -130,16 +130,12 @@ fn replay_incident(path: &Path, document: &Value) -> Result<IncidentJson, Comman
     let recorded = eviction.pace.as_ref();
     let is_same = match (decision, recorded) {
         (Decision::Evict { urgency }, Some(recorded)) => {
-            let (room, pending) = (
-                pace_inputs.shortage.headroom.immediate,
-                pace_inputs.pending.amount,
-            );
             // What the pod used, and why it was that one, is in no look at the signal.
             let again = PaceRecord {
                 expected: recorded.expected,
                 shmem: recorded.shmem,
                 out_of_order: recorded.out_of_order,
-                ..PaceRecord::new(urgency, room, pending)
+                ..PaceRecord::of_inputs(urgency, &pace_inputs)
             };
             let is_possible = (recorded.shmem..=eviction.working_set).contains(&recorded.expected);
             again == *recorded && is_possible
@@ -209,7 +205,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
         layout,
         steps,
     } = scenario;
-    let mut manager = Planner::new(PlannerSettings {
+    let mut planner = Planner::new(PlannerSettings {
         eviction,
         layout,
         strategy,
@@ -221,7 +217,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
     let mut results = Vec::with_capacity(steps.len());
     for step in steps {
         let step = step.without(&evicted);
-        let (result, victims) = run_step(&mut manager, step, mode);
+        let (result, victims) = run_step(&mut planner, step, mode);
         evicted.extend(victims);
         results.push(result);
     }
@@ -229,7 +225,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
 }
 
 /// Runs one step; returns what it came to and the UIDs of its victims.
-fn run_step(manager: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<String>) {
+fn run_step(planner: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<String>) {
     let Step {
         t,
         now,
@@ -241,13 +237,13 @@ fn run_step(manager: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<Str
     let before = snapshot(&summary, &pods);
     if mode == Mode::Kubelet {
         // The recorded kubelet has waited for its victims before each look.
-        manager.forget_victims();
+        planner.forget_victims();
     }
-    let plan = manager.plan(now, before);
+    let plan = planner.plan(now, before);
     let mut evictions = plan.evictions.clone();
     if !plan.node_reclaim.is_empty() {
         let after = snapshot(after_reclaim.as_ref().unwrap_or(&summary), &pods);
-        evictions.extend(manager.after_reclaim(now, &plan, before, after));
+        evictions.extend(planner.after_reclaim(now, &plan, before, after));
     }
     let victims = evictions
         .iter()

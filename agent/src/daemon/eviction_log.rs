@@ -71,6 +71,12 @@ impl EvictionLog {
     pub fn record(&mut self, event: &FastPathEvent) -> Option<Record> {
         let record = match event {
             FastPathEvent::Evicted(evicted) => {
+                if evicted.last_resort {
+                    tracing::error!(
+                        pod = %evicted.pod.pod,
+                        "the policies deny all evictions: the last resort took this pod"
+                    );
+                }
                 let record = self.eviction(evicted);
                 log_evicted(&record);
                 Record::Evicted(Box::new(record))
@@ -291,11 +297,7 @@ impl EvictionLog {
                 shmem: e.shmem,
                 by_kernel: e.by_kernel,
                 out_of_order: e.out_of_order,
-                ..PaceRecord::new(
-                    e.urgency,
-                    e.pace_inputs.shortage.headroom.immediate,
-                    e.pace_inputs.pending.amount,
-                )
+                ..PaceRecord::of_inputs(e.urgency, &e.pace_inputs)
             }),
             workload: Some(pod.into()),
         }

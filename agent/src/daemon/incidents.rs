@@ -13,12 +13,11 @@ use evictd_node::pods::table::PodEntry;
 use evictd_policy::evaluator::Explanation;
 use evictd_store::{
     incident::{BEFORE_NS, Incident, RankedBy, RankedPod},
-    record::{EvictionRecord, Record, RequestRecord, oom_kill::PodName},
+    record::{EvictionRecord, Record},
 };
 use evictd_sys::clock::monotonic_ns;
 
-use super::Agent;
-use crate::daemon::{eviction_log::log_asked, oom::Ending, pod_source::PodSource};
+use super::{Agent, pod_source::PodSource};
 
 /// Pods that an incident lists, the first in the order of eviction; besides them only those that the report names.
 const PODS: usize = 16;
@@ -40,7 +39,7 @@ fn score_adj(pod: &Pod, capacity: u64) -> i32 {
 }
 
 impl Agent {
-    /// An eviction begins or is over.
+    /// A pod was killed, or would have been, or the end of one is known.
     ///
     /// `pace_inputs` is what the moment of an eviction was decided from.
     pub(super) fn note_incident(&mut self, record: &Record, pace_inputs: Option<PaceInputs>) {
@@ -49,47 +48,15 @@ impl Agent {
                 pace_inputs,
                 ..Incident::new(eviction.as_ref().clone())
             }),
-            Record::Asked(asked) => self.begin_asked(asked.as_ref().clone()),
             Record::Finished(finish) => self.incidents.finish(monotonic_ns(), finish),
             _ => {}
         }
     }
 
-    fn begin(&mut self, mut incident: Incident) {
+    pub(super) fn begin(&mut self, mut incident: Incident) {
         self.describe_pods(&mut incident);
         let samples = self.samples();
         self.incidents.begin(monotonic_ns(), incident, &samples);
-    }
-
-    /// A pod is asked to go, or would be.
-    fn begin_asked(&mut self, asked: RequestRecord) {
-        let pod = PodName {
-            namespace: asked.namespace.clone(),
-            name: asked.name.clone(),
-            uid: asked.uid.clone(),
-        };
-        let incident = Incident::of_asked(asked);
-        let how = match incident.eviction.shadow {
-            true => Ending::Shadow,
-            false => Ending::Asked,
-        };
-        let (signalled, grace) = (
-            incident.eviction.stages.signalled,
-            incident.grace().unwrap_or_default(),
-        );
-        let attributor = &mut self.oom.attributor;
-        attributor.note_eviction(pod, signalled, grace, how);
-        self.begin(incident);
-    }
-
-    /// Takes note of pods that go because the API server has agreed, each once.
-    pub(super) fn take_requests(&mut self) {
-        while let Some(asked) = self.pod_source.next_soft_eviction() {
-            // The API server has agreed.
-            log_asked(&asked);
-            self.metrics.asked(&asked);
-            self.begin_asked(asked);
-        }
     }
 
     /// Takes note of pods that are ending after a soft eviction, and of those that have ended.

@@ -1,21 +1,10 @@
 //! What the manager has done or want done.
 
-use std::{sync::Arc, time::Duration};
+use evictd_engine::{NodeState, reclaim::ReclaimBy};
+use evictd_manager::{Command, ManagerEvent, MitigationRequest, ReclaimRequest, Reclaimed};
+use evictd_store::record::Record;
 
-use evictd_engine::{EvictionDecision, NodeState, reclaim::ReclaimBy, soft::Departure};
-use evictd_manager::{
-    Command, CommandQueue, ManagerEvent, ManagerEviction, MitigationRequest, ReclaimRequest,
-    Reclaimed, SoftEvictionRequest,
-};
-use evictd_store::record::{Record, RequestRecord};
-
-use super::Agent;
-use crate::daemon::{
-    ensure_dead::end_asked,
-    eviction_log::log_asked,
-    oom::{Ending, name_of},
-    pod_source::PodSource,
-};
+use super::{Agent, pod_source::PodSource};
 
 impl Agent {
     pub(super) fn handle_manager_events(&mut self) {
@@ -142,74 +131,4 @@ impl Agent {
         let record = self.eviction_log.record_reclaimed(reclaimed);
         self.append_to_journal(record);
     }
-
-    fn handle_eviction(&mut self, decided: &ManagerEviction) {
-        self.count_manager_eviction(decided);
-        let (signalled, shadow) = (decided.stages.signalled, decided.shadow);
-        let how = match (shadow, decided.refused) {
-            (true, _) => Ending::Shadow,
-            (false, None) => Ending::Killed,
-            (false, Some(_)) => Ending::Asked,
-        };
-        let pod = name_of(&decided.pod);
-        let attributor = &mut self.oom.attributor;
-        attributor.note_eviction(pod, signalled, Duration::ZERO, how);
-        self.policies.note(&decided.pod.pod, false);
-        let record = self.eviction_log.record_manager_eviction(decided);
-        self.follow_killed_pod(&decided.pod, signalled, shadow);
-        let record = Record::evicted(record);
-        let pace_inputs = decided.eviction.timing.as_ref().map(|t| t.pace_inputs);
-        self.note_incident(&record, pace_inputs);
-        self.append_to_journal(record);
-    }
-
-    fn handle_soft_request(&mut self, request: SoftEvictionRequest) {
-        // Without a manager the agent ends: the next one asks.
-        if !self.manager.is_running() && !request.shadow {
-            return;
-        }
-        let Some(choice) = request.candidates.first() else {
-            return;
-        };
-        let chosen = request.chosen.clone();
-        if let (PodSource::Cluster { cluster, .. }, false) = (&self.pod_source, request.shadow) {
-            if !cluster.request_soft(request.map(|entry| entry.pod.clone())) {
-                self.manager
-                    .send(Command::SoftEvictionFinished { chosen, gone: None });
-            }
-            return;
-        }
-        let (entry, eviction) = (Arc::clone(&choice.pod), choice.decision.clone());
-        let (message, grace) = (&eviction.message, eviction.grace_to_ask(&entry.pod));
-        let asked = RequestRecord::new(&entry.pod, message, choice.reading, grace);
-        let mut asked = asked.at_this_time(eviction.timing.as_deref());
-        asked.shadow = request.shadow;
-        if request.shadow {
-            self.metrics.asked(&asked);
-        }
-        let goes = asked.clone();
-        log_asked(&asked);
-        let record = Record::Asked(Box::new(asked));
-        self.note_incident(&record, None);
-        self.append_to_journal(record);
-        if request.shadow {
-            return;
-        }
-        let left = self.pod_source.leftovers(&entry.pod.uid);
-        if !self.manager.is_running() {
-            return;
-        }
-        let manager = Arc::clone(&self.manager.commands);
-        let metrics = Arc::clone(&self.metrics);
-        tokio::task::spawn_blocking(move || {
-            let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
-            end_asked(&entry, grace, &left, || metrics.asked(&goes));
-            settle(&manager, chosen, eviction);
-        });
-    }
-}
-
-fn settle(manager: &CommandQueue, chosen: String, gone: EvictionDecision) {
-    let gone = Some((gone, Departure::Ended));
-    manager.send(Command::SoftEvictionFinished { chosen, gone });
 }

@@ -14,13 +14,12 @@ use std::{
 use evictd_common::drops::DropCounter;
 use evictd_config::KubeletSource;
 use evictd_engine::{Signal, model::settings::MemoryHook};
-use evictd_fastpath::{FastPathControl, FastPathEvent, FastPathEventQueue, FastPathStatus};
-use evictd_manager::ManagerEviction;
+use evictd_fastpath::{FastPathControl, FastPathEventQueue, FastPathStatus};
 use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
 use prometheus_client::metrics::MetricType;
 
-use super::{Agent, fastpath::RunningFastPath, manager::RunningManager, policies::Policies};
+use super::{fastpath::RunningFastPath, manager::RunningManager, policies::Policies};
 use crate::{
     daemon::{
         log::Log,
@@ -355,39 +354,4 @@ pub(super) fn hooks(signals: &Signals) -> Vec<HookInfo> {
         hook: signals.cgroup_events.selected_hook().hook.to_string(),
     });
     hooks
-}
-
-impl Agent {
-    /// Counts an event of the fast path.
-    pub(super) fn count_event(&self, event: &FastPathEvent) {
-        match event {
-            FastPathEvent::Evicted(e) => {
-                let signal = e.signal.as_str();
-                self.metrics.evicted(
-                    &e.pod.pod,
-                    signal,
-                    e.shadow,
-                    e.stages,
-                    e.refused.is_some(),
-                    Some(e.number),
-                );
-            }
-            FastPathEvent::Finished(finished) => self.metrics.finished(finished),
-            FastPathEvent::Stuck(_) => self.metrics.stuck(),
-            FastPathEvent::MetInForce { .. } => self.metrics.met_in_force(),
-            _ => {}
-        }
-    }
-
-    /// Counts what the manager has done.
-    pub(super) fn count_manager_eviction(&self, d: &ManagerEviction) {
-        self.metrics.evicted(
-            &d.pod.pod,
-            &d.signal,
-            d.shadow,
-            d.stages,
-            d.refused.is_some(),
-            None,
-        );
-    }
 }

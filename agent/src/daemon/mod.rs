@@ -7,6 +7,7 @@ mod disk;
 mod ensure_dead;
 mod error;
 pub mod eviction_log;
+mod evictions;
 mod fastpath;
 mod incidents;
 pub mod log;
@@ -43,12 +44,9 @@ use std::{
 
 use evictd_common::drops::DropCounter;
 use evictd_config::Config;
-use evictd_engine::{NodeState, message::resource_of, pace::MONITORING_INTERVAL_NS, units::nanos};
-use evictd_fastpath::{FastPathEvent, KilledBy};
-use evictd_manager::{Command, FastPathOutcome};
+use evictd_engine::NodeState;
 use evictd_node::{
     bpf::{kernel_log::KernelLog, object::BpfObject},
-    pods::table::PodEntry,
     trigger::{cgroups::CgroupEvents, oom::OomReader},
 };
 use evictd_store::{incident::files::Incidents, record::Record};
@@ -57,7 +55,7 @@ use tokio::{io::unix::AsyncFd, time::Instant};
 
 use crate::{
     daemon::{
-        ensure_dead::{EnsureDead, KilledPod},
+        ensure_dead::EnsureDead,
         eviction_log::EvictionLog,
         metrics::{Dropped, names::DROPS},
         oom::KillSummary,
@@ -70,7 +68,6 @@ use disk::DiskWriter;
 use fastpath::RunningFastPath;
 use log::Log;
 use manager::RunningManager;
-use oom::{Ending, name_of};
 use pod_table::PublishedPods;
 use policies::Policies;
 use reload::ConfigWatch;
@@ -265,92 +262,8 @@ impl Agent {
         Ok(())
     }
 
-    fn handle_fastpath_events(&mut self) {
-        while let Some(event) = self.fastpath.events.next() {
-            self.count_event(&event);
-            self.oom.attributor.note(&event);
-            if let FastPathEvent::Evicted(evicted) = &event {
-                self.policies.note(&evicted.pod.pod, evicted.last_resort);
-                let outcome = match (evicted.shadow, evicted.refused) {
-                    (true, _) => FastPathOutcome::Shadow,
-                    (false, None) => FastPathOutcome::Killed,
-                    (false, Some(_)) => FastPathOutcome::Refused,
-                };
-                self.manager.send(Command::EvictedByFastPath {
-                    uid: evicted.pod.pod.uid.clone(),
-                    signal: evicted.signal,
-                    available: evicted.available,
-                    outcome,
-                });
-                self.follow_killed_pod(&evicted.pod, evicted.stages.signalled, evicted.shadow);
-            }
-            let Some(record) = self.eviction_log.record(&event) else {
-                continue;
-            };
-            let pace_inputs = match &event {
-                FastPathEvent::Evicted(evicted) => {
-                    (!evicted.by_kernel).then_some(evicted.pace_inputs)
-                }
-                _ => None,
-            };
-            self.note_incident(&record, pace_inputs);
-            self.append_to_journal(record);
-        }
-    }
-
-    /// What follows every SIGKILL, or would in shadow mode: the pod stays known, is seen to be dead, and its emptyDirs
-    /// are emptied where there is no kubelet.
-    fn follow_killed_pod(&mut self, pod: &Arc<PodEntry>, signalled: u64, shadow: bool) {
-        self.pods.inherit_permit(pod);
-        if !shadow {
-            self.ensure_dead.look_at(KilledPod {
-                entry: Arc::clone(pod),
-                signalled,
-                left: self.pod_source.leftovers(&pod.pod.uid),
-            });
-        }
-    }
-
     fn write_pauses(&mut self) {
         for record in self.eviction_log.record_pauses(&self.policies.pauses) {
-            self.append_to_journal(record);
-        }
-    }
-
-    /// What the kubelet evicts gives something back as well: both loops count it as pending. To be called before pods
-    /// that are over leave the table.
-    fn handle_kubelet_evictions(&mut self) {
-        let PodSource::Cluster { cluster, .. } = &self.pod_source else {
-            return;
-        };
-        let connection = Arc::clone(cluster.connection());
-        let evicted = cluster.kubelet_evictions();
-        for record in self.eviction_log.record_kubelet_evictions(evicted) {
-            connection.counters.kubelet_evictions.add();
-            if let Record::KubeletEvicted(by_kubelet) = &record {
-                tracing::info!(
-                    pod = format!("{}/{}", by_kubelet.namespace, by_kubelet.name),
-                    by_kubelet.message,
-                    "the kubelet has evicted a pod"
-                );
-                if let Some(entry) = self.pods.entry(&by_kubelet.uid) {
-                    let now = monotonic_ns();
-                    // The kubelet had begun before its status came here: at the last look at the earliest.
-                    let begun = now.saturating_sub(nanos(TICK));
-                    let (pod, attributor) = (name_of(entry), &mut self.oom.attributor);
-                    attributor.note_eviction(pod, begun, Duration::ZERO, Ending::Asked);
-                    self.fastpath
-                        .control
-                        .note_kill(entry, now, KilledBy::Kubelet);
-                }
-                // One of a time in which the watch was away is over.
-                if is_recent(&by_kubelet.time) {
-                    self.manager.send(Command::EvictedByKubelet {
-                        uid: by_kubelet.uid.clone(),
-                        resource: resource_of(&by_kubelet.message),
-                    });
-                }
-            }
             self.append_to_journal(record);
         }
     }
@@ -425,13 +338,6 @@ impl Agent {
             self.dropped.set(which, self.programs.drops(which));
         }
     }
-}
-
-/// Whether less than the kubelet's monitoring interval has passed since a time of RFC 3339.
-fn is_recent(time: &str) -> bool {
-    let age = |time| jiff::Timestamp::now().duration_since(time).as_nanos();
-    let time = time.parse::<jiff::Timestamp>();
-    time.is_ok_and(|time| age(time) < i128::from(MONITORING_INTERVAL_NS))
 }
 
 /// Ends at a moment; never without one.

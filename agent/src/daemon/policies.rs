@@ -10,7 +10,7 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{Pod, fleet::FleetPace};
+use evictd_engine::fleet::FleetPace;
 use evictd_node::pods::table::PodTable;
 use evictd_policy::{
     EvictionPolicy, PauseSource, PauseState, PolicyEvaluator, PolicyStore,
@@ -18,8 +18,7 @@ use evictd_policy::{
     file::{self, PolicyError},
     gate::{ClusterAddresses, Secrets},
 };
-use evictd_store::disk_queue::DiskQueue;
-
+use evictd_store::{disk_queue::DiskQueue, record::oom_kill::PodName};
 use evictd_sys::clock::monotonic_ns;
 use prometheus_client::metrics::MetricType;
 use tokio::sync::Notify;
@@ -204,13 +203,14 @@ impl Policies {
         ]
     }
 
-    /// Says what policies have to do with an eviction.
-    pub fn note(&self, pod: &Pod, last_resort: bool) {
-        if last_resort {
-            tracing::error!(%pod, "the policies deny all evictions: the last resort took this pod");
-        }
+    /// Logs which policies in shadow mode would have denied the eviction of a pod.
+    pub fn log_objection(&self, pod: &PodName) {
         if let Some(objection) = self.evaluator.shadow_objection(&pod.uid) {
-            tracing::info!(%pod, objection, "a policy in shadow mode would have denied the eviction");
+            tracing::info!(
+                pod = format!("{}/{}", pod.namespace, pod.name),
+                objection,
+                "a policy in shadow mode would have denied the eviction"
+            );
         }
     }
 

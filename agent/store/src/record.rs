@@ -278,19 +278,17 @@ impl PaceRecord {
         }
     }
 
+    /// An eviction at this urgency, which was decided from these inputs.
+    pub fn of_inputs(urgency: Urgency, inputs: &PaceInputs) -> Self {
+        let (room, pending) = (inputs.shortage.headroom.immediate, inputs.pending.amount);
+        Self::new(urgency, room, pending)
+    }
+
     /// An eviction of the manager, of a pod that is expected to give so much.
     pub fn of(timing: &Timing, expected: u64) -> Self {
-        let Timing {
-            urgency,
-            pace_inputs,
-        } = timing;
-        let (room, pending) = (
-            pace_inputs.shortage.headroom.immediate,
-            pace_inputs.pending.amount,
-        );
         Self {
             expected,
-            ..Self::new(*urgency, room, pending)
+            ..Self::of_inputs(timing.urgency, &timing.pace_inputs)
         }
     }
 }

@@ -176,11 +176,7 @@ fn a_pod_that_takes_the_process_ids_is_evicted() {
         panic!("{pace_inputs:?}");
     };
     assert_eq!(pace_inputs.profile, PaceProfile::Pids);
-    let again = PaceRecord::new(
-        urgency,
-        pace_inputs.shortage.headroom.immediate,
-        pace_inputs.pending.amount,
-    );
+    let again = PaceRecord::of_inputs(urgency, pace_inputs);
     let expected = pace.expected;
     assert_eq!(*pace, PaceRecord { expected, ..again });
 }

@@ -6,7 +6,7 @@ use evictd_engine::{
 };
 use evictd_tests::{
     engine::{
-        MI, Node, Round, evicted, first, manager, manager_of, mib, names, one_gib, plays, settings,
+        MI, Node, Round, evicted, first, mib, names, one_gib, planner, planner_of, plays, settings,
         step,
     },
     prelude::*,
@@ -24,14 +24,14 @@ fn thresholds_come_in_a_fixed_order() {
         "evictionMaxPodGracePeriod": 30,
     });
     for _ in 0..20 {
-        let mut manager = manager(Mode::Kubelet, config.clone());
+        let mut planner = planner(Mode::Kubelet, config.clone());
         let mut node = Node::with_memory(900, 1).pod("a", 300);
         node.observe(Signal::PidAvailable, 0, 1);
         node.observe(Signal::NodeFsInodesFree, 0, 1);
-        step(&mut manager, 1, &node);
+        step(&mut planner, 1, &node);
         // The wait for the first one is over.
         node.observe(Signal::MemoryAvailable, 900 * MI as i64, 40);
-        let evictions = step(&mut manager, 40, &node).evictions;
+        let evictions = step(&mut planner, 40, &node).evictions;
         assert_eq!(evictions[0].grace_period_seconds, 1);
         let said = &evictions[0].message.text;
         assert!(said.starts_with("The node was low on resource: memory. Threshold quantity: 1Gi"));
@@ -89,7 +89,7 @@ fn pods_of_unknown_priority_go_last() {
                 "evictionHard": thresholds,
                 "rankingStrategy": strategy,
             });
-            let mut manager = manager(Mode::Evictd, config);
+            let mut planner = planner(Mode::Evictd, config);
             // One goes, and the other one when nothing is expected of the first any more.
             let rounds: &[Round] = match signal {
                 // Once they were short for as long as the kubelet needs to see it.
@@ -100,7 +100,7 @@ fn pods_of_unknown_priority_go_last() {
                 ],
                 _ => &[(1, mib(600), &["known"]), (50, mib(600), &["unknown"])],
             };
-            plays(&mut manager, &mut node, signal, rounds);
+            plays(&mut planner, &mut node, signal, rounds);
         }
     }
 }
@@ -122,7 +122,7 @@ fn guaranteed_pods_go_when_no_others_are_left() {
         };
         node.observations
             .set(Signal::AllocatableMemoryAvailable, seen);
-        let mut manager = manager_of(PlannerSettings {
+        let mut planner = planner_of(PlannerSettings {
             strategy: RankingStrategy::Qos,
             ..settings(Mode::Evictd, one_gib())
         });
@@ -130,7 +130,7 @@ fn guaranteed_pods_go_when_no_others_are_left() {
         // It grows while the first ones still die.
         for (second, available) in [(1, 1030), (2, 700), (3, 400), (4, 40), (5, 30), (6, 5)] {
             node.observe(Signal::MemoryAvailable, available * MI as i64, second);
-            let evictions = step(&mut manager, second, &node).evictions;
+            let evictions = step(&mut planner, second, &node).evictions;
             evicted.extend(evictions.into_iter().map(|eviction| eviction.name));
         }
         evicted.join(" ")
@@ -150,15 +150,15 @@ fn a_soft_threshold_leaves_time_and_respects_the_pods_own() {
         "evictionMaxPodGracePeriod": 60,
     });
     for (own, expected) in [(Some(10), 10), (Some(600), 60), (None, 60)] {
-        let mut manager = manager(Mode::Evictd, config.clone());
+        let mut planner = planner(Mode::Evictd, config.clone());
         let set = |pod: &mut Pod| pod.termination_grace_period_seconds = own;
         let mut node = Node::with_memory(900, 1).pod("a", 300).that(set);
         // R6: the condition comes at once, the eviction after the grace period.
-        let round = step(&mut manager, 1, &node);
+        let round = step(&mut planner, 1, &node);
         assert_eq!(round.conditions, [NodeCondition::MemoryPressure]);
         assert_eq!(round.evictions, []);
         node.observe(Signal::MemoryAvailable, mib(900), 31);
-        let evictions = step(&mut manager, 31, &node).evictions;
+        let evictions = step(&mut planner, 31, &node).evictions;
         assert_eq!(evictions[0].grace_period_seconds, expected);
     }
 }
@@ -166,14 +166,14 @@ fn a_soft_threshold_leaves_time_and_respects_the_pods_own() {
 #[test]
 fn a_conditon_stays_for_the_transition_period() {
     // R7
-    let mut manager = manager(Mode::Evictd, one_gib());
+    let mut planner = planner(Mode::Evictd, one_gib());
     for (second, available, expected) in [
         (0, 900, true),
         (10, 2000, true),
         (59, 2000, true),
         (60, 2000, false),
     ] {
-        let round = step(&mut manager, second, &Node::with_memory(available, second));
+        let round = step(&mut planner, second, &Node::with_memory(available, second));
         assert_eq!(!round.conditions.is_empty(), expected, "second {second}");
     }
 }
@@ -181,9 +181,9 @@ fn a_conditon_stays_for_the_transition_period() {
 #[test]
 fn the_time_that_is_left_is_foretold() {
     // R44: 100Mi a second, 1224Mi left, 1Gi is the threshold.
-    let mut manager = manager(Mode::Evictd, one_gib());
-    step(&mut manager, 1, &Node::with_memory(1324, 1));
-    let round = step(&mut manager, 2, &Node::with_memory(1224, 2));
+    let mut planner = planner(Mode::Evictd, one_gib());
+    step(&mut planner, 1, &Node::with_memory(1324, 1));
+    let round = step(&mut planner, 2, &Node::with_memory(1224, 2));
     let [memory] = &round.forecasts[..] else {
         panic!("{:?}", round.forecasts)
     };
@@ -209,21 +209,21 @@ fn owned(pod: &mut Pod) {
 fn pods_that_come_back_find_the_door_shut_for_longer_each_time() {
     // R17, R29
     for (mode, holds) in [(Mode::Evictd, vec![60, 120, 240]), (Mode::Kubelet, vec![])] {
-        let mut manager = manager(mode, one_gib());
+        let mut planner = planner(mode, one_gib());
         let mut found = Vec::new();
         for round in 0..4 {
             let second = round * 100;
             let name = format!("agent-{round}");
             let node = Node::with_memory(900, second).pod(&name, 300).that(owned);
-            let round = step(&mut manager, second, &node);
+            let round = step(&mut planner, second, &node);
             assert_eq!(names(&round.evictions), [name.as_str()]);
             found.extend(round.recreations.iter().map(|r| r.hold.as_secs()));
         }
         assert_eq!(found, holds, "{mode:?}");
         // The last hold outlives the transition period of a minute.
-        let round = step(&mut manager, 400, &Node::with_memory(4000, 400));
+        let round = step(&mut planner, 400, &Node::with_memory(4000, 400));
         assert_eq!(!round.conditions.is_empty(), mode == Mode::Evictd);
-        let round = step(&mut manager, 600, &Node::with_memory(4000, 600));
+        let round = step(&mut planner, 600, &Node::with_memory(4000, 600));
         assert_eq!(round.conditions, []);
     }
 }
@@ -231,41 +231,41 @@ fn pods_that_come_back_find_the_door_shut_for_longer_each_time() {
 // R17, R29: whose cgroup could not be read for a round, dead or alive, is no pod that comes.
 #[test]
 fn who_was_out_of_sight_for_a_round_has_not_come_back() {
-    let mut manager = manager(Mode::Evictd, one_gib());
+    let mut planner = planner(Mode::Evictd, one_gib());
     let calm = |second| Node::with_memory(4000, second);
     let short = Node::with_memory(900, 0).pod("agent-0", 300).that(owned);
-    assert_eq!(evicted(&mut manager, 0, &short), ["agent-0"]);
-    step(&mut manager, 10, &calm(10));
+    assert_eq!(evicted(&mut planner, 0, &short), ["agent-0"]);
+    step(&mut planner, 10, &calm(10));
     let again = calm(20).pod("agent-0", 1).that(owned);
-    assert_eq!(step(&mut manager, 20, &again).recreations, []);
+    assert_eq!(step(&mut planner, 20, &again).recreations, []);
     let another = calm(30).pod("agent-1", 1).that(owned);
-    assert_eq!(step(&mut manager, 30, &another).recreations.len(), 1);
-    step(&mut manager, 40, &calm(40));
+    assert_eq!(step(&mut planner, 30, &another).recreations.len(), 1);
+    step(&mut planner, 40, &calm(40));
     let another = calm(50).pod("agent-1", 1).that(owned);
-    assert_eq!(step(&mut manager, 50, &another).recreations, []);
+    assert_eq!(step(&mut planner, 50, &another).recreations, []);
 }
 
 // R17, R29: the API server names a pod later than its cgroup is seen.
 #[test]
 fn a_pod_comes_back_when_its_cgroup_does() {
-    let mut manager = manager(Mode::Evictd, one_gib());
+    let mut planner = planner(Mode::Evictd, one_gib());
     let calm = |second| Node::with_memory(4000, second);
     step(
-        &mut manager,
+        &mut planner,
         0,
         &calm(0).pod("agent-0", 1).pod("agent-1", 1),
     );
     let short = Node::with_memory(900, 10).pod("agent-0", 300).that(owned);
     assert_eq!(
-        evicted(&mut manager, 10, &short.pod("agent-1", 1)),
+        evicted(&mut planner, 10, &short.pod("agent-1", 1)),
         ["agent-0"]
     );
     let was_here = calm(20).pod("agent-1", 1).that(owned);
-    assert_eq!(step(&mut manager, 20, &was_here).recreations, []);
+    assert_eq!(step(&mut planner, 20, &was_here).recreations, []);
     let comes = was_here.pod("agent-2", 1);
-    assert_eq!(step(&mut manager, 30, &comes).recreations, []);
+    assert_eq!(step(&mut planner, 30, &comes).recreations, []);
     assert_eq!(
-        step(&mut manager, 40, &comes.that(owned)).recreations.len(),
+        step(&mut planner, 40, &comes.that(owned)).recreations.len(),
         1
     );
 }
@@ -274,15 +274,15 @@ fn a_pod_comes_back_when_its_cgroup_does() {
 #[test]
 fn a_pod_that_is_named_after_its_eviction_comes_back() {
     for is_evicted in [true, false] {
-        let mut manager = manager(Mode::Evictd, one_gib());
+        let mut planner = planner(Mode::Evictd, one_gib());
         let short = Node::with_memory(900, 0).pod("agent-0", 300);
-        assert_eq!(evicted(&mut manager, 0, &short), ["agent-0"]);
+        assert_eq!(evicted(&mut planner, 0, &short), ["agent-0"]);
         if !is_evicted {
-            manager.cancel_eviction("agent-0");
+            planner.cancel_eviction("agent-0");
         }
         let calm = |second, name| Node::with_memory(4000, second).pod(name, 1).that(owned);
-        assert_eq!(step(&mut manager, 10, &calm(10, "agent-0")).recreations, []);
-        let found = step(&mut manager, 20, &calm(20, "agent-1")).recreations;
+        assert_eq!(step(&mut planner, 10, &calm(10, "agent-0")).recreations, []);
+        let found = step(&mut planner, 20, &calm(20, "agent-1")).recreations;
         assert_eq!(found.len(), usize::from(is_evicted));
     }
 }
@@ -292,22 +292,22 @@ fn a_pod_that_is_named_after_its_eviction_comes_back() {
 // R17, R29
 #[test]
 fn who_was_not_evicted_does_not_come_back() {
-    let mut manager = manager(Mode::Evictd, one_gib());
+    let mut planner = planner(Mode::Evictd, one_gib());
     let calm = |second, name| Node::with_memory(4000, second).pod(name, 1).that(owned);
     let short = |second, name| Node::with_memory(900, second).pod(name, 300).that(owned);
-    assert_eq!(evicted(&mut manager, 0, &short(0, "agent-0")), ["agent-0"]);
-    manager.cancel_eviction("agent-0");
-    assert_eq!(step(&mut manager, 10, &calm(10, "agent-1")).recreations, []);
+    assert_eq!(evicted(&mut planner, 0, &short(0, "agent-0")), ["agent-0"]);
+    planner.cancel_eviction("agent-0");
+    assert_eq!(step(&mut planner, 10, &calm(10, "agent-1")).recreations, []);
     // One that was evicted before that counts all the same.
-    let again = evicted(&mut manager, 20, &short(20, "agent-1"));
+    let again = evicted(&mut planner, 20, &short(20, "agent-1"));
     assert_eq!(again, ["agent-1"]);
-    let found = step(&mut manager, 40, &short(40, "agent-2"));
+    let found = step(&mut planner, 40, &short(40, "agent-2"));
     assert_eq!(
         (names(&found.evictions), found.recreations.len()),
         (vec!["agent-2"], 1)
     );
-    manager.cancel_eviction("agent-2");
-    let found = step(&mut manager, 50, &calm(50, "agent-3"));
+    planner.cancel_eviction("agent-2");
+    let found = step(&mut planner, 50, &calm(50, "agent-3"));
     assert_eq!(found.recreations.len(), 1);
 }
 
@@ -350,11 +350,11 @@ fn a_manager_goes_on_where_another_one_has_ended() {
         ..RestoredState::default()
     };
     let restored = |mode| {
-        let mut manager = manager(mode, one_gib());
-        manager.restore(0, &earlier);
-        manager
+        let mut planner = planner(mode, one_gib());
+        planner.restore(0, &earlier);
+        planner
     };
-    let mut manager = restored(Mode::Evictd);
+    let mut planner = restored(Mode::Evictd);
     // The last victim still ends, two others were here before, and one of them has no time of creation.
     let created = |at: i64| move |pod: &mut Pod| pod.created = Some(5000 + at);
     let calm = |second| {
@@ -363,46 +363,46 @@ fn a_manager_goes_on_where_another_one_has_ended() {
         let node = node.pod("agent-old", 1).that(owned).that(created(-900));
         node.pod("agent-nameless", 1).that(owned)
     };
-    let round = step(&mut manager, 1, &calm(1));
+    let round = step(&mut planner, 1, &calm(1));
     assert_eq!(round.recreations, []);
     assert_eq!(round.conditions, [NodeCondition::MemoryPressure], "held");
     let mut short = calm(2);
     short.observe(Signal::MemoryAvailable, 900 * MI as i64, 2);
-    let chosen = step(&mut manager, 2, &short).evictions;
+    let chosen = step(&mut planner, 2, &short).evictions;
     assert_eq!(names(&chosen), [""; 0], "what it holds is on its way back");
     let another = calm(3).pod("agent-3", 1).that(owned);
-    let found = step(&mut manager, 3, &another).recreations;
+    let found = step(&mut planner, 3, &another).recreations;
     assert_eq!((found.len(), found[0].count), (1, 3));
     assert_eq!(found[0].hold, Duration::from_secs(240));
 
     // One that has come while no agent ran is here at the first look.
-    let mut manager = restored(Mode::Evictd);
+    let mut planner = restored(Mode::Evictd);
     let late = calm(1).pod("agent-3", 1).that(owned).that(created(-20));
-    let found = step(&mut manager, 1, &late).recreations;
+    let found = step(&mut planner, 1, &late).recreations;
     assert_eq!((found.len(), found[0].count), (1, 3));
 
     // The first look knows only the cgroups of two pods, of which one was here before.
-    let mut manager = restored(Mode::Evictd);
+    let mut planner = restored(Mode::Evictd);
     let cgroups = |second| {
         let node = calm(second).pod("agent-3", 1);
         node.pod("agent-4", 1)
     };
-    assert_eq!(step(&mut manager, 1, &cgroups(1)).recreations, []);
+    assert_eq!(step(&mut planner, 1, &cgroups(1)).recreations, []);
     let named = calm(2).pod("agent-4", 1).that(owned).that(created(-900));
     let named = named.pod("agent-3", 1).that(owned).that(created(-20));
-    let found = step(&mut manager, 2, &named).recreations;
+    let found = step(&mut planner, 2, &named).recreations;
     assert_eq!(
         (found.len(), &*found[0].uid, found[0].count),
         (1, "agent-3", 3)
     );
 
     // The hold ends when it would have ended.
-    let mut manager = restored(Mode::Evictd);
-    let conditions = |manager: &mut evictd_engine::Planner, second| {
-        step(manager, second, &Node::with_memory(4000, second)).conditions
+    let mut planner = restored(Mode::Evictd);
+    let conditions = |planner: &mut evictd_engine::Planner, second| {
+        step(planner, second, &Node::with_memory(4000, second)).conditions
     };
-    assert_eq!(conditions(&mut manager, 19).len(), 1);
-    assert_eq!(conditions(&mut manager, 20), []);
+    assert_eq!(conditions(&mut planner, 19).len(), 1);
+    assert_eq!(conditions(&mut planner, 20), []);
 
     let round = step(&mut restored(Mode::Kubelet), 1, &late);
     assert_eq!((round.recreations, round.conditions), (vec![], vec![]));

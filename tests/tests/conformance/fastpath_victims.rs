@@ -5,7 +5,7 @@ use evictd_engine::{
     pace::{Decision, PaceInputs, PaceProfile},
 };
 use evictd_tests::{
-    engine::{MI, Node, Round, decided, evicted, manager, plays},
+    engine::{MI, Node, Round, decided, evicted, planner, plays},
     prelude::*,
 };
 
@@ -44,13 +44,13 @@ fn all_short(more: i64) -> [(Signal, i64); 4] {
     ]
 }
 
-/// A manager that is told of a kill of the bomb for memory when one signal is short.
+/// A planner that is told of a kill of the bomb for memory when one signal is short.
 fn told(node: &mut Node, signal: Signal, available: i64) -> Planner {
-    let mut manager = manager(Mode::Evictd, everything());
+    let mut planner = planner(Mode::Evictd, everything());
     node.observe(signal, available, 2);
     let dip = node.snapshot();
-    manager.note_external_eviction(2 * SECOND, dip, "bomb", Signal::MemoryAvailable);
-    manager
+    planner.note_external_eviction(2 * SECOND, dip, "bomb", Signal::MemoryAvailable);
+    planner
 }
 
 // R43: zombies hold their numbers, and an emptyDir waits for the kubelet; no other pod goes for them.
@@ -63,7 +63,7 @@ fn what_a_victim_of_the_fast_path_leaves_behind_is_still_to_come() {
             30
         };
         let mut node = bomb_and_innocent();
-        let mut manager = told(&mut node, signal, available);
+        let mut planner = told(&mut node, signal, available);
         node.pods.remove(0);
         // A part of it comes; the rest alone is waited for.
         let part = all_short(25).into_iter().find(|(s, _)| *s == signal);
@@ -74,7 +74,7 @@ fn what_a_victim_of_the_fast_path_leaves_behind_is_still_to_come() {
             (1 + patience, part, &[]),
             (4 + patience, part, &["innocent"]),
         ];
-        plays(&mut manager, &mut node, signal, rounds);
+        plays(&mut planner, &mut node, signal, rounds);
     }
 }
 
@@ -83,11 +83,11 @@ fn what_a_victim_of_the_fast_path_leaves_behind_is_still_to_come() {
 fn a_victim_of_the_fast_path_that_still_dies_counts() {
     for (signal, available) in all_short(0) {
         let mut node = bomb_and_innocent();
-        let mut manager = told(&mut node, signal, available);
+        let mut planner = told(&mut node, signal, available);
         if signal == Signal::PidAvailable {
             node.processes("bomb", 1);
         }
-        plays(&mut manager, &mut node, signal, &[(3, available, &[])]);
+        plays(&mut planner, &mut node, signal, &[(3, available, &[])]);
     }
 }
 
@@ -96,23 +96,23 @@ fn a_victim_of_the_fast_path_that_still_dies_counts() {
 fn a_victim_of_the_fast_path_goes_once() {
     for (signal, available) in all_short(0) {
         let mut node = bomb_and_innocent();
-        let mut manager = told(&mut node, signal, available);
+        let mut planner = told(&mut node, signal, available);
         let rounds: &[Round] = &[
             (3, available, &[]),
             (50, available, &["innocent"]),
             (100, available, &[]),
         ];
-        plays(&mut manager, &mut node, signal, rounds);
+        plays(&mut planner, &mut node, signal, rounds);
     }
     let mut node = bomb_and_innocent();
-    let mut manager = told(&mut node, Signal::MemoryAvailable, 4 << 30);
+    let mut planner = told(&mut node, Signal::MemoryAvailable, 4 << 30);
     node.empty_dir("bomb", MI, 2 * MI);
-    assert_eq!(evicted(&mut manager, 3, &node), [""; 0]);
+    assert_eq!(evicted(&mut planner, 3, &node), [""; 0]);
     // Should the kubelet start it again, it is another one.
     let bomb = node.pods.remove(0);
-    assert_eq!(evicted(&mut manager, 4, &node), [""; 0]);
+    assert_eq!(evicted(&mut planner, 4, &node), [""; 0]);
     node.pods.insert(0, bomb);
-    assert_eq!(evicted(&mut manager, 5, &node), ["bomb"]);
+    assert_eq!(evicted(&mut planner, 5, &node), ["bomb"]);
 }
 
 // R43: its files stay.
@@ -120,10 +120,10 @@ fn a_victim_of_the_fast_path_goes_once() {
 fn what_the_fast_path_may_not_kill_is_not_waited_for() {
     for (signal, available) in all_short(0).into_iter().skip(2) {
         let mut node = bomb_and_innocent();
-        let mut manager = told(&mut node, signal, available);
-        manager.note_refused("bomb");
+        let mut planner = told(&mut node, signal, available);
+        planner.note_refused("bomb");
         let rounds: &[Round] = &[(3, available, &["innocent"]), (60, available, &[])];
-        plays(&mut manager, &mut node, signal, rounds);
+        plays(&mut planner, &mut node, signal, rounds);
     }
 }
 
@@ -131,38 +131,38 @@ fn what_the_fast_path_may_not_kill_is_not_waited_for() {
 #[test]
 fn a_kill_counts_as_soon_as_it_is_seen() {
     let mut node = bomb_and_innocent();
-    let mut manager = manager(Mode::Evictd, everything());
+    let mut planner = planner(Mode::Evictd, everything());
     let signal = Signal::PidAvailable;
     node.observe(signal, 500, 2);
-    manager.note_external_kill(2 * SECOND, node.snapshot(), "bomb");
-    assert_eq!(evicted(&mut manager, 2, &node), [""; 0], "it is awaited");
+    planner.note_external_kill(2 * SECOND, node.snapshot(), "bomb");
+    assert_eq!(evicted(&mut planner, 2, &node), [""; 0], "it is awaited");
     // All of it has come, and others need more.
     node.observe(signal, 999, 3);
-    manager.note_external_eviction(3 * SECOND, node.snapshot(), "bomb", Signal::MemoryAvailable);
+    planner.note_external_eviction(3 * SECOND, node.snapshot(), "bomb", Signal::MemoryAvailable);
     node.pods.remove(0);
-    assert_eq!(evicted(&mut manager, 3, &node), [""; 0], "one is missing");
+    assert_eq!(evicted(&mut planner, 3, &node), [""; 0], "one is missing");
     node.observe(signal, 998, 4);
-    assert_eq!(evicted(&mut manager, 4, &node), [""; 0], "two are");
+    assert_eq!(evicted(&mut planner, 4, &node), [""; 0], "two are");
     node.observe(signal, 900, 13);
-    assert_eq!(evicted(&mut manager, 13, &node), ["innocent"]);
+    assert_eq!(evicted(&mut planner, 13, &node), ["innocent"]);
 }
 
 // R43: an agent that was started again decides as the one before.
 #[test]
 fn the_next_agent_knows_the_same_victims() {
-    let decide = |manager: &mut Planner| {
+    let decide = |planner: &mut Planner| {
         let mut node = bomb_and_innocent();
         let mut all = Vec::new();
         for second in [3, 8, 14, 40] {
             for (signal, available) in all_short(0) {
                 node.observe(signal, available, second);
             }
-            all.push(evicted(manager, second, &node));
+            all.push(evicted(planner, second, &node));
         }
         all
     };
     let mut live = told(&mut bomb_and_innocent(), Signal::PidAvailable, 950);
-    let mut restarted = manager(Mode::Evictd, everything());
+    let mut restarted = planner(Mode::Evictd, everything());
     restarted.restore(
         2 * SECOND,
         &RestoredState {
@@ -192,13 +192,13 @@ fn what_a_decision_was_made_from_makes_it_again() {
     for (signal, available) in all_short(0) {
         let mut node = bomb_and_innocent();
         node.observe(signal, available, 2);
-        let mut manager = manager(Mode::Evictd, everything());
+        let mut planner = planner(Mode::Evictd, everything());
         // A soft threshold waits for its grace period, process ids until the kubelet has seen it.
         let mut evictions = Vec::new();
         for second in [2, 13] {
             if evictions.is_empty() {
                 node.observe(signal, available, second);
-                evictions = decided(&mut manager, second, &node);
+                evictions = decided(&mut planner, second, &node);
             }
         }
         let [eviction] = &evictions[..] else {
@@ -230,13 +230,13 @@ fn what_a_decision_was_made_from_makes_it_again() {
 #[test]
 fn a_pod_that_is_not_known_spares_none() {
     let mut node = bomb_and_innocent();
-    let mut manager = told(&mut node, Signal::PidAvailable, 950);
+    let mut planner = told(&mut node, Signal::PidAvailable, 950);
     node.pods.remove(0);
     node = node.pod("late", 0);
     node.processes("late", 1);
     let change = |pod: &mut Pod| pod.priority = -1;
     node = node.that(change);
-    manager.note_external_eviction(3 * SECOND, node.snapshot(), "gone", Signal::MemoryAvailable);
+    planner.note_external_eviction(3 * SECOND, node.snapshot(), "gone", Signal::MemoryAvailable);
     let rounds: &[Round] = &[(39, 300, &[]), (50, 300, &["late"])];
-    plays(&mut manager, &mut node, Signal::PidAvailable, rounds);
+    plays(&mut planner, &mut node, Signal::PidAvailable, rounds);
 }

@@ -7,7 +7,7 @@ use evictd_engine::{
 };
 use evictd_tests::{
     engine::{
-        MI, Node, Round, evicted, first, manager, manager_of, mib, names, one_gib, plays,
+        MI, Node, Round, evicted, first, mib, names, one_gib, planner, planner_of, plays,
         reclaimed, settings, step,
     },
     prelude::*,
@@ -24,24 +24,24 @@ fn a_deficit_that_does_not_grow_takes_one_pod_in_ten_seconds() {
         .pod("c", 450)
         .pod("d", 10);
     for (mode, second) in [(Mode::Evictd, 11), (Mode::Kubelet, 11)] {
-        let mut manager = manager(mode, one_gib());
+        let mut planner = planner(mode, one_gib());
         node.observe(Signal::MemoryAvailable, 100 * MI as i64, 1);
-        assert_eq!(evicted(&mut manager, 1, &node), ["b"]);
+        assert_eq!(evicted(&mut planner, 1, &node), ["b"]);
         let mut later = node.clone();
         later.pods.retain(|pod| pod.name != "b");
         if mode == Mode::Evictd {
             later.observe(Signal::MemoryAvailable, 600 * MI as i64, 2);
-            assert_eq!(evicted(&mut manager, 2, &later), [""; 0]);
+            assert_eq!(evicted(&mut planner, 2, &later), [""; 0]);
         }
         later.observe(Signal::MemoryAvailable, 600 * MI as i64, second);
-        assert_eq!(evicted(&mut manager, second, &later), ["c"]);
+        assert_eq!(evicted(&mut planner, second, &later), ["c"]);
     }
 }
 
 #[test]
 fn a_growth_takes_as_many_pods_as_it_takes_to_live_until_their_memory_is_back() {
     // R43: 300Mi a second, so that the next pod goes while the first one still dies.
-    let mut manager = manager(Mode::Evictd, one_gib());
+    let mut planner = planner(Mode::Evictd, one_gib());
     let mut node = Node::with_memory(1030, 1)
         .pod("a", 300)
         .pod("b", 200)
@@ -52,13 +52,13 @@ fn a_growth_takes_as_many_pods_as_it_takes_to_live_until_their_memory_is_back() 
         (3, mib(400), &[]),
         (4, mib(100), &["b"]),
     ];
-    plays(&mut manager, &mut node, Signal::MemoryAvailable, rounds);
+    plays(&mut planner, &mut node, Signal::MemoryAvailable, rounds);
 }
 
 #[test]
 fn memory_on_its_way_back_counts() {
     // R43: the victims are still there, what they use is still missing, and no other pod dies for it.
-    let mut manager = manager(Mode::Evictd, one_gib());
+    let mut planner = planner(Mode::Evictd, one_gib());
     let mut node = Node::with_memory(800, 1).pod("a", 300).pod("b", 200);
     let rounds: &[Round] = &[
         (1, mib(800), &["a"]),
@@ -68,14 +68,14 @@ fn memory_on_its_way_back_counts() {
         (10, mib(700), &[]),
         (11, mib(700), &["b"]),
     ];
-    plays(&mut manager, &mut node, Signal::MemoryAvailable, rounds);
+    plays(&mut planner, &mut node, Signal::MemoryAvailable, rounds);
 }
 
 #[test]
 fn a_victim_that_does_not_die_does_not_block_the_next() {
     // R43, kubernetes/kubernetes#124081: after its grace period and ten seconds it is not counted on any more, and it
     // is not evicted a second time either.
-    let mut manager = manager(Mode::Evictd, one_gib());
+    let mut planner = planner(Mode::Evictd, one_gib());
     let mut node = Node::with_memory(800, 1).pod("stuck", 300).pod("next", 250);
     let rounds: &[Round] = &[
         (1, mib(800), &["stuck"]),
@@ -83,7 +83,7 @@ fn a_victim_that_does_not_die_does_not_block_the_next() {
         (12, mib(800), &["next"]),
         (13, mib(800), &[]),
     ];
-    plays(&mut manager, &mut node, Signal::MemoryAvailable, rounds);
+    plays(&mut planner, &mut node, Signal::MemoryAvailable, rounds);
 }
 
 #[test]
@@ -122,12 +122,12 @@ fn pods_that_use_nothing_of_what_is_short_are_not_asked() {
         .that(qos(QosClass::Burstable))
         .pod("bigger", 400)
         .that(qos(QosClass::Guaranteed));
-    let mut manager = manager(Mode::Evictd, config);
-    step(&mut manager, 1, &node);
+    let mut planner = planner(Mode::Evictd, config);
+    step(&mut planner, 1, &node);
     node.observe(Signal::MemoryAvailable, 900 * MI as i64, 20);
-    let evictions = step(&mut manager, 20, &node).evictions;
+    let evictions = step(&mut planner, 20, &node).evictions;
     assert_eq!(names(&evictions), ["big"]);
-    let asked = manager.alternatives(node.snapshot(), &evictions[0]);
+    let asked = planner.alternatives(node.snapshot(), &evictions[0]);
     assert_eq!(names(&asked), ["big", "bigger"]);
 }
 
@@ -137,8 +137,8 @@ fn a_threshold_presses_from_when_it_is_met_until_it_is_resolved() {
     let mut config = one_gib();
     config["evictionMinimumReclaim"] = json!({"memory.available": "500Mi"});
     let settings = settings(Mode::Evictd, config.clone());
-    let (mut manager, threshold) = (
-        manager(Mode::Evictd, config),
+    let (mut planner, threshold) = (
+        planner(Mode::Evictd, config),
         &settings.eviction.thresholds[0],
     );
     for (second, available, expected) in [
@@ -150,8 +150,8 @@ fn a_threshold_presses_from_when_it_is_met_until_it_is_resolved() {
         (16, 1600, false),
         (17, 1200, false),
     ] {
-        step(&mut manager, second, &Node::with_memory(available, second));
-        assert_eq!(manager.is_pressed(threshold), expected, "{second}");
+        step(&mut planner, second, &Node::with_memory(available, second));
+        assert_eq!(planner.is_pressed(threshold), expected, "{second}");
     }
 }
 
@@ -159,13 +159,13 @@ fn a_threshold_presses_from_when_it_is_met_until_it_is_resolved() {
 fn a_sample_is_acted_on_once() {
     // R28: the same measurement, seen again, evicts no pod; one without a time always counts as new.
     for mode in [Mode::Evictd, Mode::Kubelet] {
-        let mut manager = manager(mode, one_gib());
+        let mut planner = planner(mode, one_gib());
         let node = Node::with_memory(900, 1).pod("a", 300);
-        assert_eq!(evicted(&mut manager, 1, &node), ["a"]);
+        assert_eq!(evicted(&mut planner, 1, &node), ["a"]);
         let mut later = Node::with_memory(900, 1).pod("b", 300);
-        assert_eq!(evicted(&mut manager, 10, &later), [""; 0], "{mode:?}");
+        assert_eq!(evicted(&mut planner, 10, &later), [""; 0], "{mode:?}");
         later.observe(Signal::MemoryAvailable, 900 * MI as i64, 2);
-        assert_eq!(evicted(&mut manager, 20, &later), ["b"], "{mode:?}");
+        assert_eq!(evicted(&mut planner, 20, &later), ["b"], "{mode:?}");
     }
 }
 
@@ -182,14 +182,14 @@ fn memory_does_not_wait_for_the_disk() {
     // R8: collecting images takes seconds, which a node without memory does not have.
     let mut node = Node::with_memory(900, 1).pod("a", 300);
     node.observe(Signal::NodeFsAvailable, 0, 1);
-    let round = step(&mut manager(Mode::Evictd, disk_and_memory()), 1, &node);
+    let round = step(&mut planner(Mode::Evictd, disk_and_memory()), 1, &node);
     assert_eq!(names(&round.evictions), ["a"]);
     assert_eq!(
         round.node_reclaim,
         [NodeReclaim::Containers, NodeReclaim::Images]
     );
     // The kubelet does one thing a round, and memory comes first there too.
-    let round = step(&mut manager(Mode::Kubelet, disk_and_memory()), 1, &node);
+    let round = step(&mut planner(Mode::Kubelet, disk_and_memory()), 1, &node);
     assert_eq!(names(&round.evictions), ["a"]);
     assert_eq!(round.node_reclaim, []);
 }
@@ -210,7 +210,7 @@ fn after_a_reclaim_what_is_the_case_then_decides() {
     after.observe(Signal::NodeFsAvailable, 1000 * MI as i64, 2);
     for (mode, expected) in [(Mode::Kubelet, "a"), (Mode::Evictd, "b")] {
         let (round, evictions) =
-            reclaimed(&mut manager(mode, disk_and_memory()), 1, &before, &after);
+            reclaimed(&mut planner(mode, disk_and_memory()), 1, &before, &after);
         assert_eq!((round.node_reclaim.len(), round.evictions.len()), (2, 0));
         assert_eq!(names(&evictions), [expected], "{mode:?}");
     }
@@ -221,7 +221,7 @@ fn after_a_reclaim_what_is_the_case_then_decides() {
         (Mode::Evictd, 1600),
     ] {
         after.observe(Signal::NodeFsAvailable, enough * MI as i64, 2);
-        let (_, evictions) = reclaimed(&mut manager(mode, disk_and_memory()), 1, &before, &after);
+        let (_, evictions) = reclaimed(&mut planner(mode, disk_and_memory()), 1, &before, &after);
         assert_eq!(names(&evictions), [""; 0], "{mode:?}");
     }
 }
@@ -282,7 +282,7 @@ fn a_reclaim_is_judged_by_the_threshold_that_asked_for_it() {
     let mut after = before.clone();
     after.observe(Signal::NodeFsAvailable, 4 << 30, 2);
     for (mode, expected) in [(Mode::Kubelet, vec!["a"]), (Mode::Evictd, vec![])] {
-        let (_, evictions) = reclaimed(&mut manager(mode, config.clone()), 1, &before, &after);
+        let (_, evictions) = reclaimed(&mut planner(mode, config.clone()), 1, &before, &after);
         assert_eq!(names(&evictions), expected, "{mode:?}");
     }
 }
@@ -293,7 +293,7 @@ fn a_pod_over_its_own_limit_counts_for_the_round() {
     let mut node = Node::with_memory(800, 1).pod("over", 300).pod("big", 500);
     node.empty_dir("over", MI, 2 * MI);
     for mode in [Mode::Kubelet, Mode::Evictd] {
-        let round = step(&mut manager(mode, one_gib()), 1, &node);
+        let round = step(&mut planner(mode, one_gib()), 1, &node);
         assert_eq!(names(&round.evictions), ["over"], "{mode:?}");
         assert_eq!(
             round.evictions[0].cause,
@@ -317,14 +317,14 @@ fn limits_on_local_storage_may_be_left_alone() {
     node.empty_dir("over", MI, 2 * MI);
     for mode in [Mode::Kubelet, Mode::Evictd] {
         let mut settings = settings(mode, one_gib());
-        let mut manager = manager_of(settings.clone());
+        let mut planner = planner_of(settings.clone());
         // They are no answer to a shortage of the node, which these bound.
-        manager.block_paced(true);
-        manager.set_left_of_node_rate(0);
-        let round = step(&mut manager, 1, &node);
+        planner.block_paced(true);
+        planner.set_left_of_node_rate(0);
+        let round = step(&mut planner, 1, &node);
         assert_eq!(names(&round.evictions), ["over"], "{mode:?}");
         settings.eviction.limits_local_storage = false;
-        let round = step(&mut manager_of(settings), 1, &node);
+        let round = step(&mut planner_of(settings), 1, &node);
         assert!(round.evictions.is_empty(), "{mode:?}");
     }
 }
@@ -335,12 +335,12 @@ fn what_the_dead_leave_behind_is_still_to_come() {
     let config = json!({
         "evictionHard": {"pid.available": "1000"},
     });
-    let mut manager = manager(Mode::Evictd, config);
+    let mut planner = planner(Mode::Evictd, config);
     let mut node = Node::default().pod("a", 0).pod("b", 0);
     node.processes("a", 300);
     node.processes("b", 200);
     let rounds: &[Round] = &[(1, 900, &[]), (12, 900, &["a"])];
-    plays(&mut manager, &mut node, Signal::PidAvailable, rounds);
+    plays(&mut planner, &mut node, Signal::PidAvailable, rounds);
     node.pods.remove(0);
     // Part of it comes; the rest alone is waited for. After ten seconds nothing more is expected.
     let rounds: &[Round] = &[
@@ -349,7 +349,7 @@ fn what_the_dead_leave_behind_is_still_to_come() {
         (22, 980, &[]),
         (24, 980, &["b"]),
     ];
-    plays(&mut manager, &mut node, Signal::PidAvailable, rounds);
+    plays(&mut planner, &mut node, Signal::PidAvailable, rounds);
 }
 
 /// R43: the files of each pod come back twelve seconds after it has gone, or not at all. What has come of one is none of another's.
@@ -389,14 +389,14 @@ fn files_of_one_victim_are_not_those_of_the_next() {
     ];
     for rounds in [others, never, written, by_turns] {
         let config = json!({"evictionHard": {"nodefs.available": "4000Mi"}});
-        let mut manager = manager(Mode::Evictd, config);
+        let mut planner = planner(Mode::Evictd, config);
         let mut node = Node::default();
         for name in ["a", "b", "c"] {
             node = node.pod(name, 0);
             node.logs(name, 2000 * MI, 0);
         }
         for round in rounds {
-            plays(&mut manager, &mut node, Signal::NodeFsAvailable, &[*round]);
+            plays(&mut planner, &mut node, Signal::NodeFsAvailable, &[*round]);
             node.pods.retain(|pod| !round.2.contains(&&*pod.name));
         }
     }
@@ -405,7 +405,7 @@ fn files_of_one_victim_are_not_those_of_the_next() {
 #[test]
 fn a_victim_that_dies_during_a_reclaim_still_counts() {
     // R43: it is among the pods when the round begins, and no longer when the reclaim is over; its files are still there.
-    let mut manager = manager(Mode::Evictd, disk_and_memory());
+    let mut planner = planner(Mode::Evictd, disk_and_memory());
     let mut alive = Node::default().pod("a", 0).pod("b", 0);
     alive.logs("a", 2000 * MI, 0);
     alive.logs("b", 500 * MI, 0);
@@ -415,7 +415,7 @@ fn a_victim_that_dies_during_a_reclaim_still_counts() {
         if second == 2 {
             after.pods.remove(0);
         }
-        let (_, evictions) = reclaimed(&mut manager, second, &alive, &after);
+        let (_, evictions) = reclaimed(&mut planner, second, &alive, &after);
         assert_eq!(names(&evictions), expected, "second {second}");
     }
 }
@@ -433,7 +433,7 @@ fn a_fork_bomb_of_a_high_priority_takes_one_pod_with_it() {
         let mut settings = settings(Mode::Evictd, config);
         // No reclaim helps: its images lie elsewhere.
         settings.layout.dedicated_image_fs = true;
-        let mut manager = manager_of(settings);
+        let mut planner = planner_of(settings);
         let mut node = Node::default();
         for number in 0..30 {
             node = node.pod(&format!("small-{number:02}"), 0);
@@ -457,7 +457,7 @@ fn a_fork_bomb_of_a_high_priority_takes_one_pod_with_it() {
                     time: Some(now),
                 },
             );
-            let evictions = manager.plan(now, node.snapshot()).evictions;
+            let evictions = planner.plan(now, node.snapshot()).evictions;
             evictions.into_iter().map(|eviction| eviction.name)
         };
         let mut gone = Vec::new();
@@ -489,9 +489,9 @@ fn a_disk_waits_until_all_pods_were_walked() {
         let config = json!({
             "evictionHard": {"nodefs.available": "1Gi", "nodefs.inodesFree": "1000"},
         });
-        let manager = || manager(Mode::Evictd, config.clone());
+        let planner = || planner(Mode::Evictd, config.clone());
         let mut node = half_walked();
-        let mut one = manager();
+        let mut one = planner();
         node.observe(signal, short, 1);
         assert_eq!(evicted(&mut one, 1, &node), [""; 0], "{signal}");
         let mut walked = node.clone();
@@ -503,16 +503,16 @@ fn a_disk_waits_until_all_pods_were_walked() {
 
         // A walk that does not end is not waited for any longer.
         let rounds: &[Round] = &[(1, short, &[]), (30, short, &[]), (31, short, &["known"])];
-        plays(&mut manager(), &mut node, signal, rounds);
+        plays(&mut planner(), &mut node, signal, rounds);
 
         // Nor is one that says nothing: the pod may not go.
         let mut protected = node.clone();
         protected.pods[1].priority = 2_000_001_000;
-        assert_eq!(evicted(&mut manager(), 31, &protected), ["known"]);
+        assert_eq!(evicted(&mut planner(), 31, &protected), ["known"]);
 
         // What is urgent does not wait.
         let rounds: &[Round] = &[(1, short, &[]), (2, short / 2, &["known"])];
-        plays(&mut manager(), &mut node, signal, rounds);
+        plays(&mut planner(), &mut node, signal, rounds);
     }
 }
 
@@ -603,7 +603,7 @@ fn a_soft_threshold_chooses_what_can_be_asked() {
 #[test]
 fn a_disk_that_no_pod_fills_takes_one_pod_in_ten_seconds() {
     let config = json!({"evictionHard": {"nodefs.available": "2Gi"}});
-    let mut manager = manager(Mode::Evictd, config);
+    let mut planner = planner(Mode::Evictd, config);
     let mut node = Node::default();
     for number in 0..8 {
         let name = format!("pod-{number}");
@@ -614,7 +614,7 @@ fn a_disk_that_no_pod_fills_takes_one_pod_in_ten_seconds() {
     for second in 0..26 {
         let available = (4096 - 150 * second).max(0) * MI as i64;
         node.observe(Signal::NodeFsAvailable, available, second);
-        for name in evicted(&mut manager, second, &node) {
+        for name in evicted(&mut planner, second, &node) {
             node.pods.retain(|pod| pod.name != name);
             gone.push((second, name));
         }

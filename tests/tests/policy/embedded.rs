@@ -105,6 +105,20 @@ fn a_spared_pod_outlives_a_smaller_one() {
     assert_eq!(ruled.explained("db")["reason"], "the rule says Never");
 }
 
+/// A policy in shadow mode lets the pod go, and the log has what it would have denied.
+#[test]
+fn a_soft_eviction_is_logged_that_a_shadow_policy_would_have_denied() {
+    skip_if!(not_root());
+    let mut spec = never();
+    spec["shadow"] = json!(true);
+    let mut ruled = Ruled::new("emsoftshadow", "", &spec);
+    ruled.files.soft("160Mi");
+    let agent = ruled.files.start(&[]);
+    let mut db = ruled.hog("db", "110");
+    assert_eq!(db.wait().unwrap(), Some(libc::SIGTERM));
+    assert!(agent.says("a policy in shadow mode would have denied the eviction"));
+}
+
 /// Policies spare the first eighteen of twenty pods: the one that goes is in its report all the same, and in its place.
 // R49
 #[test]

@@ -1,9 +1,9 @@
-//! What a manager takes over from the one before.
+//! What the planner takes over from an earlier agent.
 
 use super::plan::Recreation;
 use crate::{NodeCondition, Signal};
 
-/// What the manager before has done, for one that goes on where it ended. Moments are nanoseconds of the clock that
+/// What an earlier agent has done, for a planner that goes on where it ended. Moments are nanoseconds of the clock that
 /// [`crate::Planner::plan`] is given; below zero are those before it began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestoredState {

@@ -1,6 +1,6 @@
 //! Carries out a plan: kills at once, or hands over the candidates of a soft eviction.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use evictd_engine::{
     Cause, EvictionDecision, Observations, Signal, Threshold,
@@ -26,6 +26,34 @@ pub(super) fn is_unresolved(threshold: &Threshold, seen: &Observations) -> bool 
     now.is_some_and(|now| threshold.deficit(now) > 0)
 }
 
+/// Shadow mode, and what it has said.
+#[derive(Debug)]
+pub(crate) struct Shadow {
+    /// Pods are chosen and reported, and none is killed.
+    pub on: bool,
+    /// Signals for which a victim was reported during this pressure, and UIDs of pods above limits of their own.
+    pub reported: BTreeSet<String>,
+}
+
+impl Shadow {
+    pub fn new(on: bool) -> Self {
+        let reported = BTreeSet::new();
+        Self { on, reported }
+    }
+
+    /// Forgets the reports for signals that are no longer short; whether there were any.
+    fn forget_resolved(&mut self, short: &[Signal]) -> bool {
+        let before = self.reported.len();
+        self.reported.retain(|reported| {
+            // Anything else is a pod above a limit of its own.
+            reported
+                .parse()
+                .map_or(true, |signal: Signal| short.contains(&signal))
+        });
+        self.reported.len() != before
+    }
+}
+
 impl ManagerLoop {
     /// Carries evictions out, in their order.
     pub(super) fn execute(
@@ -40,14 +68,7 @@ impl ManagerLoop {
             .filter(|t| self.planner.is_pressed(t))
             .map(|t| t.signal)
             .collect();
-        let reported_before = self.shadow_reported.len();
-        self.shadow_reported.retain(|reported| {
-            // Anything else is a pod above a limit of its own.
-            reported
-                .parse()
-                .map_or(true, |signal: Signal| short.contains(&signal))
-        });
-        if self.shadow_reported.len() != reported_before {
+        if self.shadow.forget_resolved(&short) {
             // A shadow victim of this pressure is a pod like any other under the next one.
             self.planner.forget_victims();
             self.limiter.forget_shadow_victims(ShadowChooser::Manager);
@@ -58,7 +79,7 @@ impl ManagerLoop {
                 Cause::LocalStorage(_) => eviction.uid.clone(),
             };
             // No pod dies, so that nothing changes: one decision per pressure is all there is to report.
-            if self.shadow && self.shadow_reported.contains(&reported) {
+            if self.shadow.on && self.shadow.reported.contains(&reported) {
                 self.planner.forget_recreation(&eviction.uid);
                 continue;
             }
@@ -66,8 +87,8 @@ impl ManagerLoop {
                 true => self.request(eviction, seen),
                 false => self.kill(eviction, seen, wake),
             };
-            if self.shadow && is_reported {
-                self.shadow_reported.insert(reported);
+            if self.shadow.on && is_reported {
+                self.shadow.reported.insert(reported);
             }
         }
     }
@@ -75,8 +96,8 @@ impl ManagerLoop {
     /// The pod of a decision, if it may still go. Several are chosen at once: the one before may have used up what this
     /// one's limits had left, or what the fleet brake lets go.
     fn still_allowed(&mut self, eviction: &EvictionDecision, now: u64) -> Option<Arc<PodEntry>> {
-        let pod = Arc::clone(self.pods.entry(&eviction.uid)?);
-        if self.known_kills.has_news_of(&pod) {
+        let pod = Arc::clone(self.node.pods.entry(&eviction.uid)?);
+        if self.node.known_kills.has_news_of(&pod) {
             // The fast path was faster: it is a victim already.
             return None;
         }
@@ -94,7 +115,7 @@ impl ManagerLoop {
             return false;
         };
         let mut refused = None;
-        if self.shadow {
+        if self.shadow.on {
             self.limiter
                 .charge_in_shadow_for(eviction.cause, &pod.permit, decided);
         } else {
@@ -110,7 +131,7 @@ impl ManagerLoop {
                 Ok(_) => {
                     self.limiter
                         .charge_for(eviction.cause, &pod.permit, decided);
-                    self.known_kills.note(&pod);
+                    self.node.known_kills.note(&pod);
                 }
                 Err(e) => {
                     pod.permit.end_kill();
@@ -120,13 +141,13 @@ impl ManagerLoop {
             }
         }
         let signalled = monotonic_ns();
-        let is_evicted = !self.shadow && refused.is_none();
+        let is_evicted = !self.shadow.on && refused.is_none();
         if is_evicted {
             (self.on_kill)(&pod, signalled);
-        } else if self.shadow {
+        } else if self.shadow.on {
             self.planner.forget_recreation(&eviction.uid);
         }
-        self.decided += 1;
+        self.evictions += 1;
         let (signal, numbers) = match eviction.cause {
             Cause::Pressure(signal) => {
                 let numbers = self.reading(signal, &eviction, seen);
@@ -143,25 +164,26 @@ impl ManagerLoop {
             (None, Cause::Pressure(_)) => "sampler".to_owned(),
             (None, Cause::LocalStorage(_)) => "walker".to_owned(),
         };
-        self.message = eviction.message.text.trim_end().to_owned();
-        self.emit(ManagerEvent::Evicted(Box::new(ManagerEviction {
-            pod,
-            number: self.decided,
-            signal,
-            hook,
-            stages: Stages {
-                crossed: crossed.map_or(0, |(_, crossed)| crossed.event.time_ns),
-                woken: wake.woken,
-                decided,
-                signalled,
-            },
-            available: numbers.map_or(0, |n| n.available),
-            threshold: numbers.map_or(0, |n| n.threshold),
-            usage: numbers.map_or(0, |n| n.usage),
-            shadow: self.shadow,
-            refused,
-            eviction,
-        })));
+        self.reporter.set_cause(&eviction.message.text);
+        self.reporter
+            .emit(ManagerEvent::Evicted(Box::new(ManagerEviction {
+                pod,
+                number: self.evictions,
+                signal,
+                hook,
+                stages: Stages {
+                    crossed: crossed.map_or(0, |(_, crossed)| crossed.event.time_ns),
+                    woken: wake.woken,
+                    decided,
+                    signalled,
+                },
+                available: numbers.map_or(0, |n| n.available),
+                threshold: numbers.map_or(0, |n| n.threshold),
+                usage: numbers.map_or(0, |n| n.usage),
+                shadow: self.shadow.on,
+                refused,
+                eviction,
+            })));
         true
     }
 
@@ -183,34 +205,34 @@ impl ManagerLoop {
         let node = self.node.snapshot(seen);
         let choice = |eviction: EvictionDecision| {
             Some(SoftCandidate {
-                pod: Arc::clone(self.pods.entry(&eviction.uid)?),
+                pod: Arc::clone(self.node.pods.entry(&eviction.uid)?),
                 reading: self.reading(signal, &eviction, seen),
                 decision: eviction,
             })
         };
         let alternatives = self.planner.alternatives(node, &eviction);
         let candidates = alternatives.into_iter().filter_map(choice).collect();
-        self.message = eviction.message.text.trim_end().to_owned();
+        self.reporter.set_cause(&eviction.message.text);
         let chosen = eviction.uid.clone();
         let request = SoftEvictionRequest {
             signal,
             chosen: chosen.clone(),
             hard: self.planner.is_hard_due(signed(now), seen, signal),
             candidates,
-            shadow: self.shadow,
+            shadow: self.shadow.on,
         };
-        self.planner.block_soft(!self.shadow);
+        self.planner.block_soft(!self.shadow.on);
         if let Some(choice) = request.candidates.first() {
             self.unthrottle(vec![Arc::clone(&choice.pod)]);
         }
-        if !self.emit(ManagerEvent::Soft(Box::new(request))) {
+        if !self.reporter.emit(ManagerEvent::Soft(Box::new(request))) {
             // No answer comes; the next look asks again.
             let node = self.node.snapshot(seen);
             self.planner
                 .soft_eviction_finished(signed(monotonic_ns()), node, &chosen, None);
             return false;
         }
-        if self.shadow {
+        if self.shadow.on {
             self.limiter
                 .charge_in_shadow_for(eviction.cause, &first.permit, now);
             self.planner.forget_recreation(&chosen);
@@ -236,15 +258,15 @@ impl ManagerLoop {
         let threshold = self
             .planner
             .threshold(signal, !eviction.is_soft, now.capacity);
-        let pod = self.pods.pods.iter().find(|pod| pod.uid == eviction.uid);
+        let entry = self.node.pods.entry(&eviction.uid);
         let usage = self.node.usage_collector.usages().get(&eviction.uid);
         let layout = self.sources.layout();
         SignalReading {
             signal,
             available: u64::try_from(now.available).unwrap_or(0),
             threshold: threshold.map_or(0, |t| t.amount(now.capacity)),
-            usage: match (pod, usage) {
-                (Some(pod), Some(usage)) => layout.usage(signal, pod, usage),
+            usage: match (entry, usage) {
+                (Some(entry), Some(usage)) => layout.usage(signal, &entry.pod, usage),
                 _ => 0,
             },
         }

@@ -125,15 +125,15 @@ impl ManagerLoop {
     /// Looks which pods were killed since the last time. Before their use is read anew: what has ended is no longer
     /// theirs.
     pub(super) fn see_external_kills(&mut self, seen: &Observations) {
-        let entries = self.pods.entries.iter();
-        let killed = entries.filter(|entry| self.known_kills.has_news_of(entry));
+        let entries = self.node.pods.entries.iter();
+        let killed = entries.filter(|entry| self.node.known_kills.has_news_of(entry));
         let killed: Vec<Arc<PodEntry>> = killed.cloned().collect();
         for entry in killed {
-            self.known_kills.note(&entry);
+            self.node.known_kills.note(&entry);
             self.node
                 .usage_collector
                 .measure_victim(&entry, &self.sources);
-            let node = self.node.with_ended(seen, &self.pods);
+            let node = self.node.with_ended(seen);
             let now = signed(monotonic_ns());
             self.planner.note_external_kill(now, node, &entry.pod.uid);
         }
@@ -148,18 +148,18 @@ impl ManagerLoop {
         dip: &Observations,
         outcome: FastPathOutcome,
     ) {
-        if let Some(entry) = self.pods.entry(uid).cloned() {
+        if let Some(entry) = self.node.pods.entry(uid).cloned() {
             if outcome == FastPathOutcome::Killed {
-                self.known_kills.note(&entry);
+                self.node.known_kills.note(&entry);
             }
             self.node
                 .usage_collector
                 .measure_victim(&entry, &self.sources);
         }
         if outcome == FastPathOutcome::Shadow {
-            self.shadow_reported.insert(signal.to_string());
+            self.shadow.reported.insert(signal.to_string());
         }
-        let node = self.node.with_ended(dip, &self.pods);
+        let node = self.node.with_ended(dip);
         let now = signed(monotonic_ns());
         self.planner.note_external_eviction(now, node, uid, signal);
         match outcome {

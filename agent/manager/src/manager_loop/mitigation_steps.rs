@@ -77,8 +77,8 @@ impl ManagerLoop {
             }
             Step::Unthrottle => MitigationAction::ReleaseAll,
         };
-        let is_sent = self.ask(action, self.shadow);
-        if self.shadow || !is_sent {
+        let is_sent = self.ask(action, self.shadow.on);
+        if self.shadow.on || !is_sent {
             // Nothing is done, so that no answer comes.
             self.mitigation.steps.reclaimed();
         }
@@ -87,7 +87,7 @@ impl ManagerLoop {
     /// Lets pods grow that are asked to go or are being deleted: they may need memory to end.
     pub(super) fn unthrottle(&mut self, pods: Vec<Arc<PodEntry>>) {
         let throttles = self.mitigation.steps.config().throttle.is_some();
-        if !self.shadow && throttles && !pods.is_empty() {
+        if !self.shadow.on && throttles && !pods.is_empty() {
             self.ask(MitigationAction::Release(pods), false);
         }
     }
@@ -101,7 +101,9 @@ impl ManagerLoop {
             signal,
             shadow,
         };
-        let is_sent = self.emit(ManagerEvent::Mitigate(Box::new(request)));
+        let is_sent = self
+            .reporter
+            .emit(ManagerEvent::Mitigate(Box::new(request)));
         self.mitigation.must_release |= is_release && !is_sent;
         is_sent
     }
@@ -134,11 +136,12 @@ impl ManagerLoop {
         }
         let seen = self.sources.sample(signed(monotonic_ns()));
         let after = seen.get(effect.signal).map_or(0, |now| now.available);
-        self.emit(ManagerEvent::Mitigated(Box::new(MitigationOutcome {
-            effect,
-            available_before: self.mitigation.available,
-            available_after: after,
-        })));
+        self.reporter
+            .emit(ManagerEvent::Mitigated(Box::new(MitigationOutcome {
+                effect,
+                available_before: self.mitigation.available,
+                available_after: after,
+            })));
     }
 
     /// The soft threshold on memory that lacks most.
@@ -165,7 +168,7 @@ impl ManagerLoop {
     }
 
     fn entries<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Vec<Arc<PodEntry>> {
-        pods.filter_map(|pod| self.pods.entry(&pod.uid).cloned())
+        pods.filter_map(|pod| self.node.pods.entry(&pod.uid).cloned())
             .collect()
     }
 }
@@ -248,7 +251,7 @@ mod tests {
 
     /// The steps that are asked for, with the UIDs of the pods that they name.
     fn asked(manager: &ManagerLoop) -> Vec<(Step, Vec<String>)> {
-        let events = std::iter::from_fn(|| manager.events.next());
+        let events = std::iter::from_fn(|| manager.reporter.events.next());
         let asked = events.filter_map(|event| match event {
             ManagerEvent::Mitigate(request) => Some(request.action),
             _ => None,
@@ -297,7 +300,7 @@ mod tests {
         while manager.ask(MitigationAction::ReleaseAll, true) {}
         manager.mitigate(&available(60));
         manager.mitigate(&available(60));
-        assert!(manager.events.dropped() > 0);
+        assert!(manager.reporter.events.dropped() > 0);
         asked(&manager);
         manager.mitigate(&available(60));
         assert_eq!(asked(&manager), [(Step::Unthrottle, vec![])]);

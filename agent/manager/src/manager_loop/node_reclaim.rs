@@ -83,7 +83,7 @@ impl ManagerLoop {
 
     fn begin_reclaim(&mut self, plan: &Plan, seen: &Observations) {
         let now = monotonic_ns();
-        let (of, timeout) = match self.shadow || self.limiter.is_paused() {
+        let (of, timeout) = match self.shadow.on || self.limiter.is_paused() {
             true => (ReclaimBy::None, Duration::ZERO),
             false => self.reclaim.reclaimers.next(now),
         };
@@ -96,13 +96,15 @@ impl ManagerLoop {
             had_evictions: false,
         });
         let speaks = match of {
-            ReclaimBy::None => self.shadow && !self.reclaim.shadow_reported,
+            ReclaimBy::None => self.shadow.on && !self.reclaim.shadow_reported,
             ReclaimBy::Runtime | ReclaimBy::Kubelet => true,
         };
         let what = plan.node_reclaim.clone();
         if speaks {
-            self.reclaim.shadow_reported = self.shadow;
-            let is_sent = self.emit(ManagerEvent::Reclaim(ReclaimRequest { what, of }));
+            self.reclaim.shadow_reported = self.shadow.on;
+            let is_sent = self
+                .reporter
+                .emit(ManagerEvent::Reclaim(ReclaimRequest { what, of }));
             if is_sent && of == ReclaimBy::Runtime {
                 self.reclaim.reclaimers.note_request();
             }
@@ -169,7 +171,8 @@ impl ManagerLoop {
             is_enough,
             took,
         };
-        self.emit(ManagerEvent::Reclaimed(Box::new(reclaimed)));
+        self.reporter
+            .emit(ManagerEvent::Reclaimed(Box::new(reclaimed)));
     }
 
     /// The waiting is over: a new sample decides which pods must go. Answers with what was waited for and that sample.

@@ -2,19 +2,59 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use evictd_engine::{NodeState, Observations, Resource, units::SECOND};
+use evictd_engine::{
+    NodeCondition, NodeState, Observations, Plan, Planner, Resource, recorder::Recorder,
+    units::SECOND,
+};
 use evictd_sys::clock::monotonic_ns;
 
-use crate::{ManagerEvent, Status, manager_loop::ManagerLoop};
+use crate::{ManagerEvent, ManagerEventQueue, SharedStatus, SignalSources, Status};
 
 /// What is pressed may change at every look; it is reported no sooner than so long after the last time, in nanoseconds.
 const REPORT_AGAIN_NS: u64 = SECOND;
 
-impl ManagerLoop {
+/// Tells the rest of the agent what the loop sees and does.
+pub(crate) struct NodeReporter {
+    pub events: Arc<ManagerEventQueue>,
+    pub status: Arc<SharedStatus>,
+    recorder: Arc<Recorder>,
+    /// The state of the node that was sent last.
+    sent: NodeState,
+    /// Time at which `sent` was sent, in nanoseconds of CLOCK_MONOTONIC.
+    sent_at: u64,
+    /// Conditions for which the fast path has evicted and that were not sent since.
+    evicted_for: BTreeSet<NodeCondition>,
+    /// Why the conditions hold: a threshold that is met, or the message of an eviction.
+    cause: String,
+    /// Cycles since the start.
+    cycles: u64,
+    /// Pods that came back after an eviction.
+    recreations: u64,
+}
+
+impl NodeReporter {
+    pub fn new(
+        events: Arc<ManagerEventQueue>,
+        status: Arc<SharedStatus>,
+        recorder: Arc<Recorder>,
+    ) -> Self {
+        Self {
+            events,
+            status,
+            recorder,
+            sent: NodeState::default(),
+            sent_at: 0,
+            evicted_for: BTreeSet::new(),
+            cause: String::new(),
+            cycles: 0,
+            recreations: 0,
+        }
+    }
+
     /// Records what is available of all signals but memory, for incidents. Memory is recorded by the fast path.
-    pub(super) fn record(&self, seen: &Observations) {
+    pub fn record(&self, planner: &Planner, seen: &Observations) {
         let now = monotonic_ns();
-        for threshold in self.planner.thresholds() {
+        for threshold in planner.thresholds() {
             let signal = threshold.signal;
             if let (Some(seen), true) = (seen.get(signal), signal.resource() != Resource::Memory) {
                 let available = u64::try_from(seen.available).unwrap_or(0);
@@ -23,36 +63,25 @@ impl ManagerLoop {
         }
     }
 
+    /// The fast path has evicted a pod for this condition.
+    pub fn note_eviction(&mut self, condition: NodeCondition) {
+        self.evicted_for.insert(condition);
+    }
+
+    /// A pod goes for this reason.
+    pub fn set_cause(&mut self, message: &str) {
+        message.trim_end().clone_into(&mut self.cause);
+    }
+
     /// Sends the events of a plan, and sets the status.
-    pub(super) fn report(&mut self, plan: evictd_engine::Plan, seen: &Observations) {
-        let conditions: BTreeSet<_> = plan.conditions.into_iter().collect();
-        let mut met = self.planner.thresholds();
-        if let Some(met) = met.find(|t| self.planner.is_pressed(t)) {
-            self.message = met.to_string();
-        }
-        let met = self
-            .planner
-            .thresholds()
-            .filter(|t| self.planner.is_pressed(t));
-        let mut pressed: BTreeSet<_> = met.map(|t| t.signal.node_condition()).collect();
-        pressed.extend(&self.evicted_for);
-        let state = NodeState {
-            conditions: conditions.clone(),
-            pressed,
-            message: self.message.clone(),
-        };
-        let now = monotonic_ns();
-        let is_due = now.saturating_sub(self.reported_at) >= REPORT_AGAIN_NS;
-        let is_news = state.conditions != self.reported.conditions
-            || (state.pressed != self.reported.pressed && is_due);
-        let is_sent = is_news && self.emit(ManagerEvent::Node(state.clone()));
-        // An eviction counts as pressure until it is reported: the shortage itself may be over by then.
-        if is_sent || state.pressed == self.reported.pressed {
-            self.evicted_for.clear();
-        }
-        if is_sent {
-            (self.reported, self.reported_at) = (state, now);
-        }
+    pub fn report(
+        &mut self,
+        plan: Plan,
+        planner: &Planner,
+        sources: &SignalSources,
+        seen: &Observations,
+    ) {
+        self.report_state(planner, plan.conditions.iter().copied().collect());
         self.cycles += 1;
         for recreation in plan.recreations {
             self.recreations += 1;
@@ -67,27 +96,47 @@ impl ManagerLoop {
                 });
             }
         }
-        // In shadow mode the pods were not to end.
-        for uid in plan.stuck.iter().filter(|_| !self.shadow) {
-            if let Some(entry) = self.pods.entry(uid) {
-                self.emit(ManagerEvent::Stuck(Arc::clone(entry)));
-            }
-        }
-        let status = Status {
+        self.status.set(Status {
             observations: *seen,
-            thresholds: self.planner.thresholds().cloned().collect(),
+            thresholds: planner.thresholds().cloned().collect(),
             forecasts: plan.forecasts,
-            conditions,
-            hung: self.sources.hung(),
-            drift: self.sources.drift(),
+            conditions: plan.conditions.into_iter().collect(),
+            hung: sources.hung(),
+            drift: sources.drift(),
             cycles: self.cycles,
             recreations: self.recreations,
+        });
+    }
+
+    /// Sends the state of the node where it is news.
+    fn report_state(&mut self, planner: &Planner, conditions: BTreeSet<NodeCondition>) {
+        let pressed = || planner.thresholds().filter(|t| planner.is_pressed(t));
+        if let Some(met) = pressed().next() {
+            self.cause = met.to_string();
+        }
+        let mut pressed: BTreeSet<_> = pressed().map(|t| t.signal.node_condition()).collect();
+        pressed.extend(&self.evicted_for);
+        let state = NodeState {
+            conditions,
+            pressed,
+            message: self.cause.clone(),
         };
-        self.status.set(status);
+        let now = monotonic_ns();
+        let is_due = now.saturating_sub(self.sent_at) >= REPORT_AGAIN_NS;
+        let is_news = state.conditions != self.sent.conditions
+            || (state.pressed != self.sent.pressed && is_due);
+        let is_sent = is_news && self.emit(ManagerEvent::Node(state.clone()));
+        // An eviction counts as pressure until it is reported: the shortage itself may be over by then.
+        if is_sent || state.pressed == self.sent.pressed {
+            self.evicted_for.clear();
+        }
+        if is_sent {
+            (self.sent, self.sent_at) = (state, now);
+        }
     }
 
     /// Hands an event to the daemon; false when it was dropped because too many wait.
-    pub(super) fn emit(&self, event: ManagerEvent) -> bool {
+    pub fn emit(&self, event: ManagerEvent) -> bool {
         self.events.send(event)
     }
 }

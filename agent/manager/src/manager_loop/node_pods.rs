@@ -1,0 +1,111 @@
+//! The pods as the planner gets them.
+
+use std::{collections::HashMap, sync::Arc};
+
+use evictd_engine::{EmptyPods, Observations, Pod, Snapshot, limiter::EvictionLimiter};
+use evictd_node::pods::table::PodEntry;
+use evictd_sys::clock::monotonic_ns;
+
+use crate::{
+    PodSet,
+    manager_loop::external_kills::{AfterKill, KnownKills},
+    usage::UsageCollector,
+};
+
+/// The pods of the node, what they use, and which of them have ended.
+pub(crate) struct NodePods {
+    /// All pods, as they were published last.
+    pub pods: PodSet,
+    pub usage_collector: UsageCollector,
+    /// Pods that have not ended. One without processes may be between two runs of its container.
+    pub running: Vec<Pod>,
+    pub empty: EmptyPods,
+    pub known_kills: KnownKills,
+}
+
+impl NodePods {
+    pub fn new(pods: PodSet, mut usage_collector: UsageCollector, known_kills: KnownKills) -> Self {
+        usage_collector.set_pods(&pods);
+        Self {
+            running: Vec::clone(&pods.pods),
+            pods,
+            usage_collector,
+            empty: EmptyPods::default(),
+            known_kills,
+        }
+    }
+
+    /// Takes over the pods that were published.
+    pub fn set_pods(&mut self, pods: PodSet) {
+        if !Arc::ptr_eq(&pods.pods, &self.pods.pods) {
+            self.usage_collector.set_pods(&pods);
+            self.running.clone_from(&pods.pods);
+        }
+        self.known_kills.keep(&pods.entries);
+        self.empty.keep(&pods.pods);
+        self.pods = pods;
+    }
+
+    /// The node as it was observed.
+    pub fn snapshot<'a>(&'a self, observations: &'a Observations) -> Snapshot<'a> {
+        Snapshot {
+            observations,
+            pods: &self.running,
+            usages: self.usage_collector.usages(),
+        }
+    }
+
+    /// Makes a snapshot that includes the pods that have ended.
+    pub fn with_ended<'a>(&'a self, observations: &'a Observations) -> Snapshot<'a> {
+        Snapshot {
+            pods: &self.pods.pods,
+            ..self.snapshot(observations)
+        }
+    }
+
+    /// Asks what the policies say at a moment, in nanoseconds of CLOCK_MONOTONIC, of all pods that have not ended.
+    pub fn ask_policies(&mut self, limiter: &EvictionLimiter, now: u64) {
+        let by_uid = self.pods.entries.iter().map(|e| (e.pod.uid.as_str(), e));
+        let by_uid: HashMap<&str, &Arc<PodEntry>> = by_uid.collect();
+        for pod in &mut self.running {
+            if let Some(entry) = by_uid.get(pod.uid.as_str()) {
+                let permit = &entry.permit;
+                pod.order = permit.order();
+                // The planner knows what the node's rate has left.
+                pod.is_denied = !limiter.allows_at_own_limit(permit, now);
+            }
+        }
+    }
+
+    /// Leaves out the pods that have ended: those without processes that were killed, are over, or are being deleted.
+    pub fn find_running(&mut self, is_short: bool) {
+        let now = monotonic_ns();
+        let PodSet { entries, pods } = &self.pods;
+        // Of most pods it is needed only where something is short.
+        let looks_at_all = is_short || self.empty.is_due(now);
+        let mut running: Vec<&Pod> = Vec::with_capacity(pods.len());
+        for (entry, pod) in entries.iter().zip(pods.iter()) {
+            let is_known = EmptyPods::is_over(pod) || self.known_kills.was_killed(&pod.uid);
+            let is_empty = (looks_at_all || is_known) && entry.killer.is_empty();
+            if looks_at_all {
+                self.empty.note(&pod.uid, is_empty, now);
+            }
+            let has_ended = match self.known_kills.look_at(entry, is_empty, now) {
+                // The one that was killed is not among the pods at this look; from the next one on it is another one.
+                AfterKill::RunsAgain => true,
+                AfterKill::Ends => is_empty,
+                AfterKill::Other => self.empty.has_ended(pod, is_empty, is_short, now),
+            };
+            if !has_ended {
+                running.push(pod);
+            }
+        }
+        if looks_at_all {
+            self.empty.finish_look(now);
+        }
+        let uids = running.iter().map(|pod| &pod.uid);
+        if !uids.eq(self.running.iter().map(|pod| &pod.uid)) {
+            self.running = running.into_iter().cloned().collect();
+        }
+    }
+}
