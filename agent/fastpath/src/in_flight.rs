@@ -120,8 +120,8 @@ impl Victim {
         }
     }
 
-    /// Takes a look at it and signals it again if it has processes and is evictd's.
-    fn observe(&mut self, now: u64) -> VictimState {
+    /// Takes a look at it and signals it again if it has processes and is evictd's; not in shadow mode.
+    fn observe(&mut self, now: u64, shadow: bool) -> VictimState {
         let populated = !self.pod.killer.is_empty();
         let usage = left(&self.pod);
         let fate = self
@@ -133,8 +133,8 @@ impl Victim {
             _ if self.terminating.is_stuck() => STUCK_KILL_NS,
             _ => 0,
         };
-        let is_kubelets = self.killed_by == Some(KilledBy::Kubelet);
-        if populated && !is_kubelets && now.saturating_sub(self.killed) >= interval {
+        let is_left_alone = shadow || self.killed_by == Some(KilledBy::Kubelet);
+        if populated && !is_left_alone && now.saturating_sub(self.killed) >= interval {
             self.killed = now;
             self.pod.killer.kill_again();
         }
@@ -246,10 +246,11 @@ impl InFlight {
     /// expected of it. A victim with processes stays, so that it is not evicted again; one that is stuck gives way to
     /// others where there is no room. Whether one was forgotten.
     ///
-    /// `at` answers with the last look at a scope, and its threshold in bytes.
+    /// `at` answers with the last look at a scope, and its threshold in bytes. In `shadow` mode none is signalled.
     pub fn step(
         &mut self,
         now: u64,
+        shadow: bool,
         at: impl Fn(usize) -> (MemorySample, u64),
         mut send: impl FnMut(VictimEvent),
     ) -> bool {
@@ -262,7 +263,7 @@ impl InFlight {
             }
             let (look, threshold) = at(victim.eviction.scope);
             victim.peak_usage = victim.peak_usage.max(look.usage);
-            let fate = victim.observe(now);
+            let fate = victim.observe(now, shadow);
             if fate == VictimState::BecameStuck && victim.killed_by.is_none() {
                 send(VictimEvent::Stuck(StuckVictim {
                     pod: Arc::clone(&victim.pod),
@@ -369,11 +370,11 @@ mod tests {
         assert_eq!(in_flight.free_slots(), 0);
         let mut gave_way = 0;
         let at = |_| (MemorySample::default(), 0);
-        let is_fewer = in_flight.step(3, at, |event| {
+        let is_fewer = in_flight.step(3, false, at, |event| {
             gave_way += usize::from(matches!(event, VictimEvent::GivesWay(_)));
         });
         assert!(is_fewer && in_flight.free_slots() == 1 && gave_way == 1);
-        assert!(!in_flight.step(4, |_| (MemorySample::default(), 0), |_| ()));
+        assert!(!in_flight.step(4, false, |_| (MemorySample::default(), 0), |_| ()));
     }
 
     #[test]

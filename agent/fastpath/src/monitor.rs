@@ -321,7 +321,7 @@ impl MemoryMonitor {
                 .map(|monitor| (monitor.sample, monitor.scope.thresholds().threshold))
                 .unwrap_or_default()
         };
-        let is_fewer = self.in_flight.step(now, at, |event| {
+        let is_fewer = self.in_flight.step(now, self.shadow, at, |event| {
             events.send(match event {
                 VictimEvent::Finished(finished) => FastPathEvent::Finished(finished),
                 VictimEvent::Stuck(stuck) => FastPathEvent::Stuck(stuck),
