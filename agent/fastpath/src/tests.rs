@@ -500,6 +500,34 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
     assert_eq!([evictions(false), evictions(true)], [1, 0]);
 }
 
+/// The agent goes on three seconds after its guard has killed a pod's largest process. What is left of the pod, its
+/// sandbox at least, is signalled only then.
+// R43
+#[test]
+fn what_the_guard_has_left_of_a_pod_is_not_stuck_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut setup = cgroup.setup();
+    let pod = cgroup.running_pod("a");
+    setup.table = Box::new(PodTable::new(vec![Arc::clone(&pod)]));
+    let now = monotonic_ns();
+    setup.trigger = Box::new(Program {
+        killed: Some(KernelKill {
+            cgroup_id: pod.memory.id(),
+            scope: 0,
+            time: now - 3000 * MS,
+        }),
+        ..Program::default()
+    });
+    let mut watch = watch(setup);
+    watch.run_once(now);
+    assert!(watch.in_flight.contains(&pod));
+    let mut events = std::iter::from_fn(|| watch.events.next());
+    assert!(!events.any(|event| matches!(event, FastPathEvent::Stuck(_))));
+    let memory = watch.in_flight.memory(&watch.scopes[0].scope, now);
+    assert_eq!(memory.pending.soon, MIB);
+}
+
 /// It has to be killed before the fast path has heard of it: its threads are many. No other pod goes in its stead which
 /// policies spare.
 #[test]

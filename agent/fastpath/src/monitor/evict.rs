@@ -11,7 +11,7 @@ use evictd_engine::{
     permit::LastResort,
     record::Stages,
     round::{self, Candidates, Choice, Outcome, Pods, Round},
-    terminating::Terminating,
+    terminating::{Terminating, VictimReading},
     units::signed,
 };
 use evictd_node::pods::table::PodEntry;
@@ -257,9 +257,20 @@ impl MemoryMonitor {
             pod,
         };
         let expected = kill.expected();
-        let terminating = Terminating::new(signalled, expected, kill.held.shmem);
+        let (now, shared) = (monotonic_ns(), kill.held.shmem);
+        let terminating = match why.killed {
+            None => Terminating::new(signalled, expected, shared),
+            // What the kernel has left of it was signalled a moment ago.
+            Some(_) => {
+                let left = VictimReading {
+                    populated: !kill.pod.killer.is_empty(),
+                    usage: Some(expected),
+                };
+                Terminating::restore(signalled, now, left, shared, false)
+            }
+        };
         let mut gives = Pending::default();
-        terminating.add_to(&mut gives, signalled, Some(expected));
+        terminating.add_to(&mut gives, now, Some(expected));
         self.in_flight.push(Victim::new(
             Arc::clone(&kill.pod),
             Eviction {
