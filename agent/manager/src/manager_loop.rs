@@ -230,7 +230,7 @@ impl ManagerLoop {
                 self.node.empty.keep(&pods.pods);
                 self.pods = pods;
             }
-            Command::PodsMemory(scope) => self.sources.pods_memory = Some(*scope),
+            Command::PodsMemory(scope) => self.sources.pods_memory = scope.map(|scope| *scope),
             Command::NodeMemory(scope) => self.sources.memory = *scope,
             Command::Disks(disks) => self.sources.disks = Some(*disks),
             Command::EvictedByFastPath {
