@@ -12,7 +12,7 @@ use evictd_engine::{
     record::Stages,
     round::{self, Candidates, Choice, Outcome, Pods, Round},
     terminating::{Terminating, VictimReading},
-    units::signed,
+    units::{SECOND, signed},
 };
 use evictd_node::pods::table::PodEntry;
 use evictd_sys::{clock::monotonic_ns, fs::errno};
@@ -23,6 +23,9 @@ use crate::{
     monitor::MemoryMonitor,
     scope::{Crossing, ScopeMonitor},
 };
+
+/// All pods were read, and together they cannot end a shortage: they are read again so much later, in nanoseconds.
+const IN_VAIN_NS: u64 = SECOND;
 
 /// Why a pod goes, as far as its report tells.
 #[derive(Clone, Copy)]
@@ -111,9 +114,14 @@ impl MemoryMonitor {
         let Decision::Evict { urgency } = decision else {
             return self.in_flight.terminating_count() == 0;
         };
-        if matches!(urgency, Urgency::Paced { .. }) && !self.limiter.allows_paced(now) {
-            self.report_no_candidates(index, false);
-            return self.in_flight.terminating_count() == 0;
+        if !urgency.is_urgent() {
+            if !self.limiter.allows_paced(now) {
+                self.report_no_candidates(index, false);
+                return self.in_flight.terminating_count() == 0;
+            }
+            if now < monitor.in_vain_until {
+                return self.in_flight.terminating_count() == 0;
+            }
         }
         let most = round::most(self.mode, self.dying(now), self.in_flight.free_slots());
         if most > 0 {
@@ -127,6 +135,11 @@ impl MemoryMonitor {
                 index,
                 round: &round,
             });
+            if outcome == Outcome::InVain
+                && let Some(monitor) = self.scopes.get_mut(index)
+            {
+                monitor.in_vain_until = now.saturating_add(IN_VAIN_NS);
+            }
             if outcome != Outcome::Done {
                 self.report_no_candidates(index, outcome == Outcome::InVain);
             }
