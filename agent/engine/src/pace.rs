@@ -383,6 +383,14 @@ impl Pace {
         self.last_eviction.is_some_and(is_late)
     }
 
+    /// Victims that still hold so many bytes are followed no longer: what was counted as theirs has become others', and
+    /// would look like a growth.
+    pub fn release_victims(&mut self, held: u64) {
+        if held >= STEADY {
+            self.forget_growth();
+        }
+    }
+
     /// Forgets the growth that was seen: what was counted as victims' has become others'.
     pub fn forget_growth(&mut self) {
         self.growth.forget();

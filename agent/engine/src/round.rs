@@ -113,7 +113,7 @@ impl Round {
     /// Evicts pods. Allocates nothing by itself.
     pub fn run(&self, pods: &mut impl Pods) -> Outcome {
         let attainable = pods.load(LastResort::None);
-        if !self.pace_inputs.can_end_shortage(self.urgency, attainable) {
+        if !self.can_end_shortage(pods, attainable) {
             return Outcome::InVain;
         }
         // The pods that grow can wait for the first signal.
@@ -129,6 +129,34 @@ impl Round {
             pods.watch_growers();
         }
         outcome
+    }
+
+    /// Whether pods may go whose counters add up to `attainable` ([`PaceInputs::can_end_shortage`]). Where it depends on
+    /// them, all are read in full: the counters have page cache in them that is available already.
+    fn can_end_shortage(&self, pods: &mut impl Pods, mut attainable: u64) -> bool {
+        let is_enough = |attainable| {
+            let inputs = &self.pace_inputs;
+            inputs.can_end_shortage(self.urgency, attainable)
+        };
+        if is_enough(0) {
+            return true;
+        }
+        let Candidates {
+            candidates, read, ..
+        } = pods.candidates();
+        for (position, candidate) in candidates.iter_mut().enumerate() {
+            if !is_enough(attainable) {
+                return false;
+            }
+            if is_eligible(candidate)
+                && let Some(reading) = read(position)
+            {
+                let working_set = reading.working_set();
+                attainable = attainable.saturating_sub(candidate.usage.saturating_sub(working_set));
+                (candidate.usage, candidate.is_exact) = (working_set, true);
+            }
+        }
+        is_enough(attainable)
     }
 
     /// One pod, as the kubelet does.
@@ -270,7 +298,10 @@ fn passes_over_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
 mod tests {
     use super::*;
     use crate::{
-        RankInputs, Resource, growth::Headroom, model::settings::RankingStrategy, pace::Shortage,
+        RankInputs, Resource,
+        growth::Headroom,
+        model::settings::RankingStrategy,
+        pace::{Pace, Shortage},
         units::SECOND,
     };
 
@@ -280,6 +311,8 @@ mod tests {
     struct Listed {
         candidates: Vec<Candidate>,
         pods: Vec<(u64, u64)>,
+        /// MiB of page cache of each on the inactive list.
+        cache: u64,
         /// Whether they have ended by themselves.
         are_empty: bool,
         /// So many at the end go as a last resort only.
@@ -300,6 +333,7 @@ mod tests {
             Self {
                 candidates: pods.iter().map(candidate).collect(),
                 pods: pods.to_vec(),
+                cache: 0,
                 are_empty,
                 spared: 0,
                 dying: 0,
@@ -311,14 +345,15 @@ mod tests {
 
     impl Pods for Listed {
         fn candidates(&mut self) -> Candidates<'_, impl Fn(usize) -> Option<MemoryReading>> {
-            let pods = &self.pods;
+            let (pods, cache) = (&self.pods, self.cache * MIB);
             Candidates {
                 candidates: &mut self.candidates,
                 grew: &[],
-                read: |position: usize| {
+                read: move |position: usize| {
                     let (shared, processes) = pods[position];
                     Some(MemoryReading {
-                        usage: (shared + processes) * MIB,
+                        usage: (shared + processes) * MIB + cache,
+                        inactive_file: cache,
                         shmem: shared * MIB,
                         ..MemoryReading::default()
                     })
@@ -345,7 +380,7 @@ mod tests {
                     false => CandidateState::Eligible,
                 };
             }
-            u64::MAX
+            self.candidates.iter().map(|c| c.usage).sum()
         }
 
         fn allowed(&self) -> usize {
@@ -443,6 +478,39 @@ mod tests {
         assert_eq!(most(Mode::Kubelet, 0, room(5)), 1);
         assert_eq!(most(Mode::Kubelet, 0, 0), 0);
         assert_eq!(most(Mode::Kubelet, 1, room(1)), 0);
+    }
+
+    /// The counters of two pods show 400 MiB, 100 of which are page cache that is available already.
+    #[test]
+    fn page_cache_of_pods_does_not_end_a_shortage() {
+        let evicts = |missing: u64| {
+            let mut listed = Listed {
+                cache: 50,
+                ..Listed::new(&[(0, 100), (0, 200)], false)
+            };
+            let counters = listed.candidates.iter_mut();
+            counters.for_each(|candidate| candidate.usage += 50 * MIB);
+            let mut pace = Pace::default();
+            let shortage = Shortage {
+                threshold: missing * MIB,
+                ..Shortage::default()
+            };
+            pace.observe(SECOND, &shortage);
+            pace.evicted(SECOND);
+            let round = Round {
+                urgency: Urgency::Paced { only_cache: false },
+                pace_inputs: PaceInputs {
+                    pace,
+                    shortage,
+                    ..PaceInputs::default()
+                },
+                most: 1,
+            };
+            (round.run(&mut listed), listed.chosen)
+        };
+        assert_eq!(evicts(401), (Outcome::InVain, vec![]));
+        assert_eq!(evicts(301), (Outcome::InVain, vec![]));
+        assert_eq!(evicts(300), (Outcome::Done, vec![1]));
     }
 
     #[test]

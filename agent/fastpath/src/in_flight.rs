@@ -120,8 +120,8 @@ impl Victim {
         }
     }
 
-    /// Takes a look at it and signals it again if it has processes and is evictd's.
-    fn observe(&mut self, now: u64) -> VictimState {
+    /// Takes a look at it and signals it again if it has processes and is evictd's; not in shadow mode.
+    fn observe(&mut self, now: u64, shadow: bool) -> VictimState {
         let populated = !self.pod.killer.is_empty();
         let usage = left(&self.pod);
         let fate = self
@@ -133,8 +133,8 @@ impl Victim {
             _ if self.terminating.is_stuck() => STUCK_KILL_NS,
             _ => 0,
         };
-        let is_kubelets = self.killed_by == Some(KilledBy::Kubelet);
-        if populated && !is_kubelets && now.saturating_sub(self.killed) >= interval {
+        let is_left_alone = shadow || self.killed_by == Some(KilledBy::Kubelet);
+        if populated && !is_left_alone && now.saturating_sub(self.killed) >= interval {
             self.killed = now;
             self.pod.killer.kill_again();
         }
@@ -162,6 +162,8 @@ pub enum VictimEvent {
     Stuck(StuckVictim),
     /// A victim is stuck, and gives way to others: from now on its permit says that it is not evicted a second time.
     GivesWay(Arc<PodEntry>),
+    /// A victim is forgotten, with the bytes that it holds and the kernel cannot take.
+    Left(Arc<PodEntry>, u64),
 }
 
 /// Memory of the victims at one moment, in bytes.
@@ -244,16 +246,17 @@ impl InFlight {
 
     /// Looks after every victim: tells once what became of it, or that it is stuck, and forgets it when nothing more is
     /// expected of it. A victim with processes stays, so that it is not evicted again; one that is stuck gives way to
-    /// others where there is no room. Whether one was forgotten.
+    /// others where there is no room.
     ///
-    /// `at` answers with the last look at a scope, and its threshold in bytes.
+    /// `at` answers with the last look at a scope, and its threshold in bytes. In `shadow` mode none is signalled.
     pub fn step(
         &mut self,
         now: u64,
+        shadow: bool,
         at: impl Fn(usize) -> (MemorySample, u64),
         mut send: impl FnMut(VictimEvent),
-    ) -> bool {
-        let (mut next, count) = (0, self.victims.len());
+    ) {
+        let mut next = 0;
         let mut is_full = self.free_slots() == 0;
         while let Some(victim) = self.victims.get_mut(next) {
             if victim.eviction.shadow {
@@ -262,7 +265,7 @@ impl InFlight {
             }
             let (look, threshold) = at(victim.eviction.scope);
             victim.peak_usage = victim.peak_usage.max(look.usage);
-            let fate = victim.observe(now);
+            let fate = victim.observe(now, shadow);
             if fate == VictimState::BecameStuck && victim.killed_by.is_none() {
                 send(VictimEvent::Stuck(StuckVictim {
                     pod: Arc::clone(&victim.pod),
@@ -291,12 +294,12 @@ impl InFlight {
                 is_full = false;
             }
             if (victim.is_reported && is_over) || gives_way {
-                self.victims.swap_remove(next);
+                let victim = self.victims.swap_remove(next);
+                send(VictimEvent::Left(victim.pod, usage.unwrap_or(0)));
             } else {
                 next += 1;
             }
         }
-        self.victims.len() < count
     }
 }
 
@@ -367,13 +370,17 @@ mod tests {
         let victims = Vec::from_iter((0..MAX_IN_FLIGHT).map(stuck));
         let mut in_flight = InFlight::new(&victims, 2);
         assert_eq!(in_flight.free_slots(), 0);
-        let mut gave_way = 0;
-        let at = |_| (MemorySample::default(), 0);
-        let is_fewer = in_flight.step(3, at, |event| {
-            gave_way += usize::from(matches!(event, VictimEvent::GivesWay(_)));
-        });
-        assert!(is_fewer && in_flight.free_slots() == 1 && gave_way == 1);
-        assert!(!in_flight.step(4, |_| (MemorySample::default(), 0), |_| ()));
+        let mut step = |now| {
+            let (mut gave_way, mut left) = (0, 0);
+            let at = |_| (MemorySample::default(), 0);
+            in_flight.step(now, false, at, |event| match event {
+                VictimEvent::GivesWay(_) => gave_way += 1,
+                VictimEvent::Left(..) => left += 1,
+                VictimEvent::Finished(_) | VictimEvent::Stuck(_) => {}
+            });
+            (gave_way, left, in_flight.free_slots())
+        };
+        assert_eq!([step(3), step(4)], [(1, 1, 1), (0, 0, 1)]);
     }
 
     #[test]

@@ -321,7 +321,8 @@ impl MemoryMonitor {
                 .map(|monitor| (monitor.sample, monitor.scope.thresholds().threshold))
                 .unwrap_or_default()
         };
-        let is_fewer = self.in_flight.step(now, at, |event| {
+        let (mut is_fewer, mut held) = (false, [0_u64; MAX_SCOPES as usize]);
+        self.in_flight.step(now, self.shadow, at, |event| {
             events.send(match event {
                 VictimEvent::Finished(finished) => FastPathEvent::Finished(finished),
                 VictimEvent::Stuck(stuck) => FastPathEvent::Stuck(stuck),
@@ -332,11 +333,19 @@ impl MemoryMonitor {
                     entry.unwrap_or(&pod).permit.set_ending(true);
                     return;
                 }
+                VictimEvent::Left(pod, bytes) => {
+                    is_fewer = true;
+                    let counted = held.iter_mut().zip(scopes);
+                    counted
+                        .filter(|(_, monitor)| monitor.scope.holds(&pod))
+                        .for_each(|(held, _)| *held = held.saturating_add(bytes));
+                    return;
+                }
             });
         });
         if is_fewer {
-            let scopes = self.scopes.iter_mut();
-            scopes.for_each(|monitor| monitor.pace.forget_growth());
+            let scopes = self.scopes.iter_mut().zip(held);
+            scopes.for_each(|(monitor, held)| monitor.pace.release_victims(held));
             // Before the next decision: there may be room now for those that wait.
             self.apply_kills();
         }

@@ -116,6 +116,9 @@ pub(super) struct ScopeMonitor {
     pub pressed: bool,
     /// The event that no candidate is left was sent.
     pub no_candidates_reported: bool,
+    /// Until this time, in nanoseconds of CLOCK_MONOTONIC, all pods together cannot end the shortage, so that none goes
+    /// which is not urgent.
+    pub in_vain_until: u64,
     /// Pressed, with nothing to do until the recovery's trigger trips.
     pub idle: bool,
     /// The event that the scope cannot be read was sent.
@@ -162,6 +165,7 @@ impl ScopeMonitor {
             sample: MemorySample::default(),
             pressed: false,
             no_candidates_reported: false,
+            in_vain_until: 0,
             idle: false,
             gone: false,
             crossing: Crossing::default(),

@@ -500,6 +500,67 @@ fn what_the_guard_has_killed_of_an_earlier_victim_is_no_other_eviction() {
     assert_eq!([evictions(false), evictions(true)], [1, 0]);
 }
 
+/// The agent goes on three seconds after its guard has killed a pod's largest process. What is left of the pod, its
+/// sandbox at least, is signalled only then.
+// R43
+#[test]
+fn what_the_guard_has_left_of_a_pod_is_not_stuck_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut setup = cgroup.setup();
+    let pod = cgroup.running_pod("a");
+    setup.table = Box::new(PodTable::new(vec![Arc::clone(&pod)]));
+    let now = monotonic_ns();
+    setup.trigger = Box::new(Program {
+        killed: Some(KernelKill {
+            cgroup_id: pod.memory.id(),
+            scope: 0,
+            time: now - 3000 * MS,
+        }),
+        ..Program::default()
+    });
+    let mut watch = watch(setup);
+    watch.run_once(now);
+    assert!(watch.in_flight.contains(&pod));
+    let mut events = std::iter::from_fn(|| watch.events.next());
+    assert!(!events.any(|event| matches!(event, FastPathEvent::Stuck(_))));
+    let memory = watch.in_flight.memory(&watch.scopes[0].scope, now);
+    assert_eq!(memory.pending.soon, MIB);
+}
+
+/// What it still holds is the others' from then on, who have not grown by that.
+// R43
+#[test]
+fn the_end_of_a_victim_that_holds_nothing_leaves_growth_known() {
+    let is_known = |held: u64| {
+        let dir = tempfile::tempdir().unwrap();
+        let (cgroup, others) = (Cgroup(dir.path()), dir.path().join("others"));
+        let mut setup = cgroup.setup();
+        fs::create_dir(&others).unwrap();
+        Cgroup(&others).uses(MIB, MIB);
+        let others = MemoryCgroup::open(&others).unwrap();
+        let kind = ScopeKind::Pods { limit: 400 * MIB };
+        let none = |_| MemoryThresholds::default();
+        let scope = Scope::open(others, kind, none, false).unwrap();
+        setup.scopes.push(scope);
+        setup.trigger = Box::<Program>::default();
+        let mut watch = watch(setup);
+        let pod = cgroup.pod("victim");
+        Cgroup(&dir.path().join("victim")).uses(held, held);
+        let now = monotonic_ns();
+        watch.control.note_kill(&pod, now, KilledBy::Manager);
+        watch.run_once(now);
+        assert!(!watch.in_flight.contains(&pod));
+        [0, 1].map(|scope: usize| {
+            let mut pace = watch.scopes[scope].pace;
+            pace.forget_growth();
+            pace != watch.scopes[scope].pace
+        })
+    };
+    assert_eq!(is_known(50 * MIB), [false, true], "one scope counts it");
+    assert_eq!(is_known(4096), [true, true]);
+}
+
 /// It has to be killed before the fast path has heard of it: its threads are many. No other pod goes in its stead which
 /// policies spare.
 #[test]

@@ -24,8 +24,9 @@ use crate::{DiskSources, PodSet, StepEffect};
 pub enum Command {
     /// The pods of the node from now on.
     Pods(PodSet),
-    /// The cgroup of all pods has come, or is another one or of another size now.
-    PodsMemory(Box<Scope>),
+    /// The cgroup of all pods has come, or is another one or of another size now; `None` where no threshold can be held
+    /// against its limit.
+    PodsMemory(Option<Box<Scope>>),
     /// The node's memory has another capacity now.
     NodeMemory(Box<Scope>),
     /// The disks, which could not be watched before.

@@ -161,7 +161,7 @@ impl ManagerLoop {
                 self.unthrottle(pods.deleting_since(&self.node.pods));
                 self.node.set_pods(pods);
             }
-            Command::PodsMemory(scope) => self.sources.pods_memory = Some(*scope),
+            Command::PodsMemory(scope) => self.sources.pods_memory = scope.map(|scope| *scope),
             Command::NodeMemory(scope) => self.sources.memory = *scope,
             Command::Disks(disks) => self.sources.disks = Some(*disks),
             Command::EvictedByFastPath {

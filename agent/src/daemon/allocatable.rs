@@ -13,7 +13,7 @@ use evictd_node::{
 
 use super::{
     RunError,
-    scope::{ScopePair, guarded, thresholds, warn_floor},
+    scope::{ScopePair, above_capacity, guarded, thresholds, warn_floor},
 };
 
 const SIGNAL: Signal = Signal::AllocatableMemoryAvailable;
@@ -25,7 +25,7 @@ pub(super) struct Allocatable {
     config: Config,
     root: PathBuf,
     known: Option<Watched>,
-    /// Why there is no scope, as it was logged.
+    /// Why no threshold is in force, as it was logged.
     said: Option<String>,
 }
 
@@ -61,14 +61,16 @@ impl Allocatable {
     }
 
     /// Looks whether the cgroup that is known is still the same, and searches for it where it is not. Answers when it,
-    /// its limit or what must stay available in it has changed.
+    /// its limit or what must stay available in it has changed. A threshold that cannot be held against the limit of a
+    /// cgroup that is watched is not in force.
     ///
     /// # Errors
-    /// There is a threshold, but nothing that it could be held against: the reason.
+    /// There is a threshold, and no cgroup that it could be held against: the reason.
     fn look(&mut self) -> Result<Option<ScopePair>, String> {
         self.known.take_if(|known| !known.dir.exists());
         // Without a threshold there is nothing to look for. What is watched stays, and is never met.
         if self.known.is_none() && !self.has_threshold() {
+            self.said = None;
             return Ok(None);
         }
         let dir = match &self.known {
@@ -79,39 +81,49 @@ impl Allocatable {
         };
         let open = || MemoryCgroup::open(&dir).map_err(|e| e.to_string());
         let cgroup = open()?;
-        let (is_limited, capacity) = match (cgroup.limit(), &self.known) {
-            (Ok(Some(limit)), _) => (true, limit),
-            // Without its limit nothing can run short in what is watched.
-            (Ok(None), Some(known)) => (false, known.capacity),
-            (Ok(None), None) => return Err(format!("{} has no memory limit", dir.display())),
-            (Err(error), _) => return Err(error.to_string()),
+        let limit = cgroup.limit().map_err(|error| error.to_string())?;
+        let in_force = match limit {
+            Some(limit) => {
+                let amounts = thresholds(&self.config, SIGNAL, limit);
+                match amounts.above(limit) {
+                    Some((amount, value)) => Err(above_capacity(amount, value, limit).to_string()),
+                    None => Ok((limit, amounts)),
+                }
+            }
+            None => Err(format!("{} has no memory limit", dir.display())),
         };
-        let amounts = |capacity| match is_limited {
-            true => thresholds(&self.config, SIGNAL, capacity),
-            false => MemoryThresholds::default(),
+        let ((capacity, amounts), refusal) = match (in_force, &self.known) {
+            (Ok(in_force), _) => (in_force, None),
+            (Err(reason), None) => return Err(reason),
+            // Nothing runs short in what is watched.
+            (Err(reason), Some(known)) => {
+                let capacity = limit.unwrap_or(known.capacity);
+                ((capacity, MemoryThresholds::default()), Some(reason))
+            }
         };
         let found = Some(Watched {
             dir: dir.clone(),
             id: cgroup.id(),
             capacity,
             has_swap: has_swap(),
-            thresholds: amounts(capacity),
+            thresholds: amounts,
         });
         if self.known == found {
             return Ok(None);
         }
         let cache = self.config.account_reclaimable_cache;
         let scope = |cgroup| {
-            let scope = Scope::open(cgroup, ScopeKind::Pods { limit: capacity }, amounts, cache);
+            let kind = ScopeKind::Pods { limit: capacity };
+            let scope = Scope::open(cgroup, kind, |_| amounts, cache);
             scope.map_err(|e| RunError::from(e).to_string())
         };
         let scopes = ScopePair {
             fastpath: guarded(scope(cgroup)?, &self.config),
             manager: scope(open()?)?,
         };
-        let threshold = amounts(capacity).threshold;
-        warn_floor(&self.config, SIGNAL, threshold, capacity);
+        warn_floor(&self.config, SIGNAL, amounts.threshold, capacity);
         self.known = found;
+        self.note_refusal(refusal);
         Ok(Some(scopes))
     }
 
@@ -132,26 +144,22 @@ impl Allocatable {
         self.config = config.clone();
     }
 
-    /// The scope at the start; why there is none is logged once.
+    /// The scope, at the start and where [`Self::look`] answers; why no threshold is in force is logged once.
     pub(super) fn first(&mut self) -> Option<ScopePair> {
-        let found = self.look();
-        self.log_refusal(found)
+        self.look().unwrap_or_else(|reason| {
+            self.note_refusal(Some(reason));
+            None
+        })
     }
 
-    fn log_refusal(&mut self, found: Result<Option<ScopePair>, String>) -> Option<ScopePair> {
-        match found {
-            Ok(found) => {
-                self.said = None;
-                found
-            }
-            Err(reason) => {
-                if self.said.as_ref() != Some(&reason) {
-                    tracing::info!(reason, "allocatableMemory.available is not watched");
-                    self.said = Some(reason);
-                }
-                None
-            }
+    /// Logs why no threshold is in force, where that was not said.
+    fn note_refusal(&mut self, refusal: Option<String>) {
+        if let Some(reason) = &refusal
+            && self.said != refusal
+        {
+            tracing::info!(reason, "allocatableMemory.available is not watched");
         }
+        self.said = refusal;
     }
 
     /// The scope that should be watched now instead of the one before. Searching the tree is left for when pods have
@@ -160,9 +168,10 @@ impl Allocatable {
         if self.known.is_none() && !pods_have_changed {
             return None;
         }
-        let found = self.look();
-        let found = self.log_refusal(found);
-        if let Some(ScopePair { fastpath, .. }) = &found {
+        let found = self.first();
+        if let Some(ScopePair { fastpath, .. }) = &found
+            && self.said.is_none()
+        {
             let (cgroup, capacity) = (fastpath.cgroup().path().display(), fastpath.capacity());
             tracing::info!(%cgroup, capacity, "the pods' cgroup is watched");
         }
@@ -245,5 +254,36 @@ mod tests {
         assert_eq!(refreshed(&mut allocatable), None);
         limit("2147483648\n");
         assert_eq!(refreshed(&mut allocatable), Some((2048, 1)));
+    }
+
+    /// No more than the threshold can be available: the pods' cgroup is not watched, as at a start.
+    #[test]
+    fn a_threshold_that_the_limit_does_not_exceed_is_not_in_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = |threshold: &str| {
+            let config =
+                serde_json::json!({ "evictionHard": { "allocatableMemory.available": threshold } });
+            Config::from_values(config, None).unwrap()
+        };
+        let kubepods = dir.path().join("kubepods");
+        let own = std::process::id().to_string();
+        tree(&kubepods, &format!("besteffort/pod{UID}"), &own);
+        let root = dir.path().to_owned();
+        let mut refused = Allocatable::below(&config("2Gi"), root.clone());
+        assert!(refused.first().is_none());
+        let mut allocatable = Allocatable::below(&config("1Mi"), root);
+        assert!(allocatable.first().is_some());
+        let refreshed = |a: &mut Allocatable| {
+            let scope = a.refresh(true)?.fastpath;
+            Some((scope.capacity() >> 20, scope.thresholds().threshold >> 20))
+        };
+        allocatable.reconfigure(&config("2Gi"));
+        assert_eq!(refreshed(&mut allocatable), Some((1024, 0)));
+        assert_eq!(refreshed(&mut allocatable), None);
+        let limit = |text: &str| fs::write(kubepods.join("memory.max"), text).unwrap();
+        limit("4294967296\n");
+        assert_eq!(refreshed(&mut allocatable), Some((4096, 2048)));
+        limit("2147483648\n");
+        assert_eq!(refreshed(&mut allocatable), Some((2048, 0)));
     }
 }

@@ -7,6 +7,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     time::{Duration, Instant, SystemTime},
@@ -47,6 +48,7 @@ enum VictimStatus {
 /// The running thread; it looks at all victims in turn, so that one that is stuck holds up no other one.
 pub(super) struct EnsureDead {
     victims: SyncSender<KilledPod>,
+    shadow: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<()>,
 }
 
@@ -63,8 +65,23 @@ impl EnsureDead {
                 clear(victim.left);
             }
         };
-        let thread = thread.spawn(move || run(&queue, KILL_TIMEOUT, kill_rest, overdue, end))?;
-        Ok(Self { victims, thread })
+        let shadow = Arc::<AtomicBool>::default();
+        let is_shadow = Arc::clone(&shadow);
+        let status = move |victim: &KilledPod| match is_shadow.load(Ordering::Relaxed) {
+            true => VictimStatus::GivenUp,
+            false => kill_rest(victim),
+        };
+        let thread = thread.spawn(move || run(&queue, KILL_TIMEOUT, status, overdue, end))?;
+        Ok(Self {
+            victims,
+            shadow,
+            thread,
+        })
+    }
+
+    /// In shadow mode no victim is signalled, and those that are looked at are given up.
+    pub fn set_shadow(&self, shadow: bool) {
+        self.shadow.store(shadow, Ordering::Relaxed);
     }
 
     /// Has a victim looked at.

@@ -244,8 +244,11 @@ impl Agent {
             self.memory.allocatable.refresh(pods_have_changed)
         {
             self.oom.attributor.set_pods_scope(fastpath.cgroup().id());
+            // The manager has thresholds of its own, which are held against no cgroup either.
+            let is_in_force = fastpath.thresholds().threshold > 0;
             self.fastpath.control.send_pods(Box::new(fastpath));
-            self.manager.send(Command::PodsMemory(Box::new(manager)));
+            let memory = is_in_force.then(|| Box::new(manager));
+            self.manager.send(Command::PodsMemory(memory));
         }
     }
 }

@@ -305,6 +305,7 @@ impl Agent {
         }
         warn_no_hard_threshold(&new.eviction.thresholds);
         warn_floor(&new, Signal::MemoryAvailable, amounts.threshold, capacity);
+        self.ensure_dead.set_shadow(new.shadow);
         self.fastpath.control.send_settings(FastPathSettings {
             thresholds: amounts,
             capacity,

@@ -255,14 +255,20 @@ impl Evictd {
     fn finish(&mut self, world: &World<'_>) {
         let now = world.now;
         let is_enough = self.sample.guarded_available >= self.sample.shortage.threshold;
+        let mut held = 0;
         self.in_flight.retain_mut(|victim| {
             let populated = world.populated(victim.pod);
             let usage = world.left(victim.pod);
             let seen = VictimReading { populated, usage };
             let fate = victim.terminating.observe(now, seen);
             victim.is_reported |= victim.terminating.is_report_due(now, fate, is_enough);
-            !(victim.is_reported && fate == VictimState::Released)
+            let is_over = victim.is_reported && fate == VictimState::Released;
+            if is_over {
+                held += usage.unwrap_or(0);
+            }
+            !is_over
         });
+        self.pace.release_victims(held);
     }
 
     /// Computes the time until the next look like `MemoryMonitor::sample_interval`, in nanoseconds.

@@ -292,3 +292,32 @@ fn an_earlier_victim_that_dies_after_the_restart_saves_the_others() {
     assert_eq!(dying.limited.evicted(), ["a"]);
     assert!(dying.innocent.as_mut().unwrap().is_alive());
 }
+
+/// The process of another pod stands for a container that the kubelet has started again: from then on it runs in the victim's
+/// cgroup.
+// R47
+#[test]
+fn shadow_mode_signals_no_victim_of_live_mode() {
+    skip_if!(not_root());
+    let mut dying = Dying::new("shadowed", true);
+    let agent = dying.limited.start();
+    dying.limited.files.change("shadow", json!(true));
+    assert!(agent.says("the configuration has changed and is in force"));
+    let Dying {
+        limited, innocent, ..
+    } = &mut dying;
+    let restarted = innocent.as_mut().unwrap();
+    let processes = limited.files.cgroup("a").join("cgroup.procs");
+    fs::write(processes, restarted.pid().to_string()).unwrap();
+    // One that is stuck is signalled once a second.
+    let looked_at = Duration::from_secs(4);
+    std::thread::sleep(looked_at);
+    assert!(restarted.is_alive(), "the agent that was live before");
+    agent.kill();
+    let _agent = limited.start();
+    std::thread::sleep(looked_at);
+    assert!(restarted.is_alive(), "an agent that starts in shadow mode");
+    limited.files.change("shadow", json!(false));
+    restarted.killed();
+    dying.dies();
+}

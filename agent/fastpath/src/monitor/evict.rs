@@ -11,8 +11,8 @@ use evictd_engine::{
     permit::LastResort,
     record::Stages,
     round::{self, Candidates, Choice, Outcome, Pods, Round},
-    terminating::Terminating,
-    units::signed,
+    terminating::{Terminating, VictimReading},
+    units::{SECOND, signed},
 };
 use evictd_node::pods::table::PodEntry;
 use evictd_sys::{clock::monotonic_ns, fs::errno};
@@ -23,6 +23,9 @@ use crate::{
     monitor::MemoryMonitor,
     scope::{Crossing, ScopeMonitor},
 };
+
+/// All pods were read, and together they cannot end a shortage: they are read again so much later, in nanoseconds.
+const IN_VAIN_NS: u64 = SECOND;
 
 /// Why a pod goes, as far as its report tells.
 #[derive(Clone, Copy)]
@@ -111,9 +114,14 @@ impl MemoryMonitor {
         let Decision::Evict { urgency } = decision else {
             return self.in_flight.terminating_count() == 0;
         };
-        if matches!(urgency, Urgency::Paced { .. }) && !self.limiter.allows_paced(now) {
-            self.report_no_candidates(index, false);
-            return self.in_flight.terminating_count() == 0;
+        if !urgency.is_urgent() {
+            if !self.limiter.allows_paced(now) {
+                self.report_no_candidates(index, false);
+                return self.in_flight.terminating_count() == 0;
+            }
+            if now < monitor.in_vain_until {
+                return self.in_flight.terminating_count() == 0;
+            }
         }
         let most = round::most(self.mode, self.dying(now), self.in_flight.free_slots());
         if most > 0 {
@@ -127,6 +135,11 @@ impl MemoryMonitor {
                 index,
                 round: &round,
             });
+            if outcome == Outcome::InVain
+                && let Some(monitor) = self.scopes.get_mut(index)
+            {
+                monitor.in_vain_until = now.saturating_add(IN_VAIN_NS);
+            }
             if outcome != Outcome::Done {
                 self.report_no_candidates(index, outcome == Outcome::InVain);
             }
@@ -257,9 +270,20 @@ impl MemoryMonitor {
             pod,
         };
         let expected = kill.expected();
-        let terminating = Terminating::new(signalled, expected, kill.held.shmem);
+        let (now, shared) = (monotonic_ns(), kill.held.shmem);
+        let terminating = match why.killed {
+            None => Terminating::new(signalled, expected, shared),
+            // What the kernel has left of it was signalled a moment ago.
+            Some(_) => {
+                let left = VictimReading {
+                    populated: !kill.pod.killer.is_empty(),
+                    usage: Some(expected),
+                };
+                Terminating::restore(signalled, now, left, shared, false)
+            }
+        };
         let mut gives = Pending::default();
-        terminating.add_to(&mut gives, signalled, Some(expected));
+        terminating.add_to(&mut gives, now, Some(expected));
         self.in_flight.push(Victim::new(
             Arc::clone(&kill.pod),
             Eviction {
