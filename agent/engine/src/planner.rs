@@ -1,6 +1,7 @@
 //! The planner: from observations and pods to evictions, one plan after each look. It asks for node-level reclaim and
 //! for evictions; the caller carries them out.
 
+mod blocked;
 mod choices;
 pub mod empty_pods;
 pub mod local_storage;
@@ -30,6 +31,7 @@ use super::{
 use crate::{
     model::settings::Mode,
     planner::{
+        blocked::Blocked,
         choices::Choices,
         paces::Paces,
         pending::PendingVictims,
@@ -52,6 +54,7 @@ pub struct Planner {
     /// Paces of evictions. The `kubelet` mode asks for the time of the last eviction alone.
     paces: Paces,
     choices: Choices,
+    blocked: Blocked,
     /// The capacity of each signal when it was first seen.
     capacities: [Option<i64>; Signal::ALL.len()],
     /// Growth of each pod's usage: which pods make an urgent growth.
@@ -77,6 +80,7 @@ impl Planner {
             trends,
             paces: Paces::default(),
             choices: Choices::default(),
+            blocked: Blocked::default(),
             capacities: [None; Signal::ALL.len()],
             usage_growth: UsageGrowth::default(),
             soft_is_blocked: false,
@@ -97,6 +101,7 @@ impl Planner {
         self.watch_growth(now, node);
         let mut due = self.update_pressure(now, node.observations);
         due.retain(|threshold| self.acts_on(threshold));
+        self.blocked.keep(&due);
         let mut met_in_force = self.pressure.take_met_in_force();
         met_in_force.retain(|threshold| !self.is_externally_handled(threshold));
         let mut plan = Plan {
@@ -135,6 +140,7 @@ impl Planner {
                 plan.evictions.extend(self.evictions(now, node, &urgent));
             }
         }
+        plan.blocked = self.blocked.take_new();
         plan
     }
 
@@ -304,7 +310,10 @@ impl Planner {
                 Mode::Kubelet => self.first_in_order(node, threshold),
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
-            let Some(chosen) = chosen else { continue };
+            let Some(chosen) = chosen else {
+                self.note_blocked(now, node, threshold);
+                continue;
+            };
             let resource = threshold.signal.resource();
             self.choices.note(&chosen, now, resource, &self.paces);
             // A pod that would be asked to end at this very look.

@@ -122,6 +122,8 @@ pub enum FastPathEvent {
         threshold: u64,
         /// Counts these reports of this agent from 1.
         number: u64,
+        /// Shadow mode: no pod is evicted.
+        shadow: bool,
     },
     /// The threshold is met and no pod may be evicted; reported once per pressure.
     NoCandidates {

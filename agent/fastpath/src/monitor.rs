@@ -149,6 +149,7 @@ impl MemoryMonitor {
                 available,
                 threshold,
                 number: self.met_in_force,
+                shadow: self.shadow,
             });
         }
     }

@@ -201,11 +201,11 @@ impl Events {
             Record::MetInForce(met) => {
                 let amount = |units| quantity(&met.signal, units);
                 let note = format!(
-                    "The threshold of {} was already met when it came into force: {} available, {} wanted. One pod is \
-                    evicted every 10 s, faster if memory is about to run out.",
+                    "The threshold of {} was already met when it came into force: {} available, {} wanted; {}.",
                     met.signal,
                     amount(met.available),
                     amount(met.threshold),
+                    met.consequence(),
                 );
                 let what = ("Configuring", MET_IN_FORCE, "Warning");
                 self.node_event(&met.id, &met.time, what, note)

@@ -42,18 +42,26 @@ pub enum ManagerEvent {
     /// An evicted pod's owner has put another one here.
     Recreated(Recreation),
     /// A threshold is met as it comes into force.
-    MetInForce {
-        /// The threshold's signal.
-        signal: Signal,
-        /// Amount that is available, in the signal's unit.
-        available: u64,
-        /// Amount that should be available, in the signal's unit.
-        threshold: u64,
-    },
+    MetInForce(ThresholdMet),
+    /// A threshold asks for an eviction, and no pod may go; so many are denied by a policy, a limit or a pause.
+    NoCandidates(ThresholdMet, usize),
     /// The processes of an evicted pod do not end.
     Stuck(Arc<PodEntry>),
     /// A kernel hook could not be armed, or counts nothing, for this reason; the sampler goes on alone.
     HookRefused(String),
+}
+
+/// A threshold that is met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThresholdMet {
+    /// The threshold's signal.
+    pub signal: Signal,
+    /// Whether it is a hard one.
+    pub is_hard: bool,
+    /// Amount that is available, in the signal's unit.
+    pub available: u64,
+    /// Amount that should be available, in the signal's unit.
+    pub threshold: u64,
 }
 
 /// The node is to give back what it can.
@@ -200,7 +208,8 @@ fn is_report(event: &ManagerEvent) -> bool {
         ManagerEvent::Reclaimed(_)
         | ManagerEvent::Mitigated(_)
         | ManagerEvent::Recreated(_)
-        | ManagerEvent::MetInForce { .. }
+        | ManagerEvent::MetInForce(_)
+        | ManagerEvent::NoCandidates(..)
         | ManagerEvent::HookRefused(_) => true,
     }
 }
@@ -225,11 +234,12 @@ mod tests {
     use super::*;
 
     fn met(n: u64) -> ManagerEvent {
-        ManagerEvent::MetInForce {
+        ManagerEvent::MetInForce(ThresholdMet {
             signal: Signal::PidAvailable,
+            is_hard: true,
             available: n,
             threshold: 0,
-        }
+        })
     }
 
     fn request() -> ManagerEvent {
@@ -249,7 +259,7 @@ mod tests {
 
     fn all(queue: &ManagerEventQueue) -> Vec<String> {
         let kind = |event| match event {
-            ManagerEvent::MetInForce { available, .. } => format!("met {available}"),
+            ManagerEvent::MetInForce(met) => format!("met {}", met.available),
             ManagerEvent::Node(state) => state.message,
             ManagerEvent::Reclaim(_) => "request".to_owned(),
             other => panic!("{other:?}"),

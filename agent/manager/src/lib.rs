@@ -23,7 +23,7 @@ pub use commands::{Command, CommandQueue, FastPathOutcome};
 pub use disk_scan::{DirResolver, DiskPressure, DiskScanner, DiskUse, ScanTarget};
 pub use events::{
     ManagerEvent, ManagerEventQueue, ManagerEviction, ReclaimRequest, Reclaimed,
-    SoftEvictionRequest,
+    SoftEvictionRequest, ThresholdMet,
 };
 pub use handle::ManagerHandle;
 pub use manager_loop::ManagerSetup;

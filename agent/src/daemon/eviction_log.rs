@@ -9,7 +9,7 @@ use evictd_engine::{
     units::nanos,
 };
 use evictd_fastpath::{self as fastpath, EARLIER, FastPathEvent, VictimExit};
-use evictd_manager::{self as manager, MitigationOutcome, Reclaimed};
+use evictd_manager::{self as manager, MitigationOutcome, Reclaimed, ThresholdMet};
 use evictd_node::pods::table::PodEntry;
 use evictd_policy::PauseState;
 use evictd_store::{
@@ -96,9 +96,19 @@ impl EvictionLog {
                 available,
                 threshold,
                 number,
+                shadow,
             } => {
-                let id = format!("{}-met-{number}", self.run);
-                Record::MetInForce(log_met_in_force(id, *signal, *available, *threshold))
+                let met = MetInForce {
+                    id: format!("{}-met-{number}", self.run),
+                    time: jiff::Timestamp::now().to_string(),
+                    signal: signal.to_string(),
+                    available: *available,
+                    threshold: *threshold,
+                    soft: false,
+                    shadow: *shadow,
+                };
+                log_met_in_force(&met);
+                Record::MetInForce(met)
             }
             FastPathEvent::NoCandidates {
                 signal,
@@ -186,10 +196,19 @@ impl EvictionLog {
     }
 
     /// Takes note of a threshold of the manager that is met as it comes into force.
-    pub fn record_met(&mut self, signal: Signal, available: u64, threshold: u64) -> Record {
+    pub fn record_met(&mut self, met: &ThresholdMet, shadow: bool) -> Record {
         self.met += 1;
-        let id = format!("{}-rounds-met-{}", self.run, self.met);
-        Record::MetInForce(log_met_in_force(id, signal, available, threshold))
+        let met = MetInForce {
+            id: format!("{}-rounds-met-{}", self.run, self.met),
+            time: jiff::Timestamp::now().to_string(),
+            signal: met.signal.to_string(),
+            available: met.available,
+            threshold: met.threshold,
+            soft: !met.is_hard,
+            shadow,
+        };
+        log_met_in_force(&met);
+        Record::MetInForce(met)
     }
 
     /// Takes note of an evicted pod of the manager whose processes do not end, unless the journal has it: the fast
@@ -360,22 +379,15 @@ fn log_stuck(id: String, pod: &Pod, usage: u64) -> StuckPod {
     }
 }
 
-/// Logs that a threshold is met as it comes into force. What the journal has of it.
-fn log_met_in_force(id: String, signal: Signal, available: u64, threshold: u64) -> MetInForce {
+/// Logs that a threshold is met as it comes into force.
+fn log_met_in_force(met: &MetInForce) {
     tracing::warn!(
-        %signal,
-        available,
-        threshold,
-        "this threshold was already met when it came into force: evicting one pod every 10 s, faster if memory is \
-        about to run out"
+        signal = %met.signal,
+        available = met.available,
+        threshold = met.threshold,
+        "this threshold was already met when it came into force: {}",
+        met.consequence()
     );
-    MetInForce {
-        id,
-        time: jiff::Timestamp::now().to_string(),
-        signal: signal.to_string(),
-        available,
-        threshold,
-    }
 }
 
 /// The reason of the kernel behind an errno.

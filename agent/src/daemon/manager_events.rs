@@ -32,15 +32,18 @@ impl Agent {
                 let record = self.eviction_log.record_mitigation(&mitigation);
                 self.append_to_journal(record);
             }
-            ManagerEvent::MetInForce {
-                signal,
-                available,
-                threshold,
-            } => {
+            ManagerEvent::MetInForce(met) => {
                 self.metrics.met_in_force();
-                let record = self.eviction_log.record_met(signal, available, threshold);
+                let record = self.eviction_log.record_met(&met, self.config.shadow);
                 self.append_to_journal(record);
             }
+            ManagerEvent::NoCandidates(met, denied) => tracing::error!(
+                signal = %met.signal,
+                available = met.available,
+                threshold = met.threshold,
+                denied,
+                "the threshold is met and no pod may be evicted"
+            ),
             ManagerEvent::Stuck(entry) => {
                 if let Some(record) = self.eviction_log.record_stuck(&entry) {
                     self.metrics.stuck();

@@ -81,8 +81,7 @@ pub struct StuckPod {
     pub usage: u64,
 }
 
-/// A threshold was met when it came into force, by a start or a new configuration: pods go at the kubelet's pace for
-/// it.
+/// A threshold was met when it came into force, by a start or a new configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MetInForce {
@@ -96,6 +95,23 @@ pub struct MetInForce {
     pub available: u64,
     /// Threshold: the amount that should have been available, in the signal's unit.
     pub threshold: u64,
+    /// Soft threshold: pods are asked to end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub soft: bool,
+    /// Shadow mode: no pod is evicted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shadow: bool,
+}
+
+impl MetInForce {
+    /// What follows from it for pods, as a clause.
+    pub fn consequence(&self) -> &'static str {
+        match (self.shadow, self.soft) {
+            (true, _) => "shadow mode evicts no pod",
+            (_, true) => "pods are asked to end, one at a time, when its grace period is over",
+            (..) => "one pod is evicted every 10 s, faster if nothing is about to be left",
+        }
+    }
 }
 
 /// The API server has heard of an eviction, which need not be reported again.

@@ -154,7 +154,7 @@ fn shadow_mode_can_be_left_and_entered() {
     let mut records = files.records();
     records.retain(|record| !matches!(record, Record::ShadowNode(_)));
     assert!(
-        matches!(&records[..], [Record::MetInForce(_), Record::Evicted(e)] if e.shadow && e.phase.is_none()),
+        matches!(&records[..], [Record::MetInForce(met), Record::Evicted(e)] if met.shadow && e.shadow && e.phase.is_none()),
         "{records:?}"
     );
     assert!(hog.is_alive());

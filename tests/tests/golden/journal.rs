@@ -224,6 +224,8 @@ fn records() -> Vec<Record> {
             signal: text("memory.available"),
             available: 1,
             threshold: 2,
+            soft: true,
+            shadow: true,
         }),
         Record::Recreated(RecreationRecord {
             time: text(TIME),

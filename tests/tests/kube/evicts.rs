@@ -485,7 +485,11 @@ fn a_pod_that_the_kubelet_evicts_is_enough() {
         panic!("once: {told:?}");
     };
     let note = event["note"].as_str().unwrap();
-    has(note, &["memory.available was already met", "64Mi wanted"]);
+    let says = [
+        "memory.available was already met",
+        "64Mi wanted; one pod is evicted every 10 s",
+    ];
+    has(note, &says);
 }
 
 /// A server that answers for pods and not for policies: no agent of this node has known any.

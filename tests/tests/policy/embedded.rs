@@ -105,6 +105,26 @@ fn a_spared_pod_outlives_a_smaller_one() {
     assert_eq!(ruled.explained("db")["reason"], "the rule says Never");
 }
 
+/// Under any signal, and once.
+// R12, R34
+#[test]
+fn a_shortage_for_which_every_pod_is_denied_is_logged() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 64, 1024));
+    let mut ruled = Ruled::new("emdenied", "", &evict("Never"));
+    ruled.files.config["filesystems"] = json!({"nodefs": disk.path()});
+    ruled.files.config["evictionHard"]["nodefs.available"] = json!("99.9%");
+    let mut pods = ["db", "web"].map(|pod| ruled.hog(pod, "10"));
+    let agent = ruled.files.start(&[]);
+    let words = "the threshold is met and no pod may be evicted signal=nodefs.available";
+    assert!(agent.says(words));
+    has(&agent.log(), &["denied=2"]);
+    // A few looks more.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(agent.log().matches(words).count(), 1);
+    assert!(pods.iter_mut().all(Hog::is_alive) && ruled.evicted().is_empty());
+}
+
 /// A policy in shadow mode lets the pod go, and the log has what it would have denied.
 #[test]
 fn a_soft_eviction_is_logged_that_a_shadow_policy_would_have_denied() {

@@ -76,10 +76,22 @@ pub struct Plan {
     pub evictions: Vec<EvictionDecision>,
     /// Thresholds that are met as they come into force, at the start or by other settings; each once.
     pub met_in_force: Vec<Threshold>,
+    /// Thresholds that ask for an eviction while no pod may go; each once, at this look or during the reclaim after the
+    /// last one.
+    pub blocked: Vec<BlockedThreshold>,
     /// UIDs of evicted pods whose processes do not end; each once.
     pub stuck: Vec<String>,
     /// The thresholds that call for action and wait for the reclaim.
     pub(super) pending: Vec<Threshold>,
+}
+
+/// A threshold that asks for an eviction while every pod is denied or protected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockedThreshold {
+    /// The threshold.
+    pub threshold: Threshold,
+    /// Pods that a policy, a limit or a pause denies, the others being protected.
+    pub denied: usize,
 }
 
 /// Conditions that the Node object should show, and why.

@@ -3,12 +3,12 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use evictd_engine::{
-    NodeCondition, NodeState, Observations, Plan, Planner, Resource, recorder::Recorder,
+    NodeCondition, NodeState, Observations, Plan, Planner, Resource, Threshold, recorder::Recorder,
     units::SECOND,
 };
 use evictd_sys::clock::monotonic_ns;
 
-use crate::{ManagerEvent, ManagerEventQueue, SharedStatus, SignalSources, Status};
+use crate::{ManagerEvent, ManagerEventQueue, SharedStatus, SignalSources, Status, ThresholdMet};
 
 /// What is pressed may change at every look; it is reported no sooner than so long after the last time, in nanoseconds.
 const REPORT_AGAIN_NS: u64 = SECOND;
@@ -87,13 +87,21 @@ impl NodeReporter {
             self.recreations += 1;
             self.emit(ManagerEvent::Recreated(recreation));
         }
-        for threshold in plan.met_in_force {
-            if let Some(seen) = seen.get(threshold.signal) {
-                self.emit(ManagerEvent::MetInForce {
-                    signal: threshold.signal,
-                    available: u64::try_from(seen.available).unwrap_or(0),
-                    threshold: threshold.amount(seen.capacity),
-                });
+        let met = |threshold: &Threshold| {
+            let seen = seen.get(threshold.signal)?;
+            Some(ThresholdMet {
+                signal: threshold.signal,
+                is_hard: threshold.is_hard(),
+                available: u64::try_from(seen.available).unwrap_or(0),
+                threshold: threshold.amount(seen.capacity),
+            })
+        };
+        for met in plan.met_in_force.iter().filter_map(met) {
+            self.emit(ManagerEvent::MetInForce(met));
+        }
+        for blocked in &plan.blocked {
+            if let Some(met) = met(&blocked.threshold) {
+                self.emit(ManagerEvent::NoCandidates(met, blocked.denied));
             }
         }
         self.status.set(Status {

@@ -443,6 +443,30 @@ fn of_two_hard_thresholds_the_larger_one_evicts() {
     }
 }
 
+/// A threshold for which every pod is denied is reported once for as long as it is met, and again the next time.
+#[test]
+fn a_threshold_that_no_pod_may_go_for_is_reported_once() {
+    let mut node = Node::new(vec![hard(DISK, 1000)], false);
+    node.pod("denied", [500, 0, 1]);
+    node.pod("critical", [500, 0, 1]);
+    node.pods[0].is_denied = true;
+    node.pods[1].priority = crate::model::pod::SYSTEM_CRITICAL_PRIORITY;
+    let mut blocked = |seconds: i64, available: i64, is_denied: bool| {
+        node.pods[0].is_denied = is_denied;
+        node.see(DISK, available);
+        let plan = node.look(seconds * SECOND);
+        let denied: Vec<usize> = plan.blocked.iter().map(|blocked| blocked.denied).collect();
+        (denied, plan.evictions.len())
+    };
+    assert_eq!(blocked(1, 2000, true), (vec![], 0));
+    assert_eq!(blocked(2, 900, true), (vec![1], 0));
+    assert_eq!(blocked(3, 900, true), (vec![], 0));
+    assert_eq!(blocked(4, 2000, true), (vec![], 0));
+    assert_eq!(blocked(5, 900, true), (vec![1], 0));
+    assert_eq!(blocked(6, 900, false), (vec![], 1));
+    assert_eq!(blocked(7, 900, false), (vec![], 0), "one is on its way");
+}
+
 /// A dip below the hard threshold overrides no budget.
 // R5, R43
 #[test]

@@ -1,0 +1,53 @@
+//! Thresholds that are met while no pod may go for them.
+
+use super::{
+    Planner,
+    plan::{BlockedThreshold, Snapshot},
+};
+use crate::{CandidateState, Pod, Signal, Threshold, model::settings::Mode};
+
+/// The thresholds that were found blocked, each reported once for as long as it asks for an eviction.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Blocked {
+    reported: Vec<(Signal, bool)>,
+    /// Those that are not reported yet.
+    new: Vec<BlockedThreshold>,
+}
+
+impl Blocked {
+    /// Forgets the thresholds that are not `due` any more.
+    pub fn keep(&mut self, due: &[Threshold]) {
+        let is_due = |reported: &(Signal, bool)| due.iter().any(|t| key(t) == *reported);
+        self.reported.retain(is_due);
+    }
+
+    /// Takes those that are to be reported.
+    pub fn take_new(&mut self) -> Vec<BlockedThreshold> {
+        std::mem::take(&mut self.new)
+    }
+}
+
+impl Planner {
+    /// Takes note of a threshold for which no pod was chosen, if it is time for one and none may go.
+    pub(super) fn note_blocked(&mut self, now: i64, node: Snapshot<'_>, threshold: &Threshold) {
+        let is_reported = self.blocked.reported.contains(&key(threshold));
+        let is_time = || match self.settings.mode {
+            Mode::Kubelet => !self.waits_as_kubelet(now, threshold.is_hard()),
+            Mode::Evictd => self.decide(now, node, threshold).is_some(),
+        };
+        let may_not_go = |pod: &Pod| self.state_for(pod, threshold) == CandidateState::Protected;
+        if !is_reported && is_time() && node.pods.iter().all(may_not_go) {
+            let denied = |pod: &&Pod| pod.is_denied && !pod.is_protected(self.settings.mode);
+            let denied = node.pods.iter().filter(denied).count();
+            self.blocked.reported.push(key(threshold));
+            self.blocked.new.push(BlockedThreshold {
+                threshold: threshold.clone(),
+                denied,
+            });
+        }
+    }
+}
+
+fn key(threshold: &Threshold) -> (Signal, bool) {
+    (threshold.signal, threshold.is_hard())
+}
