@@ -51,7 +51,8 @@ pub struct KillLimits {
     pub enough: u64,
     /// Bytes that no single task can exceed; a larger sum counts shared memory twice.
     pub most: u64,
-    /// Bytes charged to the pod from which on it has grown by its part of what was left.
+    /// Bytes charged to the pod from which on it has grown by its part of what was left. Page cache that the kernel cannot
+    /// take from it counts as growth.
     pub grown: u64,
 }
 
@@ -123,27 +124,21 @@ impl MemoryThresholds {
         (self.threshold / 16).clamp(1, STEP_BYTES)
     }
 
-    /// Computes the limits for tasks of a pod to which `charged` bytes were charged, of which it held `held` without page
-    /// cache, when `headroom` was left, as the kernel counts. Of a number of published pods one of a later rank is killed
-    /// from deeper below the threshold, down to half of it; where they have used up what was left, one of them at least
-    /// has grown by its part of it.
-    pub fn kill_limits(
-        &self,
-        (charged, held): (u64, u64),
-        headroom: u64,
-        (rank, ranks): (u64, u64),
-    ) -> KillLimits {
+    /// Computes the limits for tasks of a pod that held `held` bytes without page cache when `headroom` was left, as the
+    /// kernel counts. Of a number of published pods one of a later rank is killed from deeper below the threshold, down to
+    /// half of it; where they have used up what was left, one of them at least has grown by its part of it.
+    pub fn kill_limits(&self, held: u64, headroom: u64, (rank, ranks): (u64, u64)) -> KillLimits {
         let left = headroom.saturating_sub(self.threshold.max(self.floor.unwrap_or(0)));
         let (step, ranks) = (self.step(), ranks.max(1));
-        let in_steps = |before: u64, bytes: u64| {
-            let steps = before.saturating_add(bytes).div_ceil(step);
+        let in_steps = |bytes: u64| {
+            let steps = held.saturating_add(bytes).div_ceil(step);
             steps.saturating_add(1).saturating_mul(step)
         };
         let deeper = self.threshold / (2 * ranks) * rank;
         KillLimits {
-            enough: in_steps(held, left).saturating_add(deeper),
-            most: in_steps(held, headroom),
-            grown: in_steps(charged, headroom / ranks),
+            enough: in_steps(left).saturating_add(deeper),
+            most: in_steps(headroom),
+            grown: in_steps(headroom / ranks),
         }
     }
 

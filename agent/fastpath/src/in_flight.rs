@@ -71,6 +71,8 @@ pub struct Victim {
     /// Whether the victim's outcome was reported, or needs no report.
     is_reported: bool,
     killed: u64,
+    /// Bytes that it held at the last look at which its cgroup was there.
+    held: u64,
 }
 
 impl Victim {
@@ -85,6 +87,7 @@ impl Victim {
             pod,
             eviction,
             killed: terminating.signalled(),
+            held: 0,
             terminating,
             peak_usage,
             killed_by: None,
@@ -287,6 +290,7 @@ impl InFlight {
                 }));
             }
             let usage = left(&victim.pod);
+            victim.held = usage.unwrap_or(victim.held);
             let is_over = fate == VictimState::Restarted || victim.terminating.is_over(now, usage);
             let gives_way = is_full && fate == VictimState::Stuck;
             if gives_way {
@@ -295,7 +299,8 @@ impl InFlight {
             }
             if (victim.is_reported && is_over) || gives_way {
                 let victim = self.victims.swap_remove(next);
-                send(VictimEvent::Left(victim.pod, usage.unwrap_or(0)));
+                // Shared memory may outlive the cgroup, charged to those above.
+                send(VictimEvent::Left(victim.pod, usage.unwrap_or(victim.held)));
             } else {
                 next += 1;
             }

@@ -304,18 +304,11 @@ impl ScopeMonitor {
         self.available_when_published = self.sample.guarded_available;
     }
 
-    /// The limits for a kernel kill in this pod, to which `charged` bytes were charged at the last sample, `held` of them without
-    /// page cache.
-    pub fn kernel_victim(
-        &self,
-        cgroup_id: u64,
-        rank: usize,
-        (charged, held): (u64, u64),
-    ) -> KernelVictim {
+    /// The limits for a kernel kill in this pod, which held `held` bytes without page cache at the last sample.
+    pub fn kernel_victim(&self, cgroup_id: u64, rank: usize, held: u64) -> KernelVictim {
         let room = self.sample.shortage.headroom.total();
         let deeper = (rank as u64, u64::from(MAX_VICTIMS));
-        let thresholds = self.scope.thresholds();
-        let limits = thresholds.kill_limits((charged, held), room, deeper);
+        let limits = self.scope.thresholds().kill_limits(held, room, deeper);
         KernelVictim {
             cgroup_id,
             min_task_bytes: limits.enough,

@@ -4,14 +4,16 @@
 
 use std::time::Duration;
 
+use backon::{BackoffBuilder as _, ExponentialBuilder};
 use evictd_config::{ClusterConfig, Config};
 use http::Method;
 use serde_json::Value;
 
 use super::client::{ApiClient, ApiRequest, JSON};
 
-/// The shortest and the longest pause between two requests for what has not been answered.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// The shortest and the longest pause between two requests for what has not been answered. The right to ask may be missing
+/// on every node of a large cluster.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 
 /// The KubeletConfiguration of this node; `None` where it is not wanted, or where a file has it already.
 ///
@@ -32,14 +34,18 @@ pub fn ask(config: &Config, has_file: bool) -> Result<Option<Value>, String> {
 
 /// The same for an agent that runs without it: asks again and again, until there is an answer.
 pub async fn ask_until_answered(cluster: &ClusterConfig) -> Value {
-    let (mut pause, longest) = PAUSES;
+    let mut pauses = ExponentialBuilder::default()
+        .with_min_delay(PAUSES.0)
+        .with_max_delay(PAUSES.1)
+        .with_jitter()
+        .without_max_times()
+        .build();
     loop {
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(pauses.next().unwrap_or(PAUSES.1)).await;
         match configz(cluster).await {
             Ok(answer) => return answer,
             Err(error) => tracing::debug!(error, "the kubelet's /configz cannot be read yet"),
         }
-        pause = (pause * 2).min(longest);
     }
 }
 

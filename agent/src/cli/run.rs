@@ -110,8 +110,17 @@ pub(super) fn looked_up(
     path: &Path,
     kubelet_config: Option<&Path>,
 ) -> Result<(Config, KubeletDocument), CommandError> {
-    // Such a command says what stands in for it.
-    let (config, origin) = configured(path, kubelet_config, false, |_| ())?;
+    let mut reason = None;
+    let warn = |error: &str| reason = Some(error.to_owned());
+    let (config, origin) = configured(path, kubelet_config, false, warn)?;
+    // Such a command says what stands in for it, and why: for a file that cannot be read that is another reason.
+    let says = |reason: &String| {
+        let unreadable = origin.kubelet.unreadable.as_ref();
+        unreadable.is_some_and(|text| text.contains(reason))
+    };
+    if let Some(error) = reason.filter(|reason| !says(reason)) {
+        eprintln!("evictd: {CONFIGZ_UNKNOWN}: {error}");
+    }
     Ok((config, origin.kubelet))
 }
 

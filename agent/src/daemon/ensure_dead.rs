@@ -2,8 +2,12 @@
 //! that were not there yet.
 
 use std::{
-    fs, io,
-    os::unix::fs::MetadataExt as _,
+    fs::{self, File},
+    io,
+    os::{
+        fd::AsRawFd as _,
+        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    },
     path::PathBuf,
     sync::{
         Arc,
@@ -26,6 +30,8 @@ const WAITING: usize = 1024;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 /// How long a killed pod's processes may take to go before they are reported; some wait for a disk.
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Directories below each other that are gone through where they have changed: each takes a descriptor.
+const MAX_DEPTH: usize = 64;
 
 /// A pod that got SIGKILL.
 pub(super) struct KilledPod {
@@ -66,11 +72,16 @@ impl EnsureDead {
             }
         };
         let shadow = Arc::<AtomicBool>::default();
-        let is_shadow = Arc::clone(&shadow);
-        let status = move |victim: &KilledPod| match is_shadow.load(Ordering::Relaxed) {
-            true => VictimStatus::GivenUp,
+        let is_shadow = {
+            let shadow = Arc::clone(&shadow);
+            move || shadow.load(Ordering::Relaxed)
+        };
+        let waits = is_shadow.clone();
+        let status = move |victim: &KilledPod| match is_shadow() {
+            true => VictimStatus::Alive,
             false => kill_rest(victim),
         };
+        let overdue = move |victim: &KilledPod| waits() || overdue(victim);
         let thread = thread.spawn(move || run(&queue, KILL_TIMEOUT, status, overdue, end))?;
         Ok(Self {
             victims,
@@ -79,7 +90,7 @@ impl EnsureDead {
         })
     }
 
-    /// In shadow mode no victim is signalled, and those that are looked at are given up.
+    /// In shadow mode no victim is signalled, and none is looked at: it waits for the end of that mode.
     pub fn set_shadow(&self, shadow: bool) {
         self.shadow.store(shadow, Ordering::Relaxed);
     }
@@ -185,41 +196,54 @@ pub(super) fn end_asked(
 /// directories that were made since.
 pub(super) fn clear(directories: &[PathBuf], until: Option<Timestamp>) {
     for directory in directories {
-        if let Err(error) = empty(directory, until) {
+        let emptied = File::open(directory).and_then(|opened| empty(&opened, until, MAX_DEPTH));
+        if let Err(error) = emptied {
             tracing::warn!(directory = %directory.display(), %error, "an emptyDir is not empty");
         }
     }
 }
 
-/// What cannot be removed does not keep the rest.
-fn empty(directory: &PathBuf, until: Option<Timestamp>) -> io::Result<()> {
+/// What cannot be removed does not keep the rest. A directory is gone through by its descriptor: a process that puts a link
+/// in its place leads nowhere else.
+fn empty(directory: &File, until: Option<Timestamp>, depth: usize) -> io::Result<()> {
     let mut result = Ok(());
-    for entry in fs::read_dir(directory)? {
-        let removed = entry.and_then(|entry| remove(&entry, until));
+    for entry in fs::read_dir(opened(directory))? {
+        let removed = entry.and_then(|entry| remove(&entry, until, depth));
         result = result.and(removed);
     }
     result
 }
 
-fn remove(entry: &fs::DirEntry, until: Option<Timestamp>) -> io::Result<()> {
+/// The path of an open directory.
+fn opened(directory: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
+}
+
+fn remove(entry: &fs::DirEntry, until: Option<Timestamp>, depth: usize) -> io::Result<()> {
     let (path, metadata) = (entry.path(), entry.metadata()?);
     let until = until.filter(|until| metadata.ctime() > until.as_second());
     match (metadata.is_dir(), until) {
+        // Follows no link, neither there nor below.
         (true, None) => fs::remove_dir_all(path),
         (false, None) => fs::remove_file(path),
         // A removal that was interrupted has changed it.
-        (true, Some(until)) => {
-            empty(&path, Some(until))?;
+        (true, Some(until)) if depth > 0 => {
+            let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+            let directory = fs::OpenOptions::new()
+                .read(true)
+                .custom_flags(flags)
+                .open(&path)?;
+            empty(&directory, Some(until), depth - 1)?;
             // By its birth time, which not every filesystem has.
             let is_old = metadata
                 .created()
                 .is_ok_and(|at| at <= SystemTime::from(until));
-            match is_old && fs::read_dir(&path)?.next().is_none() {
+            match is_old && fs::read_dir(opened(&directory))?.next().is_none() {
                 true => fs::remove_dir(path),
                 false => Ok(()),
             }
         }
-        (false, Some(_)) => Ok(()),
+        (_, Some(_)) => Ok(()),
     }
 }
 
@@ -281,5 +305,29 @@ mod tests {
         let is_there = |name| path(name).exists();
         assert!(!is_there("left") && !is_there("used/old"));
         assert!(is_there("used/new") && is_there("empty"));
+    }
+
+    /// As a process of the pod may put it there.
+    #[test]
+    fn a_link_leads_the_removal_nowhere_else() {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(elsewhere.path().join("file"), "").unwrap();
+        let path = dir.path().join("sub");
+        fs::create_dir(&path).unwrap();
+        let until = Timestamp::now() - Duration::from_secs(2);
+        let opened = File::open(dir.path()).unwrap();
+        let entry = fs::read_dir(super::opened(&opened))
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap();
+        assert!(entry.metadata().unwrap().is_dir());
+        fs::remove_dir(&path).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), &path).unwrap();
+        for until in [Some(until), None] {
+            let _ = remove(&entry, until, MAX_DEPTH);
+        }
+        clear(&[dir.path().to_owned()], None);
+        assert!(elsewhere.path().join("file").exists());
     }
 }

@@ -11,6 +11,7 @@ use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles, KubeletS
 use evictd_engine::Signal;
 use evictd_fastpath::FastPathSettings;
 use evictd_kube::configz;
+use tokio::task::AbortHandle;
 
 use super::{
     Agent, RunError,
@@ -222,6 +223,8 @@ pub(super) struct ConfigWatch {
     pub look: BackgroundRead<Found>,
     /// SIGHUP has come, and no look was begun since.
     is_asked: bool,
+    /// The task that asks `/configz`.
+    configz: Option<AbortHandle>,
     pub reloads: Arc<Reloads>,
 }
 
@@ -229,19 +232,22 @@ impl ConfigWatch {
     /// Where `/configz` has not answered, it is asked again from now on.
     pub fn new(source: ConfigSource, config: &Config) -> Self {
         let asks = config.cluster.clone().filter(|cluster| cluster.configz);
-        if let Some(cluster) = asks.filter(|_| source.lacks_kubelet()) {
+        let asks = asks.filter(|_| source.lacks_kubelet());
+        let configz = asks.map(|cluster| {
             let answer = Arc::clone(&source.answer);
-            tokio::spawn(async move {
+            let task = tokio::spawn(async move {
                 let document = configz::ask_until_answered(&cluster).await;
                 answer.get_or_init(|| KubeletDocument::of_configz(document));
             });
-        }
+            task.abort_handle()
+        });
         let reloads = Arc::<Reloads>::default();
         reloads.note_kubelet(source.kubelet.source);
         Self {
             source,
             look: BackgroundRead::new(Arc::default()),
             is_asked: false,
+            configz,
             reloads,
         }
     }
@@ -276,7 +282,10 @@ impl Agent {
     }
 
     fn reload(&mut self, read: Result<Config, RunError>) {
-        let watch = &self.config_watch;
+        let watch = &mut self.config_watch;
+        // A file has come: its answer would not be used any more.
+        let configz = watch.configz.take_if(|_| !watch.source.lacks_kubelet());
+        configz.inspect(AbortHandle::abort);
         watch.reloads.note_kubelet(watch.source.kubelet.source);
         let reloads = Arc::clone(&watch.reloads);
         let applied = read.and_then(|config| self.apply(config));

@@ -6,7 +6,11 @@ use evictd_engine::{ManagedPod as _, Resource, RestoredState};
 use evictd_fastpath::RestoredVictim;
 use evictd_node::pods::table::PodEntry;
 use evictd_policy::PolicyEvaluator;
-use evictd_store::{disk_queue::DiskQueue, journal::Journal, restore::Restored};
+use evictd_store::{
+    disk_queue::DiskQueue,
+    journal::Journal,
+    restore::{Restored, UNDER_WAY_NS},
+};
 use evictd_sys::clock::monotonic_ns;
 use jiff::Timestamp;
 
@@ -77,10 +81,12 @@ pub(super) fn go_on(
     ensure_dead: &EnsureDead,
 ) {
     let mut of_dead = Vec::new();
-    let mut died = |entry: &PodEntry, at: u64, volumes: Vec<PathBuf>| {
-        if entry.is_empty() && !volumes.is_empty() {
-            let ago = Duration::from_nanos(monotonic_ns().saturating_sub(at));
-            of_dead.push((volumes, Timestamp::now() - ago));
+    let mut died = |entry: &Arc<PodEntry>, at: u64, volumes: Vec<PathBuf>| {
+        let ago = monotonic_ns().saturating_sub(at);
+        // A stuck one is remembered for longer, and may have run since.
+        if entry.is_empty() && !volumes.is_empty() && ago <= UNDER_WAY_NS.cast_unsigned() {
+            let until = Timestamp::now() - Duration::from_nanos(ago);
+            of_dead.push((Arc::clone(entry), volumes, until));
         }
     };
     for victim in restored.victims() {
@@ -117,8 +123,13 @@ pub(super) fn go_on(
     if !of_dead.is_empty() {
         // One thread for all of them: others wait for the disk as well.
         tokio::task::spawn_blocking(move || {
-            for (volumes, until) in of_dead {
-                clear(&volumes, Some(until));
+            for (entry, volumes, until) in of_dead {
+                for volume in volumes {
+                    // It may run again by now.
+                    if entry.is_empty() {
+                        clear(&[volume], Some(until));
+                    }
+                }
             }
         });
     }

@@ -21,6 +21,7 @@ use evictd_node::{
     },
 };
 use evictd_store::{disk_queue::DiskQueue, incident::files::Incidents, journal::Journal};
+use jiff::Timestamp;
 
 use super::{
     Agent, ConfigSource, Programs, RunError,
@@ -294,7 +295,9 @@ fn start_ensure_dead() -> io::Result<EnsureDead> {
     let blocking = tokio::runtime::Handle::current();
     // A disk may hang: not the thread that kills.
     EnsureDead::start(move |directories| {
-        drop(blocking.spawn_blocking(move || clear(&directories, None)));
+        // Until then: it may run again before the disk answers.
+        let until = Timestamp::now();
+        drop(blocking.spawn_blocking(move || clear(&directories, Some(until))));
     })
 }
 

@@ -387,7 +387,17 @@ fn files_of_one_victim_are_not_those_of_the_next() {
         (31, mib(2500), &[]),
         (32, mib(2500), &["b"]),
     ];
-    for rounds in [others, never, written, by_turns] {
+    // Part of the first one's has come when the second one goes.
+    let in_parts: &[Round] = &[
+        (1, mib(500), &["a"]),
+        (5, mib(2000), &[]),
+        (11, mib(2000), &["b"]),
+        (12, mib(2500), &[]),
+        (13, mib(4500), &[]),
+        (20, mib(3900), &[]),
+        (22, mib(3900), &["c"]),
+    ];
+    for rounds in [others, never, written, by_turns, in_parts] {
         let config = json!({"evictionHard": {"nodefs.available": "4000Mi"}});
         let mut planner = planner(Mode::Evictd, config);
         let mut node = Node::default();

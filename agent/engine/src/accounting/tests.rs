@@ -241,16 +241,16 @@ fn the_kernel_kills_a_task_that_has_used_up_what_was_left() {
         floor: Some(80 * MIB),
     };
     assert_eq!(thresholds.step(), 10 * MIB);
-    let limits = |rank| thresholds.kill_limits((150 * MIB, 95 * MIB), 260 * MIB, (rank, 16));
+    let limits = |rank| thresholds.kill_limits(95 * MIB, 260 * MIB, (rank, 16));
     let expected = |enough| KillLimits {
         enough: enough * MIB,
         most: 370 * MIB,
-        grown: 180 * MIB,
+        grown: 130 * MIB,
     };
     assert_eq!(
         limits(0),
         expected(210),
-        "95 + 100, and a step; 150 + 260 / 16, and a step"
+        "95 + 100, and a step; 95 + 260 / 16, and a step"
     );
     assert_eq!(limits(3), expected(225));
 }

@@ -37,7 +37,10 @@ impl Planner {
         };
         let may_not_go = |pod: &Pod| self.state_for(pod, threshold) == CandidateState::Protected;
         if !is_reported && is_time() && node.pods.iter().all(may_not_go) {
-            let denied = |pod: &&Pod| pod.is_denied && !pod.is_protected(self.settings.mode);
+            let is_rate_used_up = self.left_of_node_rate == 0;
+            let denied = |pod: &&Pod| {
+                (pod.is_denied || is_rate_used_up) && !pod.is_protected(self.settings.mode)
+            };
             let denied = node.pods.iter().filter(denied).count();
             self.blocked.reported.push(key(threshold));
             self.blocked.new.push(BlockedThreshold {

@@ -67,7 +67,7 @@ impl PendingVictims {
             let asked_before = self.0.remove(&eviction.uid).filter(|known| known.is_asked);
             let victim = PendingVictim {
                 is_asked: eviction.is_soft,
-                expected: expected(node, settings, &eviction.uid),
+                expected: self.expected(node, settings, &eviction.uid),
                 asked_before: asked_before.map(Box::new),
                 ..PendingVictim::new(now.saturating_add(grace))
             };
@@ -90,7 +90,7 @@ impl PendingVictims {
             is_unreported: true,
             // The fast path follows it by what it gives back: slow is not stuck.
             is_stuck_reported: true,
-            expected: expected(node, settings, uid),
+            expected: self.expected(node, settings, uid),
             ..PendingVictim::new(now)
         };
         self.0.insert(uid.to_owned(), victim);
@@ -130,11 +130,20 @@ impl PendingVictims {
             let chosen_for = restored.signal;
             chosen_for.is_some_and(|chosen_for| layout.watch_the_same(chosen_for, *signal))
         };
+        // What those before it had given back by then, which is in what was available.
+        let of_earlier = |signal| {
+            let victims = self.0.values().flat_map(|victim| &victim.expected);
+            let given = victims.filter(|e| e.signal == signal).map(|e| {
+                let rise = available.saturating_sub(e.available);
+                u64::try_from(rise).unwrap_or(0).min(e.usage)
+            });
+            signed(given.fold(0, u64::saturating_add))
+        };
         let expected = Signal::ALL.into_iter().filter(is_expected);
         let expected = expected.map(|signal| Expected {
             signal,
             usage,
-            available,
+            available: available.saturating_sub(of_earlier(signal)),
             come: 0,
         });
         let is_externally_handled = |signal| settings.externally_handled.contains(&signal);
@@ -198,6 +207,31 @@ impl PendingVictims {
                 of_others = come.saturating_add(of_others);
             }
         }
+    }
+
+    /// Computes what the end of a pod will bring, as far as it is known. What is available without what others have given
+    /// back so far: [`Self::note_come`] counts that for them.
+    fn expected(&self, node: Snapshot<'_>, settings: &PlannerSettings, uid: &str) -> Vec<Expected> {
+        let pod = node.pods.iter().find(|pod| pod.uid == uid);
+        let Some((pod, usage)) = pod.zip(node.usages.get(uid)) else {
+            return Vec::new();
+        };
+        let of_others = |signal| {
+            let others = self.0.iter().filter(|(other, _)| *other != uid);
+            let expected = others.flat_map(|(_, victim)| &victim.expected);
+            let come = expected.filter(|e| e.signal == signal).map(|e| e.come);
+            come.fold(0, u64::saturating_add)
+        };
+        let of_signal = |signal| {
+            let available = node.observations.get(signal)?.available;
+            Some(Expected {
+                signal,
+                usage: settings.freed_by_eviction(signal, pod, usage),
+                available: available.saturating_sub(signed(of_others(signal))),
+                come: 0,
+            })
+        };
+        Signal::ALL.into_iter().filter_map(of_signal).collect()
     }
 
     /// The UIDs of those that have processes although their time is over; each once.
@@ -345,21 +379,4 @@ impl PendingVictim {
         let expected = self.expected.iter().find(is_to_come);
         expected.map_or(0, |e| e.usage.saturating_sub(e.come))
     }
-}
-
-/// Computes what the end of a pod will bring, as far as it is known.
-fn expected(node: Snapshot<'_>, settings: &PlannerSettings, uid: &str) -> Vec<Expected> {
-    let pod = node.pods.iter().find(|pod| pod.uid == uid);
-    let Some((pod, usage)) = pod.zip(node.usages.get(uid)) else {
-        return Vec::new();
-    };
-    let of_signal = |signal| {
-        Some(Expected {
-            signal,
-            usage: settings.freed_by_eviction(signal, pod, usage),
-            available: node.observations.get(signal)?.available,
-            come: 0,
-        })
-    };
-    Signal::ALL.into_iter().filter_map(of_signal).collect()
 }

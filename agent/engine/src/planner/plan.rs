@@ -90,7 +90,7 @@ pub struct Plan {
 pub struct BlockedThreshold {
     /// The threshold.
     pub threshold: Threshold,
-    /// Pods that a policy, a limit or a pause denies, the others being protected.
+    /// Pods that a policy, a limit, a rate or a pause denies, the others being protected.
     pub denied: usize,
 }
 

@@ -118,10 +118,8 @@ impl MemoryMonitor {
         let others = ranked.get(..others).unwrap_or_default().iter().copied();
         for (rank, position) in first.into_iter().chain(others).enumerate() {
             if let (Some(cgroup_id), Some(candidate)) = (id(position), candidates.get(position)) {
-                let charged = candidate.usage;
-                let held = held(entries, position, charged, monitor.step());
-                let victim = monitor.kernel_victim(cgroup_id, rank, (charged, held));
-                victims.push(position, victim);
+                let held = held(entries, position, candidate.usage, monitor.step());
+                victims.push(position, monitor.kernel_victim(cgroup_id, rank, held));
             }
         }
         // It is published, not evicted: the next scope may publish it too.

@@ -465,6 +465,12 @@ fn a_threshold_that_no_pod_may_go_for_is_reported_once() {
     assert_eq!(blocked(5, 900, true), (vec![1], 0));
     assert_eq!(blocked(6, 900, false), (vec![], 1));
     assert_eq!(blocked(7, 900, false), (vec![], 0), "one is on its way");
+
+    let mut node = Node::new(vec![hard(DISK, 1000)], false);
+    node.pod("free", [500, 0, 1]);
+    node.planner.left_of_node_rate = 0;
+    node.see(DISK, 900);
+    assert_eq!(node.look(SECOND).blocked[0].denied, 1, "by the rate");
 }
 
 /// A dip below the hard threshold overrides no budget.
