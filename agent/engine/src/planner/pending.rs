@@ -125,25 +125,18 @@ impl PendingVictims {
         let RestoredPending {
             usage, available, ..
         } = *restored;
-        let layout = settings.layout;
         let is_expected = |signal: &Signal| {
             let chosen_for = restored.signal;
-            chosen_for.is_some_and(|chosen_for| layout.watch_the_same(chosen_for, *signal))
+            chosen_for.is_some_and(|one| settings.layout.watch_the_same(one, *signal))
         };
-        // What those before it had given back by then, which is in what was available.
-        let of_earlier = |signal| {
-            let victims = self.0.values().flat_map(|victim| &victim.expected);
-            let given = victims.filter(|e| e.signal == signal).map(|e| {
-                let rise = available.saturating_sub(e.available);
-                u64::try_from(rise).unwrap_or(0).min(e.usage)
-            });
-            signed(given.fold(0, u64::saturating_add))
-        };
-        let expected = Signal::ALL.into_iter().filter(is_expected);
-        let expected = expected.map(|signal| Expected {
+        let signals: Vec<Signal> = Signal::ALL.into_iter().filter(is_expected).collect();
+        for signal in &signals {
+            self.note_come(restored.at.min(now), *signal, available);
+        }
+        let expected = signals.into_iter().map(|signal| Expected {
             signal,
             usage,
-            available: available.saturating_sub(of_earlier(signal)),
+            available: available.saturating_sub(self.given_by_others(&restored.uid, signal)),
             come: 0,
         });
         let is_externally_handled = |signal| settings.externally_handled.contains(&signal);
@@ -216,22 +209,24 @@ impl PendingVictims {
         let Some((pod, usage)) = pod.zip(node.usages.get(uid)) else {
             return Vec::new();
         };
-        let of_others = |signal| {
-            let others = self.0.iter().filter(|(other, _)| *other != uid);
-            let expected = others.flat_map(|(_, victim)| &victim.expected);
-            let come = expected.filter(|e| e.signal == signal).map(|e| e.come);
-            come.fold(0, u64::saturating_add)
-        };
         let of_signal = |signal| {
             let available = node.observations.get(signal)?.available;
             Some(Expected {
                 signal,
                 usage: settings.freed_by_eviction(signal, pod, usage),
-                available: available.saturating_sub(signed(of_others(signal))),
+                available: available.saturating_sub(self.given_by_others(uid, signal)),
                 come: 0,
             })
         };
         Signal::ALL.into_iter().filter_map(of_signal).collect()
+    }
+
+    /// What the victims but one have given back so far of what a signal watches, as [`Self::note_come`] counts it.
+    fn given_by_others(&self, uid: &str, signal: Signal) -> i64 {
+        let others = self.0.iter().filter(|(other, _)| *other != uid);
+        let expected = others.flat_map(|(_, victim)| &victim.expected);
+        let come = expected.filter(|e| e.signal == signal).map(|e| e.come);
+        signed(come.fold(0, u64::saturating_add))
     }
 
     /// The UIDs of those that have processes although their time is over; each once.

@@ -533,6 +533,36 @@ fn files_of_a_victim_that_died_before_the_start_are_waited_for() {
     }
 }
 
+/// Of what had come by the time that the third one was chosen nothing was its own.
+// R43
+#[test]
+fn what_earlier_victims_had_given_before_the_start_counts_once() {
+    let mut node = Node::new(vec![hard(DISK, 1300)], false);
+    let victim = |uid: &str, at: i64, usage: u64, available: i64| RestoredPending {
+        at: at * SECOND,
+        is_dead: true,
+        signal: Some(DISK),
+        usage,
+        available,
+        ..restored(uid)
+    };
+    let victims = [
+        victim("a", 1, 600, 100),
+        victim("b", 2, 500, 500),
+        victim("c", 3, 250, 700),
+    ];
+    let restored = RestoredState {
+        victims: victims.to_vec(),
+        ..RestoredState::default()
+    };
+    node.planner.restore(4 * SECOND, &restored);
+    node.pod("next", [500, 0, 1]);
+    // 750 are on their way, and 600 are missing.
+    node.see(DISK, 700);
+    let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
+    assert_eq!((5..60).find(goes), Some(32));
+}
+
 /// A pod that was asked has ended long before its time is over; before a restart of the agent as well.
 // R43
 #[test]
