@@ -88,7 +88,8 @@ fn parse_text(path: &Path, text: &str) -> Result<Value, ConfigError> {
     parse_document(text).map_err(|reason| syntax(path, reason))
 }
 
-fn syntax(path: &Path, reason: String) -> ConfigError {
+/// A file that does not hold what it should, for this reason.
+pub(super) fn syntax(path: &Path, reason: String) -> ConfigError {
     ConfigError::Syntax {
         path: path.into(),
         reason,

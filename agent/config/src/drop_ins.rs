@@ -9,7 +9,11 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{ConfigError, document::read_kubelet_document, thresholds::DEFAULT_EVICTION_HARD};
+use super::{
+    ConfigError,
+    document::{read_kubelet_document, syntax},
+    thresholds::DEFAULT_EVICTION_HARD,
+};
 
 /// The extension of the files; others are ignored.
 const EXTENSION: &str = "conf";
@@ -72,10 +76,7 @@ pub fn read(directory: &Path) -> Result<Vec<(Value, Vec<String>)>, ConfigError> 
 
 fn read_one(path: &Path) -> Result<(Value, Vec<String>), ConfigError> {
     let (document, forgiven) = read_kubelet_document(path)?;
-    let wrong = |reason: String| ConfigError::Syntax {
-        path: path.into(),
-        reason,
-    };
+    let wrong = |reason| syntax(path, reason);
     match &document {
         Value::Null => return Ok((Value::Object(Map::new()), forgiven)),
         Value::Object(_) => {}

@@ -123,16 +123,18 @@ impl Victim {
         }
     }
 
-    /// Takes a look at it and signals it again if it has processes and is evictd's; not in shadow mode.
-    fn observe(&mut self, now: u64, shadow: bool) -> VictimState {
+    /// Takes a look at it and signals it again if it has processes and is evictd's; not in shadow mode. Also answers with
+    /// what [`left`] says.
+    fn observe(&mut self, now: u64, shadow: bool) -> (VictimState, Option<u64>) {
         let populated = !self.pod.killer.is_empty();
         let usage = left(&self.pod);
+        self.held = usage.unwrap_or(self.held);
         let fate = self
             .terminating
             .observe(now, VictimReading { populated, usage });
         let interval = match fate {
             // Those that run now have done nothing.
-            VictimState::Restarted => return fate,
+            VictimState::Restarted => return (fate, usage),
             _ if self.terminating.is_stuck() => STUCK_KILL_NS,
             _ => 0,
         };
@@ -141,7 +143,7 @@ impl Victim {
             self.killed = now;
             self.pod.killer.kill_again();
         }
-        fate
+        (fate, usage)
     }
 }
 
@@ -268,7 +270,7 @@ impl InFlight {
             }
             let (look, threshold) = at(victim.eviction.scope);
             victim.peak_usage = victim.peak_usage.max(look.usage);
-            let fate = victim.observe(now, shadow);
+            let (fate, usage) = victim.observe(now, shadow);
             if fate == VictimState::BecameStuck && victim.killed_by.is_none() {
                 send(VictimEvent::Stuck(StuckVictim {
                     pod: Arc::clone(&victim.pod),
@@ -289,8 +291,6 @@ impl InFlight {
                     available: look.guarded_available,
                 }));
             }
-            let usage = left(&victim.pod);
-            victim.held = usage.unwrap_or(victim.held);
             let is_over = fate == VictimState::Restarted || victim.terminating.is_over(now, usage);
             let gives_way = is_full && fate == VictimState::Stuck;
             if gives_way {
@@ -300,7 +300,7 @@ impl InFlight {
             if (victim.is_reported && is_over) || gives_way {
                 let victim = self.victims.swap_remove(next);
                 // Shared memory may outlive the cgroup, charged to those above.
-                send(VictimEvent::Left(victim.pod, usage.unwrap_or(victim.held)));
+                send(VictimEvent::Left(victim.pod, victim.held));
             } else {
                 next += 1;
             }

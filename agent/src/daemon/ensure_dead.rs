@@ -46,6 +46,8 @@ pub(super) struct KilledPod {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum VictimStatus {
     Alive,
+    /// Shadow mode: it is not looked at.
+    LeftAlone,
     Dead,
     /// That it dies is not to be seen, as was logged; or it runs anew.
     GivenUp,
@@ -72,16 +74,11 @@ impl EnsureDead {
             }
         };
         let shadow = Arc::<AtomicBool>::default();
-        let is_shadow = {
-            let shadow = Arc::clone(&shadow);
-            move || shadow.load(Ordering::Relaxed)
-        };
-        let waits = is_shadow.clone();
-        let status = move |victim: &KilledPod| match is_shadow() {
-            true => VictimStatus::Alive,
+        let is_shadow = Arc::clone(&shadow);
+        let status = move |victim: &KilledPod| match is_shadow.load(Ordering::Relaxed) {
+            true => VictimStatus::LeftAlone,
             false => kill_rest(victim),
         };
-        let overdue = move |victim: &KilledPod| waits() || overdue(victim);
         let thread = thread.spawn(move || run(&queue, KILL_TIMEOUT, status, overdue, end))?;
         Ok(Self {
             victims,
@@ -138,6 +135,7 @@ fn run<V>(
         while let Some((victim, since, is_overdue)) = under_way.get_mut(at) {
             match status(victim) {
                 VictimStatus::Dead => end(under_way.swap_remove(at).0),
+                VictimStatus::LeftAlone => at += 1,
                 VictimStatus::Alive if *is_overdue || since.elapsed() <= timeout => at += 1,
                 VictimStatus::Alive if overdue(victim) => *is_overdue = true,
                 VictimStatus::Alive | VictimStatus::GivenUp => drop(under_way.swap_remove(at)),

@@ -98,17 +98,13 @@ impl EvictionLog {
                 number,
                 shadow,
             } => {
-                let met = MetInForce {
-                    id: format!("{}-met-{number}", self.run),
-                    time: jiff::Timestamp::now().to_string(),
-                    signal: signal.to_string(),
+                let met = ThresholdMet {
+                    signal: *signal,
+                    is_hard: true,
                     available: *available,
                     threshold: *threshold,
-                    soft: false,
-                    shadow: *shadow,
                 };
-                log_met_in_force(&met);
-                Record::MetInForce(met)
+                met_in_force(format!("{}-met-{number}", self.run), met, *shadow)
             }
             FastPathEvent::NoCandidates {
                 signal,
@@ -196,19 +192,9 @@ impl EvictionLog {
     }
 
     /// Takes note of a threshold of the manager that is met as it comes into force.
-    pub fn record_met(&mut self, met: &ThresholdMet, shadow: bool) -> Record {
+    pub fn record_met(&mut self, met: ThresholdMet, shadow: bool) -> Record {
         self.met += 1;
-        let met = MetInForce {
-            id: format!("{}-rounds-met-{}", self.run, self.met),
-            time: jiff::Timestamp::now().to_string(),
-            signal: met.signal.to_string(),
-            available: met.available,
-            threshold: met.threshold,
-            soft: !met.is_hard,
-            shadow,
-        };
-        log_met_in_force(&met);
-        Record::MetInForce(met)
+        met_in_force(format!("{}-rounds-met-{}", self.run, self.met), met, shadow)
     }
 
     /// Takes note of an evicted pod of the manager whose processes do not end, unless the journal has it: the fast
@@ -379,8 +365,17 @@ fn log_stuck(id: String, pod: &Pod, usage: u64) -> StuckPod {
     }
 }
 
-/// Logs that a threshold is met as it comes into force.
-fn log_met_in_force(met: &MetInForce) {
+/// Logs that a threshold is met as it comes into force; what the journal has of it.
+fn met_in_force(id: String, met: ThresholdMet, shadow: bool) -> Record {
+    let met = MetInForce {
+        id,
+        time: jiff::Timestamp::now().to_string(),
+        signal: met.signal.to_string(),
+        available: met.available,
+        threshold: met.threshold,
+        soft: !met.is_hard,
+        shadow,
+    };
     tracing::warn!(
         signal = %met.signal,
         available = met.available,
@@ -388,6 +383,7 @@ fn log_met_in_force(met: &MetInForce) {
         "this threshold was already met when it came into force: {}",
         met.consequence()
     );
+    Record::MetInForce(met)
 }
 
 /// The reason of the kernel behind an errno.

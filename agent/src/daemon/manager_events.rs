@@ -34,7 +34,7 @@ impl Agent {
             }
             ManagerEvent::MetInForce(met) => {
                 self.metrics.met_in_force();
-                let record = self.eviction_log.record_met(&met, self.config.shadow);
+                let record = self.eviction_log.record_met(met, self.config.shadow);
                 self.append_to_journal(record);
             }
             ManagerEvent::NoCandidates(met, denied) => tracing::error!(

@@ -114,17 +114,13 @@ impl MemoryMonitor {
         let Decision::Evict { urgency } = decision else {
             return self.in_flight.terminating_count() == 0;
         };
-        if !urgency.is_urgent() {
-            if !self.limiter.allows_paced(now) {
-                self.report_no_candidates(index, false);
-                return self.in_flight.terminating_count() == 0;
-            }
-            if now < monitor.in_vain_until {
-                return self.in_flight.terminating_count() == 0;
-            }
+        let is_in_vain = !urgency.is_urgent() && now < monitor.in_vain_until;
+        if !urgency.is_urgent() && !self.limiter.allows_paced(now) {
+            self.report_no_candidates(index, false);
+            return self.in_flight.terminating_count() == 0;
         }
         let most = round::most(self.mode, self.dying(now), self.in_flight.free_slots());
-        if most > 0 {
+        if most > 0 && !is_in_vain {
             let round = Round {
                 urgency,
                 pace_inputs,

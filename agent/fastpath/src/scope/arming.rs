@@ -199,9 +199,14 @@ impl ScopeMonitor {
             action,
             ..Trigger::DISABLED
         };
-        let full = self.scope.usage_limit(thresholds.threshold, 0);
-        // 0 without a threshold: no guard kills for one.
-        let full = full.saturating_add_signed(offset) * u64::from(thresholds.threshold > 0);
+        let full = match thresholds.threshold {
+            // No guard kills for it.
+            0 => 0,
+            threshold => self
+                .scope
+                .usage_limit(threshold, 0)
+                .saturating_add_signed(offset),
+        };
         let hard = Trigger {
             full,
             ..rising(thresholds.threshold, Action::WakeLocal)
