@@ -11,6 +11,7 @@ use std::{
 use evictd_engine::{
     Pod, QosClass,
     accounting::MemoryThresholds,
+    eviction_state::EvictionState,
     limiter::EvictionLimiter,
     model::settings::{MemoryHook, Mode, RankingStrategy},
 };
@@ -35,7 +36,8 @@ pub const MIB: u64 = 1 << 20;
 pub struct Node {
     pub cgroup: TestCgroup,
     pub limiter: Arc<EvictionLimiter>,
-    pods: Vec<(Pod, PathBuf)>,
+    /// Each with its cgroup, and what has happened to it.
+    pods: Vec<(Pod, PathBuf, Arc<EvictionState>)>,
 }
 
 /// Options of the fast path of a node.
@@ -153,7 +155,7 @@ impl Node {
             memory_request: request,
             ..Pod::default()
         };
-        self.pods.push((pod, cgroup.clone()));
+        self.pods.push((pod, cgroup.clone(), Arc::default()));
         Ok(cgroup)
     }
 
@@ -164,17 +166,18 @@ impl Node {
 
     /// Changes what is known of a pod.
     pub fn edit(&mut self, name: &str, change: impl FnOnce(&mut Pod)) {
-        if let Some((pod, _)) = self.pods.iter_mut().find(|(pod, _)| pod.name == name) {
+        if let Some((pod, ..)) = self.pods.iter_mut().find(|(pod, ..)| pod.name == name) {
             change(pod);
         }
     }
 
     /// The table of the pods as they are now.
     pub fn table(&self) -> Box<PodTable> {
-        let entries = self
-            .pods
-            .iter()
-            .filter_map(|(pod, dir)| PodEntry::open(pod.clone(), dir, Mode::Evictd).ok());
+        let entries = self.pods.iter().filter_map(|(pod, dir, state)| {
+            let mut entry = PodEntry::open(pod.clone(), dir, Mode::Evictd).ok()?;
+            entry.eviction_state = Arc::clone(state);
+            Some(entry)
+        });
         Box::new(PodTable::new(entries.map(Arc::new).collect()))
     }
 

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use evictd_engine::{
     ManagedPod, Owner, Pod, QosClass,
+    eviction_state::EvictionState,
     fleet::FleetRules,
     permit::{EvictionPermit, LastResort},
 };
@@ -35,6 +36,7 @@ pub struct Kept {
 pub struct BarePod {
     pod: Pod,
     permit: EvictionPermit,
+    state: EvictionState,
 }
 
 impl BarePod {
@@ -42,6 +44,7 @@ impl BarePod {
         Self {
             pod,
             permit: EvictionPermit::default(),
+            state: EvictionState::default(),
         }
     }
 }
@@ -53,6 +56,10 @@ impl ManagedPod for BarePod {
 
     fn permit(&self) -> &EvictionPermit {
         &self.permit
+    }
+
+    fn eviction_state(&self) -> &EvictionState {
+        &self.state
     }
 
     fn is_protected(&self) -> bool {
@@ -174,10 +181,10 @@ impl Kept {
 
     /// Whether a pod could be evicted now.
     pub fn may_go(&self, pod: &str) -> bool {
-        let permit = &self.entry(pod).permit;
+        let entry = &**self.entry(pod);
         self.evaluator
             .limiter()
-            .allows(permit, monotonic_ns(), LastResort::None)
+            .allows(entry, monotonic_ns(), LastResort::None)
     }
 
     pub fn explain(&self, pod: &str) -> Explanation {

@@ -12,6 +12,7 @@ use std::{
 
 use crate::{
     CandidateState, Cause, EvictionDecision, ManagedPod, Pod,
+    eviction_state::EvictionState,
     limiter::{fleet::FleetHold, quota::Quota},
     permit::{EvictionPermit, LastResort, MAX_QUOTAS_PER_POD, Permission},
     units::signed,
@@ -152,47 +153,46 @@ impl EvictionLimiter {
 
     /// Whether a pod may go now: it is not on its way already, and every limit that it is under has room. `resort` is
     /// what the last resort takes: [`LastResort::None`] for an ordinary look. Allocates nothing, takes no lock.
-    pub fn allows(&self, permit: &EvictionPermit, now: u64, resort: LastResort) -> bool {
+    pub fn allows(&self, pod: &dyn ManagedPod, now: u64, resort: LastResort) -> bool {
         let limits = if resort >= LastResort::Conditional {
             RATES
         } else {
             MAX_QUOTAS_PER_POD
         };
-        self.is_permitted(permit, now, resort) && self.has_capacity_in(permit, now, 0..limits)
+        self.is_permitted(pod, now, resort) && self.has_capacity_in(pod, now, 0..limits)
     }
 
     /// Whether a pod may go that is above a limit of its own: the node's rate, which bounds what a shortage of the node
     /// takes, does not hold it back.
-    pub fn allows_at_own_limit(&self, permit: &EvictionPermit, now: u64) -> bool {
-        self.is_permitted(permit, now, LastResort::None)
-            && self.has_capacity_in(permit, now, OWN_LIMIT)
+    pub fn allows_at_own_limit(&self, pod: &dyn ManagedPod, now: u64) -> bool {
+        self.is_permitted(pod, now, LastResort::None) && self.has_capacity_in(pod, now, OWN_LIMIT)
     }
 
     /// Whether the pod of a decision may go now: what is not urgent asks the fleet brake as well.
     pub fn allows_decision(
         &self,
-        permit: &EvictionPermit,
+        pod: &dyn ManagedPod,
         now: u64,
         decision: &EvictionDecision,
     ) -> bool {
         match decision.cause {
-            Cause::LocalStorage(_) => self.allows_at_own_limit(permit, now),
+            Cause::LocalStorage(_) => self.allows_at_own_limit(pod, now),
             Cause::Pressure(_) => {
                 let is_in_time = match &decision.timing {
                     Some(_) => decision.is_urgent() || self.allows_paced(now),
                     // `mode: kubelet` knows no urgency: a fork bomb does not wait for policies.
                     None => self.fleet_allows_paced(now),
                 };
-                is_in_time && self.allows(permit, now, LastResort::None)
+                is_in_time && self.allows(pod, now, LastResort::None)
             }
         }
     }
 
-    fn is_permitted(&self, permit: &EvictionPermit, now: u64, resort: LastResort) -> bool {
-        if self.is_paused() || permit.is_ending() {
+    fn is_permitted(&self, pod: &dyn ManagedPod, now: u64, resort: LastResort) -> bool {
+        if self.is_paused() || pod.eviction_state().is_ending() {
             return false;
         }
-        match permit.permission(now) {
+        match pod.permit().permission(now) {
             Permission::Always | Permission::Until(_) => {}
             Permission::NotNow if resort >= LastResort::Conditional => {}
             Permission::Never if resort >= LastResort::Any => {}
@@ -204,15 +204,15 @@ impl EvictionLimiter {
     /// What a pod is to a choice for the node at this moment. `is_victim`: its end is followed already.
     pub fn state_of(
         &self,
-        pod: &(impl ManagedPod + ?Sized),
+        pod: &dyn ManagedPod,
         now: u64,
         resort: LastResort,
         is_victim: bool,
     ) -> CandidateState {
-        let permit = pod.permit();
-        if is_victim || permit.is_being_killed(now) || permit.is_ending() {
+        let known = pod.eviction_state();
+        if is_victim || known.is_being_killed(now) || known.is_ending() {
             CandidateState::Terminating
-        } else if pod.is_protected() || !self.allows(permit, now, resort) {
+        } else if pod.is_protected() || !self.allows(pod, now, resort) {
             CandidateState::Protected
         } else {
             CandidateState::Eligible
@@ -221,14 +221,14 @@ impl EvictionLimiter {
 
     /// Whether the kernel may kill a pod by itself at the floor, where no code can check whether a permission still
     /// counts: only one that may go for good. While the manager kills it, it stays the pod to kill from.
-    pub fn allows_kernel_kill(&self, pod: &impl ManagedPod, now: u64) -> bool {
-        let permit = pod.permit();
-        let is_for_good = permit.permission(now) == Permission::Always;
-        is_for_good && !pod.is_protected() && self.allows(permit, now, LastResort::None)
+    pub fn allows_kernel_kill(&self, pod: &dyn ManagedPod, now: u64) -> bool {
+        let is_for_good = pod.permit().permission(now) == Permission::Always;
+        is_for_good && !pod.is_protected() && self.allows(pod, now, LastResort::None)
     }
 
-    fn has_capacity_in(&self, permit: &EvictionPermit, now: u64, limits: Range<usize>) -> bool {
-        permit.is_asked() || self.quotas_of(permit, limits).all(|q| q.has_capacity(now))
+    fn has_capacity_in(&self, pod: &dyn ManagedPod, now: u64, limits: Range<usize>) -> bool {
+        let mut quotas = self.quotas_of(pod.permit(), limits);
+        pod.eviction_state().is_asked() || quotas.all(|q| q.has_capacity(now))
     }
 
     fn quotas_of(
@@ -253,62 +253,63 @@ impl EvictionLimiter {
     }
 
     /// Charges all limits of a pod that is about to be evicted.
-    pub fn charge(&self, permit: &EvictionPermit, now: u64) {
+    pub fn charge(&self, pod: &dyn ManagedPod, now: u64) {
         self.last_eviction.store(now, Ordering::Relaxed);
-        self.charge_quotas(permit, now, 0..MAX_QUOTAS_PER_POD);
+        self.charge_quotas(pod, now, 0..MAX_QUOTAS_PER_POD);
     }
 
     /// Charges all limits of a pod that was asked to go. Where it is killed before it has gone, its limits do not spare
     /// it, and are not charged a second time.
-    pub fn charge_asked(&self, permit: &EvictionPermit, now: u64) {
-        self.charge(permit, now);
-        permit.set_asked(true);
+    pub fn charge_asked(&self, pod: &dyn ManagedPod, now: u64) {
+        self.charge(pod, now);
+        pod.eviction_state().set_asked(true);
     }
 
     /// Charges the limits that count an eviction for `cause`. Above a limit of the pod's own neither the node's rate
     /// nor the fleet counts it, or any pod could use them up.
-    pub fn charge_for(&self, cause: Cause, permit: &EvictionPermit, now: u64) {
+    pub fn charge_for(&self, cause: Cause, pod: &dyn ManagedPod, now: u64) {
         match cause {
-            Cause::Pressure(_) => self.charge(permit, now),
-            Cause::LocalStorage(_) => self.charge_quotas(permit, now, OWN_LIMIT),
+            Cause::Pressure(_) => self.charge(pod, now),
+            Cause::LocalStorage(_) => self.charge_quotas(pod, now, OWN_LIMIT),
         }
     }
 
-    fn charge_quotas(&self, permit: &EvictionPermit, now: u64, places: Range<usize>) {
-        permit.mark_evicted(now);
-        if !permit.is_asked() {
-            let quotas = self.quotas_of(permit, places);
+    fn charge_quotas(&self, pod: &dyn ManagedPod, now: u64, places: Range<usize>) {
+        let state = pod.eviction_state();
+        state.mark_evicted(now);
+        if !state.is_asked() {
+            let quotas = self.quotas_of(pod.permit(), places);
             quotas.for_each(|q| q.charge(signed(now)));
         }
-        permit.set_asked(false);
+        state.set_asked(false);
     }
 
     /// Charges all limits of a pod that would have been evicted, so that shadow mode holds back what live mode would.
     /// The fleet is not told, and live mode forgets it.
-    pub fn charge_in_shadow(&self, permit: &EvictionPermit, now: u64, by: ShadowChooser) {
+    pub fn charge_in_shadow(&self, pod: &dyn ManagedPod, now: u64, by: ShadowChooser) {
         self.last_in_shadow.store(signed(now), Ordering::Relaxed);
-        self.charge_quotas_in_shadow(permit, now, 0..MAX_QUOTAS_PER_POD, by);
+        self.charge_quotas_in_shadow(pod, now, 0..MAX_QUOTAS_PER_POD, by);
     }
 
     /// Charges in shadow mode the limits that count an eviction for `cause`, which the manager has chosen.
-    pub fn charge_in_shadow_for(&self, cause: Cause, permit: &EvictionPermit, now: u64) {
+    pub fn charge_in_shadow_for(&self, cause: Cause, pod: &dyn ManagedPod, now: u64) {
         match cause {
-            Cause::Pressure(_) => self.charge_in_shadow(permit, now, ShadowChooser::Manager),
+            Cause::Pressure(_) => self.charge_in_shadow(pod, now, ShadowChooser::Manager),
             Cause::LocalStorage(_) => {
-                self.charge_quotas_in_shadow(permit, now, OWN_LIMIT, ShadowChooser::Manager);
+                self.charge_quotas_in_shadow(pod, now, OWN_LIMIT, ShadowChooser::Manager);
             }
         }
     }
 
     fn charge_quotas_in_shadow(
         &self,
-        permit: &EvictionPermit,
+        pod: &dyn ManagedPod,
         now: u64,
         places: Range<usize>,
         by: ShadowChooser,
     ) {
-        permit.mark_in_shadow(self.shadow_mark(by));
-        let quotas = self.quotas_of(permit, places);
+        pod.eviction_state().mark_in_shadow(self.shadow_mark(by));
+        let quotas = self.quotas_of(pod.permit(), places);
         quotas.for_each(|q| q.charge_in_shadow(signed(now)));
     }
 
@@ -330,9 +331,9 @@ impl EvictionLimiter {
 
     /// Whether a pod was evicted under a limit, or shadow mode has chosen it for a pressure that lasts: it does not
     /// count as available.
-    pub fn is_evicted_or_chosen(&self, permit: &EvictionPermit) -> bool {
-        let chosen = |by| permit.shadow_mark() == self.shadow_mark(by);
-        permit.is_evicted() || chosen(ShadowChooser::FastPath) || chosen(ShadowChooser::Manager)
+    pub fn is_evicted_or_chosen(&self, state: &EvictionState) -> bool {
+        let chosen = |by| state.shadow_mark() == self.shadow_mark(by);
+        state.is_evicted() || chosen(ShadowChooser::FastPath) || chosen(ShadowChooser::Manager)
     }
 
     /// Computes a number that tells a pressure of one chooser from all others; never zero.
@@ -390,6 +391,7 @@ mod tests {
     use crate::{
         Message, Signal, Timing,
         fleet::{FleetPace, FleetRules},
+        model::managed::tests::BarePod,
         pace::{PaceInputs, Urgency},
     };
 
@@ -399,8 +401,8 @@ mod tests {
         limiter.await_policies(100);
         assert!(!limiter.allows_paced(99) && limiter.allows_paced(100));
         // What is decided as the kubelet does asks the fleet alone.
-        let permit = EvictionPermit::default();
-        let allows = |cause, now| limiter.allows_decision(&permit, now, &decision(cause, None));
+        let pod = BarePod::default();
+        let allows = |cause, now| limiter.allows_decision(&pod, now, &decision(cause, None));
         assert!(allows(Cause::Pressure(Signal::PidAvailable), 99));
         assert_eq!(limiter.fleet_pace(99), FleetPace::Normal);
         limiter.await_policies(0);
@@ -409,67 +411,33 @@ mod tests {
 
     #[test]
     fn a_permission_ends_by_itself() {
-        let (limiter, managed) = (EvictionLimiter::default(), Permitted::default());
-        let pod = &managed.permit;
-        let lets_go = |now| limiter.allows(pod, now, LastResort::None);
-        assert!(lets_go(u64::MAX - 1) && limiter.allows_kernel_kill(&managed, 5));
-        pod.set(Permission::Until(100), -7, &[]);
+        let (limiter, pod) = (EvictionLimiter::default(), BarePod::default());
+        let lets_go = |now| limiter.allows(&pod, now, LastResort::None);
+        assert!(lets_go(u64::MAX - 1) && limiter.allows_kernel_kill(&pod, 5));
+        pod.permit.set(Permission::Until(100), -7, &[]);
         assert!(lets_go(99) && !lets_go(100));
         assert!(
-            !limiter.allows_kernel_kill(&managed, 99),
+            !limiter.allows_kernel_kill(&pod, 99),
             "the kernel reads no clock"
         );
-        assert_eq!(pod.order(), -7);
-        pod.set(Permission::NotNow, 0, &[]);
+        assert_eq!(pod.permit.order(), -7);
+        pod.permit.set(Permission::NotNow, 0, &[]);
         assert!(!lets_go(0));
-        assert!(limiter.allows(pod, 0, LastResort::Conditional));
-        pod.set(Permission::Never, 0, &[]);
-        assert!(!limiter.allows(pod, 0, LastResort::Conditional));
-        assert!(limiter.allows(pod, 0, LastResort::Any));
+        assert!(limiter.allows(&pod, 0, LastResort::Conditional));
+        pod.permit.set(Permission::Never, 0, &[]);
+        assert!(!limiter.allows(&pod, 0, LastResort::Conditional));
+        assert!(limiter.allows(&pod, 0, LastResort::Any));
         limiter.pause(true);
         assert!(
-            !limiter.allows(pod, 0, LastResort::Any),
+            !limiter.allows(&pod, 0, LastResort::Any),
             "a pause is a pause"
         );
-    }
-
-    #[derive(Default)]
-    struct Permitted {
-        pod: Pod,
-        permit: EvictionPermit,
-        is_protected: bool,
-    }
-
-    impl ManagedPod for Permitted {
-        fn pod(&self) -> &Pod {
-            &self.pod
-        }
-
-        fn permit(&self) -> &EvictionPermit {
-            &self.permit
-        }
-
-        fn is_protected(&self) -> bool {
-            self.is_protected
-        }
-
-        fn memory_usage(&self) -> u64 {
-            0
-        }
-
-        fn is_younger_than(&self, _: u64) -> bool {
-            false
-        }
-
-        fn has_older_than(&self, _: u64) -> bool {
-            false
-        }
     }
 
     #[test]
     fn a_pod_on_its_way_is_neither_spared_nor_chosen() {
         use CandidateState::{Eligible, Protected, Terminating};
-        let (limiter, pod) = (EvictionLimiter::default(), Permitted::default());
+        let (limiter, pod) = (EvictionLimiter::default(), BarePod::default());
         let state = |resort| limiter.state_of(&pod, 5, resort, false);
         assert_eq!(state(LastResort::None), Eligible);
         pod.permit.set(Permission::NotNow, 0, &[]);
@@ -479,14 +447,14 @@ mod tests {
             limiter.state_of(&pod, 5, LastResort::None, true),
             Terminating
         );
-        pod.permit.begin_kill(4);
+        pod.state.begin_kill(4);
         assert_eq!(state(LastResort::None), Terminating);
-        pod.permit.end_kill();
-        pod.permit.set_ending(true);
+        pod.state.end_kill();
+        pod.state.set_ending(true);
         assert_eq!(state(LastResort::Any), Terminating);
-        let critical = Permitted {
+        let critical = BarePod {
             is_protected: true,
-            ..Permitted::default()
+            ..BarePod::default()
         };
         let state = limiter.state_of(&critical, 5, LastResort::Any, false);
         assert_eq!(state, Protected, "whatever policies say");
@@ -506,7 +474,7 @@ mod tests {
         assert!(limiter.allows_paced(0));
         limiter.set_fleet(FleetPace::Paused, Duration::from_nanos(1000), &rules, 5000);
         assert!(!limiter.allows_paced(5999));
-        let pod = EvictionPermit::default();
+        let pod = BarePod::default();
         assert!(
             limiter.allows(&pod, 5999, LastResort::None),
             "an urgent one goes"
@@ -544,7 +512,7 @@ mod tests {
     #[test]
     fn a_slow_fleet_lets_one_decision_of_a_look_pass() {
         let limiter = EvictionLimiter::default();
-        let pods: [EvictionPermit; 2] = Default::default();
+        let pods: [BarePod; 2] = Default::default();
         limiter.set_fleet(FleetPace::Slow, SLOW.window, &SLOW, 0);
         let short = Cause::Pressure(Signal::NodeFsAvailable);
         let paced = Urgency::Paced { only_cache: false };
@@ -586,7 +554,7 @@ mod tests {
         limiter.note_restored(980);
         assert!(!limiter.allows_paced(1029) && limiter.allows_paced(1030));
         assert_eq!(limiter.last_eviction(), 0, "the fleet has heard of it");
-        limiter.charge(&EvictionPermit::default(), 1040);
+        limiter.charge(&BarePod::default(), 1040);
         assert!(!limiter.allows_paced(1089) && limiter.allows_paced(1090));
         let before_boot = slow();
         before_boot.note_restored(-20);
@@ -599,9 +567,9 @@ mod tests {
     fn shadow_mode_uses_limits_up_and_live_mode_forgets_it() {
         let limiter = EvictionLimiter::default();
         limiter.set_fleet(FleetPace::Slow, SLOW.window, &SLOW, 0);
-        let pods: Vec<EvictionPermit> = (0..3).map(|_| EvictionPermit::default()).collect();
+        let pods: [BarePod; 3] = Default::default();
         pods.iter()
-            .for_each(|p| p.set(Permission::Always, 0, &[3, 9]));
+            .for_each(|p| p.permit.set(Permission::Always, 0, &[3, 9]));
         limiter.set_quota(3, Some(2), 1000, None);
         limiter.set_quota(9, None, 0, Some(2));
         let lets_go = |pod: usize, now| limiter.allows(&pods[pod], now, LastResort::None);
@@ -610,14 +578,12 @@ mod tests {
         assert!(!lets_go(2, 130), "two would be gone");
         assert!(!limiter.allows_paced(169) && limiter.allows_paced(170));
         assert_eq!(limiter.last_eviction(), 0, "no other node is told");
-        assert!(limiter.is_evicted_or_chosen(&pods[0]) && limiter.is_evicted_or_chosen(&pods[1]));
-        assert!(!pods[0].is_evicted(), "it lives");
-        // Its entry is made anew meanwhile.
-        let anew = EvictionPermit::default();
-        anew.inherit(&pods[1]);
+        let is_away = |pod: usize| limiter.is_evicted_or_chosen(&pods[pod].state);
+        assert!(is_away(0) && is_away(1));
+        assert!(!pods[0].state.is_evicted(), "it lives");
 
         limiter.forget_shadow_victims(ShadowChooser::FastPath);
-        assert!(!limiter.is_evicted_or_chosen(&pods[0]) && limiter.is_evicted_or_chosen(&anew));
+        assert!(!is_away(0) && is_away(1));
         limiter.set_quota(9, None, 0, None);
         assert!(!lets_go(2, 1109), "the rate was used up nevertheless");
         assert!(lets_go(2, 1110));
@@ -627,11 +593,7 @@ mod tests {
         assert!(!lets_go(1, 1117));
         limiter.forget_shadow();
         assert!(lets_go(1, 1117), "one has left in earnest");
-        assert!(
-            !limiter.is_evicted_or_chosen(&pods[2])
-                && !limiter.is_evicted_or_chosen(&anew)
-                && limiter.is_evicted_or_chosen(&pods[0])
-        );
+        assert!(!is_away(2) && !is_away(1) && is_away(0));
         limiter.charge(&pods[1], 1118);
         assert!(!lets_go(2, 1119));
         // What was counted of all pods is not less than the policy side has seen.
@@ -641,8 +603,8 @@ mod tests {
     #[test]
     fn what_is_left_of_the_nodes_rate_is_left_for_all_pods() {
         let limiter = EvictionLimiter::default();
-        let owned = EvictionPermit::default();
-        owned.set(Permission::Always, 0, &[3, 9]);
+        let owned = BarePod::default();
+        owned.permit.set(Permission::Always, 0, &[3, 9]);
         limiter.set_quota(3, Some(4), 100, None);
         limiter.set_quota(9, Some(1), 100, None);
         let left = |now| limiter.left_of_node_rate(now);
@@ -659,8 +621,8 @@ mod tests {
     #[test]
     fn own_limits_use_up_no_rate_of_the_node() {
         let limiter = EvictionLimiter::default();
-        let pod = EvictionPermit::default();
-        pod.set(Permission::Always, 0, &[3, 9]);
+        let pod = BarePod::default();
+        pod.permit.set(Permission::Always, 0, &[3, 9]);
         limiter.set_quota(3, Some(2), 100, None);
         limiter.set_quota(9, Some(5), 100, None);
         let own_limit = Cause::LocalStorage("emptydirfs.limit");
@@ -672,7 +634,7 @@ mod tests {
         assert_eq!(limiter.left_of_node_rate(20), 2);
         assert_eq!(limiter.last_eviction(), 0, "no other node is told");
         assert!(!limiter.allows_at_own_limit(&pod, 20), "its owner's rate");
-        pod.set(Permission::Always, 0, &[3, 0]);
+        pod.permit.set(Permission::Always, 0, &[3, 0]);
         limiter.charge(&pod, 20);
         limiter.charge(&pod, 21);
         assert!(!limiter.allows(&pod, 22, LastResort::None));
@@ -682,38 +644,33 @@ mod tests {
     #[test]
     fn limits_hold_back_no_pod_that_was_asked_and_count_it_once() {
         let limiter = EvictionLimiter::default();
-        let pods: [EvictionPermit; 3] = Default::default();
+        let pods: [BarePod; 3] = Default::default();
         pods.iter()
-            .for_each(|p| p.set(Permission::Always, 0, &[3, 9]));
+            .for_each(|p| p.permit.set(Permission::Always, 0, &[3, 9]));
         limiter.set_quota(3, Some(2), 1000, None);
         limiter.set_quota(9, Some(1), 1000, None);
-        let lets_go = |pod: &EvictionPermit| limiter.allows(pod, 20, LastResort::None);
+        let lets_go = |pod: &BarePod| limiter.allows(pod, 20, LastResort::None);
         limiter.charge_asked(&pods[0], 10);
         assert!(lets_go(&pods[0]) && !lets_go(&pods[1]));
-        // Its entry is made anew meanwhile.
-        let anew = EvictionPermit::default();
-        anew.set(Permission::Always, 0, &[3, 9]);
-        anew.inherit(&pods[0]);
-        assert!(lets_go(&anew));
-        anew.set(Permission::NotNow, 0, &[3, 9]);
-        assert!(!lets_go(&anew), "a policy may");
+        pods[0].permit.set(Permission::NotNow, 0, &[3, 9]);
+        assert!(!lets_go(&pods[0]), "a policy may");
 
         limiter.charge(&pods[0], 30);
         assert_eq!(limiter.charged_in_total(3), 1);
         assert_eq!(limiter.last_eviction(), 30);
-        assert!(!pods[0].is_asked(), "it is killed");
+        assert!(!pods[0].state.is_asked(), "it is killed");
         // It runs anew.
         limiter.charge_asked(&pods[2], 40);
-        pods[2].forget_eviction(40);
+        pods[2].state.forget_eviction(40);
         assert!(!lets_go(&pods[2]));
     }
 
     #[test]
     fn limits_count_within_their_period() {
         let limiter = EvictionLimiter::default();
-        let pods: Vec<EvictionPermit> = (0..4).map(|_| EvictionPermit::default()).collect();
+        let pods: [BarePod; 4] = Default::default();
         pods.iter()
-            .for_each(|p| p.set(Permission::Always, 0, &[3, 9]));
+            .for_each(|p| p.permit.set(Permission::Always, 0, &[3, 9]));
         limiter.set_quota(3, Some(2), 100, None);
         limiter.set_quota(9, None, 0, Some(3));
         for now in [10, 20] {
@@ -736,7 +693,7 @@ mod tests {
         assert_eq!(limiter.charged_in_total(9), 3);
         limiter.set_quota(9, None, 0, Some(4));
         assert!(limiter.allows(&pods[2], 1000, LastResort::None));
-        assert!(pods[0].is_evicted() && !pods[3].is_evicted());
+        assert!(pods[0].state.is_evicted() && !pods[3].state.is_evicted());
         limiter.clear_quota(3);
         limiter.clear_quota(9);
         assert!(limiter.allows(&pods[3], 0, LastResort::None));

@@ -165,7 +165,7 @@ fn held(pod: &PodEntry) -> (Option<u64>, u64) {
 pub enum VictimEvent {
     Finished(VictimExit),
     Stuck(StuckVictim),
-    /// A victim is stuck, and gives way to others: from now on its permit says that it is not evicted a second time.
+    /// A victim is stuck, and gives way to others: from now on its state says that it is not evicted a second time.
     GivesWay(Arc<PodEntry>),
     /// A victim is forgotten, with the bytes that it holds and the kernel cannot take.
     Left(Arc<PodEntry>, u64),

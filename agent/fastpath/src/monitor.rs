@@ -17,7 +17,7 @@ use evictd_engine::{
 };
 use evictd_node::{
     memory_scope::Scope,
-    pods::table::{PodEntry, PodTable},
+    pods::table::PodTable,
     proc::machine::{fastest_growth, online_cpus},
     trigger::memory::{MAX_SCOPES, TriggerSet},
 };
@@ -315,7 +315,7 @@ impl MemoryMonitor {
     }
 
     fn finish_victims(&mut self, now: u64) {
-        let (events, scopes, table) = (&self.events, &self.scopes, &self.pods.table);
+        let (events, scopes) = (&self.events, &self.scopes);
         let at = |scope: usize| {
             scopes
                 .get(scope)
@@ -328,10 +328,7 @@ impl MemoryMonitor {
                 VictimEvent::Finished(finished) => FastPathEvent::Finished(finished),
                 VictimEvent::Stuck(stuck) => FastPathEvent::Stuck(stuck),
                 VictimEvent::GivesWay(pod) => {
-                    // It may have been opened anew meanwhile.
-                    let same = |entry: &&Arc<PodEntry>| entry.memory.id() == pod.memory.id();
-                    let entry = table.entries.iter().find(same);
-                    entry.unwrap_or(&pod).permit.set_ending(true);
+                    pod.eviction_state.set_ending(true);
                     return;
                 }
                 VictimEvent::Left(pod, bytes) => {

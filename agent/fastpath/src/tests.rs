@@ -327,13 +327,17 @@ fn kills_of_others_wait_until_there_is_room() {
         .collect();
     let now = monotonic_ns();
     for pod in &pods {
-        pod.permit.begin_kill(now);
+        pod.eviction_state.begin_kill(now);
         watch.control.note_kill(pod, now, KilledBy::Manager);
     }
     watch.apply_updates();
     let (followed, waiting) = pods.split_at(MAX_IN_FLIGHT);
     assert!(followed.iter().all(|pod| watch.in_flight.contains(pod)));
-    assert!(waiting.iter().all(|pod| pod.permit.is_being_killed(now)));
+    assert!(
+        waiting
+            .iter()
+            .all(|pod| pod.eviction_state.is_being_killed(now))
+    );
     // Those that are followed have ended.
     watch.run_once(now);
     assert!(waiting.iter().all(|pod| watch.in_flight.contains(pod)));
@@ -581,7 +585,7 @@ fn while_the_manager_kills_a_pod_the_last_resort_takes_none() {
         for used in [400, 415, 430, 445] {
             cgroup.uses(used * MIB, used * MIB);
             if is_another_killed {
-                other.permit.begin_kill(monotonic_ns());
+                other.eviction_state.begin_kill(monotonic_ns());
             }
             watch.run_once(monotonic_ns());
             std::thread::sleep(std::time::Duration::from_millis(20));

@@ -227,10 +227,10 @@ impl ManagerLoop {
     }
 
     fn charge_asked(&self, entry: &PodEntry, departure: Departure) {
-        let (permit, now) = (&entry.permit, monotonic_ns());
+        let now = monotonic_ns();
         match departure {
-            Departure::Asked => self.limiter.charge_asked(permit, now),
-            Departure::Ended => self.limiter.charge(permit, now),
+            Departure::Asked => self.limiter.charge_asked(entry, now),
+            Departure::Ended => self.limiter.charge(entry, now),
             Departure::GoneBefore => {}
         }
     }

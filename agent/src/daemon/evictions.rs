@@ -117,10 +117,9 @@ impl Agent {
         self.append_to_journal(record);
     }
 
-    /// What follows every SIGKILL, or would in shadow mode: the pod stays known, is seen to be dead, and its emptyDirs
-    /// are emptied where there is no kubelet.
+    /// What follows every SIGKILL, or would in shadow mode: the pod is seen to be dead, and its emptyDirs are emptied
+    /// where there is no kubelet.
     fn follow_killed_pod(&mut self, pod: &Arc<PodEntry>, signalled: u64, shadow: bool) {
-        self.pods.inherit_permit(pod);
         if !shadow {
             self.ensure_dead.look_at(KilledPod {
                 entry: Arc::clone(pod),

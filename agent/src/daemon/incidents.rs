@@ -237,17 +237,17 @@ impl Agent {
         let Some(entry) = self.pods.entry(uid) else {
             return false;
         };
-        let permit = &entry.permit;
+        let state = &entry.eviction_state;
         if eviction.shadow {
             return self
                 .policies
                 .evaluator
                 .limiter()
-                .is_evicted_or_chosen(permit);
+                .is_evicted_or_chosen(state);
         }
-        let at = permit.evicted_at();
+        let at = state.evicted_at();
         let is_earlier = (1..eviction.stages.decided).contains(&at);
         let is_left = || entry.is_empty() || entry.has_older_than(at);
-        permit.is_ending() || (is_earlier && is_left())
+        state.is_ending() || (is_earlier && is_left())
     }
 }

@@ -90,14 +90,6 @@ impl PublishedPods {
         self.entries.iter().find(|entry| entry.pod.uid == uid)
     }
 
-    /// A pod was evicted. It may have been opened anew meanwhile, and what was charged for it holds for that one too.
-    pub fn inherit_permit(&self, evicted: &Arc<PodEntry>) {
-        let known = self.entry(&evicted.pod.uid);
-        if let Some(entry) = known.filter(|entry| !Arc::ptr_eq(entry, evicted)) {
-            entry.permit.inherit(&evicted.permit);
-        }
-    }
-
     /// Whether all directories have to be looked at for a pod's cgroup that was not found, since this was last asked.
     pub fn take_unplaced(&mut self) -> bool {
         std::mem::take(&mut self.unplaced)

@@ -81,7 +81,7 @@ fn eventfd_hook_evicts_in_time() {
     evicts_the_hog_on(MemoryHook::Eventfd, "touch");
 }
 
-/// The manager learns of a kill in the pod's permit. A pod of many processes takes long to signal, and what is short besides must take
+/// The manager learns of a kill in the pod's state. A pod of many processes takes long to signal, and what is short besides must take
 /// no other pod meanwhile.
 // R43
 #[test]
@@ -99,13 +99,13 @@ fn a_pod_is_a_victim_before_its_last_process_is_signalled() {
     let seen = thread::spawn(move || {
         // A thousand processes that end must not keep it from looking.
         let refused = acquire_sched_fifo(50).err();
-        let is_seen = until(SOON, || pod.permit.is_evicted());
+        let is_seen = until(SOON, || pod.eviction_state.is_evicted());
         (is_seen.then(monotonic_ns), refused)
     });
     let evicted = watched.evicts("many");
     hog.killed();
     let (seen, refused) = seen.join().unwrap();
-    let seen = seen.expect("its permit tells");
+    let seen = seen.expect("its state tells");
     skip_if!(refused);
     assert!(seen < evicted.stages.signalled);
 }

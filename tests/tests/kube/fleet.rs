@@ -4,10 +4,12 @@ use evictd_config::{ConfigMapName, FleetConfig};
 use evictd_engine::{
     fleet::{FleetPace, FleetRules},
     limiter::EvictionLimiter,
-    permit::{EvictionPermit, LastResort},
+    permit::LastResort,
 };
 use evictd_kube::fleet_brake::FleetBrake;
-use evictd_tests::{apiserver::State, prelude::*, watch_fixture::Following};
+use evictd_tests::{
+    apiserver::State, policy_fixture::BarePod, prelude::*, watch_fixture::Following,
+};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::manager::with_empty_dir;
@@ -51,7 +53,7 @@ impl Node {
 
     fn evicts(&self) {
         self.limiter
-            .charge(&EvictionPermit::default(), monotonic_ns());
+            .charge(&BarePod::new(Pod::default()), monotonic_ns());
     }
 
     fn pace(&self) -> FleetPace {
@@ -106,7 +108,7 @@ fn nodes_that_evict_slow_all_down_and_then_pause_them() {
     let nodes = [&one, &two, &calm];
     assert!(f.wait(|_| nodes.iter().all(|n| n.pace() == FleetPace::Paused)));
     for node in nodes {
-        let (pod, now) = (EvictionPermit::default(), monotonic_ns());
+        let (pod, now) = (BarePod::new(Pod::default()), monotonic_ns());
         assert!(node.limiter.allows(&pod, now, LastResort::None), "urgent");
         assert!(!node.limiter.allows_paced(now));
     }

@@ -1,12 +1,17 @@
 //! The fast path under policies, with real cgroups: who is denied, in what order the others go, and what limits do.
 
 use evictd_engine::{
+    CandidateState,
     accounting::MemoryThresholds,
     model::settings::RankingStrategy,
     permit::{LastResort, Permission},
 };
 use evictd_fastpath::{FastPathEvent, FastPathSettings};
-use evictd_node::pods::table::PodTable;
+use evictd_node::pods::{
+    builder::{PodTableBuilder, PodUpdate},
+    table::{PodEntry, PodTable},
+};
+use evictd_policy::{PolicyEvaluator, evaluator::PolicySettings, gate::Secrets};
 use evictd_tests::{cgroup::holds, node::Options, prelude::*};
 
 /// Pods of these sizes in MiB, all BestEffort, all at their size: hogs have their memory before the first look.
@@ -25,6 +30,40 @@ fn pods(name: &str, sizes: &[(&str, &str)]) -> (Node, Vec<Hog>) {
 fn set(table: &PodTable, name: &str, permission: Permission, order: i16, quotas: &[u8]) {
     let entry = table.entries.iter().find(|e| e.pod.name == name).unwrap();
     entry.permit.set(permission, order, quotas);
+}
+
+/// The manager signals a pod of many processes, and another container of it is started meanwhile: its entry is made
+/// anew, and the pod is a victim in that one too.
+#[test]
+fn a_pod_whose_entry_is_made_anew_while_it_is_killed_is_no_candidate() {
+    let dir = tempfile::tempdir().unwrap();
+    let uid = "027b1a11-f972-4ec6-943f-db9a81fa1086";
+    let pod = dir.path().join(format!("kubepods/pod{uid}"));
+    fs::create_dir_all(&pod).unwrap();
+    for file in ["memory.stat", "memory.usage_in_bytes", "cgroup.procs"] {
+        fs::write(pod.join(file), "1").unwrap();
+    }
+    let evaluator = PolicyEvaluator::new(PolicySettings::default(), Secrets::default());
+    let mut builder = PodTableBuilder::new(dir.path(), Mode::Evictd);
+    let mut entry = || {
+        let table = builder.refresh(|_, _| PodUpdate::Unknown).table.unwrap();
+        evaluator.set_pods(&table.entries);
+        Arc::clone(&table.entries[0])
+    };
+    let state = |entry: &PodEntry, now| {
+        let limiter = evaluator.limiter();
+        limiter.state_of(entry, now, LastResort::Any, false)
+    };
+    let (before, now) = (entry(), monotonic_ns());
+    assert_eq!(state(&before, now), CandidateState::Eligible);
+    before.eviction_state.begin_kill(now);
+    fs::create_dir(pod.join("c1")).unwrap();
+    let anew = entry();
+    assert!(!Arc::ptr_eq(&before, &anew));
+    assert_eq!(state(&anew, now), CandidateState::Terminating);
+    // What it was killed by tells of the end by its own entry.
+    before.eviction_state.end_kill();
+    assert_eq!(state(&anew, now), CandidateState::Eligible);
 }
 
 /// Under pressure from the start.
@@ -144,7 +183,7 @@ fn shadow_mode_is_held_back_by_limits_that_live_mode_finds_unused() {
     let entries = table.entries.clone();
     let used = |name: &str| {
         let entry = entries.iter().find(|e| e.pod.name == name).unwrap();
-        node.limiter.is_evicted_or_chosen(&entry.permit)
+        node.limiter.is_evicted_or_chosen(&entry.eviction_state)
     };
     let options = Options {
         shadow: true,

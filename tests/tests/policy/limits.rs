@@ -1,7 +1,6 @@
 //! What rules say besides gates: limits of groups, rates, precedence, and conditions on what a pod uses.
 
 use evictd_engine::{
-    ManagedPod as _,
     fleet::FleetPace,
     limiter::{MAX_QUOTAS, Rate, RestoredEviction, ShadowChooser},
     permit::LastResort,
@@ -55,7 +54,7 @@ fn limits_keep_enough_of_a_group_here() {
     let charge = |kept: &Kept, pod: usize| {
         kept.evaluator
             .limiter()
-            .charge(&kept.table.entries[pod].permit, monotonic_ns());
+            .charge(&*kept.table.entries[pod], monotonic_ns());
     };
     charge(&kept, 0);
     kept.evaluator.evaluate();
@@ -81,9 +80,7 @@ fn a_pod_that_runs_anew_is_available_again() {
     let limits = json!([{"groupBy": "app", "minAvailable": 2}]);
     let kept = keep("gateanew", 3, vec![policy("p", always(&limits))]);
     let first = kept.entry(&pod(0));
-    kept.evaluator
-        .limiter()
-        .charge(&first.permit, monotonic_ns());
+    kept.evaluator.limiter().charge(&**first, monotonic_ns());
     kept.evaluator.refresh_evicted(true);
     kept.evaluator.evaluate();
     assert!(!may_go(&kept, 1), "nothing runs in the first");
@@ -117,7 +114,7 @@ fn rates_hold_for_the_node_and_for_each_owner() {
     let limiter = evaluator.limiter();
     let free = || {
         let lets_go = |e: &&Arc<evictd_node::pods::table::PodEntry>| {
-            limiter.allows(&e.permit, monotonic_ns(), LastResort::Any)
+            limiter.allows(&***e, monotonic_ns(), LastResort::Any)
         };
         table
             .entries
@@ -127,9 +124,9 @@ fn rates_hold_for_the_node_and_for_each_owner() {
             .collect::<Vec<_>>()
     };
     assert_eq!(free(), ["a1", "a2", "b1", "b2"]);
-    limiter.charge(&table.entries[0].permit, monotonic_ns());
+    limiter.charge(&*table.entries[0], monotonic_ns());
     assert_eq!(free(), ["b1", "b2"], "one of an owner");
-    limiter.charge(&table.entries[2].permit, monotonic_ns());
+    limiter.charge(&*table.entries[2], monotonic_ns());
     assert!(free().is_empty(), "two of the node");
 }
 
@@ -162,7 +159,7 @@ fn no_limit_of_a_pod_is_left_out() {
     let pods = [owned("one", 1), owned("two", 2)];
     evaluator.set_pods(&pods);
     let limiter = evaluator.limiter();
-    let may_go = |pod: &BarePod| limiter.allows(pod.permit(), monotonic_ns(), LastResort::None);
+    let may_go = |pod: &BarePod| limiter.allows(pod, monotonic_ns(), LastResort::None);
     assert!(!may_go(&pods[0]) && !may_go(&pods[1]));
     // More than a pod has places for: it is spared.
     let many = ["a", "b", "c", "d"].map(|name| policy(name, pace.clone()));
@@ -184,7 +181,7 @@ fn limits_that_do_not_count_any_more_make_room() {
     };
     let evaluator = PolicyEvaluator::new(settings, Secrets::default());
     let limiter = evaluator.limiter();
-    let allows = |pod: &BarePod, resort| limiter.allows(pod.permit(), monotonic_ns(), resort);
+    let allows = |pod: &BarePod, resort| limiter.allows(pod, monotonic_ns(), resort);
     // One owner after the other, as of a CronJob.
     for owner in 0..600 {
         let pod = owned("job", owner);
@@ -210,7 +207,7 @@ fn limits_that_do_not_count_any_more_make_room() {
     );
     assert!(allows(last, LastResort::Any));
     // The node's rate has a place, and holds for the pod that has none for its owner's.
-    limiter.charge(first.permit(), monotonic_ns());
+    limiter.charge(&**first, monotonic_ns());
     assert!(!allows(last, LastResort::Any));
     // What counts is kept when its pods are gone: the place of the first owner, and the node's.
     evaluator.set_pods::<BarePod>(&[]);
@@ -228,7 +225,7 @@ fn what_shadow_mode_has_chosen_is_not_available() {
     let mut kept = keep("limitshadow", 3, vec![policy("p", always(&limits))]);
     let limiter = Arc::clone(kept.evaluator.limiter());
     let now = monotonic_ns();
-    limiter.charge_in_shadow(&kept.entry(&pod(0)).permit, now, ShadowChooser::Manager);
+    limiter.charge_in_shadow(&**kept.entry(&pod(0)), now, ShadowChooser::Manager);
     assert!(!may_go(&kept, 1), "at once");
     kept.evaluator.evaluate();
     assert!(!may_go(&kept, 1), "after the next count");

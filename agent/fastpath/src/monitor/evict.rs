@@ -359,18 +359,18 @@ impl MemoryMonitor {
                 return SignalOutcome::Empty;
             }
             // What a limit would have held back is held back here too.
-            limiter.charge_in_shadow(&entry.permit, decided, ShadowChooser::FastPath);
+            limiter.charge_in_shadow(entry, decided, ShadowChooser::FastPath);
             return SignalOutcome::Sent;
         }
-        let before = entry.permit.evicted_at();
+        let before = entry.eviction_state.evicted_at();
         // A pod of thousands of processes is not signalled at once: the manager must know of it meanwhile.
-        entry.permit.mark_evicted(decided);
+        entry.eviction_state.mark_evicted(decided);
         let killed = entry.killer.kill();
         if matches!(&killed, Ok(result) if !result.empty || by_kernel) {
-            limiter.charge(&entry.permit, decided);
+            limiter.charge(entry, decided);
             return SignalOutcome::Sent;
         }
-        entry.permit.restore_evicted_at(before);
+        entry.eviction_state.restore_evicted_at(before);
         match killed {
             Ok(_) => SignalOutcome::Empty,
             Err(refusal) => SignalOutcome::Refused(errno(&refusal)),

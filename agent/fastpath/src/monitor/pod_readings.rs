@@ -130,7 +130,7 @@ impl PodReadings {
     /// How many pods the manager signals at this moment; they are no victims yet.
     pub fn being_killed(&self, now: u64, in_flight: &InFlight) -> usize {
         let is_signalled = |entry: &&Arc<PodEntry>| {
-            entry.permit.is_being_killed(now) && !in_flight.contains(entry)
+            entry.eviction_state.is_being_killed(now) && !in_flight.contains(entry)
         };
         self.table.entries.iter().filter(is_signalled).count()
     }

@@ -33,7 +33,7 @@ impl MemoryMonitor {
         while self.in_flight.free_slots() > 0
             && let Some((pod, signalled, by)) = self.control.take_kill()
         {
-            pod.permit.end_kill();
+            pod.eviction_state.end_kill();
             if self.in_flight.contains(&pod) {
                 continue;
             }

@@ -101,7 +101,7 @@ impl ManagerLoop {
             // The fast path was faster: it is a victim already.
             return None;
         }
-        if self.limiter.allows_decision(&pod.permit, now, eviction) {
+        if self.limiter.allows_decision(&*pod, now, eviction) {
             return Some(pod);
         }
         self.planner.cancel_eviction(&eviction.uid);
@@ -117,24 +117,23 @@ impl ManagerLoop {
         let mut refused = None;
         if self.shadow.on {
             self.limiter
-                .charge_in_shadow_for(eviction.cause, &pod.permit, decided);
+                .charge_in_shadow_for(eviction.cause, &*pod, decided);
         } else {
             // A pod of thousands of processes is not signalled at once: the fast path must know of it meanwhile.
-            pod.permit.begin_kill(decided);
+            pod.eviction_state.begin_kill(decided);
             match pod.killer.kill() {
                 // It has ended by itself, and its end frees nothing: the next look decides anew.
                 Ok(result) if result.empty && !self.goes_without_process(&pod, eviction.cause) => {
-                    pod.permit.end_kill();
+                    pod.eviction_state.end_kill();
                     self.planner.cancel_eviction(&eviction.uid);
                     return false;
                 }
                 Ok(_) => {
-                    self.limiter
-                        .charge_for(eviction.cause, &pod.permit, decided);
+                    self.limiter.charge_for(eviction.cause, &*pod, decided);
                     self.node.known_kills.note(&pod);
                 }
                 Err(e) => {
-                    pod.permit.end_kill();
+                    pod.eviction_state.end_kill();
                     refused = Some(fs::errno(&e));
                     self.planner.note_refused(&eviction.uid);
                 }
@@ -234,7 +233,7 @@ impl ManagerLoop {
         }
         if self.shadow.on {
             self.limiter
-                .charge_in_shadow_for(eviction.cause, &first.permit, now);
+                .charge_in_shadow_for(eviction.cause, &*first, now);
             self.planner.forget_recreation(&chosen);
         }
         true

@@ -60,14 +60,14 @@ impl KnownKills {
 
     /// Whether the pod was killed since this thread has looked.
     pub fn has_news_of(&self, entry: &PodEntry) -> bool {
-        let at = entry.permit.evicted_at();
-        let last = self.last.get(&entry.pod.uid);
-        at > self.since && !entry.permit.is_asked() && last.is_none_or(|last| last.at != at)
+        let (state, last) = (&entry.eviction_state, self.last.get(&entry.pod.uid));
+        let at = state.evicted_at();
+        at > self.since && !state.is_asked() && last.is_none_or(|last| last.at != at)
     }
 
     /// The kill of a pod is known.
     pub fn note(&mut self, entry: &PodEntry) {
-        let at = entry.permit.evicted_at();
+        let at = entry.eviction_state.evicted_at();
         let last = LastKill::new(at, monotonic_ns());
         self.last.insert(entry.pod.uid.clone(), last);
     }

@@ -69,10 +69,9 @@ impl NodePods {
         let by_uid: HashMap<&str, &Arc<PodEntry>> = by_uid.collect();
         for pod in &mut self.running {
             if let Some(entry) = by_uid.get(pod.uid.as_str()) {
-                let permit = &entry.permit;
-                pod.order = permit.order();
+                pod.order = entry.permit.order();
                 // The planner knows what the node's rate has left.
-                pod.is_denied = !limiter.allows_at_own_limit(permit, now);
+                pod.is_denied = !limiter.allows_at_own_limit(&***entry, now);
             }
         }
     }

@@ -115,21 +115,21 @@ impl PodTableBuilder {
 
     /// Compares the whole tree with what is held. `known` is asked for the pod of a UID, with what is held of it.
     pub fn refresh(&mut self, known: impl Fn(&str, Option<&Pod>) -> PodUpdate) -> Refresh {
-        let mut before = std::mem::take(&mut self.held);
         let mut visited = Visited::default();
         let cgroups = pods_below(&self.root);
+        let mut gone: BTreeSet<PathBuf> = self.held.keys().cloned().collect();
         for cgroup in cgroups.found {
-            let held = before.remove(&cgroup.path);
+            gone.remove(&cgroup.path);
+            let held = self.held.remove(&cgroup.path);
             visited.add(self.visit(cgroup, held, &known));
         }
         if cgroups.unlisted.is_some() {
             // Not seen, and there nevertheless.
-            let there = |path: &PathBuf, _: &mut OpenPod| path.exists();
-            self.held.extend(before.extract_if(.., there));
+            gone.retain(|path| !path.exists());
         }
         self.opener.note_listing(cgroups.unlisted.as_ref());
-        // What is left over is gone.
-        visited.changed |= !before.is_empty();
+        visited.changed |= !gone.is_empty();
+        self.held.retain(|path, _| !gone.contains(path));
         self.opener.retain(Path::exists);
         self.answer(visited)
     }
@@ -281,7 +281,13 @@ impl PodTableBuilder {
         held: Option<&OpenPod>,
     ) -> Option<OpenPod> {
         let pod = pod.unwrap_or_else(|| guessed(cgroup));
-        let before = held.map(|held| &*held.entry);
+        // It may run in a cgroup of another driver's by now.
+        let in_another = || {
+            self.held
+                .values()
+                .find(|held| held.entry.pod.uid == pod.uid)
+        };
+        let before = held.or_else(in_another).map(|held| &*held.entry);
         let opener = &mut self.opener;
         let entry = opener.open(pod, &cgroup.path, found, self.mode, before)?;
         Some(OpenPod {

@@ -9,6 +9,7 @@ use std::{
 use evictd_engine::{
     Candidate, CandidateState, ManagedPod, Pod, RankInputs,
     counter_history::{CounterHistory, copy},
+    eviction_state::EvictionState,
     model::{settings::Mode, usage::MemoryReading},
     permit::EvictionPermit,
     round::Candidates,
@@ -48,6 +49,8 @@ pub struct PodEntry {
     pub protected: bool,
     /// Permit: whether and in what order the policies let the pod go; it changes in place.
     pub permit: EvictionPermit,
+    /// What has happened to the pod; shared with the entry that takes its place.
+    pub eviction_state: Arc<EvictionState>,
 }
 
 impl PodEntry {
@@ -59,8 +62,9 @@ impl PodEntry {
         Self::reopen(pod, cgroup, &FollowedCgroups::of(cgroup)?, mode, None)
     }
 
-    /// As [`Self::open`], with the pod's cgroups as they were found. Files of the same cgroups that are open in `before`
-    /// are shared: where all are the same, only those are opened that have a limit since.
+    /// As [`Self::open`], with the pod's cgroups as they were found. `before` is another entry of the pod: what has
+    /// happened to it is shared, and so are files of the same cgroups. Where all cgroups are the same, only those are
+    /// opened that have a limit since.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -73,6 +77,7 @@ impl PodEntry {
     ) -> Result<Self, PathError> {
         let protected = pod.is_protected(mode);
         let cgroups: Vec<u64> = found.ids().collect();
+        let state = before.map(|before| Arc::clone(&before.eviction_state));
         let before = before.filter(|before| cgroups.first() == Some(&before.memory.id()));
         let memory = match before {
             Some(before) => Arc::clone(&before.memory),
@@ -99,6 +104,7 @@ impl PodEntry {
             is_cut: found.is_cut,
             protected,
             permit: EvictionPermit::default(),
+            eviction_state: state.unwrap_or_default(),
         })
     }
 
@@ -163,6 +169,10 @@ impl ManagedPod for PodEntry {
 
     fn permit(&self) -> &EvictionPermit {
         &self.permit
+    }
+
+    fn eviction_state(&self) -> &EvictionState {
+        &self.eviction_state
     }
 
     fn is_protected(&self) -> bool {

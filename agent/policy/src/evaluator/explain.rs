@@ -105,8 +105,8 @@ impl PolicyEvaluator {
             return Some(HeldBack::Fleet);
         }
         let state = self.state();
-        let permit = state.pods.get(uid)?.pod.permit();
-        let may_go = self.limiter.allows(permit, now, LastResort::None);
+        let pod = &state.pods.get(uid)?.pod;
+        let may_go = self.limiter.allows(&**pod, now, LastResort::None);
         (!may_go).then_some(HeldBack::Spared)
     }
 
@@ -161,9 +161,9 @@ impl PolicyEvaluator {
 
     /// Why a pod may not be evicted.
     fn reason_of(&self, held: &EvaluatedPod, permission: Permission, now: u64) -> Option<String> {
-        let reason = if held.pod.permit().is_ending() {
+        let reason = if held.pod.eviction_state().is_ending() {
             ENDING
-        } else if held.pod.permit().is_being_killed(now) {
+        } else if held.pod.eviction_state().is_being_killed(now) {
             "it is being evicted"
         } else if held.pod.is_protected() && held.pod.pod().has_critical_priority() {
             "its priority makes it critical"

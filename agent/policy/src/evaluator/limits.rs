@@ -161,5 +161,5 @@ fn is_available(held: &EvaluatedPod, limiter: &EvictionLimiter) -> bool {
     ready
         && pod.phase == "Running"
         && !pod.is_deleting
-        && !limiter.is_evicted_or_chosen(held.pod.permit())
+        && !limiter.is_evicted_or_chosen(held.pod.eviction_state())
 }

@@ -184,12 +184,7 @@ impl PolicyEvaluator {
             let pod = managed.pod();
             let held = before.remove(&pod.uid);
             let (answers, since) = match held {
-                Some(held) => {
-                    if !std::ptr::addr_eq(Arc::as_ptr(&held.pod), Arc::as_ptr(managed)) {
-                        managed.permit().inherit(held.pod.permit());
-                    }
-                    (held.answers, held.since)
-                }
+                Some(held) => (held.answers, held.since),
                 None => (Answers::default(), monotonic_ns()),
             };
             state.restore_pod(&**managed);

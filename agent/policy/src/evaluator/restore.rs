@@ -110,15 +110,15 @@ impl PolicyEvaluator {
             None => now.saturating_sub(*signalled) < FORGOTTEN_NS,
             Some(held) => {
                 let is_there = held.pod.has_older_than(*signalled);
-                held.pod.permit().set_ending(is_there);
+                held.pod.eviction_state().set_ending(is_there);
                 is_there
             }
         });
         for held in pods.values().filter(|_| is_reported) {
-            let permit = held.pod.permit();
-            let at = permit.evicted_at();
+            let state = held.pod.eviction_state();
+            let at = state.evicted_at();
             if at != 0 && held.pod.is_younger_than(at) {
-                permit.forget_eviction(at);
+                state.forget_eviction(at);
             }
         }
     }
@@ -134,12 +134,12 @@ impl State {
             && let Ok(at) = u64::try_from(last.at)
             && !managed.is_younger_than(at)
         {
-            managed.permit().mark_evicted(at);
-            managed.permit().set_asked(last.is_asked);
+            managed.eviction_state().mark_evicted(at);
+            managed.eviction_state().set_asked(last.is_asked);
         }
         if let Some(signalled) = self.ending.get(uid) {
             let is_there = managed.has_older_than(*signalled);
-            managed.permit().set_ending(is_there);
+            managed.eviction_state().set_ending(is_there);
         }
     }
 }

@@ -1,11 +1,6 @@
 use std::collections::BTreeMap;
 
-use evictd_engine::{
-    Owner,
-    limiter::EvictionLimiter,
-    permit::{EvictionPermit, LastResort, Permission},
-    record::Stages,
-};
+use evictd_engine::{Owner, limiter::EvictionLimiter, record::Stages};
 use proptest::prelude::*;
 
 use super::*;
@@ -360,6 +355,14 @@ fn any_eviction() -> impl Strategy<Value = (bool, u64, i64)> {
     (any::<bool>(), 0..10_000_u64, -100_000..100_000_i64)
 }
 
+/// A node on which so many pods may go in a period of nanoseconds.
+fn node_rate(most: u32, period: u64) -> EvictionLimiter {
+    let limiter = EvictionLimiter::default();
+    limiter.set_quota(1, Some(most), period, None);
+    limiter.set_node_quota(1);
+    limiter
+}
+
 proptest! {
     /// Whatever the clocks say, nothing panics, nothing is in the future, and everything stops counting after its
     /// period.
@@ -384,13 +387,11 @@ proptest! {
             prop_assert!(eviction.at <= restored.now);
         }
         let period = 3600 * SECOND;
-        let (limiter, pod) = (EvictionLimiter::default(), EvictionPermit::default());
-        pod.set(Permission::Always, 0, &[1]);
-        limiter.set_quota(1, Some(1), period, None);
+        let limiter = node_rate(1, period);
         let evictions = restored.evictions();
         evictions.iter().for_each(|e| limiter.charge_restored(1, e.at));
         let later = monotonic * SECOND + period;
-        prop_assert!(limiter.allows(&pod, later, LastResort::None));
+        prop_assert_eq!(limiter.left_of_node_rate(later), 1);
     }
 
     /// A limit that was charged anew has as much room as one that was never forgotten, at every moment.
@@ -401,16 +402,11 @@ proptest! {
         pause in 0..900_u64,
         period in 1..5_000_u64,
     ) {
-        let (kept, forgotten) = (EvictionLimiter::default(), EvictionLimiter::default());
-        let pod = EvictionPermit::default();
-        pod.set(Permission::Always, 0, &[1]);
-        for limiter in [&kept, &forgotten] {
-            limiter.set_quota(1, Some(most), period * SECOND, None);
-        }
+        let [kept, forgotten] = [0, 1].map(|_| node_rate(most, period * SECOND));
         let (mut at, mut records) = (1, Vec::new());
         for (number, gap) in gaps.iter().enumerate() {
             at += gap;
-            kept.charge(&pod, at * SECOND);
+            kept.charge_restored(1, i64::try_from(at * SECOND).unwrap());
             records.push(Record::evicted(eviction(BOOT, number as u64, at, WALL)));
         }
         let now = at + pause;
@@ -420,8 +416,8 @@ proptest! {
             forgotten.charge_restored(1, eviction.at);
         }
         for later in (now..now + 6_000).step_by(50) {
-            let room = |r: &EvictionLimiter| r.allows(&pod, later * SECOND, LastResort::None);
-            prop_assert_eq!(room(&kept), room(&forgotten), "{}", later);
+            let left = |r: &EvictionLimiter| r.left_of_node_rate(later * SECOND);
+            prop_assert_eq!(left(&kept), left(&forgotten), "{}", later);
         }
     }
 }

@@ -2,10 +2,8 @@
 
 use super::*;
 use crate::{
-    RestoredPending,
-    limiter::EvictionLimiter,
-    pace::Pace,
-    permit::{EvictionPermit, Permission},
+    RestoredPending, limiter::EvictionLimiter, model::managed::tests::BarePod, pace::Pace,
+    permit::Permission,
 };
 
 const DISK: Signal = Signal::NodeFsAvailable;
@@ -262,10 +260,10 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
         node.pod("innocent", [500, 0, 1]);
         let limiter = EvictionLimiter::default();
         limiter.set_quota(1, Some(1), 1_000_000_000_000, None);
-        let permits: [EvictionPermit; 2] = Default::default();
-        permits
+        let permitted: [BarePod; 2] = Default::default();
+        permitted
             .iter()
-            .for_each(|permit| permit.set(Permission::Always, 0, &[1]));
+            .for_each(|pod| pod.permit.set(Permission::Always, 0, &[1]));
         node.see(DISK, 1900);
         node.look(SECOND);
         let asked_at = 3 * SECOND;
@@ -282,10 +280,10 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
             assert_eq!(chosen(&node.look(asked_at).evictions), [("asked", DISK)]);
         }
         limiter.set_node_quota(1);
-        limiter.charge_asked(&permits[0], asked_at.unsigned_abs());
+        limiter.charge_asked(&permitted[0], asked_at.unsigned_abs());
         let now = asked_at + 20 * SECOND;
-        for (pod, permit) in node.pods.iter_mut().zip(&permits) {
-            pod.is_denied = !limiter.allows_at_own_limit(permit, now.unsigned_abs());
+        for (pod, permitted) in node.pods.iter_mut().zip(&permitted) {
+            pod.is_denied = !limiter.allows_at_own_limit(permitted, now.unsigned_abs());
         }
         let left = limiter.left_of_node_rate(now.unsigned_abs());
         assert_eq!(left, 0);
