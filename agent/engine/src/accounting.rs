@@ -6,7 +6,7 @@ use crate::{
     growth::Headroom,
     hard_threshold,
     model::usage::{FreeSwap, MachineMemory, MemoryReading},
-    pace::{LimitedGrowth, Shortage},
+    shortage::{LimitedGrowth, Shortage},
     units::signed,
 };
 

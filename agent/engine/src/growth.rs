@@ -353,6 +353,12 @@ impl Grown {
     }
 }
 
+/// Computes what a growth per second makes in some nanoseconds.
+pub fn grown_in(per_second: u64, nanos: u64) -> u64 {
+    let grown = u128::from(per_second) * u128::from(nanos) / u128::from(SECOND);
+    u64::try_from(grown).unwrap_or(u64::MAX)
+}
+
 /// `amount * 10^9 / over`, at most the largest number there is.
 pub(crate) fn scaled(amount: u64, over: u64) -> u64 {
     let exact = u128::from(amount) * u128::from(SECOND) / u128::from(over.max(1));

@@ -1,8 +1,8 @@
 //! Decides: thresholds, state, ranking. It must not know I/O, clocks, threads, async or libc: callers bring what was
 //! seen, and the time.
 //!
-//! In the order of reading: [`model`] has the values; [`accounting`] what of them is available, [`growth`] how fast it
-//! goes, [`pace`] whether a pod may go now. `ranking`, `select` and [`round`] say which one. The planner puts that
+//! In the order of reading: [`model`] has the values; [`accounting`] what of them is available, [`shortage`] what is
+//! lacking, [`growth`] how fast it goes, [`pace`] whether a pod may go now. `ranking`, `select` and [`round`] say which one. The planner puts that
 //! together for all signals; [`limiter`] and [`permit`] are what policies allow, [`eviction_state`] what has happened to
 //! a pod.
 
@@ -13,11 +13,14 @@ pub mod fleet;
 mod forecast;
 pub mod growers;
 pub mod growth;
+pub mod kubelet_times;
 pub mod limiter;
 pub mod message;
+pub mod met_by_turns;
 pub mod mitigation;
 pub mod model;
 pub mod pace;
+pub mod pending;
 pub mod permit;
 mod planner;
 mod ranking;
@@ -27,6 +30,7 @@ pub mod recorder;
 pub mod round;
 pub mod sampling;
 mod select;
+pub mod shortage;
 mod sizing;
 pub mod soft;
 pub mod terminating;

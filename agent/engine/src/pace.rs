@@ -2,32 +2,25 @@
 //!
 //! A pod is evicted at machine speed only when nothing slower can save the node: when what the kernel cannot give back
 //! by itself will be used up before the kubelet would have looked again. Everything else goes at the kubelet's pace,
-//! one pod in ten seconds. The same rule holds for every signal; the ranking chooses the pod ([`super::select()`]).
+//! one pod in ten seconds. The same rule holds for every signal; the ranking chooses the pod ([`crate::select()`]).
 
 use serde::{Deserialize, Serialize};
 
-use super::{
+use crate::{
     growers::STEADY_NS,
-    growth::{Grown, Growth, Headroom, Sample},
+    growth::{Grown, Growth, Sample, grown_in},
+    kubelet_times::MONITORING_INTERVAL_NS,
+    pending::Pending,
+    shortage::{LimitedGrowth, SLOW_RETURN_NS, STATISTICS_ERROR, Shortage, URGENT_WITHIN_NS},
+    units::{MS, SECOND},
 };
-use crate::units::{MS, SECOND, is_zero};
 
-/// The kubelet's monitoring interval (`monitoringInterval`): it looks so often, and evicts one pod then.
-pub const MONITORING_INTERVAL_NS: u64 = 10 * SECOND;
-/// Time for which the kubelet waits until an evicted pod is cleaned up (`podCleanupTimeout`).
-pub const POD_CLEANUP_NS: u64 = 30 * SECOND;
 /// Time after a kill by the kernel program within which the pod's eviction is completed: the kubelet would have taken
 /// note of the pressure by then. Later the pod may run again for good.
 pub const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
-/// Time that a pod's end and the return of its memory may take on top of [`MONITORING_INTERVAL_NS`].
-const DEATH_NS: u64 = 400 * MS;
-/// Time after which the memory of a pod that is killed now is back, if its end takes long.
-const SLOW_RETURN_NS: u64 = SECOND / 4;
 /// A growth that is seen so soon after a SIGKILL may still be the victim's own: its threads end when they leave the
 /// kernel, and statistics may be late. Only other pods' own counters tell of theirs then.
 const SETTLE_NS: u64 = 10 * MS;
-/// Bytes by which flushed statistics may be wrong: each CPU keeps some to itself.
-const STATISTICS_ERROR: u64 = 16 << 20;
 /// An amount that has fallen by less, in bytes, has not shrunk: counters are read one after the other.
 const STEADY: u64 = 1 << 20;
 /// A growth is taken to go on for so many times as long as it was seen. That of process ids, which come in bursts, for
@@ -37,19 +30,17 @@ const PIDS_EXTRAPOLATION: u64 = 4;
 /// Usage counts as shrinking if it is less than this long ago.
 const SHRINK_WINDOW_NS: u64 = 5 * MS;
 /// Freed memory must be back this long before exhaustion.
-const MARGIN_NS: u64 = 5 * MS;
+pub(crate) const MARGIN_NS: u64 = 5 * MS;
 /// While memory is pending, a growth that uses up the headroom later than this takes no other pod.
 const URGENT_WHILE_PENDING_NS: u64 = SECOND;
 /// Time from a decision until the memory of one more victim can be back.
 const NEXT_VICTIM_NS: u64 = 100 * MS;
 /// Time from SIGKILL until the pod grows no more and that is seen.
-const KILL_LATENCY_NS: u64 = 8 * MS;
+pub(crate) const KILL_LATENCY_NS: u64 = 8 * MS;
 /// Whether more comes back than others use is seen over this window at least.
 const NET_WINDOW_NS: u64 = 16 * MS;
 /// Time for which a decision waits for the usage of every pod, counted from when the threshold was met.
 const USAGE_WAIT_NS: u64 = 30 * SECOND;
-/// A threshold that is met again within this time has been met by turns.
-const BY_TURNS_NS: u64 = 60 * SECOND;
 /// An urgent decision waits for usage only if more time than this is left until exhaustion.
 const URGENT_USAGE_WAIT_NS: u64 = 3 * SECOND;
 /// Usage read up to this long before the threshold was met is recent enough.
@@ -57,159 +48,6 @@ const USAGE_AGE_NS: u64 = 2 * SECOND;
 /// Added to the kubelet's interval for the error of one or two samples: after that the kubelet has certainly seen the
 /// threshold met.
 const SAMPLE_SLACK_NS: u64 = 50 * MS;
-
-/// What is short, as of one look. Amounts are in the signal's unit, times in nanoseconds of one monotonic clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Shortage {
-    /// Amount that is available by the kubelet's count.
-    pub available: u64,
-    /// Threshold: it is met while less than this is available.
-    pub threshold: u64,
-    /// Amount that must be available for a threshold that was met to be met no longer: the minimum reclaim counts.
-    pub resolved: u64,
-    /// Amount in use that cannot be given back without an eviction.
-    pub used: u64,
-    /// The part of it that belongs to victims which were sent SIGKILL: how it changes is no growth of others.
-    #[serde(default)]
-    pub dying: u64,
-    /// Amount by which `dying` has changed between the beginning of the look and its end: counters are read one after
-    /// the other.
-    #[serde(default)]
-    pub skew: u64,
-    /// The part of `used` that is kernel memory of which the kernel does not tell whether it can be given back (cgroup
-    /// v1).
-    #[serde(default)]
-    pub kernel: u64,
-    /// The part of `used` that is new and in no statistics yet: what it is, the next look tells.
-    #[serde(default)]
-    #[serde(rename = "unlisted")]
-    pub stat_lag: u64,
-    /// Bytes that only an estimate counts as reclaimable. `used` is without them, and a new estimate is no growth.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub estimated: u64,
-    /// Amounts that can still be used before nothing is left.
-    #[serde(rename = "room")]
-    pub headroom: Headroom,
-    /// Free swap, whether pods may use it or not: what is swapped out has grown all the same.
-    #[serde(default)]
-    pub swap_free: u64,
-    /// Headroom below which a growth may be urgent although the kubelet's threshold is not met (memory guard); 0
-    /// without a guard.
-    #[serde(rename = "guard")]
-    pub guard_amount: u64,
-    /// The growth that limits of the pods' own will end.
-    #[serde(default)]
-    #[serde(rename = "bounded")]
-    pub limited_growth: LimitedGrowth,
-    /// The part of what is available that lies in the CPUs' lists of free pages, which `MemAvailable` does not count; 0
-    /// where they were not read.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    #[serde(rename = "inLists")]
-    pub pcp_free: u64,
-}
-
-/// The growth of cgroups that have limits of their own: there the kernel ends it, by an OOM kill within the pod.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct LimitedGrowth {
-    /// Amount by which the cgroups have grown since [`Pace::steady_since`].
-    pub grown: u64,
-    /// Amount by which the cgroups grow per second, over [`STEADY_NS`].
-    pub growth: u64,
-    /// Amount that the cgroups may use together until their limits end the growth, or the kubelet looks again.
-    pub left: u64,
-}
-
-impl LimitedGrowth {
-    /// Builds the growth of a cgroup that has `left` bytes below its limit. A sidecar that grows slowly does not use
-    /// them before the kubelet looks.
-    pub fn of(grown: u64, growth: u64, left: u64) -> Self {
-        let left = match (grown, growth) {
-            (0, 0) => 0,
-            (_, 0) => left,
-            (_, growth) => left.min(grown_in(growth, MONITORING_INTERVAL_NS + DEATH_NS)),
-        };
-        Self {
-            grown,
-            growth,
-            left,
-        }
-    }
-
-    /// Chooses between the growth of a cgroup that has a limit and that of the cgroups with limits `below` it. Where most
-    /// of it is not theirs, what grows is new or has no limit, and the cgroup's own limit ends it.
-    pub fn or_of_those_below(self, below: Self) -> Self {
-        let is_theirs = |theirs: u64, all: u64| theirs.saturating_add(theirs / 3) >= all;
-        let are_known = is_theirs(below.grown, self.grown) && is_theirs(below.growth, self.growth);
-        match are_known {
-            true => below,
-            false => self,
-        }
-    }
-
-    /// Adds that of others.
-    pub fn merged(self, other: Self) -> Self {
-        Self {
-            grown: self.grown.saturating_add(other.grown),
-            growth: self.growth.saturating_add(other.growth),
-            left: self.left.saturating_add(other.left),
-        }
-    }
-}
-
-/// Amounts that victims which are still terminating are expected to give back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Pending {
-    /// Amount that all of them together are expected to give back.
-    pub amount: u64,
-    /// Time at which the first part of `amount` is due.
-    pub due: Option<u64>,
-    /// The part of it that comes with the end of processes.
-    #[serde(default)]
-    pub soon: u64,
-    /// Some of it has come a moment ago, and more is coming.
-    #[serde(default)]
-    pub flows: bool,
-    /// Time at which the newest of the victims that gave memory back a moment ago began to give it back.
-    #[serde(default)]
-    pub flows_since: Option<u64>,
-    /// Time at which the first of those victims is due that have given nothing yet.
-    #[serde(default)]
-    pub begins: Option<u64>,
-}
-
-impl Pending {
-    /// Adds what others are expected to give.
-    fn merge(&mut self, other: Self) {
-        self.amount = self.amount.saturating_add(other.amount);
-        self.soon = self.soon.saturating_add(other.soon);
-        self.due = earliest(self.due, other.due);
-        self.begins = earliest(self.begins, other.begins);
-        self.flows |= other.flows;
-        self.flows_since = self.flows_since.max(other.flows_since);
-    }
-
-    /// Adds what the end of a victim's processes is expected to give.
-    pub(crate) fn add_soon(&mut self, amount: u64, due: u64) {
-        self.add(amount, due);
-        self.soon = self.soon.saturating_add(amount);
-    }
-
-    /// Adds what one victim is expected to give.
-    pub fn add(&mut self, amount: u64, due: u64) {
-        if amount > 0 {
-            self.amount = self.amount.saturating_add(amount);
-            self.due = earliest(self.due, Some(due));
-        }
-    }
-}
-
-/// The earlier one of two times that may be unknown.
-pub(crate) fn earliest(one: Option<u64>, other: Option<u64>) -> Option<u64> {
-    one.into_iter().chain(other).min()
-}
 
 /// Why a pod may go at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -440,123 +278,6 @@ impl Pace {
     }
 }
 
-/// Period in which a threshold is met by turns, or was the last time.
-#[derive(Clone, Copy, Debug)]
-pub struct MetByTurns {
-    since: u64,
-    until: u64,
-}
-
-impl MetByTurns {
-    /// The threshold is met at `now`: the period goes on, or another one begins. Returns its start.
-    pub fn note(period: &mut Option<Self>, now: u64) -> u64 {
-        let goes_on = |before: &Self| now < before.until.saturating_add(BY_TURNS_NS);
-        let since = period.filter(goes_on).map_or(now, |before| before.since);
-        *period = Some(Self { since, until: now });
-        since
-    }
-
-    /// Start of the period, in nanoseconds.
-    pub fn since(self) -> u64 {
-        self.since
-    }
-}
-
-/// Choice of the pod that an urgent decision takes next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NextVictim {
-    /// The first in the order of eviction.
-    First,
-    /// The first of those that grow: what comes back is enough, and only the end of a growth is sooner.
-    Growing,
-    /// The first of those whose processes hold memory: shared memory that comes back is enough, and comes too late.
-    WithProcesses,
-}
-
-/// State by which an urgent decision chooses how many pods it takes: it is asked before each of them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Relief {
-    now: u64,
-    headroom: u64,
-    /// The growth that was seen, per second.
-    growth: u64,
-    /// The part of it that pods which may still go have by their own counters, per second.
-    growers: u64,
-    /// The growth that was seen may be that of a victim, as long as no other pod's counter tells of it.
-    is_settling: bool,
-    /// Memory comes, and not fast enough.
-    is_overtaken: bool,
-    pending: Pending,
-}
-
-impl Relief {
-    /// Creates the relief for a decision of `pace_inputs` at a `growth` per second. `growers` is what all pods that may
-    /// go grow by per second, as their own counters tell; 0 where that is not known yet.
-    pub fn new(pace_inputs: &PaceInputs, growth: u64, growers: u64) -> Self {
-        let (pace, pending) = (&pace_inputs.pace, pace_inputs.pending);
-        let is_settling = pace.is_settling(pace_inputs.now);
-        let headroom = pace_inputs.shortage.usable();
-        // What can be written meanwhile is there for the growth.
-        let written = if headroom.deferred > 0 {
-            headroom.deferred_per_second
-        } else {
-            0
-        };
-        Self {
-            now: pace_inputs.now,
-            headroom: headroom.in_time(),
-            growth: growth.saturating_sub(written),
-            growers,
-            is_settling,
-            is_overtaken: pending.flows && !is_settling,
-            pending,
-        }
-    }
-
-    /// A pod goes that grew by so much per second, and what is expected of it.
-    pub fn add(&mut self, grew: u64, gives: Pending) {
-        (self.is_settling, self.is_overtaken) = (true, false);
-        self.growth = self.growth.saturating_sub(grew);
-        self.growers = self.growers.saturating_sub(grew);
-        self.pending.merge(gives);
-    }
-
-    /// The pod that has to go next: nothing would be left before the memory of those that go is there. `None`: no more.
-    pub fn next(&self) -> Option<NextVictim> {
-        let first = Some(NextVictim::First);
-        let Some(due) = self.pending.due else {
-            return first;
-        };
-        if self.is_overtaken {
-            return first;
-        }
-        let wait = due.saturating_sub(self.now).saturating_add(MARGIN_NS);
-        let until_then = grown_in(self.growth, wait);
-        // A growth that the disk keeps up with uses up nothing.
-        if self.growth == 0 || until_then < self.headroom {
-            return None;
-        }
-        // What goes now comes no sooner where enough is on its way; but a growth ends at once with the pod whose it is.
-        let is_enough = until_then <= self.headroom.saturating_add(self.pending.soon);
-        if !(is_enough || self.is_settling) {
-            let is_late = until_then <= self.headroom.saturating_add(self.pending.amount);
-            return if is_late {
-                Some(NextVictim::WithProcesses)
-            } else {
-                first
-            };
-        }
-        let ends_it = self.growers > 0 && grown_in(self.growers, KILL_LATENCY_NS) >= self.headroom;
-        ends_it.then_some(NextVictim::Growing)
-    }
-}
-
-/// Computes what a growth per second makes in some nanoseconds.
-pub fn grown_in(per_second: u64, nanos: u64) -> u64 {
-    let grown = u128::from(per_second) * u128::from(nanos) / u128::from(SECOND);
-    u64::try_from(grown).unwrap_or(u64::MAX)
-}
-
 /// All that one decision was made from, so that it can be made again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -733,7 +454,7 @@ impl PaceInputs {
         let (end, grown) =
             pace.growth
                 .exhausts(seen.usable(), noise, self.profile.extrapolation())?;
-        let is_urgent = end < MONITORING_INTERVAL_NS + DEATH_NS
+        let is_urgent = end < URGENT_WITHIN_NS
             && seen.is_close(pace.is_met(), end, grown)
             && !pace.ends_at_limits(seen);
         is_urgent.then_some((end, grown))
@@ -778,49 +499,6 @@ impl PaceProfile {
             Self::Pids => PIDS_EXTRAPOLATION,
             Self::Sustained | Self::Immediate | Self::Soft => EXTRAPOLATION,
         }
-    }
-}
-
-impl Shortage {
-    /// Whether the kubelet finds the threshold met; `was_met`: it did at the look before.
-    pub fn is_met(&self, was_met: bool) -> bool {
-        self.available < self.threshold || (was_met && self.available < self.resolved)
-    }
-
-    /// The headroom, with no more swap than there is to be swapped out.
-    fn usable(&self) -> Headroom {
-        Headroom {
-            swap: self.headroom.swap.min(self.used),
-            ..self.headroom
-        }
-    }
-
-    /// Whether so little is left that its end may be urgent. Page cache that waits for the disk is no shortage by
-    /// itself, but where it fills the headroom fast, growth beside it is urgent in time for a death.
-    fn is_close(&self, is_met: bool, end: u64, grown: Grown) -> bool {
-        let fills = self.guard_amount > 0 && grown.deferred > 0 && end < SLOW_RETURN_NS;
-        if !is_met {
-            return self.headroom.immediate < self.guard_amount || fills;
-        }
-        self.headroom.immediate < self.threshold
-    }
-
-    /// Whether less can be used than the threshold asks for: the kernel cannot end this shortage by itself.
-    fn is_short(&self, was_short: bool) -> bool {
-        let headroom = self.usable().total();
-        headroom < self.threshold || (was_short && headroom < self.resolved)
-    }
-
-    /// Growth below this is noise. When only the memory guard is short the limit is higher (1/4 of the threshold, not
-    /// 1/16), because kernel memory grows with dirty page cache.
-    fn noise(&self, is_met: bool) -> u64 {
-        let headroom = self.usable().total();
-        let share = if is_met { 16 } else { 4 };
-        // The less is left, the less may be missed.
-        (self.threshold / share)
-            .min(STATISTICS_ERROR)
-            .min(headroom / 8)
-            .min((self.headroom.immediate / 4).max(STATISTICS_ERROR / 2))
     }
 }
 

@@ -24,9 +24,10 @@ use super::{
     SelectionCriteria, Signal, SignalForecast, Snapshot, Threshold, Timing, Trend,
     growth::Headroom,
     local_storage_excess, message,
-    pace::{Decision, PaceInputs, PaceProfile, Shortage, Urgency},
+    pace::{Decision, PaceInputs, PaceProfile, Urgency},
     pass_over_in_vain, select,
     select::UrgentGrowth,
+    shortage::Shortage,
 };
 use crate::{
     model::settings::Mode,

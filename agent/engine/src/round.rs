@@ -3,12 +3,16 @@
 //! [`crate::pace`] has said that a pod may go; how many do, and which, is decided here. The fast path runs it on the
 //! node's pods, the judge (`cargo xtask judge`) on those of a simulated node.
 
+mod relief;
+
 use crate::{
     Among, Candidate, CandidateState,
     growers::WATCHED,
     model::{settings::Mode, usage::MemoryReading},
-    pace::{NextVictim, PaceInputs, Pending, Relief, Urgency},
+    pace::{PaceInputs, Urgency},
+    pending::Pending,
     permit::LastResort,
+    round::relief::{NextVictim, Relief},
     select::{
         SelectionCriteria, UrgentGrowth, eligible_growth, exclude_not_growing, is_eligible,
         pass_over_in_vain, select,
@@ -298,11 +302,8 @@ fn passes_over_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
 mod tests {
     use super::*;
     use crate::{
-        RankInputs, Resource,
-        growth::Headroom,
-        model::settings::RankingStrategy,
-        pace::{Pace, Shortage},
-        units::SECOND,
+        RankInputs, Resource, growth::Headroom, model::settings::RankingStrategy, pace::Pace,
+        shortage::Shortage, units::SECOND,
     };
 
     const MIB: u64 = 1 << 20;

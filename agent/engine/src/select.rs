@@ -7,8 +7,9 @@
 
 use super::{QosClass, RankInputs, RankKey, Resource};
 use crate::{
+    growth::grown_in,
+    kubelet_times::MONITORING_INTERVAL_NS,
     model::settings::RankingStrategy,
-    pace::{MONITORING_INTERVAL_NS, grown_in},
     permit::MAX_EVICTIONS_PER_QUOTA,
     select::top::{Place, TopCandidates},
 };

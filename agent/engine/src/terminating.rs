@@ -1,7 +1,10 @@
 //! A victim between SIGKILL and the return of its memory: what it is still expected to give, by when, and whether it is
 //! stuck.
 
-use super::pace::{POD_CLEANUP_NS, Pending, earliest};
+use super::{
+    kubelet_times::POD_CLEANUP_NS,
+    pending::{Pending, earliest},
+};
 use crate::units::{MS, SECOND};
 
 /// Time after SIGKILL within which a process gives back the first of its memory, on busy CPUs too.

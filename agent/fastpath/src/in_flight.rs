@@ -5,7 +5,7 @@ use std::sync::Arc;
 use evictd_engine::{
     accounting::MemorySample,
     model::usage::MemoryReading,
-    pace::Pending,
+    pending::Pending,
     round::MAX_IN_FLIGHT,
     terminating::{Terminating, VictimReading, VictimState},
     units::SECOND,

@@ -9,8 +9,9 @@ use evictd_engine::{
     accounting::MemorySample,
     growth::Headroom,
     model::settings::MemoryHook,
-    pace::{Pace, Shortage},
+    pace::Pace,
     sampling::{FlushDeadline, FlushInputs},
+    shortage::Shortage,
     units::SECOND,
 };
 use evictd_node::{

@@ -16,7 +16,7 @@
 use std::{sync::Arc, time::Duration};
 
 use evictd_engine::{
-    message::resource_of, pace::MONITORING_INTERVAL_NS, soft::Departure, units::nanos,
+    kubelet_times::MONITORING_INTERVAL_NS, message::resource_of, soft::Departure, units::nanos,
 };
 use evictd_fastpath::{FastPathEvent, KilledBy};
 use evictd_manager::{Command, FastPathOutcome, ManagerEviction, SoftEvictionRequest};

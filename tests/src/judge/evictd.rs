@@ -13,10 +13,12 @@ use evictd_engine::{
         settings::Mode,
         usage::{FreeSwap, MachineMemory, MemoryReading},
     },
-    pace::{Decision, Pace, PaceInputs, PaceProfile, Pending, Shortage, Urgency},
+    pace::{Decision, Pace, PaceInputs, PaceProfile, Urgency},
+    pending::Pending,
     permit::LastResort,
     round::{self, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
     sampling::{self, FlushDeadline, FlushInputs, Nearness, Notification, ScopeState},
+    shortage::Shortage,
     terminating::{Terminating, VictimReading, VictimState},
 };
 

@@ -4,8 +4,8 @@ use std::{collections::VecDeque, ops::AddAssign};
 
 use evictd_engine::{
     Among, Candidate, CandidateState, QosClass, RankInputs, Resource, SelectionCriteria,
+    kubelet_times::MONITORING_INTERVAL_NS,
     model::{settings::RankingStrategy, usage::MemoryReading},
-    pace::MONITORING_INTERVAL_NS,
     select,
 };
 

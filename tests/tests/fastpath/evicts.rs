@@ -2,7 +2,7 @@
 
 use std::{fs::File, os::unix::fs::MetadataExt as _, thread};
 
-use evictd_engine::pace::MONITORING_INTERVAL_NS;
+use evictd_engine::kubelet_times::MONITORING_INTERVAL_NS;
 use evictd_fastpath::{FastPathEvent, KilledBy};
 use evictd_node::cgroup::realtime::acquire_sched_fifo;
 use evictd_tests::{

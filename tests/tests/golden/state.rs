@@ -4,8 +4,10 @@ use evictd_tests::prelude::*;
 
 use evictd_engine::{
     growth::Headroom,
-    pace::{LimitedGrowth, Pace, PaceInputs, PaceProfile, Pending, Shortage},
+    pace::{Pace, PaceInputs, PaceProfile},
+    pending::Pending,
     recorder::SignalSample,
+    shortage::{LimitedGrowth, Shortage},
 };
 use evictd_node::cgroup::throttle::Throttle;
 use evictd_policy::evaluator::{Explanation, GateView, RuleView};

@@ -1,4 +1,5 @@
 use super::*;
+use crate::growth::Headroom;
 
 const MIB: u64 = 1 << 20;
 const THRESHOLD: u64 = 100 * MIB;
@@ -411,26 +412,6 @@ fn a_shortage_that_no_pod_can_end_takes_one() {
         growth: 0,
     };
     assert!(can_end(&pace, urgent, MIB));
-}
-
-/// What grows behind others in the order goes as well, but only when nothing else would be in time.
-#[test]
-fn a_growth_of_other_pods_takes_as_many_as_end_it() {
-    let pace_inputs = |mib_left: u64| PaceInputs {
-        now: SECOND,
-        shortage: seen(512 - mib_left, 0),
-        ..PaceInputs::default()
-    };
-    let mut gives = Pending::default();
-    gives.add_soon(800 * MIB, SECOND + 50 * MS);
-    let fast = 5000 * MIB;
-    let grower = Some(NextVictim::Growing);
-    for (mib_left, grew, next) in [(90, 0, None), (30, 0, grower), (30, fast, None)] {
-        let mut relief = Relief::new(&pace_inputs(mib_left), fast, fast);
-        assert_eq!(relief.next(), Some(NextVictim::First), "one goes");
-        relief.add(grew, gives);
-        assert_eq!(relief.next(), next, "{mib_left} {grew}");
-    }
 }
 
 /// The victim's own growth is not another pod's.

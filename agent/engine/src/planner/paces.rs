@@ -3,9 +3,8 @@
 
 use super::unsigned_ns;
 use crate::{
-    Resource, Signal, Threshold,
-    model::settings::Mode,
-    pace::{MetByTurns, Pace, Shortage},
+    Resource, Signal, Threshold, met_by_turns::MetByTurns, model::settings::Mode, pace::Pace,
+    shortage::Shortage,
 };
 
 /// For each signal what is known of its soft threshold and of its hard one.

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     EvictionDecision, PlannerSettings, Resource, RestoredPending, Signal, Snapshot, Threshold,
-    pace::{POD_CLEANUP_NS, Pending},
-    units::signed,
+    kubelet_times::POD_CLEANUP_NS, pending::Pending, units::signed,
 };
 
 const SECOND: i64 = 1_000_000_000;

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::{Resource, Signal, growers::STEADY_NS, growth::scaled, pace::MONITORING_INTERVAL_NS};
+use crate::{
+    Resource, Signal, growers::STEADY_NS, growth::scaled, kubelet_times::MONITORING_INTERVAL_NS,
+};
 
 /// Usage of each pod at two moments, in the signal's unit. Times are nanoseconds of one clock.
 #[derive(Clone, Debug, Default)]

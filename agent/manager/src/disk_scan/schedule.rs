@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use evictd_engine::{pace::MetByTurns, units::nanos};
+use evictd_engine::{met_by_turns::MetByTurns, units::nanos};
 
 use super::{DiskPressure, PRESSED_REST, REST, ScanTarget, pod_walk::PodWalk};
 

@@ -2,7 +2,7 @@
 
 use std::{fs::File, sync::Arc};
 
-use evictd_engine::pace::LimitedGrowth;
+use evictd_engine::shortage::LimitedGrowth;
 use evictd_sys::page::page_size;
 
 use crate::{

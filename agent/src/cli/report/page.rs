@@ -17,7 +17,7 @@ const STYLE: &str = include_str!("page.css");
 /// The policy for browsers: the page loads and runs nothing.
 const CONTENT: &str = "default-src 'none'; style-src 'unsafe-inline'";
 /// Interval at which the kubelet looks, in nanoseconds.
-const KUBELET_LOOKS_NS: f64 = evictd_engine::pace::MONITORING_INTERVAL_NS as f64;
+const KUBELET_LOOKS_NS: f64 = evictd_engine::kubelet_times::MONITORING_INTERVAL_NS as f64;
 /// Sizes of the chart, in pixels: on a screen or paper, and on a telephone.
 const WIDE: (u32, u32) = (900, 400);
 const NARROW: (u32, u32) = (370, 340);

@@ -2,7 +2,7 @@
 
 use evictd_engine::{
     Among, Candidate, CandidateState, QosClass, RankInputs, SelectionCriteria, Signal,
-    model::settings::RankingStrategy, pace::grown_in, select,
+    growth::grown_in, model::settings::RankingStrategy, select,
 };
 
 use super::{Incident, RankedPod};

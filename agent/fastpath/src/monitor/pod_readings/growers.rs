@@ -1,7 +1,7 @@
 //! Which pods grow, by the memory that only their end gives back. They are read in full: a usage counter also grows
 //! with page cache.
 
-use evictd_engine::{CandidateState, growers::WATCHED, pace::LimitedGrowth};
+use evictd_engine::{CandidateState, growers::WATCHED, shortage::LimitedGrowth};
 use evictd_node::{
     cgroup::limited::LimitedCgroup,
     pods::table::{Largest, PodTable},

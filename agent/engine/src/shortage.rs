@@ -1,0 +1,160 @@
+//! What is short of a resource, as of one look: the amounts from which [`crate::pace`] decides.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    growth::{Grown, Headroom, grown_in},
+    kubelet_times::MONITORING_INTERVAL_NS,
+    units::{MS, SECOND, is_zero},
+};
+
+/// A growth that uses up the headroom within this time is urgent: the kubelet looks again, and the end of a pod and the
+/// return of its memory take their time as well.
+pub(crate) const URGENT_WITHIN_NS: u64 = MONITORING_INTERVAL_NS + 400 * MS;
+/// Time after which the memory of a pod that is killed now is back, if its end takes long.
+pub(crate) const SLOW_RETURN_NS: u64 = SECOND / 4;
+/// Bytes by which flushed statistics may be wrong: each CPU keeps some to itself.
+pub(crate) const STATISTICS_ERROR: u64 = 16 << 20;
+
+/// What is short, as of one look. Amounts are in the signal's unit, times in nanoseconds of one monotonic clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shortage {
+    /// Amount that is available by the kubelet's count.
+    pub available: u64,
+    /// Threshold: it is met while less than this is available.
+    pub threshold: u64,
+    /// Amount that must be available for a threshold that was met to be met no longer: the minimum reclaim counts.
+    pub resolved: u64,
+    /// Amount in use that cannot be given back without an eviction.
+    pub used: u64,
+    /// The part of it that belongs to victims which were sent SIGKILL: how it changes is no growth of others.
+    #[serde(default)]
+    pub dying: u64,
+    /// Amount by which `dying` has changed between the beginning of the look and its end: counters are read one after
+    /// the other.
+    #[serde(default)]
+    pub skew: u64,
+    /// The part of `used` that is kernel memory of which the kernel does not tell whether it can be given back (cgroup
+    /// v1).
+    #[serde(default)]
+    pub kernel: u64,
+    /// The part of `used` that is new and in no statistics yet: what it is, the next look tells.
+    #[serde(default)]
+    #[serde(rename = "unlisted")]
+    pub stat_lag: u64,
+    /// Bytes that only an estimate counts as reclaimable. `used` is without them, and a new estimate is no growth.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub estimated: u64,
+    /// Amounts that can still be used before nothing is left.
+    #[serde(rename = "room")]
+    pub headroom: Headroom,
+    /// Free swap, whether pods may use it or not: what is swapped out has grown all the same.
+    #[serde(default)]
+    pub swap_free: u64,
+    /// Headroom below which a growth may be urgent although the kubelet's threshold is not met (memory guard); 0
+    /// without a guard.
+    #[serde(rename = "guard")]
+    pub guard_amount: u64,
+    /// The growth that limits of the pods' own will end.
+    #[serde(default)]
+    #[serde(rename = "bounded")]
+    pub limited_growth: LimitedGrowth,
+    /// The part of what is available that lies in the CPUs' lists of free pages, which `MemAvailable` does not count; 0
+    /// where they were not read.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "inLists")]
+    pub pcp_free: u64,
+}
+
+impl Shortage {
+    /// Whether the kubelet finds the threshold met; `was_met`: it did at the look before.
+    pub fn is_met(&self, was_met: bool) -> bool {
+        self.available < self.threshold || (was_met && self.available < self.resolved)
+    }
+
+    /// The headroom, with no more swap than there is to be swapped out.
+    pub(crate) fn usable(&self) -> Headroom {
+        Headroom {
+            swap: self.headroom.swap.min(self.used),
+            ..self.headroom
+        }
+    }
+
+    /// Whether so little is left that its end may be urgent. Page cache that waits for the disk is no shortage by
+    /// itself, but where it fills the headroom fast, growth beside it is urgent in time for a death.
+    pub(crate) fn is_close(&self, is_met: bool, end: u64, grown: Grown) -> bool {
+        let fills = self.guard_amount > 0 && grown.deferred > 0 && end < SLOW_RETURN_NS;
+        if !is_met {
+            return self.headroom.immediate < self.guard_amount || fills;
+        }
+        self.headroom.immediate < self.threshold
+    }
+
+    /// Whether less can be used than the threshold asks for: the kernel cannot end this shortage by itself.
+    pub(crate) fn is_short(&self, was_short: bool) -> bool {
+        let headroom = self.usable().total();
+        headroom < self.threshold || (was_short && headroom < self.resolved)
+    }
+
+    /// Growth below this is noise. When only the memory guard is short the limit is higher (1/4 of the threshold, not
+    /// 1/16), because kernel memory grows with dirty page cache.
+    pub(crate) fn noise(&self, is_met: bool) -> u64 {
+        let headroom = self.usable().total();
+        let share = if is_met { 16 } else { 4 };
+        // The less is left, the less may be missed.
+        (self.threshold / share)
+            .min(STATISTICS_ERROR)
+            .min(headroom / 8)
+            .min((self.headroom.immediate / 4).max(STATISTICS_ERROR / 2))
+    }
+}
+
+/// The growth of cgroups that have limits of their own: there the kernel ends it, by an OOM kill within the pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LimitedGrowth {
+    /// Amount by which the cgroups have grown since [`steady_since`](crate::pace::Pace::steady_since).
+    pub grown: u64,
+    /// Amount by which the cgroups grow per second, over [`STEADY_NS`].
+    pub growth: u64,
+    /// Amount that the cgroups may use together until their limits end the growth, or the kubelet looks again.
+    pub left: u64,
+}
+
+impl LimitedGrowth {
+    /// Builds the growth of a cgroup that has `left` bytes below its limit. A sidecar that grows slowly does not use
+    /// them before the kubelet looks.
+    pub fn of(grown: u64, growth: u64, left: u64) -> Self {
+        let left = match (grown, growth) {
+            (0, 0) => 0,
+            (_, 0) => left,
+            (_, growth) => left.min(grown_in(growth, URGENT_WITHIN_NS)),
+        };
+        Self {
+            grown,
+            growth,
+            left,
+        }
+    }
+
+    /// Chooses between the growth of a cgroup that has a limit and that of the cgroups with limits `below` it. Where most
+    /// of it is not theirs, what grows is new or has no limit, and the cgroup's own limit ends it.
+    pub fn or_of_those_below(self, below: Self) -> Self {
+        let is_theirs = |theirs: u64, all: u64| theirs.saturating_add(theirs / 3) >= all;
+        let are_known = is_theirs(below.grown, self.grown) && is_theirs(below.growth, self.growth);
+        match are_known {
+            true => below,
+            false => self,
+        }
+    }
+
+    /// Adds that of others.
+    pub fn merged(self, other: Self) -> Self {
+        Self {
+            grown: self.grown.saturating_add(other.grown),
+            growth: self.growth.saturating_add(other.growth),
+            left: self.left.saturating_add(other.left),
+        }
+    }
+}
