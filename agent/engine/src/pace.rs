@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    Resource, Signal,
     growers::STEADY_NS,
     growth::{Grown, Growth, Sample, grown_in},
     kubelet_times::MONITORING_INTERVAL_NS,
@@ -481,6 +482,16 @@ pub enum PaceProfile {
 }
 
 impl PaceProfile {
+    /// The profile of the hard or the soft threshold of a signal.
+    pub fn of(signal: Signal, is_hard: bool) -> Self {
+        match signal.resource() {
+            _ if !is_hard => Self::Soft,
+            Resource::Memory => Self::Sustained,
+            Resource::Pids => Self::Pids,
+            Resource::EphemeralStorage | Resource::Inodes => Self::Immediate,
+        }
+    }
+
     fn is_lasting(&self) -> bool {
         *self == Self::Sustained
     }

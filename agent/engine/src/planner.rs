@@ -213,11 +213,7 @@ impl Planner {
         let Some(hard) = hard.filter(|hard| hard.is_met(seen, false)) else {
             return false;
         };
-        let profile = match signal.resource() {
-            Resource::Memory => PaceProfile::Sustained,
-            Resource::Pids => PaceProfile::Pids,
-            Resource::EphemeralStorage | Resource::Inodes => PaceProfile::Immediate,
-        };
+        let profile = PaceProfile::of(signal, true);
         let ripe_at = self.paces.of(hard).pace.ripe_at(profile);
         self.settings.mode == Mode::Kubelet || ripe_at.is_some_and(|at| at <= unsigned_ns(now))
     }
@@ -399,13 +395,7 @@ impl Planner {
             pace: self.paces.of(threshold).pace,
             shortage: self.shortage(threshold, node.observations.get(signal)?),
             pending: self.pending.pending(now, node, &self.settings, threshold),
-            profile: match signal.resource() {
-                _ if !threshold.is_hard() => PaceProfile::Soft,
-                Resource::Pids => PaceProfile::Pids,
-                Resource::Memory | Resource::EphemeralStorage | Resource::Inodes => {
-                    PaceProfile::Immediate
-                }
-            },
+            profile: profile_at_looks(threshold),
         };
         // For a moment growth may be the victims' own.
         let is_victims =
@@ -785,6 +775,15 @@ impl Planner {
             }
         }
         forecasts
+    }
+}
+
+/// The profile by which the planner decides for a threshold. Hard memory comes here by `evictd replay` alone: a step of its
+/// scenario stands for a look of the kubelet, and the first one counts.
+fn profile_at_looks(threshold: &Threshold) -> PaceProfile {
+    match PaceProfile::of(threshold.signal, threshold.is_hard()) {
+        PaceProfile::Sustained => PaceProfile::Immediate,
+        profile => profile,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    Candidate, CandidateState, SelectionCriteria,
+    Candidate, CandidateState, SelectionCriteria, Signal,
     accounting::{
         Accounting, GUARD, MemoryGuard, MemoryGuardSource, MemorySample, MemoryThresholds,
     },
@@ -224,7 +224,7 @@ impl Evictd {
             pace: self.pace,
             shortage: seen,
             pending,
-            profile: PaceProfile::Sustained,
+            profile: PaceProfile::of(Signal::MemoryAvailable, true),
         };
         let mut decision = pace_inputs.decide();
         if decision.is_urgent() && world.incident.scope == ScopeKind::Machine {

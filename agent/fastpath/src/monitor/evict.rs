@@ -100,7 +100,7 @@ impl MemoryMonitor {
             pace: monitor.pace,
             shortage: seen,
             pending: memory.pending,
-            profile: PaceProfile::Sustained,
+            profile: PaceProfile::of(monitor.scope.signal(), true),
         };
         let mut decision = pace_inputs.decide();
         if decision.is_urgent() {
@@ -209,7 +209,7 @@ impl MemoryMonitor {
                 pace: monitor.pace,
                 shortage: monitor.shortage(0, 0, 0),
                 pending: Pending::default(),
-                profile: PaceProfile::Sustained,
+                profile: PaceProfile::of(monitor.scope.signal(), true),
             };
             // The candidates of a new table are not read yet.
             if let Some(candidate) = self.pods.table.candidates.get_mut(position)
