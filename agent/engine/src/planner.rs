@@ -26,7 +26,7 @@ use super::{
     local_storage_excess, message,
     pace::{Decision, PaceInputs, PaceProfile, Urgency},
     pass_over_in_vain, select,
-    select::UrgentGrowth,
+    select::{UrgentGrowth, goes_by_order_alone},
     shortage::Shortage,
 };
 use crate::{
@@ -331,7 +331,8 @@ impl Planner {
     }
 
     /// The pod that may be evicted now for one threshold: urgency decides ([`super::pace`]). One at a look, however
-    /// urgent: the next look sees what it brings.
+    /// urgent, and no [`super::round`]: a round takes further pods by what it expects of the memory of the first, while
+    /// the next look here, within a quarter of a second, sees what the end of a pod has brought.
     fn choose_in_time(
         &mut self,
         now: i64,
@@ -403,8 +404,7 @@ impl Planner {
         (!is_victims).then_some(pace_inputs)
     }
 
-    /// The pods that make an urgent growth. The first pod is evicted by the order alone, if the node's eviction rate
-    /// allows another one.
+    /// The pods that make an urgent growth, unless the next pod goes by the order alone.
     fn growing<'a>(
         &self,
         node: Snapshot<'a>,
@@ -415,9 +415,9 @@ impl Planner {
         let Urgency::Urgent { growth, .. } = urgency else {
             return None;
         };
-        let has_evicted =
-            pace_inputs.pace.has_evicted_lately(pace_inputs.now) || self.left_of_node_rate <= 1;
-        has_evicted.then(|| Growing {
+        let has_evicted = pace_inputs.pace.has_evicted_lately(pace_inputs.now);
+        let by_order = goes_by_order_alone(has_evicted, self.left_of_node_rate);
+        (!by_order).then(|| Growing {
             per_second: growth,
             pods: self.growers(node, threshold),
         })

@@ -14,8 +14,8 @@ use crate::{
     permit::LastResort,
     round::relief::{NextVictim, Relief},
     select::{
-        SelectionCriteria, UrgentGrowth, eligible_growth, exclude_not_growing, is_eligible,
-        pass_over_in_vain, select,
+        SelectionCriteria, UrgentGrowth, eligible_growth, exclude_not_growing, goes_by_order_alone,
+        is_eligible, pass_over_in_vain, select,
     },
 };
 
@@ -267,12 +267,11 @@ fn passes_over_without_processes(pods: &mut impl Pods) -> bool {
     any
 }
 
-/// The first pod is evicted by the order alone, if the node's eviction rate allows another one. Where that does not end
-/// the growth, those that follow are passed over as long as the pods that make most of it have to be evicted all the
-/// same ([`pass_over_in_vain`]). Whether any is.
+/// Passes over the pods that would go in vain, unless the next one goes by the order alone ([`goes_by_order_alone`]).
+/// Whether any is.
 fn passes_over_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
     let allowed = pods.allowed();
-    if !pods.has_evicted_lately() && allowed > 1 {
+    if goes_by_order_alone(pods.has_evicted_lately(), allowed) {
         return false;
     }
     let (rules, mut growers) = (pods.rules(), pods.growers());

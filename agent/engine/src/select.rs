@@ -88,6 +88,12 @@ pub struct UrgentGrowth<'a> {
     pub allowed: usize,
 }
 
+/// Whether a pod goes by the order alone, whichever pods make the growth: the first one does, if the node's eviction rate
+/// allows another one after it. For later ones [`pass_over_in_vain`] is asked.
+pub(crate) fn goes_by_order_alone(has_evicted_lately: bool, allowed: usize) -> bool {
+    !has_evicted_lately && allowed > 1
+}
+
 /// Passes over candidates that rank before the main growers, if to evict them is useless: the growth uses up what they
 /// free within one monitoring interval, and the main growers must be evicted anyway. Only as many candidates count as
 /// the node's rate still allows. A grower within its request is no main grower. Returns whether any was passed over.
