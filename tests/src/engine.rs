@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use evictd_config::Config;
 use evictd_engine::{
-    ContainerUsage, EmptyDir, EvictionDecision, Layout, Observation, Observations, Plan, Planner,
-    PlannerSettings, Pod, PodUsage, Signal, Snapshot, Usages, Volume, VolumeUsage,
+    ContainerUsage, EmptyDir, EvictionDecision, Layout, NodeBounds, Observation, Observations,
+    Plan, Planner, PlannerSettings, Pod, PodUsage, Signal, Snapshot, Usages, Volume, VolumeUsage,
     model::{
         quantity::Quantity,
         settings::{Mode, RankingStrategy},
@@ -20,6 +20,7 @@ pub struct Node {
     pub observations: Observations,
     pub pods: Vec<Pod>,
     pub usages: Usages,
+    pub bounds: NodeBounds,
 }
 
 impl Node {
@@ -114,6 +115,7 @@ impl Node {
             observations: &self.observations,
             pods: &self.pods,
             usages: &self.usages,
+            bounds: self.bounds,
         }
     }
 }

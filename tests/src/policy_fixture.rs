@@ -6,6 +6,7 @@ use evictd_engine::{
     ManagedPod, Owner, Pod, QosClass,
     eviction_state::EvictionState,
     fleet::FleetRules,
+    limiter::EvictionKind,
     permit::{EvictionPermit, LastResort},
 };
 use evictd_node::pods::table::{PodEntry, PodTable};
@@ -182,9 +183,12 @@ impl Kept {
     /// Whether a pod could be evicted now.
     pub fn may_go(&self, pod: &str) -> bool {
         let entry = &**self.entry(pod);
-        self.evaluator
-            .limiter()
-            .allows(entry, monotonic_ns(), LastResort::None)
+        self.evaluator.limiter().allows(
+            entry,
+            monotonic_ns(),
+            EvictionKind::Urgent,
+            LastResort::None,
+        )
     }
 
     pub fn explain(&self, pod: &str) -> Explanation {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use divan::{AllocProfiler, Bencher, black_box};
 use evictd_engine::{
-    Among, Candidate, CandidateState, Layout, Observation, Observations, Planner, PlannerSettings,
-    Pod, PodUsage, QosClass, RankInputs, Ranking, Resource, SelectionCriteria, Signal, Snapshot,
-    Threshold, ThresholdValue, Usages,
+    Among, Candidate, CandidateState, Layout, NodeBounds, Observation, Observations, Planner,
+    PlannerSettings, Pod, PodUsage, QosClass, RankInputs, Ranking, Resource, SelectionCriteria,
+    Signal, Snapshot, Threshold, ThresholdValue, Usages,
     model::quantity::Quantity,
     model::settings::{EvictionConfig, Mode, RankingStrategy},
     select,
@@ -153,6 +153,7 @@ fn plan_and_rank(bencher: Bencher<'_, '_>, count: usize) {
                 observations: &observations,
                 pods: black_box(&pods),
                 usages: &usages,
+                bounds: NodeBounds::default(),
             };
             manager.plan(0, node).evictions.len()
         });

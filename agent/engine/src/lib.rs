@@ -55,8 +55,8 @@ pub use planner::local_storage::{LocalStorageExcess, local_storage_excess};
 pub use planner::node_reclaim::{NodeReclaimers, ReclaimOptions};
 pub use planner::plan::Recreation;
 pub use planner::plan::{
-    BlockedThreshold, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, NodeState, Plan,
-    PlannerSettings, SignalForecast, Snapshot, Timing,
+    BlockedThreshold, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, NodeBounds,
+    NodeState, Plan, PlannerSettings, SignalForecast, Snapshot, Timing,
 };
 pub use planner::pressure::Pressure;
 pub use planner::restored::{

@@ -2,6 +2,7 @@
 //! lock, no allocation.
 
 mod fleet;
+mod kind;
 mod quota;
 
 use std::{
@@ -10,11 +11,13 @@ use std::{
     time::Duration,
 };
 
+pub use self::kind::EvictionKind;
 use crate::{
-    CandidateState, Cause, EvictionDecision, ManagedPod, Pod,
+    CandidateState, Cause, ManagedPod, NodeBounds, Pod,
     eviction_state::EvictionState,
     limiter::{fleet::FleetHold, quota::Quota},
-    permit::{EvictionPermit, LastResort, MAX_QUOTAS_PER_POD, Permission},
+    model::settings::Mode,
+    permit::{EvictionPermit, LastResort, MAX_QUOTAS_PER_POD},
     units::signed,
 };
 
@@ -151,57 +154,8 @@ impl EvictionLimiter {
         }
     }
 
-    /// Whether a pod may go now: it is not on its way already, and every limit that it is under has room. `resort` is
-    /// what the last resort takes: [`LastResort::None`] for an ordinary look. Allocates nothing, takes no lock.
-    pub fn allows(&self, pod: &dyn ManagedPod, now: u64, resort: LastResort) -> bool {
-        let limits = if resort >= LastResort::Conditional {
-            RATES
-        } else {
-            MAX_QUOTAS_PER_POD
-        };
-        self.is_permitted(pod, now, resort) && self.has_capacity_in(pod, now, 0..limits)
-    }
-
-    /// Whether a pod may go that is above a limit of its own: the node's rate, which bounds what a shortage of the node
-    /// takes, does not hold it back.
-    pub fn allows_at_own_limit(&self, pod: &dyn ManagedPod, now: u64) -> bool {
-        self.is_permitted(pod, now, LastResort::None) && self.has_capacity_in(pod, now, OWN_LIMIT)
-    }
-
-    /// Whether the pod of a decision may go now: what is not urgent asks the fleet brake as well.
-    pub fn allows_decision(
-        &self,
-        pod: &dyn ManagedPod,
-        now: u64,
-        decision: &EvictionDecision,
-    ) -> bool {
-        match decision.cause {
-            Cause::LocalStorage(_) => self.allows_at_own_limit(pod, now),
-            Cause::Pressure(_) => {
-                let is_in_time = match &decision.timing {
-                    Some(_) => decision.is_urgent() || self.allows_paced(now),
-                    // `mode: kubelet` knows no urgency: a fork bomb does not wait for policies.
-                    None => self.fleet_allows_paced(now),
-                };
-                is_in_time && self.allows(pod, now, LastResort::None)
-            }
-        }
-    }
-
-    fn is_permitted(&self, pod: &dyn ManagedPod, now: u64, resort: LastResort) -> bool {
-        if self.is_paused() || pod.eviction_state().is_ending() {
-            return false;
-        }
-        match pod.permit().permission(now) {
-            Permission::Always | Permission::Until(_) => {}
-            Permission::NotNow if resort >= LastResort::Conditional => {}
-            Permission::Never if resort >= LastResort::Any => {}
-            Permission::NotNow | Permission::Never => return false,
-        }
-        true
-    }
-
-    /// What a pod is to a choice for the node at this moment. `is_victim`: its end is followed already.
+    /// What a pod is to a choice for the node at this moment, as far as its urgency does not count. `is_victim`: its end
+    /// is followed already.
     pub fn state_of(
         &self,
         pod: &dyn ManagedPod,
@@ -212,18 +166,11 @@ impl EvictionLimiter {
         let known = pod.eviction_state();
         if is_victim || known.is_being_killed(now) || known.is_ending() {
             CandidateState::Terminating
-        } else if pod.is_protected() || !self.allows(pod, now, resort) {
+        } else if pod.is_protected() || !self.allows(pod, now, EvictionKind::Urgent, resort) {
             CandidateState::Protected
         } else {
             CandidateState::Eligible
         }
-    }
-
-    /// Whether the kernel may kill a pod by itself at the floor, where no code can check whether a permission still
-    /// counts: only one that may go for good. While the manager kills it, it stays the pod to kill from.
-    pub fn allows_kernel_kill(&self, pod: &dyn ManagedPod, now: u64) -> bool {
-        let is_for_good = pod.permit().permission(now) == Permission::Always;
-        is_for_good && !pod.is_protected() && self.allows(pod, now, LastResort::None)
     }
 
     fn has_capacity_in(&self, pod: &dyn ManagedPod, now: u64, limits: Range<usize>) -> bool {
@@ -250,6 +197,19 @@ impl EvictionLimiter {
         let index = usize::from(self.node_quota.load(Ordering::Relaxed));
         let quota = self.quotas.get(index).filter(|_| index != 0);
         quota.map_or(usize::MAX, |quota| quota.left_of_rate(now))
+    }
+
+    /// The bounds that hold at this moment for a planner of a mode.
+    pub fn node_bounds(&self, mode: Mode, now: u64) -> NodeBounds {
+        let kind = match mode {
+            Mode::Kubelet => EvictionKind::AsKubelet,
+            Mode::Evictd => EvictionKind::Paced,
+        };
+        NodeBounds {
+            allows_paced: self.is_in_time(kind, now),
+            allows_own_limits: !self.awaits_policies(now),
+            left_of_node_rate: self.left_of_node_rate(now),
+        }
     }
 
     /// Charges all limits of a pod that is about to be evicted.
@@ -389,10 +349,11 @@ pub struct RestoredEviction {
 mod tests {
     use super::*;
     use crate::{
-        Message, Signal, Timing,
+        EvictionDecision, Message, Signal, Timing,
         fleet::{FleetPace, FleetRules},
         model::managed::tests::BarePod,
         pace::{PaceInputs, Urgency},
+        permit::Permission,
     };
 
     #[test]
@@ -402,8 +363,10 @@ mod tests {
         assert!(!limiter.allows_paced(99) && limiter.allows_paced(100));
         // What is decided as the kubelet does asks the fleet alone.
         let pod = BarePod::default();
-        let allows = |cause, now| limiter.allows_decision(&pod, now, &decision(cause, None));
-        assert!(allows(Cause::Pressure(Signal::PidAvailable), 99));
+        assert!(limiter.allows(&pod, 99, EvictionKind::AsKubelet, LastResort::None));
+        assert!(!limiter.allows(&pod, 99, EvictionKind::Paced, LastResort::None));
+        let paced = |mode| limiter.node_bounds(mode, 99).allows_paced;
+        assert!(paced(Mode::Kubelet) && !paced(Mode::Evictd));
         assert_eq!(limiter.fleet_pace(99), FleetPace::Normal);
         limiter.await_policies(0);
         assert!(limiter.allows_paced(99));
@@ -412,24 +375,27 @@ mod tests {
     #[test]
     fn a_permission_ends_by_itself() {
         let (limiter, pod) = (EvictionLimiter::default(), BarePod::default());
-        let lets_go = |now| limiter.allows(&pod, now, LastResort::None);
-        assert!(lets_go(u64::MAX - 1) && limiter.allows_kernel_kill(&pod, 5));
+        let lets_go = |now| limiter.allows(&pod, now, EvictionKind::Urgent, LastResort::None);
+        assert!(
+            lets_go(u64::MAX - 1)
+                && limiter.allows(&pod, 5, EvictionKind::KernelKill, LastResort::None)
+        );
         pod.permit.set(Permission::Until(100), -7, &[]);
         assert!(lets_go(99) && !lets_go(100));
         assert!(
-            !limiter.allows_kernel_kill(&pod, 99),
+            !limiter.allows(&pod, 99, EvictionKind::KernelKill, LastResort::None),
             "the kernel reads no clock"
         );
         assert_eq!(pod.permit.order(), -7);
         pod.permit.set(Permission::NotNow, 0, &[]);
         assert!(!lets_go(0));
-        assert!(limiter.allows(&pod, 0, LastResort::Conditional));
+        assert!(limiter.allows(&pod, 0, EvictionKind::Urgent, LastResort::Conditional));
         pod.permit.set(Permission::Never, 0, &[]);
-        assert!(!limiter.allows(&pod, 0, LastResort::Conditional));
-        assert!(limiter.allows(&pod, 0, LastResort::Any));
+        assert!(!limiter.allows(&pod, 0, EvictionKind::Urgent, LastResort::Conditional));
+        assert!(limiter.allows(&pod, 0, EvictionKind::Urgent, LastResort::Any));
         limiter.pause(true);
         assert!(
-            !limiter.allows(&pod, 0, LastResort::Any),
+            !limiter.allows(&pod, 0, EvictionKind::Urgent, LastResort::Any),
             "a pause is a pause"
         );
     }
@@ -458,7 +424,7 @@ mod tests {
         };
         let state = limiter.state_of(&critical, 5, LastResort::Any, false);
         assert_eq!(state, Protected, "whatever policies say");
-        assert!(!limiter.allows_kernel_kill(&critical, 5));
+        assert!(!limiter.allows(&critical, 5, EvictionKind::KernelKill, LastResort::None));
     }
 
     #[test]
@@ -476,7 +442,7 @@ mod tests {
         assert!(!limiter.allows_paced(5999));
         let pod = BarePod::default();
         assert!(
-            limiter.allows(&pod, 5999, LastResort::None),
+            limiter.allows(&pod, 5999, EvictionKind::Urgent, LastResort::None),
             "an urgent one goes"
         );
         limiter.charge(&pod, 5990);
@@ -521,7 +487,8 @@ mod tests {
             growth: 1,
         };
         let lets_go = |pod: usize, now, cause, urgency| {
-            limiter.allows_decision(&pods[pod], now, &decision(cause, urgency))
+            let kind = EvictionKind::of(&decision(cause, urgency));
+            limiter.allows(&pods[pod], now, kind, LastResort::None)
         };
         assert!(lets_go(0, 10, short, Some(paced)) && lets_go(1, 10, short, Some(paced)));
         limiter.charge_for(short, &pods[0], 10);
@@ -572,7 +539,9 @@ mod tests {
             .for_each(|p| p.permit.set(Permission::Always, 0, &[3, 9]));
         limiter.set_quota(3, Some(2), 1000, None);
         limiter.set_quota(9, None, 0, Some(2));
-        let lets_go = |pod: usize, now| limiter.allows(&pods[pod], now, LastResort::None);
+        let lets_go = |pod: usize, now| {
+            limiter.allows(&pods[pod], now, EvictionKind::Urgent, LastResort::None)
+        };
         limiter.charge_in_shadow(&pods[0], 110, ShadowChooser::FastPath);
         limiter.charge_in_shadow(&pods[1], 120, ShadowChooser::Manager);
         assert!(!lets_go(2, 130), "two would be gone");
@@ -633,12 +602,15 @@ mod tests {
         limiter.set_node_quota(3);
         assert_eq!(limiter.left_of_node_rate(20), 2);
         assert_eq!(limiter.last_eviction(), 0, "no other node is told");
-        assert!(!limiter.allows_at_own_limit(&pod, 20), "its owner's rate");
+        assert!(
+            !limiter.allows(&pod, 20, EvictionKind::OwnLimit, LastResort::None),
+            "its owner's rate"
+        );
         pod.permit.set(Permission::Always, 0, &[3, 0]);
         limiter.charge(&pod, 20);
         limiter.charge(&pod, 21);
-        assert!(!limiter.allows(&pod, 22, LastResort::None));
-        assert!(limiter.allows_at_own_limit(&pod, 22));
+        assert!(!limiter.allows(&pod, 22, EvictionKind::Urgent, LastResort::None));
+        assert!(limiter.allows(&pod, 22, EvictionKind::OwnLimit, LastResort::None));
     }
 
     #[test]
@@ -649,7 +621,8 @@ mod tests {
             .for_each(|p| p.permit.set(Permission::Always, 0, &[3, 9]));
         limiter.set_quota(3, Some(2), 1000, None);
         limiter.set_quota(9, Some(1), 1000, None);
-        let lets_go = |pod: &BarePod| limiter.allows(pod, 20, LastResort::None);
+        let lets_go =
+            |pod: &BarePod| limiter.allows(pod, 20, EvictionKind::Urgent, LastResort::None);
         limiter.charge_asked(&pods[0], 10);
         assert!(lets_go(&pods[0]) && !lets_go(&pods[1]));
         pods[0].permit.set(Permission::NotNow, 0, &[3, 9]);
@@ -674,28 +647,28 @@ mod tests {
         limiter.set_quota(3, Some(2), 100, None);
         limiter.set_quota(9, None, 0, Some(3));
         for now in [10, 20] {
-            assert!(limiter.allows(&pods[0], now, LastResort::None));
+            assert!(limiter.allows(&pods[0], now, EvictionKind::Urgent, LastResort::None));
             limiter.charge(&pods[0], now);
         }
         assert!(
-            !limiter.allows(&pods[1], 30, LastResort::None),
+            !limiter.allows(&pods[1], 30, EvictionKind::Urgent, LastResort::None),
             "two are gone"
         );
         assert!(
-            limiter.allows(&pods[1], 110, LastResort::None),
+            limiter.allows(&pods[1], 110, EvictionKind::Urgent, LastResort::None),
             "one of them no longer counts"
         );
         limiter.charge(&pods[1], 110);
         assert!(
-            !limiter.allows(&pods[2], 1000, LastResort::None),
+            !limiter.allows(&pods[2], 1000, EvictionKind::Urgent, LastResort::None),
             "three have left, and none is to spare"
         );
         assert_eq!(limiter.charged_in_total(9), 3);
         limiter.set_quota(9, None, 0, Some(4));
-        assert!(limiter.allows(&pods[2], 1000, LastResort::None));
+        assert!(limiter.allows(&pods[2], 1000, EvictionKind::Urgent, LastResort::None));
         assert!(pods[0].state.is_evicted() && !pods[3].state.is_evicted());
         limiter.clear_quota(3);
         limiter.clear_quota(9);
-        assert!(limiter.allows(&pods[3], 0, LastResort::None));
+        assert!(limiter.allows(&pods[3], 0, EvictionKind::Urgent, LastResort::None));
     }
 }

@@ -61,10 +61,6 @@ pub struct Planner {
     /// Growth of each pod's usage: which pods make an urgent growth.
     usage_growth: UsageGrowth,
     soft_is_blocked: bool,
-    paced_is_blocked: bool,
-    own_limits_are_blocked: bool,
-    /// Evictions that the node's rate allows.
-    left_of_node_rate: usize,
 }
 
 impl Planner {
@@ -85,9 +81,6 @@ impl Planner {
             capacities: [None; Signal::ALL.len()],
             usage_growth: UsageGrowth::default(),
             soft_is_blocked: false,
-            paced_is_blocked: false,
-            own_limits_are_blocked: false,
-            left_of_node_rate: usize::MAX,
         }
     }
 
@@ -218,21 +211,6 @@ impl Planner {
         self.settings.mode == Mode::Kubelet || ripe_at.is_some_and(|at| at <= unsigned_ns(now))
     }
 
-    /// Holds back whatever is not urgent, or lets it go on.
-    pub fn block_paced(&mut self, held: bool) {
-        self.paced_is_blocked = held;
-    }
-
-    /// Chooses no pod for a limit of its own, or goes on to.
-    pub fn block_own_limits(&mut self, held: bool) {
-        self.own_limits_are_blocked = held;
-    }
-
-    /// Sets how many pods the node's eviction rate allows.
-    pub fn set_left_of_node_rate(&mut self, left: usize) {
-        self.left_of_node_rate = left;
-    }
-
     /// Whether a threshold that is due leads to evictions here.
     fn acts_on(&self, threshold: &Threshold) -> bool {
         match threshold.is_hard() {
@@ -258,7 +236,7 @@ impl Planner {
 
     fn local_storage_evictions(&mut self, now: i64, node: Snapshot<'_>) -> Vec<EvictionDecision> {
         if !self.settings.eviction.limits_local_storage
-            || self.own_limits_are_blocked
+            || !node.bounds.allows_own_limits
             || self.settings.mode == Mode::Kubelet && self.pending.awaits_cleanup(now, true)
         {
             return Vec::new();
@@ -302,7 +280,7 @@ impl Planner {
                 continue;
             }
             let chosen = match self.settings.mode {
-                Mode::Kubelet if self.paced_is_blocked => None,
+                Mode::Kubelet if !node.bounds.allows_paced => None,
                 Mode::Kubelet if self.waits_as_kubelet(now, threshold.is_hard()) => None,
                 Mode::Kubelet => self.first_in_order(node, threshold),
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
@@ -416,7 +394,7 @@ impl Planner {
             return None;
         };
         let has_evicted = pace_inputs.pace.has_evicted_lately(pace_inputs.now);
-        let by_order = goes_by_order_alone(has_evicted, self.left_of_node_rate);
+        let by_order = goes_by_order_alone(has_evicted, node.bounds.left_of_node_rate);
         (!by_order).then(|| Growing {
             per_second: growth,
             pods: self.growers(node, threshold),
@@ -435,14 +413,14 @@ impl Planner {
         let met_since = self.paces.of(threshold).met_by_turns_since();
         let waits_for =
             met_since.and_then(|since| pace_inputs.waits_for_usage_since(urgency, since));
-        self.paced_is_blocked && is_paced
+        !node.bounds.allows_paced && is_paced
             || waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
     }
 
     /// Lists the growth per second of each pod that may be evicted and grows, with its UID.
     fn growers<'a>(&self, node: Snapshot<'a>, threshold: &Threshold) -> Vec<(u64, &'a str)> {
         let signal = threshold.signal;
-        let may_go = |pod: &&Pod| self.state_for(pod, threshold) == CandidateState::Eligible;
+        let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
         let grew = |pod: &'a Pod| (self.usage_growth.of(signal, &pod.uid), pod.uid.as_str());
         let growers = node.pods.iter().filter(may_go).map(grew);
         growers.filter(|(grew, _)| *grew > 0).collect()
@@ -459,9 +437,10 @@ impl Planner {
             walked.is_some_and(|usage| usage.walk_began.is_none_or(is_recent))
         };
         resource.is_of_files()
-            && node.pods.iter().any(|pod| {
-                self.state_for(pod, threshold) == CandidateState::Eligible && !is_walked(pod)
-            })
+            && node
+                .pods
+                .iter()
+                .any(|pod| self.may_go(node, pod, threshold) && !is_walked(pod))
     }
 
     /// Computes what all pods that may go use together of what a threshold watches, in its unit.
@@ -470,7 +449,7 @@ impl Planner {
             let usage = node.usages.get(&pod.uid)?;
             Some(self.settings.layout.usage(threshold.signal, pod, usage))
         };
-        let may_go = |pod: &&Pod| self.state_for(pod, threshold) == CandidateState::Eligible;
+        let may_go = |pod: &&Pod| self.may_go(node, pod, threshold);
         let usages = node.pods.iter().filter(may_go).filter_map(usage);
         usages.fold(0, u64::saturating_add)
     }
@@ -570,7 +549,7 @@ impl Planner {
         let ranked = self.ranked(node, threshold.signal);
         let first = ranked
             .iter()
-            .find(|ranked| self.state_for(ranked.pod, threshold) == CandidateState::Eligible)?;
+            .find(|ranked| self.may_go(node, ranked.pod, threshold))?;
         Some(self.eviction_of(node, threshold, first.pod))
     }
 
@@ -588,7 +567,7 @@ impl Planner {
             inputs: ranked.inputs,
             usage: ranked.usage.unwrap_or(0),
             is_exact: true,
-            state: self.state_for(ranked.pod, threshold),
+            state: self.state_for(node, ranked.pod, threshold),
         };
         let mut candidates: Vec<Candidate> = ranked.iter().map(candidate).collect();
         let rules = SelectionCriteria {
@@ -605,7 +584,7 @@ impl Planner {
             let growth = UrgentGrowth {
                 per_second: growing.per_second,
                 growers: &mut growers,
-                allowed: self.left_of_node_rate,
+                allowed: node.bounds.left_of_node_rate,
             };
             pass_over_in_vain(&mut candidates, rules, growth, |_, usage| usage);
         }
@@ -631,7 +610,7 @@ impl Planner {
         let leaves_idle = self.settings.mode == Mode::Evictd;
         let may_go = |ranked: &Ranked<'_>| {
             let uses = ranked.usage.is_some_and(|used| used > 0);
-            let is_eligible = self.state_for(ranked.pod, threshold) == CandidateState::Eligible;
+            let is_eligible = self.may_go(node, ranked.pod, threshold);
             // What uses nothing of what is short would go in vain.
             chosen.uid == ranked.pod.uid || is_eligible && (uses || !leaves_idle)
         };
@@ -709,14 +688,6 @@ impl Planner {
         }
     }
 
-    /// Whether a pod may be evicted for a resource that the node lacks.
-    fn state_of(&self, pod: &Pod, resource: Resource) -> CandidateState {
-        match self.left_of_node_rate {
-            0 => CandidateState::Protected,
-            _ => self.state_at_own_limit(pod, resource),
-        }
-    }
-
     /// Whether a pod may be evicted that is above a limit of its own. The kubelet would evict one that is still there a
     /// second time.
     fn state_at_own_limit(&self, pod: &Pod, resource: Resource) -> CandidateState {
@@ -735,18 +706,19 @@ impl Planner {
         !self.settings.has_api_server || pod.can_be_asked()
     }
 
+    fn may_go(&self, node: Snapshot<'_>, pod: &Pod, threshold: &Threshold) -> bool {
+        self.state_for(node, pod, threshold) == CandidateState::Eligible
+    }
+
     /// Whether a pod may be evicted for a threshold: for a soft one it is asked. One that was only asked to end goes for
     /// a hard one: no other pod in its stead. The node's rate counts it already.
-    fn state_for(&self, pod: &Pod, threshold: &Threshold) -> CandidateState {
-        let resource = threshold.signal.resource();
-        if !threshold.is_hard() && !self.can_be_asked(pod) {
-            return CandidateState::Protected;
-        }
-        if !threshold.is_hard() || !self.pending.is_asked(&pod.uid) {
-            return self.state_of(pod, resource);
-        }
-        match self.state_at_own_limit(pod, resource) {
-            CandidateState::Terminating => CandidateState::Eligible,
+    fn state_for(&self, node: Snapshot<'_>, pod: &Pod, threshold: &Threshold) -> CandidateState {
+        let may_be_asked = threshold.is_hard() || self.can_be_asked(pod);
+        let goes_again = threshold.is_hard() && self.pending.is_asked(&pod.uid);
+        match self.state_at_own_limit(pod, threshold.signal.resource()) {
+            _ if !may_be_asked => CandidateState::Protected,
+            CandidateState::Terminating if goes_again => CandidateState::Eligible,
+            _ if node.bounds.left_of_node_rate == 0 && !goes_again => CandidateState::Protected,
             state => state,
         }
     }

@@ -12,11 +12,8 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_engine::{
     Observation, Observations, Planner, ReclaimOptions, Resource, Signal, Threshold,
-    limiter::EvictionLimiter,
-    model::settings::{MitigationConfig, Mode},
-    recorder::Recorder,
-    soft::Departure,
-    units::signed,
+    limiter::EvictionLimiter, model::settings::MitigationConfig, recorder::Recorder,
+    soft::Departure, units::signed,
 };
 use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};
@@ -239,14 +236,6 @@ impl ManagerLoop {
     fn iterate(&mut self, wake: Wake) -> Duration {
         let seen = self.sample();
         self.reporter.record(&self.planner, &seen);
-        let now = monotonic_ns();
-        let allows_paced = match self.planner.mode() {
-            Mode::Kubelet => self.limiter.fleet_allows_paced(now),
-            Mode::Evictd => self.limiter.allows_paced(now),
-        };
-        self.planner.block_paced(!allows_paced);
-        self.planner
-            .block_own_limits(self.limiter.awaits_policies(now));
         let node = self.node.snapshot(&seen);
         let mut plan = self.planner.plan(signed(monotonic_ns()), node);
         let evictions = std::mem::take(&mut plan.evictions);
@@ -307,10 +296,8 @@ impl ManagerLoop {
                 .usage_collector
                 .measure(resource, &self.node.pods, &self.sources);
         }
-        let now = monotonic_ns();
-        let left = self.limiter.left_of_node_rate(now);
-        self.planner.set_left_of_node_rate(left);
-        self.node.ask_policies(&self.limiter, now);
+        let mode = self.planner.mode();
+        self.node.ask_policies(&self.limiter, mode, monotonic_ns());
         seen
     }
 }

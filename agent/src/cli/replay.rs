@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use evictd_config::kube::summary::Summary;
 use evictd_engine::{
-    EvictionDecision, Forecast, NodeCondition, NodeReclaim, Planner, PlannerSettings, Pod,
-    SignalForecast, Snapshot, message,
+    EvictionDecision, Forecast, NodeBounds, NodeCondition, NodeReclaim, Planner, PlannerSettings,
+    Pod, SignalForecast, Snapshot, message,
     model::settings::Mode,
     pace::{Decision, Urgency},
 };
@@ -291,6 +291,7 @@ fn snapshot<'a>(summary: &'a Summary, pods: &'a [Pod]) -> Snapshot<'a> {
         observations: &summary.observations,
         pods,
         usages: &summary.pods,
+        bounds: NodeBounds::default(),
     }
 }
 

@@ -3,7 +3,7 @@
 use evictd_config::{ConfigMapName, FleetConfig};
 use evictd_engine::{
     fleet::{FleetPace, FleetRules},
-    limiter::EvictionLimiter,
+    limiter::{EvictionKind, EvictionLimiter},
     permit::LastResort,
 };
 use evictd_kube::fleet_brake::FleetBrake;
@@ -109,7 +109,11 @@ fn nodes_that_evict_slow_all_down_and_then_pause_them() {
     assert!(f.wait(|_| nodes.iter().all(|n| n.pace() == FleetPace::Paused)));
     for node in nodes {
         let (pod, now) = (BarePod::new(Pod::default()), monotonic_ns());
-        assert!(node.limiter.allows(&pod, now, LastResort::None), "urgent");
+        assert!(
+            node.limiter
+                .allows(&pod, now, EvictionKind::Urgent, LastResort::None),
+            "urgent"
+        );
         assert!(!node.limiter.allows_paced(now));
     }
     assert!(f.wait(|f| f.server.count("POST", "/events") == 2));

@@ -2,7 +2,7 @@
 
 use evictd_engine::{
     fleet::FleetPace,
-    limiter::{MAX_QUOTAS, Rate, RestoredEviction, ShadowChooser},
+    limiter::{EvictionKind, MAX_QUOTAS, Rate, RestoredEviction, ShadowChooser},
     permit::LastResort,
 };
 use evictd_policy::{
@@ -114,7 +114,7 @@ fn rates_hold_for_the_node_and_for_each_owner() {
     let limiter = evaluator.limiter();
     let free = || {
         let lets_go = |e: &&Arc<evictd_node::pods::table::PodEntry>| {
-            limiter.allows(&***e, monotonic_ns(), LastResort::Any)
+            limiter.allows(&***e, monotonic_ns(), EvictionKind::Urgent, LastResort::Any)
         };
         table
             .entries
@@ -159,7 +159,8 @@ fn no_limit_of_a_pod_is_left_out() {
     let pods = [owned("one", 1), owned("two", 2)];
     evaluator.set_pods(&pods);
     let limiter = evaluator.limiter();
-    let may_go = |pod: &BarePod| limiter.allows(pod, monotonic_ns(), LastResort::None);
+    let may_go =
+        |pod: &BarePod| limiter.allows(pod, monotonic_ns(), EvictionKind::Urgent, LastResort::None);
     assert!(!may_go(&pods[0]) && !may_go(&pods[1]));
     // More than a pod has places for: it is spared.
     let many = ["a", "b", "c", "d"].map(|name| policy(name, pace.clone()));
@@ -181,7 +182,8 @@ fn limits_that_do_not_count_any_more_make_room() {
     };
     let evaluator = PolicyEvaluator::new(settings, Secrets::default());
     let limiter = evaluator.limiter();
-    let allows = |pod: &BarePod, resort| limiter.allows(pod, monotonic_ns(), resort);
+    let allows =
+        |pod: &BarePod, resort| limiter.allows(pod, monotonic_ns(), EvictionKind::Urgent, resort);
     // One owner after the other, as of a CronJob.
     for owner in 0..600 {
         let pod = owned("job", owner);

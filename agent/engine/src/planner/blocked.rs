@@ -35,9 +35,10 @@ impl Planner {
             Mode::Kubelet => !self.waits_as_kubelet(now, threshold.is_hard()),
             Mode::Evictd => self.decide(now, node, threshold).is_some(),
         };
-        let may_not_go = |pod: &Pod| self.state_for(pod, threshold) == CandidateState::Protected;
+        let may_not_go =
+            |pod: &Pod| self.state_for(node, pod, threshold) == CandidateState::Protected;
         if !is_reported && is_time() && node.pods.iter().all(may_not_go) {
-            let is_rate_used_up = self.left_of_node_rate == 0;
+            let is_rate_used_up = node.bounds.left_of_node_rate == 0;
             let denied = |pod: &&Pod| {
                 (pod.is_denied || is_rate_used_up) && !pod.is_protected(self.settings.mode)
             };

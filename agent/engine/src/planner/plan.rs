@@ -59,6 +59,30 @@ pub struct Snapshot<'a> {
     pub pods: &'a [Pod],
     /// Usages of the pods.
     pub usages: &'a Usages,
+    /// Bounds on the evictions of the whole node.
+    pub bounds: NodeBounds,
+}
+
+/// Bounds on the evictions of the whole node at one moment, whatever policies say of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeBounds {
+    /// Pods may go that are not urgent.
+    pub allows_paced: bool,
+    /// Pods may go that are above limits of their own.
+    pub allows_own_limits: bool,
+    /// How many evictions the node's rate allows; [`usize::MAX`] without a rate.
+    pub left_of_node_rate: usize,
+}
+
+impl Default for NodeBounds {
+    /// Nothing is held back.
+    fn default() -> Self {
+        Self {
+            allows_paced: true,
+            allows_own_limits: true,
+            left_of_node_rate: usize::MAX,
+        }
+    }
 }
 
 /// Work that the planner wants done after one look at all signals.

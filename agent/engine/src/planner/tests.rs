@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    PodUsage, ThresholdValue, Usages,
+    NodeBounds, PodUsage, ThresholdValue, Usages,
     model::{
         quantity::Quantity,
         settings::{EvictionConfig, RankingStrategy},
@@ -131,6 +131,7 @@ impl Scene {
             observations: &observations,
             pods: &self.pods,
             usages: &self.usages,
+            bounds: NodeBounds::default(),
         };
         let plan = self.planner.plan(now, node);
         for eviction in plan.evictions.iter().filter(|e| !e.is_soft) {
@@ -157,6 +158,7 @@ impl Scene {
             observations: &observations,
             pods: &self.pods,
             usages: &self.usages,
+            bounds: NodeBounds::default(),
         };
         let what = &plan.node_reclaim;
         self.planner
@@ -363,13 +365,16 @@ fn both_steps_before_an_eviction_are_of_pods_that_may_go() {
     scene.pods[1].is_denied = true;
     scene.pods[5].is_static = true;
     scene.pods[6].is_deleting = true;
-    // No step evicts a pod.
-    scene.planner.set_left_of_node_rate(0);
     let observations = Observations::default();
     let node = Snapshot {
         observations: &observations,
         pods: &scene.pods,
         usages: &scene.usages,
+        // No step evicts a pod.
+        bounds: NodeBounds {
+            left_of_node_rate: 0,
+            ..NodeBounds::default()
+        },
     };
     scene.planner.note_external_kill(SECOND, node, "killed");
     let names = |pods: Vec<&Pod>| pods.iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();
@@ -645,6 +650,7 @@ fn a_pod_that_was_only_asked_is_the_first_that_goes_at_the_hard_threshold() {
         observations: &Observations::default(),
         pods: &scene.pods,
         usages: &scene.usages,
+        bounds: NodeBounds::default(),
     };
     let now = scene.gone[0].0 + SECOND / 4;
     scene

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use evictd_engine::{CandidateState, permit::LastResort, rank, sampling::Nearness, units::SECOND};
+use evictd_engine::{
+    CandidateState, limiter::EvictionKind, permit::LastResort, rank, sampling::Nearness,
+    units::SECOND,
+};
 use evictd_node::{
     pods::table::{PodEntry, PodTable},
     trigger::memory::MAX_VICTIMS,
@@ -87,7 +90,8 @@ impl MemoryMonitor {
                 let entry = entries.get(position).filter(is_it);
                 // After a table change the positions are stale until victims are published again.
                 let entry = entry.or_else(|| entries.iter().find(is_it));
-                entry.is_none_or(|e| !limiter.allows_kernel_kill(&**e, now))
+                let kind = EvictionKind::KernelKill;
+                entry.is_none_or(|e| !limiter.allows(&**e, now, kind, LastResort::None))
             });
             if is_revoked && self.triggers.set.set_victims(index, &[]).is_ok() {
                 monitor.victims = KernelVictims::default();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use evictd_engine::{
     Among, CandidateState, SelectionCriteria,
     growers::{Growers, WATCHED_LIMITED},
-    limiter::EvictionLimiter,
+    limiter::{EvictionKind, EvictionLimiter},
     permit::LastResort,
 };
 use evictd_node::{
@@ -144,7 +144,7 @@ impl PodReadings {
             ..
         } = &mut *self.table;
         for (entry, candidate) in entries.iter().zip(candidates) {
-            if !limiter.allows_kernel_kill(&**entry, now) {
+            if !limiter.allows(&**entry, now, EvictionKind::KernelKill, LastResort::None) {
                 candidate.state = CandidateState::Protected;
             }
         }

@@ -4,7 +4,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use evictd_engine::{
     Cause, EvictionDecision, Observations, Signal, Threshold,
-    limiter::ShadowChooser,
+    limiter::{EvictionKind, ShadowChooser},
+    permit::LastResort,
     record::{SignalReading, Stages},
     soft::SoftCandidate,
     units::signed,
@@ -101,7 +102,8 @@ impl ManagerLoop {
             // The fast path was faster: it is a victim already.
             return None;
         }
-        if self.limiter.allows_decision(&*pod, now, eviction) {
+        let kind = EvictionKind::of(eviction);
+        if self.limiter.allows(&*pod, now, kind, LastResort::None) {
             return Some(pod);
         }
         self.planner.cancel_eviction(&eviction.uid);

@@ -2,7 +2,12 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use evictd_engine::{EmptyPods, Observations, Pod, Snapshot, limiter::EvictionLimiter};
+use evictd_engine::{
+    EmptyPods, NodeBounds, Observations, Pod, Snapshot,
+    limiter::{EvictionKind, EvictionLimiter},
+    model::settings::Mode,
+    permit::LastResort,
+};
 use evictd_node::pods::table::PodEntry;
 use evictd_sys::clock::monotonic_ns;
 
@@ -19,6 +24,7 @@ pub(crate) struct NodePods {
     pub usage_collector: UsageCollector,
     /// Pods that have not ended. One without processes may be between two runs of its container.
     pub running: Vec<Pod>,
+    bounds: NodeBounds,
     pub empty: EmptyPods,
     pub known_kills: KnownKills,
 }
@@ -28,6 +34,7 @@ impl NodePods {
         usage_collector.set_pods(&pods);
         Self {
             running: Vec::clone(&pods.pods),
+            bounds: NodeBounds::default(),
             pods,
             usage_collector,
             empty: EmptyPods::default(),
@@ -52,6 +59,7 @@ impl NodePods {
             observations,
             pods: &self.running,
             usages: self.usage_collector.usages(),
+            bounds: self.bounds,
         }
     }
 
@@ -63,15 +71,18 @@ impl NodePods {
         }
     }
 
-    /// Asks what the policies say at a moment, in nanoseconds of CLOCK_MONOTONIC, of all pods that have not ended.
-    pub fn ask_policies(&mut self, limiter: &EvictionLimiter, now: u64) {
+    /// Asks what holds back evictions on the node at a moment, in nanoseconds of CLOCK_MONOTONIC, and what the policies
+    /// say of all pods that have not ended.
+    pub fn ask_policies(&mut self, limiter: &EvictionLimiter, mode: Mode, now: u64) {
+        self.bounds = limiter.node_bounds(mode, now);
         let by_uid = self.pods.entries.iter().map(|e| (e.pod.uid.as_str(), e));
         let by_uid: HashMap<&str, &Arc<PodEntry>> = by_uid.collect();
         for pod in &mut self.running {
             if let Some(entry) = by_uid.get(pod.uid.as_str()) {
                 pod.order = entry.permit.order();
                 // The planner knows what the node's rate has left.
-                pod.is_denied = !limiter.allows_at_own_limit(&***entry, now);
+                let kind = EvictionKind::OwnLimit;
+                pod.is_denied = !limiter.allows(&***entry, now, kind, LastResort::None);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use evictd_engine::{
     CandidateState,
+    limiter::EvictionKind,
     permit::{LastResort, Permission},
     units::SECOND,
 };
@@ -106,7 +107,9 @@ impl PolicyEvaluator {
         }
         let state = self.state();
         let pod = &state.pods.get(uid)?.pod;
-        let may_go = self.limiter.allows(&**pod, now, LastResort::None);
+        let may_go = self
+            .limiter
+            .allows(&**pod, now, EvictionKind::Urgent, LastResort::None);
         (!may_go).then_some(HeldBack::Spared)
     }
 

@@ -1,8 +1,8 @@
 //! What must hold whatever the numbers are.
 
 use evictd_engine::{
-    Layout, Observation, Observations, Plan, Planner, PlannerSettings, Ranking, Snapshot,
-    Threshold, ThresholdValue,
+    Layout, NodeBounds, Observation, Observations, Plan, Planner, PlannerSettings, Ranking,
+    Snapshot, Threshold, ThresholdValue, Usages,
     model::{quantity::Quantity, settings::EvictionConfig},
 };
 use evictd_tests::{
@@ -59,6 +59,15 @@ fn memory(available: u64, time: Option<i64>) -> Observations {
     observations
 }
 
+fn node<'a>(observations: &'a Observations, pods: &'a [Pod], usages: &'a Usages) -> Snapshot<'a> {
+    Snapshot {
+        observations,
+        pods,
+        usages,
+        bounds: NodeBounds::default(),
+    }
+}
+
 proptest! {
     #[test]
     fn the_order_is_total_and_does_not_depend_on_the_input(
@@ -96,7 +105,7 @@ proptest! {
         let mut planner = Planner::new(settings);
         let mut evicted = Vec::new();
         for (observations, now) in &steps {
-            let plan = decide(&mut planner, *now, Snapshot { observations, pods: &pods, usages: &usages });
+            let plan = decide(&mut planner, *now, node(observations, &pods, &usages));
             prop_assert!(mode == Mode::Evictd || plan.evictions.len() <= 1, "the kubelet evicts one pod a round");
             for eviction in &plan.evictions {
                 let pod = pods.iter().find(|pod| pod.uid == eviction.uid);
@@ -126,7 +135,7 @@ proptest! {
         for plan in 0..=pods.len() as i64 {
             let seconds = 1 + plan * 10;
             let observations = memory(left, None);
-            let plan = planner.plan(seconds * 1_000_000_000, Snapshot { observations: &observations, pods: &pods, usages: &usages });
+            let plan = planner.plan(seconds * 1_000_000_000, node(&observations, &pods, &usages));
             prop_assert!(plan.evictions.len() <= 1);
             let Some(victim) = plan.evictions.first() else { break };
             prop_assert!(available < threshold && left < threshold + reclaim, "nothing was wrong");
@@ -154,7 +163,7 @@ proptest! {
             threshold.grace_period = threshold.grace_period.max(Duration::from_nanos(1));
         }
         let mut planner = Planner::new(settings);
-        let node = Snapshot { observations: &observations, pods: &pods, usages: &usages };
+        let node = node(&observations, &pods, &usages);
         prop_assert_eq!(decide(&mut planner, start, node).evictions, vec![]);
         for step in back {
             prop_assert_eq!(decide(&mut planner, start.saturating_sub(step), node).evictions, vec![]);
@@ -170,12 +179,12 @@ proptest! {
         // R28: nor does a hard threshold act on what it has seen before.
         let mut planner = hard_memory(mode, 50, 0);
         let first = memory(0, Some(10));
-        decide(&mut planner, 0, Snapshot { observations: &first, pods: &pods, usages: &usages });
+        decide(&mut planner, 0, node(&first, &pods, &usages));
         let mut newest = 10;
         for (now, time) in (1..).zip(times) {
             let older = memory(0, Some(newest.min(time)));
             newest = newest.min(time);
-            let plan = decide(&mut planner, now, Snapshot { observations: &older, pods: &pods, usages: &usages });
+            let plan = decide(&mut planner, now, node(&older, &pods, &usages));
             prop_assert_eq!(plan.evictions, vec![]);
         }
     }

@@ -2,8 +2,11 @@
 
 use super::*;
 use crate::{
-    RestoredPending, limiter::EvictionLimiter, model::managed::tests::BarePod, pace::Pace,
-    permit::Permission,
+    RestoredPending,
+    limiter::{EvictionKind, EvictionLimiter},
+    model::managed::tests::BarePod,
+    pace::Pace,
+    permit::{LastResort, Permission},
 };
 
 const DISK: Signal = Signal::NodeFsAvailable;
@@ -16,6 +19,7 @@ struct Node {
     pods: Vec<Pod>,
     usages: Usages,
     observations: Observations,
+    bounds: NodeBounds,
 }
 
 impl Node {
@@ -27,6 +31,7 @@ impl Node {
             pods: Vec::new(),
             usages: Usages::new(),
             observations: Observations::default(),
+            bounds: NodeBounds::default(),
         }
     }
 
@@ -65,6 +70,7 @@ impl Node {
             observations: &self.observations,
             pods: &self.pods,
             usages: &self.usages,
+            bounds: self.bounds,
         };
         self.planner.plan(now, node)
     }
@@ -84,6 +90,7 @@ impl Node {
             observations: &self.observations,
             pods: &self.pods,
             usages: &self.usages,
+            bounds: self.bounds,
         };
         self.planner.after_reclaim(now, plan, node, node)
     }
@@ -195,6 +202,7 @@ fn a_request_that_is_refused_is_paced_and_no_eviction() {
         observations: &node.observations,
         pods: &node.pods,
         usages: &node.usages,
+        bounds: node.bounds,
     };
     node.planner
         .soft_eviction_finished(at, snapshot, "files", None);
@@ -216,7 +224,7 @@ fn a_hard_choice_that_is_cancelled_leaves_a_pod_asked() {
     node.see(DISK, 900);
     assert_eq!(chosen(&node.look(15 * SECOND).evictions), [("asked", DISK)]);
     node.planner.cancel_eviction("asked");
-    node.planner.set_left_of_node_rate(0);
+    node.bounds.left_of_node_rate = 0;
     assert_eq!(chosen(&node.look(30 * SECOND).evictions), [("asked", DISK)]);
 }
 
@@ -283,11 +291,12 @@ fn limits_that_a_request_has_used_up_spare_no_pod_that_was_asked() {
         limiter.charge_asked(&permitted[0], asked_at.unsigned_abs());
         let now = asked_at + 20 * SECOND;
         for (pod, permitted) in node.pods.iter_mut().zip(&permitted) {
-            pod.is_denied = !limiter.allows_at_own_limit(permitted, now.unsigned_abs());
+            let at = now.unsigned_abs();
+            pod.is_denied =
+                !limiter.allows(permitted, at, EvictionKind::OwnLimit, LastResort::None);
         }
-        let left = limiter.left_of_node_rate(now.unsigned_abs());
-        assert_eq!(left, 0);
-        node.planner.set_left_of_node_rate(left);
+        node.bounds = limiter.node_bounds(Mode::Evictd, now.unsigned_abs());
+        assert_eq!(node.bounds.left_of_node_rate, 0);
         node.see(DISK, 900);
         let plan = node.look(now);
         let hard: Vec<_> = plan.evictions.iter().filter(|e| !e.is_soft).collect();
@@ -323,7 +332,7 @@ fn while_policies_are_awaited_a_pod_above_its_own_limit_goes_for_the_node() {
         node.pod(name, [bytes, 0, 1]);
     }
     node.pods[0].storage_limit = Some(Quantity::bytes(100));
-    node.planner.block_own_limits(true);
+    node.bounds.allows_own_limits = false;
     node.see(DISK, 1100);
     assert!(node.look(SECOND).evictions.is_empty());
     node.see(DISK, 900);
@@ -393,6 +402,7 @@ fn an_eviction_by_the_kubelet_counts_as_one_of_our_own() {
             observations: &node.observations,
             pods: &node.pods,
             usages: &node.usages,
+            bounds: node.bounds,
         };
         node.planner
             .note_kubelet_eviction(5 * SECOND, seen, "theirs", resource);
@@ -466,7 +476,7 @@ fn a_threshold_that_no_pod_may_go_for_is_reported_once() {
 
     let mut node = Node::new(vec![hard(DISK, 1000)], false);
     node.pod("free", [500, 0, 1]);
-    node.planner.left_of_node_rate = 0;
+    node.bounds.left_of_node_rate = 0;
     node.see(DISK, 900);
     assert_eq!(node.look(SECOND).blocked[0].denied, 1, "by the rate");
 }
@@ -615,6 +625,7 @@ fn a_victim_of_the_fast_path_that_dies_slowly_is_not_stuck_here() {
                     observations: &node.observations,
                     pods: &node.pods,
                     usages: &node.usages,
+                    bounds: node.bounds,
                 };
                 node.planner.note_external_kill(0, seen, "victim");
             }
