@@ -279,6 +279,15 @@ impl MemorySample {
     }
 }
 
+/// What is in use of a scope, in bytes, and what is left.
+struct Balance {
+    /// Memory that cannot be given back without an eviction.
+    used: u64,
+    left: u64,
+    /// The part of `left` that is slab, of which more may be in use.
+    slab: u64,
+}
+
 impl Accounting {
     /// Computes the sample that these numbers make; `machine` is read where the guard is the machine's. Does not
     /// allocate.
@@ -377,26 +386,7 @@ impl Accounting {
         } = self.thresholds;
         // The kernel's own count of the machine is the better one.
         let machine = guard.filter(|_| self.is_machine);
-        let own = reading.usage.saturating_sub(reclaimable);
-        let (used, left, slab) = match machine {
-            Some(GuardReading {
-                left,
-                used: Some(used),
-                ..
-            }) if !self.is_limited => (used, left, 0),
-            machine => {
-                // Below its own limit there may be less than on the machine.
-                let lacking = machine.map(|machine| self.capacity.saturating_sub(machine.left));
-                let used = own.max(lacking.unwrap_or(0));
-                // The kernel does not tell slab that it can give back from slab in use: inodes of open sockets and
-                // pipes, files on tmpfs. Its count of the machine takes half of it for in use.
-                let slab = match used > own {
-                    true => 0,
-                    false => reading.slab_reclaimable.min(reclaimable),
-                };
-                (used, self.capacity.saturating_sub(used), slab)
-            }
-        };
+        let Balance { used, left, slab } = self.balance(reading, reclaimable, machine);
         let unwritten = match guard {
             Some(_) if !self.is_machine => reading.dirty_or_writeback.min(reclaimable).min(left),
             _ => 0,
@@ -432,6 +422,39 @@ impl Accounting {
             guard_amount: amount.min(threshold),
             limited_growth: LimitedGrowth::default(),
             pcp_free: machine.map_or(0, |guard| guard.pcp_free),
+        }
+    }
+
+    /// Computes what is in use and what is left. `machine` is the kernel's count, where the scope is the machine.
+    fn balance(
+        &self,
+        reading: &MemoryReading,
+        reclaimable: u64,
+        machine: Option<GuardReading>,
+    ) -> Balance {
+        if let Some(GuardReading {
+            left,
+            used: Some(used),
+            ..
+        }) = machine
+            && !self.is_limited
+        {
+            let slab = 0;
+            return Balance { used, left, slab };
+        }
+        let own = reading.usage.saturating_sub(reclaimable);
+        // Below its own limit there may be less than on the machine.
+        let lacking = machine.map(|machine| self.capacity.saturating_sub(machine.left));
+        let used = own.max(lacking.unwrap_or(0));
+        Balance {
+            used,
+            left: self.capacity.saturating_sub(used),
+            // The kernel does not tell slab that it can give back from slab in use: inodes of open sockets and pipes,
+            // files on tmpfs. Its count of the machine takes half of it for in use.
+            slab: match used > own {
+                true => 0,
+                false => reading.slab_reclaimable.min(reclaimable),
+            },
         }
     }
 

@@ -2,8 +2,8 @@
 //! (docs/differences.md).
 
 use evictd_engine::{
-    Cause, NodeReclaim, Observation, Planner, PlannerSettings, model::quantity::Quantity,
-    reclaim::ReclaimBy,
+    Cause, NodeReclaim, Observation, Planner, PlannerSettings, ReclaimUnderWay,
+    model::quantity::Quantity, reclaim::ReclaimBy,
 };
 use evictd_tests::{
     engine::{
@@ -249,7 +249,9 @@ fn only_pods_that_a_reclaim_under_way_helps_wait_for_it() {
         let plan = step(&mut planner, 1, &node);
         assert_eq!(names(&plan.evictions), [""; 0]);
         let seen = node.snapshot();
-        let evicted = planner.evict_unhelped(SECOND, seen, &plan, of, what, seen.observations);
+        let before = seen.observations;
+        let reclaim = ReclaimUnderWay { of, what, before };
+        let evicted = planner.evict_unhelped(SECOND, seen, &plan, reclaim);
         let causes = evicted.into_iter().map(|eviction| eviction.cause);
         causes.collect::<Vec<_>>()
     };

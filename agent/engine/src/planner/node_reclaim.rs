@@ -34,6 +34,17 @@ pub struct ReclaimOptions {
     pub kubelet: bool,
 }
 
+/// A node-level reclaim that is under way.
+#[derive(Clone, Copy, Debug)]
+pub struct ReclaimUnderWay<'a> {
+    /// The component that reclaims.
+    pub of: ReclaimBy,
+    /// What it was asked to remove.
+    pub what: &'a [NodeReclaim],
+    /// What was seen when it was asked.
+    pub before: &'a Observations,
+}
+
 /// The components that may reclaim, and what they have done so far. Times are nanoseconds of one clock.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeReclaimers {
@@ -106,24 +117,22 @@ impl NodeReclaimers {
 }
 
 impl Planner {
-    /// The pods that go while others remove `what`: for thresholds of a look's plan that this does not help, or that
-    /// cannot wait for it. `before` is what was seen when it was asked for. The pace holds as for all others.
+    /// The pods that go during a reclaim: for thresholds of a look's plan that it does not help, or that cannot wait for
+    /// it. The pace holds as for all others.
     pub fn evict_unhelped(
         &mut self,
         now: i64,
         node: Snapshot<'_>,
         plan: &Plan,
-        of: ReclaimBy,
-        what: &[NodeReclaim],
-        before: &Observations,
+        reclaim: ReclaimUnderWay<'_>,
     ) -> Vec<EvictionDecision> {
         let layout = self.settings.layout;
         let is_helped = |threshold: &Threshold| {
             let helps = layout.node_reclaim(threshold.signal);
             // The kubelet looks at every threshold.
-            of == ReclaimBy::Kubelet || helps.iter().any(|help| what.contains(help))
+            reclaim.of == ReclaimBy::Kubelet || helps.iter().any(|help| reclaim.what.contains(help))
         };
-        let goes = |t: &&Threshold| !is_helped(t) || self.cannot_wait(now, node, t, of, before);
+        let goes = |t: &&Threshold| !is_helped(t) || self.cannot_wait(now, node, t, reclaim);
         let due: Vec<Threshold> = plan.pending.iter().filter(goes).cloned().collect();
         self.evictions(now, node, &due)
     }
@@ -136,13 +145,12 @@ impl Planner {
         now: i64,
         node: Snapshot<'_>,
         threshold: &Threshold,
-        of: ReclaimBy,
-        before: &Observations,
+        reclaim: ReclaimUnderWay<'_>,
     ) -> bool {
         let is_too_little = |seen: Observation| {
             let left = u64::try_from(seen.available).unwrap_or(0);
             let amount = threshold.amount(seen.capacity);
-            match of {
+            match reclaim.of {
                 ReclaimBy::Runtime => left == 0 && amount > 0,
                 ReclaimBy::Kubelet | ReclaimBy::None => left < amount / 2,
             }
@@ -157,7 +165,7 @@ impl Planner {
             })
         };
         let seen = node.observations.get(threshold.signal);
-        let before = before.get(threshold.signal);
+        let before = reclaim.before.get(threshold.signal);
         threshold.is_hard()
             && (seen.is_some_and(is_too_little)
                 || before.and_then(|b| b.time).is_some_and(is_exhausted_soon))

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    NodeBounds, PodUsage, ThresholdValue, Usages,
+    NodeBounds, PodUsage, ReclaimUnderWay, ThresholdValue, Usages,
     model::{
         quantity::Quantity,
         settings::{EvictionConfig, RankingStrategy},
@@ -160,9 +160,12 @@ impl Scene {
             usages: &self.usages,
             bounds: NodeBounds::default(),
         };
-        let what = &plan.node_reclaim;
-        self.planner
-            .evict_unhelped(now, node, plan, ReclaimBy::Runtime, what, before)
+        let reclaim = ReclaimUnderWay {
+            of: ReclaimBy::Runtime,
+            what: &plan.node_reclaim,
+            before,
+        };
+        self.planner.evict_unhelped(now, node, plan, reclaim)
     }
 
     fn urgent(&self) -> usize {

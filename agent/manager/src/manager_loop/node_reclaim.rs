@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    NodeReclaimers, Observations, Plan, ReclaimOptions, Signal, Threshold,
+    NodeReclaimers, Observations, Plan, ReclaimOptions, ReclaimUnderWay, Signal, Threshold,
     reclaim::{ReclaimBy, Removed},
     units::{nanos, signed},
 };
@@ -65,14 +65,15 @@ impl ManagerLoop {
             self.after_reclaim();
             return;
         }
-        let unhelped = self.planner.evict_unhelped(
-            signed(now),
-            self.node.snapshot(seen),
-            plan,
-            waiting.of,
-            &waiting.plan.node_reclaim,
-            &waiting.before,
-        );
+        let reclaim = ReclaimUnderWay {
+            of: waiting.of,
+            what: &waiting.plan.node_reclaim,
+            before: &waiting.before,
+        };
+        let node = self.node.snapshot(seen);
+        let unhelped = self
+            .planner
+            .evict_unhelped(signed(now), node, plan, reclaim);
         if !unhelped.is_empty()
             && let Some(waiting) = &mut self.reclaim.waiting
         {
