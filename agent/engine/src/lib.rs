@@ -10,6 +10,7 @@ pub mod accounting;
 pub mod counter_history;
 pub mod eviction_state;
 pub mod fleet;
+pub mod flush_deadline;
 mod forecast;
 pub mod growers;
 pub mod growth;

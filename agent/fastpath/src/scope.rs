@@ -7,10 +7,10 @@ use std::io;
 
 use evictd_engine::{
     accounting::MemorySample,
+    flush_deadline::{FlushDeadline, FlushInputs},
     growth::Headroom,
     model::settings::MemoryHook,
     pace::Pace,
-    sampling::{FlushDeadline, FlushInputs},
     shortage::Shortage,
     units::SECOND,
 };

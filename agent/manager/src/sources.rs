@@ -323,7 +323,7 @@ impl SignalSources {
         let due = |threshold: &Threshold| {
             let signal = threshold.signal;
             let Some(now) = seen.get(signal) else {
-                return sampling::CEILING;
+                return sampling::MAX_INTERVAL;
             };
             let above = i128::from(now.available) - i128::from(threshold.amount(now.capacity));
             let is_memory = matches!(
@@ -331,7 +331,7 @@ impl SignalSources {
                 Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable
             );
             if is_memory || !threshold.is_hard() {
-                return sampling::CEILING;
+                return sampling::MAX_INTERVAL;
             }
             let distance = u64::try_from(above).unwrap_or(0);
             match self.count_of(signal) {
@@ -340,19 +340,19 @@ impl SignalSources {
                 Some(count)
                     if self.hook(signal) != CountHook::Sampler && !self.is_silent(count) =>
                 {
-                    sampling::CEILING
+                    sampling::MAX_INTERVAL
                 }
                 Some(Count::Pids) => sampling::sample_interval(distance, pids::fastest_growth()),
                 Some(Count::Inodes(_)) => {
                     sampling::sample_interval(distance, inodes::fastest_growth())
                 }
                 // Buffered writes reserve space at once (delayed allocation), at memory speed. fallocate(2) reserves
-                // without writing: the sampler's floor bounds what it can take unseen.
+                // without writing: the shortest interval bounds what it can take unseen.
                 None => sampling::sample_interval(distance, fastest_growth()),
             }
         };
         let soonest = thresholds.map(due).min();
-        soonest.unwrap_or(sampling::CEILING)
+        soonest.unwrap_or(sampling::MAX_INTERVAL)
     }
 }
 

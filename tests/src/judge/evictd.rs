@@ -8,6 +8,7 @@ use evictd_engine::{
         Accounting, GUARD, MemoryGuard, MemoryGuardSource, MemorySample, MemoryThresholds,
     },
     counter_history::CounterHistory,
+    flush_deadline::{FlushDeadline, FlushInputs},
     growers::{Growers, WATCHED},
     model::{
         settings::Mode,
@@ -17,7 +18,7 @@ use evictd_engine::{
     pending::Pending,
     permit::LastResort,
     round::{self, Candidates, Choice, MAX_IN_FLIGHT, Pods, Round},
-    sampling::{self, FlushDeadline, FlushInputs, Nearness, Notification, ScopeState},
+    sampling::{self, Nearness, Notification, ScopeState},
     shortage::Shortage,
     terminating::{Terminating, VictimReading, VictimState},
 };

@@ -65,7 +65,7 @@ impl MemoryMonitor {
         };
         let next = |monitor: &ScopeMonitor| {
             if monitor.gone {
-                return sampling::CEILING;
+                return sampling::MAX_INTERVAL;
             }
             let state = match monitor.pressed {
                 false => ScopeState::Calm,
@@ -87,6 +87,6 @@ impl MemoryMonitor {
             sampling::sample_interval_at(state, notification, monitor.distance(), room, growth)
         };
         let looks = self.scopes.iter().map(next);
-        looks.min().unwrap_or(sampling::CEILING)
+        looks.min().unwrap_or(sampling::MAX_INTERVAL)
     }
 }

@@ -12,7 +12,7 @@ use super::PodReadings;
 /// Usages that are older are of no use: with a bound that has grown further almost all pods would be read again.
 const RECENT_NS: u64 = 2_000_000;
 /// How often the loop flushes statistics while it spins: a look takes those that are younger than a millisecond
-/// ([`evictd_engine::sampling::FLOOR`]).
+/// ([`evictd_engine::sampling::MIN_INTERVAL`]).
 const FLUSHED_NS: u64 = 600_000;
 
 /// Tracks how old the candidates' usages are.
