@@ -15,7 +15,7 @@ pub const WATCHED_LIMITED: usize = 8 * WATCHED;
 /// Bytes by which a usage counter may jump: a huge page, or what CPUs charge in advance. Less is no growth.
 pub const COUNTER_JUMP: u64 = 2 << 20;
 /// The window, in nanoseconds, over which growth is compared with that of the whole scope.
-pub const STEADY_NS: u64 = 250_000_000;
+pub(crate) const STEADY_NS: u64 = 250_000_000;
 /// Growth that was read longer ago, in nanoseconds, is not the present one.
 const RECENT_NS: u64 = 100_000_000;
 /// A cgroup meets its limit where less than this part of it is left: page cache and what CPUs charge in advance.

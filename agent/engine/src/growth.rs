@@ -14,7 +14,7 @@ const SHORTEST_NS: u64 = 1_000_000;
 /// The recent growth of one amount. Allocates nothing; the caller brings the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RecordedGrowth")]
-pub struct Growth {
+pub(crate) struct Growth {
     windows: [Window; WINDOWS],
     latest: Option<Sample>,
 }
@@ -47,7 +47,7 @@ impl TryFrom<RecordedGrowth> for Growth {
 
 /// An amount at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// Nanoseconds.
     pub time: u64,
     /// Amount in use that cannot be given back, without what victims hold (`dying`).
@@ -145,7 +145,7 @@ impl Headroom {
 
 /// A growth that was seen over one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grown {
+pub(crate) struct Grown {
     /// Amount of the growth, in the unit of the samples.
     pub amount: u64,
     /// Length of the window, in nanoseconds; never zero.

@@ -59,13 +59,10 @@ pub use planner::plan::{
     BlockedThreshold, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, NodeBounds,
     NodeState, Plan, PlannerSettings, SignalForecast, Snapshot, Timing,
 };
-pub use planner::pressure::Pressure;
 pub use planner::restored::{
     RestoredOwnerEviction, RestoredPending, RestoredRecreation, RestoredState,
 };
 pub use ranking::key::{RankInputs, RankKey};
 pub use ranking::{Ranked, Ranking, Usages};
-pub use select::{
-    Among, Candidate, CandidateState, SelectionCriteria, pass_over_in_vain, rank, select,
-};
+pub use select::{Among, Candidate, CandidateState, SelectionCriteria, rank, select};
 pub use sizing::MemorySizing;

@@ -123,7 +123,7 @@ fn containers_above_request<'a>(
 }
 
 /// An emptyDir holds more than its size limit.
-pub fn empty_dir_is_over(volume: &str, limit: &Quantity) -> Message {
+pub(crate) fn empty_dir_is_over(volume: &str, limit: &Quantity) -> Message {
     plain(format!(
         "Usage of EmptyDir volume {volume:?} exceeds the limit {:?}. ",
         limit.to_string()
@@ -131,14 +131,14 @@ pub fn empty_dir_is_over(volume: &str, limit: &Quantity) -> Message {
 }
 
 /// The pod holds more on the local disk than its containers may together.
-pub fn pod_storage_is_over(limit: &Quantity) -> Message {
+pub(crate) fn pod_storage_is_over(limit: &Quantity) -> Message {
     plain(format!(
         "Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "
     ))
 }
 
 /// A container holds more on the local disk than it may.
-pub fn container_storage_is_over(container: &str, limit: &Quantity) -> Message {
+pub(crate) fn container_storage_is_over(container: &str, limit: &Quantity) -> Message {
     plain(format!(
         "Container {container} exceeded its local ephemeral storage limit {:?}. ",
         limit.to_string()

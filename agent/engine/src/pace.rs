@@ -165,7 +165,7 @@ impl Pace {
     }
 
     /// Time, in nanoseconds, from which on a pod may go at the kubelet's pace; `None` while the threshold is not met.
-    pub fn ripe_at(&self, profile: PaceProfile) -> Option<u64> {
+    pub(crate) fn ripe_at(&self, profile: PaceProfile) -> Option<u64> {
         let met_since = self.met_since?;
         Some(met_since.saturating_add(profile.min_met_ns()))
     }
@@ -384,7 +384,7 @@ impl PaceInputs {
 
     /// Whether pods that could give back `attainable` together may go for this, beside what is pending: at the
     /// kubelet's pace a shortage that all of them cannot end takes one pod, and no other one in vain.
-    pub fn can_end_shortage(&self, urgency: Urgency, attainable: u64) -> bool {
+    pub(crate) fn can_end_shortage(&self, urgency: Urgency, attainable: u64) -> bool {
         let deficit = self
             .shortage
             .threshold
@@ -397,7 +397,11 @@ impl PaceInputs {
     /// Time, in nanoseconds, since which the usage of every pod has to be known, if a decision can wait for that:
     /// another pod would go in the stead of one that has filled the disk since. `None` where it does not wait. The
     /// threshold has been met, perhaps by turns, since `met_by_turns_since`.
-    pub fn waits_for_usage_since(&self, urgency: Urgency, met_by_turns_since: u64) -> Option<u64> {
+    pub(crate) fn waits_for_usage_since(
+        &self,
+        urgency: Urgency,
+        met_by_turns_since: u64,
+    ) -> Option<u64> {
         let is_in_time = match urgency {
             Urgency::Paced { .. } => true,
             Urgency::Urgent { exhausted_in, .. } => exhausted_in > URGENT_USAGE_WAIT_NS,

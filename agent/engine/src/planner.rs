@@ -20,13 +20,13 @@ use std::time::Duration;
 use super::{
     Among, Candidate, CandidateState, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS,
     Layout, LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan,
-    PlannerSettings, Pod, Pressure, Ranked, Ranking, Recreation, Resource, RestoredState,
-    SelectionCriteria, Signal, SignalForecast, Snapshot, Threshold, Timing, Trend,
+    PlannerSettings, Pod, Ranked, Ranking, Recreation, Resource, RestoredState, SelectionCriteria,
+    Signal, SignalForecast, Snapshot, Threshold, Timing, Trend,
     growth::Headroom,
     local_storage_excess, message,
     pace::{Decision, PaceInputs, PaceProfile, Urgency},
-    pass_over_in_vain, select,
-    select::{UrgentGrowth, goes_by_order_alone},
+    select,
+    select::{UrgentGrowth, goes_by_order_alone, pass_over_in_vain},
     shortage::Shortage,
 };
 use crate::{
@@ -36,6 +36,7 @@ use crate::{
         choices::Choices,
         paces::Paces,
         pending::PendingVictims,
+        pressure::Pressure,
         recreation::RecreationTracker,
         usage_growth::{UsageGrowth, Use},
     },

@@ -79,7 +79,7 @@ pub(crate) fn exclude_not_growing(candidates: &mut [Candidate], grew: &[u64]) {
 
 /// A growth that evictions have to end.
 #[derive(Debug)]
-pub struct UrgentGrowth<'a> {
+pub(crate) struct UrgentGrowth<'a> {
     /// Growth per second, in the resource's unit.
     pub per_second: u64,
     /// The part of each pod that grows, and the pod's position.
@@ -99,7 +99,7 @@ pub(crate) fn goes_by_order_alone(has_evicted_lately: bool, allowed: usize) -> b
 /// the node's rate still allows. A grower within its request is no main grower. Returns whether any was passed over.
 ///
 /// `held` reads what only the end of the candidate at a position gives back, of which its usage is an upper bound.
-pub fn pass_over_in_vain(
+pub(crate) fn pass_over_in_vain(
     candidates: &mut [Candidate],
     rules: SelectionCriteria,
     growth: UrgentGrowth<'_>,

@@ -147,7 +147,7 @@ pub fn hard_threshold(
 /// The hard or the soft threshold of a signal that is met first: of several the largest, with its minimum reclaim. A
 /// signal has several hard ones where a soft threshold has no grace period, or where the pods' cgroup has its own beside
 /// the node's.
-pub fn first_met<'a>(
+pub(crate) fn first_met<'a>(
     thresholds: impl DoubleEndedIterator<Item = &'a Threshold>,
     signal: Signal,
     is_hard: bool,
