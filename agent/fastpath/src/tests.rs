@@ -278,13 +278,13 @@ fn another_capacity_leaves_the_pace() {
     let scope = Scope::open(open(), ScopeKind::Node, thresholds, false).unwrap();
     watch.control.send_node(Box::new(scope));
     watch.apply_updates();
-    let monitor = &watch.scopes[0];
+    let watched = &watch.scopes[0];
     assert_eq!(
-        (monitor.scope.capacity(), monitor.scope.thresholds()),
+        (watched.scope.capacity(), watched.scope.thresholds()),
         (480 * MIB, thresholds(480 * MIB))
     );
     assert_eq!(
-        (monitor.pace, monitor.sample.guarded_available),
+        (watched.pace, watched.sample.guarded_available),
         (pace, 30 * MIB)
     );
     assert_eq!(met_in_force(&watch), 0, "it was told");
@@ -311,9 +311,9 @@ fn another_capacity_leaves_the_pace() {
     let machine = Scope::open(open(), ScopeKind::Machine { total }, thresholds, false).unwrap();
     watch.control.send_node(Box::new(machine));
     watch.apply_updates();
-    let monitor = &watch.scopes[0];
-    assert_eq!(monitor.scope.capacity(), 470 * MIB);
-    assert!(!monitor.pace.is_met());
+    let watched = &watch.scopes[0];
+    assert_eq!(watched.scope.capacity(), 470 * MIB);
+    assert!(!watched.pace.is_met());
 }
 
 /// Each is followed, or another pod would be evicted for the memory that it is about to give back.

@@ -21,7 +21,7 @@ use crate::{
     BlockedBy, EvictionReport, FastPathEvent,
     in_flight::{Eviction, Victim},
     monitor::MemoryMonitor,
-    scope::{Crossing, ScopeMonitor},
+    scope::{Crossing, WatchedScope},
 };
 
 /// All pods were read, and together they cannot end a shortage: they are read again so much later, in nanoseconds.
@@ -88,15 +88,15 @@ impl MemoryMonitor {
     /// Decides for one scope and evicts what is due. Returns whether no victim is terminating, so that the scope may
     /// wait for its recovery trigger. Victims held `dying_before` bytes when the look at the scope began.
     pub(crate) fn resolve_pressure(&mut self, index: usize, now: u64, dying_before: u64) -> bool {
-        let Some(monitor) = self.scopes.get_mut(index) else {
+        let Some(watched) = self.scopes.get_mut(index) else {
             return true;
         };
-        let memory = self.in_flight.memory(&monitor.scope, now);
-        let seen = monitor.shortage(memory.shadow, memory.dying, dying_before);
-        monitor.pace.observe(now, &seen);
+        let memory = self.in_flight.memory(&watched.scope, now);
+        let seen = watched.shortage(memory.shadow, memory.dying, dying_before);
+        watched.pace.observe(now, &seen);
         let mut pace_inputs = PaceInputs {
             now,
-            pace: monitor.pace,
+            pace: watched.pace,
             shortage: seen,
             pending: memory.pending,
             profile: PaceProfile::Sustained,
@@ -106,15 +106,15 @@ impl MemoryMonitor {
             // Read only then: free pages that `MemAvailable` does not count, and growth that limits of the pods' own
             // end.
             let room = &mut pace_inputs.shortage.headroom.immediate;
-            *room = room.saturating_add(monitor.scope.uncounted_pcp_free());
+            *room = room.saturating_add(watched.scope.uncounted_pcp_free());
             pace_inputs.shortage.limited_growth =
-                self.pods.limited_growth(monitor, &self.in_flight);
+                self.pods.limited_growth(watched, &self.in_flight);
             decision = pace_inputs.decide();
         }
         let Decision::Evict { urgency } = decision else {
             return self.in_flight.terminating_count() == 0;
         };
-        let is_in_vain = !urgency.is_urgent() && now < monitor.in_vain_until;
+        let is_in_vain = !urgency.is_urgent() && now < watched.in_vain_until;
         if !urgency.is_urgent() && !self.limiter.allows_paced(now) {
             self.report_no_candidates(index, false);
             return self.in_flight.terminating_count() == 0;
@@ -132,9 +132,9 @@ impl MemoryMonitor {
                 round: &round,
             });
             if outcome == Outcome::InVain
-                && let Some(monitor) = self.scopes.get_mut(index)
+                && let Some(watched) = self.scopes.get_mut(index)
             {
-                monitor.in_vain_until = now.saturating_add(IN_VAIN_NS);
+                watched.in_vain_until = now.saturating_add(IN_VAIN_NS);
             }
             if outcome != Outcome::Done {
                 self.report_no_candidates(index, outcome == Outcome::InVain);
@@ -172,13 +172,13 @@ impl MemoryMonitor {
     /// Whether the node's own daemons use more than was kept back for them; without the pods' cgroup that is not known.
     fn system_over_reserved(&self) -> bool {
         let mut observations = Observations::default();
-        for monitor in self.scopes.iter().filter(|monitor| !monitor.gone) {
+        for watched in self.scopes.iter().filter(|watched| !watched.gone) {
             let seen = Observation {
-                available: signed(monitor.sample.shortage.available),
-                capacity: signed(monitor.scope.capacity()),
+                available: signed(watched.sample.shortage.available),
+                capacity: signed(watched.scope.capacity()),
                 time: None,
             };
-            observations.set(monitor.scope.signal(), seen);
+            observations.set(watched.scope.signal(), seen);
         }
         observations.system_over_reserved()
     }
@@ -194,7 +194,7 @@ impl MemoryMonitor {
                 continue;
             }
             let ago = now.saturating_sub(kill.time);
-            let (Some(position), Some(monitor)) = (position, self.scopes.get(kill.scope)) else {
+            let (Some(position), Some(watched)) = (position, self.scopes.get(kill.scope)) else {
                 self.events.send(FastPathEvent::KernelKill(None, ago));
                 continue;
             };
@@ -205,8 +205,8 @@ impl MemoryMonitor {
             }
             let pace_inputs = PaceInputs {
                 now: kill.time,
-                pace: monitor.pace,
-                shortage: monitor.shortage(0, 0, 0),
+                pace: watched.pace,
+                shortage: watched.shortage(0, 0, 0),
                 pending: Pending::default(),
                 profile: PaceProfile::Sustained,
             };
@@ -239,7 +239,7 @@ impl MemoryMonitor {
             return None;
         }
         let pod = Arc::clone(self.pods.table.entries.get(victim)?);
-        let monitor = self.scopes.get(index)?;
+        let watched = self.scopes.get(index)?;
         let working_set = self.pods.table.candidates.get(victim)?.usage;
         let decided = why.killed.unwrap_or_else(monotonic_ns);
         let limiter = &self.limiter;
@@ -288,24 +288,24 @@ impl MemoryMonitor {
                 shadow: self.shadow,
             },
             terminating,
-            monitor.sample.usage,
+            watched.sample.usage,
         ));
-        let report = self.report(monitor, why, &kill);
+        let report = self.report(watched, why, &kill);
         self.events.send(FastPathEvent::Evicted(report));
         self.note_in_paces(index, &kill);
         refused.is_none().then_some(gives)
     }
 
-    fn report(&self, monitor: &ScopeMonitor, why: Why, kill: &Kill) -> EvictionReport {
+    fn report(&self, watched: &WatchedScope, why: Why, kill: &Kill) -> EvictionReport {
         let Crossing {
             crossed,
             woken,
             usage,
             hook,
-        } = monitor.crossing;
+        } = watched.crossing;
         EvictionReport {
             number: kill.number,
-            signal: monitor.scope.signal(),
+            signal: watched.scope.signal(),
             stages: Stages {
                 crossed,
                 // The kernel's kill came before the agent.
@@ -315,10 +315,10 @@ impl MemoryMonitor {
             },
             hook: hook.unwrap_or(MemoryHook::Sampler),
             usage_at_crossing: usage,
-            usage_at_decision: monitor.sample.usage,
-            available: monitor.sample.guarded_available,
-            capacity: monitor.scope.capacity(),
-            threshold: monitor.scope.thresholds().threshold,
+            usage_at_decision: watched.sample.usage,
+            available: watched.sample.guarded_available,
+            capacity: watched.scope.capacity(),
+            threshold: watched.scope.thresholds().threshold,
             working_set: kill.working_set,
             urgency: why.urgency,
             pace_inputs: why.pace_inputs,
@@ -336,16 +336,16 @@ impl MemoryMonitor {
     /// A victim gives to every scope that counts it.
     fn note_in_paces(&mut self, chosen_for: usize, kill: &Kill) {
         let at = kill.signalled;
-        for (index, monitor) in self.scopes.iter_mut().enumerate() {
-            if !monitor.scope.holds(&kill.pod) {
+        for (index, watched) in self.scopes.iter_mut().enumerate() {
+            if !watched.scope.holds(&kill.pod) {
                 continue;
             }
             if index == chosen_for {
-                monitor.pace.note_own_eviction();
+                watched.pace.note_own_eviction();
             }
             match kill.held.still {
-                Some((held, since)) => monitor.pace.evicted_without_growth(at, held, since),
-                None => monitor.pace.evicted(at),
+                Some((held, since)) => watched.pace.evicted_without_growth(at, held, since),
+                None => watched.pace.evicted(at),
             }
         }
     }
@@ -392,9 +392,9 @@ impl MemoryMonitor {
     }
 
     fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
-        let monitor = self.scopes.get(index);
+        let watched = self.scopes.get(index);
         let now = monotonic_ns();
-        if monitor.is_none_or(|monitor| monitor.no_candidates_reported) || self.dying(now) > 0 {
+        if watched.is_none_or(|watched| watched.no_candidates_reported) || self.dying(now) > 0 {
             return;
         }
         let held = BlockedBy {
@@ -402,12 +402,12 @@ impl MemoryMonitor {
             denied: self.denied(),
             in_vain,
         };
-        if let Some(monitor) = self.scopes.get_mut(index) {
-            monitor.no_candidates_reported = true;
+        if let Some(watched) = self.scopes.get_mut(index) {
+            watched.no_candidates_reported = true;
             self.events.send(FastPathEvent::NoCandidates {
-                signal: monitor.scope.signal(),
-                available: monitor.sample.guarded_available,
-                threshold: monitor.scope.thresholds().threshold,
+                signal: watched.scope.signal(),
+                available: watched.sample.guarded_available,
+                threshold: watched.scope.thresholds().threshold,
                 held,
             });
         }
@@ -433,8 +433,8 @@ impl Pods for ScopePods<'_> {
     fn load(&mut self, resort: LastResort) -> u64 {
         self.monitor.load_candidates(resort);
         let MemoryMonitor { pods, scopes, .. } = &mut *self.monitor;
-        if let Some(monitor) = scopes.get(self.index) {
-            pods.exclude_pods_outside(&monitor.scope);
+        if let Some(watched) = scopes.get(self.index) {
+            pods.exclude_pods_outside(&watched.scope);
         }
         pods.attainable()
     }
@@ -444,8 +444,8 @@ impl Pods for ScopePods<'_> {
     }
 
     fn has_evicted_lately(&self) -> bool {
-        let monitor = self.monitor.scopes.get(self.index);
-        monitor.is_some_and(|monitor| monitor.pace.has_evicted_lately(monotonic_ns()))
+        let watched = self.monitor.scopes.get(self.index);
+        watched.is_some_and(|watched| watched.pace.has_evicted_lately(monotonic_ns()))
     }
 
     fn watch_growers(&mut self) {
