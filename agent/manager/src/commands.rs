@@ -12,7 +12,7 @@ use std::{
 
 use evictd_engine::{
     EvictionDecision, Resource, Signal, model::settings::MitigationConfig, reclaim::Removed,
-    soft::Departure,
+    record::KillOutcome, soft::Departure,
 };
 use evictd_node::memory_scope::Scope;
 use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};
@@ -40,7 +40,7 @@ pub enum Command {
         /// Amount that was available then, in the signal's unit.
         available: u64,
         /// Outcome of the eviction for the pod.
-        outcome: FastPathOutcome,
+        outcome: KillOutcome,
     },
     /// The kubelet has evicted a pod.
     EvictedByKubelet {
@@ -70,17 +70,6 @@ pub enum Command {
         /// Settings of the steps that are taken before a pod is evicted.
         mitigation: MitigationConfig,
     },
-}
-
-/// Outcome of an eviction by the fast path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FastPathOutcome {
-    /// The pod was sent SIGKILL.
-    Killed,
-    /// The eviction was only reported: the pod lives on.
-    Shadow,
-    /// The kernel has refused SIGKILL: the pod lives on too.
-    Refused,
 }
 
 /// Commands that may wait; of tables, scopes and settings only the newest does.
@@ -201,7 +190,7 @@ mod tests {
             uid: String::new(),
             signal: Signal::MemoryAvailable,
             available: n,
-            outcome: FastPathOutcome::Killed,
+            outcome: KillOutcome::Killed,
         }
     }
 

@@ -14,7 +14,7 @@ use std::{
 use evictd_engine::{
     EvictionDecision, NodeReclaim, NodeState, Recreation, Signal,
     reclaim::{ReclaimBy, Removed},
-    record::Stages,
+    record::{KillOutcome, Stages},
 };
 use evictd_node::pods::table::PodEntry;
 use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};
@@ -110,10 +110,8 @@ pub struct ManagerEviction {
     pub threshold: u64,
     /// Amount that the pod used, in the signal's unit.
     pub usage: u64,
-    /// Whether shadow mode has only decided it: nothing was killed.
-    pub shadow: bool,
-    /// The errno with which SIGKILL was refused.
-    pub refused: Option<i32>,
+    /// Whether SIGKILL was sent, or why not.
+    pub outcome: KillOutcome,
 }
 
 /// A pod is to be evicted for a soft threshold.

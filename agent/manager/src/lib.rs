@@ -19,7 +19,7 @@ mod sources;
 mod status;
 mod usage;
 
-pub use commands::{Command, CommandQueue, FastPathOutcome};
+pub use commands::{Command, CommandQueue};
 pub use disk_scan::{DirResolver, DiskPressure, DiskScanner, DiskUse, ScanTarget};
 pub use events::{
     ManagerEvent, ManagerEventQueue, ManagerEviction, ReclaimRequest, Reclaimed,

@@ -22,8 +22,8 @@ use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};
 
 use crate::{
-    Command, CommandQueue, DiskPressure, DiskScanner, FastPathOutcome, ManagerEvent,
-    ManagerEventQueue, PodSet, SharedStatus, SignalSources,
+    Command, CommandQueue, DiskPressure, DiskScanner, ManagerEvent, ManagerEventQueue, PodSet,
+    SharedStatus, SignalSources,
     manager_loop::{
         execute::{Shadow, is_unresolved},
         external_kills::KnownKills,
@@ -170,7 +170,7 @@ impl ManagerLoop {
                 available,
                 outcome,
             } => {
-                if outcome == FastPathOutcome::Shadow && !self.shadow.on {
+                if outcome.is_shadow() && !self.shadow.on {
                     // Sent before shadow mode ended: the pod may be evicted like any other now.
                     return;
                 }

@@ -3,6 +3,7 @@
 use evictd_engine::{
     Planner, RestoredPending, RestoredState, Timing,
     pace::{Decision, PaceInputs, PaceProfile},
+    record::KillOutcome,
 };
 use evictd_tests::{
     engine::{MI, Node, Round, decided, evicted, planner, plays},
@@ -121,7 +122,7 @@ fn what_the_fast_path_may_not_kill_is_not_waited_for() {
     for (signal, available) in all_short(0).into_iter().skip(2) {
         let mut node = bomb_and_innocent();
         let mut planner = told(&mut node, signal, available);
-        planner.note_refused("bomb");
+        planner.note_outcome("bomb", KillOutcome::Refused(1));
         let rounds: &[Round] = &[(3, available, &["innocent"]), (60, available, &[])];
         plays(&mut planner, &mut node, signal, rounds);
     }

@@ -179,6 +179,14 @@ impl Cause {
         Signal::ALL.into_iter().map(Signal::as_str).chain(LIMITS)
     }
 
+    /// Its name in records: the signal's or the limit's.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pressure(signal) => signal.as_str(),
+            Self::LocalStorage(limit) => limit,
+        }
+    }
+
     /// The cause that a record names; `None` for a name that is neither a signal's nor a limit's.
     pub fn named(name: &str) -> Option<Self> {
         let limit = LIMITS.into_iter().find(|limit| *limit == name);

@@ -12,6 +12,7 @@ use crate::{
         settings::{EvictionConfig, RankingStrategy},
     },
     reclaim::ReclaimBy,
+    record::KillOutcome,
 };
 
 const MIB: u64 = 1 << 20;
@@ -334,7 +335,7 @@ fn a_pod_that_may_not_be_killed_is_not_waited_for() {
             if scene.gone.len() > gone && scene.gone[gone].1 == "bomb" {
                 scene.pods.extend(bomb);
                 if is_refused {
-                    scene.planner.note_refused("bomb");
+                    scene.planner.note_outcome("bomb", KillOutcome::Refused(1));
                 }
             }
             if scene.gone.len() == 2 {

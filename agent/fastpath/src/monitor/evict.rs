@@ -9,7 +9,7 @@ use evictd_engine::{
     model::{settings::MemoryHook, usage::MemoryReading},
     pace::{Decision, KERNEL_KILL_NS, PaceInputs, PaceProfile, Pending, Urgency},
     permit::LastResort,
-    record::Stages,
+    record::{KillOutcome, Stages},
     round::{self, Candidates, Choice, Outcome, Pods, Round},
     terminating::{Terminating, VictimReading},
     units::{SECOND, signed},
@@ -56,8 +56,7 @@ struct Kill {
     /// Time of the decision, in nanoseconds of CLOCK_MONOTONIC, like `signalled`.
     decided: u64,
     signalled: u64,
-    /// The errno with which SIGKILL was refused.
-    refused: Option<i32>,
+    outcome: KillOutcome,
     /// Working set of the pod when the eviction was decided, in bytes.
     working_set: u64,
     held: VictimUsage,
@@ -66,22 +65,14 @@ struct Kill {
 impl Kill {
     /// The bytes that it gives back. What was refused gives nothing; its pod is left alone, and the next one goes.
     fn expected(&self) -> u64 {
-        match (self.refused, self.held.unreclaimable) {
-            (Some(_), _) => 0,
-            (None, Some(held)) => held.min(self.working_set),
-            (None, None) => self.working_set,
+        match self.outcome {
+            KillOutcome::Refused(_) => 0,
+            KillOutcome::Killed | KillOutcome::Shadow => {
+                let held = self.held.unreclaimable.unwrap_or(u64::MAX);
+                held.min(self.working_set)
+            }
         }
     }
-}
-
-/// Outcome of a SIGKILL.
-enum SignalOutcome {
-    /// The signal was sent, or would have been in live mode.
-    Sent,
-    /// The kernel has refused it with this errno.
-    Refused(i32),
-    /// The pod was empty already, and the kernel has not killed from it.
-    Empty,
 }
 
 impl MemoryMonitor {
@@ -248,18 +239,14 @@ impl MemoryMonitor {
         if why.killed.is_none() && state() != CandidateState::Eligible {
             return None;
         }
-        let refused = match self.signal(&pod, decided, why.killed.is_some()) {
-            SignalOutcome::Sent => None,
-            SignalOutcome::Refused(errno) => Some(errno),
-            SignalOutcome::Empty => return None,
-        };
+        let outcome = self.signal(&pod, decided, why.killed.is_some())?;
         let signalled = why.killed.unwrap_or_else(monotonic_ns);
         self.evictions += 1;
         let kill = Kill {
             number: self.evictions,
             decided,
             signalled,
-            refused,
+            outcome,
             working_set,
             // Read when the signal is on its way.
             held: self.measure(victim, &pod),
@@ -293,7 +280,7 @@ impl MemoryMonitor {
         let report = self.report(watched, why, &kill);
         self.events.send(FastPathEvent::Evicted(report));
         self.note_in_paces(index, &kill);
-        refused.is_none().then_some(gives)
+        outcome.refusal().is_none().then_some(gives)
     }
 
     fn report(&self, watched: &WatchedScope, why: Why, kill: &Kill) -> EvictionReport {
@@ -324,11 +311,10 @@ impl MemoryMonitor {
             pace_inputs: why.pace_inputs,
             expected: kill.expected(),
             shmem: kill.held.shmem.min(kill.expected()),
-            shadow: self.shadow,
             by_kernel: why.killed.is_some(),
             last_resort: why.choice.resort != LastResort::None,
             out_of_order: why.choice.out_of_order,
-            refused: kill.refused,
+            outcome: kill.outcome,
             pod: Arc::clone(&kill.pod),
         }
     }
@@ -350,17 +336,18 @@ impl MemoryMonitor {
         }
     }
 
-    /// Sends SIGKILL, or charges the limits alone in shadow mode.
-    fn signal(&self, entry: &PodEntry, decided: u64, by_kernel: bool) -> SignalOutcome {
+    /// Sends SIGKILL, or charges the limits alone in shadow mode. `None`: the pod was empty already, and the kernel has
+    /// not killed from it.
+    fn signal(&self, entry: &PodEntry, decided: u64, by_kernel: bool) -> Option<KillOutcome> {
         let limiter = &self.limiter;
         if self.shadow {
             // As live: a pod between two runs gives nothing, and the next one is chosen.
             if entry.killer.is_empty() {
-                return SignalOutcome::Empty;
+                return None;
             }
             // What a limit would have held back is held back here too.
             limiter.charge_in_shadow(&entry.permit, decided, ShadowChooser::FastPath);
-            return SignalOutcome::Sent;
+            return Some(KillOutcome::Shadow);
         }
         let before = entry.permit.evicted_at();
         // A pod of thousands of processes is not signalled at once: the manager must know of it meanwhile.
@@ -368,13 +355,11 @@ impl MemoryMonitor {
         let killed = entry.killer.kill();
         if matches!(&killed, Ok(result) if !result.empty || by_kernel) {
             limiter.charge(&entry.permit, decided);
-            return SignalOutcome::Sent;
+            return Some(KillOutcome::Killed);
         }
         entry.permit.restore_evicted_at(before);
-        match killed {
-            Ok(_) => SignalOutcome::Empty,
-            Err(refusal) => SignalOutcome::Refused(errno(&refusal)),
-        }
+        let refusal = killed.err()?;
+        Some(KillOutcome::Refused(errno(&refusal)))
     }
 
     /// Reads what a victim holds.

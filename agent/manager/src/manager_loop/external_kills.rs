@@ -5,12 +5,13 @@ use std::{collections::HashMap, sync::Arc};
 
 use evictd_engine::{
     Observations, RestoredState, Signal,
+    record::KillOutcome,
     units::{SECOND, signed},
 };
 use evictd_node::{cgroup::end::STARTING, pods::table::PodEntry};
 use evictd_sys::clock::monotonic_ns;
 
-use crate::{FastPathOutcome, manager_loop::ManagerLoop};
+use crate::manager_loop::ManagerLoop;
 
 /// The kills that this thread knows of.
 #[derive(Debug)]
@@ -146,26 +147,25 @@ impl ManagerLoop {
         uid: &str,
         signal: Signal,
         dip: &Observations,
-        outcome: FastPathOutcome,
+        outcome: KillOutcome,
     ) {
         if let Some(entry) = self.node.pods.entry(uid).cloned() {
-            if outcome == FastPathOutcome::Killed {
+            if outcome == KillOutcome::Killed {
                 self.node.known_kills.note(&entry);
             }
             self.node
                 .usage_collector
                 .measure_victim(&entry, &self.sources);
         }
-        if outcome == FastPathOutcome::Shadow {
+        if outcome.is_shadow() {
             self.shadow.reported.insert(signal.to_string());
         }
         let node = self.node.with_ended(dip);
         let now = signed(monotonic_ns());
         self.planner.note_external_eviction(now, node, uid, signal);
-        match outcome {
-            FastPathOutcome::Killed => self.node.usage_collector.forget_files(uid),
-            FastPathOutcome::Shadow => self.planner.forget_recreation(uid),
-            FastPathOutcome::Refused => self.planner.note_refused(uid),
+        self.planner.note_outcome(uid, outcome);
+        if outcome == KillOutcome::Killed {
+            self.node.usage_collector.forget_files(uid);
         }
     }
 }
