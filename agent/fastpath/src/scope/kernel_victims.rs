@@ -67,11 +67,6 @@ impl WatchedScope {
         let room = self.sample.shortage.headroom.total();
         let deeper = (rank as u64, u64::from(MAX_VICTIMS));
         let limits = self.scope.thresholds().kill_limits(held, room, deeper);
-        KernelVictim {
-            cgroup_id,
-            min_task_bytes: limits.enough,
-            max_task_bytes: limits.most,
-            min_pod_bytes: limits.grown,
-        }
+        KernelVictim { cgroup_id, limits }
     }
 }
