@@ -276,7 +276,7 @@ fn another_capacity_leaves_the_pace() {
     fs::write(dir.path().join("memory.max"), (480 * MIB).to_string()).unwrap();
     let open = || MemoryCgroup::open(dir.path()).unwrap();
     let scope = Scope::open(open(), ScopeKind::Node, thresholds, false).unwrap();
-    watch.control.send_node(Box::new(scope));
+    watch.control.send_node_scope(Box::new(scope));
     watch.apply_updates();
     let watched = &watch.scopes[0];
     assert_eq!(
@@ -309,7 +309,7 @@ fn another_capacity_leaves_the_pace() {
     // A limit has gone: what is used is measured in another way.
     let total = 470 * MIB;
     let machine = Scope::open(open(), ScopeKind::Machine { total }, thresholds, false).unwrap();
-    watch.control.send_node(Box::new(machine));
+    watch.control.send_node_scope(Box::new(machine));
     watch.apply_updates();
     let watched = &watch.scopes[0];
     assert_eq!(watched.scope.capacity(), 470 * MIB);

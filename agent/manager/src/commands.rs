@@ -112,7 +112,7 @@ impl Command {
 /// before.
 #[derive(Debug)]
 pub struct CommandQueue {
-    event: EventFd,
+    wakeup: EventFd,
     commands: PiMutex<VecDeque<Command>>,
     dropped: AtomicU64,
     stop: AtomicBool,
@@ -125,7 +125,7 @@ impl CommandQueue {
     /// The system has no descriptor to give.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            event: EventFd::new()?,
+            wakeup: EventFd::new()?,
             commands: PiMutex::new(VecDeque::with_capacity(COMMANDS + ANSWERS)),
             dropped: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -148,7 +148,7 @@ impl CommandQueue {
                 false => Some(command),
             };
         }
-        self.event.notify();
+        self.wakeup.notify();
         drop(replaced);
         self.dropped
             .fetch_add(u64::from(refused.is_some()), Ordering::Relaxed);
@@ -163,7 +163,7 @@ impl CommandQueue {
     /// Asks the thread to end.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.event.notify();
+        self.wakeup.notify();
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -171,12 +171,12 @@ impl CommandQueue {
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.event.fd()
+        self.wakeup.fd()
     }
 
     /// The oldest command.
     pub(super) fn next(&self) -> Option<Command> {
-        self.event.clear();
+        self.wakeup.clear();
         self.commands.lock().pop_front()
     }
 }
