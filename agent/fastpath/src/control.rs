@@ -26,13 +26,13 @@ use crate::{FastPathEvent, in_flight::KilledBy};
 pub(super) const NODE: usize = 0;
 pub(super) const PODS: usize = 1;
 
-/// Kills by other parts of the node that may wait for the fast path: more than a node has pods.
+/// Kills by the manager and the kubelet that may wait for the fast path: more than a node has pods.
 pub(super) const KILLS: usize = 1024;
 /// Events that may wait for a slow reader, each of a KiB: more than all victims at once make.
 const EVENTS: usize = 256;
 
-/// The control block: what main and the manager hand to the fast path: pod table, scopes, settings, kills by others,
-/// protected bytes, stop.
+/// The control block: what main and the manager hand to the fast path: pod table, scopes, settings, kills by the manager
+/// and the kubelet, protected bytes, stop.
 #[derive(Debug)]
 pub struct FastPathControl {
     wakeup: EventFd,
@@ -40,7 +40,7 @@ pub struct FastPathControl {
     /// Scopes that the fast path takes over next, by their positions among the scopes.
     scopes: [SwapSlot<Scope>; MAX_SCOPES as usize],
     settings: SwapSlot<FastPathSettings>,
-    /// Kills by other parts of the node: the pod, when (nanoseconds of CLOCK_MONOTONIC), and by which part.
+    /// Kills by the manager and the kubelet: the pod, when (nanoseconds of CLOCK_MONOTONIC), and by which of them.
     killed: ArrayQueue<(Arc<PodEntry>, u64, KilledBy)>,
     kills_dropped: AtomicU64,
     /// Bytes of pods' page cache that `memory.min` protects.
@@ -111,7 +111,7 @@ impl FastPathControl {
         self.wakeup.notify();
     }
 
-    /// Notes that another part of the node has killed a pod, at `signalled` in nanoseconds of CLOCK_MONOTONIC: its
+    /// Notes that the manager or the kubelet has killed a pod, at `signalled` in nanoseconds of CLOCK_MONOTONIC: its
     /// memory is pending. Neither blocks nor allocates. The queue has room for all pods of a node; it fills only where
     /// victims do not end for long, and drops the oldest kill then: what that brings is no longer waited for.
     pub fn note_kill(&self, pod: &Arc<PodEntry>, signalled: u64, by: KilledBy) {

@@ -31,7 +31,7 @@ pub struct RestoredVictim {
     pub is_stuck: bool,
 }
 
-/// Component other than the fast path that kills pods, whose memory is pending then.
+/// What kills pods beside the fast path; their memory is pending then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KilledBy {
     /// evictd's manager: for disk, inodes or process ids.
@@ -51,8 +51,8 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// Eviction that was not this fast path's.
-    const FOREIGN: Self = Self {
+    /// Of a pod that the manager, the kubelet or an earlier agent has killed.
+    const NOT_OWN: Self = Self {
         number: EARLIER,
         scope: 0,
         shadow: false,
@@ -66,7 +66,7 @@ pub struct Victim {
     eviction: Eviction,
     terminating: Terminating,
     peak_usage: u64,
-    /// Component that has killed the victim and reports it; `None` where that is the fast path.
+    /// What has killed the victim and reports it; `None` where that is the fast path.
     killed_by: Option<KilledBy>,
     /// Whether the victim's outcome was reported, or needs no report.
     is_reported: bool,
@@ -95,14 +95,14 @@ impl Victim {
         }
     }
 
-    /// A pod that the fast path has not signalled.
-    pub fn foreign(pod: Arc<PodEntry>, signalled: u64, by: KilledBy) -> Self {
+    /// A pod that the manager or the kubelet has killed.
+    pub fn by_other(pod: Arc<PodEntry>, signalled: u64, by: KilledBy) -> Self {
         let (usage, shared) = held(&pod);
         let terminating = Terminating::new(signalled, usage.unwrap_or(0), shared);
         Self {
             killed_by: Some(by),
             is_reported: true,
-            ..Self::new(pod, Eviction::FOREIGN, terminating, 0)
+            ..Self::new(pod, Eviction::NOT_OWN, terminating, 0)
         }
     }
 
@@ -119,7 +119,7 @@ impl Victim {
             // It is signalled again at the first look.
             killed: 0,
             is_reported: victim.is_stuck,
-            ..Self::new(Arc::clone(&victim.pod), Eviction::FOREIGN, terminating, 0)
+            ..Self::new(Arc::clone(&victim.pod), Eviction::NOT_OWN, terminating, 0)
         }
     }
 
@@ -205,8 +205,8 @@ impl InFlight {
         self.victims.iter().filter(is_dying).count()
     }
 
-    /// How many more victims there is room for. Without room the kills of others wait in
-    /// [`Control`](crate::FastPathControl).
+    /// How many more victims there is room for. Without room the kills by the manager and the kubelet wait in
+    /// [`FastPathControl`](crate::FastPathControl).
     pub fn free_slots(&self) -> usize {
         MAX_IN_FLIGHT.saturating_sub(self.victims.len())
     }

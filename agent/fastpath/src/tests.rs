@@ -318,7 +318,7 @@ fn another_capacity_leaves_the_pace() {
 
 /// Each is followed, or another pod would be evicted for the memory that it is about to give back.
 #[test]
-fn kills_of_others_wait_until_there_is_room() {
+fn kills_by_the_manager_wait_until_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
     let cgroup = Cgroup(dir.path());
     let mut watch = cgroup.watch();

@@ -2,7 +2,7 @@
 //! the engine; what it needs for that is read here.
 
 mod execute;
-mod external_kills;
+mod fastpath_kills;
 mod mitigation_steps;
 mod node_pods;
 mod node_reclaim;
@@ -26,7 +26,7 @@ use crate::{
     SharedStatus, SignalSources,
     manager_loop::{
         execute::{Shadow, is_unresolved},
-        external_kills::KnownKills,
+        fastpath_kills::KnownKills,
         mitigation_steps::MitigationState,
         node_pods::NodePods,
         node_reclaim::ReclaimState,
@@ -180,7 +180,7 @@ impl ManagerLoop {
                     let available = signed(available).min(seen.available);
                     dip.set(signal, Observation { available, ..seen });
                 }
-                self.take_external_eviction(&uid, signal, &dip, outcome);
+                self.take_fastpath_report(&uid, signal, &dip, outcome);
             }
             Command::EvictedByKubelet { uid, resource } => {
                 let seen = self.sources.sample(now);
@@ -282,7 +282,7 @@ impl ManagerLoop {
     pub(super) fn sample(&mut self) -> Observations {
         let seen = self.sources.sample(signed(monotonic_ns()));
         self.node.usage_collector.take_walks();
-        self.see_external_kills(&seen);
+        self.find_fastpath_kills(&seen);
         let short = |t: &&Threshold| is_unresolved(t, &seen);
         let resources: BTreeSet<Resource> = self
             .planner

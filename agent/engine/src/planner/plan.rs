@@ -29,7 +29,7 @@ pub struct PlannerSettings {
     /// Degree to which the planner goes beyond the kubelet.
     pub mode: Mode,
     /// Signals whose hard thresholds the fast path acts on: here they count for conditions and forecasts alone.
-    pub externally_handled: Vec<Signal>,
+    pub fastpath_signals: Vec<Signal>,
     /// Soft thresholds ask the API server, which static pods do not end by; killed, they keep their files: the kubelet
     /// starts them again with them.
     pub has_api_server: bool,

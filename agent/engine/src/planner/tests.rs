@@ -54,7 +54,7 @@ impl Scene {
             },
             strategy: RankingStrategy::Kubelet,
             mode: Mode::Evictd,
-            externally_handled: Vec::new(),
+            fastpath_signals: Vec::new(),
             has_api_server: true,
         };
         Self {
@@ -372,7 +372,7 @@ fn both_steps_before_an_eviction_are_of_pods_that_may_go() {
         pods: &scene.pods,
         usages: &scene.usages,
     };
-    scene.planner.note_external_kill(SECOND, node, "killed");
+    scene.planner.note_fastpath_kill(SECOND, node, "killed");
     let names = |pods: Vec<&Pod>| pods.iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();
     let reclaimable = scene.planner.reclaimable(node).collect();
     assert_eq!(names(reclaimable), ["idle", "small", "large", "static"]);

@@ -67,8 +67,8 @@ impl Planner {
         self.recreations.forget(uid);
     }
 
-    /// Takes note of what became of a pod that the planner or the fast path has chosen; [`Self::cancel_eviction`] is for
-    /// one that was not killed because it had ended.
+    /// Takes note of what became of a pod that the planner or the fast path has chosen; [`Self::cancel_eviction`] is
+    /// for one that was not killed because it had ended.
     pub fn note_outcome(&mut self, uid: &str, outcome: KillOutcome) {
         match outcome {
             KillOutcome::Killed => return,
@@ -126,9 +126,9 @@ impl Planner {
         }
     }
 
-    /// Others have killed a pod, as was seen just now: it is not evicted again, and what its end brings is on its way,
-    /// for every signal. [`Planner::note_external_eviction`] follows.
-    pub fn note_external_kill(&mut self, now: i64, node: Snapshot<'_>, uid: &str) {
+    /// The fast path has killed a pod, as was seen just now: it is not evicted again, and what its end brings is on its
+    /// way, for every signal. [`Planner::note_fastpath_eviction`] follows.
+    pub fn note_fastpath_kill(&mut self, now: i64, node: Snapshot<'_>, uid: &str) {
         self.pending.remember_seen(now, node, &self.settings, uid);
     }
 
@@ -150,7 +150,7 @@ impl Planner {
     /// The fast path has evicted a pod, on what it saw then: the dip is over before the planner looks, and the
     /// condition holds nevertheless; and the pod's owner is known if it comes back. It is a victim like the planner's
     /// own.
-    pub fn note_external_eviction(
+    pub fn note_fastpath_eviction(
         &mut self,
         now: i64,
         dip: Snapshot<'_>,

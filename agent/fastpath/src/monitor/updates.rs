@@ -44,7 +44,7 @@ impl MemoryMonitor {
             {
                 watched.pace.evicted(signalled);
             }
-            self.in_flight.push(Victim::foreign(pod, signalled, by));
+            self.in_flight.push(Victim::by_other(pod, signalled, by));
         }
     }
 

@@ -221,7 +221,7 @@ mod tests {
                 layout: Layout::default(),
                 strategy: RankingStrategy::Kubelet,
                 mode: Mode::Evictd,
-                externally_handled: Vec::new(),
+                fastpath_signals: Vec::new(),
                 has_api_server: true,
             },
             sources: SignalSources::new(memory, None, None, None),

@@ -125,7 +125,7 @@ impl LastKill {
 impl ManagerLoop {
     /// Looks which pods were killed since the last time. Before their use is read anew: what has ended is no longer
     /// theirs.
-    pub(super) fn see_external_kills(&mut self, seen: &Observations) {
+    pub(super) fn find_fastpath_kills(&mut self, seen: &Observations) {
         let entries = self.node.pods.entries.iter();
         let killed = entries.filter(|entry| self.node.known_kills.has_news_of(entry));
         let killed: Vec<Arc<PodEntry>> = killed.cloned().collect();
@@ -136,13 +136,13 @@ impl ManagerLoop {
                 .measure_victim(&entry, &self.sources);
             let node = self.node.with_ended(seen);
             let now = signed(monotonic_ns());
-            self.planner.note_external_kill(now, node, &entry.pod.uid);
+            self.planner.note_fastpath_kill(now, node, &entry.pod.uid);
         }
     }
 
     /// The fast path has reported an eviction. In shadow mode its pod lives on, and is a pod like others once the
     /// pressure is over.
-    pub(super) fn take_external_eviction(
+    pub(super) fn take_fastpath_report(
         &mut self,
         uid: &str,
         signal: Signal,
@@ -162,7 +162,7 @@ impl ManagerLoop {
         }
         let node = self.node.with_ended(dip);
         let now = signed(monotonic_ns());
-        self.planner.note_external_eviction(now, node, uid, signal);
+        self.planner.note_fastpath_eviction(now, node, uid, signal);
         self.planner.note_outcome(uid, outcome);
         if outcome == KillOutcome::Killed {
             self.node.usage_collector.forget_files(uid);
