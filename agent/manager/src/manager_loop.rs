@@ -11,7 +11,8 @@ mod report;
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_engine::{
-    Observation, Observations, Planner, ReclaimOptions, Resource, Signal, Threshold,
+    EvictionDecision, Observations, Planner, PlannerSettings, ReclaimOptions, Resource, Signal,
+    Threshold,
     limiter::EvictionLimiter,
     model::settings::{MitigationConfig, Mode},
     recorder::Recorder,
@@ -155,7 +156,6 @@ impl ManagerLoop {
     }
 
     fn apply(&mut self, command: Command) {
-        let now = signed(monotonic_ns());
         match command {
             Command::Pods(pods) => {
                 self.unthrottle(pods.deleting_since(&self.node.pods));
@@ -169,43 +169,16 @@ impl ManagerLoop {
                 signal,
                 available,
                 outcome,
-            } => {
-                if outcome.is_shadow() && !self.shadow.on {
-                    // Sent before shadow mode ended: the pod may be evicted like any other now.
-                    return;
-                }
-                self.reporter.note_eviction(signal.node_condition());
-                let mut dip = self.sources.sample(now);
-                if let Some(seen) = dip.get(signal) {
-                    let available = signed(available).min(seen.available);
-                    dip.set(signal, Observation { available, ..seen });
-                }
-                self.take_fastpath_report(&uid, signal, &dip, outcome);
-            }
+            } => self.take_fastpath_report(&uid, signal, available, outcome),
             Command::EvictedByKubelet { uid, resource } => {
+                let now = signed(monotonic_ns());
                 let seen = self.sources.sample(now);
                 let node = self.node.with_ended(&seen);
                 self.planner
                     .note_kubelet_eviction(now, node, &uid, resource);
             }
             Command::SoftEvictionFinished { chosen, gone } => {
-                if let Some((gone, departure)) = &gone
-                    && let Some(entry) = self.node.pods.entry(&gone.uid).cloned()
-                {
-                    // One that was killed meanwhile is charged already.
-                    if !self.node.known_kills.awaits_end(&gone.uid) {
-                        self.charge_asked(&entry, *departure);
-                    }
-                    self.node.known_kills.note(&entry);
-                    // It may be another one than the one that was chosen: a budget protected that.
-                    self.unthrottle(vec![entry]);
-                }
-                // What its end will bring is of what is there now.
-                let observations = self.sources.sample(now);
-                let node = self.node.snapshot(&observations);
-                let gone = gone.as_ref().map(|(decision, _)| decision);
-                self.planner
-                    .soft_eviction_finished(now, node, &chosen, gone);
+                self.soft_eviction_finished(&chosen, gone);
             }
             Command::Reclaimed(removed) => self.reclaimed(removed),
             Command::MitigationDone(effect) => self.mitigation_done(*effect),
@@ -213,16 +186,47 @@ impl ManagerLoop {
                 settings,
                 shadow,
                 mitigation,
-            } => {
-                self.mitigation.reconfigure(mitigation);
-                self.planner.reconfigure(*settings);
-                if shadow != self.shadow.on {
-                    self.begin_steps_anew(shadow);
-                    self.shadow = Shadow::new(shadow);
-                    self.planner.change_shadow_mode();
-                    self.limiter.forget_shadow();
-                }
+            } => self.reconfigure(*settings, shadow, mitigation),
+        }
+    }
+
+    fn soft_eviction_finished(
+        &mut self,
+        chosen: &str,
+        gone: Option<(EvictionDecision, Departure)>,
+    ) {
+        if let Some((gone, departure)) = &gone
+            && let Some(entry) = self.node.pods.entry(&gone.uid).cloned()
+        {
+            // One that was killed meanwhile is charged already.
+            if !self.node.known_kills.awaits_end(&gone.uid) {
+                self.charge_asked(&entry, *departure);
             }
+            self.node.known_kills.note(&entry);
+            // It may be another one than the one that was chosen: a budget protected that.
+            self.unthrottle(vec![entry]);
+        }
+        // What its end will bring is of what is there now.
+        let now = signed(monotonic_ns());
+        let observations = self.sources.sample(now);
+        let node = self.node.snapshot(&observations);
+        let gone = gone.as_ref().map(|(decision, _)| decision);
+        self.planner.soft_eviction_finished(now, node, chosen, gone);
+    }
+
+    fn reconfigure(
+        &mut self,
+        settings: PlannerSettings,
+        shadow: bool,
+        mitigation: MitigationConfig,
+    ) {
+        self.mitigation.reconfigure(mitigation);
+        self.planner.reconfigure(settings);
+        if shadow != self.shadow.on {
+            self.begin_steps_anew(shadow);
+            self.shadow = Shadow::new(shadow);
+            self.planner.change_shadow_mode();
+            self.limiter.forget_shadow();
         }
     }
 
@@ -321,7 +325,7 @@ pub type OnKill = Box<dyn Fn(&Arc<PodEntry>, u64) + Send>;
 /// Settings and parts that the manager needs.
 pub struct ManagerSetup {
     /// Thresholds, layout and all other settings of the engine.
-    pub settings: evictd_engine::PlannerSettings,
+    pub settings: PlannerSettings,
     /// Sources of the signals.
     pub sources: SignalSources,
     /// Walks the pods' directories.

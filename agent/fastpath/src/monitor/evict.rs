@@ -73,6 +73,15 @@ impl Kill {
             }
         }
     }
+
+    /// What is expected of it where the kernel has killed from it: what was left was signalled a moment ago.
+    fn left_by_kernel(&self, now: u64) -> Terminating {
+        let left = VictimReading {
+            populated: !self.pod.killer.is_empty(),
+            usage: Some(self.expected()),
+        };
+        Terminating::restore(self.signalled, now, left, self.held.shmem, false)
+    }
 }
 
 impl MemoryMonitor {
@@ -252,21 +261,13 @@ impl MemoryMonitor {
             held: self.measure(victim, &pod),
             pod,
         };
-        let expected = kill.expected();
-        let (now, shared) = (monotonic_ns(), kill.held.shmem);
+        let now = monotonic_ns();
         let terminating = match why.killed {
-            None => Terminating::new(signalled, expected, shared),
-            // What the kernel has left of it was signalled a moment ago.
-            Some(_) => {
-                let left = VictimReading {
-                    populated: !kill.pod.killer.is_empty(),
-                    usage: Some(expected),
-                };
-                Terminating::restore(signalled, now, left, shared, false)
-            }
+            None => Terminating::new(signalled, kill.expected(), kill.held.shmem),
+            Some(_) => kill.left_by_kernel(now),
         };
         let mut gives = Pending::default();
-        terminating.add_to(&mut gives, now, Some(expected));
+        terminating.add_to(&mut gives, now, Some(kill.expected()));
         self.in_flight.push(Victim::new(
             Arc::clone(&kill.pod),
             Eviction {

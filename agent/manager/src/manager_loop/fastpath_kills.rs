@@ -4,7 +4,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use evictd_engine::{
-    Observations, RestoredState, Signal,
+    Observation, Observations, RestoredState, Signal,
     record::KillOutcome,
     units::{SECOND, signed},
 };
@@ -140,15 +140,25 @@ impl ManagerLoop {
         }
     }
 
-    /// The fast path has reported an eviction. In shadow mode its pod lives on, and is a pod like others once the
-    /// pressure is over.
+    /// The fast path has reported an eviction, at which so much was available. In shadow mode its pod lives on, and is a
+    /// pod like any other once the pressure is over.
     pub(super) fn take_fastpath_report(
         &mut self,
         uid: &str,
         signal: Signal,
-        dip: &Observations,
+        available: u64,
         outcome: KillOutcome,
     ) {
+        if outcome.is_shadow() && !self.shadow.on {
+            // Sent before shadow mode ended: the pod may be evicted like any other now.
+            return;
+        }
+        self.reporter.note_eviction(signal.node_condition());
+        let mut dip = self.sources.sample(signed(monotonic_ns()));
+        if let Some(seen) = dip.get(signal) {
+            let available = signed(available).min(seen.available);
+            dip.set(signal, Observation { available, ..seen });
+        }
         if let Some(entry) = self.node.pods.entry(uid).cloned() {
             if outcome == KillOutcome::Killed {
                 self.node.known_kills.note(&entry);
@@ -160,7 +170,7 @@ impl ManagerLoop {
         if outcome.is_shadow() {
             self.shadow.reported.insert(signal.to_string());
         }
-        let node = self.node.with_ended(dip);
+        let node = self.node.with_ended(&dip);
         let now = signed(monotonic_ns());
         self.planner.note_fastpath_eviction(now, node, uid, signal);
         self.planner.note_outcome(uid, outcome);
