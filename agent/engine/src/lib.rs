@@ -15,11 +15,11 @@ pub mod limiter;
 pub mod message;
 pub mod mitigation;
 pub mod model;
+pub mod node_reclaim;
 pub mod pace;
 pub mod permit;
 mod planner;
 mod ranking;
-pub mod reclaim;
 pub mod record;
 pub mod recorder;
 pub mod round;
@@ -46,7 +46,7 @@ pub use model::usage::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};
 pub use planner::Planner;
 pub use planner::empty_pods::EmptyPods;
 pub use planner::local_storage::{LocalStorageExcess, local_storage_excess};
-pub use planner::node_reclaim::{NodeReclaimers, ReclaimOptions};
+pub use planner::node_reclaim::{NodeReclaimOptions, NodeReclaimers};
 pub use planner::plan::Recreation;
 pub use planner::plan::{
     BlockedThreshold, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, NodeState, Plan,

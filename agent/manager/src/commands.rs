@@ -11,7 +11,7 @@ use std::{
 };
 
 use evictd_engine::{
-    EvictionDecision, Resource, Signal, model::settings::MitigationConfig, reclaim::Removed,
+    EvictionDecision, Resource, Signal, model::settings::MitigationConfig, node_reclaim::Removed,
     record::KillOutcome, soft::Departure,
 };
 use evictd_node::memory_scope::Scope;
@@ -56,9 +56,9 @@ pub enum Command {
         /// The pod that goes, if one does.
         gone: Option<(EvictionDecision, Departure)>,
     },
-    /// A reclaim by [`ManagerEvent::Reclaim`](crate::ManagerEvent::Reclaim) is over: what was removed, or `None` when
+    /// A reclaim by [`ManagerEvent::NodeReclaim`](crate::ManagerEvent::NodeReclaim) is over: what was removed, or `None` when
     /// there is no runtime to ask.
-    Reclaimed(Option<Removed>),
+    NodeReclaimDone(Option<Removed>),
     /// A step by [`ManagerEvent::Mitigate`](crate::ManagerEvent::Mitigate) is over.
     MitigationDone(Box<StepEffect>),
     /// The manager goes on with other settings.
@@ -83,9 +83,9 @@ impl Command {
     fn places(&self) -> usize {
         match self {
             Self::EvictedByFastPath { .. } | Self::EvictedByKubelet { .. } => COMMANDS,
-            Self::SoftEvictionFinished { .. } | Self::Reclaimed(_) | Self::MitigationDone(_) => {
-                COMMANDS + ANSWERS
-            }
+            Self::SoftEvictionFinished { .. }
+            | Self::NodeReclaimDone(_)
+            | Self::MitigationDone(_) => COMMANDS + ANSWERS,
             // One of each.
             Self::Pods(_)
             | Self::PodsMemory(_)
@@ -206,7 +206,7 @@ mod tests {
         }
         assert_eq!(queue.dropped(), 1, "the last one");
         for _ in 0..ANSWERS {
-            queue.send(Command::Reclaimed(None));
+            queue.send(Command::NodeReclaimDone(None));
         }
         for _ in 0..3 {
             queue.send(Command::Pods(PodSet::default()));

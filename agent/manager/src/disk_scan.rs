@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_engine::reclaim::Layers;
+use evictd_engine::node_reclaim::LayerUsage;
 use evictd_node::{
     fs::mounts::{MountPoints, MountTable},
     pods::dirs::PodDirs,
@@ -170,7 +170,7 @@ impl DiskScanner {
 
     /// What writable layers use by the runtime's count, for those that cannot be walked, and when it was asked, in
     /// nanoseconds of CLOCK_MONOTONIC.
-    pub fn set_layers(&self, layers: Layers, asked: u64) {
+    pub fn set_layers(&self, layers: LayerUsage, asked: u64) {
         let answer = Arc::new(LayersAnswer { layers, asked });
         let old = std::mem::replace(&mut self.lock().answer, answer);
         drop(old);

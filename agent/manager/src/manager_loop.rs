@@ -11,7 +11,7 @@ mod report;
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_engine::{
-    EvictionDecision, Observations, Planner, PlannerSettings, ReclaimOptions, Resource, Signal,
+    EvictionDecision, NodeReclaimOptions, Observations, Planner, PlannerSettings, Resource, Signal,
     Threshold,
     limiter::EvictionLimiter,
     model::settings::{MitigationConfig, Mode},
@@ -30,7 +30,7 @@ use crate::{
         fastpath_kills::KnownKills,
         mitigation_steps::MitigationState,
         node_pods::NodePods,
-        node_reclaim::ReclaimState,
+        node_reclaim::NodeReclaimState,
         report::NodeReporter,
     },
     usage::UsageCollector,
@@ -60,7 +60,7 @@ pub(super) struct ManagerLoop {
     pub shadow: Shadow,
     pub commands: Arc<CommandQueue>,
     pub reporter: NodeReporter,
-    pub reclaim: ReclaimState,
+    pub node_reclaim: NodeReclaimState,
     pub mitigation: MitigationState,
     pub on_kill: OnKill,
     /// Evictions so far, for their numbers.
@@ -100,7 +100,7 @@ impl ManagerLoop {
             pods,
             limiter,
             shadow,
-            reclaims,
+            node_reclaim,
             mitigation,
             // The thread has seen to it.
             memory_v1: _,
@@ -122,7 +122,7 @@ impl ManagerLoop {
             shadow: Shadow::new(shadow),
             commands,
             reporter: NodeReporter::new(events, status, recorder),
-            reclaim: ReclaimState::new(reclaims),
+            node_reclaim: NodeReclaimState::new(node_reclaim),
             mitigation: MitigationState::new(mitigation),
             on_kill,
             evictions: 0,
@@ -180,7 +180,7 @@ impl ManagerLoop {
             Command::SoftEvictionFinished { chosen, gone } => {
                 self.soft_eviction_finished(&chosen, gone);
             }
-            Command::Reclaimed(removed) => self.reclaimed(removed),
+            Command::NodeReclaimDone(removed) => self.node_reclaim_done(removed),
             Command::MitigationDone(effect) => self.mitigation_done(*effect),
             Command::Settings {
                 settings,
@@ -255,7 +255,7 @@ impl ManagerLoop {
         let mut plan = self.planner.plan(signed(monotonic_ns()), node);
         let evictions = std::mem::take(&mut plan.evictions);
         self.execute(evictions, &seen, wake);
-        self.reclaim(&plan, &seen);
+        self.reclaim_node(&plan, &seen);
         self.mitigate(&seen);
         let stuck = std::mem::take(&mut plan.stuck);
         self.reporter
@@ -336,8 +336,8 @@ pub struct ManagerSetup {
     pub limiter: Arc<EvictionLimiter>,
     /// Decide and report, and kill nothing.
     pub shadow: bool,
-    /// Components that may do a [`ManagerEvent::Reclaim`]: evictions wait for it, for a while.
-    pub reclaims: ReclaimOptions,
+    /// Components that may do a [`ManagerEvent::NodeReclaim`]: evictions wait for it, for a while.
+    pub node_reclaim: NodeReclaimOptions,
     /// Settings of what is done about a soft threshold on memory before a pod is evicted.
     pub mitigation: MitigationConfig,
     /// A directory of cgroup v1's memory hierarchy, where there is one (`join_root_memcg`).

@@ -9,7 +9,7 @@ use evictd_engine::{
     units::nanos,
 };
 use evictd_fastpath::{self as fastpath, EARLIER, FastPathEvent, VictimExit};
-use evictd_manager::{self as manager, MitigationOutcome, Reclaimed, ThresholdMet};
+use evictd_manager::{self as manager, MitigationOutcome, NodeReclaimOutcome, ThresholdMet};
 use evictd_node::pods::table::PodEntry;
 use evictd_policy::PauseState;
 use evictd_store::{
@@ -210,7 +210,7 @@ impl EvictionLog {
     }
 
     /// Takes note of what was reclaimed from the node.
-    pub fn record_reclaimed(&self, reclaimed: &Reclaimed) -> Record {
+    pub fn record_reclaimed(&self, reclaimed: &NodeReclaimOutcome) -> Record {
         let record = node_reclaimed(reclaimed);
         tracing::info!(
             containers = record.containers,
@@ -438,7 +438,7 @@ fn log_finished(pod: &Pod, f: &OutcomeRecord) {
 }
 
 /// The record of a reclaim that has just ended.
-fn node_reclaimed(reclaimed: &Reclaimed) -> NodeReclaimed {
+fn node_reclaimed(reclaimed: &NodeReclaimOutcome) -> NodeReclaimed {
     let removed = &reclaimed.removed;
     let freed = reclaimed.freed.iter();
     NodeReclaimed {

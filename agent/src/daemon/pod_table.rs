@@ -231,7 +231,9 @@ impl Agent {
             return;
         };
         self.memory.protection = protection(&scopes.fastpath);
-        self.fastpath.control.send_node_scope(Box::new(scopes.fastpath));
+        self.fastpath
+            .control
+            .send_node_scope(Box::new(scopes.fastpath));
         self.manager
             .send(Command::NodeMemory(Box::new(scopes.manager)));
         let entries = self.pods.entries.clone();

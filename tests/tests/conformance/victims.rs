@@ -3,7 +3,7 @@
 
 use evictd_engine::{
     Cause, NodeReclaim, Observation, Planner, PlannerSettings, model::quantity::Quantity,
-    reclaim::ReclaimBy,
+    node_reclaim::ReclaimBy,
 };
 use evictd_tests::{
     engine::{
@@ -233,7 +233,7 @@ fn only_pods_that_a_reclaim_under_way_helps_wait_for_it() {
     let config = json!({"evictionHard": {
         "nodefs.available": "1Gi", "nodefs.inodesFree": "1000", "imagefs.available": "1Gi",
     }});
-    let goes = |split, left: [i64; 2], of, what: &[NodeReclaim]| {
+    let goes = |split, left: [i64; 2], by, what: &[NodeReclaim]| {
         let mut settings = settings(Mode::Evictd, config.clone());
         (
             settings.layout.dedicated_image_fs,
@@ -249,7 +249,7 @@ fn only_pods_that_a_reclaim_under_way_helps_wait_for_it() {
         let plan = step(&mut planner, 1, &node);
         assert_eq!(names(&plan.evictions), [""; 0]);
         let seen = node.snapshot();
-        let evicted = planner.evict_unhelped(SECOND, seen, &plan, of, what, seen.observations);
+        let evicted = planner.evict_unhelped(SECOND, seen, &plan, by, what, seen.observations);
         let causes = evicted.into_iter().map(|eviction| eviction.cause);
         causes.collect::<Vec<_>>()
     };

@@ -11,7 +11,7 @@ use crate::{
         quantity::Quantity,
         settings::{EvictionConfig, RankingStrategy},
     },
-    reclaim::ReclaimBy,
+    node_reclaim::ReclaimBy,
     record::KillOutcome,
 };
 
