@@ -150,7 +150,7 @@ impl FastPathControl {
         }
     }
 
-    /// Sets the bytes of pods' page cache that the kernel does not reclaim: the next sample counts them as no room.
+    /// Sets the bytes of pods' page cache that the kernel does not reclaim: the next sample counts them as no headroom.
     pub fn set_protected(&self, bytes: u64) {
         self.protected.store(bytes, Ordering::Relaxed);
     }

@@ -229,7 +229,7 @@ impl InFlight {
         for victim in self.victims.iter().filter(|v| scope.holds(&v.pod)) {
             let held = left(&victim.pod);
             if victim.eviction.shadow {
-                // Its page cache is room already.
+                // Its page cache is headroom already.
                 let held = held.unwrap_or(0);
                 memory.shadow = memory.shadow.saturating_add(held);
                 memory.pending.add(held, now);
@@ -268,8 +268,8 @@ impl InFlight {
                 next += 1;
                 continue;
             }
-            let (look, threshold) = at(victim.eviction.scope);
-            victim.peak_usage = victim.peak_usage.max(look.usage);
+            let (sample, threshold) = at(victim.eviction.scope);
+            victim.peak_usage = victim.peak_usage.max(sample.usage);
             let (fate, usage) = victim.observe(now, shadow);
             if fate == VictimState::BecameStuck && victim.killed_by.is_none() {
                 send(VictimEvent::Stuck(StuckVictim {
@@ -279,7 +279,7 @@ impl InFlight {
                 }));
             }
             let exited = victim.terminating.exited();
-            let is_enough = exited.is_some() && look.guarded_available >= threshold;
+            let is_enough = exited.is_some() && sample.guarded_available >= threshold;
             if !victim.is_reported && victim.terminating.is_report_due(now, fate, is_enough) {
                 victim.is_reported = true;
                 send(VictimEvent::Finished(VictimExit {
@@ -288,7 +288,7 @@ impl InFlight {
                     exited: exited.unwrap_or(0),
                     threshold_cleared: if is_enough { now } else { 0 },
                     peak_usage: victim.peak_usage,
-                    available: look.guarded_available,
+                    available: sample.guarded_available,
                 }));
             }
             let is_over = fate == VictimState::Restarted || victim.terminating.is_over(now, usage);

@@ -145,17 +145,17 @@ impl WatchedScope {
         let resolves = self.pace.is_resolving(cycle.woken);
         let is_pressing = |available| thresholds.is_pressing(available, was_pressed, resolves);
         let is_short =
-            |look: &MemorySample, lag| is_pressing(look.guarded_available.saturating_add(lag));
+            |sample: &MemorySample, lag| is_pressing(sample.guarded_available.saturating_add(lag));
         if self.depends_on_statistics(cycle.woken, cycle.fastest_growth) {
             flush();
         }
         let was_short = self.sample.is_short_without_pcp_free(thresholds.threshold);
         self.scope.count_pcp_free(was_pressed || was_short);
         self.stat_lag.bound(thresholds.threshold);
-        let (look, lag) =
+        let (sample, lag) =
             self.stat_lag
                 .sample(|| self.scope.sample(), is_short, flush, sleep_then_now)?;
-        self.sample = look;
+        self.sample = sample;
         self.gone = false;
         self.pressed = is_pressing(self.sample.guarded_available);
         if self.scope.is_limited() {
@@ -200,7 +200,7 @@ impl WatchedScope {
     fn depends_on_statistics(&mut self, now: u64, fastest_growth: u64) -> bool {
         let Shortage {
             threshold,
-            headroom: room,
+            headroom,
             ..
         } = self.sample.shortage;
         if !self.scope.is_limited() {
@@ -210,7 +210,7 @@ impl WatchedScope {
         let inputs = FlushInputs {
             free,
             threshold,
-            left: room.immediate.saturating_sub(threshold),
+            left: headroom.immediate.saturating_sub(threshold),
             growth: fastest_growth,
         };
         self.flush.is_due(now, inputs)

@@ -355,7 +355,7 @@ fn kills_that_find_no_place_are_counted() {
     assert_eq!(kept, (2..KILLS as u64 + 2).collect::<Vec<_>>());
 }
 
-/// Its page cache is room already, as that of any pod.
+/// Its page cache is headroom already, as that of any pod.
 #[test]
 fn a_chosen_pod_gives_back_what_is_no_page_cache() {
     let dir = tempfile::tempdir().unwrap();

@@ -83,8 +83,8 @@ impl MemoryMonitor {
             } else {
                 Notification::Late
             };
-            let room = watched.sample.shortage.headroom.immediate;
-            sampling::sample_interval_at(state, notification, watched.distance(), room, growth)
+            let headroom = watched.sample.shortage.headroom.immediate;
+            sampling::sample_interval_at(state, notification, watched.distance(), headroom, growth)
         };
         let looks = self.scopes.iter().map(next);
         looks.min().unwrap_or(sampling::CEILING)

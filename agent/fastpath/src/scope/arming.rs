@@ -155,8 +155,8 @@ impl WatchedScope {
         if self.pressed || self.gone {
             false
         } else if self.scope.is_machine() {
-            let look = self.scope.sample();
-            look.is_ok_and(|look| look.guarded_available < threshold)
+            let sample = self.scope.sample();
+            sample.is_ok_and(|sample| sample.guarded_available < threshold)
         } else {
             let usage = self.scope.cgroup().usage();
             usage.is_ok_and(|usage| usage >= self.limit(threshold, 0))

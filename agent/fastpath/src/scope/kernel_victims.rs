@@ -64,9 +64,9 @@ impl WatchedScope {
 
     /// The limits for a kernel kill in this pod, which held `held` bytes without page cache at the last sample.
     pub fn kernel_victim(&self, cgroup_id: u64, rank: usize, held: u64) -> KernelVictim {
-        let room = self.sample.shortage.headroom.total();
+        let headroom = self.sample.shortage.headroom.total();
         let deeper = (rank as u64, u64::from(MAX_VICTIMS));
-        let limits = self.scope.thresholds().kill_limits(held, room, deeper);
+        let limits = self.scope.thresholds().kill_limits(held, headroom, deeper);
         KernelVictim { cgroup_id, limits }
     }
 }
