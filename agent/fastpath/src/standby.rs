@@ -130,11 +130,6 @@ impl Standby {
         }
         Ok(Some(standby))
     }
-
-    /// The kernel's id of the standby thread.
-    pub fn tid(&self) -> i32 {
-        self.shared.standby.as_raw()
-    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "at the end")]
