@@ -31,8 +31,8 @@ pub(super) const KILLS: usize = 1024;
 /// Events that may wait for a slow reader, each of a KiB: more than all victims at once make.
 const EVENTS: usize = 256;
 
-/// The control block: what main and the manager hand to the fast path: pod table, scopes, settings, kills by the manager
-/// and the kubelet, protected bytes, stop.
+/// The control block: what main and the manager hand to the fast path: pod table, scopes, settings, kills by the
+/// manager and the kubelet, protected bytes, stop.
 #[derive(Debug)]
 pub struct FastPathControl {
     wakeup: EventFd,

@@ -123,8 +123,8 @@ impl Victim {
         }
     }
 
-    /// Takes a look at it and signals it again if it has processes and is evictd's; not in shadow mode. Also answers with
-    /// what [`left`] says.
+    /// Takes a look at it and signals it again if it has processes and is evictd's; not in shadow mode. Also answers
+    /// with what [`left`] says.
     fn observe(&mut self, now: u64, shadow: bool) -> (VictimState, Option<u64>) {
         let populated = !self.pod.killer.is_empty();
         let usage = left(&self.pod);

@@ -56,8 +56,8 @@ pub enum Command {
         /// The pod that goes, if one does.
         gone: Option<(EvictionDecision, Departure)>,
     },
-    /// A reclaim by [`ManagerEvent::NodeReclaim`](crate::ManagerEvent::NodeReclaim) is over: what was removed, or `None` when
-    /// there is no runtime to ask.
+    /// A reclaim by [`ManagerEvent::NodeReclaim`](crate::ManagerEvent::NodeReclaim) is over: what was removed, or
+    /// `None` when there is no runtime to ask.
     NodeReclaimDone(Option<Removed>),
     /// A step by [`ManagerEvent::Mitigate`](crate::ManagerEvent::Mitigate) is over.
     MitigationDone(Box<StepEffect>),

@@ -230,8 +230,8 @@ impl MemoryMonitor {
         }
     }
 
-    /// Signals one pod, and answers with what is expected of it; `None` when that is nothing: it was empty already, or the
-    /// kernel refuses.
+    /// Signals one pod, and answers with what is expected of it; `None` when that is nothing: it was empty already, or
+    /// the kernel refuses.
     fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<Pending> {
         // A refused SIGKILL uses a slot too, so a round may run out of them: no pod is signalled that could not be
         // tracked.

@@ -16,11 +16,13 @@ use crate::{
 
 /// How long published kernel victims hold while memory does not move: pods may change their ranks among themselves.
 const REPUBLISH_NS: u64 = SECOND;
-/// How long they hold far from every threshold, where no hook has to be attached: a growth is seen before it gets there.
+/// How long they hold far from every threshold, where no hook has to be attached: a growth is seen before it gets
+/// there.
 const REPUBLISH_FAR_NS: u64 = 10 * SECOND;
 
 impl MemoryMonitor {
-    /// Publishes the kernel victims when memory has moved or the last ones are old: reading every pod is what a cycle costs most.
+    /// Publishes the kernel victims when memory has moved or the last ones are old: reading every pod is what a cycle
+    /// costs most.
     pub(crate) fn publish_when_due(&mut self, now: u64) {
         let nearness = Nearness::new(self.fastest_growth);
         let is_near = |watched: &WatchedScope| nearness.wants_hook(watched.distance(), true);
@@ -38,8 +40,9 @@ impl MemoryMonitor {
         }
     }
 
-    /// Publishes the first pods in the order of eviction to the kernel programs, for the case that this thread cannot run when the floor
-    /// is reached, and for the time without an agent. All pods are read in any case, for the growth of each.
+    /// Publishes the first pods in the order of eviction to the kernel programs, for the case that this thread cannot
+    /// run when the floor is reached, and for the time without an agent. All pods are read in any case, for the growth
+    /// of each.
     fn publish_kernel_victims(&mut self) {
         self.load_candidates(LastResort::None);
         self.pods.watch_growers(BEFOREHAND);
@@ -97,8 +100,8 @@ impl MemoryMonitor {
         any
     }
 
-    /// The first candidates in the order of eviction: the first one by its exact usage, the others by upper bounds. None
-    /// where the scope has no hard threshold.
+    /// The first candidates in the order of eviction: the first one by its exact usage, the others by upper bounds.
+    /// None where the scope has no hard threshold.
     fn ranked_victims(&mut self, index: usize) -> KernelVictims {
         let mut victims = KernelVictims::default();
         let rules = self.rules();

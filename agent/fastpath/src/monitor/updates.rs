@@ -17,7 +17,8 @@ impl MemoryMonitor {
         if self.pods.take_table(&self.control) {
             self.published_at = 0;
         }
-        // The settings are taken first and applied last: a scope that was handed over before them is applied before them.
+        // The settings are taken first and applied last: a scope that was handed over before them is applied before
+        // them.
         let settings = self.control.take_settings();
         self.apply_scope(NODE);
         self.apply_scope(PODS);

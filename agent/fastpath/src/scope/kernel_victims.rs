@@ -49,8 +49,8 @@ pub struct PublishedVictims {
 }
 
 impl WatchedScope {
-    /// Whether memory has moved since the kernel victims were published: by a sixteenth of what is left, as far from the
-    /// floor an older choice does no harm.
+    /// Whether memory has moved since the kernel victims were published: by a sixteenth of what is left, as far from
+    /// the floor an older choice does no harm.
     pub fn has_moved(&self) -> bool {
         let available = self.sample.guarded_available;
         let moved = available.abs_diff(self.published.available);

@@ -183,8 +183,8 @@ fn a_lag_does_not_become_usual() {
     assert_eq!(seen, lagging(0));
 }
 
-/// Where all that is uncategorized lags, it is never usual. So much of it as counters differ by tells no growth; the rest is
-/// in use.
+/// Where all that is uncategorized lags, it is never usual. So much of it as counters differ by tells no growth; the
+/// rest is in use.
 #[test]
 fn a_lag_that_no_flush_ends_counts_as_far_as_it_is_long() {
     let (machine, mut stat_lag) = (Machine::default(), StatLag::new(2, true));

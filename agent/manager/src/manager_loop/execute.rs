@@ -157,8 +157,8 @@ impl ManagerLoop {
         true
     }
 
-    /// Sends SIGKILL, or charges the limits alone in shadow mode. `None`: the pod has ended by itself, and its end frees
-    /// nothing.
+    /// Sends SIGKILL, or charges the limits alone in shadow mode. `None`: the pod has ended by itself, and its end
+    /// frees nothing.
     fn signal(&mut self, pod: &Arc<PodEntry>, cause: Cause, decided: u64) -> Option<KillOutcome> {
         let permit = &pod.permit;
         if self.shadow.on {

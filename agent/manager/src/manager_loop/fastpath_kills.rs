@@ -140,8 +140,8 @@ impl ManagerLoop {
         }
     }
 
-    /// The fast path has reported an eviction, at which so much was available. In shadow mode its pod lives on, and is a
-    /// pod like any other once the pressure is over.
+    /// The fast path has reported an eviction, at which so much was available. In shadow mode its pod lives on, and is
+    /// a pod like any other once the pressure is over.
     pub(super) fn take_fastpath_report(
         &mut self,
         uid: &str,
