@@ -169,20 +169,18 @@ pub struct VictimKey {
     pub scope: u64,
 }
 
-/// When the programs may kill a task of this pod.
+/// When the programs may kill a task of this pod. `KillLimits` (`agent/engine/src/accounting.rs`) says what the limits
+/// are for.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VictimLimits {
     /// Place of the pod in the order of eviction, 0 for the first.
     pub rank: u64,
-    /// A task of it that holds so many pages of anonymous and shared memory has used up what was left above the
-    /// threshold at the agent's last look, whatever page cache there is by now.
+    /// `KillLimits::min_task_bytes`, in pages.
     pub min_task_pages: u64,
-    /// No task can hold more pages, because no more were left. A larger sum means that shared memory was counted once
-    /// per mapping.
+    /// `KillLimits::max_task_bytes`, in pages.
     pub max_task_pages: u64,
-    /// A pod that is charged so many pages has grown by its part of what was left at the agent's last look: where less is
-    /// charged to each pod of the list, the memory has gone elsewhere.
+    /// `KillLimits::min_pod_bytes`, in pages.
     pub min_pod_pages: u64,
 }
 

@@ -129,7 +129,7 @@ pub fn settings(mode: Mode, mut config: Value) -> PlannerSettings {
         layout: Layout::default(),
         strategy: config.ranking_strategy,
         mode,
-        externally_handled: Vec::new(),
+        fastpath_signals: Vec::new(),
         has_api_server: false,
     }
 }

@@ -29,7 +29,7 @@ use evictd_node::{
 };
 use evictd_sys::poll::poll;
 
-use crate::{cgroup::TestCgroup, wait::SOON};
+use crate::{cgroup::TestCgroup, stalled::thread_named, wait::SOON};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -301,14 +301,14 @@ impl Watched {
         self.fastpath.as_ref().map_or(0, FastPath::tid)
     }
 
-    /// The kernel's id of the thread that stands in for the fast path thread, if there is one.
-    pub fn standby(&self) -> Option<i32> {
-        self.fastpath.as_ref().and_then(FastPath::standby_tid)
-    }
-
     pub fn taken_over(&self) -> u64 {
         self.status.taken_over()
     }
+}
+
+/// The id of the standby thread, if there is one, where this process watches one node.
+pub fn standby_thread() -> Option<i32> {
+    thread_named(std::process::id(), "standby").unwrap()
 }
 
 impl Drop for Watched {

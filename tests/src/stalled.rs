@@ -17,13 +17,7 @@ impl Stalled {
     /// Stops the thread of this name; a process's first thread has the name of its program.
     /// Fails where ptrace is refused.
     pub fn new(process: u32, name: &str) -> io::Result<Self> {
-        let is_it = |thread: &i32| {
-            let comm = fs::read_to_string(format!("/proc/{process}/task/{thread}/comm"));
-            comm.is_ok_and(|comm| comm.trim_end() == name)
-        };
-        let tasks = fs::read_dir(format!("/proc/{process}/task"))?;
-        let threads = tasks.filter_map(|t| t.ok()?.file_name().to_str()?.parse().ok());
-        let thread = threads.into_iter().find(is_it);
+        let thread = thread_named(process, name)?;
         let thread = thread.ok_or_else(|| io::Error::other(format!("no thread {name}")))?;
         let thread = Pid::from_raw(thread);
         ptrace::seize(thread, ptrace::Options::empty())?;
@@ -32,6 +26,17 @@ impl Stalled {
         waitpid(thread, Some(WaitPidFlag::__WALL))?;
         Ok(stalled)
     }
+}
+
+/// The id of a process's thread of this name.
+pub fn thread_named(process: u32, name: &str) -> io::Result<Option<i32>> {
+    let is_it = |thread: &i32| {
+        let comm = fs::read_to_string(format!("/proc/{process}/task/{thread}/comm"));
+        comm.is_ok_and(|comm| comm.trim_end() == name)
+    };
+    let tasks = fs::read_dir(format!("/proc/{process}/task"))?;
+    let mut threads = tasks.filter_map(|t| t.ok()?.file_name().to_str()?.parse().ok());
+    Ok(threads.find(is_it))
 }
 
 impl Drop for Stalled {

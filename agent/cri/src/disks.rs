@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use evictd_engine::{FsUsage, reclaim::Layers};
+use evictd_engine::{FsUsage, node_reclaim::LayerUsage};
 
 use super::messages::{ContainerStats, FilesystemUsage, ImageFsInfoResponse};
 
@@ -32,8 +32,8 @@ impl From<&ImageFsInfoResponse> for RuntimeDisks {
 }
 
 /// The writable layers, by pod. A runtime that does not know what one uses leaves the number out.
-pub(crate) fn layers(stats: &[ContainerStats]) -> Layers {
-    let mut layers = Layers::new();
+pub(crate) fn layers(stats: &[ContainerStats]) -> LayerUsage {
+    let mut layers = LayerUsage::new();
     for stats in stats {
         let attributes = stats.attributes.as_ref();
         let uid = attributes.and_then(|a| a.labels.get(POD_UID));

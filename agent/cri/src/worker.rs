@@ -11,7 +11,7 @@ use std::{
 use evictd_config::CriConfig;
 use evictd_engine::{
     NodeReclaim,
-    reclaim::{KnownPods, Layers, Removed},
+    node_reclaim::{LayerUsage, Removed, RuntimePods},
 };
 use evictd_sys::clock::monotonic_ns;
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -31,7 +31,7 @@ pub struct Request {
     /// Kinds of reclaim, in this order: what a disk that is short is helped by.
     pub what: Vec<NodeReclaim>,
     /// Pods of this node.
-    pub known: KnownPods,
+    pub known: RuntimePods,
 }
 
 /// Counters of what was done so far; all of them only grow.
@@ -72,7 +72,7 @@ pub enum CriEvent {
     /// Usage of writable layers: sent at each look, and before each reclaim is at its end.
     Layers {
         /// Use of the writable layers, by pod.
-        layers: Layers,
+        layers: LayerUsage,
         /// Time at which the runtime was asked, in nanoseconds of CLOCK_MONOTONIC.
         asked: u64,
     },

@@ -143,7 +143,7 @@ fn plan_and_rank(bencher: Bencher<'_, '_>, count: usize) {
         layout: Layout::default(),
         strategy: RankingStrategy::Kubelet,
         mode: Mode::Evictd,
-        externally_handled: Vec::new(),
+        fastpath_signals: Vec::new(),
         has_api_server: false,
     };
     bencher

@@ -43,17 +43,18 @@ pub enum Amount {
     Floor,
 }
 
-/// Limits on what a task and its pod hold from which on the kernel kills the task by itself, in bytes; rounded to
-/// [`MemoryThresholds::step`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// When the kernel programs may kill a task of a pod by themselves, by what was left at the agent's last look; rounded
+/// to [`MemoryThresholds::step`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KillLimits {
-    /// Bytes from which on a task counts as having used up all that was left.
-    pub enough: u64,
-    /// Bytes that no single task can exceed; a larger sum counts shared memory twice.
-    pub most: u64,
-    /// Bytes charged to the pod from which on it has grown by its part of what was left. Page cache that the kernel cannot
-    /// take from it counts as growth.
-    pub grown: u64,
+    /// A task that holds so many bytes of anonymous and shared memory has used up what was left above the threshold,
+    /// whatever page cache there is by now.
+    pub min_task_bytes: u64,
+    /// No task can hold more bytes, because no more were left. A larger sum counts shared memory once per mapping.
+    pub max_task_bytes: u64,
+    /// A pod that is charged so many bytes has grown by its part of what was left: where less is charged to each pod of
+    /// the list, the memory has gone elsewhere. Page cache that the kernel cannot take from it counts as growth.
+    pub min_pod_bytes: u64,
 }
 
 /// Configured amount at which the kernel itself kills.
@@ -136,9 +137,9 @@ impl MemoryThresholds {
         };
         let deeper = self.threshold / (2 * ranks) * rank;
         KillLimits {
-            enough: in_steps(left).saturating_add(deeper),
-            most: in_steps(headroom),
-            grown: in_steps(headroom / ranks),
+            min_task_bytes: in_steps(left).saturating_add(deeper),
+            max_task_bytes: in_steps(headroom),
+            min_pod_bytes: in_steps(headroom / ranks),
         }
     }
 

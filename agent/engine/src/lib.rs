@@ -20,12 +20,12 @@ pub mod message;
 pub mod met_by_turns;
 pub mod mitigation;
 pub mod model;
+pub mod node_reclaim;
 pub mod pace;
 pub mod pending;
 pub mod permit;
 mod planner;
 mod ranking;
-pub mod reclaim;
 pub mod record;
 pub mod recorder;
 pub mod round;
@@ -53,7 +53,7 @@ pub use model::usage::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};
 pub use planner::Planner;
 pub use planner::empty_pods::EmptyPods;
 pub use planner::local_storage::{LocalStorageExcess, local_storage_excess};
-pub use planner::node_reclaim::{NodeReclaimers, ReclaimOptions, ReclaimUnderWay};
+pub use planner::node_reclaim::{NodeReclaimOptions, NodeReclaimers, ReclaimUnderWay};
 pub use planner::plan::Recreation;
 pub use planner::plan::{
     BlockedThreshold, Cause, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS, NodeBounds,

@@ -98,7 +98,7 @@ impl Planner {
         due.retain(|threshold| self.acts_on(threshold));
         self.blocked.keep(&due);
         let mut met_in_force = self.pressure.take_met_in_force();
-        met_in_force.retain(|threshold| !self.is_externally_handled(threshold));
+        met_in_force.retain(|threshold| !self.is_left_to_fastpath(threshold));
         let mut plan = Plan {
             met_in_force,
             stuck: self.pending.take_stuck(now),
@@ -215,13 +215,13 @@ impl Planner {
     /// Whether a threshold that is due leads to evictions here.
     fn acts_on(&self, threshold: &Threshold) -> bool {
         match threshold.is_hard() {
-            true => !self.is_externally_handled(threshold),
+            true => !self.is_left_to_fastpath(threshold),
             false => !self.soft_is_blocked,
         }
     }
 
-    fn is_externally_handled(&self, threshold: &Threshold) -> bool {
-        threshold.is_hard() && self.settings.externally_handled.contains(&threshold.signal)
+    fn is_left_to_fastpath(&self, threshold: &Threshold) -> bool {
+        threshold.is_hard() && self.settings.fastpath_signals.contains(&threshold.signal)
     }
 
     /// Lists what to reclaim from the node for these thresholds.

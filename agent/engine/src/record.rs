@@ -28,3 +28,29 @@ pub struct SignalReading {
     /// Amount that the pod used, in the signal's unit.
     pub usage: u64,
 }
+
+/// Outcome of the kill of a pod that was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KillOutcome {
+    /// The pod was sent SIGKILL.
+    Killed,
+    /// The kill was only reported, in shadow mode: the pod lives on.
+    Shadow,
+    /// The kernel has refused SIGKILL with this errno: the pod lives on too.
+    Refused(i32),
+}
+
+impl KillOutcome {
+    /// Whether no signal was sent because of shadow mode.
+    pub fn is_shadow(self) -> bool {
+        self == Self::Shadow
+    }
+
+    /// The errno with which SIGKILL was refused.
+    pub fn refusal(self) -> Option<i32> {
+        match self {
+            Self::Refused(errno) => Some(errno),
+            Self::Killed | Self::Shadow => None,
+        }
+    }
+}

@@ -26,21 +26,21 @@ use crate::{FastPathEvent, in_flight::KilledBy};
 pub(super) const NODE: usize = 0;
 pub(super) const PODS: usize = 1;
 
-/// Kills by other parts of the node that may wait for the fast path: more than a node has pods.
+/// Kills by the manager and the kubelet that may wait for the fast path: more than a node has pods.
 pub(super) const KILLS: usize = 1024;
 /// Events that may wait for a slow reader, each of a KiB: more than all victims at once make.
 const EVENTS: usize = 256;
 
-/// The control block: what main and the manager hand to the fast path: pod table, scopes, settings, kills by others,
-/// protected bytes, stop.
+/// The control block: what main and the manager hand to the fast path: pod table, scopes, settings, kills by the
+/// manager and the kubelet, protected bytes, stop.
 #[derive(Debug)]
 pub struct FastPathControl {
-    event: EventFd,
+    wakeup: EventFd,
     table: SwapSlot<PodTable>,
     /// Scopes that the fast path takes over next, by their positions among the scopes.
     scopes: [SwapSlot<Scope>; MAX_SCOPES as usize],
     settings: SwapSlot<FastPathSettings>,
-    /// Kills by other parts of the node: the pod, when (nanoseconds of CLOCK_MONOTONIC), and by which part.
+    /// Kills by the manager and the kubelet: the pod, when (nanoseconds of CLOCK_MONOTONIC), and by which of them.
     killed: ArrayQueue<(Arc<PodEntry>, u64, KilledBy)>,
     kills_dropped: AtomicU64,
     /// Bytes of pods' page cache that `memory.min` protects.
@@ -65,7 +65,7 @@ impl FastPathControl {
     /// An empty control block.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            event: EventFd::new()?,
+            wakeup: EventFd::new()?,
             table: SwapSlot::default(),
             scopes: Default::default(),
             settings: SwapSlot::default(),
@@ -77,9 +77,9 @@ impl FastPathControl {
     }
 
     /// Hands over a new table; one that was not taken yet is replaced. Frees the tables that the fast path has retired.
-    pub fn send(&self, table: Box<PodTable>) {
+    pub fn send_table(&self, table: Box<PodTable>) {
         self.table.publish(table);
-        self.event.notify();
+        self.wakeup.notify();
     }
 
     /// Frees the tables that the fast path has retired: of pods that are gone they hold files open. For the thread that
@@ -89,29 +89,29 @@ impl FastPathControl {
     }
 
     /// Hands over the pods' cgroup: it is new, another one, or of another size.
-    pub fn send_pods(&self, scope: Box<Scope>) {
+    pub fn send_pods_scope(&self, scope: Box<Scope>) {
         self.send_scope(PODS, scope);
     }
 
     /// Hands over the node's scope, whose capacity has changed.
-    pub fn send_node(&self, scope: Box<Scope>) {
+    pub fn send_node_scope(&self, scope: Box<Scope>) {
         self.send_scope(NODE, scope);
     }
 
     fn send_scope(&self, index: usize, scope: Box<Scope>) {
         if let Some(slot) = self.scopes.get(index) {
             slot.publish(scope);
-            self.event.notify();
+            self.wakeup.notify();
         }
     }
 
     /// Hands over new settings; those that were not taken yet are replaced.
     pub fn send_settings(&self, settings: FastPathSettings) {
         self.settings.publish(Box::new(settings));
-        self.event.notify();
+        self.wakeup.notify();
     }
 
-    /// Notes that another part of the node has killed a pod, at `signalled` in nanoseconds of CLOCK_MONOTONIC: its
+    /// Notes that the manager or the kubelet has killed a pod, at `signalled` in nanoseconds of CLOCK_MONOTONIC: its
     /// memory is pending. Neither blocks nor allocates. The queue has room for all pods of a node; it fills only where
     /// victims do not end for long, and drops the oldest kill then: what that brings is no longer waited for.
     pub fn note_kill(&self, pod: &Arc<PodEntry>, signalled: u64, by: KilledBy) {
@@ -119,7 +119,7 @@ impl FastPathControl {
         if self.killed.force_push(kill).is_some() {
             self.kills_dropped.fetch_add(1, Ordering::Relaxed);
         }
-        self.event.notify();
+        self.wakeup.notify();
     }
 
     /// Kills that were dropped since the start, because the queue was full.
@@ -150,7 +150,7 @@ impl FastPathControl {
         }
     }
 
-    /// Sets the bytes of pods' page cache that the kernel does not reclaim: the next sample counts them as no room.
+    /// Sets the bytes of pods' page cache that the kernel does not reclaim: the next sample counts them as no headroom.
     pub fn set_protected(&self, bytes: u64) {
         self.protected.store(bytes, Ordering::Relaxed);
     }
@@ -162,16 +162,16 @@ impl FastPathControl {
     /// Asks the fast path to end.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.event.notify();
+        self.wakeup.notify();
     }
 
     /// Starts another cycle of the fast path.
     pub(super) fn wake(&self) {
-        self.event.notify();
+        self.wakeup.notify();
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.event.fd()
+        self.wakeup.fd()
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -180,7 +180,7 @@ impl FastPathControl {
 
     /// Takes the newest table, if there is one. The table in use before is left to be freed by the sender.
     pub(super) fn take_table(&self, current: &mut Box<PodTable>) -> bool {
-        self.event.clear();
+        self.wakeup.clear();
         let Some(mut new) = self.table.take() else {
             return false;
         };
@@ -193,7 +193,7 @@ impl FastPathControl {
 /// Queue of events from the fast path to the daemon.
 #[derive(Debug)]
 pub struct FastPathEventQueue {
-    event: EventFd,
+    wakeup: EventFd,
     events: ArrayQueue<FastPathEvent>,
     dropped: AtomicU64,
 }
@@ -202,7 +202,7 @@ impl FastPathEventQueue {
     /// An empty event queue.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            event: EventFd::new()?,
+            wakeup: EventFd::new()?,
             events: ArrayQueue::new(EVENTS),
             dropped: AtomicU64::new(0),
         }))
@@ -212,12 +212,12 @@ impl FastPathEventQueue {
         if self.events.push(event).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        self.event.notify();
+        self.wakeup.notify();
     }
 
     /// The oldest event.
     pub fn next(&self) -> Option<FastPathEvent> {
-        self.event.clear();
+        self.wakeup.clear();
         self.events.pop()
     }
 
@@ -230,12 +230,12 @@ impl FastPathEventQueue {
 impl AsFd for FastPathEventQueue {
     /// Becomes readable when there is an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.event.fd()
+        self.wakeup.fd()
     }
 }
 
 impl AsRawFd for FastPathEventQueue {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.event.fd().as_raw_fd()
+        self.wakeup.fd().as_raw_fd()
     }
 }

@@ -6,11 +6,11 @@ use evictd_engine::{
     Signal,
     model::settings::MemoryHook,
     pace::{PaceInputs, Urgency},
-    record::Stages,
+    record::{KillOutcome, Stages},
 };
 use evictd_node::pods::table::PodEntry;
 
-/// One pod was sent SIGKILL, would have been in live mode, or the kernel refused it (`refused`).
+/// One pod was sent SIGKILL, would have been in live mode, or the kernel refused it (`outcome`).
 #[derive(Clone, Debug)]
 pub struct EvictionReport {
     /// The victim.
@@ -43,8 +43,6 @@ pub struct EvictionReport {
     pub expected: u64,
     /// The part of `expected` that comes back only when the kubelet unmounts it, in bytes.
     pub shmem: u64,
-    /// Shadow mode: no signal was sent.
-    pub shadow: bool,
     /// The kernel program has killed from it by itself, past the floor or in the agent's place; `pace_inputs` is no
     /// decision then.
     pub by_kernel: bool,
@@ -53,8 +51,8 @@ pub struct EvictionReport {
     /// Whether the pod was chosen because it grew or its processes hold memory: pods before it in the order of eviction
     /// were passed over.
     pub out_of_order: bool,
-    /// The errno with which SIGKILL was refused.
-    pub refused: Option<i32>,
+    /// Whether SIGKILL was sent, or why not.
+    pub outcome: KillOutcome,
 }
 
 /// End of a victim, and what the scope had then.

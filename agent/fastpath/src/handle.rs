@@ -19,14 +19,7 @@ use crate::{
 pub struct FastPath {
     thread: std::thread::JoinHandle<()>,
     control: Arc<FastPathControl>,
-    ids: Ids,
-}
-
-/// The kernel's ids of threads.
-#[derive(Clone, Copy)]
-struct Ids {
-    fastpath: i32,
-    standby: Option<i32>,
+    tid: i32,
 }
 
 impl FastPath {
@@ -58,26 +51,23 @@ impl FastPath {
                     Some(_) => Ok(None),
                     None => Standby::start(&monitor),
                 };
-                let standby = standby.unwrap_or_else(|refused| {
+                let _standby = standby.unwrap_or_else(|refused| {
                     refusals.standby = Some(refused);
                     None
                 });
-                let ids = Ids {
-                    fastpath: nix::unistd::gettid().as_raw(),
-                    standby: standby.as_ref().map(Standby::tid),
-                };
-                if started.send(Ok((refusals, ids))).is_ok() {
+                let tid = nix::unistd::gettid().as_raw();
+                if started.send(Ok((refusals, tid))).is_ok() {
                     monitor.run();
                 }
             })?;
-        let (refusals, ids) = ready
+        let (refusals, tid) = ready
             .recv()
             .map_err(|_| io::Error::other("the fast path ended before it was ready"))??;
         Ok((
             Self {
                 thread,
                 control,
-                ids,
+                tid,
             },
             refusals,
         ))
@@ -85,13 +75,7 @@ impl FastPath {
 
     /// The kernel's id of the thread, for its counters in `/proc/self/task`.
     pub fn tid(&self) -> i32 {
-        self.ids.fastpath
-    }
-
-    /// The kernel's id of the standby thread; `None` where there is none: with a hook that has no kernel program, and
-    /// without the rights for it. For tests.
-    pub fn standby_tid(&self) -> Option<i32> {
-        self.ids.standby
+        self.tid
     }
 
     /// Ends the thread.

@@ -31,7 +31,7 @@ pub struct RestoredVictim {
     pub is_stuck: bool,
 }
 
-/// Component other than the fast path that kills pods, whose memory is pending then.
+/// What kills pods beside the fast path; their memory is pending then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KilledBy {
     /// evictd's manager: for disk, inodes or process ids.
@@ -51,8 +51,8 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// Eviction that was not this fast path's.
-    const FOREIGN: Self = Self {
+    /// Of a pod that the manager, the kubelet or an earlier agent has killed.
+    const NOT_OWN: Self = Self {
         number: EARLIER,
         scope: 0,
         shadow: false,
@@ -66,7 +66,7 @@ pub struct Victim {
     eviction: Eviction,
     terminating: Terminating,
     peak_usage: u64,
-    /// Component that has killed the victim and reports it; `None` where that is the fast path.
+    /// What has killed the victim and reports it; `None` where that is the fast path.
     killed_by: Option<KilledBy>,
     /// Whether the victim's outcome was reported, or needs no report.
     is_reported: bool,
@@ -95,14 +95,14 @@ impl Victim {
         }
     }
 
-    /// A pod that the fast path has not signalled.
-    pub fn foreign(pod: Arc<PodEntry>, signalled: u64, by: KilledBy) -> Self {
+    /// A pod that the manager or the kubelet has killed.
+    pub fn by_other(pod: Arc<PodEntry>, signalled: u64, by: KilledBy) -> Self {
         let (usage, shared) = held(&pod);
         let terminating = Terminating::new(signalled, usage.unwrap_or(0), shared);
         Self {
             killed_by: Some(by),
             is_reported: true,
-            ..Self::new(pod, Eviction::FOREIGN, terminating, 0)
+            ..Self::new(pod, Eviction::NOT_OWN, terminating, 0)
         }
     }
 
@@ -119,12 +119,12 @@ impl Victim {
             // It is signalled again at the first look.
             killed: 0,
             is_reported: victim.is_stuck,
-            ..Self::new(Arc::clone(&victim.pod), Eviction::FOREIGN, terminating, 0)
+            ..Self::new(Arc::clone(&victim.pod), Eviction::NOT_OWN, terminating, 0)
         }
     }
 
-    /// Takes a look at it and signals it again if it has processes and is evictd's; not in shadow mode. Also answers with
-    /// what [`left`] says.
+    /// Takes a look at it and signals it again if it has processes and is evictd's; not in shadow mode. Also answers
+    /// with what [`left`] says.
     fn observe(&mut self, now: u64, shadow: bool) -> (VictimState, Option<u64>) {
         let populated = !self.pod.killer.is_empty();
         let usage = left(&self.pod);
@@ -205,8 +205,8 @@ impl InFlight {
         self.victims.iter().filter(is_dying).count()
     }
 
-    /// How many more victims there is room for. Without room the kills of others wait in
-    /// [`Control`](crate::FastPathControl).
+    /// How many more victims there is room for. Without room the kills by the manager and the kubelet wait in
+    /// [`FastPathControl`](crate::FastPathControl).
     pub fn free_slots(&self) -> usize {
         MAX_IN_FLIGHT.saturating_sub(self.victims.len())
     }
@@ -229,7 +229,7 @@ impl InFlight {
         for victim in self.victims.iter().filter(|v| scope.holds(&v.pod)) {
             let held = left(&victim.pod);
             if victim.eviction.shadow {
-                // Its page cache is room already.
+                // Its page cache is headroom already.
                 let held = held.unwrap_or(0);
                 memory.shadow = memory.shadow.saturating_add(held);
                 memory.pending.add(held, now);
@@ -268,8 +268,8 @@ impl InFlight {
                 next += 1;
                 continue;
             }
-            let (look, threshold) = at(victim.eviction.scope);
-            victim.peak_usage = victim.peak_usage.max(look.usage);
+            let (sample, threshold) = at(victim.eviction.scope);
+            victim.peak_usage = victim.peak_usage.max(sample.usage);
             let (fate, usage) = victim.observe(now, shadow);
             if fate == VictimState::BecameStuck && victim.killed_by.is_none() {
                 send(VictimEvent::Stuck(StuckVictim {
@@ -279,7 +279,7 @@ impl InFlight {
                 }));
             }
             let exited = victim.terminating.exited();
-            let is_enough = exited.is_some() && look.guarded_available >= threshold;
+            let is_enough = exited.is_some() && sample.guarded_available >= threshold;
             if !victim.is_reported && victim.terminating.is_report_due(now, fate, is_enough) {
                 victim.is_reported = true;
                 send(VictimEvent::Finished(VictimExit {
@@ -288,7 +288,7 @@ impl InFlight {
                     exited: exited.unwrap_or(0),
                     threshold_cleared: if is_enough { now } else { 0 },
                     peak_usage: victim.peak_usage,
-                    available: look.guarded_available,
+                    available: sample.guarded_available,
                 }));
             }
             let is_over = fate == VictimState::Restarted || victim.terminating.is_over(now, usage);

@@ -30,7 +30,7 @@ use crate::{
         pod_readings::PodReadings,
         triggers::{TriggerEvents, TriggerReader},
     },
-    scope::{SampleContext, ScopeMonitor, ScopeTriggers},
+    scope::{SampleContext, ScopeTriggers, WatchedScope},
     spin::Wait,
 };
 
@@ -53,7 +53,7 @@ pub(super) struct MemoryMonitor {
     pub(super) events: Arc<FastPathEventQueue>,
     pub(super) status: Arc<FastPathStatus>,
     /// The scopes; never more than [`MAX_SCOPES`].
-    pub(super) scopes: Vec<ScopeMonitor>,
+    pub(super) scopes: Vec<WatchedScope>,
     /// Victims of all scopes: what a victim gives back, each scope that counts it gets.
     pub(super) in_flight: InFlight,
     /// The fastest growth that the machine can make, in bytes per second.
@@ -93,13 +93,13 @@ impl MemoryMonitor {
         let cpus = online_cpus();
         scopes.extend(
             given.into_iter().enumerate().map(|(index, scope)| {
-                ScopeMonitor::new(scope, index, fastest_growth, cpus, !shadow)
+                WatchedScope::new(scope, index, fastest_growth, cpus, !shadow)
             }),
         );
         if let Some(last) = last_eviction {
             scopes
                 .iter_mut()
-                .for_each(|monitor| monitor.pace.evicted(last));
+                .for_each(|watched| watched.pace.evicted(last));
         }
         Self {
             is_pinned,
@@ -126,8 +126,8 @@ impl MemoryMonitor {
 
     /// Arms the triggers for the first time.
     pub(super) fn arm_scopes(&mut self) -> io::Result<()> {
-        for monitor in &mut self.scopes {
-            monitor.arm_all(&mut *self.triggers.set)?;
+        for watched in &mut self.scopes {
+            watched.arm_all(&mut *self.triggers.set)?;
         }
         (0..self.scopes.len()).for_each(|index| self.report_met_in_force(index));
         Ok(())
@@ -135,17 +135,17 @@ impl MemoryMonitor {
 
     /// Sends the event that the threshold of a scope is met although it has just come into force.
     pub(super) fn report_met_in_force(&mut self, index: usize) {
-        let Some(monitor) = self.scopes.get(index) else {
+        let Some(watched) = self.scopes.get(index) else {
             return;
         };
         let (available, threshold) = (
-            monitor.sample.guarded_available,
-            monitor.scope.thresholds().threshold,
+            watched.sample.guarded_available,
+            watched.scope.thresholds().threshold,
         );
-        if !monitor.gone && available < threshold {
+        if !watched.gone && available < threshold {
             self.met_in_force += 1;
             self.events.send(FastPathEvent::MetInForce {
-                signal: monitor.scope.signal(),
+                signal: watched.scope.signal(),
                 available,
                 threshold,
                 number: self.met_in_force,
@@ -181,7 +181,7 @@ impl MemoryMonitor {
     /// Whether a threshold is met, by the usage counter: without a kernel program no event tells of that.
     pub(super) fn sees_a_crossing(&self) -> bool {
         let trigger = &*self.triggers.set;
-        !trigger.has_program() && self.scopes.iter().any(ScopeMonitor::is_crossed)
+        !trigger.has_program() && self.scopes.iter().any(WatchedScope::is_crossed)
     }
 
     /// Makes a decision without effect, so that the real one a moment later finds code and data in the caches, and
@@ -203,7 +203,7 @@ impl MemoryMonitor {
     fn flush_statistics(&mut self, now: u64) {
         self.pods.flush_statistics(now);
         let scopes = self.scopes.iter_mut();
-        scopes.for_each(|monitor| monitor.note_flush(now));
+        scopes.for_each(|watched| watched.note_flush(now));
     }
 
     /// Samples every scope, the one first whose trigger has tripped, and evicts pods where that is due.
@@ -230,7 +230,7 @@ impl MemoryMonitor {
         if self.revoke_kernel_victims() {
             self.published_at = 0;
         }
-        if self.scopes.iter().all(|monitor| !monitor.pressed) {
+        if self.scopes.iter().all(|watched| !watched.pressed) {
             self.calm_since.get_or_insert(woken);
             self.publish_when_due(woken);
         } else {
@@ -258,16 +258,16 @@ impl MemoryMonitor {
         woken: u64,
         triggers: &ScopeTriggers,
     ) -> io::Result<()> {
-        let Some(monitor) = self.scopes.get_mut(index) else {
+        let Some(watched) = self.scopes.get_mut(index) else {
             return Ok(());
         };
-        let was_pressed = monitor.pressed;
-        let dying_before = self.in_flight.memory(&monitor.scope, woken).dying;
+        let was_pressed = watched.pressed;
+        let dying_before = self.in_flight.memory(&watched.scope, woken).dying;
         let (hook, table) = (self.triggers.set.hook(), &mut self.pods.table);
-        monitor
+        watched
             .scope
             .limit_swap(|at_limit| table.swap.left(at_limit));
-        monitor.scope.protect(self.control.protected());
+        watched.scope.protect(self.control.protected());
         let cycle = SampleContext {
             woken,
             dying: dying_before,
@@ -275,10 +275,10 @@ impl MemoryMonitor {
             hook,
             fastest_growth: self.fastest_growth,
         };
-        monitor.sample(&cycle, || table.flush_statistics())?;
+        watched.sample(&cycle, || table.flush_statistics())?;
         let recorder = self.status.recorder();
-        let (signal, available) = (monitor.scope.signal(), monitor.sample.guarded_available);
-        if monitor.pressed && !was_pressed {
+        let (signal, available) = (watched.scope.signal(), watched.sample.guarded_available);
+        if watched.pressed && !was_pressed {
             recorder.record_always(woken, signal, available);
         } else {
             recorder.record(woken, signal, available);
@@ -286,29 +286,29 @@ impl MemoryMonitor {
         let now = monotonic_ns();
         self.take_kernel_kills(now);
         let idle = self.resolve_pressure(index, now, dying_before);
-        let Some(monitor) = self.scopes.get_mut(index) else {
+        let Some(watched) = self.scopes.get_mut(index) else {
             return Ok(());
         };
-        monitor.rearm_floor(&mut *self.triggers.set)?;
-        if !monitor.pressed {
-            return monitor.rearm(&mut *self.triggers.set, triggers, was_pressed);
+        watched.rearm_floor(&mut *self.triggers.set)?;
+        if !watched.pressed {
+            return watched.rearm(&mut *self.triggers.set, triggers, was_pressed);
         }
-        monitor.idle = idle;
+        watched.idle = idle;
         if idle {
-            monitor.await_recovery(&mut *self.triggers.set, now)?;
+            watched.await_recovery(&mut *self.triggers.set, now)?;
         }
         Ok(())
     }
 
     /// Sends once that a scope cannot be read; the other scopes go on.
     pub(super) fn report_scope_gone(&mut self, index: usize, error: &io::Error) {
-        let Some(monitor) = self.scopes.get_mut(index) else {
+        let Some(watched) = self.scopes.get_mut(index) else {
             return;
         };
-        monitor.pressed = false;
-        if !std::mem::replace(&mut monitor.gone, true) {
+        watched.pressed = false;
+        if !std::mem::replace(&mut watched.gone, true) {
             self.events.send(FastPathEvent::ScopeGone {
-                signal: monitor.scope.signal(),
+                signal: watched.scope.signal(),
                 errno: errno(error),
             });
         }
@@ -319,7 +319,7 @@ impl MemoryMonitor {
         let at = |scope: usize| {
             scopes
                 .get(scope)
-                .map(|monitor| (monitor.sample, monitor.scope.thresholds().threshold))
+                .map(|watched| (watched.sample, watched.scope.thresholds().threshold))
                 .unwrap_or_default()
         };
         let (mut is_fewer, mut held) = (false, [0_u64; MAX_SCOPES as usize]);
@@ -335,7 +335,7 @@ impl MemoryMonitor {
                     is_fewer = true;
                     let counted = held.iter_mut().zip(scopes);
                     counted
-                        .filter(|(_, monitor)| monitor.scope.holds(&pod))
+                        .filter(|(_, watched)| watched.scope.holds(&pod))
                         .for_each(|(held, _)| *held = held.saturating_add(bytes));
                     return;
                 }
@@ -343,7 +343,7 @@ impl MemoryMonitor {
         });
         if is_fewer {
             let scopes = self.scopes.iter_mut().zip(held);
-            scopes.for_each(|(monitor, held)| monitor.pace.release_victims(held));
+            scopes.for_each(|(watched, held)| watched.pace.release_victims(held));
             // Before the next decision: there may be room now for those that wait.
             self.apply_kills();
         }

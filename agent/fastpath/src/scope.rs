@@ -1,6 +1,7 @@
 //! One watched scope: its pressure, its pace and its triggers.
 
 mod arming;
+mod kernel_victims;
 mod machine_estimate;
 
 use std::io;
@@ -17,18 +18,18 @@ use evictd_engine::{
 use evictd_node::{
     cgroup::memory::Version,
     memory_scope::Scope,
-    trigger::memory::{ANY_SLOT, KernelVictim, MAX_VICTIMS, TriggerEvent},
+    trigger::memory::{ANY_SLOT, TriggerEvent},
 };
 use evictd_sys::{clock::sleep_then_now, page::page_size};
 
+pub(super) use self::kernel_victims::KernelVictims;
+use self::{
+    arming::ArmedTriggers, kernel_victims::PublishedVictims, machine_estimate::MachineEstimate,
+};
 use crate::{
-    spin::{SpinPolicy, Wait, spin_window},
+    spin::{SpinPolicy, Wait},
     stat_lag::StatLag,
 };
-use machine_estimate::MachineEstimate;
-
-/// Kernel victims are published anew only after memory has moved by this: pods change their rank by growing.
-const REPUBLISH_BYTES: u64 = 2 << 20;
 
 /// A decision that comes later than this after a crossing is not due to it, in nanoseconds.
 const CROSSING_NS: u64 = SECOND;
@@ -57,40 +58,7 @@ pub(super) struct ScopeTriggers {
     pub approached: bool,
 }
 
-/// The pods that the kernel may kill from for one scope, by rank.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct KernelVictims {
-    positions: [usize; MAX_VICTIMS as usize],
-    published: [KernelVictim; MAX_VICTIMS as usize],
-    count: usize,
-}
-
-impl KernelVictims {
-    /// Adds the next one in rank, if there is room for it.
-    pub fn push(&mut self, position: usize, victim: KernelVictim) {
-        if let (Some(at), Some(to)) = (
-            self.positions.get_mut(self.count),
-            self.published.get_mut(self.count),
-        ) {
-            (*at, *to) = (position, victim);
-            self.count += 1;
-        }
-    }
-
-    /// Returns the victims as they are published to the kernel programs, by rank.
-    pub fn published(&self) -> &[KernelVictim] {
-        self.published.get(..self.count).unwrap_or_default()
-    }
-
-    /// Iterates over the victims: their positions in the table that they were taken from, with the ids of their
-    /// cgroups.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, u64)> {
-        let ids = self.published.into_iter().map(|victim| victim.cgroup_id);
-        self.positions.into_iter().zip(ids).take(self.count)
-    }
-}
-
-/// Inputs of [`ScopeMonitor::sample`] in one cycle.
+/// Inputs of [`WatchedScope::sample`] in one cycle.
 #[derive(Clone, Copy)]
 pub(super) struct SampleContext<'a> {
     /// Time at which the thread was woken, in nanoseconds of CLOCK_MONOTONIC.
@@ -103,8 +71,8 @@ pub(super) struct SampleContext<'a> {
     pub fastest_growth: u64,
 }
 
-/// A scope that is watched.
-pub(super) struct ScopeMonitor {
+/// A scope that is watched: what was sampled, whether it is pressed, and what was set in the kernel for it.
+pub(super) struct WatchedScope {
     pub scope: Scope,
     index: usize,
     /// Whether the floor's trigger may be armed to kill; false in shadow mode.
@@ -125,22 +93,9 @@ pub(super) struct ScopeMonitor {
     /// The event that the scope cannot be read was sent.
     pub gone: bool,
     pub crossing: Crossing,
-    /// The pods that the kernel may kill from.
-    pub victims: KernelVictims,
-    /// Bytes that were available when the kernel victims were published last.
-    available_when_published: u64,
-    /// Position of the threshold's trigger, in bytes of the usage counter; 0 before it was set.
-    armed_limit: u64,
-    /// Position of the floor's trigger, in bytes of the usage counter; 0 before it was set.
-    floor_limit: u64,
-    recovery_limit: Option<u64>,
+    pub published: PublishedVictims,
+    armed: ArmedTriggers,
     spin: SpinPolicy,
-    /// Bytes before the threshold at which its trigger lies.
-    spin_window: u64,
-    /// That trigger has not tripped since it was set.
-    spin_armed: bool,
-    /// The usage counter less the usage, in bytes; `None` while that is not known.
-    offset: Option<i64>,
     stat_lag: StatLag,
     /// Pace of evictions for the scope.
     pub pace: Pace,
@@ -149,7 +104,7 @@ pub(super) struct ScopeMonitor {
     flush: FlushDeadline,
 }
 
-impl ScopeMonitor {
+impl WatchedScope {
     /// `fastest_growth`: of the machine, in bytes per second, on so many CPUs.
     pub fn new(
         scope: Scope,
@@ -170,15 +125,9 @@ impl ScopeMonitor {
             idle: false,
             gone: false,
             crossing: Crossing::default(),
-            victims: KernelVictims::default(),
-            available_when_published: 0,
-            armed_limit: 0,
-            floor_limit: 0,
-            recovery_limit: None,
+            published: PublishedVictims::default(),
+            armed: ArmedTriggers::new(fastest_growth),
             spin: SpinPolicy::default(),
-            spin_window: spin_window(fastest_growth),
-            spin_armed: false,
-            offset: None,
             stat_lag,
             pace: Pace::default(),
             machine: MachineEstimate::open(),
@@ -197,17 +146,17 @@ impl ScopeMonitor {
         let resolves = self.pace.is_resolving(cycle.woken);
         let is_pressing = |available| thresholds.is_pressing(available, was_pressed, resolves);
         let is_short =
-            |look: &MemorySample, lag| is_pressing(look.guarded_available.saturating_add(lag));
+            |sample: &MemorySample, lag| is_pressing(sample.guarded_available.saturating_add(lag));
         if self.depends_on_statistics(cycle.woken, cycle.fastest_growth) {
             flush();
         }
         let was_short = self.sample.is_short_without_pcp_free(thresholds.threshold);
         self.scope.count_pcp_free(was_pressed || was_short);
         self.stat_lag.bound(thresholds.threshold);
-        let (look, lag) =
+        let (sample, lag) =
             self.stat_lag
                 .sample(|| self.scope.sample(), is_short, flush, sleep_then_now)?;
-        self.sample = look;
+        self.sample = sample;
         self.gone = false;
         self.pressed = is_pressing(self.sample.guarded_available);
         if self.scope.is_limited() {
@@ -225,7 +174,7 @@ impl ScopeMonitor {
         if self.pressed && (has_crossed || is_late) {
             self.crossing = cycle.crossing();
         }
-        self.spin_armed &= !cycle.triggers.approached;
+        self.armed.approach &= !cycle.triggers.approached;
         Ok(())
     }
 
@@ -252,7 +201,7 @@ impl ScopeMonitor {
     fn depends_on_statistics(&mut self, now: u64, fastest_growth: u64) -> bool {
         let Shortage {
             threshold,
-            headroom: room,
+            headroom,
             ..
         } = self.sample.shortage;
         if !self.scope.is_limited() {
@@ -262,7 +211,7 @@ impl ScopeMonitor {
         let inputs = FlushInputs {
             free,
             threshold,
-            left: room.immediate.saturating_sub(threshold),
+            left: headroom.immediate.saturating_sub(threshold),
             growth: fastest_growth,
         };
         self.flush.is_due(now, inputs)
@@ -290,34 +239,6 @@ impl ScopeMonitor {
         }
     }
 
-    /// Whether memory has moved since the kernel victims were published: by a sixteenth of what is left, as far from the floor an older
-    /// choice does no harm.
-    pub fn has_moved(&self) -> bool {
-        let moved = self
-            .sample
-            .guarded_available
-            .abs_diff(self.available_when_published);
-        moved >= (self.distance() / 16).max(REPUBLISH_BYTES)
-    }
-
-    /// The kernel victims are published.
-    pub fn note_victims_published(&mut self) {
-        self.available_when_published = self.sample.guarded_available;
-    }
-
-    /// The limits for a kernel kill in this pod, which held `held` bytes without page cache at the last sample.
-    pub fn kernel_victim(&self, cgroup_id: u64, rank: usize, held: u64) -> KernelVictim {
-        let room = self.sample.shortage.headroom.total();
-        let deeper = (rank as u64, u64::from(MAX_VICTIMS));
-        let limits = self.scope.thresholds().kill_limits(held, room, deeper);
-        KernelVictim {
-            cgroup_id,
-            min_task_bytes: limits.enough,
-            max_task_bytes: limits.most,
-            min_pod_bytes: limits.grown,
-        }
-    }
-
     /// Bytes by which memory may move without being a growth.
     pub fn step(&self) -> u64 {
         self.scope.thresholds().step()
@@ -331,13 +252,14 @@ impl ScopeMonitor {
 
     /// Chooses how to wait, if the threshold is about to be crossed.
     pub fn wait(&mut self, now: u64) -> Option<Wait> {
-        self.spin.observe(now, self.distance(), self.spin_window)
+        self.spin
+            .observe(now, self.distance(), self.armed.spin_window)
     }
 
     /// The scope is another one: all that is known of it is forgotten.
     pub fn replace(&mut self, scope: &mut Scope) {
         self.resize(scope);
-        self.offset = None;
+        self.armed.offset = None;
         self.stat_lag.forget();
         self.pace.reset();
         self.machine.forget();
@@ -348,7 +270,7 @@ impl ScopeMonitor {
     /// change the capacity at every look, and a pod that is due must not wait for the end of that.
     pub fn resize(&mut self, scope: &mut Scope) {
         std::mem::swap(&mut self.scope, scope);
-        (self.armed_limit, self.floor_limit, self.recovery_limit) = (0, 0, None);
+        self.armed.forget_limits();
         self.gone = false;
         self.spin.reset();
     }

@@ -98,20 +98,20 @@ impl Standby {
             .collect();
         let opened = opened?;
         let (call, end) = (EventFd::new()?, EventFd::new()?);
-        let (send, told) = mpsc::sync_channel(1);
-        let (hand, handed) = mpsc::sync_channel::<Arc<StandbyShared>>(1);
+        let (start, started) = mpsc::sync_channel(1);
+        let (share, shared) = mpsc::sync_channel::<Arc<StandbyShared>>(1);
         let thread = Builder::new()
             .name("standby".into())
             .stack_size(FASTPATH_STACK + STACK_MARGIN)
             .spawn(move || {
                 let granted = acquire_sched_fifo(FASTPATH_PRIORITY);
                 prefault_stack::<FASTPATH_STACK>();
-                let told = send.send(granted.map(|()| gettid()));
-                if let (Ok(()), Ok(shared)) = (told, handed.recv()) {
+                let is_sent = start.send(granted.map(|()| gettid()));
+                if let (Ok(()), Ok(shared)) = (is_sent, shared.recv()) {
                     shared.run();
                 }
             })?;
-        let standby = told.recv().map_err(io::Error::other)??;
+        let standby = started.recv().map_err(io::Error::other)??;
         let shared = Arc::new(StandbyShared {
             monitor: Arc::clone(monitor),
             wakeups: Mutex::new(wakeups),
@@ -120,7 +120,7 @@ impl Standby {
             called: AtomicBool::new(false),
             end,
         });
-        hand.send(Arc::clone(&shared)).map_err(io::Error::other)?;
+        share.send(Arc::clone(&shared)).map_err(io::Error::other)?;
         let mut standby = Self {
             shared,
             threads: vec![thread],
@@ -129,11 +129,6 @@ impl Standby {
             standby.threads.push(spawn(&standby.shared, cpu, wakeup)?);
         }
         Ok(Some(standby))
-    }
-
-    /// The kernel's id of the standby thread.
-    pub fn tid(&self) -> i32 {
-        self.shared.standby.as_raw()
     }
 }
 

@@ -85,31 +85,31 @@ impl StatLag {
         // At once, the first time: most lags are gone then.
         let mut pause = Duration::ZERO;
         loop {
-            let mut look = read()?;
-            let lag = self.lag(&look, now);
+            let mut sample = read()?;
+            let lag = self.lag(&sample, now);
             let lags = lag > self.slack;
-            let is_behind = lags && !is_short(&look, lag);
-            let stands = |charged: u64| look.usage.abs_diff(charged) < self.slack;
+            let is_behind = lags && !is_short(&sample, lag);
+            let stands = |charged: u64| sample.usage.abs_diff(charged) < self.slack;
             let is_over = now.saturating_sub(start) >= FLUSH_DEADLINE_NS;
             let waits = is_behind && !is_over && !self.given_up.is_some_and(stands);
             if !is_behind {
                 self.given_up = None;
             } else if is_over {
-                self.given_up = Some(look.usage);
+                self.given_up = Some(sample.usage);
             }
             // Early, where possible: then no flush is waited for at the crossing.
             if waits || lag > self.slack / 4 {
                 flush();
-                self.flush_asked.get_or_insert((look.usage, now));
+                self.flush_asked.get_or_insert((sample.usage, now));
             }
             if !waits {
                 // What stays after a flush is more than counters that are read one after the other.
-                look.shortage.stat_lag = if self.is_overdue(now) {
+                sample.shortage.stat_lag = if self.is_overdue(now) {
                     lag.min(self.slack)
                 } else {
                     lag
                 };
-                return Ok((look, if lags { lag } else { 0 }));
+                return Ok((sample, if lags { lag } else { 0 }));
             }
             now = after(mem::replace(&mut pause, PAUSE));
         }
@@ -121,19 +121,19 @@ impl StatLag {
     }
 
     /// The bytes by which more is uncategorized than usual.
-    fn lag(&mut self, look: &MemorySample, now: u64) -> u64 {
-        let usual = self.baseline.get_or_insert(look.uncategorized);
+    fn lag(&mut self, sample: &MemorySample, now: u64) -> u64 {
+        let usual = self.baseline.get_or_insert(sample.uncategorized);
         if let Some((charged, since)) = self.flush_asked {
             // What was uncategorized when the flush was asked for, and still is.
-            let left = (charged + look.uncategorized).saturating_sub(look.usage);
+            let left = (charged + sample.uncategorized).saturating_sub(sample.usage);
             if left <= *usual + self.slack / 4 {
                 self.flush_asked = None;
             } else if is_overdue(since, now) && !self.kernel_is_counted {
                 (*usual, self.flush_asked) = (left, None);
             }
         }
-        *usual = look.uncategorized.min(*usual);
-        look.uncategorized - *usual
+        *usual = sample.uncategorized.min(*usual);
+        sample.uncategorized - *usual
     }
 }
 

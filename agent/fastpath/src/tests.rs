@@ -276,15 +276,15 @@ fn another_capacity_leaves_the_pace() {
     fs::write(dir.path().join("memory.max"), (480 * MIB).to_string()).unwrap();
     let open = || MemoryCgroup::open(dir.path()).unwrap();
     let scope = Scope::open(open(), ScopeKind::Node, thresholds, false).unwrap();
-    watch.control.send_node(Box::new(scope));
+    watch.control.send_node_scope(Box::new(scope));
     watch.apply_updates();
-    let monitor = &watch.scopes[0];
+    let watched = &watch.scopes[0];
     assert_eq!(
-        (monitor.scope.capacity(), monitor.scope.thresholds()),
+        (watched.scope.capacity(), watched.scope.thresholds()),
         (480 * MIB, thresholds(480 * MIB))
     );
     assert_eq!(
-        (monitor.pace, monitor.sample.guarded_available),
+        (watched.pace, watched.sample.guarded_available),
         (pace, 30 * MIB)
     );
     assert_eq!(met_in_force(&watch), 0, "it was told");
@@ -309,16 +309,16 @@ fn another_capacity_leaves_the_pace() {
     // A limit has gone: what is used is measured in another way.
     let total = 470 * MIB;
     let machine = Scope::open(open(), ScopeKind::Machine { total }, thresholds, false).unwrap();
-    watch.control.send_node(Box::new(machine));
+    watch.control.send_node_scope(Box::new(machine));
     watch.apply_updates();
-    let monitor = &watch.scopes[0];
-    assert_eq!(monitor.scope.capacity(), 470 * MIB);
-    assert!(!monitor.pace.is_met());
+    let watched = &watch.scopes[0];
+    assert_eq!(watched.scope.capacity(), 470 * MIB);
+    assert!(!watched.pace.is_met());
 }
 
 /// Each is followed, or another pod would be evicted for the memory that it is about to give back.
 #[test]
-fn kills_of_others_wait_until_there_is_room() {
+fn kills_by_the_manager_wait_until_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
     let cgroup = Cgroup(dir.path());
     let mut watch = cgroup.watch();
@@ -359,7 +359,7 @@ fn kills_that_find_no_place_are_counted() {
     assert_eq!(kept, (2..KILLS as u64 + 2).collect::<Vec<_>>());
 }
 
-/// Its page cache is room already, as that of any pod.
+/// Its page cache is headroom already, as that of any pod.
 #[test]
 fn a_chosen_pod_gives_back_what_is_no_page_cache() {
     let dir = tempfile::tempdir().unwrap();

@@ -11,8 +11,8 @@ use std::{
 };
 
 use evictd_engine::{
-    EvictionDecision, Resource, Signal, model::settings::MitigationConfig, reclaim::Removed,
-    soft::Departure,
+    EvictionDecision, Resource, Signal, model::settings::MitigationConfig, node_reclaim::Removed,
+    record::KillOutcome, soft::Departure,
 };
 use evictd_node::memory_scope::Scope;
 use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};
@@ -40,7 +40,7 @@ pub enum Command {
         /// Amount that was available then, in the signal's unit.
         available: u64,
         /// Outcome of the eviction for the pod.
-        outcome: FastPathOutcome,
+        outcome: KillOutcome,
     },
     /// The kubelet has evicted a pod.
     EvictedByKubelet {
@@ -56,9 +56,9 @@ pub enum Command {
         /// The pod that goes, if one does.
         gone: Option<(EvictionDecision, Departure)>,
     },
-    /// A reclaim by [`ManagerEvent::Reclaim`](crate::ManagerEvent::Reclaim) is over: what was removed, or `None` when
-    /// there is no runtime to ask.
-    Reclaimed(Option<Removed>),
+    /// A reclaim by [`ManagerEvent::NodeReclaim`](crate::ManagerEvent::NodeReclaim) is over: what was removed, or
+    /// `None` when there is no runtime to ask.
+    NodeReclaimDone(Option<Removed>),
     /// A step by [`ManagerEvent::Mitigate`](crate::ManagerEvent::Mitigate) is over.
     MitigationDone(Box<StepEffect>),
     /// The manager goes on with other settings.
@@ -72,17 +72,6 @@ pub enum Command {
     },
 }
 
-/// Outcome of an eviction by the fast path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FastPathOutcome {
-    /// The pod was sent SIGKILL.
-    Killed,
-    /// The eviction was only reported: the pod lives on.
-    Shadow,
-    /// The kernel has refused SIGKILL: the pod lives on too.
-    Refused,
-}
-
 /// Commands that may wait; of tables, scopes and settings only the newest does.
 const COMMANDS: usize = 256;
 /// Further places for answers. The manager has less than so many requests under way at once, so that each answer finds
@@ -94,9 +83,9 @@ impl Command {
     fn places(&self) -> usize {
         match self {
             Self::EvictedByFastPath { .. } | Self::EvictedByKubelet { .. } => COMMANDS,
-            Self::SoftEvictionFinished { .. } | Self::Reclaimed(_) | Self::MitigationDone(_) => {
-                COMMANDS + ANSWERS
-            }
+            Self::SoftEvictionFinished { .. }
+            | Self::NodeReclaimDone(_)
+            | Self::MitigationDone(_) => COMMANDS + ANSWERS,
             // One of each.
             Self::Pods(_)
             | Self::PodsMemory(_)
@@ -123,7 +112,7 @@ impl Command {
 /// before.
 #[derive(Debug)]
 pub struct CommandQueue {
-    event: EventFd,
+    wakeup: EventFd,
     commands: PiMutex<VecDeque<Command>>,
     dropped: AtomicU64,
     stop: AtomicBool,
@@ -136,7 +125,7 @@ impl CommandQueue {
     /// The system has no descriptor to give.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            event: EventFd::new()?,
+            wakeup: EventFd::new()?,
             commands: PiMutex::new(VecDeque::with_capacity(COMMANDS + ANSWERS)),
             dropped: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -159,7 +148,7 @@ impl CommandQueue {
                 false => Some(command),
             };
         }
-        self.event.notify();
+        self.wakeup.notify();
         drop(replaced);
         self.dropped
             .fetch_add(u64::from(refused.is_some()), Ordering::Relaxed);
@@ -174,7 +163,7 @@ impl CommandQueue {
     /// Asks the thread to end.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.event.notify();
+        self.wakeup.notify();
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -182,12 +171,12 @@ impl CommandQueue {
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.event.fd()
+        self.wakeup.fd()
     }
 
     /// The oldest command.
     pub(super) fn next(&self) -> Option<Command> {
-        self.event.clear();
+        self.wakeup.clear();
         self.commands.lock().pop_front()
     }
 }
@@ -201,7 +190,7 @@ mod tests {
             uid: String::new(),
             signal: Signal::MemoryAvailable,
             available: n,
-            outcome: FastPathOutcome::Killed,
+            outcome: KillOutcome::Killed,
         }
     }
 
@@ -217,7 +206,7 @@ mod tests {
         }
         assert_eq!(queue.dropped(), 1, "the last one");
         for _ in 0..ANSWERS {
-            queue.send(Command::Reclaimed(None));
+            queue.send(Command::NodeReclaimDone(None));
         }
         for _ in 0..3 {
             queue.send(Command::Pods(PodSet::default()));

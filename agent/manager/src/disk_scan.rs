@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_engine::reclaim::Layers;
+use evictd_engine::node_reclaim::LayerUsage;
 use evictd_node::{
     fs::mounts::{MountPoints, MountTable},
     pods::dirs::PodDirs,
@@ -135,7 +135,7 @@ impl DiskScanner {
         let old = std::mem::replace(&mut self.lock().targets, Arc::new(targets));
         drop(old);
         self.update(|found, targets, _| {
-            let known: HashSet<&str> = targets.iter().map(|e| e.uid.as_str()).collect();
+            let known: HashSet<&str> = targets.iter().map(|target| target.uid.as_str()).collect();
             found.retain(|uid, _| known.contains(uid.as_str()));
         });
         self.changed.notify();
@@ -170,7 +170,7 @@ impl DiskScanner {
 
     /// What writable layers use by the runtime's count, for those that cannot be walked, and when it was asked, in
     /// nanoseconds of CLOCK_MONOTONIC.
-    pub fn set_layers(&self, layers: Layers, asked: u64) {
+    pub fn set_layers(&self, layers: LayerUsage, asked: u64) {
         let answer = Arc::new(LayersAnswer { layers, asked });
         let old = std::mem::replace(&mut self.lock().answer, answer);
         drop(old);
@@ -317,8 +317,8 @@ impl DiskScanner {
                 return self.rest(worked, schedule);
             }
             self.rest(worked, schedule);
-            let news = schedule.has_news(&self.lock().targets);
-            if entries >= SLICE || news || self.pressure() != pressure {
+            let is_new = schedule.has_new_targets(&self.lock().targets);
+            if entries >= SLICE || is_new || self.pressure() != pressure {
                 break;
             }
             began = Instant::now();
@@ -341,7 +341,8 @@ impl DiskScanner {
             walk.fill(answer);
             let is_news = |known: &Arc<DiskUse>| walk.replaces(known);
             // It may be gone by now.
-            if targets.iter().any(|e| e.uid == uid) && found.get(uid).is_none_or(is_news) {
+            if targets.iter().any(|target| target.uid == uid) && found.get(uid).is_none_or(is_news)
+            {
                 found.insert(uid.to_owned(), Arc::new(walk));
             }
         });
@@ -356,8 +357,8 @@ impl DiskScanner {
             self.changed.clear();
             self.beat();
             let left = until.saturating_duration_since(Instant::now());
-            let news = schedule.has_news(&self.lock().targets);
-            let is_over = left.is_zero() || news || self.pressure() != pressure;
+            let is_new = schedule.has_new_targets(&self.lock().targets);
+            let is_over = left.is_zero() || is_new || self.pressure() != pressure;
             if is_over || self.is_stopped() {
                 return;
             }

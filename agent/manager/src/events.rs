@@ -13,8 +13,8 @@ use std::{
 
 use evictd_engine::{
     EvictionDecision, NodeReclaim, NodeState, Recreation, Signal,
-    reclaim::{ReclaimBy, Removed},
-    record::Stages,
+    node_reclaim::{ReclaimBy, Removed},
+    record::{KillOutcome, Stages},
 };
 use evictd_node::pods::table::PodEntry;
 use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};
@@ -31,9 +31,9 @@ pub enum ManagerEvent {
     /// The state that the node should report has changed.
     Node(NodeState),
     /// The node is to give back what it can; pods wait for that, and a look at the signals says whether it has come.
-    Reclaim(ReclaimRequest),
+    NodeReclaim(NodeReclaimRequest),
     /// A reclaim has ended with this outcome.
-    Reclaimed(Box<Reclaimed>),
+    NodeReclaimed(Box<NodeReclaimOutcome>),
     /// A step before an eviction is to be taken; answered by
     /// [`Command::MitigationDone`](crate::Command::MitigationDone) unless it is shadow mode's.
     Mitigate(Box<MitigationRequest>),
@@ -66,16 +66,16 @@ pub struct ThresholdMet {
 
 /// The node is to give back what it can.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReclaimRequest {
+pub struct NodeReclaimRequest {
     /// Kinds of reclaim that help the disk that is short, in this order.
     pub what: Vec<NodeReclaim>,
     /// Component that is asked to reclaim.
-    pub of: ReclaimBy,
+    pub by: ReclaimBy,
 }
 
 /// Outcome of a reclaim by the container runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reclaimed {
+pub struct NodeReclaimOutcome {
     /// Kinds of reclaim that were to help the disk.
     pub what: Vec<NodeReclaim>,
     /// Containers, sandboxes and images that were removed.
@@ -110,10 +110,8 @@ pub struct ManagerEviction {
     pub threshold: u64,
     /// Amount that the pod used, in the signal's unit.
     pub usage: u64,
-    /// Whether shadow mode has only decided it: nothing was killed.
-    pub shadow: bool,
-    /// The errno with which SIGKILL was refused.
-    pub refused: Option<i32>,
+    /// Whether SIGKILL was sent, or why not.
+    pub outcome: KillOutcome,
 }
 
 /// A pod is to be evicted for a soft threshold.
@@ -202,10 +200,10 @@ fn is_report(event: &ManagerEvent) -> bool {
         ManagerEvent::Evicted(_)
         | ManagerEvent::Soft(_)
         | ManagerEvent::Node(_)
-        | ManagerEvent::Reclaim(_)
+        | ManagerEvent::NodeReclaim(_)
         | ManagerEvent::Mitigate(_)
         | ManagerEvent::Stuck(_) => false,
-        ManagerEvent::Reclaimed(_)
+        ManagerEvent::NodeReclaimed(_)
         | ManagerEvent::Mitigated(_)
         | ManagerEvent::Recreated(_)
         | ManagerEvent::MetInForce(_)
@@ -243,9 +241,9 @@ mod tests {
     }
 
     fn request() -> ManagerEvent {
-        ManagerEvent::Reclaim(ReclaimRequest {
+        ManagerEvent::NodeReclaim(NodeReclaimRequest {
             what: Vec::new(),
-            of: ReclaimBy::None,
+            by: ReclaimBy::None,
         })
     }
 
@@ -261,7 +259,7 @@ mod tests {
         let kind = |event| match event {
             ManagerEvent::MetInForce(met) => format!("met {}", met.available),
             ManagerEvent::Node(state) => state.message,
-            ManagerEvent::Reclaim(_) => "request".to_owned(),
+            ManagerEvent::NodeReclaim(_) => "request".to_owned(),
             other => panic!("{other:?}"),
         };
         std::iter::from_fn(|| queue.next()).map(kind).collect()

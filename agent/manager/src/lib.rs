@@ -19,10 +19,10 @@ mod sources;
 mod status;
 mod usage;
 
-pub use commands::{Command, CommandQueue, FastPathOutcome};
+pub use commands::{Command, CommandQueue};
 pub use disk_scan::{DirResolver, DiskPressure, DiskScanner, DiskUse, ScanTarget};
 pub use events::{
-    ManagerEvent, ManagerEventQueue, ManagerEviction, ReclaimRequest, Reclaimed,
+    ManagerEvent, ManagerEventQueue, ManagerEviction, NodeReclaimOutcome, NodeReclaimRequest,
     SoftEvictionRequest, ThresholdMet,
 };
 pub use handle::ManagerHandle;

@@ -2,7 +2,7 @@
 //! the engine; what it needs for that is read here.
 
 mod execute;
-mod external_kills;
+mod fastpath_kills;
 mod mitigation_steps;
 mod node_pods;
 mod node_reclaim;
@@ -11,22 +11,26 @@ mod report;
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_engine::{
-    Observation, Observations, Planner, ReclaimOptions, Resource, Signal, Threshold,
-    limiter::EvictionLimiter, model::settings::MitigationConfig, recorder::Recorder,
-    soft::Departure, units::signed,
+    EvictionDecision, NodeReclaimOptions, Observations, Planner, PlannerSettings, Resource, Signal,
+    Threshold,
+    limiter::EvictionLimiter,
+    model::settings::MitigationConfig,
+    recorder::Recorder,
+    soft::Departure,
+    units::signed,
 };
 use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};
 
 use crate::{
-    Command, CommandQueue, DiskPressure, DiskScanner, FastPathOutcome, ManagerEvent,
-    ManagerEventQueue, PodSet, SharedStatus, SignalSources,
+    Command, CommandQueue, DiskPressure, DiskScanner, ManagerEvent, ManagerEventQueue, PodSet,
+    SharedStatus, SignalSources,
     manager_loop::{
         execute::{Shadow, is_unresolved},
-        external_kills::KnownKills,
+        fastpath_kills::KnownKills,
         mitigation_steps::MitigationState,
         node_pods::NodePods,
-        node_reclaim::ReclaimState,
+        node_reclaim::NodeReclaimState,
         report::NodeReporter,
     },
     usage::UsageCollector,
@@ -56,7 +60,7 @@ pub(super) struct ManagerLoop {
     pub shadow: Shadow,
     pub commands: Arc<CommandQueue>,
     pub reporter: NodeReporter,
-    pub reclaim: ReclaimState,
+    pub node_reclaim: NodeReclaimState,
     pub mitigation: MitigationState,
     pub on_kill: OnKill,
     /// Evictions so far, for their numbers.
@@ -96,7 +100,7 @@ impl ManagerLoop {
             pods,
             limiter,
             shadow,
-            reclaims,
+            node_reclaim,
             mitigation,
             // The thread has seen to it.
             memory_v1: _,
@@ -118,7 +122,7 @@ impl ManagerLoop {
             shadow: Shadow::new(shadow),
             commands,
             reporter: NodeReporter::new(events, status, recorder),
-            reclaim: ReclaimState::new(reclaims),
+            node_reclaim: NodeReclaimState::new(node_reclaim),
             mitigation: MitigationState::new(mitigation),
             on_kill,
             evictions: 0,
@@ -152,7 +156,6 @@ impl ManagerLoop {
     }
 
     fn apply(&mut self, command: Command) {
-        let now = signed(monotonic_ns());
         match command {
             Command::Pods(pods) => {
                 self.unthrottle(pods.deleting_since(&self.node.pods));
@@ -166,60 +169,64 @@ impl ManagerLoop {
                 signal,
                 available,
                 outcome,
-            } => {
-                if outcome == FastPathOutcome::Shadow && !self.shadow.on {
-                    // Sent before shadow mode ended: the pod may be evicted like any other now.
-                    return;
-                }
-                self.reporter.note_eviction(signal.node_condition());
-                let mut dip = self.sources.sample(now);
-                if let Some(seen) = dip.get(signal) {
-                    let available = signed(available).min(seen.available);
-                    dip.set(signal, Observation { available, ..seen });
-                }
-                self.take_external_eviction(&uid, signal, &dip, outcome);
-            }
+            } => self.take_fastpath_report(&uid, signal, available, outcome),
             Command::EvictedByKubelet { uid, resource } => {
+                let now = signed(monotonic_ns());
                 let seen = self.sources.sample(now);
                 let node = self.node.with_ended(&seen);
                 self.planner
                     .note_kubelet_eviction(now, node, &uid, resource);
             }
             Command::SoftEvictionFinished { chosen, gone } => {
-                if let Some((gone, departure)) = &gone
-                    && let Some(entry) = self.node.pods.entry(&gone.uid).cloned()
-                {
-                    // One that was killed meanwhile is charged already.
-                    if !self.node.known_kills.awaits_end(&gone.uid) {
-                        self.charge_asked(&entry, *departure);
-                    }
-                    self.node.known_kills.note(&entry);
-                    // It may be another one than the one that was chosen: a budget protected that.
-                    self.unthrottle(vec![entry]);
-                }
-                // What its end will bring is of what is there now.
-                let observations = self.sources.sample(now);
-                let node = self.node.snapshot(&observations);
-                let gone = gone.as_ref().map(|(decision, _)| decision);
-                self.planner
-                    .soft_eviction_finished(now, node, &chosen, gone);
+                self.soft_eviction_finished(&chosen, gone);
             }
-            Command::Reclaimed(removed) => self.reclaimed(removed),
+            Command::NodeReclaimDone(removed) => self.node_reclaim_done(removed),
             Command::MitigationDone(effect) => self.mitigation_done(*effect),
             Command::Settings {
                 settings,
                 shadow,
                 mitigation,
-            } => {
-                self.mitigation.reconfigure(mitigation);
-                self.planner.reconfigure(*settings);
-                if shadow != self.shadow.on {
-                    self.begin_steps_anew(shadow);
-                    self.shadow = Shadow::new(shadow);
-                    self.planner.change_shadow_mode();
-                    self.limiter.forget_shadow();
-                }
+            } => self.reconfigure(*settings, shadow, mitigation),
+        }
+    }
+
+    fn soft_eviction_finished(
+        &mut self,
+        chosen: &str,
+        gone: Option<(EvictionDecision, Departure)>,
+    ) {
+        if let Some((gone, departure)) = &gone
+            && let Some(entry) = self.node.pods.entry(&gone.uid).cloned()
+        {
+            // One that was killed meanwhile is charged already.
+            if !self.node.known_kills.awaits_end(&gone.uid) {
+                self.charge_asked(&entry, *departure);
             }
+            self.node.known_kills.note(&entry);
+            // It may be another one than the one that was chosen: a budget protected that.
+            self.unthrottle(vec![entry]);
+        }
+        // What its end will bring is of what is there now.
+        let now = signed(monotonic_ns());
+        let observations = self.sources.sample(now);
+        let node = self.node.snapshot(&observations);
+        let gone = gone.as_ref().map(|(decision, _)| decision);
+        self.planner.soft_eviction_finished(now, node, chosen, gone);
+    }
+
+    fn reconfigure(
+        &mut self,
+        settings: PlannerSettings,
+        shadow: bool,
+        mitigation: MitigationConfig,
+    ) {
+        self.mitigation.reconfigure(mitigation);
+        self.planner.reconfigure(settings);
+        if shadow != self.shadow.on {
+            self.begin_steps_anew(shadow);
+            self.shadow = Shadow::new(shadow);
+            self.planner.change_shadow_mode();
+            self.limiter.forget_shadow();
         }
     }
 
@@ -240,7 +247,7 @@ impl ManagerLoop {
         let mut plan = self.planner.plan(signed(monotonic_ns()), node);
         let evictions = std::mem::take(&mut plan.evictions);
         self.execute(evictions, &seen, wake);
-        self.reclaim(&plan, &seen);
+        self.reclaim_node(&plan, &seen);
         self.mitigate(&seen);
         let stuck = std::mem::take(&mut plan.stuck);
         self.reporter
@@ -271,7 +278,7 @@ impl ManagerLoop {
     pub(super) fn sample(&mut self) -> Observations {
         let seen = self.sources.sample(signed(monotonic_ns()));
         self.node.usage_collector.take_walks();
-        self.see_external_kills(&seen);
+        self.find_fastpath_kills(&seen);
         let short = |t: &&Threshold| is_unresolved(t, &seen);
         let resources: BTreeSet<Resource> = self
             .planner
@@ -308,7 +315,7 @@ pub type OnKill = Box<dyn Fn(&Arc<PodEntry>, u64) + Send>;
 /// Settings and parts that the manager needs.
 pub struct ManagerSetup {
     /// Thresholds, layout and all other settings of the engine.
-    pub settings: evictd_engine::PlannerSettings,
+    pub settings: PlannerSettings,
     /// Sources of the signals.
     pub sources: SignalSources,
     /// Walks the pods' directories.
@@ -319,8 +326,8 @@ pub struct ManagerSetup {
     pub limiter: Arc<EvictionLimiter>,
     /// Decide and report, and kill nothing.
     pub shadow: bool,
-    /// Components that may do a [`ManagerEvent::Reclaim`]: evictions wait for it, for a while.
-    pub reclaims: ReclaimOptions,
+    /// Components that may do a [`ManagerEvent::NodeReclaim`]: evictions wait for it, for a while.
+    pub node_reclaim: NodeReclaimOptions,
     /// Settings of what is done about a soft threshold on memory before a pod is evicted.
     pub mitigation: MitigationConfig,
     /// A directory of cgroup v1's memory hierarchy, where there is one (`join_root_memcg`).

@@ -76,8 +76,8 @@ pub struct SignalSources {
     /// The node's filesystems; `None` where none are known.
     pub disks: Option<DiskSources>,
     armed: Vec<Armed>,
-    /// Counts whose hooks were told to be silent, each once.
-    told: Vec<Count>,
+    /// Counts whose hooks were reported as silent, each once.
+    reported_silent: Vec<Count>,
     /// Hooks that could not be armed or count nothing, since this was emptied, with the reason.
     pub(crate) refusals: Vec<String>,
 }
@@ -118,7 +118,7 @@ impl SignalSources {
             pids,
             disks,
             armed: Vec::new(),
-            told: Vec::new(),
+            reported_silent: Vec::new(),
             refusals: Vec::new(),
         }
     }
@@ -161,19 +161,20 @@ impl SignalSources {
                 }
             }
         }
-        self.tell_silent();
+        self.report_silent_hooks();
         seen
     }
 
-    fn tell_silent(&mut self) {
+    fn report_silent_hooks(&mut self) {
         let filesystems = self.disks.iter().flat_map(|d| 0..d.trigger.filesystems());
         let counts = std::iter::once(Count::Pids).chain(filesystems.map(Count::Inodes));
-        let is_news = |count: &Count| self.is_silent(*count) && !self.told.contains(count);
+        let is_news =
+            |count: &Count| self.is_silent(*count) && !self.reported_silent.contains(count);
         let news: Vec<Count> = counts.filter(is_news).collect();
         for count in news {
             let reason = "its hook counts nothing, although what is available changes";
             self.refusals.push(format!("{count:?}: {reason}"));
-            self.told.push(count);
+            self.reported_silent.push(count);
         }
     }
 

@@ -210,7 +210,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
         layout,
         strategy,
         mode,
-        externally_handled: Vec::new(),
+        fastpath_signals: Vec::new(),
         has_api_server: false,
     });
     let mut evicted: Vec<String> = Vec::new();

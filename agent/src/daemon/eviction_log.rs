@@ -9,7 +9,7 @@ use evictd_engine::{
     units::nanos,
 };
 use evictd_fastpath::{self as fastpath, EARLIER, FastPathEvent, VictimExit};
-use evictd_manager::{self as manager, MitigationOutcome, Reclaimed, ThresholdMet};
+use evictd_manager::{self as manager, MitigationOutcome, NodeReclaimOutcome, ThresholdMet};
 use evictd_node::pods::table::PodEntry;
 use evictd_policy::PauseState;
 use evictd_store::{
@@ -165,12 +165,12 @@ impl EvictionLog {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
-            phase: (!decided.shadow).then(|| PHASE.to_owned()),
+            phase: (!decided.outcome.is_shadow()).then(|| PHASE.to_owned()),
             reason: EVICTED.to_owned(),
             message: decided.eviction.message.text.clone(),
             annotations: decided.eviction.message.annotations(),
             signal: decided.signal.clone(),
-            shadow: decided.shadow,
+            shadow: decided.outcome.is_shadow(),
             hook: decided.hook.clone(),
             stages: decided.stages,
             available: decided.available,
@@ -179,7 +179,7 @@ impl EvictionLog {
             usage_at_decision: 0,
             working_set: decided.usage,
             request,
-            error: decided.refused.map(refusal),
+            error: decided.outcome.refusal().map(refusal),
             pace: decided
                 .eviction
                 .timing
@@ -210,7 +210,7 @@ impl EvictionLog {
     }
 
     /// Takes note of what was reclaimed from the node.
-    pub fn record_reclaimed(&self, reclaimed: &Reclaimed) -> Record {
+    pub fn record_reclaimed(&self, reclaimed: &NodeReclaimOutcome) -> Record {
         let record = node_reclaimed(reclaimed);
         tracing::info!(
             containers = record.containers,
@@ -282,12 +282,12 @@ impl EvictionLog {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
-            phase: (!e.shadow).then(|| PHASE.to_owned()),
+            phase: (!e.outcome.is_shadow()).then(|| PHASE.to_owned()),
             reason: EVICTED.to_owned(),
             annotations: message.annotations(),
             message: message.text,
             signal: e.signal.to_string(),
-            shadow: e.shadow,
+            shadow: e.outcome.is_shadow(),
             hook: e.hook.to_string(),
             stages: e.stages,
             available: e.available,
@@ -296,7 +296,7 @@ impl EvictionLog {
             usage_at_decision: e.usage_at_decision,
             working_set: e.working_set,
             request: pod.memory_request,
-            error: e.refused.map(refusal),
+            error: e.outcome.refusal().map(refusal),
             pace: Some(PaceRecord {
                 expected: e.expected,
                 shmem: e.shmem,
@@ -438,7 +438,7 @@ fn log_finished(pod: &Pod, f: &OutcomeRecord) {
 }
 
 /// The record of a reclaim that has just ended.
-fn node_reclaimed(reclaimed: &Reclaimed) -> NodeReclaimed {
+fn node_reclaimed(reclaimed: &NodeReclaimOutcome) -> NodeReclaimed {
     let removed = &reclaimed.removed;
     let freed = reclaimed.freed.iter();
     NodeReclaimed {

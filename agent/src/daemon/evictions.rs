@@ -19,7 +19,7 @@ use evictd_engine::{
     kubelet_times::MONITORING_INTERVAL_NS, message::resource_of, soft::Departure, units::nanos,
 };
 use evictd_fastpath::{FastPathEvent, KilledBy};
-use evictd_manager::{Command, FastPathOutcome, ManagerEviction, SoftEvictionRequest};
+use evictd_manager::{Command, ManagerEviction, SoftEvictionRequest};
 use evictd_node::pods::table::PodEntry;
 use evictd_store::{
     incident::Incident,
@@ -42,18 +42,14 @@ impl Agent {
             self.oom.attributor.note(&event);
             if let FastPathEvent::Evicted(evicted) = &event {
                 self.policies.log_objection(&name_of(&evicted.pod));
-                let outcome = match (evicted.shadow, evicted.refused) {
-                    (true, _) => FastPathOutcome::Shadow,
-                    (false, None) => FastPathOutcome::Killed,
-                    (false, Some(_)) => FastPathOutcome::Refused,
-                };
                 self.manager.send(Command::EvictedByFastPath {
                     uid: evicted.pod.pod.uid.clone(),
                     signal: evicted.signal,
                     available: evicted.available,
-                    outcome,
+                    outcome: evicted.outcome,
                 });
-                self.follow_killed_pod(&evicted.pod, evicted.stages.signalled, evicted.shadow);
+                let is_shadow = evicted.outcome.is_shadow();
+                self.follow_killed_pod(&evicted.pod, evicted.stages.signalled, is_shadow);
             }
             let Some(record) = self.eviction_log.record(&event) else {
                 continue;
@@ -73,15 +69,9 @@ impl Agent {
     fn count_event(&self, event: &FastPathEvent) {
         match event {
             FastPathEvent::Evicted(e) => {
-                let signal = e.signal.as_str();
-                self.metrics.evicted(
-                    &e.pod.pod,
-                    signal,
-                    e.shadow,
-                    e.stages,
-                    e.refused.is_some(),
-                    Some(e.number),
-                );
+                let (pod, signal) = (&e.pod.pod, e.signal.as_str());
+                self.metrics
+                    .evicted(pod, signal, e.stages, e.outcome, Some(e.number));
             }
             FastPathEvent::Finished(finished) => self.metrics.finished(finished),
             FastPathEvent::Stuck(_) => self.metrics.stuck(),
@@ -91,26 +81,20 @@ impl Agent {
     }
 
     pub(super) fn handle_eviction(&mut self, decided: &ManagerEviction) {
-        let (signalled, shadow) = (decided.stages.signalled, decided.shadow);
+        let (signalled, outcome) = (decided.stages.signalled, decided.outcome);
         self.metrics.evicted(
             &decided.pod.pod,
             &decided.signal,
-            shadow,
             decided.stages,
-            decided.refused.is_some(),
+            outcome,
             None,
         );
-        let how = match (shadow, decided.refused) {
-            (true, _) => Ending::Shadow,
-            (false, None) => Ending::Killed,
-            (false, Some(_)) => Ending::Asked,
-        };
         let pod = name_of(&decided.pod);
         self.policies.log_objection(&pod);
         let attributor = &mut self.oom.attributor;
-        attributor.note_eviction(pod, signalled, Duration::ZERO, how);
+        attributor.note_eviction(pod, signalled, Duration::ZERO, outcome.into());
         let record = self.eviction_log.record_manager_eviction(decided);
-        self.follow_killed_pod(&decided.pod, signalled, shadow);
+        self.follow_killed_pod(&decided.pod, signalled, outcome.is_shadow());
         let record = Record::evicted(record);
         let pace_inputs = decided.eviction.timing.as_ref().map(|t| t.pace_inputs);
         self.note_incident(&record, pace_inputs);

@@ -4,7 +4,9 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_config::Config;
 use evictd_cri::{CriEvent, CriWorker};
-use evictd_engine::{Layout, ReclaimOptions, Signal, limiter::EvictionLimiter, recorder::Recorder};
+use evictd_engine::{
+    Layout, NodeReclaimOptions, Signal, limiter::EvictionLimiter, recorder::Recorder,
+};
 use evictd_fastpath::{FastPathControl, KilledBy};
 use evictd_manager::{
     Command, CommandQueue, DiskScanner, ManagerEventQueue, ManagerHandle, ManagerSetup,
@@ -94,7 +96,7 @@ impl RunningManager {
             pods: PodSet::new(entries),
             limiter: Arc::clone(limiter),
             shadow: config.shadow,
-            reclaims: ReclaimOptions {
+            node_reclaim: NodeReclaimOptions {
                 runtime: config.cri.as_ref().map(|cri| cri.reclaim_timeout),
                 kubelet: matches!(source, PodSource::Cluster { .. }),
             },
@@ -194,7 +196,7 @@ fn start_cri(
     let disks = RuntimeDiskCheck::new(config);
     Some(CriWorker::start(cri, move |answer| match answer {
         CriEvent::Reclaimed(removed) => {
-            commands.send(Command::Reclaimed(removed));
+            commands.send(Command::NodeReclaimDone(removed));
         }
         CriEvent::Layers { layers, asked } => scanner.set_layers(layers, asked),
         CriEvent::Disks(theirs) => disks.compare(theirs),

@@ -1,7 +1,9 @@
 //! What the manager has done or want done.
 
-use evictd_engine::{NodeState, reclaim::ReclaimBy};
-use evictd_manager::{Command, ManagerEvent, MitigationRequest, ReclaimRequest, Reclaimed};
+use evictd_engine::{NodeState, node_reclaim::ReclaimBy};
+use evictd_manager::{
+    Command, ManagerEvent, MitigationRequest, NodeReclaimOutcome, NodeReclaimRequest,
+};
 use evictd_store::record::Record;
 
 use super::{Agent, pod_source::PodSource};
@@ -25,8 +27,8 @@ impl Agent {
                 );
                 self.handle_node_state(state);
             }
-            ManagerEvent::Reclaim(request) => self.handle_reclaim(request),
-            ManagerEvent::Reclaimed(reclaimed) => self.handle_reclaimed(&reclaimed),
+            ManagerEvent::NodeReclaim(request) => self.handle_reclaim(request),
+            ManagerEvent::NodeReclaimed(reclaimed) => self.handle_reclaimed(&reclaimed),
             ManagerEvent::Mitigate(request) => self.mitigate(*request),
             ManagerEvent::Mitigated(mitigation) => {
                 let record = self.eviction_log.record_mitigation(&mitigation);
@@ -90,9 +92,9 @@ impl Agent {
         }
     }
 
-    fn handle_reclaim(&self, request: ReclaimRequest) {
+    fn handle_reclaim(&self, request: NodeReclaimRequest) {
         let what: Vec<_> = request.what.iter().map(|w| w.as_str()).collect();
-        match request.of {
+        match request.by {
             // It has the same thresholds, and reclaims when it looks the next time.
             ReclaimBy::Kubelet => {
                 tracing::info!(?what, "the kubelet may reclaim before pods go");
@@ -103,11 +105,11 @@ impl Agent {
             ),
             ReclaimBy::Runtime => {
                 tracing::info!(?what, "the container runtime reclaims before pods go");
-                let known = self.pod_source.known_pods();
+                let known = self.pod_source.runtime_pods();
                 let what = request.what;
                 let ask = evictd_cri::Request { what, known };
                 if !self.manager.cri.as_ref().is_some_and(|cri| cri.ask(ask)) {
-                    self.manager.send(Command::Reclaimed(None));
+                    self.manager.send(Command::NodeReclaimDone(None));
                 }
             }
         }
@@ -127,7 +129,7 @@ impl Agent {
         self.manager.steps.take(request);
     }
 
-    fn handle_reclaimed(&mut self, reclaimed: &Reclaimed) {
+    fn handle_reclaimed(&mut self, reclaimed: &NodeReclaimOutcome) {
         if let Some(cri) = &self.manager.cri {
             cri.note(reclaimed.is_enough);
         }

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use evictd_engine::units::nanos;
+use evictd_engine::{record::KillOutcome, units::nanos};
 use evictd_fastpath::FastPathEvent;
 use evictd_node::{
     pods::{cgroup_name, table::PodEntry},
@@ -56,12 +56,22 @@ pub struct OomCounters {
 /// How a pod ends whose end is not seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// By SIGKILL, sent here.
+    /// By SIGKILL, sent here: what dies of it is no kill of the OOM killer.
     Killed,
     /// By the API server, the kubelet or SIGTERM: it may go on for a while.
     Asked,
     /// Not at all: it was only decided, in shadow mode.
     Shadow,
+}
+
+impl From<KillOutcome> for Ending {
+    fn from(outcome: KillOutcome) -> Self {
+        match outcome {
+            KillOutcome::Killed => Self::Killed,
+            KillOutcome::Shadow => Self::Shadow,
+            KillOutcome::Refused(_) => Self::Asked,
+        }
+    }
 }
 
 /// One eviction that is remembered.
@@ -75,9 +85,7 @@ struct Remembered {
     ended: u64,
     /// Time from `signalled` on in which it has to do with a kill, where its end is not seen, in nanoseconds.
     lasts: u64,
-    /// Whether its processes were sent SIGKILL here: what dies of it is no kill of the OOM killer.
-    killed: bool,
-    shadow: bool,
+    ending: Ending,
 }
 
 impl Remembered {
@@ -91,7 +99,7 @@ impl Remembered {
 
     /// Whether it was under way at a time.
     fn is_in_flight(&self, at: u64) -> bool {
-        !self.shadow && (self.ended == 0 || self.ended > at)
+        self.ending != Ending::Shadow && (self.ended == 0 || self.ended > at)
     }
 }
 
@@ -176,13 +184,12 @@ impl OomAttributor {
     pub fn note(&mut self, event: &FastPathEvent) {
         match event {
             FastPathEvent::Evicted(evicted) => self.remember(Remembered {
-                number: (!evicted.shadow).then_some(evicted.number),
+                number: (!evicted.outcome.is_shadow()).then_some(evicted.number),
                 pod: name_of(&evicted.pod),
                 signalled: evicted.stages.signalled,
                 ended: 0,
                 lasts: RECENT_NS,
-                killed: evicted.refused.is_none(),
-                shadow: evicted.shadow,
+                ending: evicted.outcome.into(),
             }),
             FastPathEvent::Finished(finished) => {
                 let mut evictions = self.evictions.iter_mut();
@@ -197,15 +204,14 @@ impl OomAttributor {
 
     /// Takes note of an eviction whose end is not seen: by the manager with SIGKILL (`killed`), by the kubelet, or of a
     /// pod that was asked to go and has so much time. `signalled` is in nanoseconds of CLOCK_MONOTONIC.
-    pub fn note_eviction(&mut self, pod: PodName, signalled: u64, grace: Duration, how: Ending) {
+    pub fn note_eviction(&mut self, pod: PodName, signalled: u64, grace: Duration, ending: Ending) {
         self.remember(Remembered {
             number: None,
             pod,
             signalled,
             ended: 0,
             lasts: nanos(grace).saturating_add(RECENT_NS),
-            killed: how == Ending::Killed,
-            shadow: how == Ending::Shadow,
+            ending,
         });
     }
 
@@ -262,7 +268,9 @@ impl OomAttributor {
     /// Whether the processes of a pod had SIGKILL from here at a time: the kernel helps them to end.
     fn is_dying(&self, uid: &str, at: u64) -> bool {
         let mut evictions = self.evictions.iter();
-        evictions.any(|e| e.killed && e.pod.uid == uid && e.is_recent(at) && e.is_in_flight(at))
+        evictions.any(|e| {
+            e.ending == Ending::Killed && e.pod.uid == uid && e.is_recent(at) && e.is_in_flight(at)
+        })
     }
 
     /// Whether the kernel has counted one more kill than there were so far: what it only helps to end it does not count.
@@ -396,7 +404,7 @@ impl OomAttributor {
             pod: e.pod.clone(),
             nanos_before: at - e.signalled,
             in_flight: e.is_in_flight(at),
-            shadow: e.shadow,
+            shadow: e.ending == Ending::Shadow,
         };
         let recent = self.evictions.iter().filter(|e| e.is_recent(at));
         recent.map(before).collect()

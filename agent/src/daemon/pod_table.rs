@@ -204,7 +204,7 @@ impl Agent {
         self.manager.scanner.set_targets(targets);
         self.manager.send(Command::Pods(pods));
         self.oom.attributor.set_pods(&table.entries);
-        self.fastpath.control.send(table);
+        self.fastpath.control.send_table(table);
     }
 
     /// Looks at what is read of each pod once a second.
@@ -223,7 +223,9 @@ impl Agent {
             return;
         };
         self.memory.protection = protection(&scopes.fastpath);
-        self.fastpath.control.send_node(Box::new(scopes.fastpath));
+        self.fastpath
+            .control
+            .send_node_scope(Box::new(scopes.fastpath));
         self.manager
             .send(Command::NodeMemory(Box::new(scopes.manager)));
         let entries = self.pods.entries.clone();
@@ -238,7 +240,7 @@ impl Agent {
             self.oom.attributor.set_pods_scope(fastpath.cgroup().id());
             // The manager has thresholds of its own, which are held against no cgroup either.
             let is_in_force = fastpath.thresholds().threshold > 0;
-            self.fastpath.control.send_pods(Box::new(fastpath));
+            self.fastpath.control.send_pods_scope(Box::new(fastpath));
             let memory = is_in_force.then(|| Box::new(manager));
             self.manager.send(Command::PodsMemory(memory));
         }

@@ -268,7 +268,7 @@ pub(super) fn settings(
         layout,
         strategy: config.ranking_strategy,
         mode: config.mode,
-        externally_handled: by_fastpath,
+        fastpath_signals: by_fastpath,
         has_api_server: config.cluster.is_some(),
     }
 }

@@ -6,7 +6,10 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use evictd_engine::{Cause, Owner, Pod, record::Stages};
+use evictd_engine::{
+    Cause, Owner, Pod,
+    record::{KillOutcome, Stages},
+};
 use evictd_fastpath::VictimExit;
 use evictd_store::record::RequestRecord;
 use prometheus_client::{
@@ -172,15 +175,15 @@ impl Metrics {
         &self,
         pod: &Pod,
         signal: &str,
-        shadow: bool,
         stages: Stages,
-        refused: bool,
+        outcome: KillOutcome,
         number: Option<u64>,
     ) {
-        if refused {
+        if outcome.refusal().is_some() {
             self.refused.inc();
             return;
         }
+        let shadow = outcome.is_shadow();
         self.count(pod.owner.as_ref(), &pod.namespace, signal, shadow);
         self.observe("wake", stages.crossed, stages.woken);
         self.observe("decide", stages.woken, stages.decided);
@@ -278,21 +281,14 @@ mod tests {
         }
     }
 
-    fn evict(metrics: &Metrics, pod: &Pod, refused: bool) {
-        metrics.evicted(
-            pod,
-            "memory.available",
-            false,
-            Stages::default(),
-            refused,
-            None,
-        );
+    fn evict(metrics: &Metrics, pod: &Pod, outcome: KillOutcome) {
+        metrics.evicted(pod, "memory.available", Stages::default(), outcome, None);
     }
 
     #[test]
     fn a_refused_signal_evicts_no_pod() {
         let metrics = Metrics::new(MetricsCollector::default());
-        evict(&metrics, &pod("Job"), true);
+        evict(&metrics, &pod("Job"), KillOutcome::Refused(1));
         let text = metrics.text().unwrap();
         for line in [
             "evictd_evictions_total{signal=\"memory.available\",shadow=\"false\"} 0",
@@ -306,8 +302,12 @@ mod tests {
     #[test]
     fn a_kind_of_any_length_is_shown_as_other() {
         let metrics = Metrics::new(MetricsCollector::default());
-        evict(&metrics, &pod(&"k".repeat(LONGEST_KIND)), false);
-        evict(&metrics, &pod(&"k".repeat(1 << 20)), false);
+        evict(
+            &metrics,
+            &pod(&"k".repeat(LONGEST_KIND)),
+            KillOutcome::Killed,
+        );
+        evict(&metrics, &pod(&"k".repeat(1 << 20)), KillOutcome::Killed);
         let text = metrics.text().unwrap();
         assert!(text.contains("owner_kind=\"other\",shadow=\"false\"} 1"));
         assert!(text.len() < 64 << 10, "{}", text.len());

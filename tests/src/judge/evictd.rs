@@ -157,7 +157,7 @@ impl Evictd {
         }
     }
 
-    /// Looks at the scope like `ScopeMonitor::sample`.
+    /// Looks at the scope like `WatchedScope::sample`.
     fn look_at_scope(&mut self, world: &World<'_>) {
         let (reading, unlisted) = self.read(world);
         let was_short = self.sample.is_short_without_pcp_free(world.limits().0);
@@ -465,7 +465,7 @@ impl<'a> Strategy<'a> for Evictd {
         if let Some(restart) = self.restart {
             self.next = self.next.min(restart.max(world.now + 1));
         }
-        // As `ScopeMonitor::arm`; what the machine lacks besides is counted as used.
+        // As `WatchedScope::arm`; what the machine lacks besides is counted as used.
         let lacking = self.sample.usage - self.sample.usage.min(world.read().usage);
         let limit =
             accounting(world).usage_limit(thresholds.threshold, self.sample.reclaimable_cache);

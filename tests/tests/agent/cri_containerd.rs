@@ -6,7 +6,7 @@ use evictd_config::CriConfig;
 use evictd_cri::Reclaimer;
 use evictd_engine::{
     NodeReclaim::{Containers, Images},
-    reclaim::KnownPods,
+    node_reclaim::RuntimePods,
 };
 use evictd_node::fs::statfs::Filesystem;
 use evictd_tests::{
@@ -86,7 +86,7 @@ fn a_real_runtime_removes_what_is_unused() {
         image_minimum_gc_age: Duration::ZERO,
     });
     let run = current_thread().unwrap();
-    let known = KnownPods {
+    let known = RuntimePods {
         uids: Some(["live".to_owned()].into()),
         has_kubelet: false,
     };

@@ -3,6 +3,7 @@
 use evictd_engine::{
     Planner, RestoredPending, RestoredState, Timing,
     pace::{Decision, PaceInputs, PaceProfile},
+    record::KillOutcome,
 };
 use evictd_tests::{
     engine::{MI, Node, Round, decided, evicted, planner, plays},
@@ -49,7 +50,7 @@ fn told(node: &mut Node, signal: Signal, available: i64) -> Planner {
     let mut planner = planner(Mode::Evictd, everything());
     node.observe(signal, available, 2);
     let dip = node.snapshot();
-    planner.note_external_eviction(2 * SECOND, dip, "bomb", Signal::MemoryAvailable);
+    planner.note_fastpath_eviction(2 * SECOND, dip, "bomb", Signal::MemoryAvailable);
     planner
 }
 
@@ -121,7 +122,7 @@ fn what_the_fast_path_may_not_kill_is_not_waited_for() {
     for (signal, available) in all_short(0).into_iter().skip(2) {
         let mut node = bomb_and_innocent();
         let mut planner = told(&mut node, signal, available);
-        planner.note_refused("bomb");
+        planner.note_outcome("bomb", KillOutcome::Refused(1));
         let rounds: &[Round] = &[(3, available, &["innocent"]), (60, available, &[])];
         plays(&mut planner, &mut node, signal, rounds);
     }
@@ -134,11 +135,11 @@ fn a_kill_counts_as_soon_as_it_is_seen() {
     let mut planner = planner(Mode::Evictd, everything());
     let signal = Signal::PidAvailable;
     node.observe(signal, 500, 2);
-    planner.note_external_kill(2 * SECOND, node.snapshot(), "bomb");
+    planner.note_fastpath_kill(2 * SECOND, node.snapshot(), "bomb");
     assert_eq!(evicted(&mut planner, 2, &node), [""; 0], "it is awaited");
     // All of it has come, and others need more.
     node.observe(signal, 999, 3);
-    planner.note_external_eviction(3 * SECOND, node.snapshot(), "bomb", Signal::MemoryAvailable);
+    planner.note_fastpath_eviction(3 * SECOND, node.snapshot(), "bomb", Signal::MemoryAvailable);
     node.pods.remove(0);
     assert_eq!(evicted(&mut planner, 3, &node), [""; 0], "one is missing");
     node.observe(signal, 998, 4);
@@ -236,7 +237,7 @@ fn a_pod_that_is_not_known_spares_none() {
     node.processes("late", 1);
     let change = |pod: &mut Pod| pod.priority = -1;
     node = node.that(change);
-    planner.note_external_eviction(3 * SECOND, node.snapshot(), "gone", Signal::MemoryAvailable);
+    planner.note_fastpath_eviction(3 * SECOND, node.snapshot(), "gone", Signal::MemoryAvailable);
     let rounds: &[Round] = &[(39, 300, &[]), (50, 300, &["late"])];
     plays(&mut planner, &mut node, Signal::PidAvailable, rounds);
 }

@@ -3,7 +3,7 @@
 
 use evictd_engine::{
     Cause, NodeReclaim, Observation, Planner, PlannerSettings, ReclaimUnderWay,
-    model::quantity::Quantity, reclaim::ReclaimBy,
+    model::quantity::Quantity, node_reclaim::ReclaimBy,
 };
 use evictd_tests::{
     engine::{
@@ -233,7 +233,7 @@ fn only_pods_that_a_reclaim_under_way_helps_wait_for_it() {
     let config = json!({"evictionHard": {
         "nodefs.available": "1Gi", "nodefs.inodesFree": "1000", "imagefs.available": "1Gi",
     }});
-    let goes = |split, left: [i64; 2], of, what: &[NodeReclaim]| {
+    let goes = |split, left: [i64; 2], by, what: &[NodeReclaim]| {
         let mut settings = settings(Mode::Evictd, config.clone());
         (
             settings.layout.dedicated_image_fs,
@@ -250,7 +250,7 @@ fn only_pods_that_a_reclaim_under_way_helps_wait_for_it() {
         assert_eq!(names(&plan.evictions), [""; 0]);
         let seen = node.snapshot();
         let before = seen.observations;
-        let reclaim = ReclaimUnderWay { of, what, before };
+        let reclaim = ReclaimUnderWay { by, what, before };
         let evicted = planner.evict_unhelped(SECOND, seen, &plan, reclaim);
         let causes = evicted.into_iter().map(|eviction| eviction.cause);
         causes.collect::<Vec<_>>()

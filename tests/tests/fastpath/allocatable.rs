@@ -111,7 +111,7 @@ fn both_at_once_on(hook: Option<MemoryHook>, shadow: bool) {
     let mut hog = Hog::start(&hog_dir, &["--mib", "200", "--wait"]).unwrap();
     let watched = or_skip!(node.watch(options).unwrap());
     hog.go().unwrap();
-    assert_eq!(watched.evicts("hog").shadow, shadow);
+    assert_eq!(watched.evicts("hog").outcome.is_shadow(), shadow);
     if !shadow {
         watched.finished(SOON).expect("its end is seen");
         hog.killed();

@@ -11,7 +11,7 @@ use std::{
 
 use evictd_tests::{
     cpus::{self, Obstacle},
-    node::{Options, Watched},
+    node::{Options, Watched, standby_thread},
     prelude::*,
     skip::no_realtime,
 };
@@ -138,7 +138,7 @@ fn nor_by_the_standby() {
     skip_if!(not_root());
     skip_if!(no_realtime());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(stage) = Stage::new(Watched::standby) else {
+    let Some(stage) = Stage::new(|_| standby_thread()) else {
         return skip_if!(Some(
             "no standby thread: one CPU, or a hook without a program"
         ));

@@ -128,7 +128,7 @@ fn shadow_decides_and_kills_nothing() {
         ..Options::default()
     });
     let mut hog = Hog::start(&pod, &["--mib", "200"]).unwrap();
-    assert!(watched.evicts("hog").shadow);
+    assert!(watched.evicts("hog").outcome.is_shadow());
     std::thread::sleep(Duration::from_millis(100));
     assert!(hog.is_alive());
     let more = watched.report(Duration::from_millis(100));

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use evictd_node::trigger::hook::HookUnavailable;
 use evictd_tests::{
     cpus::{self, Obstacle},
-    node::{Options, Watched},
+    node::{Options, Watched, standby_thread},
     prelude::*,
     skip::no_realtime,
 };
@@ -51,7 +51,7 @@ fn stands_in(hook: MemoryHook) {
     let cpus = cpus::allowed();
     let watched = &stage.watched;
     let fastpath = watched.tid().unsigned_abs();
-    let standby = watched.standby().expect("a standby thread");
+    let standby = standby_thread().expect("a standby thread");
     for (round, (taken, free)) in [(cpus[0], cpus[1]), (cpus[1], cpus[0])]
         .into_iter()
         .enumerate()
@@ -124,7 +124,7 @@ fn a_hook_without_a_program_has_no_standby() {
     skip_if!(not_root());
     skip_if!(no_realtime());
     let stage = or_skip!(stage("alone", MemoryHook::Sampler));
-    assert!(stage.watched.standby().is_none());
+    assert!(standby_thread().is_none());
     let mut hog = Hog::start(&stage.pod, &["--mib", "380", "--rate", "50"]).unwrap();
     assert!(stage.watched.evicted(SOON).is_some());
     assert!(until(SOON, || !hog.is_alive()));

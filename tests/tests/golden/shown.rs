@@ -6,7 +6,7 @@ use evictd::{
     check::{Check, Finding, Refused, SignalHook, State},
     telemetry::{Metrics, MetricsCollector},
 };
-use evictd_engine::record::Stages;
+use evictd_engine::record::{KillOutcome, Stages};
 use evictd_tests::{prelude::*, vectors::evictd};
 
 use super::{check, golden};
@@ -150,7 +150,7 @@ fn metrics_of_evictions_are_as_ever() {
         signalled: 4,
     };
     let (pod, signal) = (Pod::default(), "memory.available");
-    metrics.evicted(&pod, signal, false, stages, false, None);
+    metrics.evicted(&pod, signal, stages, KillOutcome::Killed, None);
     let text = metrics.text().unwrap();
     let shown = families(&text) + &series(&text);
     check("metrics-of-evictions.txt", &shown);

@@ -2,7 +2,11 @@
 //! It would have to wait until another task's page is written out, or be killed for want of one.
 
 use evictd_node::cgroup::memory::Version;
-use evictd_tests::{node::Options, prelude::*, tracefs::Instance};
+use evictd_tests::{
+    node::{Options, standby_thread},
+    prelude::*,
+    tracefs::Instance,
+};
 
 /// Whatever hands out memory; older kernels have four of them for the first two. What is charged says so: the cache is
 /// an accounted one, or the flags ask for it.
@@ -50,7 +54,7 @@ fn evicts_on_nobodys_account(hook: MemoryHook) {
     // Until a program is attached, if it is one.
     std::thread::sleep(Duration::from_millis(500));
     let trace = or_skip!(Instance::new(&format!("charges-{hook}")));
-    let deciders: Vec<_> = [Some(watched.tid()), watched.standby()]
+    let deciders: Vec<_> = [Some(watched.tid()), standby_thread()]
         .into_iter()
         .flatten()
         .collect();

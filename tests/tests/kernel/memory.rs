@@ -1,6 +1,7 @@
 //! The memory trigger against the files that show the same numbers, on every hook this kernel has.
 
 use aya::util::KernelVersion;
+use evictd_engine::accounting::KillLimits;
 use evictd_node::{
     bpf::object::ObjectError,
     cgroup::memory::Version,
@@ -280,9 +281,11 @@ fn the_floor_spares_a_writer_of_files() {
     let id = MemoryCgroup::open(&wire.pod).unwrap().id();
     let victim = KernelVictim {
         cgroup_id: id,
-        min_task_bytes: 150 * MIB,
-        max_task_bytes: 200 * MIB,
-        min_pod_bytes: 150 * MIB,
+        limits: KillLimits {
+            min_task_bytes: 150 * MIB,
+            max_task_bytes: 200 * MIB,
+            min_pod_bytes: 150 * MIB,
+        },
     };
     wire.trigger.set_victims(0, &[victim]).unwrap();
     let arm = |wire: &mut Wire| {

@@ -209,7 +209,7 @@ fn shadow_mode_is_held_back_by_limits_that_live_mode_finds_unused() {
     });
     let evicted = watched.evicted(SOON).expect("in earnest");
     assert_eq!(
-        (evicted.pod.pod.name.as_str(), evicted.shadow),
+        (evicted.pod.pod.name.as_str(), evicted.outcome.is_shadow()),
         ("db-1", false)
     );
 }

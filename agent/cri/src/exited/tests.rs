@@ -33,15 +33,15 @@ fn container(id: &str, sandbox: &str, attempt: u32, state: ContainerState) -> Co
     }
 }
 
-fn known(uids: &[&str]) -> KnownPods {
-    KnownPods {
+fn known(uids: &[&str]) -> RuntimePods {
+    RuntimePods {
         uids: Some(uids.iter().map(|&uid| uid.to_owned()).collect()),
         has_kubelet: false,
     }
 }
 
 /// The pods of the node are not known yet.
-const NONE: KnownPods = KnownPods {
+const NONE: RuntimePods = RuntimePods {
     uids: None,
     has_kubelet: false,
 };
@@ -104,14 +104,14 @@ fn a_kubelet_is_left_all_but_what_is_gone() {
         container("e", "gone", 0, Exited),
         container("f", "gone", 1, Exited),
     ];
-    let known = KnownPods {
+    let known = RuntimePods {
         has_kubelet: true,
         ..known(&["live", "over"])
     };
     assert_eq!(containers(&all, &sandboxes, &known), ["e", "f"]);
     assert_eq!(super::sandboxes(&all[..2], &sandboxes, &known), ["gone"]);
     // As long as the API server has not answered all of them may be there.
-    let unknown = KnownPods {
+    let unknown = RuntimePods {
         uids: None,
         ..known
     };

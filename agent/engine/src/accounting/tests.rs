@@ -242,10 +242,10 @@ fn the_kernel_kills_a_task_that_has_used_up_what_was_left() {
     };
     assert_eq!(thresholds.step(), 10 * MIB);
     let limits = |rank| thresholds.kill_limits(95 * MIB, 260 * MIB, (rank, 16));
-    let expected = |enough| KillLimits {
-        enough: enough * MIB,
-        most: 370 * MIB,
-        grown: 130 * MIB,
+    let expected = |min_task: u64| KillLimits {
+        min_task_bytes: min_task * MIB,
+        max_task_bytes: 370 * MIB,
+        min_pod_bytes: 130 * MIB,
     };
     assert_eq!(
         limits(0),

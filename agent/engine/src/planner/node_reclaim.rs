@@ -8,7 +8,7 @@ use super::{
     unsigned_ns,
 };
 use crate::{
-    reclaim::ReclaimBy,
+    node_reclaim::ReclaimBy,
     units::{MS, SECOND, nanos},
 };
 
@@ -27,7 +27,7 @@ const BURST_NS: u64 = 200 * MS;
 
 /// Components that may remove what is not in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct ReclaimOptions {
+pub struct NodeReclaimOptions {
     /// The container runtime, within this time.
     pub runtime: Option<Duration>,
     /// A kubelet beside this agent, where there is no runtime to ask.
@@ -38,7 +38,7 @@ pub struct ReclaimOptions {
 #[derive(Clone, Copy, Debug)]
 pub struct ReclaimUnderWay<'a> {
     /// The component that reclaims.
-    pub of: ReclaimBy,
+    pub by: ReclaimBy,
     /// What it was asked to remove.
     pub what: &'a [NodeReclaim],
     /// What was seen when it was asked.
@@ -48,7 +48,7 @@ pub struct ReclaimUnderWay<'a> {
 /// The components that may reclaim, and what they have done so far. Times are nanoseconds of one clock.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeReclaimers {
-    options: ReclaimOptions,
+    options: NodeReclaimOptions,
     /// The runtime has not answered the last request yet, whether it is waited for or not.
     is_asked: bool,
     /// Time at which the last answer came.
@@ -62,7 +62,7 @@ pub struct NodeReclaimers {
 
 impl NodeReclaimers {
     /// No component was asked yet.
-    pub fn new(options: ReclaimOptions) -> Self {
+    pub fn new(options: NodeReclaimOptions) -> Self {
         Self {
             options,
             is_asked: false,
@@ -106,8 +106,8 @@ impl NodeReclaimers {
     }
 
     /// Pods have waited for a component.
-    pub fn note_waited(&mut self, of: ReclaimBy) {
-        self.has_waited_for_kubelet |= of == ReclaimBy::Kubelet;
+    pub fn note_waited(&mut self, by: ReclaimBy) {
+        self.has_waited_for_kubelet |= by == ReclaimBy::Kubelet;
     }
 
     /// Takes in whether something is short that a reclaim can help: the next pressure begins anew.
@@ -130,7 +130,7 @@ impl Planner {
         let is_helped = |threshold: &Threshold| {
             let helps = layout.node_reclaim(threshold.signal);
             // The kubelet looks at every threshold.
-            reclaim.of == ReclaimBy::Kubelet || helps.iter().any(|help| reclaim.what.contains(help))
+            reclaim.by == ReclaimBy::Kubelet || helps.iter().any(|help| reclaim.what.contains(help))
         };
         let goes = |t: &&Threshold| !is_helped(t) || self.cannot_wait(now, node, t, reclaim);
         let due: Vec<Threshold> = plan.pending.iter().filter(goes).cloned().collect();
@@ -150,7 +150,7 @@ impl Planner {
         let is_too_little = |seen: Observation| {
             let left = u64::try_from(seen.available).unwrap_or(0);
             let amount = threshold.amount(seen.capacity);
-            match reclaim.of {
+            match reclaim.by {
                 ReclaimBy::Runtime => left == 0 && amount > 0,
                 ReclaimBy::Kubelet | ReclaimBy::None => left < amount / 2,
             }
@@ -183,7 +183,7 @@ mod tests {
     fn the_kubelet_is_waited_for_once() {
         for runtime in [None, Some(WITHIN)] {
             let kubelet = true;
-            let mut reclaimers = NodeReclaimers::new(ReclaimOptions { runtime, kubelet });
+            let mut reclaimers = NodeReclaimers::new(NodeReclaimOptions { runtime, kubelet });
             // No runtime has answered.
             reclaimers.note_answer(SECOND, runtime.is_some());
             assert_eq!(
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_runtime_is_asked_once_in_ten_seconds_and_never_twice_at_a_time() {
-        let mut reclaimers = NodeReclaimers::new(ReclaimOptions {
+        let mut reclaimers = NodeReclaimers::new(NodeReclaimOptions {
             runtime: Some(WITHIN),
             kubelet: true,
         });
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn evictions_wait_for_no_component_that_may_not_reclaim() {
-        let reclaimers = NodeReclaimers::new(ReclaimOptions::default());
+        let reclaimers = NodeReclaimers::new(NodeReclaimOptions::default());
         assert_eq!(reclaimers.next(SECOND), (ReclaimBy::None, Duration::ZERO));
     }
 }

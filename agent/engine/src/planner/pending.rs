@@ -24,7 +24,7 @@ struct PendingVictim {
     end: i64,
     /// Whether the pod was asked to end (soft), and has its grace period. A hard threshold does not wait for it.
     is_asked: bool,
-    /// Whether it was reported that the pod is stuck, or is for others to report.
+    /// Whether it was reported that the pod is stuck, or is for the fast path to report.
     is_stuck_reported: bool,
     /// Whether the victim is no longer among the pods. Should one of its UID be there again, it is another one.
     is_dead: bool,
@@ -74,7 +74,8 @@ impl PendingVictims {
         }
     }
 
-    /// Takes note of a pod that others have killed, as soon as that is seen; they report it later.
+    /// Takes note of a pod that the fast path or the kubelet has killed, as soon as that is seen; the fast path reports
+    /// it later.
     pub(super) fn remember_seen(
         &mut self,
         now: i64,
@@ -95,8 +96,8 @@ impl PendingVictims {
         self.0.insert(uid.to_owned(), victim);
     }
 
-    /// Takes note of a pod that others have killed, once they report it. What was noted before stays: meanwhile some
-    /// has come.
+    /// Takes note of a pod that the fast path has killed, once it reports that. What was noted before stays: meanwhile
+    /// some has come.
     pub(super) fn remember_reported(
         &mut self,
         now: i64,
@@ -138,11 +139,10 @@ impl PendingVictims {
             available: available.saturating_sub(self.given_by_others(&restored.uid, signal)),
             come: 0,
         });
-        let is_externally_handled = |signal| settings.externally_handled.contains(&signal);
+        let is_fastpaths = |signal| settings.fastpath_signals.contains(&signal);
         let victim = PendingVictim {
             is_asked: restored.is_asked,
-            is_stuck_reported: !restored.is_asked
-                && restored.signal.is_some_and(is_externally_handled),
+            is_stuck_reported: !restored.is_asked && restored.signal.is_some_and(is_fastpaths),
             is_dead: restored.is_dead,
             expected: expected.collect(),
             ..PendingVictim::new(match restored.is_dead {

@@ -29,7 +29,7 @@ pub struct PlannerSettings {
     /// Degree to which the planner goes beyond the kubelet.
     pub mode: Mode,
     /// Signals whose hard thresholds the fast path acts on: here they count for conditions and forecasts alone.
-    pub externally_handled: Vec<Signal>,
+    pub fastpath_signals: Vec<Signal>,
     /// Soft thresholds ask the API server, which static pods do not end by; killed, they keep their files: the kubelet
     /// starts them again with them.
     pub has_api_server: bool,
@@ -201,6 +201,14 @@ impl Cause {
     /// The names of all causes: those of the signals and those of the limits.
     pub fn names() -> impl Iterator<Item = &'static str> {
         Signal::ALL.into_iter().map(Signal::as_str).chain(LIMITS)
+    }
+
+    /// Its name in records: the signal's or the limit's.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pressure(signal) => signal.as_str(),
+            Self::LocalStorage(limit) => limit,
+        }
     }
 
     /// The cause that a record names; `None` for a name that is neither a signal's nor a limit's.

@@ -11,7 +11,8 @@ use crate::{
         quantity::Quantity,
         settings::{EvictionConfig, RankingStrategy},
     },
-    reclaim::ReclaimBy,
+    node_reclaim::ReclaimBy,
+    record::KillOutcome,
 };
 
 const MIB: u64 = 1 << 20;
@@ -53,7 +54,7 @@ impl Scene {
             },
             strategy: RankingStrategy::Kubelet,
             mode: Mode::Evictd,
-            externally_handled: Vec::new(),
+            fastpath_signals: Vec::new(),
             has_api_server: true,
         };
         Self {
@@ -161,7 +162,7 @@ impl Scene {
             bounds: NodeBounds::default(),
         };
         let reclaim = ReclaimUnderWay {
-            of: ReclaimBy::Runtime,
+            by: ReclaimBy::Runtime,
             what: &plan.node_reclaim,
             before,
         };
@@ -339,7 +340,7 @@ fn a_pod_that_may_not_be_killed_is_not_waited_for() {
             if scene.gone.len() > gone && scene.gone[gone].1 == "bomb" {
                 scene.pods.extend(bomb);
                 if is_refused {
-                    scene.planner.note_refused("bomb");
+                    scene.planner.note_outcome("bomb", KillOutcome::Refused(1));
                 }
             }
             if scene.gone.len() == 2 {
@@ -379,7 +380,7 @@ fn both_steps_before_an_eviction_are_of_pods_that_may_go() {
             ..NodeBounds::default()
         },
     };
-    scene.planner.note_external_kill(SECOND, node, "killed");
+    scene.planner.note_fastpath_kill(SECOND, node, "killed");
     let names = |pods: Vec<&Pod>| pods.iter().map(|pod| pod.name.clone()).collect::<Vec<_>>();
     let reclaimable = scene.planner.reclaimable(node).collect();
     assert_eq!(names(reclaimable), ["idle", "small", "large", "static"]);

@@ -5,6 +5,7 @@ use super::{
     Cause, EvictionDecision, Mode, Planner, PlannerSettings, Resource, RestoredState, Signal,
     Snapshot, Threshold,
 };
+use crate::record::KillOutcome;
 
 impl Planner {
     /// Replaces the settings; what is known of thresholds that stay, of victims and of recreations is kept.
@@ -66,16 +67,20 @@ impl Planner {
         self.recreations.forget(uid);
     }
 
-    /// A pod that was chosen was not evicted, though it counts as a victim: it had ended, or lives on. Its owner puts
-    /// no pod here again.
-    pub fn forget_recreation(&mut self, uid: &str) {
-        self.recreations.forget(uid);
-    }
-
-    /// The kernel has refused SIGKILL for a pod that was chosen: it is not chosen again, and gives nothing back.
-    pub fn note_refused(&mut self, uid: &str) {
-        self.pending.expect_nothing(uid);
-        self.choices.take_back(uid, &mut self.paces);
+    /// Takes note of what became of a pod that the planner or the fast path has chosen; [`Self::cancel_eviction`] is
+    /// for one that was not killed because it had ended.
+    pub fn note_outcome(&mut self, uid: &str, outcome: KillOutcome) {
+        match outcome {
+            KillOutcome::Killed => return,
+            // It counts as a victim until the pressure is over.
+            KillOutcome::Shadow => {}
+            // It is not chosen again, and gives nothing back.
+            KillOutcome::Refused(_) => {
+                self.pending.expect_nothing(uid);
+                self.choices.take_back(uid, &mut self.paces);
+            }
+        }
+        // It lives on: its owner puts no pod here again.
         self.recreations.forget(uid);
     }
 
@@ -121,9 +126,9 @@ impl Planner {
         }
     }
 
-    /// Others have killed a pod, as was seen just now: it is not evicted again, and what its end brings is on its way,
-    /// for every signal. [`Planner::note_external_eviction`] follows.
-    pub fn note_external_kill(&mut self, now: i64, node: Snapshot<'_>, uid: &str) {
+    /// The fast path has killed a pod, as was seen just now: it is not evicted again, and what its end brings is on its
+    /// way, for every signal. [`Planner::note_fastpath_eviction`] follows.
+    pub fn note_fastpath_kill(&mut self, now: i64, node: Snapshot<'_>, uid: &str) {
         self.pending.remember_seen(now, node, &self.settings, uid);
     }
 
@@ -145,7 +150,7 @@ impl Planner {
     /// The fast path has evicted a pod, on what it saw then: the dip is over before the planner looks, and the
     /// condition holds nevertheless; and the pod's owner is known if it comes back. It is a victim like the planner's
     /// own.
-    pub fn note_external_eviction(
+    pub fn note_fastpath_eviction(
         &mut self,
         now: i64,
         dip: Snapshot<'_>,

@@ -10,7 +10,7 @@ use evictd_engine::{
     pace::{Decision, KERNEL_KILL_NS, PaceInputs, PaceProfile, Urgency},
     pending::Pending,
     permit::LastResort,
-    record::Stages,
+    record::{KillOutcome, Stages},
     round::{self, Candidates, Choice, Outcome, Pods, Round},
     terminating::{Terminating, VictimReading},
     units::{SECOND, signed},
@@ -22,7 +22,7 @@ use crate::{
     BlockedBy, EvictionReport, FastPathEvent,
     in_flight::{Eviction, Victim},
     monitor::MemoryMonitor,
-    scope::{Crossing, ScopeMonitor},
+    scope::{Crossing, WatchedScope},
 };
 
 /// All pods were read, and together they cannot end a shortage: they are read again so much later, in nanoseconds.
@@ -57,8 +57,7 @@ struct Kill {
     /// Time of the decision, in nanoseconds of CLOCK_MONOTONIC, like `signalled`.
     decided: u64,
     signalled: u64,
-    /// The errno with which SIGKILL was refused.
-    refused: Option<i32>,
+    outcome: KillOutcome,
     /// Working set of the pod when the eviction was decided, in bytes.
     working_set: u64,
     held: VictimUsage,
@@ -67,55 +66,56 @@ struct Kill {
 impl Kill {
     /// The bytes that it gives back. What was refused gives nothing; its pod is left alone, and the next one goes.
     fn expected(&self) -> u64 {
-        match (self.refused, self.held.unreclaimable) {
-            (Some(_), _) => 0,
-            (None, Some(held)) => held.min(self.working_set),
-            (None, None) => self.working_set,
+        match self.outcome {
+            KillOutcome::Refused(_) => 0,
+            KillOutcome::Killed | KillOutcome::Shadow => {
+                let held = self.held.unreclaimable.unwrap_or(u64::MAX);
+                held.min(self.working_set)
+            }
         }
     }
-}
 
-/// Outcome of a SIGKILL.
-enum SignalOutcome {
-    /// The signal was sent, or would have been in live mode.
-    Sent,
-    /// The kernel has refused it with this errno.
-    Refused(i32),
-    /// The pod was empty already, and the kernel has not killed from it.
-    Empty,
+    /// What is expected of it where the kernel has killed from it: what was left was signalled a moment ago.
+    fn left_by_kernel(&self, now: u64) -> Terminating {
+        let left = VictimReading {
+            populated: !self.pod.killer.is_empty(),
+            usage: Some(self.expected()),
+        };
+        Terminating::restore(self.signalled, now, left, self.held.shmem, false)
+    }
 }
 
 impl MemoryMonitor {
     /// Decides for one scope and evicts what is due. Returns whether no victim is terminating, so that the scope may
     /// wait for its recovery trigger. Victims held `dying_before` bytes when the look at the scope began.
     pub(crate) fn resolve_pressure(&mut self, index: usize, now: u64, dying_before: u64) -> bool {
-        let Some(monitor) = self.scopes.get_mut(index) else {
+        let Some(watched) = self.scopes.get_mut(index) else {
             return true;
         };
-        let memory = self.in_flight.memory(&monitor.scope, now);
-        let seen = monitor.shortage(memory.shadow, memory.dying, dying_before);
-        monitor.pace.observe(now, &seen);
+        let memory = self.in_flight.memory(&watched.scope, now);
+        let seen = watched.shortage(memory.shadow, memory.dying, dying_before);
+        watched.pace.observe(now, &seen);
         let mut pace_inputs = PaceInputs {
             now,
-            pace: monitor.pace,
+            pace: watched.pace,
             shortage: seen,
             pending: memory.pending,
-            profile: PaceProfile::of(monitor.scope.signal(), true),
+            profile: PaceProfile::of(watched.scope.signal(), true),
         };
         let mut decision = pace_inputs.decide();
         if decision.is_urgent() {
             // Read only then: free pages that `MemAvailable` does not count, and growth that limits of the pods' own
             // end.
-            let room = &mut pace_inputs.shortage.headroom.immediate;
-            *room = room.saturating_add(monitor.scope.uncounted_pcp_free());
+            let headroom = &mut pace_inputs.shortage.headroom.immediate;
+            *headroom = headroom.saturating_add(watched.scope.uncounted_pcp_free());
             pace_inputs.shortage.limited_growth =
-                self.pods.limited_growth(monitor, &self.in_flight);
+                self.pods.limited_growth(watched, &self.in_flight);
             decision = pace_inputs.decide();
         }
         let Decision::Evict { urgency } = decision else {
             return self.in_flight.terminating_count() == 0;
         };
-        let is_in_vain = !urgency.is_urgent() && now < monitor.in_vain_until;
+        let is_in_vain = !urgency.is_urgent() && now < watched.in_vain_until;
         if !urgency.is_urgent() && !self.limiter.allows_paced(now) {
             self.report_no_candidates(index, false);
             return self.in_flight.terminating_count() == 0;
@@ -133,9 +133,9 @@ impl MemoryMonitor {
                 round: &round,
             });
             if outcome == Outcome::InVain
-                && let Some(monitor) = self.scopes.get_mut(index)
+                && let Some(watched) = self.scopes.get_mut(index)
             {
-                monitor.in_vain_until = now.saturating_add(IN_VAIN_NS);
+                watched.in_vain_until = now.saturating_add(IN_VAIN_NS);
             }
             if outcome != Outcome::Done {
                 self.report_no_candidates(index, outcome == Outcome::InVain);
@@ -173,13 +173,13 @@ impl MemoryMonitor {
     /// Whether the node's own daemons use more than was kept back for them; without the pods' cgroup that is not known.
     fn system_over_reserved(&self) -> bool {
         let mut observations = Observations::default();
-        for monitor in self.scopes.iter().filter(|monitor| !monitor.gone) {
+        for watched in self.scopes.iter().filter(|watched| !watched.gone) {
             let seen = Observation {
-                available: signed(monitor.sample.shortage.available),
-                capacity: signed(monitor.scope.capacity()),
+                available: signed(watched.sample.shortage.available),
+                capacity: signed(watched.scope.capacity()),
                 time: None,
             };
-            observations.set(monitor.scope.signal(), seen);
+            observations.set(watched.scope.signal(), seen);
         }
         observations.system_over_reserved()
     }
@@ -195,7 +195,7 @@ impl MemoryMonitor {
                 continue;
             }
             let ago = now.saturating_sub(kill.time);
-            let (Some(position), Some(monitor)) = (position, self.scopes.get(kill.scope)) else {
+            let (Some(position), Some(watched)) = (position, self.scopes.get(kill.scope)) else {
                 self.events.send(FastPathEvent::KernelKill(None, ago));
                 continue;
             };
@@ -206,10 +206,10 @@ impl MemoryMonitor {
             }
             let pace_inputs = PaceInputs {
                 now: kill.time,
-                pace: monitor.pace,
-                shortage: monitor.shortage(0, 0, 0),
+                pace: watched.pace,
+                shortage: watched.shortage(0, 0, 0),
                 pending: Pending::default(),
-                profile: PaceProfile::of(monitor.scope.signal(), true),
+                profile: PaceProfile::of(watched.scope.signal(), true),
             };
             // The candidates of a new table are not read yet.
             if let Some(candidate) = self.pods.table.candidates.get_mut(position)
@@ -231,8 +231,8 @@ impl MemoryMonitor {
         }
     }
 
-    /// Signals one pod, and answers with what is expected of it; `None` when that is nothing: it was empty already, or the
-    /// kernel refuses.
+    /// Signals one pod, and answers with what is expected of it; `None` when that is nothing: it was empty already, or
+    /// the kernel refuses.
     fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<Pending> {
         // A refused SIGKILL uses a slot too, so a round may run out of them: no pod is signalled that could not be
         // tracked.
@@ -240,7 +240,7 @@ impl MemoryMonitor {
             return None;
         }
         let pod = Arc::clone(self.pods.table.entries.get(victim)?);
-        let monitor = self.scopes.get(index)?;
+        let watched = self.scopes.get(index)?;
         let working_set = self.pods.table.candidates.get(victim)?.usage;
         let decided = why.killed.unwrap_or_else(monotonic_ns);
         let limiter = &self.limiter;
@@ -249,38 +249,26 @@ impl MemoryMonitor {
         if why.killed.is_none() && state() != CandidateState::Eligible {
             return None;
         }
-        let refused = match self.signal(&pod, decided, why.killed.is_some()) {
-            SignalOutcome::Sent => None,
-            SignalOutcome::Refused(errno) => Some(errno),
-            SignalOutcome::Empty => return None,
-        };
+        let outcome = self.signal(&pod, decided, why.killed.is_some())?;
         let signalled = why.killed.unwrap_or_else(monotonic_ns);
         self.evictions += 1;
         let kill = Kill {
             number: self.evictions,
             decided,
             signalled,
-            refused,
+            outcome,
             working_set,
             // Read when the signal is on its way.
             held: self.measure(victim, &pod),
             pod,
         };
-        let expected = kill.expected();
-        let (now, shared) = (monotonic_ns(), kill.held.shmem);
+        let now = monotonic_ns();
         let terminating = match why.killed {
-            None => Terminating::new(signalled, expected, shared),
-            // What the kernel has left of it was signalled a moment ago.
-            Some(_) => {
-                let left = VictimReading {
-                    populated: !kill.pod.killer.is_empty(),
-                    usage: Some(expected),
-                };
-                Terminating::restore(signalled, now, left, shared, false)
-            }
+            None => Terminating::new(signalled, kill.expected(), kill.held.shmem),
+            Some(_) => kill.left_by_kernel(now),
         };
         let mut gives = Pending::default();
-        terminating.add_to(&mut gives, now, Some(expected));
+        terminating.add_to(&mut gives, now, Some(kill.expected()));
         self.in_flight.push(Victim::new(
             Arc::clone(&kill.pod),
             Eviction {
@@ -289,24 +277,24 @@ impl MemoryMonitor {
                 shadow: self.shadow,
             },
             terminating,
-            monitor.sample.usage,
+            watched.sample.usage,
         ));
-        let report = self.report(monitor, why, &kill);
+        let report = self.report(watched, why, &kill);
         self.events.send(FastPathEvent::Evicted(report));
         self.note_in_paces(index, &kill);
-        refused.is_none().then_some(gives)
+        outcome.refusal().is_none().then_some(gives)
     }
 
-    fn report(&self, monitor: &ScopeMonitor, why: Why, kill: &Kill) -> EvictionReport {
+    fn report(&self, watched: &WatchedScope, why: Why, kill: &Kill) -> EvictionReport {
         let Crossing {
             crossed,
             woken,
             usage,
             hook,
-        } = monitor.crossing;
+        } = watched.crossing;
         EvictionReport {
             number: kill.number,
-            signal: monitor.scope.signal(),
+            signal: watched.scope.signal(),
             stages: Stages {
                 crossed,
                 // The kernel's kill came before the agent.
@@ -316,20 +304,19 @@ impl MemoryMonitor {
             },
             hook: hook.unwrap_or(MemoryHook::Sampler),
             usage_at_crossing: usage,
-            usage_at_decision: monitor.sample.usage,
-            available: monitor.sample.guarded_available,
-            capacity: monitor.scope.capacity(),
-            threshold: monitor.scope.thresholds().threshold,
+            usage_at_decision: watched.sample.usage,
+            available: watched.sample.guarded_available,
+            capacity: watched.scope.capacity(),
+            threshold: watched.scope.thresholds().threshold,
             working_set: kill.working_set,
             urgency: why.urgency,
             pace_inputs: why.pace_inputs,
             expected: kill.expected(),
             shmem: kill.held.shmem.min(kill.expected()),
-            shadow: self.shadow,
             by_kernel: why.killed.is_some(),
             last_resort: why.choice.resort != LastResort::None,
             out_of_order: why.choice.out_of_order,
-            refused: kill.refused,
+            outcome: kill.outcome,
             pod: Arc::clone(&kill.pod),
         }
     }
@@ -337,31 +324,32 @@ impl MemoryMonitor {
     /// A victim gives to every scope that counts it.
     fn note_in_paces(&mut self, chosen_for: usize, kill: &Kill) {
         let at = kill.signalled;
-        for (index, monitor) in self.scopes.iter_mut().enumerate() {
-            if !monitor.scope.holds(&kill.pod) {
+        for (index, watched) in self.scopes.iter_mut().enumerate() {
+            if !watched.scope.holds(&kill.pod) {
                 continue;
             }
             if index == chosen_for {
-                monitor.pace.note_own_eviction();
+                watched.pace.note_own_eviction();
             }
             match kill.held.still {
-                Some((held, since)) => monitor.pace.evicted_without_growth(at, held, since),
-                None => monitor.pace.evicted(at),
+                Some((held, since)) => watched.pace.evicted_without_growth(at, held, since),
+                None => watched.pace.evicted(at),
             }
         }
     }
 
-    /// Sends SIGKILL, or charges the limits alone in shadow mode.
-    fn signal(&self, entry: &PodEntry, decided: u64, by_kernel: bool) -> SignalOutcome {
+    /// Sends SIGKILL, or charges the limits alone in shadow mode. `None`: the pod was empty already, and the kernel has
+    /// not killed from it.
+    fn signal(&self, entry: &PodEntry, decided: u64, by_kernel: bool) -> Option<KillOutcome> {
         let limiter = &self.limiter;
         if self.shadow {
             // As live: a pod between two runs gives nothing, and the next one is chosen.
             if entry.killer.is_empty() {
-                return SignalOutcome::Empty;
+                return None;
             }
             // What a limit would have held back is held back here too.
             limiter.charge_in_shadow(entry, decided, ShadowChooser::FastPath);
-            return SignalOutcome::Sent;
+            return Some(KillOutcome::Shadow);
         }
         let before = entry.eviction_state.evicted_at();
         // A pod of thousands of processes is not signalled at once: the manager must know of it meanwhile.
@@ -369,13 +357,11 @@ impl MemoryMonitor {
         let killed = entry.killer.kill();
         if matches!(&killed, Ok(result) if !result.empty || by_kernel) {
             limiter.charge(entry, decided);
-            return SignalOutcome::Sent;
+            return Some(KillOutcome::Killed);
         }
         entry.eviction_state.restore_evicted_at(before);
-        match killed {
-            Ok(_) => SignalOutcome::Empty,
-            Err(refusal) => SignalOutcome::Refused(errno(&refusal)),
-        }
+        let refusal = killed.err()?;
+        Some(KillOutcome::Refused(errno(&refusal)))
     }
 
     /// Reads what a victim holds.
@@ -393,9 +379,9 @@ impl MemoryMonitor {
     }
 
     fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
-        let monitor = self.scopes.get(index);
+        let watched = self.scopes.get(index);
         let now = monotonic_ns();
-        if monitor.is_none_or(|monitor| monitor.no_candidates_reported) || self.dying(now) > 0 {
+        if watched.is_none_or(|watched| watched.no_candidates_reported) || self.dying(now) > 0 {
             return;
         }
         let held = BlockedBy {
@@ -403,12 +389,12 @@ impl MemoryMonitor {
             denied: self.denied(),
             in_vain,
         };
-        if let Some(monitor) = self.scopes.get_mut(index) {
-            monitor.no_candidates_reported = true;
+        if let Some(watched) = self.scopes.get_mut(index) {
+            watched.no_candidates_reported = true;
             self.events.send(FastPathEvent::NoCandidates {
-                signal: monitor.scope.signal(),
-                available: monitor.sample.guarded_available,
-                threshold: monitor.scope.thresholds().threshold,
+                signal: watched.scope.signal(),
+                available: watched.sample.guarded_available,
+                threshold: watched.scope.thresholds().threshold,
                 held,
             });
         }
@@ -434,8 +420,8 @@ impl Pods for ScopePods<'_> {
     fn load(&mut self, resort: LastResort) -> u64 {
         self.monitor.load_candidates(resort);
         let MemoryMonitor { pods, scopes, .. } = &mut *self.monitor;
-        if let Some(monitor) = scopes.get(self.index) {
-            pods.exclude_pods_outside(&monitor.scope);
+        if let Some(watched) = scopes.get(self.index) {
+            pods.exclude_pods_outside(&watched.scope);
         }
         pods.attainable()
     }
@@ -445,8 +431,8 @@ impl Pods for ScopePods<'_> {
     }
 
     fn has_evicted_lately(&self) -> bool {
-        let monitor = self.monitor.scopes.get(self.index);
-        monitor.is_some_and(|monitor| monitor.pace.has_evicted_lately(monotonic_ns()))
+        let watched = self.monitor.scopes.get(self.index);
+        watched.is_some_and(|watched| watched.pace.has_evicted_lately(monotonic_ns()))
     }
 
     fn watch_growers(&mut self) {

@@ -14,47 +14,50 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     monitor::{MemoryMonitor, pod_readings::BEFOREHAND},
-    scope::{KernelVictims, ScopeMonitor},
+    scope::{KernelVictims, WatchedScope},
 };
 
 /// How long published kernel victims hold while memory does not move: pods may change their ranks among themselves.
 const REPUBLISH_NS: u64 = SECOND;
-/// How long they hold far from every threshold, where no hook has to be attached: a growth is seen before it gets there.
+/// How long they hold far from every threshold, where no hook has to be attached: a growth is seen before it gets
+/// there.
 const REPUBLISH_FAR_NS: u64 = 10 * SECOND;
 
 impl MemoryMonitor {
-    /// Publishes the kernel victims when memory has moved or the last ones are old: reading every pod is what a cycle costs most.
+    /// Publishes the kernel victims when memory has moved or the last ones are old: reading every pod is what a cycle
+    /// costs most.
     pub(crate) fn publish_when_due(&mut self, now: u64) {
         let nearness = Nearness::new(self.fastest_growth);
-        let is_near = |monitor: &ScopeMonitor| nearness.wants_hook(monitor.distance(), true);
+        let is_near = |watched: &WatchedScope| nearness.wants_hook(watched.distance(), true);
         let lasts = match self.scopes.iter().any(is_near) {
             true => REPUBLISH_NS,
             false => REPUBLISH_FAR_NS,
         };
         let is_old = now.saturating_sub(self.published_at) >= lasts;
-        if self.published_at == 0 || is_old || self.scopes.iter().any(ScopeMonitor::has_moved) {
+        if self.published_at == 0 || is_old || self.scopes.iter().any(WatchedScope::has_moved) {
             self.published_at = now;
             self.publish_kernel_victims();
             self.scopes
                 .iter_mut()
-                .for_each(ScopeMonitor::note_victims_published);
+                .for_each(WatchedScope::note_victims_published);
         }
     }
 
-    /// Publishes the first pods in the order of eviction to the kernel programs, for the case that this thread cannot run when the floor
-    /// is reached, and for the time without an agent. All pods are read in any case, for the growth of each.
+    /// Publishes the first pods in the order of eviction to the kernel programs, for the case that this thread cannot
+    /// run when the floor is reached, and for the time without an agent. All pods are read in any case, for the growth
+    /// of each.
     fn publish_kernel_victims(&mut self) {
         self.load_candidates(LastResort::None);
         self.pods.watch_growers(BEFOREHAND);
-        let has_floor = |monitor: &ScopeMonitor| monitor.scope.thresholds().floor.is_some();
+        let has_floor = |watched: &WatchedScope| watched.scope.thresholds().floor.is_some();
         let is_used = self.is_pinned || self.scopes.iter().any(has_floor);
         if !is_used || !self.triggers.set.has_program() {
             return;
         }
         if self.shadow {
-            for (index, monitor) in self.scopes.iter_mut().enumerate() {
+            for (index, watched) in self.scopes.iter_mut().enumerate() {
                 if self.triggers.set.set_victims(index, &[]).is_ok() {
-                    monitor.victims = KernelVictims::default();
+                    watched.published.victims = KernelVictims::default();
                 }
             }
             return;
@@ -62,19 +65,19 @@ impl MemoryMonitor {
         self.pods.exclude_expiring_permits(&self.limiter);
         // Scope 0 is the node, which counts every pod; the exclusions of later scopes may therefore stay in place.
         for index in 0..self.scopes.len() {
-            if let Some(monitor) = self.scopes.get(index) {
-                self.pods.exclude_pods_outside(&monitor.scope);
+            if let Some(watched) = self.scopes.get(index) {
+                self.pods.exclude_pods_outside(&watched.scope);
             }
             let victims = self.ranked_victims(index);
-            if let Some(monitor) = self.scopes.get_mut(index)
-                && victims != monitor.victims
+            if let Some(watched) = self.scopes.get_mut(index)
+                && victims != watched.published.victims
                 && self
                     .triggers
                     .set
                     .set_victims(index, victims.published())
                     .is_ok()
             {
-                monitor.victims = victims;
+                watched.published.victims = victims;
             }
         }
     }
@@ -84,8 +87,8 @@ impl MemoryMonitor {
         let mut any = false;
         let (now, limiter) = (monotonic_ns(), &self.limiter);
         let entries = &self.pods.table.entries;
-        for (index, monitor) in self.scopes.iter_mut().enumerate() {
-            let is_revoked = monitor.victims.iter().any(|(position, id)| {
+        for (index, watched) in self.scopes.iter_mut().enumerate() {
+            let is_revoked = watched.published.victims.iter().any(|(position, id)| {
                 let is_it = |entry: &&Arc<PodEntry>| entry.memory.id() == id;
                 let entry = entries.get(position).filter(is_it);
                 // After a table change the positions are stale until victims are published again.
@@ -94,20 +97,20 @@ impl MemoryMonitor {
                 entry.is_none_or(|e| !limiter.allows(&**e, now, kind, LastResort::None))
             });
             if is_revoked && self.triggers.set.set_victims(index, &[]).is_ok() {
-                monitor.victims = KernelVictims::default();
+                watched.published.victims = KernelVictims::default();
                 any = true;
             }
         }
         any
     }
 
-    /// The first candidates in the order of eviction: the first one by its exact usage, the others by upper bounds. None
-    /// where the scope has no hard threshold.
+    /// The first candidates in the order of eviction: the first one by its exact usage, the others by upper bounds.
+    /// None where the scope has no hard threshold.
     fn ranked_victims(&mut self, index: usize) -> KernelVictims {
         let mut victims = KernelVictims::default();
         let rules = self.rules();
-        let has_threshold = |scope: &&ScopeMonitor| scope.scope.thresholds().threshold > 0;
-        let Some(monitor) = self.scopes.get(index).filter(has_threshold) else {
+        let has_threshold = |watched: &&WatchedScope| watched.scope.thresholds().threshold > 0;
+        let Some(watched) = self.scopes.get(index).filter(has_threshold) else {
             return victims;
         };
         let first = self.pods.first_in_order(rules);
@@ -122,8 +125,8 @@ impl MemoryMonitor {
         let others = ranked.get(..others).unwrap_or_default().iter().copied();
         for (rank, position) in first.into_iter().chain(others).enumerate() {
             if let (Some(cgroup_id), Some(candidate)) = (id(position), candidates.get(position)) {
-                let held = held(entries, position, candidate.usage, monitor.step());
-                victims.push(position, monitor.kernel_victim(cgroup_id, rank, held));
+                let held = held(entries, position, candidate.usage, watched.step());
+                victims.push(position, watched.kernel_victim(cgroup_id, rank, held));
             }
         }
         // It is published, not evicted: the next scope may publish it too.

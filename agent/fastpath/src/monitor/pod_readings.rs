@@ -51,8 +51,8 @@ impl PodReadings {
         is_new
     }
 
-    /// Upper bounds for all pods: one number each, which is read now unless it was a moment ago. Only those that come first
-    /// are read in full.
+    /// Upper bounds for all pods: one number each, which is read now unless it was a moment ago. Only those that come
+    /// first are read in full.
     pub fn load(
         &mut self,
         fastest_growth: u64,

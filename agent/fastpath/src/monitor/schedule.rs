@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evictd_engine::sampling::{self, Nearness, Notification, ScopeState};
 
-use crate::{FastPathEvent, monitor::MemoryMonitor, scope::ScopeMonitor, spin::Wait};
+use crate::{FastPathEvent, monitor::MemoryMonitor, scope::WatchedScope, spin::Wait};
 
 impl MemoryMonitor {
     /// How to wait for the look that is due after the interval: spinning, if a scope's threshold is about to be
@@ -15,15 +15,15 @@ impl MemoryMonitor {
         let is_busy = self
             .scopes
             .iter()
-            .any(|monitor| monitor.pressed && !monitor.idle);
+            .any(|watched| watched.pressed && !watched.idle);
         // A kernel program is about to be attached.
         if is_busy || (trigger.has_program() && !trigger.is_attached()) {
             return asleep;
         }
         let scopes = self.scopes.iter_mut();
         scopes
-            .filter(|monitor| !monitor.pressed && !monitor.gone && monitor.is_armed(trigger))
-            .filter_map(|monitor| monitor.wait(now))
+            .filter(|watched| !watched.pressed && !watched.gone && watched.is_armed(trigger))
+            .filter_map(|watched| watched.wait(now))
             .fold(asleep, Wait::and)
     }
 
@@ -33,7 +33,7 @@ impl MemoryMonitor {
         if self
             .scopes
             .iter()
-            .any(|monitor| monitor.pressed && !monitor.idle)
+            .any(|watched| watched.pressed && !watched.idle)
         {
             return sampling::BUSY;
         }
@@ -43,7 +43,7 @@ impl MemoryMonitor {
         let wanted = self
             .scopes
             .iter()
-            .any(|monitor| !monitor.gone && nearness.wants_hook(monitor.distance(), attached));
+            .any(|watched| !watched.gone && nearness.wants_hook(watched.distance(), attached));
         let switched = self.triggers.switch(wanted);
         self.status.note_hook(switched.is_lost);
         // One event for each loss; every look tries again.
@@ -63,16 +63,16 @@ impl MemoryMonitor {
             let mut pods = table.entries.iter().zip(&table.candidates);
             pods.any(|(entry, candidate)| !entry.protected && candidate.usage > 0)
         };
-        let next = |monitor: &ScopeMonitor| {
-            if monitor.gone {
+        let next = |watched: &WatchedScope| {
+            if watched.gone {
                 return sampling::MAX_INTERVAL;
             }
-            let state = match monitor.pressed {
+            let state = match watched.pressed {
                 false => ScopeState::Calm,
                 true if has_candidates() => ScopeState::Idle,
                 true => ScopeState::NoCandidates,
             };
-            let notification = if is_attached && monitor.is_armed(trigger) {
+            let notification = if is_attached && watched.is_armed(trigger) {
                 match has_program {
                     true => Notification::AtCrossing,
                     // The trigger lies a spin window before the threshold; the crossing itself is found by looking.
@@ -83,8 +83,8 @@ impl MemoryMonitor {
             } else {
                 Notification::Late
             };
-            let room = monitor.sample.shortage.headroom.immediate;
-            sampling::sample_interval_at(state, notification, monitor.distance(), room, growth)
+            let headroom = watched.sample.shortage.headroom.immediate;
+            sampling::sample_interval_at(state, notification, watched.distance(), headroom, growth)
         };
         let looks = self.scopes.iter().map(next);
         looks.min().unwrap_or(sampling::MAX_INTERVAL)

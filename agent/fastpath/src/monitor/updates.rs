@@ -8,7 +8,7 @@ use crate::{
     control::{NODE, PODS},
     in_flight::Victim,
     monitor::MemoryMonitor,
-    scope::ScopeMonitor,
+    scope::WatchedScope,
 };
 
 impl MemoryMonitor {
@@ -17,7 +17,8 @@ impl MemoryMonitor {
         if self.pods.take_table(&self.control) {
             self.published_at = 0;
         }
-        // The settings are taken first and applied last: a scope that was handed over before them is applied before them.
+        // The settings are taken first and applied last: a scope that was handed over before them is applied before
+        // them.
         let settings = self.control.take_settings();
         self.apply_scope(NODE);
         self.apply_scope(PODS);
@@ -37,10 +38,14 @@ impl MemoryMonitor {
             if self.in_flight.contains(&pod) {
                 continue;
             }
-            for monitor in self.scopes.iter_mut().filter(|m| m.scope.holds(&pod)) {
-                monitor.pace.evicted(signalled);
+            for watched in self
+                .scopes
+                .iter_mut()
+                .filter(|watched| watched.scope.holds(&pod))
+            {
+                watched.pace.evicted(signalled);
             }
-            self.in_flight.push(Victim::foreign(pod, signalled, by));
+            self.in_flight.push(Victim::by_other(pod, signalled, by));
         }
     }
 
@@ -50,24 +55,24 @@ impl MemoryMonitor {
             // The pods that shadow mode has chosen did not die.
             self.scopes
                 .iter_mut()
-                .for_each(|monitor| monitor.pace = Pace::default());
+                .for_each(|watched| watched.pace = Pace::default());
         }
         self.published_at = 0;
         self.forget_shadow_victims();
         self.strategy = settings.strategy;
         for index in 0..self.scopes.len() {
-            let Some(monitor) = self.scopes.get_mut(index) else {
+            let Some(watched) = self.scopes.get_mut(index) else {
                 return;
             };
-            monitor.kernel_may_kill = !settings.shadow;
+            watched.kernel_may_kill = !settings.shadow;
             let is_new = index == NODE
-                && monitor.scope.capacity() == settings.capacity
-                && monitor.scope.thresholds() != settings.thresholds;
+                && watched.scope.capacity() == settings.capacity
+                && watched.scope.thresholds() != settings.thresholds;
             if is_new {
-                monitor.scope.set_thresholds(settings.thresholds);
-                monitor.pace.reset();
+                watched.scope.set_thresholds(settings.thresholds);
+                watched.pace.reset();
             }
-            if let Err(e) = monitor.arm_all(&mut *self.triggers.set) {
+            if let Err(e) = watched.arm_all(&mut *self.triggers.set) {
                 self.report_scope_gone(index, &e);
             } else if is_new {
                 self.report_met_in_force(index);
@@ -82,31 +87,31 @@ impl MemoryMonitor {
         };
         self.published_at = 0;
         let trigger = &mut *self.triggers.set;
-        let mut watched = Ok(());
+        let mut hooked = Ok(());
         let mut was_pressed = false;
         match self.scopes.get_mut(index) {
-            Some(monitor) if monitor.scope.is_resized(&scope) => {
+            Some(watched) if watched.scope.is_resized(&scope) => {
                 // The thresholds of the node's scope come with the settings.
                 let has_other_thresholds = index == PODS
-                    && monitor.scope.capacity() == scope.capacity()
-                    && monitor.scope.thresholds() != scope.thresholds();
-                was_pressed = monitor.pressed && !has_other_thresholds;
-                monitor.resize(&mut scope);
+                    && watched.scope.capacity() == scope.capacity()
+                    && watched.scope.thresholds() != scope.thresholds();
+                was_pressed = watched.pressed && !has_other_thresholds;
+                watched.resize(&mut scope);
                 if has_other_thresholds {
-                    monitor.pace.reset();
+                    watched.pace.reset();
                 }
                 self.control.retire_scope(index, scope);
             }
-            Some(monitor) => {
-                watched = trigger.watch(index, scope.cgroup());
-                monitor.replace(&mut scope);
+            Some(watched) => {
+                hooked = trigger.watch(index, scope.cgroup());
+                watched.replace(&mut scope);
                 self.control.retire_scope(index, scope);
             }
             // This frees the box: once, while nothing is urgent.
             None => {
-                watched = trigger.watch(index, scope.cgroup());
+                hooked = trigger.watch(index, scope.cgroup());
                 let kernel_may_kill = !self.shadow;
-                let mut monitor = ScopeMonitor::new(
+                let mut watched = WatchedScope::new(
                     *scope,
                     index,
                     self.fastest_growth,
@@ -114,15 +119,18 @@ impl MemoryMonitor {
                     kernel_may_kill,
                 );
                 // A pod that was evicted for the node gave to the pods' cgroup as well.
-                let last = self.scopes.iter().filter_map(|m| m.pace.last_eviction());
+                let last = self
+                    .scopes
+                    .iter()
+                    .filter_map(|watched| watched.pace.last_eviction());
                 if let Some(last) = last.max() {
-                    monitor.pace.evicted(last);
+                    watched.pace.evicted(last);
                 }
-                self.scopes.push(monitor);
+                self.scopes.push(watched);
             }
         }
-        let settled = watched.and_then(|()| match self.scopes.get_mut(index) {
-            Some(monitor) => monitor.arm_all(trigger),
+        let settled = hooked.and_then(|()| match self.scopes.get_mut(index) {
+            Some(watched) => watched.arm_all(trigger),
             None => Ok(()),
         });
         match settled {

@@ -8,7 +8,8 @@ use evictd_node::trigger::memory::{
 };
 use evictd_sys::page::page_size;
 
-use super::{ScopeMonitor, ScopeTriggers};
+use super::{ScopeTriggers, WatchedScope};
+use crate::spin::spin_window;
 
 /// What a CPU charges in advance, in bytes: the counter moves by so much at once. A trigger is set anew when its limit
 /// has moved by that, as a smaller move makes no difference. The floor's trigger lies ahead by that, so that the charge
@@ -17,14 +18,49 @@ fn batch() -> u64 {
     batch_bytes(page_size())
 }
 
-impl ScopeMonitor {
+/// Where the triggers of a scope were set. Limits are bytes of the usage counter.
+pub struct ArmedTriggers {
+    /// Limit of the threshold's trigger; 0 before it was set.
+    hard: u64,
+    /// Limit of the floor's trigger; 0 before it was set.
+    floor: u64,
+    /// Limit of the recovery's trigger; `None` while it is disabled.
+    recovery: Option<u64>,
+    /// The trigger a spin window before the threshold is set and has not tripped.
+    pub approach: bool,
+    /// Bytes before the threshold at which that trigger lies.
+    pub spin_window: u64,
+    /// The usage counter less the usage, in bytes; `None` while that is not known.
+    pub offset: Option<i64>,
+}
+
+impl ArmedTriggers {
+    /// `fastest_growth`: of the machine, in bytes per second.
+    pub fn new(fastest_growth: u64) -> Self {
+        Self {
+            hard: 0,
+            floor: 0,
+            recovery: None,
+            approach: false,
+            spin_window: spin_window(fastest_growth),
+            offset: None,
+        }
+    }
+
+    /// All triggers are to be set anew.
+    pub fn forget_limits(&mut self) {
+        (self.hard, self.floor, self.recovery) = (0, 0, None);
+    }
+}
+
+impl WatchedScope {
     /// Arms every slot for the first time.
     pub(crate) fn arm_all(&mut self, trigger: &mut dyn TriggerSet) -> io::Result<()> {
         self.sample = self.scope.sample()?;
         for slot in 0..SLOTS_PER_SCOPE {
             self.set(trigger, slot, Trigger::DISABLED)?;
         }
-        self.recovery_limit = None;
+        self.armed.recovery = None;
         self.arm(trigger)
     }
 
@@ -37,7 +73,7 @@ impl ScopeMonitor {
     ) -> io::Result<()> {
         self.no_candidates_reported = false;
         self.idle = false;
-        if self.recovery_limit.take().is_some() {
+        if self.armed.recovery.take().is_some() {
             self.set(trigger, slot::RECOVERY, Trigger::DISABLED)?;
         }
         if self.is_calibrated(trigger) {
@@ -72,10 +108,10 @@ impl ScopeMonitor {
                     .usage_limit(ahead.max(floor), reclaimable_cache.saturating_add(swap))
                     .saturating_add_signed(offset)
             });
-        if self.floor_limit != 0 && limit.abs_diff(self.floor_limit) < batch() {
+        if self.armed.floor != 0 && limit.abs_diff(self.armed.floor) < batch() {
             return Ok(());
         }
-        self.floor_limit = limit;
+        self.armed.floor = limit;
         let new = match limit {
             u64::MAX => Trigger::DISABLED,
             limit => Trigger {
@@ -101,10 +137,10 @@ impl ScopeMonitor {
         let amount = self.scope.thresholds().needed(resolves);
         let limit = self.limit(amount, offset).saturating_sub(1);
         let stays = |armed: u64| armed.abs_diff(limit) < batch();
-        if self.recovery_limit.is_some_and(stays) {
+        if self.armed.recovery.is_some_and(stays) {
             return Ok(());
         }
-        self.recovery_limit = Some(limit);
+        self.armed.recovery = Some(limit);
         let new = Trigger {
             limit,
             direction: Direction::Falling,
@@ -119,8 +155,8 @@ impl ScopeMonitor {
         if self.pressed || self.gone {
             false
         } else if self.scope.is_machine() {
-            let look = self.scope.sample();
-            look.is_ok_and(|look| look.guarded_available < threshold)
+            let sample = self.scope.sample();
+            sample.is_ok_and(|sample| sample.guarded_available < threshold)
         } else {
             let usage = self.scope.cgroup().usage();
             usage.is_ok_and(|usage| usage >= self.limit(threshold, 0))
@@ -142,18 +178,18 @@ impl ScopeMonitor {
     }
 
     fn offset_on(&self, trigger: &dyn TriggerSet) -> Option<i64> {
-        match self.offset {
+        match self.armed.offset {
             None if self.is_calibrated(trigger) => None,
             known => Some(known.unwrap_or(0)),
         }
     }
 
-    /// The offset of counter and usage changes. Each look asks the kernel for the counter, by a trigger that the next charge trips, and
-    /// sets the triggers anew with the answer.
+    /// The offset of counter and usage changes. Each look asks the kernel for the counter, by a trigger that the next
+    /// charge trips, and sets the triggers anew with the answer.
     fn calibrate(&mut self, trigger: &mut dyn TriggerSet, counter: Option<u64>) -> io::Result<()> {
         match counter {
             Some(counter) => {
-                self.offset = Some(signed(counter) - signed(self.sample.usage));
+                self.armed.offset = Some(signed(counter) - signed(self.sample.usage));
                 self.arm(trigger)
             }
             None => {
@@ -176,16 +212,18 @@ impl ScopeMonitor {
     /// where a batch too far would be too late.
     fn limit_has_moved(&self, trigger: &dyn TriggerSet) -> bool {
         let limit = self.limit(self.scope.thresholds().threshold, 0);
-        let enough = match trigger.has_program() && self.distance() <= self.spin_window {
+        let enough = match trigger.has_program() && self.distance() <= self.armed.spin_window {
             true => page_size(),
             false => batch(),
         };
-        limit.abs_diff(self.armed_limit) >= enough
+        limit.abs_diff(self.armed.hard) >= enough
     }
 
     /// Whether the usage is so far from the spin window that its trigger would not trip at once again.
     fn has_left_spin_window(&self, trigger: &dyn TriggerSet) -> bool {
-        trigger.has_program() && !self.spin_armed && self.distance() > self.spin_window * 3 / 2
+        trigger.has_program()
+            && !self.armed.approach
+            && self.distance() > self.armed.spin_window * 3 / 2
     }
 
     fn arm(&mut self, trigger: &mut dyn TriggerSet) -> io::Result<()> {
@@ -212,16 +250,16 @@ impl ScopeMonitor {
             ..rising(thresholds.threshold, Action::WakeLocal)
         };
         let approach = rising(
-            thresholds.threshold.saturating_add(self.spin_window),
+            thresholds.threshold.saturating_add(self.armed.spin_window),
             Action::Wake,
         );
-        self.armed_limit = hard.limit;
+        self.armed.hard = hard.limit;
         self.set(trigger, slot::HARD, hard)?;
-        self.floor_limit = 0;
+        self.armed.floor = 0;
         self.rearm_floor(trigger)?;
         // Without a kernel program a trigger costs a system call: none is set anew close to the threshold.
-        self.spin_armed = trigger.has_program() && self.distance() > self.spin_window;
-        let approach = if self.spin_armed {
+        self.armed.approach = trigger.has_program() && self.distance() > self.armed.spin_window;
+        let approach = if self.armed.approach {
             approach
         } else {
             Trigger::DISABLED

@@ -8,7 +8,7 @@ const MIB: u64 = 1 << 20;
 
 /// What a look finds where 400 MiB are charged, 5 of them kernel memory, and 100 are available, when this many bytes of
 /// page cache are missing in `memory.stat`.
-fn look(missing: u64) -> MemorySample {
+fn lagging(missing: u64) -> MemorySample {
     MemorySample {
         usage: 400 * MIB,
         guarded_available: (100 * MIB).saturating_sub(missing),
@@ -32,10 +32,10 @@ impl Machine {
         self.added_up.set(0);
         let read = || {
             self.looks.set(self.looks.get() + 1);
-            Ok(look(missing(self)))
+            Ok(lagging(missing(self)))
         };
         let is_short =
-            |look: &MemorySample, missing: u64| look.guarded_available + missing < 50 * MIB;
+            |sample: &MemorySample, missing: u64| sample.guarded_available + missing < 50 * MIB;
         let add_up = || self.added_up.set(self.added_up.get() + 1);
         let after = |pause: Duration| {
             self.pass(u64::try_from(pause.as_nanos()).unwrap());
@@ -68,7 +68,7 @@ fn lagging_statistics_are_flushed_without_a_pause() {
         0 => 80 * MIB,
         _ => 0,
     };
-    assert_eq!(machine.look(&mut stat_lag, missing), look(0));
+    assert_eq!(machine.look(&mut stat_lag, missing), lagging(0));
     assert_eq!((machine.did(), machine.now.get()), ((2, 1), 0));
 }
 
@@ -80,7 +80,7 @@ fn what_is_missing_for_a_moment_is_waited_for() {
         0..250_000 => 80 * MIB,
         _ => 0,
     };
-    assert_eq!(machine.look(&mut stat_lag, missing), look(0));
+    assert_eq!(machine.look(&mut stat_lag, missing), lagging(0));
     assert_eq!(machine.did(), (5, 4));
 }
 
@@ -88,7 +88,7 @@ fn what_is_missing_for_a_moment_is_waited_for() {
 #[test]
 fn what_stays_missing_is_believed_and_then_usual() {
     let (machine, mut stat_lag) = stat_lag();
-    assert_eq!(machine.look(&mut stat_lag, |_| 80 * MIB), look(80 * MIB));
+    assert_eq!(machine.look(&mut stat_lag, |_| 80 * MIB), lagging(80 * MIB));
     assert_eq!(machine.now.get(), FLUSH_DEADLINE_NS);
     machine.look(&mut stat_lag, |_| 80 * MIB);
     assert_eq!(machine.did(), (1, 0));
@@ -101,20 +101,21 @@ fn nothing_is_waited_for_that_is_short_all_the_same() {
     let (machine, mut stat_lag) = stat_lag();
     // 20 MiB less than the threshold, with all that may be missing.
     let read = || {
-        let mut look = look(60 * MIB);
-        look.guarded_available -= 30 * MIB;
-        Ok(look)
+        let mut sample = lagging(60 * MIB);
+        sample.guarded_available -= 30 * MIB;
+        Ok(sample)
     };
-    let is_short = |look: &MemorySample, missing: u64| look.guarded_available + missing < 90 * MIB;
+    let is_short =
+        |sample: &MemorySample, missing: u64| sample.guarded_available + missing < 90 * MIB;
     let told = Cell::new(0);
     let after = |pause: Duration| {
         assert!(pause.is_zero());
         0
     };
     let sampled = stat_lag.sample(read, is_short, || told.set(told.get() + 1), after);
-    let (look, missing) = sampled.unwrap();
+    let (sample, missing) = sampled.unwrap();
     assert_eq!(
-        (look.shortage.stat_lag, missing, told.get()),
+        (sample.shortage.stat_lag, missing, told.get()),
         (60 * MIB, 60 * MIB, 1)
     );
     // That has not made it the usual.
@@ -136,7 +137,7 @@ fn a_little_is_not_waited_for() {
         let (machine, mut stat_lag) = (Machine::default(), StatLag::new(cpus, false));
         machine.look(&mut stat_lag, |_| 0);
         let missing = 8 * MIB + 3 * 64 * page_size() * cpus;
-        let unlisted = |look: MemorySample| look.shortage.stat_lag;
+        let unlisted = |sample: MemorySample| sample.shortage.stat_lag;
         let first = machine.look(&mut stat_lag, |_| missing);
         assert_eq!(
             (machine.did(), unlisted(first)),
@@ -167,7 +168,7 @@ fn a_lag_does_not_become_usual() {
     }
     assert!(added_up > 200);
     // However fast it comes back.
-    let mut seen = look(0);
+    let mut seen = lagging(0);
     for _ in 0..10 {
         let back = |machine: &Machine| {
             if machine.added_up.get() == 0 {
@@ -179,18 +180,18 @@ fn a_lag_does_not_become_usual() {
         seen = machine.look(&mut stat_lag, back);
         machine.pass(10 * FLUSH_DEADLINE_NS);
     }
-    assert_eq!(seen, look(0));
+    assert_eq!(seen, lagging(0));
 }
 
-/// Where all that is uncategorized lags, it is never usual. So much of it as counters differ by tells no growth; the rest is
-/// in use.
+/// Where all that is uncategorized lags, it is never usual. So much of it as counters differ by tells no growth; the
+/// rest is in use.
 #[test]
 fn a_lag_that_no_flush_ends_counts_as_far_as_it_is_long() {
     let (machine, mut stat_lag) = (Machine::default(), StatLag::new(2, true));
     machine.look(&mut stat_lag, |_| 0);
     for _ in 0..3 {
-        let look = machine.look(&mut stat_lag, |_| 80 * MIB);
-        assert_eq!(look.shortage.stat_lag, stat_lag.slack);
+        let sample = machine.look(&mut stat_lag, |_| 80 * MIB);
+        assert_eq!(sample.shortage.stat_lag, stat_lag.slack);
         machine.pass(FLUSH_DEADLINE_NS);
     }
 }
@@ -206,7 +207,7 @@ fn the_usual_follows() {
     });
     assert_eq!(machine.did(), (2, 1));
     stat_lag.forget();
-    assert_eq!(machine.look(&mut stat_lag, |_| 80 * MIB), look(80 * MIB));
+    assert_eq!(machine.look(&mut stat_lag, |_| 80 * MIB), lagging(80 * MIB));
     assert_eq!(machine.did(), (1, 0));
 }
 
@@ -228,7 +229,7 @@ proptest! {
             uncategorized: missing,
             ..MemorySample::default()
         };
-        let is_short = |look: &MemorySample, missing: u64| look.guarded_available + missing < threshold;
+        let is_short = |sample: &MemorySample, missing: u64| sample.guarded_available + missing < threshold;
         let after = |pause: Duration| {
             now.set(now.get() + u64::try_from(pause.as_nanos()).unwrap());
             now.get()

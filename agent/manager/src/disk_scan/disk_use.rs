@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use evictd_engine::{ContainerUsage, FsUsage, PodUsage, reclaim::Layers};
+use evictd_engine::{ContainerUsage, FsUsage, PodUsage, node_reclaim::LayerUsage};
 
 /// Disk use of one pod, as a walk has found it.
 #[derive(Clone, Debug, Default)]
@@ -149,7 +149,7 @@ pub type Found = HashMap<String, Arc<DiskUse>>;
 /// Answer of the runtime about writable layers.
 #[derive(Default)]
 pub(super) struct LayersAnswer {
-    pub layers: Layers,
+    pub layers: LayerUsage,
     /// Time at which the runtime was asked, in nanoseconds of CLOCK_MONOTONIC.
     pub asked: u64,
 }

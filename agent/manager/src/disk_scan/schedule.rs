@@ -46,7 +46,7 @@ enum WalkState {
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    standing: WalkState,
+    state: WalkState,
     /// Time that the last whole walk took, without rests.
     worked: Duration,
 }
@@ -69,7 +69,7 @@ pub(super) struct Schedule {
 
 impl Schedule {
     /// Whether there are pods that it does not know.
-    pub fn has_news(&self, targets: &Arc<Vec<ScanTarget>>) -> bool {
+    pub fn has_new_targets(&self, targets: &Arc<Vec<ScanTarget>>) -> bool {
         let is_new = |target: &ScanTarget| !self.known.contains_key(&target.uid);
         !Arc::ptr_eq(targets, &self.targets) && targets.iter().any(is_new)
     }
@@ -84,7 +84,7 @@ impl Schedule {
                 .retain(|scan| present.contains(scan.target.uid.as_str()));
             for target in targets.iter() {
                 self.known.entry(target.uid.clone()).or_insert(Known {
-                    standing: WalkState::New,
+                    state: WalkState::New,
                     worked: Duration::ZERO,
                 });
             }
@@ -111,7 +111,7 @@ impl Schedule {
 
     /// Whether a pod was not walked since.
     fn is_any_older(&self, since: u64) -> bool {
-        let is_older = |known: &Known| match known.standing {
+        let is_older = |known: &Known| match known.state {
             WalkState::Walked(began) => began < since,
             _ => true,
         };
@@ -133,7 +133,7 @@ impl Schedule {
         };
         if let Some(target) = target.cloned() {
             if let Some(known) = self.known.get_mut(&target.uid) {
-                known.standing = WalkState::Open(now);
+                known.state = WalkState::Open(now);
             }
             self.has_begun = true;
             return NextStep::Start(target);
@@ -150,7 +150,7 @@ impl Schedule {
         let has_room = self.parked.len() < OPEN;
         let due = |target: &ScanTarget| {
             let known = self.known.get(&target.uid)?;
-            match known.standing {
+            match known.state {
                 WalkState::New => Some(None),
                 WalkState::Walked(began) if has_room || known.worked <= SMALL => {
                     Some(Some(self.due(known, began)))
@@ -181,9 +181,9 @@ impl Schedule {
     /// A walk is at its end.
     pub fn done(&mut self, scan: &PodWalk) {
         if let Some(known) = self.known.get_mut(&scan.target.uid)
-            && let WalkState::Open(began) = known.standing
+            && let WalkState::Open(began) = known.state
         {
-            known.standing = WalkState::Walked(began);
+            known.state = WalkState::Walked(began);
             known.worked = scan.worked;
         }
     }
@@ -194,9 +194,9 @@ impl Schedule {
             scan.park();
             self.parked.push_back(scan);
         } else if let Some(known) = self.known.get_mut(&scan.target.uid)
-            && let WalkState::Open(began) = known.standing
+            && let WalkState::Open(began) = known.state
         {
-            known.standing = WalkState::Dropped(began);
+            known.state = WalkState::Dropped(began);
         }
     }
 }

@@ -6,7 +6,7 @@ use evictd_engine::{
     Cause, EvictionDecision, Observations, Signal, Threshold,
     limiter::{EvictionKind, ShadowChooser},
     permit::LastResort,
-    record::{SignalReading, Stages},
+    record::{KillOutcome, SignalReading, Stages},
     soft::SoftCandidate,
     units::signed,
 };
@@ -81,7 +81,8 @@ impl ManagerLoop {
             };
             // No pod dies, so that nothing changes: one decision per pressure is all there is to report.
             if self.shadow.on && self.shadow.reported.contains(&reported) {
-                self.planner.forget_recreation(&eviction.uid);
+                self.planner
+                    .note_outcome(&eviction.uid, KillOutcome::Shadow);
                 continue;
             }
             let is_reported = match eviction.is_soft {
@@ -116,76 +117,85 @@ impl ManagerLoop {
         let Some(pod) = self.still_allowed(&eviction, decided) else {
             return false;
         };
-        let mut refused = None;
-        if self.shadow.on {
-            self.limiter
-                .charge_in_shadow_for(eviction.cause, &*pod, decided);
-        } else {
-            // A pod of thousands of processes is not signalled at once: the fast path must know of it meanwhile.
-            pod.eviction_state.begin_kill(decided);
-            match pod.killer.kill() {
-                // It has ended by itself, and its end frees nothing: the next look decides anew.
-                Ok(result) if result.empty && !self.goes_without_process(&pod, eviction.cause) => {
-                    pod.eviction_state.end_kill();
-                    self.planner.cancel_eviction(&eviction.uid);
-                    return false;
-                }
-                Ok(_) => {
-                    self.limiter.charge_for(eviction.cause, &*pod, decided);
-                    self.node.known_kills.note(&pod);
-                }
-                Err(e) => {
-                    pod.eviction_state.end_kill();
-                    refused = Some(fs::errno(&e));
-                    self.planner.note_refused(&eviction.uid);
-                }
-            }
-        }
-        let signalled = monotonic_ns();
-        let is_evicted = !self.shadow.on && refused.is_none();
-        if is_evicted {
-            (self.on_kill)(&pod, signalled);
-        } else if self.shadow.on {
-            self.planner.forget_recreation(&eviction.uid);
-        }
-        self.evictions += 1;
-        let (signal, numbers) = match eviction.cause {
-            Cause::Pressure(signal) => {
-                let numbers = self.reading(signal, &eviction, seen);
-                (signal.to_string(), Some(numbers))
-            }
-            Cause::LocalStorage(limit) => (limit.to_owned(), None),
+        let Some(outcome) = self.signal(&pod, eviction.cause, decided) else {
+            // The next look decides anew.
+            self.planner.cancel_eviction(&eviction.uid);
+            return false;
         };
-        if is_evicted {
+        let signalled = monotonic_ns();
+        let is_killed = outcome == KillOutcome::Killed;
+        if is_killed {
+            (self.on_kill)(&pod, signalled);
+        }
+        self.planner.note_outcome(&eviction.uid, outcome);
+        let reading = match eviction.cause {
+            Cause::Pressure(signal) => Some(self.reading(signal, &eviction, seen)),
+            Cause::LocalStorage(_) => None,
+        };
+        if is_killed {
             self.node.usage_collector.forget_files(&eviction.uid);
         }
-        let crossed = wake.crossed.filter(|(of, _)| of.as_str() == signal);
-        let hook = match (crossed, eviction.cause) {
-            (Some((of, _)), _) => self.sources.hook(of).to_string(),
-            (None, Cause::Pressure(_)) => "sampler".to_owned(),
-            (None, Cause::LocalStorage(_)) => "walker".to_owned(),
-        };
+        let (hook, crossed) = self.hook_of(eviction.cause, wake);
+        self.evictions += 1;
         self.reporter.set_cause(&eviction.message.text);
         self.reporter
             .emit(ManagerEvent::Evicted(Box::new(ManagerEviction {
                 pod,
                 number: self.evictions,
-                signal,
+                signal: eviction.cause.name().to_owned(),
                 hook,
                 stages: Stages {
-                    crossed: crossed.map_or(0, |(_, crossed)| crossed.event.time_ns),
+                    crossed,
                     woken: wake.woken,
                     decided,
                     signalled,
                 },
-                available: numbers.map_or(0, |n| n.available),
-                threshold: numbers.map_or(0, |n| n.threshold),
-                usage: numbers.map_or(0, |n| n.usage),
-                shadow: self.shadow.on,
-                refused,
+                available: reading.map_or(0, |reading| reading.available),
+                threshold: reading.map_or(0, |reading| reading.threshold),
+                usage: reading.map_or(0, |reading| reading.usage),
+                outcome,
                 eviction,
             })));
         true
+    }
+
+    /// Sends SIGKILL, or charges the limits alone in shadow mode. `None`: the pod has ended by itself, and its end
+    /// frees nothing.
+    fn signal(&mut self, pod: &Arc<PodEntry>, cause: Cause, decided: u64) -> Option<KillOutcome> {
+        let known = &pod.eviction_state;
+        if self.shadow.on {
+            self.limiter.charge_in_shadow_for(cause, &**pod, decided);
+            return Some(KillOutcome::Shadow);
+        }
+        // A pod of thousands of processes is not signalled at once: the fast path must know of it meanwhile.
+        known.begin_kill(decided);
+        match pod.killer.kill() {
+            Ok(result) if result.empty && !self.goes_without_process(pod, cause) => {
+                known.end_kill();
+                None
+            }
+            Ok(_) => {
+                self.limiter.charge_for(cause, &**pod, decided);
+                self.node.known_kills.note(pod);
+                Some(KillOutcome::Killed)
+            }
+            Err(e) => {
+                known.end_kill();
+                Some(KillOutcome::Refused(fs::errno(&e)))
+            }
+        }
+    }
+
+    /// The name of what has found a cause, and when its trigger was crossed, in nanoseconds of CLOCK_MONOTONIC; 0 where
+    /// none was.
+    fn hook_of(&self, cause: Cause, wake: Wake) -> (String, u64) {
+        match (cause, wake.crossed) {
+            (Cause::Pressure(signal), Some((of, crossed))) if signal == of => {
+                (self.sources.hook(of).to_string(), crossed.event.time_ns)
+            }
+            (Cause::Pressure(_), _) => ("sampler".to_owned(), 0),
+            (Cause::LocalStorage(_), _) => ("walker".to_owned(), 0),
+        }
     }
 
     fn goes_without_process(&self, pod: &PodEntry, cause: Cause) -> bool {
@@ -236,7 +246,7 @@ impl ManagerLoop {
         if self.shadow.on {
             self.limiter
                 .charge_in_shadow_for(eviction.cause, &*first, now);
-            self.planner.forget_recreation(&chosen);
+            self.planner.note_outcome(&chosen, KillOutcome::Shadow);
         }
         true
     }

@@ -178,7 +178,7 @@ mod tests {
     use std::time::Duration;
 
     use evictd_engine::{
-        Layout, Observation, PlannerSettings, ReclaimOptions, Threshold, ThresholdValue,
+        Layout, NodeReclaimOptions, Observation, PlannerSettings, Threshold, ThresholdValue,
         model::{
             quantity::Quantity,
             settings::{EvictionConfig, Mode, RankingStrategy, ThrottleConfig},
@@ -221,7 +221,7 @@ mod tests {
                 layout: Layout::default(),
                 strategy: RankingStrategy::Kubelet,
                 mode: Mode::Evictd,
-                externally_handled: Vec::new(),
+                fastpath_signals: Vec::new(),
                 has_api_server: true,
             },
             sources: SignalSources::new(memory, None, None, None),
@@ -229,7 +229,7 @@ mod tests {
             pods: PodSet::default(),
             limiter: Arc::default(),
             shadow: false,
-            reclaims: ReclaimOptions {
+            node_reclaim: NodeReclaimOptions {
                 runtime: None,
                 kubelet: true,
             },

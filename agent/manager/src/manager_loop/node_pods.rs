@@ -13,7 +13,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     PodSet,
-    manager_loop::external_kills::{AfterKill, KnownKills},
+    manager_loop::fastpath_kills::{AfterKill, KnownKills},
     usage::UsageCollector,
 };
 

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    NodeReclaimers, Observations, Plan, ReclaimOptions, ReclaimUnderWay, Signal, Threshold,
-    reclaim::{ReclaimBy, Removed},
+    NodeReclaimOptions, NodeReclaimers, Observations, Plan, ReclaimUnderWay, Signal, Threshold,
+    node_reclaim::{ReclaimBy, Removed},
     units::{nanos, signed},
 };
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
-    ManagerEvent, ReclaimRequest, Reclaimed,
+    ManagerEvent, NodeReclaimOutcome, NodeReclaimRequest,
     manager_loop::{ManagerLoop, Wake, execute::is_unresolved},
 };
 
@@ -20,7 +20,7 @@ struct Waiting {
     plan: Plan,
     before: Observations,
     since: u64,
-    of: ReclaimBy,
+    by: ReclaimBy,
     timeout: Duration,
     /// Pods did not wait for it.
     had_evictions: bool,
@@ -28,15 +28,15 @@ struct Waiting {
 
 /// Reclaims so far.
 #[derive(Debug)]
-pub(crate) struct ReclaimState {
+pub(crate) struct NodeReclaimState {
     reclaimers: NodeReclaimers,
     waiting: Option<Waiting>,
     /// Shadow mode has spoken of this pressure.
     shadow_reported: bool,
 }
 
-impl ReclaimState {
-    pub fn new(options: ReclaimOptions) -> Self {
+impl NodeReclaimState {
+    pub fn new(options: NodeReclaimOptions) -> Self {
         Self {
             reclaimers: NodeReclaimers::new(options),
             waiting: None,
@@ -47,17 +47,17 @@ impl ReclaimState {
 
 impl ManagerLoop {
     /// Requests what a plan wants reclaimed, and bounds how long evictions wait for it.
-    pub(super) fn reclaim(&mut self, plan: &Plan, seen: &Observations) {
+    pub(super) fn reclaim_node(&mut self, plan: &Plan, seen: &Observations) {
         let layout = self.sources.layout();
         let is_pressed =
             |t: &Threshold| !layout.node_reclaim(t.signal).is_empty() && self.planner.is_pressed(t);
         let is_pressed = self.planner.thresholds().any(is_pressed);
-        self.reclaim.reclaimers.note_pressure(is_pressed);
-        self.reclaim.shadow_reported &= is_pressed;
-        if !plan.node_reclaim.is_empty() && self.reclaim.waiting.is_none() {
+        self.node_reclaim.reclaimers.note_pressure(is_pressed);
+        self.node_reclaim.shadow_reported &= is_pressed;
+        if !plan.node_reclaim.is_empty() && self.node_reclaim.waiting.is_none() {
             self.begin_reclaim(plan, seen);
         }
-        let Some(waiting) = &self.reclaim.waiting else {
+        let Some(waiting) = &self.node_reclaim.waiting else {
             return;
         };
         let now = monotonic_ns();
@@ -66,7 +66,7 @@ impl ManagerLoop {
             return;
         }
         let reclaim = ReclaimUnderWay {
-            of: waiting.of,
+            by: waiting.by,
             what: &waiting.plan.node_reclaim,
             before: &waiting.before,
         };
@@ -75,7 +75,7 @@ impl ManagerLoop {
             .planner
             .evict_unhelped(signed(now), node, plan, reclaim);
         if !unhelped.is_empty()
-            && let Some(waiting) = &mut self.reclaim.waiting
+            && let Some(waiting) = &mut self.node_reclaim.waiting
         {
             waiting.had_evictions = true;
             self.execute(unhelped, seen, Wake::at(now));
@@ -84,44 +84,46 @@ impl ManagerLoop {
 
     fn begin_reclaim(&mut self, plan: &Plan, seen: &Observations) {
         let now = monotonic_ns();
-        let (of, timeout) = match self.shadow.on || self.limiter.is_paused() {
+        let (by, timeout) = match self.shadow.on || self.limiter.is_paused() {
             true => (ReclaimBy::None, Duration::ZERO),
-            false => self.reclaim.reclaimers.next(now),
+            false => self.node_reclaim.reclaimers.next(now),
         };
-        self.reclaim.waiting = Some(Waiting {
+        self.node_reclaim.waiting = Some(Waiting {
             plan: plan.clone(),
             before: *seen,
             since: now,
-            of,
+            by,
             timeout,
             had_evictions: false,
         });
-        let speaks = match of {
-            ReclaimBy::None => self.shadow.on && !self.reclaim.shadow_reported,
+        let speaks = match by {
+            ReclaimBy::None => self.shadow.on && !self.node_reclaim.shadow_reported,
             ReclaimBy::Runtime | ReclaimBy::Kubelet => true,
         };
         let what = plan.node_reclaim.clone();
         if speaks {
-            self.reclaim.shadow_reported = self.shadow.on;
+            self.node_reclaim.shadow_reported = self.shadow.on;
             let is_sent = self
                 .reporter
-                .emit(ManagerEvent::Reclaim(ReclaimRequest { what, of }));
-            if is_sent && of == ReclaimBy::Runtime {
-                self.reclaim.reclaimers.note_request();
+                .emit(ManagerEvent::NodeReclaim(NodeReclaimRequest { what, by }));
+            if is_sent && by == ReclaimBy::Runtime {
+                self.node_reclaim.reclaimers.note_request();
             }
         }
-        if of == ReclaimBy::None {
+        if by == ReclaimBy::None {
             self.after_reclaim();
         }
     }
 
     /// The runtime has answered.
-    pub(super) fn reclaimed(&mut self, removed: Option<Removed>) {
+    pub(super) fn node_reclaim_done(&mut self, removed: Option<Removed>) {
         let now = monotonic_ns();
-        self.reclaim.reclaimers.note_answer(now, removed.is_none());
-        let kubelet_timeout = self.reclaim.reclaimers.kubelet_timeout();
-        let waiting = self.reclaim.waiting.as_mut();
-        let Some(waiting) = waiting.filter(|w| w.of == ReclaimBy::Runtime) else {
+        self.node_reclaim
+            .reclaimers
+            .note_answer(now, removed.is_none());
+        let kubelet_timeout = self.node_reclaim.reclaimers.kubelet_timeout();
+        let waiting = self.node_reclaim.waiting.as_mut();
+        let Some(waiting) = waiting.filter(|w| w.by == ReclaimBy::Runtime) else {
             return;
         };
         match (removed, kubelet_timeout) {
@@ -133,7 +135,7 @@ impl ManagerLoop {
             }
             // There may be a kubelet that does it.
             (None, Some(timeout)) => {
-                waiting.of = ReclaimBy::Kubelet;
+                waiting.by = ReclaimBy::Kubelet;
                 waiting.timeout = timeout;
             }
             (None, None) => {
@@ -165,7 +167,7 @@ impl ManagerLoop {
             })
             .collect();
         freed.dedup();
-        let reclaimed = Reclaimed {
+        let reclaimed = NodeReclaimOutcome {
             what: waiting.plan.node_reclaim,
             removed,
             freed,
@@ -173,13 +175,13 @@ impl ManagerLoop {
             took,
         };
         self.reporter
-            .emit(ManagerEvent::Reclaimed(Box::new(reclaimed)));
+            .emit(ManagerEvent::NodeReclaimed(Box::new(reclaimed)));
     }
 
     /// The waiting is over: a new sample decides which pods must go. Answers with what was waited for and that sample.
     fn after_reclaim(&mut self) -> Option<(Waiting, Observations)> {
-        let waiting = self.reclaim.waiting.take()?;
-        self.reclaim.reclaimers.note_waited(waiting.of);
+        let waiting = self.node_reclaim.waiting.take()?;
+        self.node_reclaim.reclaimers.note_waited(waiting.by);
         let seen = self.sample();
         let snapshot = |observations| self.node.snapshot(observations);
         let evictions = self.planner.after_reclaim(

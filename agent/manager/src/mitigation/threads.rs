@@ -38,27 +38,6 @@ enum Job {
     Save,
 }
 
-/// The worker, or a test's.
-trait Work: Clone + Send + Sync + 'static {
-    fn note(&self, action: &MitigationAction);
-    fn work(&self, request: &MitigationRequest) -> StepEffect;
-    fn save(&self);
-}
-
-impl Work for Arc<MitigationWorker> {
-    fn note(&self, action: &MitigationAction) {
-        MitigationWorker::note(self, action);
-    }
-
-    fn work(&self, request: &MitigationRequest) -> StepEffect {
-        MitigationWorker::work(self, request)
-    }
-
-    fn save(&self) {
-        MitigationWorker::save(self);
-    }
-}
-
 impl MitigationThreads {
     /// Starts the threads. `answer` gets the effect of each step; it must not block.
     ///
@@ -68,22 +47,33 @@ impl MitigationThreads {
         worker: &Arc<MitigationWorker>,
         answer: impl Fn(StepEffect) + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        Self::start_with(worker, Arc::new(answer))
+        let [noting, working, saving] = std::array::from_fn(|_| Arc::clone(worker));
+        Self::start_with(
+            move |action| noting.note(action),
+            move |request| working.work(request),
+            move || saving.save(),
+            Arc::new(answer),
+        )
     }
 
-    fn start_with<W: Work>(worker: &W, answer: Answer) -> io::Result<Self> {
+    fn start_with(
+        note: impl Fn(&MitigationAction) + Send + Sync + 'static,
+        work: impl Fn(&MitigationRequest) -> StepEffect + Clone + Send + 'static,
+        save: impl Fn() + Send + 'static,
+        answer: Answer,
+    ) -> io::Result<Self> {
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let taking = || {
-            let (worker, answer) = (worker.clone(), Arc::clone(&answer));
-            move |request: &MitigationRequest| answer(worker.work(request))
+            let (work, answer) = (work.clone(), Arc::clone(&answer));
+            move |request: &MitigationRequest| answer(work(request))
         };
         let (throttle, jobs) = sync_channel(STEPS);
-        let (take, saver) = (taking(), worker.clone());
+        let take = taking();
         let throttling = named("throttle").spawn(move || {
             for job in jobs {
                 match job {
                     Job::Throttle(request) => take(&request),
-                    Job::Save => saver.save(),
+                    Job::Save => save(),
                 }
             }
         })?;
@@ -103,13 +93,12 @@ impl MitigationThreads {
                 take(&request);
             }
         })?;
-        let noting = worker.clone();
         Ok(Self {
             reclaim,
             release,
             throttle,
             throttling,
-            note: Box::new(move |action| noting.note(action)),
+            note: Box::new(note),
             answer,
         })
     }
@@ -190,9 +179,7 @@ mod tests {
         }
     }
 
-    impl Work for Waiting {
-        fn note(&self, _: &MitigationAction) {}
-
+    impl Waiting {
         fn work(&self, request: &MitigationRequest) -> StepEffect {
             let [wait, disk] = &*self.0;
             let _ = match &request.action {
@@ -214,10 +201,13 @@ mod tests {
         }
     }
 
-    fn start(worker: &Waiting) -> (MitigationThreads, Receiver<StepEffect>) {
+    fn start(waiting: &Waiting) -> (MitigationThreads, Receiver<StepEffect>) {
         let (answer, answers) = channel();
         let answer = Arc::new(move |effect| answer.send(effect).unwrap_or_default());
-        let threads = MitigationThreads::start_with(worker, answer).unwrap();
+        let [working, saving] = [(); 2].map(|()| waiting.clone());
+        let work = move |request: &MitigationRequest| working.work(request);
+        let threads = MitigationThreads::start_with(|_| {}, work, move || saving.save(), answer);
+        let threads = threads.unwrap();
         (threads, answers)
     }
 

@@ -9,7 +9,7 @@ mod self_test;
 use std::{io, os::fd::BorrowedFd, time::Duration};
 
 use evictd_common::memory::{MemoryTrigger, NEVER, action, direction};
-use evictd_engine::model::settings::MemoryHook;
+use evictd_engine::{accounting::KillLimits, model::settings::MemoryHook};
 use evictd_sys::page::page_size;
 
 use crate::{
@@ -68,7 +68,7 @@ pub struct Trigger {
     /// Action at a crossing.
     pub action: Action,
     /// Limit of the hard threshold as if no page cache counted as available, in bytes; 0 for other triggers. Past it,
-    /// and without an agent, the kernel kills the allocating task that holds [`KernelVictim::min_task_bytes`].
+    /// and without an agent, the kernel kills the allocating task that holds [`KillLimits::min_task_bytes`].
     pub full: u64,
 }
 
@@ -117,13 +117,8 @@ impl Trigger {
 pub struct KernelVictim {
     /// Id of its cgroup.
     pub cgroup_id: u64,
-    /// A task of it that holds so many bytes of anonymous and shared memory has used up all that was left above the
-    /// threshold.
-    pub min_task_bytes: u64,
-    /// No task of it can hold more bytes: it held less, and no more than this was left in all.
-    pub max_task_bytes: u64,
-    /// Bytes that are charged to the pod once it has grown by its part of what was left.
-    pub min_pod_bytes: u64,
+    /// When the kernel may kill one of its tasks.
+    pub limits: KillLimits,
 }
 
 /// Slot number in a [`TriggerEvent`] of a hook that cannot tell which of its triggers was crossed.

@@ -92,32 +92,31 @@ fn it_is_counted_which_was_first() {
     let levels = tree(root, POD, None);
     let mut evidence = OomAttributor::new(root, vec![id(root, "")], || None);
     assert!(evidence.attribute(&kill(levels, 0)).unwrap().was_first);
-    let remembered = |ended: u64, shadow: bool| Remembered {
-        number: (!shadow).then_some(1),
+    let remembered = |ended: u64, ending: Ending| Remembered {
+        number: (ending == Ending::Killed).then_some(1),
         pod: PodName::default(),
         signalled: monotonic_ns() - 10_000_000,
         ended,
         lasts: RECENT_NS,
-        killed: !shadow,
-        shadow,
+        ending,
     };
     // Decided and not done: the OOM killer was first all the same.
-    evidence.evictions.push_back(remembered(0, true));
+    evidence.evictions.push_back(remembered(0, Ending::Shadow));
     let told = evidence.attribute(&kill(levels, 0)).unwrap();
     assert!(told.was_first && told.before.len() == 1 && !told.before[0].in_flight);
-    evidence.evictions.push_back(remembered(0, false));
+    evidence.evictions.push_back(remembered(0, Ending::Killed));
     let told = evidence.attribute(&kill(levels, 0)).unwrap();
     assert!(!told.was_first && told.before[1].in_flight);
     evidence.evictions.clear();
     evidence
         .evictions
-        .push_back(remembered(monotonic_ns() - 2 * RECENT_NS, false));
+        .push_back(remembered(monotonic_ns() - 2 * RECENT_NS, Ending::Killed));
     assert!(evidence.attribute(&kill(levels, 0)).unwrap().was_first);
     // The manager's, or the kubelet's: its end is not seen.
     let without_end = |ago: u64| Remembered {
         number: None,
         signalled: monotonic_ns() - ago,
-        ..remembered(0, false)
+        ..remembered(0, Ending::Killed)
     };
     evidence.evictions.push_back(without_end(2 * RECENT_NS));
     assert!(evidence.attribute(&kill(levels, 0)).unwrap().was_first);

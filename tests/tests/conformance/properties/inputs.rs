@@ -125,7 +125,7 @@ pub fn settings() -> impl Strategy<Value = PlannerSettings> {
                 },
                 strategy,
                 mode,
-                externally_handled: Vec::new(),
+                fastpath_signals: Vec::new(),
                 has_api_server: false,
             },
         )

@@ -491,7 +491,7 @@ fn the_hard_threshold_is_due_after_the_kubelets_interval() {
         (DISK, 0),
     ] {
         let mut node = Node::new(vec![soft(signal, 2000), hard(signal, 1000)], false);
-        node.planner.settings.externally_handled = vec![Signal::MemoryAvailable];
+        node.planner.settings.fastpath_signals = vec![Signal::MemoryAvailable];
         let mut is_due = |ms: i64, available| {
             node.see(signal, available);
             node.look(ms * MS);
@@ -615,7 +615,7 @@ fn a_victim_of_the_fast_path_that_dies_slowly_is_not_stuck_here() {
         (Some(of(DISK)), true),
     ] {
         let mut node = Node::new(vec![hard(DISK, 1000)], false);
-        node.planner.settings.externally_handled = vec![Signal::MemoryAvailable];
+        node.planner.settings.fastpath_signals = vec![Signal::MemoryAvailable];
         node.pod("victim", [0, 0, 1]);
         node.see(DISK, 2000);
         match restored {
@@ -627,7 +627,7 @@ fn a_victim_of_the_fast_path_that_dies_slowly_is_not_stuck_here() {
                     usages: &node.usages,
                     bounds: node.bounds,
                 };
-                node.planner.note_external_kill(0, seen, "victim");
+                node.planner.note_fastpath_kill(0, seen, "victim");
             }
         }
         let stuck = node.look(11 * SECOND).stuck;

@@ -9,7 +9,7 @@ use evictd_node::{
 use evictd_sys::clock::monotonic_ns;
 
 use super::PodReadings;
-use crate::{in_flight::InFlight, scope::ScopeMonitor};
+use crate::{in_flight::InFlight, scope::WatchedScope};
 
 /// Pods that are read in full as long as none was evicted.
 pub const BEFOREHAND: usize = 4;
@@ -56,13 +56,13 @@ impl PodReadings {
     /// Those that grow are read anew.
     pub fn limited_growth(
         &mut self,
-        monitor: &ScopeMonitor,
+        watched: &WatchedScope,
         in_flight: &InFlight,
     ) -> LimitedGrowth {
         let mut bounded = LimitedGrowth::default();
-        let (growers, since) = (&mut self.limited_growers, monitor.pace.steady_since());
+        let (growers, since) = (&mut self.limited_growers, watched.pace.steady_since());
         for entry in &self.table.entries {
-            if !monitor.scope.holds(entry) || in_flight.contains(entry) {
+            if !watched.scope.holds(entry) || in_flight.contains(entry) {
                 continue;
             }
             let limited = &entry.limited;

@@ -12,7 +12,7 @@ use aya::{
     util::KernelVersion,
 };
 use evictd_common::memory::{GuardLease, LAYOUT, MemoryTrigger, VictimKey, VictimLimits};
-use evictd_engine::{model::settings::MemoryHook, units::nanos};
+use evictd_engine::{accounting::KillLimits, model::settings::MemoryHook, units::nanos};
 use evictd_sys::page::page_size;
 
 use super::{KernelVictim, MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent};
@@ -315,11 +315,16 @@ impl TriggerSet for BpfTriggers {
         for (rank, (victim, named)) in ranked.iter_mut().zip(victims).enumerate() {
             *victim = *named;
             if before.get(rank) != Some(named) {
+                let KillLimits {
+                    min_task_bytes,
+                    max_task_bytes,
+                    min_pod_bytes,
+                } = named.limits;
                 let entry = VictimLimits {
                     rank: rank as u64,
-                    min_task_pages: named.min_task_bytes / page_size(),
-                    max_task_pages: named.max_task_bytes / page_size(),
-                    min_pod_pages: named.min_pod_bytes / page_size(),
+                    min_task_pages: min_task_bytes / page_size(),
+                    max_task_pages: max_task_bytes / page_size(),
+                    min_pod_pages: min_pod_bytes / page_size(),
                 };
                 self.victims
                     .insert(key(named), entry, 0)

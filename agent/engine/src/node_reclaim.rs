@@ -6,11 +6,11 @@ use crate::FsUsage;
 
 /// What the writable layers of containers use as the runtime counts it, with the containers' names, by the UID that the
 /// runtime has for their pod.
-pub type Layers = HashMap<String, Vec<(String, FsUsage)>>;
+pub type LayerUsage = HashMap<String, Vec<(String, FsUsage)>>;
 
 /// The pods of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KnownPods {
+pub struct RuntimePods {
     /// UIDs that the runtime has for the pods; `None` when they are not known yet.
     pub uids: Option<BTreeSet<String>>,
     /// A kubelet cleans up after them: containers must not be removed behind its back, or it never removes their logs.

@@ -4,13 +4,14 @@
 use std::{collections::HashMap, sync::Arc};
 
 use evictd_engine::{
-    Observations, RestoredState, Signal,
+    Observation, Observations, RestoredState, Signal,
+    record::KillOutcome,
     units::{SECOND, signed},
 };
 use evictd_node::{cgroup::end::STARTING, pods::table::PodEntry};
 use evictd_sys::clock::monotonic_ns;
 
-use crate::{FastPathOutcome, manager_loop::ManagerLoop};
+use crate::manager_loop::ManagerLoop;
 
 /// The kills that this thread knows of.
 #[derive(Debug)]
@@ -124,7 +125,7 @@ impl LastKill {
 impl ManagerLoop {
     /// Looks which pods were killed since the last time. Before their use is read anew: what has ended is no longer
     /// theirs.
-    pub(super) fn see_external_kills(&mut self, seen: &Observations) {
+    pub(super) fn find_fastpath_kills(&mut self, seen: &Observations) {
         let entries = self.node.pods.entries.iter();
         let killed = entries.filter(|entry| self.node.known_kills.has_news_of(entry));
         let killed: Vec<Arc<PodEntry>> = killed.cloned().collect();
@@ -135,37 +136,46 @@ impl ManagerLoop {
                 .measure_victim(&entry, &self.sources);
             let node = self.node.with_ended(seen);
             let now = signed(monotonic_ns());
-            self.planner.note_external_kill(now, node, &entry.pod.uid);
+            self.planner.note_fastpath_kill(now, node, &entry.pod.uid);
         }
     }
 
-    /// The fast path has reported an eviction. In shadow mode its pod lives on, and is a pod like others once the
-    /// pressure is over.
-    pub(super) fn take_external_eviction(
+    /// The fast path has reported an eviction, at which so much was available. In shadow mode its pod lives on, and is
+    /// a pod like any other once the pressure is over.
+    pub(super) fn take_fastpath_report(
         &mut self,
         uid: &str,
         signal: Signal,
-        dip: &Observations,
-        outcome: FastPathOutcome,
+        available: u64,
+        outcome: KillOutcome,
     ) {
+        if outcome.is_shadow() && !self.shadow.on {
+            // Sent before shadow mode ended: the pod may be evicted like any other now.
+            return;
+        }
+        self.reporter.note_eviction(signal.node_condition());
+        let mut dip = self.sources.sample(signed(monotonic_ns()));
+        if let Some(seen) = dip.get(signal) {
+            let available = signed(available).min(seen.available);
+            dip.set(signal, Observation { available, ..seen });
+        }
         if let Some(entry) = self.node.pods.entry(uid).cloned() {
-            if outcome == FastPathOutcome::Killed {
+            if outcome == KillOutcome::Killed {
                 self.node.known_kills.note(&entry);
             }
             self.node
                 .usage_collector
                 .measure_victim(&entry, &self.sources);
         }
-        if outcome == FastPathOutcome::Shadow {
+        if outcome.is_shadow() {
             self.shadow.reported.insert(signal.to_string());
         }
-        let node = self.node.with_ended(dip);
+        let node = self.node.with_ended(&dip);
         let now = signed(monotonic_ns());
-        self.planner.note_external_eviction(now, node, uid, signal);
-        match outcome {
-            FastPathOutcome::Killed => self.node.usage_collector.forget_files(uid),
-            FastPathOutcome::Shadow => self.planner.forget_recreation(uid),
-            FastPathOutcome::Refused => self.planner.note_refused(uid),
+        self.planner.note_fastpath_eviction(now, node, uid, signal);
+        self.planner.note_outcome(uid, outcome);
+        if outcome == KillOutcome::Killed {
+            self.node.usage_collector.forget_files(uid);
         }
     }
 }
