@@ -271,20 +271,24 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// Pods that were killed in the last ten minutes of this boot, and those that were found stuck, oldest first.
-    /// Whether anything is left of them is for the caller to see, by their cgroups. Pods that were asked to go are not
-    /// among them.
+    /// Pods that were killed in the last ten minutes of this boot, and those that were found stuck, each once with its
+    /// last kill, oldest first. Whether anything is left of them is for the caller to see, by their cgroups. Pods that
+    /// were asked to go are not among them.
     pub fn victims(&self) -> Vec<RestoredKill> {
-        self.under_way()
-            .filter(|e| !e.is_asked())
-            .map(|e| RestoredKill {
-                uid: e.counted.uid.clone(),
-                id: e.counted.id.clone(),
-                signal: e.counted.signal.clone(),
-                signalled: e.counted.at,
-                is_stuck: e.is_stuck,
-            })
-            .collect()
+        let kill = |e: &RestoredPod| RestoredKill {
+            uid: e.counted.uid.clone(),
+            id: e.counted.id.clone(),
+            signal: e.counted.signal.clone(),
+            signalled: e.counted.at,
+            is_stuck: e.is_stuck,
+        };
+        let killed: Vec<_> = self.under_way().filter(|e| !e.is_asked()).collect();
+        let mut later = HashSet::new();
+        let newest_first = killed.into_iter().rev();
+        let last = newest_first.filter(|e| later.insert(&*e.counted.uid));
+        let mut victims: Vec<_> = last.map(kill).collect();
+        victims.reverse();
+        victims
     }
 
     /// When pods of this boot were last evicted for each signal, in nanoseconds of CLOCK_MONOTONIC; the oldest first.

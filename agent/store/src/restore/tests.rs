@@ -106,6 +106,24 @@ fn a_pod_that_was_found_stuck_is_a_victim_for_as_long_as_it_is_there() {
     assert!(rebooted.victims().is_empty());
 }
 
+/// The kubelet starts an evicted pod again where no server knows of the eviction: its memory comes back once.
+#[test]
+fn a_pod_that_was_killed_twice_is_one_victim() {
+    let again = EvictionRecord {
+        uid: "uid-1".into(),
+        ..eviction(BOOT, 3, 112, WALL + 12)
+    };
+    let all = [
+        eviction(BOOT, 1, 100, WALL),
+        eviction(BOOT, 2, 105, WALL + 5),
+        again,
+    ];
+    let restored = counts(all.map(Record::evicted)).restore(&clocks(BOOT, 113, WALL + 13));
+    let victims = restored.victims();
+    let victims: Vec<_> = victims.iter().map(|v| (&*v.uid, v.signalled)).collect();
+    assert_eq!(victims, [("uid-2", 105 * SECOND), ("uid-1", 112 * SECOND)]);
+}
+
 #[test]
 fn the_age_in_one_boot_is_that_of_the_monotonic_clock() {
     let all = [eviction(BOOT, 1, 100, WALL), eviction(BOOT, 2, 200, WALL)];
