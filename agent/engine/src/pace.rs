@@ -385,10 +385,13 @@ impl PaceInputs {
     /// Whether pods that could give back `attainable` together may go for this, beside what is pending: at the
     /// kubelet's pace a shortage that all of them cannot end takes one pod, and no other one in vain.
     pub(crate) fn can_end_shortage(&self, urgency: Urgency, attainable: u64) -> bool {
-        let deficit = self
-            .shortage
-            .threshold
-            .saturating_sub(self.shortage.available);
+        let seen = &self.shortage;
+        // Above the threshold it is the minimum reclaim that is not there.
+        let needed = match seen.available < seen.threshold {
+            true => seen.threshold,
+            false => seen.resolved,
+        };
+        let deficit = needed.saturating_sub(seen.available);
         urgency.is_urgent()
             || self.pace.evictions == 0
             || attainable.saturating_add(self.pending.amount) >= deficit

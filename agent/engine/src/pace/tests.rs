@@ -414,6 +414,32 @@ fn a_shortage_that_no_pod_can_end_takes_one() {
     assert!(can_end(&pace, urgent, MIB));
 }
 
+/// The first pod has ended the shortage, and all others together cannot give the minimum reclaim.
+#[test]
+fn a_minimum_reclaim_that_no_pod_can_end_takes_one() {
+    let mut pace = Pace::default();
+    let resolved = THRESHOLD + 200 * MIB;
+    let at = |mib_used| Shortage {
+        resolved,
+        ..seen(mib_used, 0)
+    };
+    pace.observe(SECOND, &at(450));
+    pace.note_own_eviction();
+    pace.evicted(SECOND);
+    let (now, seen) = (12 * SECOND, at(390));
+    pace.observe(now, &seen);
+    let inputs = PaceInputs {
+        now,
+        pace,
+        shortage: seen,
+        ..PaceInputs::default()
+    };
+    assert_eq!(inputs.decide(), ONE_PACED);
+    let paced = Urgency::Paced { only_cache: false };
+    assert!(!inputs.can_end_shortage(paced, 120 * MIB));
+    assert!(inputs.can_end_shortage(paced, 200 * MIB));
+}
+
 /// The victim's own growth is not another pod's.
 #[test]
 fn a_victim_that_grows_takes_no_other_pod_with_it() {

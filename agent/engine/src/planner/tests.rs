@@ -300,6 +300,29 @@ fn a_dip_of_a_few_milliseconds_takes_no_pod() {
     assert!(scene.gone.is_empty(), "{:?}", scene.gone);
 }
 
+/// One pod ends the shortage; all others together cannot give the minimum reclaim.
+// R11, R43
+#[test]
+fn a_minimum_reclaim_that_no_pods_can_give_takes_one() {
+    for (pods, gone) in [(3, 1), (40, 6)] {
+        let short = Threshold {
+            min_reclaim: Some(ThresholdValue::Quantity(Quantity::bytes(300))),
+            ..hard(Signal::PidAvailable, 2000)
+        };
+        let mut scene = Scene::with(Signal::PidAvailable, 55_601, vec![short], false);
+        for number in 0..pods {
+            scene.pod(&format!("x{number:02}"), 60);
+        }
+        for ms in (0..120_000).step_by(100) {
+            let now = SECOND + ms * MS;
+            let available = 1950 + scene.came(now);
+            scene.look(now, available, 50 * MS);
+        }
+        assert_eq!(scene.gone.len(), gone, "{:?}", scene.gone);
+        assert_eq!(scene.urgent(), 0);
+    }
+}
+
 /// Twenty thousand a second: within three looks of the first pod.
 // R43
 #[test]
