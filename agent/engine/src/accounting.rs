@@ -143,6 +143,28 @@ impl MemoryThresholds {
         }
     }
 
+    /// The same, but what is not below this capacity and could never be kept is less: the threshold a tenth of the
+    /// capacity, without a minimum reclaim, as without one that is too large.
+    pub fn within(self, capacity: u64) -> Self {
+        let threshold = match self.threshold < capacity {
+            true => self.threshold,
+            false => capacity / 10,
+        };
+        let resolved = match self.resolved < capacity {
+            true => self.resolved,
+            false => threshold,
+        };
+        let floor = self.floor.map(|floor| match floor < threshold {
+            true => floor,
+            false => threshold / 2,
+        });
+        Self {
+            threshold,
+            resolved,
+            floor,
+        }
+    }
+
     /// The first amount that is not below this capacity, so that it can never be kept, with its bytes.
     pub fn above(&self, capacity: u64) -> Option<(Amount, u64)> {
         let amounts = [

@@ -28,7 +28,7 @@ use evictd_sys::clock::monotonic_ns;
 use serde::Serialize;
 
 use crate::daemon::{
-    CGROUP_MOUNT, node_scope,
+    CGROUP_MOUNT, above_capacity, memory_thresholds, node_scope,
     node_view::{NodeSample, NodeView},
 };
 
@@ -181,7 +181,10 @@ fn thresholds(config: &Config) -> Vec<Finding> {
     let floors = scopes
         .iter()
         .filter_map(|signal| kernel_floor(config, seen, *signal));
-    findings.chain(floors).collect()
+    findings
+        .chain(floors)
+        .chain(limit_of_pods(config, seen))
+        .collect()
 }
 
 /// Each hard threshold, and where it comes from.
@@ -226,6 +229,22 @@ fn kernel_floor(config: &Config, seen: &Observations, signal: Signal) -> Option<
         is the floor"
     );
     Some(Finding::new("kernel floor", State::Degraded, detail))
+}
+
+/// What is configured for the pods' cgroup, if its limit cannot keep it.
+fn limit_of_pods(config: &Config, seen: &Observations) -> Option<Finding> {
+    let signal = Signal::AllocatableMemoryAvailable;
+    let capacity = u64::try_from(seen.get(signal)?.capacity).ok()?;
+    let configured = memory_thresholds(config, signal, capacity);
+    let (amount, value) = configured.above(capacity)?;
+    let in_force = configured.within(capacity);
+    let detail = format!(
+        "{}, which is the limit of the pods' cgroup: {} bytes are in force there, and {} until a shortage is over",
+        above_capacity(amount, value, capacity),
+        in_force.threshold,
+        in_force.resolved
+    );
+    Some(Finding::new("limit of the pods", State::Degraded, detail))
 }
 
 fn met_now(thresholds: &[Threshold], seen: &NodeSample) -> Finding {

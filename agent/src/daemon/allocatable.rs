@@ -25,8 +25,17 @@ pub(super) struct Allocatable {
     config: Config,
     root: PathBuf,
     known: Option<Watched>,
-    /// Why no threshold is in force, as it was logged.
-    said: Option<String>,
+    /// Why the configured threshold is not in force, as it was logged.
+    said: Option<NotInForce>,
+}
+
+/// Why the configured threshold is not in force; the text says the reason.
+#[derive(Debug, PartialEq, Eq)]
+enum NotInForce {
+    /// Nothing can run short, or there is nothing to watch.
+    Unwatched(String),
+    /// It is not below the limit: less is in force, so that the pods are still evicted before the OOM killer acts.
+    Cut(String),
 }
 
 /// The cgroup that is watched.
@@ -61,8 +70,7 @@ impl Allocatable {
     }
 
     /// Looks whether the cgroup that is known is still the same, and searches for it where it is not. Answers when it,
-    /// its limit or what must stay available in it has changed. A threshold that cannot be held against the limit of a
-    /// cgroup that is watched is not in force.
+    /// its limit or what must stay available in it has changed.
     ///
     /// # Errors
     /// There is a threshold, and no cgroup that it could be held against: the reason.
@@ -82,24 +90,22 @@ impl Allocatable {
         let open = || MemoryCgroup::open(&dir).map_err(|e| e.to_string());
         let cgroup = open()?;
         let limit = cgroup.limit().map_err(|error| error.to_string())?;
-        let in_force = match limit {
-            Some(limit) => {
-                let amounts = thresholds(&self.config, SIGNAL, limit);
-                match amounts.above(limit) {
-                    Some((amount, value)) => Err(above_capacity(amount, value, limit).to_string()),
-                    None => Ok((limit, amounts)),
-                }
+        let unlimited = || format!("{} has no memory limit", dir.display());
+        let (capacity, amounts, refusal) = match (limit, &self.known) {
+            (Some(limit), _) => {
+                let configured = thresholds(&self.config, SIGNAL, limit);
+                let cut = configured.above(limit);
+                let refusal = cut.map(|(amount, value)| above_capacity(amount, value, limit));
+                let refusal = refusal.map(|error| NotInForce::Cut(error.to_string()));
+                (limit, configured.within(limit), refusal)
             }
-            None => Err(format!("{} has no memory limit", dir.display())),
-        };
-        let ((capacity, amounts), refusal) = match (in_force, &self.known) {
-            (Ok(in_force), _) => (in_force, None),
-            (Err(reason), None) => return Err(reason),
+            (None, None) => return Err(unlimited()),
             // Nothing runs short in what is watched.
-            (Err(reason), Some(known)) => {
-                let capacity = limit.unwrap_or(known.capacity);
-                ((capacity, MemoryThresholds::default()), Some(reason))
-            }
+            (None, Some(known)) => (
+                known.capacity,
+                MemoryThresholds::default(),
+                Some(NotInForce::Unwatched(unlimited())),
+            ),
         };
         let found = Some(Watched {
             dir: dir.clone(),
@@ -122,8 +128,8 @@ impl Allocatable {
             manager: scope(open()?)?,
         };
         warn_floor(&self.config, SIGNAL, amounts.threshold, capacity);
+        self.note_refusal(refusal, amounts);
         self.known = found;
-        self.note_refusal(refusal);
         Ok(Some(scopes))
     }
 
@@ -144,20 +150,30 @@ impl Allocatable {
         self.config = config.clone();
     }
 
-    /// The scope, at the start and where [`Self::look`] answers; why no threshold is in force is logged once.
+    /// The scope, at the start and where [`Self::look`] answers; why the threshold is not in force is logged once.
     pub(super) fn first(&mut self) -> Option<ScopePair> {
         self.look().unwrap_or_else(|reason| {
-            self.note_refusal(Some(reason));
+            let refusal = Some(NotInForce::Unwatched(reason));
+            self.note_refusal(refusal, MemoryThresholds::default());
             None
         })
     }
 
-    /// Logs why no threshold is in force, where that was not said.
-    fn note_refusal(&mut self, refusal: Option<String>) {
-        if let Some(reason) = &refusal
-            && self.said != refusal
-        {
-            tracing::info!(reason, "allocatableMemory.available is not watched");
+    /// Logs why the configured threshold is not in force but these amounts, where that was not said.
+    fn note_refusal(&mut self, refusal: Option<NotInForce>, in_force: MemoryThresholds) {
+        if self.said != refusal {
+            match &refusal {
+                Some(NotInForce::Unwatched(reason)) => {
+                    tracing::info!(reason, "allocatableMemory.available is not watched");
+                }
+                Some(NotInForce::Cut(reason)) => tracing::warn!(
+                    reason,
+                    threshold = in_force.threshold,
+                    resolved = in_force.resolved,
+                    "the limit of the pods' cgroup cannot keep what is configured: less is in force"
+                ),
+                None => {}
+            }
         }
         self.said = refusal;
     }
@@ -170,7 +186,7 @@ impl Allocatable {
         }
         let found = self.first();
         if let Some(ScopePair { fastpath, .. }) = &found
-            && self.said.is_none()
+            && !matches!(self.said, Some(NotInForce::Unwatched(_)))
         {
             let (cgroup, capacity) = (fastpath.cgroup().path().display(), fastpath.capacity());
             tracing::info!(%cgroup, capacity, "the pods' cgroup is watched");
@@ -256,34 +272,36 @@ mod tests {
         assert_eq!(refreshed(&mut allocatable), Some((2048, 1)));
     }
 
-    /// No more than the threshold can be available: the pods' cgroup is not watched, as at a start.
+    /// A threshold that was raised by mistake does not take the pods' protection away.
     #[test]
-    fn a_threshold_that_the_limit_does_not_exceed_is_not_in_force() {
+    fn of_what_the_limit_cannot_keep_less_is_in_force() {
         let dir = tempfile::tempdir().unwrap();
-        let config = |threshold: &str| {
-            let config =
-                serde_json::json!({ "evictionHard": { "allocatableMemory.available": threshold } });
+        let config = |threshold: &str, reclaim: &str| {
+            let config = serde_json::json!({
+                "evictionHard": { "allocatableMemory.available": threshold },
+                "evictionMinimumReclaim": { "allocatableMemory.available": reclaim },
+            });
             Config::from_values(config, None).unwrap()
         };
         let kubepods = dir.path().join("kubepods");
         let own = std::process::id().to_string();
         tree(&kubepods, &format!("besteffort/pod{UID}"), &own);
-        let root = dir.path().to_owned();
-        let mut refused = Allocatable::below(&config("2Gi"), root.clone());
-        assert!(refused.first().is_none());
-        let mut allocatable = Allocatable::below(&config("1Mi"), root);
-        assert!(allocatable.first().is_some());
-        let refreshed = |a: &mut Allocatable| {
-            let scope = a.refresh(true)?.fastpath;
-            Some((scope.capacity() >> 20, scope.thresholds().threshold >> 20))
+        let amounts = |scope: Scope| {
+            let thresholds = scope.thresholds();
+            [scope.capacity(), thresholds.threshold, thresholds.resolved].map(|bytes| bytes >> 20)
         };
-        allocatable.reconfigure(&config("2Gi"));
-        assert_eq!(refreshed(&mut allocatable), Some((1024, 0)));
+        let root = dir.path().to_owned();
+        let mut allocatable = Allocatable::below(&config("2Gi", "1Mi"), root);
+        let first = allocatable.first().unwrap().fastpath;
+        assert_eq!(amounts(first), [1024, 102, 102]);
+        assert!(matches!(allocatable.said, Some(NotInForce::Cut(_))));
+        let refreshed = |a: &mut Allocatable| Some(amounts(a.refresh(true)?.fastpath));
         assert_eq!(refreshed(&mut allocatable), None);
+        allocatable.reconfigure(&config("100Mi", "1Gi"));
+        assert_eq!(refreshed(&mut allocatable), Some([1024, 100, 100]));
         let limit = |text: &str| fs::write(kubepods.join("memory.max"), text).unwrap();
         limit("4294967296\n");
-        assert_eq!(refreshed(&mut allocatable), Some((4096, 2048)));
-        limit("2147483648\n");
-        assert_eq!(refreshed(&mut allocatable), Some((2048, 0)));
+        assert_eq!(refreshed(&mut allocatable), Some([4096, 100, 1124]));
+        assert_eq!(allocatable.said, None);
     }
 }

@@ -76,8 +76,8 @@ use start::{OomKills, WatchedMemory};
 
 pub use error::RunError;
 pub use reload::{ConfigSource, NO_PODS};
-pub(crate) use scope::CGROUP_MOUNT;
 pub use scope::node_scope;
+pub(crate) use scope::{CGROUP_MOUNT, above_capacity, thresholds as memory_thresholds};
 
 /// How often the agent looks after itself; where no hook reports cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.

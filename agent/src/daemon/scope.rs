@@ -108,7 +108,7 @@ pub(super) fn warn_no_hard_threshold(thresholds: &[Threshold]) {
 }
 
 /// An amount that can never be kept, with the field that asks for it.
-pub(super) fn above_capacity(amount: Amount, value: u64, capacity: u64) -> RunError {
+pub(crate) fn above_capacity(amount: Amount, value: u64, capacity: u64) -> RunError {
     let field = match amount {
         Amount::Threshold => "evictionHard[memory.available]",
         Amount::Resolved => "evictionMinimumReclaim[memory.available]",
@@ -135,7 +135,7 @@ impl From<ScopeError> for RunError {
 }
 
 /// Computes what must stay available of a signal.
-pub(super) fn thresholds(config: &Config, signal: Signal, capacity: u64) -> MemoryThresholds {
+pub(crate) fn thresholds(config: &Config, signal: Signal, capacity: u64) -> MemoryThresholds {
     let thresholds = &config.eviction.thresholds;
     MemoryThresholds::of(thresholds, signal, capacity, config.kernel_floor.floor())
 }
