@@ -86,12 +86,21 @@ pub struct StuckVictim {
 /// Reasons why no pod was evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockedBy {
-    /// Evictions are paused, or the fleet brake delays those that are not urgent.
+    /// Evictions are paused.
     pub paused: bool,
+    /// Only urgent evictions are allowed: the fleet brake is slow, or the policies are not known yet.
+    pub urgent_only: bool,
     /// Pods that a policy or a limit denied.
     pub denied: usize,
     /// All pods together use less than what is missing, so that another one would be evicted in vain.
     pub in_vain: bool,
+}
+
+impl BlockedBy {
+    /// Whether a pause or the rest of the fleet holds pods back.
+    pub(crate) fn holder(self) -> (bool, bool) {
+        (self.paused, self.urgent_only)
+    }
 }
 
 /// Event that the fast path sends to the threads of normal priority.
@@ -123,7 +132,7 @@ pub enum FastPathEvent {
         /// Shadow mode: no pod is evicted.
         shadow: bool,
     },
-    /// The threshold is met and no pod may be evicted; reported once per pressure.
+    /// The threshold is met and no pod may be evicted; reported once per pressure, and when [`BlockedBy::holder`] changes.
     NoCandidates {
         /// Signal of the threshold.
         signal: Signal,

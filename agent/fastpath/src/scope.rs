@@ -27,6 +27,7 @@ use self::{
     arming::ArmedTriggers, kernel_victims::PublishedVictims, machine_estimate::MachineEstimate,
 };
 use crate::{
+    event::BlockedBy,
     spin::{SpinPolicy, Wait},
     stat_lag::StatLag,
 };
@@ -83,8 +84,8 @@ pub(super) struct WatchedScope {
     ///
     /// [`MemoryThresholds::is_pressing`]: evictd_engine::accounting::MemoryThresholds::is_pressing
     pub pressed: bool,
-    /// The event that no candidate is left was sent.
-    pub no_candidates_reported: bool,
+    /// What holds all pods back, as it was reported for this pressure.
+    pub reported_block: Option<BlockedBy>,
     /// Until this time, in nanoseconds of CLOCK_MONOTONIC, all pods together cannot end the shortage, so that none goes
     /// which is not urgent.
     pub in_vain_until: u64,
@@ -120,7 +121,7 @@ impl WatchedScope {
             kernel_may_kill,
             sample: MemorySample::default(),
             pressed: false,
-            no_candidates_reported: false,
+            reported_block: None,
             in_vain_until: 0,
             idle: false,
             gone: false,

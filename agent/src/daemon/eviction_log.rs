@@ -117,6 +117,7 @@ impl EvictionLog {
                     available,
                     threshold,
                     paused = held.paused,
+                    urgent_only = held.urgent_only,
                     denied = held.denied,
                     in_vain = held.in_vain,
                     "the threshold is met and no pod may be evicted"

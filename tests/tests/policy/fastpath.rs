@@ -231,6 +231,27 @@ fn a_pause_holds_all_pods() {
     assert!(!watched.evicted(SOON).expect("it goes on").last_resort);
 }
 
+/// The reason is reported anew where it is another one by now.
+// R38
+#[test]
+fn what_is_not_urgent_waits_for_policies() {
+    skip_if!(not_root());
+    let (node, mut hogs) = pods("polawait", &[("big", "200")]);
+    node.limiter.await_policies(u64::MAX);
+    let watched = node.watch(pressed(400)).unwrap().unwrap();
+    for is_paused in [false, true, false] {
+        node.limiter.pause(is_paused);
+        let report = watched.report(SOON).expect("a report");
+        let FastPathEvent::NoCandidates { held, .. } = report else {
+            panic!("{report:?}")
+        };
+        assert_eq!((held.paused, held.urgent_only), (is_paused, true));
+    }
+    assert!(hogs[0].is_alive());
+    node.limiter.await_policies(0);
+    watched.evicts("big");
+}
+
 #[test]
 fn the_last_resort_takes_those_of_a_condition_before_those_of_a_never() {
     skip_if!(not_root());

@@ -378,26 +378,30 @@ impl MemoryMonitor {
         }
     }
 
+    /// Reports why no pod goes, once per pressure and again where another part of the agent holds pods back by now.
     fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
-        let watched = self.scopes.get(index);
         let now = monotonic_ns();
-        if watched.is_none_or(|watched| watched.no_candidates_reported) || self.dying(now) > 0 {
-            return;
-        }
         let held = BlockedBy {
-            paused: self.limiter.is_paused() || !self.limiter.allows_paced(now),
+            paused: self.limiter.is_paused(),
+            urgent_only: !self.limiter.allows_paced(now),
             denied: self.denied(),
             in_vain,
         };
-        if let Some(watched) = self.scopes.get_mut(index) {
-            watched.no_candidates_reported = true;
-            self.events.send(FastPathEvent::NoCandidates {
-                signal: watched.scope.signal(),
-                available: watched.sample.guarded_available,
-                threshold: watched.scope.thresholds().threshold,
-                held,
-            });
+        let is_dying = self.dying(now) > 0;
+        let Some(watched) = self.scopes.get_mut(index) else {
+            return;
+        };
+        let is_known = |reported: BlockedBy| reported.holder() == held.holder();
+        if is_dying || watched.reported_block.is_some_and(is_known) {
+            return;
         }
+        watched.reported_block = Some(held);
+        self.events.send(FastPathEvent::NoCandidates {
+            signal: watched.scope.signal(),
+            available: watched.sample.guarded_available,
+            threshold: watched.scope.thresholds().threshold,
+            held,
+        });
     }
 }
 

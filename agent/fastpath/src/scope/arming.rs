@@ -71,7 +71,7 @@ impl WatchedScope {
         triggers: &ScopeTriggers,
         was_pressed: bool,
     ) -> io::Result<()> {
-        self.no_candidates_reported = false;
+        self.reported_block = None;
         self.idle = false;
         if self.armed.recovery.take().is_some() {
             self.set(trigger, slot::RECOVERY, Trigger::DISABLED)?;
