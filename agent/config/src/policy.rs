@@ -15,6 +15,9 @@ pub struct PolicyConfig {
     pub files: Vec<PathBuf>,
     /// `evictionRates.node`: the most evictions of this node's pods in a period.
     pub node_rate: Option<Rate>,
+    /// `evictionRates.node.exemptGrowers`: where that rate is used up, urgent evictions of the pods that make the growth
+    /// go on.
+    pub exempt_growers: bool,
     /// `evictionRates.owner`: the most evictions of one owner's pods in a period.
     pub owner_rate: Option<Rate>,
     /// `lastResort`: the pods that may be evicted when the policies deny all evictions, for memory and only where it is
@@ -43,15 +46,19 @@ impl PolicyConfig {
             }
             files.push(path);
         }
-        let (mut node_rate, mut owner_rate) = (None, None);
+        let (mut node_rate, mut owner_rate, mut exempt_growers) = (None, None, false);
         if let Some(mut rates) = fields.object("evictionRates")? {
-            node_rate = rate(&mut rates, "node")?;
-            owner_rate = rate(&mut rates, "owner")?;
+            if let Some(mut node) = rates.object("node")? {
+                exempt_growers = node.boolean("exemptGrowers")?.unwrap_or_default();
+                node_rate = Some(rate(node)?);
+            }
+            owner_rate = rates.object("owner")?.map(rate).transpose()?;
             rates.deny_unknown_fields()?;
         }
         Ok(Self {
             files,
             node_rate,
+            exempt_growers,
             owner_rate,
             last_resort: fields
                 .choice("lastResort", &LastResort::CHOICES)?
@@ -62,10 +69,7 @@ impl PolicyConfig {
 }
 
 /// Takes a rate such as `{evictions: 3, period: 10m}`.
-fn rate(fields: &mut ObjectDecoder, name: &str) -> Result<Option<Rate>, ConfigError> {
-    let Some(mut rate) = fields.object(name)? else {
-        return Ok(None);
-    };
+fn rate(mut rate: ObjectDecoder) -> Result<Rate, ConfigError> {
     let most = evictd_engine::permit::MAX_EVICTIONS_PER_QUOTA;
     let path = rate.path_of("evictions");
     let evictions = rate.optional("evictions").unwrap_or_default();
@@ -86,10 +90,10 @@ fn rate(fields: &mut ObjectDecoder, name: &str) -> Result<Option<Rate>, ConfigEr
         )
     })?;
     rate.deny_unknown_fields()?;
-    Ok(Some(Rate {
+    Ok(Rate {
         evictions: number,
         period,
-    }))
+    })
 }
 
 #[cfg(test)]
@@ -124,6 +128,14 @@ mod tests {
             (
                 json!({"metricsAddress": "0.0.0.0:9393", "healthAddress": "0.0.0.0:9393"}),
                 "healthAddress: \"0.0.0.0:9393\": overlaps metricsAddress",
+            ),
+            (
+                json!({"evictionRates": {"node": {"exemptGrowers": 1}}}),
+                "evictionRates.node.exemptGrowers: 1: must be",
+            ),
+            (
+                json!({"evictionRates": {"owner": {"evictions": 1, "period": "1m", "exemptGrowers": true}}}),
+                "evictionRates.owner.exemptGrowers: unknown field",
             ),
             (
                 json!({"evictionRates": {"pod": {}}}),

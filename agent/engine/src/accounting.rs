@@ -143,8 +143,8 @@ impl MemoryThresholds {
         }
     }
 
-    /// The same, but what is not below this capacity and could never be kept is less: the threshold a tenth of the
-    /// capacity, without a minimum reclaim, as without one that is too large.
+    /// Cuts what is not below this capacity, so that it could never be kept: the threshold to a tenth of the capacity, a
+    /// resolved amount to the threshold.
     pub fn within(self, capacity: u64) -> Self {
         let threshold = match self.threshold < capacity {
             true => self.threshold,

@@ -63,6 +63,8 @@ pub struct EvictionLimiter {
     quotas: Box<[Quota]>,
     /// The index of the node's rate; 0 where the node has none.
     node_quota: AtomicU8,
+    /// See [`Self::exempt_growers`].
+    exempts_growers: AtomicBool,
 }
 
 impl Default for EvictionLimiter {
@@ -79,6 +81,7 @@ impl Default for EvictionLimiter {
             shadow_pressure: [const { AtomicU32::new(1) }; 2],
             quotas: (0..MAX_QUOTAS).map(|_| Quota::default()).collect(),
             node_quota: AtomicU8::new(0),
+            exempts_growers: AtomicBool::new(false),
         }
     }
 }
@@ -154,19 +157,19 @@ impl EvictionLimiter {
         }
     }
 
-    /// What a pod is to a choice for the node at this moment, as far as its urgency does not count. `is_victim`: its end
-    /// is followed already.
+    /// What a pod is to a choice for the node at this moment. `is_victim`: its end is followed already.
     pub fn state_of(
         &self,
         pod: &dyn ManagedPod,
         now: u64,
+        kind: EvictionKind,
         resort: LastResort,
         is_victim: bool,
     ) -> CandidateState {
         let known = pod.eviction_state();
         if is_victim || known.is_being_killed(now) || known.is_ending() {
             CandidateState::Terminating
-        } else if pod.is_protected() || !self.allows(pod, now, EvictionKind::Urgent, resort) {
+        } else if pod.is_protected() || !self.allows(pod, now, kind, resort) {
             CandidateState::Protected
         } else {
             CandidateState::Eligible
@@ -199,6 +202,16 @@ impl EvictionLimiter {
         quota.map_or(usize::MAX, |quota| quota.left_of_rate(now))
     }
 
+    /// Sets whether urgent evictions of the pods that make the growth go on where the node's rate is used up.
+    pub fn exempt_growers(&self, exempt: bool) {
+        self.exempts_growers.store(exempt, Ordering::Relaxed);
+    }
+
+    /// Whether the node's rate is used up but for the pods that make an urgent growth.
+    pub fn is_beyond_rate(&self, now: u64) -> bool {
+        self.exempts_growers.load(Ordering::Relaxed) && self.left_of_node_rate(now) == 0
+    }
+
     /// The bounds that hold at this moment for a planner of a mode.
     pub fn node_bounds(&self, mode: Mode, now: u64) -> NodeBounds {
         let kind = match mode {
@@ -209,6 +222,7 @@ impl EvictionLimiter {
             allows_paced: self.is_in_time(kind, now),
             allows_own_limits: !self.awaits_policies(now),
             left_of_node_rate: self.left_of_node_rate(now),
+            exempts_growers: self.exempts_growers.load(Ordering::Relaxed),
         }
     }
 
@@ -404,13 +418,13 @@ mod tests {
     fn a_pod_on_its_way_is_neither_spared_nor_chosen() {
         use CandidateState::{Eligible, Protected, Terminating};
         let (limiter, pod) = (EvictionLimiter::default(), BarePod::default());
-        let state = |resort| limiter.state_of(&pod, 5, resort, false);
+        let state = |resort| limiter.state_of(&pod, 5, EvictionKind::Urgent, resort, false);
         assert_eq!(state(LastResort::None), Eligible);
         pod.permit.set(Permission::NotNow, 0, &[]);
         assert_eq!(state(LastResort::None), Protected);
         assert_eq!(state(LastResort::Conditional), Eligible);
         assert_eq!(
-            limiter.state_of(&pod, 5, LastResort::None, true),
+            limiter.state_of(&pod, 5, EvictionKind::Urgent, LastResort::None, true),
             Terminating
         );
         pod.state.begin_kill(4);
@@ -422,7 +436,7 @@ mod tests {
             is_protected: true,
             ..BarePod::default()
         };
-        let state = limiter.state_of(&critical, 5, LastResort::Any, false);
+        let state = limiter.state_of(&critical, 5, EvictionKind::Urgent, LastResort::Any, false);
         assert_eq!(state, Protected, "whatever policies say");
         assert!(!limiter.allows(&critical, 5, EvictionKind::KernelKill, LastResort::None));
     }
@@ -460,6 +474,7 @@ mod tests {
             Box::new(Timing {
                 urgency,
                 pace_inputs: PaceInputs::default(),
+                is_beyond_rate: false,
             })
         };
         EvictionDecision {
@@ -472,6 +487,47 @@ mod tests {
             is_soft: false,
             timing: urgency.map(timing),
         }
+    }
+
+    /// All other limits hold.
+    // R38
+    #[test]
+    fn beyond_the_nodes_rate_a_grower_is_exempt_from_that_rate_alone() {
+        const PERIOD: u64 = 1_000_000;
+        let limiter = EvictionLimiter::default();
+        for index in [1, 2] {
+            limiter.set_quota(index, Some(1), PERIOD, None);
+        }
+        limiter.set_node_quota(1);
+        limiter.exempt_growers(true);
+        assert!(!limiter.is_beyond_rate(5));
+        limiter.charge_restored(1, 5);
+        assert!(limiter.is_beyond_rate(5));
+        let managed = BarePod::default();
+        let pod = &managed.permit;
+        let urgent = Urgency::Urgent {
+            exhausted_in: 1,
+            growth: 1,
+        };
+        let mut beyond = decision(Cause::Pressure(Signal::PidAvailable), Some(urgent));
+        beyond.timing.as_mut().unwrap().is_beyond_rate = true;
+        let kind = EvictionKind::of(&beyond);
+        let may_go = |kind| {
+            let state = limiter.state_of(&managed, 5, kind, LastResort::None, false);
+            state == CandidateState::Eligible
+        };
+        pod.set(Permission::Always, 0, &[1, 2]);
+        assert!(may_go(kind) && !may_go(EvictionKind::Urgent));
+        limiter.pause(true);
+        assert!(!may_go(kind));
+        limiter.pause(false);
+        pod.set(Permission::NotNow, 0, &[1, 2]);
+        assert!(!may_go(kind));
+        pod.set(Permission::Always, 0, &[1, 2]);
+        limiter.charge_restored(2, 5);
+        assert!(!may_go(kind), "its owner's rate");
+        limiter.exempt_growers(false);
+        assert!(!limiter.is_beyond_rate(5));
     }
 
     /// Two are chosen at one look.

@@ -26,7 +26,7 @@ use super::{
     local_storage_excess, message,
     pace::{Decision, PaceInputs, PaceProfile, Urgency},
     select,
-    select::{UrgentGrowth, goes_by_order_alone, pass_over_in_vain},
+    select::{UrgentGrowth, goes_by_order_alone, pass_over_all_but_growers, pass_over_in_vain},
     shortage::Shortage,
 };
 use crate::{
@@ -320,14 +320,25 @@ impl Planner {
     ) -> Option<EvictionDecision> {
         let (timing, growing) = self.decide(now, node, threshold)?;
         let attainable = self.attainable(node, threshold);
-        if self.can_wait(node, threshold, &timing.pace_inputs, timing.urgency)
+        // A fleet that evicts holds back what is not urgent.
+        if !node.bounds.allows_paced && !timing.urgency.is_urgent()
+            || self.awaits_usage(node, threshold, &timing)
             || !timing
                 .pace_inputs
                 .can_end_shortage(timing.urgency, attainable)
         {
             return None;
         }
-        let chosen = self.choose(node, threshold, growing)?;
+        let growing = growing.as_ref();
+        let grower = || self.choose_grower(node.beyond_rate()?, threshold, growing?);
+        let (chosen, is_beyond_rate) = match self.choose(node, threshold, growing) {
+            Some(chosen) => (chosen, false),
+            None => (grower()?, true),
+        };
+        let timing = Timing {
+            is_beyond_rate,
+            ..timing
+        };
         Some(EvictionDecision {
             timing: Some(Box::new(timing)),
             ..chosen
@@ -358,6 +369,7 @@ impl Planner {
         let timing = Timing {
             urgency,
             pace_inputs,
+            is_beyond_rate: false,
         };
         Some((timing, growing))
     }
@@ -398,24 +410,19 @@ impl Planner {
         let by_order = goes_by_order_alone(has_evicted, node.bounds.left_of_node_rate);
         (!by_order).then(|| Growing {
             per_second: growth,
-            pods: self.growers(node, threshold),
+            pods: self.growers(node.beyond_rate().unwrap_or(node), threshold),
         })
     }
 
-    /// Whether a decision waits: a fleet that evicts holds it back, or what the pods use is not known yet.
-    fn can_wait(
-        &self,
-        node: Snapshot<'_>,
-        threshold: &Threshold,
-        pace_inputs: &PaceInputs,
-        urgency: Urgency,
-    ) -> bool {
-        let is_paced = matches!(urgency, Urgency::Paced { .. });
+    /// Whether a decision waits: what the pods use is not known yet.
+    fn awaits_usage(&self, node: Snapshot<'_>, threshold: &Threshold, timing: &Timing) -> bool {
         let met_since = self.paces.of(threshold).met_by_turns_since();
-        let waits_for =
-            met_since.and_then(|since| pace_inputs.waits_for_usage_since(urgency, since));
-        !node.bounds.allows_paced && is_paced
-            || waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
+        let waits_for = met_since.and_then(|since| {
+            let pace_inputs = &timing.pace_inputs;
+            pace_inputs.waits_for_usage_since(timing.urgency, since)
+        });
+        let node = node.beyond_rate().unwrap_or(node);
+        waits_for.is_some_and(|since| self.awaits_walks(node, threshold, since))
     }
 
     /// Lists the growth per second of each pod that may be evicted and grows, with its UID.
@@ -560,7 +567,33 @@ impl Planner {
         &self,
         node: Snapshot<'_>,
         threshold: &Threshold,
-        growing: Option<Growing<'_>>,
+        growing: Option<&Growing<'_>>,
+    ) -> Option<EvictionDecision> {
+        let pass_over = |candidates: &mut [Candidate], rules, growth| {
+            pass_over_in_vain(candidates, rules, growth, |_, usage| usage);
+        };
+        self.choose_among(node, threshold, growing, pass_over)
+    }
+
+    /// Chooses one of the pods that make a growth.
+    fn choose_grower(
+        &self,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+        growing: &Growing<'_>,
+    ) -> Option<EvictionDecision> {
+        let pass_over = |candidates: &mut [Candidate], rules, growth| {
+            pass_over_all_but_growers(candidates, rules, growth);
+        };
+        self.choose_among(node, threshold, Some(growing), pass_over)
+    }
+
+    fn choose_among(
+        &self,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+        growing: Option<&Growing<'_>>,
+        pass_over: impl Fn(&mut [Candidate], SelectionCriteria, UrgentGrowth<'_>),
     ) -> Option<EvictionDecision> {
         let resource = threshold.signal.resource();
         let ranked = self.ranked(node, threshold.signal);
@@ -578,16 +611,16 @@ impl Planner {
         };
         if let Some(growing) = growing {
             let position = |uid| ranked.iter().position(|ranked| ranked.pod.uid == uid);
-            let growers = growing.pods.into_iter();
+            let growers = growing.pods.iter();
             let mut growers: Vec<(u64, usize)> = growers
-                .filter_map(|(grew, uid)| Some((grew, position(uid)?)))
+                .filter_map(|(grew, uid)| Some((*grew, position(*uid)?)))
                 .collect();
             let growth = UrgentGrowth {
                 per_second: growing.per_second,
                 growers: &mut growers,
                 allowed: node.bounds.left_of_node_rate,
             };
-            pass_over_in_vain(&mut candidates, rules, growth, |_, usage| usage);
+            pass_over(&mut candidates, rules, growth);
         }
         let chosen = select(&mut candidates, rules, Among::Using, |_| None)?;
         Some(self.eviction_of(node, threshold, ranked.get(chosen)?.pod))

@@ -8,6 +8,7 @@ mod relief;
 use crate::{
     Among, Candidate, CandidateState,
     growers::WATCHED,
+    limiter::EvictionKind,
     model::{settings::Mode, usage::MemoryReading},
     pace::{PaceInputs, Urgency},
     pending::Pending,
@@ -15,7 +16,7 @@ use crate::{
     round::relief::{NextVictim, Relief},
     select::{
         SelectionCriteria, UrgentGrowth, eligible_growth, exclude_not_growing, goes_by_order_alone,
-        is_eligible, pass_over_in_vain, select,
+        is_eligible, pass_over_all_but_growers, pass_over_in_vain, select,
     },
 };
 
@@ -54,10 +55,13 @@ pub trait Pods {
 
     /// Loads the candidates anew: upper bounds of what they use, and which of them may be evicted for this scope.
     /// Returns what these use at most together, in bytes.
-    fn load(&mut self, resort: LastResort) -> u64;
+    fn load(&mut self, kind: EvictionKind, resort: LastResort) -> u64;
 
     /// Number of further pods that the node's eviction rate allows; [`usize::MAX`] without one.
     fn allowed(&self) -> usize;
+
+    /// Whether the node's rate is used up but for the pods that make the growth.
+    fn is_beyond_rate(&self) -> bool;
 
     /// Whether a pod was evicted for this scope since the kubelet could have looked.
     fn has_evicted_lately(&self) -> bool;
@@ -83,12 +87,25 @@ pub trait Pods {
 }
 
 /// Choice of a pod: under which last resort, and whether out of order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Pods that the policies' last resort has allowed.
     pub resort: LastResort,
     /// Because it grows, or its processes hold memory: pods that come before it in the order were passed over.
     pub out_of_order: bool,
+    /// What says which limits hold for it.
+    pub kind: EvictionKind,
+}
+
+impl Default for Choice {
+    /// In the order.
+    fn default() -> Self {
+        Self {
+            resort: LastResort::None,
+            out_of_order: false,
+            kind: EvictionKind::Urgent,
+        }
+    }
 }
 
 /// Outcome of a round.
@@ -116,12 +133,12 @@ pub struct Round {
 impl Round {
     /// Evicts pods. Allocates nothing by itself.
     pub fn run(&self, pods: &mut impl Pods) -> Outcome {
-        let attainable = pods.load(LastResort::None);
+        let attainable = pods.load(EvictionKind::Urgent, LastResort::None);
         if !self.can_end_shortage(pods, attainable) {
             return Outcome::InVain;
         }
-        // The pods that grow can wait for the first signal.
-        let has_evicted = pods.has_evicted_lately();
+        // The pods that grow can wait for the first signal, if others may go.
+        let has_evicted = pods.has_evicted_lately() || pods.is_beyond_rate();
         if has_evicted {
             pods.watch_growers();
         }
@@ -182,6 +199,7 @@ impl Round {
         };
         let mut relief = Relief::new(&self.pace_inputs, growth, growers);
         let (mut resort, mut left) = (LastResort::None, self.most);
+        let mut kind = EvictionKind::Urgent;
         // Of the pods that are loaded some are passed over. Where those whose processes hold memory have ended by
         // themselves, the order alone decides.
         let (mut passed_over, mut by_order) = (false, false);
@@ -201,7 +219,8 @@ impl Round {
                 }
             };
             let Some(victim) = choose(pods) else {
-                if passed_over && next == NextVictim::WithProcesses {
+                let is_beyond_rate = kind == EvictionKind::Grower;
+                if passed_over && next == NextVictim::WithProcesses && !is_beyond_rate {
                     (passed_over, by_order) = (false, true);
                     let candidates = pods.candidates().candidates.iter_mut();
                     candidates.for_each(Candidate::take_back);
@@ -210,16 +229,26 @@ impl Round {
                 if passed_over {
                     return Outcome::Done;
                 }
+                if pods.is_beyond_rate() {
+                    kind = EvictionKind::Grower;
+                    pods.load(kind, LastResort::None);
+                    if !passes_over_all_but_growers(pods, growth) {
+                        return Outcome::NoCandidates;
+                    }
+                    (passed_over, by_order) = (true, true);
+                    continue;
+                }
                 if resort >= pods.last_resort() || pods.dying() > 0 || pods.denied() == 0 {
                     return Outcome::NoCandidates;
                 }
                 resort = resort.next();
-                pods.load(resort);
+                pods.load(kind, resort);
                 continue;
             };
             let choice = Choice {
                 resort,
                 out_of_order: passed_over,
+                kind,
             };
             if let Some(gives) = pods.evict(victim, choice) {
                 left -= 1;
@@ -232,6 +261,17 @@ impl Round {
 }
 
 impl<R: Fn(usize) -> Option<MemoryReading>> Candidates<'_, R> {
+    /// Reads the pods that grow in full.
+    fn read_growers(&mut self, growers: &[(u64, usize)]) {
+        for (_, position) in growers.iter().filter(|(grew, _)| *grew > 0) {
+            if let Some(candidate) = self.candidates.get_mut(*position)
+                && let Some(reading) = (self.read)(*position)
+            {
+                (candidate.usage, candidate.is_exact) = (reading.working_set(), true);
+            }
+        }
+    }
+
     /// The position of the candidate that comes first in the order of eviction, which is chosen ([`select`]).
     pub fn choose(self, rules: SelectionCriteria, among: Among) -> Option<usize> {
         let exact = |position| (self.read)(position).map(|reading| reading.working_set());
@@ -267,6 +307,20 @@ fn passes_over_without_processes(pods: &mut impl Pods) -> bool {
     any
 }
 
+/// Passes over the pods that do not make the growth: the node's rate is used up. Whether one is left.
+fn passes_over_all_but_growers(pods: &mut impl Pods, growth: u64) -> bool {
+    let mut growers = pods.growers();
+    let rules = pods.rules();
+    let mut loaded = pods.candidates();
+    loaded.read_growers(&growers);
+    let growth = UrgentGrowth {
+        per_second: growth,
+        growers: &mut growers,
+        allowed: 0,
+    };
+    pass_over_all_but_growers(loaded.candidates, rules, growth)
+}
+
 /// Passes over the pods that would go in vain, unless the next one goes by the order alone ([`goes_by_order_alone`]).
 /// Whether any is.
 fn passes_over_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
@@ -275,16 +329,11 @@ fn passes_over_in_vain(pods: &mut impl Pods, growth: u64) -> bool {
         return false;
     }
     let (rules, mut growers) = (pods.rules(), pods.growers());
+    let mut loaded = pods.candidates();
+    loaded.read_growers(&growers);
     let Candidates {
         candidates, read, ..
-    } = pods.candidates();
-    for (_, position) in growers.iter().filter(|(grew, _)| *grew > 0) {
-        if let Some(candidate) = candidates.get_mut(*position)
-            && let Some(reading) = read(*position)
-        {
-            (candidate.usage, candidate.is_exact) = (reading.working_set(), true);
-        }
-    }
+    } = loaded;
     let held = |position, usage| {
         let reading = read(position);
         reading.map_or(0, |reading| reading.unreclaimable().min(usage))
@@ -318,6 +367,11 @@ mod tests {
         /// So many at the end go as a last resort only.
         spared: usize,
         dying: usize,
+        is_beyond_rate: bool,
+        /// So many at the end were asked to go, which the node's rate counts already.
+        requested: usize,
+        /// Those that grow, in MiB per second, and their positions.
+        growers: Vec<(u64, usize)>,
         chosen: Vec<usize>,
         resorts: Vec<LastResort>,
     }
@@ -337,6 +391,9 @@ mod tests {
                 are_empty,
                 spared: 0,
                 dying: 0,
+                is_beyond_rate: false,
+                requested: 0,
+                growers: Vec::new(),
                 chosen: Vec::new(),
                 resorts: Vec::new(),
             }
@@ -369,13 +426,15 @@ mod tests {
             }
         }
 
-        fn load(&mut self, resort: LastResort) -> u64 {
+        fn load(&mut self, kind: EvictionKind, resort: LastResort) -> u64 {
             let spared = match resort {
                 LastResort::None => self.spared,
                 LastResort::Conditional | LastResort::Any => 0,
             };
+            let is_used_up = self.is_beyond_rate && kind != EvictionKind::Grower;
             for (nth, candidate) in self.candidates.iter_mut().rev().enumerate() {
-                candidate.state = match nth < spared {
+                let is_held_back = is_used_up && nth >= self.requested;
+                candidate.state = match nth < spared || is_held_back {
                     true => CandidateState::Protected,
                     false => CandidateState::Eligible,
                 };
@@ -387,6 +446,10 @@ mod tests {
             usize::MAX
         }
 
+        fn is_beyond_rate(&self) -> bool {
+            self.is_beyond_rate
+        }
+
         fn has_evicted_lately(&self) -> bool {
             true
         }
@@ -394,7 +457,11 @@ mod tests {
         fn watch_growers(&mut self) {}
 
         fn growers(&self) -> [(u64, usize); WATCHED] {
-            [(0, usize::MAX); WATCHED]
+            let mut growers = [(0, usize::MAX); WATCHED];
+            for (at, (mib, position)) in growers.iter_mut().zip(&self.growers) {
+                *at = (mib * MIB, *position);
+            }
+            growers
         }
 
         fn last_resort(&self) -> LastResort {
@@ -457,6 +524,34 @@ mod tests {
             let mut listed = Listed::new(pods, false);
             assert_eq!(too_late().run(&mut listed), Outcome::Done);
             assert_eq!(listed.chosen, [expected], "{pods:?}");
+        }
+    }
+
+    // R38
+    #[test]
+    fn beyond_the_nodes_rate_the_growers_go_and_no_other_pod() {
+        for (growers, requested, expected, outcome) in [
+            (vec![(1000, 1)], 0, vec![1], Outcome::Done),
+            (vec![(10, 1)], 0, vec![], Outcome::NoCandidates),
+            (vec![], 0, vec![], Outcome::NoCandidates),
+            (vec![(1000, 1)], 1, vec![2], Outcome::Done),
+        ] {
+            let mut listed = Listed {
+                is_beyond_rate: true,
+                growers,
+                requested,
+                ..Listed::new(&[(0, 900), (0, 300), (0, 200)], false)
+            };
+            let round = Round {
+                urgency: Urgency::Urgent {
+                    exhausted_in: 0,
+                    growth: 1000 * MIB,
+                },
+                most: 3,
+                ..too_late()
+            };
+            assert_eq!(round.run(&mut listed), outcome);
+            assert_eq!(listed.chosen, expected);
         }
     }
 

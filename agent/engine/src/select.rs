@@ -105,15 +105,19 @@ pub(crate) fn pass_over_in_vain(
     growth: UrgentGrowth<'_>,
     mut held: impl FnMut(usize, u64) -> u64,
 ) -> bool {
-    let allowed = growth.allowed;
     let needed = grown_in(growth.per_second, MONITORING_INTERVAL_NS);
-    let Some((first, growers)) = first_of_main_growers(candidates, rules, growth) else {
+    let main = main_growers(candidates, rules, growth.per_second, growth.growers);
+    let place = |&(_, position): &(u64, usize)| {
+        let candidate = candidates.get(position)?;
+        Some(rules.place(position, candidate))
+    };
+    let Some(first) = main.iter().filter_map(place).min() else {
         return false;
     };
     let is_before = |position: usize, candidate: &Candidate| {
         is_eligible(candidate) && rules.place(position, candidate) < first
     };
-    let beside = allowed.saturating_sub(growers);
+    let beside = growth.allowed.saturating_sub(main.len());
     let (mut count, mut at_most, mut amount) =
         (0, SumOfLargest::new(beside), SumOfLargest::new(beside));
     for (position, candidate) in candidates.iter().enumerate() {
@@ -175,38 +179,55 @@ impl SumOfLargest {
     }
 }
 
-/// The first in the order of the pods that make half of a growth, and how many these are: as few as it takes, and those
-/// that grow half as fast as the last of them. `None` where all of them together do not.
-fn first_of_main_growers(
+/// Passes over all candidates that are no main growers; whether one is left.
+pub(crate) fn pass_over_all_but_growers(
+    candidates: &mut [Candidate],
+    rules: SelectionCriteria,
+    growth: UrgentGrowth<'_>,
+) -> bool {
+    let main = main_growers(candidates, rules, growth.per_second, growth.growers);
+    let is_main = |position| main.iter().any(|(_, grower)| *grower == position);
+    for (position, candidate) in candidates.iter_mut().enumerate() {
+        if is_eligible(candidate) && !is_main(position) {
+            candidate.state = CandidateState::PassedOver;
+        }
+    }
+    !main.is_empty()
+}
+
+/// The pods that make half of a growth, which come first in `growers` then: as few as it takes, and those that grow half
+/// as fast as the last of them. None where all of them together do not.
+fn main_growers<'g>(
     candidates: &[Candidate],
     rules: SelectionCriteria,
-    UrgentGrowth {
-        per_second: growth,
-        growers,
-        ..
-    }: UrgentGrowth<'_>,
-) -> Option<(Place, usize)> {
+    growth: u64,
+    growers: &'g mut [(u64, usize)],
+) -> &'g [(u64, usize)] {
     growers.sort_unstable_by(|one, other| other.cmp(one));
-    let (mut all, mut first, mut least, mut count) = (0_u64, None, 0, 0);
-    for &(grew, position) in &*growers {
+    let (mut all, mut least, mut count) = (0_u64, 0, 0);
+    for index in 0..growers.len() {
+        let Some(&(grew, position)) = growers.get(index) else {
+            break;
+        };
         let has_half = all >= growth / 2 && all > 0;
         if grew == 0 || (has_half && grew < least / 2) {
             break;
         }
         let candidate = candidates.get(position).filter(|c| is_eligible(c));
-        let Some(candidate) = candidate.filter(|c| c.inputs.is_exceeded(rules.resource, c.usage))
-        else {
+        if candidate.is_none_or(|c| !c.inputs.is_exceeded(rules.resource, c.usage)) {
             continue;
-        };
+        }
         if !has_half {
             all = all.saturating_add(grew);
             least = grew;
         }
+        growers.swap(count, index);
         count += 1;
-        let place = rules.place(position, candidate);
-        first = first.map_or(Some(place), |first: Place| Some(first.min(place)));
     }
-    Some((first.filter(|_| all >= growth / 2)?, count))
+    match all >= growth / 2 {
+        true => growers.get(..count).unwrap_or_default(),
+        false => &[],
+    }
 }
 
 /// The rules of one choice.

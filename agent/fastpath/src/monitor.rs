@@ -10,7 +10,7 @@ mod updates;
 use std::{io, sync::Arc};
 
 use evictd_engine::{
-    limiter::{EvictionLimiter, ShadowChooser},
+    limiter::{EvictionKind, EvictionLimiter, ShadowChooser},
     model::settings::{Mode, RankingStrategy},
     permit::LastResort,
     units::SECOND,
@@ -188,7 +188,7 @@ impl MemoryMonitor {
     /// flushed statistics.
     pub(super) fn warm_up(&mut self) {
         self.flush_statistics(monotonic_ns());
-        self.load_candidates(LastResort::None);
+        self.load_candidates(EvictionKind::Urgent, LastResort::None);
         self.pods.first_in_order(self.rules());
     }
 

@@ -223,13 +223,16 @@ impl Cluster {
             true => LIST_AFTER_CACHE,
             false => FIRST_LIST,
         };
-        if tokio::time::timeout(patience, listed).await.is_err() {
+        if tokio::time::timeout(patience, listed).await.is_ok() {
+            return;
+        }
+        if is_known {
+            tracing::info!("the API server has not answered yet: what the cache has holds");
+        } else {
             tracing::warn!(
                 "the API server has not answered yet: the cgroups tell which pods run here"
             );
-            if !is_known {
-                self.followers.hold_until_settled();
-            }
+            self.followers.hold_until_settled();
         }
     }
 

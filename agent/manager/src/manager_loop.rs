@@ -12,12 +12,8 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_engine::{
     EvictionDecision, NodeReclaimOptions, Observations, Planner, PlannerSettings, Resource, Signal,
-    Threshold,
-    limiter::EvictionLimiter,
-    model::settings::MitigationConfig,
-    recorder::Recorder,
-    soft::Departure,
-    units::signed,
+    Threshold, limiter::EvictionLimiter, model::settings::MitigationConfig, recorder::Recorder,
+    soft::Departure, units::signed,
 };
 use evictd_node::{pods::table::PodEntry, trigger::counter::CounterEvent};
 use evictd_sys::{clock::monotonic_ns, poll::poll};

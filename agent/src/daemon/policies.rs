@@ -79,6 +79,7 @@ impl Policies {
                 .unwrap_or_default(),
         };
         let evaluator = PolicyEvaluator::new(settings, Secrets::new(policy.secrets.clone()));
+        evaluator.limiter().exempt_growers(policy.exempt_growers);
         if config.cluster.is_none() {
             evaluator.set_cluster_addresses(ClusterAddresses::default());
         }

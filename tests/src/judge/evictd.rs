@@ -10,6 +10,7 @@ use evictd_engine::{
     counter_history::CounterHistory,
     flush_deadline::{FlushDeadline, FlushInputs},
     growers::{Growers, WATCHED},
+    limiter::EvictionKind,
     model::{
         settings::Mode,
         usage::{FreeSwap, MachineMemory, MemoryReading},
@@ -318,7 +319,7 @@ impl Pods for SimulatedPods<'_, '_> {
         self.world.rules()
     }
 
-    fn load(&mut self, _resort: LastResort) -> u64 {
+    fn load(&mut self, _kind: EvictionKind, _resort: LastResort) -> u64 {
         let in_flight = &self.evictd.in_flight;
         self.candidates = self
             .world
@@ -331,6 +332,10 @@ impl Pods for SimulatedPods<'_, '_> {
 
     fn allowed(&self) -> usize {
         usize::MAX
+    }
+
+    fn is_beyond_rate(&self) -> bool {
+        false
     }
 
     fn has_evicted_lately(&self) -> bool {

@@ -462,7 +462,7 @@ fn hogs_of_a_high_priority_take_one_pod_with_them(
     hogs: usize,
     rate: &str,
     each: u64,
-    evictions: Option<u32>,
+    node_rate: Option<Value>,
 ) {
     let scope = TestCgroup::new("pace-priority", 512 * MIB).unwrap();
     let names = |of, count| Vec::from_iter((0..count).map(|number| format!("{of}-{number:02}")));
@@ -474,9 +474,8 @@ fn hogs_of_a_high_priority_take_one_pod_with_them(
     }
     let mut files = Files::new(scope.path(), &json!(pods));
     files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
-    if let Some(evictions) = evictions {
-        files.config["evictionRates"] =
-            json!({ "node": { "evictions": evictions, "period": "5m" } });
+    if let Some(rate) = node_rate {
+        files.config["evictionRates"] = json!({ "node": rate });
     }
     let start = |name: &String, arguments: &[&str]| {
         Hog::start(&scope.child(name).unwrap(), arguments).unwrap()
@@ -516,7 +515,17 @@ fn three_hogs_of_a_high_priority_take_one_pod_with_them() {
 #[test]
 fn an_eviction_rate_is_not_used_up_before_the_hog() {
     skip_if!(not_root());
-    hogs_of_a_high_priority_take_one_pod_with_them(1, "20", 20, Some(3));
+    let rate = json!({ "evictions": 3, "period": "5m" });
+    hogs_of_a_high_priority_take_one_pod_with_them(1, "20", 20, Some(rate));
+}
+
+/// The first hog uses up the rate, which holds back all pods but the other two.
+// R11, R38
+#[test]
+fn an_eviction_rate_does_not_hold_back_the_hogs() {
+    skip_if!(not_root());
+    let rate = json!({ "evictions": 1, "period": "5m", "exemptGrowers": true });
+    hogs_of_a_high_priority_take_one_pod_with_them(3, "100", 6, Some(rate));
 }
 
 /// A container that leaks is killed at its own limit, and what it has comes back; the node's threshold is met for a moment before.

@@ -11,6 +11,9 @@ use crate::{
 pub enum EvictionKind {
     /// For a shortage of the node that cannot wait.
     Urgent,
+    /// The same, and the pod makes the growth: where the node's rate exempts those, it does not hold it back
+    /// ([`EvictionLimiter::is_beyond_rate`]).
+    Grower,
     /// For a shortage of the node at the kubelet's pace: the fleet brake and policies that are awaited hold it back.
     Paced,
     /// For a shortage of the node as `mode: kubelet` sees it, which knows no urgency: the fleet brake alone holds it
@@ -29,6 +32,7 @@ impl EvictionKind {
         match (decision.cause, &decision.timing) {
             (Cause::LocalStorage(_), _) => Self::OwnLimit,
             (Cause::Pressure(_), None) => Self::AsKubelet,
+            (Cause::Pressure(_), Some(timing)) if timing.is_beyond_rate => Self::Grower,
             (Cause::Pressure(_), Some(_)) if decision.is_urgent() => Self::Urgent,
             (Cause::Pressure(_), Some(_)) => Self::Paced,
         }
@@ -46,7 +50,7 @@ impl EvictionLimiter {
         resort: LastResort,
     ) -> bool {
         let limits = match kind {
-            EvictionKind::OwnLimit => OWN_LIMIT,
+            EvictionKind::OwnLimit | EvictionKind::Grower => OWN_LIMIT,
             _ if resort >= LastResort::Conditional => 0..RATES,
             _ => 0..MAX_QUOTAS_PER_POD,
         };
@@ -65,7 +69,10 @@ impl EvictionLimiter {
         match kind {
             EvictionKind::Paced => self.allows_paced(now),
             EvictionKind::AsKubelet => self.fleet_allows_paced(now),
-            EvictionKind::Urgent | EvictionKind::OwnLimit | EvictionKind::KernelKill => true,
+            EvictionKind::Urgent
+            | EvictionKind::Grower
+            | EvictionKind::OwnLimit
+            | EvictionKind::KernelKill => true,
         }
     }
 

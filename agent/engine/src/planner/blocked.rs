@@ -33,7 +33,9 @@ impl Planner {
         let is_reported = self.blocked.reported.contains(&key(threshold));
         let is_time = || match self.settings.mode {
             Mode::Kubelet => !self.waits_as_kubelet(now, threshold.is_hard()),
-            Mode::Evictd => self.decide(now, node, threshold).is_some(),
+            Mode::Evictd => self
+                .decide(now, node, threshold)
+                .is_some_and(|(timing, _)| !self.awaits_usage(node, threshold, &timing)),
         };
         let may_not_go =
             |pod: &Pod| self.state_for(node, pod, threshold) == CandidateState::Protected;

@@ -63,6 +63,18 @@ pub struct Snapshot<'a> {
     pub bounds: NodeBounds,
 }
 
+impl Snapshot<'_> {
+    /// The same node without its rate, where that is used up and the pods that make an urgent growth are exempt.
+    pub(crate) fn beyond_rate(self) -> Option<Self> {
+        let bounds = NodeBounds {
+            left_of_node_rate: usize::MAX,
+            ..self.bounds
+        };
+        let is_beyond = self.bounds.left_of_node_rate == 0 && self.bounds.exempts_growers;
+        is_beyond.then_some(Self { bounds, ..self })
+    }
+}
+
 /// Bounds on the evictions of the whole node at one moment, whatever policies say of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeBounds {
@@ -72,6 +84,8 @@ pub struct NodeBounds {
     pub allows_own_limits: bool,
     /// How many evictions the node's rate allows; [`usize::MAX`] without a rate.
     pub left_of_node_rate: usize,
+    /// Where that is none, urgent evictions of the pods that make the growth go on.
+    pub exempts_growers: bool,
 }
 
 impl Default for NodeBounds {
@@ -81,6 +95,7 @@ impl Default for NodeBounds {
             allows_paced: true,
             allows_own_limits: true,
             left_of_node_rate: usize::MAX,
+            exempts_growers: false,
         }
     }
 }
@@ -186,6 +201,8 @@ pub struct Timing {
     pub urgency: Urgency,
     /// All that this was decided from.
     pub pace_inputs: PaceInputs,
+    /// The node's rate is used up, and does not hold this pod back: it makes the growth.
+    pub is_beyond_rate: bool,
 }
 
 /// Why a pod is evicted.

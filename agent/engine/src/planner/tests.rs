@@ -26,6 +26,7 @@ struct Scene {
     capacity: i64,
     pods: Vec<Pod>,
     usages: Usages,
+    bounds: NodeBounds,
     /// What comes back, and when.
     comes: Vec<(i64, i64)>,
     came: i64,
@@ -63,6 +64,7 @@ impl Scene {
             capacity,
             pods: Vec::new(),
             usages: Usages::new(),
+            bounds: NodeBounds::default(),
             comes: Vec::new(),
             came: 0,
             gone: Vec::new(),
@@ -132,7 +134,7 @@ impl Scene {
             observations: &observations,
             pods: &self.pods,
             usages: &self.usages,
-            bounds: NodeBounds::default(),
+            bounds: self.bounds,
         };
         let plan = self.planner.plan(now, node);
         for eviction in plan.evictions.iter().filter(|e| !e.is_soft) {
@@ -343,6 +345,35 @@ fn a_fork_bomb_is_ended_at_machine_speed() {
     }
     assert_eq!(scene.gone.len(), 2, "{:?}", scene.gone);
     assert!(bomb(&scene) && scene.urgent() == 2);
+}
+
+/// The node's rate is used up.
+// R38, R43
+#[test]
+fn beyond_the_nodes_rate_the_fork_bomb_goes_and_no_other_pod() {
+    for (is_exempt, gone) in [(false, None), (true, Some("bomb"))] {
+        let mut scene = process_ids(3000);
+        (scene.bounds.left_of_node_rate, scene.bounds.exempts_growers) = (0, is_exempt);
+        scene.pod("bomb", 10);
+        scene.pods.last_mut().unwrap().priority = 100;
+        for ms in (0..450).step_by(20) {
+            let now = SECOND + ms * MS;
+            if scene.gone.is_empty() {
+                scene.tasks("bomb", 10 + 20 * ms.unsigned_abs());
+            }
+            let available = 10_000 - 20 * ms + scene.came(now);
+            scene.look(now, available, 50 * MS);
+        }
+        let names = scene.gone.iter().map(|(_, name, _)| name.as_str());
+        assert_eq!(names.collect::<Vec<_>>(), Vec::from_iter(gone));
+    }
+    // What is not urgent waits.
+    let mut scene = process_ids(3000);
+    (scene.bounds.left_of_node_rate, scene.bounds.exempts_growers) = (0, true);
+    for look in 0..1200 {
+        scene.look(SECOND + look * 20 * MS, 2900, 50 * MS);
+    }
+    assert!(scene.gone.is_empty());
 }
 
 /// A thousand a second: three seconds are left when the first pod goes, and its tasks would be enough. Growth is seen

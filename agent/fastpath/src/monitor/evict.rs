@@ -5,7 +5,7 @@ use std::sync::Arc;
 use evictd_engine::{
     CandidateState, Observation, Observations, Resource, SelectionCriteria,
     growers::WATCHED,
-    limiter::ShadowChooser,
+    limiter::{EvictionKind, ShadowChooser},
     model::{settings::MemoryHook, usage::MemoryReading},
     pace::{Decision, KERNEL_KILL_NS, PaceInputs, PaceProfile, Urgency},
     pending::Pending,
@@ -145,10 +145,10 @@ impl MemoryMonitor {
     }
 
     /// Reads upper bounds of what all pods use, and which of them may be evicted.
-    pub(crate) fn load_candidates(&mut self, resort: LastResort) {
+    pub(crate) fn load_candidates(&mut self, kind: EvictionKind, resort: LastResort) {
         let (limiter, in_flight) = (&self.limiter, &self.in_flight);
         let growth = self.fastest_growth;
-        self.pods.load(growth, limiter, in_flight, resort);
+        self.pods.load(growth, limiter, in_flight, (kind, resort));
     }
 
     /// Pods that would be candidates but for policies and limits.
@@ -245,7 +245,8 @@ impl MemoryMonitor {
         let decided = why.killed.unwrap_or_else(monotonic_ns);
         let limiter = &self.limiter;
         // Several are chosen at once: the one before may have used up what this one's limits had left.
-        let state = || limiter.state_of(&*pod, decided, why.choice.resort, false);
+        let Choice { kind, resort, .. } = why.choice;
+        let state = || limiter.state_of(&*pod, decided, kind, resort, false);
         if why.killed.is_none() && state() != CandidateState::Eligible {
             return None;
         }
@@ -421,8 +422,8 @@ impl Pods for ScopePods<'_> {
         self.monitor.rules()
     }
 
-    fn load(&mut self, resort: LastResort) -> u64 {
-        self.monitor.load_candidates(resort);
+    fn load(&mut self, kind: EvictionKind, resort: LastResort) -> u64 {
+        self.monitor.load_candidates(kind, resort);
         let MemoryMonitor { pods, scopes, .. } = &mut *self.monitor;
         if let Some(watched) = scopes.get(self.index) {
             pods.exclude_pods_outside(&watched.scope);
@@ -432,6 +433,10 @@ impl Pods for ScopePods<'_> {
 
     fn allowed(&self) -> usize {
         self.monitor.limiter.left_of_node_rate(monotonic_ns())
+    }
+
+    fn is_beyond_rate(&self) -> bool {
+        self.monitor.limiter.is_beyond_rate(monotonic_ns())
     }
 
     fn has_evicted_lately(&self) -> bool {

@@ -47,7 +47,7 @@ impl MemoryMonitor {
     /// run when the floor is reached, and for the time without an agent. All pods are read in any case, for the growth
     /// of each.
     fn publish_kernel_victims(&mut self) {
-        self.load_candidates(LastResort::None);
+        self.load_candidates(EvictionKind::Urgent, LastResort::None);
         self.pods.watch_growers(BEFOREHAND);
         let has_floor = |watched: &WatchedScope| watched.scope.thresholds().floor.is_some();
         let is_used = self.is_pinned || self.scopes.iter().any(has_floor);

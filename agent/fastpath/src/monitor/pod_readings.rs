@@ -58,7 +58,7 @@ impl PodReadings {
         fastest_growth: u64,
         limiter: &EvictionLimiter,
         in_flight: &InFlight,
-        resort: LastResort,
+        (kind, resort): (EvictionKind, LastResort),
     ) {
         let now = monotonic_ns();
         let recent = self.usage_cache.take(now, fastest_growth);
@@ -80,7 +80,7 @@ impl PodReadings {
                 None => entry.read_usage(candidate),
             };
             let is_victim = in_flight.contains(entry);
-            candidate.state = match limiter.state_of(&**entry, now, resort, is_victim) {
+            candidate.state = match limiter.state_of(&**entry, now, kind, resort, is_victim) {
                 CandidateState::Eligible => seen,
                 state => state,
             };
@@ -121,7 +121,8 @@ impl PodReadings {
     pub fn denied(&self, limiter: &EvictionLimiter, in_flight: &InFlight) -> usize {
         let now = monotonic_ns();
         let is_denied = |entry: &&Arc<PodEntry>| {
-            let state = || limiter.state_of(&***entry, now, LastResort::None, false);
+            let kind = EvictionKind::Urgent;
+            let state = || limiter.state_of(&***entry, now, kind, LastResort::None, false);
             !entry.protected && state() == CandidateState::Protected && !in_flight.contains(entry)
         };
         self.table.entries.iter().filter(is_denied).count()
