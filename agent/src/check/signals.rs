@@ -21,7 +21,7 @@ use evictd_node::{
 };
 
 use super::{MEMORY, NO_CGROUPS, Refused, SignalHook};
-use crate::daemon::sources::{INODES, NOT_CONFIGURED, offer, wants};
+use crate::daemon::signals::{INODES, NOT_CONFIGURED, offer, wants};
 
 fn hook<H: fmt::Display>(signal: &'static str, selected: &SelectedHook<H>) -> SignalHook {
     let refused = |(hook, reason): &(H, String)| Refused {

@@ -1,37 +1,23 @@
 //! The agent. Without a cluster the scope is a cgroup, a manifest names its pods, and nothing is reported. With a
 //! cluster the API server describes the pods, and gets reports of what became of them.
 
-mod allocatable;
-mod background_read;
-mod disk;
-mod ensure_dead;
+mod background;
 mod error;
-pub mod eviction_log;
 mod evictions;
 mod fastpath;
-mod incidents;
+mod journal;
 pub mod log;
 mod manager;
-mod manager_events;
-pub mod message;
+mod memory;
 mod metrics;
-mod node_memory;
 pub mod node_view;
-pub mod oom;
+mod oom;
 mod os_signals;
-pub mod pause_log;
-mod pinned_guard;
-mod pod_source;
-mod pod_table;
+mod pods;
 pub(crate) mod policies;
 mod reload;
-mod restore;
-mod runtime_disks;
-mod scan_watch;
-mod scope;
 mod shutdown;
-mod single_flight;
-pub(crate) mod sources;
+pub(crate) mod signals;
 mod start;
 
 use std::{
@@ -53,31 +39,25 @@ use evictd_store::{incident::files::Incidents, record::Record};
 use evictd_sys::clock::monotonic_ns;
 use tokio::{io::unix::AsyncFd, time::Instant};
 
-use crate::{
-    daemon::{
-        ensure_dead::EnsureDead,
-        eviction_log::EvictionLog,
-        metrics::{Dropped, names::DROPS},
-        oom::KillSummary,
-        os_signals::{OsSignals, SignalAction},
-        pod_source::PodSource,
-    },
-    telemetry::{self, Health, Metrics},
-};
-use disk::DiskWriter;
+use crate::telemetry::{self, Health, Metrics};
+use evictions::{EnsureDead, EvictionLog};
 use fastpath::RunningFastPath;
+use journal::JournalWriter;
 use log::Log;
 use manager::RunningManager;
-use pod_table::PublishedPods;
+use memory::WatchedMemory;
+use metrics::{DROPS, Dropped};
+use oom::KillSummary;
+use os_signals::{OsSignals, SignalAction};
+use pods::{PodSource, PublishedPods};
 use policies::Policies;
 use reload::ConfigWatch;
 use shutdown::Shutdown;
-use start::{OomKills, WatchedMemory};
+use start::OomKills;
 
 pub use error::RunError;
+pub(crate) use memory::{CGROUP_MOUNT, node_scope};
 pub use reload::{ConfigSource, NO_PODS};
-pub(crate) use scope::CGROUP_MOUNT;
-pub use scope::node_scope;
 
 /// How often the agent looks after itself; where no hook reports cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.
@@ -180,7 +160,7 @@ struct Agent {
     cgroup_events: CgroupEvents,
     ticks: u32,
     eviction_log: EvictionLog,
-    disk: DiskWriter,
+    journal: JournalWriter,
     incidents: Incidents,
     ensure_dead: EnsureDead,
     metrics: Arc<Metrics>,
@@ -223,7 +203,7 @@ impl Agent {
                     ready?.clear_ready();
                     self.handle_manager_events();
                 }
-                Some(record) = self.disk.acknowledged() => self.report_to_cluster(record),
+                Some(record) = self.journal.acknowledged() => self.pod_source.report(record),
                 _ = tick.tick() => {
                     self.tick();
                     self.manager.follow_disks(&self.config);
@@ -234,7 +214,7 @@ impl Agent {
                 }
                 () = self.pod_source.changed() => self.follow_api(),
                 () = self.policies.finished() => {
-                    self.policies.take_look(self.disk.queue());
+                    self.policies.take_look(self.journal.queue());
                     self.write_pauses();
                 }
                 () = self.config_watch.look.finished() => self.follow_configuration(),
@@ -275,10 +255,10 @@ impl Agent {
         }
         self.read_oom_events();
         self.write_incidents(monotonic_ns());
-        self.disk.watch();
+        self.journal.watch();
         self.manager.watch_disks();
         let is_reported = self.is_reported();
-        self.policies.refresh(self.disk.queue(), is_reported);
+        self.policies.refresh(self.journal.queue(), is_reported);
         self.write_pauses();
         self.check_configuration();
         self.follow_node_scope();

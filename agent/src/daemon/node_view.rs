@@ -17,8 +17,11 @@ use evictd_node::{
     proc::machine::memory_total,
 };
 
-use super::{RunError, allocatable::Allocatable, node_memory::NodeMemory, scope::node_scopes};
-use crate::daemon::sources;
+use super::{
+    RunError,
+    memory::{Allocatable, NodeMemory, node_scopes},
+    signals,
+};
 
 /// Source of the pods.
 enum Source {
@@ -88,7 +91,7 @@ impl NodeView {
         let memory = NodeMemory::new(config, &node.fastpath)?;
         let (pods, hard_pods) = pods.map(|pods| (pods.manager, pods.fastpath)).unzip();
         Ok(Self {
-            sources: sources::without_hooks(config, node.manager, pods),
+            sources: signals::without_hooks(config, node.manager, pods),
             hard_memory: (node.fastpath, hard_pods),
             source,
             config: config.clone(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Agent, LAST_WORK, pod_source::PodSource};
+use super::{Agent, LAST_WORK, pods::PodSource};
 
 /// Time that the end may take; the chart grants 15 s (`terminationGracePeriodSeconds`).
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(10);
@@ -52,7 +52,7 @@ impl Shutdown {
 impl Agent {
     /// Whether what has happened so far is on disk and reported.
     pub(super) fn is_reported(&self) -> bool {
-        self.disk.is_written() && self.pod_source.is_reported()
+        self.journal.is_written() && self.pod_source.is_reported()
     }
 
     /// Stops the loops, that of memory last, and reports what they have done meanwhile.
@@ -67,12 +67,12 @@ impl Agent {
         self.read_oom_events();
         self.report_oom_kills(u64::MAX);
         // A pod that is being asked to go meanwhile has an incident as well.
-        self.flush_disk(by.min(Instant::now() + LAST_RECORDS)).await;
+        self.flush_journal(by.min(Instant::now() + LAST_RECORDS)).await;
         self.write_incidents(u64::MAX);
         if let PodSource::Cluster { cluster, .. } = self.pod_source {
             cluster.stop(by - LAST_WRITES).await;
         }
-        self.disk.close(by);
+        self.journal.close(by);
         // A disk that does not answer and a victim that does not die hold up no end: the next agent goes on with them.
         self.manager.steps.stop(LAST_WORK);
         self.ensure_dead.stop(LAST_WORK);

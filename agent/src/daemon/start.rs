@@ -12,7 +12,7 @@ use evictd_fastpath::FastPathStatus;
 use evictd_manager::{Command, CommandQueue, MitigationWorker, SharedStatus};
 use evictd_node::{
     bpf::{kernel_log, object::BpfObject},
-    cgroup::{memory::memory_root, protection::Protection},
+    cgroup::memory::memory_root,
     memory_scope::Scope,
     pods::table::PodEntry,
     trigger::{
@@ -25,29 +25,20 @@ use jiff::Timestamp;
 
 use super::{
     Agent, ConfigSource, Programs, RunError,
-    allocatable::Allocatable,
+    evictions::{EnsureDead, EvictionLog, MessageBuilder, clear, restore},
     fastpath::{self, RunningFastPath},
+    journal::JournalWriter,
+    log::Log,
     manager::{self, RunningManager},
-    node_memory::NodeMemory,
+    memory::{CGROUP_MOUNT, WatchedMemory, node_scopes, warn_floor},
+    metrics::{self, Dropped},
+    oom::{OomAttributor, UnattributedKills},
+    pods::{self, Opened, PodSource, PublishedPods},
     policies::Policies,
-    scope::{self, node_scopes, warn_floor},
+    reload::ConfigWatch,
+    signals,
 };
-use crate::{
-    daemon::{
-        disk::DiskWriter,
-        ensure_dead::{EnsureDead, clear},
-        eviction_log::EvictionLog,
-        log::Log,
-        message::MessageBuilder,
-        metrics::{self, Dropped},
-        oom::{OomAttributor, UnattributedKills},
-        pod_source::{self, Opened, PodSource},
-        pod_table::{PublishedPods, protection},
-        reload::ConfigWatch,
-        restore, sources,
-    },
-    telemetry::{self, Health, Heartbeat, Metrics, MetricsListener},
-};
+use crate::telemetry::{self, Health, Heartbeat, Metrics, MetricsListener};
 
 impl Agent {
     /// Starts all parts. Whatever the configuration may be wrong about comes before the first thread that kills.
@@ -72,7 +63,7 @@ impl Agent {
         );
         warn_floor(config, Signal::MemoryAvailable, threshold, capacity);
         let mut policies = Policies::start(config)?;
-        let opened = pod_source::open(config, node.fastpath.cgroup().path(), &policies, journal);
+        let opened = pods::open(config, node.fastpath.cgroup().path(), &policies, journal);
         let Opened {
             mut source,
             table,
@@ -87,7 +78,7 @@ impl Agent {
         let (memory, scopes) = WatchedMemory::new(config, node.fastpath)?;
         let oom = OomKills::new(&scopes.fastpath, &entries);
         let (mut programs, trigger, hook) = load_programs(config, &scopes.fastpath)?;
-        let signals = sources::build(config, node.manager, scopes.pods_of_manager);
+        let signals = signals::build(config, node.manager, scopes.pods_of_manager);
         let hooks = metrics::hooks(&signals);
         programs.counters = signals.object;
         // All programs are loaded. What that took has to go now: the fast path locks the memory that it finds.
@@ -177,7 +168,7 @@ impl Agent {
             cgroup_events: signals.cgroup_events,
             ticks: 0,
             eviction_log: EvictionLog::new(journal, messages),
-            disk: DiskWriter::new(disk),
+            journal: JournalWriter::new(disk),
             incidents,
             ensure_dead,
             metrics,
@@ -185,38 +176,6 @@ impl Agent {
             dropped,
             node_state: NodeState::default(),
         })
-    }
-}
-
-/// The memory that is watched, as it changes.
-pub(super) struct WatchedMemory {
-    pub node: NodeMemory,
-    pub allocatable: Allocatable,
-    pub protection: Protection,
-}
-
-/// Scopes that are watched at the start beside the node's scope of the manager.
-struct FirstScopes {
-    /// The node, and the pods' cgroup where there is one.
-    fastpath: Vec<Scope>,
-    pods_of_manager: Option<Scope>,
-}
-
-impl WatchedMemory {
-    fn new(config: &Config, node: Scope) -> Result<(Self, FirstScopes), RunError> {
-        let mut allocatable = Allocatable::new(config, &node);
-        let pods = allocatable.first();
-        let (pods, pods_of_manager) = pods.map(|p| (p.fastpath, p.manager)).unzip();
-        let watched = Self {
-            node: NodeMemory::new(config, &node)?,
-            allocatable,
-            protection: protection(&node),
-        };
-        let scopes = FirstScopes {
-            fastpath: std::iter::once(node).chain(pods).collect(),
-            pods_of_manager,
-        };
-        Ok((watched, scopes))
     }
 }
 
@@ -239,7 +198,7 @@ impl OomKills {
 
 /// Creates the attributor of the OOM killer's kills, for the scopes that are watched, the node's first.
 fn oom_attributor(scopes: &[Scope]) -> OomAttributor {
-    let root = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(root, _)| root);
+    let root = memory_root(Path::new(CGROUP_MOUNT)).map(|(root, _)| root);
     // Without a hierarchy there is no scope either.
     let node = || scopes.first().map(|node| node.cgroup().path().to_owned());
     let root = root.or_else(node).unwrap_or_default();
@@ -339,8 +298,8 @@ fn start_soft(
 
 /// Finds where the memory hierarchy is mounted.
 fn cgroup_mount() -> PathBuf {
-    let mount = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(mount, _)| mount);
-    mount.unwrap_or_else(|| PathBuf::from(scope::CGROUP_MOUNT))
+    let mount = memory_root(Path::new(CGROUP_MOUNT)).map(|(mount, _)| mount);
+    mount.unwrap_or_else(|| PathBuf::from(CGROUP_MOUNT))
 }
 
 /// The loops that must run, beside the async loop.

@@ -16,10 +16,10 @@ use evictd_node::{
 
 use serde_json::{Map, Value};
 
-use super::RunError;
+use crate::daemon::RunError;
 
 /// Mount point of the cgroups.
-pub(crate) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
+pub const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
 /// The cgroup that counts as the node, or the machine.
 fn scope(config: &Config, thresholds: impl Fn(u64) -> MemoryThresholds) -> Result<Scope, RunError> {
@@ -39,7 +39,7 @@ fn scope(config: &Config, thresholds: impl Fn(u64) -> MemoryThresholds) -> Resul
 }
 
 /// One scope as each loop has it.
-pub(super) struct ScopePair {
+pub struct ScopePair {
     /// Scope of the fast path, with the memory guard if that is on.
     pub fastpath: Scope,
     /// The manager shows the kubelet's count, and goes by it under soft thresholds.
@@ -47,7 +47,7 @@ pub(super) struct ScopePair {
 }
 
 /// The node.
-pub(super) fn node_scopes(config: &Config) -> Result<ScopePair, RunError> {
+pub fn node_scopes(config: &Config) -> Result<ScopePair, RunError> {
     warn_no_hard_threshold(&config.eviction.thresholds);
     let thresholds = |capacity| thresholds(config, Signal::MemoryAvailable, capacity);
     Ok(ScopePair {
@@ -64,7 +64,7 @@ pub fn node_scope(config: Option<&Config>) -> Option<Scope> {
 }
 
 /// The fast path's scope: it is guarded by the kernel's own count beside the kubelet's.
-pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
+pub fn guarded(scope: Scope, config: &Config) -> Scope {
     let guard = &config.memory_guard;
     if !guard.enabled {
         return scope;
@@ -92,7 +92,7 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
 /// Says that memory has no hard threshold. A kubelet may have thresholds for disks alone: then nothing is ever too
 /// little, and the kernel's OOM killer is alone with memory. Without any threshold pods are still held to their own
 /// limits on local storage.
-pub(super) fn warn_no_hard_threshold(thresholds: &[Threshold]) {
+pub fn warn_no_hard_threshold(thresholds: &[Threshold]) {
     if thresholds.is_empty() {
         tracing::warn!(
             "evictionHard and evictionSoft are empty: pods are evicted only for their own local-storage limits"
@@ -108,7 +108,7 @@ pub(super) fn warn_no_hard_threshold(thresholds: &[Threshold]) {
 }
 
 /// An amount that can never be kept, with the field that asks for it.
-pub(super) fn above_capacity(amount: Amount, value: u64, capacity: u64) -> RunError {
+pub fn above_capacity(amount: Amount, value: u64, capacity: u64) -> RunError {
     let field = match amount {
         Amount::Threshold => "evictionHard[memory.available]",
         Amount::Resolved => "evictionMinimumReclaim[memory.available]",
@@ -135,13 +135,13 @@ impl From<ScopeError> for RunError {
 }
 
 /// Computes what must stay available of a signal.
-pub(super) fn thresholds(config: &Config, signal: Signal, capacity: u64) -> MemoryThresholds {
+pub fn thresholds(config: &Config, signal: Signal, capacity: u64) -> MemoryThresholds {
     let thresholds = &config.eviction.thresholds;
     MemoryThresholds::of(thresholds, signal, capacity, config.kernel_floor.floor())
 }
 
 /// Says that the floor of a scope is not the one that is configured.
-pub(super) fn warn_floor(config: &Config, signal: Signal, threshold: u64, capacity: u64) {
+pub fn warn_floor(config: &Config, signal: Signal, threshold: u64, capacity: u64) {
     let floor = config.kernel_floor.floor();
     if let Some(configured) = floor.replaced(threshold, signed(capacity)) {
         let floor = threshold / 2;

@@ -8,35 +8,15 @@ use evictd_node::pods::table::PodEntry;
 use evictd_policy::PolicyEvaluator;
 use evictd_store::{
     disk_queue::DiskQueue,
-    journal::Journal,
     restore::{Restored, UNDER_WAY_NS},
 };
 use evictd_sys::clock::monotonic_ns;
 use jiff::Timestamp;
 
-use crate::daemon::ensure_dead::{EnsureDead, KilledPod, clear, end_asked};
-
-/// Reads it from the journal. One that cannot be read is logged and does not stop the agent.
-pub(super) fn read(journal: &mut Journal) -> Restored {
-    match journal.restore() {
-        Ok(restored) => {
-            if !restored.is_empty() {
-                tracing::info!(
-                    evictions = restored.len(),
-                    "limits go on counting where an earlier agent has ended"
-                );
-            }
-            restored
-        }
-        Err(error) => {
-            tracing::error!(%error, "what limits have counted before cannot be read: they begin anew");
-            Restored::default()
-        }
-    }
-}
+use super::ensure_dead::{EnsureDead, KilledPod, clear, end_asked};
 
 /// Charges the limits, before any pod is judged; new ones count what the journal has by then.
-pub(super) fn charge_limits(evaluator: &PolicyEvaluator, restored: &Restored, journal: &DiskQueue) {
+pub fn charge_limits(evaluator: &PolicyEvaluator, restored: &Restored, journal: &DiskQueue) {
     evaluator.restore(restored.evictions());
     let journal = journal.clone();
     evaluator.set_history(move || journal.evictions());
@@ -45,13 +25,13 @@ pub(super) fn charge_limits(evaluator: &PolicyEvaluator, restored: &Restored, jo
 }
 
 /// Builds what the engine has to know.
-pub(super) fn planner_state(restored: &Restored, entries: &[Arc<PodEntry>]) -> RestoredState {
+pub fn planner_state(restored: &Restored, entries: &[Arc<PodEntry>]) -> RestoredState {
     restored.planner_state(|uid, at| is_there(entries, uid, at).is_some())
 }
 
 /// Lists the earlier agent's victims of which something is left: processes, or memory that the kubelet has not
 /// unmounted yet.
-pub(super) fn terminating(restored: &Restored, entries: &[Arc<PodEntry>]) -> Vec<RestoredVictim> {
+pub fn terminating(restored: &Restored, entries: &[Arc<PodEntry>]) -> Vec<RestoredVictim> {
     let victims = restored.victims().into_iter().filter_map(|victim| {
         let entry = entries.iter().find(|e| e.pod.uid == victim.uid)?;
         (!entry.is_younger_than(victim.signalled)).then(|| RestoredVictim {
@@ -64,7 +44,7 @@ pub(super) fn terminating(restored: &Restored, entries: &[Arc<PodEntry>]) -> Vec
 }
 
 /// Time of the last eviction for memory: the pace goes on.
-pub(super) fn last_eviction(restored: &Restored) -> Option<u64> {
+pub fn last_eviction(restored: &Restored) -> Option<u64> {
     let last = restored.last_evictions().into_iter();
     let of_memory = last.filter(|(signal, _)| signal.resource() == Resource::Memory);
     of_memory.map(|(_, at)| at).max()
@@ -73,7 +53,7 @@ pub(super) fn last_eviction(restored: &Restored) -> Option<u64> {
 /// Goes on with what the agent before was doing: what is left of its victims is killed once more, and the volumes of
 /// those that have died are emptied. `ends_pods`: no kubelet ends pods that were asked to go. `leftovers` has the
 /// emptyDirs of a pod (its UID) that are to be emptied.
-pub(super) fn go_on(
+pub fn go_on(
     restored: &Restored,
     entries: &[Arc<PodEntry>],
     ends_pods: bool,

@@ -17,7 +17,7 @@ use evictd_store::{
 };
 use evictd_sys::clock::monotonic_ns;
 
-use super::{Agent, pod_source::PodSource};
+use crate::daemon::{Agent, pods::PodSource};
 
 /// Pods that an incident lists, the first in the order of eviction; besides them only those that the report names.
 const PODS: usize = 16;
@@ -42,7 +42,7 @@ impl Agent {
     /// A pod was killed, or would have been, or the end of one is known.
     ///
     /// `pace_inputs` is what the moment of an eviction was decided from.
-    pub(super) fn note_incident(&mut self, record: &Record, pace_inputs: Option<PaceInputs>) {
+    pub fn note_incident(&mut self, record: &Record, pace_inputs: Option<PaceInputs>) {
         match record {
             Record::Evicted(eviction) => self.begin(Incident {
                 pace_inputs,
@@ -53,7 +53,7 @@ impl Agent {
         }
     }
 
-    pub(super) fn begin(&mut self, mut incident: Incident) {
+    pub fn begin(&mut self, mut incident: Incident) {
         self.describe_pods(&mut incident);
         let samples = self.samples();
         self.incidents.begin(monotonic_ns(), incident, &samples);
@@ -70,7 +70,7 @@ impl Agent {
     }
 
     /// Has those written down that are over by a time, in nanoseconds of CLOCK_MONOTONIC.
-    pub(super) fn write_incidents(&mut self, by: u64) {
+    pub fn write_incidents(&mut self, by: u64) {
         self.follow_asked();
         let mut over = self.incidents.due(by);
         if over.is_empty() {

@@ -11,14 +11,12 @@ use evictd_node::{
     proc::machine::{has_swap, memory_total},
 };
 
-use super::{
-    RunError,
-    scope::{ScopePair, node_scopes},
-};
+use super::scope::{ScopePair, node_scopes};
+use crate::daemon::RunError;
 
 /// The capacity of the node's scope.
 #[derive(Debug)]
-pub(super) struct NodeMemory {
+pub struct NodeMemory {
     cgroup: MemoryCgroup,
     /// The scope is this machine, not a cgroup that was configured.
     is_machine: bool,
@@ -36,7 +34,7 @@ impl NodeMemory {
     ///
     /// # Errors
     /// Its cgroup is gone.
-    pub(super) fn new(config: &Config, node: &Scope) -> Result<Self, RunError> {
+    pub fn new(config: &Config, node: &Scope) -> Result<Self, RunError> {
         let cgroup = MemoryCgroup::open(node.cgroup().path()).map_err(ScopeError::from)?;
         Ok(Self {
             cgroup,
@@ -49,12 +47,12 @@ impl NodeMemory {
     }
 
     /// Capacity that is in force, in bytes.
-    pub(super) fn capacity(&self) -> u64 {
+    pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
     /// What the kubelet takes for it, in bytes: it does not see that a container that is a node has a limit.
-    pub(super) fn kubelet_capacity(&self) -> u64 {
+    pub fn kubelet_capacity(&self) -> u64 {
         match self.is_machine {
             true => memory_total(&self.proc).unwrap_or(self.capacity),
             false => self.capacity,
@@ -65,7 +63,7 @@ impl NodeMemory {
     ///
     /// # Errors
     /// It is another one, and the thresholds cannot be kept with it.
-    pub(super) fn look(&mut self, config: &Config) -> Result<Option<ScopePair>, RunError> {
+    pub fn look(&mut self, config: &Config) -> Result<Option<ScopePair>, RunError> {
         let has_swap = has_swap();
         if self.now()? == self.capacity && has_swap == self.has_swap {
             return Ok(None);
@@ -83,7 +81,7 @@ impl NodeMemory {
 
     /// Looks at the capacity of a running agent anew: what changes is logged, and what cannot be in force is logged
     /// once.
-    pub(super) fn refresh(&mut self, config: &Config) -> Option<ScopePair> {
+    pub fn refresh(&mut self, config: &Config) -> Option<ScopePair> {
         let before = self.capacity;
         let refused = match self.look(config) {
             Ok(None) => None,

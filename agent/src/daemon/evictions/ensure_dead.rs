@@ -34,7 +34,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_DEPTH: usize = 64;
 
 /// A pod that got SIGKILL.
-pub(super) struct KilledPod {
+pub struct KilledPod {
     pub entry: Arc<PodEntry>,
     /// Time of the signal, in nanoseconds of CLOCK_MONOTONIC; 0 where that is not known.
     pub signalled: u64,
@@ -54,7 +54,7 @@ enum VictimStatus {
 }
 
 /// The running thread; it looks at all victims in turn, so that one that is stuck holds up no other one.
-pub(super) struct EnsureDead {
+pub struct EnsureDead {
     victims: SyncSender<KilledPod>,
     shadow: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<()>,
@@ -172,7 +172,7 @@ fn overdue(victim: &KilledPod) -> bool {
 
 /// Ends a pod that was asked to go and has this time left, calls `on_end`, and empties the pod's directories. For
 /// threads that may take their time.
-pub(super) fn end_asked(
+pub fn end_asked(
     entry: &PodEntry,
     grace: Duration,
     directories: &[PathBuf],
@@ -192,7 +192,7 @@ pub(super) fn end_asked(
 
 /// Empties directories; they themselves stay, for the next pod. Files that have changed since `until` stay as well, and
 /// directories that were made since.
-pub(super) fn clear(directories: &[PathBuf], until: Option<Timestamp>) {
+pub fn clear(directories: &[PathBuf], until: Option<Timestamp>) {
     for directory in directories {
         let emptied = File::open(directory).and_then(|opened| empty(&opened, until, MAX_DEPTH));
         if let Err(error) = emptied {

@@ -1,6 +1,6 @@
 //! What of the agent the metrics show.
 
-pub mod names;
+mod counters;
 
 use std::{
     path::Path,
@@ -19,20 +19,21 @@ use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
 use prometheus_client::metrics::MetricType;
 
-use super::{fastpath::RunningFastPath, manager::RunningManager, policies::Policies};
+use super::{
+    fastpath::RunningFastPath,
+    log::Log,
+    manager::{FILESYSTEMS, RunningManager, unknown_layers},
+    oom::OomCounters,
+    pods::PodSource,
+    policies::Policies,
+    signals::Signals,
+};
 use crate::{
-    daemon::{
-        log::Log,
-        oom::OomCounters,
-        pod_source::PodSource,
-        scan_watch::{FILESYSTEMS, unknown_layers},
-        sources::Signals,
-    },
     telemetry::{Health, HookInfo, MANAGER, Metric, MetricsCollector},
 };
-use names::{CounterDef, INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS};
+use counters::{CounterDef, INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS};
 
-pub(super) use names::DROPS;
+pub use counters::DROPS;
 
 /// Sources of what there is to show.
 pub(super) struct MetricInputs<'a> {

@@ -1,10 +1,16 @@
-//! The manager while it runs, with what works for it and the ways to it and from it.
+//! The manager while it runs: its start, the threads that work for it (disk scan, mitigation, container runtime), and what
+//! follows its events.
+
+mod events;
+mod scan_watch;
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use evictd_config::Config;
 use evictd_cri::{CriEvent, CriWorker};
-use evictd_engine::{Layout, ReclaimOptions, Signal, limiter::EvictionLimiter, recorder::Recorder};
+use evictd_engine::{
+    Layout, PlannerSettings, ReclaimOptions, Signal, limiter::EvictionLimiter, recorder::Recorder,
+};
 use evictd_fastpath::{FastPathControl, KilledBy};
 use evictd_manager::{
     Command, CommandQueue, DiskScanner, ManagerEventQueue, ManagerHandle, ManagerSetup,
@@ -15,12 +21,12 @@ use evictd_store::restore::Restored;
 
 use super::{
     RunError,
-    pod_source::PodSource,
-    restore,
-    runtime_disks::RuntimeDiskCheck,
-    scan_watch::ScanWatch,
-    sources::{self, DiskRetry},
+    evictions::restore,
+    pods::PodSource,
+    signals::{DiskRetry, RuntimeDiskCheck},
 };
+use scan_watch::ScanWatch;
+pub use scan_watch::{FILESYSTEMS, unknown_layers};
 
 /// Signals that the fast path acts on.
 const BY_FASTPATH: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
@@ -88,7 +94,7 @@ impl RunningManager {
         scanner.set_targets(targets.clone());
         let control = Arc::clone(control);
         let handle = ManagerHandle::start(ManagerSetup {
-            settings: sources::settings(config, layout, BY_FASTPATH.to_vec()),
+            settings: planner_settings(config, layout),
             sources,
             scanner: Arc::clone(&scanner),
             pods: PodSet::new(entries),
@@ -138,7 +144,7 @@ impl RunningManager {
     /// Other settings from now on.
     pub fn send_settings(&self, config: &Config) {
         self.send(Command::Settings {
-            settings: Box::new(sources::settings(config, self.layout, BY_FASTPATH.to_vec())),
+            settings: Box::new(planner_settings(config, self.layout)),
             shadow: config.shadow,
             mitigation: config.mitigation,
         });
@@ -199,4 +205,19 @@ fn start_cri(
         CriEvent::Layers { layers, asked } => scanner.set_layers(layers, asked),
         CriEvent::Disks(theirs) => disks.compare(theirs),
     }))
+}
+
+/// The settings of the planner. Hard memory pressure is the fast path's.
+fn planner_settings(config: &Config, layout: Layout) -> PlannerSettings {
+    for threshold in layout.ignored(&config.eviction.thresholds) {
+        tracing::warn!(%threshold, "the threshold is ignored: containerfs follows the filesystem that it is part of");
+    }
+    PlannerSettings {
+        eviction: config.eviction.clone(),
+        layout,
+        strategy: config.ranking_strategy,
+        mode: config.mode,
+        externally_handled: BY_FASTPATH.to_vec(),
+        has_api_server: config.cluster.is_some(),
+    }
 }

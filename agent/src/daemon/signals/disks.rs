@@ -1,4 +1,4 @@
-//! Everything but the memory that the fast path watches: which programs are loaded for it, and what is looked at.
+//! The node's disks as sources of signals. They may not answer: a thread looks for them, and looks again until all are there.
 
 use std::{
     path::{Path, PathBuf},
@@ -8,94 +8,31 @@ use std::{
 
 use evictd_config::Config;
 use evictd_engine::{Layout, Signal};
-use evictd_manager::{DiskSource, DiskSources, SignalSources};
+use evictd_manager::{DiskSource, DiskSources};
 use evictd_node::{
-    bpf::object::BpfObject,
-    fs::statfs::NodeFilesystems,
-    memory_scope::Scope,
-    proc::pids::Pids,
-    trigger::{
-        cgroups::CgroupEvents,
-        hook::{CountHook, SelectedHook},
-        inodes::InodeTrigger,
-        pids::PidTrigger,
-    },
+    bpf::object::BpfObject, fs::statfs::NodeFilesystems, trigger::inodes::InodeTrigger,
 };
 
-/// What is counted of filesystems, by one program.
-pub(crate) const INODES: [Signal; 3] = [
-    Signal::NodeFsInodesFree,
-    Signal::ImageFsInodesFree,
-    Signal::ContainerFsInodesFree,
-];
-/// Why a count has no hook although there might be one.
-pub(crate) const NOT_CONFIGURED: &str = "no threshold asks for it";
+use super::log_hook;
+
 /// Number of ticks of the agent between two attempts.
 const RETRY_TICKS: u32 = 10;
 /// The start waits for disks for so long: memory is to be watched.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
-/// Signal sources with the programs that feed them. Programs stay attached for as long as the object lives.
-pub(super) struct Signals {
-    pub object: Option<BpfObject>,
-    pub sources: SignalSources,
-    pub cgroup_events: CgroupEvents,
-    pub disk_retry: DiskRetry,
-}
-
-/// Builds the sources. Hooks are attached for the signals that have thresholds; what cannot be had is logged, and the
-/// sampler takes its place.
-pub(super) fn build(config: &Config, memory: Scope, pods_memory: Option<Scope>) -> Signals {
-    let mut object = BpfObject::load_counts().map_err(|error| error.to_string());
-    let (sources, disk_retry) = sources(config, memory, pods_memory, &mut object);
-    let cgroup_events = CgroupEvents::build(offer(&mut object, true));
-    for (hook, reason) in &cgroup_events.selected_hook().refused {
-        tracing::info!(%hook, reason, "a better hook for cgroup events is refused");
-    }
-    Signals {
-        object: object.ok(),
-        sources,
-        cgroup_events,
-        disk_retry,
-    }
-}
-
-/// Sources without a hook, for subcommands that only look.
-pub(super) fn without_hooks(
+/// The disks as they can be watched at the start, and what tries again where they cannot. Memory is watched whatever is
+/// wrong with a disk: the start waits for a moment only.
+pub(super) fn first(
     config: &Config,
-    memory: Scope,
-    pods_memory: Option<Scope>,
-) -> SignalSources {
-    let mut none = Err("nothing is to be attached".to_owned());
-    sources(config, memory, pods_memory, &mut none).0
-}
-
-fn sources(
-    config: &Config,
-    memory: Scope,
-    pods_memory: Option<Scope>,
-    object: &mut Result<BpfObject, String>,
-) -> (SignalSources, DiskRetry) {
-    let pids = match Pids::open(Path::new("/proc")) {
-        Ok(pids) => {
-            let object = offer(object, wants(config, &[Signal::PidAvailable]));
-            let trigger = PidTrigger::build(pids, object);
-            log_hook(Signal::PidAvailable, trigger.selected_hook());
-            Some(trigger)
-        }
-        Err(error) => {
-            tracing::warn!(%error, "pid.available cannot be read");
-            None
-        }
-    };
-    // Memory is watched whatever is wrong with a disk.
+    object: Result<&mut BpfObject, &str>,
+) -> (Option<DiskSources>, DiskRetry) {
     let look = on_a_thread(config, find);
     let found = match look.recv_timeout(FIRST_LOOK) {
         Ok(found) => found,
         Err(RecvTimeoutError::Timeout) => Err("they do not answer".to_owned()),
         Err(RecvTimeoutError::Disconnected) => Err("no thread can look at them".to_owned()),
     };
-    let disks = found.and_then(|found| watch(config, found, offer(object, wants(config, &INODES))));
+    let disks = found.and_then(|found| watch(config, found, object));
     let disks = disks.inspect_err(|error| tracing::error!(error, "disks are not watched"));
     let retry = DiskRetry {
         is_needed: disks.is_err(),
@@ -103,8 +40,7 @@ fn sources(
         first_look: Some(look),
         attempt: None,
     };
-    let sources = SignalSources::new(memory, pods_memory, pids, disks.ok());
-    (sources, retry)
+    (disks.ok(), retry)
 }
 
 /// Has a thread do what a disk may hang. No answer comes where the system has no thread to give.
@@ -123,31 +59,6 @@ fn on_a_thread<T: Send + 'static>(
         tracing::warn!(%error, "no thread can look at the disks");
     }
     answer
-}
-
-/// The loaded programs where they are wanted, or why there are none.
-pub(crate) fn offer(
-    object: &mut Result<BpfObject, String>,
-    wanted: bool,
-) -> Result<&mut BpfObject, &str> {
-    match object {
-        _ if !wanted => Err(NOT_CONFIGURED),
-        Ok(object) => Ok(object),
-        Err(refusal) => Err(refusal),
-    }
-}
-
-/// Whether a threshold asks for one of these signals.
-pub(crate) fn wants(config: &Config, signals: &[Signal]) -> bool {
-    let mut thresholds = config.eviction.thresholds.iter();
-    thresholds.any(|t| signals.contains(&t.signal))
-}
-
-fn log_hook(signal: Signal, selected: &SelectedHook<CountHook>) {
-    for (hook, reason) in &selected.refused {
-        tracing::info!(%signal, %hook, reason, "a better hook is refused");
-    }
-    tracing::info!(%signal, hook = %selected.hook, "the signal has its hook");
 }
 
 /// nodefs, imagefs and containerfs, and how they lie. Each has answered.
@@ -209,7 +120,7 @@ fn watch(
 }
 
 /// Disks that could not be watched at the start are tried again, on a thread that a disk may hang.
-pub(super) struct DiskRetry {
+pub struct DiskRetry {
     is_needed: bool,
     ticks: u32,
     /// The look of the start: while it hangs, another one would hang as well.
@@ -219,7 +130,7 @@ pub(super) struct DiskRetry {
 
 impl DiskRetry {
     /// Takes what an attempt has found, once, and starts the next one when it is due. To be called at each tick.
-    pub(super) fn tick(&mut self, config: &Config) -> Option<DiskSources> {
+    pub fn tick(&mut self, config: &Config) -> Option<DiskSources> {
         if !self.is_needed {
             self.first_look = None;
             return None;
@@ -251,24 +162,5 @@ impl DiskRetry {
             }));
         }
         None
-    }
-}
-
-/// The settings of the engine. Hard memory pressure is the fast path's.
-pub(super) fn settings(
-    config: &Config,
-    layout: Layout,
-    by_fastpath: Vec<Signal>,
-) -> evictd_engine::PlannerSettings {
-    for threshold in layout.ignored(&config.eviction.thresholds) {
-        tracing::warn!(%threshold, "the threshold is ignored: containerfs follows the filesystem that it is part of");
-    }
-    evictd_engine::PlannerSettings {
-        eviction: config.eviction.clone(),
-        layout,
-        strategy: config.ranking_strategy,
-        mode: config.mode,
-        externally_handled: by_fastpath,
-        has_api_server: config.cluster.is_some(),
     }
 }

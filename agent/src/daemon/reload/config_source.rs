@@ -1,24 +1,13 @@
-//! The configuration follows its files while the agent runs. What is known of pressure, victims and conditions stays.
+//! Where the configuration comes from: its files and those of the kubelet, read again where they have changed.
 
 use std::{
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock, atomic::Ordering},
+    sync::{Arc, OnceLock},
 };
 
 use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles, KubeletSource};
-use evictd_engine::Signal;
-use evictd_fastpath::FastPathSettings;
-use evictd_kube::configz;
-use tokio::task::AbortHandle;
-
-use super::{
-    Agent, RunError,
-    background_read::BackgroundRead,
-    scope::{above_capacity, thresholds, warn_floor, warn_no_hard_threshold},
-};
-use crate::daemon::{message::MessageBuilder, metrics::Reloads};
 
 /// What `cgroupsPerQOS: false` means.
 pub const NO_PODS: &str = "pods have no cgroups of their own, and none is evicted";
@@ -33,7 +22,7 @@ pub struct ConfigSource {
     /// Configuration of the kubelet: its file, what it has answered to `/configz`, or neither.
     pub kubelet: KubeletDocument,
     /// What it has answered to `/configz` after the start.
-    answer: Arc<OnceLock<KubeletDocument>>,
+    pub(super) answer: Arc<OnceLock<KubeletDocument>>,
     /// Shadow mode was asked for on the command line.
     pub shadow: bool,
     /// The files before they were read last: what changes after that is a change, however long a start takes.
@@ -119,7 +108,7 @@ impl ConfigSource {
     }
 
     /// Whether the kubelet's own settings are not known at all.
-    fn lacks_kubelet(&self) -> bool {
+    pub(super) fn lacks_kubelet(&self) -> bool {
         use KubeletSource::{Defaults, Fallback};
         matches!(self.kubelet.source, Defaults | Fallback)
     }
@@ -133,7 +122,7 @@ impl ConfigSource {
     /// Looks at the files when it is called, and reads them when they have changed and are the same as at the look
     /// before: they may be half written. Where one could not be read, it tries again at each look. `asked`: reads them
     /// in any case. Their disk may not answer.
-    fn reader(&self, known: &Config, asked: bool) -> impl FnOnce() -> Found + Send + use<> {
+    pub(super) fn reader(&self, known: &Config, asked: bool) -> impl FnOnce() -> Found + Send + use<> {
         let files = self.kubelet_files(known);
         let (config, last, changing) = (
             self.config.clone(),
@@ -164,7 +153,7 @@ impl ConfigSource {
     }
 
     /// The new configuration, where the look has read it; nothing where another attempt has found the same.
-    fn take(&mut self, found: Found) -> Option<Result<Config, ConfigError>> {
+    pub(super) fn take(&mut self, found: Found) -> Option<Result<Config, ConfigError>> {
         let Some(read) = found.read else {
             self.changing = (found.seen != self.stamps).then_some(found.seen);
             return None;
@@ -186,7 +175,7 @@ impl ConfigSource {
 }
 
 /// Result of a look at the files.
-pub(super) struct Found {
+pub struct Found {
     /// Before they were read: what changes meanwhile is a change.
     seen: Vec<Stamp>,
     /// They have not changed, and are read because one of them could not be.
@@ -215,168 +204,6 @@ fn stamp(path: &Path) -> Stamp {
             meta.size(),
         )
     })
-}
-
-/// The configuration's files, as they are followed.
-pub(super) struct ConfigWatch {
-    source: ConfigSource,
-    pub look: BackgroundRead<Found>,
-    /// SIGHUP has come, and no look was begun since.
-    is_asked: bool,
-    /// The task that asks `/configz`.
-    configz: Option<AbortHandle>,
-    pub reloads: Arc<Reloads>,
-}
-
-impl ConfigWatch {
-    /// Where `/configz` has not answered, it is asked again from now on.
-    pub fn new(source: ConfigSource, config: &Config) -> Self {
-        let asks = config.cluster.clone().filter(|cluster| cluster.configz);
-        let asks = asks.filter(|_| source.lacks_kubelet());
-        let configz = asks.map(|cluster| {
-            let answer = Arc::clone(&source.answer);
-            let task = tokio::spawn(async move {
-                let document = configz::ask_until_answered(&cluster).await;
-                answer.get_or_init(|| KubeletDocument::of_configz(document));
-            });
-            task.abort_handle()
-        });
-        let reloads = Arc::<Reloads>::default();
-        reloads.note_kubelet(source.kubelet.source);
-        Self {
-            source,
-            look: BackgroundRead::new(Arc::default()),
-            is_asked: false,
-            configz,
-            reloads,
-        }
-    }
-}
-
-impl Agent {
-    /// Has the files looked at, and read where they have changed, on a thread that may wait for their disks.
-    pub(super) fn check_configuration(&mut self) {
-        let watch = &mut self.config_watch;
-        let look = watch.source.reader(&self.config, watch.is_asked);
-        if watch.look.begin(look) {
-            watch.is_asked = false;
-        }
-    }
-
-    /// Has the files read again whether they have changed or not, by the next look if one is under way.
-    pub(super) fn read_configuration_again(&mut self) {
-        self.config_watch.is_asked = true;
-        self.check_configuration();
-    }
-
-    /// Puts in force what the last look has read. A configuration that cannot be used is logged, and the last good one
-    /// stays in force.
-    pub(super) fn follow_configuration(&mut self) {
-        let watch = &mut self.config_watch;
-        if let Some(read) = watch.look.take().and_then(|found| watch.source.take(found)) {
-            self.reload(read.map_err(RunError::from));
-        }
-        if self.config_watch.is_asked {
-            self.check_configuration();
-        }
-    }
-
-    fn reload(&mut self, read: Result<Config, RunError>) {
-        let watch = &mut self.config_watch;
-        // A file has come: its answer would not be used any more.
-        let configz = watch.configz.take_if(|_| !watch.source.lacks_kubelet());
-        configz.inspect(AbortHandle::abort);
-        watch.reloads.note_kubelet(watch.source.kubelet.source);
-        let reloads = Arc::clone(&watch.reloads);
-        let applied = read.and_then(|config| self.apply(config));
-        match applied {
-            Ok(true) => {
-                reloads.applied.fetch_add(1, Ordering::Relaxed);
-                tracing::info!("the configuration has changed and is in force");
-            }
-            Ok(false) => {}
-            Err(error) => {
-                reloads.refused.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(%error, "the changed configuration cannot be used: the last good one stays in force");
-            }
-        }
-    }
-
-    fn apply(&mut self, mut new: Config) -> Result<bool, RunError> {
-        keep_what_needs_a_restart(&mut new, &self.config);
-        if new == self.config {
-            return Ok(false);
-        }
-        let capacity = self.memory.node.capacity();
-        let amounts = thresholds(&new, Signal::MemoryAvailable, capacity);
-        if let Some((amount, value)) = amounts.above(capacity) {
-            return Err(above_capacity(amount, value, capacity));
-        }
-        warn_no_hard_threshold(&new.eviction.thresholds);
-        warn_floor(&new, Signal::MemoryAvailable, amounts.threshold, capacity);
-        self.ensure_dead.set_shadow(new.shadow);
-        self.fastpath.control.send_settings(FastPathSettings {
-            thresholds: amounts,
-            capacity,
-            shadow: new.shadow,
-            strategy: new.ranking_strategy,
-        });
-        self.eviction_log.set_message_builder(MessageBuilder {
-            thresholds: new.eviction.thresholds.clone(),
-        });
-        self.memory.allocatable.reconfigure(&new);
-        self.manager.send_settings(&new);
-        self.config = new;
-        self.publish_node_state();
-        // The pods' cgroup is handed over with its new amounts.
-        self.follow_pods_scope(true);
-        Ok(true)
-    }
-}
-
-/// Fields that take effect at the start only keep their value, which is logged.
-fn keep_what_needs_a_restart(new: &mut Config, old: &Config) {
-    fn keep<T: PartialEq + Clone>(field: &str, new: &mut T, old: &T) {
-        if new != old {
-            tracing::warn!(
-                field,
-                "a changed configuration field takes effect at the next start"
-            );
-            new.clone_from(old);
-        }
-    }
-    keep("scope", &mut new.scope, &old.scope);
-    keep("podManifest", &mut new.pod_manifest, &old.pod_manifest);
-    keep("cluster", &mut new.cluster, &old.cluster);
-    keep("cri", &mut new.cri, &old.cri);
-    keep("stateDir", &mut new.state_dir, &old.state_dir);
-    keep("mode", &mut new.mode, &old.mode);
-    // The files that it names are followed all the same.
-    keep(
-        "policies, evictionRates, lastResort or gateSecrets",
-        &mut new.policy,
-        &old.policy,
-    );
-    keep("memoryHook", &mut new.memory_hook, &old.memory_hook);
-    keep("memoryGuard", &mut new.memory_guard, &old.memory_guard);
-    keep("pinnedGuard", &mut new.pinned_guard, &old.pinned_guard);
-    keep("filesystems", &mut new.filesystems, &old.filesystems);
-    keep(
-        "metricsAddress",
-        &mut new.metrics_address,
-        &old.metrics_address,
-    );
-    keep("metricsTls", &mut new.metrics_tls, &old.metrics_tls);
-    keep(
-        "healthAddress",
-        &mut new.health_address,
-        &old.health_address,
-    );
-    keep(
-        "accountReclaimableCache",
-        &mut new.account_reclaimable_cache,
-        &old.account_reclaimable_cache,
-    );
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! What follows an eviction, by the five routes on which evictions come to this thread.
+//! What follows an eviction: metrics, the end of the victim, the incident, and the record with its message. After a restart
+//! [`restore`] goes on with what an earlier agent has begun. Evictions come to this thread on five routes:
 //!
 //! | step | fast path kills | manager kills | asked, manifest | asked, cluster | the kubelet evicts |
 //! | --- | --- | --- | --- | --- | --- |
@@ -12,6 +13,12 @@
 //! | journal | here | here | here | by `kube`, beforehand | here |
 //!
 //! In shadow mode a pod that would be asked takes the manifest's route, with a cluster as well, and is counted at once.
+
+mod ensure_dead;
+mod eviction_log;
+mod incidents;
+mod message;
+pub mod restore;
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,13 +34,17 @@ use evictd_store::{
 };
 use evictd_sys::clock::monotonic_ns;
 
-use super::{Agent, TICK};
-use crate::daemon::{
-    ensure_dead::{KilledPod, end_asked},
-    eviction_log::log_asked,
+use super::{
+    Agent, TICK,
     oom::{Ending, name_of},
-    pod_source::PodSource,
+    pods::PodSource,
 };
+use ensure_dead::{KilledPod, end_asked};
+use eviction_log::log_asked;
+
+pub use ensure_dead::{EnsureDead, clear};
+pub use eviction_log::EvictionLog;
+pub use message::MessageBuilder;
 
 impl Agent {
     pub(super) fn handle_fastpath_events(&mut self) {

@@ -11,17 +11,15 @@ use evictd_node::{
     proc::machine::has_swap,
 };
 
-use super::{
-    RunError,
-    scope::{ScopePair, above_capacity, guarded, thresholds, warn_floor},
-};
+use super::scope::{ScopePair, above_capacity, guarded, thresholds, warn_floor};
+use crate::daemon::RunError;
 
 const SIGNAL: Signal = Signal::AllocatableMemoryAvailable;
 
 /// Looks for the pods' cgroup below the node's scope, and follows its limit: a kubelet that starts with other
 /// reservations sets another one.
 #[derive(Debug)]
-pub(super) struct Allocatable {
+pub struct Allocatable {
     config: Config,
     root: PathBuf,
     known: Option<Watched>,
@@ -42,7 +40,7 @@ struct Watched {
 
 impl Allocatable {
     /// Creates the state for the pods below the node's scope.
-    pub(super) fn new(config: &Config, node: &Scope) -> Self {
+    pub fn new(config: &Config, node: &Scope) -> Self {
         Self::below(config, node.cgroup().path().to_owned())
     }
 
@@ -129,7 +127,7 @@ impl Allocatable {
 
     /// Gives up the cgroup that is known where the pods run in another one by now: a kubelet that was given another
     /// driver leaves the former one's. Whether none is known: the kubelet may have limited it since, which is no event.
-    pub(super) fn search_again(&mut self) -> bool {
+    pub fn search_again(&mut self) -> bool {
         let another = |known: &mut Watched| {
             let found = pods_root(&self.root);
             found.is_some_and(|found| found != known.dir)
@@ -140,12 +138,12 @@ impl Allocatable {
 
     /// Other thresholds from now on; the next look hands the scope over anew, if that changes what must stay available
     /// in it.
-    pub(super) fn reconfigure(&mut self, config: &Config) {
+    pub fn reconfigure(&mut self, config: &Config) {
         self.config = config.clone();
     }
 
     /// The scope, at the start and where [`Self::look`] answers; why no threshold is in force is logged once.
-    pub(super) fn first(&mut self) -> Option<ScopePair> {
+    pub fn first(&mut self) -> Option<ScopePair> {
         self.look().unwrap_or_else(|reason| {
             self.note_refusal(Some(reason));
             None
@@ -164,7 +162,7 @@ impl Allocatable {
 
     /// The scope that should be watched now instead of the one before. Searching the tree is left for when pods have
     /// come.
-    pub(super) fn refresh(&mut self, pods_have_changed: bool) -> Option<ScopePair> {
+    pub fn refresh(&mut self, pods_have_changed: bool) -> Option<ScopePair> {
         if self.known.is_none() && !pods_have_changed {
             return None;
         }

@@ -30,16 +30,19 @@ use evictd_node::{
     trigger::cgroups::{CgroupEvent, CgroupEventKind},
 };
 use evictd_store::{
-    disk_queue::DiskThread, journal::Journal, record::RequestRecord, restore::Restored,
+    disk_queue::DiskThread,
+    journal::Journal,
+    record::{EvictionRecord, Record, RequestRecord},
+    restore::Restored,
 };
 
-use super::{RunError, policies::Policies, restore};
+use crate::daemon::{RunError, journal, policies::Policies};
 
 /// After so long a pod's first containers are there.
 const STARTS: Duration = Duration::from_secs(10);
 
 /// Source of the pods.
-pub(super) enum PodSource {
+pub enum PodSource {
     Manifest {
         pods: Vec<ManifestPod>,
         mode: Mode,
@@ -56,7 +59,7 @@ pub(super) enum PodSource {
 
 /// Running pods whose cgroups are not found.
 #[derive(Default)]
-pub(super) struct WithoutCgroup {
+pub struct WithoutCgroup {
     /// UIDs of those at the last look.
     last: BTreeSet<String>,
     /// Number of those that were so at two looks.
@@ -84,7 +87,7 @@ impl WithoutCgroup {
 
 impl PodSource {
     /// A new table when a pod's cgroup has come, gone, or changed below.
-    pub(super) fn refresh(&mut self) -> Option<Box<PodTable>> {
+    pub fn refresh(&mut self) -> Option<Box<PodTable>> {
         match self {
             Self::Cluster {
                 cluster, joined, ..
@@ -131,7 +134,7 @@ impl PodSource {
     }
 
     /// Builds the table anew where only these pods' directories, and what the API server has of pods, may have changed.
-    pub(super) fn follow(&mut self, directories: &BTreeSet<PathBuf>) -> Option<Box<PodTable>> {
+    pub fn follow(&mut self, directories: &BTreeSet<PathBuf>) -> Option<Box<PodTable>> {
         match self {
             Self::Cluster {
                 cluster, joined, ..
@@ -148,7 +151,7 @@ impl PodSource {
     }
 
     /// Whether a change may be one of a pod, wherever its cgroup lies.
-    pub(super) fn may_concern(&self, change: &CgroupEvent) -> bool {
+    pub fn may_concern(&self, change: &CgroupEvent) -> bool {
         if change.kind == CgroupEventKind::Attached {
             // A process in a container that is known: an exec probe.
             return false;
@@ -161,7 +164,7 @@ impl PodSource {
 
     /// The directory of the pod to which a path below `mount` belongs, if it belongs to one; that is where the
     /// hierarchy is.
-    pub(super) fn directory_of(&self, mount: &Path, path: &Path) -> Option<PathBuf> {
+    pub fn directory_of(&self, mount: &Path, path: &Path) -> Option<PathBuf> {
         match self {
             Self::Cluster { joined, .. } => joined.directory_of(mount, path),
             Self::Manifest { pods, .. } => {
@@ -175,7 +178,7 @@ impl PodSource {
     }
 
     /// Whether a change below this directory of a pod can wait: the pod is known, and its first containers are as well.
-    pub(super) fn has_settled(&self, directory: &Path) -> bool {
+    pub fn has_settled(&self, directory: &Path) -> bool {
         match self {
             Self::Cluster { joined, .. } => joined.has_held(directory, STARTS),
             Self::Manifest { .. } => false,
@@ -183,7 +186,7 @@ impl PodSource {
     }
 
     /// Looks for running pods whose cgroups are not found; to be called once a minute.
-    pub(super) fn look_for_cgroups(&mut self) {
+    pub fn look_for_cgroups(&mut self) {
         if let Self::Cluster {
             cluster,
             joined,
@@ -196,7 +199,7 @@ impl PodSource {
     }
 
     /// Number of running pods whose cgroups were not found for a minute.
-    pub(super) fn without_cgroup(&self) -> Arc<AtomicU64> {
+    pub fn without_cgroup(&self) -> Arc<AtomicU64> {
         match self {
             Self::Cluster { without_cgroup, .. } => Arc::clone(&without_cgroup.count),
             Self::Manifest { .. } => Arc::default(),
@@ -204,7 +207,7 @@ impl PodSource {
     }
 
     /// Counts of pods that could not be opened, although their cgroups were there.
-    pub(super) fn unopened(&self) -> Arc<Unopened> {
+    pub fn unopened(&self) -> Arc<Unopened> {
         match self {
             Self::Cluster { joined, .. } => joined.unopened(),
             Self::Manifest { opener, .. } => opener.count(),
@@ -212,7 +215,7 @@ impl PodSource {
     }
 
     /// A pod that goes because the API server has asked it to, each once.
-    pub(super) fn next_soft_eviction(&mut self) -> Option<RequestRecord> {
+    pub fn next_soft_eviction(&mut self) -> Option<RequestRecord> {
         match self {
             Self::Cluster { cluster, .. } => cluster.next_request(),
             Self::Manifest { .. } => None,
@@ -220,7 +223,7 @@ impl PodSource {
     }
 
     /// Builds the target of a scan: where the disk use of a pod is found.
-    pub(super) fn target(&self, config: &Config, entry: &Arc<PodEntry>) -> ScanTarget {
+    pub fn target(&self, config: &Config, entry: &Arc<PodEntry>) -> ScanTarget {
         let cgroup = entry.memory.path().to_owned();
         let cgroups = entry.cgroups().to_vec();
         let places: DirResolver = match self {
@@ -247,7 +250,7 @@ impl PodSource {
     }
 
     /// The emptyDirs of a pod that is gone, to be emptied; where there is a kubelet, it is its job.
-    pub(super) fn leftovers(&self, uid: &str) -> Vec<PathBuf> {
+    pub fn leftovers(&self, uid: &str) -> Vec<PathBuf> {
         match self {
             Self::Cluster { .. } => Vec::new(),
             Self::Manifest { pods, .. } => {
@@ -259,7 +262,7 @@ impl PodSource {
     }
 
     /// The pods of the node, by the UID that the container runtime has for a pod.
-    pub(super) fn known_pods(&self) -> KnownPods {
+    pub fn known_pods(&self) -> KnownPods {
         match self {
             Self::Cluster { cluster, .. } => cluster.known_pods(),
             Self::Manifest { pods, .. } => KnownPods {
@@ -269,8 +272,25 @@ impl PodSource {
         }
     }
 
+    /// Has a killed pod say what has ended it, before its record is written.
+    pub fn announce(&mut self, eviction: &EvictionRecord) {
+        if let Self::Cluster { cluster, .. } = self {
+            cluster.announce(eviction);
+        }
+    }
+
+    /// Reports a record to the API server, where there is one.
+    pub fn report(&mut self, record: Record) {
+        if let Self::Cluster { cluster, .. } = self {
+            match record {
+                Record::Evicted(eviction) => cluster.evicted(*eviction),
+                record => cluster.report(record),
+            }
+        }
+    }
+
     /// Whether all evictions that were handed over are reported.
-    pub(super) fn is_reported(&self) -> bool {
+    pub fn is_reported(&self) -> bool {
         match self {
             Self::Cluster { cluster, .. } => cluster.is_reported(),
             Self::Manifest { .. } => true,
@@ -278,7 +298,7 @@ impl PodSource {
     }
 
     /// Whether no Event waits for the API server.
-    pub(super) fn is_told(&self) -> bool {
+    pub fn is_told(&self) -> bool {
         match self {
             Self::Cluster { cluster, .. } => cluster.is_told(),
             Self::Manifest { .. } => true,
@@ -286,7 +306,7 @@ impl PodSource {
     }
 
     /// Ends when there is reason to look before the time.
-    pub(super) async fn changed(&self) {
+    pub async fn changed(&self) {
         match self {
             Self::Cluster { cluster, .. } => cluster.changed().await,
             Self::Manifest { .. } => std::future::pending().await,
@@ -303,7 +323,7 @@ fn known(cluster: &Cluster, uid: &str, held: Option<&Pod>) -> PodUpdate {
 }
 
 /// The source of the pods, with its first table, and the state directory.
-pub(super) struct Opened {
+pub struct Opened {
     pub source: PodSource,
     pub table: Box<PodTable>,
     pub disk: DiskThread,
@@ -311,7 +331,7 @@ pub(super) struct Opened {
 }
 
 /// Where the pods come from: the cluster, or the manifest.
-pub(super) async fn open(
+pub async fn open(
     config: &Config,
     scope: &Path,
     policies: &Policies,
@@ -322,7 +342,7 @@ pub(super) async fn open(
             tracing::error!(%error, "what an earlier agent has left to report cannot be read");
             Vec::new()
         });
-        let (disk, restored) = start_disk(journal)?;
+        let (disk, restored) = journal::start(journal)?;
         let (policies, pauses) = (&policies.policies, &policies.pauses);
         let journal = (disk.queue(), left_over);
         let cluster = Cluster::start(config, cluster, journal, policies, pauses).await?;
@@ -345,7 +365,7 @@ pub(super) async fn open(
     })?;
     let pods = pod_manifest::load(path, scope, &config.state_dir)?;
     let table = first_table(&pods, config.mode)?;
-    let (disk, restored) = start_disk(journal)?;
+    let (disk, restored) = journal::start(journal)?;
     let held = |entry: &Arc<PodEntry>| (entry.memory.path().to_owned(), Arc::clone(entry));
     let held = table.entries.iter().map(held).collect();
     let mode = config.mode;
@@ -361,12 +381,6 @@ pub(super) async fn open(
         disk,
         restored,
     })
-}
-
-/// Reads the past from the journal and hands it over to the thread that writes it from now on.
-fn start_disk(mut journal: Journal) -> Result<(DiskThread, Restored), RunError> {
-    let restored = restore::read(&mut journal);
-    Ok((DiskThread::start(journal)?, restored))
 }
 
 /// Every pod's cgroup must be there at the start: a manifest that names another one is a mistake.

@@ -11,13 +11,13 @@ use evictd_sys::fs::PathError;
 
 /// Turns changes into records, each once: a pause that an earlier agent has written down is no news.
 #[derive(Debug, Default)]
-pub(super) struct Pauses {
+pub struct PauseLog {
     /// The last word in the journal, by whose it is.
     written: BTreeMap<String, bool>,
     is_started: bool,
 }
 
-impl Pauses {
+impl PauseLog {
     /// Goes on where the journal of this directory ends.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ mod tests {
     }
 
     fn reported(
-        pauses: &mut Pauses,
+        pauses: &mut PauseLog,
         state: &PauseState,
         journal: &mut Journal,
     ) -> Vec<(String, bool, bool)> {
@@ -101,7 +101,7 @@ mod tests {
     fn every_change_is_reported_once_over_restarts() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut journal = Journal::open(dir.path()).expect("a journal");
-        let open = || Pauses::of_journal(dir.path()).expect("a journal");
+        let open = || PauseLog::of_journal(dir.path()).expect("a journal");
         let word = |by: &str, paused, all| (by.to_owned(), paused, all);
         let (mut pauses, first) = (open(), state());
         assert_eq!(reported(&mut pauses, &first, &mut journal), []);
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_flapping_source_does_not_fill_the_journal() {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut pauses = Pauses::of_journal(dir.path()).expect("no journal is none");
+        let mut pauses = PauseLog::of_journal(dir.path()).expect("no journal is none");
         let state = state();
         for i in 0..1001 {
             state.set(PauseSource::ConfigMap, i % 2 == 0);

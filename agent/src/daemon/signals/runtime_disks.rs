@@ -9,10 +9,10 @@ use std::{
 use evictd_config::{Config, FilesystemPaths};
 use evictd_node::fs::mounts::superblock_of;
 
-use super::single_flight::SingleFlight;
+use crate::daemon::background::SingleFlight;
 
 /// Compares, and says once what differs.
-pub(super) struct RuntimeDiskCheck {
+pub struct RuntimeDiskCheck {
     paths: FilesystemPaths,
     /// Findings of the last comparison.
     said: Arc<Mutex<Vec<String>>>,

@@ -1,4 +1,8 @@
-//! The policies of a running agent: read, read again when their files change, and applied to all pods.
+//! The policies of a running agent: read, read again when their files change, and applied to all pods; the pauses of
+//! evictions; and the file from which `evictd policy explain` takes what the policies say.
+
+mod marks;
+mod pause_log;
 
 use std::{
     path::{Path, PathBuf},
@@ -23,15 +27,17 @@ use evictd_sys::clock::monotonic_ns;
 use prometheus_client::metrics::MetricType;
 use tokio::sync::Notify;
 
-use super::{RunError, background_read::BackgroundRead, single_flight::SingleFlight};
+use super::{
+    RunError,
+    background::{BackgroundRead, SingleFlight},
+};
 use crate::telemetry::Metric;
+use marks::MarkFiles;
+pub use marks::asked_file;
+pub use pause_log::PauseLog;
 
-/// File in the state directory whose presence pauses all evictions.
-const PAUSE: &str = "pause";
 /// File in the state directory with what `evictd policy explain` shows.
 const STATUS: &str = "policies.json";
-/// File in the state directory by which a subcommand asks for [`STATUS`] as it is now; gone when it is.
-const ASKED: &str = "policies.asked";
 
 /// Keeps policies in force.
 pub struct Policies {
@@ -293,78 +299,6 @@ impl Policies {
     }
 }
 
-/// Files in the state directory that ask for something by being there. The thread that waits for that disk looks for
-/// them: even a stat hangs on a disk that does not answer, and what was known before holds meanwhile.
-#[derive(Debug)]
-struct MarkFiles {
-    pause: PathBuf,
-    asked: PathBuf,
-    /// Whether evictions are paused, as of the last look that succeeded.
-    is_paused: AtomicBool,
-    /// Whether a subcommand waits for [`STATUS`].
-    is_asked: AtomicBool,
-    /// The last look for the file of the pause has failed.
-    is_unknown: AtomicBool,
-    looks: SingleFlight,
-    looked: Arc<Notify>,
-}
-
-impl MarkFiles {
-    fn new(state_dir: &Path, looked: Arc<Notify>) -> Self {
-        Self {
-            pause: state_dir.join(PAUSE),
-            asked: asked_file(state_dir),
-            // A pause that an earlier agent has obeyed holds until it is known to be removed.
-            is_paused: AtomicBool::new(true),
-            is_asked: AtomicBool::new(false),
-            is_unknown: AtomicBool::new(false),
-            looks: SingleFlight::default(),
-            looked,
-        }
-    }
-
-    /// Has the disk's thread look, unless it has not answered the last time yet, or too many files wait for it.
-    fn look_on(self: &Arc<Self>, disk: &DiskQueue) {
-        let Some(running) = self.looks.begin() else {
-            return;
-        };
-        let marks = Arc::clone(self);
-        let look = move || {
-            marks.look();
-            drop(running);
-            marks.looked.notify_one();
-        };
-        // Without a place the next tick looks.
-        let _ = disk.write_file(look);
-    }
-
-    /// An error is not the absence of the file: it changes nothing.
-    fn look(&self) {
-        match self.pause.try_exists() {
-            Ok(paused) => {
-                self.is_paused.store(paused, Ordering::Relaxed);
-                if self.is_unknown.swap(false, Ordering::Relaxed) {
-                    tracing::info!(paused, "the file that pauses evictions can be looked for");
-                }
-            }
-            Err(error) => {
-                if !self.is_unknown.swap(true, Ordering::Relaxed) {
-                    let (path, paused) = (&self.pause, self.is_paused.load(Ordering::Relaxed));
-                    tracing::error!(
-                        path = %path.display(),
-                        %error,
-                        paused,
-                        "cannot tell whether the file that pauses evictions is there: until then they stay as they are"
-                    );
-                }
-            }
-        }
-        // The subcommand that waits says what is wrong with its file.
-        let is_asked = self.asked.try_exists().unwrap_or(false);
-        self.is_asked.store(is_asked, Ordering::Relaxed);
-    }
-}
-
 /// Whether [`STATUS`] is being written, and whether the last time failed.
 #[derive(Default)]
 struct StatusFile {
@@ -372,47 +306,7 @@ struct StatusFile {
     has_failed: AtomicBool,
 }
 
-/// Path at which an agent with this state directory is asked to write what there is to explain anew.
-pub fn asked_file(state_dir: &Path) -> PathBuf {
-    state_dir.join(ASKED)
-}
-
 /// Path at which an agent with this state directory writes what there is to explain.
 pub fn status_file(state_dir: &Path) -> PathBuf {
     state_dir.join(STATUS)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{fs, os::unix::fs::symlink};
-
-    use super::*;
-
-    #[test]
-    fn a_pause_that_cannot_be_read_holds() {
-        let dir = tempfile::tempdir().unwrap();
-        let (pause, marks) = (
-            dir.path().join(PAUSE),
-            MarkFiles::new(dir.path(), Arc::default()),
-        );
-        let is_paused = || {
-            marks.look();
-            marks.is_paused.load(Ordering::Relaxed)
-        };
-        // ELOOP, at the first look.
-        symlink(PAUSE, &pause).unwrap();
-        assert!(is_paused());
-        fs::remove_file(&pause).unwrap();
-        assert!(!is_paused());
-        symlink(PAUSE, &pause).unwrap();
-        assert!(!is_paused(), "it was not there before");
-        fs::remove_file(&pause).unwrap();
-        fs::write(&pause, "").unwrap();
-        assert!(is_paused());
-        fs::remove_file(&pause).unwrap();
-        symlink(PAUSE, &pause).unwrap();
-        assert!(is_paused());
-        fs::remove_file(&pause).unwrap();
-        assert!(!is_paused());
-    }
 }

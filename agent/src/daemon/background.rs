@@ -1,13 +1,38 @@
-//! Looks at files, and reads them, on a thread that may wait for their disk: on the main thread a disk that does not
-//! answer would stop everything.
+//! Work that may wait for a disk, away from the main thread. Of each kind one job runs at a time: a disk that does not answer
+//! takes one thread, not one more at each attempt.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use tokio::sync::Notify;
 
-use super::single_flight::{FlightToken, SingleFlight};
+/// Jobs of which at most one runs.
+#[derive(Debug, Default)]
+pub(super) struct SingleFlight(Arc<AtomicBool>);
 
-/// One look after the other; while one does not come back, or what it has found is not taken, none is begun.
+/// Belongs to the job that runs. The next one may begin when it is dropped: after the job, or because no thread has
+/// taken the job.
+#[derive(Debug)]
+pub(super) struct FlightToken(Arc<AtomicBool>);
+
+impl SingleFlight {
+    /// `None` while the last job runs.
+    pub fn begin(&self) -> Option<FlightToken> {
+        let was_running = self.0.swap(true, Ordering::Acquire);
+        (!was_running).then(|| FlightToken(Arc::clone(&self.0)))
+    }
+}
+
+impl Drop for FlightToken {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Looks at files, and reads them, on a thread that may wait for their disk. While one look does not come back, or what it has found
+/// is not taken, none is begun.
 #[derive(Debug)]
 pub(super) struct BackgroundRead<T> {
     looks: SingleFlight,
@@ -58,6 +83,16 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+
+    #[test]
+    fn the_next_one_begins_when_the_last_one_is_dropped() {
+        let jobs = SingleFlight::default();
+        let first = jobs.begin();
+        assert!(first.is_some() && jobs.begin().is_none());
+        drop(first);
+        assert!(jobs.begin().is_some(), "and is dropped itself");
+        assert!(jobs.begin().is_some());
+    }
 
     #[tokio::test]
     async fn a_look_that_does_not_come_back_holds_up_none() {

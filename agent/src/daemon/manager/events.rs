@@ -1,13 +1,13 @@
-//! What the manager has done or want done.
+//! What follows the manager's events.
 
 use evictd_engine::{NodeState, reclaim::ReclaimBy};
 use evictd_manager::{Command, ManagerEvent, MitigationRequest, ReclaimRequest, Reclaimed};
 use evictd_store::record::Record;
 
-use super::{Agent, pod_source::PodSource};
+use crate::daemon::{Agent, pods::PodSource};
 
 impl Agent {
-    pub(super) fn handle_manager_events(&mut self) {
+    pub fn handle_manager_events(&mut self) {
         while let Some(event) = self.manager.events.next() {
             self.handle_manager_event(event);
         }
@@ -81,7 +81,7 @@ impl Agent {
     }
 
     /// Has the node say what it should; nothing in shadow mode.
-    pub(super) fn publish_node_state(&self) {
+    pub fn publish_node_state(&self) {
         if let PodSource::Cluster { cluster, .. } = &self.pod_source {
             cluster.set_shadow(self.config.shadow);
             if !self.config.shadow {

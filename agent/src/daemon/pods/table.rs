@@ -11,16 +11,14 @@ use evictd_manager::{Command, PodSet, ScanTarget};
 use evictd_node::{
     cgroup::{
         hierarchy::{MountedHierarchy, Place},
-        protection::Protection,
         swap::PodSwap,
     },
-    memory_scope::Scope,
     pods::table::{PodEntry, PodTable},
 };
 
 use tokio::time::Instant;
 
-use super::{Agent, scope::ScopePair};
+use crate::daemon::Agent;
 
 /// How long a change waits below a pod that has been there for a while. Most short-lived containers are gone by then,
 /// and cost one look at a directory instead of two times all files of the pod.
@@ -32,7 +30,7 @@ const WRITES_LIMITS: Duration = Duration::from_secs(1);
 
 /// The pods as the loops and the scan have them, and what was made of their table: what has not changed is not made
 /// anew.
-pub(super) struct PublishedPods {
+pub struct PublishedPods {
     /// The pods.
     pub entries: Vec<Arc<PodEntry>>,
     /// Memory that the pods can swap out.
@@ -117,14 +115,9 @@ impl PublishedPods {
     }
 }
 
-/// Creates the reader of what is protected below the node's scope.
-pub(super) fn protection(node: &Scope) -> Protection {
-    Protection::below(node.cgroup().path(), node.is_limited())
-}
-
 impl Agent {
     /// Cgroups have come and gone: a look at the pods among them is due.
-    pub(super) fn on_cgroup_events(&mut self) {
+    pub fn on_cgroup_events(&mut self) {
         let mut directories = BTreeSet::new();
         let known = &mut self.pods;
         while let Some(change) = self.cgroup_events.next_event() {
@@ -159,7 +152,7 @@ impl Agent {
     }
 
     /// Looks at the pods whose changes have waited, and once more at those that were looked at.
-    pub(super) fn follow_waiting(&mut self) {
+    pub fn follow_waiting(&mut self) {
         let known = &mut self.pods;
         let now = Instant::now();
         let mut directories = known.waiting.take_due(now);
@@ -170,14 +163,14 @@ impl Agent {
     }
 
     /// The API server has something new about pods; their cgroups have not changed.
-    pub(super) fn follow_api(&mut self) {
+    pub fn follow_api(&mut self) {
         self.handle_kubelet_evictions();
         let table = self.pod_source.follow(&BTreeSet::new());
         self.publish(table);
     }
 
     /// Compares all cgroups with what is held open.
-    pub(super) fn refresh(&mut self) {
+    pub fn refresh(&mut self) {
         if self.memory.allocatable.search_again() {
             self.follow_pods_scope(true);
         }
@@ -186,7 +179,7 @@ impl Agent {
     }
 
     /// Hands over a new table when a pod's cgroup has come, gone, or changed below.
-    fn publish(&mut self, table: Option<Box<PodTable>>) {
+    pub fn publish(&mut self, table: Option<Box<PodTable>>) {
         self.follow_pods_scope(table.is_some());
         let Some(table) = table else {
             return;
@@ -216,40 +209,12 @@ impl Agent {
     }
 
     /// Looks at what is read of each pod once a second.
-    pub(super) fn look_at_pods(&self) {
+    pub fn look_at_pods(&self) {
         self.fastpath.control.free_retired();
         let pods = || self.pods.entries.iter().map(|entry| &*entry.memory);
         self.pods.swap.refresh(pods());
         let protected = self.memory.protection.cache_of(pods());
         self.fastpath.control.set_protected(protected);
-    }
-
-    /// Hands over the node's scope when its capacity has changed, or swap has come or gone; the pods with what they may
-    /// swap out.
-    pub(super) fn follow_node_scope(&mut self) {
-        let Some(scopes) = self.memory.node.refresh(&self.config) else {
-            return;
-        };
-        self.memory.protection = protection(&scopes.fastpath);
-        self.fastpath.control.send_node(Box::new(scopes.fastpath));
-        self.manager
-            .send(Command::NodeMemory(Box::new(scopes.manager)));
-        let entries = self.pods.entries.clone();
-        self.publish(Some(Box::new(PodTable::new(entries))));
-    }
-
-    /// Hands over the pods' cgroup when it has come or is another one now.
-    pub(super) fn follow_pods_scope(&mut self, pods_have_changed: bool) {
-        if let Some(ScopePair { fastpath, manager }) =
-            self.memory.allocatable.refresh(pods_have_changed)
-        {
-            self.oom.attributor.set_pods_scope(fastpath.cgroup().id());
-            // The manager has thresholds of its own, which are held against no cgroup either.
-            let is_in_force = fastpath.thresholds().threshold > 0;
-            self.fastpath.control.send_pods(Box::new(fastpath));
-            let memory = is_in_force.then(|| Box::new(manager));
-            self.manager.send(Command::PodsMemory(memory));
-        }
     }
 }
 

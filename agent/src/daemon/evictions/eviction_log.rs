@@ -24,14 +24,15 @@ use evictd_store::{
     },
 };
 
-use crate::daemon::{message::MessageBuilder, pause_log::Pauses};
+use super::message::MessageBuilder;
+use crate::daemon::policies::PauseLog;
 
 /// Turns events into journal records and log lines.
 pub struct EvictionLog {
     journal: DiskQueue,
     run: String,
     messages: MessageBuilder,
-    pauses: Pauses,
+    pauses: PauseLog,
     /// Thresholds of the manager that were met as they came into force.
     met: u64,
     /// States that the Node would have had in shadow mode, counted.
@@ -43,9 +44,9 @@ impl EvictionLog {
     pub fn new(journal: DiskQueue, messages: MessageBuilder) -> Self {
         // Without procfs the start time alone tells two runs apart.
         let run = format!("{}-{}", boot_id(), evictd_sys::clock::monotonic_ns());
-        let pauses = Pauses::of_journal(journal.dir()).unwrap_or_else(|error| {
+        let pauses = PauseLog::of_journal(journal.dir()).unwrap_or_else(|error| {
             tracing::warn!(%error, "whether evictions were paused before cannot be read");
-            Pauses::default()
+            PauseLog::default()
         });
         Self {
             journal,

@@ -1,4 +1,6 @@
-//! The fast path while it runs, with the ways to it and from it.
+//! The fast path while it runs: its start, its queues, and the pinned guard that goes on in its place.
+
+mod pinned_guard;
 
 use std::sync::Arc;
 
@@ -10,7 +12,7 @@ use evictd_fastpath::{
 use evictd_node::{memory_scope::Scope, pods::table::PodTable, trigger::memory::TriggerSet};
 use evictd_store::restore::Restored;
 
-use super::{RunError, pinned_guard, restore};
+use super::{RunError, evictions::restore};
 
 /// The running fast path.
 pub(super) struct RunningFastPath {

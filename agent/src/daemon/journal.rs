@@ -1,23 +1,52 @@
-//! What the agent writes to its state directory: handed over to the thread that waits for the disk.
+//! What the agent writes to its state directory: records of the journal, and files. The thread `journal` waits for the disk;
+//! a record is reported to the API server when it is written.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, io, time::Duration};
 
 use evictd_store::{
     disk_queue::{DiskQueue, DiskThread, RECORDS},
+    journal::Journal,
     record::{Record, oom_kill::OomCause},
+    restore::Restored,
 };
 use tokio::{
     sync::mpsc,
     time::{Instant, timeout_at},
 };
 
-use super::{Agent, pod_source::PodSource};
+use super::Agent;
 
 /// A disk that works on one job for so long is logged as hanging.
 const HANGS: Duration = Duration::from_secs(2);
 
+/// Reads the past from the journal and hands the journal over to the thread that writes it from now on.
+pub(super) fn start(mut journal: Journal) -> io::Result<(DiskThread, Restored)> {
+    let restored = restore(&mut journal);
+    Ok((DiskThread::start(journal)?, restored))
+}
+
+/// Reads what limits and recreations have counted before. A journal that cannot be read is logged and does not stop the
+/// agent.
+fn restore(journal: &mut Journal) -> Restored {
+    match journal.restore() {
+        Ok(restored) => {
+            if !restored.is_empty() {
+                tracing::info!(
+                    evictions = restored.len(),
+                    "limits go on counting where an earlier agent has ended"
+                );
+            }
+            restored
+        }
+        Err(error) => {
+            tracing::error!(%error, "what limits have counted before cannot be read: they begin anew");
+            Restored::default()
+        }
+    }
+}
+
 /// The thread, and what comes back from it.
-pub(super) struct DiskWriter {
+pub(super) struct JournalWriter {
     thread: DiskThread,
     /// Records for the API server that were handed over and are not acknowledged, the oldest first: as many as find a
     /// place in the queue at most.
@@ -28,7 +57,7 @@ pub(super) struct DiskWriter {
     is_hanging: bool,
 }
 
-impl DiskWriter {
+impl JournalWriter {
     pub fn new(thread: DiskThread) -> Self {
         let (acknowledge, acknowledged) = mpsc::channel(RECORDS);
         Self {
@@ -134,37 +163,23 @@ impl Agent {
     /// that it will not be: killing in time matters more than reports, and reports more than the journal. A killed pod
     /// alone says at once what has ended it.
     pub(super) fn append_to_journal(&mut self, record: Record) {
-        if let Record::Evicted(eviction) = &record
-            && let PodSource::Cluster { cluster, .. } = &mut self.pod_source
-        {
-            cluster.announce(eviction);
+        if let Record::Evicted(eviction) = &record {
+            self.pod_source.announce(eviction);
         }
-        if let Err(record) = self.disk.append(record) {
-            self.report_to_cluster(*record);
+        if let Err(record) = self.journal.append(record) {
+            self.pod_source.report(*record);
         }
     }
 
     /// Has a file of the state directory written. Says whether it will be.
     pub(super) fn write_file(&self, write: impl FnOnce() + Send + 'static) -> bool {
-        self.disk.thread.queue().write_file(write).is_ok()
-    }
-
-    /// Reports a record to the API server.
-    pub(super) fn report_to_cluster(&mut self, record: Record) {
-        let PodSource::Cluster { cluster, .. } = &mut self.pod_source else {
-            return;
-        };
-        match record {
-            Record::Evicted(eviction) => cluster.evicted(*eviction),
-            record if is_for_cluster(&record) => cluster.report(record),
-            _ => {}
-        }
+        self.journal.thread.queue().write_file(write).is_ok()
     }
 
     /// Reports what has waited for the disk, once it is there or the disk is given up.
-    pub(super) async fn flush_disk(&mut self, by: Instant) {
-        for record in self.disk.flush(by).await {
-            self.report_to_cluster(record);
+    pub(super) async fn flush_journal(&mut self, by: Instant) {
+        for record in self.journal.flush(by).await {
+            self.pod_source.report(record);
         }
     }
 }

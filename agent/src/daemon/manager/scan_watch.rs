@@ -6,7 +6,7 @@ use evictd_manager::DiskScanner;
 
 /// Record of what was logged about the scan, each once.
 #[derive(Debug, Default)]
-pub(super) struct ScanWatch {
+pub struct ScanWatch {
     is_stuck: bool,
     scanned: u64,
     /// Why the node's overlays cannot be read, as it was logged.
@@ -17,7 +17,7 @@ pub(super) struct ScanWatch {
 }
 
 /// The names of the node's filesystems, in the order of [`evictd_manager::DiskSources::names`].
-pub(super) const FILESYSTEMS: [&str; 3] = ["nodefs", "imagefs", "containerfs"];
+pub const FILESYSTEMS: [&str; 3] = ["nodefs", "imagefs", "containerfs"];
 
 impl ScanWatch {
     /// Takes which filesystems do not answer. To be called at each tick.
@@ -81,7 +81,7 @@ impl ScanWatch {
 }
 
 /// Containers of which it is not known what their writable layers use.
-pub(super) fn unknown_layers(scanner: &DiskScanner) -> u64 {
+pub fn unknown_layers(scanner: &DiskScanner) -> u64 {
     let found = scanner.found();
     let each = found.values().map(|found| found.unknown_layers().count());
     each.sum::<usize>() as u64

@@ -1,0 +1,84 @@
+//! Which memory is watched: the node's, and that of all pods. Each is a scope, that is a cgroup or the machine, with a
+//! capacity and what must stay available of it. Capacities change while the agent runs, and both loops get the new scopes.
+
+mod allocatable;
+mod node;
+mod scope;
+
+use evictd_config::Config;
+use evictd_manager::Command;
+use evictd_node::{cgroup::protection::Protection, memory_scope::Scope, pods::table::PodTable};
+
+use crate::daemon::{Agent, RunError};
+pub use allocatable::Allocatable;
+pub use node::NodeMemory;
+pub use scope::{
+    CGROUP_MOUNT, ScopePair, above_capacity, node_scope, node_scopes, thresholds, warn_floor, warn_no_hard_threshold,
+};
+
+/// The memory that is watched, as it changes.
+pub struct WatchedMemory {
+    pub node: NodeMemory,
+    pub allocatable: Allocatable,
+    pub protection: Protection,
+}
+
+/// Scopes that are watched at the start beside the node's scope of the manager.
+pub struct FirstScopes {
+    /// The node, and the pods' cgroup where there is one.
+    pub fastpath: Vec<Scope>,
+    pub pods_of_manager: Option<Scope>,
+}
+
+impl WatchedMemory {
+    pub fn new(config: &Config, node: Scope) -> Result<(Self, FirstScopes), RunError> {
+        let mut allocatable = Allocatable::new(config, &node);
+        let pods = allocatable.first();
+        let (pods, pods_of_manager) = pods.map(|p| (p.fastpath, p.manager)).unzip();
+        let watched = Self {
+            node: NodeMemory::new(config, &node)?,
+            allocatable,
+            protection: protection(&node),
+        };
+        let scopes = FirstScopes {
+            fastpath: std::iter::once(node).chain(pods).collect(),
+            pods_of_manager,
+        };
+        Ok((watched, scopes))
+    }
+}
+
+/// Creates the reader of what is protected below the node's scope.
+pub fn protection(node: &Scope) -> Protection {
+    Protection::below(node.cgroup().path(), node.is_limited())
+}
+
+impl Agent {
+    /// Hands over the node's scope when its capacity has changed, or swap has come or gone; the pods with what they may
+    /// swap out.
+    pub fn follow_node_scope(&mut self) {
+        let Some(scopes) = self.memory.node.refresh(&self.config) else {
+            return;
+        };
+        self.memory.protection = protection(&scopes.fastpath);
+        self.fastpath.control.send_node(Box::new(scopes.fastpath));
+        self.manager
+            .send(Command::NodeMemory(Box::new(scopes.manager)));
+        let entries = self.pods.entries.clone();
+        self.publish(Some(Box::new(PodTable::new(entries))));
+    }
+
+    /// Hands over the pods' cgroup when it has come or is another one now.
+    pub fn follow_pods_scope(&mut self, pods_have_changed: bool) {
+        if let Some(ScopePair { fastpath, manager }) =
+            self.memory.allocatable.refresh(pods_have_changed)
+        {
+            self.oom.attributor.set_pods_scope(fastpath.cgroup().id());
+            // The manager has thresholds of its own, which are held against no cgroup either.
+            let is_in_force = fastpath.thresholds().threshold > 0;
+            self.fastpath.control.send_pods(Box::new(fastpath));
+            let memory = is_in_force.then(|| Box::new(manager));
+            self.manager.send(Command::PodsMemory(memory));
+        }
+    }
+}
