@@ -39,7 +39,7 @@ use evictd_store::{incident::files::Incidents, record::Record};
 use evictd_sys::clock::monotonic_ns;
 use tokio::{io::unix::AsyncFd, time::Instant};
 
-use crate::telemetry::{self, Health, Metrics};
+use crate::telemetry::{self, Health, MetricsRegistry};
 use evictions::{EnsureDead, EvictionLog};
 use fastpath::RunningFastPath;
 use journal::JournalWriter;
@@ -163,7 +163,7 @@ struct Agent {
     journal: JournalWriter,
     incidents: Incidents,
     ensure_dead: EnsureDead,
-    metrics: Arc<Metrics>,
+    metrics: Arc<MetricsRegistry>,
     health: Arc<Health>,
     dropped: Arc<Dropped>,
     /// State of the node as the agent reports it, or would in shadow mode.

@@ -38,7 +38,7 @@ use super::{
     reload::ConfigWatch,
     signals,
 };
-use crate::telemetry::{self, Health, Heartbeat, Metrics, MetricsListener};
+use crate::telemetry::{self, Health, Heartbeat, MetricsListener, MetricsRegistry};
 
 impl Agent {
     /// Starts all parts. Whatever the configuration may be wrong about comes before the first thread that kills.
@@ -125,7 +125,7 @@ impl Agent {
         let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::<Dropped>::default();
         let config_watch = ConfigWatch::new(origin, config);
-        let metrics = Arc::new(Metrics::new(metrics::sources(&metrics::MetricInputs {
+        let metrics = Arc::new(MetricsRegistry::new(metrics::collector(&metrics::MetricInputs {
             memory: hook,
             memory_signals,
             oom: &oom.attributor.counters(),
@@ -265,7 +265,7 @@ fn serve_metrics(
     config: &Config,
     listener: MetricsListener,
     source: &PodSource,
-    metrics: &Arc<Metrics>,
+    metrics: &Arc<MetricsRegistry>,
     health: &Arc<Health>,
 ) -> Result<(), RunError> {
     let tls = config.metrics_tls.as_ref();

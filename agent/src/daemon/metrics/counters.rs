@@ -1,4 +1,4 @@
-//! Names of counters, and what they mean.
+//! Tables of counters that one owner has several of: their names, what they mean, and where each is.
 
 use std::sync::atomic::AtomicU64;
 
@@ -9,7 +9,7 @@ use evictd_store::incident::files::IncidentCounters;
 
 use crate::daemon::oom::OomCounters;
 
-/// Under which names drops are shown, what they mean, and the kernel's counter.
+/// Counters of drops: name, help, and the kernel's counter.
 pub const DROPS: [(&str, &str, DropCounter); 4] = [
     (
         "trigger_events_dropped",
@@ -36,7 +36,7 @@ pub const DROPS: [(&str, &str, DropCounter); 4] = [
 /// A name, what it means, and which of its owner's counters it is.
 pub type CounterDef<C> = (&'static str, &'static str, fn(&C) -> &AtomicU64);
 
-/// Under which names the kills of the OOM killer are shown.
+/// Counters of the OOM killer's kills.
 pub const OOM_KILLS: [CounterDef<OomCounters>; 4] = [
     (
         "oom_killer_first",
@@ -60,7 +60,7 @@ pub const OOM_KILLS: [CounterDef<OomCounters>; 4] = [
     ),
 ];
 
-/// Under which names node-level reclaim is shown.
+/// Counters of node-level reclaim.
 pub const RECLAIMS: [CounterDef<Counters>; 9] = [
     (
         "node_reclaims",
@@ -107,7 +107,7 @@ pub const RECLAIMS: [CounterDef<Counters>; 9] = [
     ),
 ];
 
-/// Under which names mitigation is shown.
+/// Counters of mitigation.
 pub const MITIGATION: [CounterDef<MitigationWorker>; 6] = [
     (
         "mitigation_reclaims",
@@ -141,7 +141,7 @@ pub const MITIGATION: [CounterDef<MitigationWorker>; 6] = [
     ),
 ];
 
-/// Under which names incidents are shown.
+/// Counters of incidents.
 pub const INCIDENTS: [CounterDef<IncidentCounters>; 2] = [
     (
         "incidents_written",

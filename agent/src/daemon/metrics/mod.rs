@@ -1,4 +1,4 @@
-//! What of the agent the metrics show.
+//! Fills the collector with what the parts of the agent count.
 
 mod counters;
 
@@ -29,13 +29,13 @@ use super::{
     signals::Signals,
 };
 use crate::{
-    telemetry::{Health, HookInfo, MANAGER, Metric, MetricsCollector},
+    telemetry::{Health, HookInfo, MANAGER, MetricFamily, MetricsCollector},
 };
 use counters::{CounterDef, INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS};
 
 pub use counters::DROPS;
 
-/// Sources of what there is to show.
+/// Parts of the agent whose numbers are read at a scrape.
 pub(super) struct MetricInputs<'a> {
     pub memory: MemoryHook,
     /// Signals that the fast path watches by that hook.
@@ -95,95 +95,96 @@ impl Reloads {
     }
 }
 
-pub(super) fn sources(shown: &MetricInputs<'_>) -> MetricsCollector {
-    let mut hooks = shown.hooks.clone();
-    hooks.extend(shown.memory_signals.iter().map(|signal| HookInfo {
+/// The collector of all that is read at a scrape.
+pub(super) fn collector(inputs: &MetricInputs<'_>) -> MetricsCollector {
+    let mut hooks = inputs.hooks.clone();
+    hooks.extend(inputs.memory_signals.iter().map(|signal| HookInfo {
         signal: signal.to_string(),
-        hook: shown.memory.to_string(),
+        hook: inputs.memory.to_string(),
     }));
-    let mut sources = MetricsCollector {
-        status: Arc::clone(&shown.manager.status),
-        connection: match shown.source {
+    let mut collector = MetricsCollector {
+        status: Arc::clone(&inputs.manager.status),
+        connection: match inputs.source {
             PodSource::Cluster { cluster, .. } => Some(Arc::clone(cluster.connection())),
             PodSource::Manifest { .. } => None,
         },
         hooks,
-        metrics: shown.policies.gauges(),
+        families: inputs.policies.gauges(),
         start_time: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs()),
     };
-    if let PodSource::Cluster { cluster, .. } = shown.source
+    if let PodSource::Cluster { cluster, .. } = inputs.source
         && let Some(fleet) = cluster.fleet_brake()
     {
-        sources.gauge(
+        collector.gauge(
             "fleet_brake_available",
             "1 while both ConfigMaps of the fleet brake are there and the last report has reached them",
             fleet,
             |fleet| fleet.is_available(),
         );
     }
-    show_queues(&mut sources, shown);
-    show_pods(&mut sources, shown);
-    show(&mut sources, shown.oom, OOM_KILLS);
-    show(&mut sources, &shown.manager.mitigation, MITIGATION);
-    show(&mut sources, shown.incidents, INCIDENTS);
-    if let Some(cri) = &shown.manager.cri {
-        show(&mut sources, cri.counters(), RECLAIMS);
+    collect_queues(&mut collector, inputs);
+    collect_pods(&mut collector, inputs);
+    collect_counters(&mut collector, inputs.oom, OOM_KILLS);
+    collect_counters(&mut collector, &inputs.manager.mitigation, MITIGATION);
+    collect_counters(&mut collector, inputs.incidents, INCIDENTS);
+    if let Some(cri) = &inputs.manager.cri {
+        collect_counters(&mut collector, cri.counters(), RECLAIMS);
     }
-    show_configuration(&mut sources, shown);
+    collect_configuration(&mut collector, inputs);
     for (name, help, which) in DROPS {
-        sources.counter(name, help, shown.dropped, move |dropped| dropped.get(which));
+        collector.counter(name, help, inputs.dropped, move |dropped| dropped.get(which));
     }
-    sources
+    collector
 }
 
-/// Shows what waits for a thread, and what found no place there.
-fn show_queues(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
-    sources.counter(
+/// Adds queues: what waits for a thread, and what found no place there.
+fn collect_queues(collector: &mut MetricsCollector, inputs: &MetricInputs<'_>) {
+    collector.counter(
         "fastpath_events_dropped",
         "Events of the fast path that did not fit into its queue",
-        &shown.fastpath.events,
+        &inputs.fastpath.events,
         FastPathEventQueue::dropped,
     );
-    sources.counter(
+    collector.counter(
         "fastpath_kills_dropped",
         "Kills by others that did not fit into the queue to the fast path: what they free was not waited for",
-        &shown.fastpath.control,
+        &inputs.fastpath.control,
         FastPathControl::kills_dropped,
     );
-    sources.counter(
+    collector.counter(
         "standby_decisions",
         "Crossings decided by the standby thread on the CPU where they happened, because the fast path was late",
-        &shown.fastpath.status,
+        &inputs.fastpath.status,
         FastPathStatus::taken_over,
     );
-    sources.counter(
+    collector.counter(
         "manager_events_dropped",
         "Events of the manager that did not fit into its queue",
-        &shown.manager.events,
+        &inputs.manager.events,
         |events| events.dropped(),
     );
-    sources.counter(
+    collector.counter(
         "manager_commands_dropped",
         "Commands to the manager that did not fit into its queue",
-        &shown.manager.commands,
+        &inputs.manager.commands,
         |commands| commands.dropped(),
     );
-    sources.counter(
+    collector.counter(
         "journal_records_dropped",
         "Records that could not be written to the journal",
-        &shown.journal.lost(),
+        &inputs.journal.lost(),
         |lost| lost.load(Ordering::Relaxed),
     );
-    sources.counter(
+    collector.counter(
         "log_lines_dropped",
         "Lines of the log that were not written: they were not read, or standard error refused them",
-        shown.log,
+        inputs.log,
         Log::dropped,
     );
-    let queue = shown.journal.clone();
-    sources.metrics.push(Metric::labelled(
+    let queue = inputs.journal.clone();
+    collector.families.push(MetricFamily::labelled(
         MetricType::Gauge,
         "disk_queue",
         "Records and files that wait to be written to the state directory",
@@ -197,41 +198,41 @@ fn show_queues(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
     ));
 }
 
-/// Shows what is known of the pods, and what watches them.
-fn show_pods(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
-    let unopened = shown.source.unopened();
-    sources.counter(
+/// Adds pods, and what watches them.
+fn collect_pods(collector: &mut MetricsCollector, inputs: &MetricInputs<'_>) {
+    let unopened = inputs.source.unopened();
+    collector.counter(
         "pod_open_failures",
         "Pods that could not be opened or listed although they were there: they are not evicted until they can be",
         &unopened,
         |unopened| unopened.total.load(Ordering::Relaxed),
     );
-    sources.gauge(
+    collector.gauge(
         "pods_not_open",
         "Pods that could not be opened, and directories of pods that could not be listed, at the last attempt",
         &unopened,
         |unopened| unopened.now.load(Ordering::Relaxed),
     );
-    sources.gauge(
+    collector.gauge(
         "pods_without_cgroup",
         "Pods that run by the API server's word, and whose cgroups were not found for a minute: they are not evicted",
-        &shown.source.without_cgroup(),
+        &inputs.source.without_cgroup(),
         |pods| pods.load(Ordering::Relaxed),
     );
-    sources.gauge(
+    collector.gauge(
         "pods_with_unfollowed_cgroups",
         "Pods with more cgroups than the agent follows: processes in the others are killed last",
         &unopened,
         |unopened| unopened.cut.load(Ordering::Relaxed),
     );
-    sources.gauge(
+    collector.gauge(
         "manager_stuck",
         "1 while the manager has not run for 30 seconds: only memory is watched",
-        shown.health,
+        inputs.health,
         |health| health.is_late(MANAGER),
     );
-    let status = Arc::clone(&shown.manager.status);
-    sources.metrics.push(Metric::labelled(
+    let status = Arc::clone(&inputs.manager.status);
+    collector.families.push(MetricFamily::labelled(
         MetricType::Gauge,
         "filesystem_stuck",
         "1 while a filesystem has not answered for five seconds: its signals are not watched",
@@ -242,31 +243,31 @@ fn show_pods(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
                 .collect()
         },
     ));
-    sources.gauge(
+    collector.gauge(
         "disk_scan_stuck",
         "1 while the thread that measures the pods' use of disks has waited for a filesystem for ten minutes",
-        &shown.manager.scanner,
+        &inputs.manager.scanner,
         |scanner| scanner.is_stuck(),
     );
-    sources.gauge(
+    collector.gauge(
         "writable_layers_unknown",
         "Containers of which neither a walk nor the runtime tells what they have written to their roots: it counts as \
         nothing",
-        &shown.manager.scanner,
+        &inputs.manager.scanner,
         unknown_layers,
     );
-    sources.gauge(
+    collector.gauge(
         "memory_hook_lost",
         "1 while the hook for memory could not be attached or detached at the last attempt: the sampler goes on alone",
-        &shown.fastpath.status,
+        &inputs.fastpath.status,
         |status| status.is_hook_lost(),
     );
 }
 
-/// The configuration, and what the machine gives.
-fn show_configuration(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) {
-    let reloads = Arc::clone(shown.reloads);
-    sources.metrics.push(Metric::labelled(
+/// Adds the configuration, and what the machine gives.
+fn collect_configuration(collector: &mut MetricsCollector, inputs: &MetricInputs<'_>) {
+    let reloads = Arc::clone(inputs.reloads);
+    collector.families.push(MetricFamily::labelled(
         MetricType::Counter,
         "config_reloads",
         "Changed configurations, by whether they were put in force; after a failure the last good one stays in force",
@@ -279,26 +280,26 @@ fn show_configuration(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) 
         },
     ));
     // Former names, shown until the next release.
-    sources.counter(
+    collector.counter(
         "configuration_reloads",
         "Deprecated: evictd_config_reloads_total{result=\"success\"}",
-        shown.reloads,
+        inputs.reloads,
         |reloads| reloads.applied.load(Ordering::Relaxed),
     );
-    sources.counter(
+    collector.counter(
         "configuration_refused",
         "Deprecated: evictd_config_reloads_total{result=\"failure\"}",
-        shown.reloads,
+        inputs.reloads,
         |reloads| reloads.refused.load(Ordering::Relaxed),
     );
-    sources.metrics.push(Metric::state_set(
+    collector.families.push(MetricFamily::state_set(
         "realtime_priority",
         "1 for a thread that has SCHED_FIFO; the log says why one has not",
         "thread",
-        [("fastpath", shown.fastpath.is_realtime)],
+        [("fastpath", inputs.fastpath.is_realtime)],
         |is_realtime| is_realtime,
     ));
-    sources.metrics.push(Metric::labelled(
+    collector.families.push(MetricFamily::labelled(
         MetricType::Gauge,
         "numa_node_available_bytes",
         "Memory of a NUMA node that tasks bound to it can use: free, page cache, and reclaimable slab",
@@ -312,8 +313,8 @@ fn show_configuration(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) 
                 .collect()
         },
     ));
-    let reloads = Arc::clone(shown.reloads);
-    sources.metrics.push(Metric::state_set(
+    let reloads = Arc::clone(inputs.reloads);
+    collector.families.push(MetricFamily::state_set(
         "kubelet_configuration",
         "1 for where the kubelet's settings come from",
         "source",
@@ -322,15 +323,15 @@ fn show_configuration(sources: &mut MetricsCollector, shown: &MetricInputs<'_>) 
     ));
 }
 
-fn show<C, const N: usize>(
-    sources: &mut MetricsCollector,
+fn collect_counters<C, const N: usize>(
+    collector: &mut MetricsCollector,
     counters: &Arc<C>,
     which: [CounterDef<C>; N],
 ) where
     C: Send + Sync + 'static,
 {
     for (name, help, which) in which {
-        sources.counter(name, help, counters, move |counters| {
+        collector.counter(name, help, counters, move |counters| {
             which(counters).load(Ordering::Relaxed)
         });
     }

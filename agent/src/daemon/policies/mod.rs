@@ -31,7 +31,7 @@ use super::{
     RunError,
     background::{BackgroundRead, SingleFlight},
 };
-use crate::telemetry::Metric;
+use crate::telemetry::MetricFamily;
 use marks::MarkFiles;
 pub use marks::asked_file;
 pub use pause_log::PauseLog;
@@ -146,7 +146,7 @@ impl Policies {
     }
 
     /// Builds the gauges that the metrics show of policies.
-    pub fn gauges(&self) -> Vec<Metric<'static>> {
+    pub fn gauges(&self) -> Vec<MetricFamily<'static>> {
         let (evaluator, policies) = (Arc::clone(&self.evaluator), Arc::clone(&self.policies));
         let pauses = Arc::clone(&self.pauses);
         let matched = move || {
@@ -171,35 +171,35 @@ impl Policies {
         let limiter = Arc::clone(self.evaluator.limiter());
         let gauge = MetricType::Gauge;
         vec![
-            Metric::state_set(
+            MetricFamily::state_set(
                 "fleet_brake",
                 "1 while the fleet brake holds back evictions that are not urgent",
                 "pace",
                 [FleetPace::Slow, FleetPace::Paused].map(|pace| (pace.as_str(), pace)),
                 move |pace| limiter.fleet_pace(monotonic_ns()) == pace,
             ),
-            Metric::labelled(
+            MetricFamily::labelled(
                 gauge,
                 "policy_pods",
                 "Pods of this node that a policy in force matches",
                 "policy",
                 matched,
             ),
-            Metric::labelled(
+            MetricFamily::labelled(
                 gauge,
                 "policy_conflicts",
                 "Rules of the same precedence that contradict each other on a pod of this node",
                 "rules",
                 contradictions,
             ),
-            Metric::labelled(
+            MetricFamily::labelled(
                 gauge,
                 "policies_refused",
                 "Policies whose newest version cannot be used; all files are one",
                 "source",
                 refused,
             ),
-            Metric::state_set(
+            MetricFamily::state_set(
                 "paused",
                 "1 while this pause is set",
                 "by",

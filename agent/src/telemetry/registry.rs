@@ -1,4 +1,4 @@
-//! Metrics, in the text format of OpenMetrics. Names are in docs/metrics.md.
+//! The registry: metrics that events of the agent count, and the collector of all others. Names are in docs/metrics.md.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -20,7 +20,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use super::state::MetricsCollector;
+use super::collector::MetricsCollector;
 
 /// Evictions whose end is waited for; the fast path has no more of them in flight.
 const WAITING: usize = 64;
@@ -53,8 +53,8 @@ struct Stage {
     stage: &'static str,
 }
 
-/// Everything that is shown. What counts itself is registered here, what others count is asked for at each scrape.
-pub struct Metrics {
+/// All metrics of the agent.
+pub struct MetricsRegistry {
     registry: Registry,
     evictions: Family<Evicted, Counter>,
     owners: Family<EvictedOf, Counter>,
@@ -94,15 +94,15 @@ fn histogram() -> Histogram {
     Histogram::new(exponential_buckets(1e-5, 2.0, 22))
 }
 
-impl Metrics {
-    /// The metrics of these sources.
-    pub fn new(sources: MetricsCollector) -> Self {
+impl MetricsRegistry {
+    /// Registers the metrics that are counted here, and the collector.
+    pub fn new(collector: MetricsCollector) -> Self {
         let mut root = Registry::default();
         // Under the name that Prometheus' client libraries give it.
         root.register(
             "process_start_time_seconds",
             "Start time of the process since unix epoch in seconds",
-            ConstGauge::new(sources.start_time),
+            ConstGauge::new(collector.start_time),
         );
         let registry = root.sub_registry_with_prefix("evictd");
         let evictions = evictions();
@@ -142,7 +142,7 @@ impl Metrics {
             Unit::Seconds,
             stages.clone(),
         );
-        registry.register_collector(Box::new(sources));
+        registry.register_collector(Box::new(collector));
         Self {
             registry: root,
             evictions,
@@ -252,11 +252,11 @@ impl Metrics {
         }
     }
 
-    /// The text.
+    /// The exposition, in the text format of OpenMetrics.
     ///
     /// # Errors
     /// None that is known: it is written to memory.
-    pub fn text(&self) -> Result<String, fmt::Error> {
+    pub fn exposition(&self) -> Result<String, fmt::Error> {
         let mut buffer = String::new();
         text::encode(&mut buffer, &self.registry)?;
         Ok(buffer)
@@ -278,7 +278,7 @@ mod tests {
         }
     }
 
-    fn evict(metrics: &Metrics, pod: &Pod, refused: bool) {
+    fn evict(metrics: &MetricsRegistry, pod: &Pod, refused: bool) {
         metrics.evicted(
             pod,
             "memory.available",
@@ -291,9 +291,9 @@ mod tests {
 
     #[test]
     fn a_refused_signal_evicts_no_pod() {
-        let metrics = Metrics::new(MetricsCollector::default());
+        let metrics = MetricsRegistry::new(MetricsCollector::default());
         evict(&metrics, &pod("Job"), true);
-        let text = metrics.text().unwrap();
+        let text = metrics.exposition().unwrap();
         for line in [
             "evictd_evictions_total{signal=\"memory.available\",shadow=\"false\"} 0",
             "evictd_eviction_signals_refused_total 1",
@@ -305,10 +305,10 @@ mod tests {
 
     #[test]
     fn a_kind_of_any_length_is_shown_as_other() {
-        let metrics = Metrics::new(MetricsCollector::default());
+        let metrics = MetricsRegistry::new(MetricsCollector::default());
         evict(&metrics, &pod(&"k".repeat(LONGEST_KIND)), false);
         evict(&metrics, &pod(&"k".repeat(1 << 20)), false);
-        let text = metrics.text().unwrap();
+        let text = metrics.exposition().unwrap();
         assert!(text.contains("owner_kind=\"other\",shadow=\"false\"} 1"));
         assert!(text.len() < 64 << 10, "{}", text.len());
     }
