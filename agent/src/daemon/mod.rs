@@ -15,6 +15,7 @@ mod oom;
 mod os_signals;
 mod pods;
 pub(crate) mod policies;
+mod programs;
 mod reload;
 mod shutdown;
 pub(crate) mod signals;
@@ -28,14 +29,10 @@ use std::{
     time::Duration,
 };
 
-use evictd_common::drops::DropCounter;
 use evictd_config::Config;
 use evictd_engine::NodeState;
-use evictd_node::{
-    bpf::{kernel_log::KernelLog, object::BpfObject},
-    trigger::{cgroups::CgroupEvents, oom::OomReader},
-};
-use evictd_store::{incident::files::Incidents, record::Record};
+use evictd_node::trigger::cgroups::CgroupEvents;
+use evictd_store::incident::files::Incidents;
 use evictd_sys::clock::monotonic_ns;
 use tokio::{io::unix::AsyncFd, time::Instant};
 
@@ -47,13 +44,13 @@ use log::Log;
 use manager::RunningManager;
 use memory::WatchedMemory;
 use metrics::{DROPS, Dropped};
-use oom::KillSummary;
+use oom::OomKills;
 use os_signals::{OsSignals, SignalAction};
 use pods::{PodSource, PublishedPods};
 use policies::Policies;
+use programs::Programs;
 use reload::ConfigWatch;
 use shutdown::Shutdown;
-use start::OomKills;
 
 pub use error::RunError;
 pub(crate) use memory::{CGROUP_MOUNT, node_scope};
@@ -120,30 +117,6 @@ fn abort_on_panic(log: &Arc<Log>) {
             std::process::abort();
         }
     }));
-}
-
-/// The kernel programs: they stay attached for as long as their objects live.
-struct Programs {
-    /// Programs that watch memory and report kills of the OOM killer.
-    memory: Option<BpfObject>,
-    /// Programs that count.
-    counters: Option<BpfObject>,
-    kernel_log: Option<KernelLog>,
-    oom: Option<OomReader>,
-}
-
-impl Programs {
-    fn drop_btf(&mut self) {
-        for object in self.memory.iter_mut().chain(&mut self.counters) {
-            object.drop_btf();
-        }
-    }
-
-    /// Number of records that the programs could not deliver since they were loaded.
-    fn drops(&self, which: DropCounter) -> u64 {
-        let objects = self.memory.iter().chain(&self.counters);
-        objects.filter_map(|object| object.drops(which).ok()).sum()
-    }
 }
 
 struct Agent {
@@ -254,6 +227,9 @@ impl Agent {
             log.flush();
         }
         self.read_oom_events();
+        for (_, _, which) in DROPS {
+            self.dropped.set(which, self.programs.drops(which));
+        }
         self.write_incidents(monotonic_ns());
         self.journal.watch();
         self.manager.watch_disks();
@@ -279,43 +255,6 @@ impl Agent {
         } else {
             // A limit that changes makes no event; a pod that could not be opened is tried again.
             self.follow_api();
-        }
-    }
-
-    /// Reports kills that wait to be reported together, by a time in nanoseconds of CLOCK_MONOTONIC.
-    fn report_oom_kills(&mut self, by: u64) {
-        if let Some(KillSummary { kills, pid, cgroup }) = self.oom.unattributed.due(by) {
-            tracing::warn!(
-                kills,
-                pid,
-                cgroup,
-                "the OOM killer has killed a process of which only the pid and the cgroup are known"
-            );
-        }
-        for kill in self.oom.attributor.due(by) {
-            self.append_to_journal(Record::OomKill(Box::new(kill)));
-        }
-    }
-
-    fn read_oom_events(&mut self) {
-        // What was done before a kill is known before the kill is judged.
-        self.handle_fastpath_events();
-        self.handle_manager_events();
-        self.handle_kubelet_evictions();
-        self.take_requests();
-        let oom = &mut self.programs.oom;
-        while let Some(kill) = oom.as_mut().and_then(OomReader::next_unattributed) {
-            self.oom.unattributed.note(kill.pid, kill.cgroup_id);
-        }
-        while let Some(kill) = self.programs.oom.as_mut().and_then(OomReader::next_kill) {
-            if let Some(record) = self.oom.attributor.attribute(&kill) {
-                self.append_to_journal(Record::OomKill(Box::new(record)));
-            }
-        }
-        self.oom.attributor.finish_look();
-        self.report_oom_kills(monotonic_ns());
-        for which in DROPS.map(|(_, _, which)| which) {
-            self.dropped.set(which, self.programs.drops(which));
         }
     }
 }

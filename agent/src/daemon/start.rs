@@ -1,4 +1,4 @@
-//! Puts the agent together.
+//! The start of the agent: what is opened and which threads start, in which order.
 
 use std::{
     io,
@@ -7,51 +7,50 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{NodeState, Signal, model::settings::MemoryHook};
+use evictd_engine::{NodeState, Signal};
 use evictd_fastpath::FastPathStatus;
 use evictd_manager::{Command, CommandQueue, MitigationWorker, SharedStatus};
 use evictd_node::{
-    bpf::{kernel_log, object::BpfObject},
-    cgroup::memory::memory_root,
-    memory_scope::Scope,
-    pods::table::PodEntry,
-    trigger::{
-        memory::{self, TriggerSet},
-        oom::OomReader,
-    },
+    cgroup::memory::memory_root, memory_scope::Scope, pods::table::PodEntry,
 };
-use evictd_store::{disk_queue::DiskQueue, incident::files::Incidents, journal::Journal};
+use evictd_store::{
+    disk_queue::DiskQueue, incident::files::Incidents, journal::Journal, restore::Restored,
+};
 use jiff::Timestamp;
 
 use super::{
-    Agent, ConfigSource, Programs, RunError,
+    Agent, ConfigSource, RunError,
     evictions::{EnsureDead, EvictionLog, MessageBuilder, clear, restore},
     fastpath::{self, RunningFastPath},
     journal::JournalWriter,
     log::Log,
     manager::{self, RunningManager},
-    memory::{CGROUP_MOUNT, WatchedMemory, node_scopes, warn_floor},
+    memory::{CGROUP_MOUNT, FirstScopes, WatchedMemory, node_scopes, warn_floor},
     metrics::{self, Dropped},
-    oom::{OomAttributor, UnattributedKills},
-    pods::{self, Opened, PodSource, PublishedPods},
+    oom::OomKills,
+    pods::{self, OpenedPods, PodSource, PublishedPods},
     policies::Policies,
+    programs::{self, LoadedPrograms},
     reload::ConfigWatch,
-    signals,
+    signals::{self, Signals},
 };
 use crate::telemetry::{self, Health, Heartbeat, MetricsListener, MetricsRegistry};
 
-impl Agent {
-    /// Starts all parts. Whatever the configuration may be wrong about comes before the first thread that kills.
-    ///
-    /// # Errors
-    /// See [`RunError`].
-    pub(super) async fn start(
-        config: &Config,
-        origin: ConfigSource,
-        health: Arc<Health>,
-        log: &Arc<Log>,
-    ) -> Result<Self, RunError> {
-        raise_open_files();
+/// All that the configuration may be wrong about. Nothing of it kills.
+struct Opened {
+    policies: Policies,
+    pods: OpenedPods,
+    memory: WatchedMemory,
+    scopes: FirstScopes,
+    oom: OomKills,
+    programs: LoadedPrograms,
+    signals: Signals,
+    mitigation: Arc<MitigationWorker>,
+    metrics: Option<MetricsListener>,
+}
+
+impl Opened {
+    async fn open(config: &Config) -> Result<Self, RunError> {
         // Of two agents on one node the second is refused, before it asks a server.
         let journal = Journal::open(&config.state_dir)?;
         // Pods that an earlier agent has left throttled are released first of all, even if the start fails.
@@ -63,37 +62,82 @@ impl Agent {
         );
         warn_floor(config, Signal::MemoryAvailable, threshold, capacity);
         let mut policies = Policies::start(config)?;
-        let opened = pods::open(config, node.fastpath.cgroup().path(), &policies, journal);
+        let scope = node.fastpath.cgroup().path();
+        let pods = pods::open(config, scope, &policies, journal).await?;
+        // Limits count what an earlier agent has done before any pod is judged.
+        restore::charge_limits(&policies.evaluator, &pods.restored, pods.disk.queue());
+        policies.set_pods(&pods.table);
+        let (memory, mut scopes) = WatchedMemory::new(config, node.fastpath)?;
+        let oom = OomKills::new(&scopes.fastpath, &pods.table.entries);
+        let mut programs = programs::load(config, &scopes.fastpath)?;
+        let mut signals = signals::build(config, node.manager, scopes.pods_of_manager.take());
+        programs.programs.counters = signals.object.take();
+        // All programs are loaded. What that took has to go now: the fast path locks the memory that it finds.
+        programs.programs.drop_btf();
+        give_back_memory();
+        Ok(Self {
+            policies,
+            pods,
+            memory,
+            scopes,
+            oom,
+            programs,
+            signals,
+            mitigation,
+            metrics: bind_metrics(config)?,
+        })
+    }
+}
+
+impl Agent {
+    /// Starts all parts, in this order: what may be refused is opened, the fast path starts, for memory is watched
+    /// whatever comes after it, then the manager and the thread that sees to the end of victims. Last come the parts that
+    /// show and report.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub(super) async fn start(
+        config: &Config,
+        origin: ConfigSource,
+        health: Arc<Health>,
+        log: &Arc<Log>,
+    ) -> Result<Self, RunError> {
+        raise_open_files();
         let Opened {
+            policies,
+            pods,
+            memory,
+            scopes: FirstScopes {
+                fastpath: scopes, ..
+            },
+            oom,
+            programs,
+            signals,
+            mitigation,
+            metrics: listener,
+        } = Opened::open(config).await?;
+        let LoadedPrograms {
+            programs,
+            trigger,
+            hook,
+        } = programs;
+        let OpenedPods {
             mut source,
             table,
             disk,
             restored,
-        } = opened.await?;
-        let journal = disk.queue().clone();
-        restore::charge_limits(&policies.evaluator, &restored, &journal);
-        policies.set_pods(&table);
+        } = pods;
         let (entries, swap) = (table.entries.clone(), Arc::clone(&table.swap));
-
-        let (memory, scopes) = WatchedMemory::new(config, node.fastpath)?;
-        let oom = OomKills::new(&scopes.fastpath, &entries);
-        let (mut programs, trigger, hook) = load_programs(config, &scopes.fastpath)?;
-        let signals = signals::build(config, node.manager, scopes.pods_of_manager);
-        let hooks = metrics::hooks(&signals);
-        programs.counters = signals.object;
-        // All programs are loaded. What that took has to go now: the fast path locks the memory that it finds.
-        programs.drop_btf();
-        give_back_memory();
-        let listener = bind_metrics(config)?;
-
-        let memory_signals = scopes.fastpath.iter().map(Scope::signal).collect();
-        let allocatable_capacity = scopes.fastpath.get(1).map(Scope::capacity);
-        let memory_v1 = Scope::memory_v1(&scopes.fastpath).map(Path::to_owned);
+        let capacity = memory.node.capacity();
+        let allocatable_capacity = scopes.get(1).map(Scope::capacity);
+        let hooks = metrics::hooks(&signals, hook, &scopes);
+        let memory_v1 = Scope::memory_v1(&scopes).map(Path::to_owned);
         let limiter = policies.evaluator.limiter();
+
         let fastpath = RunningFastPath::start(
             config,
             fastpath::StartArgs {
-                scopes: scopes.fastpath,
+                scopes,
                 trigger,
                 table,
                 restored: &restored,
@@ -114,33 +158,27 @@ impl Agent {
                 control: &fastpath.control,
             },
         )?;
-        let ensure_dead = start_ensure_dead()?;
-        // In shadow mode what an earlier agent has begun waits for one that is not.
-        if !config.shadow {
-            let ends_pods = matches!(source, PodSource::Manifest { .. });
-            let leftovers = |uid: &str| source.leftovers(uid);
-            restore::go_on(&restored, &entries, ends_pods, leftovers, &ensure_dead);
-        }
+        let ensure_dead = start_ensure_dead(config, &source, &entries, &restored)?;
 
+        let journal = disk.queue().clone();
         let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::<Dropped>::default();
         let config_watch = ConfigWatch::new(origin, config);
-        let metrics = Arc::new(MetricsRegistry::new(metrics::collector(&metrics::MetricInputs {
-            memory: hook,
-            memory_signals,
+        let collector = metrics::collector(&metrics::MetricInputs {
+            hooks,
             oom: &oom.attributor.counters(),
             policies: &policies,
             fastpath: &fastpath,
             manager: &manager,
             health: &health,
-            hooks,
             source: &source,
             dropped: &dropped,
             reloads: &config_watch.reloads,
             journal: &journal,
             incidents: incidents.kept(),
             log,
-        })));
+        });
+        let metrics = Arc::new(MetricsRegistry::new(collector));
         if let Some(listener) = listener {
             serve_metrics(config, listener, &source, &metrics, &health)?;
         }
@@ -179,68 +217,6 @@ impl Agent {
     }
 }
 
-/// The kills of the OOM killer.
-pub(super) struct OomKills {
-    pub attributor: OomAttributor,
-    pub unattributed: UnattributedKills,
-}
-
-impl OomKills {
-    fn new(scopes: &[Scope], entries: &[Arc<PodEntry>]) -> Self {
-        let mut attributor = oom_attributor(scopes);
-        attributor.set_pods(entries);
-        Self {
-            attributor,
-            unattributed: UnattributedKills::default(),
-        }
-    }
-}
-
-/// Creates the attributor of the OOM killer's kills, for the scopes that are watched, the node's first.
-fn oom_attributor(scopes: &[Scope]) -> OomAttributor {
-    let root = memory_root(Path::new(CGROUP_MOUNT)).map(|(root, _)| root);
-    // Without a hierarchy there is no scope either.
-    let node = || scopes.first().map(|node| node.cgroup().path().to_owned());
-    let root = root.or_else(node).unwrap_or_default();
-    let scopes = scopes.iter().map(|s| s.cgroup().id()).collect();
-    OomAttributor::new(&root, scopes, evictd_node::trigger::oom::kills_of_machine)
-}
-
-/// Loads the programs that watch memory, and attaches those that report kills of the OOM killer.
-///
-/// # Errors
-/// The hook that the configuration asks for is not to be had.
-fn load_programs(
-    config: &Config,
-    scopes: &[Scope],
-) -> Result<(Programs, Box<dyn TriggerSet>, MemoryHook), RunError> {
-    let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
-    let (mut object, built) = memory::load(&cgroups, config.memory_hook, false);
-    let mut built = built?;
-    let mut kernel_log = None;
-    if kernel_log::is_wanted() {
-        // A kernel that refuses what writes the lines takes the same hook without them.
-        match memory::load(&cgroups, config.memory_hook, true) {
-            (logging, Ok(same)) if same.selected_hook.hook == built.selected_hook.hook => {
-                (object, built) = (logging, same);
-                kernel_log = object.as_mut().ok().and_then(BpfObject::kernel_log);
-            }
-            _ => tracing::warn!("the kernel refuses programs that write to the log"),
-        }
-    }
-    for (hook, reason) in &built.selected_hook.refused {
-        tracing::info!(%hook, reason, "a better hook is refused");
-    }
-    let mut memory = object.ok();
-    let programs = Programs {
-        oom: memory.as_mut().and_then(attach_oom_reader),
-        memory,
-        counters: None,
-        kernel_log,
-    };
-    Ok((programs, built.trigger, built.selected_hook.hook))
-}
-
 /// Takes the address of the metrics, where there is one.
 fn bind_metrics(config: &Config) -> Result<Option<MetricsListener>, RunError> {
     let tls = config.metrics_tls.as_ref();
@@ -250,14 +226,27 @@ fn bind_metrics(config: &Config) -> Result<Option<MetricsListener>, RunError> {
     Ok(listener.transpose()?)
 }
 
-fn start_ensure_dead() -> io::Result<EnsureDead> {
+/// Starts the thread that sees to the end of victims, and goes on with what an earlier agent has begun; in shadow mode
+/// that waits for an agent that is not in it.
+fn start_ensure_dead(
+    config: &Config,
+    source: &PodSource,
+    entries: &[Arc<PodEntry>],
+    restored: &Restored,
+) -> io::Result<EnsureDead> {
     let blocking = tokio::runtime::Handle::current();
     // A disk may hang: not the thread that kills.
-    EnsureDead::start(move |directories| {
+    let ensure_dead = EnsureDead::start(move |directories| {
         // Until then: it may run again before the disk answers.
         let until = Timestamp::now();
         drop(blocking.spawn_blocking(move || clear(&directories, Some(until))));
-    })
+    })?;
+    if !config.shadow {
+        let ends_pods = matches!(source, PodSource::Manifest { .. });
+        let leftovers = |uid: &str| source.leftovers(uid);
+        restore::go_on(restored, entries, ends_pods, leftovers, &ensure_dead);
+    }
+    Ok(ensure_dead)
 }
 
 /// Serves the metrics, with TLS and authorization where they are configured.
@@ -330,21 +319,6 @@ fn give_back_memory() {
     unsafe {
         libc::malloc_trim(0)
     };
-}
-
-fn attach_oom_reader(object: &mut BpfObject) -> Option<OomReader> {
-    match OomReader::attach(object) {
-        Ok((reader, refused)) => {
-            for (program, reason) in refused {
-                tracing::info!(program, reason, "evidence of the OOM killer is missing");
-            }
-            Some(reader)
-        }
-        Err(error) => {
-            tracing::warn!(%error, "the OOM killer is not observed");
-            None
-        }
-    }
 }
 
 /// As many open files as the system grants, as every Go program has them: each cgroup of a pod takes three, and

@@ -3,6 +3,7 @@
 mod counters;
 
 use std::{
+    fmt, iter,
     path::Path,
     sync::{
         Arc,
@@ -15,7 +16,7 @@ use evictd_common::drops::DropCounter;
 use evictd_config::KubeletSource;
 use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_fastpath::{FastPathControl, FastPathEventQueue, FastPathStatus};
-use evictd_node::proc::numa;
+use evictd_node::{memory_scope::Scope, proc::numa};
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
 use prometheus_client::metrics::MetricType;
 
@@ -26,7 +27,7 @@ use super::{
     oom::OomCounters,
     pods::PodSource,
     policies::Policies,
-    signals::Signals,
+    signals::{INODES, Signals},
 };
 use crate::{
     telemetry::{Health, HookInfo, MANAGER, MetricFamily, MetricsCollector},
@@ -37,9 +38,6 @@ pub use counters::DROPS;
 
 /// Parts of the agent whose numbers are read at a scrape.
 pub(super) struct MetricInputs<'a> {
-    pub memory: MemoryHook,
-    /// Signals that the fast path watches by that hook.
-    pub memory_signals: Vec<Signal>,
     pub fastpath: &'a RunningFastPath,
     pub manager: &'a RunningManager,
     pub health: &'a Arc<Health>,
@@ -97,18 +95,13 @@ impl Reloads {
 
 /// The collector of all that is read at a scrape.
 pub(super) fn collector(inputs: &MetricInputs<'_>) -> MetricsCollector {
-    let mut hooks = inputs.hooks.clone();
-    hooks.extend(inputs.memory_signals.iter().map(|signal| HookInfo {
-        signal: signal.to_string(),
-        hook: inputs.memory.to_string(),
-    }));
     let mut collector = MetricsCollector {
         status: Arc::clone(&inputs.manager.status),
         connection: match inputs.source {
             PodSource::Cluster { cluster, .. } => Some(Arc::clone(cluster.connection())),
             PodSource::Manifest { .. } => None,
         },
-        hooks,
+        hooks: inputs.hooks.clone(),
         families: inputs.policies.gauges(),
         start_time: SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -337,23 +330,15 @@ fn collect_counters<C, const N: usize>(
     }
 }
 
-/// The hooks of everything but memory.
-pub(super) fn hooks(signals: &Signals) -> Vec<HookInfo> {
-    let mut hooks: Vec<HookInfo> = [
-        Signal::PidAvailable,
-        Signal::NodeFsInodesFree,
-        Signal::ImageFsInodesFree,
-        Signal::ContainerFsInodesFree,
-    ]
-    .into_iter()
-    .map(|signal| HookInfo {
-        signal: signal.to_string(),
-        hook: signals.sources.hook(signal).to_string(),
-    })
-    .collect();
-    hooks.push(HookInfo {
-        signal: "pods".to_owned(),
-        hook: signals.cgroup_events.selected_hook().hook.to_string(),
-    });
-    hooks
+/// The hook of each signal, that of memory for the scopes that are watched.
+pub(super) fn hooks(signals: &Signals, memory: MemoryHook, scopes: &[Scope]) -> Vec<HookInfo> {
+    let info = |signal: &str, hook: &dyn fmt::Display| HookInfo {
+        signal: signal.to_owned(),
+        hook: hook.to_string(),
+    };
+    let counted = iter::once(Signal::PidAvailable).chain(INODES);
+    let counted = counted.map(|signal| info(signal.as_str(), &signals.sources.hook(signal)));
+    let pods = info("pods", &signals.cgroup_events.selected_hook().hook);
+    let memory = scopes.iter().map(|scope| info(scope.signal().as_str(), &memory));
+    counted.chain([pods]).chain(memory).collect()
 }

@@ -4,5 +4,5 @@
 mod source;
 mod table;
 
-pub use source::{Opened, PodSource, open};
+pub use source::{OpenedPods, PodSource, open};
 pub use table::PublishedPods;

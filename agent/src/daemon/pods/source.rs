@@ -323,7 +323,7 @@ fn known(cluster: &Cluster, uid: &str, held: Option<&Pod>) -> PodUpdate {
 }
 
 /// The source of the pods, with its first table, and the state directory.
-pub struct Opened {
+pub struct OpenedPods {
     pub source: PodSource,
     pub table: Box<PodTable>,
     pub disk: DiskThread,
@@ -336,7 +336,7 @@ pub async fn open(
     scope: &Path,
     policies: &Policies,
     mut journal: Journal,
-) -> Result<Opened, RunError> {
+) -> Result<OpenedPods, RunError> {
     if let Some(cluster) = &config.cluster {
         let left_over = journal.follow().unwrap_or_else(|error| {
             tracing::error!(%error, "what an earlier agent has left to report cannot be read");
@@ -352,7 +352,7 @@ pub async fn open(
             without_cgroup: WithoutCgroup::default(),
         };
         let table = source.refresh().unwrap_or_default();
-        return Ok(Opened {
+        return Ok(OpenedPods {
             source,
             table,
             disk,
@@ -375,7 +375,7 @@ pub async fn open(
         held,
         opener: Opener::default(),
     };
-    Ok(Opened {
+    Ok(OpenedPods {
         source,
         table,
         disk,
