@@ -175,7 +175,7 @@ impl CommandError {
 /// that holds all the same.
 fn say_stand_in(kubelet: &KubeletDocument) {
     if let Some(reason) = &kubelet.unreadable {
-        eprintln!("evictd: {}: {}", one_line(reason), kubelet.source);
+        eprintln!("evictd: {}: {}", one_line(&reason.to_string()), kubelet.source);
     }
     for mistake in &kubelet.forgiven {
         eprintln!("evictd: {}, as in the kubelet", one_line(mistake));

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use evictd_config::{Config, KubeletDocument, KubeletSource};
+use evictd_config::{Config, KubeletDocument, KubeletSource, Unreadable};
 use evictd_kube::configz;
 use tracing_subscriber::EnvFilter;
 
@@ -110,18 +110,18 @@ pub(super) fn looked_up(
     path: &Path,
     kubelet_config: Option<&Path>,
 ) -> Result<(Config, KubeletDocument), CommandError> {
-    let mut reason = None;
-    let warn = |error: &str| reason = Some(error.to_owned());
+    let mut refusal = None;
+    let warn = |error: &str| refusal = Some(error.to_owned());
     let (config, origin) = configured(path, kubelet_config, false, warn)?;
-    // Such a command says what stands in for it, and why: for a file that cannot be read that is another reason.
-    let says = |reason: &String| {
-        let unreadable = origin.kubelet.unreadable.as_ref();
-        unreadable.is_some_and(|text| text.contains(reason))
-    };
-    if let Some(error) = reason.filter(|reason| !says(reason)) {
+    let kubelet = origin.kubelet;
+    // The command itself says why the stand-in holds. Where that is a file that cannot be read, it is said here why
+    // `/configz` has not taken its place.
+    if let Some(error) = refusal
+        && !matches!(kubelet.unreadable, Some(Unreadable::Configz(_)))
+    {
         eprintln!("evictd: {CONFIGZ_UNKNOWN}: {error}");
     }
-    Ok((config, origin.kubelet))
+    Ok((config, kubelet))
 }
 
 /// The configuration that these arguments give, the kubelet's own answer included; `warn` has why there is none.

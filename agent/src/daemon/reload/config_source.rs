@@ -72,7 +72,7 @@ impl ConfigSource {
         match (&kubelet.unreadable, &self.kubelet.unreadable) {
             (Some(reason), before) if before.as_ref() != Some(reason) => {
                 tracing::warn!(
-                    reason,
+                    reason = reason.to_string(),
                     "the kubelet's configuration cannot be read: {}",
                     kubelet.source
                 );
@@ -208,6 +208,7 @@ fn stamp(path: &Path) -> Stamp {
 
 #[cfg(test)]
 mod tests {
+    use evictd_config::Unreadable;
     use serde_json::{Value, json};
 
     use super::*;
@@ -263,17 +264,18 @@ mod tests {
         assert!(look(&mut origin, &config).is_none());
         // As after a start that was refused the file.
         origin.kubelet = KubeletDocument {
-            unreadable: Some("permission denied".to_owned()),
+            unreadable: Some(Unreadable::File("permission denied".to_owned())),
             ..KubeletDocument::default()
         };
         assert_eq!(look(&mut origin, &known).unwrap().unwrap(), config);
         assert!(look(&mut origin, &config).is_none());
         // Without the drop-ins, at each look: that is told once.
-        origin.kubelet.unreadable = Some("gone".to_owned());
+        let gone = Unreadable::File("gone".to_owned());
+        origin.kubelet.unreadable = Some(gone.clone());
         let found = origin.reader(&config, false)();
         let mut again = origin.reader(&config, false)();
         if let Some(Ok(read)) = &mut again.read {
-            read.1.unreadable = Some("gone".to_owned());
+            read.1.unreadable = Some(gone);
         }
         assert!(origin.take(again).is_none());
         assert!(origin.take(found).is_some(), "it can be read");
