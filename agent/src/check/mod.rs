@@ -32,8 +32,6 @@ use crate::daemon::{
     node_view::{NodeSample, NodeView},
 };
 
-/// The signal without which there is nothing to do.
-const MEMORY: &str = "memory.available";
 /// Why memory has no hook where there is no place to look.
 const NO_CGROUPS: &str = "no memory cgroups that can be watched";
 
@@ -130,7 +128,7 @@ impl Check {
         let mut hooks = signals::memory(memory.map(|built| built.selected_hook), root.as_ref());
         let usable = hooks
             .iter()
-            .all(|hook| hook.signal != MEMORY || hook.hook.is_some());
+            .all(|hook| hook.signal != Signal::MemoryAvailable.as_str() || hook.hook.is_some());
         hooks.extend(signals::counted(config));
         if let (Some(config), Ok(capacity)) = (config, memory_total(proc)) {
             findings.push(sizing(capacity, &config.eviction));
@@ -177,10 +175,9 @@ fn thresholds(config: &Config) -> Vec<Finding> {
     let seen = &sample.observations;
     let hard = hard(&config.eviction.thresholds, &config.origins, seen);
     let findings = [hard, met_now(&thresholds, &sample)].into_iter();
-    let scopes = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
-    let floors = scopes
-        .iter()
-        .filter_map(|signal| kernel_floor(config, seen, *signal));
+    let floors = Signal::MEMORY
+        .into_iter()
+        .filter_map(|signal| kernel_floor(config, seen, signal));
     findings.chain(floors).collect()
 }
 

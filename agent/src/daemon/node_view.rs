@@ -121,7 +121,7 @@ impl NodeView {
         let mut observations = soft;
         let (memory, pods_memory) = &self.hard_memory;
         let hard = observe_memory(memory, pods_memory.as_ref(), now);
-        for signal in [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable] {
+        for signal in Signal::MEMORY {
             if let Some(seen) = hard.get(signal) {
                 observations.set(signal, seen);
             }

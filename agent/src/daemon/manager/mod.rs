@@ -28,9 +28,6 @@ use super::{
 use scan_watch::ScanWatch;
 pub use scan_watch::{FILESYSTEMS, unknown_layers};
 
-/// Signals that the fast path acts on.
-const BY_FASTPATH: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
-
 /// The running manager.
 pub(super) struct RunningManager {
     /// Handle of the manager, until the agent ends.
@@ -217,7 +214,7 @@ fn planner_settings(config: &Config, layout: Layout) -> PlannerSettings {
         layout,
         strategy: config.ranking_strategy,
         mode: config.mode,
-        externally_handled: BY_FASTPATH.to_vec(),
+        externally_handled: Signal::MEMORY.to_vec(),
         has_api_server: config.cluster.is_some(),
     }
 }

@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn without_a_threshold_nothing_is_ever_too_little() {
         let config = Config::from_values(json!({"evictionHard": {}}), None).unwrap();
-        for signal in [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable] {
+        for signal in Signal::MEMORY {
             let amounts = thresholds(&config, signal, 1000 * MIB);
             assert_eq!(amounts, MemoryThresholds::default());
         }

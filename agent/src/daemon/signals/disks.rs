@@ -92,7 +92,7 @@ fn watch(
     let mut trigger = built.map_err(|e| e.to_string())?;
     let tested = trigger.self_test(&config.state_dir);
     tested.map_err(|e| e.to_string())?;
-    let name = |path: &Path, available, inodes_free| {
+    let name = |path: &PathBuf, (available, inodes_free)| {
         let filesystem = trigger.index_of(path)?;
         if let Some((_, selected)) = trigger.selected_hook(filesystem) {
             log_hook(inodes_free, selected);
@@ -103,18 +103,13 @@ fn watch(
             inodes_free,
         })
     };
-    use Signal::*;
-    let names = [
-        name(nodefs, NodeFsAvailable, NodeFsInodesFree),
-        name(imagefs, ImageFsAvailable, ImageFsInodesFree),
-        name(containerfs, ContainerFsAvailable, ContainerFsInodesFree),
-    ];
-    let [Some(a), Some(b), Some(c)] = names else {
-        return Err("a filesystem has vanished while it was looked at".to_owned());
-    };
+    let named = paths.iter().zip(Signal::FILESYSTEMS);
+    let names: Option<Vec<_>> = named.map(|(path, signals)| name(path, signals)).collect();
+    let names = names.and_then(|names| names.try_into().ok());
+    let names = names.ok_or("a filesystem has vanished while it was looked at")?;
     Ok(DiskSources {
         trigger,
-        names: [a, b, c],
+        names,
         layout,
     })
 }

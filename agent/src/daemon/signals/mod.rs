@@ -24,11 +24,10 @@ pub use disks::DiskRetry;
 pub use runtime_disks::RuntimeDiskCheck;
 
 /// What is counted of filesystems, by one program.
-pub(crate) const INODES: [Signal; 3] = [
-    Signal::NodeFsInodesFree,
-    Signal::ImageFsInodesFree,
-    Signal::ContainerFsInodesFree,
-];
+pub(crate) const INODES: [Signal; 3] = {
+    let [nodefs, imagefs, containerfs] = Signal::FILESYSTEMS;
+    [nodefs.1, imagefs.1, containerfs.1]
+};
 /// Why a count has no hook although there might be one.
 pub(crate) const NOT_CONFIGURED: &str = "no threshold asks for it";
 
