@@ -149,7 +149,7 @@ fn replay_incident(path: &Path, document: &Value) -> Result<IncidentJson, Comman
         decision,
         agrees,
         went_first,
-        evicted: format!("{}/{}", eviction.namespace, eviction.name),
+        evicted: eviction.pod(),
     })
 }
 

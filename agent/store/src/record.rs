@@ -338,7 +338,19 @@ impl OutcomeRecord {
     }
 }
 
+impl EvictionRecord {
+    /// The pod, as `namespace/name`.
+    pub fn pod(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
 impl RequestRecord {
+    /// The pod, as `namespace/name`.
+    pub fn pod(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
     /// Creates the record of a pod that is asked now.
     pub fn new(
         pod: &Pod,

@@ -127,7 +127,7 @@ impl Gathered {
                 Record::Asked(asked) => decide(&mut gathered.decisions, asked.as_ref().into()),
                 Record::KubeletEvicted(e) => {
                     gathered.foreign.extend(time(&e.time).map(|at| Foreign {
-                        pod: format!("{}/{}", e.namespace, e.name),
+                        pod: e.pod(),
                         time: e.time,
                         by: "kubelet",
                         after_seconds: None,
@@ -139,8 +139,7 @@ impl Gathered {
                     if matches!(kill.cause, OomCause::Machine | OomCause::Scope) =>
                 {
                     let pod = match &kill.pod {
-                        Some(pod) if pod.name.is_empty() => pod.uid.clone(),
-                        Some(pod) => format!("{}/{}", pod.namespace, pod.name),
+                        Some(pod) => pod.to_string(),
                         None => format!("{} (no pod)", kill.comm),
                     };
                     gathered.foreign.extend(time(&kill.time).map(|at| Foreign {

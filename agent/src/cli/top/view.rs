@@ -57,7 +57,7 @@ impl Past {
         Self {
             // Without fractions of a second.
             time: eviction.time.chars().take(19).collect(),
-            pod: format!("{}/{}", eviction.namespace, eviction.name),
+            pod: eviction.pod(),
             signal: eviction.signal.clone(),
             note: note(known),
         }

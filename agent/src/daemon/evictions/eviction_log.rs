@@ -338,7 +338,7 @@ pub fn log_asked(asked: &RequestRecord) {
         "asked to go"
     };
     tracing::warn!(
-        pod = format!("{}/{}", asked.namespace, asked.name),
+        pod = asked.pod(),
         grace_period_seconds = asked.grace_period_seconds,
         urgent = asked.pace.as_ref().map(|pace| pace.urgent),
         room = asked.pace.as_ref().map(|pace| pace.room),
@@ -401,7 +401,7 @@ fn log_evicted(e: &EvictionRecord) {
         }
     };
     tracing::warn!(
-        pod = format!("{}/{}", e.namespace, e.name),
+        pod = e.pod(),
         shadow = e.shadow,
         hook = e.hook,
         wake_us = micros(e.stages.woken, e.stages.crossed),

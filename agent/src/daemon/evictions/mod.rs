@@ -36,7 +36,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use super::{
     Agent, TICK,
-    oom::{Ending, name_of},
+    oom::Ending,
     pods::PodSource,
 };
 use ensure_dead::{KilledPod, end_asked};
@@ -52,7 +52,7 @@ impl Agent {
             self.count_event(&event);
             self.oom.attributor.note(&event);
             if let FastPathEvent::Evicted(evicted) = &event {
-                self.policies.log_objection(&name_of(&evicted.pod));
+                self.policies.log_objection(&PodName::from(&evicted.pod.pod));
                 let outcome = match (evicted.shadow, evicted.refused) {
                     (true, _) => FastPathOutcome::Shadow,
                     (false, None) => FastPathOutcome::Killed,
@@ -116,7 +116,7 @@ impl Agent {
             (false, None) => Ending::Killed,
             (false, Some(_)) => Ending::Asked,
         };
-        let pod = name_of(&decided.pod);
+        let pod = PodName::from(&decided.pod.pod);
         self.policies.log_objection(&pod);
         let attributor = &mut self.oom.attributor;
         attributor.note_eviction(pod, signalled, Duration::ZERO, how);
@@ -229,7 +229,7 @@ impl Agent {
             connection.counters.kubelet_evictions.add();
             if let Record::KubeletEvicted(by_kubelet) = &record {
                 tracing::info!(
-                    pod = format!("{}/{}", by_kubelet.namespace, by_kubelet.name),
+                    pod = by_kubelet.pod(),
                     by_kubelet.message,
                     "the kubelet has evicted a pod"
                 );
@@ -237,7 +237,7 @@ impl Agent {
                     let now = monotonic_ns();
                     // The kubelet had begun before its status came here: at the last look at the earliest.
                     let begun = now.saturating_sub(nanos(TICK));
-                    let (pod, attributor) = (name_of(entry), &mut self.oom.attributor);
+                    let (pod, attributor) = (PodName::from(&entry.pod), &mut self.oom.attributor);
                     attributor.note_eviction(pod, begun, Duration::ZERO, Ending::Asked);
                     self.fastpath
                         .control

@@ -159,7 +159,7 @@ impl OomAttributor {
 
     /// Takes over the pods of the node.
     pub fn set_pods(&mut self, entries: &[Arc<PodEntry>]) {
-        let now = entries.iter().map(|e| (e.memory.id(), name_of(e)));
+        let now = entries.iter().map(|e| (e.memory.id(), PodName::from(&e.pod)));
         let before = std::mem::replace(&mut self.pods, now.collect());
         let now: HashSet<u64> = self.pods.iter().map(|(id, _)| *id).collect();
         let gone = before.into_iter().filter(|(id, _)| !now.contains(id));
@@ -173,7 +173,7 @@ impl OomAttributor {
         match event {
             FastPathEvent::Evicted(evicted) => self.remember(Remembered {
                 number: (!evicted.shadow).then_some(evicted.number),
-                pod: name_of(&evicted.pod),
+                pod: PodName::from(&evicted.pod.pod),
                 signalled: evicted.stages.signalled,
                 ended: 0,
                 lasts: RECENT_NS,
@@ -449,15 +449,6 @@ fn push<T>(queue: &mut VecDeque<T>, item: T) {
         queue.pop_front();
     }
     queue.push_back(item);
-}
-
-/// Names a pod.
-pub fn name_of(entry: &PodEntry) -> PodName {
-    PodName {
-        namespace: entry.pod.namespace.clone(),
-        name: entry.pod.name.clone(),
-        uid: entry.pod.uid.clone(),
-    }
 }
 
 fn shown(path: &Path) -> String {

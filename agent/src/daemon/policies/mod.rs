@@ -213,7 +213,7 @@ impl Policies {
     pub fn log_objection(&self, pod: &PodName) {
         if let Some(objection) = self.evaluator.shadow_objection(&pod.uid) {
             tracing::info!(
-                pod = format!("{}/{}", pod.namespace, pod.name),
+                pod = pod.to_string(),
                 objection,
                 "a policy in shadow mode would have denied the eviction"
             );

@@ -56,11 +56,7 @@ impl Incident {
             system_over_reserved: candidates.get(went)?.inputs.qos == QosClass::Guaranteed,
         };
         let first = select(&mut candidates, rules, Among::Using, |_| None);
-        Some(first == Some(went) && pods.get(went)?.pod == self.victim())
-    }
-
-    fn victim(&self) -> String {
-        format!("{}/{}", self.eviction.namespace, self.eviction.name)
+        Some(first == Some(went) && pods.get(went)?.pod == self.eviction.pod())
     }
 
     /// Time of the decision, in nanoseconds of CLOCK_MONOTONIC.
