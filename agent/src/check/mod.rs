@@ -1,4 +1,4 @@
-//! What this machine gives evictd: hooks, files, capabilities, and whether that is enough.
+//! The findings of `evictd check`: which hooks this kernel has, what is degraded, and whether evictd is usable here.
 
 mod machine;
 mod signals;
@@ -172,17 +172,17 @@ fn thresholds(config: &Config) -> Vec<Finding> {
     let thresholds = view.layout().apply(&config.eviction.thresholds);
     let now = signed(monotonic_ns());
     let sample = view.sample(now);
-    let seen = &sample.observations;
-    let hard = hard(&config.eviction.thresholds, &config.origins, seen);
+    let observations = &sample.observations;
+    let hard = hard(&config.eviction.thresholds, &config.origins, observations);
     let findings = [hard, met_now(&thresholds, &sample)].into_iter();
     let floors = Signal::MEMORY
         .into_iter()
-        .filter_map(|signal| kernel_floor(config, seen, signal));
+        .filter_map(|signal| kernel_floor(config, observations, signal));
     findings.chain(floors).collect()
 }
 
 /// Each hard threshold, and where it comes from.
-fn hard(thresholds: &[Threshold], origins: &Origins, seen: &Observations) -> Finding {
+fn hard(thresholds: &[Threshold], origins: &Origins, observations: &Observations) -> Finding {
     let described = thresholds.iter().filter(|t| t.is_hard()).map(|threshold| {
         let (signal, origin) = (threshold.signal, origins.of(threshold));
         let ThresholdValue::Raised(raised) = &threshold.value else {
@@ -190,7 +190,7 @@ fn hard(thresholds: &[Threshold], origins: &Origins, seen: &Observations) -> Fin
         };
         let (base, step) = (&raised.base, &raised.step);
         // What is not measured here has no capacity.
-        let Some(capacity) = seen.get(signal).map(|observed| observed.capacity) else {
+        let Some(capacity) = observations.get(signal).map(|observed| observed.capacity) else {
             return format!("{signal}<{base}+{step}, {base} from {origin}");
         };
         let result = threshold.value.quantity(capacity);
@@ -214,8 +214,8 @@ fn hard(thresholds: &[Threshold], origins: &Origins, seen: &Observations) -> Fin
 }
 
 /// A scope at whose floor the kernel would kill before the agent decides.
-fn kernel_floor(config: &Config, seen: &Observations, signal: Signal) -> Option<Finding> {
-    let capacity = seen.get(signal)?.capacity;
+fn kernel_floor(config: &Config, observations: &Observations, signal: Signal) -> Option<Finding> {
+    let capacity = observations.get(signal)?.capacity;
     let hard = hard_threshold(&config.eviction.thresholds, signal, capacity)?.amount(capacity);
     let floor = config.kernel_floor.floor().replaced(hard, capacity)?;
     let detail = format!(
@@ -225,12 +225,12 @@ fn kernel_floor(config: &Config, seen: &Observations, signal: Signal) -> Option<
     Some(Finding::new("kernel floor", State::Degraded, detail))
 }
 
-fn met_now(thresholds: &[Threshold], seen: &NodeSample) -> Finding {
+fn met_now(thresholds: &[Threshold], sample: &NodeSample) -> Finding {
     const TOPIC: &str = MET_NOW;
     let met = thresholds.iter().filter_map(|threshold| {
-        let seen = seen.observations_for(threshold);
-        let observed = seen.get(threshold.signal)?;
-        threshold.is_met(seen, false).then(|| {
+        let observations = sample.observations_for(threshold);
+        let observed = observations.get(threshold.signal)?;
+        threshold.is_met(observations, false).then(|| {
             let available = observed.available_quantity(threshold.signal);
             format!("{threshold} with {available} available")
         })

@@ -28,12 +28,12 @@ fn hook<H: fmt::Display>(signal: &'static str, selected: &SelectedHook<H>) -> Si
         hook: hook.to_string(),
         reason: reason.clone(),
     };
-    let (not_asked, refusals): (Vec<_>, Vec<_>) =
+    let (unwanted, refusals): (Vec<_>, Vec<_>) =
         (selected.refused.iter()).partition(|(_, reason)| reason == NOT_CONFIGURED);
     SignalHook {
         signal,
         hook: Some(selected.hook.to_string()),
-        detail: not_asked.first().map(|_| NOT_CONFIGURED.to_owned()),
+        detail: unwanted.first().map(|_| NOT_CONFIGURED.to_owned()),
         refused: refusals.into_iter().map(refused).collect(),
     }
 }
@@ -125,8 +125,8 @@ fn disks(
             Ok((kind, selected)) => {
                 let place = format!("{kind} at {}", path.display());
                 let inodes = hook(inodes, selected);
-                let not_asked = inodes.detail.iter().map(|why| format!("; {why}"));
-                let detail = not_asked.fold(place.clone(), |detail, why| detail + &why);
+                let unwanted = inodes.detail.iter().map(|why| format!("; {why}"));
+                let detail = unwanted.fold(place.clone(), |detail, why| detail + &why);
                 hooks.push(SignalHook {
                     signal: bytes,
                     // statfs, as often as the distance asks for: no hook tells of bytes.

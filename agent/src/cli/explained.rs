@@ -14,7 +14,7 @@ use super::{
     CommandError,
     input::{invalid, read_json},
 };
-use crate::daemon::policies::{asked_file, status_file};
+use crate::daemon::policies::{request_file, status_file};
 
 /// Time that an agent may take to answer: it looks once a second.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -67,7 +67,7 @@ impl PolicyReporting {
     pub fn ask(state_dir: &Path) -> Self {
         if !status_file(state_dir).exists() {
             Self::None
-        } else if is_answered(&asked_file(state_dir)) {
+        } else if is_answered(&request_file(state_dir)) {
             Self::Reported
         } else {
             Self::Unknown
@@ -82,23 +82,23 @@ impl PolicyReporting {
         if self != Self::Reported {
             return Ok(HashMap::new());
         }
-        let said = Explained::read(state_dir)?.pods.into_iter();
-        Ok(said.map(|said| (said.uid.clone(), said)).collect())
+        let explanations = Explained::read(state_dir)?.pods.into_iter();
+        Ok(explanations.map(|explanation| (explanation.uid.clone(), explanation)).collect())
     }
 }
 
 /// Whether an agent takes the question.
-fn is_answered(asked: &Path) -> bool {
-    if fs::write(asked, "").is_err() {
+fn is_answered(request: &Path) -> bool {
+    if fs::write(request, "").is_err() {
         return false;
     }
     let start = Instant::now();
     while start.elapsed() < ANSWER {
         std::thread::sleep(Duration::from_millis(20));
-        if !asked.exists() {
+        if !request.exists() {
             return true;
         }
     }
     // No agent has taken it.
-    fs::remove_file(asked).is_err()
+    fs::remove_file(request).is_err()
 }

@@ -211,14 +211,14 @@ async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, Com
     };
     for node in &nodes {
         let agent = agent_of(node);
-        let said = agent.map_or("none", |agent| match agent {
+        let state = agent.map_or("none", |agent| match agent {
             AgentPod { is_ready: true, .. } => "ready",
             AgentPod { phase, .. } if phase == "Running" => "not ready",
             AgentPod { phase, .. } => phase,
         });
         table.row([
             node.name.clone(),
-            said.to_owned(),
+            state.to_owned(),
             or_dash(
                 agent
                     .map(|agent| agent.version.as_str())
@@ -352,9 +352,9 @@ impl Explained {
         }
         match &self.policies {
             Err(reason) => text += &format!("policies: {reason}\n"),
-            Ok(said) => {
-                let said = said.as_array().into_iter().flatten();
-                text.extend(said.map(words_of_policies));
+            Ok(pods) => {
+                let pods = pods.as_array().into_iter().flatten();
+                text.extend(pods.map(words_of_policies));
             }
         }
         text
@@ -369,13 +369,13 @@ fn pods_of(top: &Value) -> &[Value] {
 }
 
 /// Describes what policies say of a pod, and each of their rules.
-fn words_of_policies(said: &Value) -> String {
-    let mut text = match (said["mayGo"] == true, said["reason"].as_str()) {
+fn words_of_policies(pod: &Value) -> String {
+    let mut text = match (pod["mayGo"] == true, pod["reason"].as_str()) {
         (true, _) => "policies: it may be evicted now\n".to_owned(),
         (false, Some(why)) => format!("policies: its eviction is denied: {why}\n"),
         (false, None) => "policies: its eviction is denied\n".to_owned(),
     };
-    for rule in said["rules"].as_array().into_iter().flatten() {
+    for rule in pod["rules"].as_array().into_iter().flatten() {
         let says = if rule["saysYes"] == true { "yes" } else { "no" };
         let shadow = match rule["shadow"] == true {
             true => policy::SHADOW,

@@ -139,7 +139,7 @@ enum CommandError {
     Write(#[from] io::Error),
     /// The daemon's log has the reason; this is the exit code.
     #[error("the log has the reason")]
-    Said(u8),
+    Logged(u8),
 }
 
 impl From<PathError> for CommandError {
@@ -166,14 +166,14 @@ impl CommandError {
             Self::Fleet(error) if error.is_bad_input() => 2,
             Self::Run(_) | Self::Fleet(_) | Self::Write(_) => 1,
             Self::PassedOver(_) => 0,
-            Self::Said(code) => *code,
+            Self::Logged(code) => *code,
         }
     }
 }
 
 /// Says on standard error what stands in for a KubeletConfiguration that cannot be read, and what is wrong with one
 /// that holds all the same.
-fn say_stand_in(kubelet: &KubeletDocument) {
+fn print_stand_in(kubelet: &KubeletDocument) {
     if let Some(reason) = &kubelet.unreadable {
         eprintln!("evictd: {}: {}", one_line(&reason.to_string()), kubelet.source);
     }
@@ -245,7 +245,7 @@ pub fn run(
     let printed = result.and_then(|text| print(stdout, &text));
     match printed.and_then(|()| lacks.map_or(Ok(()), Err)) {
         Ok(()) => success,
-        Err(CommandError::Said(code)) => code,
+        Err(CommandError::Logged(code)) => code,
         Err(error) => {
             // If this cannot be written, nothing can.
             let name = if is_plugin {

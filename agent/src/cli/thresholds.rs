@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::{
     CommandError, OutputFormat,
-    run::looked_up,
-    say_stand_in,
+    run::resolve_config,
+    print_stand_in,
     table::{Alignment, Table},
     to_json,
 };
@@ -71,8 +71,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         // A name that is given by hand and leads nowhere is a slip.
         Some(file) => Config::load_over(&arguments.config, Some(file))?,
         None => {
-            let (config, kubelet) = looked_up(&arguments.config, None)?;
-            say_stand_in(&kubelet);
+            let (config, kubelet) = resolve_config(&arguments.config, None)?;
+            print_stand_in(&kubelet);
             config
         }
     };

@@ -1,5 +1,5 @@
-//! Work that may wait for a disk, away from the main thread. Of each kind one job runs at a time: a disk that does not answer
-//! takes one thread, not one more at each attempt.
+//! Work that may wait for a disk, away from the main thread. Of each kind one job runs at a time: a disk that does not
+//! answer takes one thread, not one more at each attempt.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -31,31 +31,31 @@ impl Drop for FlightToken {
     }
 }
 
-/// Looks at files, and reads them, on a thread that may wait for their disk. While one look does not come back, or what it has found
-/// is not taken, none is begun.
+/// Reads on a thread that may wait for the disk. While a read has not come back, or its result is not taken, the next
+/// one does not begin.
 #[derive(Debug)]
 pub(super) struct BackgroundRead<T> {
-    looks: SingleFlight,
+    reads: SingleFlight,
     found: Arc<Mutex<Option<(T, FlightToken)>>>,
-    looked: Arc<Notify>,
+    finished: Arc<Notify>,
 }
 
 impl<T> BackgroundRead<T> {
-    /// Looks that notify when they have come back.
-    pub fn new(looked: Arc<Notify>) -> Self {
+    /// Reads that notify when they have come back.
+    pub fn new(finished: Arc<Notify>) -> Self {
         Self {
-            looks: SingleFlight::default(),
+            reads: SingleFlight::default(),
             found: Arc::default(),
-            looked,
+            finished,
         }
     }
 
-    /// Ends when a look has come back. Can be dropped at any time without losing it.
+    /// Ends when a read has come back. The future can be dropped at any time without losing it.
     pub async fn finished(&self) {
-        self.looked.notified().await;
+        self.finished.notified().await;
     }
 
-    /// Takes what the last look has found, once.
+    /// Takes the result of the last read, once.
     pub fn take(&self) -> Option<T> {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.take().map(|(found, _)| found)
@@ -63,16 +63,16 @@ impl<T> BackgroundRead<T> {
 }
 
 impl<T: Send + 'static> BackgroundRead<T> {
-    /// Begins the next look, unless the last one is not over. Whether it has begun.
-    pub fn begin(&self, look: impl FnOnce() -> T + Send + 'static) -> bool {
-        let Some(running) = self.looks.begin() else {
+    /// Begins the next read, unless the last one is not over. Returns whether it has begun.
+    pub fn begin(&self, read: impl FnOnce() -> T + Send + 'static) -> bool {
+        let Some(running) = self.reads.begin() else {
             return false;
         };
-        let (found, looked) = (Arc::clone(&self.found), Arc::clone(&self.looked));
+        let (found, finished) = (Arc::clone(&self.found), Arc::clone(&self.finished));
         tokio::task::spawn_blocking(move || {
-            let new = look();
+            let new = read();
             *found.lock().unwrap_or_else(PoisonError::into_inner) = Some((new, running));
-            looked.notify_one();
+            finished.notify_one();
         });
         true
     }
@@ -95,23 +95,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_that_does_not_come_back_holds_up_none() {
-        let looks = BackgroundRead::new(Arc::default());
+    async fn a_read_that_does_not_come_back_holds_up_none() {
+        let reads = BackgroundRead::new(Arc::default());
         let (go_on, hangs) = mpsc::channel::<()>();
-        assert!(looks.begin(move || {
+        assert!(reads.begin(move || {
             // An error: it goes on.
             let _ = hangs.recv();
             1
         }));
-        assert!(!looks.begin(|| 2));
-        assert_eq!(looks.take(), None);
+        assert!(!reads.begin(|| 2));
+        assert_eq!(reads.take(), None);
         drop(go_on);
-        looks.finished().await;
-        assert!(!looks.begin(|| 2), "the first is not taken");
-        assert_eq!(looks.take(), Some(1));
-        assert_eq!(looks.take(), None);
-        assert!(looks.begin(|| 3));
-        looks.finished().await;
-        assert_eq!(looks.take(), Some(3));
+        reads.finished().await;
+        assert!(!reads.begin(|| 2), "the first is not taken");
+        assert_eq!(reads.take(), Some(1));
+        assert_eq!(reads.take(), None);
+        assert!(reads.begin(|| 3));
+        reads.finished().await;
+        assert_eq!(reads.take(), Some(3));
     }
 }

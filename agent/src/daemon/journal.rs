@@ -1,5 +1,5 @@
-//! What the agent writes to its state directory: records of the journal, and files. The thread `journal` waits for the disk;
-//! a record is reported to the API server when it is written.
+//! What the agent writes to its state directory: records of the journal, and files. The thread `journal` waits for the
+//! disk; a record is reported to the API server when it is written.
 
 use std::{collections::VecDeque, io, time::Duration};
 

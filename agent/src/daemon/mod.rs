@@ -1,5 +1,8 @@
-//! The agent. Without a cluster the scope is a cgroup, a manifest names its pods, and nothing is reported. With a
-//! cluster the API server describes the pods, and gets reports of what became of them.
+//! The agent: one thread that connects both loops with the API server, the disk and the container runtime.
+//! docs/architecture.md has a table of what each module owns.
+//!
+//! Without a cluster the scope is a cgroup, a manifest names its pods, and there are no reports. With a cluster the API
+//! server describes the pods, and gets a report of each eviction.
 
 mod background;
 mod error;
@@ -62,7 +65,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// Number of ticks after which the pods' cgroups are compared with what is held open, although a hook reports them and
 /// what it has lost.
 const RESCAN_TICKS: u32 = 60;
-/// A pod makes several cgroups when it starts: one look for all of them.
+/// A pod makes several cgroups when it starts: they are gathered for so long.
 const GATHER: Duration = Duration::from_millis(20);
 
 /// Time for which work that blocks may go on when all else has ended ([`shutdown`]).
@@ -82,23 +85,23 @@ pub fn run(config: &Config, origin: ConfigSource, log: &Arc<Log>) -> Result<(), 
         .build()?;
     let health = Arc::new(Health::default());
     let ended = runtime.block_on(async {
-        // Before all else: what is asked while the agent starts is done as soon as it has.
-        let asked = OsSignals::listen()?;
+        // Before all else: a signal that comes while the agent starts is handled when it has started.
+        let os_signals = OsSignals::listen()?;
         if let Some(address) = config.health_address {
             // Before the start: that it is not complete is an answer too.
             let address = telemetry::serve_health(address, Arc::clone(&health))?;
             tracing::info!(%address, "probes are answered");
         }
         let agent = Agent::start(config, origin, Arc::clone(&health), log).await?;
-        agent.serve(asked).await
+        agent.serve(os_signals).await
     });
     // Blocking tasks may hang on a disk: the runtime is not waited for beyond this.
     runtime.shutdown_timeout(LAST_WORK);
     ended
 }
 
-/// A thread that is gone without the others is worse than a restart. The thread that handles what gates are answered is
-/// the exception: there a panic ends one question.
+/// Has a panic end the process: an agent without one of its threads is worse than a restart. The thread of the policy
+/// evaluator is the exception: there a panic ends one gate's answer.
 fn abort_on_panic(log: &Arc<Log>) {
     let log = Arc::clone(log);
     // Not by the hook of `std`, which waits for as long as the reader of standard error hangs.
@@ -144,7 +147,7 @@ struct Agent {
 }
 
 impl Agent {
-    async fn serve(mut self, mut asked: OsSignals) -> Result<(), RunError> {
+    async fn serve(mut self, mut os_signals: OsSignals) -> Result<(), RunError> {
         // SAFETY: the event queue answers with the same descriptor always, and keeps it open for as long as it lives.
         let fastpath_events = unsafe { AsyncFd::register(Arc::clone(&self.fastpath.events)) };
         let fastpath_events = fastpath_events.map_err(|e| e.into_parts().1)?;
@@ -187,22 +190,22 @@ impl Agent {
                 }
                 () = self.pod_source.changed() => self.follow_api(),
                 () = self.policies.finished() => {
-                    self.policies.take_look(self.journal.queue());
+                    self.policies.take_finished(self.journal.queue());
                     self.write_pauses();
                 }
-                () = self.config_watch.look.finished() => self.follow_configuration(),
+                () = self.config_watch.read.finished() => self.follow_configuration(),
                 () = at(due) => self.follow_waiting(),
-                action = asked.next() => match (action, &ending) {
+                action = os_signals.next() => match (action, &ending) {
                     (SignalAction::Reload, _) => self.read_configuration_again(),
                     (SignalAction::Shutdown, None) => {
                         self.health.ends();
                         ending = Some(Shutdown::begin());
                     }
-                    // Asked again: without the reports.
+                    // A second signal: the end without the reports.
                     (SignalAction::Shutdown, Some(ending)) => break ending.by,
                 },
-                () = at(ending.as_ref().map(|ending| ending.look)) => {
-                    let is_reported = self.is_reported() && self.pod_source.is_told();
+                () = at(ending.as_ref().map(|ending| ending.next_poll)) => {
+                    let is_reported = self.is_reported() && self.pod_source.has_sent_events();
                     if let Some(ending) = &mut ending
                         && ending.stops(is_reported)
                     {
@@ -267,7 +270,7 @@ async fn at(due: Option<Instant>) {
     }
 }
 
-/// Ends when cgroups have come or gone, a moment later, so that one look serves for many. `due` is kept between calls:
+/// Ends a moment after cgroups have come or gone, so that many are compared at once. `due` is kept between calls:
 /// the first change fixes it, and other events that win the loop meanwhile do not put it off.
 async fn gather(
     cgroup_events: Option<&AsyncFd<OwnedFd>>,
@@ -279,7 +282,7 @@ async fn gather(
     let end = match *due {
         Some(end) => end,
         None => {
-            // What comes after this moment makes it ready again: one look more, at worst, which finds nothing.
+            // What comes after this moment makes it ready again: at worst one comparison more, which finds nothing.
             cgroup_events.readable().await?.clear_ready();
             *due.insert(Instant::now() + GATHER)
         }

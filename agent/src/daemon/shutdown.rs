@@ -1,6 +1,6 @@
-//! The end of the agent: what is unreported is reported while the loops still watch; then they stop, and the rest is
-//! written and reported. All of it has one deadline, for a pod that takes longer than its grace period is killed in the
-//! middle of that.
+//! The end of the agent: first what is unreported is reported while the loops still watch; then the loops stop, and
+//! their last records are written and reported. One deadline bounds all of it: when the grace period of the agent's own
+//! pod is over, the kubelet kills it.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(super) struct Shutdown {
     /// Deadline of the shutdown.
     pub by: Instant,
     /// Time at which the agent looks next whether the loops may stop.
-    pub look: Instant,
+    pub next_poll: Instant,
 }
 
 impl Shutdown {
@@ -37,14 +37,14 @@ impl Shutdown {
         Self {
             stop: now + DRAIN,
             by: now + SHUTDOWN_DEADLINE,
-            look: now,
+            next_poll: now,
         }
     }
 
     /// Whether the loops stop now: `is_reported`, or they have gone on for long enough.
     pub fn stops(&mut self, is_reported: bool) -> bool {
         let now = Instant::now();
-        self.look = now + POLL_INTERVAL;
+        self.next_poll = now + POLL_INTERVAL;
         is_reported || now >= self.stop
     }
 }
@@ -67,7 +67,8 @@ impl Agent {
         self.read_oom_events();
         self.report_oom_kills(u64::MAX);
         // A pod that is being asked to go meanwhile has an incident as well.
-        self.flush_journal(by.min(Instant::now() + LAST_RECORDS)).await;
+        self.flush_journal(by.min(Instant::now() + LAST_RECORDS))
+            .await;
         self.write_incidents(u64::MAX);
         if let PodSource::Cluster { cluster, .. } = self.pod_source {
             cluster.stop(by - LAST_WRITES).await;

@@ -91,8 +91,8 @@ impl Opened {
 
 impl Agent {
     /// Starts all parts, in this order: what may be refused is opened, the fast path starts, for memory is watched
-    /// whatever comes after it, then the manager and the thread that sees to the end of victims. Last come the parts that
-    /// show and report.
+    /// whatever comes after it, then the manager and the thread that sees to the end of victims. Last come the parts
+    /// that show and report.
     ///
     /// # Errors
     /// See [`RunError`].

@@ -6,8 +6,12 @@ use super::{http::Answer, registry::MetricsRegistry};
 
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
-/// The exposition in the format that a scraper asks for: OpenMetrics, or Prometheus' text format, which all of them read.
-pub(super) fn exposition(metrics: &MetricsRegistry, accept: &str) -> Result<Answer, std::fmt::Error> {
+/// The exposition in the format that a scraper asks for: OpenMetrics, or Prometheus' text format, which all of them
+/// read.
+pub(super) fn exposition(
+    metrics: &MetricsRegistry,
+    accept: &str,
+) -> Result<Answer, std::fmt::Error> {
     let (kind, body) = match accept.contains(OPEN_METRICS) {
         true => (
             "application/openmetrics-text; version=1.0.0; charset=utf-8",

@@ -1,7 +1,8 @@
 //! What the agent shows of itself: metrics for Prometheus, and probes for the kubelet.
 //!
-//! Metrics are counted in the [`registry`] by events, or read by the [`collector`] at each scrape; the [`exposition`] is
-//! their text. [`server`] answers scrapers, with TLS and authorization ([`tls`], [`scrapers`]); [`health`] answers probes.
+//! Metrics are counted in the `registry` by events, or read by the `collector` at each scrape; the `exposition`
+//! is their text. `server` answers scrapers, with TLS and authorization (`tls`, `scrapers`); `health` answers
+//! probes.
 
 mod collector;
 mod error;

@@ -195,7 +195,7 @@ impl MetricsRegistry {
     }
 
     /// A pod was asked to go under a soft threshold, and goes; in shadow mode it would have been asked.
-    pub fn asked(&self, asked: &RequestRecord) {
+    pub fn requested(&self, asked: &RequestRecord) {
         let workload = asked.workload.as_ref();
         let owner = workload.and_then(|workload| workload.owner.as_ref());
         self.count(owner, &asked.namespace, &asked.signal, asked.shadow);

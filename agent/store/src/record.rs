@@ -265,8 +265,8 @@ pub struct PaceRecord {
     /// The kernel program has killed from the pod by itself: past the floor, or in the agent's place.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_kernel: bool,
-    /// Enough was on its way, and the pod went because it grew or its processes hold memory: pods before it in the order
-    /// were passed over.
+    /// Enough was on its way, and the pod went because it grew or its processes hold memory: pods before it in the
+    /// order were passed over.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[serde(rename = "growing")]
     pub out_of_order: bool,

@@ -1,5 +1,5 @@
-//! Sees to it that victims are dead: what was signalled through files that were open may have had children in groups
-//! that were not there yet.
+//! Sees to it that victims are dead. SIGKILL goes through files that were open before; processes that were forked
+//! meanwhile, in cgroups that were not there yet, are killed here.
 
 use std::{
     fs::{self, File},
@@ -28,9 +28,9 @@ use jiff::Timestamp;
 const WAITING: usize = 1024;
 /// The shortest and the longest pause between two looks at a victim that is not dead.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
-/// How long a killed pod's processes may take to go before they are reported; some wait for a disk.
+/// How long a killed pod's processes may take to end before the pod is reported; some wait for a disk.
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Directories below each other that are gone through where they have changed: each takes a descriptor.
+/// Depth up to which changed directories are emptied: each level takes a descriptor.
 const MAX_DEPTH: usize = 64;
 
 /// A pod that got SIGKILL.
@@ -49,7 +49,7 @@ enum VictimStatus {
     /// Shadow mode: it is not looked at.
     LeftAlone,
     Dead,
-    /// That it dies is not to be seen, as was logged; or it runs anew.
+    /// Its end cannot be seen, which was logged; or it runs anew.
     GivenUp,
 }
 
@@ -109,8 +109,8 @@ impl EnsureDead {
     }
 }
 
-/// Goes through all victims again and again, until each is dead or given up; `end` gets the dead. `overdue` is asked once
-/// whether one that is alive after `timeout` is looked at still.
+/// Goes through all victims again and again, until each is dead or given up; `end` gets the dead. `overdue` is called
+/// once for a victim that is alive after `timeout`, and says whether it stays on the list.
 fn run<V>(
     queue: &Receiver<V>,
     timeout: Duration,
@@ -170,9 +170,9 @@ fn overdue(victim: &KilledPod) -> bool {
     !victim.left.is_empty()
 }
 
-/// Ends a pod that was asked to go and has this time left, calls `on_end`, and empties the pod's directories. For
+/// Ends a pod that has this time left of its grace period, calls `on_end`, and empties the pod's directories. For
 /// threads that may take their time.
-pub fn end_asked(
+pub fn end_requested(
     entry: &PodEntry,
     grace: Duration,
     directories: &[PathBuf],
@@ -201,8 +201,8 @@ pub fn clear(directories: &[PathBuf], until: Option<Timestamp>) {
     }
 }
 
-/// What cannot be removed does not keep the rest. A directory is gone through by its descriptor: a process that puts a link
-/// in its place leads nowhere else.
+/// Empties a directory; what cannot be removed does not keep the rest. The directory is read by its descriptor: a
+/// process that puts a link in its place leads nowhere else.
 fn empty(directory: &File, until: Option<Timestamp>, depth: usize) -> io::Result<()> {
     let mut result = Ok(());
     for entry in fs::read_dir(opened(directory))? {

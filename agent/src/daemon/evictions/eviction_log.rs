@@ -68,7 +68,7 @@ impl EvictionLog {
         self.messages = messages;
     }
 
-    /// Logs an event of the fast path. Its record, if it has one.
+    /// Logs an event of the fast path, and returns its record, if the journal has records of this kind.
     pub fn record(&mut self, event: &FastPathEvent) -> Option<Record> {
         let record = match event {
             FastPathEvent::Evicted(evicted) => {
@@ -151,7 +151,7 @@ impl EvictionLog {
         Some(record)
     }
 
-    /// Takes an eviction of the manager, like one of the fast path.
+    /// Logs an eviction of the manager, and returns its record.
     pub fn record_manager_eviction(
         &mut self,
         decided: &manager::ManagerEviction,
@@ -192,14 +192,14 @@ impl EvictionLog {
         record
     }
 
-    /// Takes note of a threshold of the manager that is met as it comes into force.
+    /// Logs a threshold of the manager that is met as it comes into force, and returns its record.
     pub fn record_met(&mut self, met: ThresholdMet, shadow: bool) -> Record {
         self.met += 1;
         met_in_force(format!("{}-rounds-met-{}", self.run, self.met), met, shadow)
     }
 
-    /// Takes note of an evicted pod of the manager whose processes do not end, unless the journal has it: the fast
-    /// path, or an agent before this one, may have found it out.
+    /// Logs a victim of the manager whose processes do not end, and returns its record; `None` if the journal has one,
+    /// by the fast path or an earlier agent.
     pub fn record_stuck(&self, entry: &PodEntry) -> Option<Record> {
         let pod = &entry.pod;
         let id = self.journal.eviction_of(&pod.uid)?;
@@ -210,7 +210,7 @@ impl EvictionLog {
         Some(Record::Stuck(log_stuck(id, pod, usage)))
     }
 
-    /// Takes note of what was reclaimed from the node.
+    /// Logs the end of a reclaim, and returns its record.
     pub fn record_reclaimed(&self, reclaimed: &Reclaimed) -> Record {
         let record = node_reclaimed(reclaimed);
         tracing::info!(
@@ -226,7 +226,7 @@ impl EvictionLog {
         Record::Reclaimed(record)
     }
 
-    /// Takes note of a step that was taken before a pod is evicted.
+    /// Logs the end of a mitigation step, and returns its record.
     pub fn record_mitigation(&self, mitigation: &MitigationOutcome) -> Record {
         let record = mitigation_action(mitigation);
         tracing::info!(
@@ -246,7 +246,7 @@ impl EvictionLog {
         Record::Mitigated(record)
     }
 
-    /// Builds the record of what the Node would say.
+    /// Builds the record of the conditions that the Node would have.
     pub fn record_shadow_node(&mut self, state: &NodeState) -> Record {
         self.shadow_nodes += 1;
         Record::ShadowNode(ShadowNode {
@@ -261,7 +261,7 @@ impl EvictionLog {
         })
     }
 
-    /// Pods that the kubelet has evicted, but for those that this agent has.
+    /// Records of the pods that the kubelet has evicted, without those that this agent has evicted.
     pub fn record_kubelet_evictions(
         &self,
         evicted: Vec<KubeletEviction>,
@@ -330,8 +330,8 @@ impl EvictionLog {
     }
 }
 
-/// Logs that a pod is asked to go, or would be.
-pub fn log_asked(asked: &RequestRecord) {
+/// Logs the request of a soft eviction.
+pub fn log_request(asked: &RequestRecord) {
     let asks = if asked.shadow {
         "would be asked to go"
     } else {
@@ -349,7 +349,7 @@ pub fn log_asked(asked: &RequestRecord) {
     );
 }
 
-/// Logs that a pod is stuck. What the journal has of it.
+/// Logs that a pod is stuck, and returns the record.
 fn log_stuck(id: String, pod: &Pod, usage: u64) -> StuckPod {
     tracing::error!(
         %pod,
@@ -366,7 +366,7 @@ fn log_stuck(id: String, pod: &Pod, usage: u64) -> StuckPod {
     }
 }
 
-/// Logs that a threshold is met as it comes into force; what the journal has of it.
+/// Logs that a threshold is met as it comes into force, and returns the record.
 fn met_in_force(id: String, met: ThresholdMet, shadow: bool) -> Record {
     let met = MetInForce {
         id,
@@ -461,7 +461,7 @@ fn node_reclaimed(reclaimed: &Reclaimed) -> NodeReclaimed {
     }
 }
 
-/// The record of a step that has just ended.
+/// The record of a mitigation step that has just ended.
 fn mitigation_action(mitigation: &MitigationOutcome) -> MitigationRecord {
     let effect = &mitigation.effect;
     let step = match effect.step {

@@ -39,9 +39,9 @@ fn score_adj(pod: &Pod, capacity: u64) -> i32 {
 }
 
 impl Agent {
-    /// A pod was killed, or would have been, or the end of one is known.
+    /// Begins the incident of an eviction, or finishes it when the victim's end is known.
     ///
-    /// `pace_inputs` is what the moment of an eviction was decided from.
+    /// `pace_inputs` is what the moment of the eviction was decided from.
     pub fn note_incident(&mut self, record: &Record, pace_inputs: Option<PaceInputs>) {
         match record {
             Record::Evicted(eviction) => self.begin(Incident {
@@ -53,14 +53,15 @@ impl Agent {
         }
     }
 
+    /// Adds the node's other pods and the samples so far.
     pub fn begin(&mut self, mut incident: Incident) {
         self.describe_pods(&mut incident);
         let samples = self.samples();
         self.incidents.begin(monotonic_ns(), incident, &samples);
     }
 
-    /// Takes note of pods that are ending after a soft eviction, and of those that have ended.
-    fn follow_asked(&mut self) {
+    /// Begins the incidents of new soft evictions, and finishes those whose pods have ended.
+    fn follow_requested(&mut self) {
         self.take_requests();
         let pods = &self.pods;
         self.incidents.find_gone(monotonic_ns(), |uid| {
@@ -69,9 +70,9 @@ impl Agent {
         });
     }
 
-    /// Has those written down that are over by a time, in nanoseconds of CLOCK_MONOTONIC.
+    /// Has the incidents written that are over by a time, in nanoseconds of CLOCK_MONOTONIC.
     pub fn write_incidents(&mut self, by: u64) {
-        self.follow_asked();
+        self.follow_requested();
         let mut over = self.incidents.due(by);
         if over.is_empty() {
             return;
@@ -98,7 +99,7 @@ impl Agent {
     fn samples(&self) -> Vec<SignalSample> {
         let since = monotonic_ns().saturating_sub(BEFORE_NS * 2);
         let mut samples = self.fastpath.status.recorder().since(since);
-        samples.extend(self.manager.seen.since(since));
+        samples.extend(self.manager.recorder.since(since));
         samples
     }
 
@@ -138,11 +139,13 @@ impl Agent {
         let policies = self.policies.evaluator.explain();
         let shown = ranked.iter().enumerate().filter(is_shown);
         let ranked_pod = |(position, ranked): (usize, &Ranked<'_>)| {
-            let said = policies.iter().find(|said| said.uid == ranked.pod.uid);
+            let explanation = policies
+                .iter()
+                .find(|explanation| explanation.uid == ranked.pod.uid);
             RankedPod {
                 oom_score_adj: Some(score_adj(ranked.pod, scored_by)),
                 place: (position >= PODS).then_some(position + 1),
-                ..self.ranked_pod(ranked, said, incident)
+                ..self.ranked_pod(ranked, explanation, incident)
             }
         };
         let pods = shown.map(ranked_pod).collect();
@@ -200,7 +203,7 @@ impl Agent {
     fn ranked_pod(
         &self,
         ranked: &Ranked<'_>,
-        said: Option<&Explanation>,
+        explanation: Option<&Explanation>,
         incident: &Incident,
     ) -> RankedPod {
         let eviction = &incident.eviction;
@@ -211,8 +214,8 @@ impl Agent {
         let asks = incident.asked.is_some() && matches!(self.pod_source, PodSource::Cluster { .. });
         let cannot_be_asked = asks && !pod.can_be_asked();
         // A limit that this eviction has used up did not spare its pod.
-        let spared = said.filter(|said| !said.may_go && !evicted);
-        let reason = |said: &Explanation| said.reason.clone().unwrap_or_default();
+        let spared = explanation.filter(|explanation| !explanation.may_go && !evicted);
+        let reason = |explanation: &Explanation| explanation.reason.clone().unwrap_or_default();
         RankedPod {
             pod: pod.to_string(),
             usage: ranked.usage,

@@ -1,4 +1,4 @@
-//! Why a pod was killed, in the kubelet's words, from what the fast path saw.
+//! The eviction message for a victim of the fast path, in the kubelet's words.
 
 use evictd_engine::{
     ContainerUsage, Message, Observation, Observations, PodUsage, Threshold, hard_threshold,

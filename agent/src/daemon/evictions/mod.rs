@@ -1,18 +1,19 @@
-//! What follows an eviction: metrics, the end of the victim, the incident, and the record with its message. After a restart
-//! [`restore`] goes on with what an earlier agent has begun. Evictions come to this thread on five routes:
+//! What follows an eviction: the victim's end is seen to, the record and the incident are made, the journal has them.
+//! After a restart [`restore`] goes on with what an earlier agent has begun. Evictions come to the main thread on five
+//! routes:
 //!
-//! | step | fast path kills | manager kills | asked, manifest | asked, cluster | the kubelet evicts |
+//! | step | fast path kills | manager kills | request, manifest | request, cluster | the kubelet evicts |
 //! | --- | --- | --- | --- | --- | --- |
 //! | begins in | `handle_fastpath_events` | `handle_eviction` | `handle_soft_request` | `take_requests` | `handle_kubelet_evictions` |
 //! | metrics | `count_event` | at once | when it has ended | when the API server agrees | a counter of its own |
-//! | OOM attribution | `note`, with its end | `note_eviction` | `begin_asked` | `begin_asked` | `note_eviction` |
-//! | policies in shadow mode | `log_objection` | `log_objection` | `begin_asked` | `begin_asked` | no: they are not asked |
-//! | the loops are told | manager | fast path, by `on_kill` | manager, when it has ended | manager, by `kube` | both |
-//! | its end is seen to | `follow_killed_pod` | `follow_killed_pod` | `end_asked` | no: the kubelet ends it | no |
-//! | incident | `note_incident` | `note_incident` | `begin_asked` | `begin_asked` | no |
+//! | OOM attribution | `note`, with its end | `note_eviction` | `begin_requested` | `begin_requested` | `note_eviction` |
+//! | policies in shadow mode | `log_objection` | `log_objection` | `begin_requested` | `begin_requested` | no: policies do not bind the kubelet |
+//! | the loops get it | manager | fast path, by `on_kill` | manager, when it has ended | manager, by `kube` | both |
+//! | its end is seen to | `follow_killed_pod` | `follow_killed_pod` | `end_requested` | no: the kubelet ends it | no |
+//! | incident | `note_incident` | `note_incident` | `begin_requested` | `begin_requested` | no |
 //! | journal | here | here | here | by `kube`, beforehand | here |
 //!
-//! In shadow mode a pod that would be asked takes the manifest's route, with a cluster as well, and is counted at once.
+//! In shadow mode a request takes the manifest's route, with a cluster as well, and is counted at once.
 
 mod ensure_dead;
 mod eviction_log;
@@ -39,8 +40,8 @@ use super::{
     oom::Ending,
     pods::PodSource,
 };
-use ensure_dead::{KilledPod, end_asked};
-use eviction_log::log_asked;
+use ensure_dead::{KilledPod, end_requested};
+use eviction_log::log_request;
 
 pub use ensure_dead::{EnsureDead, clear};
 pub use eviction_log::EvictionLog;
@@ -128,8 +129,8 @@ impl Agent {
         self.append_to_journal(record);
     }
 
-    /// What follows every SIGKILL, or would in shadow mode: the pod stays known, is seen to be dead, and its emptyDirs
-    /// are emptied where there is no kubelet.
+    /// Follows a pod after SIGKILL: its permit holds for the entry that is in the table now, and `ensure-dead` sees to
+    /// its end and, without a kubelet, to its emptyDirs. In shadow mode the permit alone is carried over.
     fn follow_killed_pod(&mut self, pod: &Arc<PodEntry>, signalled: u64, shadow: bool) {
         self.pods.inherit_permit(pod);
         if !shadow {
@@ -163,10 +164,10 @@ impl Agent {
         let mut asked = asked.at_this_time(eviction.timing.as_deref());
         asked.shadow = request.shadow;
         if request.shadow {
-            self.metrics.asked(&asked);
+            self.metrics.requested(&asked);
         }
-        log_asked(&asked);
-        self.begin_asked(asked.clone());
+        log_request(&asked);
+        self.begin_requested(asked.clone());
         self.append_to_journal(Record::Asked(Box::new(asked.clone())));
         if request.shadow {
             return;
@@ -179,14 +180,14 @@ impl Agent {
         let metrics = Arc::clone(&self.metrics);
         tokio::task::spawn_blocking(move || {
             let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
-            end_asked(&entry, grace, &left, || metrics.asked(&asked));
+            end_requested(&entry, grace, &left, || metrics.requested(&asked));
             let gone = Some((eviction, Departure::Ended));
             manager.send(Command::SoftEvictionFinished { chosen, gone });
         });
     }
 
-    /// A pod is asked to go, or would be.
-    fn begin_asked(&mut self, asked: RequestRecord) {
+    /// A pod is requested to end, or would be in shadow mode.
+    fn begin_requested(&mut self, asked: RequestRecord) {
         let pod = PodName {
             namespace: asked.namespace.clone(),
             name: asked.name.clone(),
@@ -207,17 +208,17 @@ impl Agent {
         self.begin(incident);
     }
 
-    /// Takes note of pods that go because the API server has agreed, each once.
+    /// Takes the soft evictions to which the API server has agreed, each once.
     pub(super) fn take_requests(&mut self) {
         while let Some(asked) = self.pod_source.next_soft_eviction() {
             // The API server has agreed.
-            log_asked(&asked);
-            self.metrics.asked(&asked);
-            self.begin_asked(asked);
+            log_request(&asked);
+            self.metrics.requested(&asked);
+            self.begin_requested(asked);
         }
     }
 
-    /// What the kubelet evicts gives something back as well: both loops count it as pending. To be called before pods
+    /// Takes the evictions by the kubelet: both loops count what they give back as pending. To be called before pods
     /// that are over leave the table.
     pub(super) fn handle_kubelet_evictions(&mut self) {
         let PodSource::Cluster { cluster, .. } = &self.pod_source else {

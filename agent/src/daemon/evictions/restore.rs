@@ -1,4 +1,4 @@
-//! What an agent has done before it was killed, stopped or replaced counts for the next one.
+//! What an earlier agent has done before it ended counts for this one: limits, pace, victims that are not dead yet.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -13,9 +13,10 @@ use evictd_store::{
 use evictd_sys::clock::monotonic_ns;
 use jiff::Timestamp;
 
-use super::ensure_dead::{EnsureDead, KilledPod, clear, end_asked};
+use super::ensure_dead::{EnsureDead, KilledPod, clear, end_requested};
 
-/// Charges the limits, before any pod is judged; new ones count what the journal has by then.
+/// Charges the limits with the earlier evictions, before any pod is judged. A limit that comes later counts what the
+/// journal has by then.
 pub fn charge_limits(evaluator: &PolicyEvaluator, restored: &Restored, journal: &DiskQueue) {
     evaluator.restore(restored.evictions());
     let journal = journal.clone();
@@ -24,7 +25,7 @@ pub fn charge_limits(evaluator: &PolicyEvaluator, restored: &Restored, journal: 
     evaluator.await_end(victims.map(|v| (v.uid, v.signalled)));
 }
 
-/// Builds what the engine has to know.
+/// Builds the state that the planner starts with.
 pub fn planner_state(restored: &Restored, entries: &[Arc<PodEntry>]) -> RestoredState {
     restored.planner_state(|uid, at| is_there(entries, uid, at).is_some())
 }
@@ -50,8 +51,8 @@ pub fn last_eviction(restored: &Restored) -> Option<u64> {
     of_memory.map(|(_, at)| at).max()
 }
 
-/// Goes on with what the agent before was doing: what is left of its victims is killed once more, and the volumes of
-/// those that have died are emptied. `ends_pods`: no kubelet ends pods that were asked to go. `leftovers` has the
+/// Goes on with what the earlier agent was doing: what is left of its victims is killed once more, and the volumes of
+/// those that have died are emptied. `ends_pods`: no kubelet ends pods after a soft eviction. `leftovers` has the
 /// emptyDirs of a pod (its UID) that are to be emptied.
 pub fn go_on(
     restored: &Restored,
@@ -94,9 +95,9 @@ pub fn go_on(
             let entry = Arc::clone(entry);
             let left = Duration::from_nanos(asked.left);
             tracing::warn!(pod = %entry.pod, ?left, "a pod that was asked to go before has this time left");
-            tokio::task::spawn_blocking(move || end_asked(&entry, left, &volumes, || {}));
+            tokio::task::spawn_blocking(move || end_requested(&entry, left, &volumes, || {}));
         } else {
-            // When it ended is not known: what it has written since it was asked stays.
+            // When it ended is not known: what it has written since the request stays.
             died(entry, asked.at, volumes);
         }
     }

@@ -1,4 +1,4 @@
-//! The fast path while it runs: its start, its queues, and the pinned guard that goes on in its place.
+//! The fast path while it runs: its start, its queues, and the pinned guard that acts while no agent runs.
 
 mod pinned_guard;
 

@@ -1,4 +1,4 @@
-//! The guard that outlives the agent: what is attached is pinned, so that the kernel goes on without it.
+//! The pinned guard: programs that stay attached after the agent has ended, and kill in its place.
 
 use evictd_config::Config;
 use evictd_node::{

@@ -68,8 +68,8 @@ impl Agent {
         }
     }
 
-    /// Handles a state of the node. In shadow mode the Node object stays as it is: what it would say goes to the
-    /// journal and an Event.
+    /// Handles a state of the node. In shadow mode the Node object stays as it is: the conditions that it would have go
+    /// to the journal and an Event.
     fn handle_node_state(&mut self, state: NodeState) {
         let is_news = self.node_state.conditions != state.conditions;
         self.node_state = state;
@@ -80,7 +80,7 @@ impl Agent {
         self.publish_node_state();
     }
 
-    /// Has the node say what it should; nothing in shadow mode.
+    /// Has the Node object show the conditions; not in shadow mode.
     pub fn publish_node_state(&self) {
         if let PodSource::Cluster { cluster, .. } = &self.pod_source {
             cluster.set_shadow(self.config.shadow);
@@ -113,7 +113,7 @@ impl Agent {
         }
     }
 
-    /// Has a step taken away from this thread.
+    /// Has a mitigation step taken, on a thread of its own.
     fn mitigate(&self, request: MitigationRequest) {
         if request.shadow {
             let (step, pods) = (request.action.step(), request.action.pods().len());

@@ -1,5 +1,5 @@
-//! The manager while it runs: its start, the threads that work for it (disk scan, mitigation, container runtime), and what
-//! follows its events.
+//! The manager while it runs: its start, the threads that work for it (disk scan, mitigation, container runtime), and
+//! what follows its events.
 
 mod events;
 mod scan_watch;
@@ -35,8 +35,8 @@ pub(super) struct RunningManager {
     pub commands: Arc<CommandQueue>,
     pub events: Arc<ManagerEventQueue>,
     pub status: Arc<SharedStatus>,
-    /// Recorder of what the manager has seen lately.
-    pub seen: Arc<Recorder>,
+    /// Recorder of the manager's latest samples.
+    pub recorder: Arc<Recorder>,
     pub scanner: Arc<DiskScanner>,
     scan_watch: ScanWatch,
     /// Asks the container runtime, where one is configured.
@@ -64,8 +64,7 @@ pub(super) struct StartArgs<'a> {
 }
 
 impl RunningManager {
-    /// Starts the scan of the pods' disk use, the loop, and the threads that take steps for it. Also what the scan
-    /// looks at.
+    /// Starts the disk scan, the loop, and the threads that take mitigation steps. Returns the targets of the scan too.
     ///
     /// # Errors
     /// The system has no thread or no descriptor to give.
@@ -114,7 +113,7 @@ impl RunningManager {
             cri: start_cri(config, &commands, &scanner),
             events: Arc::clone(handle.events()),
             status: Arc::clone(handle.status()),
-            seen: Arc::clone(handle.recorder()),
+            recorder: Arc::clone(handle.recorder()),
             handle: Some(handle),
             commands,
             scanner,
@@ -127,7 +126,7 @@ impl RunningManager {
         Ok((manager, targets))
     }
 
-    /// Whether it was not stopped yet.
+    /// Whether the loop was not stopped yet.
     pub fn is_running(&self) -> bool {
         self.handle.is_some()
     }
@@ -138,7 +137,7 @@ impl RunningManager {
         }
     }
 
-    /// Other settings from now on.
+    /// Sends the settings of a changed configuration.
     pub fn send_settings(&self, config: &Config) {
         self.send(Command::Settings {
             settings: Box::new(planner_settings(config, self.layout)),
@@ -155,7 +154,7 @@ impl RunningManager {
         }
     }
 
-    /// Disks that can be watched by now. No hook counts their inodes before the next start.
+    /// Has disks watched that were not there at the start. No hook counts their inodes before the next start.
     pub fn follow_disks(&mut self, config: &Config) {
         let Some(found) = self.disk_retry.tick(config) else {
             return;

@@ -1,10 +1,10 @@
-//! Says what the manager and the scan of the pods' disk use cannot do: the threads themselves have no time for the log.
+//! Logs what the manager and the disk scan cannot do: their own threads must not wait for the log.
 
 use std::{collections::HashSet, sync::Arc};
 
 use evictd_manager::DiskScanner;
 
-/// Record of what was logged about the scan, each once.
+/// What was logged about the scan: each thing is logged once.
 #[derive(Debug, Default)]
 pub struct ScanWatch {
     is_stuck: bool,
@@ -20,7 +20,7 @@ pub struct ScanWatch {
 pub const FILESYSTEMS: [&str; 3] = ["nodefs", "imagefs", "containerfs"];
 
 impl ScanWatch {
-    /// Takes which filesystems do not answer. To be called at each tick.
+    /// Logs filesystems that do not answer, and that they answer again. To be called at each tick.
     pub fn see_hung(&mut self, hung: [bool; 3]) {
         let before = std::mem::replace(&mut self.hung, hung);
         for ((filesystem, was), is) in FILESYSTEMS.iter().zip(before).zip(hung) {

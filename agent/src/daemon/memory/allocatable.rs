@@ -1,4 +1,4 @@
-//! The pods' cgroup as a scope of its own: `allocatableMemory.available`.
+//! The memory of all pods as a scope: `allocatableMemory.available`, watched on the pods' cgroup.
 
 use std::path::PathBuf;
 
@@ -23,8 +23,8 @@ pub struct Allocatable {
     config: Config,
     root: PathBuf,
     known: Option<Watched>,
-    /// Why no threshold is in force, as it was logged.
-    said: Option<String>,
+    /// Why no threshold is in force, as logged.
+    refusal: Option<String>,
 }
 
 /// The cgroup that is watched.
@@ -49,7 +49,7 @@ impl Allocatable {
             config: config.clone(),
             root,
             known: None,
-            said: None,
+            refusal: None,
         }
     }
 
@@ -58,17 +58,17 @@ impl Allocatable {
         thresholds.iter().any(|t| t.signal == SIGNAL && t.is_hard())
     }
 
-    /// Looks whether the cgroup that is known is still the same, and searches for it where it is not. Answers when it,
-    /// its limit or what must stay available in it has changed. A threshold that cannot be held against the limit of a
-    /// cgroup that is watched is not in force.
+    /// Checks whether the known cgroup is still there, and searches for another one if it is not. Returns scopes when
+    /// the cgroup, its limit, or the amounts that must stay available in it have changed. A threshold that the cgroup's
+    /// limit does not exceed is not in force.
     ///
     /// # Errors
-    /// There is a threshold, and no cgroup that it could be held against: the reason.
-    fn look(&mut self) -> Result<Option<ScopePair>, String> {
+    /// There is a threshold, and no cgroup to watch for it: the reason.
+    fn update(&mut self) -> Result<Option<ScopePair>, String> {
         self.known.take_if(|known| !known.dir.exists());
         // Without a threshold there is nothing to look for. What is watched stays, and is never met.
         if self.known.is_none() && !self.has_threshold() {
-            self.said = None;
+            self.refusal = None;
             return Ok(None);
         }
         let dir = match &self.known {
@@ -125,8 +125,9 @@ impl Allocatable {
         Ok(Some(scopes))
     }
 
-    /// Gives up the cgroup that is known where the pods run in another one by now: a kubelet that was given another
-    /// driver leaves the former one's. Whether none is known: the kubelet may have limited it since, which is no event.
+    /// Gives up the known cgroup where the pods run in another one by now: a kubelet with another cgroup driver leaves
+    /// the former cgroups in place. Returns whether no cgroup is known: the kubelet may have limited one since, which
+    /// makes no event.
     pub fn search_again(&mut self) -> bool {
         let another = |known: &mut Watched| {
             let found = pods_root(&self.root);
@@ -142,22 +143,22 @@ impl Allocatable {
         self.config = config.clone();
     }
 
-    /// The scope, at the start and where [`Self::look`] answers; why no threshold is in force is logged once.
+    /// The scope, at the start and where it has changed; why no threshold is in force is logged once.
     pub fn first(&mut self) -> Option<ScopePair> {
-        self.look().unwrap_or_else(|reason| {
+        self.update().unwrap_or_else(|reason| {
             self.note_refusal(Some(reason));
             None
         })
     }
 
-    /// Logs why no threshold is in force, where that was not said.
+    /// Logs why no threshold is in force, once for each reason.
     fn note_refusal(&mut self, refusal: Option<String>) {
         if let Some(reason) = &refusal
-            && self.said != refusal
+            && self.refusal != refusal
         {
             tracing::info!(reason, "allocatableMemory.available is not watched");
         }
-        self.said = refusal;
+        self.refusal = refusal;
     }
 
     /// The scope that should be watched now instead of the one before. Searching the tree is left for when pods have
@@ -168,7 +169,7 @@ impl Allocatable {
         }
         let found = self.first();
         if let Some(ScopePair { fastpath, .. }) = &found
-            && self.said.is_none()
+            && self.refusal.is_none()
         {
             let (cgroup, capacity) = (fastpath.cgroup().path().display(), fastpath.capacity());
             tracing::info!(%cgroup, capacity, "the pods' cgroup is watched");

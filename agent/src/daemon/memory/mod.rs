@@ -1,5 +1,6 @@
 //! Which memory is watched: the node's, and that of all pods. Each is a scope, that is a cgroup or the machine, with a
-//! capacity and what must stay available of it. Capacities change while the agent runs, and both loops get the new scopes.
+//! capacity and the amounts that must stay available. Capacities change while the agent runs; both loops then get new
+//! scopes.
 
 mod allocatable;
 mod node;
@@ -13,7 +14,8 @@ use crate::daemon::{Agent, RunError};
 pub use allocatable::Allocatable;
 pub use node::NodeMemory;
 pub use scope::{
-    CGROUP_MOUNT, ScopePair, above_capacity, node_scope, node_scopes, thresholds, warn_floor, warn_no_hard_threshold,
+    CGROUP_MOUNT, ScopePair, above_capacity, node_scope, node_scopes, thresholds, warn_floor,
+    warn_no_hard_threshold,
 };
 
 /// The memory that is watched, as it changes.

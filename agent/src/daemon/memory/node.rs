@@ -1,6 +1,6 @@
-//! How much memory the node has, which changes while the agent runs: memory is plugged in or out, a balloon takes some
-//! and gives it back (virtio, Hyper-V, Xen), a container that is a node (kind, k3d) gets another limit. The
-//! kubelet sees the first two at its next look.
+//! The memory of the node, whose capacity changes while the agent runs: memory is plugged in or out, a balloon takes
+//! some and gives it back (virtio, Hyper-V, Xen), a container that is a node (kind, k3d) gets another limit. The
+//! kubelet sees the first two within ten seconds.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub struct NodeMemory {
     capacity: u64,
     /// Whether the machine had swap when the scope was opened.
     has_swap: bool,
-    /// Why the capacity that is there cannot be in force, as it was logged.
+    /// Why the present capacity cannot be in force, as logged.
     refused: Option<String>,
 }
 
@@ -51,7 +51,8 @@ impl NodeMemory {
         self.capacity
     }
 
-    /// What the kubelet takes for it, in bytes: it does not see that a container that is a node has a limit.
+    /// The node's capacity as the kubelet has it, in bytes: the kubelet does not see the limit of a container that is a
+    /// node.
     pub fn kubelet_capacity(&self) -> u64 {
         match self.is_machine {
             true => memory_total(&self.proc).unwrap_or(self.capacity),
@@ -59,11 +60,11 @@ impl NodeMemory {
         }
     }
 
-    /// The scopes with the capacity that is there now, where it is another one or swap has come or gone.
+    /// The scopes with the present capacity, where it has changed or swap has come or gone.
     ///
     /// # Errors
-    /// It is another one, and the thresholds cannot be kept with it.
-    pub fn look(&mut self, config: &Config) -> Result<Option<ScopePair>, RunError> {
+    /// The thresholds cannot be kept with the new capacity.
+    pub fn update(&mut self, config: &Config) -> Result<Option<ScopePair>, RunError> {
         let has_swap = has_swap();
         if self.now()? == self.capacity && has_swap == self.has_swap {
             return Ok(None);
@@ -79,11 +80,11 @@ impl NodeMemory {
         Ok(Some(scopes))
     }
 
-    /// Looks at the capacity of a running agent anew: what changes is logged, and what cannot be in force is logged
-    /// once.
+    /// As [`Self::update`], for a running agent: a change is logged, and so is, once, a capacity that cannot be in
+    /// force.
     pub fn refresh(&mut self, config: &Config) -> Option<ScopePair> {
         let before = self.capacity;
-        let refused = match self.look(config) {
+        let refused = match self.update(config) {
             Ok(None) => None,
             Ok(Some(scopes)) => {
                 let (capacity, threshold) = (self.capacity, scopes.fastpath.thresholds().threshold);

@@ -1,4 +1,4 @@
-//! What counts as the node, and how much of it must stay available.
+//! The scope of the node, and the amounts that must stay available in a scope.
 
 use std::path::Path;
 
@@ -38,7 +38,7 @@ fn scope(config: &Config, thresholds: impl Fn(u64) -> MemoryThresholds) -> Resul
     Ok(Scope::open(root, kind, thresholds, cache)?)
 }
 
-/// One scope as each loop has it.
+/// One scope, as each loop has it.
 pub struct ScopePair {
     /// Scope of the fast path, with the memory guard if that is on.
     pub fastpath: Scope,
@@ -46,7 +46,7 @@ pub struct ScopePair {
     pub manager: Scope,
 }
 
-/// The node.
+/// Opens the scope of the node, once for each loop.
 pub fn node_scopes(config: &Config) -> Result<ScopePair, RunError> {
     warn_no_hard_threshold(&config.eviction.thresholds);
     let thresholds = |capacity| thresholds(config, Signal::MemoryAvailable, capacity);
@@ -63,7 +63,7 @@ pub fn node_scope(config: Option<&Config>) -> Option<Scope> {
     scope(&config, |_| MemoryThresholds::default()).ok()
 }
 
-/// The fast path's scope: it is guarded by the kernel's own count beside the kubelet's.
+/// Adds the memory guard to a scope of the fast path: the kernel's own count counts beside the kubelet's.
 pub fn guarded(scope: Scope, config: &Config) -> Scope {
     let guard = &config.memory_guard;
     if !guard.enabled {
@@ -89,9 +89,8 @@ pub fn guarded(scope: Scope, config: &Config) -> Scope {
     }
 }
 
-/// Says that memory has no hard threshold. A kubelet may have thresholds for disks alone: then nothing is ever too
-/// little, and the kernel's OOM killer is alone with memory. Without any threshold pods are still held to their own
-/// limits on local storage.
+/// Warns where memory has no hard threshold. A kubelet may have thresholds for disks alone: then memory is left to the
+/// OOM killer. Without any threshold pods are still held to their own limits on local storage.
 pub fn warn_no_hard_threshold(thresholds: &[Threshold]) {
     if thresholds.is_empty() {
         tracing::warn!(
@@ -107,7 +106,7 @@ pub fn warn_no_hard_threshold(thresholds: &[Threshold]) {
     }
 }
 
-/// An amount that can never be kept, with the field that asks for it.
+/// The error of an amount that no node of this capacity can keep, with the field that has it.
 pub fn above_capacity(amount: Amount, value: u64, capacity: u64) -> RunError {
     let field = match amount {
         Amount::Threshold => "evictionHard[memory.available]",
@@ -140,7 +139,7 @@ pub fn thresholds(config: &Config, signal: Signal, capacity: u64) -> MemoryThres
     MemoryThresholds::of(thresholds, signal, capacity, config.kernel_floor.floor())
 }
 
-/// Says that the floor of a scope is not the one that is configured.
+/// Warns where the floor of a scope is not the configured one.
 pub fn warn_floor(config: &Config, signal: Signal, threshold: u64, capacity: u64) {
     let floor = config.kernel_floor.floor();
     if let Some(configured) = floor.replaced(threshold, signed(capacity)) {

@@ -1,4 +1,4 @@
-//! Tables of counters that one owner has several of: their names, what they mean, and where each is.
+//! Counters of owners that have several: name, help, and where the value is.
 
 use std::sync::atomic::AtomicU64;
 

@@ -1,4 +1,4 @@
-//! Fills the collector with what the parts of the agent count.
+//! The metrics of the daemon: fills the collector of `telemetry` with what each part of the agent counts.
 
 mod counters;
 
@@ -29,9 +29,7 @@ use super::{
     policies::Policies,
     signals::{INODES, Signals},
 };
-use crate::{
-    telemetry::{Health, HookInfo, MANAGER, MetricFamily, MetricsCollector},
-};
+use crate::telemetry::{Health, HookInfo, MANAGER, MetricFamily, MetricsCollector};
 use counters::{CounterDef, INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS};
 
 pub use counters::DROPS;
@@ -127,7 +125,9 @@ pub(super) fn collector(inputs: &MetricInputs<'_>) -> MetricsCollector {
     }
     collect_configuration(&mut collector, inputs);
     for (name, help, which) in DROPS {
-        collector.counter(name, help, inputs.dropped, move |dropped| dropped.get(which));
+        collector.counter(name, help, inputs.dropped, move |dropped| {
+            dropped.get(which)
+        });
     }
     collector
 }
@@ -339,6 +339,8 @@ pub(super) fn hooks(signals: &Signals, memory: MemoryHook, scopes: &[Scope]) -> 
     let counted = iter::once(Signal::PidAvailable).chain(INODES);
     let counted = counted.map(|signal| info(signal.as_str(), &signals.sources.hook(signal)));
     let pods = info("pods", &signals.cgroup_events.selected_hook().hook);
-    let memory = scopes.iter().map(|scope| info(scope.signal().as_str(), &memory));
+    let memory = scopes
+        .iter()
+        .map(|scope| info(scope.signal().as_str(), &memory));
     counted.chain([pods]).chain(memory).collect()
 }

@@ -1,4 +1,4 @@
-//! Attribution of an OOM kill: to a pod, a limit, and earlier evictions.
+//! Attributes a kill of the OOM killer to a pod, a limit, and the evictions before it.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -21,7 +21,7 @@ use evictd_node::{
         oom::{self, Level, UNKNOWN},
     },
 };
-use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKillRecord, PodName, say};
+use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKillRecord, PodName, log_kill};
 use evictd_sys::{clock::monotonic_ns, page::page_size};
 
 /// Evictions that are remembered, pods that are gone, and processes.
@@ -49,7 +49,7 @@ pub struct OomCounters {
     pub other_limit: AtomicU64,
 }
 
-/// How a pod ends whose end is not seen.
+/// How a pod ends whose end the fast path does not report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// By SIGKILL, sent here.
@@ -105,10 +105,12 @@ pub struct OomAttributor {
     evictions: VecDeque<Remembered>,
     /// Processes that were marked last, and when, in nanoseconds of CLOCK_MONOTONIC: the kernel marks each thread.
     marked: VecDeque<(u32, u64)>,
-    /// Kills that the kernel has counted: now, those that are told for, and those of the last look.
+    /// Reads how many kills the kernel has counted by now.
     count: fn() -> Option<u64>,
-    told: u64,
-    looked: u64,
+    /// Kills of that count for which a kill was attributed or passed over.
+    attributed: u64,
+    /// The count at the last read.
+    counted: u64,
     /// Records by the id of the cgroup that was at its limit.
     limits: HashMap<u64, LimitRecord>,
     counters: Arc<OomCounters>,
@@ -139,8 +141,8 @@ impl OomAttributor {
             evictions: VecDeque::new(),
             marked: VecDeque::new(),
             count,
-            told: kills,
-            looked: kills,
+            attributed: kills,
+            counted: kills,
             limits: HashMap::new(),
             counters: Arc::default(),
         }
@@ -191,8 +193,8 @@ impl OomAttributor {
         }
     }
 
-    /// Takes note of an eviction whose end is not seen: by the manager with SIGKILL (`killed`), by the kubelet, or of a
-    /// pod that was asked to go and has so much time. `signalled` is in nanoseconds of CLOCK_MONOTONIC.
+    /// Takes note of an eviction whose end the fast path does not report: by the manager, by the kubelet, or a soft one
+    /// with this grace period. `signalled` is in nanoseconds of CLOCK_MONOTONIC.
     pub fn note_eviction(&mut self, pod: PodName, signalled: u64, grace: Duration, how: Ending) {
         self.remember(Remembered {
             number: None,
@@ -238,7 +240,7 @@ impl OomAttributor {
             OomCause::PodLimit | OomCause::OtherLimit => self.fold(limit, record)?,
             OomCause::Machine | OomCause::Scope => record,
         };
-        say(&record);
+        log_kill(&record);
         Some(record)
     }
 
@@ -261,20 +263,21 @@ impl OomAttributor {
         evictions.any(|e| e.killed && e.pod.uid == uid && e.is_recent(at) && e.is_in_flight(at))
     }
 
-    /// Whether the kernel has counted one more kill than there were so far: what it only helps to end it does not count.
+    /// Whether the kernel has counted one more kill than there were so far: what it only helps to end it does not
+    /// count.
     fn is_counted(&mut self) -> bool {
         let Some(kills) = (self.count)() else {
             return true;
         };
-        let is_counted = self.told < kills;
-        self.told += u64::from(is_counted);
+        let is_counted = self.attributed < kills;
+        self.attributed += u64::from(is_counted);
         is_counted
     }
 
-    /// All kills were read that there were: those that the kernel had counted at the last look have no record to come.
-    pub fn finish_look(&mut self) {
-        self.told = self.told.max(self.looked);
-        self.looked = (self.count)().unwrap_or(0);
+    /// Ends a read of all records that there were: kills that the kernel had counted before it have no record to come.
+    pub fn finish_read(&mut self) {
+        self.attributed = self.attributed.max(self.counted);
+        self.counted = (self.count)().unwrap_or(0);
     }
 
     /// The first kill for a limit has a record at once, later ones have one together.
@@ -316,11 +319,11 @@ impl OomAttributor {
             due.push(OomKillRecord { more, ..last });
             true
         });
-        due.iter().for_each(say);
+        due.iter().for_each(log_kill);
         due
     }
 
-    /// With the id of the cgroup that was at its limit, if one was.
+    /// The record of a kill, and the id of the cgroup that was at its limit; [`OTHERS`] where none was.
     fn record_of(&self, kill: &oom::OomKill) -> (OomKillRecord, u64) {
         let levels = levels(kill);
         let page = page_size();

@@ -1,4 +1,4 @@
-//! The kills of the OOM killer, as the kernel programs report them: each is attributed, counted, and written to the journal.
+//! The kills of the OOM killer, as the kernel programs report them: each is attributed, counted and recorded.
 
 mod attribution;
 mod unattributed;
@@ -80,7 +80,7 @@ impl Agent {
                 self.append_to_journal(Record::OomKill(Box::new(record)));
             }
         }
-        self.oom.attributor.finish_look();
+        self.oom.attributor.finish_read();
         self.report_oom_kills(monotonic_ns());
     }
 }

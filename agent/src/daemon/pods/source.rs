@@ -38,7 +38,7 @@ use evictd_store::{
 
 use crate::daemon::{RunError, journal, policies::Policies};
 
-/// After so long a pod's first containers are there.
+/// Time after which a pod's first containers are there.
 const STARTS: Duration = Duration::from_secs(10);
 
 /// Source of the pods.
@@ -60,15 +60,15 @@ pub enum PodSource {
 /// Running pods whose cgroups are not found.
 #[derive(Default)]
 pub struct WithoutCgroup {
-    /// UIDs of those at the last look.
+    /// UIDs at the last update.
     last: BTreeSet<String>,
-    /// Number of those that were so at two looks.
+    /// Number of those that were here at two updates.
     count: Arc<AtomicU64>,
 }
 
 impl WithoutCgroup {
-    /// Takes in the names of those at this look, by UID. One that has just been started counts at the next one.
-    fn look(&mut self, missing: BTreeMap<String, String>) {
+    /// Takes the present ones: names by UID. A pod counts when it is here twice in a row, for it may just have started.
+    fn update(&mut self, missing: BTreeMap<String, String>) {
         let again = missing.iter().filter(|(uid, _)| self.last.contains(*uid));
         let again: Vec<&String> = again.map(|(_, name)| name).collect();
         let pods = again.len() as u64;
@@ -86,18 +86,19 @@ impl WithoutCgroup {
 }
 
 impl PodSource {
-    /// A new table when a pod's cgroup has come, gone, or changed below.
+    /// Compares all cgroups with what is held open. Returns a new table when a pod's cgroup has come, gone, or changed
+    /// below.
     pub fn refresh(&mut self) -> Option<Box<PodTable>> {
         match self {
             Self::Cluster {
                 cluster, joined, ..
             } => {
                 cluster.watch_clock();
-                let look = joined.refresh(|uid, held| known(cluster, uid, held));
-                if look.table.is_some() {
-                    cluster.note_unknown(look.unknown);
+                let found = joined.refresh(|uid, held| known(cluster, uid, held));
+                if found.table.is_some() {
+                    cluster.note_unknown(found.unknown);
                 }
-                look.table
+                found.table
             }
             Self::Manifest {
                 pods,
@@ -133,17 +134,17 @@ impl PodSource {
         }
     }
 
-    /// Builds the table anew where only these pods' directories, and what the API server has of pods, may have changed.
+    /// As [`Self::refresh`], where only these pods' directories, and the API server's pods, may have changed.
     pub fn follow(&mut self, directories: &BTreeSet<PathBuf>) -> Option<Box<PodTable>> {
         match self {
             Self::Cluster {
                 cluster, joined, ..
             } => {
-                let look = joined.follow(directories, |uid, held| known(cluster, uid, held));
-                if look.table.is_some() {
-                    cluster.note_unknown(look.unknown);
+                let found = joined.follow(directories, |uid, held| known(cluster, uid, held));
+                if found.table.is_some() {
+                    cluster.note_unknown(found.unknown);
                 }
-                look.table
+                found.table
             }
             // A few pods, whose cgroups are looked at all at once.
             Self::Manifest { .. } => self.refresh(),
@@ -194,7 +195,7 @@ impl PodSource {
         } = self
         {
             let found = joined.uids();
-            without_cgroup.look(cluster.running_without(|uid| found.contains(uid)));
+            without_cgroup.update(cluster.running_without(|uid| found.contains(uid)));
         }
     }
 
@@ -214,7 +215,7 @@ impl PodSource {
         }
     }
 
-    /// A pod that goes because the API server has asked it to, each once.
+    /// The next soft eviction to which the API server has agreed, each once.
     pub fn next_soft_eviction(&mut self) -> Option<RequestRecord> {
         match self {
             Self::Cluster { cluster, .. } => cluster.next_request(),
@@ -249,7 +250,8 @@ impl PodSource {
         }
     }
 
-    /// The emptyDirs of a pod that is gone, to be emptied; where there is a kubelet, it is its job.
+    /// The emptyDirs of a pod that are to be emptied after its end; none with a cluster, where the kubelet removes
+    /// them.
     pub fn leftovers(&self, uid: &str) -> Vec<PathBuf> {
         match self {
             Self::Cluster { .. } => Vec::new(),
@@ -297,15 +299,15 @@ impl PodSource {
         }
     }
 
-    /// Whether no Event waits for the API server.
-    pub fn is_told(&self) -> bool {
+    /// Whether all Events were sent to the API server.
+    pub fn has_sent_events(&self) -> bool {
         match self {
-            Self::Cluster { cluster, .. } => cluster.is_told(),
+            Self::Cluster { cluster, .. } => cluster.has_sent_events(),
             Self::Manifest { .. } => true,
         }
     }
 
-    /// Ends when there is reason to look before the time.
+    /// Ends when the API server has something new.
     pub async fn changed(&self) {
         match self {
             Self::Cluster { cluster, .. } => cluster.changed().await,
@@ -314,7 +316,7 @@ impl PodSource {
     }
 }
 
-/// A pod as the API server has it, compared with what is held.
+/// A pod of the API server's, compared with what is held.
 fn known(cluster: &Cluster, uid: &str, held: Option<&Pod>) -> PodUpdate {
     match cluster.phase_if_over(uid) {
         Some(phase) => PodUpdate::Over(phase),
@@ -401,14 +403,14 @@ mod tests {
     #[test]
     fn a_pod_without_a_cgroup_counts_at_the_second_look() {
         let mut without = WithoutCgroup::default();
-        let mut look = |uids: &[&str]| {
+        let mut update = |uids: &[&str]| {
             let missing = uids.iter().map(|uid| ((*uid).to_owned(), String::new()));
-            without.look(missing.collect());
+            without.update(missing.collect());
             without.count.load(Ordering::Relaxed)
         };
-        assert_eq!(look(&["a"]), 0, "it may just have been started");
-        assert_eq!(look(&["a", "b"]), 1);
-        assert_eq!(look(&["a", "b"]), 2);
-        assert_eq!(look(&["c"]), 0);
+        assert_eq!(update(&["a"]), 0, "it may just have been started");
+        assert_eq!(update(&["a", "b"]), 1);
+        assert_eq!(update(&["a", "b"]), 2);
+        assert_eq!(update(&["c"]), 0);
     }
 }

@@ -83,12 +83,12 @@ impl PublishedPods {
         }
     }
 
-    /// The entry of a UID, protected ones included.
+    /// The entry of a pod by UID, protected pods included.
     pub fn entry(&self, uid: &str) -> Option<&Arc<PodEntry>> {
         self.entries.iter().find(|entry| entry.pod.uid == uid)
     }
 
-    /// A pod was evicted. It may have been opened anew meanwhile, and what was charged for it holds for that one too.
+    /// Carries the permit of an evicted pod over to its present entry: the pod may have been opened anew meanwhile.
     pub fn inherit_permit(&self, evicted: &Arc<PodEntry>) {
         let known = self.entry(&evicted.pod.uid);
         if let Some(entry) = known.filter(|entry| !Arc::ptr_eq(entry, evicted)) {
@@ -96,7 +96,7 @@ impl PublishedPods {
         }
     }
 
-    /// Whether all directories have to be looked at for a pod's cgroup that was not found, since this was last asked.
+    /// Whether a pod's cgroup was not found since the last call: then all directories have to be compared.
     pub fn take_unplaced(&mut self) -> bool {
         std::mem::take(&mut self.unplaced)
     }
@@ -116,7 +116,7 @@ impl PublishedPods {
 }
 
 impl Agent {
-    /// Cgroups have come and gone: a look at the pods among them is due.
+    /// Compares the pods whose cgroups have come or gone with what is held open.
     pub fn on_cgroup_events(&mut self) {
         let mut directories = BTreeSet::new();
         let known = &mut self.pods;
@@ -151,7 +151,7 @@ impl Agent {
         }
     }
 
-    /// Looks at the pods whose changes have waited, and once more at those that were looked at.
+    /// Compares the pods whose changes have waited, and once more those that were compared a moment ago.
     pub fn follow_waiting(&mut self) {
         let known = &mut self.pods;
         let now = Instant::now();
@@ -162,7 +162,7 @@ impl Agent {
         self.publish(table);
     }
 
-    /// The API server has something new about pods; their cgroups have not changed.
+    /// Takes what the API server has of pods; their cgroups have not changed.
     pub fn follow_api(&mut self) {
         self.handle_kubelet_evictions();
         let table = self.pod_source.follow(&BTreeSet::new());
@@ -208,7 +208,7 @@ impl Agent {
         self.fastpath.control.send(table);
     }
 
-    /// Looks at what is read of each pod once a second.
+    /// Reads what is read of each pod once a second: swap and protected memory.
     pub fn look_at_pods(&self) {
         self.fastpath.control.free_retired();
         let pods = || self.pods.entries.iter().map(|entry| &*entry.memory);

@@ -15,56 +15,57 @@ use crate::daemon::background::SingleFlight;
 
 /// File in the state directory whose presence pauses all evictions.
 const PAUSE: &str = "pause";
-/// File in the state directory by which a subcommand asks for the status of the policies as it is now; gone when it is.
-const ASKED: &str = "policies.asked";
+/// File in the state directory by which a subcommand requests the status of the policies as it is now; the agent
+/// removes it when that is written.
+const STATUS_REQUEST: &str = "policies.asked";
 
 /// The mark files, as of the last look. The thread that waits for that disk looks for
 /// them: even a stat hangs on a disk that does not answer, and what was known before holds meanwhile.
 #[derive(Debug)]
 pub(super) struct MarkFiles {
     pause: PathBuf,
-    asked: PathBuf,
-    /// Whether evictions are paused, as of the last look that succeeded.
+    request: PathBuf,
+    /// Whether evictions are paused, as of the last check that succeeded.
     pub is_paused: AtomicBool,
     /// Whether a subcommand waits for the status of the policies.
-    pub is_asked: AtomicBool,
-    /// The last look for the file of the pause has failed.
+    pub is_requested: AtomicBool,
+    /// The last check for the file of the pause has failed.
     is_unknown: AtomicBool,
-    looks: SingleFlight,
-    pub looked: Arc<Notify>,
+    checks: SingleFlight,
+    pub checked: Arc<Notify>,
 }
 
 impl MarkFiles {
-    pub fn new(state_dir: &Path, looked: Arc<Notify>) -> Self {
+    pub fn new(state_dir: &Path, checked: Arc<Notify>) -> Self {
         Self {
             pause: state_dir.join(PAUSE),
-            asked: asked_file(state_dir),
+            request: request_file(state_dir),
             // A pause that an earlier agent has obeyed holds until it is known to be removed.
-            pub is_paused: AtomicBool::new(true),
-            pub is_asked: AtomicBool::new(false),
+            is_paused: AtomicBool::new(true),
+            is_requested: AtomicBool::new(false),
             is_unknown: AtomicBool::new(false),
-            looks: SingleFlight::default(),
-            looked,
+            checks: SingleFlight::default(),
+            checked,
         }
     }
 
-    /// Has the disk's thread look, unless it has not answered the last time yet, or too many files wait for it.
-    pub fn look_on(self: &Arc<Self>, disk: &DiskQueue) {
-        let Some(running) = self.looks.begin() else {
+    /// Has the journal's thread check, unless the last check is under way or too many files wait for that thread.
+    pub fn check_on(self: &Arc<Self>, disk: &DiskQueue) {
+        let Some(running) = self.checks.begin() else {
             return;
         };
         let marks = Arc::clone(self);
-        let look = move || {
-            marks.look();
+        let check = move || {
+            marks.check();
             drop(running);
-            marks.looked.notify_one();
+            marks.checked.notify_one();
         };
         // Without a place the next tick looks.
-        let _ = disk.write_file(look);
+        let _ = disk.write_file(check);
     }
 
-    /// An error is not the absence of the file: it changes nothing.
-    pub fn look(&self) {
+    /// Checks for the files. An error is not the absence of a file: it changes nothing.
+    pub fn check(&self) {
         match self.pause.try_exists() {
             Ok(paused) => {
                 self.is_paused.store(paused, Ordering::Relaxed);
@@ -85,14 +86,14 @@ impl MarkFiles {
             }
         }
         // The subcommand that waits says what is wrong with its file.
-        let is_asked = self.asked.try_exists().unwrap_or(false);
-        self.is_asked.store(is_asked, Ordering::Relaxed);
+        let is_requested = self.request.try_exists().unwrap_or(false);
+        self.is_requested.store(is_requested, Ordering::Relaxed);
     }
 }
 
-/// Path at which an agent with this state directory is asked to write what there is to explain anew.
-pub fn asked_file(state_dir: &Path) -> PathBuf {
-    state_dir.join(ASKED)
+/// Path of the file by which a subcommand requests the status of the policies from an agent with this state directory.
+pub fn request_file(state_dir: &Path) -> PathBuf {
+    state_dir.join(STATUS_REQUEST)
 }
 
 #[cfg(test)]
@@ -109,7 +110,7 @@ mod tests {
             MarkFiles::new(dir.path(), Arc::default()),
         );
         let is_paused = || {
-            marks.look();
+            marks.check();
             marks.is_paused.load(Ordering::Relaxed)
         };
         // ELOOP, at the first look.

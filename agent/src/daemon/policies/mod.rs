@@ -1,5 +1,5 @@
-//! The policies of a running agent: read, read again when their files change, and applied to all pods; the pauses of
-//! evictions; and the file from which `evictd policy explain` takes what the policies say.
+//! The policies of a running agent: read, read again when their files change, and applied to all pods. Also the pauses
+//! of evictions, and the status file that `evictd policy explain` shows.
 
 mod marks;
 mod pause_log;
@@ -33,10 +33,10 @@ use super::{
 };
 use crate::telemetry::MetricFamily;
 use marks::MarkFiles;
-pub use marks::asked_file;
+pub use marks::request_file;
 pub use pause_log::PauseLog;
 
-/// File in the state directory with what `evictd policy explain` shows.
+/// The status file: what `evictd policy explain` shows, in the state directory.
 const STATUS: &str = "policies.json";
 
 /// Keeps policies in force.
@@ -48,22 +48,22 @@ pub struct Policies {
     /// The pauses of evictions.
     pub pauses: Arc<PauseState>,
     files: Vec<PathBuf>,
-    seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
-    look: BackgroundRead<Option<Found>>,
+    fingerprint: Vec<(PathBuf, u64, Option<SystemTime>)>,
+    read: BackgroundRead<Option<Found>>,
     /// Why the files could not be read the last time.
     unread: Option<String>,
     state_dir: PathBuf,
     marks: Arc<MarkFiles>,
     written: Vec<Explanation>,
     status: Arc<StatusFile>,
-    // The thread ends when this is dropped.
+    // Its thread ends when this is dropped.
     _worker: Option<Worker>,
 }
 
-/// Result of a look at the files, where they were read.
+/// Result of a read of the files.
 struct Found {
     /// Before they were read: what changes meanwhile is a change.
-    seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
+    fingerprint: Vec<(PathBuf, u64, Option<SystemTime>)>,
     read: Result<Vec<EvictionPolicy>, PolicyError>,
 }
 
@@ -90,30 +90,30 @@ impl Policies {
         }
         let policies = Arc::new(PolicyStore::new(Arc::clone(&evaluator)));
         // Before they are read: what changes meanwhile is a change.
-        let seen = file::fingerprint(&policy.files);
+        let fingerprint = file::fingerprint(&policy.files);
         policies.set_files(Some(file::load(&policy.files)?));
         let pauses = Arc::new(PauseState::new(Arc::clone(evaluator.limiter())));
         let wanted = !policy.files.is_empty() || config.cluster.is_some();
         let worker = wanted
             .then(|| Worker::start(Arc::clone(&evaluator)))
             .transpose()?;
-        let looked = Arc::<Notify>::default();
+        let checked = Arc::<Notify>::default();
         let started = Self {
             evaluator,
             policies,
             pauses,
             files: policy.files.clone(),
-            seen,
-            look: BackgroundRead::new(Arc::clone(&looked)),
+            fingerprint,
+            read: BackgroundRead::new(Arc::clone(&checked)),
             unread: None,
             state_dir: config.state_dir.clone(),
-            marks: Arc::new(MarkFiles::new(&config.state_dir, looked)),
+            marks: Arc::new(MarkFiles::new(&config.state_dir, checked)),
             written: Vec::new(),
             status: Arc::default(),
             _worker: worker,
         };
         // A pause outlives a restart: no pod is evicted before the first look.
-        started.marks.look();
+        started.marks.check();
         started.set_pause();
         Ok(started)
     }
@@ -123,19 +123,19 @@ impl Policies {
         self.pauses.set(PauseSource::File, paused);
     }
 
-    /// Ends when files were looked at; [`Self::take_look`] is due then.
+    /// Ends when files were read or checked; [`Self::take_finished`] is due then.
     pub async fn finished(&self) {
-        self.marks.looked.notified().await;
+        self.marks.checked.notified().await;
     }
 
     /// Applies what was found.
-    pub fn take_look(&mut self, disk: &DiskQueue) {
+    pub fn take_finished(&mut self, disk: &DiskQueue) {
         self.set_pause();
-        if let Some(Some(found)) = self.look.take() {
-            self.seen = found.seen;
+        if let Some(Some(found)) = self.read.take() {
+            self.fingerprint = found.fingerprint;
             self.apply(found.read);
         }
-        if self.marks.is_asked.load(Ordering::Relaxed) {
+        if self.marks.is_requested.load(Ordering::Relaxed) {
             self.report(disk);
         }
     }
@@ -220,18 +220,18 @@ impl Policies {
         }
     }
 
-    /// Has files looked at that may have changed, and looks at evicted pods; `is_reported`: the API server has heard of
-    /// them all.
+    /// Has files read that may have changed, and has evicted pods judged anew; `is_reported`: the API server has heard
+    /// of them all.
     pub fn refresh(&mut self, disk: &DiskQueue, is_reported: bool) {
-        self.marks.look_on(disk);
+        self.marks.check_on(disk);
         self.evaluator.refresh_evicted(is_reported);
-        let (files, known) = (self.files.clone(), self.seen.clone());
+        let (files, known) = (self.files.clone(), self.fingerprint.clone());
         let is_unread = self.unread.is_some();
-        self.look.begin(move || {
-            let seen = file::fingerprint(&files);
-            let is_read = is_unread || seen != known;
+        self.read.begin(move || {
+            let fingerprint = file::fingerprint(&files);
+            let is_read = is_unread || fingerprint != known;
             is_read.then(|| Found {
-                seen,
+                fingerprint,
                 read: file::load(&files),
             })
         });
@@ -259,7 +259,7 @@ impl Policies {
         }
     }
 
-    /// Has written down what there is to explain, when it has changed by more than the time or a subcommand asks.
+    /// Has the status file written when more than ages has changed in it, or a subcommand requests it.
     fn report(&mut self, disk: &DiskQueue) {
         let Some(running) = self.status.writes.begin() else {
             return;
@@ -270,10 +270,10 @@ impl Policies {
             let gates = explanation.rules.iter_mut().flat_map(|r| &mut r.gates);
             gates.for_each(|g| g.age_seconds = None);
         }
-        let asked = asked_file(&self.state_dir);
-        let is_asked = self.marks.is_asked.swap(false, Ordering::Relaxed);
+        let request = request_file(&self.state_dir);
+        let is_requested = self.marks.is_requested.swap(false, Ordering::Relaxed);
         let has_failed = self.status.has_failed.swap(false, Ordering::Relaxed);
-        if without_time == self.written && !is_asked && !has_failed {
+        if without_time == self.written && !is_requested && !has_failed {
             return;
         }
         let (status, path) = (Arc::clone(&self.status), status_file(&self.state_dir));
@@ -282,7 +282,7 @@ impl Policies {
             match text.and_then(|text| evictd_sys::fs::replace(&path, &text, false)) {
                 Ok(()) => {
                     // The subcommand may have taken its request back.
-                    if is_asked && let Err(error) = std::fs::remove_file(asked) {
+                    if is_requested && let Err(error) = std::fs::remove_file(request) {
                         tracing::debug!(%error, "the reader of the policies' status has gone");
                     }
                 }
@@ -299,14 +299,14 @@ impl Policies {
     }
 }
 
-/// Whether [`STATUS`] is being written, and whether the last time failed.
+/// Whether the status file is being written, and whether the last attempt failed.
 #[derive(Default)]
 struct StatusFile {
     writes: SingleFlight,
     has_failed: AtomicBool,
 }
 
-/// Path at which an agent with this state directory writes what there is to explain.
+/// Path of the status file of an agent with this state directory.
 pub fn status_file(state_dir: &Path) -> PathBuf {
     state_dir.join(STATUS)
 }

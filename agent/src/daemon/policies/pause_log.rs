@@ -1,4 +1,4 @@
-//! What the journal keeps of pauses: what has stopped evictions, and when, is asked afterwards.
+//! Which changes of the pauses go to the journal: an operator asks later when evictions were paused.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -12,7 +12,7 @@ use evictd_sys::fs::PathError;
 /// Turns changes into records, each once: a pause that an earlier agent has written down is no news.
 #[derive(Debug, Default)]
 pub struct PauseLog {
-    /// The last word in the journal, by whose it is.
+    /// Whether each source pauses, by its last record in the journal.
     written: BTreeMap<String, bool>,
     is_started: bool,
 }

@@ -9,7 +9,7 @@ use std::{
 
 use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles, KubeletSource};
 
-/// What `cgroupsPerQOS: false` means.
+/// What follows from `cgroupsPerQOS: false`.
 pub const NO_PODS: &str = "pods have no cgroups of their own, and none is evicted";
 
 /// Source of the configuration.
@@ -21,17 +21,17 @@ pub struct ConfigSource {
     pub kubelet_config: Option<PathBuf>,
     /// Configuration of the kubelet: its file, what it has answered to `/configz`, or neither.
     pub kubelet: KubeletDocument,
-    /// What it has answered to `/configz` after the start.
+    /// The kubelet's answer to `/configz` after the start.
     pub(super) answer: Arc<OnceLock<KubeletDocument>>,
-    /// Shadow mode was asked for on the command line.
+    /// `--shadow` on the command line.
     pub shadow: bool,
-    /// The files before they were read last: what changes after that is a change, however long a start takes.
+    /// The files' stamps before they were read last: what changes after that is a change, however long a start takes.
     stamps: Vec<Stamp>,
-    /// The files at the last look, where they had changed: one that is still being written changes again.
+    /// The files' stamps at the last read, where they had changed: a file that is still being written changes again.
     changing: Option<Vec<Stamp>>,
     /// Why the last reading was refused; whether because a file could not be read.
     refused: Option<(String, bool)>,
-    /// The kubelet gives pods no cgroups, as it was logged.
+    /// The kubelet gives pods no cgroups, which was logged.
     lacks_pod_cgroups: bool,
 }
 
@@ -56,7 +56,7 @@ impl ConfigSource {
         }
     }
 
-    /// Reads all of it. `known` names the kubelet's files: others take effect at the next start. A KubeletConfiguration
+    /// Reads all files. `known` names the kubelet's files: others take effect at the next start. A KubeletConfiguration
     /// that cannot be read is logged.
     ///
     /// # Errors
@@ -122,7 +122,11 @@ impl ConfigSource {
     /// Looks at the files when it is called, and reads them when they have changed and are the same as at the look
     /// before: they may be half written. Where one could not be read, it tries again at each look. `asked`: reads them
     /// in any case. Their disk may not answer.
-    pub(super) fn reader(&self, known: &Config, asked: bool) -> impl FnOnce() -> Found + Send + use<> {
+    pub(super) fn reader(
+        &self,
+        known: &Config,
+        requested: bool,
+    ) -> impl FnOnce() -> Found + Send + use<> {
         let files = self.kubelet_files(known);
         let (config, last, changing) = (
             self.config.clone(),
@@ -131,21 +135,21 @@ impl ConfigSource {
         );
         // Not at each look: it is a whole document.
         let is_unread = self.is_unread();
-        let kubelet = asked || is_unread || changing.is_some();
+        let kubelet = requested || is_unread || changing.is_some();
         let answer = self.answer.get().filter(|_| self.lacks_kubelet());
         let is_answered = answer.is_some();
         let kubelet = kubelet.then(|| answer.unwrap_or(&self.kubelet).clone());
         move || {
-            let seen = stamps(&config, &files);
-            let has_settled = seen != last && changing.as_ref() == Some(&seen);
+            let new = stamps(&config, &files);
+            let has_settled = new != last && changing.as_ref() == Some(&new);
             // A file that comes changes its stamp.
-            let may_differ = is_answered || seen.iter().all(Option::is_some);
-            let is_retry = is_unread && may_differ && seen == last && !asked;
-            let kubelet = kubelet.filter(|_| asked || has_settled || is_retry);
+            let may_differ = is_answered || new.iter().all(Option::is_some);
+            let is_retry = is_unread && may_differ && new == last && !requested;
+            let kubelet = kubelet.filter(|_| requested || has_settled || is_retry);
             let read = kubelet
                 .map(|known| Config::reload(&config, !is_retry, &files, &known).map(Box::new));
             Found {
-                seen,
+                stamps: new,
                 is_retry,
                 read,
             }
@@ -155,11 +159,11 @@ impl ConfigSource {
     /// The new configuration, where the look has read it; nothing where another attempt has found the same.
     pub(super) fn take(&mut self, found: Found) -> Option<Result<Config, ConfigError>> {
         let Some(read) = found.read else {
-            self.changing = (found.seen != self.stamps).then_some(found.seen);
+            self.changing = (found.stamps != self.stamps).then_some(found.stamps);
             return None;
         };
         self.changing = None;
-        self.stamps = found.seen;
+        self.stamps = found.stamps;
         let refused = read.as_ref().err().map(|error| {
             let is_unread = matches!(error, ConfigError::Read { .. });
             (error.to_string(), is_unread)
@@ -168,16 +172,16 @@ impl ConfigSource {
             let (new, old) = (&read.1, &self.kubelet);
             (new.source, &new.unreadable) == (old.source, &old.unreadable)
         });
-        let is_told = found.is_retry && refused == self.refused && (refused.is_some() || is_same);
+        let is_logged = found.is_retry && refused == self.refused && (refused.is_some() || is_same);
         self.refused = refused;
-        (!is_told).then(|| read.map(|read| self.adopt(*read)))
+        (!is_logged).then(|| read.map(|read| self.adopt(*read)))
     }
 }
 
-/// Result of a look at the files.
+/// Result of a read of the files.
 pub struct Found {
     /// Before they were read: what changes meanwhile is a change.
-    seen: Vec<Stamp>,
+    stamps: Vec<Stamp>,
     /// They have not changed, and are read because one of them could not be.
     is_retry: bool,
     read: Option<Result<Box<(Config, KubeletDocument)>, ConfigError>>,

@@ -1,4 +1,5 @@
-//! The configuration follows its files while the agent runs. What is known of pressure, victims and conditions stays.
+//! A changed configuration is put in force while the agent runs. What is known of pressure, victims and conditions
+//! stays.
 
 mod config_source;
 
@@ -21,19 +22,19 @@ use config_source::Found;
 
 pub use config_source::{ConfigSource, NO_PODS};
 
-/// The configuration's files, as they are followed.
+/// The source of the configuration, and the read that is under way.
 pub(super) struct ConfigWatch {
     source: ConfigSource,
-    pub look: BackgroundRead<Found>,
-    /// SIGHUP has come, and no look was begun since.
-    is_asked: bool,
+    pub read: BackgroundRead<Found>,
+    /// SIGHUP has come, and no read was begun since.
+    is_requested: bool,
     /// The task that asks `/configz`.
     configz: Option<AbortHandle>,
     pub reloads: Arc<Reloads>,
 }
 
 impl ConfigWatch {
-    /// Where `/configz` has not answered, it is asked again from now on.
+    /// Follows the files from now on. Where `/configz` has not answered, a task asks again until it does.
     pub fn new(source: ConfigSource, config: &Config) -> Self {
         let asks = config.cluster.clone().filter(|cluster| cluster.configz);
         let asks = asks.filter(|_| source.lacks_kubelet());
@@ -49,8 +50,8 @@ impl ConfigWatch {
         reloads.note_kubelet(source.kubelet.source);
         Self {
             source,
-            look: BackgroundRead::new(Arc::default()),
-            is_asked: false,
+            read: BackgroundRead::new(Arc::default()),
+            is_requested: false,
             configz,
             reloads,
         }
@@ -58,29 +59,29 @@ impl ConfigWatch {
 }
 
 impl Agent {
-    /// Has the files looked at, and read where they have changed, on a thread that may wait for their disks.
+    /// Has the files read where they have changed, on a thread that may wait for their disks.
     pub(super) fn check_configuration(&mut self) {
         let watch = &mut self.config_watch;
-        let look = watch.source.reader(&self.config, watch.is_asked);
-        if watch.look.begin(look) {
-            watch.is_asked = false;
+        let job = watch.source.reader(&self.config, watch.is_requested);
+        if watch.read.begin(job) {
+            watch.is_requested = false;
         }
     }
 
-    /// Has the files read again whether they have changed or not, by the next look if one is under way.
+    /// Has the files read whether they have changed or not; after the present read, if one is under way.
     pub(super) fn read_configuration_again(&mut self) {
-        self.config_watch.is_asked = true;
+        self.config_watch.is_requested = true;
         self.check_configuration();
     }
 
-    /// Puts in force what the last look has read. A configuration that cannot be used is logged, and the last good one
+    /// Puts in force what was read. A configuration that cannot be used is logged, and the last good one
     /// stays in force.
     pub(super) fn follow_configuration(&mut self) {
         let watch = &mut self.config_watch;
-        if let Some(read) = watch.look.take().and_then(|found| watch.source.take(found)) {
+        if let Some(read) = watch.read.take().and_then(|found| watch.source.take(found)) {
             self.reload(read.map_err(RunError::from));
         }
-        if self.config_watch.is_asked {
+        if self.config_watch.is_requested {
             self.check_configuration();
         }
     }
@@ -138,7 +139,7 @@ impl Agent {
     }
 }
 
-/// Fields that take effect at the start only keep their value, which is logged.
+/// Keeps the old value of fields that take effect at the start only, and logs that.
 fn keep_what_needs_a_restart(new: &mut Config, old: &Config) {
     fn keep<T: PartialEq + Clone>(field: &str, new: &mut T, old: &T) {
         if new != old {

@@ -1,7 +1,8 @@
-//! The node's disks as sources of signals. They may not answer: a thread looks for them, and looks again until all are there.
+//! The node's disks as sources of signals. They may not answer: a thread of its own looks for them, again and again
+//! until all are there.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel},
     time::Duration,
 };

@@ -1,5 +1,5 @@
-//! The sources of the manager's signals: process ids, disks and cgroup events, with the hooks that count for them. Memory has
-//! its scopes from [`super::memory`], and the fast path its own programs.
+//! The sources of the manager's signals, with the hooks that count for them: process ids, disks, cgroup events. The
+//! memory scopes come from [`memory`](super::memory).
 
 mod disks;
 mod runtime_disks;
@@ -23,7 +23,7 @@ use evictd_node::{
 pub use disks::DiskRetry;
 pub use runtime_disks::RuntimeDiskCheck;
 
-/// What is counted of filesystems, by one program.
+/// Signals that the program for inodes counts for.
 pub(crate) const INODES: [Signal; 3] = {
     let [nodefs, imagefs, containerfs] = Signal::FILESYSTEMS;
     [nodefs.1, imagefs.1, containerfs.1]
@@ -56,7 +56,7 @@ pub(super) fn build(config: &Config, memory: Scope, pods_memory: Option<Scope>) 
     }
 }
 
-/// Sources without a hook, for subcommands that only look.
+/// Sources without a hook, for subcommands.
 pub(super) fn without_hooks(
     config: &Config,
     memory: Scope,

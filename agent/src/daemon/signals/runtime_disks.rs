@@ -1,5 +1,5 @@
-//! Whether the disks that are watched are those that the runtime uses: where it keeps its files is configured, or
-//! guessed.
+//! Whether the disks that are watched are those of the container runtime: a path in the configuration may be wrong, or
+//! a default may not fit.
 
 use std::{
     path::Path,
@@ -11,11 +11,11 @@ use evictd_node::fs::mounts::superblock_of;
 
 use crate::daemon::background::SingleFlight;
 
-/// Compares, and says once what differs.
+/// Compares the disks, and logs each difference once.
 pub struct RuntimeDiskCheck {
     paths: FilesystemPaths,
-    /// Findings of the last comparison.
-    said: Arc<Mutex<Vec<String>>>,
+    /// Differences of the last comparison.
+    logged: Arc<Mutex<Vec<String>>>,
     comparisons: SingleFlight,
 }
 
@@ -23,13 +23,12 @@ impl RuntimeDiskCheck {
     pub fn new(config: &Config) -> Self {
         Self {
             paths: config.filesystems.clone(),
-            said: Arc::default(),
+            logged: Arc::default(),
             comparisons: SingleFlight::default(),
         }
     }
 
-    /// Takes what the runtime says. Disks may hang: neither on this thread nor on one that others need, and one
-    /// comparison at a time.
+    /// Compares with the runtime's disks, on a thread of its own, for disks may hang; one comparison at a time.
     pub fn compare(&self, theirs: evictd_cri::RuntimeDisks) {
         let paths = self.paths.clone();
         self.start(move || differences(&paths, &theirs));
@@ -39,16 +38,16 @@ impl RuntimeDiskCheck {
         let Some(running) = self.comparisons.begin() else {
             return;
         };
-        let said = Arc::clone(&self.said);
+        let logged = Arc::clone(&self.logged);
         let thread = std::thread::Builder::new().name("disk-look".into());
         // Without a thread the next answer of the runtime is compared.
         let _ = thread.spawn(move || {
             let found = compare();
-            let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-            for difference in found.iter().filter(|found| !said.contains(found)) {
+            let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
+            for difference in found.iter().filter(|found| !logged.contains(found)) {
                 tracing::warn!("{difference}");
             }
-            *said = found;
+            *logged = found;
             drop(running);
         });
     }

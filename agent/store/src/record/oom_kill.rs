@@ -129,7 +129,7 @@ pub struct OomKillRecord {
 }
 
 /// Says it in the log.
-pub fn say(kill: &OomKillRecord) {
+pub fn log_kill(kill: &OomKillRecord) {
     let pod = kill.pod.as_ref().map(PodName::to_string);
     let evicted: Vec<_> = kill.before.iter().map(|b| b.pod.name.as_str()).collect();
     let limit = kill.at_limit.as_ref();

@@ -149,8 +149,8 @@ fn what_the_kernel_does_not_count_is_no_kill() {
     assert_eq!(evidence.attribute(&kill(levels, 0)), None);
     // A kill without a record leaves none to the next one, but for a look.
     COUNT.store(5, Ordering::Relaxed);
-    evidence.finish_look();
-    evidence.finish_look();
+    evidence.finish_read();
+    evidence.finish_read();
     assert_eq!(evidence.attribute(&kill(levels, 0)), None);
     // Another's kill is counted too.
     COUNT.store(6, Ordering::Relaxed);
