@@ -19,7 +19,7 @@ use super::{
     to_json,
 };
 
-/// The file name under which kubectl finds it.
+/// File name under which kubectl finds the plugin.
 pub(super) const PROGRAM: &str = "kubectl-evictd";
 /// Incidents that are listed without `--all`.
 const NEWEST: usize = 20;
@@ -117,7 +117,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
 }
 
 async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
-    // Before anything is sent: bad input changes nothing.
+    // Checked before a request is sent: bad input changes nothing.
     let pod = match &arguments.command {
         Command::Explain {
             what: Explain::Pod { pod },
@@ -251,7 +251,7 @@ async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, Com
     ))
 }
 
-/// Facts that an agent knows of one of its pods.
+/// What an agent knows of one of its pods.
 struct Explained {
     pod: String,
     node: String,
@@ -259,7 +259,7 @@ struct Explained {
     place: usize,
     /// Entry of the pod in what `evictd top` prints.
     top: Value,
-    /// What `evictd policy explain` prints, or why it does not: an agent without policies has nothing to explain.
+    /// The output of `evictd policy explain`, or its error: an agent without policies has nothing to explain.
     policies: Result<Value, String>,
 }
 
@@ -368,7 +368,7 @@ fn pods_of(top: &Value) -> &[Value] {
         .unwrap_or_default()
 }
 
-/// Describes what policies say of a pod, and each of their rules.
+/// Describes whether policies let a pod go, with each of their rules.
 fn words_of_policies(pod: &Value) -> String {
     let mut text = match (pod["mayGo"] == true, pod["reason"].as_str()) {
         (true, _) => "policies: it may be evicted now\n".to_owned(),
@@ -407,7 +407,7 @@ struct Newest {
 
 impl Newest {
     fn take(&mut self, agent: &AgentPod, evictions: Vec<Value>) {
-        // The agent says with its oldest one how many it has left out.
+        // An agent's oldest eviction tells how many older ones it has left out.
         let older = evictions.first().map(|first| &first["olderLeftOut"]);
         self.left_out += older.and_then(Value::as_u64).unwrap_or(0);
         self.found.extend(evictions.into_iter().map(|mut eviction| {
@@ -473,7 +473,7 @@ async fn ask_for_incidents(
     };
     let most = NEWEST.to_string();
     let every: &[&str] = &["report", "-o", "json"];
-    // An agent runs it within its own memory limit. One of the version before has no such option.
+    // The agent's container runs the command within its memory limit. The version before has no such option.
     let bounded: &[&str] = &["report", "--newest", &most, "-o", "json"];
     let commands = match all {
         true => vec![every],
@@ -545,7 +545,7 @@ async fn pause(
             note = pause_note(fleet).await?;
             fleet.set_paused(true).await?;
         }
-        // A pause that agents follow is lifted without asking any.
+        // Agents follow the pause by themselves: no request goes to them.
         None if fleet.set_paused(false).await? => {}
         None => {
             let mut notes = vec![format!(
@@ -565,7 +565,7 @@ async fn pause(
     Ok(format!("evictions are {done} on {place}\n{note}"))
 }
 
-/// What is to be said of agents that a pause may not reach. A user without the right to read that pauses all the same.
+/// Warnings about agents that a pause may not reach. A user who may not read that pauses all the same.
 async fn pause_note(fleet: &FleetClient) -> Result<Option<String>, FleetError> {
     match fleet.agents_that_ignore_pause().await {
         Ok(ignoring) if ignoring.is_empty() => Ok(None),

@@ -7,9 +7,8 @@ use evictd_engine::{Threshold, ThresholdValue};
 use serde::Serialize;
 
 use super::{
-    CommandError, OutputFormat,
+    CommandError, OutputFormat, print_stand_in,
     run::resolve_config,
-    print_stand_in,
     table::{Alignment, Table},
     to_json,
 };
@@ -68,7 +67,7 @@ enum Seconds {
 
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     let config = match arguments.kubelet_config.as_deref() {
-        // A name that is given by hand and leads nowhere is a slip.
+        // A file that is named on the command line has to be there.
         Some(file) => Config::load_over(&arguments.config, Some(file))?,
         None => {
             let (config, kubelet) = resolve_config(&arguments.config, None)?;

@@ -1,5 +1,5 @@
-//! `evictd top`: what is left of everything and how long it will last, and the pods in the order of their eviction,
-//! looked at beside the agent or without one.
+//! `evictd top`: what is available of each signal and how long it lasts, and the pods in the order of their eviction.
+//! It samples by itself, beside the agent or without one.
 
 use std::{
     collections::HashMap,
@@ -17,10 +17,9 @@ use serde_json::json;
 use super::{
     CommandError, OutputFormat,
     explained::PolicyReporting,
-    or_installed,
+    or_installed, print_stand_in,
     rank::{self, PodJson},
     run::resolve_config,
-    print_stand_in,
     signals::{self, SignalJson},
     to_json,
 };
@@ -29,7 +28,7 @@ use crate::daemon::node_view::{NodeSample, NodeView};
 mod live;
 mod view;
 
-/// Time for which a sample counts: an older one says nothing of the present rate.
+/// Time for which a sample counts towards the present rate.
 const WINDOW: Duration = Duration::from_secs(30);
 /// Moves the cursor to the top left, and empties the screen below it.
 const CLEAR: &str = "\x1b[H\x1b[J";
@@ -129,14 +128,14 @@ struct Watch<'a> {
     policies: PolicyReporting,
 }
 
-/// The node at one moment, with what policies say of its pods.
+/// The node at one moment, with the policies' explanations by UID.
 struct TopSample {
     node: NodeSample,
     explanations: HashMap<String, Explanation>,
 }
 
 impl<'a> Watch<'a> {
-    /// Asks the agent what policies say, if there is one.
+    /// Opens the node, and requests the status of the policies from the agent, if there is one.
     fn open(config: &'a Config) -> Result<Self, CommandError> {
         Ok(Self {
             config,
@@ -152,7 +151,9 @@ impl<'a> Watch<'a> {
         self.trends.observe(now, &node);
         let explanations = self.policies.read(&self.config.state_dir)?;
         for pod in &mut node.pods {
-            pod.order = explanations.get(&pod.uid).map_or(0, |explanation| explanation.order);
+            pod.order = explanations
+                .get(&pod.uid)
+                .map_or(0, |explanation| explanation.order);
         }
         Ok(TopSample { node, explanations })
     }
@@ -181,7 +182,7 @@ fn config(arguments: &Arguments) -> Result<Config, CommandError> {
     }
 }
 
-/// One sample as it is shown.
+/// One sample, ready to be shown.
 struct Frame<'a> {
     config: &'a Config,
     view: &'a NodeView,
@@ -210,7 +211,7 @@ impl Frame<'_> {
         Ok(text)
     }
 
-    /// Every threshold in force, held against what is left.
+    /// Every threshold in force, with what is available.
     fn signals(&self) -> Vec<SignalJson> {
         // As the agent: containerfs has no thresholds of its own.
         let layout = self.view.layout();
@@ -234,7 +235,10 @@ impl Frame<'_> {
         let ranked = ranking.order(&self.node.pods, &self.node.usages);
         let capacity = Some(self.view.capacity());
         let denied = |uid: &str| {
-            let explanation = self.explanations.get(uid).filter(|explanation| !explanation.may_go)?;
+            let explanation = self
+                .explanations
+                .get(uid)
+                .filter(|explanation| !explanation.may_go)?;
             let reason = explanation.reason.as_deref().unwrap_or("by a policy");
             Some(reason.to_owned())
         };

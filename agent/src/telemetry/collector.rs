@@ -18,7 +18,7 @@ const SIGNAL: &str = "signal";
 /// The hook that watches a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookInfo {
-    /// The signal, or `pods` for their coming and going.
+    /// The signal, or `pods` for cgroup events.
     pub signal: String,
     /// The hook.
     pub hook: String,
@@ -40,7 +40,7 @@ pub struct MetricsCollector {
 }
 
 impl MetricsCollector {
-    /// Shows a counter of `of`, asked for at each scrape.
+    /// Adds a counter of `of`, read at each scrape.
     pub fn counter<T: Send + Sync + 'static>(
         &mut self,
         name: &'static str,
@@ -51,7 +51,7 @@ impl MetricsCollector {
         self.plain(MetricType::Counter, name, help, of, read);
     }
 
-    /// Shows a number of `of` that may go down, asked for at each scrape.
+    /// Adds a gauge of `of`, read at each scrape.
     pub fn gauge<T: Send + Sync + 'static, N: Into<Number>>(
         &mut self,
         name: &'static str,

@@ -156,18 +156,18 @@ impl MetricsRegistry {
         }
     }
 
-    /// An evicted pod is stuck.
+    /// Counts an evicted pod that is stuck.
     pub fn stuck(&self) {
         self.stuck.inc();
     }
 
-    /// A threshold was met when it came into force.
+    /// Counts a threshold that was met when it came into force.
     pub fn met_in_force(&self) {
         self.met_in_force.inc();
     }
 
-    /// An eviction by the fast path (with its number, for [`Self::finished`]) or by the manager. Where SIGKILL was
-    /// refused no pod went.
+    /// Counts an eviction by the fast path (with its number, for [`Self::finished`]) or by the manager. Where the
+    /// kernel refused SIGKILL, only that is counted.
     pub fn evicted(
         &self,
         pod: &Pod,
@@ -194,7 +194,7 @@ impl MetricsRegistry {
         }
     }
 
-    /// A pod was asked to go under a soft threshold, and goes; in shadow mode it would have been asked.
+    /// A soft eviction to which the API server has agreed, or, in shadow mode, its request.
     pub fn requested(&self, asked: &RequestRecord) {
         let workload = asked.workload.as_ref();
         let owner = workload.and_then(|workload| workload.owner.as_ref());
@@ -227,7 +227,7 @@ impl MetricsRegistry {
         self.owners.get_or_create(&labels).inc();
     }
 
-    /// The end of an eviction by the fast path.
+    /// Observes the end of an eviction by the fast path.
     pub fn finished(&self, finished: &VictimExit) {
         let mut signalled = self.waiting();
         let Some(at) = signalled.iter().position(|(n, _)| *n == finished.number) else {
@@ -244,7 +244,7 @@ impl MetricsRegistry {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A moment of 0 is one that was not seen.
+    /// A moment of 0 is not known.
     fn observe(&self, stage: &'static str, from: u64, to: u64) {
         if from != 0 && to >= from {
             let seconds = (to - from) as f64 / 1e9;

@@ -27,7 +27,7 @@ const LIMITS: Limits = Limits {
     head: Duration::from_secs(2),
     answer: Duration::from_secs(10),
 };
-/// Responder for what is asked at the metrics' address.
+/// Responder at the metrics' address.
 struct MetricsServer {
     metrics: Arc<MetricsRegistry>,
     health: Arc<Health>,

@@ -6,10 +6,10 @@ use evictd_engine::{
 };
 use evictd_fastpath::EvictionReport;
 
-/// Builder of messages, with what they need beside the event.
+/// Builds messages from events and thresholds.
 #[derive(Clone, Debug)]
 pub struct MessageBuilder {
-    /// The thresholds as they were configured: a percentage is spoken of as the quantity that it stands for.
+    /// The configured thresholds; the message has a percentage as the quantity that it stands for.
     pub thresholds: Vec<Threshold>,
 }
 

@@ -143,7 +143,7 @@ impl Agent {
     }
 
     pub(super) fn handle_soft_request(&mut self, request: SoftEvictionRequest) {
-        // Without a manager the agent ends: the next one asks.
+        // Without a manager the agent ends: the next agent sends the request.
         if !self.manager.is_running() && !request.shadow {
             return;
         }
@@ -236,7 +236,7 @@ impl Agent {
                 );
                 if let Some(entry) = self.pods.entry(&by_kubelet.uid) {
                     let now = monotonic_ns();
-                    // The kubelet had begun before its status came here: at the last look at the earliest.
+                    // The kubelet had begun before its status came here, at the last tick at the earliest.
                     let begun = now.saturating_sub(nanos(TICK));
                     let (pod, attributor) = (PodName::from(&entry.pod), &mut self.oom.attributor);
                     attributor.note_eviction(pod, begun, Duration::ZERO, Ending::Asked);
@@ -244,7 +244,7 @@ impl Agent {
                         .control
                         .note_kill(entry, now, KilledBy::Kubelet);
                 }
-                // One of a time in which the watch was away is over.
+                // An eviction from a time without a watch is over.
                 if is_recent(&by_kubelet.time) {
                     self.manager.send(Command::EvictedByKubelet {
                         uid: by_kubelet.uid.clone(),

@@ -24,7 +24,7 @@ use evictd_node::{
 use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKillRecord, PodName, log_kill};
 use evictd_sys::{clock::monotonic_ns, page::page_size};
 
-/// Evictions that are remembered, pods that are gone, and processes.
+/// Bound on evictions that are remembered, on pods that are gone, and on processes.
 const REMEMBERED: usize = 64;
 /// An eviction that ended longer before a kill has nothing to do with it, in nanoseconds.
 const RECENT_NS: u64 = 5_000_000_000;
@@ -63,15 +63,16 @@ pub enum Ending {
 /// One eviction that is remembered.
 #[derive(Debug)]
 struct Remembered {
-    /// Number by which the fast path reports the victim's end; `None`: its end is not seen.
+    /// Number by which the fast path reports the victim's end; `None` where it reports none.
     number: Option<u64>,
     pod: PodName,
     signalled: u64,
-    /// 0 while it is on its way.
+    /// Time of the end; 0 while the eviction is under way.
     ended: u64,
-    /// Time from `signalled` on in which it has to do with a kill, where its end is not seen, in nanoseconds.
+    /// Time from `signalled` on in which the eviction has to do with a kill, where its end is not reported, in
+    /// nanoseconds.
     lasts: u64,
-    /// Whether its processes were sent SIGKILL here: what dies of it is no kill of the OOM killer.
+    /// Whether evictd sent SIGKILL to its processes: their end is no kill of the OOM killer.
     killed: bool,
     shadow: bool,
 }
@@ -128,8 +129,8 @@ struct LimitRecord {
 }
 
 impl OomAttributor {
-    /// Below this root of the memory hierarchy, with the ids of the cgroups that are watched, the node's first. `count`
-    /// reads how many processes the kernel has killed by now.
+    /// Attributes kills below this root of the memory hierarchy. `scopes`: ids of the cgroups that are watched, the
+    /// node's first. `count` reads how many processes the kernel has killed by now.
     pub fn new(root: &Path, scopes: Vec<u64>, count: fn() -> Option<u64>) -> Self {
         let kills = count().unwrap_or(0);
         let id = fs::metadata(root).map_or(0, |m| m.ino());
@@ -161,7 +162,9 @@ impl OomAttributor {
 
     /// Takes over the pods of the node.
     pub fn set_pods(&mut self, entries: &[Arc<PodEntry>]) {
-        let now = entries.iter().map(|e| (e.memory.id(), PodName::from(&e.pod)));
+        let now = entries
+            .iter()
+            .map(|e| (e.memory.id(), PodName::from(&e.pod)));
         let before = std::mem::replace(&mut self.pods, now.collect());
         let now: HashSet<u64> = self.pods.iter().map(|(id, _)| *id).collect();
         let gone = before.into_iter().filter(|(id, _)| !now.contains(id));
@@ -211,8 +214,8 @@ impl OomAttributor {
         push(&mut self.evictions, eviction);
     }
 
-    /// Judges one kill and counts it. Logs it and gives its record, unless the victim is none of the node's, or it is
-    /// in a later record with others for the same limit: by [`Self::due`], or with the next kill.
+    /// Attributes one kill, counts and logs it, and returns its record. `None` where the victim is none of the node's,
+    /// or where a later record has it, with others for the same limit: by [`Self::due`], or with the next kill.
     pub fn attribute(&mut self, kill: &oom::OomKill) -> Option<OomKillRecord> {
         let node = self.scopes.first()?;
         let is_here = levels(kill).iter().any(|l| l.id == *node);
@@ -257,14 +260,14 @@ impl OomAttributor {
         false
     }
 
-    /// Whether the processes of a pod had SIGKILL from here at a time: the kernel helps them to end.
+    /// Whether evictd had sent SIGKILL to the processes of a pod at a time: the OOM killer then only helps them to end.
     fn is_dying(&self, uid: &str, at: u64) -> bool {
         let mut evictions = self.evictions.iter();
         evictions.any(|e| e.killed && e.pod.uid == uid && e.is_recent(at) && e.is_in_flight(at))
     }
 
-    /// Whether the kernel has counted one more kill than there were so far: what it only helps to end it does not
-    /// count.
+    /// Whether the kernel has counted one more kill than were attributed: it does not count a process that was ending
+    /// already.
     fn is_counted(&mut self) -> bool {
         let Some(kills) = (self.count)() else {
             return true;
@@ -303,8 +306,8 @@ impl OomAttributor {
         }
     }
 
-    /// Records that are due by now, in nanoseconds of CLOCK_MONOTONIC, of kills that have none yet; they are logged
-    /// here.
+    /// Logs and returns the records that are due by now, in nanoseconds of CLOCK_MONOTONIC, of kills without one so
+    /// far.
     pub fn due(&mut self, now: u64) -> Vec<OomKillRecord> {
         let mut due = Vec::new();
         self.limits.retain(|_, record| {

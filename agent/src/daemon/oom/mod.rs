@@ -49,7 +49,7 @@ fn attributor(scopes: &[Scope]) -> OomAttributor {
 }
 
 impl Agent {
-    /// Reports kills that wait to be reported together, by a time in nanoseconds of CLOCK_MONOTONIC.
+    /// Records the kills that share a record, once it is due by a time in nanoseconds of CLOCK_MONOTONIC.
     pub fn report_oom_kills(&mut self, by: u64) {
         if let Some(KillSummary { kills, pid, cgroup }) = self.oom.unattributed.due(by) {
             tracing::warn!(
@@ -64,9 +64,9 @@ impl Agent {
         }
     }
 
-    /// Reads the kills since the last tick.
+    /// Reads and attributes the kills since the last tick.
     pub fn read_oom_events(&mut self) {
-        // What was done before a kill is known before the kill is judged.
+        // Evictions before a kill have to be known before the kill is attributed.
         self.handle_fastpath_events();
         self.handle_manager_events();
         self.handle_kubelet_evictions();
