@@ -8,14 +8,9 @@ use std::{
 
 use evictd_config::Config;
 use evictd_engine::{NodeState, Signal};
-use evictd_fastpath::FastPathStatus;
-use evictd_manager::{Command, CommandQueue, MitigationWorker, SharedStatus};
-use evictd_node::{
-    cgroup::memory::memory_root, memory_scope::Scope, pods::table::PodEntry,
-};
-use evictd_store::{
-    disk_queue::DiskQueue, incident::files::Incidents, journal::Journal, restore::Restored,
-};
+use evictd_manager::{Command, MitigationWorker};
+use evictd_node::{cgroup::memory::memory_root, memory_scope::Scope, pods::table::PodEntry};
+use evictd_store::{incident::files::Incidents, journal::Journal, restore::Restored};
 use jiff::Timestamp;
 
 use super::{
@@ -25,7 +20,7 @@ use super::{
     journal::JournalWriter,
     log::Log,
     manager::{self, RunningManager},
-    memory::{CGROUP_MOUNT, FirstScopes, WatchedMemory, node_scopes, warn_floor},
+    memory::{CGROUP_MOUNT, WatchedMemory, node_scopes, warn_floor},
     metrics::{self, Dropped},
     oom::OomKills,
     pods::{self, OpenedPods, PodSource, PublishedPods},
@@ -41,12 +36,13 @@ struct Opened {
     policies: Policies,
     pods: OpenedPods,
     memory: WatchedMemory,
-    scopes: FirstScopes,
+    /// The fast path's.
+    scopes: Vec<Scope>,
     oom: OomKills,
     programs: LoadedPrograms,
     signals: Signals,
     mitigation: Arc<MitigationWorker>,
-    metrics: Option<MetricsListener>,
+    listener: Option<MetricsListener>,
 }
 
 impl Opened {
@@ -67,10 +63,11 @@ impl Opened {
         // Limits count what an earlier agent has done before any pod is judged.
         restore::charge_limits(&policies.evaluator, &pods.restored, pods.disk.queue());
         policies.set_pods(&pods.table);
-        let (memory, mut scopes) = WatchedMemory::new(config, node.fastpath)?;
-        let oom = OomKills::new(&scopes.fastpath, &pods.table.entries);
-        let mut programs = programs::load(config, &scopes.fastpath)?;
-        let mut signals = signals::build(config, node.manager, scopes.pods_of_manager.take());
+        let (memory, first) = WatchedMemory::new(config, node.fastpath)?;
+        let scopes = first.fastpath;
+        let oom = OomKills::new(&scopes, &pods.table.entries);
+        let mut programs = programs::load(config, &scopes)?;
+        let mut signals = signals::build(config, node.manager, first.pods_of_manager);
         programs.programs.counters = signals.object.take();
         // All programs are loaded. What that took has to go now: the fast path locks the memory that it finds.
         programs.programs.drop_btf();
@@ -84,15 +81,14 @@ impl Opened {
             programs,
             signals,
             mitigation,
-            metrics: bind_metrics(config)?,
+            listener: bind_metrics(config)?,
         })
     }
 }
 
 impl Agent {
-    /// Starts all parts, in this order: what may be refused is opened, the fast path starts, for memory is watched
-    /// whatever comes after it, then the manager and the thread that sees to the end of victims. Last come the parts
-    /// that show and report.
+    /// Starts all parts: first all that the configuration may be wrong about is opened, then the threads that kill
+    /// start, last come the parts that show and report.
     ///
     /// # Errors
     /// See [`RunError`].
@@ -103,42 +99,61 @@ impl Agent {
         log: &Arc<Log>,
     ) -> Result<Self, RunError> {
         raise_open_files();
+        let mut opened = Opened::open(config).await?;
+        let (listener, hook) = (opened.listener.take(), opened.programs.hook);
+        let allocatable_capacity = opened.scopes.get(1).map(Scope::capacity);
+        let mut agent = Self::start_threads(opened, config, origin, health, log)?;
+        if let Some(listener) = listener {
+            agent.serve_metrics(listener)?;
+        }
+        agent.start_soft();
+        // One thread for what blocks is there from the start.
+        drop(tokio::task::spawn_blocking(|| ()).await);
+        agent.health.beat();
+        agent.health.started(agent.heartbeats());
+        tracing::info!(
+            %hook,
+            capacity = agent.memory.node.capacity(),
+            allocatable_capacity,
+            pods = agent.pods.entries.len(),
+            shadow = config.shadow,
+            "the agent is watching"
+        );
+        Ok(agent)
+    }
+
+    /// Starts the fast path first, for memory is watched whatever comes after it; then the manager, and the thread that
+    /// sees to the end of victims.
+    fn start_threads(
+        opened: Opened,
+        config: &Config,
+        origin: ConfigSource,
+        health: Arc<Health>,
+        log: &Arc<Log>,
+    ) -> Result<Self, RunError> {
         let Opened {
             policies,
-            pods,
             memory,
-            scopes: FirstScopes {
-                fastpath: scopes, ..
-            },
             oom,
-            programs,
             signals,
-            mitigation,
-            metrics: listener,
-        } = Opened::open(config).await?;
-        let LoadedPrograms {
-            programs,
-            trigger,
-            hook,
-        } = programs;
+            ..
+        } = opened;
+        let (scopes, programs) = (opened.scopes, opened.programs);
         let OpenedPods {
-            mut source,
+            source,
             table,
             disk,
             restored,
-        } = pods;
+        } = opened.pods;
         let (entries, swap) = (table.entries.clone(), Arc::clone(&table.swap));
-        let capacity = memory.node.capacity();
-        let allocatable_capacity = scopes.get(1).map(Scope::capacity);
-        let hooks = metrics::hooks(&signals, hook, &scopes);
+        let hooks = metrics::hooks(&signals, programs.hook, &scopes);
         let memory_v1 = Scope::memory_v1(&scopes).map(Path::to_owned);
         let limiter = policies.evaluator.limiter();
-
         let fastpath = RunningFastPath::start(
             config,
             fastpath::StartArgs {
                 scopes,
-                trigger,
+                trigger: programs.trigger,
                 table,
                 restored: &restored,
                 limiter,
@@ -153,13 +168,12 @@ impl Agent {
                 entries: &entries,
                 restored: &restored,
                 limiter,
-                mitigation,
+                mitigation: opened.mitigation,
                 memory_v1,
                 control: &fastpath.control,
             },
         )?;
         let ensure_dead = start_ensure_dead(config, &source, &entries, &restored)?;
-
         let journal = disk.queue().clone();
         let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::<Dropped>::default();
@@ -178,22 +192,11 @@ impl Agent {
             incidents: incidents.kept(),
             log,
         });
-        let metrics = Arc::new(MetricsRegistry::new(collector));
-        if let Some(listener) = listener {
-            serve_metrics(config, listener, &source, &metrics, &health)?;
-        }
-        start_soft(config, &mut source, &manager.commands, &journal);
-        // One thread for what blocks is there from the start.
-        drop(tokio::task::spawn_blocking(|| ()).await);
-        health.beat();
-        health.started(heartbeats(&fastpath.status, &manager.status));
-        let pods = entries.len();
-        tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "the agent is watching");
         let messages = MessageBuilder {
             thresholds: config.eviction.thresholds.clone(),
         };
         Ok(Self {
-            programs,
+            programs: programs.programs,
             fastpath,
             manager,
             memory,
@@ -209,11 +212,58 @@ impl Agent {
             journal: JournalWriter::new(disk),
             incidents,
             ensure_dead,
-            metrics,
+            metrics: Arc::new(MetricsRegistry::new(collector)),
             health,
             dropped,
             node_state: NodeState::default(),
         })
+    }
+
+    /// Serves the metrics, with TLS and authorization where they are configured.
+    fn serve_metrics(&self, listener: MetricsListener) -> Result<(), RunError> {
+        let tls = self.config.metrics_tls.as_ref();
+        let authority = match &self.pod_source {
+            PodSource::Cluster { cluster, .. } if tls.is_some_and(|tls| tls.authorization) => {
+                Some(cluster.connection())
+            }
+            _ => None,
+        };
+        let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
+        let address = listener.serve(authority, metrics, health)?;
+        tracing::info!(%address, tls = tls.is_some(), "metrics are served");
+        Ok(())
+    }
+
+    /// Starts soft evictions by the API server, in a cluster.
+    fn start_soft(&mut self) {
+        if let PodSource::Cluster { cluster, .. } = &mut self.pod_source {
+            let commands = Arc::clone(&self.manager.commands);
+            let settle = move |chosen, gone| {
+                commands.send(Command::SoftEvictionFinished { chosen, gone });
+            };
+            cluster.start_soft(&self.config, self.journal.queue(), settle);
+        }
+    }
+
+    /// The loops that must run, beside the async loop.
+    fn heartbeats(&self) -> Vec<Heartbeat> {
+        let fastpath = Arc::clone(&self.fastpath.status);
+        let manager = Arc::clone(&self.manager.status);
+        vec![
+            Heartbeat {
+                name: "fast path",
+                limit: telemetry::FAST_PATH_LIMIT,
+                is_vital: true,
+                last: Box::new(move || fastpath.last_beat()),
+            },
+            Heartbeat {
+                name: telemetry::MANAGER,
+                limit: telemetry::MANAGER_LIMIT,
+                // Memory is watched without it, and an agent that takes the place of this one hangs where it hung.
+                is_vital: false,
+                last: Box::new(move || manager.last_beat()),
+            },
+        ]
     }
 }
 
@@ -249,66 +299,10 @@ fn start_ensure_dead(
     Ok(ensure_dead)
 }
 
-/// Serves the metrics, with TLS and authorization where they are configured.
-fn serve_metrics(
-    config: &Config,
-    listener: MetricsListener,
-    source: &PodSource,
-    metrics: &Arc<MetricsRegistry>,
-    health: &Arc<Health>,
-) -> Result<(), RunError> {
-    let tls = config.metrics_tls.as_ref();
-    let authority = match source {
-        PodSource::Cluster { cluster, .. } if tls.is_some_and(|tls| tls.authorization) => {
-            Some(cluster.connection())
-        }
-        _ => None,
-    };
-    let address = listener.serve(authority, Arc::clone(metrics), Arc::clone(health))?;
-    tracing::info!(%address, tls = tls.is_some(), "metrics are served");
-    Ok(())
-}
-
-/// Starts soft evictions by the API server, in a cluster.
-fn start_soft(
-    config: &Config,
-    source: &mut PodSource,
-    commands: &Arc<CommandQueue>,
-    journal: &DiskQueue,
-) {
-    if let PodSource::Cluster { cluster, .. } = source {
-        let commands = Arc::clone(commands);
-        let settle = move |chosen, gone| {
-            commands.send(Command::SoftEvictionFinished { chosen, gone });
-        };
-        cluster.start_soft(config, journal, settle);
-    }
-}
-
 /// Finds where the memory hierarchy is mounted.
 fn cgroup_mount() -> PathBuf {
     let mount = memory_root(Path::new(CGROUP_MOUNT)).map(|(mount, _)| mount);
     mount.unwrap_or_else(|| PathBuf::from(CGROUP_MOUNT))
-}
-
-/// The loops that must run, beside the async loop.
-fn heartbeats(fastpath: &Arc<FastPathStatus>, manager: &Arc<SharedStatus>) -> Vec<Heartbeat> {
-    let (fastpath, manager) = (Arc::clone(fastpath), Arc::clone(manager));
-    vec![
-        Heartbeat {
-            name: "fast path",
-            limit: telemetry::FAST_PATH_LIMIT,
-            is_vital: true,
-            last: Box::new(move || fastpath.last_beat()),
-        },
-        Heartbeat {
-            name: telemetry::MANAGER,
-            limit: telemetry::MANAGER_LIMIT,
-            // Memory is watched without it, and an agent that takes the place of this one hangs where it hung.
-            is_vital: false,
-            last: Box::new(move || manager.last_beat()),
-        },
-    ]
 }
 
 /// Returns to the kernel what the allocator keeps of memory that was freed. On locked memory it would not be able to:

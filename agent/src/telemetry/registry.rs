@@ -195,10 +195,10 @@ impl MetricsRegistry {
     }
 
     /// A soft eviction to which the API server has agreed, or, in shadow mode, its request.
-    pub fn requested(&self, asked: &RequestRecord) {
-        let workload = asked.workload.as_ref();
+    pub fn requested(&self, request: &RequestRecord) {
+        let workload = request.workload.as_ref();
         let owner = workload.and_then(|workload| workload.owner.as_ref());
-        self.count(owner, &asked.namespace, &asked.signal, asked.shadow);
+        self.count(owner, &request.namespace, &request.signal, request.shadow);
     }
 
     fn count(&self, owner: Option<&Owner>, namespace: &str, signal: &str, shadow: bool) {

@@ -331,21 +331,21 @@ impl EvictionLog {
 }
 
 /// Logs the request of a soft eviction.
-pub fn log_request(asked: &RequestRecord) {
-    let asks = if asked.shadow {
+pub fn log_request(request: &RequestRecord) {
+    let asks = if request.shadow {
         "would be asked to go"
     } else {
         "asked to go"
     };
     tracing::warn!(
-        pod = asked.pod(),
-        grace_period_seconds = asked.grace_period_seconds,
-        urgent = asked.pace.as_ref().map(|pace| pace.urgent),
-        room = asked.pace.as_ref().map(|pace| pace.room),
-        pending = asked.pace.as_ref().map(|pace| pace.pending),
-        expected = asked.pace.as_ref().map(|pace| pace.expected),
+        pod = request.pod(),
+        grace_period_seconds = request.grace_period_seconds,
+        urgent = request.pace.as_ref().map(|pace| pace.urgent),
+        room = request.pace.as_ref().map(|pace| pace.room),
+        pending = request.pace.as_ref().map(|pace| pace.pending),
+        expected = request.pace.as_ref().map(|pace| pace.expected),
         "{asks}: {}",
-        asked.message.trim_end()
+        request.message.trim_end()
     );
 }
 

@@ -35,11 +35,7 @@ use evictd_store::{
 };
 use evictd_sys::clock::monotonic_ns;
 
-use super::{
-    Agent, TICK,
-    oom::Ending,
-    pods::PodSource,
-};
+use super::{Agent, TICK, oom::Ending, pods::PodSource};
 use ensure_dead::{KilledPod, end_requested};
 use eviction_log::log_request;
 
@@ -53,7 +49,8 @@ impl Agent {
             self.count_event(&event);
             self.oom.attributor.note(&event);
             if let FastPathEvent::Evicted(evicted) = &event {
-                self.policies.log_objection(&PodName::from(&evicted.pod.pod));
+                self.policies
+                    .log_objection(&PodName::from(&evicted.pod.pod));
                 let outcome = match (evicted.shadow, evicted.refused) {
                     (true, _) => FastPathOutcome::Shadow,
                     (false, None) => FastPathOutcome::Killed,
@@ -160,15 +157,15 @@ impl Agent {
         }
         let (entry, eviction) = (Arc::clone(&choice.pod), choice.decision.clone());
         let (message, grace) = (&eviction.message, eviction.grace_to_ask(&entry.pod));
-        let asked = RequestRecord::new(&entry.pod, message, choice.reading, grace);
-        let mut asked = asked.at_this_time(eviction.timing.as_deref());
-        asked.shadow = request.shadow;
+        let record = RequestRecord::new(&entry.pod, message, choice.reading, grace);
+        let mut record = record.at_this_time(eviction.timing.as_deref());
+        record.shadow = request.shadow;
         if request.shadow {
-            self.metrics.requested(&asked);
+            self.metrics.requested(&record);
         }
-        log_request(&asked);
-        self.begin_requested(asked.clone());
-        self.append_to_journal(Record::Asked(Box::new(asked.clone())));
+        log_request(&record);
+        self.begin_requested(record.clone());
+        self.append_to_journal(Record::Asked(Box::new(record.clone())));
         if request.shadow {
             return;
         }
@@ -180,21 +177,21 @@ impl Agent {
         let metrics = Arc::clone(&self.metrics);
         tokio::task::spawn_blocking(move || {
             let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
-            end_requested(&entry, grace, &left, || metrics.requested(&asked));
+            end_requested(&entry, grace, &left, || metrics.requested(&record));
             let gone = Some((eviction, Departure::Ended));
             manager.send(Command::SoftEvictionFinished { chosen, gone });
         });
     }
 
     /// A pod is requested to end, or would be in shadow mode.
-    fn begin_requested(&mut self, asked: RequestRecord) {
+    fn begin_requested(&mut self, record: RequestRecord) {
         let pod = PodName {
-            namespace: asked.namespace.clone(),
-            name: asked.name.clone(),
-            uid: asked.uid.clone(),
+            namespace: record.namespace.clone(),
+            name: record.name.clone(),
+            uid: record.uid.clone(),
         };
         self.policies.log_objection(&pod);
-        let incident = Incident::of_asked(asked);
+        let incident = Incident::of_asked(record);
         let how = match incident.eviction.shadow {
             true => Ending::Shadow,
             false => Ending::Asked,
@@ -210,11 +207,11 @@ impl Agent {
 
     /// Takes the soft evictions to which the API server has agreed, each once.
     pub(super) fn take_requests(&mut self) {
-        while let Some(asked) = self.pod_source.next_soft_eviction() {
+        while let Some(record) = self.pod_source.next_soft_eviction() {
             // The API server has agreed.
-            log_request(&asked);
-            self.metrics.requested(&asked);
-            self.begin_requested(asked);
+            log_request(&record);
+            self.metrics.requested(&record);
+            self.begin_requested(record);
         }
     }
 
