@@ -41,7 +41,7 @@ pub use metrics_tls::{CertificateFiles, MetricsTls};
 pub use origin::{Origin, Origins};
 pub use pinned_guard::PinnedGuardConfig;
 pub use policy::PolicyConfig;
-pub use source::{KubeletDocument, KubeletFiles, KubeletSource};
+pub use source::{KubeletDocument, KubeletFiles, KubeletSource, Unreadable};
 pub use thresholds::{DEFAULT_EVICTION_HARD, Statements, ThresholdTexts};
 
 #[cfg(test)]

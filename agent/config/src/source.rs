@@ -107,6 +107,24 @@ impl fmt::Display for KubeletSource {
     }
 }
 
+/// Why the kubelet's configuration cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// The named file or directory: the reason, with its path.
+    File(String),
+    /// `/configz`, where no file is named: the reason.
+    Configz(String),
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(reason) => f.write_str(reason),
+            Self::Configz(reason) => write!(f, "the kubelet's /configz cannot be read: {reason}"),
+        }
+    }
+}
+
 /// A KubeletConfiguration, or its stand-in.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KubeletDocument {
@@ -114,8 +132,8 @@ pub struct KubeletDocument {
     pub source: KubeletSource,
     /// The document; `None` means the kubelet's defaults.
     pub document: Option<Value>,
-    /// Why the named file cannot be read, with its path; or `/configz`, where no file is named.
-    pub unreadable: Option<String>,
+    /// Why the kubelet's own settings are not known.
+    pub unreadable: Option<Unreadable>,
     /// Mistakes that the kubelet forgives, each with its path and what holds: a key that is there twice, a second YAML
     /// document.
     pub forgiven: Vec<String>,
@@ -136,7 +154,7 @@ impl KubeletDocument {
     pub fn without_configz(reason: &str) -> Self {
         Self {
             source: KubeletSource::Defaults,
-            unreadable: Some(format!("the kubelet's /configz cannot be read: {reason}")),
+            unreadable: Some(Unreadable::Configz(reason.to_owned())),
             ..Self::default()
         }
     }
@@ -158,7 +176,7 @@ impl KubeletDocument {
         let missing = files.directory.take_if(|path| !path.exists());
         let missing = missing.map(|path| {
             let source = io::ErrorKind::NotFound.into();
-            ConfigError::Read { path, source }.to_string()
+            Unreadable::File(ConfigError::Read { path, source }.to_string())
         });
         if files == KubeletFiles::default() {
             return Ok(match before.source {
@@ -193,7 +211,7 @@ impl KubeletDocument {
                     Unnamed | Defaults | Fallback => Defaults,
                 },
                 document: before.document.clone(),
-                unreadable: Some(error.to_string()),
+                unreadable: Some(Unreadable::File(error.to_string())),
                 forgiven: Vec::new(),
             }),
             Err(error) => Err(error),
@@ -227,7 +245,7 @@ mod tests {
         let missing = read(&none).unwrap();
         assert_eq!(missing.source, KubeletSource::Defaults);
         assert_eq!(missing.document, None);
-        let said = missing.unreadable.clone().unwrap();
+        let said = missing.unreadable.as_ref().unwrap().to_string();
         assert!(said.contains("kubelet.yaml: No such file"), "{said}");
         let asked = KubeletDocument::of_configz(json!({"cgroupsPerQOS": false}));
         assert!(asked.lacks_pod_cgroups() && !missing.lacks_pod_cgroups());
@@ -243,7 +261,12 @@ mod tests {
         fs::write(&path, "").unwrap();
         let last = read(&file).unwrap();
         assert_eq!(last.source, KubeletSource::LastRead);
-        assert!(last.unreadable.unwrap().ends_with("the file is empty"));
+        assert!(
+            last.unreadable
+                .unwrap()
+                .to_string()
+                .ends_with("the file is empty")
+        );
         fs::remove_file(&path).unwrap();
         let last = read(&read(&file).unwrap()).unwrap();
         assert_eq!(last.source, KubeletSource::LastRead);
@@ -337,7 +360,7 @@ mod tests {
         // A missing directory is reported, and the file is read all the same.
         let without = read(&KubeletDocument::default());
         assert_eq!(without.source, KubeletSource::File);
-        let said = without.unreadable.clone().unwrap();
+        let said = without.unreadable.as_ref().unwrap().to_string();
         assert!(said.contains("kubelet.conf.d: "), "{said}");
         fs::create_dir(&drop_ins).unwrap();
         assert_eq!(read(&without).unreadable, None);
@@ -362,7 +385,7 @@ mod tests {
             (last.source, hard(&last)),
             (KubeletSource::LastRead, json!("2Gi"))
         );
-        let said = last.unreadable.unwrap();
+        let said = last.unreadable.unwrap().to_string();
         assert!(said.ends_with("mounted here was removed"), "{said}");
         fs::create_dir(&drop_ins).unwrap();
         fs::write(&one, "evictionHard: {memory.available: 2Gi}").unwrap();

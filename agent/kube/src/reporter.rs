@@ -413,7 +413,7 @@ impl Remover {
         }
         self.unreported.fetch_sub(1, Ordering::Relaxed);
         if job.outcome.as_deref() == Some(Removal::Deleted.as_str()) {
-            let pod = format!("{}/{}", job.eviction.namespace, job.eviction.name);
+            let pod = job.eviction.pod();
             tracing::warn!(
                 pod,
                 "the kubelet has taken an evicted pod back: it is deleted"
@@ -518,7 +518,7 @@ impl Teller {
 
     fn finish(&self, job: Job) {
         let outcome = job.outcome.unwrap_or_default();
-        let pod = format!("{}/{}", job.eviction.namespace, job.eviction.name);
+        let pod = job.eviction.pod();
         tracing::info!(pod, outcome, "the eviction is reported");
         let record = Record::Reported(Reported {
             id: job.eviction.id,
@@ -622,7 +622,7 @@ impl Job {
         }
         client.counters.reports_failed.add();
         tracing::error!(
-            pod = format!("{}/{}", self.eviction.namespace, self.eviction.name),
+            pod = self.eviction.pod(),
             %error,
             "the API server does not take the report"
         );

@@ -299,7 +299,7 @@ impl Cluster {
     }
 
     /// Whether it has all Events besides that were handed over.
-    pub fn is_told(&self) -> bool {
+    pub fn has_sent_events(&self) -> bool {
         self.events.waiting() == 0
     }
 

@@ -1,16 +1,13 @@
-//! What this machine gives evictd: hooks, files, capabilities, and whether that is enough.
+//! The findings of `evictd check`: which hooks this kernel has, what is degraded, and whether evictd is usable here.
 
 mod machine;
 mod signals;
+mod thresholds;
 
 use std::path::Path;
 
-use evictd_config::{Config, Origins, PinnedGuardConfig};
-use evictd_engine::{
-    MemorySizing, Observations, Signal, Threshold, ThresholdValue, hard_threshold,
-    model::settings::{EvictionConfig, MemoryHook},
-    units::signed,
-};
+use evictd_config::{Config, PinnedGuardConfig};
+use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_node::{
     bpf::{object::BpfObject, pin::require_bpffs},
     cgroup::{
@@ -24,16 +21,10 @@ use evictd_node::{
         oom::OomReader,
     },
 };
-use evictd_sys::clock::monotonic_ns;
 use serde::Serialize;
 
-use crate::daemon::{
-    CGROUP_MOUNT, above_capacity, memory_thresholds, node_scope,
-    node_view::{NodeSample, NodeView},
-};
+use crate::daemon::{CGROUP_MOUNT, node_scope};
 
-/// The signal without which there is nothing to do.
-const MEMORY: &str = "memory.available";
 /// Why memory has no hook where there is no place to look.
 const NO_CGROUPS: &str = "no memory cgroups that can be watched";
 
@@ -130,12 +121,12 @@ impl Check {
         let mut hooks = signals::memory(memory.map(|built| built.selected_hook), root.as_ref());
         let usable = hooks
             .iter()
-            .all(|hook| hook.signal != MEMORY || hook.hook.is_some());
+            .all(|hook| hook.signal != Signal::MemoryAvailable.as_str() || hook.hook.is_some());
         hooks.extend(signals::counted(config));
         if let (Some(config), Ok(capacity)) = (config, memory_total(proc)) {
-            findings.push(sizing(capacity, &config.eviction));
+            findings.push(thresholds::sizing(capacity, &config.eviction));
         }
-        findings.extend(config.into_iter().flat_map(thresholds));
+        findings.extend(config.into_iter().flat_map(thresholds::findings));
         Self {
             usable: usable && findings.iter().all(|f| f.state != State::Missing),
             kernel: machine::release(proc),
@@ -161,115 +152,6 @@ fn protection(root: &Path, is_limited: bool) -> Option<Finding> {
         );
         Finding::new("memory.min", State::Ok, detail)
     })
-}
-
-const MET_NOW: &str = "thresholds now";
-
-/// Checks what the thresholds are here, and which of them would be met as they come into force.
-fn thresholds(config: &Config) -> Vec<Finding> {
-    let mut view = match NodeView::open(config) {
-        Ok(view) => view,
-        Err(error) => return vec![Finding::new(MET_NOW, State::Missing, error.to_string())],
-    };
-    let thresholds = view.layout().apply(&config.eviction.thresholds);
-    let now = signed(monotonic_ns());
-    let sample = view.sample(now);
-    let seen = &sample.observations;
-    let hard = hard(&config.eviction.thresholds, &config.origins, seen);
-    let findings = [hard, met_now(&thresholds, &sample)].into_iter();
-    let scopes = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
-    let floors = scopes
-        .iter()
-        .filter_map(|signal| kernel_floor(config, seen, *signal));
-    findings
-        .chain(floors)
-        .chain(limit_of_pods(config, seen))
-        .collect()
-}
-
-/// Each hard threshold, and where it comes from.
-fn hard(thresholds: &[Threshold], origins: &Origins, seen: &Observations) -> Finding {
-    let described = thresholds.iter().filter(|t| t.is_hard()).map(|threshold| {
-        let (signal, origin) = (threshold.signal, origins.of(threshold));
-        let ThresholdValue::Raised(raised) = &threshold.value else {
-            return format!("{threshold} from {origin}");
-        };
-        let (base, step) = (&raised.base, &raised.step);
-        // What is not measured here has no capacity.
-        let Some(capacity) = seen.get(signal).map(|observed| observed.capacity) else {
-            return format!("{signal}<{base}+{step}, {base} from {origin}");
-        };
-        let result = threshold.value.quantity(capacity);
-        let cut = match raised.is_cut(capacity) {
-            true => format!(
-                ", as far as {} of the capacity",
-                ThresholdValue::Percentage(raised.most)
-            ),
-            false => String::new(),
-        };
-        format!(
-            "{signal}<{result}, {base} from {origin} and {step} from evictionHardAboveKubelet{cut}"
-        )
-    });
-    let described: Vec<String> = described.collect();
-    let detail = match described[..] {
-        [] => "none".to_owned(),
-        _ => described.join("; "),
-    };
-    Finding::new("hard thresholds", State::Ok, detail)
-}
-
-/// A scope at whose floor the kernel would kill before the agent decides.
-fn kernel_floor(config: &Config, seen: &Observations, signal: Signal) -> Option<Finding> {
-    let capacity = seen.get(signal)?.capacity;
-    let hard = hard_threshold(&config.eviction.thresholds, signal, capacity)?.amount(capacity);
-    let floor = config.kernel_floor.floor().replaced(hard, capacity)?;
-    let detail = format!(
-        "kernelFloor.memory.available is {floor} bytes here, and the hard threshold of {signal} {hard}: half of that \
-        is the floor"
-    );
-    Some(Finding::new("kernel floor", State::Degraded, detail))
-}
-
-/// What is configured for the pods' cgroup, if its limit cannot keep it.
-fn limit_of_pods(config: &Config, seen: &Observations) -> Option<Finding> {
-    let signal = Signal::AllocatableMemoryAvailable;
-    let capacity = u64::try_from(seen.get(signal)?.capacity).ok()?;
-    let configured = memory_thresholds(config, signal, capacity);
-    let (amount, value) = configured.above(capacity)?;
-    let in_force = configured.within(capacity);
-    let detail = format!(
-        "{}, which is the limit of the pods' cgroup: {} bytes are in force there, and {} until a shortage is over",
-        above_capacity(amount, value, capacity),
-        in_force.threshold,
-        in_force.resolved
-    );
-    Some(Finding::new("limit of the pods", State::Degraded, detail))
-}
-
-fn met_now(thresholds: &[Threshold], seen: &NodeSample) -> Finding {
-    const TOPIC: &str = MET_NOW;
-    let met = thresholds.iter().filter_map(|threshold| {
-        let seen = seen.observations_for(threshold);
-        let observed = seen.get(threshold.signal)?;
-        threshold.is_met(seen, false).then(|| {
-            let available = observed.available_quantity(threshold.signal);
-            format!("{threshold} with {available} available")
-        })
-    });
-    let met: Vec<String> = met.collect();
-    match met[..] {
-        [] => Finding::new(TOPIC, State::Ok, "none is met"),
-        _ => Finding::new(
-            TOPIC,
-            State::Degraded,
-            format!(
-                "met already: {}: pods go for it as soon as this configuration is in force, for memory and process ids \
-                after ten seconds, under a soft threshold when its grace period is over, one in ten seconds",
-                met.join(", ")
-            ),
-        ),
-    }
 }
 
 fn cgroups(root: Option<(&Path, Version)>) -> Finding {
@@ -366,30 +248,6 @@ fn evidence(object: &mut BpfObject) -> Finding {
     }
 }
 
-/// The reservations must cover the largest threshold.
-fn sizing(capacity: u64, eviction: &EvictionConfig) -> Finding {
-    const TOPIC: &str = "memory sizing";
-    let sizing = MemorySizing::new(capacity, eviction.reserved_memory, &eviction.thresholds);
-    let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30));
-    let allocatable = format!(
-        "{} of {} are allocatable",
-        gib(sizing.allocatable()),
-        gib(capacity)
-    );
-    match sizing.shortfall() {
-        0 => Finding::new(TOPIC, State::Ok, allocatable),
-        short => Finding::new(
-            TOPIC,
-            State::Degraded,
-            format!(
-                "{allocatable}; the reservations are {} short of the largest threshold: pods that keep to their \
-                 requests can bring the node below it",
-                gib(short)
-            ),
-        ),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -433,37 +291,6 @@ mod tests {
             limited.starts_with("set on 1 of 2 pods: 50 MiB"),
             "{limited}"
         );
-    }
-
-    #[test]
-    fn a_floor_of_the_pods_cgroup_that_is_replaced_is_told_of_too() {
-        let capacity = 1 << 30;
-        let mut seen = Observations::default();
-        let scopes = [
-            (Signal::MemoryAvailable, "100Mi"),
-            (Signal::AllocatableMemoryAvailable, "40Mi"),
-        ];
-        for (signal, _) in scopes {
-            let observed = evictd_engine::Observation {
-                available: capacity,
-                capacity,
-                time: None,
-            };
-            seen.set(signal, observed);
-        }
-        let hard: serde_json::Map<_, _> = scopes
-            .iter()
-            .map(|(signal, hard)| (signal.to_string(), (*hard).into()))
-            .collect();
-        let kubelet = serde_json::json!({ "evictionHard": hard });
-        let own = serde_json::json!({ "kernelFloor": {"memory.available": "110Mi"} });
-        let config = Config::from_values(own, Some(kubelet)).unwrap();
-        for (signal, _) in scopes {
-            let told = kernel_floor(&config, &seen, signal)
-                .expect("replaced")
-                .detail;
-            assert!(told.contains(signal.as_str()), "{told}");
-        }
     }
 
     #[test]

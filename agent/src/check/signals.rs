@@ -20,20 +20,20 @@ use evictd_node::{
     },
 };
 
-use super::{MEMORY, NO_CGROUPS, Refused, SignalHook};
-use crate::daemon::sources::{INODES, NOT_CONFIGURED, offer, wants};
+use super::{NO_CGROUPS, Refused, SignalHook};
+use crate::daemon::signals::{INODES, NOT_CONFIGURED, offer, wants};
 
 fn hook<H: fmt::Display>(signal: &'static str, selected: &SelectedHook<H>) -> SignalHook {
     let refused = |(hook, reason): &(H, String)| Refused {
         hook: hook.to_string(),
         reason: reason.clone(),
     };
-    let (not_asked, refusals): (Vec<_>, Vec<_>) =
+    let (unwanted, refusals): (Vec<_>, Vec<_>) =
         (selected.refused.iter()).partition(|(_, reason)| reason == NOT_CONFIGURED);
     SignalHook {
         signal,
         hook: Some(selected.hook.to_string()),
-        detail: not_asked.first().map(|_| NOT_CONFIGURED.to_owned()),
+        detail: unwanted.first().map(|_| NOT_CONFIGURED.to_owned()),
         refused: refusals.into_iter().map(refused).collect(),
     }
 }
@@ -52,24 +52,24 @@ pub(super) fn memory(
     selected: Result<SelectedHook<MemoryHook>, String>,
     root: Option<&(PathBuf, Version)>,
 ) -> Vec<SignalHook> {
-    const ALLOCATABLE: &str = "allocatableMemory.available";
+    let [node, pods] = Signal::MEMORY.map(Signal::as_str);
     let root = root.ok_or_else(|| NO_CGROUPS.to_owned());
     let (selected, (root, _)) = match selected.and_then(|selected| Ok((selected, root?))) {
         Ok(found) => found,
-        Err(why) => return vec![none(MEMORY, &*why), none(ALLOCATABLE, why)],
+        Err(why) => return vec![none(node, &*why), none(pods, why)],
     };
-    let pods = pods_root(root);
+    let dir = pods_root(root);
     let limit = |dir: &PathBuf| MemoryCgroup::open(dir).and_then(|c| c.limit());
-    let pods = match pods.as_ref().map(|dir| (dir, limit(dir))) {
-        None => none(ALLOCATABLE, "there is no kubepods cgroup on this machine"),
-        Some((dir, Ok(None))) => none(ALLOCATABLE, format!("{} has no limit", dir.display())),
-        Some((_, Err(error))) => none(ALLOCATABLE, error.to_string()),
+    let of_pods = match dir.as_ref().map(|dir| (dir, limit(dir))) {
+        None => none(pods, "there is no kubepods cgroup on this machine"),
+        Some((dir, Ok(None))) => none(pods, format!("{} has no limit", dir.display())),
+        Some((_, Err(error))) => none(pods, error.to_string()),
         Some((dir, Ok(Some(bytes)))) => SignalHook {
             detail: Some(format!("{} with {bytes} bytes", dir.display())),
-            ..hook(ALLOCATABLE, &selected)
+            ..hook(pods, &selected)
         },
     };
-    vec![hook(MEMORY, &selected), pods]
+    vec![hook(node, &selected), of_pods]
 }
 
 /// Finds the hooks of what is counted event by event, and of the bytes that nothing counts. With a configuration a
@@ -85,9 +85,10 @@ pub(super) fn counted(config: Option<&Config>) -> Vec<SignalHook> {
         let object = offer(&mut object, wants(&[Signal::PidAvailable]));
         PidTrigger::build(pids, object)
     });
+    let signal = Signal::PidAvailable.as_str();
     hooks.push(match &pids {
-        Ok(pids) => hook("pid.available", pids.selected_hook()),
-        Err(reason) => none("pid.available", reason),
+        Ok(pids) => hook(signal, pids.selected_hook()),
+        Err(reason) => none(signal, reason),
     });
     // Held until all programs are loaded: they refer to the maps that each trigger has taken out of the object.
     let offered = offer(&mut object, wants(&INODES));
@@ -102,14 +103,10 @@ fn disks(
     hooks: &mut Vec<SignalHook>,
     object: Result<&mut BpfObject, &str>,
 ) -> Option<InodeTrigger> {
-    const NAMES: [(&str, &str); 3] = [
-        ("nodefs.available", "nodefs.inodesFree"),
-        ("imagefs.available", "imagefs.inodesFree"),
-        ("containerfs.available", "containerfs.inodesFree"),
-    ];
+    let names = Signal::FILESYSTEMS.map(|(bytes, inodes)| (bytes.as_str(), inodes.as_str()));
     let Some(paths) = filesystems.resolve() else {
         let why = "no kubelet directory here and filesystems.nodefs is not set";
-        let each = NAMES
+        let each = names
             .iter()
             .flat_map(|(bytes, inodes)| [none(bytes, why), none(inodes, why)]);
         hooks.extend(each);
@@ -117,7 +114,7 @@ fn disks(
     };
     let directories = paths.each_ref().map(PathBuf::as_path);
     let built = InodeTrigger::build(&directories, object).map_err(|e| e.to_string());
-    for ((bytes, inodes), path) in NAMES.into_iter().zip(directories) {
+    for ((bytes, inodes), path) in names.into_iter().zip(directories) {
         let found = built.as_ref().map_err(String::as_str).and_then(|trigger| {
             let index = trigger.index_of(path);
             let selected = index.and_then(|index| trigger.selected_hook(index));
@@ -128,8 +125,8 @@ fn disks(
             Ok((kind, selected)) => {
                 let place = format!("{kind} at {}", path.display());
                 let inodes = hook(inodes, selected);
-                let not_asked = inodes.detail.iter().map(|why| format!("; {why}"));
-                let detail = not_asked.fold(place.clone(), |detail, why| detail + &why);
+                let unwanted = inodes.detail.iter().map(|why| format!("; {why}"));
+                let detail = unwanted.fold(place.clone(), |detail, why| detail + &why);
                 hooks.push(SignalHook {
                     signal: bytes,
                     // statfs, as often as the distance asks for: no hook tells of bytes.

@@ -6,7 +6,7 @@ use evictd_config::KubeletDocument;
 
 use super::{
     CommandError, OutputFormat, or_installed,
-    run::looked_up,
+    run::resolve_config,
     table::{Alignment, Table},
     to_json,
 };
@@ -34,7 +34,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError> {
     let file = arguments.kubelet_config.as_deref();
     let loaded = or_installed(arguments.config.as_deref());
-    let loaded = loaded.map(|path| looked_up(path, file));
+    let loaded = loaded.map(|path| resolve_config(path, file));
     let (config, kubelet) = loaded.transpose()?.unzip();
     let mut check = Check::of_this_machine(config.as_ref());
     check

@@ -1,4 +1,4 @@
-//! The evictions of a state directory, and how one of them is named.
+//! The evictions of a state directory, from its journal and incident files, and how a user names one of them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,18 +15,17 @@ use evictd_sys::fs::PathError;
 use super::CommandError;
 use crate::cli::input::bad;
 
-/// Names the newest one.
+/// Name of the newest eviction.
 const LATEST: &str = "latest";
-/// Requests that are not agreed to, of which that may still come: an agent forgets which pods it has asked after as
-/// many.
+/// Requests without an agreement that may still get one: after so many, an agent forgets which pods it has requested.
 pub(super) const REQUESTS: usize = 256;
 
-/// Facts about one eviction, without what was seen before and after.
+/// One eviction, without the samples before and after it.
 pub(super) struct Known {
     pub eviction: Box<EvictionRecord>,
     pub asked: Option<Box<RequestRecord>>,
     pub reported: Option<Reported>,
-    /// The pod went. One that was asked may have been refused, by its budget for example.
+    /// The pod went. The API server may have refused a request, for a disruption budget for example.
     pub is_agreed: bool,
     finish: Option<OutcomeRecord>,
 }
@@ -42,7 +41,7 @@ impl Known {
         }
     }
 
-    /// One that was refused has no file.
+    /// A refused eviction has no incident file.
     fn of_file(incident: Incident) -> Self {
         let asked = incident.asked.map(Box::new);
         Self {
@@ -62,26 +61,26 @@ impl Known {
     }
 }
 
-/// Selection of the evictions that are wanted. No others are kept in memory.
+/// Which evictions to keep in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted<'a> {
     All,
-    /// The newest ones, so many.
+    /// So many, the newest ones.
     Newest(usize),
     /// Evictions whose id ends with this text; for `latest` the newest one.
     Named(&'a str),
 }
 
-/// The evictions that are wanted, oldest first.
+/// The evictions that were selected, oldest first.
 pub(super) struct Evictions {
     pub known: Vec<Known>,
-    /// All that there are, wanted or not.
+    /// Number of all evictions, selected or not.
     pub total: usize,
-    /// Incident files that cannot be read and may be wanted, or their directory.
+    /// Incident files that cannot be read and might be selected, or their directory.
     pub damaged: Vec<PathError>,
 }
 
-/// The evictions of a state directory, and what of its journal cannot be read.
+/// Reads the evictions of a state directory. The error tells which lines of its journal cannot be read.
 pub(super) fn evictions(
     dir: &Path,
     wanted: Wanted<'_>,
@@ -91,7 +90,7 @@ pub(super) fn evictions(
     Ok((gathered.with_files(dir), damage))
 }
 
-/// Gives every record of the journal to `take`, oldest first; what of it cannot be read.
+/// Gives every record of the journal to `take`, oldest first. The error tells which lines cannot be read.
 pub(super) fn each_record(
     dir: &Path,
     take: impl FnMut(Record),
@@ -101,7 +100,7 @@ pub(super) fn each_record(
     Ok(journal::read_each(dir, take)?)
 }
 
-/// Takes in the journal record by record. A full journal has some ten thousand evictions.
+/// Gathers evictions from the journal, record by record. A full journal has some ten thousand.
 struct Gathered<'a> {
     wanted: Wanted<'a>,
     /// Evictions in the order in which they happened: one that a budget has protected goes later, under the name of its
@@ -110,7 +109,7 @@ struct Gathered<'a> {
     /// Number of evictions in `known` that are agreed.
     agreed: usize,
     next: usize,
-    /// The place of each, kept or not, by id.
+    /// The place of each eviction, kept or not, by id.
     places: HashMap<String, usize>,
 }
 
@@ -130,7 +129,7 @@ impl<'a> Gathered<'a> {
 
     fn take(&mut self, record: Record) {
         match record {
-            // What waited for the API server is carried over into a new file, and is there twice.
+            // A record that waited for the API server is carried over into a new file, and is there twice.
             Record::Evicted(eviction) if !self.places.contains_key(&eviction.id) => {
                 self.add(eviction, None);
             }
@@ -163,7 +162,7 @@ impl<'a> Gathered<'a> {
         self.known.get_mut(self.places.get(id)?)
     }
 
-    /// Takes out one that is not agreed to yet.
+    /// Removes a request that is not agreed to yet.
     fn take_open(&mut self, id: &str) -> Option<Known> {
         let place = self.places.get(id)?;
         let is_open = self.known.get(place).is_some_and(|known| !known.is_agreed);
@@ -203,7 +202,7 @@ impl<'a> Gathered<'a> {
         }
     }
 
-    /// With the incidents whose files outlive what the journal has of them.
+    /// Adds the incidents whose files outlive their records in the journal.
     fn with_files(self, dir: &Path) -> Evictions {
         let mut known: Vec<Known> = self.known.into_values().collect();
         let mut total = self.places.len();
@@ -258,12 +257,12 @@ fn place_of(known: &[Known], incident: &Incident) -> usize {
 }
 
 impl Evictions {
-    /// Number of evictions that are older than those that were wanted.
+    /// Number of evictions that are older than the selected ones.
     pub(super) fn left_out(&self) -> usize {
         self.total.saturating_sub(self.known.len())
     }
 
-    /// The eviction with this id, with this end of its id, or the latest one, of those that were wanted so.
+    /// The eviction with this id, with this end of its id, or the latest one, among those that were selected so.
     pub(super) fn find(self, wanted: &str, dir: &Path) -> Result<Known, CommandError> {
         let Self {
             mut known,

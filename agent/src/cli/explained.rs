@@ -1,4 +1,4 @@
-//! What the policies say of the pods here: a running agent writes it down, and answers whether it still holds.
+//! What policies say of the pods: the status file of an agent, and whether an agent runs that keeps it up to date.
 
 use std::{
     collections::HashMap,
@@ -14,12 +14,12 @@ use super::{
     CommandError,
     input::{invalid, read_json},
 };
-use crate::daemon::policies::{asked_file, status_file};
+use crate::daemon::policies::{request_file, status_file};
 
-/// Time that an agent may take to answer: it looks once a second.
+/// Time that an agent may take to answer a request: it checks for one once a second.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// Explanations that an agent has written down.
+/// The status file.
 pub(super) struct Explained {
     pub path: PathBuf,
     pub pods: Vec<Explanation>,
@@ -27,7 +27,7 @@ pub(super) struct Explained {
 
 impl Explained {
     /// # Errors
-    /// It is not there, or not what an agent writes.
+    /// The file is not there, or is not one of an agent.
     pub fn read(state_dir: &Path) -> Result<Self, CommandError> {
         let path = status_file(state_dir);
         let pods = from_value(read_json(&path)?).map_err(|e| invalid(&path, e))?;
@@ -37,37 +37,37 @@ impl Explained {
     /// Time since the file was written.
     ///
     /// # Errors
-    /// It is not there any more.
+    /// The file is not there any more.
     pub fn age(&self) -> Result<Duration, CommandError> {
         let changed = fs::metadata(&self.path).and_then(|m| m.modified());
         let changed = changed.map_err(|source| CommandError::Read {
             path: self.path.clone(),
             source,
         })?;
-        // A clock that was set back makes it no older than now.
+        // A clock that was set back makes the file no older than now.
         Ok(SystemTime::now()
             .duration_since(changed)
             .unwrap_or_default())
     }
 }
 
-/// Whether what policies say of the pods is known.
+/// Whether the status file holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum PolicyReporting {
-    /// No agent has ever written anything down here.
+    /// No agent has written a status file here.
     None,
-    /// The agent that runs here writes down what changes.
+    /// The agent that runs here writes each change.
     Reported,
-    /// The explanations that are written down come from an agent that does not answer.
+    /// The file is from an agent that does not answer.
     Unknown,
 }
 
 impl PolicyReporting {
-    /// Asks the agent to write down how it is now. From then on it does so whenever something changes.
+    /// Requests the present status from the agent, which from then on writes it whenever something changes.
     pub fn ask(state_dir: &Path) -> Self {
         if !status_file(state_dir).exists() {
             Self::None
-        } else if is_answered(&asked_file(state_dir)) {
+        } else if is_answered(&request_file(state_dir)) {
             Self::Reported
         } else {
             Self::Unknown
@@ -82,23 +82,25 @@ impl PolicyReporting {
         if self != Self::Reported {
             return Ok(HashMap::new());
         }
-        let said = Explained::read(state_dir)?.pods.into_iter();
-        Ok(said.map(|said| (said.uid.clone(), said)).collect())
+        let explanations = Explained::read(state_dir)?.pods.into_iter();
+        Ok(explanations
+            .map(|explanation| (explanation.uid.clone(), explanation))
+            .collect())
     }
 }
 
-/// Whether an agent takes the question.
-fn is_answered(asked: &Path) -> bool {
-    if fs::write(asked, "").is_err() {
+/// Whether an agent answers a request.
+fn is_answered(request: &Path) -> bool {
+    if fs::write(request, "").is_err() {
         return false;
     }
     let start = Instant::now();
     while start.elapsed() < ANSWER {
         std::thread::sleep(Duration::from_millis(20));
-        if !asked.exists() {
+        if !request.exists() {
             return true;
         }
     }
     // No agent has taken it.
-    fs::remove_file(asked).is_err()
+    fs::remove_file(request).is_err()
 }

@@ -1,6 +1,9 @@
 //! `kubectl evictd`: the same program under the name of a kubectl plugin. It shows all nodes' agents to a user who has
 //! a kubeconfig, and pauses them.
 
+mod explain;
+mod incidents;
+
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
@@ -11,19 +14,14 @@ use evictd_kube::fleet_client::{
 use serde_json::{Value, json};
 
 use super::{
-    CommandError, INSTALLED, OutputFormat,
+    CommandError, OutputFormat,
     input::bad,
-    policy,
-    report::NOT_AGREED,
-    table::{Alignment, Table, bytes, printable},
+    table::{Alignment, Table, printable},
     to_json,
 };
 
-/// The file name under which kubectl finds it.
+/// File name under which kubectl finds the plugin.
 pub(super) const PROGRAM: &str = "kubectl-evictd";
-/// Incidents that are listed without `--all`.
-const NEWEST: usize = 20;
-
 /// See and pause the evictd agents of a cluster.
 #[derive(Parser)]
 #[command(name = "kubectl-evictd", bin_name = "kubectl evictd", version)]
@@ -117,7 +115,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
 }
 
 async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
-    // Before anything is sent: bad input changes nothing.
+    // Checked before a request is sent: bad input changes nothing.
     let pod = match &arguments.command {
         Command::Explain {
             what: Explain::Pod { pod },
@@ -143,33 +141,15 @@ async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
         Command::Status => status(&fleet, output).await,
         Command::Explain { .. } => {
             let (namespace, name) = pod.unwrap_or_default();
-            explain(&fleet, namespace, name, output).await
+            explain::pod(&fleet, namespace, name, output).await
         }
         Command::Incidents {
             incident: Some(id),
             node: Some(node),
             ..
-        } => {
-            let agent = fleet.agent_on(node).await?;
-            let form = match output {
-                OutputFormat::Table => "table",
-                OutputFormat::Json => "json",
-            };
-            match fleet.ask(&agent, &["report", id, "-o", form]).await {
-                // Lines of a journal that cannot be read hide no incident.
-                Err(FleetError::Agent {
-                    node,
-                    reason,
-                    printed,
-                }) if !printed.is_empty() => {
-                    eprintln!("evictd: the agent on {node}: {reason}");
-                    Ok(printed)
-                }
-                answer => Ok(answer?),
-            }
-        }
+        } => incidents::one(&fleet, node, id, output).await,
         Command::Incidents { node, all, .. } => {
-            incidents(&fleet, node.as_deref(), *all, output).await
+            incidents::list(&fleet, node.as_deref(), *all, output).await
         }
         Command::Pause { node } => pause(&fleet, node.as_deref(), true, output).await,
         Command::Resume { node } => pause(&fleet, node.as_deref(), false, output).await,
@@ -211,14 +191,14 @@ async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, Com
     };
     for node in &nodes {
         let agent = agent_of(node);
-        let said = agent.map_or("none", |agent| match agent {
+        let state = agent.map_or("none", |agent| match agent {
             AgentPod { is_ready: true, .. } => "ready",
             AgentPod { phase, .. } if phase == "Running" => "not ready",
             AgentPod { phase, .. } => phase,
         });
         table.row([
             node.name.clone(),
-            said.to_owned(),
+            state.to_owned(),
             or_dash(
                 agent
                     .map(|agent| agent.version.as_str())
@@ -251,142 +231,6 @@ async fn status(fleet: &FleetClient, output: OutputFormat) -> Result<String, Com
     ))
 }
 
-/// Facts that an agent knows of one of its pods.
-struct Explained {
-    pod: String,
-    node: String,
-    /// Place of the pod in the order of eviction, from 0 on.
-    place: usize,
-    /// Entry of the pod in what `evictd top` prints.
-    top: Value,
-    /// What `evictd policy explain` prints, or why it does not: an agent without policies has nothing to explain.
-    policies: Result<Value, String>,
-}
-
-async fn explain(
-    fleet: &FleetClient,
-    namespace: &str,
-    name: &str,
-    output: OutputFormat,
-) -> Result<String, CommandError> {
-    let explained = Explained::ask(fleet, namespace, name).await?;
-    match output {
-        OutputFormat::Json => explained.json(),
-        OutputFormat::Table => Ok(explained.text()),
-    }
-}
-
-impl Explained {
-    async fn ask(fleet: &FleetClient, namespace: &str, name: &str) -> Result<Self, FleetError> {
-        let pod = format!("{namespace}/{name}");
-        let node = fleet.node_of(namespace, name).await?;
-        let agent = fleet.agent_on(&node).await?;
-        let top = ["top", "--once", "--interval", "0.5", "-o", "json"];
-        let top = json_of(&agent, &fleet.ask(&agent, &top).await?)?;
-        let policies = [
-            "policy", "explain", &pod, "--config", INSTALLED, "-o", "json",
-        ];
-        let policies = fleet.ask(&agent, &policies).await;
-        let place = pods_of(&top).iter().position(|other| other["pod"] == pod);
-        let Some(place) = place else {
-            let reason = format!("the agent on {node} does not see it");
-            return Err(FleetError::Missing { what: pod, reason });
-        };
-        let policies = match policies {
-            Ok(text) => Ok(json_of(&agent, &text)?),
-            Err(FleetError::Agent { reason, .. }) => Err(reason),
-            Err(error) => return Err(error),
-        };
-        Ok(Self {
-            pod,
-            node,
-            place,
-            top,
-            policies,
-        })
-    }
-
-    fn json(&self) -> Result<String, CommandError> {
-        to_json(&json!({
-            "pod": self.top["pods"][self.place], "node": self.node, "place": self.place + 1,
-            "of": pods_of(&self.top).len(),
-            "signals": self.top["signals"], "policies": self.policies.as_ref().ok(),
-            "policiesUnknown": self.top["policiesUnknown"],
-        }))
-    }
-
-    fn text(&self) -> String {
-        let found = &self.top["pods"][self.place];
-        let amount = |field: &str| {
-            found[field]
-                .as_u64()
-                .map_or("-".to_owned(), |n| bytes(n.into()))
-        };
-        let mut text = format!(
-            "{} on {}: {} of {} in the order of eviction for memory\n\
-             uses {}, has requested {}, priority {}, {}\n",
-            self.pod,
-            self.node,
-            self.place + 1,
-            pods_of(&self.top).len(),
-            amount("usage"),
-            amount("request"),
-            found["priority"],
-            found["qosClass"].as_str().unwrap_or_default(),
-        );
-        let is = |field: &str| found[field] == true;
-        let notes = [
-            ("predictedEvictionVictim", "it would be evicted first"),
-            ("predictedOomVictim", "the OOM killer would choose it"),
-            ("protected", "it is protected: evictd never evicts it"),
-        ];
-        for (_, note) in notes.into_iter().filter(|(field, _)| is(field)) {
-            text += &format!("{note}\n");
-        }
-        if let Some(seconds) = found["untilLimitSeconds"].as_f64() {
-            text += &format!("at its present growth it meets its own limit in {seconds:.0} s\n");
-        }
-        if self.top["policiesUnknown"] == true {
-            text +=
-                "the agent does not answer now: policies are as they were, and not in this order\n";
-        }
-        match &self.policies {
-            Err(reason) => text += &format!("policies: {reason}\n"),
-            Ok(said) => {
-                let said = said.as_array().into_iter().flatten();
-                text.extend(said.map(words_of_policies));
-            }
-        }
-        text
-    }
-}
-
-fn pods_of(top: &Value) -> &[Value] {
-    top["pods"]
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default()
-}
-
-/// Describes what policies say of a pod, and each of their rules.
-fn words_of_policies(said: &Value) -> String {
-    let mut text = match (said["mayGo"] == true, said["reason"].as_str()) {
-        (true, _) => "policies: it may be evicted now\n".to_owned(),
-        (false, Some(why)) => format!("policies: its eviction is denied: {why}\n"),
-        (false, None) => "policies: its eviction is denied\n".to_owned(),
-    };
-    for rule in said["rules"].as_array().into_iter().flatten() {
-        let says = if rule["saysYes"] == true { "yes" } else { "no" };
-        let shadow = match rule["shadow"] == true {
-            true => policy::SHADOW,
-            false => "",
-        };
-        let (rule, evict) = (word(rule, "rule"), word(rule, "evict"));
-        text += &format!("  rule {rule}{shadow}: {evict}: {says}\n");
-    }
-    text
-}
-
 /// Parses what an agent has printed as JSON.
 fn json_of(agent: &AgentPod, text: &str) -> Result<Value, FleetError> {
     serde_json::from_str(text).map_err(|error| FleetError::Agent {
@@ -396,140 +240,8 @@ fn json_of(agent: &AgentPod, text: &str) -> Result<Value, FleetError> {
     })
 }
 
-/// The newest evictions of all nodes that have answered, oldest first.
-#[derive(Default)]
-struct Newest {
-    found: Vec<Value>,
-    /// Largest number of evictions to keep; all of them where there is no bound.
-    most: Option<usize>,
-    left_out: u64,
-}
-
-impl Newest {
-    fn take(&mut self, agent: &AgentPod, evictions: Vec<Value>) {
-        // The agent says with its oldest one how many it has left out.
-        let older = evictions.first().map(|first| &first["olderLeftOut"]);
-        self.left_out += older.and_then(Value::as_u64).unwrap_or(0);
-        self.found.extend(evictions.into_iter().map(|mut eviction| {
-            if let Some(eviction) = eviction.as_object_mut() {
-                eviction.remove("olderLeftOut");
-                eviction.insert("node".to_owned(), agent.node.as_str().into());
-            }
-            eviction
-        }));
-        self.found
-            .sort_by(|one, other| word(one, "time").cmp(word(other, "time")));
-        let most = self.most.unwrap_or(usize::MAX);
-        let too_many = self.found.len().saturating_sub(most);
-        self.found.drain(..too_many);
-        self.left_out += too_many as u64;
-    }
-}
-
 fn word<'a>(of: &'a Value, field: &str) -> &'a str {
     of[field].as_str().unwrap_or_default()
-}
-
-async fn incidents(
-    fleet: &FleetClient,
-    node: Option<&str>,
-    all: bool,
-    output: OutputFormat,
-) -> Result<String, CommandError> {
-    let agents = match node {
-        Some(node) => vec![fleet.agent_on(node).await?],
-        None => fleet.agents().await?,
-    };
-    let (newest, silent) = ask_for_incidents(fleet, &agents, all).await;
-    let Newest {
-        found, left_out, ..
-    } = newest;
-    if output == OutputFormat::Json {
-        return to_json(&json!({ "incidents": found, "leftOut": left_out, "unanswered": silent }));
-    }
-    let mut shown = table_of(&found);
-    if left_out > 0 {
-        shown += &format!("\n{left_out} older ones are left out: --all shows them\n");
-    }
-    for reason in silent {
-        shown += &format!("\nwithout {reason}\n");
-    }
-    Ok(shown)
-}
-
-/// The evictions of these agents, and why some are not among them.
-async fn ask_for_incidents(
-    fleet: &FleetClient,
-    agents: &[AgentPod],
-    all: bool,
-) -> (Newest, Vec<String>) {
-    let waits = agents.iter().filter(|agent| agent.phase != "Running");
-    let waits =
-        waits.map(|agent| format!("the agent on {}: its pod is {}", agent.node, agent.phase));
-    let mut silent: Vec<String> = waits.collect();
-    let mut newest = Newest {
-        most: (!all).then_some(NEWEST),
-        ..Newest::default()
-    };
-    let most = NEWEST.to_string();
-    let every: &[&str] = &["report", "-o", "json"];
-    // An agent runs it within its own memory limit. One of the version before has no such option.
-    let bounded: &[&str] = &["report", "--newest", &most, "-o", "json"];
-    let commands = match all {
-        true => vec![every],
-        false => vec![bounded, every],
-    };
-    let take = |agent: &AgentPod, answer: Result<String, FleetError>| {
-        // Lines of a journal that cannot be read hide no others.
-        let answer = answer.or_else(|error| match error {
-            FleetError::Agent {
-                reason, printed, ..
-            } if !printed.is_empty() => {
-                silent.push(format!(
-                    "what the agent on {} cannot read: {reason}",
-                    agent.node
-                ));
-                Ok(printed)
-            }
-            error => Err(error),
-        });
-        match answer.and_then(|text| json_of(agent, &text)) {
-            Ok(Value::Array(evictions)) => newest.take(agent, evictions),
-            Ok(_) => silent.push(format!("the agent on {}: no list", agent.node)),
-            Err(error) => silent.push(error.to_string()),
-        }
-    };
-    fleet.ask_each(agents, &commands, take).await;
-    (newest, silent)
-}
-
-fn table_of(evictions: &[Value]) -> String {
-    let mut table = Table::new(&[
-        ("TIME", Alignment::Left),
-        ("NODE", Alignment::Left),
-        ("POD", Alignment::Left),
-        ("SIGNAL", Alignment::Left),
-        ("NOTE", Alignment::Left),
-        ("INCIDENT", Alignment::Left),
-    ]);
-    for eviction in evictions {
-        let text = |field: &str| word(eviction, field).to_owned();
-        let note = match (eviction["error"].as_str(), eviction["shadow"] == true) {
-            (Some(error), _) => format!("refused: {error}"),
-            (None, true) => "shadow".to_owned(),
-            (None, false) if eviction["agreed"] == false => NOT_AGREED.to_owned(),
-            (None, false) => String::new(),
-        };
-        table.row([
-            text("time").chars().take(19).collect(),
-            text("node"),
-            format!("{}/{}", text("namespace"), text("name")),
-            text("signal"),
-            note,
-            text("id"),
-        ]);
-    }
-    table.render()
 }
 
 async fn pause(
@@ -545,7 +257,7 @@ async fn pause(
             note = pause_note(fleet).await?;
             fleet.set_paused(true).await?;
         }
-        // A pause that agents follow is lifted without asking any.
+        // Agents follow the pause by themselves: no request goes to them.
         None if fleet.set_paused(false).await? => {}
         None => {
             let mut notes = vec![format!(
@@ -565,7 +277,7 @@ async fn pause(
     Ok(format!("evictions are {done} on {place}\n{note}"))
 }
 
-/// What is to be said of agents that a pause may not reach. A user without the right to read that pauses all the same.
+/// Warnings about agents that a pause may not reach. A user who may not read that pauses all the same.
 async fn pause_note(fleet: &FleetClient) -> Result<Option<String>, FleetError> {
     match fleet.agents_that_ignore_pause().await {
         Ok(ignoring) if ignoring.is_empty() => Ok(None),

@@ -1,4 +1,5 @@
-//! The command line: one file per subcommand.
+//! The command line: one file for each subcommand, and beside them what several share: `table` and `signals` print,
+//! `input` and `scenario` read files, `evictions` reads the journal and incidents, `explained` reads what policies say.
 
 use std::{
     env,
@@ -71,13 +72,13 @@ enum Called {
 /// Path at which the DaemonSet has its configuration.
 const INSTALLED: &str = "/etc/evictd/config.yaml";
 
-/// The configuration file that was named, or else the installed one, if there is one.
+/// The named configuration file, or else the installed one, if there is one.
 fn or_installed(named: Option<&Path>) -> Option<&Path> {
     let installed = Path::new(INSTALLED);
     named.or(installed.exists().then_some(installed))
 }
 
-/// The state directory of the agent whose configuration was named, or else of the installed one.
+/// The state directory of the agent with the named configuration, or else of the installed one.
 fn state_dir_of(named: Option<&Path>) -> Result<PathBuf, ConfigError> {
     match or_installed(named) {
         Some(path) => Ok(config_of(path)?.state_dir),
@@ -85,7 +86,7 @@ fn state_dir_of(named: Option<&Path>) -> Result<PathBuf, ConfigError> {
     }
 }
 
-/// An agent's configuration, as the agent takes it: a file of the kubelet's that cannot be read has a stand-in.
+/// An agent's configuration, as the agent reads it: a stand-in takes the place of a kubelet's file that cannot be read.
 fn config_of(path: &Path) -> Result<Config, ConfigError> {
     let (config, _) = Config::load_with_stand_in(path, None, &KubeletDocument::default())?;
     Ok(config)
@@ -125,13 +126,13 @@ enum CommandError {
     /// Lines of the journal, or incident files, cannot be read.
     #[error("{}", .0.join("; "))]
     Damaged(Vec<String>),
-    /// Lines of the journal have events that only a later version knows. The rest was read as it should be.
+    /// Lines of the journal have events that only a later version knows. All other lines were read.
     #[error("{}", .0.join("; "))]
     PassedOver(Vec<String>),
-    /// An argument asks for something that cannot be had.
+    /// An argument asks for something that does not exist here.
     #[error("{what}: {reason}")]
     Argument { what: String, reason: String },
-    /// Other nodes' agents cannot be asked.
+    /// The agents of other nodes cannot be reached.
     #[error(transparent)]
     Fleet(#[from] evictd_kube::fleet_client::FleetError),
     /// The output cannot be written.
@@ -139,7 +140,7 @@ enum CommandError {
     Write(#[from] io::Error),
     /// The daemon's log has the reason; this is the exit code.
     #[error("the log has the reason")]
-    Said(u8),
+    Logged(u8),
 }
 
 impl From<PathError> for CommandError {
@@ -166,16 +167,20 @@ impl CommandError {
             Self::Fleet(error) if error.is_bad_input() => 2,
             Self::Run(_) | Self::Fleet(_) | Self::Write(_) => 1,
             Self::PassedOver(_) => 0,
-            Self::Said(code) => *code,
+            Self::Logged(code) => *code,
         }
     }
 }
 
-/// Says on standard error what stands in for a KubeletConfiguration that cannot be read, and what is wrong with one
+/// Prints on standard error which stand-in holds for a KubeletConfiguration that cannot be read, and mistakes of one
 /// that holds all the same.
-fn say_stand_in(kubelet: &KubeletDocument) {
+fn print_stand_in(kubelet: &KubeletDocument) {
     if let Some(reason) = &kubelet.unreadable {
-        eprintln!("evictd: {}: {}", one_line(reason), kubelet.source);
+        eprintln!(
+            "evictd: {}: {}",
+            one_line(&reason.to_string()),
+            kubelet.source
+        );
     }
     for mistake in &kubelet.forgiven {
         eprintln!("evictd: {}, as in the kubelet", one_line(mistake));
@@ -218,9 +223,9 @@ pub fn run(
             return u8::try_from(error.exit_code()).unwrap_or(2);
         }
     };
-    // What the exit code is when all went well: a check that finds nothing to work with is no error, but no 0 either.
+    // The exit code without an error: 1 for a check that finds evictd not usable.
     let mut success = 0;
-    // What a report could not take into account follows it.
+    // Errors of a report that was printed all the same.
     let mut lacks = None;
     let result = match arguments {
         Called::Plugin(arguments) => kubectl::run(&arguments),
@@ -245,7 +250,7 @@ pub fn run(
     let printed = result.and_then(|text| print(stdout, &text));
     match printed.and_then(|()| lacks.map_or(Ok(()), Err)) {
         Ok(()) => success,
-        Err(CommandError::Said(code)) => code,
+        Err(CommandError::Logged(code)) => code,
         Err(error) => {
             // If this cannot be written, nothing can.
             let name = if is_plugin {
@@ -259,7 +264,7 @@ pub fn run(
     }
 }
 
-/// Writes a subcommand's output; a reader that has seen enough is not an error.
+/// Writes a subcommand's output; a reader that closes the pipe is no error.
 fn print(stdout: &mut impl io::Write, text: &str) -> Result<(), CommandError> {
     match stdout.write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),

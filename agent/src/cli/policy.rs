@@ -123,7 +123,7 @@ fn explain(pod: &str, config: Option<&Path>, output: OutputFormat) -> Result<Str
     }
 }
 
-/// `old` is how many seconds ago it was written, if the present state is not known.
+/// Describes one pod's explanation. `old` is its age in seconds, where no agent keeps it up to date.
 fn say(explanation: &Explanation, old: Option<u64>) -> String {
     let mut text = format!("{} ({})\n", explanation.pod, explanation.uid);
     if let Some(seconds) = old {

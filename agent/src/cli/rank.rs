@@ -69,35 +69,36 @@ pub(super) struct PodJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) usage: Option<u64>,
     request: u64,
-    /// Growth of the usage per second, where that was watched.
+    /// Growth of the usage per second, where it was sampled twice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) growth: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) excess: Option<i128>,
     above_request: bool,
     pub(super) priority: i32,
-    /// Only a cgroup tells of the pod: it goes after all others.
+    /// The pod is known by its cgroup only: it goes after all others.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) priority_unknown: bool,
     pub(super) qos_class: &'static str,
     /// Whether the pod is passed over: critical pods, and by the kubelet static ones.
     protected: bool,
-    /// Why policies do not let it go now, where an agent has said so.
+    /// Why policies do not let the pod go now, as an agent has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "spared")]
     denied: Option<String>,
-    /// Absent if it depends on the node's memory and the summary does not tell that.
+    /// Absent if it depends on the node's memory, which the summary does not have.
     #[serde(skip_serializing_if = "Option::is_none")]
     oom_score_adj: Option<i32>,
     pub(super) predicted_oom_victim: bool,
     pub(super) predicted_eviction_victim: bool,
-    /// Seconds until it meets its own limit at this growth, where that was watched and it is heading there.
+    /// Seconds until the pod meets its own limit at this growth; absent where it does not grow or was not sampled
+    /// twice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) until_limit_seconds: Option<f64>,
 }
 
 impl PodJson {
-    /// Lists what is to be said of the pod beside the numbers.
+    /// Notes on the pod, beside its numbers.
     pub(super) fn notes(&self) -> Vec<String> {
         let denied = self.denied.as_ref().map(|why| format!("denied: {why}"));
         let notes = [
@@ -127,7 +128,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         layout,
     };
     let ranked = ranking.order(&pods, &summary.pods);
-    // What the kubelet would do.
+    // As the kubelet.
     let (mode, capacity) = (Mode::Kubelet, summary.memory_capacity());
     let pods = explain(mode, &ranked, &summary.pods, capacity, |_| None);
     match arguments.output {
@@ -139,8 +140,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     }
 }
 
-/// Adds to the order what the kernel would do instead, and why policies deny its eviction, by the pod's UID: the
-/// first pod whose eviction no policy denies goes.
+/// Adds to each pod of the order what the OOM killer would do, and why policies deny its eviction (`denied`, by UID).
+/// The first pod whose eviction no policy denies goes.
 pub(super) fn explain(
     mode: Mode,
     ranked: &[Ranked<'_>],
@@ -200,7 +201,7 @@ fn adjust(ranked: &Ranked<'_>, capacity: Option<u64>) -> Option<i32> {
     ))
 }
 
-/// The order for people. How fast each grows has a column where it was watched.
+/// The order for people. Growth has a column where pods were sampled twice.
 pub(super) fn table(pods: &[PodJson], resource: Resource) -> String {
     let amount = |amount: i128| amount_of(resource, amount);
     let is_watched = pods.iter().any(|pod| pod.growth.is_some());

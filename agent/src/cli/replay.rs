@@ -91,15 +91,15 @@ struct ConditionJson {
     reason: &'static str,
 }
 
-/// The decision of an incident, made again from its file alone.
+/// The decision of an incident, made again from its file.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct IncidentJson {
     /// The incident.
     id: String,
-    /// Decision of the engine by what was known then.
+    /// Decision of the engine from the recorded numbers.
     decision: Decision,
-    /// Whether that is an eviction for the reason that was recorded, of the pod that was first in the order.
+    /// Whether the engine evicts for the recorded reason, and the pod that went was first in the order.
     agrees: bool,
     /// Whether the pod that went is the first one by the order of the file; absent where the file does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,7 +108,7 @@ struct IncidentJson {
     evicted: String,
 }
 
-/// Whether a file is that of an incident, even of a damaged one: only a scenario has steps.
+/// Whether a file is an incident, even a damaged one: only a scenario has steps.
 fn is_incident(document: &Value) -> bool {
     let mut fields = ["version", "eviction", "judged"].into_iter();
     document.get("steps").is_none() && fields.any(|field| document.get(field).is_some())
@@ -130,7 +130,7 @@ fn replay_incident(path: &Path, document: &Value) -> Result<IncidentJson, Comman
     let recorded = eviction.pace.as_ref();
     let is_same = match (decision, recorded) {
         (Decision::Evict { urgency }, Some(recorded)) => {
-            // What the pod used, and why it was that one, is in no look at the signal.
+            // A sample of the signal has neither the pod's usage nor the reason of the choice.
             let again = PaceRecord {
                 expected: recorded.expected,
                 shmem: recorded.shmem,
@@ -149,7 +149,7 @@ fn replay_incident(path: &Path, document: &Value) -> Result<IncidentJson, Comman
         decision,
         agrees,
         went_first,
-        evicted: format!("{}/{}", eviction.namespace, eviction.name),
+        evicted: eviction.pod(),
     })
 }
 
@@ -236,7 +236,7 @@ fn run_step(planner: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<Str
     let (names, pods): (Vec<String>, Vec<Pod>) = active.into_iter().unzip();
     let before = snapshot(&summary, &pods);
     if mode == Mode::Kubelet {
-        // The recorded kubelet has waited for its victims before each look.
+        // The recorded kubelet has waited for its victims before each round.
         planner.forget_victims();
     }
     let plan = planner.plan(now, before);

@@ -70,7 +70,7 @@ enum Format {
     Html,
 }
 
-/// Prints the report; what it lacks because it cannot be read.
+/// Prints the report. Returns what is missing in it, because a file cannot be read.
 pub(super) fn run(
     arguments: &Arguments,
     stdout: &mut impl io::Write,
@@ -84,7 +84,7 @@ pub(super) fn run(
     Ok(lacks.error())
 }
 
-/// What a report could not take into account.
+/// Files and lines that a report does not have.
 struct Lacks {
     texts: Vec<String>,
     is_damage: bool,
@@ -162,7 +162,7 @@ fn all(
     let (found, damage) = evictions(dir, wanted)?;
     match arguments.output {
         Format::Json => match print_list(&found, stdout) {
-            // A reader that has seen enough is not an error.
+            // A reader that closes the pipe is no error.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
             _ => {}
         },
@@ -198,7 +198,7 @@ fn print_list(found: &Evictions, stdout: &mut impl io::Write) -> io::Result<()> 
     stdout.write_all(b"]\n")
 }
 
-/// One eviction. Where its file is damaged the journal tells of it.
+/// Prints one eviction, from the journal where its incident file is damaged.
 fn one(
     arguments: &Arguments,
     dir: &Path,
@@ -211,7 +211,7 @@ fn one(
     let incident = known.incident();
     let mut damaged = None;
     let incident = match files::read(dir, &incident.eviction.id) {
-        // Its end may be in the journal alone, which is on disk before anything else.
+        // Its end may be in the journal alone, which is written first.
         Ok(Some(recorded)) => Incident {
             finish: incident.finish.or(recorded.finish),
             ..recorded
@@ -288,7 +288,7 @@ fn list(known: &[Known]) -> String {
     table.render()
 }
 
-/// What sets an eviction apart from a pod that was killed.
+/// A note on an eviction that was no kill.
 pub(super) fn note(known: &Known) -> String {
     let eviction = &known.eviction;
     match (&eviction.error, eviction.shadow, &known.asked) {
@@ -300,7 +300,7 @@ pub(super) fn note(known: &Known) -> String {
     }
 }
 
-/// Said of a pod that was asked to go and of which no agreement is known.
+/// Note on a request without a known agreement.
 pub(super) const NOT_AGREED: &str = "asked, and not agreed to";
 
 fn name(eviction: &EvictionRecord) -> String {
@@ -433,7 +433,7 @@ fn urgency(eviction: &EvictionRecord, pace: &PaceRecord) -> String {
     }
 }
 
-/// Describes what was expected to come, and what came.
+/// Describes what the victim was expected to give back, and what it gave.
 fn expectation(
     eviction: &EvictionRecord,
     pace: &PaceRecord,

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use evictd_config::{Config, KubeletDocument, KubeletSource};
+use evictd_config::{Config, KubeletDocument, KubeletSource, Unreadable};
 use evictd_kube::configz;
 use tracing_subscriber::EnvFilter;
 
@@ -55,7 +55,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     log.end(&reason.unwrap_or_default());
     match ended {
         Ok(()) => Ok(String::new()),
-        Err(error) => Err(CommandError::Said(error.exit_code())),
+        Err(error) => Err(CommandError::Logged(error.exit_code())),
     }
 }
 
@@ -64,7 +64,7 @@ fn watch(arguments: &Arguments, log: &Arc<Log>) -> Result<(), CommandError> {
     let warn = |error: &str| {
         tracing::warn!(error, "{CONFIGZ_UNKNOWN}");
     };
-    let (config, origin) = configured(&arguments.config, kubelet_config, arguments.shadow, warn)?;
+    let (config, origin) = load_config(&arguments.config, kubelet_config, arguments.shadow, warn)?;
     Ok(daemon::run(&config, origin, log)?)
 }
 
@@ -106,26 +106,26 @@ const CONFIGZ_UNKNOWN: &str =
     "the kubelet's /configz cannot be read: the file and the defaults hold until it answers";
 
 /// The configuration that these arguments give, with the stand-in for the kubelet's, for a command that only looks.
-pub(super) fn looked_up(
+pub(super) fn resolve_config(
     path: &Path,
     kubelet_config: Option<&Path>,
 ) -> Result<(Config, KubeletDocument), CommandError> {
-    let mut reason = None;
-    let warn = |error: &str| reason = Some(error.to_owned());
-    let (config, origin) = configured(path, kubelet_config, false, warn)?;
-    // Such a command says what stands in for it, and why: for a file that cannot be read that is another reason.
-    let says = |reason: &String| {
-        let unreadable = origin.kubelet.unreadable.as_ref();
-        unreadable.is_some_and(|text| text.contains(reason))
-    };
-    if let Some(error) = reason.filter(|reason| !says(reason)) {
+    let mut refusal = None;
+    let warn = |error: &str| refusal = Some(error.to_owned());
+    let (config, origin) = load_config(path, kubelet_config, false, warn)?;
+    let kubelet = origin.kubelet;
+    // The command itself says why the stand-in holds. Where that is a file that cannot be read, it is said here why
+    // `/configz` has not taken its place.
+    if let Some(error) = refusal
+        && !matches!(kubelet.unreadable, Some(Unreadable::Configz(_)))
+    {
         eprintln!("evictd: {CONFIGZ_UNKNOWN}: {error}");
     }
-    Ok((config, origin.kubelet))
+    Ok((config, kubelet))
 }
 
 /// The configuration that these arguments give, the kubelet's own answer included; `warn` has why there is none.
-fn configured(
+fn load_config(
     path: &Path,
     kubelet_config: Option<&Path>,
     shadow: bool,

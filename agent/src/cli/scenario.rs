@@ -1,4 +1,4 @@
-//! A recorded sequence: a configuration, pods, and what was seen step by step.
+//! A scenario, the input of `evictd replay`: a configuration, pods, and the observations step by step.
 
 use std::path::Path;
 
@@ -27,21 +27,21 @@ pub(super) struct Scenario {
     pub(super) steps: Vec<Step>,
 }
 
-/// State that was seen at one time.
+/// The state at one time.
 #[derive(Debug)]
 pub(super) struct Step {
-    /// The time as it was given, in seconds.
+    /// The time as the document has it, in seconds.
     pub(super) t: Value,
     /// Time `t` in nanoseconds.
     pub(super) now: i64,
     pub(super) summary: Summary,
-    /// Summary that was seen after node-level reclaim; without one it is the same as before.
+    /// The summary after node-level reclaim; without one it is the same as before.
     pub(super) after_reclaim: Option<Summary>,
     /// The pods that ran, each with the name that the step calls it by.
     pub(super) active: Vec<(String, Pod)>,
 }
 
-/// Takes a scenario, one line of the recorded sequences, from the document in a file.
+/// Reads a scenario from the document in a file: one line of the recorded sequences.
 pub(super) fn read(path: &Path, document: Value) -> Result<Scenario, CommandError> {
     let Value::Object(mut scenario) = document else {
         return Err(invalid(path, "must be a map of fields"));

@@ -1,4 +1,4 @@
-//! What is left of everything, and how long it lasts at the present rate.
+//! Signals for people and programs: what is available, the thresholds, and how long it lasts at the present rate.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(super) struct SignalJson {
     pub(super) available: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) capacity: Option<i64>,
-    /// `null` where it is a share of what cannot be seen here.
+    /// `null` where it is a share of a capacity that cannot be read here.
     pub(super) threshold: Option<i64>,
     /// The threshold as it was configured.
     #[serde(skip)]
@@ -40,7 +40,7 @@ fn name<S: Serializer>(signal: &Signal, serializer: S) -> Result<S::Ok, S::Error
 }
 
 impl SignalJson {
-    /// One threshold, against what was seen of its signal last and before.
+    /// One threshold, with the last observation of its signal and the trend.
     pub fn new(
         threshold: &Threshold,
         observation: Option<Observation>,
@@ -48,7 +48,7 @@ impl SignalJson {
     ) -> Self {
         let capacity = match (&threshold.value, observation) {
             (_, Some(observation)) => Some(observation.capacity),
-            // It is the same of every capacity.
+            // A quantity is the same for every capacity.
             (ThresholdValue::Quantity(_), None) => Some(0),
             (_, None) => None,
         };
@@ -102,7 +102,7 @@ impl SignalJson {
     }
 }
 
-/// Columns of a terminal that is not asked for its width.
+/// Columns of a terminal whose width is not known.
 const WIDTH: usize = 80;
 
 /// Formats the signals for people, a line each; without the capacity where the line would be too long for a terminal.

@@ -1,4 +1,4 @@
-//! Columns for people.
+//! Tables of text for people, and amounts as people read them.
 
 use evictd_engine::Resource;
 

@@ -7,9 +7,8 @@ use evictd_engine::{Threshold, ThresholdValue};
 use serde::Serialize;
 
 use super::{
-    CommandError, OutputFormat,
-    run::looked_up,
-    say_stand_in,
+    CommandError, OutputFormat, print_stand_in,
+    run::resolve_config,
     table::{Alignment, Table},
     to_json,
 };
@@ -68,11 +67,11 @@ enum Seconds {
 
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     let config = match arguments.kubelet_config.as_deref() {
-        // A name that is given by hand and leads nowhere is a slip.
+        // A file that is named on the command line has to be there.
         Some(file) => Config::load_over(&arguments.config, Some(file))?,
         None => {
-            let (config, kubelet) = looked_up(&arguments.config, None)?;
-            say_stand_in(&kubelet);
+            let (config, kubelet) = resolve_config(&arguments.config, None)?;
+            print_stand_in(&kubelet);
             config
         }
     };

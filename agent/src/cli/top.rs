@@ -1,5 +1,5 @@
-//! `evictd top`: what is left of everything and how long it will last, and the pods in the order of their eviction,
-//! looked at beside the agent or without one.
+//! `evictd top`: what is available of each signal and how long it lasts, and the pods in the order of their eviction.
+//! It samples by itself, beside the agent or without one.
 
 use std::{
     collections::HashMap,
@@ -17,10 +17,9 @@ use serde_json::json;
 use super::{
     CommandError, OutputFormat,
     explained::PolicyReporting,
-    or_installed,
+    or_installed, print_stand_in,
     rank::{self, PodJson},
-    run::looked_up,
-    say_stand_in,
+    run::resolve_config,
     signals::{self, SignalJson},
     to_json,
 };
@@ -29,7 +28,7 @@ use crate::daemon::node_view::{NodeSample, NodeView};
 mod live;
 mod view;
 
-/// Time for which a sample counts: an older one says nothing of the present rate.
+/// Time for which a sample counts towards the present rate.
 const WINDOW: Duration = Duration::from_secs(30);
 /// Moves the cursor to the top left, and empties the screen below it.
 const CLEAR: &str = "\x1b[H\x1b[J";
@@ -129,14 +128,14 @@ struct Watch<'a> {
     policies: PolicyReporting,
 }
 
-/// The node at one moment, with what policies say of its pods.
+/// The node at one moment, with the policies' explanations by UID.
 struct TopSample {
-    seen: NodeSample,
-    said: HashMap<String, Explanation>,
+    node: NodeSample,
+    explanations: HashMap<String, Explanation>,
 }
 
 impl<'a> Watch<'a> {
-    /// Asks the agent what policies say, if there is one.
+    /// Opens the node, and requests the status of the policies from the agent, if there is one.
     fn open(config: &'a Config) -> Result<Self, CommandError> {
         Ok(Self {
             config,
@@ -148,23 +147,25 @@ impl<'a> Watch<'a> {
 
     fn sample(&mut self) -> Result<TopSample, CommandError> {
         let now = signed(monotonic_ns());
-        let mut seen = self.view.sample(now);
-        self.trends.observe(now, &seen);
-        let said = self.policies.read(&self.config.state_dir)?;
-        for pod in &mut seen.pods {
-            pod.order = said.get(&pod.uid).map_or(0, |said| said.order);
+        let mut node = self.view.sample(now);
+        self.trends.observe(now, &node);
+        let explanations = self.policies.read(&self.config.state_dir)?;
+        for pod in &mut node.pods {
+            pod.order = explanations
+                .get(&pod.uid)
+                .map_or(0, |explanation| explanation.order);
         }
-        Ok(TopSample { seen, said })
+        Ok(TopSample { node, explanations })
     }
 
     fn frame<'b>(&'b self, sample: &'b TopSample) -> Frame<'b> {
         Frame {
             config: self.config,
             view: &self.view,
-            seen: &sample.seen,
+            node: &sample.node,
             trends: &self.trends,
             policies: self.policies,
-            said: &sample.said,
+            explanations: &sample.explanations,
         }
     }
 }
@@ -173,22 +174,22 @@ fn config(arguments: &Arguments) -> Result<Config, CommandError> {
     match or_installed(arguments.config.as_deref()) {
         Some(path) => {
             let file = arguments.kubelet_config.as_deref();
-            let (config, kubelet) = looked_up(path, file)?;
-            say_stand_in(&kubelet);
+            let (config, kubelet) = resolve_config(path, file)?;
+            print_stand_in(&kubelet);
             Ok(config)
         }
         None => Ok(Config::from_values(json!({}), None)?),
     }
 }
 
-/// One sample as it is shown.
+/// One sample, ready to be shown.
 struct Frame<'a> {
     config: &'a Config,
     view: &'a NodeView,
-    seen: &'a NodeSample,
+    node: &'a NodeSample,
     trends: &'a Trends,
     policies: PolicyReporting,
-    said: &'a HashMap<String, Explanation>,
+    explanations: &'a HashMap<String, Explanation>,
 }
 
 impl Frame<'_> {
@@ -199,25 +200,25 @@ impl Frame<'_> {
             return to_json(&json!({
                 "signals": signals,
                 "pods": pods,
-                "podsUnknownToTheApiServer": self.seen.unknown,
+                "podsUnknownToTheApiServer": self.node.unknown,
                 "policiesUnknown": is_unknown,
             }));
         }
-        let mut text = text(&signals, &pods, self.seen.unknown);
+        let mut text = text(&signals, &pods, self.node.unknown);
         if is_unknown {
             text += "\nno agent answers: what policies say is not in this order\n";
         }
         Ok(text)
     }
 
-    /// Every threshold in force, held against what is left.
+    /// Every threshold in force, with what is available.
     fn signals(&self) -> Vec<SignalJson> {
         // As the agent: containerfs has no thresholds of its own.
         let layout = self.view.layout();
         let thresholds = layout.apply(&self.config.eviction.thresholds);
         let signal = |threshold: &Threshold| {
-            let seen = self.seen.observations_for(threshold);
-            let observation = seen.get(threshold.signal);
+            let observations = self.node.observations_for(threshold);
+            let observation = observations.get(threshold.signal);
             let trend = self.trends.signals.get(&threshold.signal);
             SignalJson::new(threshold, observation, trend)
         };
@@ -231,18 +232,21 @@ impl Frame<'_> {
             signal,
             layout: self.view.layout(),
         };
-        let ranked = ranking.order(&self.seen.pods, &self.seen.usages);
+        let ranked = ranking.order(&self.node.pods, &self.node.usages);
         let capacity = Some(self.view.capacity());
         let denied = |uid: &str| {
-            let said = self.said.get(uid).filter(|said| !said.may_go)?;
-            let reason = said.reason.as_deref().unwrap_or("by a policy");
+            let explanation = self
+                .explanations
+                .get(uid)
+                .filter(|explanation| !explanation.may_go)?;
+            let reason = explanation.reason.as_deref().unwrap_or("by a policy");
             Some(reason.to_owned())
         };
         let mode = self.config.mode;
-        let mut pods = rank::explain(mode, &ranked, &self.seen.usages, capacity, denied);
+        let mut pods = rank::explain(mode, &ranked, &self.node.usages, capacity, denied);
         for pod in &mut pods {
             pod.growth = self.trends.pods.get(&pod.uid).and_then(Trend::rate);
-            let room = self.seen.until_limit.get(&pod.uid);
+            let room = self.node.until_limit.get(&pod.uid);
             let growth = pod.growth.filter(|growth| *growth > 0.0);
             pod.until_limit_seconds = room.zip(growth).map(|(room, rate)| *room as f64 / rate);
         }

@@ -1,4 +1,4 @@
-//! Why the agent ends without having been asked to.
+//! Why the agent cannot start, or ends without a signal.
 
 use std::io;
 

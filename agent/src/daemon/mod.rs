@@ -1,37 +1,27 @@
-//! The agent. Without a cluster the scope is a cgroup, a manifest names its pods, and nothing is reported. With a
-//! cluster the API server describes the pods, and gets reports of what became of them.
+//! The agent: one thread that connects both loops with the API server, the disk and the container runtime.
+//! docs/architecture.md has a table of what each module owns.
+//!
+//! Without a cluster the scope is a cgroup, a manifest names its pods, and there are no reports. With a cluster the API
+//! server describes the pods, and gets a report of each eviction.
 
-mod allocatable;
-mod background_read;
-mod disk;
-mod ensure_dead;
+mod background;
 mod error;
-pub mod eviction_log;
 mod evictions;
 mod fastpath;
-mod incidents;
+mod journal;
 pub mod log;
 mod manager;
-mod manager_events;
-pub mod message;
+mod memory;
 mod metrics;
-mod node_memory;
 pub mod node_view;
-pub mod oom;
+mod oom;
 mod os_signals;
-pub mod pause_log;
-mod pinned_guard;
-mod pod_source;
-mod pod_table;
+mod pods;
 pub(crate) mod policies;
+mod programs;
 mod reload;
-mod restore;
-mod runtime_disks;
-mod scan_watch;
-mod scope;
 mod shutdown;
-mod single_flight;
-pub(crate) mod sources;
+pub(crate) mod signals;
 mod start;
 
 use std::{
@@ -42,42 +32,34 @@ use std::{
     time::Duration,
 };
 
-use evictd_common::drops::DropCounter;
 use evictd_config::Config;
 use evictd_engine::NodeState;
-use evictd_node::{
-    bpf::{kernel_log::KernelLog, object::BpfObject},
-    trigger::{cgroups::CgroupEvents, oom::OomReader},
-};
-use evictd_store::{incident::files::Incidents, record::Record};
+use evictd_node::trigger::cgroups::CgroupEvents;
+use evictd_store::incident::files::Incidents;
 use evictd_sys::clock::monotonic_ns;
 use tokio::{io::unix::AsyncFd, time::Instant};
 
-use crate::{
-    daemon::{
-        ensure_dead::EnsureDead,
-        eviction_log::EvictionLog,
-        metrics::{Dropped, names::DROPS},
-        oom::KillSummary,
-        os_signals::{OsSignals, SignalAction},
-        pod_source::PodSource,
-    },
-    telemetry::{self, Health, Metrics},
-};
-use disk::DiskWriter;
+use crate::telemetry::{self, Health, MetricsRegistry};
+use evictions::{EnsureDead, EvictionLog};
 use fastpath::RunningFastPath;
+use journal::JournalWriter;
 use log::Log;
 use manager::RunningManager;
-use pod_table::PublishedPods;
+use memory::WatchedMemory;
+use metrics::{DROPS, Dropped};
+use oom::OomKills;
+use os_signals::{OsSignals, SignalAction};
+use pods::{PodSource, PublishedPods};
 use policies::Policies;
+use programs::Programs;
 use reload::ConfigWatch;
 use shutdown::Shutdown;
-use start::{OomKills, WatchedMemory};
 
 pub use error::RunError;
+pub(crate) use memory::{
+    CGROUP_MOUNT, above_capacity, node_scope, thresholds as memory_thresholds,
+};
 pub use reload::{ConfigSource, NO_PODS};
-pub use scope::node_scope;
-pub(crate) use scope::{CGROUP_MOUNT, above_capacity, thresholds as memory_thresholds};
 
 /// How often the agent looks after itself; where no hook reports cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.
@@ -85,7 +67,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// Number of ticks after which the pods' cgroups are compared with what is held open, although a hook reports them and
 /// what it has lost.
 const RESCAN_TICKS: u32 = 60;
-/// A pod makes several cgroups when it starts: one look for all of them.
+/// A pod makes several cgroups when it starts: they are gathered for so long.
 const GATHER: Duration = Duration::from_millis(20);
 
 /// Time for which work that blocks may go on when all else has ended ([`shutdown`]).
@@ -105,23 +87,23 @@ pub fn run(config: &Config, origin: ConfigSource, log: &Arc<Log>) -> Result<(), 
         .build()?;
     let health = Arc::new(Health::default());
     let ended = runtime.block_on(async {
-        // Before all else: what is asked while the agent starts is done as soon as it has.
-        let asked = OsSignals::listen()?;
+        // Before all else: a signal that comes while the agent starts is handled when it has started.
+        let os_signals = OsSignals::listen()?;
         if let Some(address) = config.health_address {
             // Before the start: that it is not complete is an answer too.
             let address = telemetry::serve_health(address, Arc::clone(&health))?;
             tracing::info!(%address, "probes are answered");
         }
         let agent = Agent::start(config, origin, Arc::clone(&health), log).await?;
-        agent.serve(asked).await
+        agent.serve(os_signals).await
     });
     // Blocking tasks may hang on a disk: the runtime is not waited for beyond this.
     runtime.shutdown_timeout(LAST_WORK);
     ended
 }
 
-/// A thread that is gone without the others is worse than a restart. The thread that handles what gates are answered is
-/// the exception: there a panic ends one question.
+/// Has a panic end the process: an agent without one of its threads is worse than a restart. The thread of the policy
+/// evaluator is the exception: there a panic ends one gate's answer.
 fn abort_on_panic(log: &Arc<Log>) {
     let log = Arc::clone(log);
     // Not by the hook of `std`, which waits for as long as the reader of standard error hangs.
@@ -142,30 +124,6 @@ fn abort_on_panic(log: &Arc<Log>) {
     }));
 }
 
-/// The kernel programs: they stay attached for as long as their objects live.
-struct Programs {
-    /// Programs that watch memory and report kills of the OOM killer.
-    memory: Option<BpfObject>,
-    /// Programs that count.
-    counters: Option<BpfObject>,
-    kernel_log: Option<KernelLog>,
-    oom: Option<OomReader>,
-}
-
-impl Programs {
-    fn drop_btf(&mut self) {
-        for object in self.memory.iter_mut().chain(&mut self.counters) {
-            object.drop_btf();
-        }
-    }
-
-    /// Number of records that the programs could not deliver since they were loaded.
-    fn drops(&self, which: DropCounter) -> u64 {
-        let objects = self.memory.iter().chain(&self.counters);
-        objects.filter_map(|object| object.drops(which).ok()).sum()
-    }
-}
-
 struct Agent {
     programs: Programs,
     fastpath: RunningFastPath,
@@ -180,10 +138,10 @@ struct Agent {
     cgroup_events: CgroupEvents,
     ticks: u32,
     eviction_log: EvictionLog,
-    disk: DiskWriter,
+    journal: JournalWriter,
     incidents: Incidents,
     ensure_dead: EnsureDead,
-    metrics: Arc<Metrics>,
+    metrics: Arc<MetricsRegistry>,
     health: Arc<Health>,
     dropped: Arc<Dropped>,
     /// State of the node as the agent reports it, or would in shadow mode.
@@ -191,7 +149,7 @@ struct Agent {
 }
 
 impl Agent {
-    async fn serve(mut self, mut asked: OsSignals) -> Result<(), RunError> {
+    async fn serve(mut self, mut os_signals: OsSignals) -> Result<(), RunError> {
         // SAFETY: the event queue answers with the same descriptor always, and keeps it open for as long as it lives.
         let fastpath_events = unsafe { AsyncFd::register(Arc::clone(&self.fastpath.events)) };
         let fastpath_events = fastpath_events.map_err(|e| e.into_parts().1)?;
@@ -223,7 +181,7 @@ impl Agent {
                     ready?.clear_ready();
                     self.handle_manager_events();
                 }
-                Some(record) = self.disk.acknowledged() => self.report_to_cluster(record),
+                Some(record) = self.journal.acknowledged() => self.pod_source.report(record),
                 _ = tick.tick() => {
                     self.tick();
                     self.manager.follow_disks(&self.config);
@@ -234,22 +192,22 @@ impl Agent {
                 }
                 () = self.pod_source.changed() => self.follow_api(),
                 () = self.policies.finished() => {
-                    self.policies.take_look(self.disk.queue());
+                    self.policies.take_finished(self.journal.queue());
                     self.write_pauses();
                 }
-                () = self.config_watch.look.finished() => self.follow_configuration(),
+                () = self.config_watch.read.finished() => self.follow_configuration(),
                 () = at(due) => self.follow_waiting(),
-                action = asked.next() => match (action, &ending) {
+                action = os_signals.next() => match (action, &ending) {
                     (SignalAction::Reload, _) => self.read_configuration_again(),
                     (SignalAction::Shutdown, None) => {
                         self.health.ends();
                         ending = Some(Shutdown::begin());
                     }
-                    // Asked again: without the reports.
+                    // A second signal: the end without the reports.
                     (SignalAction::Shutdown, Some(ending)) => break ending.by,
                 },
-                () = at(ending.as_ref().map(|ending| ending.look)) => {
-                    let is_reported = self.is_reported() && self.pod_source.is_told();
+                () = at(ending.as_ref().map(|ending| ending.next_poll)) => {
+                    let is_reported = self.is_reported() && self.pod_source.has_sent_events();
                     if let Some(ending) = &mut ending
                         && ending.stops(is_reported)
                     {
@@ -274,11 +232,14 @@ impl Agent {
             log.flush();
         }
         self.read_oom_events();
+        for (_, _, which) in DROPS {
+            self.dropped.set(which, self.programs.drops(which));
+        }
         self.write_incidents(monotonic_ns());
-        self.disk.watch();
+        self.journal.watch();
         self.manager.watch_disks();
         let is_reported = self.is_reported();
-        self.policies.refresh(self.disk.queue(), is_reported);
+        self.policies.refresh(self.journal.queue(), is_reported);
         self.write_pauses();
         self.check_configuration();
         self.follow_node_scope();
@@ -301,43 +262,6 @@ impl Agent {
             self.follow_api();
         }
     }
-
-    /// Reports kills that wait to be reported together, by a time in nanoseconds of CLOCK_MONOTONIC.
-    fn report_oom_kills(&mut self, by: u64) {
-        if let Some(KillSummary { kills, pid, cgroup }) = self.oom.unattributed.due(by) {
-            tracing::warn!(
-                kills,
-                pid,
-                cgroup,
-                "the OOM killer has killed a process of which only the pid and the cgroup are known"
-            );
-        }
-        for kill in self.oom.attributor.due(by) {
-            self.append_to_journal(Record::OomKill(Box::new(kill)));
-        }
-    }
-
-    fn read_oom_events(&mut self) {
-        // What was done before a kill is known before the kill is judged.
-        self.handle_fastpath_events();
-        self.handle_manager_events();
-        self.handle_kubelet_evictions();
-        self.take_requests();
-        let oom = &mut self.programs.oom;
-        while let Some(kill) = oom.as_mut().and_then(OomReader::next_unattributed) {
-            self.oom.unattributed.note(kill.pid, kill.cgroup_id);
-        }
-        while let Some(kill) = self.programs.oom.as_mut().and_then(OomReader::next_kill) {
-            if let Some(record) = self.oom.attributor.attribute(&kill) {
-                self.append_to_journal(Record::OomKill(Box::new(record)));
-            }
-        }
-        self.oom.attributor.finish_look();
-        self.report_oom_kills(monotonic_ns());
-        for which in DROPS.map(|(_, _, which)| which) {
-            self.dropped.set(which, self.programs.drops(which));
-        }
-    }
 }
 
 /// Ends at a moment; never without one.
@@ -348,7 +272,7 @@ async fn at(due: Option<Instant>) {
     }
 }
 
-/// Ends when cgroups have come or gone, a moment later, so that one look serves for many. `due` is kept between calls:
+/// Ends a moment after cgroups have come or gone, so that many are compared at once. `due` is kept between calls:
 /// the first change fixes it, and other events that win the loop meanwhile do not put it off.
 async fn gather(
     cgroup_events: Option<&AsyncFd<OwnedFd>>,
@@ -360,7 +284,7 @@ async fn gather(
     let end = match *due {
         Some(end) => end,
         None => {
-            // What comes after this moment makes it ready again: one look more, at worst, which finds nothing.
+            // What comes after this moment makes it ready again: at worst one comparison more, which finds nothing.
             cgroup_events.readable().await?.clear_ready();
             *due.insert(Instant::now() + GATHER)
         }

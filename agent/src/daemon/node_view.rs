@@ -1,5 +1,5 @@
-//! The node and its pods as subcommands see them: nothing is attached, no server is asked, and nothing is
-//! open that could kill.
+//! The node and its pods as the subcommands `check` and `top` see them: no program is attached, no server is asked, and
+//! nothing is open that could kill.
 
 use std::{
     collections::HashMap,
@@ -17,8 +17,11 @@ use evictd_node::{
     proc::machine::memory_total,
 };
 
-use super::{RunError, allocatable::Allocatable, node_memory::NodeMemory, scope::node_scopes};
-use crate::daemon::sources;
+use super::{
+    RunError,
+    memory::{Allocatable, NodeMemory, node_scopes},
+    signals,
+};
 
 /// Source of the pods.
 enum Source {
@@ -30,16 +33,16 @@ enum Source {
 
 /// View of a node: its signals and its pods.
 pub struct NodeView {
-    /// As the manager has them.
+    /// The manager's sources.
     sources: SignalSources,
-    /// Scopes of the fast path, which goes by them under hard thresholds.
+    /// The fast path's scopes, for hard thresholds.
     hard_memory: (Scope, Option<Scope>),
     source: Source,
     config: Config,
     memory: NodeMemory,
 }
 
-/// One look.
+/// The node at one moment.
 #[derive(Debug)]
 pub struct NodeSample {
     /// Observations of the signals, as hard thresholds are held against them.
@@ -67,7 +70,7 @@ impl NodeSample {
 }
 
 impl NodeView {
-    /// Opens what the agent with this configuration looks at.
+    /// Opens what an agent with this configuration watches.
     ///
     /// # Errors
     /// As at the agent's own start: a scope or a manifest that cannot be used.
@@ -86,9 +89,12 @@ impl NodeView {
             },
         };
         let memory = NodeMemory::new(config, &node.fastpath)?;
-        let (pods, hard_pods) = pods.map(|pods| (pods.manager, pods.fastpath)).unzip();
+        let (pods, hard_pods) = match pods {
+            Some(pods) => (pods.manager, Some(pods.fastpath)),
+            None => (None, None),
+        };
         Ok(Self {
-            sources: sources::without_hooks(config, node.manager, pods),
+            sources: signals::without_hooks(config, node.manager, pods),
             hard_memory: (node.fastpath, hard_pods),
             source,
             config: config.clone(),
@@ -106,11 +112,11 @@ impl NodeView {
         self.sources.layout()
     }
 
-    /// Looks at everything; `now` in nanoseconds of CLOCK_MONOTONIC. Pods whose cgroup is not there are left out.
+    /// Samples the node; `now` in nanoseconds of CLOCK_MONOTONIC. Pods without a cgroup are left out.
     pub fn sample(&mut self, now: i64) -> NodeSample {
         let (pods, unknown) = self.pods();
         // What cannot be in force is in no agent either.
-        if let Ok(Some(scopes)) = self.memory.look(&self.config) {
+        if let Ok(Some(scopes)) = self.memory.update(&self.config) {
             self.sources.memory = scopes.manager;
             self.hard_memory.0 = scopes.fastpath;
         }
@@ -118,12 +124,12 @@ impl NodeView {
         let mut observations = soft;
         let (memory, pods_memory) = &self.hard_memory;
         let hard = observe_memory(memory, pods_memory.as_ref(), now);
-        for signal in [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable] {
-            if let Some(seen) = hard.get(signal) {
-                observations.set(signal, seen);
+        for signal in Signal::MEMORY {
+            if let Some(observation) = hard.get(signal) {
+                observations.set(signal, observation);
             }
         }
-        let mut seen = NodeSample {
+        let mut sample = NodeSample {
             observations,
             soft,
             pods: Vec::with_capacity(pods.len()),
@@ -141,14 +147,14 @@ impl NodeView {
                     processes: pids::of_pod(&cgroup).ok().map(|pids| pids.processes),
                     ..PodUsage::default()
                 };
-                seen.usages.insert(pod.uid.clone(), usage);
+                sample.usages.insert(pod.uid.clone(), usage);
             }
             if let Some(room) = headroom_below_limits(&memory) {
-                seen.until_limit.insert(pod.uid.clone(), room);
+                sample.until_limit.insert(pod.uid.clone(), room);
             }
-            seen.pods.push(pod);
+            sample.pods.push(pod);
         }
-        seen
+        sample
     }
 
     /// Pods with their cgroups, and how many of them are only guessed at.
@@ -205,10 +211,10 @@ mod tests {
             "evictionSoftGracePeriod": { "memory.available": "1m" },
         });
         let config = Config::from_values(config, None).unwrap();
-        let seen = NodeView::open(&config).unwrap().sample(1);
+        let sample = NodeView::open(&config).unwrap().sample(1);
         let of_node = |t: &&Threshold| t.signal == Signal::MemoryAvailable;
         let thresholds = config.eviction.thresholds.iter().filter(of_node);
-        let met = thresholds.map(|t| (t.is_hard(), t.is_met(seen.observations_for(t), false)));
+        let met = thresholds.map(|t| (t.is_hard(), t.is_met(sample.observations_for(t), false)));
         let mut met: Vec<_> = met.collect();
         met.sort_unstable();
         assert_eq!(met, [(false, false), (true, true)]);

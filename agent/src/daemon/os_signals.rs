@@ -1,4 +1,4 @@
-//! What is asked of the agent by signals.
+//! SIGTERM, SIGINT and SIGHUP, as requests to the agent.
 
 use std::io;
 

@@ -1,12 +1,12 @@
-//! The end of the agent: what is unreported is reported while the loops still watch; then they stop, and the rest is
-//! written and reported. All of it has one deadline, for a pod that takes longer than its grace period is killed in the
-//! middle of that.
+//! The end of the agent: first what is unreported is reported while the loops still watch; then the loops stop, and
+//! their last records are written and reported. One deadline bounds all of it: when the grace period of the agent's own
+//! pod is over, the kubelet kills it.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Agent, LAST_WORK, pod_source::PodSource};
+use super::{Agent, LAST_WORK, pods::PodSource};
 
 /// Time that the end may take; the chart grants 15 s (`terminationGracePeriodSeconds`).
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ pub(super) struct Shutdown {
     /// Deadline of the shutdown.
     pub by: Instant,
     /// Time at which the agent looks next whether the loops may stop.
-    pub look: Instant,
+    pub next_poll: Instant,
 }
 
 impl Shutdown {
@@ -37,14 +37,14 @@ impl Shutdown {
         Self {
             stop: now + DRAIN,
             by: now + SHUTDOWN_DEADLINE,
-            look: now,
+            next_poll: now,
         }
     }
 
     /// Whether the loops stop now: `is_reported`, or they have gone on for long enough.
     pub fn stops(&mut self, is_reported: bool) -> bool {
         let now = Instant::now();
-        self.look = now + POLL_INTERVAL;
+        self.next_poll = now + POLL_INTERVAL;
         is_reported || now >= self.stop
     }
 }
@@ -52,7 +52,7 @@ impl Shutdown {
 impl Agent {
     /// Whether what has happened so far is on disk and reported.
     pub(super) fn is_reported(&self) -> bool {
-        self.disk.is_written() && self.pod_source.is_reported()
+        self.journal.is_written() && self.pod_source.is_reported()
     }
 
     /// Stops the loops, that of memory last, and reports what they have done meanwhile.
@@ -67,12 +67,13 @@ impl Agent {
         self.read_oom_events();
         self.report_oom_kills(u64::MAX);
         // A pod that is being asked to go meanwhile has an incident as well.
-        self.flush_disk(by.min(Instant::now() + LAST_RECORDS)).await;
+        self.flush_journal(by.min(Instant::now() + LAST_RECORDS))
+            .await;
         self.write_incidents(u64::MAX);
         if let PodSource::Cluster { cluster, .. } = self.pod_source {
             cluster.stop(by - LAST_WRITES).await;
         }
-        self.disk.close(by);
+        self.journal.close(by);
         // A disk that does not answer and a victim that does not die hold up no end: the next agent goes on with them.
         self.manager.steps.stop(LAST_WORK);
         self.ensure_dead.stop(LAST_WORK);

@@ -1,4 +1,4 @@
-//! Puts the agent together.
+//! The start of the agent: what is opened and which threads start, in which order.
 
 use std::{
     io,
@@ -7,60 +7,46 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{NodeState, Signal, model::settings::MemoryHook};
-use evictd_fastpath::FastPathStatus;
-use evictd_manager::{Command, CommandQueue, MitigationWorker, SharedStatus};
-use evictd_node::{
-    bpf::{kernel_log, object::BpfObject},
-    cgroup::{memory::memory_root, protection::Protection},
-    memory_scope::Scope,
-    pods::table::PodEntry,
-    trigger::{
-        memory::{self, TriggerSet},
-        oom::OomReader,
-    },
-};
-use evictd_store::{disk_queue::DiskQueue, incident::files::Incidents, journal::Journal};
+use evictd_engine::{NodeState, Signal};
+use evictd_manager::{Command, MitigationWorker};
+use evictd_node::{cgroup::memory::memory_root, memory_scope::Scope, pods::table::PodEntry};
+use evictd_store::{incident::files::Incidents, journal::Journal, restore::Restored};
 use jiff::Timestamp;
 
 use super::{
-    Agent, ConfigSource, Programs, RunError,
-    allocatable::Allocatable,
+    Agent, ConfigSource, RunError,
+    evictions::{EnsureDead, EvictionLog, MessageBuilder, clear, restore},
     fastpath::{self, RunningFastPath},
+    journal::JournalWriter,
+    log::Log,
     manager::{self, RunningManager},
-    node_memory::NodeMemory,
+    memory::{CGROUP_MOUNT, WatchedMemory, node_scopes, warn_floor},
+    metrics::{self, Dropped},
+    oom::OomKills,
+    pods::{self, OpenedPods, PodSource, PublishedPods},
     policies::Policies,
-    scope::{self, node_scopes, warn_floor},
+    programs::{self, LoadedPrograms},
+    reload::ConfigWatch,
+    signals::{self, Signals},
 };
-use crate::{
-    daemon::{
-        disk::DiskWriter,
-        ensure_dead::{EnsureDead, clear},
-        eviction_log::EvictionLog,
-        log::Log,
-        message::MessageBuilder,
-        metrics::{self, Dropped},
-        oom::{OomAttributor, UnattributedKills},
-        pod_source::{self, Opened, PodSource},
-        pod_table::{PublishedPods, protection},
-        reload::ConfigWatch,
-        restore, sources,
-    },
-    telemetry::{self, Health, Heartbeat, Metrics, MetricsListener},
-};
+use crate::telemetry::{self, Health, Heartbeat, MetricsListener, MetricsRegistry};
 
-impl Agent {
-    /// Starts all parts. Whatever the configuration may be wrong about comes before the first thread that kills.
-    ///
-    /// # Errors
-    /// See [`RunError`].
-    pub(super) async fn start(
-        config: &Config,
-        origin: ConfigSource,
-        health: Arc<Health>,
-        log: &Arc<Log>,
-    ) -> Result<Self, RunError> {
-        raise_open_files();
+/// All that the configuration may be wrong about. Nothing of it kills.
+struct Opened {
+    policies: Policies,
+    pods: OpenedPods,
+    memory: WatchedMemory,
+    /// The fast path's.
+    scopes: Vec<Scope>,
+    oom: OomKills,
+    programs: LoadedPrograms,
+    signals: Signals,
+    mitigation: Arc<MitigationWorker>,
+    listener: Option<MetricsListener>,
+}
+
+impl Opened {
+    async fn open(config: &Config) -> Result<Self, RunError> {
         // Of two agents on one node the second is refused, before it asks a server.
         let journal = Journal::open(&config.state_dir)?;
         // Pods that an earlier agent has left throttled are released first of all, even if the start fails.
@@ -72,38 +58,102 @@ impl Agent {
         );
         warn_floor(config, Signal::MemoryAvailable, threshold, capacity);
         let mut policies = Policies::start(config)?;
-        let opened = pod_source::open(config, node.fastpath.cgroup().path(), &policies, journal);
+        let scope = node.fastpath.cgroup().path();
+        let pods = pods::open(config, scope, &policies, journal).await?;
+        // Limits count what an earlier agent has done before any pod is judged.
+        restore::charge_limits(&policies.evaluator, &pods.restored, pods.disk.queue());
+        policies.set_pods(&pods.table);
+        let (memory, first) = WatchedMemory::new(config, node.fastpath)?;
+        let scopes = first.fastpath;
+        let oom = OomKills::new(&scopes, &pods.table.entries);
+        let mut programs = programs::load(config, &scopes)?;
+        let mut signals = signals::build(config, node.manager, first.pods_of_manager);
+        programs.programs.counters = signals.object.take();
+        // All programs are loaded. What that took has to go now: the fast path locks the memory that it finds.
+        programs.programs.drop_btf();
+        give_back_memory();
+        Ok(Self {
+            policies,
+            pods,
+            memory,
+            scopes,
+            oom,
+            programs,
+            signals,
+            mitigation,
+            listener: bind_metrics(config)?,
+        })
+    }
+}
+
+impl Agent {
+    /// Starts all parts: first all that the configuration may be wrong about is opened, then the threads that kill
+    /// start, last come the parts that show and report.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub(super) async fn start(
+        config: &Config,
+        origin: ConfigSource,
+        health: Arc<Health>,
+        log: &Arc<Log>,
+    ) -> Result<Self, RunError> {
+        raise_open_files();
+        let mut opened = Opened::open(config).await?;
+        let (listener, hook) = (opened.listener.take(), opened.programs.hook);
+        let allocatable_capacity = opened.scopes.get(1).map(Scope::capacity);
+        let mut agent = Self::start_threads(opened, config, origin, health, log)?;
+        if let Some(listener) = listener {
+            agent.serve_metrics(listener)?;
+        }
+        agent.start_soft();
+        // One thread for what blocks is there from the start.
+        drop(tokio::task::spawn_blocking(|| ()).await);
+        agent.health.beat();
+        agent.health.started(agent.heartbeats());
+        tracing::info!(
+            %hook,
+            capacity = agent.memory.node.capacity(),
+            allocatable_capacity,
+            pods = agent.pods.entries.len(),
+            shadow = config.shadow,
+            "the agent is watching"
+        );
+        Ok(agent)
+    }
+
+    /// Starts the fast path first, for memory is watched whatever comes after it; then the manager, and the thread that
+    /// sees to the end of victims.
+    fn start_threads(
+        opened: Opened,
+        config: &Config,
+        origin: ConfigSource,
+        health: Arc<Health>,
+        log: &Arc<Log>,
+    ) -> Result<Self, RunError> {
         let Opened {
-            mut source,
+            policies,
+            memory,
+            oom,
+            signals,
+            ..
+        } = opened;
+        let (scopes, programs) = (opened.scopes, opened.programs);
+        let OpenedPods {
+            source,
             table,
             disk,
             restored,
-        } = opened.await?;
-        let journal = disk.queue().clone();
-        restore::charge_limits(&policies.evaluator, &restored, &journal);
-        policies.set_pods(&table);
+        } = opened.pods;
         let (entries, swap) = (table.entries.clone(), Arc::clone(&table.swap));
-
-        let (memory, scopes) = WatchedMemory::new(config, node.fastpath)?;
-        let oom = OomKills::new(&scopes.fastpath, &entries);
-        let (mut programs, trigger, hook) = load_programs(config, &scopes.fastpath)?;
-        let signals = sources::build(config, node.manager, scopes.pods_of_manager);
-        let hooks = metrics::hooks(&signals);
-        programs.counters = signals.object;
-        // All programs are loaded. What that took has to go now: the fast path locks the memory that it finds.
-        programs.drop_btf();
-        give_back_memory();
-        let listener = bind_metrics(config)?;
-
-        let memory_signals = scopes.fastpath.iter().map(Scope::signal).collect();
-        let allocatable_capacity = scopes.fastpath.get(1).map(Scope::capacity);
-        let memory_v1 = Scope::memory_v1(&scopes.fastpath).map(Path::to_owned);
+        let hooks = metrics::hooks(&signals, programs.hook, &scopes);
+        let memory_v1 = Scope::memory_v1(&scopes).map(Path::to_owned);
         let limiter = policies.evaluator.limiter();
         let fastpath = RunningFastPath::start(
             config,
             fastpath::StartArgs {
-                scopes: scopes.fastpath,
-                trigger,
+                scopes,
+                trigger: programs.trigger,
                 table,
                 restored: &restored,
                 limiter,
@@ -118,53 +168,35 @@ impl Agent {
                 entries: &entries,
                 restored: &restored,
                 limiter,
-                mitigation,
+                mitigation: opened.mitigation,
                 memory_v1,
                 control: &fastpath.control,
             },
         )?;
-        let ensure_dead = start_ensure_dead()?;
-        // In shadow mode what an earlier agent has begun waits for one that is not.
-        if !config.shadow {
-            let ends_pods = matches!(source, PodSource::Manifest { .. });
-            let leftovers = |uid: &str| source.leftovers(uid);
-            restore::go_on(&restored, &entries, ends_pods, leftovers, &ensure_dead);
-        }
-
+        let ensure_dead = start_ensure_dead(config, &source, &entries, &restored)?;
+        let journal = disk.queue().clone();
         let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::<Dropped>::default();
         let config_watch = ConfigWatch::new(origin, config);
-        let metrics = Arc::new(Metrics::new(metrics::sources(&metrics::MetricInputs {
-            memory: hook,
-            memory_signals,
+        let collector = metrics::collector(&metrics::MetricInputs {
+            hooks,
             oom: &oom.attributor.counters(),
             policies: &policies,
             fastpath: &fastpath,
             manager: &manager,
             health: &health,
-            hooks,
             source: &source,
             dropped: &dropped,
             reloads: &config_watch.reloads,
             journal: &journal,
             incidents: incidents.kept(),
             log,
-        })));
-        if let Some(listener) = listener {
-            serve_metrics(config, listener, &source, &metrics, &health)?;
-        }
-        start_soft(config, &mut source, &manager.commands, &journal);
-        // One thread for what blocks is there from the start.
-        drop(tokio::task::spawn_blocking(|| ()).await);
-        health.beat();
-        health.started(heartbeats(&fastpath.status, &manager.status));
-        let pods = entries.len();
-        tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "the agent is watching");
+        });
         let messages = MessageBuilder {
             thresholds: config.eviction.thresholds.clone(),
         };
         Ok(Self {
-            programs,
+            programs: programs.programs,
             fastpath,
             manager,
             memory,
@@ -177,109 +209,62 @@ impl Agent {
             cgroup_events: signals.cgroup_events,
             ticks: 0,
             eviction_log: EvictionLog::new(journal, messages),
-            disk: DiskWriter::new(disk),
+            journal: JournalWriter::new(disk),
             incidents,
             ensure_dead,
-            metrics,
+            metrics: Arc::new(MetricsRegistry::new(collector)),
             health,
             dropped,
             node_state: NodeState::default(),
         })
     }
-}
 
-/// The memory that is watched, as it changes.
-pub(super) struct WatchedMemory {
-    pub node: NodeMemory,
-    pub allocatable: Allocatable,
-    pub protection: Protection,
-}
-
-/// Scopes that are watched at the start beside the node's scope of the manager.
-struct FirstScopes {
-    /// The node, and the pods' cgroup where there is one.
-    fastpath: Vec<Scope>,
-    pods_of_manager: Option<Scope>,
-}
-
-impl WatchedMemory {
-    fn new(config: &Config, node: Scope) -> Result<(Self, FirstScopes), RunError> {
-        let mut allocatable = Allocatable::new(config, &node);
-        let pods = allocatable.first();
-        let (pods, pods_of_manager) = pods.map(|p| (p.fastpath, p.manager)).unzip();
-        let watched = Self {
-            node: NodeMemory::new(config, &node)?,
-            allocatable,
-            protection: protection(&node),
-        };
-        let scopes = FirstScopes {
-            fastpath: std::iter::once(node).chain(pods).collect(),
-            pods_of_manager,
-        };
-        Ok((watched, scopes))
-    }
-}
-
-/// The kills of the OOM killer.
-pub(super) struct OomKills {
-    pub attributor: OomAttributor,
-    pub unattributed: UnattributedKills,
-}
-
-impl OomKills {
-    fn new(scopes: &[Scope], entries: &[Arc<PodEntry>]) -> Self {
-        let mut attributor = oom_attributor(scopes);
-        attributor.set_pods(entries);
-        Self {
-            attributor,
-            unattributed: UnattributedKills::default(),
-        }
-    }
-}
-
-/// Creates the attributor of the OOM killer's kills, for the scopes that are watched, the node's first.
-fn oom_attributor(scopes: &[Scope]) -> OomAttributor {
-    let root = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(root, _)| root);
-    // Without a hierarchy there is no scope either.
-    let node = || scopes.first().map(|node| node.cgroup().path().to_owned());
-    let root = root.or_else(node).unwrap_or_default();
-    let scopes = scopes.iter().map(|s| s.cgroup().id()).collect();
-    OomAttributor::new(&root, scopes, evictd_node::trigger::oom::kills_of_machine)
-}
-
-/// Loads the programs that watch memory, and attaches those that report kills of the OOM killer.
-///
-/// # Errors
-/// The hook that the configuration asks for is not to be had.
-fn load_programs(
-    config: &Config,
-    scopes: &[Scope],
-) -> Result<(Programs, Box<dyn TriggerSet>, MemoryHook), RunError> {
-    let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
-    let (mut object, built) = memory::load(&cgroups, config.memory_hook, false);
-    let mut built = built?;
-    let mut kernel_log = None;
-    if kernel_log::is_wanted() {
-        // A kernel that refuses what writes the lines takes the same hook without them.
-        match memory::load(&cgroups, config.memory_hook, true) {
-            (logging, Ok(same)) if same.selected_hook.hook == built.selected_hook.hook => {
-                (object, built) = (logging, same);
-                kernel_log = object.as_mut().ok().and_then(BpfObject::kernel_log);
+    /// Serves the metrics, with TLS and authorization where they are configured.
+    fn serve_metrics(&self, listener: MetricsListener) -> Result<(), RunError> {
+        let tls = self.config.metrics_tls.as_ref();
+        let authority = match &self.pod_source {
+            PodSource::Cluster { cluster, .. } if tls.is_some_and(|tls| tls.authorization) => {
+                Some(cluster.connection())
             }
-            _ => tracing::warn!("the kernel refuses programs that write to the log"),
+            _ => None,
+        };
+        let (metrics, health) = (Arc::clone(&self.metrics), Arc::clone(&self.health));
+        let address = listener.serve(authority, metrics, health)?;
+        tracing::info!(%address, tls = tls.is_some(), "metrics are served");
+        Ok(())
+    }
+
+    /// Starts soft evictions by the API server, in a cluster.
+    fn start_soft(&mut self) {
+        if let PodSource::Cluster { cluster, .. } = &mut self.pod_source {
+            let commands = Arc::clone(&self.manager.commands);
+            let settle = move |chosen, gone| {
+                commands.send(Command::SoftEvictionFinished { chosen, gone });
+            };
+            cluster.start_soft(&self.config, self.journal.queue(), settle);
         }
     }
-    for (hook, reason) in &built.selected_hook.refused {
-        tracing::info!(%hook, reason, "a better hook is refused");
+
+    /// The loops that must run, beside the async loop.
+    fn heartbeats(&self) -> Vec<Heartbeat> {
+        let fastpath = Arc::clone(&self.fastpath.status);
+        let manager = Arc::clone(&self.manager.status);
+        vec![
+            Heartbeat {
+                name: "fast path",
+                limit: telemetry::FAST_PATH_LIMIT,
+                is_vital: true,
+                last: Box::new(move || fastpath.last_beat()),
+            },
+            Heartbeat {
+                name: telemetry::MANAGER,
+                limit: telemetry::MANAGER_LIMIT,
+                // Memory is watched without it, and an agent that takes the place of this one hangs where it hung.
+                is_vital: false,
+                last: Box::new(move || manager.last_beat()),
+            },
+        ]
     }
-    let mut memory = object.ok();
-    let programs = Programs {
-        oom: memory.as_mut().and_then(attach_oom_reader),
-        memory,
-        counters: None,
-        kernel_log,
-    };
-    Ok((programs, built.trigger, built.selected_hook.hook))
 }
 
 /// Takes the address of the metrics, where there is one.
@@ -291,76 +276,33 @@ fn bind_metrics(config: &Config) -> Result<Option<MetricsListener>, RunError> {
     Ok(listener.transpose()?)
 }
 
-fn start_ensure_dead() -> io::Result<EnsureDead> {
+/// Starts the thread that sees to the end of victims, and goes on with what an earlier agent has begun; in shadow mode
+/// that waits for an agent that is not in it.
+fn start_ensure_dead(
+    config: &Config,
+    source: &PodSource,
+    entries: &[Arc<PodEntry>],
+    restored: &Restored,
+) -> io::Result<EnsureDead> {
     let blocking = tokio::runtime::Handle::current();
     // A disk may hang: not the thread that kills.
-    EnsureDead::start(move |directories| {
+    let ensure_dead = EnsureDead::start(move |directories| {
         // Until then: it may run again before the disk answers.
         let until = Timestamp::now();
         drop(blocking.spawn_blocking(move || clear(&directories, Some(until))));
-    })
-}
-
-/// Serves the metrics, with TLS and authorization where they are configured.
-fn serve_metrics(
-    config: &Config,
-    listener: MetricsListener,
-    source: &PodSource,
-    metrics: &Arc<Metrics>,
-    health: &Arc<Health>,
-) -> Result<(), RunError> {
-    let tls = config.metrics_tls.as_ref();
-    let authority = match source {
-        PodSource::Cluster { cluster, .. } if tls.is_some_and(|tls| tls.authorization) => {
-            Some(cluster.connection())
-        }
-        _ => None,
-    };
-    let address = listener.serve(authority, Arc::clone(metrics), Arc::clone(health))?;
-    tracing::info!(%address, tls = tls.is_some(), "metrics are served");
-    Ok(())
-}
-
-/// Starts soft evictions by the API server, in a cluster.
-fn start_soft(
-    config: &Config,
-    source: &mut PodSource,
-    commands: &Arc<CommandQueue>,
-    journal: &DiskQueue,
-) {
-    if let PodSource::Cluster { cluster, .. } = source {
-        let commands = Arc::clone(commands);
-        let settle = move |chosen, gone| {
-            commands.send(Command::SoftEvictionFinished { chosen, gone });
-        };
-        cluster.start_soft(config, journal, settle);
+    })?;
+    if !config.shadow {
+        let ends_pods = matches!(source, PodSource::Manifest { .. });
+        let leftovers = |uid: &str| source.leftovers(uid);
+        restore::go_on(restored, entries, ends_pods, leftovers, &ensure_dead);
     }
+    Ok(ensure_dead)
 }
 
 /// Finds where the memory hierarchy is mounted.
 fn cgroup_mount() -> PathBuf {
-    let mount = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(mount, _)| mount);
-    mount.unwrap_or_else(|| PathBuf::from(scope::CGROUP_MOUNT))
-}
-
-/// The loops that must run, beside the async loop.
-fn heartbeats(fastpath: &Arc<FastPathStatus>, manager: &Arc<SharedStatus>) -> Vec<Heartbeat> {
-    let (fastpath, manager) = (Arc::clone(fastpath), Arc::clone(manager));
-    vec![
-        Heartbeat {
-            name: "fast path",
-            limit: telemetry::FAST_PATH_LIMIT,
-            is_vital: true,
-            last: Box::new(move || fastpath.last_beat()),
-        },
-        Heartbeat {
-            name: telemetry::MANAGER,
-            limit: telemetry::MANAGER_LIMIT,
-            // Memory is watched without it, and an agent that takes the place of this one hangs where it hung.
-            is_vital: false,
-            last: Box::new(move || manager.last_beat()),
-        },
-    ]
+    let mount = memory_root(Path::new(CGROUP_MOUNT)).map(|(mount, _)| mount);
+    mount.unwrap_or_else(|| PathBuf::from(CGROUP_MOUNT))
 }
 
 /// Returns to the kernel what the allocator keeps of memory that was freed. On locked memory it would not be able to:
@@ -371,21 +313,6 @@ fn give_back_memory() {
     unsafe {
         libc::malloc_trim(0)
     };
-}
-
-fn attach_oom_reader(object: &mut BpfObject) -> Option<OomReader> {
-    match OomReader::attach(object) {
-        Ok((reader, refused)) => {
-            for (program, reason) in refused {
-                tracing::info!(program, reason, "evidence of the OOM killer is missing");
-            }
-            Some(reader)
-        }
-        Err(error) => {
-            tracing::warn!(%error, "the OOM killer is not observed");
-            None
-        }
-    }
 }
 
 /// As many open files as the system grants, as every Go program has them: each cgroup of a pod takes three, and

@@ -136,8 +136,8 @@ impl Tokens {
     }
 
     /// A review has come, or has failed.
-    fn reviewed(&mut self, token: &str, now: Instant, said: Option<ScraperAccess>) {
-        let known = match said {
+    fn reviewed(&mut self, token: &str, now: Instant, access: Option<ScraperAccess>) {
+        let known = match access {
             Some(ScraperAccess::Allowed) => {
                 self.others.remove(token);
                 make_room(&mut self.allowed, token, |allowed| allowed.at);
@@ -248,8 +248,8 @@ async fn run(connection: Arc<ApiClient>, shared: Arc<Shared>, mut asked: Asked) 
     // Anyone may send tokens, and each is reviewed: an outage is one line.
     let mut is_logged = false;
     while let Some(token) = asked.next().await {
-        let said = review(&connection, &token).await;
-        match &said {
+        let access = review(&connection, &token).await;
+        match &access {
             Ok(_) => is_logged = false,
             Err(error) if !std::mem::replace(&mut is_logged, true) => {
                 tracing::warn!(%error, "the tokens of scrapers cannot be reviewed");
@@ -257,7 +257,7 @@ async fn run(connection: Arc<ApiClient>, shared: Arc<Shared>, mut asked: Asked) 
             Err(error) => tracing::debug!(%error, "the token of a scraper cannot be reviewed"),
         }
         let now = Instant::now();
-        shared.locked().reviewed(&token, now, said.ok());
+        shared.locked().reviewed(&token, now, access.ok());
         shared.news.notify();
         tokio::time::sleep(PAUSE).await;
     }
@@ -351,12 +351,12 @@ mod tests {
         let (mut tokens, start) = allowed();
         let (queues, _asked) = Queues::new();
         let now = start + SECOND;
-        for (said, expected) in [
+        for (access, expected) in [
             (ScraperAccess::Forbidden, "403"),
             (ScraperAccess::Unauthenticated, "401"),
         ] {
             tokens.reviewed("prometheus", start, Some(ScraperAccess::Allowed));
-            tokens.reviewed("prometheus", now, Some(said));
+            tokens.reviewed("prometheus", now, Some(access));
             assert_eq!(status(tokens.check("prometheus", now, &queues)), expected);
         }
     }

@@ -1,7 +1,6 @@
 //! `/metrics` over HTTP or HTTPS, on a thread of its own.
 
 use std::{
-    collections::HashSet,
     io,
     net::{SocketAddr, TcpListener},
     os::fd::BorrowedFd,
@@ -14,10 +13,11 @@ use evictd_kube::client::ApiClient;
 
 use super::{
     error::ServeError,
+    exposition::exposition,
     health::{Health, healthz},
     http::{self, Answer, Limits, Request, Responder},
     listen::listen,
-    metrics::Metrics,
+    registry::MetricsRegistry,
     scrapers::Scrapers,
     tls::Tls,
 };
@@ -27,60 +27,9 @@ const LIMITS: Limits = Limits {
     head: Duration::from_secs(2),
     answer: Duration::from_secs(10),
 };
-const OPEN_METRICS: &str = "application/openmetrics-text";
-
-/// The format that a scraper asks for: OpenMetrics, or Prometheus' text format, which all of them read.
-fn render(metrics: &Metrics, accept: &str) -> Result<Answer, std::fmt::Error> {
-    let (kind, body) = match accept.contains(OPEN_METRICS) {
-        true => (
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            metrics.text()?,
-        ),
-        false => (
-            "text/plain; version=0.0.4; charset=utf-8",
-            prometheus_text(&metrics.text()?),
-        ),
-    };
-    Ok(Answer {
-        status: "200 OK",
-        kind,
-        body: body.into(),
-    })
-}
-
-/// OpenMetrics as Prometheus' text format: a counter is described under the name that its series has, and nothing marks
-/// the end.
-fn prometheus_text(text: &str) -> String {
-    let counters: HashSet<&str> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
-        .collect();
-    let mut out = String::with_capacity(text.len() + 64 * counters.len());
-    for line in text.lines() {
-        let described = line.strip_prefix("# ").and_then(|rest| {
-            let (keyword, rest) = rest.split_once(' ')?;
-            let (name, rest) = rest.split_once(' ')?;
-            Some((keyword, name, rest))
-        });
-        match described {
-            Some((keyword @ ("HELP" | "TYPE"), name, rest)) => {
-                let suffix = if counters.contains(name) {
-                    "_total"
-                } else {
-                    ""
-                };
-                out.extend(["# ", keyword, " ", name, suffix, " ", rest, "\n"]);
-            }
-            _ if line.starts_with('#') => {}
-            _ => out.extend([line, "\n"]),
-        }
-    }
-    out
-}
-
-/// Responder for what is asked at the metrics' address.
+/// Responder at the metrics' address.
 struct MetricsServer {
-    metrics: Arc<Metrics>,
+    metrics: Arc<MetricsRegistry>,
     health: Arc<Health>,
     /// Clients that may read the metrics; without it every client that reaches the port.
     scrapers: Option<Scrapers>,
@@ -95,7 +44,7 @@ impl Responder for MetricsServer {
                 {
                     return Some(refusal);
                 }
-                match render(&self.metrics, request.accept) {
+                match exposition(&self.metrics, request.accept) {
                     Ok(answer) => answer,
                     Err(error) => Answer::plain("500 Internal Server Error", error.to_string()),
                 }
@@ -146,7 +95,7 @@ impl MetricsListener {
     pub fn serve(
         self,
         authority: Option<&Arc<ApiClient>>,
-        metrics: Arc<Metrics>,
+        metrics: Arc<MetricsRegistry>,
         health: Arc<Health>,
     ) -> Result<SocketAddr, ServeError> {
         let failed = |e: io::Error| ServeError::new("metricsAddress", self.address, &e);
@@ -158,25 +107,5 @@ impl MetricsListener {
         };
         http::spawn("metrics", self.listener, LIMITS, self.tls, server).map_err(failed)?;
         Ok(self.address)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_counter_is_described_under_the_name_of_its_series() {
-        let text = "# HELP evictd_evictions Pods killed.\n# TYPE evictd_evictions counter\n\
-            evictd_evictions_total{signal=\"a\"} 1\n# HELP evictd_stage_seconds Time.\n\
-             # TYPE evictd_stage_seconds histogram\n\
-            # UNIT evictd_stage_seconds seconds\nevictd_stage_seconds_sum{stage=\"wake\"} 0.5\n# EOF\n";
-        assert_eq!(
-            prometheus_text(text),
-            "# HELP evictd_evictions_total Pods killed.\n# TYPE evictd_evictions_total counter\n\
-            evictd_evictions_total{signal=\"a\"} 1\n# HELP evictd_stage_seconds Time.\n\
-             # TYPE evictd_stage_seconds histogram\n\
-            evictd_stage_seconds_sum{stage=\"wake\"} 0.5\n"
-        );
     }
 }

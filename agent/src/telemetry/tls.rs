@@ -24,7 +24,7 @@ use super::error::ServeError;
 const CERTIFICATE: &str = "metricsTls.certificateFile";
 const KEY: &str = "metricsTls.privateKeyFile";
 /// Interval at which the files are looked at, when connections come.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// TLS configuration of a server.
 pub(super) struct Tls {
@@ -37,7 +37,7 @@ pub(super) struct Tls {
 struct Followed {
     files: CertificateFiles,
     modified: [Option<SystemTime>; 2],
-    looked: Instant,
+    checked: Instant,
     /// Why they could not be used the last time; they are tried again.
     unusable: Option<String>,
 }
@@ -64,7 +64,7 @@ impl Tls {
             files: Some(Followed {
                 files: files.clone(),
                 modified,
-                looked: Instant::now(),
+                checked: Instant::now(),
                 unusable: None,
             }),
         })
@@ -72,7 +72,7 @@ impl Tls {
 
     /// A connection whose handshake begins.
     pub fn accept(&mut self, stream: TcpStream) -> Result<Transport, rustls::Error> {
-        self.look_again();
+        self.check_files();
         let connection = ServerConnection::new(Arc::clone(&self.config))?;
         Ok(Transport::Tls(Box::new(StreamOwned::new(
             connection, stream,
@@ -80,14 +80,14 @@ impl Tls {
     }
 
     /// Takes a certificate that was renewed. One that cannot be used leaves the one before in its place.
-    fn look_again(&mut self) {
+    fn check_files(&mut self) {
         let Some(followed) = &mut self.files else {
             return;
         };
-        if followed.looked.elapsed() < LOOK_AGAIN {
+        if followed.checked.elapsed() < CHECK_INTERVAL {
             return;
         }
-        followed.looked = Instant::now();
+        followed.checked = Instant::now();
         let modified = modified(&followed.files);
         let is_known = modified == std::mem::replace(&mut followed.modified, modified);
         if is_known && followed.unusable.is_none() {
@@ -255,21 +255,21 @@ mod tests {
         let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
         write(&certificate, &key);
         let mut tls = Tls::open(Some(&files)).unwrap();
-        let look = |tls: &mut Tls| {
+        let check = |tls: &mut Tls| {
             let before = Arc::clone(&tls.config);
             if let Some(followed) = &mut tls.files {
-                followed.looked = Instant::now().checked_sub(LOOK_AGAIN).unwrap();
+                followed.checked = Instant::now().checked_sub(CHECK_INTERVAL).unwrap();
             }
-            tls.look_again();
+            tls.check_files();
             !Arc::ptr_eq(&before, &tls.config)
         };
-        assert!(!look(&mut tls));
+        assert!(!check(&mut tls));
         write("", &key);
-        assert!(!look(&mut tls), "it keeps the one that it has");
+        assert!(!check(&mut tls), "it keeps the one that it has");
         write("x", &key);
-        assert!(!look(&mut tls));
+        assert!(!check(&mut tls));
         write(&certificate, &key);
-        assert!(look(&mut tls), "of the same time as the one before");
-        assert!(!look(&mut tls));
+        assert!(check(&mut tls), "of the same time as the one before");
+        assert!(!check(&mut tls));
     }
 }

@@ -265,8 +265,8 @@ pub struct PaceRecord {
     /// The kernel program has killed from the pod by itself: past the floor, or in the agent's place.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_kernel: bool,
-    /// Enough was on its way, and the pod went because it grew or its processes hold memory: pods before it in the order
-    /// were passed over.
+    /// Enough was on its way, and the pod went because it grew or its processes hold memory: pods before it in the
+    /// order were passed over.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[serde(rename = "growing")]
     pub out_of_order: bool,
@@ -338,7 +338,19 @@ impl OutcomeRecord {
     }
 }
 
+impl EvictionRecord {
+    /// The pod, as `namespace/name`.
+    pub fn pod(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
 impl RequestRecord {
+    /// The pod, as `namespace/name`.
+    pub fn pod(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
     /// Creates the record of a pod that is asked now.
     pub fn new(
         pod: &Pod,

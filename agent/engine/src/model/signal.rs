@@ -75,6 +75,16 @@ impl Signal {
         Self::PidAvailable,
     ];
 
+    /// The signals of memory: the node's, and that of its pods.
+    pub const MEMORY: [Self; 2] = [Self::MemoryAvailable, Self::AllocatableMemoryAvailable];
+
+    /// The signals of nodefs, imagefs and containerfs: bytes and inodes of each.
+    pub const FILESYSTEMS: [(Self, Self); 3] = [
+        (Self::NodeFsAvailable, Self::NodeFsInodesFree),
+        (Self::ImageFsAvailable, Self::ImageFsInodesFree),
+        (Self::ContainerFsAvailable, Self::ContainerFsInodesFree),
+    ];
+
     /// The kubelet's name.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -82,7 +82,7 @@ pub(super) fn page(incident: &Incident, reported: Option<&Reported>) -> io::Resu
     Ok(page.into_string())
 }
 
-/// With a capital letter and a full stop.
+/// A sentence: with a capital letter and a full stop.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(char::to_uppercase);
@@ -122,7 +122,7 @@ fn facts(incident: &Incident, reported: Option<&Reported>) -> Markup {
     html! { dl { @for (name, value) in facts { dt { (name) } dd { (value) } } } }
 }
 
-/// The moments in their order, each with the time since the first one in nanoseconds.
+/// The moments of the eviction in their order, each with the time since the first one in nanoseconds.
 fn stages(incident: &Incident, reported: Option<&Reported>) -> Vec<(&'static str, u64)> {
     let eviction = &incident.eviction;
     let mut moments = incident.moments();
@@ -132,7 +132,7 @@ fn stages(incident: &Incident, reported: Option<&Reported>) -> Vec<(&'static str
             moments.push(("sampled", pace_inputs.now));
         }
     }
-    // The journal has both times by the wall clock; the record is made a moment after the signal.
+    // The journal has both times by the wall clock; the record is made just after the signal.
     let wall = |time: &str| time.parse::<jiff::Timestamp>().ok();
     let took = reported.and_then(|r| Some(wall(&r.time)?.duration_since(wall(&eviction.time)?)));
     if let Some(nanos) = took.and_then(|took| u64::try_from(took.as_nanos()).ok()) {
@@ -267,7 +267,7 @@ fn reason(pod: &RankedPod) -> String {
     reasons.join(", ")
 }
 
-/// What the kubelet would have done, and when: it looks every ten seconds, at a moment that is not known here.
+/// What the kubelet would have done, and when: it synchronizes every ten seconds, at a moment that is not known here.
 fn kubelet(incident: &Incident) -> String {
     let eviction = &incident.eviction;
     let recorded = incident.kubelet_victim.as_deref();

@@ -8,14 +8,14 @@ use serde::Serialize;
 
 use crate::cli::table::{Alignment, Table};
 
-/// What happens so long after a decision has to do with it: the kubelet's own pressure transition period.
+/// Time after a decision in which an eviction or kill is its counterpart: the kubelet's pressure transition period.
 const CONSEQUENCES: SignedDuration = SignedDuration::from_mins(5);
 
-/// All that is known of a stretch of time.
+/// The comparison of a stretch of time.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Comparison {
-    /// From when on, as RFC 3339.
+    /// Begin of the stretch, as RFC 3339.
     since: String,
     /// Beginning of the journal where that is later than `since`: nothing is known of the time before.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,10 +69,10 @@ struct Foreign {
     at: Timestamp,
 }
 
-/// From when on a journal has everything.
+/// Since when a journal is complete.
 #[derive(Debug, Default)]
 pub(super) struct Coverage {
-    /// Older files are gone: what is carried over from them says nothing about their time.
+    /// Older files are gone: records that were carried over from them do not cover their time.
     is_cut: bool,
     /// The first record; of a journal that is cut, the first one that is not carried over.
     first: Option<Timestamp>,
@@ -86,7 +86,7 @@ impl Coverage {
         }
     }
 
-    /// Takes in a record of the journal, in any order.
+    /// Notes a record of the journal; in any order.
     pub(super) fn note(&mut self, record: &Record) {
         if self.is_cut && record.may_be_carried_over() {
             return;
@@ -112,7 +112,7 @@ impl Gathered {
         let mut known = BTreeSet::new();
         let time = |text: &str| text.parse::<Timestamp>().ok().filter(|at| *at >= since);
         let mut decide = |decisions: &mut Vec<_>, eviction: EvictionRecord| {
-            // What waited for the API server is carried over into a new file, and is there twice.
+            // A record that waited for the API server is carried over into a new file, and is there twice.
             let at = eviction.time.parse::<Timestamp>().ok();
             if let Some(at) =
                 at.filter(|at| eviction.shadow && since.duration_since(*at) <= CONSEQUENCES)
@@ -127,7 +127,7 @@ impl Gathered {
                 Record::Asked(asked) => decide(&mut gathered.decisions, asked.as_ref().into()),
                 Record::KubeletEvicted(e) => {
                     gathered.foreign.extend(time(&e.time).map(|at| Foreign {
-                        pod: format!("{}/{}", e.namespace, e.name),
+                        pod: e.pod(),
                         time: e.time,
                         by: "kubelet",
                         after_seconds: None,
@@ -139,8 +139,7 @@ impl Gathered {
                     if matches!(kill.cause, OomCause::Machine | OomCause::Scope) =>
                 {
                     let pod = match &kill.pod {
-                        Some(pod) if pod.name.is_empty() => pod.uid.clone(),
-                        Some(pod) => format!("{}/{}", pod.namespace, pod.name),
+                        Some(pod) => pod.to_string(),
                         None => format!("{} (no pod)", kill.comm),
                     };
                     gathered.foreign.extend(time(&kill.time).map(|at| Foreign {
@@ -183,7 +182,7 @@ impl Comparison {
         since: Timestamp,
         now: Timestamp,
     ) -> Self {
-        // Of an empty journal nothing is known at all.
+        // An empty journal covers no time.
         let begins = coverage.first.unwrap_or(now);
         // A decision in a file that is gone may have foreseen what came shortly after.
         let is_known = |at: Timestamp| {

@@ -26,7 +26,7 @@ const JOURNAL: Duration = Duration::from_secs(10);
 const PAST: usize = 3;
 const RESOURCES: [&str; 3] = ["memory", "io", "cpu"];
 
-/// Shows it until the user has seen enough. The terminal is as before then, also after an error.
+/// Shows the view until the user quits. Then the terminal is as before, also after an error.
 ///
 /// # Errors
 /// The terminal cannot be used, or what the agent has written cannot be read.
@@ -58,7 +58,7 @@ fn show(
         loop {
             let frame = watch.frame(&sample);
             let mut signals = frame.signals();
-            // What is not seen here comes last, and memory first.
+            // Signals that cannot be read here come last, and memory first.
             signals.sort_by_key(|s| (s.available.is_none(), s.signal != Signal::MemoryAvailable));
             let signal = state.signal(&signals).unwrap_or(Signal::MemoryAvailable);
             let view = View {
@@ -67,7 +67,7 @@ fn show(
                 signal,
                 pressure: pressure(),
                 past: past.1.clone(),
-                unknown: sample.seen.unknown,
+                unknown: sample.node.unknown,
                 are_policies_unknown: watch.policies == PolicyReporting::Unknown,
             };
             draw(&view, &mut state)?;
@@ -102,7 +102,7 @@ fn past(state_dir: &Path) -> Vec<Past> {
     gone.take(PAST).map(Past::new).collect()
 }
 
-/// Reads the pressure of the node; without what this kernel does not tell.
+/// Reads the pressure of the node, as far as this kernel has it.
 fn pressure() -> Vec<(&'static str, Psi)> {
     let read = |name: &'static str| {
         let path = Path::new("/proc/pressure").join(name);

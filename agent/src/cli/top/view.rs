@@ -1,4 +1,4 @@
-//! What the live view shows: one screen, drawn anew from one look. 80 columns and 24 lines are enough for all of it.
+//! The screen of the live view, drawn anew from each sample. 80 columns and 24 lines are enough for all of it.
 
 use std::{cmp::Reverse, env, time::Duration};
 
@@ -28,7 +28,7 @@ const MOST_SIGNALS: usize = 7;
 /// A threshold that is met within so many seconds is marked.
 const SOON: f64 = 60.0;
 
-/// Result of one look.
+/// One sample, as the screen shows it.
 pub(super) struct View {
     pub signals: Vec<SignalJson>,
     /// The signal whose order the pods stand in.
@@ -42,7 +42,7 @@ pub(super) struct View {
     pub are_policies_unknown: bool,
 }
 
-/// An eviction of before.
+/// An earlier eviction.
 #[derive(Clone)]
 pub(super) struct Past {
     time: String,
@@ -57,7 +57,7 @@ impl Past {
         Self {
             // Without fractions of a second.
             time: eviction.time.chars().take(19).collect(),
-            pod: format!("{}/{}", eviction.namespace, eviction.name),
+            pod: eviction.pod(),
             signal: eviction.signal.clone(),
             note: note(known),
         }
@@ -349,7 +349,7 @@ fn shortened(name: &str, width: usize) -> String {
     begin.chain(name.chars().skip(length - end)).collect()
 }
 
-/// Why a pod stands where it stands: what is said of it first, for lines are short.
+/// Why a pod stands where it stands: its first note, for lines are short.
 fn reason(pod: &PodJson, resource: Resource) -> String {
     let mut words = pod.notes();
     if let Some(excess) = pod.excess {

@@ -13,7 +13,8 @@ impl Incident {
     /// they were passed over because they did not grow, or their processes hold no memory.
     ///
     /// The use of the others was read after the decision. So much less is held against the pod as all of them can have
-    /// grown by, or a 64th of what each uses, a MiB at least: where memory does not grow, that of a pod goes up and down.
+    /// grown by, or a 64th of what each uses, a MiB at least: where memory does not grow, that of a pod goes up and
+    /// down.
     pub fn went_first(&self) -> Option<bool> {
         let eviction = &self.eviction;
         let ranked_by = self.ranked_by.as_ref()?;
@@ -56,11 +57,7 @@ impl Incident {
             system_over_reserved: candidates.get(went)?.inputs.qos == QosClass::Guaranteed,
         };
         let first = select(&mut candidates, rules, Among::Using, |_| None);
-        Some(first == Some(went) && pods.get(went)?.pod == self.victim())
-    }
-
-    fn victim(&self) -> String {
-        format!("{}/{}", self.eviction.namespace, self.eviction.name)
+        Some(first == Some(went) && pods.get(went)?.pod == self.eviction.pod())
     }
 
     /// Time of the decision, in nanoseconds of CLOCK_MONOTONIC.

@@ -1,6 +1,8 @@
 //! One kill of the OOM killer, as it is recorded.
 
-use evictd_engine::units::is_zero;
+use std::fmt;
+
+use evictd_engine::{Pod, units::is_zero};
 use serde::{Deserialize, Serialize};
 
 /// Why the OOM killer came.
@@ -39,6 +41,26 @@ pub struct PodName {
     pub name: String,
     /// UID of the pod.
     pub uid: String,
+}
+
+impl From<&Pod> for PodName {
+    fn from(pod: &Pod) -> Self {
+        Self {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+        }
+    }
+}
+
+/// `namespace/name`, or the UID where that is all that is known.
+impl fmt::Display for PodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.as_str() {
+            "" => f.write_str(&self.uid),
+            name => write!(f, "{}/{name}", self.namespace),
+        }
+    }
 }
 
 /// The cgroup that was at its limit.
@@ -107,11 +129,8 @@ pub struct OomKillRecord {
 }
 
 /// Says it in the log.
-pub fn say(kill: &OomKillRecord) {
-    let pod = kill.pod.as_ref().map(|p| match p.name.as_str() {
-        "" => p.uid.clone(),
-        name => format!("{}/{name}", p.namespace),
-    });
+pub fn log_kill(kill: &OomKillRecord) {
+    let pod = kill.pod.as_ref().map(PodName::to_string);
     let evicted: Vec<_> = kill.before.iter().map(|b| b.pod.name.as_str()).collect();
     let limit = kill.at_limit.as_ref();
     tracing::warn!(

@@ -18,6 +18,13 @@ pub struct KubeletEviction {
     pub message: String,
 }
 
+impl KubeletEviction {
+    /// The pod, as `namespace/name`.
+    pub fn pod(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
 /// Conditions that the Node would have had from then on, had the agent not been in shadow mode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,0 +1,331 @@
+//! Sees to it that victims are dead. SIGKILL goes through files that were open before; processes that were forked
+//! meanwhile, in cgroups that were not there yet, are killed here.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::{
+        fd::AsRawFd as _,
+        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    },
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    time::{Duration, Instant, SystemTime},
+};
+
+use evictd_node::{
+    cgroup::end::{end_gracefully, kill_left},
+    pods::table::PodEntry,
+};
+use evictd_sys::{clock::monotonic_ns, thread::wait_for_end};
+use jiff::Timestamp;
+
+/// Victims that may wait to be looked at; a fast path that evicts all pods of a large node does not fill it.
+const WAITING: usize = 1024;
+/// The shortest and the longest pause between two looks at a victim that is not dead.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// How long a killed pod's processes may take to end before the pod is reported; some wait for a disk.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Depth up to which changed directories are emptied: each level takes a descriptor.
+const MAX_DEPTH: usize = 64;
+
+/// A pod that got SIGKILL.
+pub struct KilledPod {
+    pub entry: Arc<PodEntry>,
+    /// Time of the signal, in nanoseconds of CLOCK_MONOTONIC; 0 where that is not known.
+    pub signalled: u64,
+    /// Directories to be emptied once it is dead.
+    pub left: Vec<PathBuf>,
+}
+
+/// State of a victim.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum VictimStatus {
+    Alive,
+    /// Shadow mode: it is not looked at.
+    LeftAlone,
+    Dead,
+    /// Its end cannot be seen, which was logged; or it runs anew.
+    GivenUp,
+}
+
+/// The running thread; it looks at all victims in turn, so that one that is stuck holds up no other one.
+pub struct EnsureDead {
+    victims: SyncSender<KilledPod>,
+    shadow: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl EnsureDead {
+    /// Starts the thread. `clear` empties the directories of a victim; it must not block.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn start(clear: impl Fn(Vec<PathBuf>) + Send + 'static) -> io::Result<Self> {
+        let (victims, queue) = sync_channel(WAITING);
+        let thread = std::thread::Builder::new().name("ensure-dead".into());
+        let end = move |victim: KilledPod| {
+            if !victim.left.is_empty() {
+                clear(victim.left);
+            }
+        };
+        let shadow = Arc::<AtomicBool>::default();
+        let is_shadow = Arc::clone(&shadow);
+        let status = move |victim: &KilledPod| match is_shadow.load(Ordering::Relaxed) {
+            true => VictimStatus::LeftAlone,
+            false => kill_rest(victim),
+        };
+        let thread = thread.spawn(move || run(&queue, KILL_TIMEOUT, status, overdue, end))?;
+        Ok(Self {
+            victims,
+            shadow,
+            thread,
+        })
+    }
+
+    /// In shadow mode no victim is signalled, and none is looked at: it waits for the end of that mode.
+    pub fn set_shadow(&self, shadow: bool) {
+        self.shadow.store(shadow, Ordering::Relaxed);
+    }
+
+    /// Has a victim looked at.
+    pub fn look_at(&self, mut victim: KilledPod) {
+        if victim.signalled == 0 {
+            victim.signalled = monotonic_ns();
+        }
+        if let Err(error) = self.victims.try_send(victim) {
+            tracing::error!(%error, "an evicted pod is not looked at again: too many are not dead");
+        }
+    }
+
+    /// Ends the thread when all victims are dead, or after so long without it.
+    pub fn stop(self, patience: Duration) {
+        drop(self.victims);
+        wait_for_end(&self.thread, patience);
+    }
+}
+
+/// Goes through all victims again and again, until each is dead or given up; `end` gets the dead. `overdue` is called
+/// once for a victim that is alive after `timeout`, and says whether it stays on the list.
+fn run<V>(
+    queue: &Receiver<V>,
+    timeout: Duration,
+    status: impl Fn(&V) -> VictimStatus,
+    overdue: impl Fn(&V) -> bool,
+    end: impl Fn(V),
+) {
+    let mut under_way: Vec<(V, Instant, bool)> = Vec::new();
+    loop {
+        if under_way.is_empty() {
+            match queue.recv() {
+                Ok(victim) => under_way.push((victim, Instant::now(), false)),
+                Err(_) => return,
+            }
+        }
+        while under_way.len() < WAITING
+            && let Ok(victim) = queue.try_recv()
+        {
+            under_way.push((victim, Instant::now(), false));
+        }
+        let mut at = 0;
+        while let Some((victim, since, is_overdue)) = under_way.get_mut(at) {
+            match status(victim) {
+                VictimStatus::Dead => end(under_way.swap_remove(at).0),
+                VictimStatus::LeftAlone => at += 1,
+                VictimStatus::Alive if *is_overdue || since.elapsed() <= timeout => at += 1,
+                VictimStatus::Alive if overdue(victim) => *is_overdue = true,
+                VictimStatus::Alive | VictimStatus::GivenUp => drop(under_way.swap_remove(at)),
+            }
+        }
+        // The longer the youngest takes, the later it is looked at.
+        if let Some(age) = under_way.iter().map(|(_, since, _)| since.elapsed()).min() {
+            let (shortest, longest) = PAUSES;
+            std::thread::sleep((age / 16).clamp(shortest, longest));
+        }
+    }
+}
+
+/// Kills what is left.
+fn kill_rest(victim: &KilledPod) -> VictimStatus {
+    let entry = &victim.entry;
+    match kill_left(entry.killer.path(), victim.signalled) {
+        Ok(true) if entry.is_empty() => VictimStatus::Dead,
+        // It runs anew, and its volumes with it.
+        Ok(true) => VictimStatus::GivenUp,
+        Ok(false) => VictimStatus::Alive,
+        Err(error) => {
+            tracing::error!(pod = %entry.pod, %error, "an evicted pod is not dead");
+            VictimStatus::GivenUp
+        }
+    }
+}
+
+/// Reports a victim that does not die. Volumes are emptied however late it does: until then other pods go for them.
+fn overdue(victim: &KilledPod) -> bool {
+    tracing::error!(pod = %victim.entry.pod, after = ?KILL_TIMEOUT, "an evicted pod is not dead");
+    !victim.left.is_empty()
+}
+
+/// Ends a pod that has this time left of its grace period, calls `on_end`, and empties the pod's directories. For
+/// threads that may take their time.
+pub fn end_requested(
+    entry: &PodEntry,
+    grace: Duration,
+    directories: &[PathBuf],
+    on_end: impl FnOnce(),
+) {
+    match end_gracefully(entry.killer.path(), grace, KILL_TIMEOUT) {
+        // It has ended, or was killed when its time was over.
+        Ok(()) => {
+            on_end();
+            clear(directories, None);
+        }
+        Err(error) => {
+            tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
+        }
+    }
+}
+
+/// Empties directories; they themselves stay, for the next pod. Files that have changed since `until` stay as well, and
+/// directories that were made since.
+pub fn clear(directories: &[PathBuf], until: Option<Timestamp>) {
+    for directory in directories {
+        let emptied = File::open(directory).and_then(|opened| empty(&opened, until, MAX_DEPTH));
+        if let Err(error) = emptied {
+            tracing::warn!(directory = %directory.display(), %error, "an emptyDir is not empty");
+        }
+    }
+}
+
+/// Empties a directory; what cannot be removed does not keep the rest. The directory is read by its descriptor: a
+/// process that puts a link in its place leads nowhere else.
+fn empty(directory: &File, until: Option<Timestamp>, depth: usize) -> io::Result<()> {
+    let mut result = Ok(());
+    for entry in fs::read_dir(opened(directory))? {
+        let removed = entry.and_then(|entry| remove(&entry, until, depth));
+        result = result.and(removed);
+    }
+    result
+}
+
+/// The path of an open directory.
+fn opened(directory: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
+}
+
+fn remove(entry: &fs::DirEntry, until: Option<Timestamp>, depth: usize) -> io::Result<()> {
+    let (path, metadata) = (entry.path(), entry.metadata()?);
+    let until = until.filter(|until| metadata.ctime() > until.as_second());
+    match (metadata.is_dir(), until) {
+        // Follows no link, neither there nor below.
+        (true, None) => fs::remove_dir_all(path),
+        (false, None) => fs::remove_file(path),
+        // A removal that was interrupted has changed it.
+        (true, Some(until)) if depth > 0 => {
+            let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+            let directory = fs::OpenOptions::new()
+                .read(true)
+                .custom_flags(flags)
+                .open(&path)?;
+            empty(&directory, Some(until), depth - 1)?;
+            // By its birth time, which not every filesystem has.
+            let is_old = metadata
+                .created()
+                .is_ok_and(|at| at <= SystemTime::from(until));
+            match is_old && fs::read_dir(opened(&directory))?.next().is_none() {
+                true => fs::remove_dir(path),
+                false => Ok(()),
+            }
+        }
+        (_, Some(_)) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, sync::mpsc::channel};
+
+    use super::*;
+
+    #[test]
+    fn victims_that_are_stuck_hold_up_no_other_one() {
+        let (victims, queue) = channel();
+        let (dead, deaths) = channel();
+        let lives = Cell::new(3);
+        let status = move |name: &&str| match *name {
+            "stuck" | "given up" => VictimStatus::Alive,
+            "late" if lives.get() > 0 => {
+                lives.set(lives.get() - 1);
+                VictimStatus::Alive
+            }
+            _ => VictimStatus::Dead,
+        };
+        let told = Cell::new(0);
+        let overdue = move |name: &&str| {
+            told.set(told.get() + i32::from(*name == "late"));
+            assert!(told.get() < 2, "it is told once");
+            *name != "given up"
+        };
+        let end = move |name| dead.send(name).unwrap();
+        let thread = std::thread::spawn(move || run(&queue, Duration::ZERO, status, overdue, end));
+        for name in ["stuck", "stuck", "given up", "stuck", "stuck", "first"] {
+            victims.send(name).unwrap();
+        }
+        let next = || deaths.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(next(), "first", "volumes of a pod that is not dead stay");
+        victims.send("late").unwrap();
+        assert_eq!(next(), "late", "its volumes are emptied all the same");
+        assert!(!thread.is_finished());
+    }
+
+    /// By an agent that ended meanwhile, or by a disk that refused.
+    #[test]
+    fn a_removal_that_was_interrupted_goes_on_and_leaves_what_is_new() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for name in ["left", "used"] {
+            fs::create_dir(path(name)).unwrap();
+            for file in ["removed", "old"] {
+                fs::write(path(name).join(file), "").unwrap();
+            }
+        }
+        let until = Timestamp::now();
+        // Times are compared by seconds.
+        std::thread::sleep(Duration::from_millis(1100));
+        fs::remove_file(path("left/removed")).unwrap();
+        fs::write(path("used/new"), "").unwrap();
+        fs::create_dir(path("empty")).unwrap();
+        clear(&[dir.path().to_owned()], Some(until));
+        let is_there = |name| path(name).exists();
+        assert!(!is_there("left") && !is_there("used/old"));
+        assert!(is_there("used/new") && is_there("empty"));
+    }
+
+    /// As a process of the pod may put it there.
+    #[test]
+    fn a_link_leads_the_removal_nowhere_else() {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(elsewhere.path().join("file"), "").unwrap();
+        let path = dir.path().join("sub");
+        fs::create_dir(&path).unwrap();
+        let until = Timestamp::now() - Duration::from_secs(2);
+        let opened = File::open(dir.path()).unwrap();
+        let entry = fs::read_dir(super::opened(&opened))
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap();
+        assert!(entry.metadata().unwrap().is_dir());
+        fs::remove_dir(&path).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), &path).unwrap();
+        for until in [Some(until), None] {
+            let _ = remove(&entry, until, MAX_DEPTH);
+        }
+        clear(&[dir.path().to_owned()], None);
+        assert!(elsewhere.path().join("file").exists());
+    }
+}

@@ -1,0 +1,123 @@
+//! What an earlier agent has done before it ended counts for this one: limits, pace, victims that are not dead yet.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use evictd_engine::{ManagedPod as _, Resource, RestoredState};
+use evictd_fastpath::RestoredVictim;
+use evictd_node::pods::table::PodEntry;
+use evictd_policy::PolicyEvaluator;
+use evictd_store::{
+    disk_queue::DiskQueue,
+    restore::{Restored, UNDER_WAY_NS},
+};
+use evictd_sys::clock::monotonic_ns;
+use jiff::Timestamp;
+
+use super::ensure_dead::{EnsureDead, KilledPod, clear, end_requested};
+
+/// Charges the limits with the earlier evictions, before any pod is judged. A limit that comes later counts what the
+/// journal has by then.
+pub fn charge_limits(evaluator: &PolicyEvaluator, restored: &Restored, journal: &DiskQueue) {
+    evaluator.restore(restored.evictions());
+    let journal = journal.clone();
+    evaluator.set_history(move || journal.evictions());
+    let victims = restored.victims().into_iter();
+    evaluator.await_end(victims.map(|v| (v.uid, v.signalled)));
+}
+
+/// Builds the state that the planner starts with.
+pub fn planner_state(restored: &Restored, entries: &[Arc<PodEntry>]) -> RestoredState {
+    restored.planner_state(|uid, at| is_there(entries, uid, at).is_some())
+}
+
+/// Lists the earlier agent's victims of which something is left: processes, or memory that the kubelet has not
+/// unmounted yet.
+pub fn terminating(restored: &Restored, entries: &[Arc<PodEntry>]) -> Vec<RestoredVictim> {
+    let victims = restored.victims().into_iter().filter_map(|victim| {
+        let entry = entries.iter().find(|e| e.pod.uid == victim.uid)?;
+        (!entry.is_younger_than(victim.signalled)).then(|| RestoredVictim {
+            pod: Arc::clone(entry),
+            signalled: victim.signalled,
+            is_stuck: victim.is_stuck,
+        })
+    });
+    victims.collect()
+}
+
+/// Time of the last eviction for memory: the pace goes on.
+pub fn last_eviction(restored: &Restored) -> Option<u64> {
+    let last = restored.last_evictions().into_iter();
+    let of_memory = last.filter(|(signal, _)| signal.resource() == Resource::Memory);
+    of_memory.map(|(_, at)| at).max()
+}
+
+/// Goes on with what the earlier agent was doing: what is left of its victims is killed once more, and the volumes of
+/// those that have died are emptied. `ends_pods`: no kubelet ends pods after a soft eviction. `leftovers` has the
+/// emptyDirs of a pod (its UID) that are to be emptied.
+pub fn go_on(
+    restored: &Restored,
+    entries: &[Arc<PodEntry>],
+    ends_pods: bool,
+    leftovers: impl Fn(&str) -> Vec<PathBuf>,
+    ensure_dead: &EnsureDead,
+) {
+    let mut of_dead = Vec::new();
+    let mut died = |entry: &Arc<PodEntry>, at: u64, volumes: Vec<PathBuf>| {
+        let ago = monotonic_ns().saturating_sub(at);
+        // A stuck one is remembered for longer, and may have run since.
+        if entry.is_empty() && !volumes.is_empty() && ago <= UNDER_WAY_NS.cast_unsigned() {
+            let until = Timestamp::now() - Duration::from_nanos(ago);
+            of_dead.push((Arc::clone(entry), volumes, until));
+        }
+    };
+    for victim in restored.victims() {
+        let Some(entry) = entries.iter().find(|e| e.pod.uid == victim.uid) else {
+            continue;
+        };
+        let volumes = leftovers(&victim.uid);
+        if entry.killer.holds_older_than(victim.signalled) {
+            tracing::warn!(pod = %entry.pod, id = victim.id, "a pod that was evicted before is not gone yet");
+            ensure_dead.look_at(KilledPod {
+                entry: Arc::clone(entry),
+                signalled: victim.signalled,
+                left: volumes,
+            });
+        } else {
+            died(entry, victim.signalled, volumes);
+        }
+    }
+    for asked in restored.asked().into_iter().filter(|_| ends_pods) {
+        let Some(entry) = entries.iter().find(|e| e.pod.uid == asked.uid) else {
+            continue;
+        };
+        let volumes = leftovers(&asked.uid);
+        if entry.killer.holds_older_than(asked.at) {
+            let entry = Arc::clone(entry);
+            let left = Duration::from_nanos(asked.left);
+            tracing::warn!(pod = %entry.pod, ?left, "a pod that was asked to go before has this time left");
+            tokio::task::spawn_blocking(move || end_requested(&entry, left, &volumes, || {}));
+        } else {
+            // When it ended is not known: what it has written since the request stays.
+            died(entry, asked.at, volumes);
+        }
+    }
+    if !of_dead.is_empty() {
+        // One thread for all of them: others wait for the disk as well.
+        tokio::task::spawn_blocking(move || {
+            for (entry, volumes, until) in of_dead {
+                for volume in volumes {
+                    // It may run again by now.
+                    if entry.is_empty() {
+                        clear(&[volume], Some(until));
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// The entry of a pod of which something is left that ran at a moment, in nanoseconds of CLOCK_MONOTONIC.
+fn is_there<'a>(entries: &'a [Arc<PodEntry>], uid: &str, at: u64) -> Option<&'a Arc<PodEntry>> {
+    let entry = entries.iter().find(|e| e.pod.uid == uid)?;
+    entry.killer.holds_older_than(at).then_some(entry)
+}

@@ -1,0 +1,81 @@
+//! The pinned guard: programs that stay attached after the agent has ended, and kill in its place.
+
+use evictd_config::Config;
+use evictd_node::{
+    bpf::pin::{PinDirectory, detach},
+    trigger::memory::{TriggerSet, inherit_kills},
+};
+
+/// The directory of the pins, and whether this agent has pinned its own.
+pub struct Pins {
+    directory: PinDirectory,
+    /// Whether a guard outlives this agent.
+    pub is_pinned: bool,
+}
+
+/// Pins what the fast path has attached; where that cannot be done the log says so, and the pins of an earlier agent
+/// still have to be replaced. `None` where there are none: a configuration that does not want a guard removes the one
+/// of an earlier agent.
+pub fn pin(config: &Config, trigger: &mut dyn TriggerSet) -> Option<Pins> {
+    let guard = &config.pinned_guard;
+    let path = PinDirectory::path_of(&guard.directory, &config.state_dir);
+    if !guard.enabled || config.shadow {
+        match detach(&path) {
+            Ok(removed) if removed.is_empty() => {}
+            Ok(_) => {
+                tracing::info!(path = %path.display(), "the guard of an earlier agent is detached")
+            }
+            Err(error) => tracing::error!(%error, "the guard of an earlier agent stays attached"),
+        }
+        return None;
+    }
+    let directory = match PinDirectory::open(&path) {
+        Ok(directory) => directory,
+        Err(error) => {
+            tracing::info!(%error, "the pinned guard is not installed");
+            return None;
+        }
+    };
+    let is_pinned = match trigger.pin(&directory, guard.expire_after) {
+        Ok(()) => {
+            tracing::info!(path = %path.display(), expire_after = ?guard.expire_after, "the guard is pinned");
+            true
+        }
+        Err(reason) => {
+            tracing::warn!(reason, "the pinned guard is not installed");
+            // What was pinned before it was refused would never act.
+            if let Err(error) = directory.remove_own() {
+                tracing::error!(%error, "cannot remove the pin of a failed guard");
+            }
+            false
+        }
+    };
+    Some(Pins {
+        directory,
+        is_pinned,
+    })
+}
+
+/// Has the fast path take note of what the guard of an earlier agent has killed. Before the fast path starts: it drops
+/// restored victims without processes in its first cycle, and would then count the guard's kill as a new eviction.
+pub fn inherit(pins: &Pins) {
+    match inherit_kills(&pins.directory) {
+        Ok(0) => {}
+        Ok(pods) => tracing::warn!(pods, "the guard has killed while no agent ran"),
+        Err(error) => {
+            tracing::error!(%error, "what the guard has killed while no agent ran cannot be read");
+        }
+    }
+}
+
+/// This agent's triggers are armed: the guard of an earlier one is not needed any more. What it has killed meanwhile is
+/// inherited too.
+pub fn replace_earlier(pins: &mut Pins) {
+    inherit(pins);
+    match pins.directory.remove_earlier() {
+        Ok(0) => {}
+        Ok(_) if pins.is_pinned => tracing::info!("the guard of an earlier agent is replaced"),
+        Ok(_) => tracing::info!("the guard of an earlier agent is removed"),
+        Err(error) => tracing::error!(%error, "the guard of an earlier agent stays attached"),
+    }
+}

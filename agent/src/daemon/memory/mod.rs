@@ -1,0 +1,90 @@
+//! Which memory is watched: the node's, and that of all pods. Each is a scope, that is a cgroup or the machine, with a
+//! capacity and the amounts that must stay available. Capacities change while the agent runs; both loops then get new
+//! scopes.
+
+mod allocatable;
+mod node;
+mod scope;
+
+use evictd_config::Config;
+use evictd_manager::Command;
+use evictd_node::{cgroup::protection::Protection, memory_scope::Scope, pods::table::PodTable};
+
+use crate::daemon::{Agent, RunError};
+pub use allocatable::Allocatable;
+use allocatable::PodsScopes;
+pub use node::NodeMemory;
+pub use scope::{
+    CGROUP_MOUNT, above_capacity, node_scope, node_scopes, thresholds, warn_floor,
+    warn_no_hard_threshold,
+};
+
+/// The memory that is watched, as it changes.
+pub struct WatchedMemory {
+    pub node: NodeMemory,
+    pub allocatable: Allocatable,
+    pub protection: Protection,
+}
+
+/// Scopes that are watched at the start beside the node's scope of the manager.
+pub struct FirstScopes {
+    /// The node, and the pods' cgroup where there is one.
+    pub fastpath: Vec<Scope>,
+    pub pods_of_manager: Option<Scope>,
+}
+
+impl WatchedMemory {
+    pub fn new(config: &Config, node: Scope) -> Result<(Self, FirstScopes), RunError> {
+        let mut allocatable = Allocatable::new(config, &node);
+        let pods = allocatable.first();
+        let (pods, pods_of_manager) = match pods {
+            Some(pods) => (Some(pods.fastpath), pods.manager),
+            None => (None, None),
+        };
+        let watched = Self {
+            node: NodeMemory::new(config, &node)?,
+            allocatable,
+            protection: protection(&node),
+        };
+        let scopes = FirstScopes {
+            fastpath: std::iter::once(node).chain(pods).collect(),
+            pods_of_manager,
+        };
+        Ok((watched, scopes))
+    }
+}
+
+/// Creates the reader of what is protected below the node's scope.
+pub fn protection(node: &Scope) -> Protection {
+    Protection::below(node.cgroup().path(), node.is_limited())
+}
+
+impl Agent {
+    /// Hands over the node's scope when its capacity has changed, or swap has come or gone; the pods with what they may
+    /// swap out.
+    pub fn follow_node_scope(&mut self) {
+        let Some(scopes) = self.memory.node.refresh(&self.config) else {
+            return;
+        };
+        self.memory.protection = protection(&scopes.fastpath);
+        self.fastpath
+            .control
+            .send_node_scope(Box::new(scopes.fastpath));
+        self.manager
+            .send(Command::NodeMemory(Box::new(scopes.manager)));
+        let entries = self.pods.entries.clone();
+        self.publish(Some(Box::new(PodTable::new(entries))));
+    }
+
+    /// Hands over the pods' cgroup when it has come or is another one now.
+    pub fn follow_pods_scope(&mut self, pods_have_changed: bool) {
+        if let Some(PodsScopes { fastpath, manager }) =
+            self.memory.allocatable.refresh(pods_have_changed)
+        {
+            self.oom.attributor.set_pods_scope(fastpath.cgroup().id());
+            self.fastpath.control.send_pods_scope(Box::new(fastpath));
+            self.manager
+                .send(Command::PodsMemory(manager.map(Box::new)));
+        }
+    }
+}
