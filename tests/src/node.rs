@@ -36,8 +36,7 @@ pub const MIB: u64 = 1 << 20;
 pub struct Node {
     pub cgroup: TestCgroup,
     pub limiter: Arc<EvictionLimiter>,
-    /// Each with its cgroup, and what has happened to it.
-    pods: Vec<(Pod, PathBuf, Arc<EvictionState>)>,
+    pods: Vec<(Pod, PathBuf)>,
 }
 
 /// Options of the fast path of a node.
@@ -155,7 +154,7 @@ impl Node {
             memory_request: request,
             ..Pod::default()
         };
-        self.pods.push((pod, cgroup.clone(), Arc::default()));
+        self.pods.push((pod, cgroup.clone()));
         Ok(cgroup)
     }
 
@@ -166,19 +165,31 @@ impl Node {
 
     /// Changes what is known of a pod.
     pub fn edit(&mut self, name: &str, change: impl FnOnce(&mut Pod)) {
-        if let Some((pod, ..)) = self.pods.iter_mut().find(|(pod, ..)| pod.name == name) {
+        if let Some((pod, _)) = self.pods.iter_mut().find(|(pod, _)| pod.name == name) {
             change(pod);
         }
     }
 
-    /// The table of the pods as they are now.
+    /// The table of the pods as they are now, as a new agent opens them.
     pub fn table(&self) -> Box<PodTable> {
-        let entries = self.pods.iter().filter_map(|(pod, dir, state)| {
+        self.table_with(|_| Arc::default())
+    }
+
+    /// The table of the pods as they are now, made anew by the agent that has made `before`.
+    pub fn table_after(&self, before: &PodTable) -> Box<PodTable> {
+        self.table_with(|uid| {
+            let same = before.entries.iter().find(|entry| entry.pod.uid == uid);
+            same.map_or_else(Arc::default, |entry| Arc::clone(&entry.eviction_state))
+        })
+    }
+
+    fn table_with(&self, state: impl Fn(&str) -> Arc<EvictionState>) -> Box<PodTable> {
+        let entries = self.pods.iter().filter_map(|(pod, dir)| {
             let mut entry = PodEntry::open(pod.clone(), dir, Mode::Evictd).ok()?;
-            entry.eviction_state = Arc::clone(state);
-            Some(entry)
+            entry.eviction_state = state(&pod.uid);
+            Some(Arc::new(entry))
         });
-        Box::new(PodTable::new(entries.map(Arc::new).collect()))
+        Box::new(PodTable::new(entries.collect()))
     }
 
     /// Starts a fast path on this node; `Err` inside when the hook is refused here.

@@ -65,7 +65,7 @@ fn limits_keep_enough_of_a_group_here() {
     kept.evaluator.evaluate();
     assert!(!may_go(&kept, 2));
     // A new table knows who was evicted.
-    let table = kept.node.table();
+    let table = kept.node.table_after(&kept.table);
     kept.evaluator.set_pods(&table.entries);
     kept.table = table;
     assert!(
@@ -231,7 +231,7 @@ fn what_shadow_mode_has_chosen_is_not_available() {
     assert!(!may_go(&kept, 1), "at once");
     kept.evaluator.evaluate();
     assert!(!may_go(&kept, 1), "after the next count");
-    let table = kept.node.table();
+    let table = kept.node.table_after(&kept.table);
     kept.evaluator.set_pods(&table.entries);
     kept.table = table;
     assert!(!may_go(&kept, 1), "in a new table");

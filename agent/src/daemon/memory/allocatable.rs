@@ -307,7 +307,7 @@ mod tests {
         let mut allocatable = Allocatable::below(&config("2Gi", "1Mi"), root);
         let first = allocatable.first().unwrap().fastpath;
         assert_eq!(amounts(first), [1024, 102, 102]);
-        assert!(matches!(allocatable.said, Some(NotInForce::Cut(_))));
+        assert!(matches!(allocatable.refusal, Some(NotInForce::Cut(_))));
         let refreshed = |a: &mut Allocatable| Some(amounts(a.refresh(true)?.fastpath));
         assert_eq!(refreshed(&mut allocatable), None);
         allocatable.reconfigure(&config("100Mi", "1Gi"));
@@ -315,6 +315,6 @@ mod tests {
         let limit = |text: &str| fs::write(kubepods.join("memory.max"), text).unwrap();
         limit("4294967296\n");
         assert_eq!(refreshed(&mut allocatable), Some([4096, 100, 1124]));
-        assert_eq!(allocatable.said, None);
+        assert_eq!(allocatable.refusal, None);
     }
 }
