@@ -537,6 +537,7 @@ mod tests {
             cause,
             is_soft: false,
             timing: urgency.map(timing),
+            other_signals: Vec::new(),
         }
     }
 

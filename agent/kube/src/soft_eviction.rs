@@ -298,11 +298,9 @@ impl SoftEvictor {
             decision,
             reading,
         } = candidate;
-        let grace = decision.grace_to_ask(pod);
-        let asked = RequestRecord::new(pod, &decision.message, *reading, grace);
         RequestRecord {
             may_be_refused: true,
-            ..asked.at_this_time(decision.timing.as_deref())
+            ..RequestRecord::new(pod, decision, *reading)
         }
     }
 

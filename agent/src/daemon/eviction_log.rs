@@ -15,11 +15,12 @@ use evictd_policy::PauseState;
 use evictd_store::{
     disk_queue::DiskQueue,
     record::{
-        EvictionRecord, MetInForce, OutcomeRecord, PaceRecord, Record, RequestRecord, StuckPod,
+        EvictionRecord, MetInForce, OtherSignals, OutcomeRecord, PaceRecord, Record, RequestRecord,
+        StuckPod,
         counted::boot_id,
         mitigation::{MitigatedPod, MitigationRecord},
         node_reclaim::NodeReclaimed,
-        requested,
+        other_signals, requested,
         shadow::{KubeletEviction, ShadowNode},
     },
 };
@@ -186,6 +187,7 @@ impl EvictionLog {
                 .as_deref()
                 .map(|timing| PaceRecord::of(timing, decided.usage)),
             workload: Some(pod.into()),
+            other_signals: other_signals(&decided.eviction),
         };
         log_evicted(&record);
         record
@@ -305,6 +307,8 @@ impl EvictionLog {
                 ..PaceRecord::of_inputs(e.urgency, &e.pace_inputs)
             }),
             workload: Some(pod.into()),
+            // The manager knows them, and not this thread.
+            other_signals: OtherSignals::new(),
         }
     }
 

@@ -147,9 +147,7 @@ impl Agent {
             return;
         }
         let (entry, eviction) = (Arc::clone(&choice.pod), choice.decision.clone());
-        let (message, grace) = (&eviction.message, eviction.grace_to_ask(&entry.pod));
-        let asked = RequestRecord::new(&entry.pod, message, choice.reading, grace);
-        let mut asked = asked.at_this_time(eviction.timing.as_deref());
+        let mut asked = RequestRecord::new(&entry.pod, &eviction, choice.reading);
         asked.shadow = request.shadow;
         if request.shadow {
             self.metrics.asked(&asked);
@@ -167,7 +165,8 @@ impl Agent {
         let manager = Arc::clone(&self.manager.commands);
         let metrics = Arc::clone(&self.metrics);
         tokio::task::spawn_blocking(move || {
-            let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+            let grace = u64::try_from(asked.grace_period_seconds).unwrap_or(0);
+            let grace = Duration::from_secs(grace);
             end_asked(&entry, grace, &left, || metrics.asked(&asked));
             let gone = Some((eviction, Departure::Ended));
             manager.send(Command::SoftEvictionFinished { chosen, gone });

@@ -126,6 +126,7 @@ impl Soft {
                 cause: Cause::Pressure(Signal::MemoryAvailable),
                 is_soft: true,
                 timing: None,
+                other_signals: Vec::new(),
             },
             reading: SignalReading {
                 signal: Signal::MemoryAvailable,
