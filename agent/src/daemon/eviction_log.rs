@@ -89,8 +89,7 @@ impl EvictionLog {
             }
             FastPathEvent::Stuck(stuck) => {
                 let pod = &stuck.pod.pod;
-                let id = self.id_of(stuck.number, pod);
-                Record::Stuck(log_stuck(id, pod, stuck.usage))
+                self.stuck(self.id_of(stuck.number, pod), pod, stuck.usage)?
             }
             FastPathEvent::MetInForce {
                 signal,
@@ -199,16 +198,16 @@ impl EvictionLog {
         met_in_force(format!("{}-rounds-met-{}", self.run, self.met), met, shadow)
     }
 
-    /// Takes note of an evicted pod of the manager whose processes do not end, unless the journal has it: the fast
-    /// path, or an agent before this one, may have found it out.
+    /// Takes note of an evicted pod of the manager whose processes do not end.
     pub fn record_stuck(&self, entry: &PodEntry) -> Option<Record> {
-        let pod = &entry.pod;
-        let id = self.journal.eviction_of(&pod.uid)?;
-        if self.journal.knows_stuck(&id) {
-            return None;
-        }
-        let usage = entry.memory_usage();
-        Some(Record::Stuck(log_stuck(id, pod, usage)))
+        let id = self.journal.eviction_of(&entry.pod.uid)?;
+        self.stuck(id, &entry.pod, entry.memory_usage())
+    }
+
+    /// A stuck pod, unless the journal has it: the other loop, or an agent before this one, may have found it out.
+    fn stuck(&self, id: String, pod: &Pod, usage: u64) -> Option<Record> {
+        let is_new = !self.journal.knows_stuck(&id);
+        is_new.then(|| Record::Stuck(log_stuck(id, pod, usage)))
     }
 
     /// Takes note of what was reclaimed from the node.
@@ -490,5 +489,70 @@ fn mitigation_action(mitigation: &MitigationOutcome) -> MitigationRecord {
         available_after: mitigation.available_after,
         took: nanos(effect.took),
         refusal: effect.refusal.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use evictd_engine::model::settings::Mode;
+    use evictd_fastpath::StuckVictim;
+    use evictd_store::{disk_queue::DiskThread, journal::Journal};
+
+    use super::*;
+
+    // R43
+    #[test]
+    fn that_a_pod_is_stuck_is_told_once_by_both_loops() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("memory.current", "0"),
+            ("memory.stat", ""),
+            ("cgroup.procs", ""),
+        ] {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        let pod = Pod {
+            uid: "a".to_owned(),
+            ..Pod::default()
+        };
+        let pod = Arc::new(PodEntry::open(pod, dir.path(), Mode::Evictd).unwrap());
+        let told = |first: fn(&mut EvictionLog, &Arc<PodEntry>) -> Option<Record>| {
+            let state = tempfile::tempdir().unwrap();
+            let mut journal = Journal::open(state.path()).unwrap();
+            journal.restore().unwrap();
+            let disk = DiskThread::start(journal).unwrap();
+            let messages = MessageBuilder {
+                thresholds: Vec::new(),
+            };
+            let mut log = EvictionLog::new(disk.queue().clone(), messages);
+            let earlier = r#"{"event":"counted","id":"earlier","time":"","boot":"","at":1,
+                "namespace":"","name":"","uid":"a","signal":"nodefs.available"}"#;
+            let earlier = serde_json::from_str(earlier).unwrap();
+            disk.queue().append(earlier).unwrap();
+            let Some(Record::Stuck(stuck)) = first(&mut log, &pod) else {
+                panic!("the first one tells");
+            };
+            assert_eq!(stuck.id, "earlier");
+            disk.queue().append(Record::Stuck(stuck)).unwrap();
+            [by_fastpath(&mut log, &pod), by_manager(&mut log, &pod)]
+                .into_iter()
+                .flatten()
+                .count()
+        };
+        assert_eq!([told(by_fastpath), told(by_manager)], [0, 0]);
+    }
+
+    fn by_fastpath(log: &mut EvictionLog, pod: &Arc<PodEntry>) -> Option<Record> {
+        log.record(&FastPathEvent::Stuck(StuckVictim {
+            pod: Arc::clone(pod),
+            number: EARLIER,
+            usage: 1,
+        }))
+    }
+
+    fn by_manager(log: &mut EvictionLog, pod: &Arc<PodEntry>) -> Option<Record> {
+        log.record_stuck(pod)
     }
 }

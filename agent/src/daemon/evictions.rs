@@ -58,6 +58,9 @@ impl Agent {
             let Some(record) = self.eviction_log.record(&event) else {
                 continue;
             };
+            if let Record::Stuck(_) = record {
+                self.metrics.stuck();
+            }
             let pace_inputs = match &event {
                 FastPathEvent::Evicted(evicted) => {
                     (!evicted.by_kernel).then_some(evicted.pace_inputs)
@@ -84,7 +87,6 @@ impl Agent {
                 );
             }
             FastPathEvent::Finished(finished) => self.metrics.finished(finished),
-            FastPathEvent::Stuck(_) => self.metrics.stuck(),
             FastPathEvent::MetInForce { .. } => self.metrics.met_in_force(),
             _ => {}
         }
