@@ -7,7 +7,7 @@
 //! | OOM attribution | `note`, with its end | `note_eviction` | `begin_asked` | `begin_asked` | `note_eviction` |
 //! | policies in shadow mode | `log_objection` | `log_objection` | `begin_asked` | `begin_asked` | no: they are not asked |
 //! | the loops are told | manager | fast path, by `on_kill` | manager, when it has ended | manager, by `kube` | both |
-//! | its end is seen to | `follow_killed_pod` | `follow_killed_pod` | `end_asked` | no: the kubelet ends it | no |
+//! | its end is seen to | `follow_killed_pod` | `follow_killed_pod` | `GracefulEnd` | no: the kubelet ends it | no |
 //! | incident | `note_incident` | `note_incident` | `begin_asked` | `begin_asked` | no |
 //! | journal | here | here | here | by `kube`, beforehand | here |
 //!
@@ -29,7 +29,7 @@ use evictd_sys::clock::monotonic_ns;
 
 use super::{Agent, TICK};
 use crate::daemon::{
-    ensure_dead::{KilledPod, end_asked},
+    ensure_dead::KilledPod,
     eviction_log::log_asked,
     oom::{Ending, name_of},
     pod_source::PodSource,
@@ -165,12 +165,12 @@ impl Agent {
             return;
         }
         let manager = Arc::clone(&self.manager.commands);
-        let metrics = Arc::clone(&self.metrics);
+        let (end, metrics) = (self.ensure_dead.graceful_end(), Arc::clone(&self.metrics));
         tokio::task::spawn_blocking(move || {
             let grace = u64::try_from(asked.grace_period_seconds).unwrap_or(0);
             let grace = Duration::from_secs(grace);
-            end_asked(&entry, grace, &left, || metrics.asked(&asked));
-            let gone = Some((eviction, Departure::Ended));
+            let is_gone = end.run(&entry, grace, left, || metrics.asked(&asked));
+            let gone = is_gone.then_some((eviction, Departure::Ended));
             manager.send(Command::SoftEvictionFinished { chosen, gone });
         });
     }

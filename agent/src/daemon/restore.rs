@@ -14,7 +14,7 @@ use evictd_store::{
 use evictd_sys::clock::monotonic_ns;
 use jiff::Timestamp;
 
-use crate::daemon::ensure_dead::{EnsureDead, KilledPod, clear, end_asked};
+use crate::daemon::ensure_dead::{EnsureDead, KilledPod, clear};
 
 /// Reads it from the journal. One that cannot be read is logged and does not stop the agent.
 pub(super) fn read(journal: &mut Journal) -> Restored {
@@ -114,7 +114,8 @@ pub(super) fn go_on(
             let entry = Arc::clone(entry);
             let left = Duration::from_nanos(asked.left);
             tracing::warn!(pod = %entry.pod, ?left, "a pod that was asked to go before has this time left");
-            tokio::task::spawn_blocking(move || end_asked(&entry, left, &volumes, || {}));
+            let end = ensure_dead.graceful_end();
+            tokio::task::spawn_blocking(move || end.run(&entry, left, volumes, || {}));
         } else {
             // When it ended is not known: what it has written since it was asked stays.
             died(entry, asked.at, volumes);
