@@ -8,7 +8,7 @@ use std::{
         fd::AsRawFd as _,
         unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -241,7 +241,7 @@ impl GracefulEnd {
 /// directories that were made since.
 pub(super) fn clear(directories: &[PathBuf], until: Option<Timestamp>) {
     for directory in directories {
-        let emptied = File::open(directory).and_then(|opened| empty(&opened, until, MAX_DEPTH));
+        let emptied = open(directory).and_then(|opened| empty(&opened, until, MAX_DEPTH));
         if let Err(error) = emptied {
             tracing::warn!(directory = %directory.display(), %error, "an emptyDir is not empty");
         }
@@ -259,6 +259,13 @@ fn empty(directory: &File, until: Option<Timestamp>, depth: usize) -> io::Result
     result
 }
 
+/// Opens a directory; not what a link leads to, which the scan of disks does not count either.
+fn open(directory: &Path) -> io::Result<File> {
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let mut options = fs::OpenOptions::new();
+    options.read(true).custom_flags(flags).open(directory)
+}
+
 /// The path of an open directory.
 fn opened(directory: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
@@ -273,11 +280,7 @@ fn remove(entry: &fs::DirEntry, until: Option<Timestamp>, depth: usize) -> io::R
         (false, None) => fs::remove_file(path),
         // A removal that was interrupted has changed it.
         (true, Some(until)) if depth > 0 => {
-            let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
-            let directory = fs::OpenOptions::new()
-                .read(true)
-                .custom_flags(flags)
-                .open(&path)?;
+            let directory = open(&path)?;
             empty(&directory, Some(until), depth - 1)?;
             // By its birth time, which not every filesystem has.
             let is_old = metadata
@@ -410,6 +413,12 @@ mod tests {
             let _ = remove(&entry, until, MAX_DEPTH);
         }
         clear(&[dir.path().to_owned()], None);
+        assert!(elsewhere.path().join("file").exists());
+        // The emptyDir itself is a link.
+        std::os::unix::fs::symlink(elsewhere.path(), &path).unwrap();
+        for until in [Some(Timestamp::now()), None] {
+            clear(std::slice::from_ref(&path), until);
+        }
         assert!(elsewhere.path().join("file").exists());
     }
 }
