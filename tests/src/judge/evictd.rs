@@ -8,7 +8,7 @@ use evictd_engine::{
         Accounting, GUARD, MemoryGuard, MemoryGuardSource, MemorySample, MemoryThresholds,
     },
     counter_history::CounterHistory,
-    growers::{Growers, WATCHED},
+    growers::{Growers, WATCHED, counter_jump},
     model::{
         settings::Mode,
         usage::{FreeSwap, MachineMemory, MemoryReading},
@@ -114,7 +114,7 @@ impl Evictd {
             pressed: false,
             history: CounterHistory::new(pods),
             read: (0, 0),
-            growers: Growers::default(),
+            growers: Growers::of(WATCHED, counter_jump(0)),
             flush: FlushDeadline::default(),
             sample: MemorySample::default(),
         }
