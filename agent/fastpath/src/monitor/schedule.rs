@@ -22,7 +22,8 @@ impl MemoryMonitor {
         }
         let scopes = self.scopes.iter_mut();
         scopes
-            .filter(|monitor| !monitor.pressed && !monitor.gone && monitor.is_armed(trigger))
+            .filter(|monitor| !monitor.pressed && !monitor.gone)
+            .filter(|monitor| monitor.is_armed(trigger) && monitor.can_trip())
             .filter_map(|monitor| monitor.wait(now))
             .fold(asleep, Wait::and)
     }
@@ -74,7 +75,8 @@ impl MemoryMonitor {
             };
             let notification = if is_attached && monitor.is_armed(trigger) {
                 match has_program {
-                    true => Notification::AtCrossing,
+                    true if monitor.can_trip() => Notification::AtCrossing,
+                    true => Notification::Hidden(monitor.pace.fastest_growth(monitor.step())),
                     // The trigger lies a spin window before the threshold; the crossing itself is found by looking.
                     false => Notification::Late,
                 }
