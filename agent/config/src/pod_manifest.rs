@@ -105,11 +105,11 @@ fn wrong_path(field: String, path: &Path, reason: impl ToString) -> ConfigError 
     ConfigError::text(field, &path.display().to_string(), reason)
 }
 
-/// The path, if it can be compared with others: without `..`.
+/// The path, if it can be compared with others: without `..`. Behind a slash at its end a link would be followed.
 fn plain(field: String, path: PathBuf) -> Result<PathBuf, ConfigError> {
     match path.components().any(|part| part == Component::ParentDir) {
         true => Err(wrong_path(field, &path, "must not contain ..")),
-        false => Ok(path),
+        false => Ok(path.components().collect()),
     }
 }
 
@@ -392,9 +392,11 @@ mod tests {
             );
         }
         let apart = json!([
-            pod("a", "app", &["/srv/a"]),
+            pod("a", "app", &["/srv//a/./"]),
             pod("b", "app-2", &["/srv/ab", "/srv/b"])
         ]);
-        assert_eq!(parse_pods(apart).unwrap().len(), 2);
+        let apart = parse_pods(apart).unwrap();
+        assert_eq!(apart.len(), 2);
+        assert_eq!(apart[0].empty_dirs[0].1.as_os_str(), "/srv/a");
     }
 }

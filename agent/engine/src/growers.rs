@@ -12,8 +12,8 @@ use crate::{
 pub const WATCHED: usize = 8;
 /// Cgroups with limits of these pods that are watched at once: a pod has seldom more than eight containers.
 pub const WATCHED_LIMITED: usize = 8 * WATCHED;
-/// Bytes by which a usage counter may jump: a huge page, or what CPUs charge in advance. Less is no growth.
-pub const COUNTER_JUMP: u64 = 2 << 20;
+/// A huge page, in bytes.
+const HUGE_PAGE: u64 = 2 << 20;
 /// The window, in nanoseconds, over which growth is compared with that of the whole scope.
 pub(crate) const STEADY_NS: u64 = 250_000_000;
 /// Growth that was read longer ago, in nanoseconds, is not the present one.
@@ -23,11 +23,18 @@ const AT_LIMIT: u64 = 32;
 /// A cgroup that was read longer ago, in nanoseconds, has no steady growth.
 const FORGET_NS: u64 = SECOND;
 
+/// Computes the bytes by which a usage counter may jump: a huge page, or what all CPUs together charge in advance.
+pub fn counter_jump(charged_in_advance: u64) -> u64 {
+    HUGE_PAGE.max(charged_in_advance)
+}
+
 /// What some cgroups of pods or of containers held at the last looks. Allocates nothing once it is there; times are
 /// nanoseconds of one monotonic clock.
 #[derive(Clone, Debug)]
 pub struct Growers {
     watched: Box<[Watched]>,
+    /// See [`counter_jump`]: less is no growth.
+    jump: u64,
 }
 
 /// One cgroup, by its id; 0: none.
@@ -39,10 +46,11 @@ struct Watched {
 }
 
 impl Growers {
-    /// Creates room for `cgroups` cgroups at once.
-    pub fn of(cgroups: usize) -> Self {
+    /// Creates room for `cgroups` cgroups at once, whose counters may [`jump`](counter_jump).
+    pub fn of(cgroups: usize, jump: u64) -> Self {
         Self {
             watched: vec![Watched::default(); cgroups].into(),
+            jump,
         }
     }
 
@@ -72,10 +80,7 @@ impl Growers {
     /// What a cgroup grows by, in bytes per second: the fastest growth that was seen a moment ago; 0 where none was.
     pub fn growth_of(&self, id: u64, now: u64) -> u64 {
         let watched = self.find(id, now, RECENT_NS);
-        let windows = watched
-            .into_iter()
-            .flat_map(|w| w.growth.windows(COUNTER_JUMP));
-        windows.map(Grown::per_second).max().unwrap_or(0)
+        watched.map_or(0, |watched| watched.growth.fastest(self.jump))
     }
 
     /// What a cgroup has grown by steadily: in bytes since a time, and in bytes per second over [`STEADY_NS`].
@@ -105,18 +110,16 @@ impl Growers {
     }
 }
 
-impl Default for Growers {
-    fn default() -> Self {
-        Self::of(WATCHED)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::units::MS;
 
     const MIB: u64 = 1 << 20;
+
+    fn growers() -> Growers {
+        Growers::of(WATCHED, counter_jump(0))
+    }
 
     fn growing(growers: &Growers, now: u64) -> Vec<(u64, u64)> {
         let all = (1..20).map(|id| (id, growers.growth_of(id, now) / MIB));
@@ -125,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_growth_is_seen_whether_it_is_slow_or_short() {
-        let mut growers = Growers::default();
+        let mut growers = growers();
         for at in 0..=40 {
             growers.note(7, 1 + at * 8 * MS, at * MIB / 8);
             growers.note(8, 1 + at * 8 * MS, 100 * MIB);
@@ -139,9 +142,23 @@ mod tests {
         assert!(growing(&growers, 500 * MS).is_empty(), "it was long ago");
     }
 
+    /// 64 CPUs have charged a batch of 64 pages each, and use one page of it.
+    #[test]
+    fn what_cpus_charge_in_advance_is_no_growth() {
+        let batch = 64 * 4096;
+        for (cpus, seen) in [(64, vec![]), (1, vec![(7, 15_750)])] {
+            let mut growers = Growers::of(WATCHED, counter_jump(cpus * batch));
+            growers.note(7, 1, 100 * MIB);
+            growers.note(7, 1 + MS, 100 * MIB + 64 * 63 * 4096);
+            assert_eq!(growing(&growers, 1 + MS), seen);
+            growers.note(7, 1 + 2 * MS, 120 * MIB);
+            assert!(!growing(&growers, 1 + 2 * MS).is_empty());
+        }
+    }
+
     #[test]
     fn the_cgroup_that_was_read_longest_ago_makes_room() {
-        let mut growers = Growers::default();
+        let mut growers = growers();
         for id in 1..=WATCHED as u64 + 1 {
             growers.note(id, id * MS, 0);
         }
@@ -155,7 +172,7 @@ mod tests {
     /// In each look the one that grows least comes first, and one that was not there before comes last.
     #[test]
     fn what_grows_least_makes_room() {
-        let mut growers = Growers::default();
+        let mut growers = growers();
         let grown = |id: u64, look: u64| id * look * MIB;
         for look in 1..=40 {
             for id in 1..=WATCHED as u64 {
@@ -176,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_steady_growth_is_told_since_a_time_and_by_its_rate() {
-        let mut growers = Growers::default();
+        let mut growers = growers();
         for at in 0..=10 {
             growers.note(7, 1 + at * 100 * MS, at * 2 * MIB);
         }
@@ -191,7 +208,7 @@ mod tests {
     }
     #[test]
     fn what_is_given_back_at_the_limit_has_grown_before() {
-        let mut growers = Growers::default();
+        let mut growers = growers();
         for at in 0..=50 {
             growers.note(7, 1 + at * 20 * MS, at * 6 * MIB);
         }

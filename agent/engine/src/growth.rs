@@ -241,6 +241,12 @@ impl Growth {
         seen.filter(move |grown| grown.elapsed > 0 && grown.amount >= noise.max(1))
     }
 
+    /// The fastest growth over any window, per second; windows as in [`Self::windows`], and 0 where there is none.
+    pub fn fastest(&self, noise: u64) -> u64 {
+        let seen = self.windows(noise).map(Grown::per_second);
+        seen.max().unwrap_or(0)
+    }
+
     /// Nanoseconds until `headroom` is used up by net growth: the growth of others less what victims give back. Only
     /// windows count that began at `since` or later and are at least `shortest` long. `None`: there is no net growth.
     pub fn exhausts_net(&self, headroom: u64, since: u64, shortest: u64) -> Option<u64> {

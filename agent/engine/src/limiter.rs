@@ -486,6 +486,7 @@ mod tests {
             cause,
             is_soft: false,
             timing: urgency.map(timing),
+            other_signals: Vec::new(),
         }
     }
 

@@ -152,6 +152,11 @@ impl Pace {
         }
     }
 
+    /// The fastest growth of `noise` bytes or more that is seen, in bytes per second.
+    pub fn fastest_growth(&self, noise: u64) -> u64 {
+        self.growth.fastest(noise)
+    }
+
     /// Whether the minimum reclaim counts: the kubelet has seen the threshold met for certain, or a pod was evicted for
     /// it. A shorter shortage ends where the threshold does.
     pub fn is_resolving(&self, now: u64) -> bool {

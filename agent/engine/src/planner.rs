@@ -251,12 +251,12 @@ impl Planner {
             let usage = node.usages.get(&pod.uid)?;
             let LocalStorageExcess { limit, message } =
                 local_storage_excess(pod, usage, self.settings.layout)?;
-            Some(eviction(
+            Some(self.eviction(
+                node,
                 pod,
                 IMMEDIATE_GRACE_PERIOD_SECONDS,
                 message,
-                Cause::LocalStorage(limit),
-                false,
+                (Cause::LocalStorage(limit), false),
             ))
         });
         let evictions: Vec<EvictionDecision> = evictions.collect();
@@ -702,13 +702,43 @@ impl Planner {
         pod: &Pod,
     ) -> EvictionDecision {
         let usage = node.usages.get(&pod.uid);
-        eviction(
+        self.eviction(
+            node,
             pod,
             self.grace_period(threshold, pod),
             message::resource_is_short(threshold, pod, usage, node.observations),
-            Cause::Pressure(threshold.signal),
-            !threshold.is_hard(),
+            (Cause::Pressure(threshold.signal), !threshold.is_hard()),
         )
+    }
+
+    fn eviction(
+        &self,
+        node: Snapshot<'_>,
+        pod: &Pod,
+        grace_period_seconds: i64,
+        message: Message,
+        (cause, is_soft): (Cause, bool),
+    ) -> EvictionDecision {
+        let layout = self.settings.layout;
+        let is_other = |signal: Signal| match cause {
+            _ if signal.resource() == Resource::Memory => false,
+            Cause::Pressure(one) => !layout.watch_the_same(one, signal),
+            Cause::LocalStorage(_) => true,
+        };
+        let freed = self.settings.freed_of_all_signals(node, &pod.uid);
+        EvictionDecision {
+            uid: pod.uid.clone(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            grace_period_seconds,
+            message,
+            cause,
+            is_soft,
+            timing: None,
+            other_signals: freed
+                .filter(|(signal, freed)| freed.usage > 0 && is_other(*signal))
+                .collect(),
+        }
     }
 
     /// How long a victim has to end: no time under a hard threshold, else its own grace period or the longest that is
@@ -837,25 +867,6 @@ fn note_usages(
 /// Converts to the clock of `pace`; a negative time, as in recorded sequences, becomes 0.
 fn unsigned_ns(now: i64) -> u64 {
     u64::try_from(now).unwrap_or(0)
-}
-
-fn eviction(
-    pod: &Pod,
-    grace_period_seconds: i64,
-    message: Message,
-    cause: Cause,
-    is_soft: bool,
-) -> EvictionDecision {
-    EvictionDecision {
-        uid: pod.uid.clone(),
-        namespace: pod.namespace.clone(),
-        name: pod.name.clone(),
-        grace_period_seconds,
-        message,
-        cause,
-        is_soft,
-        timing: None,
-    }
 }
 
 #[cfg(test)]

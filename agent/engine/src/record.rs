@@ -16,6 +16,16 @@ pub struct Stages {
     pub signalled: u64,
 }
 
+/// What a pod uses of a signal beside the one that it is evicted for, in that signal's unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SignalUse {
+    /// Amount that the pod's end gives back.
+    pub usage: u64,
+    /// Amount that was available.
+    pub available: i64,
+}
+
 /// Values that are reported of a signal and a pod that goes for it. Amounts are in the signal's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignalReading {

@@ -43,6 +43,8 @@ pub enum Notification {
     Late,
     /// A hook that is not attached as long as the threshold is far.
     OnceNear,
+    /// Nothing does: other memory takes the place of page cache. It grows by so many bytes per second.
+    Hidden(u64),
 }
 
 /// Interval between looks while memory is on its way back.
@@ -67,6 +69,11 @@ pub fn sample_interval_at(
         (ScopeState::Idle, _) => sample_interval(room / 4, growth).min(IDLE),
         (ScopeState::Calm, Notification::AtCrossing) => far.max(MIN_HOOKED_INTERVAL),
         (ScopeState::Calm, Notification::Late) => far,
+        // By the growth that is seen, half of the way at a time: the fastest one would ask for a look every millisecond
+        // of a scope that stays close to its threshold.
+        (ScopeState::Calm, Notification::Hidden(seen)) => {
+            far.max(sample_interval(distance / 2, seen).min(HOOKED_FLOOR))
+        }
         (ScopeState::Calm, Notification::OnceNear) => {
             Nearness::new(growth).sample_interval(distance)
         }

@@ -114,7 +114,7 @@ impl MemoryMonitor {
             in_flight: InFlight::new(&restored, monotonic_ns()),
             fastest_growth,
             cpus,
-            pods: PodReadings::new(table),
+            pods: PodReadings::new(table, cpus),
             triggers: TriggerReader::new(trigger),
             evictions: 0,
             met_in_force: 0,

@@ -160,6 +160,37 @@ fn a_threshold_far_away_is_not_waited_for() {
     }
 }
 
+/// Other memory takes the place of page cache, and usage stays at the capacity: no trigger lies below that.
+#[test]
+fn a_growth_behind_page_cache_is_looked_at_more_often() {
+    let waits = |grown: u64| {
+        let dir = tempfile::tempdir().unwrap();
+        let cgroup = Cgroup(dir.path());
+        let mut setup = cgroup.setup();
+        setup.trigger = Box::<Program>::default();
+        let mut watch = watch(setup);
+        let mut look = |left: u64| {
+            let (cache, file) = (THRESHOLD + left, dir.path().join("memory.stat"));
+            let anon = 512 * MIB - cache;
+            cgroup.uses(512 * MIB, 512 * MIB);
+            let stat = format!(
+                "anon {anon}\nfile {cache}\nkernel 0\ninactive_file {cache}\nactive_file 0\n"
+            );
+            fs::write(file, stat).unwrap();
+            watch.run_once(monotonic_ns())
+        };
+        look(4 * MIB + grown);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        match look(4 * MIB) {
+            Wait::Sleep(interval) => interval,
+            spin => panic!("{spin:?}"),
+        }
+    };
+    let unhurried = std::time::Duration::from_millis(10);
+    assert_eq!(waits(0), unhurried);
+    assert!(waits(60 * MIB) < unhurried);
+}
+
 /// A pod that is evicted minutes after the crossing is not due to it.
 // R48
 #[test]

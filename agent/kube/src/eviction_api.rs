@@ -22,7 +22,7 @@ pub const KILLED_DEADLINE: Duration = Duration::from_millis(300);
 /// Time that a request may take that removes a pod. The API server waits for a webhook for up to 30 s, goes on without
 /// it where it may fail (`failurePolicy: Ignore`), and answers within 34 s (`requestTimeoutUpperBound`). What is not
 /// waited for is not carried out.
-const REMOVAL_DEADLINE: Duration = Duration::from_secs(35);
+pub const REMOVAL_DEADLINE: Duration = Duration::from_secs(35);
 
 /// A pod by name, and by UID so that a new one of the same name is never touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,7 +27,7 @@ use crate::{
     client::{ApiClient, ApiError, DEADLINE},
     event_queue::EventQueue,
     events::{EventSpec, OVERRIDDEN},
-    eviction_api::{self, PodRef, Removal},
+    eviction_api::{self, PodRef, REMOVAL_DEADLINE, Removal},
     reporter::{PAUSES, pauses},
 };
 
@@ -191,24 +191,36 @@ impl SoftEvictor {
         }
         self.may_go(pod)?;
         let grace = asked.grace_period_seconds;
+        let sent = Instant::now();
         let removal = match eviction_api::delete(client, target, grace).await {
-            Err(error) if error.may_be_done() && self.is_gone(target).await => Removal::Deleted,
+            Err(error) if error.may_be_done() => {
+                // Without an answer the server may be at it still.
+                let until = match error.code() {
+                    0 => sent + REMOVAL_DEADLINE,
+                    _ => sent,
+                };
+                match self.is_gone(target, until).await {
+                    true => Removal::Deleted,
+                    false => return Err(error.into()),
+                }
+            }
             answer => answer?,
         };
         Ok(self.done(index, pod, removal, asked).await)
     }
 
-    /// Whether a pod is deleted or over, asked until the API server says so. As long as it does not, no other pod can
-    /// be asked to go either.
-    async fn is_gone(&self, pod: PodRef<'_>) -> bool {
+    /// Whether a pod is deleted or over, asked until the API server says so, or says at some moment or later that it is
+    /// not. Meanwhile no other pod can be asked to go either.
+    async fn is_gone(&self, pod: PodRef<'_>, until: Instant) -> bool {
         let mut pauses = pauses();
         loop {
+            let asked = Instant::now();
             match eviction_api::is_active(&self.client, pod).await {
-                Err(error) if error.is_retryable() => {
-                    tokio::time::sleep(pauses.next().unwrap_or(PAUSES.1)).await;
-                }
+                Err(error) if error.is_retryable() => {}
+                Ok(true) if asked < until => {}
                 answer => return answer.is_ok_and(|is_active| !is_active),
             }
+            tokio::time::sleep(pauses.next().unwrap_or(PAUSES.1)).await;
         }
     }
 
@@ -298,11 +310,9 @@ impl SoftEvictor {
             decision,
             reading,
         } = candidate;
-        let grace = decision.grace_to_ask(pod);
-        let asked = RequestRecord::new(pod, &decision.message, *reading, grace);
         RequestRecord {
             may_be_refused: true,
-            ..asked.at_this_time(decision.timing.as_deref())
+            ..RequestRecord::new(pod, decision, *reading)
         }
     }
 

@@ -9,10 +9,10 @@ pub mod shadow;
 use std::collections::BTreeMap;
 
 use evictd_engine::{
-    Message, Pod, Resource, Signal, Timing,
+    EvictionDecision, Pod, Resource, Signal, Timing,
     message::EVICTED,
     pace::{PaceInputs, Urgency},
-    record::{SignalReading, Stages},
+    record::{SignalReading, SignalUse, Stages},
 };
 use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
@@ -182,7 +182,13 @@ pub struct RequestRecord {
     /// Owner and labels of the pod, which limits need; absent in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
+    /// What its end gives back of disks, inodes and process ids beside `signal`; absent in records of older versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub other_signals: OtherSignals,
 }
+
+/// What a pod's end gives back of signals that it is not evicted for, by their names.
+pub type OtherSignals = BTreeMap<String, SignalUse>;
 
 /// A pod was killed, or would have been.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -239,6 +245,10 @@ pub struct EvictionRecord {
     /// Owner and labels of the pod, which limits need; absent in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
+    /// What its end gives back of disks, inodes and process ids beside `signal`; absent in records of older versions, and
+    /// where the fast path has killed the pod.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub other_signals: OtherSignals,
 }
 
 /// Why a pod went at that moment, and what was expected of it. Amounts are in the signal's unit.
@@ -352,12 +362,8 @@ impl RequestRecord {
     }
 
     /// Creates the record of a pod that is asked now.
-    pub fn new(
-        pod: &Pod,
-        message: &Message,
-        numbers: SignalReading,
-        grace_period_seconds: i64,
-    ) -> Self {
+    pub fn new(pod: &Pod, decision: &EvictionDecision, numbers: SignalReading) -> Self {
+        let timing = decision.timing.as_deref();
         let now = jiff::Timestamp::now();
         Self {
             id: format!("soft-{}", now.as_nanosecond()),
@@ -366,33 +372,32 @@ impl RequestRecord {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
-            message: message.text.clone(),
-            annotations: message.annotations(),
+            message: decision.message.text.clone(),
+            annotations: decision.message.annotations(),
             signal: numbers.signal.to_string(),
             available: numbers.available,
             threshold: numbers.threshold,
             working_set: numbers.usage,
             request: requested(pod, numbers.signal.resource()),
             shadow: false,
-            grace_period_seconds,
+            grace_period_seconds: decision.grace_to_ask(pod),
             override_reason: None,
             boot: boot_id(),
             may_be_refused: false,
-            pace: None,
-            pace_inputs: None,
-            workload: Some(pod.into()),
-        }
-    }
-
-    /// Says why at this moment, as far as it was a decision of its own.
-    #[must_use]
-    pub fn at_this_time(self, timing: Option<&Timing>) -> Self {
-        Self {
-            pace: timing.map(|timing| PaceRecord::of(timing, self.working_set)),
+            pace: timing.map(|timing| PaceRecord::of(timing, numbers.usage)),
             pace_inputs: timing.map(|timing| Box::new(timing.pace_inputs)),
-            ..self
+            workload: Some(pod.into()),
+            other_signals: other_signals(decision),
         }
     }
+}
+
+/// What a decision says of other signals, for its record.
+pub fn other_signals(decision: &EvictionDecision) -> OtherSignals {
+    let others = decision.other_signals.iter();
+    others
+        .map(|(signal, freed)| (signal.to_string(), *freed))
+        .collect()
 }
 
 #[cfg(test)]
@@ -422,6 +427,7 @@ impl EvictionRecord {
             error: None,
             pace: None,
             workload: None,
+            other_signals: BTreeMap::new(),
         }
     }
 }
@@ -455,6 +461,7 @@ impl From<&RequestRecord> for EvictionRecord {
             error: None,
             pace: asked.pace.clone(),
             workload: asked.workload.clone(),
+            other_signals: asked.other_signals.clone(),
         }
     }
 }

@@ -373,6 +373,11 @@ impl Restored {
             signal: e.counted.signal.parse().ok(),
             usage: e.counted.usage,
             available: signed(e.counted.available),
+            other_signals: {
+                let others = e.counted.other_signals.iter();
+                let known = others.filter_map(|(name, freed)| Some((name.parse().ok()?, *freed)));
+                known.collect()
+            },
         });
         let evictions = self.evictions.iter().filter_map(|e| {
             let workload = e.counted.workload.as_ref()?;

@@ -31,7 +31,7 @@ pub fn router(state: Arc<Mutex<State>>) -> Router {
     })
 }
 
-async fn serve(state: &Mutex<State>, mut request: Request) -> Response<Body> {
+async fn serve(state: &Arc<Mutex<State>>, mut request: Request) -> Response<Body> {
     let upgrade = exec::is_wanted(&request).then(|| hyper::upgrade::on(&mut request));
     let (parts, body) = request.into_parts();
     let body = to_bytes(body, BODY_BYTES).await.unwrap_or_default();
@@ -70,8 +70,15 @@ async fn serve(state: &Mutex<State>, mut request: Request) -> Response<Body> {
         }
         Some(InjectedFault::Cut) => {
             drop(dispatch(&mut lock(state), seen));
-            let end = futures::stream::once(async { Err::<&str, _>(io::Error::other("cut")) });
-            return Response::new(Body::from_stream(end));
+            return cut();
+        }
+        Some(InjectedFault::Late(delay)) => {
+            let state = Arc::clone(state);
+            tokio::spawn(async move {
+                tokio::time::sleep(delay).await;
+                drop(dispatch(&mut lock(&state), seen));
+            });
+            return cut();
         }
         None => {}
     }
@@ -79,6 +86,12 @@ async fn serve(state: &Mutex<State>, mut request: Request) -> Response<Body> {
         return exec::run(&lock(state), &parts, upgrade);
     }
     dispatch(&mut lock(state), seen)
+}
+
+/// An answer in whose middle the connection ends.
+fn cut() -> Response<Body> {
+    let end = futures::stream::once(async { Err::<&str, _>(io::Error::other("cut")) });
+    Response::new(Body::from_stream(end))
 }
 
 fn dispatch(state: &mut State, seen: Seen) -> Response<Body> {

@@ -48,6 +48,8 @@ pub enum InjectedFault {
     Lost,
     /// The same, and the connection ends in the middle of the answer.
     Cut,
+    /// The connection ends in the same way, and the request is carried out so much later.
+    Late(Duration),
 }
 
 /// Something that goes wrong on some requests.

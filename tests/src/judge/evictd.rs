@@ -9,7 +9,7 @@ use evictd_engine::{
     },
     counter_history::CounterHistory,
     flush_deadline::{FlushDeadline, FlushInputs},
-    growers::{Growers, WATCHED},
+    growers::{Growers, WATCHED, counter_jump},
     limiter::EvictionKind,
     model::{
         settings::Mode,
@@ -118,7 +118,7 @@ impl Evictd {
             pressed: false,
             history: CounterHistory::new(pods),
             read: (0, 0),
-            growers: Growers::default(),
+            growers: Growers::of(WATCHED, counter_jump(0)),
             flush: FlushDeadline::default(),
             sample: MemorySample::default(),
         }

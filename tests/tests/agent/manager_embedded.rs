@@ -66,6 +66,14 @@ impl Two {
         ["calm", "greedy"].map(|pod| self.files.forker(pod))
     }
 
+    /// A process of the greedy pod that does not go when it is asked.
+    fn holds_on(&self) -> Reaped {
+        let holds_on = "trap '' TERM; echo $$ >\"$0\"; exec sleep 1000";
+        let procs = self.files.cgroup("greedy").join("cgroup.procs");
+        let holds_on = Command::new("sh").args(["-c", holds_on]).arg(procs).spawn();
+        Reaped(holds_on.unwrap())
+    }
+
     /// Writes so many MiB to a file of the pod's.
     fn write(&self, pod: &str, file: &str, mib: usize) {
         fs::write(self.dir(pod).join(file), vec![1; mib << 20]).unwrap();
@@ -696,10 +704,7 @@ fn two_soft_thresholds_ask_one_pod_after_the_other() {
     let mut calm = two.files.forker("calm");
     calm.files("make", &two.dir("calm"), 1000);
     let mut greedy = two.files.hog("greedy", &["--mib", "80"]);
-    let holds_on = "trap '' TERM; echo $$ >\"$0\"; exec sleep 1000";
-    let procs = two.files.cgroup("greedy").join("cgroup.procs");
-    let holds_on = Command::new("sh").args(["-c", holds_on]).arg(procs).spawn();
-    let mut holds_on = Reaped(holds_on.unwrap());
+    let mut holds_on = two.holds_on();
     let _agent = two.files.start(&[]);
     assert_eq!(greedy.wait().unwrap(), Some(libc::SIGTERM));
     let asked = || requests(two.files.records());
@@ -776,6 +781,25 @@ fn a_soft_threshold_of_shadow_mode_is_counted() {
     let asked = |r: &&Record| matches!(r, Record::Asked(asked) if asked.shadow);
     assert_eq!(records.iter().filter(asked).count(), 1, "{records:?}");
     assert!(greedy.is_alive());
+}
+
+/// Shadow mode begins while the pod has time left.
+// R47
+#[test]
+fn shadow_mode_kills_no_pod_that_was_asked_before() {
+    skip_if!(not_root());
+    let mut two = Two::new("asked");
+    two.files.soft("160Mi");
+    two.files.config["evictionMaxPodGracePeriod"] = json!(8);
+    let agent = two.files.start(&[]);
+    let mut holds_on = two.holds_on();
+    let mut greedy = two.files.hog("greedy", &["--mib", "110"]);
+    two.asked();
+    two.files.change("shadow", json!(true));
+    assert!(agent.says("the configuration has changed and is in force"));
+    assert_eq!(greedy.wait().unwrap(), Some(libc::SIGTERM));
+    assert!(agent.says("is not killed at the end of its time"));
+    assert!(matches!(holds_on.try_wait(), Ok(None)));
 }
 
 /// A negative maximum leaves the time to the pod, which says nothing here.

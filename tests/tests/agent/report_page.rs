@@ -86,6 +86,7 @@ fn crowded() -> Incident {
         error: None,
         pace: Some(PaceRecord::new(urgency, mib(63), 0)),
         workload: None,
+        other_signals: BTreeMap::new(),
     };
     let left = |ms: u64| match ms {
         ms if ms < 300 => 94 - ms / 10,

@@ -341,6 +341,7 @@ fn a_manager_goes_on_where_another_one_has_ended() {
             signal: Some(Signal::MemoryAvailable),
             usage: 0,
             available: 0,
+            other_signals: Vec::new(),
         }],
         evictions: vec![eviction(-300, "agent-0"), eviction(-30, "agent-2")],
         recreations: vec![

@@ -175,6 +175,7 @@ fn the_next_agent_knows_the_same_victims() {
                 signal: Some(Signal::MemoryAvailable),
                 usage: 0,
                 available: 0,
+                other_signals: Vec::new(),
             }],
             last: vec![(Signal::MemoryAvailable, 2 * SECOND)],
             ..RestoredState::default()

@@ -2,12 +2,16 @@
 
 use evictd_tests::prelude::*;
 
-use evictd_engine::{Owner, pace::Urgency, record::Stages};
+use evictd_engine::{
+    Owner,
+    pace::Urgency,
+    record::{SignalUse, Stages},
+};
 use evictd_store::{
     journal::{self, Journal},
     record::{
-        EvictionRecord, MetInForce, OutcomeRecord, PaceRecord, Pause, Reported, RequestRecord,
-        StuckPod,
+        EvictionRecord, MetInForce, OtherSignals, OutcomeRecord, PaceRecord, Pause, Reported,
+        RequestRecord, StuckPod,
         counted::{Counted, RecreationRecord, TimeBound, Workload},
         mitigation::{MitigatedPod, MitigationRecord},
         node_reclaim::NodeReclaimed,
@@ -75,7 +79,17 @@ pub fn eviction(is_full: bool) -> EvictionRecord {
             ..PaceRecord::new(urgency, 13, 14)
         }),
         workload: is_full.then(workload),
+        other_signals: other_signals(is_full),
     }
+}
+
+fn other_signals(is_full: bool) -> OtherSignals {
+    let freed = SignalUse {
+        usage: 15,
+        available: -16,
+    };
+    let inodes = (text("nodefs.inodesFree"), freed);
+    is_full.then_some(inodes).into_iter().collect()
 }
 
 fn annotations(is_full: bool) -> BTreeMap<String, String> {
@@ -110,6 +124,7 @@ pub fn asked(is_full: bool) -> RequestRecord {
         }),
         pace_inputs: None,
         workload: is_full.then(Workload::default),
+        other_signals: other_signals(is_full),
     }
 }
 
@@ -163,6 +178,7 @@ fn records() -> Vec<Record> {
         is_agreed: is_full,
         grace_period_seconds: is_full.then_some(30),
         workload: is_full.then(workload),
+        other_signals: other_signals(is_full),
         ..Counted::from(&eviction(false))
     };
     let mitigation = |is_full: bool| MitigationRecord {

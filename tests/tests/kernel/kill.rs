@@ -12,7 +12,7 @@ use std::{
 
 use evictd_node::{
     cgroup::{
-        end::{end_gracefully, kill_left, kill_until_empty},
+        end::{ask_to_end, kill_left, kill_until_empty},
         kill::CgroupKiller,
         members::{KillResult, signal_members},
     },
@@ -239,11 +239,11 @@ fn asked_to_end_are_the_processes_of_the_pod_alone() {
     let mut other = idle(&stage.beside);
     // The pod is empty only when this thread has reaped its processes.
     let path = stage.pod.clone();
-    let ending = std::thread::spawn(move || end_gracefully(&path, GRACE, SOON));
+    let ending = std::thread::spawn(move || ask_to_end(&path, GRACE));
     for member in &mut pod {
         assert_eq!(member.wait().unwrap(), Some(libc::SIGTERM));
     }
-    ending.join().unwrap().unwrap();
+    assert!(ending.join().unwrap().unwrap());
     assert!(other.is_alive());
 }
 

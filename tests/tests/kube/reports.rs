@@ -1,7 +1,7 @@
 //! The reporter against the scripted API server, without a node: what does not get through holds up nothing else (R42).
 
 use evictd_config::EvictedPods;
-use evictd_engine::{Message, record::SignalReading};
+use evictd_engine::{Cause, EvictionDecision, Message, record::SignalReading};
 use evictd_kube::{
     reporter::{Job, Reporter},
     watch::pods::{self, WatchedPods},
@@ -62,9 +62,19 @@ impl Reports {
             uid: format!("uid-of-{name}"),
             ..Pod::default()
         };
-        let message = Message {
-            text: "The node was low on resource: memory. ".to_owned(),
-            annotations: Vec::new(),
+        let decision = EvictionDecision {
+            uid: pod.uid.clone(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            grace_period_seconds: 1,
+            message: Message {
+                text: "The node was low on resource: memory. ".to_owned(),
+                annotations: Vec::new(),
+            },
+            cause: Cause::Pressure(Signal::MemoryAvailable),
+            is_soft: false,
+            timing: None,
+            other_signals: Vec::new(),
         };
         let reading = SignalReading {
             signal: Signal::MemoryAvailable,
@@ -74,7 +84,7 @@ impl Reports {
         };
         let eviction = EvictionRecord {
             id: format!("{}-1-{name}", boot_id()),
-            ..EvictionRecord::from(&RequestRecord::new(&pod, &message, reading, 1))
+            ..EvictionRecord::from(&RequestRecord::new(&pod, &decision, reading))
         };
         self.queue.try_send(Job::new(eviction, None)).unwrap();
     }

@@ -124,6 +124,7 @@ impl Soft {
                 cause: Cause::Pressure(Signal::MemoryAvailable),
                 is_soft: true,
                 timing: None,
+                other_signals: Vec::new(),
             },
             reading: SignalReading {
                 signal: Signal::MemoryAvailable,
@@ -422,6 +423,17 @@ fn a_delete_whose_answer_is_lost_counts() {
     assert_eq!(soft.server.count("DELETE", ""), 1);
     assert_eq!(soft.counted(), 1);
     assert_eq!(soft.event_reasons(), ["Evicted"]);
+}
+
+// R42: the connection is lost before the server has done it.
+#[test]
+fn a_delete_that_is_done_after_its_answer_was_lost_counts() {
+    let mut soft = soft(json!({}));
+    let late = InjectedFault::Late(Duration::from_secs(1));
+    soft.server.fails("DELETE", "/default/pods/web-2", 1, late);
+    assert_eq!(soft.evicts(&[1, 2], false).0, 0);
+    assert_eq!(soft.server.count("DELETE", ""), 1);
+    assert_eq!(soft.counted(), 1);
 }
 
 // The default of a webhook's `timeoutSeconds` is 10 s, and the API server goes on after that if it may.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     EvictionDecision, PlannerSettings, Resource, RestoredPending, Signal, Snapshot, Threshold,
-    kubelet_times::POD_CLEANUP_NS, pending::Pending, units::signed,
+    kubelet_times::POD_CLEANUP_NS, pending::Pending, record::SignalUse, units::signed,
 };
 
 const SECOND: i64 = 1_000_000_000;
@@ -125,24 +125,28 @@ impl PendingVictims {
         let RestoredPending {
             usage, available, ..
         } = *restored;
-        let is_expected = |signal: &Signal| {
-            let chosen_for = restored.signal;
-            chosen_for.is_some_and(|one| settings.layout.watch_the_same(one, *signal))
+        let chosen_for = |signal: &Signal| {
+            let one = restored.signal;
+            one.is_some_and(|one| settings.layout.watch_the_same(one, *signal))
         };
-        let signals: Vec<Signal> = Signal::ALL.into_iter().filter(is_expected).collect();
-        for signal in &signals {
-            self.note_come(restored.at.min(now), *signal, available);
+        let signals = Signal::ALL.into_iter().filter(chosen_for);
+        let mut freed: Vec<_> = signals
+            .map(|signal| (signal, SignalUse { usage, available }))
+            .collect();
+        // The layout of the disks may be another one by now.
+        let others = restored.other_signals.iter();
+        freed.extend(others.filter(|(signal, _)| !chosen_for(signal)));
+        for (signal, freed) in &freed {
+            self.note_come(restored.at.min(now), *signal, freed.available);
         }
-        let expected = signals.into_iter().map(|signal| Expected {
-            signal,
-            usage,
-            available: available.saturating_sub(self.given_by_others(&restored.uid, signal)),
-            come: 0,
-        });
-        let is_fastpaths = |signal| settings.fastpath_signals.contains(&signal);
+        let expected = freed
+            .into_iter()
+            .map(|(signal, freed)| self.expected_of(&restored.uid, signal, freed));
+        let is_fastpath_signal = |signal| settings.fastpath_signals.contains(&signal);
         let victim = PendingVictim {
             is_asked: restored.is_asked,
-            is_stuck_reported: !restored.is_asked && restored.signal.is_some_and(is_fastpaths),
+            is_stuck_reported: !restored.is_asked
+                && restored.signal.is_some_and(is_fastpath_signal),
             is_dead: restored.is_dead,
             expected: expected.collect(),
             ..PendingVictim::new(match restored.is_dead {
@@ -204,20 +208,21 @@ impl PendingVictims {
     /// Computes what the end of a pod will bring, as far as it is known. What is available without what others have given
     /// back so far: [`Self::note_come`] counts that for them.
     fn expected(&self, node: Snapshot<'_>, settings: &PlannerSettings, uid: &str) -> Vec<Expected> {
-        let pod = node.pods.iter().find(|pod| pod.uid == uid);
-        let Some((pod, usage)) = pod.zip(node.usages.get(uid)) else {
-            return Vec::new();
-        };
-        let of_signal = |signal| {
-            let available = node.observations.get(signal)?.available;
-            Some(Expected {
-                signal,
-                usage: settings.freed_by_eviction(signal, pod, usage),
-                available: available.saturating_sub(self.given_by_others(uid, signal)),
-                come: 0,
-            })
-        };
-        Signal::ALL.into_iter().filter_map(of_signal).collect()
+        let freed = settings.freed_of_all_signals(node, uid);
+        freed
+            .map(|(signal, freed)| self.expected_of(uid, signal, freed))
+            .collect()
+    }
+
+    /// The same of one signal.
+    fn expected_of(&self, uid: &str, signal: Signal, freed: SignalUse) -> Expected {
+        let given_by_others = self.given_by_others(uid, signal);
+        Expected {
+            signal,
+            usage: freed.usage,
+            available: freed.available.saturating_sub(given_by_others),
+            come: 0,
+        }
     }
 
     /// What the victims but one have given back so far of what a signal watches, as [`Self::note_come`] counts it.

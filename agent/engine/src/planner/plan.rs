@@ -8,6 +8,7 @@ use crate::{
     Signal, Threshold, Usages,
     model::settings::{EvictionConfig, Mode, RankingStrategy},
     pace::{PaceInputs, Urgency},
+    record::SignalUse,
 };
 
 /// The termination grace period of an eviction that cannot wait, in seconds (the kubelet's
@@ -47,6 +48,24 @@ impl PlannerSettings {
             true => 0,
             false => self.layout.usage(signal, pod, usage),
         }
+    }
+
+    /// Computes what the end of a pod brings of each signal that was observed, as far as its usage is known.
+    pub(super) fn freed_of_all_signals(
+        &self,
+        node: Snapshot<'_>,
+        uid: &str,
+    ) -> impl Iterator<Item = (Signal, SignalUse)> {
+        let pod = node.pods.iter().find(|pod| pod.uid == uid);
+        let known = pod.zip(node.usages.get(uid));
+        Signal::ALL.into_iter().filter_map(move |signal| {
+            let (pod, usage) = known?;
+            let freed = SignalUse {
+                usage: self.freed_by_eviction(signal, pod, usage),
+                available: node.observations.get(signal)?.available,
+            };
+            Some((signal, freed))
+        })
     }
 }
 
@@ -172,6 +191,8 @@ pub struct EvictionDecision {
     pub is_soft: bool,
     /// Why at this moment; `None` for a pod that exceeds a limit of its own, and in the kubelet's mode.
     pub timing: Option<Box<Timing>>,
+    /// What its end brings of signals beside the one that it is for; not of memory, which is back with its last process.
+    pub other_signals: Vec<(Signal, SignalUse)>,
 }
 
 impl EvictionDecision {
@@ -297,6 +318,7 @@ mod tests {
                 cause: Cause::Pressure(Signal::MemoryAvailable),
                 is_soft: true,
                 timing: None,
+                other_signals: Vec::new(),
             };
             let pod = Pod {
                 termination_grace_period_seconds: own,

@@ -1,7 +1,7 @@
 //! What the planner takes over from an earlier agent.
 
 use super::plan::Recreation;
-use crate::{NodeCondition, Signal};
+use crate::{NodeCondition, Signal, record::SignalUse};
 
 /// What an earlier agent has done, for a planner that goes on where it ended. Moments are nanoseconds of the clock that
 /// [`crate::Planner::plan`] is given; below zero are those before it began.
@@ -36,6 +36,8 @@ pub struct RestoredPending {
     pub usage: u64,
     /// Amount that was available then, in the signal's unit.
     pub available: i64,
+    /// The same of other signals.
+    pub other_signals: Vec<(Signal, SignalUse)>,
 }
 
 /// An eviction of a pod with an owner.

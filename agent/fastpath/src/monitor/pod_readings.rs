@@ -7,15 +7,16 @@ use std::sync::Arc;
 
 use evictd_engine::{
     Among, CandidateState, SelectionCriteria,
-    growers::{Growers, WATCHED_LIMITED},
+    growers::{Growers, WATCHED, WATCHED_LIMITED, counter_jump},
     limiter::{EvictionKind, EvictionLimiter},
     permit::LastResort,
 };
 use evictd_node::{
     memory_scope::Scope,
     pods::table::{PodEntry, PodTable},
+    trigger::memory::batch_bytes,
 };
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, page::page_size};
 
 pub(super) use self::growers::BEFOREHAND;
 use self::usage_cache::UsageCache;
@@ -30,15 +31,20 @@ pub(crate) struct PodReadings {
     growers: Growers,
     /// Growth of the cgroups of these pods that have limits of their own.
     limited_growers: Growers,
+    /// See [`counter_jump`].
+    jump: u64,
 }
 
 impl PodReadings {
-    pub fn new(table: Box<PodTable>) -> Self {
+    /// Readings of the pods of a table, on so many CPUs.
+    pub fn new(table: Box<PodTable>, cpus: u64) -> Self {
+        let jump = counter_jump(cpus * batch_bytes(page_size()));
         Self {
             table,
             usage_cache: UsageCache::default(),
-            growers: Growers::default(),
-            limited_growers: Growers::of(WATCHED_LIMITED),
+            growers: Growers::of(WATCHED, jump),
+            limited_growers: Growers::of(WATCHED_LIMITED, jump),
+            jump,
         }
     }
 
@@ -61,7 +67,7 @@ impl PodReadings {
         (kind, resort): (EvictionKind, LastResort),
     ) {
         let now = monotonic_ns();
-        let recent = self.usage_cache.take(now, fastest_growth);
+        let recent = self.usage_cache.take(now, fastest_growth, self.jump);
         let PodTable {
             entries,
             candidates,

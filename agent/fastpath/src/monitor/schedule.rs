@@ -22,7 +22,8 @@ impl MemoryMonitor {
         }
         let scopes = self.scopes.iter_mut();
         scopes
-            .filter(|watched| !watched.pressed && !watched.gone && watched.is_armed(trigger))
+            .filter(|watched| !watched.pressed && !watched.gone)
+            .filter(|watched| watched.is_armed(trigger) && watched.can_trip())
             .filter_map(|watched| watched.wait(now))
             .fold(asleep, Wait::and)
     }
@@ -74,7 +75,8 @@ impl MemoryMonitor {
             };
             let notification = if is_attached && watched.is_armed(trigger) {
                 match has_program {
-                    true => Notification::AtCrossing,
+                    true if watched.can_trip() => Notification::AtCrossing,
+                    true => Notification::Hidden(watched.pace.fastest_growth(watched.step())),
                     // The trigger lies a spin window before the threshold; the crossing itself is found by looking.
                     false => Notification::Late,
                 }

@@ -163,9 +163,16 @@ impl WatchedScope {
         }
     }
 
-    /// Whether a crossing trips a trigger, once the hook is attached.
+    /// Whether the triggers are set, so that one may trip once the hook is attached.
     pub(crate) fn is_armed(&self, trigger: &dyn TriggerSet) -> bool {
         self.offset_on(trigger).is_some()
+    }
+
+    /// Whether usage can reach the threshold's trigger. Where more page cache than the threshold can be given back, usage
+    /// ends at the capacity, and other memory takes the place of that cache without a charge that tells.
+    pub(crate) fn can_trip(&self) -> bool {
+        let threshold = self.scope.thresholds().threshold;
+        self.limit(threshold, 0) <= self.scope.capacity()
     }
 
     fn set(&self, trigger: &mut dyn TriggerSet, slot: u32, new: Trigger) -> io::Result<()> {

@@ -104,18 +104,19 @@ pub fn kill_left(path: &Path, signalled: u64) -> Result<bool, PathError> {
     Ok(false)
 }
 
-/// Asks every process of a pod to end (SIGTERM), waits until they have or the time is over, and then kills what is
-/// left: what a container runtime does at `StopContainer`. Blocks for as long as that takes.
+/// Asks every process of a pod to end (SIGTERM), and waits until they have or the time is over: the first half of what a
+/// container runtime does at `StopContainer`, before [`kill_until_empty`]. True when they have ended. Blocks for as long as
+/// that takes.
 ///
 /// # Errors
-/// See [`kill_until_empty`].
-pub fn end_gracefully(path: &Path, grace: Duration, timeout: Duration) -> Result<(), KillError> {
+/// The cgroup cannot be opened.
+pub fn ask_to_end(path: &Path, grace: Duration) -> Result<bool, KillError> {
     let end = Instant::now() + grace;
     let mut asked = false;
     loop {
         let pod = match CgroupKiller::open(path) {
             Ok(pod) => pod,
-            Err(e) if is_gone(&e.source) => return Ok(()),
+            Err(e) if is_gone(&e.source) => return Ok(true),
             Err(e) => return Err(e.into()),
         };
         if !std::mem::replace(&mut asked, true) {
@@ -123,10 +124,10 @@ pub fn end_gracefully(path: &Path, grace: Duration, timeout: Duration) -> Result
             pod.signal_all(Signal::TERM);
         }
         if pod.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         if Instant::now() >= end {
-            return kill_until_empty(path, timeout);
+            return Ok(false);
         }
         std::thread::sleep(Duration::from_millis(10));
     }

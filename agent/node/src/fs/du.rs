@@ -393,6 +393,8 @@ mod tests {
         let blocks = |name: &str| fs::symlink_metadata(at(name)).unwrap().blocks() * STAT_BLOCK;
         let expected = blocks("") + blocks("sub") + blocks("a") + blocks("sub/root");
         assert_eq!(usage.bytes, expected);
+        let link = all(&at("sub/root"));
+        assert_eq!((link.inodes, link.bytes), (1, blocks("sub/root")));
     }
 
     #[test]

@@ -8,9 +8,9 @@ use std::{
         fd::AsRawFd as _,
         unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
@@ -18,10 +18,10 @@ use std::{
 };
 
 use evictd_node::{
-    cgroup::end::{end_gracefully, kill_left},
+    cgroup::end::{ask_to_end, kill_left, kill_until_empty},
     pods::table::PodEntry,
 };
-use evictd_sys::{clock::monotonic_ns, thread::wait_for_end};
+use evictd_sys::{clock::monotonic_ns, fs::PathError, thread::wait_for_end};
 use jiff::Timestamp;
 
 /// Victims that may wait to be looked at; a fast path that evicts all pods of a large node does not fill it.
@@ -43,19 +43,20 @@ pub struct KilledPod {
 }
 
 /// State of a victim.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum VictimStatus {
-    Alive,
+    /// It has processes; why they could not be signalled, if so.
+    Alive(Option<PathError>),
     /// Shadow mode: it is not looked at.
     LeftAlone,
     Dead,
-    /// Its end cannot be seen, which was logged; or it runs anew.
-    GivenUp,
+    /// It runs anew, and its volumes with it.
+    RunsAnew,
 }
 
 /// The running thread; it looks at all victims in turn, so that one that is stuck holds up no other one.
 pub struct EnsureDead {
-    victims: SyncSender<KilledPod>,
+    /// The thread ends when this is dropped.
+    victims: Arc<SyncSender<KilledPod>>,
     shadow: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<()>,
 }
@@ -81,7 +82,7 @@ impl EnsureDead {
         };
         let thread = thread.spawn(move || run(&queue, KILL_TIMEOUT, status, overdue, end))?;
         Ok(Self {
-            victims,
+            victims: Arc::new(victims),
             shadow,
             thread,
         })
@@ -97,8 +98,14 @@ impl EnsureDead {
         if victim.signalled == 0 {
             victim.signalled = monotonic_ns();
         }
-        if let Err(error) = self.victims.try_send(victim) {
-            tracing::error!(%error, "an evicted pod is not looked at again: too many are not dead");
+        hand_over(&self.victims, victim);
+    }
+
+    /// What ends pods that were asked to go.
+    pub fn graceful_end(&self) -> GracefulEnd {
+        GracefulEnd {
+            victims: Arc::downgrade(&self.victims),
+            shadow: Arc::clone(&self.shadow),
         }
     }
 
@@ -109,13 +116,19 @@ impl EnsureDead {
     }
 }
 
+fn hand_over(victims: &SyncSender<KilledPod>, victim: KilledPod) {
+    if let Err(error) = victims.try_send(victim) {
+        tracing::error!(%error, "an evicted pod is not looked at again: too many are not dead");
+    }
+}
+
 /// Goes through all victims again and again, until each is dead or given up; `end` gets the dead. `overdue` is called
-/// once for a victim that is alive after `timeout`, and says whether it stays on the list.
+/// once for a victim that is alive after `timeout` or could not be signalled, and says whether it stays on the list.
 fn run<V>(
     queue: &Receiver<V>,
     timeout: Duration,
     status: impl Fn(&V) -> VictimStatus,
-    overdue: impl Fn(&V) -> bool,
+    overdue: impl Fn(&V, Option<&PathError>) -> bool,
     end: impl Fn(V),
 ) {
     let mut under_way: Vec<(V, Instant, bool)> = Vec::new();
@@ -136,9 +149,14 @@ fn run<V>(
             match status(victim) {
                 VictimStatus::Dead => end(under_way.swap_remove(at).0),
                 VictimStatus::LeftAlone => at += 1,
-                VictimStatus::Alive if *is_overdue || since.elapsed() <= timeout => at += 1,
-                VictimStatus::Alive if overdue(victim) => *is_overdue = true,
-                VictimStatus::Alive | VictimStatus::GivenUp => drop(under_way.swap_remove(at)),
+                VictimStatus::Alive(_) if *is_overdue => at += 1,
+                VictimStatus::Alive(None) if since.elapsed() <= timeout => at += 1,
+                VictimStatus::Alive(refusal) if overdue(victim, refusal.as_ref()) => {
+                    *is_overdue = true;
+                }
+                VictimStatus::Alive(_) | VictimStatus::RunsAnew => {
+                    drop(under_way.swap_remove(at));
+                }
             }
         }
         // The longer the youngest takes, the later it is looked at.
@@ -154,39 +172,68 @@ fn kill_rest(victim: &KilledPod) -> VictimStatus {
     let entry = &victim.entry;
     match kill_left(entry.killer.path(), victim.signalled) {
         Ok(true) if entry.is_empty() => VictimStatus::Dead,
-        // It runs anew, and its volumes with it.
-        Ok(true) => VictimStatus::GivenUp,
-        Ok(false) => VictimStatus::Alive,
-        Err(error) => {
-            tracing::error!(pod = %entry.pod, %error, "an evicted pod is not dead");
-            VictimStatus::GivenUp
-        }
+        Ok(true) => VictimStatus::RunsAnew,
+        Ok(false) => VictimStatus::Alive(None),
+        Err(error) => VictimStatus::Alive(Some(error)),
     }
 }
 
 /// Reports a victim that does not die. Volumes are emptied however late it does: until then other pods go for them.
-fn overdue(victim: &KilledPod) -> bool {
-    tracing::error!(pod = %victim.entry.pod, after = ?KILL_TIMEOUT, "an evicted pod is not dead");
+fn overdue(victim: &KilledPod, refusal: Option<&PathError>) -> bool {
+    let pod = &victim.entry.pod;
+    match refusal {
+        Some(error) => tracing::error!(%pod, %error, "an evicted pod is not dead"),
+        None => tracing::error!(%pod, after = ?KILL_TIMEOUT, "an evicted pod is not dead"),
+    }
     !victim.left.is_empty()
 }
 
-/// Ends a pod that has this time left of its grace period, calls `on_end`, and empties the pod's directories. For
-/// threads that may take their time.
-pub fn end_requested(
-    entry: &PodEntry,
-    grace: Duration,
-    directories: &[PathBuf],
-    on_end: impl FnOnce(),
-) {
-    match end_gracefully(entry.killer.path(), grace, KILL_TIMEOUT) {
-        // It has ended, or was killed when its time was over.
-        Ok(()) => {
-            on_end();
-            clear(directories, None);
+/// What ends pods that were asked to go.
+#[derive(Clone)]
+pub struct GracefulEnd {
+    /// Whatever has not ended is handed over, unless the agent ends.
+    victims: Weak<SyncSender<KilledPod>>,
+    shadow: Arc<AtomicBool>,
+}
+
+impl GracefulEnd {
+    /// Ends a pod that was asked to go and has this time left, calls `on_end`, and empties the pod's directories. False
+    /// where shadow mode lets it live. For threads that may take their time.
+    pub fn run(
+        &self,
+        entry: &Arc<PodEntry>,
+        grace: Duration,
+        left: Vec<PathBuf>,
+        on_end: impl FnOnce(),
+    ) -> bool {
+        let (path, pod) = (entry.killer.path(), &entry.pod);
+        let ended = match ask_to_end(path, grace) {
+            Ok(false) if self.shadow.load(Ordering::Relaxed) => {
+                tracing::warn!(%pod, "shadow mode: a pod that was asked to go is not killed at the end of its time");
+                return false;
+            }
+            Ok(false) => kill_until_empty(path, KILL_TIMEOUT),
+            asked => asked.map(drop),
+        };
+        match ended {
+            Ok(()) => {
+                on_end();
+                clear(&left, None);
+            }
+            Err(error) => {
+                tracing::error!(%pod, %error, "a pod that was asked to go is not gone");
+                if let Some(victims) = self.victims.upgrade() {
+                    let (entry, signalled) = (Arc::clone(entry), monotonic_ns());
+                    let victim = KilledPod {
+                        entry,
+                        signalled,
+                        left,
+                    };
+                    hand_over(&victims, victim);
+                }
+            }
         }
-        Err(error) => {
-            tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
-        }
+        true
     }
 }
 
@@ -194,7 +241,7 @@ pub fn end_requested(
 /// directories that were made since.
 pub fn clear(directories: &[PathBuf], until: Option<Timestamp>) {
     for directory in directories {
-        let emptied = File::open(directory).and_then(|opened| empty(&opened, until, MAX_DEPTH));
+        let emptied = open(directory).and_then(|opened| empty(&opened, until, MAX_DEPTH));
         if let Err(error) = emptied {
             tracing::warn!(directory = %directory.display(), %error, "an emptyDir is not empty");
         }
@@ -212,6 +259,13 @@ fn empty(directory: &File, until: Option<Timestamp>, depth: usize) -> io::Result
     result
 }
 
+/// Opens a directory; not what a link leads to, which the scan of disks does not count either.
+fn open(directory: &Path) -> io::Result<File> {
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let mut options = fs::OpenOptions::new();
+    options.read(true).custom_flags(flags).open(directory)
+}
+
 /// The path of an open directory.
 fn opened(directory: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
@@ -226,11 +280,7 @@ fn remove(entry: &fs::DirEntry, until: Option<Timestamp>, depth: usize) -> io::R
         (false, None) => fs::remove_file(path),
         // A removal that was interrupted has changed it.
         (true, Some(until)) if depth > 0 => {
-            let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
-            let directory = fs::OpenOptions::new()
-                .read(true)
-                .custom_flags(flags)
-                .open(&path)?;
+            let directory = open(&path)?;
             empty(&directory, Some(until), depth - 1)?;
             // By its birth time, which not every filesystem has.
             let is_old = metadata
@@ -249,6 +299,8 @@ fn remove(entry: &fs::DirEntry, until: Option<Timestamp>, depth: usize) -> io::R
 mod tests {
     use std::{cell::Cell, sync::mpsc::channel};
 
+    use evictd_engine::{Pod, model::settings::Mode};
+
     use super::*;
 
     #[test]
@@ -257,15 +309,15 @@ mod tests {
         let (dead, deaths) = channel();
         let lives = Cell::new(3);
         let status = move |name: &&str| match *name {
-            "stuck" | "given up" => VictimStatus::Alive,
+            "stuck" | "given up" => VictimStatus::Alive(None),
             "late" if lives.get() > 0 => {
                 lives.set(lives.get() - 1);
-                VictimStatus::Alive
+                VictimStatus::Alive(None)
             }
             _ => VictimStatus::Dead,
         };
         let told = Cell::new(0);
-        let overdue = move |name: &&str| {
+        let overdue = move |name: &&str, _: Option<&PathError>| {
             told.set(told.get() + i32::from(*name == "late"));
             assert!(told.get() < 2, "it is told once");
             *name != "given up"
@@ -280,6 +332,41 @@ mod tests {
         victims.send("late").unwrap();
         assert_eq!(next(), "late", "its volumes are emptied all the same");
         assert!(!thread.is_finished());
+    }
+
+    /// A pod that was killed, and one that was asked to go.
+    #[test]
+    fn volumes_of_a_pod_whose_end_is_refused_are_emptied_when_it_is_dead() {
+        for is_asked in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (pod, volume) = (dir.path().join("pod"), dir.path().join("volume"));
+            fs::create_dir(&pod).unwrap();
+            for file in ["memory.current", "memory.stat", "cgroup.procs"] {
+                fs::write(pod.join(file), "").unwrap();
+            }
+            let entry = PodEntry::open(Pod::default(), &pod, Mode::Evictd).unwrap();
+            let entry = Arc::new(entry);
+            // For a while its cgroup cannot be opened.
+            fs::remove_dir_all(&pod).unwrap();
+            std::os::unix::fs::symlink(&pod, &pod).unwrap();
+            let (clear, cleared) = channel();
+            let ensure_dead = EnsureDead::start(move |left| clear.send(left).unwrap()).unwrap();
+            let (left, signalled) = (vec![volume.clone()], 1);
+            if is_asked {
+                let end = ensure_dead.graceful_end();
+                assert!(end.run(&entry, Duration::ZERO, left, || panic!("it has not ended")));
+            } else {
+                ensure_dead.look_at(KilledPod {
+                    entry,
+                    signalled,
+                    left,
+                });
+            }
+            assert!(cleared.recv_timeout(Duration::from_millis(300)).is_err());
+            fs::remove_file(&pod).unwrap();
+            let cleared = cleared.recv_timeout(Duration::from_secs(20));
+            assert_eq!(cleared.unwrap(), [volume]);
+        }
     }
 
     /// By an agent that ended meanwhile, or by a disk that refused.
@@ -326,6 +413,12 @@ mod tests {
             let _ = remove(&entry, until, MAX_DEPTH);
         }
         clear(&[dir.path().to_owned()], None);
+        assert!(elsewhere.path().join("file").exists());
+        // The emptyDir itself is a link.
+        std::os::unix::fs::symlink(elsewhere.path(), &path).unwrap();
+        for until in [Some(Timestamp::now()), None] {
+            clear(std::slice::from_ref(&path), until);
+        }
         assert!(elsewhere.path().join("file").exists());
     }
 }

@@ -15,11 +15,12 @@ use evictd_policy::PauseState;
 use evictd_store::{
     disk_queue::DiskQueue,
     record::{
-        EvictionRecord, MetInForce, OutcomeRecord, PaceRecord, Record, RequestRecord, StuckPod,
+        EvictionRecord, MetInForce, OtherSignals, OutcomeRecord, PaceRecord, Record, RequestRecord,
+        StuckPod,
         counted::boot_id,
         mitigation::{MitigatedPod, MitigationRecord},
         node_reclaim::NodeReclaimed,
-        requested,
+        other_signals, requested,
         shadow::{KubeletEviction, ShadowNode},
     },
 };
@@ -89,8 +90,7 @@ impl EvictionLog {
             }
             FastPathEvent::Stuck(stuck) => {
                 let pod = &stuck.pod.pod;
-                let id = self.id_of(stuck.number, pod);
-                Record::Stuck(log_stuck(id, pod, stuck.usage))
+                self.stuck(self.id_of(stuck.number, pod), pod, stuck.usage)?
             }
             FastPathEvent::MetInForce {
                 signal,
@@ -188,6 +188,7 @@ impl EvictionLog {
                 .as_deref()
                 .map(|timing| PaceRecord::of(timing, decided.usage)),
             workload: Some(pod.into()),
+            other_signals: other_signals(&decided.eviction),
         };
         log_evicted(&record);
         record
@@ -202,13 +203,14 @@ impl EvictionLog {
     /// Logs a victim of the manager whose processes do not end, and returns its record; `None` if the journal has one,
     /// by the fast path or an earlier agent.
     pub fn record_stuck(&self, entry: &PodEntry) -> Option<Record> {
-        let pod = &entry.pod;
-        let id = self.journal.eviction_of(&pod.uid)?;
-        if self.journal.knows_stuck(&id) {
-            return None;
-        }
-        let usage = entry.memory_usage();
-        Some(Record::Stuck(log_stuck(id, pod, usage)))
+        let id = self.journal.eviction_of(&entry.pod.uid)?;
+        self.stuck(id, &entry.pod, entry.memory_usage())
+    }
+
+    /// A stuck pod, unless the journal has it: the other loop, or an agent before this one, may have found it out.
+    fn stuck(&self, id: String, pod: &Pod, usage: u64) -> Option<Record> {
+        let is_new = !self.journal.knows_stuck(&id);
+        is_new.then(|| Record::Stuck(log_stuck(id, pod, usage)))
     }
 
     /// Logs the end of a reclaim, and returns its record.
@@ -307,6 +309,8 @@ impl EvictionLog {
                 ..PaceRecord::of_inputs(e.urgency, &e.pace_inputs)
             }),
             workload: Some(pod.into()),
+            // The manager knows them, and not this thread.
+            other_signals: OtherSignals::new(),
         }
     }
 
@@ -488,5 +492,70 @@ fn mitigation_action(mitigation: &MitigationOutcome) -> MitigationRecord {
         available_after: mitigation.available_after,
         took: nanos(effect.took),
         refusal: effect.refusal.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use evictd_engine::model::settings::Mode;
+    use evictd_fastpath::StuckVictim;
+    use evictd_store::{disk_queue::DiskThread, journal::Journal};
+
+    use super::*;
+
+    // R43
+    #[test]
+    fn that_a_pod_is_stuck_is_told_once_by_both_loops() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("memory.current", "0"),
+            ("memory.stat", ""),
+            ("cgroup.procs", ""),
+        ] {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        let pod = Pod {
+            uid: "a".to_owned(),
+            ..Pod::default()
+        };
+        let pod = Arc::new(PodEntry::open(pod, dir.path(), Mode::Evictd).unwrap());
+        let told = |first: fn(&mut EvictionLog, &Arc<PodEntry>) -> Option<Record>| {
+            let state = tempfile::tempdir().unwrap();
+            let mut journal = Journal::open(state.path()).unwrap();
+            journal.restore().unwrap();
+            let disk = DiskThread::start(journal).unwrap();
+            let messages = MessageBuilder {
+                thresholds: Vec::new(),
+            };
+            let mut log = EvictionLog::new(disk.queue().clone(), messages);
+            let earlier = r#"{"event":"counted","id":"earlier","time":"","boot":"","at":1,
+                "namespace":"","name":"","uid":"a","signal":"nodefs.available"}"#;
+            let earlier = serde_json::from_str(earlier).unwrap();
+            disk.queue().append(earlier).unwrap();
+            let Some(Record::Stuck(stuck)) = first(&mut log, &pod) else {
+                panic!("the first one tells");
+            };
+            assert_eq!(stuck.id, "earlier");
+            disk.queue().append(Record::Stuck(stuck)).unwrap();
+            [by_fastpath(&mut log, &pod), by_manager(&mut log, &pod)]
+                .into_iter()
+                .flatten()
+                .count()
+        };
+        assert_eq!([told(by_fastpath), told(by_manager)], [0, 0]);
+    }
+
+    fn by_fastpath(log: &mut EvictionLog, pod: &Arc<PodEntry>) -> Option<Record> {
+        log.record(&FastPathEvent::Stuck(StuckVictim {
+            pod: Arc::clone(pod),
+            number: EARLIER,
+            usage: 1,
+        }))
+    }
+
+    fn by_manager(log: &mut EvictionLog, pod: &Arc<PodEntry>) -> Option<Record> {
+        log.record_stuck(pod)
     }
 }

@@ -9,7 +9,7 @@
 //! | OOM attribution | `note`, with its end | `note_eviction` | `begin_requested` | `begin_requested` | `note_eviction` |
 //! | policies in shadow mode | `log_objection` | `log_objection` | `begin_requested` | `begin_requested` | no: policies do not bind the kubelet |
 //! | the loops get it | manager | fast path, by `on_kill` | manager, when it has ended | manager, by `kube` | both |
-//! | its end is seen to | `follow_killed_pod` | `follow_killed_pod` | `end_requested` | no: the kubelet ends it | no |
+//! | its end is seen to | `follow_killed_pod` | `follow_killed_pod` | `GracefulEnd` | no: the kubelet ends it | no |
 //! | incident | `note_incident` | `note_incident` | `begin_requested` | `begin_requested` | no |
 //! | journal | here | here | here | by `kube`, beforehand | here |
 //!
@@ -36,7 +36,7 @@ use evictd_store::{
 use evictd_sys::clock::monotonic_ns;
 
 use super::{Agent, TICK, oom::Ending, pods::PodSource};
-use ensure_dead::{KilledPod, end_requested};
+use ensure_dead::KilledPod;
 use eviction_log::log_request;
 
 pub use ensure_dead::{EnsureDead, clear};
@@ -63,6 +63,9 @@ impl Agent {
             let Some(record) = self.eviction_log.record(&event) else {
                 continue;
             };
+            if let Record::Stuck(_) = record {
+                self.metrics.stuck();
+            }
             let pace_inputs = match &event {
                 FastPathEvent::Evicted(evicted) => {
                     (!evicted.by_kernel).then_some(evicted.pace_inputs)
@@ -83,7 +86,6 @@ impl Agent {
                     .evicted(pod, signal, e.stages, e.outcome, Some(e.number));
             }
             FastPathEvent::Finished(finished) => self.metrics.finished(finished),
-            FastPathEvent::Stuck(_) => self.metrics.stuck(),
             FastPathEvent::MetInForce { .. } => self.metrics.met_in_force(),
             _ => {}
         }
@@ -139,9 +141,7 @@ impl Agent {
             return;
         }
         let (entry, eviction) = (Arc::clone(&choice.pod), choice.decision.clone());
-        let (message, grace) = (&eviction.message, eviction.grace_to_ask(&entry.pod));
-        let record = RequestRecord::new(&entry.pod, message, choice.reading, grace);
-        let mut record = record.at_this_time(eviction.timing.as_deref());
+        let mut record = RequestRecord::new(&entry.pod, &eviction, choice.reading);
         record.shadow = request.shadow;
         if request.shadow {
             self.metrics.requested(&record);
@@ -157,11 +157,12 @@ impl Agent {
             return;
         }
         let manager = Arc::clone(&self.manager.commands);
-        let metrics = Arc::clone(&self.metrics);
+        let (end, metrics) = (self.ensure_dead.graceful_end(), Arc::clone(&self.metrics));
         tokio::task::spawn_blocking(move || {
-            let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
-            end_requested(&entry, grace, &left, || metrics.requested(&record));
-            let gone = Some((eviction, Departure::Ended));
+            let grace = u64::try_from(record.grace_period_seconds).unwrap_or(0);
+            let grace = Duration::from_secs(grace);
+            let is_gone = end.run(&entry, grace, left, || metrics.requested(&record));
+            let gone = is_gone.then_some((eviction, Departure::Ended));
             manager.send(Command::SoftEvictionFinished { chosen, gone });
         });
     }

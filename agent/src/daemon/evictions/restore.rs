@@ -13,7 +13,7 @@ use evictd_store::{
 use evictd_sys::clock::monotonic_ns;
 use jiff::Timestamp;
 
-use super::ensure_dead::{EnsureDead, KilledPod, clear, end_requested};
+use super::ensure_dead::{EnsureDead, KilledPod, clear};
 
 /// Charges the limits with the earlier evictions, before any pod is judged. A limit that comes later counts what the
 /// journal has by then.
@@ -95,7 +95,8 @@ pub fn go_on(
             let entry = Arc::clone(entry);
             let left = Duration::from_nanos(asked.left);
             tracing::warn!(pod = %entry.pod, ?left, "a pod that was asked to go before has this time left");
-            tokio::task::spawn_blocking(move || end_requested(&entry, left, &volumes, || {}));
+            let end = ensure_dead.graceful_end();
+            tokio::task::spawn_blocking(move || end.run(&entry, left, volumes, || {}));
         } else {
             // When it ended is not known: what it has written since the request stays.
             died(entry, asked.at, volumes);

@@ -112,6 +112,7 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
         pace: None,
         pace_inputs: None,
         workload: None,
+        other_signals: BTreeMap::new(),
     };
     let mut incident = Incident::of_asked(asked.clone());
     assert_eq!(incident.grace(), Some(Duration::from_secs(30)));

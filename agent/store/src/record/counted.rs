@@ -6,7 +6,7 @@ use evictd_engine::{NodeCondition, Owner, Pod, Signal, units::is_zero};
 use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
-use super::{EvictionRecord, RequestRecord};
+use super::{EvictionRecord, OtherSignals, RequestRecord};
 
 /// Labels of a pod take so many bytes at most, keys and values together; the API server takes a megabyte and more. As
 /// many evictions as may wait for the API server still fit into two files of the journal.
@@ -74,6 +74,9 @@ pub struct Counted {
     /// Amount that was available, in the signal's unit.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub available: u64,
+    /// What its end gives back of other signals.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub other_signals: OtherSignals,
     /// The time that the pod was given, in seconds; absent where it was killed at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_period_seconds: Option<i64>,
@@ -98,6 +101,7 @@ impl From<&EvictionRecord> for Counted {
             signal: e.signal.clone(),
             usage: e.working_set,
             available: e.available,
+            other_signals: e.other_signals.clone(),
             grace_period_seconds: None,
             is_agreed: false,
             workload: e.workload.clone(),
@@ -118,6 +122,7 @@ impl From<&RequestRecord> for Counted {
             signal: a.signal.clone(),
             usage: a.working_set,
             available: a.available,
+            other_signals: a.other_signals.clone(),
             grace_period_seconds: Some(a.grace_period_seconds),
             is_agreed: false,
             workload: a.workload.clone(),

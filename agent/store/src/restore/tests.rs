@@ -1,6 +1,10 @@
 use std::collections::BTreeMap;
 
-use evictd_engine::{Owner, limiter::EvictionLimiter, record::Stages};
+use evictd_engine::{
+    Owner,
+    limiter::EvictionLimiter,
+    record::{SignalUse, Stages},
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -253,7 +257,27 @@ fn asked(may_be_refused: bool, grace_period_seconds: i64) -> RequestRecord {
         pace: None,
         pace_inputs: None,
         workload: None,
+        other_signals: BTreeMap::new(),
     }
+}
+
+/// A signal of a version to come is passed over.
+#[test]
+fn what_a_pod_gives_of_other_signals_is_known_to_the_next_agent() {
+    let freed = SignalUse {
+        usage: 7,
+        available: -1,
+    };
+    let other_signals = ["nodefs.inodesFree", "of.tomorrow"].map(|name| (name.to_owned(), freed));
+    let evicted = EvictionRecord {
+        other_signals: other_signals.into(),
+        ..eviction(BOOT, 1, 100, WALL)
+    };
+    let line = serde_json::to_string(&Record::evicted(evicted)).unwrap();
+    let restored = counts([serde_json::from_str(&line).unwrap()]).restore(&clocks(BOOT, 105, WALL));
+    let victims = restored.planner_state(|_, _| false).victims;
+    let inodes = Signal::NodeFsInodesFree;
+    assert_eq!(victims[0].other_signals, [(inodes, freed)]);
 }
 
 #[test]

@@ -113,6 +113,7 @@ fn restored(uid: &str) -> RestoredPending {
         signal: Some(DISK),
         usage: 900,
         available: 900,
+        other_signals: Vec::new(),
     }
 }
 
@@ -538,6 +539,33 @@ fn files_of_a_victim_that_died_before_the_start_are_waited_for() {
             };
             assert_eq!((3..60).find(goes), Some(next_at), "{signal}");
         }
+    }
+}
+
+/// A victim for bytes gives inodes back as well, and the next agent is short of those.
+// R43
+#[test]
+fn what_a_victim_gives_of_other_signals_is_waited_for_after_a_restart() {
+    let thresholds = vec![hard(DISK, 1000), hard(INODES, 1000)];
+    let mut node = Node::new(thresholds.clone(), false);
+    node.pod("victim", [900, 700, 1]);
+    (node.see(DISK, 900), node.see(INODES, 1000));
+    let mut evictions = node.look(SECOND).evictions;
+    assert_eq!(chosen(&evictions), [("victim", DISK)]);
+    let other_signals = std::mem::take(&mut evictions[0].other_signals);
+    for (other_signals, next_at) in [(other_signals, 31), (Vec::new(), 3)] {
+        let mut node = Node::new(thresholds.clone(), false);
+        node.pod("next", [1, 500, 1]);
+        (node.see(DISK, 1000), node.see(INODES, 900));
+        let victim = RestoredPending {
+            at: SECOND,
+            is_dead: true,
+            other_signals,
+            ..restored("victim")
+        };
+        node.restore(SECOND, victim);
+        let goes = |second: &i64| !node.look(second * SECOND).evictions.is_empty();
+        assert_eq!((3..60).find(goes), Some(next_at));
     }
 }
 

@@ -4,7 +4,6 @@
 //! A usage that was read a little earlier, plus what the fastest growth of the machine may have added since, is an
 //! upper bound, and the choice needs no more of the pods that it passes over ([`evictd_engine::select`]).
 
-use evictd_engine::growers::COUNTER_JUMP;
 use evictd_node::pods::table::PodTable;
 
 use super::PodReadings;
@@ -47,12 +46,13 @@ impl UsageCache {
     }
 
     /// Bytes by which each pod may exceed the usage in its candidate; `None` if that is too old. `growth` is the
-    /// machine's fastest, in bytes per second. Good for one decision, because the decision overwrites the candidates.
-    pub fn take(&mut self, now: u64, growth: u64) -> Option<u64> {
+    /// machine's fastest, in bytes per second, and a counter may `jump`. Good for one decision, because the decision
+    /// overwrites the candidates.
+    pub fn take(&mut self, now: u64, growth: u64, jump: u64) -> Option<u64> {
         let since = std::mem::take(self).since?;
         let elapsed = now.saturating_sub(since);
         let grown = (growth / 1_000_000).saturating_mul(elapsed) / 1000;
-        (elapsed <= RECENT_NS).then_some(grown + COUNTER_JUMP)
+        (elapsed <= RECENT_NS).then_some(grown + jump)
     }
 }
 
@@ -92,20 +92,21 @@ mod tests {
     use super::*;
 
     const GROWTH: u64 = 8 << 30;
+    const JUMP: u64 = 2 << 20;
     const US: u64 = 1000;
 
     #[test]
     fn only_a_whole_pass_is_an_answer() {
         let mut recent = UsageCache::default();
-        assert_eq!(recent.take(0, GROWTH), None);
+        assert_eq!(recent.take(0, GROWTH, JUMP), None);
         for place in 0..3 {
             assert_eq!(recent.step(100 + place as u64, 3), place);
         }
         // All were read, but that is noticed at the next step only.
         assert_eq!(recent.step(110, 3), 0);
-        let more = recent.take(100 + 10 * US, GROWTH);
-        assert_eq!(more, Some(GROWTH / 1_000_000 * 10 + COUNTER_JUMP));
-        assert_eq!(recent.take(100 + 10 * US, GROWTH), None, "once");
+        let more = recent.take(100 + 10 * US, GROWTH, JUMP);
+        assert_eq!(more, Some(GROWTH / 1_000_000 * 10 + JUMP));
+        assert_eq!(recent.take(100 + 10 * US, GROWTH, JUMP), None, "once");
     }
 
     #[test]
@@ -115,8 +116,8 @@ mod tests {
             recent.step(step * 10 * US, 3);
         }
         // The third pass goes on; the second one began at 30 us.
-        let more = recent.take(100 * US, GROWTH);
-        assert_eq!(more, Some(GROWTH / 1_000_000 * 70 + COUNTER_JUMP));
+        let more = recent.take(100 * US, GROWTH, JUMP);
+        assert_eq!(more, Some(GROWTH / 1_000_000 * 70 + JUMP));
     }
 
     #[test]
@@ -125,6 +126,6 @@ mod tests {
         for step in 0..4 {
             recent.step(step, 2);
         }
-        assert_eq!(recent.take(RECENT_NS + 1, GROWTH), None);
+        assert_eq!(recent.take(RECENT_NS + 1, GROWTH, JUMP), None);
     }
 }
