@@ -29,7 +29,7 @@ pub use crate::{
     forker::Forker,
     hog::Hog,
     node::{MIB, Node},
-    or_skip,
+    or_skip, scenes,
     scrape::{free_address, listen, metrics, shows},
     skip::{granted, in_guest, matrix, no_bpf, no_memory_cgroups, not_root},
     skip_if,

@@ -84,3 +84,19 @@ macro_rules! or_skip {
         }
     };
 }
+
+/// Tests that play one scene each, a row for each of them: `fn NAME() unless WHY => SCENE;`, where WHY is a reason not to play it.
+#[macro_export]
+macro_rules! scenes {
+    ($($(#[$comment:meta])* fn $name:ident() $(unless $why:expr)? => $scene:expr;)*) => {$(
+        $(#[$comment])*
+        #[test]
+        fn $name() {
+            $(if let Some(why) = $why {
+                let test = concat!(module_path!(), "::", stringify!($name));
+                return $crate::skip::skipped(test, &why.to_string());
+            })?
+            $scene;
+        }
+    )*};
+}

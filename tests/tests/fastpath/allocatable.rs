@@ -46,35 +46,13 @@ fn pods_alone_on(hook: MemoryHook) {
     );
 }
 
-// R1, R14, R39
-#[test]
-fn pods_alone_fexit() {
-    skip_if!(no_bpf());
-    pods_alone_on(MemoryHook::Fexit);
-}
-
-#[test]
-fn pods_alone_kprobe() {
-    skip_if!(no_bpf());
-    pods_alone_on(MemoryHook::Kprobe);
-}
-
-#[test]
-fn pods_alone_tracepoint() {
-    skip_if!(no_bpf());
-    pods_alone_on(MemoryHook::Tracepoint);
-}
-
-#[test]
-fn pods_alone_eventfd() {
-    skip_if!(not_root());
-    pods_alone_on(MemoryHook::Eventfd);
-}
-
-#[test]
-fn pods_alone_sampler() {
-    skip_if!(not_root());
-    pods_alone_on(MemoryHook::Sampler);
+scenes! {
+    // R1, R14, R39
+    fn pods_alone_fexit() unless no_bpf() => pods_alone_on(MemoryHook::Fexit);
+    fn pods_alone_kprobe() unless no_bpf() => pods_alone_on(MemoryHook::Kprobe);
+    fn pods_alone_tracepoint() unless no_bpf() => pods_alone_on(MemoryHook::Tracepoint);
+    fn pods_alone_eventfd() unless not_root() => pods_alone_on(MemoryHook::Eventfd);
+    fn pods_alone_sampler() unless not_root() => pods_alone_on(MemoryHook::Sampler);
 }
 
 /// What is charged outside the pods' cgroup is the node's pressure alone.
@@ -122,30 +100,13 @@ fn both_at_once_on(hook: Option<MemoryHook>, shadow: bool) {
     assert_eq!(node.oom_kills().unwrap(), 0);
 }
 
-// R43
-#[test]
-fn one_victim_for_both() {
-    skip_if!(not_root());
-    both_at_once_on(None, false);
-}
-
-#[test]
-fn one_victim_for_both_eventfd() {
-    skip_if!(not_root());
-    both_at_once_on(Some(MemoryHook::Eventfd), false);
-}
-
-#[test]
-fn one_victim_for_both_sampler() {
-    skip_if!(not_root());
-    both_at_once_on(Some(MemoryHook::Sampler), false);
-}
-
-// R47
-#[test]
-fn one_decision_for_both_in_shadow_mode() {
-    skip_if!(not_root());
-    both_at_once_on(None, true);
+scenes! {
+    // R43
+    fn one_victim_for_both() unless not_root() => both_at_once_on(None, false);
+    fn one_victim_for_both_eventfd() unless not_root() => both_at_once_on(Some(MemoryHook::Eventfd), false);
+    fn one_victim_for_both_sampler() unless not_root() => both_at_once_on(Some(MemoryHook::Sampler), false);
+    // R47
+    fn one_decision_for_both_in_shadow_mode() unless not_root() => both_at_once_on(None, true);
 }
 
 /// The fast path has a threshold that is never met, so that only the kernel's program can be who kills: each scope's floor
@@ -181,17 +142,10 @@ fn floor_of(threshold_of_pods: bool) {
     assert!(watched.report(Duration::from_millis(50)).is_none());
 }
 
-// R41
-#[test]
-fn the_nodes_floor() {
-    skip_if!(no_bpf());
-    floor_of(false);
-}
-
-#[test]
-fn the_pods_floor() {
-    skip_if!(no_bpf());
-    floor_of(true);
+scenes! {
+    // R41
+    fn the_nodes_floor() unless no_bpf() => floor_of(false);
+    fn the_pods_floor() unless no_bpf() => floor_of(true);
 }
 
 /// The pods' cgroup is removed while it is watched: it is said once, and the node's watch goes on.

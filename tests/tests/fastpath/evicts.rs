@@ -60,25 +60,15 @@ fn tracepoint_hook_evicts_in_time() {
     }
 }
 
-// R14, R39, R40
-#[test]
-fn fexit_hook_evicts_in_time() {
-    skip_if!(no_bpf());
-    evicts_the_hog_on(MemoryHook::Fexit, "touch");
-}
-
-// R14, R39, R40
-#[test]
-fn kprobe_hook_evicts_in_time() {
-    skip_if!(no_bpf());
-    evicts_the_hog_on(MemoryHook::Kprobe, "touch");
-}
-
-// R14, R40
-#[test]
-fn eventfd_hook_evicts_in_time() {
-    skip_if!(not_root());
-    evicts_the_hog_on(MemoryHook::Eventfd, "touch");
+scenes! {
+    // R14, R39, R40
+    fn fexit_hook_evicts_in_time() unless no_bpf() => evicts_the_hog_on(MemoryHook::Fexit, "touch");
+    // R14, R39, R40
+    fn kprobe_hook_evicts_in_time() unless no_bpf() => evicts_the_hog_on(MemoryHook::Kprobe, "touch");
+    // R14, R40
+    fn eventfd_hook_evicts_in_time() unless not_root() => evicts_the_hog_on(MemoryHook::Eventfd, "touch");
+    // R28: with nothing but files the deadline sampler still comes before the OOM killer.
+    fn sampler_evicts_in_time() unless not_root() => evicts_the_hog_on(MemoryHook::Sampler, "touch");
 }
 
 /// The manager learns of a kill in the pod's permit. A pod of many processes takes long to signal, and what is short besides must take
@@ -108,13 +98,6 @@ fn a_pod_is_a_victim_before_its_last_process_is_signalled() {
     let seen = seen.expect("its permit tells");
     skip_if!(refused);
     assert!(seen < evicted.stages.signalled);
-}
-
-// R28: with nothing but files the deadline sampler still comes before the OOM killer.
-#[test]
-fn sampler_evicts_in_time() {
-    skip_if!(not_root());
-    evicts_the_hog_on(MemoryHook::Sampler, "touch");
 }
 
 // R47

@@ -42,15 +42,8 @@ fn evicts_on(hook: Option<MemoryHook>) {
     matrix("memory.available", &watched.hook.to_string(), &detail);
 }
 
-// R2, R14, R39
-#[test]
-fn the_machine_is_watched_by_the_best_hook() {
-    skip_if!(no_bpf());
-    evicts_on(None);
-}
-
-#[test]
-fn the_machine_is_watched_by_the_sampler() {
-    skip_if!(not_root());
-    evicts_on(Some(MemoryHook::Sampler));
+scenes! {
+    // R2, R14, R39
+    fn the_machine_is_watched_by_the_best_hook() unless no_bpf() => evicts_on(None);
+    fn the_machine_is_watched_by_the_sampler() unless not_root() => evicts_on(Some(MemoryHook::Sampler));
 }

@@ -167,25 +167,12 @@ fn only_the_hog_dies(way: &str) {
     }
 }
 
-// R2, R40
-#[test]
-fn writers_kill_no_pod() {
-    only_the_hog_dies("write");
-}
-
-#[test]
-fn readers_kill_no_pod() {
-    only_the_hog_dies("read");
-}
-
-#[test]
-fn mappers_kill_no_pod() {
-    only_the_hog_dies("map");
-}
-
-#[test]
-fn makers_of_many_files_kill_no_pod() {
-    only_the_hog_dies("files");
+scenes! {
+    // R2, R40
+    fn writers_kill_no_pod() => only_the_hog_dies("write");
+    fn readers_kill_no_pod() => only_the_hog_dies("read");
+    fn mappers_kill_no_pod() => only_the_hog_dies("map");
+    fn makers_of_many_files_kill_no_pod() => only_the_hog_dies("files");
 }
 
 /// Bytes of the machine that are left by the kubelet's count.
@@ -394,16 +381,11 @@ fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
     drop((agent, scene.neighbours, swap));
 }
 
-/// What grows is swapped out, and the node lives: no pod goes at machine speed, and one at the kubelet's pace.
-#[test]
-fn a_growth_that_swap_takes_in_is_not_urgent() {
-    grows_beside_swap("max", "10", false);
-}
-
-/// The machine has swap, and no pod may use it, as with the kubelet's default `NoSwap`.
-#[test]
-fn swap_that_no_pod_may_use_is_no_room() {
-    grows_beside_swap("0", "40", true);
+scenes! {
+    /// What grows is swapped out, and the node lives: no pod goes at machine speed, and one at the kubelet's pace.
+    fn a_growth_that_swap_takes_in_is_not_urgent() => grows_beside_swap("max", "10", false);
+    /// The machine has swap, and no pod may use it, as with the kubelet's default `NoSwap`.
+    fn swap_that_no_pod_may_use_is_no_room() => grows_beside_swap("0", "40", true);
 }
 
 /// The page cache that another pod writes all the while neither hides a hog nor takes its pod.
@@ -453,12 +435,8 @@ fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
 
 /// Pods of a lower priority come first, of so many MiB `each`. The first of them goes; those that may follow have not enough between
 /// them to last until the kubelet looks again, and the hogs would have to go all the same.
-fn hogs_of_a_high_priority_take_one_pod_with_them(
-    hogs: usize,
-    rate: &str,
-    each: u64,
-    evictions: Option<u32>,
-) {
+fn hogs_take_one_pod_with_them(hogs: usize, rate: &str, each: u64, evictions: Option<u32>) {
+    skip_if!(not_root());
     let scope = TestCgroup::new("pace-priority", 512 * MIB).unwrap();
     let names = |of, count| Vec::from_iter((0..count).map(|number| format!("{of}-{number:02}")));
     let (small, hogs) = (names("small", 12), names("hog", hogs));
@@ -494,24 +472,12 @@ fn hogs_of_a_high_priority_take_one_pod_with_them(
     assert_eq!(scope.oom_kills().unwrap(), 0);
 }
 
-#[test]
-fn a_hog_of_a_high_priority_takes_one_pod_with_it() {
-    skip_if!(not_root());
-    hogs_of_a_high_priority_take_one_pod_with_them(1, "300", 6, None);
-}
-
-/// None of them has half of the growth.
-#[test]
-fn three_hogs_of_a_high_priority_take_one_pod_with_them() {
-    skip_if!(not_root());
-    hogs_of_a_high_priority_take_one_pod_with_them(3, "100", 6, None);
-}
-
-/// All of them could carry the growth, and the eviction rate allows two more: one is kept for the hog.
-#[test]
-fn an_eviction_rate_is_not_used_up_before_the_hog() {
-    skip_if!(not_root());
-    hogs_of_a_high_priority_take_one_pod_with_them(1, "20", 20, Some(3));
+scenes! {
+    fn a_hog_of_a_high_priority_takes_one_pod_with_it() => hogs_take_one_pod_with_them(1, "300", 6, None);
+    /// None of them has half of the growth.
+    fn three_hogs_of_a_high_priority_take_one_pod_with_them() => hogs_take_one_pod_with_them(3, "100", 6, None);
+    /// All of them could carry the growth, and the eviction rate allows two more: one is kept for the hog.
+    fn an_eviction_rate_is_not_used_up_before_the_hog() => hogs_take_one_pod_with_them(1, "20", 20, Some(3));
 }
 
 /// A container that leaks is killed at its own limit, and what it has comes back; the node's threshold is met for a moment before.

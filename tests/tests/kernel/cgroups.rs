@@ -72,16 +72,9 @@ fn tells_what_happens(hook: CountHook) {
     );
 }
 
-#[test]
-fn typed_hook() {
-    skip_if!(no_bpf());
-    tells_what_happens(CountHook::Typed);
-}
-
-#[test]
-fn tracepoint_hook() {
-    skip_if!(no_bpf());
-    tells_what_happens(CountHook::Tracepoint);
+scenes! {
+    fn typed_hook() unless no_bpf() => tells_what_happens(CountHook::Typed);
+    fn tracepoint_hook() unless no_bpf() => tells_what_happens(CountHook::Tracepoint);
 }
 
 /// Thousands of cgroups without a reader: what does not fit is dropped, counted, and made up for by one rescan.

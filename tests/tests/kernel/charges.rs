@@ -100,37 +100,15 @@ fn evicts_on_nobodys_account(hook: MemoryHook) {
     matrix("memory.available", &hook.to_string(), "own-limit");
 }
 
-// R14, R40
-#[test]
-fn fexit_sees_each_charge() {
-    skip_if!(not_root());
-    evicts_on_nobodys_account(MemoryHook::Fexit);
-}
-
-// R14, R40
-#[test]
-fn a_kprobe_sees_each_charge() {
-    skip_if!(not_root());
-    evicts_on_nobodys_account(MemoryHook::Kprobe);
-}
-
-// R14, R40
-#[test]
-fn a_tracepoint_sees_each_charge() {
-    skip_if!(not_root());
-    evicts_on_nobodys_account(MemoryHook::Tracepoint);
-}
-
-// R14, R40
-#[test]
-fn an_eventfd_sees_each_charge() {
-    skip_if!(not_root());
-    evicts_on_nobodys_account(MemoryHook::Eventfd);
-}
-
-// R14, R40
-#[test]
-fn the_sampler_sees_each_charge() {
-    skip_if!(not_root());
-    evicts_on_nobodys_account(MemoryHook::Sampler);
+scenes! {
+    // R14, R40
+    fn fexit_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Fexit);
+    // R14, R40
+    fn a_kprobe_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Kprobe);
+    // R14, R40
+    fn a_tracepoint_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Tracepoint);
+    // R14, R40
+    fn an_eventfd_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Eventfd);
+    // R14, R40
+    fn the_sampler_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Sampler);
 }

@@ -153,26 +153,14 @@ fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTr
     matrix("nodefs.inodesFree", &selected.hook.to_string(), &detail);
 }
 
-// R1, R39
-#[test]
-fn ext4_typed() {
-    skip_if!(no_bpf());
-    counts_and_crosses("ext4", CountHook::Typed, 0);
-}
-
-// R1, R39
-#[test]
-fn ext4_tracepoint() {
-    skip_if!(no_bpf());
-    counts_and_crosses("ext4", CountHook::Tracepoint, 0);
-}
-
-/// xfs makes inodes out of free blocks: the blocks of a directory cost some, which the next statfs corrects.
-// R1, R39
-#[test]
-fn xfs_tracepoint() {
-    skip_if!(no_bpf());
-    counts_and_crosses("xfs", CountHook::Tracepoint, 16);
+scenes! {
+    // R1, R39
+    fn ext4_typed() unless no_bpf() => counts_and_crosses("ext4", CountHook::Typed, 0);
+    // R1, R39
+    fn ext4_tracepoint() unless no_bpf() => counts_and_crosses("ext4", CountHook::Tracepoint, 0);
+    /// xfs makes inodes out of free blocks: the blocks of a directory cost some, which the next statfs corrects.
+    // R1, R39
+    fn xfs_tracepoint() unless no_bpf() => counts_and_crosses("xfs", CountHook::Tracepoint, 16);
 }
 
 /// Free inodes of xfs are free blocks: a file that grows takes some, and no hook has anything to count.

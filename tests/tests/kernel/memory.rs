@@ -232,24 +232,12 @@ fn nothing_is_attached_late_where_that_takes_long() {
     assert_eq!(tracing_links(), before, "attached at the start");
 }
 
-// R39, R40
-#[test]
-fn tracepoint_hook() {
-    skip_if!(no_bpf());
-    crosses_on(MemoryHook::Tracepoint);
-}
-
-// R39, R40
-#[test]
-fn fexit_hook() {
-    skip_if!(no_bpf());
-    crosses_on(MemoryHook::Fexit);
-}
-
-#[test]
-fn kprobe_hook() {
-    skip_if!(no_bpf());
-    crosses_on(MemoryHook::Kprobe);
+scenes! {
+    // R39, R40
+    fn tracepoint_hook() unless no_bpf() => crosses_on(MemoryHook::Tracepoint);
+    // R39, R40
+    fn fexit_hook() unless no_bpf() => crosses_on(MemoryHook::Fexit);
+    fn kprobe_hook() unless no_bpf() => crosses_on(MemoryHook::Kprobe);
 }
 
 #[test]

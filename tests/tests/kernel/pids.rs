@@ -114,18 +114,11 @@ fn counts_a_storm(trigger: &mut PidTrigger, forker: &mut Forker, id: u64) -> Res
     }
 }
 
-// R1, R39
-#[test]
-fn typed_hook_counts() {
-    skip_if!(no_bpf());
-    counts_what_the_file_counts(CountHook::Typed);
-}
-
-// R1, R39
-#[test]
-fn tracepoint_hook_counts() {
-    skip_if!(no_bpf());
-    counts_what_the_file_counts(CountHook::Tracepoint);
+scenes! {
+    // R1, R39
+    fn typed_hook_counts() unless no_bpf() => counts_what_the_file_counts(CountHook::Typed);
+    // R1, R39
+    fn tracepoint_hook_counts() unless no_bpf() => counts_what_the_file_counts(CountHook::Tracepoint);
 }
 
 /// Without BTF, and with memory in a hierarchy that is not the default one: all tasks are counted, and no pod has a
@@ -204,18 +197,11 @@ fn crosses_both_ways(hook: CountHook) {
     matrix("pid.available", &hook.to_string(), "crossed both ways");
 }
 
-// R39, R40
-#[test]
-fn typed_hook_crosses() {
-    skip_if!(no_bpf());
-    crosses_both_ways(CountHook::Typed);
-}
-
-// R39, R40
-#[test]
-fn tracepoint_hook_crosses() {
-    skip_if!(no_bpf());
-    crosses_both_ways(CountHook::Tracepoint);
+scenes! {
+    // R39, R40
+    fn typed_hook_crosses() unless no_bpf() => crosses_both_ways(CountHook::Typed);
+    // R39, R40
+    fn tracepoint_hook_crosses() unless no_bpf() => crosses_both_ways(CountHook::Tracepoint);
 }
 
 /// Tasks that come while no program is attached are what a hook that misses counts looks like.

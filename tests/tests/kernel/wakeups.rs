@@ -219,21 +219,9 @@ fn on(hook: MemoryHook) {
     );
 }
 
-// R14
-#[test]
-fn by_the_tracepoint() {
-    skip_if!(no_bpf());
-    on(MemoryHook::Tracepoint);
-}
-
-#[test]
-fn by_fexit() {
-    skip_if!(no_bpf());
-    on(MemoryHook::Fexit);
-}
-
-#[test]
-fn by_the_kprobe() {
-    skip_if!(no_bpf());
-    on(MemoryHook::Kprobe);
+scenes! {
+    // R14
+    fn by_the_tracepoint() unless no_bpf() => on(MemoryHook::Tracepoint);
+    fn by_fexit() unless no_bpf() => on(MemoryHook::Fexit);
+    fn by_the_kprobe() unless no_bpf() => on(MemoryHook::Kprobe);
 }
