@@ -31,9 +31,9 @@ pub use crate::{
     node::{MIB, Node},
     or_skip, scenes,
     scrape::{free_address, listen, metrics, shows},
-    skip::{granted, in_guest, matrix, no_bpf, no_memory_cgroups, not_root},
+    skip::{granted, in_guest, matrix, no_bpf, no_memory_cgroups, not_in_guest, not_root},
     skip_if,
     table::{rows, yaml},
     text::has,
-    wait::{SOON, sleep_from, until, wait_for},
+    wait::{SOON, alone, sleep_from, until, wait_for},
 };

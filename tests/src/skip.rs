@@ -63,6 +63,11 @@ pub fn in_guest() -> bool {
     line.contains("evictd.cgroup=")
 }
 
+/// Why what is the machine's cannot be touched.
+pub fn not_in_guest() -> Option<&'static str> {
+    (!in_guest()).then_some("not inside a guest of cargo xtask vm")
+}
+
 /// Ends the test with a note when the given reason exists.
 #[macro_export]
 macro_rules! skip_if {

@@ -7,7 +7,7 @@ use evictd_tests::{
 };
 
 fn play(fault: Fault) {
-    skip_if!((!in_guest()).then_some("not inside a guest of cargo xtask vm"));
+    skip_if!(not_in_guest());
     let case = Case {
         fault,
         // An emulated machine is slow.

@@ -7,9 +7,14 @@ use std::{
     os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _, process::ExitStatusExt as _},
 };
 
-use evictd_node::{cgroup::memory::Version, proc::machine::MemAvailable};
+use evictd_node::cgroup::memory::Version;
 use evictd_store::record::oom_kill::OomCause;
-use evictd_tests::{cgroup::begin_in, node::machine, prelude::*, unkillable::Undying};
+use evictd_tests::{
+    cgroup::begin_in,
+    node::{machine, mem_available},
+    prelude::*,
+    unkillable::Undying,
+};
 
 const LONG: Duration = Duration::from_secs(120);
 /// How long a look at what does not happen lasts.
@@ -181,11 +186,6 @@ fn left_of_machine() -> u64 {
     total - root.read().unwrap().working_set()
 }
 
-fn mem_available() -> u64 {
-    let available = MemAvailable::open(Path::new("/proc")).unwrap();
-    available.read().unwrap().available
-}
-
 /// The pods below a cgroup are those of the machine, of which so many bytes must be available.
 fn follow_the_machine(files: &mut Files, below: &Path, threshold: u64) {
     files.config["scope"] = json!({});
@@ -263,7 +263,8 @@ fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
 // R42
 #[test]
 fn a_threshold_of_the_machine_that_is_raised_by_mistake_takes_one_pod() {
-    skip_if!((!in_guest()).then_some("other programs use the machine's memory"));
+    // Other programs use the machine's memory.
+    skip_if!(not_in_guest());
     let scope = TestCgroup::new("pace-lists", machine().unwrap().1).unwrap();
     let names: Vec<String> = (0..6).map(|number| format!("small-{number}")).collect();
     let pods: Vec<Value> = names
@@ -360,9 +361,8 @@ impl Drop for Swap {
 /// A pod grows on a machine with swap, of which the pods may use as much.
 fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
     skip_if!(no_room());
-    skip_if!(
-        (!in_guest()).then_some("not inside a guest of cargo xtask vm: swap is the machine's")
-    );
+    // Swap is the machine's.
+    skip_if!(not_in_guest());
     let mut scene = Scene::new("pace-swap", 512, Limited::Node);
     skip_if!(
         (scene.scope.version() == Version::V1).then_some("cgroup v1 has no swap accounting here")
@@ -437,7 +437,6 @@ fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
 /// them to last until the kubelet looks again, and the hogs would have to go all the same.
 fn hogs_take_one_pod_with_them(hogs: usize, rate: &str, each: u64, evictions: Option<u32>) {
     skip_if!(not_root());
-    let scope = TestCgroup::new("pace-priority", 512 * MIB).unwrap();
     let names = |of, count| Vec::from_iter((0..count).map(|number| format!("{of}-{number:02}")));
     let (small, hogs) = (names("small", 12), names("hog", hogs));
     let pod = |name: &String| json!({ "name": name, "cgroup": name });
@@ -445,23 +444,19 @@ fn hogs_take_one_pod_with_them(hogs: usize, rate: &str, each: u64, evictions: Op
     for hog in &mut pods[small.len()..] {
         hog["priority"] = json!(100);
     }
-    let mut files = Files::new(scope.path(), &json!(pods));
+    let mut files = Files::of("pace-priority", 512, &json!(pods));
     files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
     if let Some(evictions) = evictions {
         files.config["evictionRates"] =
             json!({ "node": { "evictions": evictions, "period": "5m" } });
     }
-    let start = |name: &String, arguments: &[&str]| {
-        Hog::start(&scope.child(name).unwrap(), arguments).unwrap()
-    };
-    let each_mib = each.to_string();
-    let mut small = Vec::from_iter(small.iter().map(|name| start(name, &["--mib", &each_mib])));
+    let uses = ["--mib", &each.to_string()];
+    let mut small = Vec::from_iter(small.iter().map(|name| files.hog(name, &uses)));
+    let scope = files.scope();
     assert!(until(LONG, || scope.usage().unwrap() > 12 * each * MIB));
-    hogs.iter()
-        .for_each(|name| drop(scope.child(name).unwrap()));
     let _agent = files.start(&[]);
     let grows = ["--mib", "4000", "--rate", rate];
-    let running = Vec::from_iter(hogs.iter().map(|name| start(name, &grows)));
+    let running = Vec::from_iter(hogs.iter().map(|name| files.hog(name, &grows)));
     running.into_iter().for_each(|mut hog| hog.killed());
     let is_told = || hogs.iter().all(|hog| files.evicted().contains(hog));
     assert!(until(LONG, is_told));
@@ -488,7 +483,6 @@ fn a_growth_up_to_a_limit_costs_no_neighbour(
     seen: bool,
     priority: Option<i32>,
 ) {
-    let scope = TestCgroup::new("pace-limit", 512 * MIB).unwrap();
     let mut pods: Vec<Value> = NEIGHBOURS
         .map(|name| json!({ "name": name, "cgroup": name, "requests": { "memory": "10Mi" } }))
         .into();
@@ -497,10 +491,10 @@ fn a_growth_up_to_a_limit_costs_no_neighbour(
         pod["priority"] = json!(priority);
     }
     pods.push(pod);
-    let mut files = Files::new(scope.path(), &json!(pods));
+    let mut files = Files::of("pace-limit", 512, &json!(pods));
     files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
-    let mut neighbours =
-        NEIGHBOURS.map(|name| Hog::start(&scope.child(name).unwrap(), &["--mib", "40"]).unwrap());
+    let mut neighbours = NEIGHBOURS.map(|name| files.hog(name, &["--mib", "40"]));
+    let scope = files.scope();
     assert!(until(LONG, || scope.usage().unwrap() > 120 * MIB));
     let app = scope.child("leaks/app").unwrap();
     scope.limit_child("leaks/app", 310 * MIB).unwrap();
@@ -558,12 +552,12 @@ fn a_critical_pod_that_grows_up_to_its_own_limit_costs_no_neighbour() {
 #[test]
 fn a_growth_up_to_a_limit_is_known_among_many_containers() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("pace-sidecars", 512 * MIB).unwrap();
     let pod = |name: &str, requests: &str| json!({ "name": name, "cgroup": name, "requests": { "memory": requests } });
     let mut pods: Vec<Value> = NEIGHBOURS.map(|name| pod(name, "10Mi")).into();
     pods.push(pod("leaks", "280Mi"));
-    let mut files = Files::new(scope.path(), &json!(pods));
+    let mut files = Files::of("pace-sidecars", 512, &json!(pods));
     files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+    let scope = files.scope();
     for name in NEIGHBOURS.iter().chain(&["leaks"]) {
         for (container, mib) in [("app", 280), ("proxy", 200), ("logs", 200)] {
             let container = format!("{name}/{container}");
@@ -572,21 +566,14 @@ fn a_growth_up_to_a_limit_is_known_among_many_containers() {
         }
     }
     let start = |name: &str, container: &str, arguments: &[&str]| {
-        Hog::start(&scope.path().join(name).join(container), arguments).unwrap()
+        Hog::start(&files.cgroup(name).join(container), arguments).unwrap()
     };
     let mut neighbours = NEIGHBOURS.map(|name| start(name, "app", &["--mib", "38"]));
     assert!(until(LONG, || scope.usage().unwrap() > 114 * MIB));
     let _agent = files.start(&[]);
     let proxies = NEIGHBOURS.iter().chain(&["leaks"]);
-    let _proxies: Vec<Hog> = proxies
-        .map(|name| {
-            start(
-                name,
-                "proxy",
-                &["--mib", "30", "--head", "2", "--rate", "1"],
-            )
-        })
-        .collect();
+    let grows = ["--mib", "30", "--head", "2", "--rate", "1"];
+    let _proxies: Vec<Hog> = proxies.map(|name| start(name, "proxy", &grows)).collect();
     let mut leak = start("leaks", "app", &["--mib", "400", "--rate", "60"]);
     ends_at_its_limit(&mut leak, &files, &mut neighbours);
 }

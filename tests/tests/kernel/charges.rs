@@ -38,13 +38,9 @@ fn root_is_hidden(cgroup: &TestCgroup) -> Option<&'static str> {
 fn evicts_on_nobodys_account(hook: MemoryHook) {
     let mut node = Node::new(&format!("charge-{hook}"), 384).unwrap();
     skip_if!(root_is_hidden(&node.cgroup));
-    let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
-    node.pod("calm", QosClass::Guaranteed, 0, 0).unwrap();
-    let options = Options {
-        hook: Some(hook),
-        ..Options::default()
-    };
-    let watched = or_skip!(node.watch(options).unwrap());
+    let pod = node.best_effort("hog");
+    node.pod("calm", QosClass::Guaranteed, 0, 0);
+    let watched = or_skip!(node.watch(Options::on(hook)).unwrap());
     let mut hog = Hog::start(&pod, &["--mib", "380", "--head", "250", "--wait"]).unwrap();
     hog.take_head().unwrap();
     // Until a program is attached, if it is one.
@@ -65,7 +61,7 @@ fn evicts_on_nobodys_account(hook: MemoryHook) {
     watched.finished(SOON).expect("its end");
     let text = trace.text().unwrap();
     hog.killed();
-    assert_eq!(node.oom_kills().unwrap(), 0);
+    assert_eq!(node.cgroup.oom_kills().unwrap(), 0);
     let charged: Vec<_> = text.lines().filter(|line| is_charged(line)).collect();
     let seen = text.lines().any(|line| !line.starts_with('#'));
     assert!(seen, "a kill takes memory of the kernel's");
