@@ -53,6 +53,14 @@ impl TestCgroup {
         Ok(made)
     }
 
+    /// The same with the cgroup of a pod in it.
+    #[track_caller]
+    pub fn with_pod(name: &str, limit: u64) -> (Self, PathBuf) {
+        let made = Self::new(name, limit).expect("a cgroup");
+        let pod = made.child("pod").expect("a cgroup");
+        (made, pod)
+    }
+
     fn hand_down(&self) -> io::Result<()> {
         match self.version {
             Version::V1 => Ok(()),

@@ -5,7 +5,8 @@ use std::time::Duration;
 use evictd_config::Config;
 use evictd_engine::{
     ContainerUsage, EmptyDir, EvictionDecision, Layout, NodeBounds, Observation, Observations,
-    Plan, Planner, PlannerSettings, Pod, PodUsage, Signal, Snapshot, Usages, Volume, VolumeUsage,
+    Plan, Planner, PlannerSettings, Pod, PodUsage, RestoredPending, Signal, Snapshot, Usages,
+    Volume, VolumeUsage,
     model::{
         quantity::Quantity,
         settings::{Mode, RankingStrategy},
@@ -131,6 +132,19 @@ pub fn settings(mode: Mode, mut config: Value) -> PlannerSettings {
         mode,
         fastpath_signals: Vec::new(),
         has_api_server: false,
+    }
+}
+
+/// A victim of the agent before, which was killed for memory at this moment.
+pub fn killed_for_memory(uid: &str, at: i64) -> RestoredPending {
+    RestoredPending {
+        uid: uid.to_owned(),
+        at,
+        is_asked: false,
+        is_dead: false,
+        signal: Some(Signal::MemoryAvailable),
+        usage: 0,
+        available: 0,
     }
 }
 

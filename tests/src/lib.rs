@@ -7,6 +7,7 @@ pub mod cgroup;
 pub mod chaos;
 pub mod cluster_node;
 pub mod containerd;
+pub mod counting;
 pub mod cpus;
 pub mod deploy;
 pub mod disk;

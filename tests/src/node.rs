@@ -9,22 +9,22 @@ use std::{
 };
 
 use evictd_engine::{
-    Pod, QosClass,
+    Pod, QosClass, Signal,
     accounting::MemoryThresholds,
     eviction_state::EvictionState,
     limiter::EvictionLimiter,
     model::settings::{MemoryHook, Mode, RankingStrategy},
 };
 use evictd_fastpath::{
-    EvictionReport, FastPath, FastPathControl, FastPathEvent, FastPathEventQueue, FastPathSetup,
-    FastPathStatus, VictimExit,
+    BlockedBy, EvictionReport, FastPath, FastPathControl, FastPathEvent, FastPathEventQueue,
+    FastPathSetup, FastPathStatus, VictimExit,
 };
 use evictd_node::{
     bpf::object::BpfObject,
     cgroup::memory::MemoryCgroup,
     memory_scope::{Scope, ScopeKind},
     pods::table::{PodEntry, PodTable},
-    proc::machine::memory_total,
+    proc::machine::{MemAvailable, memory_total},
     trigger::{hook::HookUnavailable, memory},
 };
 use evictd_sys::poll::poll;
@@ -97,6 +97,12 @@ pub fn machine() -> io::Result<(MemoryCgroup, u64)> {
     Ok((root, total))
 }
 
+/// What the machine has available by the kernel's own count, in bytes.
+pub fn mem_available() -> u64 {
+    let file = MemAvailable::open(Path::new("/proc")).expect("/proc/meminfo");
+    file.read().expect("/proc/meminfo").available
+}
+
 /// A fast path at work on a node.
 pub struct Watched {
     fastpath: Option<FastPath>,
@@ -118,18 +124,20 @@ impl Node {
         })
     }
 
+    /// Adds a BestEffort pod of priority 0, and returns its cgroup.
+    #[track_caller]
+    pub fn best_effort(&mut self, name: &str) -> PathBuf {
+        self.pod(name, QosClass::BestEffort, 0, 0)
+    }
+
     /// Adds a pod and returns its cgroup: as the kubelet lays them out.
-    pub fn pod(
-        &mut self,
-        name: &str,
-        qos: QosClass,
-        priority: i32,
-        request: u64,
-    ) -> io::Result<PathBuf> {
+    #[track_caller]
+    pub fn pod(&mut self, name: &str, qos: QosClass, priority: i32, request: u64) -> PathBuf {
         self.pod_in("", name, qos, priority, request)
     }
 
     /// Adds a pod below a cgroup of the node, such as `kubepods`, and returns the pod's cgroup.
+    #[track_caller]
     pub fn pod_in(
         &mut self,
         parent: &str,
@@ -137,14 +145,15 @@ impl Node {
         qos: QosClass,
         priority: i32,
         request: u64,
-    ) -> io::Result<PathBuf> {
+    ) -> PathBuf {
         let class = match qos {
             QosClass::BestEffort => "besteffort",
             QosClass::Burstable => "burstable",
             QosClass::Guaranteed => "",
         };
         let pod = Path::new(parent).join(class).join(format!("pod-{name}"));
-        let cgroup = self.cgroup.child(&pod.display().to_string())?;
+        let cgroup = self.cgroup.child(&pod.display().to_string());
+        let cgroup = cgroup.expect("a cgroup");
         let pod = Pod {
             uid: format!("uid-{name}"),
             namespace: "default".into(),
@@ -155,12 +164,7 @@ impl Node {
             ..Pod::default()
         };
         self.pods.push((pod, cgroup.clone()));
-        Ok(cgroup)
-    }
-
-    /// Number of OOM kills in the node's cgroup so far.
-    pub fn oom_kills(&self) -> io::Result<u64> {
-        self.cgroup.oom_kills()
+        cgroup
     }
 
     /// Changes what is known of a pod.
@@ -200,11 +204,17 @@ impl Node {
     /// Starts a fast path on this node where the hook is certain to be there.
     #[track_caller]
     pub fn watched(&self, options: Options) -> Watched {
-        self.watch(options).expect("a fast path").expect("a hook")
+        self.watched_with(self.table(), options)
     }
 
-    /// Starts a fast path with a table that was made before; `Err` inside when the hook is refused here.
-    pub fn watch_table(
+    /// The same with a table that was made before.
+    #[track_caller]
+    pub fn watched_with(&self, table: Box<PodTable>, options: Options) -> Watched {
+        let watched = self.watch_table(table, options);
+        watched.expect("a fast path").expect("a hook")
+    }
+
+    fn watch_table(
         &self,
         table: Box<PodTable>,
         options: Options,
@@ -296,6 +306,19 @@ impl Watched {
         let evicted = self.evicted(SOON).expect("an eviction");
         assert_eq!(evicted.pod.pod.name, name);
         evicted
+    }
+
+    /// The next report but for ends of evictions, which has to say that no pod may be evicted: for which signal, and what holds the
+    /// pods back.
+    #[track_caller]
+    pub fn has_no_candidates(&self) -> (Signal, BlockedBy) {
+        loop {
+            match self.report(SOON) {
+                Some(FastPathEvent::Finished(_)) => {}
+                Some(FastPathEvent::NoCandidates { signal, held, .. }) => return (signal, held),
+                other => panic!("{other:?}"),
+            }
+        }
     }
 
     /// The next end of an eviction, other reports passed over.

@@ -148,7 +148,7 @@ impl Kept {
         let mut node = Node::new(name, 64).expect("a node");
         for given in pods {
             let name = given.name.clone();
-            node.pod(&name, QosClass::Burstable, 0, 0).expect("a pod");
+            node.pod(&name, QosClass::Burstable, 0, 0);
             node.edit(&name, |pod| {
                 let uid = std::mem::take(&mut pod.uid);
                 *pod = Pod {

@@ -63,6 +63,11 @@ pub fn in_guest() -> bool {
     line.contains("evictd.cgroup=")
 }
 
+/// Why what is the machine's cannot be touched.
+pub fn not_in_guest() -> Option<&'static str> {
+    (!in_guest()).then_some("not inside a guest of cargo xtask vm")
+}
+
 /// Ends the test with a note when the given reason exists.
 #[macro_export]
 macro_rules! skip_if {
@@ -83,4 +88,20 @@ macro_rules! or_skip {
             Err(why) => return $crate::skip_if!(Some(why)),
         }
     };
+}
+
+/// Tests that play one scene each, a row for each of them: `fn NAME() unless WHY => SCENE;`, where WHY is a reason not to play it.
+#[macro_export]
+macro_rules! scenes {
+    ($($(#[$comment:meta])* fn $name:ident() $(unless $why:expr)? => $scene:expr;)*) => {$(
+        $(#[$comment])*
+        #[test]
+        fn $name() {
+            $(if let Some(why) = $why {
+                let test = concat!(module_path!(), "::", stringify!($name));
+                return $crate::skip::skipped(test, &why.to_string());
+            })?
+            $scene;
+        }
+    )*};
 }

@@ -32,6 +32,12 @@ impl Outcome {
         self.stdout
     }
 
+    /// The JSON that it is.
+    #[track_caller]
+    pub fn json(self) -> Value {
+        serde_json::from_str(&self.good()).expect("JSON")
+    }
+
     /// Asserts that an input was refused, with one line and no result, and returns that line.
     #[track_caller]
     pub fn refused(self) -> String {
@@ -54,6 +60,14 @@ pub fn evictd<A: Into<OsString>>(arguments: impl IntoIterator<Item = A>) -> Outc
         stdout: text(stdout),
         stderr: text(stderr),
     }
+}
+
+/// Runs `evictd rank` over pods and a summary, with these arguments.
+pub fn rank(pods: impl ToString, summary: impl ToString, arguments: &[&str]) -> Outcome {
+    let files = Files::new();
+    let pods = files.write("pods.json", pods);
+    let summary = files.write("summary.json", summary);
+    evictd([&["rank", "--pods", &pods, "--summary", &summary], arguments].concat())
 }
 
 /// A directory with files in it that a command can be pointed at.

@@ -1,11 +1,20 @@
 //! Waiting for what the kernel tells in its own time.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 use evictd_sys::clock::monotonic_ns;
 
 /// How long something that will happen may take, on a machine that is emulated while others compile.
 pub const SOON: Duration = Duration::from_secs(60);
+
+/// Held by a test that no other such test of its process may run beside.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Looks again and again until there is something to see, or patience is over.
 pub fn wait_for<T>(timeout: Duration, look: impl FnMut() -> Option<T>) -> Option<T> {

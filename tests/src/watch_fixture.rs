@@ -2,13 +2,17 @@
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 
-use evictd_kube::{client::ApiClient, policy_status::StatusWriter, watch::policies};
+use evictd_kube::{
+    client::ApiClient,
+    policy_status::{SPREAD, StatusWriter},
+    watch::policies,
+};
 use evictd_policy::{
     PauseState, PolicyEvaluator, PolicyStore, evaluator::PolicySettings, gate::Secrets,
 };
 
 use crate::{
-    apiserver::ApiServer,
+    apiserver::{ApiServer, State},
     wait::{SOON, until},
 };
 
@@ -69,6 +73,13 @@ impl Following {
             tokio::sync::watch::channel(false).0,
         ));
         self.spawn(async move { writer.run().await });
+    }
+
+    /// Waits until the policies were listed so often.
+    #[track_caller]
+    pub fn lists(&self, is_enough: impl Fn(usize) -> bool) {
+        let asked = |state: &State| is_enough(state.count("GET", "/evictionpolicies"));
+        assert!(self.server.wait(SPREAD, asked));
     }
 
     /// Waits until the status of a policy says that it is accepted.

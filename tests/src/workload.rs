@@ -19,7 +19,6 @@ pub struct PodSpec {
     /// Shares of the node's memory, in thousandths.
     request: u64,
     usage: u64,
-    directory: &'static str,
     /// Value of `oom_score_adj` as the kubelet would set it; lowering needs CAP_SYS_RESOURCE.
     oom_score_adj: i32,
 }
@@ -30,33 +29,12 @@ pub const HOG: &str = "hog";
 /// `cache` and `logs` use more than they request as well: that alone does not make a victim while `hog`, of the same
 /// priority, uses more on top. `report` is above its request too, and is saved by its priority.
 pub const WORKLOAD: [PodSpec; 6] = [
-    pod("db", "Guaranteed", 1000, [180, 140], "pod-db", -997),
-    pod("api", "Burstable", 100, [120, 80], "burstable/pod-api", 880),
-    pod(
-        "cache",
-        "Burstable",
-        0,
-        [60, 70],
-        "burstable/pod-cache",
-        940,
-    ),
-    pod(
-        "report",
-        "Burstable",
-        50,
-        [40, 60],
-        "burstable/pod-report",
-        960,
-    ),
-    pod(
-        "logs",
-        "BestEffort",
-        0,
-        [0, 30],
-        "besteffort/pod-logs",
-        1000,
-    ),
-    pod(HOG, "Burstable", 0, [60, 0], "burstable/pod-hog", 940),
+    pod("db", "Guaranteed", 1000, [180, 140], -997),
+    pod("api", "Burstable", 100, [120, 80], 880),
+    pod("cache", "Burstable", 0, [60, 70], 940),
+    pod("report", "Burstable", 50, [40, 60], 960),
+    pod("logs", "BestEffort", 0, [0, 30], 1000),
+    pod(HOG, "Burstable", 0, [60, 0], 940),
 ];
 
 const fn pod(
@@ -64,7 +42,6 @@ const fn pod(
     qos: &'static str,
     priority: i32,
     [request, usage]: [u64; 2],
-    directory: &'static str,
     oom_score_adj: i32,
 ) -> PodSpec {
     PodSpec {
@@ -73,7 +50,6 @@ const fn pod(
         priority,
         request,
         usage,
-        directory,
         oom_score_adj,
     }
 }
@@ -82,6 +58,14 @@ impl PodSpec {
     /// Request of the pod on a node of so many MiB, in MiB.
     pub fn request_mib(&self, node_mib: u64) -> u64 {
         node_mib * self.request / 1000
+    }
+
+    /// Its cgroup below the node's, as the kubelet lays them out.
+    fn directory(&self) -> String {
+        match self.qos {
+            "Guaranteed" => format!("pod-{}", self.name),
+            class => format!("{}/pod-{}", class.to_lowercase(), self.name),
+        }
     }
 
     /// Usage of the pod on a node of so many MiB, in MiB.
@@ -108,7 +92,7 @@ impl Stage {
         let mib = size / MIB;
         let mut pods = Vec::new();
         for role in &WORKLOAD {
-            let dir = cgroup.child(role.directory)?;
+            let dir = cgroup.child(&role.directory())?;
             let usage = role.usage_mib(mib).to_string();
             let score = role.oom_score_adj.to_string();
             let mut arguments = vec!["--oom-score-adj", &score];
@@ -184,7 +168,7 @@ impl Stage {
     /// The cgroup directory of a pod of the cast.
     pub fn directory_of(&self, name: &str) -> Option<PathBuf> {
         let role = WORKLOAD.iter().find(|role| role.name == name)?;
-        Some(self.cgroup.path().join(role.directory))
+        Some(self.cgroup.path().join(role.directory()))
     }
 
     /// Names of the pods that run no more.
@@ -226,7 +210,7 @@ impl Stage {
                 "qosClass": role.qos,
                 "priority": role.priority,
                 "requests": { "memory": format!("{}Mi", role.request_mib(self.mib)) },
-                "cgroup": parent.join(role.directory),
+                "cgroup": parent.join(role.directory()),
             })
         };
         let extra = |number: u32| {

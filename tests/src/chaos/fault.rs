@@ -219,14 +219,9 @@ impl Healing {
     pub fn heal(self, node: &mut Node) -> io::Result<()> {
         match self.0 {
             Struck::Nothing => Ok(()),
-            Struck::Stalled(thread) => {
-                drop(thread);
-                Ok(())
-            }
-            Struck::Frozen(disk) => {
-                drop(disk);
-                Ok(())
-            }
+            // Dropped, they go on.
+            Struck::Stalled(_thread) => Ok(()),
+            Struck::Frozen(_disk) => Ok(()),
             Struck::Stopped => node.agent()?.go_on(),
             Struck::NoAgent => node.start(),
             Struck::Full(file) => fs::remove_file(file),

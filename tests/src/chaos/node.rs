@@ -2,8 +2,7 @@
 
 use std::{fs, io, path::PathBuf, time::Duration};
 
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_store::{journal, record::Record};
+use evictd_store::journal;
 use serde_json::json;
 
 use super::Fault;
@@ -11,9 +10,9 @@ use crate::{
     agent::Agent,
     apiserver::{ApiServer, InjectedFault, State},
     bpffs::Bpffs,
-    cgroup::OomKills as _,
     cluster_node::ClusterNode,
     disk::Disk,
+    embedded::evictions,
     hog::Hog,
     node::MIB,
     runtime::{self, Runtime},
@@ -157,10 +156,12 @@ impl Node {
         until(LONG, || reached() || !hog.is_alive());
     }
 
-    fn records(&self) -> Vec<Record> {
-        let dir = self.member.config["stateDir"].as_str().map(PathBuf::from);
-        let read = dir.and_then(|dir| journal::read(&dir).ok());
-        read.map(|(records, _)| records).unwrap_or_default()
+    /// The pods that the journal says were evicted.
+    fn evicted(&self) -> Vec<String> {
+        let dir = self.member.config["stateDir"].as_str().unwrap_or_default();
+        let (records, _) = journal::read(dir.as_ref()).unwrap_or_default();
+        let evictions = evictions(records).into_iter();
+        evictions.map(|eviction| eviction.name).collect()
     }
 
     /// Lists what does not hold although it must, a sentence each. `ended` tells how the hog has ended.
@@ -171,19 +172,14 @@ impl Node {
                 found.push(sentence);
             }
         };
-        let told = self
-            .member
-            .server
-            .wait(LONG, |state| !events(state).is_empty());
+        let server = &self.member.server;
+        let told = server.wait(LONG, |state| !events(state).is_empty());
         must(told, "no Event tells of the eviction".into());
-        let deleted = self
-            .member
-            .server
-            .wait(LONG, |state| state.count("DELETE", "/pods/") > 0);
+        let deleted = server.wait(LONG, |state| state.count("DELETE", "/pods/") > 0);
         must(deleted, "the pod is not deleted".into());
         std::thread::sleep(MOMENT);
         {
-            let state = self.member.server.state();
+            let state = server.state();
             let is_unused = !state.faults.is_empty() && state.faults.iter().all(|f| f.times > 0);
             must(!is_unused, "no request has met the fault".into());
         }
@@ -192,17 +188,13 @@ impl Node {
             matches!(ended, Ok(Some(libc::SIGKILL))),
             format!("the hog has ended by {ended:?}"),
         );
-        let memory = MemoryCgroup::open(self.member.cgroup.path()).map_err(io::Error::other);
-        let kills = memory.and_then(|m| m.oom_kills());
+        let kills = self.member.cgroup.oom_kills();
         must(matches!(kills, Ok(0)), format!("OOM kills: {kills:?}"));
-        let alive = self
-            .innocent
-            .iter_mut()
-            .filter_map(|i| i.is_alive().then_some(()));
-        must(alive.count() == 2, "an innocent pod has died".into());
+        let all_live = self.innocent.iter_mut().all(Hog::is_alive);
+        must(all_live, "an innocent pod has died".into());
         {
-            let state = self.member.server.state();
-            let regarding: Vec<_> = events(&state);
+            let state = server.state();
+            let regarding = events(&state);
             must(regarding == ["hog"], format!("Events about {regarding:?}"));
             let deleted: Vec<_> = state
                 .all("DELETE", "/pods/")
@@ -211,14 +203,7 @@ impl Node {
                 .collect();
             must(deleted.is_empty(), format!("DELETE of {deleted:?}"));
         }
-        let records = self.records();
-        let evicted: Vec<_> = records
-            .iter()
-            .filter_map(|record| match record {
-                Record::Evicted(eviction) => Some(eviction.name.as_str()),
-                _ => None,
-            })
-            .collect();
+        let evicted = self.evicted();
         let is_lost = fault.may_lose_record() && evicted.is_empty();
         must(
             evicted == ["hog"] || is_lost,

@@ -1,43 +1,23 @@
 //! The fast path allocates nothing.
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-};
-
 use evictd_engine::{
-    Among, Candidate, CandidateState, QosClass, RankInputs, Resource, SelectionCriteria,
-    model::settings::RankingStrategy, select,
+    Among, Candidate, CandidateState, QosClass, RankInputs, Resource, SelectionCriteria, select,
 };
-
-thread_local! {
-    /// Allocations of this thread: the test harness has threads of its own.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: everything is handed on to the system's allocator; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are those that the system's allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use evictd_tests::{
+    counting::{self, Counting},
+    engine::STRATEGIES,
+};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// Calls of the allocator by this thread: the test harness has threads of its own.
 fn counted(work: impl FnOnce()) -> u64 {
-    let before = ALLOCATIONS.with(Cell::get);
+    let before = counting::calls();
+    counting::watch(nix::unistd::gettid().as_raw());
     work();
-    ALLOCATIONS.with(Cell::get) - before
+    counting::watch(0);
+    counting::calls() - before
 }
 
 #[test]
@@ -45,11 +25,7 @@ fn choosing_victims_among_500_pods_allocates_nothing() {
     // The counter counts.
     assert!(counted(|| drop(std::hint::black_box(Box::new(1)))) > 0);
 
-    for strategy in [
-        RankingStrategy::Kubelet,
-        RankingStrategy::Qos,
-        RankingStrategy::Usage,
-    ] {
+    for strategy in STRATEGIES {
         for among in [Among::All, Among::Using] {
             let candidate = |number: u64| Candidate {
                 inputs: RankInputs {

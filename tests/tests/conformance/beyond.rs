@@ -1,14 +1,15 @@
 //! What else the engine does that the kubelet does not, side by side with the kubelet's way (docs/differences.md).
 
 use evictd_engine::{
-    NodeCondition, Observation, Owner, PlannerSettings, Recreation, RestoredOwnerEviction,
-    RestoredPending, RestoredRecreation, RestoredState, model::settings::RankingStrategy,
+    NodeCondition, Observation, PlannerSettings, Recreation, RestoredOwnerEviction,
+    RestoredRecreation, RestoredState, model::settings::RankingStrategy,
 };
 use evictd_tests::{
     engine::{
-        MI, Node, Round, evicted, first, mib, names, one_gib, planner, planner_of, plays, settings,
-        step,
+        MI, Node, Round, evicted, first, killed_for_memory, mib, names, one_gib, planner,
+        planner_of, plays, settings, step,
     },
+    policy_fixture::owner,
     prelude::*,
 };
 
@@ -198,11 +199,7 @@ fn the_time_that_is_left_is_foretold() {
 
 /// Makes a pod one of a DaemonSet's.
 fn owned(pod: &mut Pod) {
-    pod.owner = Some(Owner {
-        kind: "DaemonSet".into(),
-        name: "agent".into(),
-        uid: "set".into(),
-    });
+    pod.owner = Some(owner("DaemonSet", "set"));
 }
 
 #[test]
@@ -333,16 +330,7 @@ fn a_manager_goes_on_where_another_one_has_ended() {
         condition: NodeCondition::MemoryPressure,
     };
     let earlier = RestoredState {
-        victims: vec![RestoredPending {
-            uid: "agent-2".into(),
-            at: 0,
-            is_asked: false,
-            is_dead: false,
-            signal: Some(Signal::MemoryAvailable),
-            usage: 0,
-            available: 0,
-            other_signals: Vec::new(),
-        }],
+        victims: vec![killed_for_memory("agent-2", 0)],
         evictions: vec![eviction(-300, "agent-0"), eviction(-30, "agent-2")],
         recreations: vec![
             recreation(-290, "agent-1", 1, 60),

@@ -2,10 +2,7 @@
 
 use evictd_config::ThresholdTexts;
 use evictd_engine::MemorySizing;
-use evictd_tests::{
-    prelude::*,
-    vectors::{Files, evictd},
-};
+use evictd_tests::{prelude::*, vectors};
 
 const MI: u64 = 1 << 20;
 const GI: u64 = 1 << 30;
@@ -56,12 +53,9 @@ fn rank(signal: &str, strategy: &str, node: Value, examples: &[Example]) -> Valu
             stats
         })
         .collect();
-    let files = Files::new();
-    let pods = files.write("pods.json", Value::from(pods));
-    let summary = files.write("summary.json", json!({"node": node, "pods": stats}));
-    let mut arguments = vec!["rank", "--signal", signal, "--strategy", strategy];
-    arguments.extend(["--pods", &pods, "--summary", &summary, "-o", "json"]);
-    serde_json::from_str(&evictd(arguments).good()).expect("JSON")
+    let summary = json!({"node": node, "pods": stats});
+    let arguments = ["--signal", signal, "--strategy", strategy, "-o", "json"];
+    vectors::rank(Value::from(pods), summary, &arguments).json()
 }
 
 /// The names in the order in which they go.

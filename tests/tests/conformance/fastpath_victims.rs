@@ -1,12 +1,12 @@
 //! What the fast path kills counts for everything else that is short, as what the manager kills does, and goes once.
 
 use evictd_engine::{
-    Planner, RestoredPending, RestoredState, Timing,
+    Planner, RestoredState, Timing,
     pace::{Decision, PaceInputs, PaceProfile},
     record::KillOutcome,
 };
 use evictd_tests::{
-    engine::{MI, Node, Round, decided, evicted, planner, plays},
+    engine::{MI, Node, Round, decided, evicted, killed_for_memory, planner, plays},
     prelude::*,
 };
 
@@ -167,16 +167,7 @@ fn the_next_agent_knows_the_same_victims() {
     restarted.restore(
         2 * SECOND,
         &RestoredState {
-            victims: vec![RestoredPending {
-                uid: "bomb".into(),
-                at: 2 * SECOND,
-                is_asked: false,
-                is_dead: false,
-                signal: Some(Signal::MemoryAvailable),
-                usage: 0,
-                available: 0,
-                other_signals: Vec::new(),
-            }],
+            victims: vec![killed_for_memory("bomb", 2 * SECOND)],
             last: vec![(Signal::MemoryAvailable, 2 * SECOND)],
             ..RestoredState::default()
         },

@@ -34,9 +34,7 @@ fn every_configuration_means_what_it_means_to_the_kubelet() {
         let line = number + 1;
         match case.get("thresholds") {
             Some(expected) => {
-                assert_eq!((outcome.code, &*outcome.stderr), (0, ""), "line {line}");
-                let thresholds: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
-                assert_eq!(&thresholds, expected, "line {line}");
+                assert_eq!(&outcome.json(), expected, "line {line}");
             }
             None => {
                 println!("line {line}: {}", case["error"]);
@@ -61,8 +59,7 @@ fn the_same_configuration_as_yaml_and_from_a_kubelets_file_means_the_same() {
     let kubelet = files.write("k.yaml", kubelet);
     let empty = files.write("empty.yaml", "");
     let show = |arguments: &[&str]| {
-        let outcome = evictd([&["thresholds", "-o", "json", "--config"], arguments].concat());
-        serde_json::from_str::<Value>(&outcome.good()).expect("JSON")
+        evictd([&["thresholds", "-o", "json", "--config"], arguments].concat()).json()
     };
     let expected = show(&[&json]);
     assert_eq!(show(&[&yaml]), expected);

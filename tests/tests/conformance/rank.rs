@@ -2,26 +2,15 @@
 
 use evictd_tests::{
     prelude::*,
-    vectors::{Files, evictd, read},
+    vectors::{rank, read},
 };
 
 /// Runs `evictd rank` over a case of `rank.jsonl`.
-fn rank(files: &Files, case: &Value) -> Value {
-    let pods = files.write(
-        "pods.json",
-        json!({"kind": "PodList", "items": case["pods"]}),
-    );
-    let summary = files.write(
-        "summary.json",
-        json!({"node": {}, "pods": case["podStats"]}),
-    );
-    let mut arguments = vec![
-        "rank",
-        "--signal",
-        case["signal"].as_str().expect("a signal"),
-        "-o",
-        "json",
-    ];
+fn ranked(case: &Value) -> Value {
+    let pods = json!({"kind": "PodList", "items": case["pods"]});
+    let summary = json!({"node": {}, "pods": case["podStats"]});
+    let signal = case["signal"].as_str().expect("a signal");
+    let mut arguments = vec!["--signal", signal, "-o", "json"];
     for (field, flag) in [
         ("dedicatedImageFs", "--dedicated-image-fs"),
         ("splitContainerImageFs", "--split-image-fs"),
@@ -30,14 +19,12 @@ fn rank(files: &Files, case: &Value) -> Value {
             arguments.push(flag);
         }
     }
-    arguments.extend(["--pods", &pods, "--summary", &summary]);
-    serde_json::from_str(&evictd(arguments).good()).expect("JSON")
+    rank(pods, summary, &arguments).json()
 }
 
 // R9: the kubelet ranks by what it has allocated (`getAllocatedPods`).
 #[test]
 fn a_resize_that_the_node_refuses_moves_no_pod() {
-    let files = Files::new();
     let mut moved = 0;
     let cases = read("rank.jsonl");
     let of_memory = |case: &&Value| case["signal"] == "memory.available";
@@ -57,11 +44,11 @@ fn a_resize_that_the_node_refuses_moves_no_pod() {
             }
             pod["status"]["containerStatuses"] = statuses.into();
         }
-        assert_eq!(rank(&files, &asked)["order"], rank(&files, case)["order"]);
+        assert_eq!(ranked(&asked)["order"], ranked(case)["order"]);
         for pod in asked["pods"].as_array_mut().expect("pods") {
             pod["status"]["containerStatuses"].take();
         }
-        moved += usize::from(rank(&files, &asked)["order"] != rank(&files, case)["order"]);
+        moved += usize::from(ranked(&asked)["order"] != ranked(case)["order"]);
     }
     assert!(
         moved > 5,
@@ -74,7 +61,6 @@ fn every_order_is_the_kubelets() {
     // R9, R10, R12
     let cases = read("rank.jsonl");
     assert_eq!(cases.len(), 100);
-    let files = Files::new();
     for (number, case) in cases.iter().enumerate() {
         let names = case["order"]
             .as_array()
@@ -82,7 +68,7 @@ fn every_order_is_the_kubelets() {
             .iter()
             .map(|name| name.as_str().expect("a name"));
         let expected: Vec<Value> = names.map(|name| format!("default/{name}").into()).collect();
-        let ranking = rank(&files, case);
+        let ranking = ranked(case);
         assert_eq!(
             ranking["order"],
             Value::from(expected),
@@ -95,26 +81,13 @@ fn every_order_is_the_kubelets() {
 
 #[test]
 fn the_order_does_not_depend_on_that_of_the_input() {
-    let files = Files::new();
     for case in read("rank.jsonl").iter().take(20) {
         let mut reversed = case.clone();
         for field in ["pods", "podStats"] {
             reversed[field].as_array_mut().expect("a list").reverse();
         }
-        assert_eq!(rank(&files, case), rank(&files, &reversed));
+        assert_eq!(ranked(case), ranked(&reversed));
     }
-}
-
-/// Runs `evictd rank` over files with this content, and whatever else is given.
-fn rank_text(
-    pods: impl ToString,
-    summary: impl ToString,
-    more: &[&str],
-) -> evictd_tests::vectors::Outcome {
-    let files = Files::new();
-    let pods = files.write("pods.json", pods);
-    let summary = files.write("summary.json", summary);
-    evictd([&["rank", "--pods", &pods, "--summary", &summary], more].concat())
 }
 
 #[test]
@@ -137,7 +110,7 @@ fn people_are_told_why() {
         "node": {"memory": {"availableBytes": 1u64 << 30, "workingSetBytes": 3u64 << 30}},
         "pods": [used("web", 96), used("cache", 1536), used("dns", 10)],
     });
-    let outcome = rank_text(pods, summary, &["--signal", "memory.available"]);
+    let outcome = rank(pods, summary, &["--signal", "memory.available"]);
     assert_eq!(
         outcome.stdout,
         "#  POD            USAGE   REQUEST     EXCESS    PRIORITY  QOS         OOM ADJ  NOTE\n\
@@ -162,17 +135,14 @@ fn bad_input_is_named() {
         "#,
     ) {
         let arguments: Vec<&str> = arguments.split(' ').collect();
-        let outcome = rank_text(pods, summary, &[&["--signal"], &arguments[..]].concat());
-        assert_eq!(
-            (outcome.code, &*outcome.stdout),
-            (2, ""),
-            "{pods} {summary}"
-        );
-        assert!(outcome.stderr.contains(expected), "{}", outcome.stderr);
+        let outcome = rank(pods, summary, &[&["--signal"], &arguments[..]].concat());
+        // The command line's own words are several lines.
+        assert_eq!((outcome.code, &*outcome.stdout), (2, ""), "{pods}");
+        has(&outcome.stderr, &[expected]);
     }
     // Unknown fields and nulls are no mistake.
     let pods = r#"{"kind": "PodList", "new": 1, "items": [{"spec": null, "metadata": {"name": "a", "labels": null}}]}"#;
     let summary = r#"{"node": {"swap": {}}, "pods": null, "new": []}"#;
-    let told = rank_text(pods, summary, &["--signal", "pid.available", "-o", "json"]).good();
+    let told = rank(pods, summary, &["--signal", "pid.available", "-o", "json"]).good();
     assert!(told.starts_with(r#"{"order":["/a"]"#), "{told}");
 }

@@ -12,8 +12,8 @@ fn replay(files: &Files, sequence: &Value, mode: &str) -> Vec<Value> {
         step.as_object_mut().expect("a step").remove("expect");
     }
     let path = files.write("scenario.json", scenario);
-    let outcome = evictd(["replay", &path, "--mode", mode, "-o", "json"]);
-    serde_json::from_str(&outcome.good()).expect("JSON")
+    let results = evictd(["replay", &path, "--mode", mode, "-o", "json"]).json();
+    results.as_array().expect("a list").clone()
 }
 
 /// Null and absent are empty lists. Several pods that exceed limits of their own come in the order in which the

@@ -2,8 +2,8 @@
 //! (docs/differences.md).
 
 use evictd_engine::{
-    Cause, NodeReclaim, Observation, Planner, PlannerSettings, ReclaimUnderWay,
-    model::quantity::Quantity, node_reclaim::ReclaimBy,
+    Cause, NodeReclaim, Planner, PlannerSettings, ReclaimUnderWay, model::quantity::Quantity,
+    node_reclaim::ReclaimBy,
 };
 use evictd_tests::{
     engine::{
@@ -431,57 +431,6 @@ fn a_victim_that_dies_during_a_reclaim_still_counts() {
     }
 }
 
-/// R43: a fork bomb of a higher priority, or a pod that makes inodes faster than others free them. The first pod goes by the order;
-/// the others have not enough between them to last until the kubelet looks again, and the bomb would have to go all the same.
-/// It may have requested bytes: these are no inodes.
-#[test]
-fn a_fork_bomb_of_a_high_priority_takes_one_pod_with_it() {
-    for (signal, name) in [
-        (Signal::PidAvailable, "pid.available"),
-        (Signal::NodeFsInodesFree, "nodefs.inodesFree"),
-    ] {
-        let config = json!({"evictionHard": {name: "3000"}});
-        let mut settings = settings(Mode::Evictd, config);
-        // No reclaim helps: its images lie elsewhere.
-        settings.layout.dedicated_image_fs = true;
-        let mut planner = planner_of(settings);
-        let mut node = Node::default();
-        for number in 0..30 {
-            node = node.pod(&format!("small-{number:02}"), 0);
-        }
-        node = node.pod("bomb", 0).that(|pod| {
-            pod.priority = 100;
-            pod.storage_request = 1 << 30;
-        });
-        let mut made = |ms: i64, count: u64| {
-            for pod in node.pods.clone() {
-                let count = if pod.name == "bomb" { count } else { 10 };
-                node.processes(&pod.name, count);
-                node.logs(&pod.name, 0, count);
-            }
-            let now = 1_000_000_000 + ms * 1_000_000;
-            node.observations.set(
-                signal,
-                Observation {
-                    available: 20_000 - count as i64,
-                    capacity: 32_768,
-                    time: Some(now),
-                },
-            );
-            let evictions = planner.plan(now, node.snapshot()).evictions;
-            evictions.into_iter().map(|eviction| eviction.name)
-        };
-        let mut gone = Vec::new();
-        for ms in (0..1000).step_by(40) {
-            gone.extend(made(ms, 20 * ms as u64));
-            if gone.contains(&"bomb".to_owned()) {
-                break;
-            }
-        }
-        assert_eq!(gone, ["small-00", "bomb"], "{signal}");
-    }
-}
-
 /// Two pods on a disk that is short: of `known` it is known what it uses.
 fn half_walked() -> Node {
     let mut node = Node::default().pod("known", 0).pod("unwalked", 0);
@@ -608,29 +557,4 @@ fn a_soft_threshold_chooses_what_can_be_asked() {
             all
         );
     }
-}
-
-/// An image is unpacked, 150 MiB a second: no pod has it, and the few files of the pods come back later than the disk is full.
-#[test]
-fn a_disk_that_no_pod_fills_takes_one_pod_in_ten_seconds() {
-    let config = json!({"evictionHard": {"nodefs.available": "2Gi"}});
-    let mut planner = planner(Mode::Evictd, config);
-    let mut node = Node::default();
-    for number in 0..8 {
-        let name = format!("pod-{number}");
-        node = node.pod(&name, 10);
-        node.logs(&name, 50 << 10, 0);
-    }
-    let mut gone: Vec<(i64, String)> = Vec::new();
-    for second in 0..26 {
-        let available = (4096 - 150 * second).max(0) * MI as i64;
-        node.observe(Signal::NodeFsAvailable, available, second);
-        for name in evicted(&mut planner, second, &node) {
-            node.pods.retain(|pod| pod.name != name);
-            gone.push((second, name));
-        }
-    }
-    let at: Vec<i64> = gone.iter().map(|(second, _)| *second).collect();
-    let pauses = at.windows(2).map(|pair| pair[1] - pair[0]);
-    assert!(at.len() == 2 && pauses.min() >= Some(10), "{gone:?}");
 }

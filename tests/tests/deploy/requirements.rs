@@ -40,11 +40,11 @@ fn is_test(line: &str) -> bool {
     line.trim_start().starts_with("#[test]") || line.trim_start().starts_with("#[tokio::test")
 }
 
-/// Whether the function of this line has the attribute of a test.
+/// Whether the function of this line has the attribute of a test, or is a row of `scenes!`.
 fn is_test_function(lines: &[&str], at: usize) -> bool {
     let attributes = lines[..at].iter().rev();
     let mut attributes = attributes.take_while(|l| l.trim_start().starts_with(['#', '/']));
-    attributes.any(|l| is_test(l))
+    lines[at].contains(" => ") || attributes.any(|l| is_test(l))
 }
 
 /// The test of the comment in this line: the function that follows, or the one around it.
@@ -147,10 +147,15 @@ fn the_document_has_every_row_and_its_tests() {
 
 #[test]
 fn a_comment_belongs_to_the_test_below_it_or_around_it() {
-    let text = "// R1, R3 to R5: it holds.\n#[test]\nfn first() {\n    // R9\n    let a = 1;\n}\n";
+    let text = "// R1, R3 to R5: it holds.\n#[test]\nfn first() {\n    // R9\n    let a = 1;\n}\n\
+                scenes! {\n    // R7\n    fn second() unless why() => scene(1);\n}\n";
     let mut proofs = Proofs::new();
     collect("tests/tests/a.rs", text, &mut proofs);
-    assert_eq!(proofs.keys().copied().collect::<Vec<_>>(), [1, 3, 4, 5, 9]);
+    assert_eq!(
+        proofs.keys().copied().collect::<Vec<_>>(),
+        [1, 3, 4, 5, 7, 9]
+    );
+    assert_eq!(cell(&proofs[&7]), "[a](../tests/tests/a.rs) `second`");
     assert_eq!(cell(&proofs[&9]), "[a](../tests/tests/a.rs) `first`");
 }
 

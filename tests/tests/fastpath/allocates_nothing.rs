@@ -1,55 +1,13 @@
 //! The fast path allocates nothing, whatever happens: between two looks, on a crossing, while it decides and kills. Nor does its
 //! standby thread.
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicI32, AtomicU64, Ordering},
-    },
-};
-
 use evictd_tests::{
+    counting::{self, Counting},
     cpus::{self, Obstacle},
     node::{Options, Watched, standby_thread},
     prelude::*,
     skip::no_realtime,
 };
-
-/// Counts what one thread asks of the allocator.
-struct Counting;
-
-static WATCHED_THREAD: AtomicI32 = AtomicI32::new(0);
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-impl Counting {
-    fn note() {
-        let watched = WATCHED_THREAD.load(Ordering::Relaxed);
-        // SAFETY: no preconditions.
-        if watched != 0 && watched == unsafe { libc::gettid() } {
-            ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-// SAFETY: everything is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        Self::note();
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        Self::note();
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        Self::note();
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -60,9 +18,6 @@ fn faults(tid: i32) -> (u64, u64) {
     let faults = |field| cpus::stat(tid, field).unwrap();
     (faults(10), faults(12))
 }
-
-/// Whose numbers are looked at: one thread at a time.
-static ONE: Mutex<()> = Mutex::new(());
 
 /// A node with pods, and who is to decide about them.
 struct Stage {
@@ -77,14 +32,11 @@ impl Stage {
     fn new(who: impl FnOnce(&Watched) -> Option<i32>) -> Option<Self> {
         let mut node = Node::new("alloc", 384).unwrap();
         let pods = (0..20)
-            .map(|i| {
-                node.pod(&format!("p{i}"), QosClass::BestEffort, i, 0)
-                    .unwrap()
-            })
+            .map(|i| node.pod(&format!("p{i}"), QosClass::BestEffort, i, 0))
             .collect();
         let watched = node.watched(Options::default());
         let decides = who(&watched)?;
-        WATCHED_THREAD.store(decides, Ordering::Relaxed);
+        counting::watch(decides);
         Some(Self {
             pods,
             watched,
@@ -97,7 +49,7 @@ impl Stage {
     fn allocates_nothing<T>(&self, on: &[usize], alone: impl Fn() -> T) {
         let mut fewest = (u64::MAX, u64::MAX);
         for (round, pod) in self.pods.iter().take(4).enumerate() {
-            let before = (ALLOCATIONS.load(Ordering::Relaxed), faults(self.decides));
+            let before = (counting::calls(), faults(self.decides));
             let mut hog = Hog::start(pod, &["--mib", "380", "--head", "250", "--wait"]).unwrap();
             cpus::tie(hog.pid(), on).unwrap();
             hog.take_head().unwrap();
@@ -107,7 +59,7 @@ impl Stage {
             let evicted = self.watched.evicts(&format!("p{round}"));
             drop(kept);
             self.watched.finished(SOON).expect("its end");
-            let after = (ALLOCATIONS.load(Ordering::Relaxed), faults(self.decides));
+            let after = (counting::calls(), faults(self.decides));
             assert!(evicted.working_set > 200 * MIB);
             let calls = after.0 - before.0;
             assert_eq!(calls, 0, "calls of the allocator in round {round}");
@@ -126,7 +78,7 @@ impl Stage {
 #[test]
 fn from_wake_up_to_signal_nothing_is_allocated() {
     skip_if!(not_root());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let stage = Stage::new(|watched| Some(watched.tid())).unwrap();
     stage.allocates_nothing(&cpus::allowed(), || ());
 }
@@ -137,7 +89,7 @@ fn from_wake_up_to_signal_nothing_is_allocated() {
 fn nor_by_the_standby() {
     skip_if!(not_root());
     skip_if!(no_realtime());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(stage) = Stage::new(|_| standby_thread()) else {
         return skip_if!(Some(
             "no standby thread: one CPU, or a hook without a program"

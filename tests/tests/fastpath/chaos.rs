@@ -7,7 +7,7 @@ use evictd_tests::{
 };
 
 fn play(fault: Fault) {
-    skip_if!((!in_guest()).then_some("not inside a guest of cargo xtask vm"));
+    skip_if!(not_in_guest());
     let case = Case {
         fault,
         // An emulated machine is slow.
@@ -21,17 +21,8 @@ fn play(fault: Fault) {
     }
 }
 
-#[test]
-fn the_clock_jumps() {
-    play(Fault::ClockJumps);
-}
-
-#[test]
-fn the_agent_is_killed() {
-    play(Fault::AgentKilled);
-}
-
-#[test]
-fn the_agent_is_stopped() {
-    play(Fault::AgentStopped);
+scenes! {
+    fn the_clock_jumps() => play(Fault::ClockJumps);
+    fn the_agent_is_killed() => play(Fault::AgentKilled);
+    fn the_agent_is_stopped() => play(Fault::AgentStopped);
 }

@@ -1,31 +1,25 @@
 //! The fast path with real cgroups, real hogs, and the kernel's OOM killer as the rival.
 
-use std::{fs::File, os::unix::fs::MetadataExt as _, thread};
+use std::{fs::File, thread};
 
 use evictd_engine::kubelet_times::MONITORING_INTERVAL_NS;
-use evictd_fastpath::{FastPathEvent, KilledBy};
+use evictd_fastpath::KilledBy;
 use evictd_node::cgroup::realtime::acquire_sched_fifo;
-use evictd_tests::{
-    node::{Options, Watched},
-    prelude::*,
-};
+use evictd_tests::{node::Options, prelude::*};
 
 /// A hog at full speed among pods of every class: the kubelet's order says who goes, and only that one goes.
 fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
     let mut node = Node::new("evict", 512).unwrap();
-    let guaranteed = node
-        .pod("guaranteed", QosClass::Guaranteed, 0, 64 * MIB)
-        .unwrap();
-    let modest = node
-        .pod("modest", QosClass::Burstable, 0, 64 * MIB)
-        .unwrap();
-    let hog = node.pod("hog", QosClass::Burstable, 0, 32 * MIB).unwrap();
-    let small = node.pod("small", QosClass::BestEffort, 10, 0).unwrap();
     let mut bystanders = [
-        Hog::start(&guaranteed, &["--mib", "48"]).unwrap(),
-        Hog::start(&modest, &["--mib", "40"]).unwrap(),
-        Hog::start(&small, &["--mib", "16"]).unwrap(),
-    ];
+        (QosClass::Guaranteed, 0, 64 * MIB, "48"),
+        (QosClass::Burstable, 0, 64 * MIB, "40"),
+        (QosClass::BestEffort, 10, 0, "16"),
+    ]
+    .map(|(qos, priority, request, mib)| {
+        let pod = node.pod(&format!("calm-{mib}"), qos, priority, request);
+        Hog::start(&pod, &["--mib", mib]).unwrap()
+    });
+    let hog = node.pod("hog", QosClass::Burstable, 0, 32 * MIB);
     let mut hog = Hog::start(&hog, &["--mib", "4096", "--wait", "--way", way]).unwrap();
     let watched = or_skip!(node.watch(Options::on(hook)).unwrap());
     hog.go().unwrap();
@@ -45,7 +39,7 @@ fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
     assert!(finished.exited >= stages.signalled && finished.threshold_cleared >= finished.exited);
     hog.killed();
     assert!(bystanders.iter_mut().all(Hog::is_alive), "nobody else dies");
-    assert_eq!(node.oom_kills().unwrap(), 0);
+    assert_eq!(node.cgroup.oom_kills().unwrap(), 0);
     let more = watched.report(Duration::from_millis(200));
     assert!(more.is_none(), "nothing else is reported: {more:?}");
     matrix("memory.available", &hook.to_string(), &detail);
@@ -60,25 +54,15 @@ fn tracepoint_hook_evicts_in_time() {
     }
 }
 
-// R14, R39, R40
-#[test]
-fn fexit_hook_evicts_in_time() {
-    skip_if!(no_bpf());
-    evicts_the_hog_on(MemoryHook::Fexit, "touch");
-}
-
-// R14, R39, R40
-#[test]
-fn kprobe_hook_evicts_in_time() {
-    skip_if!(no_bpf());
-    evicts_the_hog_on(MemoryHook::Kprobe, "touch");
-}
-
-// R14, R40
-#[test]
-fn eventfd_hook_evicts_in_time() {
-    skip_if!(not_root());
-    evicts_the_hog_on(MemoryHook::Eventfd, "touch");
+scenes! {
+    // R14, R39, R40
+    fn fexit_hook_evicts_in_time() unless no_bpf() => evicts_the_hog_on(MemoryHook::Fexit, "touch");
+    // R14, R39, R40
+    fn kprobe_hook_evicts_in_time() unless no_bpf() => evicts_the_hog_on(MemoryHook::Kprobe, "touch");
+    // R14, R40
+    fn eventfd_hook_evicts_in_time() unless not_root() => evicts_the_hog_on(MemoryHook::Eventfd, "touch");
+    // R28: with nothing but files the deadline sampler still comes before the OOM killer.
+    fn sampler_evicts_in_time() unless not_root() => evicts_the_hog_on(MemoryHook::Sampler, "touch");
 }
 
 /// The manager learns of a kill in the pod's state. A pod of many processes takes long to signal, and what is short besides must take
@@ -88,13 +72,12 @@ fn eventfd_hook_evicts_in_time() {
 fn a_pod_is_a_victim_before_its_last_process_is_signalled() {
     skip_if!(not_root());
     let mut node = Node::new("many", 512).unwrap();
-    let many = node.pod("many", QosClass::BestEffort, 0, 0).unwrap();
+    let many = node.best_effort("many");
     let mut forks = Forker::start(Some(&many)).unwrap();
     forks.order("hold 2000").unwrap();
     let table = node.table();
     let pod = Arc::clone(&table.entries[0]);
-    let watched = node.watch_table(table, Options::default());
-    let watched = watched.unwrap().unwrap();
+    let watched = node.watched_with(table, Options::default());
     let mut hog = Hog::start(&many, &["--mib", "2000", "--rate", "400"]).unwrap();
     let seen = thread::spawn(move || {
         // A thousand processes that end must not keep it from looking.
@@ -110,26 +93,19 @@ fn a_pod_is_a_victim_before_its_last_process_is_signalled() {
     assert!(seen < evicted.stages.signalled);
 }
 
-// R28: with nothing but files the deadline sampler still comes before the OOM killer.
-#[test]
-fn sampler_evicts_in_time() {
-    skip_if!(not_root());
-    evicts_the_hog_on(MemoryHook::Sampler, "touch");
-}
-
 // R47
 #[test]
 fn shadow_decides_and_kills_nothing() {
     skip_if!(not_root());
     let mut node = Node::new("shadow", 256).unwrap();
-    let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
+    let pod = node.best_effort("hog");
     let watched = node.watched(Options {
         shadow: true,
         ..Options::default()
     });
     let mut hog = Hog::start(&pod, &["--mib", "200"]).unwrap();
     assert!(watched.evicts("hog").outcome.is_shadow());
-    std::thread::sleep(Duration::from_millis(100));
+    thread::sleep(Duration::from_millis(100));
     assert!(hog.is_alive());
     let more = watched.report(Duration::from_millis(100));
     assert!(more.is_none(), "once per pressure: {more:?}");
@@ -141,18 +117,16 @@ fn shadow_decides_and_kills_nothing() {
 fn a_deficit_that_does_not_grow_goes_at_the_kubelets_pace() {
     skip_if!(not_root());
     let mut node = Node::new("several", 512).unwrap();
-    let mut hogs = [("a", "100"), ("b", "95"), ("c", "90")].map(|(name, mib)| {
-        let pod = node.pod(name, QosClass::BestEffort, 0, 0).unwrap();
-        Hog::start(&pod, &["--mib", mib]).unwrap()
-    });
-    std::thread::sleep(Duration::from_millis(500));
+    let mut hogs = [("a", "100"), ("b", "95"), ("c", "90")]
+        .map(|(name, mib)| Hog::start(&node.best_effort(name), &["--mib", mib]).unwrap());
+    thread::sleep(Duration::from_millis(500));
     // 285 of 512 MiB are used: 227 are available, and 370 are wanted.
     let watched = node.watched(Options::at(370));
     // The largest first.
     let [first, second] = ["a", "b"].map(|name| watched.evicts(name).stages.signalled);
     assert!(second - first >= MONITORING_INTERVAL_NS);
     hogs[..2].iter_mut().for_each(Hog::killed);
-    std::thread::sleep(Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(300));
     assert!(hogs[2].is_alive(), "two are enough");
 }
 
@@ -164,16 +138,16 @@ fn what_the_manager_has_killed_is_pending() {
     skip_if!(not_root());
     let mut node = Node::new("foreign", 512).unwrap();
     let volume = tempfile::tempdir_in("/dev/shm").unwrap();
-    let [a, b] = ["a", "b"].map(|name| node.pod(name, QosClass::BestEffort, 0, 0).unwrap());
+    let [a, b] = ["a", "b"].map(|name| node.best_effort(name));
     let dir = volume.path().to_str().unwrap();
     let mut first = Hog::start(&a, &["--mib", "100", "--way", "tmpfs", "--dir", dir]).unwrap();
     let mut second = Hog::start(&b, &["--mib", "120"]).unwrap();
     let usage = |pod: &Path| MemoryCgroup::open(pod).unwrap().usage().unwrap();
     assert!(until(SOON, || usage(&a) > 100 * MIB && usage(&b) > 120 * MIB));
     // The kubelet's mount keeps the file; here a descriptor does.
-    let files = std::fs::read_dir(format!("/proc/{}/fd", first.pid())).unwrap();
+    let files = fs::read_dir(format!("/proc/{}/fd", first.pid())).unwrap();
     let files = files.flatten().map(|entry| entry.path());
-    let is_in_volume = |fd: &PathBuf| std::fs::read_link(fd).unwrap().starts_with(volume.path());
+    let is_in_volume = |fd: &PathBuf| fs::read_link(fd).unwrap().starts_with(volume.path());
     let kept = files.filter(is_in_volume).map(File::open);
     let kept: Vec<_> = kept.collect::<Result<_, _>>().unwrap();
     assert_eq!(kept.len(), 1);
@@ -200,22 +174,15 @@ fn what_the_manager_has_killed_is_pending() {
 fn a_pod_that_is_gone_is_passed_over() {
     skip_if!(not_root());
     let mut node = Node::new("gone", 256).unwrap();
-    let gone = node.pod("gone", QosClass::BestEffort, -100, 0).unwrap();
-    let empty = node.pod("empty", QosClass::BestEffort, -50, 0).unwrap();
-    let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
+    let gone = node.pod("gone", QosClass::BestEffort, -100, 0);
+    let empty = node.pod("empty", QosClass::BestEffort, -50, 0);
+    let pod = node.best_effort("hog");
     let watched = node.watched(Options::default());
-    std::fs::remove_dir(&gone).unwrap();
-    assert!(std::fs::metadata(&empty).unwrap().ino() > 0);
+    fs::remove_dir(&gone).unwrap();
+    assert!(empty.exists());
     let mut hog = Hog::start(&pod, &["--mib", "200"]).unwrap();
     watched.evicts("hog");
     hog.killed();
-}
-
-#[track_caller]
-fn has_no_candidates(watched: &Watched) {
-    let report = watched.report(SOON);
-    let is_said = matches!(report, Some(FastPathEvent::NoCandidates { .. }));
-    assert!(is_said, "{report:?}");
 }
 
 // R12
@@ -223,18 +190,16 @@ fn has_no_candidates(watched: &Watched) {
 fn a_protected_pod_is_never_touched() {
     skip_if!(not_root());
     let mut node = Node::new("protected", 256).unwrap();
-    let pod = node
-        .pod("critical", QosClass::BestEffort, 2_000_001_000, 0)
-        .unwrap();
+    let pod = node.pod("critical", QosClass::BestEffort, 2_000_001_000, 0);
     let watched = node.watched(Options::default());
     let mut hog = Hog::start(&pod, &["--mib", "180"]).unwrap();
-    has_no_candidates(&watched);
+    watched.has_no_candidates();
     assert!(hog.is_alive());
 }
 
 /// How often a thread has gone to sleep of its own will.
 fn sleeps(tid: i32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).unwrap();
+    let status = fs::read_to_string(format!("/proc/self/task/{tid}/status")).unwrap();
     let count = status
         .lines()
         .find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
@@ -247,25 +212,23 @@ fn sleeps(tid: i32) -> u64 {
 fn without_candidates_it_waits_for_the_recovery() {
     skip_if!(not_root());
     let mut node = Node::new("idle", 256).unwrap();
-    let critical = node
-        .pod("critical", QosClass::BestEffort, 2_000_001_000, 0)
-        .unwrap();
-    let pod = node.pod("pod", QosClass::BestEffort, 0, 0).unwrap();
+    let critical = node.pod("critical", QosClass::BestEffort, 2_000_001_000, 0);
+    let pod = node.best_effort("pod");
     let watched = node.watched(Options::default());
     for _ in 0..2 {
         let hog = Hog::start(&critical, &["--mib", "180"]).unwrap();
-        has_no_candidates(&watched);
+        watched.has_no_candidates();
         let before = sleeps(watched.tid());
-        std::thread::sleep(Duration::from_secs(1));
+        thread::sleep(Duration::from_secs(1));
         let sleeps = sleeps(watched.tid()) - before;
         assert!(sleeps < 300, "{sleeps} looks in a second");
         drop(hog);
         while node.cgroup.usage().unwrap() > 100 * MIB {}
-        std::thread::sleep(Duration::from_secs(1));
+        thread::sleep(Duration::from_secs(1));
     }
     // A pod that starts while the pressure lasts is found.
     let _hog = Hog::start(&critical, &["--mib", "170"]).unwrap();
-    has_no_candidates(&watched);
+    watched.has_no_candidates();
     let mut late = Hog::start(&pod, &["--mib", "20"]).unwrap();
     watched.evicts("pod");
     late.killed();
@@ -276,7 +239,7 @@ fn without_candidates_it_waits_for_the_recovery() {
 fn forks_during_the_kill_do_not_escape() {
     skip_if!(not_root());
     let mut node = Node::new("forks", 256).unwrap();
-    let pod = node.pod("forks", QosClass::BestEffort, 0, 0).unwrap();
+    let pod = node.best_effort("forks");
     let watched = node.watched(Options::default());
     // Each shell starts another before it ends, and one hog makes the pressure.
     let mut bomb = std::process::Command::new("timeout")
@@ -287,13 +250,13 @@ fn forks_during_the_kill_do_not_escape() {
         ))
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    thread::sleep(Duration::from_millis(200));
     let _hog = Hog::start(&pod, &["--mib", "200"]).unwrap();
     watched.evicts("forks");
     let finished = watched.finished(SOON).expect("its end is seen");
     assert!(finished.exited > 0, "nobody is left");
-    std::thread::sleep(Duration::from_millis(50));
-    let left = std::fs::read_to_string(pod.join("cgroup.procs")).unwrap();
+    thread::sleep(Duration::from_millis(50));
+    let left = fs::read_to_string(pod.join("cgroup.procs")).unwrap();
     assert_eq!(left, "", "no process has escaped");
     bomb.wait().unwrap();
 }

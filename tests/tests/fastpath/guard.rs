@@ -177,14 +177,9 @@ fn at_any_moment(what: &str, fate: Fate) {
     }
 }
 
-#[test]
-fn at_any_moment_sigkill() {
-    at_any_moment("SIGKILL", kill);
-}
-
-#[test]
-fn at_any_moment_sigstop() {
-    at_any_moment("SIGSTOP", stop);
+scenes! {
+    fn at_any_moment_sigkill() => at_any_moment("SIGKILL", kill);
+    fn at_any_moment_sigstop() => at_any_moment("SIGSTOP", stop);
 }
 
 /// The agent has left a trigger as far beyond the threshold as there was page cache; the hog takes its place, and the counter

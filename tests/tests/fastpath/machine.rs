@@ -15,8 +15,8 @@ fn evicts_on(hook: Option<MemoryHook>) {
     // Half of what is left on a small machine; on a large one as much as a hog fills in a second.
     let room = (available / 2).min(768 * MIB);
     let mut node = Node::new("machine", total / MIB).unwrap();
-    let hog_dir = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
-    let calm_dir = node.pod("calm", QosClass::Burstable, 0, 64 * MIB).unwrap();
+    let hog_dir = node.best_effort("hog");
+    let calm_dir = node.pod("calm", QosClass::Burstable, 0, 64 * MIB);
     let mut calm = Hog::start(&calm_dir, &["--mib", "16"]).unwrap();
     let options = Options {
         hook,
@@ -42,15 +42,8 @@ fn evicts_on(hook: Option<MemoryHook>) {
     matrix("memory.available", &watched.hook.to_string(), &detail);
 }
 
-// R2, R14, R39
-#[test]
-fn the_machine_is_watched_by_the_best_hook() {
-    skip_if!(no_bpf());
-    evicts_on(None);
-}
-
-#[test]
-fn the_machine_is_watched_by_the_sampler() {
-    skip_if!(not_root());
-    evicts_on(Some(MemoryHook::Sampler));
+scenes! {
+    // R2, R14, R39
+    fn the_machine_is_watched_by_the_best_hook() unless no_bpf() => evicts_on(None);
+    fn the_machine_is_watched_by_the_sampler() unless not_root() => evicts_on(Some(MemoryHook::Sampler));
 }

@@ -7,9 +7,14 @@ use std::{
     os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _, process::ExitStatusExt as _},
 };
 
-use evictd_node::{cgroup::memory::Version, proc::machine::MemAvailable};
+use evictd_node::cgroup::memory::Version;
 use evictd_store::record::oom_kill::OomCause;
-use evictd_tests::{cgroup::begin_in, node::machine, prelude::*, unkillable::Undying};
+use evictd_tests::{
+    cgroup::begin_in,
+    node::{machine, mem_available},
+    prelude::*,
+    unkillable::Undying,
+};
 
 const LONG: Duration = Duration::from_secs(120);
 /// How long a look at what does not happen lasts.
@@ -167,36 +172,18 @@ fn only_the_hog_dies(way: &str) {
     }
 }
 
-// R2, R40
-#[test]
-fn writers_kill_no_pod() {
-    only_the_hog_dies("write");
-}
-
-#[test]
-fn readers_kill_no_pod() {
-    only_the_hog_dies("read");
-}
-
-#[test]
-fn mappers_kill_no_pod() {
-    only_the_hog_dies("map");
-}
-
-#[test]
-fn makers_of_many_files_kill_no_pod() {
-    only_the_hog_dies("files");
+scenes! {
+    // R2, R40
+    fn writers_kill_no_pod() => only_the_hog_dies("write");
+    fn readers_kill_no_pod() => only_the_hog_dies("read");
+    fn mappers_kill_no_pod() => only_the_hog_dies("map");
+    fn makers_of_many_files_kill_no_pod() => only_the_hog_dies("files");
 }
 
 /// Bytes of the machine that are left by the kubelet's count.
 fn left_of_machine() -> u64 {
     let (root, total) = machine().unwrap();
     total - root.read().unwrap().working_set()
-}
-
-fn mem_available() -> u64 {
-    let available = MemAvailable::open(Path::new("/proc")).unwrap();
-    available.read().unwrap().available
 }
 
 /// The pods below a cgroup are those of the machine, of which so many bytes must be available.
@@ -276,7 +263,8 @@ fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
 // R42
 #[test]
 fn a_threshold_of_the_machine_that_is_raised_by_mistake_takes_one_pod() {
-    skip_if!((!in_guest()).then_some("other programs use the machine's memory"));
+    // Other programs use the machine's memory.
+    skip_if!(not_in_guest());
     let scope = TestCgroup::new("pace-lists", machine().unwrap().1).unwrap();
     let names: Vec<String> = (0..6).map(|number| format!("small-{number}")).collect();
     let pods: Vec<Value> = names
@@ -378,9 +366,8 @@ impl Drop for Swap {
 /// A pod grows on a machine with swap, of which the pods may use as much.
 fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
     skip_if!(no_room());
-    skip_if!(
-        (!in_guest()).then_some("not inside a guest of cargo xtask vm: swap is the machine's")
-    );
+    // Swap is the machine's.
+    skip_if!(not_in_guest());
     let mut scene = Scene::new("pace-swap", 512, Limited::Node);
     skip_if!(
         (scene.scope.version() == Version::V1).then_some("cgroup v1 has no swap accounting here")
@@ -399,16 +386,11 @@ fn grows_beside_swap(for_pods: &str, rate: &str, urgent: bool) {
     drop((agent, scene.neighbours, swap));
 }
 
-/// What grows is swapped out, and the node lives: no pod goes at machine speed, and one at the kubelet's pace.
-#[test]
-fn a_growth_that_swap_takes_in_is_not_urgent() {
-    grows_beside_swap("max", "10", false);
-}
-
-/// The machine has swap, and no pod may use it, as with the kubelet's default `NoSwap`.
-#[test]
-fn swap_that_no_pod_may_use_is_no_room() {
-    grows_beside_swap("0", "40", true);
+scenes! {
+    /// What grows is swapped out, and the node lives: no pod goes at machine speed, and one at the kubelet's pace.
+    fn a_growth_that_swap_takes_in_is_not_urgent() => grows_beside_swap("max", "10", false);
+    /// The machine has swap, and no pod may use it, as with the kubelet's default `NoSwap`.
+    fn swap_that_no_pod_may_use_is_no_room() => grows_beside_swap("0", "40", true);
 }
 
 /// The page cache that another pod writes all the while neither hides a hog nor takes its pod.
@@ -458,13 +440,8 @@ fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
 
 /// Pods of a lower priority come first, of so many MiB `each`. The first of them goes; those that may follow have not enough between
 /// them to last until the kubelet looks again, and the hogs would have to go all the same.
-fn hogs_of_a_high_priority_take_one_pod_with_them(
-    hogs: usize,
-    rate: &str,
-    each: u64,
-    node_rate: Option<Value>,
-) {
-    let scope = TestCgroup::new("pace-priority", 512 * MIB).unwrap();
+fn hogs_take_one_pod_with_them(hogs: usize, rate: &str, each: u64, node_rate: Option<Value>) {
+    skip_if!(not_root());
     let names = |of, count| Vec::from_iter((0..count).map(|number| format!("{of}-{number:02}")));
     let (small, hogs) = (names("small", 12), names("hog", hogs));
     let pod = |name: &String| json!({ "name": name, "cgroup": name });
@@ -472,22 +449,18 @@ fn hogs_of_a_high_priority_take_one_pod_with_them(
     for hog in &mut pods[small.len()..] {
         hog["priority"] = json!(100);
     }
-    let mut files = Files::new(scope.path(), &json!(pods));
+    let mut files = Files::of("pace-priority", 512, &json!(pods));
     files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
     if let Some(rate) = node_rate {
         files.config["evictionRates"] = json!({ "node": rate });
     }
-    let start = |name: &String, arguments: &[&str]| {
-        Hog::start(&scope.child(name).unwrap(), arguments).unwrap()
-    };
-    let each_mib = each.to_string();
-    let mut small = Vec::from_iter(small.iter().map(|name| start(name, &["--mib", &each_mib])));
+    let uses = ["--mib", &each.to_string()];
+    let mut small = Vec::from_iter(small.iter().map(|name| files.hog(name, &uses)));
+    let scope = files.scope();
     assert!(until(LONG, || scope.usage().unwrap() > 12 * each * MIB));
-    hogs.iter()
-        .for_each(|name| drop(scope.child(name).unwrap()));
     let _agent = files.start(&[]);
     let grows = ["--mib", "4000", "--rate", rate];
-    let running = Vec::from_iter(hogs.iter().map(|name| start(name, &grows)));
+    let running = Vec::from_iter(hogs.iter().map(|name| files.hog(name, &grows)));
     running.into_iter().for_each(|mut hog| hog.killed());
     let is_told = || hogs.iter().all(|hog| files.evicted().contains(hog));
     assert!(until(LONG, is_told));
@@ -498,34 +471,17 @@ fn hogs_of_a_high_priority_take_one_pod_with_them(
     assert_eq!(scope.oom_kills().unwrap(), 0);
 }
 
-#[test]
-fn a_hog_of_a_high_priority_takes_one_pod_with_it() {
-    skip_if!(not_root());
-    hogs_of_a_high_priority_take_one_pod_with_them(1, "300", 6, None);
-}
-
-/// None of them has half of the growth.
-#[test]
-fn three_hogs_of_a_high_priority_take_one_pod_with_them() {
-    skip_if!(not_root());
-    hogs_of_a_high_priority_take_one_pod_with_them(3, "100", 6, None);
-}
-
-/// All of them could carry the growth, and the eviction rate allows two more: one is kept for the hog.
-#[test]
-fn an_eviction_rate_is_not_used_up_before_the_hog() {
-    skip_if!(not_root());
-    let rate = json!({ "evictions": 3, "period": "5m" });
-    hogs_of_a_high_priority_take_one_pod_with_them(1, "20", 20, Some(rate));
-}
-
-/// The first hog uses up the rate, which holds back all pods but the other two.
-// R11, R38
-#[test]
-fn an_eviction_rate_does_not_hold_back_the_hogs() {
-    skip_if!(not_root());
-    let rate = json!({ "evictions": 1, "period": "5m", "exemptGrowers": true });
-    hogs_of_a_high_priority_take_one_pod_with_them(3, "100", 6, Some(rate));
+scenes! {
+    fn a_hog_of_a_high_priority_takes_one_pod_with_it() => hogs_take_one_pod_with_them(1, "300", 6, None);
+    /// None of them has half of the growth.
+    fn three_hogs_of_a_high_priority_take_one_pod_with_them() => hogs_take_one_pod_with_them(3, "100", 6, None);
+    /// All of them could carry the growth, and the eviction rate allows two more: one is kept for the hog.
+    fn an_eviction_rate_is_not_used_up_before_the_hog() => hogs_take_one_pod_with_them(
+        1, "20", 20, Some(json!({ "evictions": 3, "period": "5m" })));
+    /// The first hog uses up the rate, which holds back all pods but the other two.
+    // R11, R38
+    fn an_eviction_rate_does_not_hold_back_the_hogs() => hogs_take_one_pod_with_them(
+        3, "100", 6, Some(json!({ "evictions": 1, "period": "5m", "exemptGrowers": true })));
 }
 
 /// A container that leaks is killed at its own limit, and what it has comes back; the node's threshold is met for a moment before.
@@ -536,7 +492,6 @@ fn a_growth_up_to_a_limit_costs_no_neighbour(
     seen: bool,
     priority: Option<i32>,
 ) {
-    let scope = TestCgroup::new("pace-limit", 512 * MIB).unwrap();
     let mut pods: Vec<Value> = NEIGHBOURS
         .map(|name| json!({ "name": name, "cgroup": name, "requests": { "memory": "10Mi" } }))
         .into();
@@ -545,10 +500,10 @@ fn a_growth_up_to_a_limit_costs_no_neighbour(
         pod["priority"] = json!(priority);
     }
     pods.push(pod);
-    let mut files = Files::new(scope.path(), &json!(pods));
+    let mut files = Files::of("pace-limit", 512, &json!(pods));
     files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
-    let mut neighbours =
-        NEIGHBOURS.map(|name| Hog::start(&scope.child(name).unwrap(), &["--mib", "40"]).unwrap());
+    let mut neighbours = NEIGHBOURS.map(|name| files.hog(name, &["--mib", "40"]));
+    let scope = files.scope();
     assert!(until(LONG, || scope.usage().unwrap() > 120 * MIB));
     let app = scope.child("leaks/app").unwrap();
     scope.limit_child("leaks/app", 310 * MIB).unwrap();
@@ -606,12 +561,12 @@ fn a_critical_pod_that_grows_up_to_its_own_limit_costs_no_neighbour() {
 #[test]
 fn a_growth_up_to_a_limit_is_known_among_many_containers() {
     skip_if!(not_root());
-    let scope = TestCgroup::new("pace-sidecars", 512 * MIB).unwrap();
     let pod = |name: &str, requests: &str| json!({ "name": name, "cgroup": name, "requests": { "memory": requests } });
     let mut pods: Vec<Value> = NEIGHBOURS.map(|name| pod(name, "10Mi")).into();
     pods.push(pod("leaks", "280Mi"));
-    let mut files = Files::new(scope.path(), &json!(pods));
+    let mut files = Files::of("pace-sidecars", 512, &json!(pods));
     files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+    let scope = files.scope();
     for name in NEIGHBOURS.iter().chain(&["leaks"]) {
         for (container, mib) in [("app", 280), ("proxy", 200), ("logs", 200)] {
             let container = format!("{name}/{container}");
@@ -620,21 +575,14 @@ fn a_growth_up_to_a_limit_is_known_among_many_containers() {
         }
     }
     let start = |name: &str, container: &str, arguments: &[&str]| {
-        Hog::start(&scope.path().join(name).join(container), arguments).unwrap()
+        Hog::start(&files.cgroup(name).join(container), arguments).unwrap()
     };
     let mut neighbours = NEIGHBOURS.map(|name| start(name, "app", &["--mib", "38"]));
     assert!(until(LONG, || scope.usage().unwrap() > 114 * MIB));
     let _agent = files.start(&[]);
     let proxies = NEIGHBOURS.iter().chain(&["leaks"]);
-    let _proxies: Vec<Hog> = proxies
-        .map(|name| {
-            start(
-                name,
-                "proxy",
-                &["--mib", "30", "--head", "2", "--rate", "1"],
-            )
-        })
-        .collect();
+    let grows = ["--mib", "30", "--head", "2", "--rate", "1"];
+    let _proxies: Vec<Hog> = proxies.map(|name| start(name, "proxy", &grows)).collect();
     let mut leak = start("leaks", "app", &["--mib", "400", "--rate", "60"]);
     ends_at_its_limit(&mut leak, &files, &mut neighbours);
 }

@@ -1,7 +1,5 @@
 //! Where the fast path is woken and does not come, the standby thread decides on the CPU that charges.
 
-use std::sync::{Mutex, PoisonError};
-
 use evictd_node::trigger::hook::HookUnavailable;
 use evictd_tests::{
     cpus::{self, Obstacle},
@@ -14,8 +12,6 @@ use evictd_tests::{
 const NODE: u64 = 384;
 /// What a hog takes while that does no harm: near enough that the per-page hook is attached on the slowest machine.
 const HEAD: &str = "278";
-/// One obstacle at a time: every CPU is taken.
-static ONE: Mutex<()> = Mutex::new(());
 
 /// A node with one pod.
 struct Stage {
@@ -27,7 +23,7 @@ struct Stage {
 /// `Err`: the hook is refused here.
 fn stage(name: &str, hook: MemoryHook) -> Result<Stage, HookUnavailable> {
     let mut node = Node::new(name, NODE).unwrap();
-    let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
+    let pod = node.best_effort("hog");
     let watched = node.watch(Options::on(hook)).unwrap()?;
     Ok(Stage { node, pod, watched })
 }
@@ -76,7 +72,7 @@ fn stands_in(hook: MemoryHook) {
         cpus::tie(fastpath, &cpus).unwrap();
         cpus::tie(0, &cpus).unwrap();
     }
-    assert_eq!(stage.node.oom_kills().unwrap(), 0);
+    assert_eq!(stage.node.cgroup.oom_kills().unwrap(), 0);
     matrix(
         "memory.available",
         &hook.to_string(),
@@ -90,14 +86,10 @@ fn where_the_fast_path_cannot_run_the_standby_decides() {
     skip_if!(no_bpf());
     skip_if!(no_realtime());
     skip_if!((cpus::allowed().len() < 2).then_some("one CPU: nobody could be anywhere else"));
-    let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    for hook in [
-        MemoryHook::Tracepoint,
-        MemoryHook::Fexit,
-        MemoryHook::Kprobe,
-    ] {
-        stands_in(hook);
-    }
+    let _alone = alone();
+    let hooks = MemoryHook::BY_PREFERENCE.into_iter();
+    let with_programs = hooks.filter(|hook| hook.has_program());
+    with_programs.for_each(stands_in);
 }
 
 /// A thread that goes before the wake threads is no obstacle: the fast path comes by itself.
@@ -107,7 +99,7 @@ fn a_hog_with_real_time_priority_is_evicted_as_well() {
     skip_if!(no_bpf());
     skip_if!(no_realtime());
     skip_if!((cpus::allowed().len() < 2).then_some("one CPU, and the hog has it"));
-    let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let stage = or_skip!(stage("realtime", MemoryHook::Tracepoint));
     let mut hog = stage.hog(cpus::allowed()[0]);
     cpus::make_fifo(hog.pid(), cpus::BEFORE_THE_AGENT).unwrap();
@@ -115,7 +107,7 @@ fn a_hog_with_real_time_priority_is_evicted_as_well() {
     let evicted = stage.watched.evicted(SOON).expect("an eviction");
     assert!(evicted.available > 0 && evicted.available < evicted.threshold);
     hog.killed();
-    assert_eq!(stage.node.oom_kills().unwrap(), 0);
+    assert_eq!(stage.node.cgroup.oom_kills().unwrap(), 0);
 }
 
 /// Who has a hook without a program, and no way to tell where a crossing happens, has no standby thread.

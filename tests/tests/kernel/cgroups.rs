@@ -3,32 +3,29 @@
 use std::os::unix::fs::MetadataExt as _;
 
 use evictd_node::trigger::{
-    cgroups::{CgroupEvent, CgroupEventKind, CgroupEvents},
+    cgroups::{
+        CgroupEvent,
+        CgroupEventKind::{self, Attached, Made, Removed},
+        CgroupEvents,
+    },
     hook::CountHook,
 };
 use evictd_tests::prelude::*;
 
-/// Changes below a cgroup until one is the last that is waited for.
-fn until(
+/// Changes below a cgroup until one of this kind.
+fn seen_until(
     cgroup_events: &mut CgroupEvents,
     below: &Path,
-    last: impl Fn(&CgroupEvent) -> bool,
+    last: CgroupEventKind,
 ) -> Vec<CgroupEvent> {
-    let (mut seen, end) = (Vec::new(), Instant::now() + Duration::from_secs(10));
-    while Instant::now() < end {
-        while let Some(change) = cgroup_events.next_event() {
-            if !change.path.starts_with(below) {
-                continue;
-            }
-            let done = last(&change);
-            seen.push(change);
-            if done {
-                return seen;
-            }
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    panic!("the last change did not come; seen: {seen:?}");
+    let mut seen = Vec::new();
+    let is_seen = until(Duration::from_secs(10), || {
+        let new = std::iter::from_fn(|| cgroup_events.next_event());
+        seen.extend(new.filter(|change| change.path.starts_with(below)));
+        seen.iter().any(|change| change.kind == last)
+    });
+    assert!(is_seen, "{last:?} did not come; seen: {seen:?}");
+    seen
 }
 
 fn tells_what_happens(hook: CountHook) {
@@ -41,23 +38,10 @@ fn tells_what_happens(hook: CountHook) {
     let relative: PathBuf = pod.strip_prefix(&root).unwrap().into();
     let id = fs::metadata(&pod).unwrap().ino();
     drop(Forker::start(Some(&pod)).unwrap());
-    let end = Instant::now() + Duration::from_secs(5);
-    while fs::remove_dir(&pod).is_err() {
-        assert!(Instant::now() < end, "the pod's cgroup stays");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let seen = until(&mut cgroup_events, &relative, |c| {
-        c.kind == CgroupEventKind::Removed
-    });
+    assert!(until(SOON, || fs::remove_dir(&pod).is_ok()));
+    let seen = seen_until(&mut cgroup_events, &relative, Removed);
     let steps: Vec<_> = seen.iter().map(|c| c.kind).collect();
-    assert_eq!(
-        steps,
-        [
-            CgroupEventKind::Made,
-            CgroupEventKind::Attached,
-            CgroupEventKind::Removed
-        ]
-    );
+    assert_eq!(steps, [Made, Attached, Removed]);
     assert!(
         seen.iter().all(|c| c.cgroup_id == id && c.path == relative),
         "{seen:?}"
@@ -72,16 +56,9 @@ fn tells_what_happens(hook: CountHook) {
     );
 }
 
-#[test]
-fn typed_hook() {
-    skip_if!(no_bpf());
-    tells_what_happens(CountHook::Typed);
-}
-
-#[test]
-fn tracepoint_hook() {
-    skip_if!(no_bpf());
-    tells_what_happens(CountHook::Tracepoint);
+scenes! {
+    fn typed_hook() unless no_bpf() => tells_what_happens(CountHook::Typed);
+    fn tracepoint_hook() unless no_bpf() => tells_what_happens(CountHook::Tracepoint);
 }
 
 /// Thousands of cgroups without a reader: what does not fit is dropped, counted, and made up for by one rescan.
@@ -117,9 +94,7 @@ fn a_full_buffer_asks_for_one_rescan() {
     fs::create_dir(&child).unwrap();
     let (root, _) = memory_root().unwrap();
     let relative = child.strip_prefix(&root).unwrap();
-    until(&mut cgroup_events, relative, |c| {
-        c.kind == CgroupEventKind::Made
-    });
+    seen_until(&mut cgroup_events, relative, Made);
     assert!(!cgroup_events.rescan_due(&object).unwrap());
 }
 
@@ -134,12 +109,11 @@ fn a_path_that_is_cut_asks_for_a_rescan() {
     scope
         .child(&format!("{}/{}", "a".repeat(200), "b".repeat(200)))
         .unwrap();
-    let end = Instant::now() + Duration::from_secs(5);
-    while !cgroup_events.rescan_due(&object).unwrap() {
-        assert!(Instant::now() < end, "the cut path was not noticed");
+    let is_noticed = || {
         while cgroup_events.next_event().is_some() {}
-        std::thread::sleep(Duration::from_millis(1));
-    }
+        cgroup_events.rescan_due(&object).unwrap()
+    };
+    assert!(until(SOON, is_noticed));
 }
 
 #[test]

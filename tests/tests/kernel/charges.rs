@@ -42,13 +42,9 @@ fn root_is_hidden(cgroup: &TestCgroup) -> Option<&'static str> {
 fn evicts_on_nobodys_account(hook: MemoryHook) {
     let mut node = Node::new(&format!("charge-{hook}"), 384).unwrap();
     skip_if!(root_is_hidden(&node.cgroup));
-    let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
-    node.pod("calm", QosClass::Guaranteed, 0, 0).unwrap();
-    let options = Options {
-        hook: Some(hook),
-        ..Options::default()
-    };
-    let watched = or_skip!(node.watch(options).unwrap());
+    let pod = node.best_effort("hog");
+    node.pod("calm", QosClass::Guaranteed, 0, 0);
+    let watched = or_skip!(node.watch(Options::on(hook)).unwrap());
     let mut hog = Hog::start(&pod, &["--mib", "380", "--head", "250", "--wait"]).unwrap();
     hog.take_head().unwrap();
     // Until a program is attached, if it is one.
@@ -69,7 +65,7 @@ fn evicts_on_nobodys_account(hook: MemoryHook) {
     watched.finished(SOON).expect("its end");
     let text = trace.text().unwrap();
     hog.killed();
-    assert_eq!(node.oom_kills().unwrap(), 0);
+    assert_eq!(node.cgroup.oom_kills().unwrap(), 0);
     let charged: Vec<_> = text.lines().filter(|line| is_charged(line)).collect();
     let seen = text.lines().any(|line| !line.starts_with('#'));
     assert!(seen, "a kill takes memory of the kernel's");
@@ -104,37 +100,15 @@ fn evicts_on_nobodys_account(hook: MemoryHook) {
     matrix("memory.available", &hook.to_string(), "own-limit");
 }
 
-// R14, R40
-#[test]
-fn fexit_sees_each_charge() {
-    skip_if!(not_root());
-    evicts_on_nobodys_account(MemoryHook::Fexit);
-}
-
-// R14, R40
-#[test]
-fn a_kprobe_sees_each_charge() {
-    skip_if!(not_root());
-    evicts_on_nobodys_account(MemoryHook::Kprobe);
-}
-
-// R14, R40
-#[test]
-fn a_tracepoint_sees_each_charge() {
-    skip_if!(not_root());
-    evicts_on_nobodys_account(MemoryHook::Tracepoint);
-}
-
-// R14, R40
-#[test]
-fn an_eventfd_sees_each_charge() {
-    skip_if!(not_root());
-    evicts_on_nobodys_account(MemoryHook::Eventfd);
-}
-
-// R14, R40
-#[test]
-fn the_sampler_sees_each_charge() {
-    skip_if!(not_root());
-    evicts_on_nobodys_account(MemoryHook::Sampler);
+scenes! {
+    // R14, R40
+    fn fexit_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Fexit);
+    // R14, R40
+    fn a_kprobe_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Kprobe);
+    // R14, R40
+    fn a_tracepoint_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Tracepoint);
+    // R14, R40
+    fn an_eventfd_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Eventfd);
+    // R14, R40
+    fn the_sampler_sees_each_charge() unless not_root() => evicts_on_nobodys_account(MemoryHook::Sampler);
 }

@@ -3,12 +3,9 @@
 use evictd_node::{
     bpf::btf::Btf,
     cgroup::memory::Version,
-    proc::{
-        machine::{MemAvailable, memory_total},
-        numa,
-    },
+    proc::{machine::memory_total, numa},
 };
-use evictd_tests::{cgroup::holds, prelude::*, unkillable::Undying};
+use evictd_tests::{cgroup::holds, node::mem_available, prelude::*, unkillable::Undying};
 
 #[test]
 fn btf_describes_the_charge_path() {
@@ -25,8 +22,7 @@ fn btf_describes_the_charge_path() {
 #[test]
 fn an_oom_kill_at_a_limit_is_real_and_counted() {
     skip_if!(no_memory_cgroups());
-    let node = TestCgroup::new("facts", 48 * MIB).unwrap();
-    let pod = node.child("pod").unwrap();
+    let (node, pod) = TestCgroup::with_pod("facts", 48 * MIB);
     assert_eq!(node.oom_kills().unwrap(), 0);
     Hog::until_killed(&pod, &["--mib", "96"]);
     let file = match node.version() {
@@ -73,54 +69,42 @@ fn pages_of_hugetlbfs_are_in_no_memory_counter() {
     const WANTED: u64 = 64 * MIB;
     const POOL: &str = "/proc/sys/vm/nr_hugepages";
     skip_if!(not_root());
-    skip_if!(
-        (!in_guest()).then_some("not inside a guest of cargo xtask vm: the pool is the machine's")
-    );
-    let available = || {
-        MemAvailable::open(Path::new("/proc"))
-            .unwrap()
-            .read()
-            .unwrap()
-            .available
-    };
+    // The pool is the machine's.
+    skip_if!(not_in_guest());
     fs::write(POOL, (WANTED / (2 * MIB)).to_string()).unwrap();
     let pages: u64 = fs::read_to_string(POOL).unwrap().trim().parse().unwrap();
     if pages * 2 * MIB < WANTED {
         fs::write(POOL, "0").unwrap();
         return skip_if!(Some("no huge pages are left"));
     }
-    let node = TestCgroup::new("hugetlb", 128 * MIB).unwrap();
-    let pod = node.child("pod").unwrap();
+    let (node, pod) = TestCgroup::with_pod("hugetlb", 128 * MIB);
     let mut hog = Hog::start(&pod, &["--mib", "64", "--way", "hugetlb"]).unwrap();
     let free = || fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
     let are_used = until(SOON, || free().is_ok_and(|free| free.trim() == "0"));
     let (is_alive, usage) = (hog.is_alive(), node.usage().unwrap());
     drop(hog);
-    let set_aside = available();
+    let set_aside = mem_available();
     fs::write(POOL, "0").unwrap();
     assert!(are_used && is_alive, "{:?} are free", free());
     assert!(usage < 8 * MIB, "{usage} bytes are charged");
     // What the kernel had to free for the pool is no measure: what it gives back is, but for what stays in lists of
     // free pages by CPU, which are in no count (20 MiB were seen).
-    let is_back = || available() >= set_aside + WANTED / 2;
-    assert!(until(SOON, is_back), "{set_aside}, then {}", available());
+    let is_back = || mem_available() >= set_aside + WANTED / 2;
+    assert!(
+        until(SOON, is_back),
+        "{set_aside}, then {}",
+        mem_available()
+    );
 }
 
 /// The machine's own cgroup version is the one that the tests work with, and not a mixture.
 #[test]
 fn the_guest_mounts_what_was_asked_for() {
+    skip_if!(not_in_guest());
     let cmdline = fs::read_to_string("/proc/cmdline").unwrap();
-    let asked = cmdline
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("evictd.cgroup="));
-    skip_if!(
-        asked
-            .is_none()
-            .then_some("not inside a guest of cargo xtask vm")
-    );
-    let expected = match asked {
-        Some("v1") => Version::V1,
-        _ => Version::V2,
+    let expected = match cmdline.contains("evictd.cgroup=v1") {
+        true => Version::V1,
+        false => Version::V2,
     };
     assert_eq!(memory_root().map(|(_, version)| version), Some(expected));
 }
@@ -131,9 +115,7 @@ fn the_guest_mounts_what_was_asked_for() {
 fn numa_nodes_are_the_machine() {
     let nodes = numa::nodes(Path::new("/sys")).unwrap();
     skip_if!(nodes.is_empty().then_some("this kernel has no NUMA"));
-    let proc = Path::new("/proc");
-    let available = MemAvailable::open(proc).unwrap().read().unwrap().available;
-    let total = memory_total(proc).unwrap();
+    let (available, total) = (mem_available(), memory_total(Path::new("/proc")).unwrap());
     let used: u64 = nodes.iter().map(|node| node.total - node.available).sum();
     let difference = used.abs_diff(total - available);
     // The watermarks' reserves are used by the machine's count alone.
@@ -146,8 +128,7 @@ fn numa_nodes_are_the_machine() {
 #[test]
 fn a_cgroup_without_processes_has_given_its_memory_back() {
     skip_if!(no_memory_cgroups());
-    let node = TestCgroup::new("order", 400 * MIB).unwrap();
-    let pod = node.child("pod").unwrap();
+    let (node, pod) = TestCgroup::with_pod("order", 400 * MIB);
     let cgroup = MemoryCgroup::open(&pod).unwrap();
     let no_candidates = || match node.version() {
         Version::V1 => fs::read_to_string(pod.join("cgroup.procs"))
@@ -174,8 +155,7 @@ fn a_cgroup_without_processes_has_given_its_memory_back() {
 #[test]
 fn what_is_charged_is_in_the_statistics() {
     skip_if!(no_memory_cgroups());
-    let node = TestCgroup::new("listed", 400 * MIB).unwrap();
-    let pod = node.child("pod").unwrap();
+    let (node, pod) = TestCgroup::with_pod("listed", 400 * MIB);
     let cgroup = MemoryCgroup::open(node.path()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().to_str().unwrap();

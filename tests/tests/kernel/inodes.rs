@@ -9,35 +9,27 @@ use evictd_node::{
         statfs::{Filesystem, NodeFilesystems},
     },
     trigger::{
-        counter::{CgroupCount, CountDirection, CountTrigger},
+        counter::{
+            CgroupCount,
+            CountDirection::{Below, Recovered},
+        },
         hook::CountHook,
         inodes::InodeTrigger,
     },
 };
 use evictd_tests::prelude::*;
 
+use super::limit;
+
 /// Small enough for a loop device in a file, large enough for xfs.
 const DISK_MIB: u64 = 384;
 const INODES: u64 = 20_000;
 
-/// Read statfs, read map, read statfs: the map lies between, within `slack` inodes. A filesystem may free inodes in
-/// a worker, a while later; a count that lost something is off for good.
+/// Statfs and the count agree, within `slack` inodes. A filesystem may free inodes in a worker, a while later; a count that lost
+/// something is off for good.
 fn lies_between(trigger: &InodeTrigger, disk: &Filesystem, slack: i64) -> Result<(), String> {
-    let end = Instant::now() + Duration::from_secs(8);
-    loop {
-        let before = disk.read().unwrap().inodes_free as i64;
-        let counted = trigger.counted(0).unwrap().unwrap();
-        let after = disk.read().unwrap().inodes_free as i64;
-        if (before.min(after) - slack..=before.max(after) + slack).contains(&counted) {
-            return Ok(());
-        }
-        if Instant::now() > end {
-            return Err(format!(
-                "statfs {before}, map {counted}, statfs {after}, slack {slack}"
-            ));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let statfs = || disk.read().unwrap().inodes_free as i64;
+    super::lies_between(slack, statfs, || trigger.counted(0).unwrap())
 }
 
 /// What counts the inodes of a disk with this hook; an error where the kernel refuses it.
@@ -64,14 +56,6 @@ fn task(scope: &TestCgroup) -> (Forker, u64) {
 /// What the manager reads of the inodes of a cgroup on the first filesystem.
 fn cgroup_count(trigger: &InodeTrigger, id: u64) -> Option<CgroupCount> {
     trigger.cgroup_count_reader()?.cgroup_count(id, 0)
-}
-
-fn below(available: i64) -> Option<CountTrigger> {
-    let direction = CountDirection::Below;
-    Some(CountTrigger {
-        available,
-        direction,
-    })
 }
 
 /// Files made and removed by a task of a pod, under a budget; `slack` for what the filesystem takes for itself.
@@ -121,30 +105,26 @@ fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTr
     assert_eq!((count.made, count.gone), (500, 0));
 
     // 1000 more are in the budget, 1500 are not.
-    let limit = start - 1500;
-    trigger.arm(0, 0, below(limit)).unwrap();
+    let left = start - 1500;
+    trigger.arm(0, 0, limit(left, Below)).unwrap();
     forker.files("make", &more, 900);
     assert!(trigger.crossed().is_none(), "a hundred are left");
     forker.files("make", &third, 600);
     let crossed =
         wait_for(Duration::from_secs(5), || trigger.crossed()).expect("the budget is used up");
     assert_eq!((crossed.counter, crossed.slot), (0, 0));
-    assert_eq!(crossed.available, limit - 1, "at the very file");
+    assert_eq!(crossed.available, left - 1, "at the very file");
     assert_eq!(crossed.event.cgroup_id, id, "made by the pod");
     assert_eq!(crossed.event.tgid, forker.pid());
     assert!(trigger.crossed().is_none(), "once per arming");
 
-    let recovered = CountTrigger {
-        available: limit,
-        direction: CountDirection::Recovered,
-    };
-    trigger.arm(0, 1, Some(recovered)).unwrap();
+    trigger.arm(0, 1, limit(left, Recovered)).unwrap();
     forker.files("remove", &dir, 500);
     forker.files("remove", &more, 900);
     let crossed =
         wait_for(Duration::from_secs(10), || trigger.crossed()).expect("recovery is told");
     assert_eq!(crossed.slot, 1);
-    assert!(crossed.available >= limit);
+    assert!(crossed.available >= left);
     lies_between(&trigger, &statfs, slack).unwrap();
     let count = cgroup_count(&trigger, id).unwrap();
     assert_eq!((count.made, count.gone), (2000, 1400));
@@ -153,26 +133,14 @@ fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTr
     matrix("nodefs.inodesFree", &selected.hook.to_string(), &detail);
 }
 
-// R1, R39
-#[test]
-fn ext4_typed() {
-    skip_if!(no_bpf());
-    counts_and_crosses("ext4", CountHook::Typed, 0);
-}
-
-// R1, R39
-#[test]
-fn ext4_tracepoint() {
-    skip_if!(no_bpf());
-    counts_and_crosses("ext4", CountHook::Tracepoint, 0);
-}
-
-/// xfs makes inodes out of free blocks: the blocks of a directory cost some, which the next statfs corrects.
-// R1, R39
-#[test]
-fn xfs_tracepoint() {
-    skip_if!(no_bpf());
-    counts_and_crosses("xfs", CountHook::Tracepoint, 16);
+scenes! {
+    // R1, R39
+    fn ext4_typed() unless no_bpf() => counts_and_crosses("ext4", CountHook::Typed, 0);
+    // R1, R39
+    fn ext4_tracepoint() unless no_bpf() => counts_and_crosses("ext4", CountHook::Tracepoint, 0);
+    /// xfs makes inodes out of free blocks: the blocks of a directory cost some, which the next statfs corrects.
+    // R1, R39
+    fn xfs_tracepoint() unless no_bpf() => counts_and_crosses("xfs", CountHook::Tracepoint, 16);
 }
 
 /// Free inodes of xfs are free blocks: a file that grows takes some, and no hook has anything to count.
@@ -293,8 +261,7 @@ fn xfs_copies_in_an_overlay() {
 #[test]
 fn without_types_no_count_is_of_another_hierarchy() {
     skip_if!(no_bpf());
-    let cgroup = TestCgroup::new("hybrid", 256 * MIB).unwrap();
-    let pod = cgroup.child("pod").unwrap();
+    let (_cgroup, pod) = TestCgroup::with_pod("hybrid", 256 * MIB);
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
     for hierarchy in [0, 3] {
         let mut object = BpfObject::load_counts_untyped(hierarchy).unwrap();
@@ -338,7 +305,7 @@ fn btrfs_has_cgroup_counts_but_no_signal() {
     let disk = or_skip!(Disk::new("btrfs", DISK_MIB, INODES));
     let (_object, mut trigger) = or_skip!(counts(&disk, CountHook::Typed));
     assert_eq!(trigger.sample(0).unwrap(), None);
-    trigger.arm(0, 0, below(i64::MAX)).unwrap();
+    trigger.arm(0, 0, limit(i64::MAX, Below)).unwrap();
     let (mut forker, id) = task(&cgroup);
     let dir = disk.path();
     forker.files("make", &dir, 300);
@@ -363,7 +330,7 @@ fn unmounted_under_a_budget() {
             .then_some("no hook on ext4")
     );
     let free = trigger.sample(0).unwrap().unwrap().available;
-    trigger.arm(0, 0, below(free - 100)).unwrap();
+    trigger.arm(0, 0, limit(free - 100, Below)).unwrap();
     disk.unmount()
         .expect("the trigger keeps nothing open on it");
     let error = trigger.sample(0).unwrap_err();

@@ -7,7 +7,7 @@ use std::{
     io,
     os::fd::AsRawFd as _,
     process::{Child, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::MutexGuard,
 };
 
 use evictd_node::{
@@ -31,9 +31,6 @@ mod nested;
 
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Descriptors and PIDs are the whole process's: one test at a time.
-static ONE: Mutex<()> = Mutex::new(());
-
 /// A pod of two cgroups, and one beside it.
 struct Stage {
     pod: PathBuf,
@@ -41,12 +38,13 @@ struct Stage {
     beside: PathBuf,
     // Goes last: it is removed.
     cgroup: TestCgroup,
-    _one: MutexGuard<'static, ()>,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Stage {
     fn new(name: &str) -> Self {
-        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        // Descriptors and PIDs are the whole process's.
+        let alone = alone();
         let cgroup = TestCgroup::new(name, 512 * MIB).unwrap();
         // No process may be in a cgroup of v2 that hands controllers down: two containers.
         Self {
@@ -54,7 +52,7 @@ impl Stage {
             pod: cgroup.path().join("pod"),
             beside: cgroup.child("beside").unwrap(),
             cgroup,
-            _one: one,
+            _alone: alone,
         }
     }
 }
@@ -214,20 +212,27 @@ fn kill_all(killer: &CgroupKiller) -> u32 {
     panic!("{} is not empty", killer.path().display());
 }
 
-#[test]
-fn a_pod_of_many_processes_that_fork_dies_completely() {
-    skip_if!(not_root());
-    let stage = Stage::new("many");
-    let mut beside = crowd(&stage, 300);
+/// A pod of so many processes, and of one that forks all the time, is killed while what `take` returns is kept.
+fn dies_completely<T>(stage: &Stage, processes: u32, take: impl FnOnce() -> T) {
+    let mut beside = crowd(stage, processes);
     let second = stage.cgroup.child("pod/two").unwrap();
     let mut storm = Forker::start(Some(&second)).unwrap();
     storm.begin("storm 1000000").unwrap();
     let killer = CgroupKiller::open(&stage.pod).unwrap();
-    let processes = kill_all(&killer);
-    assert!(processes >= 301, "{processes}");
+    let taken = take();
+    let killed = kill_all(&killer);
+    drop(taken);
+    assert!(killed > processes, "{killed}");
     assert!(storm.done().is_err(), "it was killed");
     // Not in the pod, and its children are there to be reaped.
     beside.order("drop").unwrap();
+}
+
+#[test]
+fn a_pod_of_many_processes_that_fork_dies_completely() {
+    skip_if!(not_root());
+    let stage = Stage::new("many");
+    dies_completely(&stage, 300, || ());
     kill_until_empty(&stage.pod, SOON).unwrap();
 }
 
@@ -384,21 +389,14 @@ fn a_pod_dies_completely_with_few_descriptors_left_or_none() {
     skip_if!(not_root());
     let stage = Stage::new("files");
     for left in [0, 1, 2, 5, 40] {
-        let mut beside = crowd(&stage, 200);
-        let second = stage.cgroup.child("pod/two").unwrap();
-        let mut storm = Forker::start(Some(&second)).unwrap();
-        storm.begin("storm 1000000").unwrap();
-        let killer = CgroupKiller::open(&stage.pod).unwrap();
-        let exhausted = Exhausted::but(left);
-        if left == 0 {
-            let error = File::open("/dev/null").unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
-        }
-        let processes = kill_all(&killer);
-        drop(exhausted);
-        assert!(processes >= 201, "{processes}");
-        assert!(storm.done().is_err(), "it was killed");
-        beside.order("drop").unwrap();
+        dies_completely(&stage, 200, || {
+            let exhausted = Exhausted::but(left);
+            if left == 0 {
+                let error = File::open("/dev/null").unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+            }
+            exhausted
+        });
     }
 }
 

@@ -56,8 +56,7 @@ fn cold_hog(cgroup: &Path, disk: &Disk, mib: u64) -> Hog {
 fn reclaim_gives_back_page_cache() {
     skip_if!(no_v2());
     let disk = or_skip!(Disk::new("ext4", 96, 4096));
-    let scope = TestCgroup::new("reclaim", 256 * MIB).unwrap();
-    let pod = scope.child("pod").unwrap();
+    let (_scope, pod) = TestCgroup::with_pod("reclaim", 256 * MIB);
     let memory = MemoryCgroup::open(&pod).unwrap();
     skip_if!(reclaim::can_reclaim(&memory).err());
     let mut hog = cold_hog(&pod, &disk, 48);
@@ -79,8 +78,7 @@ fn reclaim_gives_back_page_cache() {
 fn a_brake_stops_growth_until_it_is_released() {
     skip_if!(no_v2());
     let state = tempfile::tempdir().unwrap();
-    let scope = TestCgroup::new("brake", 256 * MIB).unwrap();
-    let pod = scope.child("pod").unwrap();
+    let (_scope, pod) = TestCgroup::with_pod("brake", 256 * MIB);
     let memory = MemoryCgroup::open(&pod).unwrap();
     let mut hog = Hog::start(&pod, &["--mib", "120", "--head", "40", "--wait"]).unwrap();
     hog.go().unwrap();

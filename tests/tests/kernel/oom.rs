@@ -14,15 +14,8 @@ const UID: &str = "00000000-0000-4000-8000-000000000001";
 
 /// The kill of this process, if it is told in time; others are passed over.
 fn kill_of(telemetry: &mut OomReader, pid: u32) -> Option<OomKill> {
-    let end = Instant::now() + SOON;
-    while Instant::now() < end {
-        match telemetry.next_kill() {
-            Some(kill) if kill.pid == pid => return Some(kill),
-            Some(_) => {}
-            None => std::thread::sleep(Duration::from_millis(5)),
-        }
-    }
-    None
+    let is_it = |kill: &OomKill| kill.pid == pid;
+    wait_for(SOON, || telemetry.next_kill().filter(is_it))
 }
 
 /// What the record says of the victim is what was true of it.
@@ -194,7 +187,7 @@ fn helped_then_killed() -> ((u32, OomCause), u32) {
 #[test]
 fn the_machine_is_short() {
     skip_if!(no_bpf());
-    skip_if!((!in_guest()).then_some("not inside a guest of cargo xtask vm"));
+    skip_if!(not_in_guest());
     let (root, _) = memory_root().unwrap();
     // Unlimited but by the machine.
     let cgroup = TestCgroup::new("short", 64 << 30).unwrap();

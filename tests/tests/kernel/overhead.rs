@@ -84,14 +84,10 @@ fn faults_forks_and_files() {
 /// The triggers that an agent near its threshold has: hard, floor, and one that is compared and never crossed.
 fn faults() {
     const N: u32 = 20_000;
-    let scope = TestCgroup::new("overhead", 256 << 20).unwrap();
-    let pod = scope.child("pod").unwrap();
+    let (scope, pod) = TestCgroup::with_pod("overhead", 256 << 20);
     let cgroup = MemoryCgroup::open(scope.path()).unwrap();
-    for hook in [
-        MemoryHook::Fexit,
-        MemoryHook::Kprobe,
-        MemoryHook::Tracepoint,
-    ] {
+    let hooks = MemoryHook::BY_PREFERENCE.into_iter();
+    for hook in hooks.filter(|hook| hook.has_program()) {
         let orders = [format!("fault {N}")];
         measure("page fault", (hook, N), Some(&pod), &orders, || {
             let mut object = BpfObject::load()?;

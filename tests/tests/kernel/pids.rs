@@ -1,26 +1,21 @@
-//! The PID trigger against the files that show the same numbers, on every hook this kernel has.
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
+//! The PID trigger against the files that show the same numbers, on every hook this kernel has. The count is the node's: the storms of
+//! one test are the noise of another, and so each runs alone.
 
 use evictd_node::{
     proc::pids::Pids,
     trigger::{
         cgroups::CgroupEvents,
-        counter::{CountDirection, CountTrigger},
+        counter::CountDirection::{Below, Recovered},
         hook::CountHook,
         pids::PidTrigger,
     },
 };
 use evictd_tests::prelude::*;
 
+use super::limit;
+
 /// Tasks that may be on their way out of the count: a busy machine has some hundred.
 const LATE: i64 = 100;
-
-/// The count is the node's: the storms of one test are the noise of another.
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The trigger with this hook; an error where the kernel refuses it.
 fn build(object: &mut BpfObject, hook: CountHook) -> Result<PidTrigger, String> {
@@ -30,28 +25,12 @@ fn build(object: &mut BpfObject, hook: CountHook) -> Result<PidTrigger, String> 
     Ok(trigger)
 }
 
-/// Read file, read map, read file: whether at some moment the map lies between, but for `LATE` tasks. A reaped task
-/// stays in the count for an RCU grace period, others start and end tasks all the time, and the base was taken at
-/// such a moment, too. A count that loses or doubles something is off by as much as this test makes, for good.
+/// The file and the count agree, but for `LATE` tasks. A reaped task stays in the count for an RCU grace period, others start and
+/// end tasks all the time, and the base was taken at such a moment, too. A count that loses or doubles something is off by as much
+/// as this test makes, for good.
 fn lies_between(trigger: &PidTrigger) -> Result<(), String> {
-    let end = Instant::now() + Duration::from_secs(10);
-    let mut off = Vec::new();
-    while Instant::now() < end {
-        let before = trigger.read().unwrap().available();
-        let counted = trigger.counted().unwrap().unwrap();
-        let after = trigger.read().unwrap().available();
-        if (before.min(after) - LATE..=before.max(after) + LATE).contains(&counted) {
-            return Ok(());
-        }
-        off.push(counted - after);
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    off.sort_unstable();
-    let (least, most) = (off.first(), off.last());
-    Err(format!(
-        "the count is off by {least:?} to {most:?} in {} looks",
-        off.len()
-    ))
+    let file = || trigger.read().unwrap().available();
+    super::lies_between(LATE, file, || trigger.counted().unwrap())
 }
 
 /// Read file, read map, read file: before, in the middle of, and after a storm, without a correction in between.
@@ -62,8 +41,7 @@ fn lies_between(trigger: &PidTrigger) -> Result<(), String> {
 /// itself is wrong in every storm.
 fn counts_what_the_file_counts(hook: CountHook) {
     let _alone = alone();
-    let cgroup = TestCgroup::new("pids", 256 * MIB).unwrap();
-    let pod = cgroup.child("pod").unwrap();
+    let (_cgroup, pod) = TestCgroup::with_pod("pids", 256 * MIB);
     let mut object = BpfObject::load_counts().unwrap();
     let mut trigger = or_skip!(build(&mut object, hook));
     let id = MemoryCgroup::open(&pod).unwrap().id();
@@ -114,18 +92,11 @@ fn counts_a_storm(trigger: &mut PidTrigger, forker: &mut Forker, id: u64) -> Res
     }
 }
 
-// R1, R39
-#[test]
-fn typed_hook_counts() {
-    skip_if!(no_bpf());
-    counts_what_the_file_counts(CountHook::Typed);
-}
-
-// R1, R39
-#[test]
-fn tracepoint_hook_counts() {
-    skip_if!(no_bpf());
-    counts_what_the_file_counts(CountHook::Tracepoint);
+scenes! {
+    // R1, R39
+    fn typed_hook_counts() unless no_bpf() => counts_what_the_file_counts(CountHook::Typed);
+    // R1, R39
+    fn tracepoint_hook_counts() unless no_bpf() => counts_what_the_file_counts(CountHook::Tracepoint);
 }
 
 /// Without BTF, and with memory in a hierarchy that is not the default one: all tasks are counted, and no pod has a
@@ -149,19 +120,14 @@ fn without_types_no_count_is_of_another_hierarchy() {
 fn crosses_both_ways(hook: CountHook) {
     const BUDGET: i64 = 300;
     let _alone = alone();
-    let cgroup = TestCgroup::new("budget", 256 * MIB).unwrap();
-    let pod = cgroup.child("pod").unwrap();
+    let (_cgroup, pod) = TestCgroup::with_pod("budget", 256 * MIB);
     let mut object = BpfObject::load_counts().unwrap();
     let mut trigger = or_skip!(build(&mut object, hook));
     let mut forker = Forker::start(Some(&pod)).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     let available = trigger.sample().unwrap().available - BUDGET;
-    let below = CountTrigger {
-        available,
-        direction: CountDirection::Below,
-    };
     // Slot 2: the two in front of it are never armed and must not be in the way.
-    trigger.arm(2, Some(below)).unwrap();
+    trigger.arm(2, limit(available, Below)).unwrap();
     forker.order("hold 100").unwrap();
     assert!(
         wait_for(Duration::from_millis(50), || trigger.crossed()).is_none(),
@@ -184,11 +150,7 @@ fn crosses_both_ways(hook: CountHook) {
     );
     assert!(trigger.crossed().is_none(), "once per arming");
 
-    let recovered = CountTrigger {
-        available,
-        direction: CountDirection::Recovered,
-    };
-    trigger.arm(3, Some(recovered)).unwrap();
+    trigger.arm(3, limit(available, Recovered)).unwrap();
     forker.order("drop").unwrap();
     let crossed =
         wait_for(Duration::from_secs(10), || trigger.crossed()).expect("recovery is told");
@@ -204,18 +166,11 @@ fn crosses_both_ways(hook: CountHook) {
     matrix("pid.available", &hook.to_string(), "crossed both ways");
 }
 
-// R39, R40
-#[test]
-fn typed_hook_crosses() {
-    skip_if!(no_bpf());
-    crosses_both_ways(CountHook::Typed);
-}
-
-// R39, R40
-#[test]
-fn tracepoint_hook_crosses() {
-    skip_if!(no_bpf());
-    crosses_both_ways(CountHook::Tracepoint);
+scenes! {
+    // R39, R40
+    fn typed_hook_crosses() unless no_bpf() => crosses_both_ways(CountHook::Typed);
+    // R39, R40
+    fn tracepoint_hook_crosses() unless no_bpf() => crosses_both_ways(CountHook::Tracepoint);
 }
 
 /// Tasks that come while no program is attached are what a hook that misses counts looks like.
@@ -223,8 +178,7 @@ fn tracepoint_hook_crosses() {
 fn drift_is_found_corrected_and_counted() {
     skip_if!(no_bpf());
     let _alone = alone();
-    let cgroup = TestCgroup::new("drift", 256 * MIB).unwrap();
-    let pod = cgroup.child("pod").unwrap();
+    let (_cgroup, pod) = TestCgroup::with_pod("drift", 256 * MIB);
     let mut forker = Forker::start(Some(&pod)).unwrap();
     let mut object = BpfObject::load_counts().unwrap();
     let mut trigger = or_skip!(build(&mut object, CountHook::Typed));

@@ -77,8 +77,7 @@ struct Crossing {
 
 impl Crossing {
     fn new(hook: MemoryHook) -> Result<Self, HookUnavailable> {
-        let scope = TestCgroup::new("wakeups", 256 * MIB).unwrap();
-        let pod = scope.child("pod").unwrap();
+        let (scope, pod) = TestCgroup::with_pod("wakeups", 256 * MIB);
         let cgroup = MemoryCgroup::open(scope.path()).unwrap();
         let mut object = BpfObject::load().unwrap();
         let mut trigger = build(&[&cgroup], Ok(&mut object), Some(hook))?.trigger;
@@ -124,16 +123,9 @@ impl Crossing {
     /// is on another.
     fn a_huge_page_is_not_waited_for(&mut self) {
         let cpus = cpus::allowed();
-        let [cpu, elsewhere @ ..] = &cpus[..] else {
-            return;
-        };
-        skip_if!(
-            elsewhere
-                .is_empty()
-                .then(|| "there is one CPU only".to_owned())
-        );
-        cpus::tie(0, elsewhere).unwrap();
-        let cpu = *cpu;
+        skip_if!((cpus.len() < 2).then_some("there is one CPU only"));
+        let cpu = cpus[0];
+        cpus::tie(0, &cpus[1..]).unwrap();
         let mut local = self.wakeups.open(cpu).unwrap();
         let arguments = ["--way", "thp", "--mib", "100", "--head", "98", "--wait"];
         let mut hog = Hog::start(&self.pod, &arguments).unwrap();
@@ -219,21 +211,9 @@ fn on(hook: MemoryHook) {
     );
 }
 
-// R14
-#[test]
-fn by_the_tracepoint() {
-    skip_if!(no_bpf());
-    on(MemoryHook::Tracepoint);
-}
-
-#[test]
-fn by_fexit() {
-    skip_if!(no_bpf());
-    on(MemoryHook::Fexit);
-}
-
-#[test]
-fn by_the_kprobe() {
-    skip_if!(no_bpf());
-    on(MemoryHook::Kprobe);
+scenes! {
+    // R14
+    fn by_the_tracepoint() unless no_bpf() => on(MemoryHook::Tracepoint);
+    fn by_fexit() unless no_bpf() => on(MemoryHook::Fexit);
+    fn by_the_kprobe() unless no_bpf() => on(MemoryHook::Kprobe);
 }

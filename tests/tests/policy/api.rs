@@ -1,6 +1,6 @@
 //! Policies that the API server tells of: in force by watch, with a status that one agent writes (R12, R34, R38).
 
-use evictd_kube::{policy_status::SPREAD, watch::namespaces};
+use evictd_kube::watch::namespaces;
 use evictd_tests::{apiserver::State, prelude::*, watch_fixture::Following};
 
 const NEVER: &str = "Never";
@@ -19,11 +19,6 @@ fn patches(f: &Following) -> usize {
     f.server.state().count("PATCH", "/evictionpolicies/")
 }
 
-fn lists(f: &Following, enough: impl Fn(usize) -> bool) {
-    let count = |s: &State| s.count("GET", "/evictionpolicies");
-    assert!(f.server.wait(SPREAD, |s| enough(count(s))));
-}
-
 fn one(name: &str, generation: i64) -> Vec<(String, i64)> {
     vec![(name.to_owned(), generation)]
 }
@@ -31,7 +26,7 @@ fn one(name: &str, generation: i64) -> Vec<(String, i64)> {
 #[test]
 fn a_policy_comes_changes_and_goes_by_watch() {
     let f = start(100, |_| {});
-    lists(&f, |count| count == 2);
+    f.lists(|count| count == 2);
     f.server.state().put_policy("db", spec(NEVER));
     assert!(f.wait(|f| f.in_force() == one("db", 1)));
     f.accepts("db");
@@ -84,9 +79,9 @@ fn a_status_that_is_right_is_not_written_again() {
     for _ in 0..4 {
         f.policies(&f.store, Duration::ZERO);
     }
-    lists(&f, |count| count >= 10);
+    f.lists(|count| count >= 10);
     f.server.state().expire();
-    lists(&f, |count| count >= 20);
+    f.lists(|count| count >= 20);
     // An agent that had something to write would do so at once: this one does, after all the others.
     f.server.state().put_policy("last", spec(NEVER));
     f.accepts("last");
@@ -102,7 +97,7 @@ fn many_agents_write_once() {
     for _ in 0..20 {
         f.policies(&f.store, Duration::from_secs(2));
     }
-    lists(&f, |count| count == 40);
+    f.lists(|count| count == 40);
     f.server.state().put_policy("db", spec(NEVER));
     f.accepts("db");
     // After this time every agent's turn would have come.
@@ -160,7 +155,7 @@ fn without_the_definition_it_is_asked_for_rarely() {
         s.crd = false;
         s.put_policy("db", spec(NEVER));
     });
-    lists(&f, |count| count == 1);
+    f.lists(|count| count == 1);
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(f.server.state().count("GET", "/evictionpolicies"), 1);
     assert_eq!(f.connection.counters.watch_errors.get(), 0);
@@ -177,7 +172,7 @@ fn what_is_forbidden_changes_nothing() {
         .state()
         .fails("GET", "/evictionpolicies", 1, InjectedFault::Status(403));
     f.server.state().expire();
-    lists(&f, |count| count >= 3);
+    f.lists(|count| count >= 3);
     assert_eq!(f.in_force(), one("db", 1));
 }
 

@@ -1,30 +1,27 @@
 //! `evictd policy`: what it prints, and what it says of mistakes.
 
 use evictd_policy::{API_VERSION, KIND};
-use evictd_tests::{deploy, prelude::*, vectors::evictd};
+use evictd_tests::{
+    deploy,
+    prelude::*,
+    vectors::{Outcome, evictd},
+};
 
-/// Exit code, standard output, standard error.
-fn run(arguments: &[&str]) -> (u8, String, String) {
-    let outcome = evictd(["policy"].iter().chain(arguments));
-    (outcome.code, outcome.stdout, outcome.stderr)
+fn run(arguments: &[&str]) -> Outcome {
+    evictd(["policy"].iter().chain(arguments))
 }
 
 /// It ends with the exit code of mistakes, and one line says why.
 #[track_caller]
 fn refuses(arguments: &[&str], why: &str) {
-    let (code, out, err) = run(arguments);
-    let lines = err.lines().count();
-    assert_eq!((code, out.as_str(), lines), (2, "", 1), "{err}");
-    assert!(
-        err.starts_with("evictd: ") && err.contains(why),
-        "{err} should contain {why}"
-    );
+    let said = run(arguments).refused();
+    assert!(said.starts_with("evictd: "), "{said}");
+    has(&said, &[why]);
 }
 
 #[test]
 fn the_shipped_policies_are_good() {
-    let (code, out, err) = run(&["check", deploy::dir().join("policies").to_str().unwrap()]);
-    assert_eq!((code, err.as_str()), (0, ""));
+    let out = run(&["check", deploy::dir().join("policies").to_str().unwrap()]).good();
     for name in [
         "arangodb",
         "leader-based-database",
@@ -93,8 +90,7 @@ fn a_contradiction_has_a_place() {
         fs::write(dir.path().join(format!("{name}.json")), policy.to_string()).unwrap();
     };
     let notes = || {
-        let (code, out, err) = run(&["check", dir.path().to_str().unwrap()]);
-        assert_eq!((code, err.as_str()), (0, ""));
+        let out = run(&["check", dir.path().to_str().unwrap()]).good();
         let notes = out.lines().filter(|l| l.starts_with("note: "));
         notes.map(str::to_owned).collect::<Vec<_>>()
     };
@@ -133,8 +129,7 @@ fn a_pod_is_explained() {
         }],
     }]);
     fs::write(state.join("policies.json"), told.to_string()).unwrap();
-    let (code, out, err) = run(&["explain", "db-0", "--config", config]);
-    assert_eq!((code, err.as_str()), (0, ""));
+    let out = run(&["explain", "db-0", "--config", config]).good();
     for line in [
         "  could not be evicted: gates.drained is false",
         "  order 5",
@@ -143,11 +138,11 @@ fn a_pod_is_explained() {
     ] {
         assert!(out.lines().any(|l| l == line), "{line}: {out}");
     }
-    assert!(out.contains("s ago: no agent answers"), "{out}");
+    has(&out, &["s ago: no agent answers"]);
     let left = fs::read_dir(&state).unwrap().count();
     assert_eq!(left, 1, "the question is taken back");
-    let (_, out, _) = run(&["explain", "u1", "--config", config, "-o", "json"]);
-    assert_eq!(serde_json::from_str::<Value>(&out).unwrap(), told);
+    let json = run(&["explain", "u1", "--config", config, "-o", "json"]).json();
+    assert_eq!(json, told);
     // The installed agent's, as of `top` and `report`.
     refuses(&["explain", "no-such-pod"], "policies.json: ");
     let unknown = "db-1: no such pod on this node";

@@ -58,16 +58,7 @@ impl Ruled {
     }
 
     fn explained(&self, pod: &str) -> Value {
-        let path = self.files.dir().join("state/policies.json");
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let all: Value = serde_json::from_str(&text).unwrap_or_default();
-        let wanted = format!("default/{pod}");
-        let found = all
-            .as_array()
-            .into_iter()
-            .flatten()
-            .find(|e| e["pod"] == wanted.as_str());
-        found.cloned().unwrap_or_default()
+        super::explained(self.files.dir(), pod)
     }
 
     /// What a command prints that is given the agent's configuration.

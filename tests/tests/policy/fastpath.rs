@@ -3,10 +3,11 @@
 use evictd_engine::{
     CandidateState,
     accounting::MemoryThresholds,
+    limiter::EvictionKind,
     model::settings::RankingStrategy,
     permit::{LastResort, Permission},
 };
-use evictd_fastpath::{FastPathEvent, FastPathSettings};
+use evictd_fastpath::FastPathSettings;
 use evictd_node::pods::{
     builder::{PodTableBuilder, PodUpdate},
     table::{PodEntry, PodTable},
@@ -18,7 +19,7 @@ use evictd_tests::{cgroup::holds, node::Options, prelude::*};
 fn pods(name: &str, sizes: &[(&str, &str)]) -> (Node, Vec<Hog>) {
     let mut node = Node::new(name, 512).unwrap();
     let hogs = sizes.iter().map(|(name, mib)| {
-        let dir = node.pod(name, QosClass::BestEffort, 0, 0).unwrap();
+        let dir = node.best_effort(name);
         let hog = Hog::start(&dir, &["--mib", mib]).unwrap();
         assert!(holds(&dir, mib.parse().unwrap()), "{name} stays small");
         hog
@@ -52,7 +53,7 @@ fn a_pod_whose_entry_is_made_anew_while_it_is_killed_is_no_candidate() {
     };
     let state = |entry: &PodEntry, now| {
         let limiter = evaluator.limiter();
-        limiter.state_of(entry, now, LastResort::Any, false)
+        limiter.state_of(entry, now, EvictionKind::Urgent, LastResort::Any, false)
     };
     let (before, now) = (entry(), monotonic_ns());
     assert_eq!(state(&before, now), CandidateState::Eligible);
@@ -66,12 +67,16 @@ fn a_pod_whose_entry_is_made_anew_while_it_is_killed_is_no_candidate() {
     assert_eq!(state(&anew, now), CandidateState::Eligible);
 }
 
-/// Under pressure from the start.
-fn pressed(threshold: u64) -> Options {
-    Options {
-        threshold: threshold * MIB,
-        ..Options::default()
+/// Two members of a database, of which one may go in so many nanoseconds, and another pod. Two pods are enough for 400 MiB, and
+/// `db-2` uses more than `web`.
+fn database(name: &str, period: u64) -> (Node, Vec<Hog>, Box<PodTable>) {
+    let (node, hogs) = pods(name, &[("db-1", "100"), ("db-2", "90"), ("web", "50")]);
+    let table = node.table();
+    node.limiter.set_quota(7, Some(1), period, None);
+    for name in ["db-1", "db-2"] {
+        set(&table, name, Permission::Always, 0, &[0, 0, 7]);
     }
+    (node, hogs, table)
 }
 
 // R12, R38
@@ -87,23 +92,10 @@ fn a_pod_that_the_policies_deny_is_passed_over() {
     // Its permission has run out, and it was not renewed.
     let past = Permission::Until(monotonic_ns().saturating_sub(1));
     set(&table, "late", past, 0, &[]);
-    let watched = node.watch_table(table, pressed(400)).unwrap().unwrap();
-    assert_eq!(
-        watched.evicted(SOON).expect("one is left").pod.pod.name,
-        "small"
-    );
-    let report = loop {
-        match watched
-            .report(SOON)
-            .expect("it is said that this is not enough")
-        {
-            FastPathEvent::Finished(_) => {}
-            other => break other,
-        }
-    };
-    let FastPathEvent::NoCandidates { held, .. } = report else {
-        panic!("{report:?}")
-    };
+    let watched = node.watched_with(table, Options::at(400));
+    watched.evicts("small");
+    // That is not enough.
+    let (_, held) = watched.has_no_candidates();
     assert_eq!((held.denied, held.paused), (2, false));
     assert!(hogs[0].is_alive() && hogs[1].is_alive());
 }
@@ -114,20 +106,13 @@ fn a_permission_counts_at_once() {
     skip_if!(not_root());
     let (node, mut hogs) = pods("polflip", &[("big", "200")]);
     let table = node.table();
-    let entry = std::sync::Arc::clone(&table.entries[0]);
+    let entry = Arc::clone(&table.entries[0]);
     entry.permit.set(Permission::NotNow, 0, &[]);
-    let watched = node.watch_table(table, pressed(400)).unwrap().unwrap();
-    let report = watched.report(SOON).expect("it is said");
-    assert!(
-        matches!(report, FastPathEvent::NoCandidates { .. }),
-        "{report:?}"
-    );
+    let watched = node.watched_with(table, Options::at(400));
+    watched.has_no_candidates();
     assert!(hogs[0].is_alive());
     entry.permit.set(Permission::Until(u64::MAX - 1), 0, &[]);
-    assert_eq!(
-        watched.evicted(SOON).expect("it may go now").pod.pod.name,
-        "big"
-    );
+    watched.evicts("big");
 }
 
 #[test]
@@ -140,10 +125,9 @@ fn a_lower_order_goes_first_among_those_above_their_request() {
     let table = node.table();
     set(&table, "big", Permission::Always, 10, &[]);
     set(&table, "small", Permission::Always, -10, &[]);
-    let watched = node.watch_table(table, pressed(330)).unwrap().unwrap();
-    let names = [watched.evicted(SOON), watched.evicted(SOON)];
-    let names = names.map(|e| e.expect("two go").pod.pod.name.clone());
-    assert_eq!(names, ["small", "middle"]);
+    let watched = node.watched_with(table, Options::at(330));
+    watched.evicts("small");
+    watched.evicts("middle");
     assert!(hogs[0].is_alive());
 }
 
@@ -151,19 +135,11 @@ fn a_lower_order_goes_first_among_those_above_their_request() {
 #[test]
 fn a_group_gives_no_more_than_its_limit() {
     skip_if!(not_root());
-    let sizes = [("db-1", "100"), ("db-2", "90"), ("web", "50")];
-    let (node, mut hogs) = pods("polgroup", &sizes);
-    let table = node.table();
     let minute = 60_000_000_000;
-    node.limiter.set_quota(7, Some(1), minute, None);
-    for name in ["db-1", "db-2"] {
-        set(&table, name, Permission::Always, 0, &[0, 0, 7]);
-    }
-    // Two of them are enough, and db-2 uses more than web.
-    let watched = node.watch_table(table, pressed(400)).unwrap().unwrap();
-    let names = [watched.evicted(SOON), watched.evicted(SOON)];
-    let names = names.map(|e| e.expect("two go").pod.pod.name.clone());
-    assert_eq!(names, ["db-1", "web"]);
+    let (node, mut hogs, table) = database("polgroup", minute);
+    let watched = node.watched_with(table, Options::at(400));
+    watched.evicts("db-1");
+    watched.evicts("web");
     std::thread::sleep(Duration::from_millis(200));
     assert!(hogs[1].is_alive(), "the second one stays");
 }
@@ -172,14 +148,8 @@ fn a_group_gives_no_more_than_its_limit() {
 #[test]
 fn shadow_mode_is_held_back_by_limits_that_live_mode_finds_unused() {
     skip_if!(not_root());
-    let sizes = [("db-1", "100"), ("db-2", "90"), ("web", "50")];
-    let (node, mut hogs) = pods("polshadow", &sizes);
-    let table = node.table();
     let hour = 3_600_000_000_000;
-    node.limiter.set_quota(7, Some(1), hour, None);
-    for name in ["db-1", "db-2"] {
-        set(&table, name, Permission::Always, 0, &[0, 0, 7]);
-    }
+    let (node, mut hogs, table) = database("polshadow", hour);
     let entries = table.entries.clone();
     let used = |name: &str| {
         let entry = entries.iter().find(|e| e.pod.name == name).unwrap();
@@ -187,12 +157,11 @@ fn shadow_mode_is_held_back_by_limits_that_live_mode_finds_unused() {
     };
     let options = Options {
         shadow: true,
-        ..pressed(400)
+        ..Options::at(400)
     };
-    let watched = node.watch_table(table, options).unwrap().unwrap();
-    let names = [watched.evicted(SOON), watched.evicted(SOON)];
-    let names = names.map(|e| e.expect("two would go").pod.pod.name.clone());
-    assert_eq!(names, ["db-1", "web"]);
+    let watched = node.watched_with(table, options);
+    watched.evicts("db-1");
+    watched.evicts("web");
     assert!(used("db-1") && !used("db-2"), "it does not count as there");
     assert_eq!(node.limiter.last_eviction(), 0, "the fleet is not told");
     assert!(hogs.iter_mut().all(Hog::is_alive));
@@ -207,11 +176,7 @@ fn shadow_mode_is_held_back_by_limits_that_live_mode_finds_unused() {
         shadow: false,
         strategy: RankingStrategy::Kubelet,
     });
-    let evicted = watched.evicted(SOON).expect("in earnest");
-    assert_eq!(
-        (evicted.pod.pod.name.as_str(), evicted.outcome.is_shadow()),
-        ("db-1", false)
-    );
+    assert!(!watched.evicts("db-1").outcome.is_shadow());
 }
 
 #[test]
@@ -220,15 +185,11 @@ fn a_pause_holds_all_pods() {
     let (node, mut hogs) = pods("polpause", &[("big", "200")]);
     node.limiter.pause(true);
     node.limiter.set_last_resort(LastResort::Any);
-    let watched = node.watch(pressed(400)).unwrap().unwrap();
-    let report = watched.report(SOON).expect("it is said");
-    let FastPathEvent::NoCandidates { held, .. } = report else {
-        panic!("{report:?}")
-    };
-    assert!(held.paused);
+    let watched = node.watched(Options::at(400));
+    assert!(watched.has_no_candidates().1.paused);
     assert!(hogs[0].is_alive());
     node.limiter.pause(false);
-    assert!(!watched.evicted(SOON).expect("it goes on").last_resort);
+    assert!(!watched.evicts("big").last_resort);
 }
 
 /// The reason is reported anew where it is another one by now.
@@ -238,13 +199,10 @@ fn what_is_not_urgent_waits_for_policies() {
     skip_if!(not_root());
     let (node, mut hogs) = pods("polawait", &[("big", "200")]);
     node.limiter.await_policies(u64::MAX);
-    let watched = node.watch(pressed(400)).unwrap().unwrap();
+    let watched = node.watched(Options::at(400));
     for is_paused in [false, true, false] {
         node.limiter.pause(is_paused);
-        let report = watched.report(SOON).expect("a report");
-        let FastPathEvent::NoCandidates { held, .. } = report else {
-            panic!("{report:?}")
-        };
+        let held = watched.has_no_candidates().1;
         assert_eq!((held.paused, held.urgent_only), (is_paused, true));
     }
     assert!(hogs[0].is_alive());
@@ -256,24 +214,17 @@ fn what_is_not_urgent_waits_for_policies() {
 fn the_last_resort_takes_those_of_a_condition_before_those_of_a_never() {
     skip_if!(not_root());
     let (mut node, mut hogs) = pods("pollast", &[("never", "150"), ("when", "60")]);
-    let grows = node.pod("grows", QosClass::BestEffort, 0, 0).unwrap();
+    let grows = node.best_effort("grows");
     node.limiter.set_last_resort(LastResort::Any);
     let table = node.table();
     set(&table, "never", Permission::Never, 0, &[]);
     set(&table, "when", Permission::NotNow, 0, &[]);
     set(&table, "grows", Permission::Never, 0, &[]);
-    let watched = node.watch_table(table, pressed(320)).unwrap().unwrap();
-    let report = watched.report(SOON).expect("it is said");
-    assert!(
-        matches!(report, FastPathEvent::NoCandidates { .. }),
-        "not urgent: {report:?}"
-    );
+    let watched = node.watched_with(table, Options::at(320));
+    // It is not urgent.
+    watched.has_no_candidates();
     let _hog = Hog::start(&grows, &["--mib", "30", "--rate", "100"]).unwrap();
-    let evicted = watched.evicted(SOON).expect("one goes");
-    assert_eq!(
-        (evicted.pod.pod.name.as_str(), evicted.last_resort),
-        ("when", true)
-    );
+    assert!(watched.evicts("when").last_resort);
     std::thread::sleep(Duration::from_millis(200));
     assert!(hogs[0].is_alive(), "one was enough");
 }

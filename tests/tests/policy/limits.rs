@@ -100,7 +100,7 @@ fn rates_hold_for_the_node_and_for_each_owner() {
     skip_if!(not_root());
     let mut node = Node::new("gaterates", 64).unwrap();
     for (name, set) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")] {
-        node.pod(name, QosClass::Burstable, 0, 0).unwrap();
+        node.pod(name, QosClass::Burstable, 0, 0);
         node.edit(name, |pod| pod.owner = Some(owner("StatefulSet", set)));
     }
     let settings = PolicySettings {
@@ -299,7 +299,7 @@ fn what_was_evicted_before_counts() {
     skip_if!(not_root());
     let mut node = Node::new("limitpast", 64).unwrap();
     for (name, app) in [("a", "db"), ("b", "db"), ("c", "web"), ("gone", "db")] {
-        node.pod(name, QosClass::Burstable, 0, 0).unwrap();
+        node.pod(name, QosClass::Burstable, 0, 0);
         node.edit(name, |pod| {
             pod.phase = "Running".into();
             pod.namespace = "default".into();

@@ -19,7 +19,7 @@ fn cluster(settled: &str) -> Value {
 }
 
 /// A pod that may go while its cluster is settled.
-fn gated(name: &str) -> (ClusterNode, std::path::PathBuf) {
+fn gated(name: &str) -> (ClusterNode, PathBuf) {
     let member = ClusterNode::new(name, 256).unwrap();
     let db = member.best_effort("db", 1);
     let gate = json!({
@@ -56,11 +56,8 @@ fn fails(member: &ClusterNode, what: InjectedFault) {
     state.fails("GET", "/clusters/db", usize::MAX, what);
 }
 
-/// What the agent says about the pod, as `evictd policy explain` shows it.
 fn explained(member: &ClusterNode) -> Value {
-    let text = fs::read_to_string(member.dir().join("state/policies.json")).unwrap_or_default();
-    let all: Value = serde_json::from_str(&text).unwrap_or_default();
-    all[0].clone()
+    super::explained(member.dir(), "db")
 }
 
 fn gate_of(member: &ClusterNode) -> Value {

@@ -4,23 +4,12 @@
 use evictd_config::ConfigMapName;
 use evictd_kube::pause;
 use evictd_policy::{PAUSED, PauseSource};
-use evictd_tests::{prelude::*, scrape, watch_fixture::Following};
+use evictd_tests::{prelude::*, watch_fixture::Following};
 
 /// Puts the ConfigMap, which says this word.
 fn put_map(f: &Following, paused: &str) {
     let mut state = f.server.state();
     state.put(Collection::ConfigMaps, config_map(paused));
-}
-
-/// Whether an agent's metrics have this line.
-fn says(address: &str, line: &'static str) -> impl Fn(&ClusterNode) -> bool {
-    let address = address.to_owned();
-    move |_| {
-        scrape::metrics(&address)
-            .unwrap()
-            .lines()
-            .any(|l| l == line)
-    }
 }
 
 fn config_map(paused: &str) -> Value {
@@ -38,18 +27,12 @@ fn obedient() -> Following {
         namespace: "evictd".into(),
         name: "evictd-pause".into(),
     };
-    f.spawn(pause::of_node(
-        Arc::clone(&f.connection),
-        NODE.into(),
-        Arc::clone(&f.pauses),
-        tokio::sync::watch::channel(false).0,
-    ));
-    f.spawn(pause::of_config_map(
-        Arc::clone(&f.connection),
-        map,
-        Arc::clone(&f.pauses),
-        tokio::sync::watch::channel(false).0,
-    ));
+    let both = || (Arc::clone(&f.connection), Arc::clone(&f.pauses));
+    let settled = || tokio::sync::watch::channel(false).0;
+    let (connection, pauses) = both();
+    f.spawn(pause::of_node(connection, NODE.into(), pauses, settled()));
+    let (connection, pauses) = both();
+    f.spawn(pause::of_config_map(connection, map, pauses, settled()));
     f
 }
 
@@ -113,8 +96,7 @@ fn the_last_word_holds_while_the_api_server_is_away() {
 fn a_paused_agent_kills_no_pod_until_the_pause_is_lifted() {
     skip_if!(not_root());
     let mut member = ClusterNode::new("pause", 256).unwrap();
-    let address = scrape::free_address().unwrap();
-    member.config["metricsAddress"] = address.as_str().into();
+    let address = listen(&mut member.config, "metricsAddress");
     let wild = member.best_effort("wild", 1);
     member.server.state().put_policy(
         "labelled",
@@ -127,7 +109,7 @@ fn a_paused_agent_kills_no_pod_until_the_pause_is_lifted() {
         "evictd_policy_pods{policy=\"labelled\"} 1",
         "evictd_policies_refused{source=\"api\"} 0",
     ] {
-        assert!(member.wait(SOON, says(&address, line)), "{line}");
+        assert!(until(SOON, || shows(&address, line)), "{line}");
     }
     let mut hog = Hog::start(&wild, &["--mib", "200"]).unwrap();
     assert!(member.cgroup.holds(195));
@@ -135,7 +117,10 @@ fn a_paused_agent_kills_no_pod_until_the_pause_is_lifted() {
     assert!(hog.is_alive() && member.evictions().is_empty());
     member.server.state().annotate_node(PAUSED, None);
     hog.killed();
-    assert!(member.wait(SOON, says(&address, "evictd_paused{by=\"node\"} 0")));
+    assert!(until(SOON, || shows(
+        &address,
+        "evictd_paused{by=\"node\"} 0"
+    )));
     drop(agent);
     assert_eq!(pauses(&member), [word(true), word(false)]);
 }
@@ -157,7 +142,7 @@ fn pauses(member: &ClusterNode) -> Vec<(String, bool, bool)> {
 }
 
 /// `db` must never go; it is far bigger than `web`.
-fn ruled(name: &str) -> (ClusterNode, std::path::PathBuf, std::path::PathBuf) {
+fn ruled(name: &str) -> (ClusterNode, PathBuf, PathBuf) {
     let member = ClusterNode::new(name, 256).unwrap();
     let db = member.best_effort("db", 1);
     let web = member.best_effort("web", 2);
@@ -178,7 +163,7 @@ fn ruled(name: &str) -> (ClusterNode, std::path::PathBuf, std::path::PathBuf) {
 }
 
 /// Fills the node: the policy decides who goes.
-fn web_goes(member: &ClusterNode, db: &std::path::Path, web: &std::path::Path) {
+fn web_goes(member: &ClusterNode, db: &Path, web: &Path) {
     let mut big = Hog::start(db, &["--mib", "120"]).unwrap();
     assert!(member.cgroup.holds(115));
     Hog::until_killed(web, &["--mib", "100"]);
@@ -203,7 +188,7 @@ fn a_restart_while_the_api_server_is_away_forgets_nothing() {
     let (mut member, db, web) = ruled("restart");
     let first = member.start().unwrap();
     let file = member.dir().join("state/cluster.jsonl");
-    let written = || std::fs::read_to_string(&file).unwrap_or_default();
+    let written = || fs::read_to_string(&file).unwrap_or_default();
     // Written while it runs, since no agent knows its end.
     assert!(member.wait(SOON, |_| {
         let text = written();
@@ -218,7 +203,7 @@ fn a_restart_while_the_api_server_is_away_forgets_nothing() {
     drop(second);
     assert_eq!(written(), text, "who has heard nothing does not write");
     // Half a file is none, and no reason not to start.
-    std::fs::write(&file, &text[..text.len() / 2]).unwrap();
+    fs::write(&file, &text[..text.len() / 2]).unwrap();
     drop(member.start().unwrap());
 }
 
@@ -228,16 +213,15 @@ fn a_pause_outlives_a_restart_while_the_api_server_is_away() {
     let mut member = ClusterNode::new("pausekept", 256).unwrap();
     let wild = member.best_effort("wild", 1);
     member.server.state().annotate_node(PAUSED, Some("true"));
-    let address = scrape::free_address().unwrap();
-    member.config["metricsAddress"] = address.as_str().into();
-    let paused = says(&address, "evictd_paused{by=\"node\"} 1");
+    let address = listen(&mut member.config, "metricsAddress");
+    let is_paused = || shows(&address, "evictd_paused{by=\"node\"} 1");
     let first = member.start().unwrap();
-    assert!(member.wait(SOON, &paused));
+    assert!(until(SOON, is_paused));
     drop(first);
     assert_eq!(pauses(&member), [word(true)]);
     member.server.go_away();
     let second = member.start().unwrap();
-    assert!(paused(&member), "from its very start");
+    assert!(is_paused(), "from its very start");
     let mut hog = Hog::start(&wild, &["--mib", "200"]).unwrap();
     assert!(member.cgroup.holds(195));
     std::thread::sleep(Duration::from_millis(500));

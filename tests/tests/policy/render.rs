@@ -20,7 +20,7 @@ const AFTER: &str = "}]";
 
 fn render(file: &Path) -> Vec<Value> {
     let arguments = ["policy".as_ref(), "render".as_ref(), file];
-    let list: Value = serde_json::from_str(&evictd(arguments).good()).unwrap();
+    let list = evictd(arguments).json();
     assert_eq!(
         (&list["apiVersion"], &list["kind"]),
         (&json!("v1"), &json!("List"))

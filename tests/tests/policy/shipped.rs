@@ -1,10 +1,9 @@
 //! The shipped policies for what is no ArangoDB (see `arangodb.rs`): each rule of them.
 
-use evictd_engine::Owner;
 use evictd_policy::{Namespaces, file, gate::Secrets};
 use evictd_tests::{
     deploy,
-    policy_fixture::{Kept, labels},
+    policy_fixture::{Kept, labels, owner},
     prelude::*,
     scripted::Scripted,
 };
@@ -39,11 +38,7 @@ fn the_other_policies_say_what_they_are_for() {
         ..Pod::default()
     };
     let of_daemon_set = |name: &str, request| Pod {
-        owner: Some(Owner {
-            kind: "DaemonSet".into(),
-            name: "d".into(),
-            uid: "d".into(),
-        }),
+        owner: Some(owner("DaemonSet", "d")),
         memory_request: request,
         ..pod(name, &[("pod-template-generation", "1")])
     };

@@ -1,10 +1,10 @@
 //! What the status of a policy says that takes a pod to know: contradictions, and whether it selects a pod. Agents on many
 //! nodes see different pods and must end with the same words (R38).
 
-use evictd_kube::policy_status::SPREAD;
 use evictd_node::pods::table::PodEntry;
 use evictd_policy::PolicyStore;
 use evictd_tests::{
+    policy_fixture::labels,
     prelude::*,
     watch_fixture::{Following, store},
 };
@@ -19,21 +19,13 @@ fn condition(f: &Following, name: &str, of_type: &str) -> Value {
     f.server.state().condition(name, of_type)
 }
 
-fn lists(f: &Following, count: usize) {
-    let asked = |s: &evictd_tests::apiserver::State| s.count("GET", "/evictionpolicies");
-    assert!(f.server.wait(SPREAD, |s| asked(s) >= count));
-}
-
 /// Shows one pod with these labels to an agent, or none.
-fn present(store: &PolicyStore, cgroup: &TestCgroup, labels: &[(&str, &str)]) {
-    let labels = labels
-        .iter()
-        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+fn present(store: &PolicyStore, cgroup: &TestCgroup, given: &[(&str, &str)]) {
     let pod = Pod {
         uid: "uid-of-pod".into(),
         namespace: "default".into(),
         name: "pod".into(),
-        labels: labels.collect(),
+        labels: labels(given),
         ..Pod::default()
     };
     let dir = cgroup.child("pod").unwrap();
@@ -50,7 +42,7 @@ fn one_agent_that_sees_a_pod_is_enough() {
     for _ in 0..19 {
         f.policies(&store(), SOON);
     }
-    lists(&f, 38);
+    f.lists(|count| count >= 38);
     f.server.state().put_policy("db", by_app("db", "Never"));
     f.server.state().put_policy("slip", by_app("bd", "Never"));
     let selects = |f: &Following, name: &str| condition(f, name, "SelectsPods");
@@ -68,7 +60,7 @@ fn one_agent_that_sees_a_pod_is_enough() {
     };
     let before = (about(&f, "db"), about(&f, "slip"));
     f.server.state().expire();
-    lists(&f, 80);
+    f.lists(|count| count >= 80);
     f.server.state().put_policy("last", by_app("x", "Never"));
     assert!(f.wait(|f| says(f, "last", "Unknown")));
     assert_eq!((about(&f, "db"), about(&f, "slip")), before);

@@ -23,7 +23,7 @@ fn tenant(member: &ClusterNode, namespace: &str, app: &str, spec: Value) {
 }
 
 /// Fills the node: `big` uses most, so that it goes unless a policy says otherwise. Answers with who went.
-fn goes(member: &ClusterNode, big: &std::path::Path, small: &std::path::Path) -> String {
+fn goes(member: &ClusterNode, big: &Path, small: &Path) -> String {
     let first = Hog::start(big, &["--mib", "120"]).unwrap();
     assert!(member.cgroup.holds(115));
     let second = Hog::start(small, &["--mib", "100"]).unwrap();
@@ -70,7 +70,7 @@ fn they_are_remembered_over_a_restart() {
     tenant(&member, "default", "small", json!({"order": -10}));
     let agent = member.start().unwrap();
     let is_kept = |m: &ClusterNode| {
-        let kept = std::fs::read_to_string(m.dir().join("state/cluster.jsonl"));
+        let kept = fs::read_to_string(m.dir().join("state/cluster.jsonl"));
         kept.is_ok_and(|text| text.contains("PodEvictionPolicy") && text.contains("policiesKnown"))
     };
     assert!(member.wait(SOON, is_kept), "{}", agent.log());

@@ -75,81 +75,63 @@ fn value() -> impl Strategy<Value = ThresholdValue> {
     ]
 }
 
-fn threshold() -> impl Strategy<Value = Threshold> {
-    let grace = prop_oneof![2 => Just(0u64), 1 => 1..100u64, 1 => Just(u64::MAX)];
-    (
-        prop::sample::select(&Signal::ALL),
-        value(),
-        grace,
-        prop::option::of(value()),
-    )
-        .prop_map(|(signal, value, grace, min_reclaim)| Threshold {
-            signal,
-            value,
-            grace_period: Duration::from_nanos(grace),
-            min_reclaim,
-        })
+prop_compose! {
+    fn threshold()(
+        signal in prop::sample::select(&Signal::ALL),
+        value in value(),
+        grace in prop_oneof![2 => Just(0u64), 1 => 1..100u64, 1 => Just(u64::MAX)],
+        min_reclaim in prop::option::of(value()),
+    ) -> Threshold {
+        Threshold { signal, value, grace_period: Duration::from_nanos(grace), min_reclaim }
+    }
 }
 
-/// Any settings.
-pub fn settings() -> impl Strategy<Value = PlannerSettings> {
-    let mode = prop::sample::select(&[Mode::Kubelet, Mode::Evictd]);
-    let strategy = prop::sample::select(&STRATEGIES);
-    (
-        prop::collection::vec(threshold(), 0..6),
-        any::<[bool; 2]>(),
-        strategy,
-        mode,
-        any::<i32>(),
-        amount(),
-    )
-        .prop_map(
-            |(
+prop_compose! {
+    /// Any settings.
+    pub fn settings()(
+        thresholds in prop::collection::vec(threshold(), 0..6),
+        [dedicated_image_fs, split_image_fs] in any::<[bool; 2]>(),
+        strategy in prop::sample::select(&STRATEGIES),
+        mode in prop::sample::select(&[Mode::Kubelet, Mode::Evictd]),
+        max_pod_grace_period_seconds in any::<i32>(),
+        transition in amount(),
+    ) -> PlannerSettings {
+        PlannerSettings {
+            eviction: EvictionConfig {
                 thresholds,
-                [dedicated_image_fs, split_image_fs],
-                strategy,
-                mode,
-                grace,
-                transition,
-            )| PlannerSettings {
-                eviction: EvictionConfig {
-                    thresholds,
-                    max_pod_grace_period_seconds: grace,
-                    pressure_transition_period: Duration::from_nanos(transition),
-                    reserved_memory: 0,
-                    limits_local_storage: true,
-                },
-                layout: Layout {
-                    dedicated_image_fs,
-                    split_image_fs,
-                },
-                strategy,
-                mode,
-                fastpath_signals: Vec::new(),
-                has_api_server: false,
+                max_pod_grace_period_seconds,
+                pressure_transition_period: Duration::from_nanos(transition),
+                reserved_memory: 0,
+                limits_local_storage: true,
             },
-        )
+            layout: Layout { dedicated_image_fs, split_image_fs },
+            strategy,
+            mode,
+            fastpath_signals: Vec::new(),
+            has_api_server: false,
+        }
+    }
+}
+
+fn observation() -> impl Strategy<Value = Option<Observation>> {
+    let numbers = (signed(), signed(), prop::option::of(0..5i64));
+    let seen = numbers.prop_map(|(available, capacity, time)| Observation {
+        available,
+        capacity,
+        time,
+    });
+    prop::option::weighted(0.7, seen)
 }
 
 /// Any observations.
 pub fn observations() -> impl Strategy<Value = Observations> {
-    let observation = (signed(), signed(), prop::option::of(0..5i64));
-    prop::collection::vec(prop::option::weighted(0.7, observation), Signal::ALL.len()).prop_map(
-        |seen| {
-            let mut observations = Observations::default();
-            for (signal, seen) in Signal::ALL.into_iter().zip(seen) {
-                if let Some((available, capacity, time)) = seen {
-                    observations.set(
-                        signal,
-                        Observation {
-                            available,
-                            capacity,
-                            time,
-                        },
-                    );
-                }
+    prop::collection::vec(observation(), Signal::ALL.len()).prop_map(|seen| {
+        let mut observations = Observations::default();
+        for (signal, seen) in Signal::ALL.into_iter().zip(seen) {
+            if let Some(seen) = seen {
+                observations.set(signal, seen);
             }
-            observations
-        },
-    )
+        }
+        observations
+    })
 }

@@ -1,9 +1,7 @@
 //! What must hold whatever the numbers are.
 
 use evictd_engine::{
-    Layout, NodeBounds, Observation, Observations, Plan, Planner, PlannerSettings, Ranking,
-    Snapshot, Threshold, ThresholdValue, Usages,
-    model::{quantity::Quantity, settings::EvictionConfig},
+    Layout, NodeBounds, Observation, Observations, Plan, Planner, Ranking, Snapshot,
 };
 use evictd_tests::{
     engine::{self, STRATEGIES},
@@ -26,23 +24,11 @@ fn decide(planner: &mut Planner, now: i64, node: Snapshot<'_>) -> Plan {
 
 /// A planner with one hard memory threshold.
 fn hard_memory(mode: Mode, threshold: u64, reclaim: u64) -> Planner {
-    let quantity = |amount| ThresholdValue::Quantity(Quantity::bytes(amount));
-    let eviction = EvictionConfig {
-        thresholds: vec![Threshold {
-            signal: Signal::MemoryAvailable,
-            value: quantity(threshold),
-            grace_period: Duration::ZERO,
-            min_reclaim: Some(quantity(reclaim)),
-        }],
-        max_pod_grace_period_seconds: 0,
-        pressure_transition_period: Duration::ZERO,
-        reserved_memory: 0,
-        limits_local_storage: true,
-    };
-    Planner::new(PlannerSettings {
-        eviction,
-        ..engine::settings(mode, json!({}))
-    })
+    let config = json!({
+        "evictionHard": {"memory.available": threshold.to_string()},
+        "evictionMinimumReclaim": {"memory.available": reclaim.to_string()},
+    });
+    engine::planner(mode, config)
 }
 
 fn memory(available: u64, time: Option<i64>) -> Observations {
